@@ -1,0 +1,518 @@
+//! Events in time order -> counted exits, accesses and time per interval.
+//!
+//! One state per vCPU thread. An exit is open from its `kvm_exit` to the next `kvm_entry` of the thread;
+//! what its thread reports in between belongs to it:
+//!
+//! ```text
+//!  guest │kvm_exit  kvm_nested_vmexit?  kvm_msr | kvm_pio | kvm_mmio ...  kvm_userspace_exit?  │kvm_entry│ guest
+//!        │◄──────────────── exit-kernel ──────────────────────────────────►│◄── exit-user ─────►│
+//! ```
+//!
+//! The level of an exit, its detail and its outcome are known only when it ends, so it is counted then,
+//! in the interval of its end.
+
+mod thread;
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use vmtax_events::event::{HypercallInterface, MmioAccess};
+use vmtax_events::{
+    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Kind, Level, Losses, NO_VCPU,
+    Reason, Tally, TimeRow, Vm,
+};
+
+use crate::Exit;
+use crate::vms::Vms;
+use thread::{OpenExit, Thread};
+
+/// A hostile recording may name any number of threads and details; real ones have a few hundred.
+const MAX_THREADS: usize = 65_536;
+const MAX_KEYS: usize = 16_384;
+
+/// `KVM_EXIT_HLT`: user space emulates the halt.
+const KVM_EXIT_HLT: u32 = 5;
+
+/// Takes the rows of finished intervals.
+pub trait RowSink {
+    /// Exits of one key in one interval.
+    fn exit(&mut self, row: &ExitRow);
+    /// Accesses of one key in one interval.
+    fn access(&mut self, row: &AccessRow);
+    /// The time of one vCPU in one interval.
+    fn time(&mut self, row: &TimeRow);
+    /// A VM with its first event; its name may become known later.
+    fn appeared(&mut self, vm: &Vm) {
+        let _ = vm;
+    }
+    /// An exit as it ends, before it is counted. Most sinks do not care.
+    #[inline]
+    fn ended(&mut self, exit: &Exit) {
+        let _ = exit;
+    }
+}
+
+/// Choices of an accounting.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Length of the intervals, ns (at least 1).
+    pub interval_ns: u64,
+}
+
+impl Default for Options {
+    /// 100 ms.
+    fn default() -> Self {
+        Options { interval_ns: 100_000_000 }
+    }
+}
+
+/// Pairs events and counts.
+#[derive(Debug)]
+pub struct Accountant<R> {
+    sink: R,
+    interval_ns: u64,
+    interval_start: u64,
+    interval_end: u64,
+    threads: Vec<Thread>,
+    by_tid: FxHashMap<u32, usize>,
+    /// The thread of the event before: the next is most often its.
+    last: usize,
+    vms: Vms,
+    exits: Counts<ExitKey>,
+    accesses: Counts<AccessKey>,
+    saw_wakeup: bool,
+    losses: Losses,
+}
+
+impl<R: RowSink> Accountant<R> {
+    /// An accounting that hands its rows to `sink`.
+    pub fn new(options: Options, sink: R) -> Accountant<R> {
+        Accountant {
+            sink,
+            interval_ns: options.interval_ns.max(1),
+            interval_start: 0,
+            interval_end: 0,
+            threads: Vec::new(),
+            by_tid: HashMap::with_hasher(FxBuildHasher),
+            last: usize::MAX,
+            vms: Vms::default(),
+            exits: Counts::new(),
+            accesses: Counts::new(),
+            saw_wakeup: false,
+            losses: Losses::default(),
+        }
+    }
+
+    /// Where the rows go.
+    pub fn sink_mut(&mut self) -> &mut R {
+        &mut self.sink
+    }
+
+    /// The next event.
+    #[inline]
+    pub fn event(&mut self, event: &Event) {
+        match event.kind {
+            Kind::Exit { reason, info1, info2 } => {
+                let open = OpenExit::new(event.time_ns, reason, info1, info2);
+                self.kvm_exit(event, open);
+            }
+            Kind::Entry => self.kvm_entry(event),
+            Kind::Switch { next_tid, preempted } => self.switch(event, next_tid, preempted),
+            Kind::Lost { count } => self.lost(event.cpu, count),
+            Kind::ThreadEnd => self.thread_end(event.tid),
+            _ => self.within_exit(event),
+        }
+    }
+
+    /// Exits that the recorder counted already.
+    pub fn counted(&mut self, row: &ExitRow) {
+        self.sink.exit(row);
+    }
+
+    /// The name of a thread.
+    pub fn thread_name(&mut self, tid: u32, name: &str) {
+        self.vms.name(tid, name);
+    }
+
+    /// Ends the last interval. Returns the sink, the VMs seen, and what could not be used.
+    pub fn finish(mut self) -> (R, Vec<Vm>, Losses) {
+        for thread in &self.threads {
+            self.losses.unpaired_exits += u64::from(thread.open.is_some());
+        }
+        self.end_interval();
+        let vms = self.vms.list();
+        (self.sink, vms, self.losses)
+    }
+
+    /// The state of the event's thread; a new one for a thread not seen yet, or `None` when there are too many.
+    #[inline]
+    fn thread(&mut self, event: &Event) -> Option<usize> {
+        let index = match self.threads.get(self.last) {
+            Some(thread) if thread.tid == event.tid => self.last,
+            _ => match self.by_tid.get(&event.tid) {
+                Some(&index) => index,
+                None => self.new_thread(event)?,
+            },
+        };
+        self.last = index;
+        let thread = &mut self.threads[index];
+        if event.vcpu != NO_VCPU && thread.vcpu != event.vcpu {
+            let was_unknown = thread.vcpu == NO_VCPU;
+            thread.vcpu = event.vcpu;
+            if was_unknown {
+                self.join_vm(event, index);
+            }
+        }
+        self.threads[index].cpu = event.cpu;
+        Some(index)
+    }
+
+    #[cold]
+    fn join_vm(&mut self, event: &Event, index: usize) {
+        let (vm, is_new) = self.vms.join(event.pid, event.tid, event.vcpu);
+        self.threads[index].vm = vm;
+        if let Some(vm) = self.vms.get(vm).filter(|_| is_new) {
+            self.sink.appeared(&vm);
+        }
+    }
+
+    #[cold]
+    fn new_thread(&mut self, event: &Event) -> Option<usize> {
+        if self.by_tid.len() >= MAX_THREADS {
+            self.losses.undecodable += 1;
+            return None;
+        }
+        self.threads.push(Thread::new(event.tid));
+        self.by_tid.insert(event.tid, self.threads.len() - 1);
+        Some(self.threads.len() - 1)
+    }
+
+    #[inline]
+    fn kvm_exit(&mut self, event: &Event, open: OpenExit) {
+        self.advance(event.time_ns);
+        let Some(index) = self.thread(event) else { return };
+        if let Some(before) = self.threads[index].open.take() {
+            // KVM can go back into the guest without kvm_entry (fast paths of Linux 5.8 to 6.8), or the
+            // event is missing: the exit happened, its duration is not known.
+            self.losses.unpaired_exits += 1;
+            self.count_exit(index, &before, None);
+            self.accesses_end(index, None);
+        }
+        self.threads[index].leave_guest(event.time_ns, open);
+    }
+
+    #[inline]
+    fn kvm_entry(&mut self, event: &Event) {
+        self.advance(event.time_ns);
+        let Some(index) = self.thread(event) else { return };
+        match self.threads[index].open.take() {
+            Some(open) => self.count_exit(index, &open, Some(event.time_ns)),
+            None => self.losses.unpaired_entries += u64::from(self.threads[index].expects_exit()),
+        }
+        self.accesses_end(index, Some(event.time_ns));
+        self.threads[index].enter_guest(event.time_ns);
+    }
+
+    /// Counts an exit that is over; `end_ns` is `None` when its entry is missing.
+    fn count_exit(&mut self, index: usize, open: &OpenExit, end_ns: Option<u64>) {
+        let saw_wakeup = self.saw_wakeup;
+        let thread = &mut self.threads[index];
+        let detail = open.detail();
+        let outcome = open.outcome(detail);
+        let key = ExitKey {
+            vm: thread.vm_id(),
+            vcpu: thread.vcpu,
+            level: if open.nested { Level::L2 } else { Level::L1 },
+            reason: open.reason,
+            detail,
+            outcome,
+            ancillary_of: if open.nested { None } else { open.ancillary_of },
+        };
+        let duration = end_ns.and_then(|end| end.checked_sub(open.start_ns));
+        if let (Some(duration), Some(end_ns)) = (duration, end_ns) {
+            let split = open.split(duration, end_ns, outcome, saw_wakeup);
+            thread.add_split(&split);
+            self.sink.ended(&Exit {
+                key,
+                tid: thread.tid,
+                cpu: thread.cpu,
+                start_ns: open.start_ns,
+                end_ns,
+                user_start_ns: open.user_start_ns,
+                halted_ns: split.halted_ns,
+                preempted_ns: split.preempted_ns,
+            });
+        }
+        let fallback = ExitKey { detail: Detail::new(DetailKind::Overflow, 0), ..key };
+        self.exits.add(key, fallback, duration, &mut self.losses);
+    }
+
+    /// The open accesses of a thread end with its entry, or without a known end.
+    fn accesses_end(&mut self, index: usize, end_ns: Option<u64>) {
+        let mut pending = std::mem::take(&mut self.threads[index].accesses);
+        for access in pending.drain(..) {
+            let duration = end_ns.and_then(|end| end.checked_sub(access.start_ns));
+            self.count_access(index, access.detail, access.nested, duration);
+        }
+        self.threads[index].accesses = pending;
+    }
+
+    fn count_access(&mut self, index: usize, detail: Detail, nested: bool, duration: Option<u64>) {
+        let thread = &self.threads[index];
+        let level = if nested { Level::L2 } else { Level::L1 };
+        let key = AccessKey { vm: thread.vm_id(), vcpu: thread.vcpu, level, detail };
+        let fallback = AccessKey { detail: Detail::new(DetailKind::Overflow, 0), ..key };
+        self.accesses.add(key, fallback, duration, &mut self.losses);
+    }
+
+    /// An event between an exit and its entry.
+    fn within_exit(&mut self, event: &Event) {
+        use DetailKind as K;
+        let pick = |write: bool, writes: K, reads: K| if write { writes } else { reads };
+        match event.kind {
+            Kind::Msr { write, index, .. } => {
+                self.access(event, Detail::new(pick(write, K::MsrWrite, K::MsrRead), index.into()));
+            }
+            Kind::Pio { write, port, .. } => {
+                self.access(event, Detail::new(pick(write, K::PortOut, K::PortIn), port.into()));
+            }
+            Kind::Mmio { access: MmioAccess::Write, gpa, .. } => {
+                self.access(event, Detail::new(K::MmioWrite, gpa));
+            }
+            Kind::Mmio { access: MmioAccess::Read, gpa, .. } => self.mmio_read(event, gpa),
+            Kind::Mmio { access: MmioAccess::UnsatisfiedRead, gpa, .. } => {
+                self.detail(event, Detail::new(K::MmioRead, gpa));
+            }
+            Kind::FastMmio { gpa } => self.access(event, Detail::new(K::MmioWrite, gpa)),
+            Kind::Hypercall { interface, number } => {
+                let kind = match interface {
+                    HypercallInterface::Kvm => K::Hypercall,
+                    HypercallInterface::HyperV => K::HypervHypercall,
+                    HypercallInterface::Xen => K::XenHypercall,
+                };
+                self.access(event, Detail::new(kind, number));
+            }
+            Kind::Cpuid { function, index } => {
+                let value = u64::from(function) << 32 | u64::from(index);
+                self.access(event, Detail::new(K::Cpuid, value));
+            }
+            Kind::PageFault { gpa, .. } => self.detail(event, crate::detail::page_fault(gpa)),
+            Kind::Cr { write, number, .. } => {
+                self.detail(event, Detail::new(pick(write, K::CrWrite, K::CrRead), number.into()));
+            }
+            Kind::Apic { write, register, .. } => {
+                let kind = pick(write, K::ApicWrite, K::ApicRead);
+                self.detail(event, Detail::new(kind, register.into()));
+            }
+            Kind::GhcbEnter { code, .. } => self.detail(event, Detail::new(K::Ghcb, code)),
+            Kind::GhcbMsr { value } => self.detail(event, Detail::new(K::GhcbMsr, value & 0xfff)),
+            Kind::Tdvmcall { leaf } => self.detail(event, Detail::new(K::Tdvmcall, leaf)),
+            Kind::UserspaceExit { reason, .. } => self.userspace_exit(event, reason),
+            Kind::Wakeup { ns, .. } => {
+                self.saw_wakeup = true;
+                if let Some(open) = self.open(event) {
+                    open.wakeup_ns = Some(open.wakeup_ns.unwrap_or(0).saturating_add(ns));
+                }
+            }
+            Kind::NestedExit { .. } => {
+                if let Some(open) = self.open(event) {
+                    open.nested = true;
+                }
+            }
+            Kind::NestedInject { reason } => self.nested_inject(event, reason),
+            Kind::NestedEnter => {
+                if let Some(index) = self.known_thread(event.tid) {
+                    self.threads[index].ancillary_of = None;
+                }
+            }
+            Kind::Exit { .. } | Kind::Entry | Kind::Switch { .. } | Kind::Lost { .. } | Kind::ThreadEnd => {}
+        }
+    }
+
+    fn known_thread(&mut self, tid: u32) -> Option<usize> {
+        match self.threads.get(self.last) {
+            Some(thread) if thread.tid == tid => Some(self.last),
+            _ => self.by_tid.get(&tid).copied(),
+        }
+    }
+
+    fn open(&mut self, event: &Event) -> Option<&mut OpenExit> {
+        let index = self.known_thread(event.tid)?;
+        self.threads[index].open.as_mut()
+    }
+
+    fn detail(&mut self, event: &Event, detail: Detail) {
+        if let Some(open) = self.open(event) {
+            open.learn(detail);
+        }
+    }
+
+    /// An access that lasts until the next entry.
+    fn access(&mut self, event: &Event, detail: Detail) {
+        let Some(index) = self.thread(event) else { return };
+        let thread = &mut self.threads[index];
+        if let Some(open) = &mut thread.open {
+            open.learn(detail);
+        }
+        if !thread.begin_access(event.time_ns, detail) {
+            // Too many in one exit to time them all.
+            let nested = self.threads[index].in_nested_exit();
+            self.count_access(index, detail, nested, None);
+        }
+    }
+
+    /// An MMIO read ends with its tracepoint; it began with the exit.
+    fn mmio_read(&mut self, event: &Event, gpa: u64) {
+        let Some(index) = self.thread(event) else { return };
+        let detail = Detail::new(DetailKind::MmioRead, gpa);
+        let mut duration = None;
+        if let Some(open) = &mut self.threads[index].open {
+            open.learn(detail);
+            duration = event.time_ns.checked_sub(open.start_ns);
+        }
+        let nested = self.threads[index].in_nested_exit();
+        self.count_access(index, detail, nested, duration);
+    }
+
+    fn userspace_exit(&mut self, event: &Event, reason: u32) {
+        if let Some(open) = self.open(event) {
+            open.user_start_ns.get_or_insert(event.time_ns);
+            open.user_halt |= reason == KVM_EXIT_HLT;
+        }
+    }
+
+    fn nested_inject(&mut self, event: &Event, reason: Reason) {
+        let Some(index) = self.known_thread(event.tid) else { return };
+        let thread = &mut self.threads[index];
+        let mut of = reason;
+        if let Some(open) = &mut thread.open {
+            open.injected = true;
+            if open.nested {
+                of = open.reason;
+            }
+        }
+        thread.ancillary_of = Some(of);
+    }
+
+    fn switch(&mut self, event: &Event, next_tid: u32, preempted: bool) {
+        if let Some(&index) = self.by_tid.get(&event.tid) {
+            self.threads[index].switched_out = Some((event.time_ns, preempted));
+        }
+        if let Some(&index) = self.by_tid.get(&next_tid) {
+            let thread = &mut self.threads[index];
+            thread.cpu = event.cpu;
+            if let Some((out_ns, true)) = thread.switched_out.take() {
+                let away = event.time_ns.saturating_sub(out_ns);
+                if let Some(open) = &mut thread.open {
+                    open.preempted(out_ns, away);
+                }
+            }
+        }
+    }
+
+    /// Events are missing: what is open on that CPU cannot be trusted.
+    #[cold]
+    fn lost(&mut self, cpu: u32, count: u64) {
+        if count == 0 {
+            self.losses.recorder_gaps += 1;
+        }
+        for index in 0..self.threads.len() {
+            let thread = &mut self.threads[index];
+            if cpu == u32::MAX || thread.cpu == cpu {
+                self.losses.unpaired_exits += u64::from(thread.forget());
+                self.accesses_end(index, None);
+            }
+        }
+    }
+
+    #[cold]
+    fn thread_end(&mut self, tid: u32) {
+        let Some(index) = self.by_tid.remove(&tid) else { return };
+        let vm = self.threads[index].vm_id();
+        self.losses.unpaired_exits += u64::from(self.threads[index].forget());
+        self.accesses_end(index, None);
+        self.vms.leave(vm, tid);
+        // The thread's slot stays (its time is still to be handed out); its id may come again.
+        self.threads[index].tid = u32::MAX;
+    }
+
+    /// Ends the interval when `time_ns` is past it.
+    #[inline]
+    fn advance(&mut self, time_ns: u64) {
+        if time_ns >= self.interval_end {
+            self.end_interval();
+            self.interval_start = time_ns - time_ns % self.interval_ns;
+            self.interval_end = self.interval_start.saturating_add(self.interval_ns);
+        }
+    }
+
+    fn end_interval(&mut self) {
+        let interval_start_ns = self.interval_start;
+        for (key, tally) in self.exits.rows.drain(..) {
+            self.sink.exit(&ExitRow { interval_start_ns, key, tally });
+        }
+        self.exits.index.clear();
+        for (key, tally) in self.accesses.rows.drain(..) {
+            self.sink.access(&AccessRow { interval_start_ns, key, tally });
+        }
+        self.accesses.index.clear();
+        for thread in &mut self.threads {
+            if let Some(row) = thread.take_time(interval_start_ns) {
+                self.sink.time(&row);
+            }
+        }
+    }
+}
+
+/// Tallies by key, within one interval.
+#[derive(Debug)]
+struct Counts<K> {
+    index: FxHashMap<K, usize>,
+    rows: Vec<(K, Tally)>,
+    /// Every key seen in any interval, up to [`MAX_KEYS`].
+    known: FxHashSet<K>,
+}
+
+impl<K: Copy + Eq + Hash> Counts<K> {
+    fn new() -> Counts<K> {
+        Counts {
+            index: HashMap::with_hasher(FxBuildHasher),
+            rows: Vec::new(),
+            known: FxHashSet::default(),
+        }
+    }
+
+    /// Counts one; under `fallback` when there are too many keys already.
+    #[inline]
+    fn add(&mut self, key: K, fallback: K, duration: Option<u64>, losses: &mut Losses) {
+        let at = match self.index.get(&key) {
+            Some(&at) => at,
+            None => self.insert(key, fallback, losses),
+        };
+        let tally = &mut self.rows[at].1;
+        match duration {
+            Some(ns) => tally.add(ns),
+            None => tally.add_untimed(1),
+        }
+    }
+
+    #[cold]
+    fn insert(&mut self, mut key: K, fallback: K, losses: &mut Losses) -> usize {
+        if !self.known.contains(&key) {
+            if self.known.len() >= MAX_KEYS {
+                losses.details_dropped += 1;
+                key = fallback;
+            } else {
+                self.known.insert(key);
+            }
+        }
+        if let Some(&at) = self.index.get(&key) {
+            return at;
+        }
+        self.rows.push((key, Tally::default()));
+        self.index.insert(key, self.rows.len() - 1);
+        self.rows.len() - 1
+    }
+}
+

@@ -1,0 +1,280 @@
+//! The state of one vCPU thread, and of the exit that it has open.
+
+use vmtax_events::{Detail, DetailKind, NO_VCPU, Outcome, Reason, TimeRow};
+
+use crate::detail::{from_information, is_halt};
+
+/// One exit holds at most so many accesses that are timed (string I/O has one per page).
+const MAX_ACCESSES: usize = 256;
+
+/// An access that waits for the entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenAccess {
+    pub(super) detail: Detail,
+    pub(super) start_ns: u64,
+    pub(super) nested: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub(super) tid: u32,
+    pub(super) cpu: u32,
+    pub(super) vm: u32,
+    pub(super) vcpu: u32,
+    pub(super) open: Option<OpenExit>,
+    pub(super) accesses: Vec<OpenAccess>,
+    /// The L2 exit that L1 is handling.
+    pub(super) ancillary_of: Option<Reason>,
+    /// When the scheduler took the CPU away, and whether the thread could have run on.
+    pub(super) switched_out: Option<(u64, bool)>,
+    /// An exit or entry was seen.
+    seen: bool,
+    /// Events are missing since: an entry without an exit is no surprise.
+    after_loss: bool,
+    /// Time of the last exit or entry.
+    since_ns: u64,
+    in_guest: bool,
+    time: TimeRow,
+}
+
+impl Thread {
+    pub(super) fn new(tid: u32) -> Thread {
+        Thread {
+            tid,
+            cpu: u32::MAX,
+            vm: 0,
+            vcpu: NO_VCPU,
+            open: None,
+            accesses: Vec::new(),
+            ancillary_of: None,
+            switched_out: None,
+            seen: false,
+            after_loss: false,
+            since_ns: 0,
+            in_guest: false,
+            time: TimeRow::default(),
+        }
+    }
+
+    /// The VM, or the thread itself while its vCPU is not known.
+    pub(super) fn vm_id(&self) -> u32 {
+        if self.vcpu == NO_VCPU { self.tid } else { self.vm }
+    }
+
+    /// `kvm_exit`.
+    #[inline]
+    pub(super) fn leave_guest(&mut self, now_ns: u64, mut open: OpenExit) {
+        if self.seen {
+            let span = now_ns.saturating_sub(self.since_ns);
+            self.time.wall_ns += span;
+            if self.in_guest {
+                self.time.guest_ns += span;
+            } else {
+                self.time.unknown_ns += span;
+            }
+        }
+        open.ancillary_of = self.ancillary_of;
+        self.open = Some(open);
+        self.step(now_ns, false);
+    }
+
+    /// `kvm_entry`. The time of an exit that ended here was added by [`Thread::add_split`].
+    #[inline]
+    pub(super) fn enter_guest(&mut self, now_ns: u64) {
+        if self.seen {
+            let span = now_ns.saturating_sub(self.since_ns);
+            self.time.wall_ns += span;
+            self.time.unknown_ns += span;
+        }
+        self.step(now_ns, true);
+    }
+
+    fn step(&mut self, now_ns: u64, in_guest: bool) {
+        self.since_ns = now_ns.max(self.since_ns);
+        self.in_guest = in_guest;
+        self.seen = true;
+        self.after_loss = false;
+    }
+
+    /// An entry without an exit means that the exit is missing and nobody said so.
+    pub(super) fn expects_exit(&self) -> bool {
+        self.seen && !self.after_loss
+    }
+
+    /// The exit that began at the last boundary is over; the boundary moves to its end.
+    #[inline]
+    pub(super) fn add_split(&mut self, split: &Split) {
+        let sum = split.kernel_ns + split.user_ns + split.halted_ns + split.preempted_ns;
+        self.time.wall_ns += sum;
+        self.time.exit_kernel_ns += split.kernel_ns;
+        self.time.exit_user_ns += split.user_ns;
+        self.time.halted_ns += split.halted_ns;
+        self.time.preempted_ns += split.preempted_ns;
+        self.since_ns = self.since_ns.saturating_add(sum);
+    }
+
+    /// Remembers an access until the entry. `false` when there are too many.
+    pub(super) fn begin_access(&mut self, start_ns: u64, detail: Detail) -> bool {
+        if self.accesses.len() >= MAX_ACCESSES {
+            return false;
+        }
+        let nested = self.in_nested_exit();
+        self.accesses.push(OpenAccess { detail, start_ns, nested });
+        true
+    }
+
+    pub(super) fn in_nested_exit(&self) -> bool {
+        self.open.is_some_and(|open| open.nested)
+    }
+
+    /// Events are missing: nothing that is open can be trusted. Whether an exit was.
+    pub(super) fn forget(&mut self) -> bool {
+        self.in_guest = false;
+        self.switched_out = None;
+        self.ancillary_of = None;
+        self.after_loss = true;
+        self.open.take().is_some()
+    }
+
+    /// The time since the last call, if any passed.
+    pub(super) fn take_time(&mut self, interval_start_ns: u64) -> Option<TimeRow> {
+        if self.time.wall_ns == 0 {
+            return None;
+        }
+        let vm = self.vm_id();
+        let time = std::mem::take(&mut self.time);
+        Some(TimeRow { interval_start_ns, vm, vcpu: self.vcpu, ..time })
+    }
+}
+
+/// An exit whose entry has not come yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenExit {
+    pub(super) start_ns: u64,
+    pub(super) reason: Reason,
+    info1: u64,
+    info2: u64,
+    learnt: Detail,
+    pub(super) nested: bool,
+    pub(super) injected: bool,
+    pub(super) ancillary_of: Option<Reason>,
+    pub(super) user_start_ns: Option<u64>,
+    pub(super) user_halt: bool,
+    pub(super) wakeup_ns: Option<u64>,
+    preempted_kernel_ns: u64,
+    preempted_user_ns: u64,
+}
+
+/// Where the time of an exit went. The parts add up to its duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Split {
+    pub(super) kernel_ns: u64,
+    pub(super) user_ns: u64,
+    pub(super) halted_ns: u64,
+    pub(super) preempted_ns: u64,
+}
+
+impl OpenExit {
+    #[inline]
+    pub(super) fn new(start_ns: u64, reason: Reason, info1: u64, info2: u64) -> OpenExit {
+        OpenExit {
+            start_ns,
+            reason,
+            info1,
+            info2,
+            learnt: Detail::NONE,
+            nested: false,
+            injected: false,
+            ancillary_of: None,
+            user_start_ns: None,
+            user_halt: false,
+            wakeup_ns: None,
+            preempted_kernel_ns: 0,
+            preempted_user_ns: 0,
+        }
+    }
+
+    /// Another event says what the exit is about. The most telling one stays, the first among equals.
+    pub(super) fn learn(&mut self, detail: Detail) {
+        if weight(detail.kind) > weight(self.learnt.kind) {
+            self.learnt = detail;
+        }
+    }
+
+    /// What the exit was about.
+    #[inline]
+    pub(super) fn detail(&self) -> Detail {
+        if self.learnt == Detail::NONE {
+            from_information(self.reason, self.info1, self.info2)
+        } else {
+            self.learnt
+        }
+    }
+
+    #[inline]
+    pub(super) fn outcome(&self, detail: Detail) -> Outcome {
+        if self.injected && self.nested {
+            Outcome::L1
+        } else if self.user_halt || is_halt(self.reason, detail) {
+            Outcome::Halted
+        } else if self.user_start_ns.is_some() {
+            Outcome::User
+        } else {
+            Outcome::Kernel
+        }
+    }
+
+    /// The scheduler ran something else for `away_ns` from `out_ns` on.
+    pub(super) fn preempted(&mut self, out_ns: u64, away_ns: u64) {
+        if self.user_start_ns.is_some_and(|user| user <= out_ns) {
+            self.preempted_user_ns += away_ns;
+        } else {
+            self.preempted_kernel_ns += away_ns;
+        }
+    }
+
+    /// Splits the exit's duration. `wakeups_known`: the recording has `kvm_vcpu_wakeup`, so a halt without
+    /// one did not wait.
+    #[inline]
+    pub(super) fn split(
+        &self,
+        duration_ns: u64,
+        end_ns: u64,
+        outcome: Outcome,
+        wakeups_known: bool,
+    ) -> Split {
+        let user_part = self.user_start_ns.map_or(0, |user| end_ns.saturating_sub(user)).min(duration_ns);
+        let kernel_part = duration_ns - user_part;
+        let preempted_user = self.preempted_user_ns.min(user_part);
+        let preempted_kernel = self.preempted_kernel_ns.min(kernel_part);
+        let mut user_ns = user_part - preempted_user;
+        let mut kernel_ns = kernel_part - preempted_kernel;
+        let mut halted_ns = 0;
+        if outcome == Outcome::Halted {
+            halted_ns = match self.wakeup_ns {
+                Some(ns) => ns.min(kernel_ns),
+                None if wakeups_known => 0,
+                None => kernel_ns,
+            };
+            kernel_ns -= halted_ns;
+            if self.user_halt {
+                halted_ns += std::mem::take(&mut user_ns);
+            }
+        }
+        Split { kernel_ns, user_ns, halted_ns, preempted_ns: preempted_user + preempted_kernel }
+    }
+}
+
+/// How much a kind of detail says about an exit, beside others of the same exit.
+fn weight(kind: DetailKind) -> u8 {
+    match kind {
+        DetailKind::None => 0,
+        // Every emulated device access begins as a fault.
+        DetailKind::PageFault => 1,
+        // The register is known better by the MSR or the address it was reached by.
+        DetailKind::ApicRead | DetailKind::ApicWrite => 2,
+        // What the guest asked for stands behind the exit of a confidential guest.
+        DetailKind::Ghcb | DetailKind::GhcbMsr | DetailKind::Tdvmcall => 3,
+        _ => 4,
+    }
+}

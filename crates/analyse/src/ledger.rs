@@ -1,0 +1,232 @@
+//! The ledger: everything a report needs, built from rows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vmtax_events::{
+    AccessKey, AccessRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Recording, Tally, TimeRow,
+};
+
+use crate::table::cause_of;
+use crate::timeline::Timeline;
+
+/// Which VMs and vCPUs to look at. Empty lists mean all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// [`vmtax_events::Vm::id`]s.
+    pub vms: BTreeSet<u32>,
+    /// KVM vCPU ids.
+    pub vcpus: BTreeSet<u32>,
+}
+
+impl Filter {
+    /// Whether rows of this vCPU are wanted.
+    pub fn wants(&self, vm: u32, vcpu: u32) -> bool {
+        (self.vms.is_empty() || self.vms.contains(&vm))
+            && (self.vcpus.is_empty() || self.vcpus.contains(&vcpu))
+    }
+}
+
+/// The time split of one vCPU over the whole recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VcpuTime {
+    /// Sums; `interval_start_ns` is the first interval's.
+    pub sum: TimeRow,
+}
+
+impl VcpuTime {
+    /// (exit-kernel + exit-user + preempted inside an exit) / (wall - halted); `None` without such time.
+    pub fn tax(&self) -> Option<f64> {
+        tax(&self.sum)
+    }
+}
+
+/// See [`VcpuTime::tax`].
+pub fn tax(t: &TimeRow) -> Option<f64> {
+    let spent = t.exit_kernel_ns + t.exit_user_ns + t.preempted_ns;
+    let base = t.wall_ns.saturating_sub(t.halted_ns);
+    (base > 0).then(|| spent as f64 / base as f64)
+}
+
+/// The result of an analysis.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    /// What the recording says of itself, and its VMs.
+    pub recording: Recording,
+    /// What is missing.
+    pub losses: Losses,
+    /// The recording or run ended as it should.
+    pub complete: bool,
+    /// Start of the first interval with an exit, on the recorder's clock.
+    pub start_ns: u64,
+    /// End of the last one.
+    pub end_ns: u64,
+    /// Exits, added up over time.
+    pub exits: BTreeMap<ExitKey, Tally>,
+    /// Accesses, added up over time.
+    pub accesses: BTreeMap<AccessKey, Tally>,
+    /// Time split by (VM, vCPU).
+    pub time: BTreeMap<(u32, u32), VcpuTime>,
+    /// Exits over time by cause.
+    pub timeline: Timeline,
+}
+
+impl Ledger {
+    /// All exits.
+    pub fn total(&self) -> Tally {
+        let mut total = Tally::default();
+        for tally in self.exits.values() {
+            total.merge(tally);
+        }
+        total
+    }
+
+    /// The time split of all vCPUs together.
+    pub fn time_total(&self) -> TimeRow {
+        let mut sum = TimeRow::default();
+        for t in self.time.values() {
+            add_time(&mut sum, &t.sum);
+        }
+        sum
+    }
+
+    /// The tax of all vCPUs together.
+    pub fn tax(&self) -> Option<f64> {
+        tax(&self.time_total())
+    }
+
+    /// Exits by cause, most time first.
+    pub fn causes(&self) -> Vec<(Cause, Tally)> {
+        let mut causes: BTreeMap<Cause, Tally> = BTreeMap::new();
+        for (key, tally) in &self.exits {
+            causes.entry(cause_of(key)).or_default().merge(tally);
+        }
+        let mut causes: Vec<_> = causes.into_iter().collect();
+        causes.sort_by(|(a, x), (b, y)| {
+            (y.time_ns, y.count).cmp(&(x.time_ns, x.count)).then(a.cmp(b))
+        });
+        causes
+    }
+
+    /// Some exit came from L2, or a VM nests without the recording telling the levels apart.
+    pub fn has_nesting(&self) -> bool {
+        self.exits.keys().any(|k| k.level != Level::L1)
+    }
+}
+
+fn add_time(sum: &mut TimeRow, row: &TimeRow) {
+    sum.wall_ns = sum.wall_ns.saturating_add(row.wall_ns);
+    sum.guest_ns = sum.guest_ns.saturating_add(row.guest_ns);
+    sum.exit_kernel_ns = sum.exit_kernel_ns.saturating_add(row.exit_kernel_ns);
+    sum.exit_user_ns = sum.exit_user_ns.saturating_add(row.exit_user_ns);
+    sum.halted_ns = sum.halted_ns.saturating_add(row.halted_ns);
+    sum.preempted_ns = sum.preempted_ns.saturating_add(row.preempted_ns);
+    sum.unknown_ns = sum.unknown_ns.saturating_add(row.unknown_ns);
+}
+
+/// Builds a [`Ledger`] from rows, whether they come from a file or from a run.
+#[derive(Debug)]
+pub struct LedgerBuilder {
+    filter: Filter,
+    interval_ns: u64,
+    exits: BTreeMap<ExitKey, Tally>,
+    accesses: BTreeMap<AccessKey, Tally>,
+    time: BTreeMap<(u32, u32), VcpuTime>,
+    timeline: Timeline,
+    span: Option<(u64, u64)>,
+}
+
+impl LedgerBuilder {
+    /// `interval_ns` is the length of the rows' intervals.
+    pub fn new(filter: Filter, interval_ns: u64) -> LedgerBuilder {
+        LedgerBuilder {
+            filter,
+            interval_ns,
+            exits: BTreeMap::new(),
+            accesses: BTreeMap::new(),
+            time: BTreeMap::new(),
+            timeline: Timeline::new(interval_ns),
+            span: None,
+        }
+    }
+
+    /// Adds exits.
+    pub fn exit(&mut self, row: &ExitRow) {
+        if !self.filter.wants(row.key.vm, row.key.vcpu) {
+            return;
+        }
+        self.exits.entry(row.key).or_default().merge(&row.tally);
+        if row.tally.timed > 0 {
+            self.timeline.add(row, cause_of(&row.key));
+            self.extend_span(row.interval_start_ns);
+        }
+    }
+
+    /// Adds accesses.
+    pub fn access(&mut self, row: &AccessRow) {
+        if self.filter.wants(row.key.vm, row.key.vcpu) {
+            self.accesses.entry(row.key).or_default().merge(&row.tally);
+        }
+    }
+
+    /// Adds a vCPU's time.
+    pub fn time(&mut self, row: &TimeRow) {
+        if !self.filter.wants(row.vm, row.vcpu) {
+            return;
+        }
+        self.extend_span(row.interval_start_ns);
+        self.time
+            .entry((row.vm, row.vcpu))
+            .and_modify(|t| add_time(&mut t.sum, row))
+            .or_insert(VcpuTime { sum: *row });
+    }
+
+    fn extend_span(&mut self, start: u64) {
+        let end = start.saturating_add(self.interval_ns);
+        self.span = Some(match self.span {
+            Some((a, b)) => (a.min(start), b.max(end)),
+            None => (start, end),
+        });
+    }
+
+    /// The ledger. What the recording could not see is turned into "unknown" here, for files and
+    /// runs alike.
+    pub fn finish(self, recording: Recording, losses: Losses, complete: bool) -> Ledger {
+        let nesting_vms: BTreeSet<u32> =
+            self.exits.keys().filter(|k| enters_guest(k)).map(|k| k.vm).collect();
+        let coverage = recording.coverage;
+        let mut exits: BTreeMap<ExitKey, Tally> = BTreeMap::new();
+        for (mut key, tally) in self.exits {
+            if !coverage.nested && nesting_vms.contains(&key.vm) {
+                key.level = Level::Unknown;
+            }
+            if !coverage.userspace && key.outcome == Outcome::Kernel {
+                key.outcome = Outcome::Unknown;
+            }
+            exits.entry(key).or_default().merge(&tally);
+        }
+        let mut accesses: BTreeMap<AccessKey, Tally> = BTreeMap::new();
+        for (mut key, tally) in self.accesses {
+            if !coverage.nested && nesting_vms.contains(&key.vm) {
+                key.level = Level::Unknown;
+            }
+            accesses.entry(key).or_default().merge(&tally);
+        }
+        let (start_ns, end_ns) = self.span.unwrap_or_default();
+        Ledger {
+            recording,
+            losses,
+            complete,
+            start_ns,
+            end_ns,
+            exits,
+            accesses,
+            time: self.time,
+            timeline: self.timeline,
+        }
+    }
+}
+
+/// An exit by which a hypervisor inside the VM starts its own guest.
+fn enters_guest(key: &ExitKey) -> bool {
+    Cause::of(key.reason, key.detail, false) == Cause::NestedEntry
+}

@@ -1,0 +1,27 @@
+//! Events -> ledger: where a VM's time went, told apart by cause.
+//!
+//! ```text
+//!  events in time order ──> account::Accountant ──rows──> ledger::LedgerBuilder ──> ledger::Ledger
+//!                                        │                        ▲                    │
+//!                                        └──rows──> store ──rows──┘                    └──> table, nested, statistics
+//! ```
+//!
+//! A file and a run folder meet at the rows: both build the ledger from the same rows, so they give
+//! the same ledger. This crate does no I/O and prints nothing.
+
+pub mod account;
+mod detail;
+pub mod exit;
+pub mod ledger;
+pub mod nested;
+pub mod statistics;
+pub mod table;
+pub mod timeline;
+mod vms;
+
+pub use account::{Accountant, Options, RowSink};
+pub use exit::Exit;
+pub use ledger::{Filter, Ledger, LedgerBuilder, VcpuTime};
+pub use nested::{Ancillary, Nested, NestedRow};
+pub use table::{By, Table, TableKind, TableRow, Value};
+pub use timeline::{Slot, Timeline};

@@ -1,0 +1,96 @@
+//! Nested virtualization: what one exit of L2 costs in exits of L1.
+//!
+//! An exit of L2 that the host hands to L1 makes L1 run; every exit that L1 takes until it resumes
+//! L2 is an *ancillary exit* of that L2 exit. One VM entry (vmrun, VMRESUME) is the least possible.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::{Detail, Level, Outcome, Reason, Tally};
+
+use crate::Ledger;
+
+/// The ancillary table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nested {
+    /// The recording can tell L1 from L2. Without that the rows are empty and mean nothing.
+    pub known: bool,
+    /// One row per reason of an L2 exit, most exits first.
+    pub rows: Vec<NestedRow>,
+}
+
+/// What exits of L2 for one reason led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NestedRow {
+    /// Why L2 exited.
+    pub reason: Reason,
+    /// All exits of L2 for it.
+    pub l2: Tally,
+    /// Those that were handed to L1; the others the host handled alone.
+    pub to_l1: u64,
+    /// Exits of L1 on their behalf, most first.
+    pub ancillary: Vec<Ancillary>,
+}
+
+/// Exits of L1 of one reason and detail, on behalf of L2 exits of one reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ancillary {
+    /// Why L1 exited.
+    pub reason: Reason,
+    /// About what.
+    pub detail: Detail,
+    /// Counts and times.
+    pub tally: Tally,
+}
+
+impl NestedRow {
+    /// Ancillary exits per L2 exit that was handed to L1. `None` if none was.
+    pub fn ancillary_per_exit(&self) -> Option<f64> {
+        let ancillary: u64 = self.ancillary.iter().map(|a| a.tally.count).sum();
+        (self.to_l1 > 0).then(|| ancillary as f64 / self.to_l1 as f64)
+    }
+}
+
+impl Nested {
+    /// From the ledger's exits.
+    pub fn new(ledger: &Ledger) -> Nested {
+        let mut l2: BTreeMap<Reason, (Tally, u64)> = BTreeMap::new();
+        let mut ancillary: BTreeMap<Reason, BTreeMap<(Reason, Detail), Tally>> = BTreeMap::new();
+        for (key, tally) in &ledger.exits {
+            if key.level == Level::L2 {
+                let (all, to_l1) = l2.entry(key.reason).or_default();
+                all.merge(tally);
+                if key.outcome == Outcome::L1 {
+                    *to_l1 += tally.count;
+                }
+            }
+            if let Some(of) = key.ancillary_of {
+                let rows = ancillary.entry(of).or_default();
+                rows.entry((key.reason, key.detail)).or_default().merge(tally);
+            }
+        }
+        let reasons: Vec<Reason> = {
+            let mut all: Vec<Reason> = l2.keys().chain(ancillary.keys()).copied().collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        };
+        let mut rows: Vec<NestedRow> = reasons
+            .into_iter()
+            .map(|reason| {
+                let (l2, to_l1) = l2.remove(&reason).unwrap_or_default();
+                let mut ancillary: Vec<Ancillary> = ancillary
+                    .remove(&reason)
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(|((reason, detail), tally)| Ancillary { reason, detail, tally })
+                    .collect();
+                ancillary.sort_by(|a, b| {
+                    b.tally.count.cmp(&a.tally.count).then(a.reason.cmp(&b.reason))
+                });
+                NestedRow { reason, l2, to_l1, ancillary }
+            })
+            .collect();
+        rows.sort_by(|a, b| b.l2.count.cmp(&a.l2.count).then(a.reason.cmp(&b.reason)));
+        Nested { known: ledger.recording.coverage.nested, rows }
+    }
+}

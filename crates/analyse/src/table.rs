@@ -1,0 +1,234 @@
+//! Tables over a ledger: which rows, told apart by what.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::{Cause, Detail, DetailKind, Level, Outcome, Reason, Tally};
+
+use crate::Ledger;
+
+/// The tables that `--event` names. (`nested` is [`crate::Nested`].)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TableKind {
+    /// Exits by reason.
+    Vmexit,
+    /// MSR accesses.
+    Msr,
+    /// Port accesses.
+    Ioport,
+    /// Device register accesses.
+    Mmio,
+    /// CPUID leaves.
+    Cpuid,
+    /// Hypercalls.
+    Hypercall,
+    /// Exits by cause.
+    Cause,
+}
+
+impl TableKind {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [TableKind; 7] = [
+        TableKind::Vmexit,
+        TableKind::Msr,
+        TableKind::Ioport,
+        TableKind::Mmio,
+        TableKind::Cpuid,
+        TableKind::Hypercall,
+        TableKind::Cause,
+    ];
+
+    /// The word of `--event` and of the JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            TableKind::Vmexit => "vmexit",
+            TableKind::Msr => "msr",
+            TableKind::Ioport => "ioport",
+            TableKind::Mmio => "mmio",
+            TableKind::Cpuid => "cpuid",
+            TableKind::Hypercall => "hypercall",
+            TableKind::Cause => "cause",
+        }
+    }
+
+    /// Whether its rows are exits (else accesses).
+    pub fn is_exits(self) -> bool {
+        matches!(self, TableKind::Vmexit | TableKind::Cause)
+    }
+
+    /// What its rows are told apart by when the user does not say.
+    pub fn default_by(self) -> &'static [By] {
+        match self {
+            TableKind::Vmexit => &[By::Reason, By::Level],
+            TableKind::Cause => &[By::Cause],
+            _ => &[By::Detail],
+        }
+    }
+
+    /// Whether `by` says something about this table.
+    pub fn allows(self, by: By) -> bool {
+        self.is_exits() || matches!(by, By::Vm | By::Vcpu | By::Level | By::Detail)
+    }
+
+    fn holds(self, kind: DetailKind) -> bool {
+        use DetailKind as K;
+        match self {
+            TableKind::Vmexit | TableKind::Cause => false,
+            TableKind::Msr => matches!(kind, K::MsrRead | K::MsrWrite),
+            TableKind::Ioport => matches!(kind, K::PortIn | K::PortOut),
+            TableKind::Mmio => matches!(kind, K::MmioRead | K::MmioWrite),
+            TableKind::Cpuid => matches!(kind, K::Cpuid),
+            TableKind::Hypercall => {
+                matches!(kind, K::Hypercall | K::HypervHypercall | K::XenHypercall)
+            }
+        }
+    }
+}
+
+/// What rows are told apart by (`--by`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum By {
+    /// Exit reason.
+    Reason,
+    /// L1 or L2.
+    Level,
+    /// What the guest was doing.
+    Cause,
+    /// What it was about: MSR, port, address, ...
+    Detail,
+    /// Who handled it.
+    Outcome,
+    /// VM.
+    Vm,
+    /// vCPU (always with its VM).
+    Vcpu,
+}
+
+impl By {
+    /// All of them.
+    pub const ALL: [By; 7] =
+        [By::Reason, By::Level, By::Cause, By::Detail, By::Outcome, By::Vm, By::Vcpu];
+
+    /// The word of `--by` and of the JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            By::Reason => "reason",
+            By::Level => "level",
+            By::Cause => "cause",
+            By::Detail => "detail",
+            By::Outcome => "outcome",
+            By::Vm => "vm",
+            By::Vcpu => "vcpu",
+        }
+    }
+}
+
+/// One cell of a row's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Value {
+    /// See [`By::Reason`].
+    Reason(Reason),
+    /// See [`By::Level`].
+    Level(Level),
+    /// See [`By::Cause`].
+    Cause(Cause),
+    /// See [`By::Detail`].
+    Detail(Detail),
+    /// See [`By::Outcome`].
+    Outcome(Outcome),
+    /// [`vmtax_events::Vm::id`].
+    Vm(u32),
+    /// VM and vCPU id (or [`vmtax_events::NO_VCPU`]).
+    Vcpu(u32, u32),
+}
+
+/// A row: what it counts, and the counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableRow {
+    /// One value per [`Table::by`].
+    pub key: Vec<Value>,
+    /// Counts and times.
+    pub tally: Tally,
+}
+
+/// A table: rows with most time first (then most counts, then by key).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Which table.
+    pub kind: TableKind,
+    /// What its rows are told apart by.
+    pub by: Vec<By>,
+    /// The rows.
+    pub rows: Vec<TableRow>,
+    /// All rows added up.
+    pub total: Tally,
+}
+
+impl Table {
+    /// Groups a ledger. `by` words that do not apply to `kind` ([`TableKind::allows`]) are left out;
+    /// when none is left the kind's own default is used.
+    pub fn new(ledger: &Ledger, kind: TableKind, by: &[By]) -> Table {
+        let mut wanted: Vec<By> = Vec::new();
+        for &b in by {
+            if kind.allows(b) && !wanted.contains(&b) {
+                wanted.push(b);
+            }
+        }
+        if wanted.is_empty() {
+            wanted = kind.default_by().to_vec();
+        }
+        let mut groups: BTreeMap<Vec<Value>, Tally> = BTreeMap::new();
+        if kind.is_exits() {
+            for (key, tally) in &ledger.exits {
+                let cells = wanted
+                    .iter()
+                    .map(|by| match by {
+                        By::Reason => Value::Reason(key.reason),
+                        By::Level => Value::Level(key.level),
+                        By::Cause => Value::Cause(cause_of(key)),
+                        By::Detail => Value::Detail(key.detail),
+                        By::Outcome => Value::Outcome(key.outcome),
+                        By::Vm => Value::Vm(key.vm),
+                        By::Vcpu => Value::Vcpu(key.vm, key.vcpu),
+                    })
+                    .collect();
+                groups.entry(cells).or_default().merge(tally);
+            }
+        } else {
+            for (key, tally) in &ledger.accesses {
+                if !kind.holds(key.detail.kind) {
+                    continue;
+                }
+                let cells = wanted
+                    .iter()
+                    .map(|by| match by {
+                        By::Vm => Value::Vm(key.vm),
+                        By::Vcpu => Value::Vcpu(key.vm, key.vcpu),
+                        By::Level => Value::Level(key.level),
+                        // `allows` lets nothing else through.
+                        _ => Value::Detail(key.detail),
+                    })
+                    .collect();
+                groups.entry(cells).or_default().merge(tally);
+            }
+        }
+        let mut total = Tally::default();
+        let mut rows: Vec<TableRow> = groups
+            .into_iter()
+            .map(|(key, tally)| {
+                total.merge(&tally);
+                TableRow { key, tally }
+            })
+            .collect();
+        rows.sort_by(|a, b| {
+            (b.tally.time_ns, b.tally.count)
+                .cmp(&(a.tally.time_ns, a.tally.count))
+                .then_with(|| a.key.cmp(&b.key))
+        });
+        Table { kind, by: wanted, rows, total }
+    }
+}
+
+/// The cause of an exit, as [`Cause::of`] gives it.
+pub fn cause_of(key: &vmtax_events::ExitKey) -> Cause {
+    Cause::of(key.reason, key.detail, key.ancillary_of.is_some())
+}

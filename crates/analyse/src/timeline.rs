@@ -1,0 +1,59 @@
+//! Exits over time, at a resolution that stays bounded however long the recording is.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::{Cause, ExitRow};
+
+/// At most this many slots; beyond, pairs of slots are joined.
+const MAX_SLOTS: u64 = 600;
+
+/// Exits per cause in equal slots of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline {
+    /// Width of a slot, ns; 0 when there are no rows.
+    pub step_ns: u64,
+    /// Slots by start time on the recorder's clock, ns, aligned to multiples of `step_ns`. Slots without exits are absent.
+    pub slots: BTreeMap<u64, Slot>,
+}
+
+/// What ended in one slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// (count, time in ns) by cause.
+    pub by_cause: BTreeMap<Cause, (u64, u64)>,
+}
+
+impl Timeline {
+    pub(crate) fn new(interval_ns: u64) -> Timeline {
+        Timeline { step_ns: interval_ns.max(1), slots: BTreeMap::new() }
+    }
+
+    pub(crate) fn add(&mut self, row: &ExitRow, cause: Cause) {
+        let start = row.interval_start_ns - row.interval_start_ns % self.step_ns;
+        let slot = self.slots.entry(start).or_default();
+        let (count, time) = slot.by_cause.entry(cause).or_default();
+        *count = count.saturating_add(row.tally.count);
+        *time = time.saturating_add(row.tally.time_ns);
+        self.coarsen();
+    }
+
+    fn coarsen(&mut self) {
+        while let (Some((first, _)), Some((last, _))) =
+            (self.slots.first_key_value(), self.slots.last_key_value())
+        {
+            if (last - first) / self.step_ns < MAX_SLOTS {
+                break;
+            }
+            let Some(step) = self.step_ns.checked_mul(2) else { break };
+            self.step_ns = step;
+            for (start, slot) in std::mem::take(&mut self.slots) {
+                let into = self.slots.entry(start - start % step).or_default();
+                for (cause, (count, time)) in slot.by_cause {
+                    let (c, t) = into.by_cause.entry(cause).or_default();
+                    *c = c.saturating_add(count);
+                    *t = t.saturating_add(time);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Which threads belong to which VM.
+//!
+//! vCPU ids repeat across VMs, so a vCPU is known by its VM and its id. A recording with process ids
+//! gives the VM away, unless one process runs several VMs. One without (ftrace) does not: there a VM's
+//! vCPU threads are taken to be those with neighbouring thread ids and different vCPU ids, which is how
+//! VMMs create them. Such VMs are marked as inferred.
+
+use std::collections::HashMap;
+
+use vmtax_events::{NO_PID, NO_VCPU, Vm};
+
+/// At most so many names are kept.
+const MAX_NAMES: usize = 65_536;
+
+#[derive(Debug)]
+struct Group {
+    id: u32,
+    pid: u32,
+    inferred: bool,
+    /// (vCPU, thread) of the live vCPU threads.
+    vcpus: Vec<(u32, u32)>,
+}
+
+/// Groups vCPU threads into VMs.
+#[derive(Debug, Default)]
+pub(crate) struct Vms {
+    groups: Vec<Group>,
+    names: HashMap<u32, String>,
+}
+
+impl Vms {
+    /// The VM of a thread that runs this vCPU; `true` when it was not seen before.
+    pub(crate) fn join(&mut self, pid: u32, tid: u32, vcpu: u32) -> (u32, bool) {
+        let free = self.groups.iter_mut().filter(|g| {
+            g.pid == pid && (vcpu == NO_VCPU || g.vcpus.iter().all(|&(v, t)| v != vcpu || t == tid))
+        });
+        let near = |g: &&mut Group| {
+            g.vcpus.iter().map(|&(_, t)| t.abs_diff(tid)).min().unwrap_or(u32::MAX)
+        };
+        if let Some(group) = free.min_by_key(near) {
+            group.vcpus.push((vcpu, tid));
+            return (group.id, false);
+        }
+        let process_taken = self.groups.iter().any(|g| g.pid == pid);
+        let inferred = pid == NO_PID || process_taken;
+        let mut id = if inferred { tid } else { pid };
+        while self.groups.iter().any(|g| g.id == id) {
+            id = id.wrapping_add(1);
+        }
+        self.groups.push(Group { id, pid, inferred, vcpus: vec![(vcpu, tid)] });
+        (id, true)
+    }
+
+    /// The thread is gone: another may take its vCPU.
+    pub(crate) fn leave(&mut self, vm: u32, tid: u32) {
+        if let Some(group) = self.groups.iter_mut().find(|g| g.id == vm) {
+            group.vcpus.retain(|&(_, t)| t != tid);
+        }
+    }
+
+    /// Remembers a thread's name.
+    pub(crate) fn name(&mut self, tid: u32, name: &str) {
+        if self.names.len() < MAX_NAMES || self.names.contains_key(&tid) {
+            self.names.insert(tid, name.to_owned());
+        }
+    }
+
+    /// A VM, by its id.
+    pub(crate) fn get(&self, id: u32) -> Option<Vm> {
+        self.groups.iter().find(|g| g.id == id).map(|g| self.describe(g))
+    }
+
+    fn describe(&self, group: &Group) -> Vm {
+        let name = self.names.get(&group.pid).or_else(|| self.names.get(&group.id));
+        Vm { id: group.id, name: name.cloned().unwrap_or_default(), inferred: group.inferred }
+    }
+
+    /// All VMs, by id.
+    pub(crate) fn list(&self) -> Vec<Vm> {
+        let mut vms: Vec<Vm> = self.groups.iter().map(|g| self.describe(g)).collect();
+        vms.sort_by_key(|vm| vm.id);
+        vms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_vms() {
+        let mut vms = Vms::default();
+        assert_eq!(vms.join(100, 101, 0).0, 100);
+        assert_eq!(vms.join(100, 102, 1).0, 100);
+        assert_eq!(vms.join(200, 201, 0).0, 200);
+        assert!(vms.list().iter().all(|vm| !vm.inferred));
+    }
+
+    #[test]
+    fn a_process_with_two_vms_is_told_apart_by_a_repeated_vcpu() {
+        let mut vms = Vms::default();
+        assert_eq!(vms.join(100, 101, 0).0, 100);
+        assert_eq!(vms.join(100, 105, 0).0, 105);
+        assert_eq!(vms.join(100, 106, 1).0, 105);
+        assert_eq!(vms.list().iter().map(|v| v.inferred).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn threads_without_processes_are_grouped_by_neighbourhood() {
+        let mut vms = Vms::default();
+        let (a, b) = (vms.join(NO_PID, 101, 0).0, vms.join(NO_PID, 151, 0).0);
+        assert_eq!((a, b), (101, 151));
+        assert_eq!(vms.join(NO_PID, 152, 1).0, 151);
+        assert_eq!(vms.join(NO_PID, 102, 1).0, 101);
+        assert!(vms.list().iter().all(|vm| vm.inferred));
+    }
+
+    #[test]
+    fn a_vcpu_can_move_to_a_new_thread() {
+        let mut vms = Vms::default();
+        assert_eq!(vms.join(100, 101, 0).0, 100);
+        vms.leave(100, 101);
+        assert_eq!(vms.join(100, 107, 0).0, 100);
+    }
+}

@@ -1,0 +1,53 @@
+//! What can go wrong while reading a recording. The caller knows the file's path and adds it.
+
+use std::io;
+
+/// Why a recording could not be read. A recording that merely ends early is not an error: what
+/// stands before the cut is delivered and the loss is noted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The input is of no kind that an importer knows.
+    #[error("not a recording that vmtax knows: {found}")]
+    Unrecognised {
+        /// What the first bytes look like.
+        found: String,
+    },
+    /// The bytes contradict the format so early that nothing can be read.
+    #[error("at byte {offset}: {item}: {problem}")]
+    Malformed {
+        /// Byte offset in the input (in the decompressed stream where there is one).
+        offset: u64,
+        /// Which item of the format.
+        item: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A part of the format that is understood but not supported.
+    #[error("at byte {offset}: {item}: {problem}")]
+    Unsupported {
+        /// Byte offset in the input.
+        offset: u64,
+        /// Which item of the format.
+        item: &'static str,
+        /// What is not supported.
+        problem: String,
+    },
+    /// Reading failed.
+    #[error("at byte {offset}: {source}")]
+    Io {
+        /// Byte offset in the input.
+        offset: u64,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The consumer does not want any more (its own error says why).
+    #[error("stopped by the consumer")]
+    Stopped,
+}
+
+impl Error {
+    /// A [`Error::Malformed`].
+    pub fn malformed(offset: u64, item: &'static str, problem: impl Into<String>) -> Error {
+        Error::Malformed { offset, item, problem: problem.into() }
+    }
+}

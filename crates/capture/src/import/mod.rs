@@ -1,0 +1,173 @@
+//! The importers, one per format, and the recognition of a format from its first bytes.
+//!
+//! Each importer is a function of bytes. Formats that must be read out of order (`perf.data` files,
+//! `trace.dat`) take a [`ReadAt`]; the others take a [`Read`] and can be fed from a pipe.
+
+pub mod bpftrace;
+pub mod perf_data;
+pub mod text;
+pub mod trace_dat;
+pub mod tracepoint;
+
+use std::io::Read;
+
+use vmtax_events::{Isa, Losses, Recording};
+
+use crate::source::ReadAt;
+use crate::{Error, Feed};
+
+/// How many bytes [`Format::recognise`] wants to see. It makes do with fewer.
+pub const HEAD: usize = 64 << 10;
+
+/// The formats that can be imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `perf record` output, seekable.
+    PerfFile,
+    /// `perf record -o -` output: a stream.
+    PerfPipe,
+    /// `trace-cmd record` output.
+    TraceDat,
+    /// The text of ftrace's `trace` file.
+    FtraceText,
+    /// The text of `perf script`.
+    PerfScript,
+    /// The text of `trace-cmd report`.
+    TraceCmdReport,
+    /// A bpftrace dump of a map of exit counts.
+    Bpftrace,
+}
+
+impl Format {
+    /// Recognises a format from the first bytes of the input, or says what they look like.
+    pub fn recognise(head: &[u8]) -> Result<Format, Error> {
+        let candidates: [(fn(&[u8]) -> bool, Format); 7] = [
+            (perf_data::recognise_file, Format::PerfFile),
+            (perf_data::recognise_pipe, Format::PerfPipe),
+            (trace_dat::recognise, Format::TraceDat),
+            (text::ftrace_text::recognise, Format::FtraceText),
+            (text::perf_script::recognise, Format::PerfScript),
+            (text::trace_cmd_report::recognise, Format::TraceCmdReport),
+            (bpftrace::recognise, Format::Bpftrace),
+        ];
+        let found = candidates.into_iter().find(|(recognise, _)| recognise(head));
+        found.map(|(_, format)| format).ok_or_else(|| Error::Unrecognised { found: describe(head) })
+    }
+
+    /// Whether the format has to be read out of order, so that a pipe must be stored first.
+    pub fn needs_seeking(self) -> bool {
+        matches!(self, Format::PerfFile | Format::TraceDat)
+    }
+}
+
+/// What a file of no known format looks like, for the error message.
+fn describe(head: &[u8]) -> String {
+    let known: [(&[u8], &str); 8] = [
+        (b"\xfd7zXZ\0", "it is xz-compressed: unpack it first (xz -dk FILE)"),
+        (b"\x1f\x8b", "it is gzip-compressed: unpack it first (gzip -dk FILE)"),
+        (b"\x28\xb5\x2f\xfd", "it is zstd-compressed: unpack it first (zstd -dk FILE)"),
+        (b"BZh", "it is bzip2-compressed: unpack it first (bzip2 -dk FILE)"),
+        (b"PERFFILE", "it is a perf.data file of the format before Linux 3.x, which is not supported"),
+        (b"\x7fELF", "it is an ELF program"),
+        (b"PK\x03\x04", "it is a zip archive"),
+        (b"PAR1", "it is a single Parquet file: give the run folder that holds it"),
+    ];
+    if head.is_empty() {
+        return "it is empty".to_owned();
+    }
+    if let Some((_, words)) = known.iter().find(|(magic, _)| head.starts_with(magic)) {
+        return (*words).to_owned();
+    }
+    let is_text = !head.contains(&0) && std::str::from_utf8(&head[..head.len().min(4096)]).is_ok();
+    let line = head.split(|&b| b == b'\n').next().unwrap_or_default();
+    if is_text {
+        let line: String = String::from_utf8_lossy(line).chars().take(60).collect();
+        format!("it is text that begins with {line:?}")
+    } else {
+        let bytes: Vec<String> = head.iter().take(8).map(|b| format!("{b:02x}")).collect();
+        format!("it begins with the bytes {}", bytes.join(" "))
+    }
+}
+
+/// Where an importer reads from.
+#[expect(missing_debug_implementations, reason = "both hold a trait object")]
+pub enum Source<'a> {
+    /// Bytes that can be read at any place.
+    Random(&'a dyn ReadAt),
+    /// Bytes that come one after the other.
+    Stream(&'a mut (dyn Read + Send)),
+}
+
+/// What the user may add to what the file says.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Vendor of bare exit numbers in a bpftrace dump.
+    pub isa: Isa,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { isa: Isa::Unknown }
+    }
+}
+
+/// What an import knows at its end, beside the events it delivered.
+#[derive(Clone, Debug, Default)]
+pub struct Imported {
+    /// The recording's facts. (The list of VMs is the analysis's to fill.)
+    pub recording: Recording,
+    /// What was lost or could not be decoded on the way.
+    pub losses: Losses,
+}
+
+/// Imports a source of a recognised format.
+///
+/// # Errors
+/// [`Error`] when nothing can be read. A recording that ends early is no error: what stands before the
+/// cut is delivered, and [`Losses::truncated`] says so.
+pub fn import(
+    format: Format,
+    source: Source<'_>,
+    options: Options,
+    feed: &mut impl Feed,
+) -> Result<Imported, Error> {
+    match (format, source) {
+        (Format::PerfFile, Source::Random(source)) => perf_data::import_file(source, feed),
+        (Format::TraceDat, Source::Random(source)) => trace_dat::import(source, feed),
+        (Format::PerfFile | Format::TraceDat, Source::Stream(_)) => {
+            Err(Error::malformed(0, "input", "this format cannot be read from a stream"))
+        }
+        (format, Source::Random(source)) => {
+            stream(format, &mut FrontToBack { source, at: 0 }, options, feed)
+        }
+        (format, Source::Stream(input)) => stream(format, input, options, feed),
+    }
+}
+
+fn stream(
+    format: Format,
+    input: &mut dyn Read,
+    options: Options,
+    feed: &mut impl Feed,
+) -> Result<Imported, Error> {
+    match format {
+        Format::PerfPipe => perf_data::import_pipe(input, feed),
+        Format::FtraceText => text::ftrace_text::import(input, feed),
+        Format::PerfScript => text::perf_script::import(input, feed),
+        Format::TraceCmdReport => text::trace_cmd_report::import(input, feed),
+        _ => bpftrace::import(input, options.isa, feed),
+    }
+}
+
+struct FrontToBack<'a> {
+    source: &'a dyn ReadAt,
+    at: u64,
+}
+
+impl Read for FrontToBack<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let got = self.source.read_at(self.at, buf)?;
+        self.at += got as u64;
+        Ok(got)
+    }
+}

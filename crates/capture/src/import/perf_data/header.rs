@@ -1,0 +1,232 @@
+//! The header of a file or a stream, attributes, and feature sections.
+
+use std::io::{self, Read};
+
+use super::layout::Bytes;
+use super::session::Session;
+use crate::Error;
+use crate::import::tracepoint::Endian;
+use crate::source::ReadAt;
+
+/// Length of a stream's header.
+pub(super) const PIPE_HEADER_SIZE: u64 = 16;
+const FILE_HEADER_SIZE: usize = 104;
+
+/// Nothing in a header is larger than this; a larger claim is a damaged file.
+const MAX_SECTION: u64 = 64 << 20;
+
+/// Feature bits (linux/tools/perf/util/header.h).
+pub(super) mod feature {
+    pub(in super::super) const TRACING_DATA: u64 = 1;
+    pub(in super::super) const HOSTNAME: u64 = 3;
+    pub(in super::super) const OSRELEASE: u64 = 4;
+    pub(in super::super) const VERSION: u64 = 5;
+    pub(in super::super) const ARCH: u64 = 6;
+    pub(in super::super) const NRCPUS: u64 = 7;
+    pub(in super::super) const CPUDESC: u64 = 8;
+    pub(in super::super) const CMDLINE: u64 = 11;
+    pub(in super::super) const CLOCKID: u64 = 23;
+}
+
+/// What the first 16 bytes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Magic {
+    pub(super) endian: Endian,
+    pub(super) is_pipe: bool,
+}
+
+impl Magic {
+    pub(super) fn of(head: &[u8]) -> Option<Magic> {
+        // The magic is a number, so its bytes show the writer's byte order.
+        let endian = match head.get(..8)? {
+            b"PERFILE2" => Endian::Little,
+            b"2ELIFREP" => Endian::Big,
+            _ => return None,
+        };
+        let size = Bytes(endian).u64(head, 8)?;
+        Some(Magic { endian, is_pipe: size == PIPE_HEADER_SIZE })
+    }
+}
+
+/// Reads a stream's header.
+pub(super) fn read_pipe_header(input: &mut dyn Read) -> Result<Endian, Error> {
+    let mut head = [0; PIPE_HEADER_SIZE as usize];
+    input.read_exact(&mut head).map_err(|source| match source.kind() {
+        io::ErrorKind::UnexpectedEof => Error::malformed(0, "perf.data header", "the stream ends in it"),
+        _ => Error::Io { offset: 0, source },
+    })?;
+    match Magic::of(&head) {
+        Some(Magic { endian, is_pipe: true }) => Ok(endian),
+        _ => Err(Error::malformed(0, "perf.data header", "is not that of a perf stream")),
+    }
+}
+
+/// A section: where and how long.
+#[derive(Clone, Copy, Debug)]
+struct Section {
+    offset: u64,
+    size: u64,
+}
+
+/// The header of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct File {
+    pub(super) endian: Endian,
+    pub(super) data_offset: u64,
+    pub(super) data_size: u64,
+    attr_size: u64,
+    attrs: Section,
+    features: [u64; 4],
+}
+
+impl File {
+    pub(super) fn read(source: &dyn ReadAt) -> Result<File, Error> {
+        let mut head = [0; FILE_HEADER_SIZE];
+        let got = source.read_at(0, &mut head).map_err(|source| Error::Io { offset: 0, source })?;
+        let magic = Magic::of(&head[..got]).ok_or_else(|| {
+            Error::malformed(0, "perf.data header", "does not begin with PERFILE2")
+        })?;
+        if got < FILE_HEADER_SIZE {
+            return Err(Error::malformed(got as u64, "perf.data header", "the file ends in it"));
+        }
+        let bytes = Bytes(magic.endian);
+        let word = |at: usize| bytes.u64(&head, at).unwrap_or(0);
+        let section = |at: usize| Section { offset: word(at), size: word(at + 8) };
+        let data = section(40);
+        if data.size == 0 {
+            return Err(Error::malformed(
+                40,
+                "data section",
+                "is empty: perf was stopped before it finished the file; record again, and end perf with Ctrl-C",
+            ));
+        }
+        let mut features = [0; 4];
+        for (i, f) in features.iter_mut().enumerate() {
+            *f = word(72 + 8 * i);
+        }
+        Ok(File {
+            endian: magic.endian,
+            data_offset: data.offset,
+            data_size: data.size,
+            attr_size: word(16),
+            attrs: section(24),
+            features,
+        })
+    }
+
+    /// Reads attributes and features into the session.
+    pub(super) fn load(&self, source: &dyn ReadAt, session: &mut Session) -> Result<(), Error> {
+        self.load_attrs(source, session)?;
+        let bytes = Bytes(self.endian);
+        let mut at = self.data_offset.saturating_add(self.data_size);
+        for feature in 0..256u64 {
+            let set = self.features[(feature / 64) as usize] >> (feature % 64) & 1 == 1;
+            if !set {
+                continue;
+            }
+            let mut entry = [0; 16];
+            let got = source.read_at(at, &mut entry).map_err(|source| Error::Io { offset: at, source })?;
+            if got < entry.len() {
+                if feature <= feature::TRACING_DATA {
+                    return Err(Error::malformed(
+                        source.len(),
+                        "tracing data",
+                        format!("the file ends before it (its place stands at byte {at}): without it no sample can be decoded"),
+                    ));
+                }
+                session.truncated(format!("the file ends at byte {}, in its list of features", source.len()));
+                break;
+            }
+            let section = Section {
+                offset: bytes.u64(&entry, 0).unwrap_or(0),
+                size: bytes.u64(&entry, 8).unwrap_or(0),
+            };
+            at += 16;
+            if session.wants_feature(feature) {
+                self.load_feature(source, feature, section, session)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn load_feature(
+        &self,
+        source: &dyn ReadAt,
+        feature: u64,
+        section: Section,
+        session: &mut Session,
+    ) -> Result<(), Error> {
+        match read_section(source, section, "feature section") {
+            Ok(payload) => session.feature(feature, &payload, section.offset),
+            Err(error) if feature == feature::TRACING_DATA => Err(error),
+            Err(error) => {
+                session.truncated(format!("feature {feature} cannot be read: {error}"));
+                Ok(())
+            }
+        }
+    }
+
+    fn load_attrs(&self, source: &dyn ReadAt, session: &mut Session) -> Result<(), Error> {
+        let malformed = |problem: String| Error::malformed(self.attrs.offset, "attributes", problem);
+        // An attribute is followed by the section that holds its event ids.
+        let attr_len = usize::try_from(self.attr_size)
+            .ok()
+            .and_then(|size| size.checked_sub(16))
+            .filter(|len| (64..=4096).contains(len))
+            .ok_or_else(|| malformed(format!("of {} bytes each", self.attr_size)))?;
+        let table = read_section(source, self.attrs, "attributes")?;
+        let bytes = Bytes(self.endian);
+        for entry in table.chunks_exact(attr_len + 16) {
+            let (attr, ids) = entry.split_at(attr_len);
+            let section = Section {
+                offset: bytes.u64(ids, 0).unwrap_or(0),
+                size: bytes.u64(ids, 8).unwrap_or(0),
+            };
+            session.attr(attr, &read_section(source, section, "event ids")?);
+        }
+        Ok(())
+    }
+
+    /// The data section as a stream.
+    pub(super) fn data<'a>(&self, source: &'a dyn ReadAt) -> SectionReader<'a> {
+        SectionReader {
+            source,
+            at: self.data_offset,
+            end: self.data_offset.saturating_add(self.data_size),
+        }
+    }
+}
+
+fn read_section(source: &dyn ReadAt, section: Section, item: &'static str) -> Result<Vec<u8>, Error> {
+    let end = section.offset.checked_add(section.size);
+    if end.is_none_or(|end| end > source.len()) || section.size > MAX_SECTION {
+        return Err(Error::malformed(
+            section.offset,
+            item,
+            format!("of {} bytes does not fit in the file of {} bytes", section.size, source.len()),
+        ));
+    }
+    let mut bytes = vec![0; section.size as usize];
+    let got = source
+        .read_at(section.offset, &mut bytes)
+        .map_err(|source| Error::Io { offset: section.offset, source })?;
+    bytes.truncate(got);
+    Ok(bytes)
+}
+
+/// Reads a part of a source front to back.
+pub(super) struct SectionReader<'a> {
+    source: &'a dyn ReadAt,
+    at: u64,
+    end: u64,
+}
+
+impl Read for SectionReader<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
+        let want = buf.len().min(left);
+        let got = self.source.read_at(self.at, &mut buf[..want])?;
+        self.at += got as u64;
+        Ok(got)
+    }
+}

@@ -1,0 +1,267 @@
+//! What is known of a recording while its records are read: layouts, decoders, facts, losses.
+
+use std::collections::HashMap;
+
+use vmtax_events::{Losses, Recording};
+
+use super::header::feature;
+use super::layout::{Bytes, Layout};
+use super::tracing_data;
+use crate::Error;
+use crate::import::Imported;
+use crate::import::tracepoint::{Decoder, Endian};
+
+const TYPE_SOFTWARE: u32 = 1;
+const TYPE_TRACEPOINT: u32 = 2;
+const SW_DUMMY: u64 = 9;
+
+/// What to do with a sample of one event.
+#[derive(Clone, Copy, Debug)]
+struct Attr {
+    layout: Layout,
+    is_tracepoint: bool,
+}
+
+/// State of one import.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) bytes: Bytes,
+    pub(super) recording: Recording,
+    pub(super) losses: Losses,
+    attrs: Vec<Attr>,
+    /// The one layout of all samples, when there is one and every sample is a tracepoint's.
+    uniform: Option<Layout>,
+    /// Event id -> index in `attrs`.
+    by_id: HashMap<u64, usize>,
+    /// Index in `decoders` by `common_type`; `NO_DECODER` for records that nobody wants.
+    by_type: Vec<u16>,
+    decoders: Vec<Decoder>,
+    has_formats: bool,
+    lost_records: u64,
+    lost_samples: u64,
+    lost_reads: HashMap<u64, u64>,
+    without_attr: u64,
+}
+
+const NO_DECODER: u16 = u16::MAX;
+
+impl Session {
+    pub(super) fn new(endian: Endian, format: &str) -> Session {
+        Session {
+            bytes: Bytes(endian),
+            recording: Recording { format: format.to_owned(), ..Recording::default() },
+            losses: Losses::default(),
+            attrs: Vec::new(),
+            uniform: None,
+            by_id: HashMap::new(),
+            by_type: Vec::new(),
+            decoders: Vec::new(),
+            has_formats: false,
+            lost_records: 0,
+            lost_samples: 0,
+            lost_reads: HashMap::new(),
+            without_attr: 0,
+        }
+    }
+
+    /// A `perf_event_attr` and its event ids.
+    pub(super) fn attr(&mut self, attr: &[u8], ids: &[u8]) {
+        let b = self.bytes;
+        let (Some(event_type), Some(config), Some(sample_type), Some(read_format), Some(flags)) =
+            (b.u32(attr, 0), b.u64(attr, 8), b.u64(attr, 24), b.u64(attr, 32), b.u64(attr, 40))
+        else {
+            self.losses.undecodable += 1;
+            return;
+        };
+        // Bit fields fill from the low end on little-endian machines, from the high end on others.
+        let sample_id_all = match b.0 {
+            Endian::Little => flags >> 18 & 1,
+            Endian::Big => flags >> (63 - 18) & 1,
+        } == 1;
+        let layout = Layout::new(sample_type, read_format, sample_id_all);
+        let is_tracepoint = event_type == TYPE_TRACEPOINT;
+        let is_silent = event_type == TYPE_SOFTWARE && config == SW_DUMMY;
+        self.uniform = match self.uniform {
+            None if self.attrs.is_empty() && is_tracepoint => Some(layout),
+            Some(same) if (is_tracepoint && same == layout) || is_silent => Some(same),
+            _ => None,
+        };
+        if is_tracepoint && !layout.is_usable() {
+            let note = "an event was recorded without time stamps or raw data; it is left out (record with -R -T)";
+            if !self.losses.notes.iter().any(|n| n == note) {
+                self.losses.notes.push(note.to_owned());
+            }
+        }
+        for at in (0..ids.len() / 8).map(|i| i * 8) {
+            if let Some(id) = b.u64(ids, at) {
+                self.by_id.insert(id, self.attrs.len());
+            }
+        }
+        self.attrs.push(Attr { layout, is_tracepoint });
+    }
+
+    /// The layout of this sample, if it is a tracepoint's.
+    #[inline]
+    pub(super) fn layout(&mut self, record: &[u8]) -> Option<Layout> {
+        if self.uniform.is_some() {
+            return self.uniform;
+        }
+        self.layout_by_id(record)
+    }
+
+    fn layout_by_id(&mut self, record: &[u8]) -> Option<Layout> {
+        let attr = match self.attrs.as_slice() {
+            [only] => Some(only),
+            [first, ..] if first.layout.has_identifier() => {
+                let id = self.bytes.u64(record, 8)?;
+                self.by_id.get(&id).and_then(|&i| self.attrs.get(i))
+            }
+            _ => None,
+        };
+        match attr {
+            Some(attr) => attr.is_tracepoint.then_some(attr.layout),
+            None => {
+                self.without_attr += 1;
+                None
+            }
+        }
+    }
+
+    /// The decoder for a raw record, if the analysis wants it.
+    #[inline]
+    pub(super) fn decoder(&self, raw: &[u8]) -> Option<&Decoder> {
+        let common_type = self.bytes.u16(raw, 0)?;
+        let index = *self.by_type.get(usize::from(common_type))?;
+        self.decoders.get(usize::from(index))
+    }
+
+    /// Layout for the trailer of records that are not samples.
+    pub(super) fn trailer(&self) -> Option<Layout> {
+        self.attrs.first().map(|a| a.layout)
+    }
+
+    pub(super) fn wants_feature(&self, id: u64) -> bool {
+        use feature as f;
+        matches!(
+            id,
+            f::TRACING_DATA | f::HOSTNAME | f::OSRELEASE | f::VERSION | f::ARCH | f::NRCPUS
+                | f::CPUDESC | f::CMDLINE | f::CLOCKID
+        )
+    }
+
+    /// A feature section's payload, which stands at byte `offset`.
+    pub(super) fn feature(&mut self, id: u64, payload: &[u8], offset: u64) -> Result<(), Error> {
+        match id {
+            feature::TRACING_DATA => self.tracing_data(payload, offset)?,
+            feature::HOSTNAME => self.recording.hostname = self.string(payload),
+            feature::OSRELEASE => self.recording.kernel = self.string(payload),
+            feature::VERSION => self.recording.tool = format!("perf {}", self.string(payload)),
+            feature::ARCH => self.recording.arch = self.string(payload),
+            feature::NRCPUS => {
+                // Available, then online.
+                self.recording.cpus = self.bytes.u32(payload, 4).unwrap_or(0);
+            }
+            feature::CPUDESC => {
+                self.recording.cpu = self.string(payload);
+                self.recording.emulated = Recording::emulator_of_cpu(&self.recording.cpu);
+            }
+            feature::CMDLINE => self.recording.command = self.strings(payload).join(" "),
+            feature::CLOCKID => {
+                let clock = self.bytes.u64(payload, 0);
+                self.recording.clock = clock.map(clock_name).unwrap_or_default();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn tracing_data(&mut self, payload: &[u8], offset: u64) -> Result<(), Error> {
+        let formats = tracing_data::parse(payload, offset)?;
+        self.has_formats = true;
+        for name in formats.unusable {
+            self.losses.notes.push(format!("the format of {name} lacks a field; it is left out"));
+        }
+        for decoder in formats.decoders {
+            self.recording.coverage.add(&decoder.name);
+            if !decoder.is_wanted() || self.decoders.len() >= usize::from(NO_DECODER) {
+                continue;
+            }
+            let at = usize::from(decoder.id);
+            if self.by_type.len() <= at {
+                self.by_type.resize(at + 1, NO_DECODER);
+            }
+            self.by_type[at] = self.decoders.len() as u16;
+            self.decoders.push(decoder);
+        }
+        Ok(())
+    }
+
+    /// Whether samples can be decoded at all.
+    pub(super) fn has_formats(&self) -> bool {
+        self.has_formats
+    }
+
+    pub(super) fn truncated(&mut self, sentence: String) {
+        self.losses.truncated.push(sentence);
+    }
+
+    pub(super) fn lost(&mut self, count: u64) {
+        self.lost_records = self.lost_records.saturating_add(count);
+    }
+
+    pub(super) fn lost_samples(&mut self, count: u64) {
+        self.lost_samples = self.lost_samples.saturating_add(count);
+    }
+
+    /// A running count of one event's losses.
+    pub(super) fn lost_read(&mut self, id: u64, count: u64) {
+        let seen = self.lost_reads.entry(id).or_default();
+        *seen = count.max(*seen);
+    }
+
+    pub(super) fn finish(mut self) -> Imported {
+        // Three ways to tell of the same losses: LOST records (in place, as far as the ring had room for
+        // them), LOST_SAMPLES at the end, counts in READ records. The largest is the truth.
+        let reads = self.lost_reads.values().fold(0u64, |a, &b| a.saturating_add(b));
+        self.losses.recorder_lost = self.lost_records.max(self.lost_samples).max(reads);
+        if self.without_attr > 0 {
+            let n = self.without_attr;
+            self.losses.undecodable = self.losses.undecodable.saturating_add(n);
+            self.losses.notes.push(format!("{n} samples belong to an event that the file does not list"));
+        }
+        Imported { recording: self.recording, losses: self.losses }
+    }
+
+    fn string(&self, payload: &[u8]) -> String {
+        self.strings_at(payload, 0, 1).pop().unwrap_or_default()
+    }
+
+    fn strings(&self, payload: &[u8]) -> Vec<String> {
+        let count = self.bytes.u32(payload, 0).unwrap_or(0).min(4096);
+        self.strings_at(payload, 4, count)
+    }
+
+    fn strings_at(&self, payload: &[u8], mut at: usize, count: u32) -> Vec<String> {
+        let mut strings = Vec::new();
+        for _ in 0..count {
+            let Some(len) = self.bytes.u32(payload, at) else { break };
+            let Some(text) = payload.get(at + 4..).and_then(|p| p.get(..len as usize)) else { break };
+            let end = text.iter().position(|&b| b == 0).unwrap_or(text.len());
+            strings.push(String::from_utf8_lossy(&text[..end]).into_owned());
+            at += 4 + len as usize;
+        }
+        strings
+    }
+}
+
+fn clock_name(id: u64) -> String {
+    // Linux include/uapi/linux/time.h
+    match id {
+        0 => "realtime".to_owned(),
+        1 => "monotonic".to_owned(),
+        4 => "monotonic-raw".to_owned(),
+        7 => "boottime".to_owned(),
+        11 => "tai".to_owned(),
+        n => format!("clock {n}"),
+    }
+}

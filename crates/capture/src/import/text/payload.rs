@@ -1,0 +1,554 @@
+//! The text of one event -> [`Kind`].
+//!
+//! One tracepoint has many spellings: each kernel prints what its own `TP_printk` says, trace-cmd's
+//! plugins print their own, and where a print format cannot be followed the fields come as
+//! `key=value`. All of them are read here, by the words before the numbers.
+//!
+//! Numbers of the `key=value` form follow the print format's base in newer versions of libtraceevent
+//! (`ecx=4b564d01` is hexadecimal because the kernel prints `%x`). In older ones, and with `[FAILED TO
+//! PARSE]` before them in all, a number without `0x` is decimal.
+
+use vmtax_events::event::{HypercallInterface, MmioAccess};
+use vmtax_events::{Isa, Kind, NO_VCPU, Reason};
+
+use super::reason::{Reasons, vmx_flag};
+use super::words::{
+    self, Words, decimal, decimal_u32, find, hex, number, number_u32, split_digits, split_once,
+};
+
+/// What an event says: its vCPU (or [`NO_VCPU`]) and what happened.
+type Said = (u32, Kind);
+
+/// Reads the payload of one tracepoint. `None` if it has no spelling that is known.
+type Reader = fn(Payload<'_>, &mut Reasons) -> Option<Said>;
+
+/// The tracepoints that the analysis wants.
+const TRACEPOINTS: &[(&str, Reader)] = &[
+    ("kvm_exit", exit),
+    ("kvm_entry", entry),
+    ("kvm_msr", msr),
+    ("kvm_pio", pio),
+    ("kvm_mmio", mmio),
+    ("kvm_fast_mmio", fast_mmio),
+    ("kvm_hypercall", hypercall),
+    ("kvm_hv_hypercall", hv_hypercall),
+    ("kvm_xen_hypercall", xen_hypercall),
+    ("kvm_page_fault", page_fault),
+    ("kvm_cpuid", cpuid),
+    ("kvm_cr", cr),
+    ("kvm_apic", apic),
+    ("kvm_vmgexit_enter", vmgexit_enter),
+    ("kvm_vmgexit_msr_protocol_enter", vmgexit_msr_protocol_enter),
+    ("kvm_tdvmcall", tdvmcall),
+    ("kvm_userspace_exit", userspace_exit),
+    ("kvm_nested_vmexit", nested_vmexit),
+    ("kvm_nested_vmexit_inject", nested_vmexit_inject),
+    ("kvm_nested_vmenter", nested_vmenter),
+    ("kvm_nested_vmrun", nested_vmenter),
+    ("kvm_vcpu_wakeup", vcpu_wakeup),
+    ("sched_switch", sched_switch),
+];
+
+/// Which of [`TRACEPOINTS`] this is.
+pub(crate) fn tracepoint(name: &[u8]) -> Option<usize> {
+    TRACEPOINTS.iter().position(|(known, _)| known.as_bytes() == name)
+}
+
+/// The names of the tracepoints that the analysis wants; [`tracepoint`] counts in this order.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    TRACEPOINTS.iter().map(|&(name, _)| name)
+}
+
+/// Reads the payload of a tracepoint. `None` if it cannot be decoded.
+pub(crate) fn read(tracepoint: usize, text: &[u8], reasons: &mut Reasons) -> Option<Said> {
+    let (_, reader) = TRACEPOINTS.get(tracepoint)?;
+    reader(Payload::new(text), reasons)
+}
+
+/// The text after an event's name.
+#[derive(Clone, Copy)]
+struct Payload<'a> {
+    text: &'a [u8],
+    /// `key=value` pairs.
+    fields: bool,
+    /// Numbers without `0x` are decimal whatever the print format says.
+    decimal: bool,
+}
+
+impl<'a> Payload<'a> {
+    fn new(text: &'a [u8]) -> Payload<'a> {
+        let text = words::trim_start(text);
+        let (text, decimal) = match text.strip_prefix(b"[FAILED TO PARSE]") {
+            Some(rest) => (rest, true),
+            None => (text, false),
+        };
+        let fields = Words::new(text).next().is_some_and(|w| w.contains(&b'='));
+        Payload { text, fields, decimal }
+    }
+
+    fn words(self) -> Words<'a> {
+        Words::new(self.text)
+    }
+
+    /// The word after this word, a colon or comma at its end or not.
+    fn after(self, label: &[u8]) -> Option<&'a [u8]> {
+        let mut words = self.words();
+        while let Some(word) = words.next() {
+            if word == label || word.strip_suffix(b":") == Some(label) {
+                let value = words.next()?;
+                return Some(value.strip_suffix(b",").unwrap_or(value));
+            }
+        }
+        None
+    }
+
+    /// The value of `key=value`, or of `key= value` (a narrow number is padded).
+    fn field(self, key: &[u8]) -> Option<&'a [u8]> {
+        let mut words = self.words();
+        while let Some(word) = words.next() {
+            if let Some(value) = word.strip_prefix(key).and_then(|w| w.strip_prefix(b"=")) {
+                return if value.is_empty() { words.next() } else { Some(value) };
+            }
+        }
+        None
+    }
+
+    /// A field whose print format is decimal or symbolic.
+    fn number(self, key: &[u8]) -> Option<u64> {
+        number(self.field(key)?)
+    }
+
+    /// A field whose print format is hexadecimal.
+    fn hex(self, key: &[u8]) -> Option<u64> {
+        let value = self.field(key)?;
+        if self.decimal { number(value) } else { hex(value) }
+    }
+
+    fn u32(self, key: &[u8]) -> Option<u32> {
+        number_u32(self.field(key)?)
+    }
+
+    /// The vCPU of a `key=value` text. Not every tracepoint has it.
+    fn vcpu(self) -> u32 {
+        self.u32(b"vcpu_id").unwrap_or(NO_VCPU)
+    }
+
+    /// The reason of a `key=value` text, with its vendor where it says.
+    fn reason(self, key: &[u8], reasons: &mut Reasons) -> Option<Reason> {
+        let raw = self.u32(key)?;
+        match self.u32(b"isa").map(Isa::from_trace) {
+            Some(isa) if isa != Isa::Unknown => Some(reasons.number_of(isa, raw)),
+            _ => Some(reasons.number(raw)),
+        }
+    }
+
+    /// Which of the two directions the first word gives: `msr_write` or `msr_read`.
+    fn direction(self, prefix: &[u8]) -> Option<(bool, Words<'a>)> {
+        let mut words = self.words();
+        match words.next()?.strip_prefix(prefix)? {
+            b"write" => Some((true, words)),
+            b"read" => Some((false, words)),
+            _ => None,
+        }
+    }
+}
+
+/// The reason of `... reason NAME [FLAG...] ...`, the vCPU before it, and what follows.
+///
+/// trace-cmd's plugin puts no space before the word (`rip fff0reason EXIT_NPF`), so it is searched
+/// as it stands.
+fn spelled_reason<'a>(text: &'a [u8], reasons: &mut Reasons) -> Option<(u32, Reason, Words<'a>)> {
+    let (before, after) = split_once(text, b"reason")?;
+    let vcpu = match find(before, b"vcpu ").and_then(|at| before.get(at + 5..)) {
+        Some(id) => decimal_u32(Words::new(id).next()?)?,
+        None => NO_VCPU,
+    };
+    let after = words::trim_start(after.strip_prefix(b":").unwrap_or(after));
+    let mut words = Words::new(after);
+    let mut name = words.next()?;
+    let mut number = None;
+    let mut flags = 0;
+    loop {
+        let mut ahead = words;
+        let Some(word) = ahead.next() else { break };
+        match word {
+            // "UD excp"
+            b"excp" => name = after.get(..after.len() - ahead.rest().len())?,
+            b"rip" | b"info" | b"info1" | b"ext_inf1:" | b"p1:" => break,
+            _ if word.starts_with(b"(") => {
+                // "UNKNOWN (74)"
+                number = decimal(word.strip_prefix(b"(")?.strip_suffix(b")")?);
+            }
+            _ => flags |= vmx_flag(word)?,
+        }
+        words = ahead;
+    }
+    let mut reason = match (name, number) {
+        (b"UNKNOWN", Some(raw)) => reasons.number(u32::try_from(raw).ok()?),
+        _ => reasons.read(name)?,
+    };
+    if reason.isa == Isa::Vmx {
+        reason.flags |= flags;
+    }
+    Some((vcpu, reason, words))
+}
+
+fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
+    if payload.fields {
+        let reason = payload.reason(b"exit_reason", reasons)?;
+        let info1 = payload.hex(b"info1").unwrap_or(0);
+        let info2 = payload.hex(b"info2").unwrap_or(0);
+        return Some((payload.vcpu(), Kind::Exit { reason, info1, info2 }));
+    }
+    let (mut vcpu, reason, mut tail) = spelled_reason(payload.text, reasons)?;
+    let (mut info1, mut info2) = (0, 0);
+    while let Some(word) = tail.next() {
+        match word {
+            b"info" => {
+                info1 = hex(tail.next()?)?;
+                info2 = hex(tail.next()?)?;
+            }
+            b"info1" => info1 = hex(tail.next()?)?,
+            b"info2" => info2 = hex(tail.next()?)?,
+            b"vcpu" => vcpu = decimal_u32(tail.next()?)?,
+            _ => continue,
+        }
+        if word == b"info2" && vcpu != NO_VCPU {
+            break;
+        }
+    }
+    Some((vcpu, Kind::Exit { reason, info1, info2 }))
+}
+
+fn entry(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    if payload.fields {
+        return Some((payload.u32(b"vcpu_id")?, Kind::Entry));
+    }
+    let mut words = payload.words();
+    let vcpu = words.next().filter(|w| *w == b"vcpu").and_then(|_| words.next())?;
+    Some((decimal_u32(vcpu.strip_suffix(b",").unwrap_or(vcpu))?, Kind::Entry))
+}
+
+fn msr(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (write, index, data) = if payload.fields {
+        // An older libtraceevent prints both numbers in decimal.
+        let old = !payload.field(b"data")?.starts_with(b"0x");
+        let payload = Payload { decimal: payload.decimal || old, ..payload };
+        (payload.number(b"write")? != 0, payload.hex(b"ecx")?, payload.hex(b"data")?)
+    } else {
+        let (write, mut words) = payload.direction(b"msr_")?;
+        let index = hex(words.next()?)?;
+        words.next().filter(|w| *w == b"=")?;
+        (write, index, hex(words.next()?)?)
+    };
+    Some((NO_VCPU, Kind::Msr { write, index: u32::try_from(index).ok()?, data }))
+}
+
+fn pio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (write, port, size, count) = if payload.fields {
+        (
+            payload.number(b"rw")? != 0,
+            payload.hex(b"port")?,
+            payload.number(b"size")?,
+            payload.u32(b"count")?,
+        )
+    } else {
+        let (write, _) = payload.direction(b"pio_")?;
+        (
+            write,
+            hex(payload.after(b"at")?)?,
+            decimal(payload.after(b"size")?)?,
+            decimal_u32(payload.after(b"count")?)?,
+        )
+    };
+    let (port, size) = (u16::try_from(port).ok()?, u8::try_from(size).ok()?);
+    Some((NO_VCPU, Kind::Pio { write, size, port, count }))
+}
+
+fn mmio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (access, len, gpa) = if payload.fields {
+        let access = match payload.number(b"type")? {
+            0 => MmioAccess::UnsatisfiedRead,
+            1 => MmioAccess::Read,
+            2 => MmioAccess::Write,
+            _ => return None,
+        };
+        (access, payload.u32(b"len")?, payload.hex(b"gpa")?)
+    } else {
+        let mut words = payload.words();
+        words.next().filter(|w| *w == b"mmio")?;
+        let access = match words.next()? {
+            b"unsatisfied-read" => MmioAccess::UnsatisfiedRead,
+            b"read" => MmioAccess::Read,
+            b"write" => MmioAccess::Write,
+            _ => return None,
+        };
+        (access, decimal_u32(payload.after(b"len")?)?, hex(payload.after(b"gpa")?)?)
+    };
+    Some((NO_VCPU, Kind::Mmio { access, len, gpa }))
+}
+
+fn fast_mmio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let gpa = if payload.fields { payload.hex(b"gpa")? } else { hex(payload.after(b"gpa")?)? };
+    Some((NO_VCPU, Kind::FastMmio { gpa }))
+}
+
+fn any_hypercall(
+    payload: Payload<'_>,
+    label: &[u8],
+    interface: HypercallInterface,
+) -> Option<Said> {
+    let number = if payload.fields { payload.hex(label)? } else { hex(payload.after(label)?)? };
+    Some((NO_VCPU, Kind::Hypercall { interface, number }))
+}
+
+fn hypercall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    any_hypercall(payload, b"nr", HypercallInterface::Kvm)
+}
+
+fn hv_hypercall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    any_hypercall(payload, b"code", HypercallInterface::HyperV)
+}
+
+fn xen_hypercall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    any_hypercall(payload, b"nr", HypercallInterface::Xen)
+}
+
+fn page_fault(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (vcpu, gpa, error_code) = if payload.fields {
+        (payload.vcpu(), payload.hex(b"fault_address")?, payload.hex(b"error_code")?)
+    } else {
+        let vcpu = payload.after(b"vcpu").map_or(Some(NO_VCPU), decimal_u32)?;
+        (vcpu, hex(payload.after(b"address")?)?, hex(payload.after(b"error_code")?)?)
+    };
+    Some((vcpu, Kind::PageFault { gpa, error_code }))
+}
+
+fn cpuid(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (function, index) = if payload.fields {
+        // An older libtraceevent prints a long with 0x and an int in decimal.
+        let old = payload.field(b"rax")?.starts_with(b"0x");
+        let payload = Payload { decimal: payload.decimal || old, ..payload };
+        (payload.hex(b"function")?, payload.hex(b"index").unwrap_or(0))
+    } else {
+        // Kernels before 5.7 do not print the sub-leaf.
+        (hex(payload.after(b"func")?)?, payload.after(b"idx").map_or(Some(0), hex)?)
+    };
+    let (function, index) = (u32::try_from(function).ok()?, u32::try_from(index).ok()?);
+    Some((NO_VCPU, Kind::Cpuid { function, index }))
+}
+
+fn cr(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (write, number, value) = if payload.fields {
+        (payload.number(b"rw")? != 0, payload.hex(b"cr")?, payload.hex(b"val")?)
+    } else {
+        let (write, mut words) = payload.direction(b"cr_")?;
+        let number = hex(words.next()?)?;
+        words.next().filter(|w| *w == b"=")?;
+        (write, number, hex(words.next()?)?)
+    };
+    Some((NO_VCPU, Kind::Cr { write, number: u8::try_from(number).ok()?, value }))
+}
+
+/// Names of LAPIC registers in the kernel's print format, and their offsets in the xAPIC page
+/// (Linux `arch/x86/include/asm/apicdef.h`).
+const APIC_REGISTERS: &[(&str, u32)] = &[
+    ("APIC_ID", 0x20),
+    ("APIC_LVR", 0x30),
+    ("APIC_TASKPRI", 0x80),
+    ("APIC_ARBPRI", 0x90),
+    ("APIC_PROCPRI", 0xa0),
+    ("APIC_EOI", 0xb0),
+    ("APIC_RRR", 0xc0),
+    ("APIC_LDR", 0xd0),
+    ("APIC_DFR", 0xe0),
+    ("APIC_SPIV", 0xf0),
+    ("APIC_ISR", 0x100),
+    ("APIC_TMR", 0x180),
+    ("APIC_IRR", 0x200),
+    ("APIC_ESR", 0x280),
+    ("APIC_LVTCMCI", 0x2f0),
+    ("APIC_ICR", 0x300),
+    ("APIC_ICR2", 0x310),
+    ("APIC_LVTT", 0x320),
+    ("APIC_LVTTHMR", 0x330),
+    ("APIC_LVTPC", 0x340),
+    ("APIC_LVT0", 0x350),
+    ("APIC_LVT1", 0x360),
+    ("APIC_LVTERR", 0x370),
+    ("APIC_TMICT", 0x380),
+    ("APIC_TMCCT", 0x390),
+    ("APIC_TDCR", 0x3e0),
+    ("APIC_SELF_IPI", 0x3f0),
+    ("APIC_EFEAT", 0x400),
+    ("APIC_ECTRL", 0x410),
+];
+
+fn apic(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (write, register, value) = if payload.fields {
+        (payload.number(b"rw")? != 0, payload.u32(b"reg")?, payload.hex(b"val")?)
+    } else {
+        let (write, mut words) = payload.direction(b"apic_")?;
+        let name = words.next()?;
+        let known = APIC_REGISTERS.iter().find(|(n, _)| n.as_bytes() == name);
+        let register = match known {
+            Some(&(_, offset)) => offset,
+            None => number_u32(name).filter(|_| name.starts_with(b"0x"))?,
+        };
+        words.next().filter(|w| *w == b"=")?;
+        (write, register, hex(words.next()?)?)
+    };
+    Some((NO_VCPU, Kind::Apic { write, register, value }))
+}
+
+fn vmgexit_enter(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (vcpu, code, info1, info2) = if payload.fields {
+        (
+            payload.vcpu(),
+            payload.hex(b"exit_reason")?,
+            payload.hex(b"info1")?,
+            payload.hex(b"info2")?,
+        )
+    } else {
+        (
+            decimal_u32(payload.after(b"vcpu")?)?,
+            hex(payload.after(b"exit_reason")?)?,
+            hex(payload.after(b"exit_info1")?)?,
+            hex(payload.after(b"exit_info2")?)?,
+        )
+    };
+    Some((vcpu, Kind::GhcbEnter { code, info1, info2 }))
+}
+
+fn vmgexit_msr_protocol_enter(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (vcpu, value) = if payload.fields {
+        (payload.vcpu(), payload.hex(b"ghcb_gpa")?)
+    } else {
+        (decimal_u32(payload.after(b"vcpu")?)?, hex(payload.after(b"ghcb_gpa")?)?)
+    };
+    Some((vcpu, Kind::GhcbMsr { value }))
+}
+
+/// Intel's own trees only. The leaf is printed as the VMX reason of the same number (CPUID is 10 in
+/// both), or as a number.
+fn tdvmcall(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
+    let leaf = if payload.fields {
+        payload.number(b"exit_reason")?
+    } else {
+        let (_, after) = split_once(payload.text, b"reason")?;
+        let name = Words::new(after.strip_prefix(b":").unwrap_or(after)).next()?;
+        match name.strip_prefix(b"0x") {
+            Some(digits) => hex(digits)?,
+            None => u64::from(reasons.read(name).filter(|r| r.isa == Isa::Vmx)?.code),
+        }
+    };
+    Some((payload.vcpu(), Kind::Tdvmcall { leaf }))
+}
+
+fn userspace_exit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    if payload.fields {
+        let errno = payload.u32(b"errno")?.cast_signed();
+        return Some((NO_VCPU, Kind::UserspaceExit { reason: payload.u32(b"reason")?, errno }));
+    }
+    let mut words = payload.words();
+    words.next().filter(|w| *w == b"reason")?;
+    let name = words.next()?;
+    let value = words.next()?.strip_prefix(b"(")?.strip_suffix(b")")?;
+    let value = i32::try_from(decimal(value)?).ok()?;
+    // With an error the reason is not printed: the number is the error.
+    let (reason, errno) = match name {
+        b"restart" | b"error" => (0, -value),
+        _ => (value.cast_unsigned(), 0),
+    };
+    Some((NO_VCPU, Kind::UserspaceExit { reason, errno }))
+}
+
+/// Both tracepoints of a nested exit: the newer has the layout of `kvm_exit`, the older has
+/// `exit_code`.
+fn nested_reason(payload: Payload<'_>, reasons: &mut Reasons) -> Option<(u32, Reason)> {
+    if payload.fields {
+        let key: &[u8] =
+            if payload.field(b"exit_code").is_some() { b"exit_code" } else { b"exit_reason" };
+        return Some((payload.vcpu(), payload.reason(key, reasons)?));
+    }
+    let (vcpu, reason, _) = spelled_reason(payload.text, reasons)?;
+    Some((vcpu, reason))
+}
+
+fn nested_vmexit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
+    let (vcpu, reason) = nested_reason(payload, reasons)?;
+    Some((vcpu, Kind::NestedExit { reason }))
+}
+
+fn nested_vmexit_inject(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
+    let (vcpu, reason) = nested_reason(payload, reasons)?;
+    Some((vcpu, Kind::NestedInject { reason }))
+}
+
+fn nested_vmenter(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    // Nothing of its fields is needed, but a line that was cut is told from a whole one.
+    payload.words().next()?.starts_with(b"rip").then_some((NO_VCPU, Kind::NestedEnter))
+}
+
+fn vcpu_wakeup(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (ns, polled) = if payload.fields {
+        (payload.number(b"ns")?, payload.number(b"waited")? == 0)
+    } else {
+        let polled = match payload.words().next()? {
+            b"wait" => false,
+            b"poll" => true,
+            _ => return None,
+        };
+        (decimal(payload.after(b"time")?)?, polled)
+    };
+    Some((NO_VCPU, Kind::Wakeup { ns, polled }))
+}
+
+fn sched_switch(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let text = payload.text;
+    let (next_tid, preempted) = match words::rsplit_once(text, b" next_pid=") {
+        Some((front, next)) => {
+            let (digits, _) = split_digits(words::trim_start(next));
+            (decimal_u32(digits)?, left_runnable(front)?)
+        }
+        None => switch_of_plugin(text)?,
+    };
+    Some((NO_VCPU, Kind::Switch { next_tid, preempted }))
+}
+
+/// Whether `prev_state` says that the thread could have run on. Names of threads are hostile (at most
+/// 15 bytes, and any of them): the fields after `prev_comm` are those that follow each other rightly.
+fn left_runnable(mut text: &[u8]) -> Option<bool> {
+    loop {
+        let (_, rest) = split_once(text, b" prev_pid=")?;
+        text = rest;
+        let (_, rest) = split_digits(words::trim_start(rest));
+        let Some(rest) = rest.strip_prefix(b" prev_prio=") else { continue };
+        let rest = rest.strip_prefix(b"-").unwrap_or(rest);
+        let (_, rest) = split_digits(words::trim_start(rest));
+        let Some(state) = rest.strip_prefix(b" prev_state=") else { continue };
+        let state = Words::new(state).next()?;
+        return match decimal(state) {
+            // The low byte holds the states in which a thread does not run.
+            Some(bits) => Some(bits & 0xff == 0),
+            None if state.starts_with(b"0x") => Some(hex(state)? & 0xff == 0),
+            None => Some(state.starts_with(b"R")),
+        };
+    }
+}
+
+/// trace-cmd's plugin: `COMM:TID [PRIO] STATE ==> COMM:TID [PRIO]`.
+fn switch_of_plugin(text: &[u8]) -> Option<(u32, bool)> {
+    let (mut before, next) = words::rsplit_once(text, b" ==> ")?;
+    // A thread's name may hold the arrow: then what stands before it is no state.
+    let runnable = loop {
+        let (rest, state) = words::rsplit_once(before, b" ")?;
+        if rest.ends_with(b"]") && state.iter().all(|b| b.is_ascii_alphabetic() || *b == b'|') {
+            break state.starts_with(b"R");
+        }
+        (before, _) = words::rsplit_once(before, b" ==> ")?;
+    };
+    let (next, _) = words::rsplit_once(next, b" [").unwrap_or((next, &[]));
+    let (_, tid) = words::rsplit_once(next, b":")?;
+    Some((decimal_u32(words::trim(tid))?, runnable))
+}

@@ -1,0 +1,108 @@
+//! The text of `perf script`, with any fields as long as time, event and trace are among them.
+//!
+//! `perf script` shows lost events and ended threads only when asked to (`--show-lost-events`,
+//! `--show-task-events`). Times of `--deltatime` cannot be told from others: such a text gives
+//! nonsense.
+
+use std::io::Read;
+
+use vmtax_events::{Kind, Recording};
+
+use super::line::{Dialect, Line};
+use super::session::{self, Format, Other};
+use super::words::{Words, decimal, decimal_u32, split_once, trim};
+use super::{Votes, head_lines, is_text};
+use crate::import::Imported;
+use crate::{Error, Feed};
+
+/// Whether a file that begins with these bytes is such a text. It may begin in the middle.
+pub fn recognise(head: &[u8]) -> bool {
+    if !is_text(head) {
+        return false;
+    }
+    // With --header the comments alone can fill the head.
+    let perf_header = head_lines(head).any(|l| l.starts_with(b"# perf version :"))
+        && head_lines(head).all(|l| l.is_empty() || l.starts_with(b"#"));
+    perf_header || Votes::count(head).are_perf()
+}
+
+/// Reads the whole text.
+pub fn import(input: &mut dyn Read, feed: &mut impl Feed) -> Result<Imported, Error> {
+    session::import(PerfScript::default(), input, feed)
+}
+
+#[derive(Default)]
+struct PerfScript {
+    /// Chunks that perf's warning says were lost.
+    lost_chunks: u64,
+}
+
+impl PerfScript {
+    /// `# hostname : vmhost`
+    fn header(line: &[u8], recording: &mut Recording) -> Option<()> {
+        let (key, value) = split_once(line.strip_prefix(b"# ")?, b" : ")?;
+        let value = String::from_utf8_lossy(trim(value)).into_owned();
+        match trim(key) {
+            b"hostname" => recording.hostname = value,
+            b"os release" => recording.kernel = value,
+            b"perf version" => recording.tool = format!("perf {value}"),
+            b"arch" => recording.arch = value,
+            b"nrcpus online" => recording.cpus = decimal_u32(value.as_bytes())?,
+            b"cpudesc" => {
+                recording.emulated = Recording::emulator_of_cpu(&value);
+                recording.cpu = value;
+            }
+            b"cmdline" => recording.command = value,
+            b"captured on" => {}
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// `Processed 84286 events and lost 2 chunks!`, which perf writes to standard error.
+    fn warning(line: &[u8]) -> Option<u64> {
+        let (_, rest) = split_once(line.strip_prefix(b"Processed ")?, b" events and lost ")?;
+        let (chunks, _) = split_once(rest, b" chunks!")?;
+        decimal(chunks)
+    }
+}
+
+impl Format for PerfScript {
+    const NAME: &'static str = "perf script";
+    const DIALECT: Dialect = Dialect::PerfScript;
+
+    fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error> {
+        if Self::header(line, &mut about.recording).is_some() {
+            return Ok(Other::Header);
+        }
+        if let Some(chunks) = Self::warning(line) {
+            self.lost_chunks = self.lost_chunks.saturating_add(chunks);
+            return Ok(Other::Header);
+        }
+        Ok(Other::Skip)
+    }
+
+    fn record(&mut self, line: &Line<'_>) -> Option<Kind> {
+        match line.event {
+            b"PERF_RECORD_LOST" | b"PERF_RECORD_LOST_SAMPLES" => {
+                let mut words = Words::new(line.payload);
+                words.next().filter(|w| *w == b"lost")?;
+                Some(Kind::Lost { count: words.next().and_then(decimal).unwrap_or(0) })
+            }
+            event if event.starts_with(b"PERF_RECORD_EXIT(") => Some(Kind::ThreadEnd),
+            _ => None,
+        }
+    }
+
+    fn finish(&mut self, counted: u64, about: &mut Imported) {
+        if counted > 0 {
+            return;
+        }
+        let losses = &mut about.losses;
+        losses.recorder_gaps = losses.recorder_gaps.saturating_add(self.lost_chunks);
+        losses.notes.push(
+            "perf script shows lost events only with --show-lost-events, and this text shows none"
+                .to_owned(),
+        );
+    }
+}

@@ -1,0 +1,55 @@
+//! The text of `trace-cmd report`: plain, with `-t`, `-l`, `-N` or `-R`.
+//!
+//! Of a report of several files or buffers the names of threads keep the file's name before them.
+
+use std::io::Read;
+
+use super::line::Dialect;
+use super::session::{self, Format, Other};
+use super::words::{decimal, decimal_u32, find};
+use super::{Votes, head_lines, is_text, loss_line};
+use crate::import::Imported;
+use crate::{Error, Feed};
+
+/// Whether a file that begins with these bytes is such a text. It may begin in the middle.
+pub fn recognise(head: &[u8]) -> bool {
+    if !is_text(head) || head_lines(head).take(64).any(|l| l.starts_with(b"# tracer:")) {
+        return false;
+    }
+    if head_lines(head).take(64).any(|l| cpus(l).is_some()) {
+        return true;
+    }
+    let votes = Votes::count(head);
+    votes.are_ftrace() && votes.are_aligned()
+}
+
+/// Reads the whole text.
+pub fn import(input: &mut dyn Read, feed: &mut impl Feed) -> Result<Imported, Error> {
+    session::import(TraceCmdReport, input, feed)
+}
+
+/// `cpus=2`, the first line.
+fn cpus(line: &[u8]) -> Option<u32> {
+    decimal_u32(line.strip_prefix(b"cpus=")?)
+}
+
+struct TraceCmdReport;
+
+impl Format for TraceCmdReport {
+    const NAME: &'static str = "trace-cmd report";
+    const DIALECT: Dialect = Dialect::Ftrace;
+
+    fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error> {
+        if let Some((cpu, count)) = loss_line(line) {
+            return Ok(Other::Lost { cpu, count });
+        }
+        if let Some(cpus) = cpus(line) {
+            about.recording.tool = "trace-cmd".to_owned();
+            about.recording.cpus = cpus;
+            return Ok(Other::Header);
+        }
+        let version = line.strip_prefix(b"version = ").and_then(decimal);
+        let empty = line.starts_with(b"CPU ") && find(line, b" is empty").is_some();
+        Ok(if version.is_some() || empty { Other::Header } else { Other::Skip })
+    }
+}

@@ -1,0 +1,44 @@
+//! What both versions of the file come down to: everything but the trace data, and where that is.
+
+use super::chunk::Codec;
+use super::header::{Formats, PageLayout};
+use super::options::Options;
+
+/// The trace data of one CPU in one buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CpuData {
+    pub(super) cpu: u32,
+    /// Where it starts in the file.
+    pub(super) at: u64,
+    /// Its bytes in the file.
+    pub(super) len: u64,
+    /// In chunks, each compressed for itself; else page by page.
+    pub(super) chunked: bool,
+    /// Size of a page (a sub-buffer of the ring).
+    pub(super) page_size: usize,
+}
+
+/// More sentences about damage than anyone reads.
+const MAX_SENTENCES: usize = 100;
+
+/// Adds a sentence about what could not be read. A hostile file could ask for millions.
+pub(super) fn say(sentences: &mut Vec<String>, sentence: impl FnOnce() -> String) {
+    match sentences.len() {
+        n if n < MAX_SENTENCES => sentences.push(sentence()),
+        MAX_SENTENCES => sentences.push("there is more damage of these kinds".to_owned()),
+        _ => {}
+    }
+}
+
+/// A file whose metadata has been read.
+pub(super) struct Contents {
+    pub(super) layout: PageLayout,
+    pub(super) formats: Formats,
+    pub(super) options: Options,
+    pub(super) codec: Codec,
+    /// Thread id and name.
+    pub(super) names: Vec<(u32, String)>,
+    pub(super) data: Vec<CpuData>,
+    /// What could not be read, one sentence each.
+    pub(super) truncated: Vec<String>,
+}

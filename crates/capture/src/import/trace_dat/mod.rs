@@ -1,0 +1,103 @@
+//! `trace-cmd record` output, versions 6 and 7.
+//!
+//! ```text
+//!  bytes ─> v6 | v7 ─> Contents ─> stream (the CPU furthest behind first) ─> chunk ─> page ─> Feed
+//!           headers, options        one piece at a time                zstd, zlib    records
+//! ```
+//!
+//! The top-level buffer and those of instances are imported alike: an event that was enabled in two of
+//! them comes twice, as it was recorded.
+//!
+//! Left out on purpose: the text of latency tracers, ftrace's own records, and the merging of host and
+//! guest recordings (a note says so where a file asks for it). The facts of the format are those of
+//! trace-cmd.dat.v6(5) and trace-cmd.dat.v7(5), of the ring buffer those of the kernel's
+//! `events/header_page` and `events/header_event`.
+
+mod chunk;
+mod contents;
+mod cursor;
+mod header;
+mod options;
+mod page;
+mod stream;
+mod v6;
+mod v7;
+
+use vmtax_events::{Losses, NO_PID, Recording};
+
+use super::Imported;
+use crate::{Error, Feed, source::ReadAt};
+use contents::Contents;
+use page::PageDecoder;
+
+/// Whether these first bytes are those of a `trace.dat`.
+pub fn recognise(head: &[u8]) -> bool {
+    head.starts_with(header::MAGIC)
+}
+
+/// Reads a recording of `trace-cmd record`: the names of threads, then the events of all CPUs.
+///
+/// Each CPU's events are delivered in the order they were recorded, and [`Feed::release`] is called as
+/// the CPU that is furthest behind advances. A file that is cut or damaged behind its headers delivers
+/// what can be read; [`Losses::truncated`] says what could not.
+///
+/// # Errors
+///
+/// [`Error::Malformed`] and [`Error::Unsupported`] if the headers cannot be read, [`Error::Io`] if
+/// reading fails, and whatever `feed` returns.
+pub fn import(source: &dyn ReadAt, feed: &mut impl Feed) -> Result<Imported, Error> {
+    let initial = header::initial(source)?;
+    let contents = match initial.version {
+        6 => v6::read(source, &initial)?,
+        _ => v7::read(source, &initial)?,
+    };
+    let Contents { layout, formats, options, mut codec, names, data, mut truncated } = contents;
+    if data.is_empty() && options.text_buffers != 0 {
+        return Err(Error::Unsupported {
+            offset: 0,
+            item: "kind of trace data",
+            problem:
+                "the recording holds the text of a latency tracer, not events; import the output \
+                      of `trace-cmd report` instead"
+                    .into(),
+        });
+    }
+
+    for (tid, name) in &names {
+        let pid = options.tgids.get(tid).copied().unwrap_or(NO_PID);
+        feed.thread_name(pid, *tid, name)?;
+    }
+    let mut decoder = PageDecoder {
+        formats: &formats,
+        endian: initial.endian,
+        layout,
+        tsc2nsec: options.tsc2nsec,
+        tgids: &options.tgids,
+        seen: vec![false; formats.decoders.len()],
+        losses: Losses::default(),
+    };
+    let empty = data.is_empty();
+    truncated.extend(stream::run(source, &mut codec, data, &mut decoder, feed)?);
+
+    let PageDecoder { seen, mut losses, .. } = decoder;
+    losses.truncated = truncated;
+    let mut recording = Recording { format: "trace.dat".to_owned(), ..Recording::default() };
+    options.describe(&mut recording);
+    options.remark(&recording, &mut losses);
+    if empty {
+        losses.notes.push("the file holds no trace data".to_owned());
+    }
+    for name in &formats.not_understood {
+        losses.notes.push(format!("the format of the event {name:?} is not understood: skipped"));
+    }
+    // The file does not list which events were enabled. But trace-cmd stores the formats of the systems
+    // and events that it was asked to record, so those of kvm and sched that it describes could have
+    // been recorded. Not so if the file describes the whole kernel: then only what was seen is certain.
+    if formats.were_chosen() {
+        recording.coverage = formats.described;
+    }
+    for (decoder, _) in formats.decoders.iter().zip(seen).filter(|(_, seen)| *seen) {
+        recording.coverage.add(&decoder.name);
+    }
+    Ok(Imported { recording, losses })
+}

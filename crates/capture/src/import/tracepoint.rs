@@ -1,0 +1,436 @@
+//! Tracepoint records -> [`Kind`], by the field names, offsets and sizes of the recorded format text.
+//!
+//! Layouts differ between kernels, so nothing is read at a fixed offset: [`Decoder::parse`] turns a
+//! format file (`events/kvm/kvm_exit/format`) into a plan once, and [`Decoder::decode`] follows it.
+//! Which fields of which tracepoint make which event is one table, [`TRACEPOINTS`].
+//!
+//! Left out on purpose: the print formats. What the kernel would print is not needed to decode.
+
+use vmtax_events::event::{HypercallInterface, MmioAccess};
+use vmtax_events::{Isa, Kind, NO_VCPU, Reason};
+
+/// Byte order of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endian {
+    /// x86, arm64.
+    Little,
+    /// s390, older ppc.
+    Big,
+}
+
+/// At most so many fields make an event.
+const MAX_FIELDS: usize = 4;
+
+/// How one tracepoint becomes an event.
+struct Tracepoint {
+    name: &'static str,
+    /// Fields without which the record means nothing, then those that read as 0 when a kernel lacks them.
+    required: &'static [&'static str],
+    optional: &'static [&'static str],
+    /// From the values of `required` then `optional`. `None`: this record is not an event.
+    make: fn(&[u64; MAX_FIELDS]) -> Option<Kind>,
+}
+
+/// Every tracepoint that the analysis understands. Field names as in Linux `arch/x86/kvm/trace.h`,
+/// `include/trace/events/kvm.h` and `include/trace/events/sched.h`, 3.10 to 7.2.
+static TRACEPOINTS: &[Tracepoint] = &[
+    Tracepoint {
+        name: "kvm_exit",
+        required: &["exit_reason"],
+        optional: &["isa", "info1", "info2"],
+        make: |v| Some(Kind::Exit { reason: reason(v[1], v[0]), info1: v[2], info2: v[3] }),
+    },
+    Tracepoint {
+        name: "kvm_entry",
+        required: &[],
+        optional: &[],
+        make: |_| Some(Kind::Entry),
+    },
+    Tracepoint {
+        name: "kvm_msr",
+        required: &["write", "ecx"],
+        optional: &["data"],
+        make: |v| Some(Kind::Msr { write: v[0] != 0, index: v[1] as u32, data: v[2] }),
+    },
+    Tracepoint {
+        name: "kvm_pio",
+        required: &["rw", "port"],
+        optional: &["size", "count"],
+        make: |v| {
+            Some(Kind::Pio {
+                write: v[0] != 0,
+                port: v[1] as u16,
+                size: v[2] as u8,
+                count: v[3] as u32,
+            })
+        },
+    },
+    Tracepoint {
+        name: "kvm_mmio",
+        required: &["type", "gpa"],
+        optional: &["len"],
+        make: |v| {
+            let access = match v[0] {
+                0 => MmioAccess::UnsatisfiedRead,
+                1 => MmioAccess::Read,
+                2 => MmioAccess::Write,
+                _ => return None,
+            };
+            Some(Kind::Mmio { access, gpa: v[1], len: v[2] as u32 })
+        },
+    },
+    Tracepoint {
+        name: "kvm_fast_mmio",
+        required: &["gpa"],
+        optional: &[],
+        make: |v| Some(Kind::FastMmio { gpa: v[0] }),
+    },
+    Tracepoint {
+        name: "kvm_hypercall",
+        required: &["nr"],
+        optional: &[],
+        make: |v| Some(Kind::Hypercall { interface: HypercallInterface::Kvm, number: v[0] }),
+    },
+    Tracepoint {
+        name: "kvm_hv_hypercall",
+        required: &["code"],
+        optional: &[],
+        make: |v| Some(Kind::Hypercall { interface: HypercallInterface::HyperV, number: v[0] }),
+    },
+    Tracepoint {
+        name: "kvm_xen_hypercall",
+        required: &["nr"],
+        optional: &[],
+        make: |v| Some(Kind::Hypercall { interface: HypercallInterface::Xen, number: v[0] }),
+    },
+    Tracepoint {
+        name: "kvm_page_fault",
+        required: &["fault_address"],
+        optional: &["error_code"],
+        make: |v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] }),
+    },
+    Tracepoint {
+        name: "kvm_cpuid",
+        required: &["function"],
+        optional: &["index"],
+        make: |v| Some(Kind::Cpuid { function: v[0] as u32, index: v[1] as u32 }),
+    },
+    Tracepoint {
+        name: "kvm_cr",
+        required: &["rw", "cr"],
+        optional: &["val"],
+        make: |v| Some(Kind::Cr { write: v[0] != 0, number: v[1] as u8, value: v[2] }),
+    },
+    Tracepoint {
+        name: "kvm_apic",
+        required: &["rw", "reg"],
+        optional: &["val"],
+        make: |v| Some(Kind::Apic { write: v[0] != 0, register: v[1] as u32, value: v[2] }),
+    },
+    Tracepoint {
+        name: "kvm_vmgexit_enter",
+        required: &["exit_reason"],
+        optional: &["info1", "info2"],
+        make: |v| Some(Kind::GhcbEnter { code: v[0], info1: v[1], info2: v[2] }),
+    },
+    Tracepoint {
+        name: "kvm_vmgexit_msr_protocol_enter",
+        required: &["ghcb_gpa"],
+        optional: &[],
+        make: |v| Some(Kind::GhcbMsr { value: v[0] }),
+    },
+    Tracepoint {
+        name: "kvm_userspace_exit",
+        required: &["reason"],
+        optional: &["errno"],
+        make: |v| Some(Kind::UserspaceExit { reason: v[0] as u32, errno: v[1] as i32 }),
+    },
+    Tracepoint {
+        name: "kvm_nested_vmexit",
+        required: &["exit_reason"],
+        optional: &["isa"],
+        make: |v| Some(Kind::NestedExit { reason: reason(v[1], v[0]) }),
+    },
+    Tracepoint {
+        name: "kvm_nested_vmexit_inject",
+        required: &["exit_code"],
+        optional: &["isa"],
+        make: |v| Some(Kind::NestedInject { reason: reason(v[1], v[0]) }),
+    },
+    Tracepoint {
+        name: "kvm_nested_vmenter",
+        required: &[],
+        optional: &[],
+        make: |_| Some(Kind::NestedEnter),
+    },
+    // The name until Linux 6.0.
+    Tracepoint {
+        name: "kvm_nested_vmrun",
+        required: &[],
+        optional: &[],
+        make: |_| Some(Kind::NestedEnter),
+    },
+    Tracepoint {
+        name: "kvm_vcpu_wakeup",
+        required: &["ns"],
+        optional: &["waited"],
+        make: |v| Some(Kind::Wakeup { ns: v[0], polled: v[1] == 0 }),
+    },
+    Tracepoint {
+        name: "sched_switch",
+        required: &["prev_state", "next_pid"],
+        optional: &[],
+        // The low 8 bits are the states a task sleeps or dies in (TASK_REPORT and TASK_REPORT_IDLE);
+        // a task that leaves the CPU without any could have run on. The bit above says so in words ("R+").
+        make: |v| Some(Kind::Switch { preempted: v[0] & 0xff == 0, next_tid: v[1] as u32 }),
+    },
+];
+
+fn reason(isa: u64, code: u64) -> Reason {
+    Reason::from_trace(Isa::from_trace(isa as u32), code as u32)
+}
+
+/// Where a number stands in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Field {
+    offset: u16,
+    /// 1, 2, 4 or 8; 0 for a field that this kernel does not have.
+    size: u8,
+    signed: bool,
+}
+
+impl Field {
+    const ABSENT: Field = Field { offset: 0, size: 0, signed: false };
+
+    fn end(self) -> usize {
+        usize::from(self.offset) + usize::from(self.size)
+    }
+
+    #[inline]
+    fn read(self, raw: &[u8], endian: Endian) -> Option<u64> {
+        let from = usize::from(self.offset);
+        macro_rules! number {
+            ($unsigned:ty, $signed:ty) => {{
+                let bytes = raw.get(from..)?.first_chunk()?;
+                let n = match endian {
+                    Endian::Little => <$unsigned>::from_le_bytes(*bytes),
+                    Endian::Big => <$unsigned>::from_be_bytes(*bytes),
+                };
+                if self.signed { n as $signed as i64 as u64 } else { n as u64 }
+            }};
+        }
+        Some(match self.size {
+            8 => number!(u64, i64),
+            4 => number!(u32, i32),
+            2 => number!(u16, i16),
+            1 => number!(u8, i8),
+            _ => 0,
+        })
+    }
+}
+
+/// Decodes the raw records of one tracepoint.
+#[derive(Clone)]
+pub struct Decoder {
+    /// `kvm_exit`, `sched_switch`, ...
+    pub name: String,
+    /// The `common_type` of its records.
+    pub id: u16,
+    endian: Endian,
+    min_len: usize,
+    common_pid: Field,
+    vcpu: Field,
+    fields: [Field; MAX_FIELDS],
+    make: Option<fn(&[u64; MAX_FIELDS]) -> Option<Kind>>,
+}
+
+impl std::fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Decoder").field("name", &self.name).field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// What a raw record said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// vCPU id or [`vmtax_events::NO_VCPU`].
+    pub vcpu: u32,
+    /// `common_pid`: the thread that was running.
+    pub tid: u32,
+    /// What happened.
+    pub kind: Kind,
+}
+
+impl Decoder {
+    /// Parses a format file. `None` if it has no name or ID, or if a field that its tracepoint needs is
+    /// missing or not a number.
+    pub fn parse(format: &str, endian: Endian) -> Option<Decoder> {
+        let mut name = None;
+        let mut id = None;
+        let mut fields: Vec<(&str, Field)> = Vec::new();
+        for line in format.lines() {
+            let line = line.trim();
+            if let Some(n) = line.strip_prefix("name:") {
+                name = Some(n.trim());
+            } else if let Some(n) = line.strip_prefix("ID:") {
+                id = n.trim().parse::<u16>().ok();
+            } else if let Some(rest) = line.strip_prefix("field:") {
+                fields.extend(parse_field(rest));
+            } else if line.starts_with("print fmt:") {
+                break;
+            }
+        }
+        let (name, id) = (name?, id?);
+        let find = |wanted: &str| fields.iter().find(|(n, _)| *n == wanted).map(|&(_, f)| f);
+        let mut decoder = Decoder {
+            name: name.to_owned(),
+            id,
+            endian,
+            min_len: 0,
+            common_pid: find("common_pid").unwrap_or(Field::ABSENT),
+            vcpu: Field::ABSENT,
+            fields: [Field::ABSENT; MAX_FIELDS],
+            make: None,
+        };
+        let Some(tracepoint) = TRACEPOINTS.iter().find(|t| t.name == name) else {
+            return Some(decoder);
+        };
+        decoder.vcpu =
+            find("vcpu_id").or_else(|| find("vcpu")).filter(|f| f.size != 8).unwrap_or(Field::ABSENT);
+        let names = tracepoint.required.iter().chain(tracepoint.optional);
+        for (slot, (index, wanted)) in decoder.fields.iter_mut().zip(names.enumerate()) {
+            match find(wanted) {
+                Some(field) => *slot = field,
+                None if index < tracepoint.required.len() => return None,
+                None => {}
+            }
+        }
+        let used = decoder.fields.iter().chain([&decoder.vcpu, &decoder.common_pid]);
+        decoder.min_len = used.map(|f| f.end()).max().unwrap_or(0);
+        decoder.make = Some(tracepoint.make);
+        Some(decoder)
+    }
+
+    /// Whether the analysis wants this tracepoint at all; records of others are skipped unread.
+    pub fn is_wanted(&self) -> bool {
+        self.make.is_some()
+    }
+
+    /// Decodes a record (from its `common_type` on). `None` if it is too short for its fields, or a value
+    /// is outside of what its tracepoint can say.
+    #[inline]
+    pub fn decode(&self, raw: &[u8]) -> Option<Decoded> {
+        if raw.len() < self.min_len {
+            return None;
+        }
+        let mut values = [0; MAX_FIELDS];
+        for (value, field) in values.iter_mut().zip(&self.fields) {
+            *value = field.read(raw, self.endian)?;
+        }
+        let vcpu = match self.vcpu.size {
+            0 => NO_VCPU,
+            _ => self.vcpu.read(raw, self.endian)? as u32,
+        };
+        let tid = self.common_pid.read(raw, self.endian)? as u32;
+        let kind = (self.make?)(&values)?;
+        Some(Decoded { vcpu, tid, kind })
+    }
+}
+
+/// `unsigned int exit_reason;	offset:8;	size:4;	signed:0;` -> name and place, if it is a number.
+fn parse_field(text: &str) -> Option<(&str, Field)> {
+    let mut parts = text.split(';').map(str::trim);
+    let declaration = parts.next()?;
+    let (mut offset, mut size, mut signed) = (None, None, false);
+    for part in parts {
+        match part.split_once(':') {
+            Some(("offset", n)) => offset = n.parse::<u16>().ok(),
+            Some(("size", n)) => size = n.parse::<u8>().ok(),
+            Some(("signed", n)) => signed = n == "1",
+            _ => {}
+        }
+    }
+    let name = declaration.rsplit([' ', '*', '\t']).next()?;
+    let size = size.filter(|s| matches!(s, 1 | 2 | 4 | 8))?;
+    if name.contains('[') || declaration.starts_with("__data_loc") || declaration.starts_with("__rel_loc") {
+        return None;
+    }
+    Some((name, Field { offset: offset?, size, signed }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXIT: &str = "name: kvm_exit\nID: 1419\nformat:\n\
+        \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+        \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+        \tfield:unsigned int exit_reason;\toffset:8;\tsize:4;\tsigned:0;\n\
+        \tfield:u32 isa;\toffset:24;\tsize:4;\tsigned:0;\n\
+        \tfield:u64 info1;\toffset:32;\tsize:8;\tsigned:0;\n\
+        \tfield:unsigned int vcpu_id;\toffset:56;\tsize:4;\tsigned:0;\n\
+        print fmt: \"field:int x; offset:0\"\n";
+
+    fn record(endian: Endian) -> Vec<u8> {
+        let mut raw = vec![0; 60];
+        let mut put = |at: usize, n: u64, size: usize| {
+            let bytes = match endian {
+                Endian::Little => n.to_le_bytes()[..size].to_vec(),
+                Endian::Big => n.to_be_bytes()[8 - size..].to_vec(),
+            };
+            raw[at..at + size].copy_from_slice(&bytes);
+        };
+        put(0, 1419, 2);
+        put(4, 77, 4);
+        put(8, 0x8000_0021, 4);
+        put(24, 1, 4);
+        put(32, 0x1234_5678_9abc, 8);
+        put(56, 3, 4);
+        raw
+    }
+
+    #[test]
+    fn reads_by_name_in_both_byte_orders() {
+        for endian in [Endian::Little, Endian::Big] {
+            let decoder = Decoder::parse(EXIT, endian).unwrap();
+            assert_eq!((decoder.name.as_str(), decoder.id), ("kvm_exit", 1419));
+            let decoded = decoder.decode(&record(endian)).unwrap();
+            assert_eq!((decoded.vcpu, decoded.tid), (3, 77));
+            // The failed-entry flag is kept apart from the reason; a missing field (info2) reads as 0.
+            let reason = Reason { isa: Isa::Vmx, code: 0x21, flags: 0x8000_0000 };
+            assert_eq!(
+                decoded.kind,
+                Kind::Exit { reason, info1: 0x1234_5678_9abc, info2: 0 }
+            );
+        }
+    }
+
+    #[test]
+    fn short_records_and_incomplete_formats_are_refused() {
+        let decoder = Decoder::parse(EXIT, Endian::Little).unwrap();
+        for len in 0..60 {
+            assert_eq!(decoder.decode(&record(Endian::Little)[..len]), None);
+        }
+        assert!(Decoder::parse(&EXIT.replace("exit_reason", "esr_ec"), Endian::Little).is_none());
+        assert!(Decoder::parse("name: kvm_exit\n", Endian::Little).is_none());
+    }
+
+    #[test]
+    fn an_absent_optional_field_does_not_hide_later_ones() {
+        let format = EXIT.replace("u32 isa", "u32 other").replace("u64 info1", "u64 info2");
+        let decoder = Decoder::parse(&format, Endian::Little).unwrap();
+        let Kind::Exit { reason, info1, info2 } =
+            decoder.decode(&record(Endian::Little)).unwrap().kind
+        else {
+            panic!("not an exit")
+        };
+        assert_eq!((reason.isa, info1, info2), (Isa::Unknown, 0, 0x1234_5678_9abc));
+    }
+
+    #[test]
+    fn every_tracepoint_fits_the_plan() {
+        for t in TRACEPOINTS {
+            assert!(t.required.len() + t.optional.len() <= MAX_FIELDS, "{}", t.name);
+        }
+    }
+}

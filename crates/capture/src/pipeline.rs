@@ -1,0 +1,125 @@
+//! An import on two threads: one decodes, the caller's sorts and passes on.
+
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread;
+
+use vmtax_events::{Event, ExitRow};
+
+use crate::import::{Format, Imported, Options, Source, import};
+use crate::order::Sorter;
+use crate::{Error, Feed, Sink};
+
+/// Events per message: few enough to stay in a core's cache.
+const BATCH: usize = 2048;
+/// Messages under way.
+const QUEUE: usize = 8;
+
+enum Message {
+    Events(Vec<Event>),
+    Release(u64),
+    Counted(ExitRow),
+    ThreadName(u32, u32, String),
+}
+
+/// Imports a source into a sink, in time order. Decoding runs on a thread of its own.
+///
+/// # Errors
+/// The importer's error, or [`Error::Stopped`] when the sink stopped (it knows why).
+pub fn run<S: Sink>(
+    format: Format,
+    source: Source<'_>,
+    options: Options,
+    sink: S,
+) -> Result<Imported, Error> {
+    let (sender, receiver) = sync_channel(QUEUE);
+    let (give_back, spare) = sync_channel(QUEUE + 2);
+    thread::scope(|scope| {
+        let importer = scope.spawn(move || {
+            let mut feed = Batches { batch: Vec::with_capacity(BATCH), sender, spare };
+            let imported = import(format, source, options, &mut feed)?;
+            feed.flush()?;
+            Ok(imported)
+        });
+        let sorted = sort(receiver, &give_back, Sorter::new(sink));
+        let imported = match importer.join() {
+            Ok(result) => result,
+            // A panic of the importer is a defect of ours; it goes on in the caller's thread.
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        // When the sink stopped, the importer saw a closed channel: the sink's word counts.
+        let sorter = sorted?;
+        let mut imported: Imported = imported?;
+        let (_, out_of_order) = sorter.finish()?;
+        imported.losses.out_of_order += out_of_order;
+        Ok(imported)
+    })
+}
+
+fn sort<S: Sink>(
+    receiver: Receiver<Message>,
+    give_back: &SyncSender<Vec<Event>>,
+    mut sorter: Sorter<S>,
+) -> Result<Sorter<S>, Error> {
+    for message in receiver {
+        match message {
+            Message::Events(mut events) => {
+                sorter.extend(&events)?;
+                events.clear();
+                // A full queue of spares is no loss: the importer makes a new one.
+                let _ = give_back.try_send(events);
+            }
+            Message::Release(time_ns) => sorter.release(time_ns)?,
+            Message::Counted(row) => sorter.counted(row)?,
+            Message::ThreadName(pid, tid, name) => sorter.thread_name(pid, tid, &name)?,
+        }
+    }
+    Ok(sorter)
+}
+
+/// The importer's end of the channel.
+struct Batches {
+    batch: Vec<Event>,
+    sender: SyncSender<Message>,
+    spare: Receiver<Vec<Event>>,
+}
+
+impl Batches {
+    fn flush(&mut self) -> Result<(), Error> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let next = match self.spare.try_recv() {
+            Ok(spare) => spare,
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => Vec::with_capacity(BATCH),
+        };
+        let full = std::mem::replace(&mut self.batch, next);
+        self.send(Message::Events(full))
+    }
+
+    fn send(&mut self, message: Message) -> Result<(), Error> {
+        self.sender.send(message).map_err(|_| Error::Stopped)
+    }
+}
+
+impl Feed for Batches {
+    #[inline]
+    fn event(&mut self, event: Event) -> Result<(), Error> {
+        self.batch.push(event);
+        if self.batch.len() < BATCH { Ok(()) } else { self.flush() }
+    }
+
+    fn release(&mut self, time_ns: u64) -> Result<(), Error> {
+        self.flush()?;
+        self.send(Message::Release(time_ns))
+    }
+
+    fn counted(&mut self, row: ExitRow) -> Result<(), Error> {
+        self.flush()?;
+        self.send(Message::Counted(row))
+    }
+
+    fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {
+        self.flush()?;
+        self.send(Message::ThreadName(pid, tid, name.to_owned()))
+    }
+}

@@ -1,0 +1,397 @@
+//! What the guest was doing when it left guest mode: one word, the same on every vendor.
+//!
+//! Reasons cannot be compared between kinds of VM: a plain VM arms its timer by writing an MSR and
+//! leaves for PREEMPTION_TIMER, a TDX guest arms it by TDCALL, an SNP guest by a register in memory.
+//! Causes can (source S0: "compare by cause, not by reason").
+//!
+//! `RULES` below is the one place where an exit gets its cause. An exit's detail decides where it says
+//! anything; the rule of its reason decides otherwise. Where a choice is a guess the rule says so,
+//! and [`Cause::assumption`] passes that on: reports must not show a guess as a fact.
+//!
+//! Left out on purpose: anything that needs more than the one exit, such as the vector of the
+//! interrupt that ended it.
+
+use crate::detail::{hypercall, table};
+use crate::{Detail, DetailKind, Isa, Reason, apic, ghcb, msr, svm, tdx, vmx};
+
+/// What the guest was doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cause {
+    /// Arming its timer.
+    TimerArm,
+    /// Taking a timer tick, its own or the host's.
+    TimerTick,
+    /// Sending an interrupt between vCPUs.
+    Ipi,
+    /// Going idle or spinning.
+    Idle,
+    /// Touching memory that the host had not mapped.
+    MemoryFault,
+    /// Reading or writing a device register in memory.
+    DeviceMmio,
+    /// Reading or writing an I/O port.
+    DevicePio,
+    /// Using its local APIC, other than for timers and IPIs.
+    Apic,
+    /// Reading or writing another MSR.
+    Msr,
+    /// Executing CPUID.
+    Cpuid,
+    /// Using its performance counters.
+    Pmu,
+    /// As a hypervisor, entering its own guest.
+    NestedEntry,
+    /// As a hypervisor, handling an exit of its own guest.
+    NestedAncillary,
+    /// Becoming able to take an interrupt that was waiting.
+    IrqWindow,
+    /// Calling the host.
+    Hypercall,
+    /// Anything else.
+    Other,
+}
+
+/// Every cause with its word and phrase, in the order of the design.
+const CAUSES: [(Cause, &str, &str); 16] = [
+    (Cause::TimerArm, "timer-arm", "arming its timer"),
+    (Cause::TimerTick, "timer-tick", "taking a timer tick"),
+    (Cause::Ipi, "ipi", "sending an interrupt between vCPUs"),
+    (Cause::Idle, "idle", "going idle"),
+    (Cause::MemoryFault, "memory-fault", "touching memory that the host had not mapped"),
+    (Cause::DeviceMmio, "device-mmio", "accessing a device register in memory"),
+    (Cause::DevicePio, "device-pio", "accessing an I/O port"),
+    (Cause::Apic, "apic", "using its interrupt controller"),
+    (Cause::Msr, "msr", "reading or writing an MSR"),
+    (Cause::Cpuid, "cpuid", "executing CPUID"),
+    (Cause::Pmu, "pmu", "using its performance counters"),
+    (Cause::NestedEntry, "nested-entry", "entering its own guest"),
+    (Cause::NestedAncillary, "nested-ancillary", "handling an exit of its own guest"),
+    (Cause::IrqWindow, "irq-window", "becoming ready for a waiting interrupt"),
+    (Cause::Hypercall, "hypercall", "calling the hypervisor"),
+    (Cause::Other, "other", "doing something else"),
+];
+
+impl Cause {
+    /// Every cause, in the order of the design.
+    pub const ALL: [Cause; 16] = {
+        let mut all = [Cause::Other; 16];
+        let mut i = 0;
+        while i < all.len() {
+            all[i] = CAUSES[i].0;
+            i += 1;
+        }
+        all
+    };
+
+    /// The word for it: `timer-arm`, `memory-fault`, ... These words never change.
+    pub fn name(self) -> &'static str {
+        CAUSES[self as usize].1
+    }
+
+    /// The inverse of [`Cause::name`].
+    pub fn from_name(name: &str) -> Option<Cause> {
+        CAUSES.iter().find(|row| row.1 == name).map(|row| row.0)
+    }
+
+    /// What the guest was doing, to follow "The guest was": `arming its timer`.
+    pub fn describe(self) -> &'static str {
+        CAUSES[self as usize].2
+    }
+
+    /// The cause of an exit.
+    ///
+    /// `ancillary`: the exit is one that L1 took between being handed an exit of L2 and entering L2
+    /// again. All such exits are nested work, whatever their reason.
+    pub fn of(reason: Reason, detail: Detail, ancillary: bool) -> Cause {
+        decide(reason, detail, ancillary).0
+    }
+
+    /// Why [`Cause::of`] is a guess for this exit, in one sentence; `None` where it is not.
+    pub fn assumption(reason: Reason, detail: Detail, ancillary: bool) -> Option<&'static str> {
+        decide(reason, detail, ancillary).1
+    }
+}
+
+/// A cause, and the assumption behind it if it is a guess.
+type Verdict = (Cause, Option<&'static str>);
+
+/// What the reason of an exit says of its cause.
+struct Rule {
+    isa: Isa,
+    code: u32,
+    /// When the detail does not decide.
+    cause: Cause,
+    /// The reason alone decides, whatever the detail.
+    final_: bool,
+    /// `cause` is a guess.
+    guess: Option<&'static str>,
+    /// When no detail was recorded at all: a better guess than `cause`.
+    bare: Option<(Cause, &'static str)>,
+}
+
+impl Rule {
+    const fn new(isa: Isa, code: u32, cause: Cause) -> Rule {
+        Rule { isa, code, cause, final_: false, guess: None, bare: None }
+    }
+
+    /// The detail plays no part.
+    const fn only(mut self) -> Rule {
+        self.final_ = true;
+        self
+    }
+
+    const fn guess(mut self, why: &'static str) -> Rule {
+        self.guess = Some(why);
+        self
+    }
+
+    const fn bare(mut self, cause: Cause, why: &'static str) -> Rule {
+        self.bare = Some((cause, why));
+        self
+    }
+}
+
+const fn intel(code: u32, cause: Cause) -> Rule {
+    Rule::new(Isa::Vmx, code, cause)
+}
+
+const fn amd(code: u32, cause: Cause) -> Rule {
+    Rule::new(Isa::Svm, code, cause)
+}
+
+/// S0 counts all external interrupts as ticks (143,007 beside 142,929 of the preemption timer).
+const INTERRUPTS_ARE_TICKS: &str = "a host interrupt is taken to be a timer tick, which it most often is: the recording has no vector";
+/// S0 counts all MSR writes of the plain VM as timer arms (143,258 against 142,929 expiries).
+const WRITES_ARE_ARMS: &str =
+    "MSR writes are taken to arm the timer: the recording does not say which MSR";
+/// S0 counts all TDCALLs as timer arms (137,299 against 143,258 on the plain VM). Kernels before the
+/// remap of TDVMCALLs give one reason for all leaves.
+const TDCALLS_ARE_ARMS: &str =
+    "TDCALLs are taken to arm the timer: the recording does not say which leaf";
+
+/// The rules, by vendor and code. What is not listed is [`Cause::Other`] unless the detail decides:
+/// exceptions, CR and DR accesses, descriptor tables, cache and TLB instructions, XSETBV, RDTSC,
+/// shutdown, failed entries.
+const RULES: &[Rule] = &[
+    intel(vmx::EXTERNAL_INTERRUPT, Cause::TimerTick).only().guess(INTERRUPTS_ARE_TICKS),
+    intel(vmx::INTERRUPT_WINDOW, Cause::IrqWindow).only(),
+    intel(vmx::NMI_WINDOW, Cause::IrqWindow).only(),
+    intel(vmx::CPUID, Cause::Cpuid).only(),
+    intel(vmx::HLT, Cause::Idle).only(),
+    intel(vmx::RDPMC, Cause::Pmu).only(),
+    intel(vmx::VMCALL, Cause::Hypercall),
+    intel(vmx::VMCLEAR, Cause::NestedAncillary).only(),
+    intel(vmx::VMLAUNCH, Cause::NestedEntry).only(),
+    intel(vmx::VMPTRLD, Cause::NestedAncillary).only(),
+    intel(vmx::VMPTRST, Cause::NestedAncillary).only(),
+    intel(vmx::VMREAD, Cause::NestedAncillary).only(),
+    intel(vmx::VMRESUME, Cause::NestedEntry).only(),
+    intel(vmx::VMWRITE, Cause::NestedAncillary).only(),
+    intel(vmx::VMOFF, Cause::NestedAncillary).only(),
+    intel(vmx::VMON, Cause::NestedAncillary).only(),
+    intel(vmx::IO_INSTRUCTION, Cause::DevicePio),
+    intel(vmx::MSR_READ, Cause::Msr),
+    intel(vmx::MSR_WRITE, Cause::Msr).bare(Cause::TimerArm, WRITES_ARE_ARMS),
+    intel(vmx::MWAIT_INSTRUCTION, Cause::Idle).only(),
+    // MONITOR is the first half of an MWAIT.
+    intel(vmx::MONITOR_INSTRUCTION, Cause::Idle).only(),
+    // Spinning is idleness: the guest has nothing to do until someone else acts.
+    intel(vmx::PAUSE_INSTRUCTION, Cause::Idle).only(),
+    // The task priority register is the APIC's.
+    intel(vmx::TPR_BELOW_THRESHOLD, Cause::Apic).only(),
+    intel(vmx::APIC_ACCESS, Cause::Apic),
+    intel(vmx::EOI_INDUCED, Cause::Apic).only(),
+    intel(vmx::EPT_VIOLATION, Cause::MemoryFault),
+    // KVM makes entries misconfigured for emulated devices only (mmio caching in the MMU), and
+    // mainline Linux reports TDVMCALL MMIO under this reason.
+    intel(vmx::EPT_MISCONFIG, Cause::DeviceMmio),
+    intel(vmx::INVEPT, Cause::NestedAncillary).only(),
+    // KVM runs the guest's own APIC timer on it.
+    intel(vmx::PREEMPTION_TIMER, Cause::TimerTick).only(),
+    intel(vmx::INVVPID, Cause::NestedAncillary).only(),
+    intel(vmx::APIC_WRITE, Cause::Apic),
+    intel(vmx::UMWAIT, Cause::Idle).only(),
+    intel(vmx::TPAUSE, Cause::Idle).only(),
+    intel(vmx::TDCALL, Cause::Hypercall).bare(Cause::TimerArm, TDCALLS_ARE_ARMS),
+    intel(vmx::RDMSRLIST, Cause::Msr),
+    intel(vmx::WRMSRLIST, Cause::Msr),
+    intel(vmx::URDMSR, Cause::Msr),
+    intel(vmx::UWRMSR, Cause::Msr),
+    intel(vmx::MSR_READ_IMM, Cause::Msr),
+    intel(vmx::MSR_WRITE_IMM, Cause::Msr).bare(Cause::TimerArm, WRITES_ARE_ARMS),
+    // CR8 is the task priority register.
+    amd(svm::READ_CR8, Cause::Apic).only(),
+    amd(svm::WRITE_CR8, Cause::Apic).only(),
+    amd(svm::INTR, Cause::TimerTick).only().guess(INTERRUPTS_ARE_TICKS),
+    amd(svm::VINTR, Cause::IrqWindow).only(),
+    amd(svm::RDPMC, Cause::Pmu).only(),
+    amd(svm::CPUID, Cause::Cpuid).only(),
+    // KVM traps IRET to learn when the next NMI can be delivered: SVM's NMI window.
+    amd(svm::IRET, Cause::IrqWindow).only(),
+    amd(svm::PAUSE, Cause::Idle).only(),
+    amd(svm::HLT, Cause::Idle).only(),
+    amd(svm::INVLPGA, Cause::NestedAncillary).only(),
+    amd(svm::IOIO, Cause::DevicePio),
+    // Unlike VMX's reasons the code does not tell reads from writes, so there is no guess at timers.
+    amd(svm::MSR, Cause::Msr),
+    amd(svm::VMRUN, Cause::NestedEntry).only(),
+    amd(svm::VMMCALL, Cause::Hypercall),
+    amd(svm::VMLOAD, Cause::NestedAncillary).only(),
+    amd(svm::VMSAVE, Cause::NestedAncillary).only(),
+    amd(svm::STGI, Cause::NestedAncillary).only(),
+    amd(svm::CLGI, Cause::NestedAncillary).only(),
+    amd(svm::MONITOR, Cause::Idle).only(),
+    amd(svm::MWAIT, Cause::Idle).only(),
+    amd(svm::MWAIT_COND, Cause::Idle).only(),
+    amd(svm::CR8_WRITE_TRAP, Cause::Apic).only(),
+    amd(svm::IDLE_HLT, Cause::Idle).only(),
+    amd(svm::NPF, Cause::MemoryFault),
+    amd(svm::AVIC_INCOMPLETE_IPI, Cause::Ipi).only(),
+    amd(svm::AVIC_UNACCELERATED_ACCESS, Cause::Apic),
+    amd(svm::VMGEXIT, Cause::Hypercall),
+    amd(svm::VMGEXIT_MMIO_READ, Cause::DeviceMmio),
+    amd(svm::VMGEXIT_MMIO_WRITE, Cause::DeviceMmio),
+    // A vCPU that the guest has parked until it brings it up again.
+    amd(svm::VMGEXIT_AP_HLT_LOOP, Cause::Idle),
+];
+
+/// MSRs that mean something by themselves: first, last, cause of (reading, writing). The x2APIC and
+/// the PMU are told by [`apic`] and [`msr`].
+const MSRS: &[(u32, u32, (Cause, Cause))] = &[
+    (msr::IA32_TSC_DEADLINE, msr::IA32_TSC_DEADLINE, (Cause::Msr, Cause::TimerArm)),
+    (msr::HV_X64_MSR_EOI, msr::HV_X64_MSR_EOI, (Cause::Apic, Cause::Apic)),
+    (msr::HV_X64_MSR_ICR, msr::HV_X64_MSR_ICR, (Cause::Apic, Cause::Ipi)),
+    (msr::HV_X64_MSR_TPR, msr::HV_X64_MSR_TPR, (Cause::Apic, Cause::Apic)),
+    (msr::HV_X64_MSR_STIMER0_CONFIG, msr::HV_X64_MSR_STIMER3_COUNT, (Cause::Msr, Cause::TimerArm)),
+    (msr::HV_X64_MSR_GUEST_IDLE, msr::HV_X64_MSR_GUEST_IDLE, (Cause::Idle, Cause::Msr)),
+];
+
+/// Ports of the PIT. Writing them programs it (a guest without a better timer does so for each tick);
+/// reading them only asks for the count, and is a device access like any other.
+const PIT: std::ops::RangeInclusive<u64> = 0x40..=0x43;
+/// The control register that is the task priority register.
+const CR8: u64 = 8;
+
+fn decide(reason: Reason, detail: Detail, ancillary: bool) -> Verdict {
+    let rule = rule_of(reason.isa, reason.code);
+    if ancillary {
+        let entry = rule.is_some_and(|r| r.cause == Cause::NestedEntry);
+        return (if entry { Cause::NestedEntry } else { Cause::NestedAncillary }, None);
+    }
+    let Some(rule) = rule else {
+        return of_detail(detail).unwrap_or((Cause::Other, None));
+    };
+    if rule.final_ {
+        return (rule.cause, rule.guess);
+    }
+    if let Some(verdict) = of_detail(detail) {
+        return verdict;
+    }
+    match rule.bare {
+        Some((cause, why)) if detail.kind == DetailKind::None => (cause, Some(why)),
+        _ => (rule.cause, rule.guess),
+    }
+}
+
+fn rule_of(isa: Isa, code: u32) -> Option<&'static Rule> {
+    let at = RULES.binary_search_by_key(&(isa, code), |r| (r.isa, r.code)).ok()?;
+    RULES.get(at)
+}
+
+/// What the detail says of the cause, if anything.
+fn of_detail(detail: Detail) -> Option<Verdict> {
+    let value = detail.value;
+    let write = detail.is_write() == Some(true);
+    let cause = match detail.kind {
+        DetailKind::None | DetailKind::Overflow => return None,
+        DetailKind::MsrRead | DetailKind::MsrWrite => of_msr(value, write),
+        DetailKind::PortOut if PIT.contains(&value) => Cause::TimerArm,
+        DetailKind::PortIn | DetailKind::PortOut => Cause::DevicePio,
+        DetailKind::MmioRead | DetailKind::MmioWrite => match apic::register_of_gpa(value) {
+            Some(register) => of_apic(register, write),
+            None => Cause::DeviceMmio,
+        },
+        DetailKind::PageFault => Cause::MemoryFault,
+        DetailKind::Hypercall if value == hypercall::KVM_SEND_IPI => Cause::Ipi,
+        DetailKind::HypervHypercall
+            if matches!(value, hypercall::HYPERV_SEND_IPI | hypercall::HYPERV_SEND_IPI_EX) =>
+        {
+            Cause::Ipi
+        }
+        DetailKind::Hypercall | DetailKind::HypervHypercall | DetailKind::XenHypercall => {
+            Cause::Hypercall
+        }
+        DetailKind::Cpuid => Cause::Cpuid,
+        DetailKind::CrRead | DetailKind::CrWrite if value == CR8 => Cause::Apic,
+        DetailKind::CrRead | DetailKind::CrWrite => Cause::Other,
+        DetailKind::ApicRead | DetailKind::ApicWrite => match u32::try_from(value) {
+            Ok(register) => of_apic(register, write),
+            Err(_) => Cause::Apic,
+        },
+        DetailKind::Ghcb => of_ghcb(value),
+        DetailKind::GhcbMsr => match value {
+            ghcb::CPUID_REQ => Cause::Cpuid,
+            ghcb::AP_RESET_HOLD_REQ => Cause::Idle,
+            _ => Cause::Hypercall,
+        },
+        DetailKind::Tdvmcall => return Some(of_tdvmcall(value)),
+        DetailKind::VmcsField => Cause::NestedAncillary,
+    };
+    Some((cause, None))
+}
+
+fn of_msr(index: u64, write: bool) -> Cause {
+    let Ok(index) = u32::try_from(index) else {
+        return Cause::Msr;
+    };
+    if let Some(register) = apic::x2apic_register(index) {
+        return of_apic(register, write);
+    }
+    if msr::is_pmu(index) {
+        return Cause::Pmu;
+    }
+    match table::range_of(MSRS, index) {
+        Some(&(_, _, (_, on_write))) if write => on_write,
+        Some(&(_, _, (on_read, _))) => on_read,
+        None => Cause::Msr,
+    }
+}
+
+fn of_apic(register: u32, write: bool) -> Cause {
+    match register {
+        apic::TMICT if write => Cause::TimerArm,
+        // ICR2 is the destination of the IPI that the next write sends: half of sending it.
+        apic::ICR | apic::ICR2 | apic::SELF_IPI if write => Cause::Ipi,
+        _ => Cause::Apic,
+    }
+}
+
+/// A request through the GHCB is the exit that the guest would have had, or a call of the host.
+fn of_ghcb(code: u64) -> Cause {
+    let Ok(code) = u32::try_from(code) else {
+        return Cause::Hypercall;
+    };
+    match rule_of(Isa::Svm, code) {
+        Some(rule) => rule.cause,
+        None if code >= svm::VMGEXIT_FIRST => Cause::Hypercall,
+        None => Cause::Other,
+    }
+}
+
+/// A leaf without the detail of what it carried (`kvm_msr` and the like would have been preferred).
+fn of_tdvmcall(leaf: u64) -> Verdict {
+    match leaf {
+        tdx::LEAF_CPUID => (Cause::Cpuid, None),
+        tdx::LEAF_HLT => (Cause::Idle, None),
+        tdx::LEAF_IO => (Cause::DevicePio, None),
+        tdx::LEAF_RDMSR => (Cause::Msr, None),
+        tdx::LEAF_WRMSR => (Cause::TimerArm, Some(WRITES_ARE_ARMS)),
+        tdx::LEAF_MMIO => (Cause::DeviceMmio, None),
+        tdx::LEAF_WBINVD | tdx::LEAF_PCONFIG => (Cause::Other, None),
+        _ => (Cause::Hypercall, None),
+    }
+}
+
+#[cfg(test)]
+#[path = "cause_tests.rs"]
+mod tests;

@@ -1,0 +1,282 @@
+//! What an exit or an access was about.
+
+use std::borrow::Cow;
+
+use crate::{apic, ghcb, msr, port, tdx, vmcs};
+
+pub(crate) mod hypercall;
+pub(crate) mod table;
+
+/// The kind of thing an exit was about. Reads and writes are different kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum DetailKind {
+    /// Nothing more is known.
+    None = 0,
+    /// RDMSR; value: MSR index.
+    MsrRead = 1,
+    /// WRMSR; value: MSR index.
+    MsrWrite = 2,
+    /// IN; value: port.
+    PortIn = 3,
+    /// OUT; value: port.
+    PortOut = 4,
+    /// Read of a device register; value: guest-physical address.
+    MmioRead = 5,
+    /// Write of a device register; value: guest-physical address.
+    MmioWrite = 6,
+    /// Fault on guest memory; value: guest-physical address rounded down to [`PAGE_REGION`].
+    PageFault = 7,
+    /// KVM hypercall; value: number.
+    Hypercall = 8,
+    /// Hyper-V hypercall; value: code.
+    HypervHypercall = 9,
+    /// Xen hypercall; value: number.
+    XenHypercall = 10,
+    /// CPUID; value: leaf << 32 | sub-leaf.
+    Cpuid = 11,
+    /// Control register read; value: number.
+    CrRead = 12,
+    /// Control register write; value: number.
+    CrWrite = 13,
+    /// LAPIC register read; value: offset in the xAPIC page.
+    ApicRead = 14,
+    /// LAPIC register write; value: offset in the xAPIC page.
+    ApicWrite = 15,
+    /// GHCB request; value: GHCB exit code.
+    Ghcb = 16,
+    /// GHCB MSR protocol; value: low 12 bits of the MSR.
+    GhcbMsr = 17,
+    /// TDVMCALL; value: leaf.
+    Tdvmcall = 18,
+    /// VMREAD/VMWRITE; value: VMCS field encoding.
+    VmcsField = 19,
+    /// More distinct details than the table holds; value 0.
+    Overflow = 20,
+}
+
+/// Faults on guest memory are told apart by 2 MiB region.
+pub const PAGE_REGION: u64 = 2 << 20;
+
+/// What an exit was about: a kind and its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Detail {
+    /// What `value` means.
+    pub kind: DetailKind,
+    /// See [`DetailKind`].
+    pub value: u64,
+}
+
+impl Detail {
+    /// No detail.
+    pub const NONE: Detail = Detail { kind: DetailKind::None, value: 0 };
+
+    /// A detail of this kind.
+    pub fn new(kind: DetailKind, value: u64) -> Detail {
+        Detail { kind, value }
+    }
+}
+
+/// Every kind with its stable word, at the index of its number.
+const KINDS: [(DetailKind, &str); 21] = [
+    (DetailKind::None, "none"),
+    (DetailKind::MsrRead, "msr-read"),
+    (DetailKind::MsrWrite, "msr-write"),
+    (DetailKind::PortIn, "port-in"),
+    (DetailKind::PortOut, "port-out"),
+    (DetailKind::MmioRead, "mmio-read"),
+    (DetailKind::MmioWrite, "mmio-write"),
+    (DetailKind::PageFault, "page-fault"),
+    (DetailKind::Hypercall, "hypercall"),
+    (DetailKind::HypervHypercall, "hyperv-hypercall"),
+    (DetailKind::XenHypercall, "xen-hypercall"),
+    (DetailKind::Cpuid, "cpuid"),
+    (DetailKind::CrRead, "cr-read"),
+    (DetailKind::CrWrite, "cr-write"),
+    (DetailKind::ApicRead, "apic-read"),
+    (DetailKind::ApicWrite, "apic-write"),
+    (DetailKind::Ghcb, "ghcb"),
+    (DetailKind::GhcbMsr, "ghcb-msr"),
+    (DetailKind::Tdvmcall, "tdvmcall"),
+    (DetailKind::VmcsField, "vmcs-field"),
+    (DetailKind::Overflow, "overflow"),
+];
+
+impl DetailKind {
+    /// The kind of this number (`kind as u8`).
+    pub fn from_u8(number: u8) -> Option<Self> {
+        KINDS.get(usize::from(number)).map(|&(kind, _)| kind)
+    }
+
+    /// The word for it in JSON and Parquet. These words never change.
+    pub fn name(self) -> &'static str {
+        KINDS[usize::from(self as u8)].1
+    }
+
+    /// The inverse of [`DetailKind::name`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        table::key_of(&KINDS, name)
+    }
+}
+
+impl Detail {
+    /// The number and, where a table knows it, the name: `0x1d9 IA32_DEBUGCTL`,
+    /// `0xcf8 PCI config address`, `0xfee00380 xAPIC TMICT`, `GUEST_RIP`.
+    ///
+    /// The kind is not in it: whether it was read or written, [`DetailKind::name`] says.
+    /// Empty for [`DetailKind::None`].
+    pub fn label(self) -> String {
+        let value = self.value;
+        // Numbers that do not fit the register's width have no name, and are shown whole.
+        let narrow = u32::try_from(value).ok();
+        match self.kind {
+            DetailKind::None => String::new(),
+            DetailKind::Overflow => "more".to_owned(),
+            DetailKind::MsrRead | DetailKind::MsrWrite => hex(value, narrow.and_then(msr::name)),
+            DetailKind::PortIn | DetailKind::PortOut => {
+                hex(value, u16::try_from(value).ok().and_then(port::name))
+            }
+            DetailKind::MmioRead | DetailKind::MmioWrite => hex(value, mmio_name(value)),
+            DetailKind::PageFault => format!("{value:#x} (2 MiB)"),
+            DetailKind::Hypercall => named(value.to_string(), hypercall::kvm_name(value)),
+            DetailKind::HypervHypercall => hex(value, hypercall::hyperv_name(value)),
+            DetailKind::XenHypercall => value.to_string(),
+            DetailKind::Cpuid => match (value >> 32, value & u64::from(u32::MAX)) {
+                (leaf, 0) => format!("{leaf:#x}"),
+                (leaf, sub_leaf) => format!("{leaf:#x} sub-leaf {sub_leaf}"),
+            },
+            DetailKind::CrRead | DetailKind::CrWrite => format!("CR{value}"),
+            DetailKind::ApicRead | DetailKind::ApicWrite => {
+                hex(value, narrow.and_then(apic::register_name))
+            }
+            DetailKind::Ghcb => hex(value, ghcb::code_name(value)),
+            DetailKind::GhcbMsr => hex(value, ghcb::msr_protocol_name(value)),
+            DetailKind::Tdvmcall => hex(value, tdx::leaf_name(value)),
+            DetailKind::VmcsField => match narrow.and_then(vmcs::field_name) {
+                Some(name) => name.to_owned(),
+                None => format!("{value:#x}"),
+            },
+        }
+    }
+
+    /// Whether it was a write. `None` for what is neither read nor written.
+    pub fn is_write(self) -> Option<bool> {
+        match self.kind {
+            DetailKind::MsrWrite
+            | DetailKind::PortOut
+            | DetailKind::MmioWrite
+            | DetailKind::CrWrite
+            | DetailKind::ApicWrite => Some(true),
+            DetailKind::MsrRead
+            | DetailKind::PortIn
+            | DetailKind::MmioRead
+            | DetailKind::CrRead
+            | DetailKind::ApicRead => Some(false),
+            DetailKind::None
+            | DetailKind::PageFault
+            | DetailKind::Hypercall
+            | DetailKind::HypervHypercall
+            | DetailKind::XenHypercall
+            | DetailKind::Cpuid
+            | DetailKind::Ghcb
+            | DetailKind::GhcbMsr
+            | DetailKind::Tdvmcall
+            | DetailKind::VmcsField
+            | DetailKind::Overflow => None,
+        }
+    }
+}
+
+/// A number in hexadecimal, then its name if it has one.
+fn hex(value: u64, name: Option<impl AsRef<str>>) -> String {
+    named(format!("{value:#x}"), name)
+}
+
+/// A number, then its name if it has one.
+fn named(number: String, name: Option<impl AsRef<str>>) -> String {
+    match name {
+        Some(name) => format!("{number} {}", name.as_ref()),
+        None => number,
+    }
+}
+
+/// What of the chip set is at a guest-physical address.
+fn mmio_name(gpa: u64) -> Option<Cow<'static, str>> {
+    if let Some(register) = apic::register_of_gpa(gpa) {
+        return Some(match apic::register_name(register) {
+            Some(name) => Cow::Owned(format!("xAPIC {name}")),
+            None => Cow::Borrowed("xAPIC"),
+        });
+    }
+    apic::ioapic_name(gpa).map(Cow::Borrowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_round_trip() {
+        table::check::one_to_one(&KINDS);
+        for (number, &(kind, name)) in (0u8..).zip(&KINDS) {
+            assert_eq!(kind as u8, number);
+            assert_eq!(DetailKind::from_u8(number), Some(kind));
+            assert_eq!(kind.name(), name);
+            assert_eq!(DetailKind::from_name(name), Some(kind));
+        }
+        assert_eq!(DetailKind::from_u8(DetailKind::Overflow as u8 + 1), None);
+        assert_eq!(DetailKind::from_name("msr"), None);
+    }
+
+    #[test]
+    fn labels() {
+        use DetailKind as K;
+        for (kind, value, label) in [
+            (K::None, 0, ""),
+            (K::Overflow, 0, "more"),
+            (K::MsrRead, 0x1d9, "0x1d9 IA32_DEBUGCTL"),
+            (K::MsrWrite, 0x6e0, "0x6e0 IA32_TSC_DEADLINE"),
+            (K::MsrWrite, 0x838, "0x838 X2APIC_TMICT"),
+            (K::MsrRead, 0xbad, "0xbad"),
+            (K::MsrRead, 1 << 40, "0x10000000000"),
+            (K::PortIn, 0xcf8, "0xcf8 PCI config address"),
+            (K::PortOut, 0xc000, "0xc000"),
+            (K::PortOut, 0x10020, "0x10020"),
+            (K::MmioWrite, 0xfee0_0380, "0xfee00380 xAPIC TMICT"),
+            (K::MmioWrite, 0xfee0_0040, "0xfee00040 xAPIC"),
+            (K::MmioRead, 0xfec0_0010, "0xfec00010 IOAPIC IOWIN"),
+            (K::MmioRead, 0xfebd_1000, "0xfebd1000"),
+            (K::PageFault, 0x7fe0_0000, "0x7fe00000 (2 MiB)"),
+            (K::Hypercall, 10, "10 KVM_HC_SEND_IPI"),
+            (K::Hypercall, 99, "99"),
+            (K::HypervHypercall, 0x5c, "0x5c HVCALL_POST_MESSAGE"),
+            (K::XenHypercall, 29, "29"),
+            (K::Cpuid, 4 << 32 | 1, "0x4 sub-leaf 1"),
+            (K::Cpuid, 0x4000_0000 << 32, "0x40000000"),
+            (K::CrWrite, 4, "CR4"),
+            (K::ApicWrite, 0x300, "0x300 ICR"),
+            (K::ApicRead, 0x304, "0x304"),
+            (K::Ghcb, 0x8000_0001, "0x80000001 mmio_read"),
+            (K::Ghcb, 0x7c, "0x7c msr"),
+            (K::GhcbMsr, 0x14, "0x14 PSC_REQ"),
+            (K::Tdvmcall, 0x20, "0x20 WRMSR"),
+            (K::Tdvmcall, 0x1_0002, "0x10002 GetQuote"),
+            (K::VmcsField, 0x681e, "GUEST_RIP"),
+            (K::VmcsField, 0x7777, "0x7777"),
+        ] {
+            assert_eq!(Detail::new(kind, value).label(), label, "{kind:?} {value:#x}");
+        }
+    }
+
+    #[test]
+    fn directions() {
+        for &(kind, name) in &KINDS {
+            let expected = match name.rsplit_once('-') {
+                Some((_, "write" | "out")) => Some(true),
+                Some((_, "read" | "in")) => Some(false),
+                _ => None,
+            };
+            assert_eq!(Detail::new(kind, 0).is_write(), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! One thing that happened on the host, in the form every importer produces.
+
+use crate::Reason;
+
+/// The process is not known: ftrace records carry a thread only.
+pub const NO_PID: u32 = 0;
+/// The event does not say which vCPU it belongs to; its thread does.
+pub const NO_VCPU: u32 = u32::MAX;
+
+/// An event of one host thread on one host CPU.
+///
+/// Events that reach the analysis are in time order ([`Event::time_ns`], ties as recorded).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Time on the recorder's clock, nanoseconds.
+    pub time_ns: u64,
+    /// Host process (thread group) or [`NO_PID`].
+    pub pid: u32,
+    /// Host thread.
+    pub tid: u32,
+    /// Host CPU it was recorded on.
+    pub cpu: u32,
+    /// KVM's vCPU id where the event carries one, or [`NO_VCPU`].
+    pub vcpu: u32,
+    /// What happened.
+    pub kind: Kind,
+}
+
+/// What happened: the tracepoints that the analysis understands.
+///
+/// Anything else that a recording holds is skipped by the importers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `kvm_exit`. `info1` is the VMX exit qualification or SVM `exit_info_1`, `info2` the VMX
+    /// IDT-vectoring information or SVM `exit_info_2`.
+    Exit {
+        /// Vendor, reason and flags.
+        reason: Reason,
+        /// First information word.
+        info1: u64,
+        /// Second information word.
+        info2: u64,
+    },
+    /// `kvm_entry`.
+    Entry,
+    /// `kvm_msr`.
+    Msr {
+        /// A write, not a read.
+        write: bool,
+        /// MSR number (ECX).
+        index: u32,
+        /// Value read or written.
+        data: u64,
+    },
+    /// `kvm_pio`.
+    Pio {
+        /// OUT, not IN.
+        write: bool,
+        /// Bytes per element.
+        size: u8,
+        /// Port number.
+        port: u16,
+        /// Elements (string I/O has more than one).
+        count: u32,
+    },
+    /// `kvm_mmio`.
+    Mmio {
+        /// Read, write, or a read whose data user space must still give.
+        access: MmioAccess,
+        /// Bytes.
+        len: u32,
+        /// Guest-physical address.
+        gpa: u64,
+    },
+    /// `kvm_fast_mmio`: an ioeventfd hit without decoding the instruction.
+    FastMmio {
+        /// Guest-physical address.
+        gpa: u64,
+    },
+    /// `kvm_hypercall`, `kvm_hv_hypercall` or `kvm_xen_hypercall`.
+    Hypercall {
+        /// Which interface's number space.
+        interface: HypercallInterface,
+        /// Hypercall number.
+        number: u64,
+    },
+    /// `kvm_page_fault`: a fault in the second-level page table.
+    PageFault {
+        /// Guest-physical address (guest-linear with shadow paging).
+        gpa: u64,
+        /// Error code.
+        error_code: u64,
+    },
+    /// `kvm_cpuid`.
+    Cpuid {
+        /// EAX: leaf.
+        function: u32,
+        /// ECX: sub-leaf.
+        index: u32,
+    },
+    /// `kvm_cr`.
+    Cr {
+        /// A write, not a read.
+        write: bool,
+        /// Control register number.
+        number: u8,
+        /// Value.
+        value: u64,
+    },
+    /// `kvm_apic`.
+    Apic {
+        /// A write, not a read.
+        write: bool,
+        /// Register offset in the xAPIC page (0x300 is ICR).
+        register: u32,
+        /// Value.
+        value: u64,
+    },
+    /// `kvm_vmgexit_enter`: an SEV-ES/SNP guest's request through the GHCB.
+    GhcbEnter {
+        /// GHCB exit code: an SVM code or 0x8000_00xx.
+        code: u64,
+        /// `SW_EXITINFO1`.
+        info1: u64,
+        /// `SW_EXITINFO2`.
+        info2: u64,
+    },
+    /// `kvm_vmgexit_msr_protocol_enter`: a request through the GHCB MSR.
+    GhcbMsr {
+        /// The MSR's value; the low 12 bits say what is asked.
+        value: u64,
+    },
+    /// A TDVMCALL leaf seen in older Intel kernels' own tracepoints.
+    Tdvmcall {
+        /// Leaf (R11).
+        leaf: u64,
+    },
+    /// `kvm_userspace_exit`.
+    UserspaceExit {
+        /// `KVM_EXIT_*`.
+        reason: u32,
+        /// Negative errno or 0.
+        errno: i32,
+    },
+    /// `kvm_nested_vmexit`: the `kvm_exit` just before came from L2.
+    NestedExit {
+        /// The reason again.
+        reason: Reason,
+    },
+    /// `kvm_nested_vmexit_inject`: the exit was handed to L1.
+    NestedInject {
+        /// The reason that L1 sees.
+        reason: Reason,
+    },
+    /// `kvm_nested_vmenter` (older: `kvm_nested_vmrun`): L1 resumed L2.
+    NestedEnter,
+    /// `kvm_vcpu_wakeup`: a halted vCPU runs again.
+    Wakeup {
+        /// Time halted, polling included.
+        ns: u64,
+        /// Woken while polling, without giving up the CPU.
+        polled: bool,
+    },
+    /// `sched_switch`; the event's thread is the one that leaves the CPU.
+    Switch {
+        /// Thread that gets the CPU.
+        next_tid: u32,
+        /// The leaving thread could have run on: it was preempted.
+        preempted: bool,
+    },
+    /// The recorder lost events of this CPU just before this point; `tid` is not meaningful.
+    Lost {
+        /// How many, 0 when the recorder does not say.
+        count: u64,
+    },
+    /// The thread ended (its id may be used again).
+    ThreadEnd,
+}
+
+/// The direction of `kvm_mmio` (its `type` field).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum MmioAccess {
+    /// Type 0: a read that user space has to complete; a [`MmioAccess::Read`] follows.
+    UnsatisfiedRead,
+    /// Type 1.
+    Read,
+    /// Type 2.
+    Write,
+}
+
+/// Whose hypercall numbers these are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HypercallInterface {
+    /// KVM's own.
+    Kvm,
+    /// Hyper-V enlightenments.
+    HyperV,
+    /// Xen emulation.
+    Xen,
+}
+
+/// Which kinds of event a recording could have held: what its absence means.
+///
+/// Binary recordings list their tracepoints; for text, what was seen is all that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// `kvm_exit` and `kvm_entry`.
+    pub exits: bool,
+    /// `kvm_nested_vmexit`: without it L1 and L2 cannot be told apart.
+    pub nested: bool,
+    /// `kvm_userspace_exit`: without it time in user space counts as kernel time.
+    pub userspace: bool,
+    /// `sched_switch`: without it preemption is not seen.
+    pub sched: bool,
+    /// `kvm_vcpu_wakeup`: without it the whole of a HLT exit counts as halted.
+    pub wakeup: bool,
+    /// `kvm_msr`.
+    pub msr: bool,
+    /// `kvm_pio`.
+    pub pio: bool,
+    /// `kvm_mmio`.
+    pub mmio: bool,
+    /// `kvm_cpuid`.
+    pub cpuid: bool,
+    /// `kvm_hypercall`.
+    pub hypercall: bool,
+    /// `kvm_page_fault`.
+    pub page_fault: bool,
+}
+
+impl Coverage {
+    /// Notes that a tracepoint of this name (without its system) was recorded or seen.
+    pub fn add(&mut self, tracepoint: &str) {
+        match tracepoint {
+            "kvm_exit" => self.exits = true,
+            "kvm_nested_vmexit" => self.nested = true,
+            "kvm_userspace_exit" => self.userspace = true,
+            "sched_switch" => self.sched = true,
+            "kvm_vcpu_wakeup" => self.wakeup = true,
+            "kvm_msr" => self.msr = true,
+            "kvm_pio" => self.pio = true,
+            "kvm_mmio" => self.mmio = true,
+            "kvm_cpuid" => self.cpuid = true,
+            "kvm_hypercall" => self.hypercall = true,
+            "kvm_page_fault" => self.page_fault = true,
+            _ => {}
+        }
+    }
+}

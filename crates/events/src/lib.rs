@@ -1,0 +1,36 @@
+//! The vocabulary of vmtax: what happened on a KVM host, and what it is called.
+//!
+//! Every producer (an importer, the live recorder, the lab) speaks in [`Event`]s or, where it has
+//! counted already, in [`ExitRow`]s; every consumer reads them. The decode tables turn the numbers
+//! of the architecture into the names the kernel prints.
+//!
+//! Left out on purpose: files, threads, formatting for people. This crate does no I/O.
+
+pub mod apic;
+pub mod cause;
+pub mod detail;
+pub mod event;
+pub mod ghcb;
+pub mod isa;
+pub mod losses;
+pub mod msr;
+pub mod port;
+pub mod reason;
+pub mod recording;
+pub mod row;
+pub mod svm;
+pub mod tdx;
+pub mod userspace;
+pub mod vmcs;
+pub mod vmx;
+
+pub use cause::Cause;
+pub use detail::{Detail, DetailKind};
+pub use event::{Coverage, Event, Kind, NO_PID, NO_VCPU};
+pub use isa::Isa;
+pub use losses::Losses;
+pub use reason::Reason;
+pub use recording::Recording;
+pub use row::{
+    AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, Tally, TimeRow, Vm,
+};

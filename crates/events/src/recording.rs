@@ -1,0 +1,43 @@
+//! What a recording says of itself: which tool, host and kernel it came from.
+
+use crate::{Coverage, Vm};
+
+/// Facts of a recording that are not events. Empty strings mean the recording does not say.
+///
+/// All strings come from the file and are hostile text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// The input's format: `perf.data`, `trace.dat`, `ftrace text`, ...
+    pub format: String,
+    /// The recorder and its version (`perf 6.1.192`).
+    pub tool: String,
+    /// The recorder's command line.
+    pub command: String,
+    /// Host name.
+    pub hostname: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Machine architecture.
+    pub arch: String,
+    /// CPU model.
+    pub cpu: String,
+    /// Online CPUs, 0 if not said.
+    pub cpus: u32,
+    /// The clock of the time stamps (`mono`, `local`, ...).
+    pub clock: String,
+    /// The emulator under which the host ran, when the recording shows one (`QEMU TCG`). Times of an
+    /// emulated host are never set beside hardware times.
+    pub emulated: Option<String>,
+    /// What the recording could hold.
+    pub coverage: Coverage,
+    /// The VMs seen.
+    pub vms: Vec<Vm>,
+}
+
+impl Recording {
+    /// The emulator that a CPU model string gives away.
+    pub fn emulator_of_cpu(cpu: &str) -> Option<String> {
+        // QEMU names its TCG-only CPU models "QEMU TCG CPU version ..."; Bochs' models carry real names.
+        cpu.contains("QEMU TCG").then(|| "QEMU TCG".to_owned())
+    }
+}

@@ -1,0 +1,342 @@
+//! The findings of a report as sentences, shared by the renderers that people read.
+//!
+//! A sentence claims a time only where exits are timed, and tells parts apart only where the
+//! recording could ([`vmtax_events::Coverage`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vmtax_analyse::{Ledger, ledger, table};
+use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Level, NO_VCPU, Reason, Tally};
+
+use crate::numbers::{count, counted, duration, percent, share};
+use crate::{Document, names};
+
+/// At most this many causes get a sentence.
+const CAUSES: usize = 4;
+/// A cause below this share is not worth one, unless it is the first.
+const WORTH_A_SENTENCE: f64 = 0.01;
+
+/// The headline: what the VM lost, to what, and what the numbers do not say.
+pub fn sentences(doc: &Document) -> Vec<String> {
+    let ledger = &doc.ledger;
+    let total = ledger.total();
+    let mut said = Vec::new();
+    if total.count == 0 {
+        said.push("The recording holds no VM exits.".to_owned());
+    } else {
+        said.extend(tax(ledger, &total));
+        said.push(extent(ledger, &total));
+        said.extend(causes(ledger, &total));
+        said.extend(idle(ledger, &total));
+        said.extend(nested(doc));
+    }
+    said.extend(notes(ledger, &total));
+    said.extend(ledger.losses.notes.iter().map(|note| names::printable(note)));
+    said.extend(too_low(doc));
+    said
+}
+
+/// One sentence for each thing that the recording lacks; empty when nothing is known to be missing.
+pub fn losses(doc: &Document) -> Vec<String> {
+    let losses = &doc.ledger.losses;
+    let mut said = lost_events(doc);
+    let mut say = |n: u64, one: &str, many: &str| match n {
+        0 => {}
+        1 => said.push(format!("1 {one}.")),
+        n => said.push(format!("{} {many}.", count(n))),
+    };
+    say(
+        losses.unpaired_exits,
+        "exit has no entry after it: its duration is unknown",
+        "exits have no entry after them: their durations are unknown",
+    );
+    say(losses.unpaired_entries, "entry has no exit before it", "entries have no exit before them");
+    say(
+        losses.out_of_order,
+        "event came out of order: its duration is not counted",
+        "events came out of order: their durations are not counted",
+    );
+    say(losses.undecodable, "record could not be decoded", "records could not be decoded");
+    say(
+        losses.details_dropped,
+        "exit lost its detail: there were too many different ones",
+        "exits lost their detail: there were too many different ones",
+    );
+    said
+}
+
+/// How long was recorded, ns; 0 when nothing says.
+///
+/// The ledger's own span is rounded out to whole intervals. The longest wall time of a vCPU is exact,
+/// and is used where it fills the span.
+pub fn duration_ns(ledger: &Ledger) -> u64 {
+    let span = ledger.end_ns.saturating_sub(ledger.start_ns);
+    let wall = ledger.time.values().map(|t| t.sum.wall_ns).max().unwrap_or(0);
+    let rounding = ledger.timeline.step_ns.saturating_mul(2);
+    if wall > 0 && span.saturating_sub(wall) <= rounding { wall } else { span }
+}
+
+/// What lowers the counts themselves.
+fn lost_events(doc: &Document) -> Vec<String> {
+    let losses = &doc.ledger.losses;
+    let mut said = Vec::new();
+    match losses.recorder_lost {
+        0 => {}
+        1 => said.push("1 event was lost by the recorder.".to_owned()),
+        n => said.push(format!("{} events were lost by the recorder.", count(n))),
+    }
+    if losses.recorder_gaps > 0 {
+        let places = counted(losses.recorder_gaps, "place");
+        said.push(format!("The recorder lost events at {places} without saying how many."));
+    }
+    said.extend(losses.truncated.iter().map(|sentence| names::printable(sentence)));
+    if !doc.ledger.complete && losses.truncated.is_empty() {
+        said.push("The recording did not end as it should: its end is missing.".to_owned());
+    }
+    said
+}
+
+fn too_low(doc: &Document) -> Option<String> {
+    let lost = lost_events(doc);
+    (!lost.is_empty()).then(|| format!("Counts are too low. {}", lost.join(" ")))
+}
+
+fn tax(ledger: &Ledger, total: &Tally) -> Option<String> {
+    if total.timed == 0 {
+        return None;
+    }
+    let time = ledger.time_total();
+    let base = time.wall_ns.saturating_sub(time.halted_ns);
+    let lost = ledger::tax(&time)?;
+    let part = |ns: u64| percent(share(ns, base).unwrap_or(0.0));
+    let coverage = ledger.recording.coverage;
+    let mut parts = Vec::new();
+    if coverage.userspace {
+        parts.push(format!("{} in the kernel", part(time.exit_kernel_ns)));
+        parts.push(format!("{} in the VMM", part(time.exit_user_ns)));
+    } else {
+        parts.push(format!("{} in the kernel or the VMM", part(time.exit_kernel_ns)));
+    }
+    if coverage.sched {
+        parts.push(format!("{} preempted", part(time.preempted_ns)));
+    }
+    let who = match vms(ledger).len() {
+        0 | 1 => "The VM lost {} of its running time".to_owned(),
+        n => format!("The {n} VMs lost {{}} of their running time"),
+    };
+    Some(format!("{} to exits: {}.", who.replace("{}", &percent(lost)), parts.join(", ")))
+}
+
+fn extent(ledger: &Ledger, total: &Tally) -> String {
+    let vms = counted(vms(ledger).len() as u64, "VM");
+    let who = match vcpus(ledger).len() {
+        0 => vms,
+        n => format!("{} of {vms}", counted(n as u64, "vCPU")),
+    };
+    let exits = counted(total.count, "exit");
+    let seconds = duration_ns(ledger) as f64 / 1e9;
+    if total.timed == 0 {
+        return format!("{who} took {exits}. The recording holds no times.");
+    }
+    if seconds <= 0.0 {
+        return format!("{who} took {exits}.");
+    }
+    let rate = total.count as f64 / seconds;
+    let rate = if rate < 10.0 { format!("{rate:.1}") } else { count(rate.round() as u64) };
+    format!("{who} took {exits} in {}: {rate} per second.", duration(seconds * 1e9))
+}
+
+fn causes(ledger: &Ledger, total: &Tally) -> Vec<String> {
+    let causes = ledger.causes();
+    let idle = causes.iter().find(|(cause, _)| *cause == Cause::Idle);
+    let busy_ns = total.time_ns.saturating_sub(idle.map_or(0, |(_, tally)| tally.time_ns));
+    let of_what = if idle.is_some() { "time in exits other than idle" } else { "time in exits" };
+    let mut said = Vec::new();
+    for (cause, tally) in causes.iter().filter(|(cause, _)| *cause != Cause::Idle).take(CAUSES) {
+        let weight = if total.timed > 0 {
+            share(tally.time_ns, busy_ns)
+        } else {
+            share(tally.count, total.count)
+        };
+        if !said.is_empty() && weight.unwrap_or(0.0) < WORTH_A_SENTENCE {
+            break;
+        }
+        let of_all = percent(share(tally.count, total.count).unwrap_or(0.0));
+        let mut sentence = format!(
+            "{} ({}): {} ({of_all} of all)",
+            cause.name(),
+            cause.describe(),
+            counted(tally.count, "exit")
+        );
+        if tally.timed > 0 {
+            sentence += &format!(" took {}", duration(tally.time_ns as f64));
+            if let Some(weight) = weight {
+                sentence += &format!(", {} of the {of_what}", percent(weight));
+            }
+        }
+        if let Some(what) = mostly(ledger, *cause, tally) {
+            sentence += &format!("; mostly {what}");
+        }
+        sentence.push('.');
+        said.push(sentence);
+    }
+    said
+}
+
+/// What more than half of a cause's exits (by time where they are timed) were about.
+fn mostly(ledger: &Ledger, cause: Cause, all: &Tally) -> Option<String> {
+    let weight = |tally: &Tally| if all.timed > 0 { tally.time_ns } else { tally.count };
+    let half = weight(all) / 2;
+    let exits = || ledger.exits.iter().filter(|(key, _)| table::cause_of(key) == cause);
+    let mut details: BTreeMap<Detail, u64> = BTreeMap::new();
+    let mut reasons: BTreeMap<Reason, u64> = BTreeMap::new();
+    for (key, tally) in exits() {
+        let ExitKey { detail, reason, .. } = key;
+        for sum in [details.entry(*detail).or_default(), reasons.entry(*reason).or_default()] {
+            *sum = sum.saturating_add(weight(tally));
+        }
+    }
+    let detail = details.into_iter().find(|(detail, sum)| {
+        *sum > half && !matches!(detail.kind, DetailKind::None | DetailKind::Overflow)
+    });
+    if let Some((detail, _)) = detail {
+        return Some(names::detail(detail));
+    }
+    // One reason alone says nothing that the cause does not.
+    if reasons.len() < 2 {
+        return None;
+    }
+    reasons.into_iter().find(|(_, sum)| *sum > half).map(|(reason, _)| names::reason(reason))
+}
+
+fn idle(ledger: &Ledger, total: &Tally) -> Option<String> {
+    let causes = ledger.causes();
+    let tally = causes.iter().find(|(cause, _)| *cause == Cause::Idle).map(|(_, tally)| tally);
+    let time = ledger.time_total();
+    let exits = tally.map_or(0, |tally| tally.count);
+    if total.timed == 0 || time.halted_ns == 0 {
+        let of_all = percent(share(exits, total.count)?);
+        return (exits > 0).then(|| format!("idle: {} ({of_all} of all).", counted(exits, "exit")));
+    }
+    let halted = duration(time.halted_ns as f64);
+    let of_wall = percent(share(time.halted_ns, time.wall_ns)?);
+    let (who, whose) = match vcpus(ledger).len() {
+        0 | 1 => ("the vCPU was", "its"),
+        _ => ("the vCPUs were", "their"),
+    };
+    let exits = if exits > 0 { format!("{}; ", counted(exits, "exit")) } else { String::new() };
+    Some(format!(
+        "idle: {exits}{who} halted for {halted}, {of_wall} of {whose} time, which is not counted as lost."
+    ))
+}
+
+fn nested(doc: &Document) -> Option<String> {
+    let nested = doc.nested.as_ref().filter(|nested| nested.known)?;
+    let handed: u64 = nested.rows.iter().map(|row| row.to_l1).sum();
+    let ancillary: u64 =
+        nested.rows.iter().flat_map(|row| &row.ancillary).map(|a| a.tally.count).sum();
+    (handed > 0).then(|| {
+        format!(
+            "nested: {} of L2 {} handed to L1, which took {} to handle them, {:.2} each.",
+            counted(handed, "exit"),
+            if handed == 1 { "was" } else { "were" },
+            counted(ancillary, "further exit"),
+            ancillary as f64 / handed as f64
+        )
+    })
+}
+
+/// What the numbers do not say.
+fn notes(ledger: &Ledger, total: &Tally) -> Vec<String> {
+    let recording = &ledger.recording;
+    let coverage = recording.coverage;
+    let time = ledger.time_total();
+    let mut said = Vec::new();
+    if let Some(which) = &recording.emulated {
+        said.push(format!(
+            "Recorded on an emulated host ({}): times are the emulator's, only counts compare with hardware.",
+            names::printable(which)
+        ));
+    }
+    if !coverage.nested && ledger.exits.keys().any(|key| key.level == Level::Unknown) {
+        said.push(
+            "The VM runs a VM of its own, but kvm_nested_vmexit was not recorded: exits of L1 and L2 cannot be told apart."
+                .to_owned(),
+        );
+    }
+    if total.timed > 0 && !coverage.userspace {
+        said.push(
+            "kvm_userspace_exit was not recorded: time in the VMM is counted as time in the kernel."
+                .to_owned(),
+        );
+    }
+    if total.timed > 0 && !coverage.sched {
+        said.push(
+            "sched_switch was not recorded: time preempted is counted as time in exits.".to_owned(),
+        );
+    }
+    if time.halted_ns > 0 && !coverage.wakeup {
+        said.push(
+            "kvm_vcpu_wakeup was not recorded: the whole of an exit by which a vCPU halts is counted as halted."
+                .to_owned(),
+        );
+    }
+    if let Some(unknown) = share(time.unknown_ns, time.wall_ns).filter(|s| *s >= WORTH_A_SENTENCE) {
+        said.push(format!(
+            "{} of the time is unknown: exits or entries are missing around it.",
+            percent(unknown)
+        ));
+    }
+    let untimed = total.count.saturating_sub(total.timed);
+    if total.timed > 0 && share(untimed, total.count).unwrap_or(0.0) >= 0.01 {
+        said.push(format!(
+            "{} of {} have no duration: times are those of the others.",
+            count(untimed),
+            counted(total.count, "exit")
+        ));
+    }
+    said.extend(assumptions(ledger, total));
+    let seen = vms(ledger);
+    let inferred: Vec<String> = recording
+        .vms
+        .iter()
+        .filter(|vm| vm.inferred && seen.contains(&vm.id))
+        .map(|vm| names::vm(recording, vm.id))
+        .collect();
+    if !inferred.is_empty() {
+        said.push(format!(
+            "The recording has no process ids: which threads make up {} {} is inferred from thread numbers and vCPU ids.",
+            if inferred.len() == 1 { "VM" } else { "VMs" },
+            inferred.join(", ")
+        ));
+    }
+    said
+}
+
+/// Guesses on which the causes rest, where they matter.
+fn assumptions(ledger: &Ledger, total: &Tally) -> Vec<String> {
+    let mut resting: BTreeMap<&str, u64> = BTreeMap::new();
+    for (key, tally) in &ledger.exits {
+        let why = Cause::assumption(key.reason, key.detail, key.ancillary_of.is_some());
+        if let Some(why) = why {
+            let sum = resting.entry(why).or_default();
+            *sum = sum.saturating_add(tally.count);
+        }
+    }
+    let matters = |n: u64| share(n, total.count).is_some_and(|share| share >= WORTH_A_SENTENCE);
+    resting
+        .into_iter()
+        .filter(|(_, n)| matters(*n))
+        .map(|(why, n)| format!("Assumed for {}: {why}.", counted(n, "exit")))
+        .collect()
+}
+
+fn vms(ledger: &Ledger) -> BTreeSet<u32> {
+    ledger.exits.keys().map(|key| key.vm).chain(ledger.time.keys().map(|key| key.0)).collect()
+}
+
+fn vcpus(ledger: &Ledger) -> BTreeSet<(u32, u32)> {
+    let of_exits = ledger.exits.keys().map(|key| (key.vm, key.vcpu));
+    let of_time = ledger.time.keys().copied();
+    of_exits.chain(of_time).filter(|(_, vcpu)| *vcpu != NO_VCPU).collect()
+}

@@ -1,0 +1,89 @@
+//! The headline: the tax as one figure, and the findings as sentences.
+
+use maud::{Markup, html};
+
+use super::figures;
+use crate::{Document, headline, numbers};
+
+/// The figure, the sentences, and the sums behind them.
+pub(super) fn section(doc: &Document) -> Markup {
+    let sentences = headline::sentences(doc);
+    html! {
+        h2 #headline-title { "Headline" }
+        div.hero {
+            div.tax {
+                @match doc.ledger.tax() {
+                    Some(tax) => {
+                        p.figure { (big_percent(tax)) }
+                        p.label { "virtualization tax" }
+                        p.formula {
+                            "exit-kernel, exit-user and preempted time, of all time not halted"
+                        }
+                    }
+                    None => {
+                        p.figure.unknown { "?" }
+                        p.label { "virtualization tax not known" }
+                        p.formula { (why_unknown(doc)) }
+                    }
+                }
+            }
+            @if sentences.is_empty() {
+                p.empty { "Nothing to report." }
+            } @else {
+                ul.sentences {
+                    @for sentence in &sentences { li { (figures::text(sentence)) } }
+                }
+            }
+        }
+        (sums(doc))
+    }
+}
+
+fn why_unknown(doc: &Document) -> &'static str {
+    let total = doc.ledger.total();
+    if total.count == 0 {
+        "The source has no exits."
+    } else if total.timed == 0 {
+        "The source counts exits but does not time them."
+    } else {
+        "The source does not tell guest time from exit time."
+    }
+}
+
+fn sums(doc: &Document) -> Markup {
+    let ledger = &doc.ledger;
+    let total = ledger.total();
+    let span_ns = headline::duration_ns(ledger);
+    let mut sums: Vec<(&str, String)> = vec![("exits", numbers::count(total.count))];
+    if span_ns > 0 && total.timed > 0 {
+        let rate = total.count as f64 * 1e9 / span_ns as f64;
+        sums.push(("exits per second", rate_text(rate)));
+    }
+    if total.timed > 0 {
+        sums.push(("time in exits", figures::duration(total.time_ns as f64)));
+        let mean = total.time_ns as f64 / total.timed as f64;
+        sums.push(("mean per exit", figures::duration(mean)));
+        sums.push(("longest exit", figures::duration(total.max_ns as f64)));
+    }
+    let time = ledger.time_total();
+    if time.wall_ns > 0 {
+        sums.push(("vCPU time seen", figures::duration(time.wall_ns as f64)));
+    }
+    html! {
+        dl.sums {
+            @for (name, value) in &sums {
+                div { dt { (name) } dd { (value) } }
+            }
+        }
+    }
+}
+
+fn rate_text(rate: f64) -> String {
+    if rate >= 99.5 { numbers::count(rate.round() as u64) } else { format!("{rate:.1}") }
+}
+
+/// The tax, its sign of percent set smaller by the style sheet.
+fn big_percent(fraction: f64) -> Markup {
+    let digits = numbers::percent_digits(fraction);
+    html! { (digits) span.unit { "\u{a0}%" } }
+}

@@ -1,0 +1,42 @@
+//! The report as one HTML file that opens without a network: for people, on a screen and on paper.
+//!
+//! Every section is a file of this folder and a function from a [`Document`] to markup. The style
+//! sheet and the script are part of the page; a content security policy that names their hashes
+//! lets nothing else run, so even a hole in the escaping could not execute what a trace says.
+//! The script only sorts, filters and reads out what is already in the page: without it every
+//! figure is still there.
+//!
+//! Left out on purpose: analysis (the ledger has it), inline JSON (the script reads the table
+//! cells), and anything fetched from elsewhere.
+
+mod axis;
+mod digest;
+mod figures;
+mod headline;
+mod histogram;
+mod losses;
+mod nested;
+mod page;
+mod series;
+mod source;
+mod tables;
+mod timeline;
+mod timesplit;
+
+use std::io;
+
+use crate::{Document, Renderer};
+
+/// At most this many rows of one table are in the page; the CSV renderer has no such limit.
+pub const MAX_ROWS: usize = 2_000;
+
+/// Writes a document as one self-contained HTML file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Html;
+
+impl Renderer for Html {
+    fn render(&self, document: &Document, out: &mut dyn io::Write) -> io::Result<()> {
+        out.write_all(page::page(document).into_string().as_bytes())?;
+        out.write_all(b"\n")
+    }
+}

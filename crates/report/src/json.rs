@@ -1,0 +1,225 @@
+//! The report as JSON, for programs: the shape is `vmtax-report-1`, published in
+//! `docs/report.schema.json` and explained in `docs/json.md`.
+//!
+//! Fields may be added to this version; none is renamed, removed or given another meaning. Strings
+//! from a recording are passed on as they are, but the JSON writes characters that a terminal would
+//! act on as `\uXXXX`, so that it can be looked at.
+
+mod shape;
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::ser::Formatter;
+use vmtax_analyse::{Ancillary, Ledger, Nested, Table, TableRow, Value, statistics};
+use vmtax_events::{Detail, NO_VCPU, Reason, Tally};
+
+use crate::{Document, Renderer, names};
+
+/// Name and version of the shape.
+pub const SCHEMA: &str = "vmtax-report-1";
+
+/// Renders JSON: one object on one line.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Json;
+
+impl Renderer for Json {
+    fn render(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {
+        let mut json = serde_json::Serializer::with_formatter(&mut *out, Harmless);
+        report(document).serialize(&mut json)?;
+        out.write_all(b"\n")
+    }
+}
+
+/// Compact JSON that escapes [`names::is_hidden`] characters beside those that JSON must escape.
+struct Harmless;
+
+impl Formatter for Harmless {
+    fn write_string_fragment<W>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()>
+    where
+        W: ?Sized + Write,
+    {
+        let mut plain = 0;
+        for (at, c) in fragment.char_indices().filter(|(_, c)| names::is_hidden(*c)) {
+            writer.write_all(&fragment.as_bytes()[plain..at])?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+            plain = at + c.len_utf8();
+        }
+        writer.write_all(&fragment.as_bytes()[plain..])
+    }
+}
+
+fn report(document: &Document) -> shape::Report<'_> {
+    shape::Report {
+        schema: SCHEMA,
+        tool: shape::Tool { name: "vmtax", version: &document.tool_version },
+        run: run(document),
+        tables: document.tables.iter().map(table).collect(),
+        nested: document.nested.as_ref().map(nested),
+        losses: losses(&document.ledger),
+    }
+}
+
+fn run(document: &Document) -> shape::Run<'_> {
+    let ledger = &document.ledger;
+    let recording = &ledger.recording;
+    let said = |text: &'_ String| (!text.is_empty()).then(|| text.clone());
+    let coverage = recording.coverage;
+    shape::Run {
+        source: &document.source,
+        format: said(&recording.format),
+        tool: said(&recording.tool),
+        command: said(&recording.command),
+        hostname: said(&recording.hostname),
+        kernel: said(&recording.kernel),
+        arch: said(&recording.arch),
+        cpu: said(&recording.cpu),
+        cpus: (recording.cpus > 0).then_some(recording.cpus),
+        clock: said(&recording.clock),
+        accelerator: names::accelerator(recording),
+        coverage: shape::Coverage {
+            exits: coverage.exits,
+            nested: coverage.nested,
+            userspace: coverage.userspace,
+            sched: coverage.sched,
+            wakeup: coverage.wakeup,
+            msr: coverage.msr,
+            pio: coverage.pio,
+            mmio: coverage.mmio,
+            cpuid: coverage.cpuid,
+            hypercall: coverage.hypercall,
+            page_fault: coverage.page_fault,
+        },
+        vms: recording
+            .vms
+            .iter()
+            .map(|vm| shape::Vm { id: vm.id, name: said(&vm.name), inferred: vm.inferred })
+            .collect(),
+        complete: ledger.complete,
+        start_ns: ledger.start_ns,
+        end_ns: ledger.end_ns,
+        vcpus: vcpus(ledger),
+        tax: ledger.tax(),
+    }
+}
+
+fn vcpus(ledger: &Ledger) -> Vec<shape::Vcpu> {
+    let coverage = ledger.recording.coverage;
+    let one = |(&(vm, vcpu), time): (&(u32, u32), &vmtax_analyse::VcpuTime)| shape::Vcpu {
+        vm,
+        vcpu: known(vcpu),
+        wall_ns: time.sum.wall_ns,
+        guest_ns: time.sum.guest_ns,
+        exit_kernel_ns: time.sum.exit_kernel_ns,
+        exit_user_ns: coverage.userspace.then_some(time.sum.exit_user_ns),
+        halted_ns: time.sum.halted_ns,
+        preempted_ns: coverage.sched.then_some(time.sum.preempted_ns),
+        unknown_ns: time.sum.unknown_ns,
+        tax: time.tax(),
+    };
+    ledger.time.iter().map(one).collect()
+}
+
+fn known(vcpu: u32) -> Option<u32> {
+    (vcpu != NO_VCPU).then_some(vcpu)
+}
+
+fn table(table: &Table) -> shape::Table {
+    shape::Table {
+        event: table.kind.name(),
+        by: table.by.iter().map(|by| by.name()).collect(),
+        rows: table.rows.iter().map(row).collect(),
+        total: tally(&table.total),
+    }
+}
+
+fn row(row: &TableRow) -> shape::Row {
+    let mut shaped = shape::Row { tally: tally(&row.tally), ..shape::Row::default() };
+    for value in &row.key {
+        match *value {
+            Value::Reason(r) => shaped.reason = Some(reason(r)),
+            Value::Level(level) => shaped.level = Some(level.name()),
+            Value::Cause(cause) => shaped.cause = Some(cause.name()),
+            Value::Detail(d) => shaped.detail = Some(detail(d)),
+            Value::Outcome(outcome) => shaped.outcome = Some(outcome.name()),
+            Value::Vm(vm) => shaped.vm = Some(vm),
+            Value::Vcpu(vm, vcpu) => {
+                shaped.vm = Some(vm);
+                shaped.vcpu = Some(known(vcpu));
+            }
+        }
+    }
+    shaped
+}
+
+fn reason(reason: Reason) -> shape::Reason {
+    shape::Reason {
+        reason: names::reason(reason),
+        reason_code: reason.code,
+        reason_flags: reason.flags,
+        isa: reason.isa.name(),
+    }
+}
+
+fn detail(detail: Detail) -> shape::Detail {
+    shape::Detail {
+        kind: detail.kind.name(),
+        value: detail.value,
+        hex: format!("{:#x}", detail.value),
+        name: names::detail_name(detail),
+    }
+}
+
+fn tally(tally: &Tally) -> shape::Tally {
+    let timed = tally.timed > 0;
+    let quantile = |q: f64| {
+        statistics::quantile(tally, q).map(|q| shape::Quantile { low: q.low_ns, high: q.high_ns })
+    };
+    let filled = tally.hist.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
+    shape::Tally {
+        count: tally.count,
+        timed: tally.timed,
+        time_ns: tally.time_ns,
+        min_ns: timed.then_some(tally.min_ns),
+        max_ns: timed.then_some(tally.max_ns),
+        mean_ns: statistics::mean_ns(tally),
+        stderr_ns: statistics::standard_error_ns(tally),
+        p50_ns: quantile(0.5),
+        p90_ns: quantile(0.9),
+        p99_ns: quantile(0.99),
+        hist: tally.hist[..filled].to_vec(),
+    }
+}
+
+fn nested(nested: &Nested) -> shape::Nested {
+    let ancillary = |a: &Ancillary| shape::Ancillary {
+        reason: reason(a.reason),
+        detail: detail(a.detail),
+        tally: tally(&a.tally),
+    };
+    let rows = nested.rows.iter().map(|row| shape::NestedRow {
+        reason: reason(row.reason),
+        l2: tally(&row.l2),
+        to_l1: row.to_l1,
+        ancillary_per_exit: row.ancillary_per_exit(),
+        ancillary: row.ancillary.iter().map(ancillary).collect(),
+    });
+    shape::Nested { known: nested.known, rows: rows.collect() }
+}
+
+fn losses(ledger: &Ledger) -> shape::Losses<'_> {
+    let losses = &ledger.losses;
+    shape::Losses {
+        recorder_lost: losses.recorder_lost,
+        recorder_gaps: losses.recorder_gaps,
+        unpaired_exits: losses.unpaired_exits,
+        unpaired_entries: losses.unpaired_entries,
+        out_of_order: losses.out_of_order,
+        undecodable: losses.undecodable,
+        details_dropped: losses.details_dropped,
+        truncated: &losses.truncated,
+        notes: &losses.notes,
+    }
+}

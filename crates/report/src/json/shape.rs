@@ -1,0 +1,183 @@
+//! The objects of the JSON, field for field as `docs/report.schema.json` has them.
+//!
+//! Integers are exact. Absent means the table is not told apart by it; `null` means not known.
+
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct Report<'a> {
+    pub(super) schema: &'static str,
+    pub(super) tool: Tool<'a>,
+    pub(super) run: Run<'a>,
+    pub(super) tables: Vec<Table>,
+    pub(super) nested: Option<Nested>,
+    pub(super) losses: Losses<'a>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Tool<'a> {
+    pub(super) name: &'static str,
+    pub(super) version: &'a str,
+}
+
+#[derive(Serialize)]
+pub(super) struct Run<'a> {
+    pub(super) source: &'a str,
+    pub(super) format: Option<String>,
+    pub(super) tool: Option<String>,
+    pub(super) command: Option<String>,
+    pub(super) hostname: Option<String>,
+    pub(super) kernel: Option<String>,
+    pub(super) arch: Option<String>,
+    pub(super) cpu: Option<String>,
+    pub(super) cpus: Option<u32>,
+    pub(super) clock: Option<String>,
+    pub(super) accelerator: String,
+    pub(super) coverage: Coverage,
+    pub(super) vms: Vec<Vm>,
+    pub(super) complete: bool,
+    pub(super) start_ns: u64,
+    pub(super) end_ns: u64,
+    pub(super) vcpus: Vec<Vcpu>,
+    pub(super) tax: Option<f64>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Coverage {
+    pub(super) exits: bool,
+    pub(super) nested: bool,
+    pub(super) userspace: bool,
+    pub(super) sched: bool,
+    pub(super) wakeup: bool,
+    pub(super) msr: bool,
+    pub(super) pio: bool,
+    pub(super) mmio: bool,
+    pub(super) cpuid: bool,
+    pub(super) hypercall: bool,
+    pub(super) page_fault: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct Vm {
+    pub(super) id: u32,
+    pub(super) name: Option<String>,
+    pub(super) inferred: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct Vcpu {
+    pub(super) vm: u32,
+    pub(super) vcpu: Option<u32>,
+    pub(super) wall_ns: u64,
+    pub(super) guest_ns: u64,
+    pub(super) exit_kernel_ns: u64,
+    pub(super) exit_user_ns: Option<u64>,
+    pub(super) halted_ns: u64,
+    pub(super) preempted_ns: Option<u64>,
+    pub(super) unknown_ns: u64,
+    pub(super) tax: Option<f64>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Table {
+    pub(super) event: &'static str,
+    pub(super) by: Vec<&'static str>,
+    pub(super) rows: Vec<Row>,
+    pub(super) total: Tally,
+}
+
+#[derive(Default, Serialize)]
+pub(super) struct Row {
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<Reason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) level: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cause: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) detail: Option<Detail>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) outcome: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vm: Option<u32>,
+    /// `Some(None)`: asked for, not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vcpu: Option<Option<u32>>,
+    #[serde(flatten)]
+    pub(super) tally: Tally,
+}
+
+#[derive(Serialize)]
+pub(super) struct Reason {
+    pub(super) reason: String,
+    pub(super) reason_code: u32,
+    pub(super) reason_flags: u32,
+    pub(super) isa: &'static str,
+}
+
+#[derive(Serialize)]
+pub(super) struct Detail {
+    pub(super) kind: &'static str,
+    pub(super) value: u64,
+    pub(super) hex: String,
+    pub(super) name: Option<String>,
+}
+
+#[derive(Default, Serialize)]
+pub(super) struct Tally {
+    pub(super) count: u64,
+    pub(super) timed: u64,
+    pub(super) time_ns: u64,
+    pub(super) min_ns: Option<u64>,
+    pub(super) max_ns: Option<u64>,
+    pub(super) mean_ns: Option<f64>,
+    pub(super) stderr_ns: Option<f64>,
+    pub(super) p50_ns: Option<Quantile>,
+    pub(super) p90_ns: Option<Quantile>,
+    pub(super) p99_ns: Option<Quantile>,
+    pub(super) hist: Vec<u64>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Quantile {
+    pub(super) low: u64,
+    pub(super) high: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Nested {
+    pub(super) known: bool,
+    pub(super) rows: Vec<NestedRow>,
+}
+
+#[derive(Serialize)]
+pub(super) struct NestedRow {
+    #[serde(flatten)]
+    pub(super) reason: Reason,
+    pub(super) l2: Tally,
+    pub(super) to_l1: u64,
+    pub(super) ancillary_per_exit: Option<f64>,
+    pub(super) ancillary: Vec<Ancillary>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Ancillary {
+    #[serde(flatten)]
+    pub(super) reason: Reason,
+    pub(super) detail: Detail,
+    #[serde(flatten)]
+    pub(super) tally: Tally,
+}
+
+#[derive(Serialize)]
+pub(super) struct Losses<'a> {
+    pub(super) recorder_lost: u64,
+    pub(super) recorder_gaps: u64,
+    pub(super) unpaired_exits: u64,
+    pub(super) unpaired_entries: u64,
+    pub(super) out_of_order: u64,
+    pub(super) undecodable: u64,
+    pub(super) details_dropped: u64,
+    pub(super) truncated: &'a [String],
+    pub(super) notes: &'a [String],
+}

@@ -1,0 +1,38 @@
+//! Ledger -> something a person or a program reads. One renderer per file or folder.
+//!
+//! Left out on purpose: analysis. A renderer formats what [`Document`] holds; numbers that are not in
+//! it are computed in `vmtax-analyse`.
+
+pub mod csv;
+pub mod headline;
+pub mod html;
+pub mod json;
+pub mod names;
+pub mod numbers;
+pub mod perfetto;
+pub mod text;
+
+use std::io;
+
+use vmtax_analyse::{Ledger, Nested, Table};
+
+/// What a report shows.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// Where the data came from, as the user named it. Hostile text.
+    pub source: String,
+    /// Version of this tool.
+    pub tool_version: String,
+    /// The whole ledger: headline, time split, timeline and losses come from it.
+    pub ledger: Ledger,
+    /// The tables asked for, in the order asked for.
+    pub tables: Vec<Table>,
+    /// The ancillary table, when asked for.
+    pub nested: Option<Nested>,
+}
+
+/// Writes a document in one format.
+pub trait Renderer {
+    /// Writes all of it. The caller flushes.
+    fn render(&self, document: &Document, out: &mut dyn io::Write) -> io::Result<()>;
+}

@@ -1,0 +1,182 @@
+//! How keys are written for people: one spelling for every renderer.
+
+use vmtax_analyse::{By, Table, TableKind, Value};
+use vmtax_events::{Detail, DetailKind, NO_VCPU, Reason, Recording};
+
+/// A reason with its VMX flags: `EPT_VIOLATION`, `INVALID_STATE FAILED_VMENTRY`.
+pub fn reason(reason: Reason) -> String {
+    let mut name = reason.name().into_owned();
+    for flag in vmtax_events::vmx::flag_names(reason.flags) {
+        name.push(' ');
+        name.push_str(flag);
+    }
+    name
+}
+
+/// A cell of a table's key.
+pub fn value(value: Value) -> String {
+    match value {
+        Value::Reason(r) => reason(r),
+        Value::Level(l) => l.name().to_owned(),
+        Value::Cause(c) => c.name().to_owned(),
+        Value::Detail(d) => detail(d),
+        Value::Outcome(o) => o.name().to_owned(),
+        Value::Vm(vm) => vm.to_string(),
+        Value::Vcpu(_, vcpu) => vcpu_name(vcpu),
+    }
+}
+
+/// What an exit or an access was about: `wrmsr 0x6e0 IA32_TSC_DEADLINE`. Empty when nothing is known.
+pub fn detail(detail: Detail) -> String {
+    use DetailKind as K;
+    let what = match detail.kind {
+        K::None => return String::new(),
+        K::Overflow => return "other details".to_owned(),
+        K::MsrRead => "rdmsr",
+        K::MsrWrite => "wrmsr",
+        K::PortIn => "port in",
+        K::PortOut => "port out",
+        K::MmioRead => "mmio read",
+        K::MmioWrite => "mmio write",
+        K::PageFault => "page fault",
+        K::Hypercall => "hypercall",
+        K::HypervHypercall => "Hyper-V hypercall",
+        K::XenHypercall => "Xen hypercall",
+        K::Cpuid => "cpuid",
+        K::CrRead => "read",
+        K::CrWrite => "write",
+        K::ApicRead => "APIC read",
+        K::ApicWrite => "APIC write",
+        K::Ghcb => "GHCB",
+        K::GhcbMsr => "GHCB MSR",
+        K::Tdvmcall => "TDVMCALL",
+        K::VmcsField => "VMCS field",
+    };
+    format!("{what} {}", detail.label())
+}
+
+/// The name alone, where a table has one: `IA32_TSC_DEADLINE`.
+pub fn detail_name(detail: Detail) -> Option<String> {
+    use DetailKind as K;
+    let label = detail.label();
+    match detail.kind {
+        K::None | K::Overflow | K::PageFault | K::XenHypercall | K::Cpuid => None,
+        K::CrRead | K::CrWrite => Some(label),
+        K::VmcsField => (!label.starts_with("0x")).then_some(label),
+        // The others are labelled with their number, then the name.
+        _ => label.split_once(' ').map(|(_, name)| name.to_owned()),
+    }
+}
+
+/// A vCPU id, `?` when unknown.
+pub fn vcpu_name(vcpu: u32) -> String {
+    if vcpu == NO_VCPU { "?".to_owned() } else { vcpu.to_string() }
+}
+
+/// The name that the recording gives a VM; hostile text. `None` when it gives none.
+pub fn vm_name(recording: &Recording, id: u32) -> Option<&str> {
+    let vm = recording.vms.iter().find(|vm| vm.id == id)?;
+    (!vm.name.is_empty()).then_some(vm.name.as_str())
+}
+
+/// A VM for people: `qemu-system-x86 (1234)`, or its id alone. Printable.
+pub fn vm(recording: &Recording, id: u32) -> String {
+    match vm_name(recording, id) {
+        Some(name) => format!("{} ({id})", printable(name)),
+        None => id.to_string(),
+    }
+}
+
+/// Where the exits were taken: `hardware` (the recording shows no emulator) or `emulated:<which>`.
+pub fn accelerator(recording: &Recording) -> String {
+    match &recording.emulated {
+        Some(which) => format!("emulated:{which}"),
+        None => "hardware".to_owned(),
+    }
+}
+
+/// The heading of a key column: the word of `--by`, written as it is in text.
+pub fn heading(by: By) -> &'static str {
+    match by {
+        By::Vm => "VM",
+        By::Vcpu => "vCPU",
+        other => other.name(),
+    }
+}
+
+/// The heading of a table: `VM exits by reason and level`.
+pub fn title(table: &Table) -> String {
+    let what = match table.kind {
+        TableKind::Vmexit | TableKind::Cause => "VM exits",
+        TableKind::Msr => "MSR accesses",
+        TableKind::Ioport => "I/O port accesses",
+        TableKind::Mmio => "Device register (MMIO) accesses",
+        TableKind::Cpuid => "CPUID executions",
+        TableKind::Hypercall => "Hypercalls",
+    };
+    let by: Vec<&str> = table.by.iter().map(|by| heading(*by)).collect();
+    match by.split_last() {
+        None => what.to_owned(),
+        Some((last, [])) => format!("{what} by {last}"),
+        Some((last, first)) => format!("{what} by {} and {last}", first.join(", ")),
+    }
+}
+
+/// Hostile text made harmless for a terminal: control characters, invisible characters and those
+/// that change the direction of writing become `\u{..}`.
+pub fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_hidden(c) {
+            safe.extend(c.escape_unicode());
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// A character that a terminal acts on, or that cannot be seen.
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_say_what_kind_they_are() {
+        use DetailKind as K;
+        for (kind, value, text, name) in [
+            (K::None, 0, "", None),
+            (K::Overflow, 0, "other details", None),
+            (K::MsrWrite, 0x6e0, "wrmsr 0x6e0 IA32_TSC_DEADLINE", Some("IA32_TSC_DEADLINE")),
+            (K::MsrRead, 0xbad, "rdmsr 0xbad", None),
+            (K::PortIn, 0xcf8, "port in 0xcf8 PCI config address", Some("PCI config address")),
+            (K::MmioWrite, 0xfee0_0380, "mmio write 0xfee00380 xAPIC TMICT", Some("xAPIC TMICT")),
+            (K::PageFault, 0x7fe0_0000, "page fault 0x7fe00000 (2 MiB)", None),
+            (K::Hypercall, 10, "hypercall 10 KVM_HC_SEND_IPI", Some("KVM_HC_SEND_IPI")),
+            (K::Cpuid, 4 << 32 | 1, "cpuid 0x4 sub-leaf 1", None),
+            (K::CrWrite, 4, "write CR4", Some("CR4")),
+            (K::VmcsField, 0x681e, "VMCS field GUEST_RIP", Some("GUEST_RIP")),
+            (K::VmcsField, 0x7777, "VMCS field 0x7777", None),
+        ] {
+            let given = Detail::new(kind, value);
+            assert_eq!((detail(given).as_str(), detail_name(given).as_deref()), (text, name));
+        }
+    }
+
+    #[test]
+    fn nothing_reaches_a_terminal_but_text() {
+        assert_eq!(printable("a\u{1b}[31mb\n\u{9b}c"), r"a\u{1b}[31mb\u{a}\u{9b}c");
+        assert_eq!(
+            printable("\u{202e}txt.exe\u{2028}\u{200b}"),
+            r"\u{202e}txt.exe\u{2028}\u{200b}"
+        );
+        assert_eq!(printable("qemu-système 虚拟机 \"x\""), "qemu-système 虚拟机 \"x\"");
+    }
+}

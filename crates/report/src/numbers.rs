@@ -1,0 +1,113 @@
+//! How numbers are written for people: one spelling for every renderer.
+
+/// A count with thousands separators: `34,509`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A duration in ns with three significant digits and the unit that suits it: `987 ns`, `12.3 µs`,
+/// `1.72 s`. From 1,000 s on whole seconds.
+pub fn duration(ns: f64) -> String {
+    if ns < 999.5 {
+        return format!("{ns:.0} ns");
+    }
+    let mut value = ns;
+    for unit in ["µs", "ms", "s"] {
+        value /= 1000.0;
+        if value < 9.995 {
+            return format!("{value:.2} {unit}");
+        }
+        if value < 99.95 {
+            return format!("{value:.1} {unit}");
+        }
+        if value < 999.5 {
+            return format!("{value:.0} {unit}");
+        }
+    }
+    format!("{} s", count(value.round() as u64))
+}
+
+/// `part` of `whole`; `None` when there is no whole.
+pub fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// A share in percent with one digit, without the sign: `12.3`; `<0.1` for what would round to
+/// nothing but is not.
+pub fn percent_digits(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent > 0.0 && percent < 0.05 { "<0.1".to_owned() } else { format!("{percent:.1}") }
+}
+
+/// A share in percent with one digit: `12.3 %`.
+pub fn percent(share: f64) -> String {
+    format!("{} %", percent_digits(share))
+}
+
+/// A count with its noun: `1 exit`, `2 exits`.
+pub fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_separators() {
+        let cases =
+            [(0, "0"), (999, "999"), (1000, "1,000"), (34_509, "34,509"), (1_234_567, "1,234,567")];
+        for (n, expected) in cases {
+            assert_eq!(count(n), expected);
+        }
+        assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn durations_keep_three_digits_across_units() {
+        let cases = [
+            (0.0, "0 ns"),
+            (999.4, "999 ns"),
+            (999.5, "1.00 µs"),
+            (9_994.0, "9.99 µs"),
+            (9_994.9, "9.99 µs"),
+            (9_995.1, "10.0 µs"),
+            (99_949.0, "99.9 µs"),
+            (999_499.0, "999 µs"),
+            (999_500.0, "1.00 ms"),
+            (1.72e9, "1.72 s"),
+            (999.4e9, "999 s"),
+            (999.6e9, "1,000 s"),
+            (u64::MAX as f64, "18,446,744,074 s"),
+        ];
+        for (ns, expected) in cases {
+            assert_eq!(duration(ns), expected, "{ns}");
+        }
+    }
+
+    #[test]
+    fn percents_never_hide_something_as_nothing() {
+        let cases =
+            [(0.0, "0.0"), (0.0004, "<0.1"), (0.0005, "0.1"), (0.1234, "12.3"), (1.0, "100.0")];
+        for (share, expected) in cases {
+            assert_eq!(percent_digits(share), expected);
+        }
+        assert_eq!(share(1, 0), None);
+    }
+
+    #[test]
+    fn nouns_follow_their_number() {
+        assert_eq!(
+            (counted(1, "exit"), counted(2000, "exit")),
+            ("1 exit".into(), "2,000 exits".into())
+        );
+    }
+}

@@ -1,0 +1,289 @@
+//! Lays text out for a terminal: aligned columns, wrapped sentences, optional colours.
+
+use std::io::{self, Write};
+
+/// Spaces before each row of a grid.
+const INDENT: usize = 2;
+/// Spaces between two columns.
+const GAP: usize = 2;
+/// A key column is never cut below this.
+const NARROWEST: usize = 8;
+
+/// How a piece of text stands out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    Plain,
+    Heading,
+    Faint,
+    Warning,
+}
+
+/// Writes text with or without the terminal's colour codes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paint {
+    pub(super) color: bool,
+}
+
+impl Paint {
+    pub(super) fn line(self, out: &mut dyn Write, style: Style, text: &str) -> io::Result<()> {
+        let code = match style {
+            Style::Plain => "",
+            Style::Heading => "1",
+            Style::Faint => "2",
+            Style::Warning => "33",
+        };
+        if self.color && !code.is_empty() && !text.is_empty() {
+            writeln!(out, "\u{1b}[{code}m{text}\u{1b}[0m")
+        } else {
+            writeln!(out, "{text}")
+        }
+    }
+}
+
+/// How a column gives way when the terminal is narrow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Always shown in full.
+    Keep,
+    /// Always shown; its text is cut at the end.
+    Cut,
+    /// Left out; of several, the highest number goes first, equal numbers together.
+    Drop(u8),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Column {
+    pub(super) title: String,
+    pub(super) right: bool,
+    pub(super) room: Room,
+}
+
+impl Column {
+    /// A column of words.
+    pub(super) fn key(title: &str) -> Column {
+        Column { title: title.to_owned(), right: false, room: Room::Cut }
+    }
+
+    /// A column of numbers.
+    pub(super) fn number(title: &str, room: Room) -> Column {
+        Column { title: title.to_owned(), right: true, room }
+    }
+}
+
+/// A table: columns and rows of as many cells.
+#[derive(Clone, Debug)]
+pub(super) struct Grid {
+    pub(super) columns: Vec<Column>,
+    pub(super) rows: Vec<(Style, Vec<String>)>,
+}
+
+impl Grid {
+    pub(super) fn new(columns: Vec<Column>) -> Grid {
+        Grid { columns, rows: Vec::new() }
+    }
+
+    pub(super) fn row(&mut self, style: Style, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push((style, cells));
+    }
+
+    /// Writes the grid so that it fits `width` where that is possible. Says which columns are shown.
+    pub(super) fn write(
+        &self,
+        out: &mut dyn Write,
+        paint: Paint,
+        width: Option<usize>,
+    ) -> io::Result<Vec<bool>> {
+        let mut widths = self.natural_widths();
+        let mut shown = vec![true; self.columns.len()];
+        if let Some(width) = width {
+            self.drop_columns(&widths, &mut shown, width);
+            self.cut_columns(&mut widths, &shown, width);
+        }
+        let titles: Vec<&str> = self.columns.iter().map(|c| c.title.as_str()).collect();
+        paint.line(out, Style::Faint, &self.line(&titles, &widths, &shown))?;
+        for (style, cells) in &self.rows {
+            let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
+            paint.line(out, *style, &self.line(&cells, &widths, &shown))?;
+        }
+        Ok(shown)
+    }
+
+    fn natural_widths(&self) -> Vec<usize> {
+        let widest = |i: usize| {
+            let cells = self.rows.iter().map(|(_, cells)| columns_of(&cells[i])).max().unwrap_or(0);
+            cells.max(columns_of(&self.columns[i].title))
+        };
+        (0..self.columns.len()).map(widest).collect()
+    }
+
+    fn drop_columns(&self, widths: &[usize], shown: &mut [bool], width: usize) {
+        while total(widths, shown) > width {
+            let ranks = self.columns.iter().zip(shown.iter()).filter_map(|(column, shown)| {
+                match column.room {
+                    Room::Drop(rank) if *shown => Some(rank),
+                    _ => None,
+                }
+            });
+            let Some(highest) = ranks.max() else { break };
+            for (column, shown) in self.columns.iter().zip(shown.iter_mut()) {
+                *shown &= column.room != Room::Drop(highest);
+            }
+        }
+    }
+
+    fn cut_columns(&self, widths: &mut [usize], shown: &[bool], width: usize) {
+        loop {
+            let over = total(widths, shown).saturating_sub(width);
+            let cuttable = (0..widths.len())
+                .filter(|&i| self.columns[i].room == Room::Cut && widths[i] > NARROWEST);
+            let Some(i) = cuttable.max_by_key(|&i| widths[i]) else { break };
+            if over == 0 {
+                break;
+            }
+            widths[i] -= 1;
+        }
+    }
+
+    fn line(&self, cells: &[&str], widths: &[usize], shown: &[bool]) -> String {
+        let mut line = String::new();
+        let mut pad = INDENT;
+        for (i, cell) in cells.iter().enumerate().filter(|(i, _)| shown[*i]) {
+            let cell = cut(cell, widths[i]);
+            let free = widths[i].saturating_sub(columns_of(&cell));
+            if self.columns[i].right {
+                pad += free;
+            }
+            line.extend(std::iter::repeat_n(' ', pad));
+            line.push_str(&cell);
+            pad = GAP + if self.columns[i].right { 0 } else { free };
+        }
+        line.truncate(line.trim_end().len());
+        line
+    }
+}
+
+fn total(widths: &[usize], shown: &[bool]) -> usize {
+    let visible = widths.iter().zip(shown).filter(|(_, shown)| **shown);
+    let (sum, n) = visible.fold((0, 0usize), |(sum, n), (width, _)| (sum + width, n + 1));
+    INDENT + sum + GAP * n.saturating_sub(1)
+}
+
+/// Terminal columns of a text: one a character. Wide characters (in a VM's name) are not told apart.
+fn columns_of(text: &str) -> usize {
+    text.chars().count()
+}
+
+fn cut(text: &str, width: usize) -> String {
+    if columns_of(text) <= width {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(width.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+/// What belongs to the number before it: `%`, `ms,`.
+fn is_unit(word: &str) -> bool {
+    let bare = word.trim_end_matches(|c: char| c.is_ascii_punctuation() && c != '%');
+    matches!(bare, "%" | "ns" | "µs" | "ms" | "s")
+}
+
+/// Breaks a sentence at spaces so that lines fit `width`; later lines are indented. A number is not
+/// parted from its unit.
+pub(super) fn wrap(text: &str, width: Option<usize>, first: &str, indent: &str) -> Vec<String> {
+    let width = width.unwrap_or(usize::MAX).max(20);
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match words.last_mut() {
+            Some(number) if is_unit(word) => *number += &format!(" {word}"),
+            _ => words.push(word.to_owned()),
+        }
+    }
+    let mut lines = Vec::new();
+    let mut line = first.to_owned();
+    let mut empty = true;
+    for word in words {
+        if !empty && columns_of(&line) + 1 + columns_of(&word) > width {
+            lines.push(std::mem::replace(&mut line, indent.to_owned()));
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line.push_str(&word);
+        empty = false;
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid() -> Grid {
+        let mut grid = Grid::new(vec![
+            Column::key("reason"),
+            Column::number("count", Room::Keep),
+            Column::number("min", Room::Drop(1)),
+            Column::number("p50", Room::Drop(2)),
+        ]);
+        grid.row(
+            Style::Plain,
+            ["EXTERNAL_INTERRUPT", "10", "1 ns", "2 ns"].map(String::from).into(),
+        );
+        grid.row(Style::Plain, ["HLT", "1,000", "-", "-"].map(String::from).into());
+        grid
+    }
+
+    fn written(width: Option<usize>) -> String {
+        let mut out = Vec::new();
+        grid().write(&mut out, Paint { color: false }, width).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn columns_align() {
+        assert_eq!(
+            written(None),
+            "  reason              count   min   p50\n  EXTERNAL_INTERRUPT     10  1 ns  2 ns\n  HLT                 1,000     -     -\n"
+        );
+    }
+
+    #[test]
+    fn the_least_important_columns_go_first_then_words_are_cut() {
+        assert_eq!(
+            written(Some(38)),
+            "  reason              count   min\n  EXTERNAL_INTERRUPT     10  1 ns\n  HLT                 1,000     -\n"
+        );
+        assert_eq!(
+            written(Some(18)),
+            "  reason     count\n  EXTERNAL…     10\n  HLT        1,000\n"
+        );
+        // Nothing gives way any more: the row is longer than asked, never wrong.
+        assert_eq!(written(Some(3)), "  reason    count\n  EXTERNA…     10\n  HLT       1,000\n");
+    }
+
+    #[test]
+    fn sentences_break_at_words() {
+        assert_eq!(wrap("one two", None, "- ", "  "), ["- one two"]);
+        assert_eq!(
+            wrap("aaaa bbbb cccc dddd eeee", Some(20), "- ", "  "),
+            ["- aaaa bbbb cccc", "  dddd eeee"]
+        );
+        assert_eq!(
+            wrap("it took just 86.0 ms, 9 %.", Some(20), "", ""),
+            ["it took just", "86.0 ms, 9 %."]
+        );
+        assert_eq!(wrap(&"x".repeat(30), Some(20), "", "  "), ["x".repeat(30)]);
+    }
+
+    #[test]
+    fn colour_is_written_only_when_asked_for() {
+        let mut out = Vec::new();
+        Paint { color: true }.line(&mut out, Style::Heading, "a").unwrap();
+        Paint { color: false }.line(&mut out, Style::Heading, "b").unwrap();
+        assert_eq!(out, b"\x1b[1ma\x1b[0m\nb\n");
+    }
+}

@@ -1,0 +1,151 @@
+//! The CSV, compared to the byte, and read back by a reader of RFC 4180.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod ledgers;
+
+use vmtax_report::csv::Csv;
+use vmtax_report::{Document, Renderer};
+
+fn rendered(document: &Document) -> String {
+    let mut out = Vec::new();
+    Csv.render(document, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[track_caller]
+fn check(document: &Document, expected: &str) {
+    let actual = rendered(document);
+    assert!(!actual.replace("\r\n", "").contains(['\r', '\n']));
+    let actual = actual.replace("\r\n", "\n");
+    assert!(actual == expected, "expected:\n{expected}\nactual:\n{actual}");
+}
+
+/// Records of fields, as RFC 4180 has them.
+fn parse(text: &str) -> Vec<Vec<String>> {
+    let mut records = vec![vec![String::new()]];
+    let mut quoted = false;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let record = records.last_mut().unwrap();
+        let cell = record.last_mut().unwrap();
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => cell.push(chars.next().unwrap()),
+            '"' => quoted = !quoted,
+            ',' if !quoted => record.push(String::new()),
+            '\r' if !quoted => assert_eq!(chars.next(), Some('\n')),
+            _ => cell.push(c),
+        }
+        if c == '\r' && !quoted {
+            records.push(vec![String::new()]);
+        }
+    }
+    assert_eq!(records.pop(), Some(vec![String::new()]), "the last record ends too");
+    records
+}
+
+#[test]
+fn tables_time_and_losses() {
+    check(
+        &ledgers::small(),
+        r#"table,accelerator,l2_reason,reason,level,cause,detail_kind,detail,detail_name,outcome,vm,vm_name,vcpu,to_l1,count,timed,time_ns,min_ns,max_ns,mean_ns,stderr_ns,p50_ns,p90_ns,p99_ns
+vmexit,hardware,,hlt,L1,,,,,,,,,,2,2,500000000,200000000,300000000,250000000.000,50000000.000,268435455,300000000,300000000
+vmexit,hardware,,io,L1,,,,,,,,,,2000,2000,85995000,40000,46000,42997.500,44.719,46000,46000,46000
+vmexit,hardware,,msr,L1,,,,,,,,,,400,400,600000,1500,1500,1500.000,0.000,1500,1500,1500
+vmexit,hardware,,cpuid,L1,,,,,,,,,,3,3,3600,1100,1300,1200.000,57.735,1300,1300,1300
+ioport,hardware,,,,,port-in,0xcfc,PCI config data,,,,,,2000,2000,85995000,40000,46000,42997.500,44.719,46000,46000,46000
+msr,hardware,,,,,msr-write,0x6e0,IA32_TSC_DEADLINE,,,,,,400,400,560000,1400,1400,1400.000,0.000,1400,1400,1400
+cause,hardware,,,,idle,,,,,,,,,2,2,500000000,200000000,300000000,250000000.000,50000000.000,268435455,300000000,300000000
+cause,hardware,,,,device-pio,,,,,,,,,2000,2000,85995000,40000,46000,42997.500,44.719,46000,46000,46000
+cause,hardware,,,,timer-arm,,,,,,,,,400,400,600000,1500,1500,1500.000,0.000,1500,1500,1500
+cause,hardware,,,,cpuid,,,,,,,,,3,3,3600,1100,1300,1200.000,57.735,1300,1300,1300
+time,hardware,,,,,,,wall,,1234,qemu-system-x86,0,,,,900000000,,,,,,,
+time,hardware,,,,,,,guest,,1234,qemu-system-x86,0,,,,813393400,,,,,,,
+time,hardware,,,,,,,exit-kernel,,1234,qemu-system-x86,0,,,,606600,,,,,,,
+time,hardware,,,,,,,exit-user,,1234,qemu-system-x86,0,,,,85000000,,,,,,,
+time,hardware,,,,,,,halted,,1234,qemu-system-x86,0,,,,0,,,,,,,
+time,hardware,,,,,,,preempted,,1234,qemu-system-x86,0,,,,1000000,,,,,,,
+time,hardware,,,,,,,unknown,,1234,qemu-system-x86,0,,,,0,,,,,,,
+time,hardware,,,,,,,wall,,1234,qemu-system-x86,1,,,,900000000,,,,,,,
+time,hardware,,,,,,,guest,,1234,qemu-system-x86,1,,,,395000000,,,,,,,
+time,hardware,,,,,,,exit-kernel,,1234,qemu-system-x86,1,,,,0,,,,,,,
+time,hardware,,,,,,,exit-user,,1234,qemu-system-x86,1,,,,0,,,,,,,
+time,hardware,,,,,,,halted,,1234,qemu-system-x86,1,,,,500000000,,,,,,,
+time,hardware,,,,,,,preempted,,1234,qemu-system-x86,1,,,,0,,,,,,,
+time,hardware,,,,,,,unknown,,1234,qemu-system-x86,1,,,,5000000,,,,,,,
+losses,hardware,,,,,,,recorder_lost,,,,,,47,,,,,,,,,
+losses,hardware,,,,,,,unpaired_exits,,,,,,1,,,,,,,,,
+losses,hardware,,,,,,,incomplete,,,,,,1,,,,,,,,,
+losses,hardware,,,,,,,truncated: trace.dat ends inside the record at offset 4096.,,,,,,1,,,,,,,,,
+"#,
+    );
+}
+
+#[test]
+fn nested_rows_name_the_exit_of_l2() {
+    check(
+        &ledgers::nesting(),
+        r#"table,accelerator,l2_reason,reason,level,cause,detail_kind,detail,detail_name,outcome,vm,vm_name,vcpu,to_l1,count,timed,time_ns,min_ns,max_ns,mean_ns,stderr_ns,p50_ns,p90_ns,p99_ns
+vmexit,emulated:QEMU TCG,,msr,L1,,,,,,,,,,150,150,450000,3000,3000,3000.000,0.000,3000,3000,3000
+vmexit,emulated:QEMU TCG,,vmrun,L1,,,,,,,,,,100,100,300000,3000,3000,3000.000,0.000,3000,3000,3000
+vmexit,emulated:QEMU TCG,,cpuid,L2,,,,,,,,,,100,100,200000,2000,2000,2000.000,0.000,2000,2000,2000
+nested,emulated:QEMU TCG,cpuid,cpuid,L2,,,,,,,,,100,100,100,200000,2000,2000,2000.000,0.000,2000,2000,2000
+nested,emulated:QEMU TCG,cpuid,msr,L1,,msr-read,0x1d9,IA32_DEBUGCTL,,,,,,150,150,450000,3000,3000,3000.000,0.000,3000,3000,3000
+nested,emulated:QEMU TCG,cpuid,vmrun,L1,,,,,,,,,,100,100,300000,3000,3000,3000.000,0.000,3000,3000,3000
+"#,
+    );
+}
+
+#[test]
+fn times_that_are_not_known_are_empty() {
+    check(
+        &ledgers::counts(),
+        r#"table,accelerator,l2_reason,reason,level,cause,detail_kind,detail,detail_name,outcome,vm,vm_name,vcpu,to_l1,count,timed,time_ns,min_ns,max_ns,mean_ns,stderr_ns,p50_ns,p90_ns,p99_ns
+vmexit,hardware,,io,L1,,,,,,,,,,143258,0,,,,,,,,
+vmexit,hardware,,interrupt,L1,,,,,,,,,,143007,0,,,,,,,,
+vmexit,hardware,,hlt,L1,,,,,,,,,,146,0,,,,,,,,
+"#,
+    );
+}
+
+#[test]
+fn nothing_is_a_header() {
+    let text = rendered(&ledgers::empty());
+    assert_eq!(text.matches("\r\n").count(), 1);
+}
+
+#[test]
+fn huge_numbers_are_exact() {
+    check(
+        &ledgers::huge(),
+        r#"table,accelerator,l2_reason,reason,level,cause,detail_kind,detail,detail_name,outcome,vm,vm_name,vcpu,to_l1,count,timed,time_ns,min_ns,max_ns,mean_ns,stderr_ns,p50_ns,p90_ns,p99_ns
+vmexit,hardware,,0xfffffffe,L1,device-mmio,mmio-write,0xffffffffffffffff,,user,4294967295,,,,18446744073709551615,3,18446744073709551615,1,18446744073709551615,6148914691236516864.000,6148914691236517888.000,18446744073709551615,18446744073709551615,18446744073709551615
+time,hardware,,,,,,,wall,,1234,qemu-system-x86,7,,,,18446744073709551615,,,,,,,
+time,hardware,,,,,,,guest,,1234,qemu-system-x86,7,,,,18446744073709551615,,,,,,,
+time,hardware,,,,,,,exit-kernel,,1234,qemu-system-x86,7,,,,2305843009213693951,,,,,,,
+time,hardware,,,,,,,exit-user,,1234,qemu-system-x86,7,,,,2305843009213693951,,,,,,,
+time,hardware,,,,,,,halted,,1234,qemu-system-x86,7,,,,4611686018427387903,,,,,,,
+time,hardware,,,,,,,preempted,,1234,qemu-system-x86,7,,,,2305843009213693951,,,,,,,
+time,hardware,,,,,,,unknown,,1234,qemu-system-x86,7,,,,18446744073709551615,,,,,,,
+losses,hardware,,,,,,,recorder_lost,,,,,,18446744073709551615,,,,,,,,,
+losses,hardware,,,,,,,details_dropped,,,,,,18446744073709551615,,,,,,,,,
+"#,
+    );
+}
+
+#[test]
+fn hostile_strings_stay_in_their_cell_and_are_no_formulas() {
+    let records = parse(&rendered(&ledgers::hostile()));
+    let vm_name = records[0].iter().position(|column| column == "vm_name").unwrap();
+    for record in &records {
+        assert_eq!(record.len(), records[0].len());
+        for cell in record {
+            assert!(!cell.starts_with(['=', '+', '-', '@']), "{cell}");
+            assert_eq!(cell.find(vmtax_report::names::is_hidden), None, "{cell}");
+        }
+    }
+    assert_eq!(
+        records[2][vm_name],
+        r#"'=1+1\u{1b}]0;owned\u{7}\u{1b}[31m"a,b"\u{d}\u{a}</script>\u{202e}"#
+    );
+}

@@ -1,0 +1,338 @@
+//! The HTML report in a real browser: it loads without a network, and what its script promises works.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod browser;
+#[path = "browser/documents.rs"]
+mod documents;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use browser::{Browser, from_base64};
+use serde_json::{Value, json};
+use vmtax_report::html::Html;
+use vmtax_report::{Document, Renderer};
+
+/// The first column of the shown rows of the first table, in order.
+const NAMES: &str = "[...document.querySelectorAll('#table-0-vmexit tbody tr:not([hidden])')].map(r => r.cells[0].textContent)";
+
+fn write(dir: &Path, name: &str, doc: &Document) -> PathBuf {
+    let path = dir.join(format!("{name}.html"));
+    Html.render(doc, &mut fs::File::create(&path).unwrap()).unwrap();
+    path
+}
+
+/// The column of the first table under this heading, as its cells' sort keys or texts.
+fn column(browser: &mut Browser, index: u32) -> Vec<String> {
+    let values = browser.eval(&format!(
+        "[...document.querySelectorAll('#table-0-vmexit tbody tr')].map(r => r.cells[{index}].dataset.v ?? r.cells[{index}].textContent)"
+    ));
+    let values = values.as_array().unwrap();
+    values.iter().map(|v| v.as_str().unwrap().to_owned()).collect()
+}
+
+fn numbers(browser: &mut Browser, index: u32) -> Vec<u128> {
+    column(browser, index).iter().map(|v| v.parse().unwrap()).collect()
+}
+
+/// What the browser complained about, and what it fetched other than the page itself.
+fn complaints(browser: &mut Browser) -> Vec<String> {
+    // A turn of the event loop lets what is under way arrive.
+    browser.eval("new Promise(done => setTimeout(done, 100))");
+    let mut found = Vec::new();
+    for event in &browser.events {
+        let params = &event["params"];
+        match event["method"].as_str().unwrap_or_default() {
+            "Runtime.exceptionThrown" | "Log.entryAdded" | "Runtime.consoleAPICalled" => {
+                found.push(params.to_string())
+            }
+            "Network.requestWillBeSent" => {
+                let url = params["request"]["url"].as_str().unwrap_or_default();
+                let page = url.starts_with("file://") && params["type"] == json!("Document");
+                // The empty icon is part of the page.
+                if !page && url != "data:," {
+                    found.push(format!("request: {url}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn every_page_loads_without_complaint_and_fits_its_window() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut browser = Browser::start();
+    let pages = [
+        ("empty", documents::empty()),
+        ("count-only", documents::count_only()),
+        ("demo", documents::demo()),
+        ("hostile", documents::hostile()),
+        ("large", documents::large()),
+    ];
+    for (name, doc) in pages {
+        let path = write(dir.path(), name, &doc);
+        browser.resize(1280, 900);
+        browser.open(&path);
+        assert_eq!(
+            browser.eval("document.documentElement.classList.contains('js')"),
+            json!(true),
+            "{name}: the script runs"
+        );
+        assert_eq!(browser.eval("document.scripts.length"), json!(1), "{name}");
+        assert_eq!(browser.eval("document.images.length"), json!(0), "{name}");
+        for width in [1280, 400] {
+            browser.resize(width, 900);
+            let wide = browser.eval("document.documentElement.scrollWidth");
+            assert!(
+                wide.as_u64().unwrap() <= width.into(),
+                "{name}: {wide} px wide in a window of {width}"
+            );
+        }
+        assert_eq!(complaints(&mut browser), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[test]
+fn tables_sort_by_pointer_and_by_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), "demo", &documents::demo());
+    let mut browser = Browser::start();
+    browser.resize(1280, 900);
+    browser.open(&path);
+    let header = |n: u32| format!("#table-0-vmexit thead th:nth-child({n}) button");
+    let sorted = |browser: &mut Browser, n: u32| {
+        browser.eval(&format!("document.querySelector('#table-0-vmexit thead th:nth-child({n})').getAttribute('aria-sort')"))
+    };
+    // Columns: reason, level, exits, % of count, time, ...
+    let (reason, exits, time) = (1, 3, 5);
+
+    let mut falling = numbers(&mut browser, time - 1);
+    assert_eq!(sorted(&mut browser, time), json!("descending"), "as rendered");
+    assert!(falling.is_sorted_by(|a, b| a >= b) && falling.len() > 10);
+
+    browser.click(&header(time));
+    falling.reverse();
+    assert_eq!(numbers(&mut browser, time - 1), falling, "a second order by time is the reverse");
+    assert_eq!(sorted(&mut browser, time), json!("ascending"));
+
+    browser.click(&header(exits));
+    assert!(numbers(&mut browser, exits - 1).is_sorted_by(|a, b| a >= b), "most exits first");
+    assert_eq!(
+        (sorted(&mut browser, exits), sorted(&mut browser, time)),
+        (json!("descending"), Value::Null)
+    );
+    browser.click(&header(exits));
+    assert!(numbers(&mut browser, exits - 1).is_sorted());
+
+    browser.click(&header(reason));
+    let words = column(&mut browser, reason - 1);
+    assert!(words.is_sorted_by_key(|w| w.to_lowercase()), "{words:?}");
+    browser.click(&header(reason));
+    let words = column(&mut browser, reason - 1);
+    assert!(words.is_sorted_by(|a, b| a.to_lowercase() >= b.to_lowercase()), "{words:?}");
+
+    // The keyboard alone: Enter and Space on a heading that has the focus.
+    browser.eval(&format!("document.querySelector('{}').focus()", header(exits)));
+    browser.press("Enter");
+    assert_eq!(sorted(&mut browser, exits), json!("descending"));
+    browser.press(" ");
+    assert_eq!(sorted(&mut browser, exits), json!("ascending"));
+    assert!(numbers(&mut browser, exits - 1).is_sorted());
+    browser.press("Tab");
+    let next = browser.eval("document.activeElement.closest('th').cellIndex");
+    assert_eq!(next, json!(exits), "Tab goes to the next heading");
+    assert_eq!(complaints(&mut browser), Vec::<String>::new());
+}
+
+#[test]
+fn sorting_is_exact_beyond_what_a_double_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), "hostile", &documents::hostile());
+    let mut browser = Browser::start();
+    browser.resize(1280, 900);
+    browser.open(&path);
+    // 2^53 and its neighbour are the same double; rows without a value come last either way.
+    let script = "(() => {
+        const rows = document.querySelector('#table-0-vmexit tbody').rows;
+        rows[0].cells[4].dataset.v = '9007199254740993';
+        rows[1].cells[4].dataset.v = '9007199254740992';
+    })()";
+    browser.eval(script);
+    browser.click("#table-0-vmexit thead th:nth-child(5) button");
+    assert_eq!(numbers(&mut browser, 4), [9_007_199_254_740_992, 9_007_199_254_740_993]);
+    browser.click("#table-0-vmexit thead th:nth-child(5) button");
+    assert_eq!(numbers(&mut browser, 4), [9_007_199_254_740_993, 9_007_199_254_740_992]);
+    browser
+        .eval("delete document.querySelector('#table-0-vmexit tbody').rows[0].cells[4].dataset.v");
+    for _ in 0..2 {
+        browser.click("#table-0-vmexit thead th:nth-child(5) button");
+        let last = browser.eval(
+            "document.querySelector('#table-0-vmexit tbody').rows[1].cells[4].dataset.v ?? null",
+        );
+        assert_eq!(last, Value::Null);
+    }
+}
+
+#[test]
+fn filters_leave_the_matching_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), "demo", &documents::demo());
+    let mut browser = Browser::start();
+    browser.resize(1280, 900);
+    browser.open(&path);
+    let output = "document.querySelector('#table-0-vmexit output').textContent";
+    let all = browser.eval(NAMES).as_array().unwrap().clone();
+    assert_eq!(browser.eval(output), json!(format!("{} rows", all.len())));
+
+    browser.press("/");
+    assert_eq!(browser.eval("document.activeElement.id"), json!("table-0-vmexit-filter"));
+    assert_eq!(
+        browser.eval("document.activeElement.value"),
+        json!(""),
+        "the key itself is not typed"
+    );
+    browser.write("CPU");
+    let expected: Vec<&Value> =
+        all.iter().filter(|n| n.as_str().unwrap().to_lowercase().contains("cpu")).collect();
+    assert_eq!(browser.eval(NAMES), json!(expected));
+    assert_eq!(browser.eval(output), json!(format!("{} of {} rows", expected.len(), all.len())));
+    // A second word narrows: only L2.
+    browser.write("  l2");
+    assert_eq!(browser.eval(NAMES).as_array().unwrap().len(), 1);
+
+    // A filter survives sorting.
+    browser.click("#table-0-vmexit thead th:nth-child(3) button");
+    assert_eq!(browser.eval(NAMES).as_array().unwrap().len(), 1);
+
+    browser.eval("document.querySelector('#table-0-vmexit-filter').focus()");
+    browser.press("Escape");
+    assert_eq!(browser.eval(NAMES).as_array().unwrap().len(), all.len());
+    browser.write("no such thing");
+    assert_eq!(browser.eval(NAMES), json!([]));
+    assert_eq!(browser.eval(output), json!(format!("0 of {} rows", all.len())));
+    // A slash in the filter is a slash.
+    browser.press("/");
+    assert_eq!(browser.eval("document.activeElement.value"), json!("no such thing/"));
+    assert_eq!(complaints(&mut browser), Vec::<String>::new());
+}
+
+#[test]
+fn charts_can_be_read_with_the_keyboard() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), "demo", &documents::demo());
+    let mut browser = Browser::start();
+    browser.resize(1280, 900);
+    browser.open(&path);
+    browser.eval("document.querySelector('[data-readout]').focus()");
+    let readout = "document.querySelector('.readout').textContent";
+    let rest = browser.eval(readout);
+    browser.press("ArrowRight");
+    let first = browser.eval(readout);
+    browser.press("ArrowRight");
+    let second = browser.eval(readout);
+    assert!(rest != first && first != second, "{rest} {first} {second}");
+    let titles = browser
+        .eval("[...document.querySelectorAll('.hit title')].slice(0, 2).map(t => t.textContent)");
+    assert_eq!(titles, json!([first, second]));
+    browser.press("Tab");
+    assert_eq!(browser.eval(readout), rest, "leaving it puts it back");
+}
+
+#[test]
+fn without_a_script_every_figure_is_still_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), "demo", &documents::demo());
+    let mut browser = Browser::start();
+    browser.resize(1280, 900);
+    browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));
+    browser.open(&path);
+    assert!(numbers(&mut browser, 4).len() > 10);
+    let controls = "[...document.querySelectorAll('button, .tools, .keys')].filter(e => e.offsetParent).length";
+    assert_eq!(browser.eval(controls), json!(0), "no control that does nothing");
+}
+
+#[test]
+fn dark_mode_and_paper() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), "demo", &documents::demo());
+    let mut browser = Browser::start();
+    browser.resize(1280, 900);
+    browser.open(&path);
+    let ground = "getComputedStyle(document.body).backgroundColor";
+    let mut grounds = Vec::new();
+    for (medium, scheme) in [("", "light"), ("", "dark"), ("print", "dark")] {
+        browser.emulate(medium, scheme);
+        grounds.push(browser.eval(ground));
+    }
+    assert_ne!(grounds[0], grounds[1]);
+    assert_eq!(grounds[2], json!("rgb(255, 255, 255)"), "paper is white, whatever the screen was");
+    let shown = browser.eval("[...document.querySelectorAll('nav, .tools, .readout')].filter(e => e.offsetParent).length");
+    assert_eq!(shown, json!(0), "no controls on paper");
+
+    for (scheme, problems) in
+        [("light", contrast(&mut browser, "light")), ("dark", contrast(&mut browser, "dark"))]
+    {
+        assert_eq!(problems, json!([]), "WCAG AA contrast in {scheme} mode");
+    }
+
+    browser.emulate("", "light");
+    let pdf = browser
+        .call("Page.printToPDF", json!({"preferCSSPageSize": true, "printBackground": true}));
+    let pdf = from_base64(pdf["data"].as_str().unwrap());
+    assert!(pdf.starts_with(b"%PDF-"));
+    let pages = pdf.windows(12).filter(|w| w.starts_with(b"/Type /Page") && w[11] != b's').count();
+    assert!(pages > 1, "{pages} pages");
+    assert_eq!(complaints(&mut browser), Vec::<String>::new());
+}
+
+/// Text whose contrast with what is behind it is below 4.5 (3 for large text).
+fn contrast(browser: &mut Browser, scheme: &str) -> Value {
+    browser.emulate("", scheme);
+    browser.eval(include_str!("browser/contrast.js"))
+}
+
+/// Pictures to look at. Set `VMTAX_PICTURES` to a folder, `VMTAX_PICTURE` to a page's name for that one.
+#[test]
+#[ignore = "for people: writes pictures of the pages into the folder that VMTAX_PICTURES names"]
+fn pictures() {
+    let dir =
+        PathBuf::from(std::env::var_os("VMTAX_PICTURES").expect("VMTAX_PICTURES names a folder"));
+    let mut browser = Browser::start();
+    let pages = [
+        ("demo", documents::demo()),
+        ("hostile", documents::hostile()),
+        ("large", documents::large()),
+        ("empty", documents::empty()),
+        ("count-only", documents::count_only()),
+    ];
+    let only = std::env::var("VMTAX_PICTURE").unwrap_or_default();
+    for (name, doc) in pages.into_iter().filter(|(name, _)| name.contains(&only)) {
+        let path = write(&dir, name, &doc);
+        for (width, scheme) in [(1280, "light"), (1280, "dark"), (400, "light")] {
+            browser.resize(width, 900);
+            browser.emulate("", scheme);
+            browser.open(&path);
+            let size = browser.call("Page.getLayoutMetrics", json!({}));
+            let height = size["cssContentSize"]["height"].as_f64().unwrap().min(7_200.0);
+            // Pieces of a readable size, from the top.
+            for piece in 0..(height / 1_200.0).ceil() as u32 {
+                let top = f64::from(piece) * 1_200.0;
+                let clip = json!({"x": 0, "y": top, "width": width, "height": (height - top).min(1_200.0), "scale": 1});
+                let params = json!({"captureBeyondViewport": true, "clip": clip});
+                let shot = browser.call("Page.captureScreenshot", params);
+                let file = dir.join(format!("{name}-{width}-{scheme}-{piece}.png"));
+                fs::write(file, from_base64(shot["data"].as_str().unwrap())).unwrap();
+            }
+        }
+        if name == "demo" {
+            let pdf = browser.call(
+                "Page.printToPDF",
+                json!({"preferCSSPageSize": true, "printBackground": true}),
+            );
+            fs::write(dir.join("demo.pdf"), from_base64(pdf["data"].as_str().unwrap())).unwrap();
+        }
+    }
+}

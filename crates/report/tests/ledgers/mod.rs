@@ -1,0 +1,217 @@
+//! Small documents, built by hand, that every renderer's test renders.
+
+use vmtax_analyse::{Filter, LedgerBuilder, Nested, Table, TableKind};
+use vmtax_events::{
+    AccessKey, AccessRow, Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses,
+    Outcome, Reason, Recording, Tally, TimeRow, Vm, svm,
+};
+use vmtax_report::Document;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Puts rows of one second into a ledger.
+struct Rows(LedgerBuilder);
+
+impl Rows {
+    fn new() -> Rows {
+        Rows(LedgerBuilder::new(Filter::default(), SECOND))
+    }
+
+    fn exit(&mut self, key: ExitKey, tally: Tally) {
+        self.0.exit(&ExitRow { interval_start_ns: 0, key, tally });
+    }
+
+    fn document(
+        self,
+        recording: Recording,
+        losses: Losses,
+        complete: bool,
+        kinds: &[TableKind],
+    ) -> Document {
+        let ledger = self.0.finish(recording, losses, complete);
+        let tables = kinds.iter().map(|&kind| Table::new(&ledger, kind, &[])).collect();
+        Document {
+            source: "trace.dat".to_owned(),
+            tool_version: "0.1.0".to_owned(),
+            ledger,
+            tables,
+            nested: None,
+        }
+    }
+}
+
+/// An exit of vCPU 0 of VM 1234.
+fn key(code: u32, detail: Detail, outcome: Outcome) -> ExitKey {
+    let reason = Reason { isa: Isa::Svm, code, flags: 0 };
+    ExitKey { vm: 1234, vcpu: 0, level: Level::L1, reason, detail, outcome, ancillary_of: None }
+}
+
+fn tally(durations: &[u64]) -> Tally {
+    let mut tally = Tally::default();
+    durations.iter().for_each(|&ns| tally.add(ns));
+    tally
+}
+
+fn untimed(count: u64) -> Tally {
+    let mut tally = Tally::default();
+    tally.add_untimed(count);
+    tally
+}
+
+fn recording() -> Recording {
+    let coverage = Coverage {
+        exits: true,
+        nested: true,
+        userspace: true,
+        sched: true,
+        wakeup: true,
+        msr: true,
+        pio: true,
+        mmio: true,
+        cpuid: true,
+        hypercall: true,
+        page_fault: true,
+    };
+    Recording {
+        format: "trace.dat".into(),
+        tool: "trace-cmd 3.1.6".into(),
+        command: "trace-cmd record -e kvm".into(),
+        hostname: "host".into(),
+        kernel: "6.1.0-30-amd64".into(),
+        arch: "x86_64".into(),
+        cpu: "AMD EPYC 7713P".into(),
+        cpus: 4,
+        clock: "mono".into(),
+        emulated: None,
+        coverage,
+        vms: vec![Vm { id: 1234, name: "qemu-system-x86".into(), inferred: false }],
+    }
+}
+
+fn time(vcpu: u32, parts: [u64; 7]) -> TimeRow {
+    let [wall_ns, guest_ns, exit_kernel_ns, exit_user_ns, halted_ns, preempted_ns, unknown_ns] =
+        parts;
+    TimeRow {
+        interval_start_ns: 0,
+        vm: 1234,
+        vcpu,
+        wall_ns,
+        guest_ns,
+        exit_kernel_ns,
+        exit_user_ns,
+        halted_ns,
+        preempted_ns,
+        unknown_ns,
+    }
+}
+
+/// One VM of two vCPUs that talks to a device, with a few losses.
+pub(crate) fn small() -> Document {
+    let mut rows = Rows::new();
+    let port = Detail::new(DetailKind::PortIn, 0xcfc);
+    let pio: Vec<u64> = (0..2000).map(|i| 40_000 + i % 7 * 1_000).collect();
+    rows.exit(key(svm::IOIO, port, Outcome::User), tally(&pio));
+    let deadline = Detail::new(DetailKind::MsrWrite, 0x6e0);
+    rows.exit(key(svm::MSR, deadline, Outcome::Kernel), tally(&[1_500; 400]));
+    rows.exit(key(svm::CPUID, Detail::NONE, Outcome::Kernel), tally(&[1_100, 1_200, 1_300]));
+    let mut second = key(svm::HLT, Detail::NONE, Outcome::Halted);
+    second.vcpu = 1;
+    rows.exit(second, tally(&[300_000_000, 200_000_000]));
+    for (detail, durations) in [(port, &pio[..]), (deadline, &[1_400; 400][..])] {
+        let key = AccessKey { vm: 1234, vcpu: 0, level: Level::L1, detail };
+        rows.0.access(&AccessRow { interval_start_ns: 0, key, tally: tally(durations) });
+    }
+    rows.0.time(&time(0, [900_000_000, 813_393_400, 606_600, 85_000_000, 0, 1_000_000, 0]));
+    rows.0.time(&time(1, [900_000_000, 395_000_000, 0, 0, 500_000_000, 0, 5_000_000]));
+    let losses = Losses {
+        recorder_lost: 47,
+        unpaired_exits: 1,
+        truncated: vec!["trace.dat ends inside the record at offset 4096.".into()],
+        notes: vec!["The importer skipped 3 host events.".into()],
+        ..Losses::default()
+    };
+    let kinds = [TableKind::Vmexit, TableKind::Ioport, TableKind::Msr, TableKind::Cause];
+    rows.document(recording(), losses, false, &kinds)
+}
+
+/// A VM with a guest of its own, on an emulated host.
+pub(crate) fn nesting() -> Document {
+    let mut rows = Rows::new();
+    let cpuid = Reason { isa: Isa::Svm, code: svm::CPUID, flags: 0 };
+    let mut l2 = key(svm::CPUID, Detail::NONE, Outcome::L1);
+    l2.level = Level::L2;
+    rows.exit(l2, tally(&[2_000; 100]));
+    let ancillary =
+        [(svm::VMRUN, Detail::NONE, 100), (svm::MSR, Detail::new(DetailKind::MsrRead, 0x1d9), 150)];
+    for (code, detail, count) in ancillary {
+        let key = ExitKey { ancillary_of: Some(cpuid), ..key(code, detail, Outcome::Kernel) };
+        rows.exit(key, tally(&vec![3_000; count]));
+    }
+    let recording = Recording { emulated: Some("QEMU TCG".into()), ..recording() };
+    let mut document = rows.document(recording, Losses::default(), true, &[TableKind::Vmexit]);
+    document.nested = Some(Nested::new(&document.ledger));
+    document
+}
+
+/// Counts without times, as a bpftrace map gives them.
+pub(crate) fn counts() -> Document {
+    let mut rows = Rows::new();
+    for (code, count) in [(svm::IOIO, 143_258), (svm::INTR, 143_007), (svm::HLT, 146)] {
+        rows.exit(key(code, Detail::NONE, Outcome::Kernel), untimed(count));
+    }
+    let recording = Recording { format: "bpftrace text".into(), ..Recording::default() };
+    rows.document(recording, Losses::default(), true, &[TableKind::Vmexit])
+}
+
+/// Nothing at all.
+pub(crate) fn empty() -> Document {
+    let kinds = [TableKind::Vmexit, TableKind::Msr];
+    let mut document = Rows::new().document(Recording::default(), Losses::default(), true, &kinds);
+    document.nested = Some(Nested::new(&document.ledger));
+    document
+}
+
+/// Strings that try to act on a terminal, a spreadsheet, a CSV reader or a JSON reader.
+pub(crate) fn hostile() -> Document {
+    let evil = "\u{1b}]0;owned\u{7}\u{1b}[31m\"a,b\"\r\n</script>\u{202e}".to_owned();
+    let mut rows = Rows::new();
+    rows.exit(key(0xdead, Detail::NONE, Outcome::Kernel), tally(&[1_000]));
+    let recording = Recording {
+        format: evil.clone(),
+        tool: evil.clone(),
+        command: evil.clone(),
+        hostname: evil.clone(),
+        kernel: evil.clone(),
+        arch: evil.clone(),
+        cpu: evil.clone(),
+        clock: evil.clone(),
+        emulated: Some(format!("=cmd|{evil}")),
+        vms: vec![Vm { id: 1234, name: format!("=1+1{evil}"), inferred: true }],
+        ..recording()
+    };
+    let losses =
+        Losses { truncated: vec![evil.clone()], notes: vec![evil.clone()], ..Losses::default() };
+    let mut document = rows.document(recording, losses, true, &[TableKind::Vmexit]);
+    document.tables.push(Table::new(&document.ledger, TableKind::Vmexit, &[vmtax_analyse::By::Vm]));
+    document.source = evil.clone();
+    document.tool_version = evil;
+    document
+}
+
+/// Numbers at the end of their range.
+pub(crate) fn huge() -> Document {
+    let mut rows = Rows::new();
+    let detail = Detail::new(DetailKind::MmioWrite, u64::MAX);
+    let mut key = key(u32::MAX - 1, detail, Outcome::User);
+    (key.vm, key.vcpu) = (u32::MAX, vmtax_events::NO_VCPU);
+    let mut tally = tally(&[u64::MAX, u64::MAX, 1]);
+    tally.count = u64::MAX;
+    rows.exit(key, tally);
+    let most = u64::MAX;
+    rows.0.time(&time(7, [most, most, most / 8, most / 8, most / 4, most / 8, most]));
+    let losses = Losses { recorder_lost: most, details_dropped: most, ..Losses::default() };
+    let mut document = rows.document(recording(), losses, true, &[]);
+    use vmtax_analyse::By;
+    document.tables.push(Table::new(&document.ledger, TableKind::Vmexit, &By::ALL));
+    document
+}

@@ -1,0 +1,351 @@
+//! The terminal report, compared to the character.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod ledgers;
+
+use vmtax_events::{Coverage, Losses};
+use vmtax_report::text::Text;
+use vmtax_report::{Document, Renderer};
+
+fn rendered(text: Text, document: &Document) -> String {
+    let mut out = Vec::new();
+    text.render(document, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[track_caller]
+fn check(document: &Document, width: Option<usize>, expected: &str) {
+    let actual = rendered(Text { color: false, width }, document);
+    assert!(actual == expected, "expected:\n{expected}\nactual:\n{actual}");
+}
+
+#[test]
+fn a_wide_terminal_shows_everything() {
+    check(
+        &ledgers::small(),
+        Some(120),
+        r#"vmtax 0.1.0: trace.dat
+  recorded  trace.dat, by trace-cmd 3.1.6, clock mono
+  host      host, kernel 6.1.0-30-amd64, x86_64, AMD EPYC 7713P, 4 CPUs
+
+The VM lost 6.7 % of its running time to exits: <0.1 % in the kernel, 6.5 % in the VMM, 0.1 % preempted.
+- 2 vCPUs of 1 VM took 2,405 exits in 900 ms: 2,672 per second.
+- device-pio (accessing an I/O port): 2,000 exits (83.2 % of all) took 86.0 ms, 99.3 % of the time in exits other than
+  idle; mostly port in 0xcfc PCI config data.
+- idle: 2 exits; the vCPUs were halted for 500 ms, 27.8 % of their time, which is not counted as lost.
+- The importer skipped 3 host events.
+- Counts are too low. 47 events were lost by the recorder. trace.dat ends inside the record at offset 4096.
+
+Time of each vCPU, % of its wall time
+  VM                    vCPU    wall  guest  exit-kernel  exit-user  halted  preempted  unknown  tax
+  1234 qemu-system-x86     0  900 ms   90.4          0.1        9.4     0.0        0.1      0.0  9.6
+  1234 qemu-system-x86     1  900 ms   43.9          0.0        0.0    55.6        0.0      0.6  0.0
+  all                         1.80 s   67.1         <0.1        4.7    27.8        0.1      0.3  6.7
+  tax: time in exits, preempted included, as % of the time not halted.
+
+VM exits by reason and level
+  reason  exits      %     time      %      min     mean      ±      p50      p90      p99      max
+  hlt         2    0.1   500 ms   85.2   200 ms   250 ms  20.0%   268 ms   300 ms   300 ms   300 ms
+  io      2,000   83.2  86.0 ms   14.7  40.0 µs  43.0 µs   0.1%  46.0 µs  46.0 µs  46.0 µs  46.0 µs
+  msr       400   16.6   600 µs    0.1  1.50 µs  1.50 µs   0.0%  1.50 µs  1.50 µs  1.50 µs  1.50 µs
+  cpuid       3    0.1  3.60 µs   <0.1  1.10 µs  1.20 µs   4.8%  1.30 µs  1.30 µs  1.30 µs  1.30 µs
+  all     2,405  100.0   587 ms  100.0  1.10 µs   244 µs  61.4%  65.5 µs  65.5 µs  65.5 µs   300 ms
+
+I/O port accesses by detail
+  detail                         count      %     time      %      min     mean     ±      p90      p99      max
+  port in 0xcfc PCI config data  2,000  100.0  86.0 ms  100.0  40.0 µs  43.0 µs  0.1%  46.0 µs  46.0 µs  46.0 µs
+
+MSR accesses by detail
+  detail                         count      %    time      %      min     mean     ±      p50      p90      p99      max
+  wrmsr 0x6e0 IA32_TSC_DEADLINE    400  100.0  560 µs  100.0  1.40 µs  1.40 µs  0.0%  1.40 µs  1.40 µs  1.40 µs  1.40 µs
+
+VM exits by cause
+  cause       exits      %     time      %      min     mean      ±      p50      p90      p99      max
+  idle            2    0.1   500 ms   85.2   200 ms   250 ms  20.0%   268 ms   300 ms   300 ms   300 ms
+  device-pio  2,000   83.2  86.0 ms   14.7  40.0 µs  43.0 µs   0.1%  46.0 µs  46.0 µs  46.0 µs  46.0 µs
+  timer-arm     400   16.6   600 µs    0.1  1.50 µs  1.50 µs   0.0%  1.50 µs  1.50 µs  1.50 µs  1.50 µs
+  cpuid           3    0.1  3.60 µs   <0.1  1.10 µs  1.20 µs   4.8%  1.30 µs  1.30 µs  1.30 µs  1.30 µs
+  all         2,405  100.0   587 ms  100.0  1.10 µs   244 µs  61.4%  65.5 µs  65.5 µs  65.5 µs   300 ms
+
+  p50, p90, p99: at most this, and more than half of it (log2 histogram).
+  Times of accesses run from the access to the next entry of the vCPU (MMIO reads: from the exit to the access).
+
+losses:
+- 47 events were lost by the recorder.
+- trace.dat ends inside the record at offset 4096.
+- 1 exit has no entry after it: its duration is unknown.
+"#,
+    );
+}
+
+#[test]
+fn a_narrow_terminal_shows_what_matters_most() {
+    check(
+        &ledgers::small(),
+        Some(80),
+        r#"vmtax 0.1.0: trace.dat
+  recorded  trace.dat, by trace-cmd 3.1.6, clock mono
+  host      host, kernel 6.1.0-30-amd64, x86_64, AMD EPYC 7713P, 4 CPUs
+
+The VM lost 6.7 % of its running time to exits: <0.1 % in the kernel, 6.5 % in
+the VMM, 0.1 % preempted.
+- 2 vCPUs of 1 VM took 2,405 exits in 900 ms: 2,672 per second.
+- device-pio (accessing an I/O port): 2,000 exits (83.2 % of all) took 86.0 ms,
+  99.3 % of the time in exits other than idle; mostly port in 0xcfc PCI config
+  data.
+- idle: 2 exits; the vCPUs were halted for 500 ms, 27.8 % of their time, which
+  is not counted as lost.
+- The importer skipped 3 host events.
+- Counts are too low. 47 events were lost by the recorder. trace.dat ends inside
+  the record at offset 4096.
+
+Time of each vCPU, % of its wall time
+  VM                    vCPU    wall  guest  exit-kernel  exit-user  halted  tax
+  1234 qemu-system-x86     0  900 ms   90.4          0.1        9.4     0.0  9.6
+  1234 qemu-system-x86     1  900 ms   43.9          0.0        0.0    55.6  0.0
+  all                         1.80 s   67.1         <0.1        4.7    27.8  6.7
+  tax: time in exits, preempted included, as % of the time not halted.
+
+VM exits by reason and level
+  reason  exits      %     time      %     mean      ±      p99      max
+  hlt         2    0.1   500 ms   85.2   250 ms  20.0%   300 ms   300 ms
+  io      2,000   83.2  86.0 ms   14.7  43.0 µs   0.1%  46.0 µs  46.0 µs
+  msr       400   16.6   600 µs    0.1  1.50 µs   0.0%  1.50 µs  1.50 µs
+  cpuid       3    0.1  3.60 µs   <0.1  1.20 µs   4.8%  1.30 µs  1.30 µs
+  all     2,405  100.0   587 ms  100.0   244 µs  61.4%  65.5 µs   300 ms
+
+I/O port accesses by detail
+  detail                         count      %     time      %     mean     ±
+  port in 0xcfc PCI config data  2,000  100.0  86.0 ms  100.0  43.0 µs  0.1%
+
+MSR accesses by detail
+  detail                         count      %    time      %     mean     ±
+  wrmsr 0x6e0 IA32_TSC_DEADLINE    400  100.0  560 µs  100.0  1.40 µs  0.0%
+
+VM exits by cause
+  cause       exits      %     time      %     mean      ±      p99      max
+  idle            2    0.1   500 ms   85.2   250 ms  20.0%   300 ms   300 ms
+  device-pio  2,000   83.2  86.0 ms   14.7  43.0 µs   0.1%  46.0 µs  46.0 µs
+  timer-arm     400   16.6   600 µs    0.1  1.50 µs   0.0%  1.50 µs  1.50 µs
+  cpuid           3    0.1  3.60 µs   <0.1  1.20 µs   4.8%  1.30 µs  1.30 µs
+  all         2,405  100.0   587 ms  100.0   244 µs  61.4%  65.5 µs   300 ms
+
+  p50, p90, p99: at most this, and more than half of it (log2 histogram).
+  Times of accesses run from the access to the next entry of the vCPU (MMIO
+  reads: from the exit to the access).
+
+losses:
+- 47 events were lost by the recorder.
+- trace.dat ends inside the record at offset 4096.
+- 1 exit has no entry after it: its duration is unknown.
+"#,
+    );
+}
+
+#[test]
+fn nested_exits_have_a_table_and_emulated_hosts_a_label() {
+    check(
+        &ledgers::nesting(),
+        Some(120),
+        r#"vmtax 0.1.0: trace.dat
+  recorded  trace.dat, by trace-cmd 3.1.6, clock mono
+  host      host, kernel 6.1.0-30-amd64, x86_64, AMD EPYC 7713P, 4 CPUs
+  emulated  QEMU TCG: not hardware
+
+1 vCPU of 1 VM took 350 exits in 1.00 s: 350 per second.
+- nested-ancillary (handling an exit of its own guest): 150 exits (42.9 % of all) took 450 µs, 47.4 % of the time in
+  exits; mostly rdmsr 0x1d9 IA32_DEBUGCTL.
+- nested-entry (entering its own guest): 100 exits (28.6 % of all) took 300 µs, 31.6 % of the time in exits.
+- cpuid (executing CPUID): 100 exits (28.6 % of all) took 200 µs, 21.1 % of the time in exits.
+- nested: 100 exits of L2 were handed to L1, which took 250 further exits to handle them, 2.50 each.
+- Recorded on an emulated host (QEMU TCG): times are the emulator's, only counts compare with hardware.
+
+VM exits by reason and level
+  reason  level  exits      %    time      %      min     mean     ±      p50      p90      p99      max
+  msr     L1       150   42.9  450 µs   47.4  3.00 µs  3.00 µs  0.0%  3.00 µs  3.00 µs  3.00 µs  3.00 µs
+  vmrun   L1       100   28.6  300 µs   31.6  3.00 µs  3.00 µs  0.0%  3.00 µs  3.00 µs  3.00 µs  3.00 µs
+  cpuid   L2       100   28.6  200 µs   21.1  2.00 µs  2.00 µs  0.0%  2.00 µs  2.00 µs  2.00 µs  2.00 µs
+  all              350  100.0  950 µs  100.0  2.00 µs  2.71 µs  0.9%  3.00 µs  3.00 µs  3.00 µs  3.00 µs
+
+  p50, p90, p99: at most this, and more than half of it (log2 histogram).
+
+Exits of L2, and the exits of L1 that handling them took
+  L2 exit / L1 exits                exits  to L1  per exit    time     mean      max
+  cpuid                               100    100      2.50  200 µs  2.00 µs  2.00 µs
+    msr: rdmsr 0x1d9 IA32_DEBUGCTL    150             1.50  450 µs  3.00 µs  3.00 µs
+    vmrun                             100             1.00  300 µs  3.00 µs  3.00 µs
+  per exit: exits of L1 for each exit of L2 that was handed to L1; the entry back is one of them.
+
+losses: none known
+"#,
+    );
+}
+
+#[test]
+fn counts_without_times_claim_no_times() {
+    check(
+        &ledgers::counts(),
+        None,
+        r#"vmtax 0.1.0: trace.dat
+  recorded  bpftrace text
+
+1 vCPU of 1 VM took 286,411 exits. The recording holds no times.
+- device-pio (accessing an I/O port): 143,258 exits (50.0 % of all).
+- timer-tick (taking a timer tick): 143,007 exits (49.9 % of all).
+- idle: 146 exits (0.1 % of all).
+- Assumed for 143,007 exits: a host interrupt is taken to be a timer tick, which it most often is: the recording has no vector.
+
+VM exits by reason and level
+  reason       exits      %
+  io         143,258   50.0
+  interrupt  143,007   49.9
+  hlt            146    0.1
+  all        286,411  100.0
+
+losses: none known
+"#,
+    );
+}
+
+#[test]
+fn nothing_recorded_is_said() {
+    check(
+        &ledgers::empty(),
+        None,
+        r#"vmtax 0.1.0: trace.dat
+
+The recording holds no VM exits.
+
+VM exits by reason and level
+  none
+
+MSR accesses by detail
+  none
+
+Exits of L2, and the exits of L1 that handling them took
+  unknown: kvm_nested_vmexit was not recorded, so exits of L1 and L2 cannot be told apart
+
+losses: none known
+"#,
+    );
+}
+
+#[test]
+fn huge_numbers_stay_whole() {
+    check(
+        &ledgers::huge(),
+        None,
+        r#"vmtax 0.1.0: trace.dat
+  recorded  trace.dat, by trace-cmd 3.1.6, clock mono
+  host      host, kernel 6.1.0-30-amd64, x86_64, AMD EPYC 7713P, 4 CPUs
+
+The 2 VMs lost 50.0 % of their running time to exits: 16.7 % in the kernel, 16.7 % in the VMM, 16.7 % preempted.
+- 1 vCPU of 2 VMs took 18,446,744,073,709,551,615 exits in 18,446,744,074 s: 1,000,000,000 per second.
+- device-mmio (accessing a device register in memory): 18,446,744,073,709,551,615 exits (100.0 % of all) took 18,446,744,074 s, 100.0 % of the time in exits; mostly mmio write 0xffffffffffffffff.
+- idle: the vCPU was halted for 4,611,686,018 s, 25.0 % of its time, which is not counted as lost.
+- 100.0 % of the time is unknown: exits or entries are missing around it.
+- 18,446,744,073,709,551,612 of 18,446,744,073,709,551,615 exits have no duration: times are those of the others.
+- Counts are too low. 18,446,744,073,709,551,615 events were lost by the recorder.
+
+Time of each vCPU, % of its wall time
+  VM                    vCPU              wall  guest  exit-kernel  exit-user  halted  preempted  unknown   tax
+  1234 qemu-system-x86     7  18,446,744,074 s  100.0         12.5       12.5    25.0       12.5    100.0  50.0
+  tax: time in exits, preempted included, as % of the time not halted.
+
+VM exits by reason, level, cause, detail, outcome, VM and vCPU
+  reason      level  cause        detail                         outcome  VM          vCPU                       exits      %              time      %   min             mean       ±               p50               p90               p99               max
+  0xfffffffe  L1     device-mmio  mmio write 0xffffffffffffffff  user     4294967295  ?     18,446,744,073,709,551,615  100.0  18,446,744,074 s  100.0  1 ns  6,148,914,691 s  100.0%  18,446,744,074 s  18,446,744,074 s  18,446,744,074 s  18,446,744,074 s
+
+  p50, p90, p99: at most this, and more than half of it (log2 histogram).
+
+losses:
+- 18,446,744,073,709,551,615 events were lost by the recorder.
+- 18,446,744,073,709,551,615 exits lost their detail: there were too many different ones.
+"#,
+    );
+}
+
+#[test]
+fn no_string_of_a_recording_acts_on_the_terminal() {
+    for width in [None, Some(0), Some(80), Some(120)] {
+        let text = rendered(Text { color: false, width }, &ledgers::hostile());
+        let acts = |c: char| c != '\n' && vmtax_report::names::is_hidden(c);
+        assert_eq!(text.find(acts), None, "{text}");
+        assert!(text.contains(r"\u{1b}]0;owned\u{7}"), "{text}");
+    }
+}
+
+#[test]
+fn rows_fit_the_terminal() {
+    for document in [ledgers::small(), ledgers::nesting(), ledgers::counts(), ledgers::empty()] {
+        for width in [72, 80, 100, 120, 160] {
+            let text = rendered(Text { color: false, width: Some(width) }, &document);
+            let longest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
+            assert!(longest.chars().count() <= width, "{width}: {longest}");
+        }
+    }
+}
+
+#[test]
+fn what_the_recording_could_not_tell_is_said_and_not_claimed() {
+    let mut document = ledgers::small();
+    document.ledger.recording.coverage = Coverage { exits: true, ..Coverage::default() };
+    document.ledger.recording.vms[0].inferred = true;
+    let sentences = vmtax_report::headline::sentences(&document);
+    for said in [
+        "The VM lost 6.7 % of its running time to exits: <0.1 % in the kernel or the VMM.",
+        "kvm_userspace_exit was not recorded: time in the VMM is counted as time in the kernel.",
+        "sched_switch was not recorded: time preempted is counted as time in exits.",
+        "kvm_vcpu_wakeup was not recorded: the whole of an exit by which a vCPU halts is counted as halted.",
+        "The recording has no process ids: which threads make up VM qemu-system-x86 (1234) is inferred from thread numbers and vCPU ids.",
+    ] {
+        assert!(sentences.iter().any(|sentence| sentence == said), "{said}\n{sentences:#?}");
+    }
+    let text = rendered(Text { color: false, width: None }, &document);
+    assert!(
+        text.contains(
+            "  1234 qemu-system-x86     0  900 ms   90.4          0.1          -     0.0          -"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn every_loss_has_a_sentence() {
+    let mut document = ledgers::empty();
+    document.ledger.losses = Losses {
+        recorder_lost: 1,
+        recorder_gaps: 2,
+        unpaired_exits: 3_000,
+        unpaired_entries: 1,
+        out_of_order: 5,
+        undecodable: 6,
+        details_dropped: 7,
+        ..Losses::default()
+    };
+    document.ledger.complete = false;
+    let expected = [
+        "1 event was lost by the recorder.",
+        "The recorder lost events at 2 places without saying how many.",
+        "The recording did not end as it should: its end is missing.",
+        "3,000 exits have no entry after them: their durations are unknown.",
+        "1 entry has no exit before it.",
+        "5 events came out of order: their durations are not counted.",
+        "6 records could not be decoded.",
+        "7 exits lost their detail: there were too many different ones.",
+    ];
+    assert_eq!(vmtax_report::headline::losses(&document), expected);
+}
+
+#[test]
+fn colour_changes_nothing_but_colour() {
+    let document = ledgers::small();
+    let plain = rendered(Text { color: false, width: Some(100) }, &document);
+    let mut colored = rendered(Text { color: true, width: Some(100) }, &document);
+    assert!(colored.contains("\u{1b}[1mVM exits by reason and level\u{1b}[0m\n"));
+    for code in ["0", "1", "2", "33"] {
+        colored = colored.replace(&format!("\u{1b}[{code}m"), "");
+    }
+    assert_eq!(colored, plain);
+}

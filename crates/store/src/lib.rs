@@ -1,0 +1,34 @@
+//! The run folder: a folder that holds one recording, import or lab run with everything needed to
+//! read it again.
+//!
+//! [`Writer`] makes one, [`Run`] reads one. A run is a manifest (`run.json`, [`Manifest`]) and
+//! segments: plain Parquet files of at most some 64k rows, one folder per [`Table`]. The manifest is
+//! the commit point: a segment is written under a temporary name, synced, renamed, and only then
+//! listed with its size and checksum. So a crash, a kill or a full disk costs the rows that were
+//! not yet in a listed segment and nothing else, and what is there reads. `FORMAT.md` beside this
+//! crate describes the files for readers that are not this crate.
+//!
+//! Left out on purpose: reading captures, deriving anything (names, causes, shares of time), and
+//! printing. Rows are stored as the accounting emits them.
+
+mod access_table;
+mod column;
+mod created;
+mod durable;
+mod error;
+mod event_table;
+mod exit_table;
+mod manifest;
+mod run;
+mod segment;
+mod table;
+mod tally_columns;
+mod time_table;
+mod words;
+mod writer;
+
+pub use error::Error;
+pub use manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
+pub use run::{ReadReport, RowSink, Run, is_run};
+pub use table::Table;
+pub use writer::{CreateOptions, SEGMENT_EVENTS, SEGMENT_ROWS, Writer};

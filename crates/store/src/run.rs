@@ -1,0 +1,203 @@
+//! Reading a run.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use vmtax_events::{AccessRow, Event, ExitRow, Losses, TimeRow};
+
+use crate::column::Columns;
+use crate::manifest::{MANIFEST, Manifest, Segment};
+use crate::segment::{self, EachBatch, Stop};
+use crate::{Error, Table, access_table, event_table, exit_table, time_table};
+
+/// Unlisted files that a note names; the others are counted.
+const NAMED_FILES: usize = 3;
+
+/// Takes the rows of a run.
+pub trait RowSink {
+    /// Counted exits.
+    fn exit(&mut self, row: &ExitRow);
+    /// Counted accesses.
+    fn access(&mut self, row: &AccessRow);
+    /// A vCPU's time split.
+    fn time(&mut self, row: &TimeRow);
+}
+
+/// What became of reading a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadReport {
+    /// Rows (or events) delivered.
+    pub rows: u64,
+    /// Segments that were read to their end.
+    pub segments: u64,
+    /// Segments that were skipped, or left before their end, because they are damaged or missing.
+    pub damaged: u64,
+    /// What is missing from the delivered rows, one sentence per damaged segment in `truncated`.
+    pub losses: Losses,
+}
+
+/// A run folder that can be read.
+#[derive(Clone, Debug)]
+pub struct Run {
+    folder: PathBuf,
+    manifest: Manifest,
+}
+
+/// Whether the folder looks like a run: it has a `run.json`. [`Run::open`] says if it is one.
+pub fn is_run(folder: &Path) -> bool {
+    folder.join(MANIFEST).is_file()
+}
+
+impl Run {
+    /// Reads the manifest. Segments are looked at when they are read.
+    pub fn open(folder: &Path) -> Result<Run, Error> {
+        let not_a_run = |found| Error::NotARun { path: folder.to_owned(), found };
+        let path = folder.join(MANIFEST);
+        match path.symlink_metadata() {
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let found =
+                    if folder.is_dir() { "has no run.json" } else { "there is no such folder" };
+                return Err(not_a_run(found));
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+                return Err(not_a_run("is a file"));
+            }
+            Err(e) => return Err(Error::io(&path, "read the manifest")(e)),
+        }
+        Ok(Run { folder: folder.to_owned(), manifest: Manifest::read(&path)? })
+    }
+
+    /// The folder it was opened as.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What `run.json` says.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The run was finished. If not, its writer was stopped and later rows are missing.
+    pub fn is_complete(&self) -> bool {
+        self.manifest.complete
+    }
+
+    /// Passes on every exit, then every access, then every time row, each in the order written.
+    ///
+    /// The report's losses are everything that is known to be missing from these rows: what the
+    /// recording lost ([`Manifest::losses`]), that the run is incomplete, and damaged segments.
+    pub fn read(&self, sink: &mut dyn RowSink) -> Result<ReadReport, Error> {
+        let mut report =
+            ReadReport { losses: self.manifest.losses.clone(), ..ReadReport::default() };
+        self.note_incomplete(&mut report);
+        for table in Table::COUNTED {
+            self.read_table(table, &mut report, &mut |columns| match table {
+                Table::Accesses => access_table::read(columns, &mut |row| sink.access(row)),
+                Table::Time => time_table::read(columns, &mut |row| sink.time(row)),
+                _ => exit_table::read(columns, &mut |row| sink.exit(row)),
+            })?;
+        }
+        self.note_unknown_tables(&mut report);
+        Ok(report)
+    }
+
+    /// Passes on the raw events in the order written, some thousands at a time.
+    ///
+    /// The report's losses are those of the run folder alone: whoever accounts the events again
+    /// finds the recording's own losses in them and in [`Manifest::losses`].
+    pub fn read_events(&self, each: &mut dyn FnMut(&[Event])) -> Result<ReadReport, Error> {
+        let mut report = ReadReport::default();
+        self.note_incomplete(&mut report);
+        self.read_table(Table::Events, &mut report, &mut |columns| {
+            each(&event_table::read(columns)?);
+            Ok(())
+        })?;
+        Ok(report)
+    }
+
+    fn read_table(
+        &self,
+        table: Table,
+        report: &mut ReadReport,
+        each: &mut dyn FnMut(Columns<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        for listed in self.manifest.segments_of(table) {
+            let path = self.folder.join(&listed.path);
+            let mut batch = |batch: &_, first_row| each(Columns { path: &path, batch, first_row });
+            self.read_segment(listed, report, &mut batch)?;
+        }
+        self.note_unlisted(table, report);
+        Ok(())
+    }
+
+    fn read_segment(
+        &self,
+        listed: &Segment,
+        report: &mut ReadReport,
+        each: &mut EachBatch<'_>,
+    ) -> Result<(), Error> {
+        let path = self.folder.join(&listed.path);
+        let (rows, stop) = segment::read(&path, listed, each);
+        report.rows = report.rows.saturating_add(rows);
+        match stop {
+            None => report.segments += 1,
+            Some(Stop::Refused(error)) => return Err(error),
+            Some(Stop::Damaged(how)) => {
+                report.damaged += 1;
+                let missing = listed.rows.saturating_sub(rows);
+                let sentence = format!("{} {how}; {missing} rows are missing", path.display());
+                report.losses.truncated.push(sentence);
+            }
+        }
+        Ok(())
+    }
+
+    fn note_incomplete(&self, report: &mut ReadReport) {
+        if !self.manifest.complete {
+            report.losses.truncated.push(format!(
+                "{} was never finished: its writer was stopped, and what it had not stored is missing",
+                self.folder.display()
+            ));
+        }
+    }
+
+    /// Files that are there but not listed come from a writer that was stopped between giving a
+    /// segment its name and listing it. Nothing says that they are whole.
+    fn note_unlisted(&self, table: Table, report: &mut ReadReport) {
+        let listed: HashSet<&str> =
+            self.manifest.segments.iter().map(|s| s.path.as_str()).collect();
+        // A folder that cannot be listed has been reported with its segments.
+        let Ok(entries) = fs::read_dir(self.folder.join(table.folder())) else { return };
+        let mut unlisted: Vec<String> = entries
+            .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+            .map(|name| format!("{}/{name}", table.folder()))
+            .filter(|name| Table::of_path(name).is_ok() && !listed.contains(name.as_str()))
+            .collect();
+        if unlisted.is_empty() {
+            return;
+        }
+        unlisted.sort_unstable();
+        let count = unlisted.len();
+        unlisted.truncate(NAMED_FILES);
+        let more = if count > NAMED_FILES { ", ..." } else { "" };
+        report.losses.notes.push(format!(
+            "{count} files in {} are not listed in run.json and were ignored: {}{more}",
+            self.folder.display(),
+            unlisted.join(", ")
+        ));
+    }
+
+    fn note_unknown_tables(&self, report: &mut ReadReport) {
+        let unknown =
+            self.manifest.segments.iter().filter(|s| Table::of_path(&s.path) == Ok(None)).count();
+        if unknown > 0 {
+            report.losses.notes.push(format!(
+                "{unknown} segments of {} are of kinds that this vmtax does not read",
+                self.folder.display()
+            ));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The kinds of row a run holds, each in its own folder of segments.
+
+/// A kind of row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Table {
+    /// Counted exits ([`vmtax_events::ExitRow`]).
+    Exits,
+    /// Counted accesses ([`vmtax_events::AccessRow`]).
+    Accesses,
+    /// The time split per vCPU ([`vmtax_events::TimeRow`]).
+    Time,
+    /// Raw events ([`vmtax_events::Event`]).
+    Events,
+}
+
+impl Table {
+    /// Every table, in the order they are read.
+    pub const ALL: [Table; 4] = [Table::Exits, Table::Accesses, Table::Time, Table::Events];
+
+    /// The tables that [`crate::Run::read`] reads.
+    pub const COUNTED: [Table; 3] = [Table::Exits, Table::Accesses, Table::Time];
+
+    /// Name of the folder inside the run.
+    pub fn folder(self) -> &'static str {
+        match self {
+            Table::Exits => "exits",
+            Table::Accesses => "accesses",
+            Table::Time => "time",
+            Table::Events => "events",
+        }
+    }
+
+    /// Path of a segment inside the run; the first is 1.
+    pub(crate) fn segment_path(self, number: u64) -> String {
+        format!("{}/{number:06}.parquet", self.folder())
+    }
+
+    /// The table of a listed path.
+    ///
+    /// `Err` for a path that no run folder has: manifests are hostile, and a path in one must not
+    /// lead out of the run. `Ok(None)` for a well-formed path of a table unknown to this version.
+    pub(crate) fn of_path(path: &str) -> Result<Option<Table>, ()> {
+        let (folder, file) = path.split_once('/').ok_or(())?;
+        let number = file.strip_suffix(".parquet").ok_or(())?;
+        let plain =
+            |text: &str, of: fn(&u8) -> bool| !text.is_empty() && text.bytes().all(|b| of(&b));
+        if !plain(folder, u8::is_ascii_lowercase) || !plain(number, u8::is_ascii_digit) {
+            return Err(());
+        }
+        Ok(Table::ALL.into_iter().find(|t| t.folder() == folder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_to_tables_and_never_out_of_the_run() {
+        for table in Table::ALL {
+            assert_eq!(Table::of_path(&table.segment_path(7)), Ok(Some(table)));
+        }
+        assert_eq!(Table::Exits.segment_path(1), "exits/000001.parquet");
+        assert_eq!(Table::of_path("stats/000001.parquet"), Ok(None));
+        for path in [
+            "",
+            "/",
+            "exits",
+            "exits/.parquet",
+            "exits/../../etc/1.parquet",
+            "../000001.parquet",
+            "/exits/000001.parquet",
+            "exits//000001.parquet",
+            "exits/x/000001.parquet",
+            "exits/000001.parquet\0",
+            "exits/00000a.parquet",
+        ] {
+            assert_eq!(Table::of_path(path), Err(()), "{path:?}");
+        }
+    }
+}

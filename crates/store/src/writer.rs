@@ -1,0 +1,321 @@
+//! Writing a run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use arrow_array::ArrayRef;
+use arrow_schema::Field;
+use vmtax_events::{AccessRow, Event, ExitRow, Losses, Recording, TimeRow};
+
+use crate::access_table::{self, AccessBuilder};
+use crate::durable::{self, Temporary};
+use crate::event_table::{self, EventBuilder};
+use crate::exit_table::{self, ExitBuilder};
+use crate::manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
+use crate::time_table::{self, TimeBuilder};
+use crate::{Error, Table, created, segment};
+
+/// Buffered exits, accesses and time rows together are written when there are this many.
+pub const SEGMENT_ROWS: usize = 64 << 10;
+
+/// Buffered events are written when there are this many.
+pub const SEGMENT_EVENTS: usize = 256 << 10;
+
+/// How a run is made.
+#[derive(Clone, Debug, Default)]
+pub struct CreateOptions {
+    /// Version of the tool that writes.
+    pub tool_version: String,
+    /// The command that makes the run: program and arguments.
+    pub command: Vec<String>,
+    /// Length of the intervals that rows are counted in, ns.
+    pub interval_ns: u64,
+    /// Store raw events too. Otherwise [`Writer::event`] does nothing.
+    pub raw_events: bool,
+    /// Free labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Writes a run folder.
+///
+/// ```text
+///            exit, access, time          event
+///                   |                      |
+///          buffer of SEGMENT_ROWS   buffer of SEGMENT_EVENTS      memory is bounded by these
+///                   |   (full, or segment())   |
+///                   v                          v
+///   exits/.N.tmp accesses/.N.tmp time/.N.tmp  events/.N.tmp       written, synced
+///                   |                          |
+///   exits/N      accesses/N      time/N       events/N            renamed, folder synced
+///                   |                          |
+///                   +----------- run.json -----+                  replaced: now they belong to the run
+/// ```
+///
+/// Exits, accesses and time rows always enter the run together, so an unfinished run holds all
+/// three up to the same row. Dropping a writer without [`Writer::finish`] leaves an incomplete run
+/// that reads. After an error the writer refuses more rows: its run has lost the buffered ones and
+/// must not be finished as if it had not.
+pub struct Writer {
+    folder: PathBuf,
+    manifest: Manifest,
+    raw_events: bool,
+    exits: Buffer<ExitBuilder>,
+    accesses: Buffer<AccessBuilder>,
+    time: Buffer<TimeBuilder>,
+    events: Buffer<EventBuilder>,
+    /// [`Writer::span`] was called; rows do not change the span any more.
+    exact_span: bool,
+    failed: bool,
+}
+
+/// Rows of one table that are not yet in a segment.
+#[derive(Default)]
+struct Buffer<B> {
+    builder: B,
+    rows: usize,
+    /// Segments written so far.
+    segments: u64,
+}
+
+impl<B> Buffer<B> {
+    /// The rows as the next segment of `table`, if there are any.
+    fn take(
+        &mut self,
+        table: Table,
+        take: fn(&mut B) -> (Vec<Field>, Vec<ArrayRef>),
+    ) -> Option<Pending> {
+        if self.rows == 0 {
+            return None;
+        }
+        self.segments += 1;
+        let (fields, columns) = take(&mut self.builder);
+        let rows = std::mem::take(&mut self.rows) as u64;
+        Some(Pending { table, number: self.segments, rows, fields, columns })
+    }
+}
+
+/// A segment that is to be written.
+struct Pending {
+    table: Table,
+    number: u64,
+    rows: u64,
+    fields: Vec<Field>,
+    columns: Vec<ArrayRef>,
+}
+
+impl Writer {
+    /// Makes a run in `folder`, which must not exist or be empty. The folder above must exist.
+    ///
+    /// What is created can be read by its owner alone.
+    pub fn create(folder: &Path, options: &CreateOptions) -> Result<Writer, Error> {
+        claim(folder)?;
+        let CreateOptions { tool_version, command, interval_ns, raw_events, labels } = options;
+        let manifest = Manifest {
+            format_version: FORMAT_VERSION,
+            tool_version: tool_version.clone(),
+            command: command.clone(),
+            created: created::rfc3339(SystemTime::now()),
+            complete: false,
+            interval_ns: *interval_ns,
+            span: None,
+            accelerator: Accelerator::Unknown,
+            recording: Recording::default(),
+            labels: labels.clone(),
+            losses: Losses::default(),
+            segments: Vec::new(),
+        };
+        manifest.replace(folder)?;
+        durable::sync_folder(folder)?;
+        Ok(Writer {
+            folder: folder.to_owned(),
+            manifest,
+            raw_events: *raw_events,
+            exits: Buffer::default(),
+            accesses: Buffer::default(),
+            time: Buffer::default(),
+            events: Buffer::default(),
+            exact_span: false,
+            failed: false,
+        })
+    }
+
+    /// Adds counted exits.
+    pub fn exit(&mut self, row: &ExitRow) -> Result<(), Error> {
+        self.check()?;
+        self.exits.builder.push(row);
+        self.exits.rows += 1;
+        self.cover_interval(row.interval_start_ns);
+        self.write_full_rows()
+    }
+
+    /// Adds counted accesses.
+    pub fn access(&mut self, row: &AccessRow) -> Result<(), Error> {
+        self.check()?;
+        self.accesses.builder.push(row);
+        self.accesses.rows += 1;
+        self.cover_interval(row.interval_start_ns);
+        self.write_full_rows()
+    }
+
+    /// Adds a vCPU's time split.
+    pub fn time(&mut self, row: &TimeRow) -> Result<(), Error> {
+        self.check()?;
+        self.time.builder.push(row);
+        self.time.rows += 1;
+        self.cover_interval(row.interval_start_ns);
+        self.write_full_rows()
+    }
+
+    /// Adds a raw event, if [`CreateOptions::raw_events`] asked for them.
+    pub fn event(&mut self, event: &Event) -> Result<(), Error> {
+        self.check()?;
+        if !self.raw_events {
+            return Ok(());
+        }
+        self.events.builder.push(event);
+        self.events.rows += 1;
+        self.cover(Span { start_ns: event.time_ns, end_ns: event.time_ns });
+        if self.events.rows < SEGMENT_EVENTS {
+            return Ok(());
+        }
+        let events = self.take_events();
+        self.commit(events.into_iter().collect(), false)
+    }
+
+    /// Writes what is buffered as segments now. A live recording calls this at the end of an
+    /// interval, so that a crash costs no more than the open one.
+    pub fn segment(&mut self) -> Result<(), Error> {
+        self.check()?;
+        let mut pending = self.take_rows();
+        pending.extend(self.take_events());
+        if pending.is_empty() { Ok(()) } else { self.commit(pending, false) }
+    }
+
+    /// Says what is known so far of the recording and its losses, so that a run that is never
+    /// finished holds it too. It is written with the next segments.
+    pub fn describe(&mut self, recording: &Recording, losses: &Losses) {
+        self.manifest.accelerator = Accelerator::of(recording);
+        self.manifest.recording = recording.clone();
+        self.manifest.losses = losses.clone();
+    }
+
+    /// Says when the first and the last event were, ns. Otherwise the span in the manifest is that
+    /// of the rows, which is rounded to intervals.
+    pub fn span(&mut self, start_ns: u64, end_ns: u64) {
+        self.exact_span = true;
+        self.manifest.span = Some(Span { start_ns, end_ns });
+    }
+
+    /// The manifest as it stands: what was written so far.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Writes what is buffered and marks the run as complete.
+    pub fn finish(mut self, recording: &Recording, losses: &Losses) -> Result<(), Error> {
+        self.check()?;
+        self.describe(recording, losses);
+        let mut pending = self.take_rows();
+        pending.extend(self.take_events());
+        self.commit(pending, true)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.failed { Err(Error::Failed { path: self.folder.clone() }) } else { Ok(()) }
+    }
+
+    fn cover_interval(&mut self, start_ns: u64) {
+        let end_ns = start_ns.saturating_add(self.manifest.interval_ns);
+        self.cover(Span { start_ns, end_ns });
+    }
+
+    fn cover(&mut self, rows: Span) {
+        if !self.exact_span {
+            self.manifest.span = Some(self.manifest.span.map_or(rows, |span| span.around(rows)));
+        }
+    }
+
+    fn write_full_rows(&mut self) -> Result<(), Error> {
+        if self.exits.rows + self.accesses.rows + self.time.rows < SEGMENT_ROWS {
+            return Ok(());
+        }
+        let pending = self.take_rows();
+        self.commit(pending, false)
+    }
+
+    fn take_rows(&mut self) -> Vec<Pending> {
+        let exits = self.exits.take(Table::Exits, |b| (exit_table::fields(), b.take()));
+        let accesses = self.accesses.take(Table::Accesses, |b| (access_table::fields(), b.take()));
+        let time = self.time.take(Table::Time, |b| (time_table::fields(), b.take()));
+        [exits, accesses, time].into_iter().flatten().collect()
+    }
+
+    fn take_events(&mut self) -> Option<Pending> {
+        self.events.take(Table::Events, |b| (event_table::fields(), b.take()))
+    }
+
+    /// Makes the segments part of the run, all or none.
+    fn commit(&mut self, pending: Vec<Pending>, complete: bool) -> Result<(), Error> {
+        // Cleared again on success only: whatever fails below, the rows are gone from the buffers.
+        self.failed = true;
+        let mut next = self.manifest.clone();
+        next.complete = complete;
+        // Dropped on every error, and with them the files.
+        let mut temporaries = Vec::with_capacity(pending.len());
+        for segment in pending {
+            let (temporary, entry) = self.write_segment(segment)?;
+            temporaries.push(temporary);
+            next.segments.push(entry);
+        }
+        let published =
+            temporaries.into_iter().map(Temporary::publish).collect::<Result<Vec<_>, _>>()?;
+        for file in &published {
+            file.sync_folder()?;
+        }
+        next.replace(&self.folder)?;
+        // The manifest lists them now; from here on an error must not remove them.
+        published.into_iter().for_each(durable::Published::keep);
+        self.manifest = next;
+        durable::sync_folder(&self.folder)?;
+        self.failed = false;
+        Ok(())
+    }
+
+    fn write_segment(&self, pending: Pending) -> Result<(Temporary, Segment), Error> {
+        let Pending { table, number, rows, fields, columns } = pending;
+        let name = table.segment_path(number);
+        let path = self.folder.join(&name);
+        let bytes =
+            segment::encode(table, fields, columns).map_err(segment::encode_error(&path))?;
+        if number == 1 {
+            let folder = self.folder.join(table.folder());
+            durable::create_folder(&folder).map_err(Error::io(&folder, "create the folder"))?;
+            durable::sync_folder(&self.folder)?;
+        }
+        let temporary = Temporary::write(&path, &bytes, "write the segment")?;
+        Ok((temporary, segment::entry(name, rows, &bytes)))
+    }
+}
+
+/// Makes the folder of a new run, or takes an empty one.
+fn claim(folder: &Path) -> Result<(), Error> {
+    let exists = |found| Err(Error::Exists { path: folder.to_owned(), found });
+    match durable::create_folder(folder) {
+        // The name in the folder above is part of what a crash must not lose.
+        Ok(()) => folder.parent().map_or(Ok(()), durable::sync_folder),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            if !folder.is_dir() {
+                return exists("is a file");
+            }
+            if folder.join(MANIFEST).symlink_metadata().is_ok() {
+                return exists("already holds a run");
+            }
+            let mut entries = fs::read_dir(folder).map_err(Error::io(folder, "list the folder"))?;
+            if entries.next().is_some() { exists("is not empty") } else { Ok(()) }
+        }
+        Err(e) => Err(Error::io(folder, "create the folder")(e)),
+    }
+}

@@ -1,0 +1,150 @@
+//! A full disk at every point of writing a run: an error, no half-written files, and what was
+//! stored before still reads.
+//!
+//! The disk is a tmpfs in a mount namespace of the test's own (`unshare`), so nothing has to be
+//! unmounted and nobody else sees it. Where the system refuses that the test says so and is skipped.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use vmtax_events::{Losses, Recording};
+use vmtax_store::{Error, Run, Writer};
+
+use crate::samples::{self, Rows, options, read_events, read_rows};
+
+const CHILD: &str = "VMTAX_STORE_TEST_FULL_DISK";
+const PAGE: u64 = 4096;
+const DISK_PAGES: u64 = 256;
+const ROWS_PER_SEGMENT: u64 = 50;
+
+/// Not a test of its own: runs inside the namespace that [`at_every_point`] makes.
+#[test]
+fn child() {
+    let Some(disk) = env::var_os(CHILD).map(PathBuf::from) else { return };
+    let mut most_rows = 0;
+    for free_pages in 0..60 {
+        let folder = disk.join("run");
+        leave_free(&disk, free_pages);
+        most_rows = most_rows.max(fill(&folder));
+        // The error is the same when the disk fills while the run is finished.
+        fs::remove_dir_all(&folder).unwrap();
+        finish_on_full_disk(&disk, free_pages);
+    }
+    assert!(most_rows > 2 * ROWS_PER_SEGMENT, "the disk was full before there was anything");
+    println!("disk full: up to {most_rows} rows stored");
+}
+
+#[test]
+fn at_every_point() {
+    let temp = tempfile::tempdir().unwrap();
+    let mount = format!("mount -t tmpfs -o size={} none \"$0\"", DISK_PAGES * PAGE);
+    // Root makes a mount namespace; others may be allowed to in a user namespace.
+    let namespace = ["-m", "-rm"].into_iter().find(|flags| {
+        let mut probe = Command::new("unshare");
+        probe.args([flags, "sh", "-c", &mount]).arg(temp.path());
+        probe.output().is_ok_and(|output| output.status.success())
+    });
+    let Some(flags) = namespace else {
+        eprintln!("SKIPPED disk_full::at_every_point: no tmpfs can be mounted here");
+        return;
+    };
+    let output = Command::new("unshare")
+        .args([flags, "sh", "-c", &format!("{mount} && exec \"$@\"")])
+        .arg(temp.path())
+        .arg(env::current_exe().unwrap())
+        .args(["--exact", "disk_full::child", "--nocapture"])
+        .env(CHILD, temp.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("rows stored"), "the child did not run: {said}");
+}
+
+/// Fills the disk but for so many pages.
+fn leave_free(disk: &Path, pages: u64) {
+    let mut ballast = File::create(disk.join("ballast")).unwrap();
+    let page = [1; PAGE as usize];
+    let error = std::iter::repeat_with(|| ballast.write_all(&page)).find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    let full = ballast.metadata().unwrap().len();
+    ballast.set_len(full - pages * PAGE).unwrap();
+}
+
+/// Writes until the disk is full. Returns how many rows of each kind were stored.
+fn fill(folder: &Path) -> u64 {
+    let mut writer = match Writer::create(folder, &options()) {
+        Ok(writer) => writer,
+        Err(error) => {
+            assert_full(&error);
+            assert!(samples::tree(folder).is_empty(), "{:?}", samples::tree(folder));
+            assert!(matches!(Run::open(folder), Err(Error::NotARun { .. })));
+            return 0;
+        }
+    };
+    let error = (0..)
+        .find_map(|n| {
+            let result = samples::add(&mut writer, n);
+            let full = (n + 1) % ROWS_PER_SEGMENT == 0;
+            result.and_then(|()| if full { writer.segment() } else { Ok(()) }).err()
+        })
+        .unwrap();
+    assert_full(&error);
+    assert!(matches!(writer.segment(), Err(Error::Failed { .. })));
+    assert!(matches!(writer.exit(&samples::exit(0)), Err(Error::Failed { .. })));
+    let finish = writer.finish(&Recording::default(), &Losses::default());
+    assert!(matches!(finish, Err(Error::Failed { .. })));
+    check(folder)
+}
+
+fn finish_on_full_disk(disk: &Path, free_pages: u64) {
+    let folder = disk.join("run");
+    leave_free(disk, DISK_PAGES / 2);
+    let mut writer = Writer::create(&folder, &options()).unwrap();
+    for n in 0..ROWS_PER_SEGMENT {
+        samples::add(&mut writer, n).unwrap();
+    }
+    writer.segment().unwrap();
+    samples::add(&mut writer, ROWS_PER_SEGMENT).unwrap();
+    let mut ballast = File::options().append(true).open(disk.join("ballast")).unwrap();
+    while ballast.write_all(&[1; PAGE as usize]).is_ok() {}
+    let full = ballast.metadata().unwrap().len();
+    ballast.set_len(full - free_pages % 20 * PAGE).unwrap();
+    match writer.finish(&Recording::default(), &Losses::default()) {
+        Ok(()) => assert!(Run::open(&folder).unwrap().is_complete()),
+        Err(error) => {
+            assert_full(&error);
+            assert_eq!(check(&folder), ROWS_PER_SEGMENT);
+        }
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+fn assert_full(error: &Error) {
+    let Error::Io { path, source, .. } = error else { panic!("{error}") };
+    assert_eq!(source.kind(), ErrorKind::StorageFull, "{error}");
+    let message = error.to_string();
+    assert!(message.starts_with(path.to_str().unwrap()), "{message}");
+    assert!(message.contains("free some space"), "{message}");
+}
+
+/// What is there is whole, listed and readable. Returns the rows of each kind.
+fn check(folder: &Path) -> u64 {
+    let run = Run::open(folder).unwrap();
+    assert!(!run.is_complete());
+    let listed: Vec<&str> = run.manifest().segments.iter().map(|s| s.path.as_str()).collect();
+    for name in samples::tree(folder) {
+        let known = name == "run.json" || listed.contains(&name.as_str());
+        assert!(known || folder.join(&name).is_dir(), "{name} was left behind");
+    }
+    let (rows, report) = read_rows(folder);
+    let n = rows.exits.len() as u64;
+    assert_eq!(rows, Rows::first(n));
+    assert_eq!(report.damaged, 0, "{report:?}");
+    assert_eq!(report.losses.notes, Vec::<String>::new());
+    assert_eq!(read_events(folder).0.len() as u64, n);
+    n
+}

@@ -1,0 +1,247 @@
+//! Rows and runs that the tests write.
+
+use std::fs;
+use std::path::Path;
+
+use vmtax_events::event::{HypercallInterface, MmioAccess};
+use vmtax_events::{
+    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level, Losses,
+    NO_VCPU, Outcome, Reason, Recording, Tally, TimeRow,
+};
+use vmtax_store::{CreateOptions, ReadReport, RowSink, Run, Writer};
+
+pub(crate) const LEVELS: [Level; 3] = [Level::L1, Level::L2, Level::Unknown];
+pub(crate) const OUTCOMES: [Outcome; 5] =
+    [Outcome::Kernel, Outcome::User, Outcome::Halted, Outcome::L1, Outcome::Unknown];
+pub(crate) const ISAS: [Isa; 3] = [Isa::Vmx, Isa::Svm, Isa::Unknown];
+
+pub(crate) fn options() -> CreateOptions {
+    CreateOptions {
+        tool_version: "0.1.0-test".to_owned(),
+        command: vec!["vmtax".to_owned(), "import".to_owned(), "x".to_owned()],
+        interval_ns: 1_000,
+        raw_events: true,
+        labels: [("workload".to_owned(), "redis".to_owned())].into(),
+    }
+}
+
+/// A different value for every `n`, in every column.
+pub(crate) fn tally(n: u64) -> Tally {
+    let mut tally = Tally::default();
+    for i in 0..n % 5 {
+        tally.add(n << i);
+    }
+    tally.add_untimed(n);
+    tally
+}
+
+fn vcpu(n: u64) -> u32 {
+    if n % 7 == 6 { NO_VCPU } else { (n % 7) as u32 }
+}
+
+fn detail(n: u64) -> Detail {
+    Detail::new(DetailKind::from_u8((n % 21) as u8).unwrap(), n)
+}
+
+pub(crate) fn exit(n: u64) -> ExitRow {
+    let isa = ISAS[(n % 3) as usize];
+    let ancillary = Reason { isa, code: n as u32, flags: (n % 2) as u32 };
+    ExitRow {
+        interval_start_ns: n,
+        key: ExitKey {
+            vm: (n % 3) as u32,
+            vcpu: vcpu(n),
+            level: LEVELS[(n / 3 % 3) as usize],
+            reason: Reason { isa, code: (n % 70) as u32, flags: (n % 4) as u32 },
+            detail: detail(n),
+            outcome: OUTCOMES[(n % 5) as usize],
+            ancillary_of: (n % 4 == 3).then_some(ancillary),
+        },
+        tally: tally(n),
+    }
+}
+
+pub(crate) fn access(n: u64) -> AccessRow {
+    AccessRow {
+        interval_start_ns: n,
+        key: AccessKey {
+            vm: (n % 3) as u32,
+            vcpu: vcpu(n),
+            level: LEVELS[(n % 3) as usize],
+            detail: detail(n),
+        },
+        tally: tally(n),
+    }
+}
+
+pub(crate) fn time(n: u64) -> TimeRow {
+    TimeRow {
+        interval_start_ns: n,
+        vm: 1,
+        vcpu: vcpu(n),
+        wall_ns: n + 1,
+        guest_ns: n + 2,
+        exit_kernel_ns: n + 3,
+        exit_user_ns: n + 4,
+        halted_ns: n + 5,
+        preempted_ns: n + 6,
+        unknown_ns: n + 7,
+    }
+}
+
+pub(crate) fn event(n: u64) -> Event {
+    let kinds = every_kind();
+    Event {
+        time_ns: n,
+        pid: n as u32,
+        tid: n as u32 + 1,
+        cpu: (n % 64) as u32,
+        vcpu: vcpu(n),
+        kind: kinds[n as usize % kinds.len()],
+    }
+}
+
+/// Every kind of event with its choices, with the smallest and the largest numbers.
+pub(crate) fn every_kind() -> Vec<Kind> {
+    let mut kinds = vec![Kind::Entry, Kind::NestedEnter, Kind::ThreadEnd];
+    for (i, n) in [0, u64::MAX].into_iter().enumerate() {
+        let (n32, n16, n8) = (n as u32, n as u16, n as u8);
+        let write = i == 1;
+        for isa in ISAS {
+            let reason = Reason { isa, code: n32, flags: n32 };
+            kinds.push(Kind::Exit { reason, info1: n, info2: !n });
+            kinds.push(Kind::NestedExit { reason });
+            kinds.push(Kind::NestedInject { reason });
+        }
+        for access in [MmioAccess::UnsatisfiedRead, MmioAccess::Read, MmioAccess::Write] {
+            kinds.push(Kind::Mmio { access, len: n32, gpa: n });
+        }
+        for interface in
+            [HypercallInterface::Kvm, HypercallInterface::HyperV, HypercallInterface::Xen]
+        {
+            kinds.push(Kind::Hypercall { interface, number: n });
+        }
+        for errno in [0, -4, i32::MIN, i32::MAX] {
+            kinds.push(Kind::UserspaceExit { reason: n32, errno });
+        }
+        kinds.extend([
+            Kind::Msr { write, index: n32, data: n },
+            Kind::Pio { write, size: n8, port: n16, count: n32 },
+            Kind::FastMmio { gpa: n },
+            Kind::PageFault { gpa: n, error_code: !n },
+            Kind::Cpuid { function: n32, index: !n32 },
+            Kind::Cr { write, number: n8, value: n },
+            Kind::Apic { write, register: n32, value: n },
+            Kind::GhcbEnter { code: n, info1: !n, info2: n },
+            Kind::GhcbMsr { value: n },
+            Kind::Tdvmcall { leaf: n },
+            Kind::Wakeup { ns: n, polled: write },
+            Kind::Switch { next_tid: n32, preempted: write },
+            Kind::Lost { count: n },
+        ]);
+    }
+    kinds
+}
+
+/// Keeps the rows of a run.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Rows {
+    pub(crate) exits: Vec<ExitRow>,
+    pub(crate) accesses: Vec<AccessRow>,
+    pub(crate) times: Vec<TimeRow>,
+}
+
+impl Rows {
+    /// The rows `0..n` of each kind.
+    pub(crate) fn first(n: u64) -> Rows {
+        Rows {
+            exits: (0..n).map(exit).collect(),
+            accesses: (0..n).map(access).collect(),
+            times: (0..n).map(time).collect(),
+        }
+    }
+}
+
+impl RowSink for Rows {
+    fn exit(&mut self, row: &ExitRow) {
+        self.exits.push(row.clone());
+    }
+
+    fn access(&mut self, row: &AccessRow) {
+        self.accesses.push(row.clone());
+    }
+
+    fn time(&mut self, row: &TimeRow) {
+        self.times.push(*row);
+    }
+}
+
+/// Adds row `n` of each kind.
+pub(crate) fn add(writer: &mut Writer, n: u64) -> Result<(), vmtax_store::Error> {
+    writer.exit(&exit(n))?;
+    writer.access(&access(n))?;
+    writer.time(&time(n))?;
+    writer.event(&event(n))
+}
+
+/// A finished run with the rows `0..n` of each kind in segments of `per_segment`.
+pub(crate) fn write_run(folder: &Path, n: u64, per_segment: u64) {
+    let mut writer = Writer::create(folder, &options()).unwrap();
+    for i in 0..n {
+        add(&mut writer, i).unwrap();
+        if (i + 1) % per_segment == 0 {
+            writer.segment().unwrap();
+        }
+    }
+    writer.finish(&Recording::default(), &Losses::default()).unwrap();
+}
+
+pub(crate) fn read_rows(folder: &Path) -> (Rows, ReadReport) {
+    let mut rows = Rows::default();
+    let report = Run::open(folder).unwrap().read(&mut rows).unwrap();
+    (rows, report)
+}
+
+pub(crate) fn read_events(folder: &Path) -> (Vec<Event>, ReadReport) {
+    let mut events = Vec::new();
+    let report =
+        Run::open(folder).unwrap().read_events(&mut |some| events.extend_from_slice(some)).unwrap();
+    (events, report)
+}
+
+/// Changes `run.json` as a tool that knows JSON would.
+pub(crate) fn edit_manifest(folder: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
+    let path = folder.join("run.json");
+    let mut json = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    edit(&mut json);
+    fs::write(&path, serde_json::to_vec(&json).unwrap()).unwrap();
+}
+
+/// Lists a segment with the size and checksum that it has now.
+pub(crate) fn list_again(folder: &Path, segment: &str) {
+    let bytes = fs::read(folder.join(segment)).unwrap();
+    edit_manifest(folder, |json| {
+        for entry in json["segments"].as_array_mut().unwrap() {
+            if entry["path"] == segment {
+                entry["bytes"] = bytes.len().into();
+                entry["crc32"] = format!("{:08x}", crc32fast::hash(&bytes)).into();
+            }
+        }
+    });
+}
+
+/// The names of all files and folders under `folder`, relative to it.
+pub(crate) fn tree(folder: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    let Ok(entries) = fs::read_dir(folder) else { return names };
+    for entry in entries {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            names.extend(tree(&entry.path()).into_iter().map(|inner| format!("{name}/{inner}")));
+        }
+        names.push(name);
+    }
+    names.sort();
+    names
+}

@@ -1,0 +1,234 @@
+//! Flags as the user writes them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use vmtax_analyse::{By, TableKind};
+use vmtax_events::Isa;
+
+/// Measures, explains and cuts the virtualization tax: the time a virtual machine loses to being one.
+#[derive(Debug, Parser)]
+#[command(name = "vmtax", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Examples:
+  perf kvm stat record -a -o perf.data sleep 10    record with the tools you have
+  vmtax report perf.data                           where the time went
+  vmtax report perf.data --format html -o report.html
+
+Exit codes are listed in docs/exit-codes.md: 0 done, 2 usage, 3 input, 4 data, 5 output.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Report(ReportArgs),
+    Import(ImportArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+}
+
+/// Say where a VM's time went: exits by reason and cause, time split, accesses, nesting, losses.
+///
+/// INPUT is a run folder or a recording: perf.data (file or stream), trace.dat, the text of ftrace, perf
+/// script or trace-cmd report, or a bpftrace dump of exit counts. The kind is recognised from the content.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax report perf.data
+  vmtax report trace.dat --event vmexit,msr,ioport,mmio
+  vmtax report RUN --event vmexit --by reason,detail,vcpu --format csv
+  perf record -o - -a -e 'kvm:*' sleep 5 | vmtax report -
+  vmtax report perf.data --format perfetto -o trace.pftrace      open in ui.perfetto.dev")]
+pub(crate) struct ReportArgs {
+    /// Run folder or recording; `-` reads standard input.
+    #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
+    pub(crate) input: PathBuf,
+
+    /// Tables to show, separated by commas. Without it: those that have rows.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) event: Vec<EventTable>,
+
+    /// What rows are told apart by, separated by commas.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = by_parser())]
+    pub(crate) by: Vec<By>,
+
+    /// Only these VMs, by id or name, separated by commas.
+    #[arg(long, value_name = "VM", value_delimiter = ',')]
+    pub(crate) vm: Vec<String>,
+
+    /// Only these vCPU ids, separated by commas.
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub(crate) vcpu: Vec<u32>,
+
+    /// How to write the report.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Colours: on a terminal, always or never.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+/// Turn recordings into a run folder that every other command reads.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax import perf.data -o run
+  trace-cmd report trace.dat | vmtax import - -o run
+  vmtax import perf.data -o run --raw       keep the events too (for --format perfetto)")]
+pub(crate) struct ImportArgs {
+    /// Recordings of one host; `-` reads standard input.
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub(crate) inputs: Vec<PathBuf>,
+
+    /// The run folder to make. It must not exist yet, or be empty.
+    #[arg(short, long, value_name = "RUN", value_hint = ValueHint::DirPath)]
+    pub(crate) output: PathBuf,
+
+    /// Store the single events too.
+    #[arg(long)]
+    pub(crate) raw: bool,
+
+    /// A label of the run; may be given several times.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+/// How recordings are read.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct ReadingArgs {
+    /// Length of the intervals that exits are counted in: 100ms, 1s, ...
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
+    pub(crate) interval: Duration,
+
+    /// Vendor of bare exit numbers in a bpftrace dump.
+    #[arg(long, value_name = "vmx|svm", value_parser = isa)]
+    pub(crate) isa: Option<Isa>,
+}
+
+/// Print a completion script for a shell.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  vmtax completions bash > /etc/bash_completion.d/vmtax")]
+pub(crate) struct CompletionsArgs {
+    /// Which shell.
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Write the man pages into a folder.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  vmtax man /usr/local/share/man/man1")]
+pub(crate) struct ManArgs {
+    /// Where to write; the folder is made if needed.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+}
+
+/// A table of `--event`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EventTable {
+    /// Exits by reason.
+    Vmexit,
+    /// MSR reads and writes.
+    Msr,
+    /// Port reads and writes.
+    Ioport,
+    /// Device register reads and writes.
+    Mmio,
+    /// CPUID leaves.
+    Cpuid,
+    /// Hypercalls.
+    Hypercall,
+    /// Exits by what the guest was doing.
+    Cause,
+    /// Exits of L1 per exit of L2.
+    Nested,
+}
+
+impl EventTable {
+    /// The analysis's table; `None` for the nested one, which is of another shape.
+    pub(crate) fn kind(self) -> Option<TableKind> {
+        Some(match self {
+            EventTable::Vmexit => TableKind::Vmexit,
+            EventTable::Msr => TableKind::Msr,
+            EventTable::Ioport => TableKind::Ioport,
+            EventTable::Mmio => TableKind::Mmio,
+            EventTable::Cpuid => TableKind::Cpuid,
+            EventTable::Hypercall => TableKind::Hypercall,
+            EventTable::Cause => TableKind::Cause,
+            EventTable::Nested => return None,
+        })
+    }
+}
+
+/// How a report is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Tables for a terminal.
+    Text,
+    /// For programs; docs/report.schema.json.
+    Json,
+    /// One row per row of every table.
+    Csv,
+    /// One page that opens offline.
+    Html,
+    /// A timeline for ui.perfetto.dev.
+    Perfetto,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+fn by_parser() -> impl clap::builder::TypedValueParser<Value = By> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    PossibleValuesParser::new(By::ALL.map(By::name)).map(|word| {
+        let by = By::ALL.into_iter().find(|by| by.name() == word);
+        by.unwrap_or(By::Reason)
+    })
+}
+
+fn isa(word: &str) -> Result<Isa, String> {
+    Isa::from_name(word).filter(|&isa| isa != Isa::Unknown).ok_or_else(|| "use vmx or svm".to_owned())
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("use KEY=VALUE".to_owned()),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let help = || "use a number with ns, us, ms or s, such as 100ms".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(help)?;
+    let number: u64 = text[..digits].parse().map_err(|_| help())?;
+    let unit: u64 = match &text[digits..] {
+        "ns" => 1,
+        "us" | "µs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        _ => return Err(help()),
+    };
+    let ns = number.checked_mul(unit).filter(|&ns| ns > 0).ok_or_else(help)?;
+    Ok(Duration::from_nanos(ns))
+}

@@ -1,0 +1,101 @@
+//! A recording -> rows: the importer and the accounting, put together.
+
+use vmtax_analyse::{Accountant, RowSink};
+use vmtax_capture::import::Options;
+use vmtax_capture::{Error, Sink, Source, pipeline};
+use vmtax_events::{Event, ExitRow, Losses, Recording as Facts};
+
+use crate::cli::ReadingArgs;
+use crate::exit::{Code, Fault};
+use crate::input::{Bytes, Recording};
+use crate::progress::Progress;
+
+/// Takes what a recording becomes.
+pub(crate) trait Rows: RowSink {
+    /// The single events, before they are counted.
+    fn events(&mut self, events: &[Event]) {
+        let _ = events;
+    }
+
+    /// Something could not be written: reading on is no use. The sink keeps the error.
+    fn has_failed(&self) -> bool {
+        false
+    }
+}
+
+/// Reads a recording into `rows`. Returns it with the recording's facts and losses.
+///
+/// # Errors
+/// When nothing can be read of the recording. When `rows` failed the answer is `Ok`: look there.
+pub(crate) fn run<R: Rows>(
+    recording: Recording,
+    reading: &ReadingArgs,
+    rows: R,
+) -> anyhow::Result<Converted<R>> {
+    let Recording { name, format, bytes } = recording;
+    let options = Options { isa: reading.isa.unwrap_or(vmtax_events::Isa::Unknown) };
+    let interval_ns = u64::try_from(reading.interval.as_nanos()).unwrap_or(u64::MAX);
+    let mut accounting = Accounting {
+        accountant: Accountant::new(vmtax_analyse::Options { interval_ns }, rows),
+    };
+    let result = match bytes {
+        Bytes::File(file) => {
+            let progress = Progress::new(vmtax_capture::source::ReadAt::len(&file));
+            let watched = progress.watch(&file);
+            pipeline::run(format, Source::Random(&watched), options, &mut accounting)
+        }
+        Bytes::Stream(mut stream) => {
+            pipeline::run(format, Source::Stream(&mut stream), options, &mut accounting)
+        }
+    };
+    let (mut facts, mut losses) = match result {
+        Ok(imported) => (imported.recording, imported.losses),
+        Err(Error::Stopped) => (Facts::default(), Losses::default()),
+        Err(error) => {
+            let code = if matches!(error, Error::Io { .. }) { Code::Input } else { Code::Data };
+            return Err(Fault::new(code, format!("{name}: {error}")).into());
+        }
+    };
+    let (rows, vms, unused) = accounting.accountant.finish();
+    losses.merge(&unused);
+    facts.vms = vms;
+    Ok(Converted { rows, facts, losses })
+}
+
+/// What a recording became.
+pub(crate) struct Converted<R> {
+    pub(crate) rows: R,
+    pub(crate) facts: Facts,
+    pub(crate) losses: Losses,
+}
+
+/// The accounting as the sink of an import.
+struct Accounting<R> {
+    accountant: Accountant<R>,
+}
+
+impl<R: Rows> Accounting<R> {
+    fn go_on(&mut self) -> Result<(), Error> {
+        if self.accountant.sink_mut().has_failed() { Err(Error::Stopped) } else { Ok(()) }
+    }
+}
+
+impl<R: Rows> Sink for &mut Accounting<R> {
+    fn events(&mut self, events: &[Event]) -> Result<(), Error> {
+        self.accountant.sink_mut().events(events);
+        for event in events {
+            self.accountant.event(event);
+        }
+        self.go_on()
+    }
+
+    fn counted(&mut self, row: &ExitRow) -> Result<(), Error> {
+        self.accountant.counted(row);
+        self.go_on()
+    }
+
+    fn thread_name(&mut self, _pid: u32, tid: u32, name: &str) -> Result<(), Error> {
+        self.accountant.thread_name(tid, name);
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! `vmtax import`: recordings -> a run folder.
+
+use vmtax_analyse::RowSink;
+use vmtax_events::{AccessRow, Event, ExitRow, Losses, Recording as Facts, TimeRow};
+use vmtax_store::{CreateOptions, Error, Writer};
+
+use crate::cli::ImportArgs;
+use crate::convert::{self, Rows};
+use crate::exit::{Code, Fault, fail};
+use crate::input::{Input, Recording};
+
+pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
+    // Everything that can be told before the run is made is told before.
+    let mut recordings = Vec::new();
+    for path in &args.inputs {
+        recordings.push(open(path)?);
+    }
+    let created_folder = !args.output.exists();
+    let writer = Writer::create(&args.output, &options(args)).map_err(output_fault)?;
+    let result = import_all(args, recordings, writer);
+    if result.is_err() && created_folder {
+        remove_if_empty(&args.output);
+    }
+    result
+}
+
+fn import_all(args: &ImportArgs, recordings: Vec<Recording>, writer: Writer) -> anyhow::Result<()> {
+    let mut rows = ToRun { writer, failed: None };
+    let mut facts: Option<Facts> = None;
+    let mut losses = Losses::default();
+    for recording in recordings {
+        let name = recording.name.clone();
+        let converted = convert::run(recording, &args.reading, rows)?;
+        rows = converted.rows;
+        if let Some(error) = rows.failed.take() {
+            return Err(output_fault(error).into());
+        }
+        losses.merge(&converted.losses);
+        match &mut facts {
+            None => facts = Some(converted.facts),
+            Some(first) => merge(first, converted.facts, &name)?,
+        }
+    }
+    let facts = facts.unwrap_or_default();
+    rows.writer.finish(&facts, &losses).map_err(output_fault)?;
+    Ok(())
+}
+
+fn open(path: &std::path::Path) -> anyhow::Result<Recording> {
+    match Input::open(path)? {
+        Input::Recording(recording) => Ok(recording),
+        Input::Run(_) => fail(
+            Code::Usage,
+            format!("{}: is a run already; give the recordings to import", path.display()),
+        ),
+    }
+}
+
+fn options(args: &ImportArgs) -> CreateOptions {
+    CreateOptions {
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+        interval_ns: u64::try_from(args.reading.interval.as_nanos()).unwrap_or(u64::MAX),
+        raw_events: args.raw,
+        labels: args.labels.iter().cloned().collect(),
+    }
+}
+
+/// A second recording of the same host adds its VMs and what it could see.
+fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> {
+    let differ = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
+    if differ(&first.hostname, &other.hostname) || differ(&first.kernel, &other.kernel) {
+        return fail(
+            Code::Data,
+            format!("{name}: is of another host or kernel than the recordings before it; import it into a run of its own"),
+        );
+    }
+    for vm in other.vms {
+        if !first.vms.iter().any(|known| known.id == vm.id) {
+            first.vms.push(vm);
+        }
+    }
+    Ok(())
+}
+
+/// A run that holds nothing is no use to anybody.
+fn remove_if_empty(folder: &std::path::Path) {
+    let is_empty = vmtax_store::Run::open(folder).is_ok_and(|run| run.manifest().segments.is_empty());
+    if is_empty {
+        // What remains if this fails says of itself that it is incomplete.
+        let _ = std::fs::remove_dir_all(folder);
+    }
+}
+
+fn output_fault(error: Error) -> Fault {
+    Fault::new(Code::Output, error.to_string())
+}
+
+/// Rows and events on their way into a run.
+struct ToRun {
+    writer: Writer,
+    failed: Option<Error>,
+}
+
+impl ToRun {
+    fn keep(&mut self, result: Result<(), Error>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+impl RowSink for ToRun {
+    fn exit(&mut self, row: &ExitRow) {
+        let result = self.writer.exit(row);
+        self.keep(result);
+    }
+
+    fn access(&mut self, row: &AccessRow) {
+        let result = self.writer.access(row);
+        self.keep(result);
+    }
+
+    fn time(&mut self, row: &TimeRow) {
+        let result = self.writer.time(row);
+        self.keep(result);
+    }
+}
+
+impl Rows for ToRun {
+    fn events(&mut self, events: &[Event]) {
+        for event in events {
+            let result = self.writer.event(event);
+            self.keep(result);
+        }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+}

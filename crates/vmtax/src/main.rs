@@ -1,0 +1,34 @@
+//! The `vmtax` command: flags, dispatch, exit codes. The only crate that sees all others.
+
+mod cli;
+mod convert;
+mod exit;
+mod import;
+mod input;
+mod output;
+mod progress;
+mod report;
+mod shell;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage(&error),
+    };
+    let result = match cli.command {
+        Command::Report(args) => report::run(&args),
+        Command::Import(args) => import::run(&args),
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man(args) => shell::man(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error),
+    }
+}

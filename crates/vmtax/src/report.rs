@@ -1,0 +1,277 @@
+//! `vmtax report`: a run or a recording -> a report.
+
+use std::collections::BTreeSet;
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::Context;
+use vmtax_analyse::{
+    Accountant, Exit, Filter, Ledger, LedgerBuilder, Nested, RowSink, Table, TableKind,
+};
+use vmtax_events::{AccessRow, ExitRow, Losses, TimeRow, Vm};
+use vmtax_report::csv::Csv;
+use vmtax_report::html::Html;
+use vmtax_report::json::Json;
+use vmtax_report::perfetto::PerfettoWriter;
+use vmtax_report::text::Text;
+use vmtax_report::{Document, Renderer};
+use vmtax_store::Run;
+
+use crate::cli::{Color, EventTable, Format, ReadingArgs, ReportArgs};
+use crate::convert::{self, Rows};
+use crate::exit::{Code, Fault, fail};
+use crate::input::{Input, Recording};
+use crate::output;
+
+pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
+    check_by(args)?;
+    let filter = filter(args)?;
+    let input = Input::open(&args.input)?;
+    if args.format == Format::Perfetto {
+        return perfetto(args, input, &filter);
+    }
+    let ledger = match input {
+        Input::Run(run) => of_run(&run, filter)?,
+        Input::Recording(recording) => of_recording(recording, &args.reading, filter)?,
+    };
+    let document = document(args, ledger);
+    let renderer: Box<dyn Renderer> = match args.format {
+        Format::Json => Box::new(Json),
+        Format::Csv => Box::new(Csv),
+        Format::Html => Box::new(Html),
+        _ => Box::new(Text { color: color(args), width: width(args) }),
+    };
+    output::write(args.output.as_deref(), |out| Ok(renderer.render(&document, out)?))
+}
+
+/// A word of `--by` that no asked-for table knows is a mistake.
+fn check_by(args: &ReportArgs) -> anyhow::Result<()> {
+    let kinds: Vec<TableKind> = match args.event.as_slice() {
+        [] => TableKind::ALL.to_vec(),
+        events => events.iter().filter_map(|e| e.kind()).collect(),
+    };
+    for by in &args.by {
+        if !kinds.iter().any(|kind| kind.allows(*by)) {
+            return fail(
+                Code::Usage,
+                format!("--by {}: none of the tables asked for has it; it is for vmexit and cause", by.name()),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The filter by id. Names of VMs are looked up first, which takes a reading of its own.
+fn filter(args: &ReportArgs) -> anyhow::Result<Filter> {
+    let mut filter = Filter { vms: BTreeSet::new(), vcpus: args.vcpu.iter().copied().collect() };
+    let mut names = Vec::new();
+    for vm in &args.vm {
+        match vm.parse() {
+            Ok(id) => {
+                filter.vms.insert(id);
+            }
+            Err(_) => names.push(vm),
+        }
+    }
+    if names.is_empty() {
+        return Ok(filter);
+    }
+    if args.input.as_os_str() == "-" {
+        return fail(Code::Usage, "--vm: standard input can be read only once; give the VM's id");
+    }
+    let vms = match Input::open(&args.input)? {
+        Input::Run(run) => run.manifest().recording.vms.clone(),
+        Input::Recording(recording) => {
+            of_recording(recording, &args.reading, Filter::default())?.recording.vms
+        }
+    };
+    for name in names {
+        let ids: Vec<u32> = vms.iter().filter(|vm| vm.name == *name).map(|vm| vm.id).collect();
+        if ids.is_empty() {
+            let known: Vec<String> = vms.iter().map(|vm| format!("{} ({})", vm.id, vm.name)).collect();
+            return fail(
+                Code::Data,
+                format!("--vm {name}: there is no such VM; there are: {}", known.join(", ")),
+            );
+        }
+        filter.vms.extend(ids);
+    }
+    Ok(filter)
+}
+
+fn document(args: &ReportArgs, ledger: Ledger) -> Document {
+    let asked: Vec<EventTable> = if args.event.is_empty() {
+        default_tables(args.format, &ledger)
+    } else {
+        args.event.clone()
+    };
+    let tables = asked.iter().filter_map(|e| e.kind()).map(|kind| Table::new(&ledger, kind, &args.by));
+    let tables = tables.collect();
+    let nested = asked.contains(&EventTable::Nested).then(|| Nested::new(&ledger));
+    Document {
+        source: args.input.display().to_string(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        ledger,
+        tables,
+        nested,
+    }
+}
+
+/// A terminal gets the summary, files get everything; neither gets empty tables.
+fn default_tables(format: Format, ledger: &Ledger) -> Vec<EventTable> {
+    use EventTable as E;
+    let all = [E::Cause, E::Vmexit, E::Msr, E::Ioport, E::Mmio, E::Cpuid, E::Hypercall];
+    let wanted = if format == Format::Text { &all[..2] } else { &all[..] };
+    let mut tables: Vec<EventTable> = wanted
+        .iter()
+        .copied()
+        .filter(|e| matches!(e, E::Cause | E::Vmexit) || has_rows(ledger, *e))
+        .collect();
+    if ledger.has_nesting() {
+        tables.push(E::Nested);
+    }
+    tables
+}
+
+fn has_rows(ledger: &Ledger, event: EventTable) -> bool {
+    event.kind().is_some_and(|kind| !Table::new(ledger, kind, &[]).rows.is_empty())
+}
+
+fn color(args: &ReportArgs) -> bool {
+    match args.color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => {
+            args.output.is_none()
+                && io::stdout().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        }
+    }
+}
+
+fn width(args: &ReportArgs) -> Option<usize> {
+    if args.output.is_some() {
+        return None;
+    }
+    terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
+}
+
+/// The ledger of a recording.
+fn of_recording(recording: Recording, reading: &ReadingArgs, filter: Filter) -> anyhow::Result<Ledger> {
+    let interval_ns = u64::try_from(reading.interval.as_nanos()).unwrap_or(u64::MAX);
+    let rows = ToLedger(LedgerBuilder::new(filter, interval_ns));
+    let converted = convert::run(recording, reading, rows)?;
+    let complete = converted.losses.truncated.is_empty();
+    Ok(converted.rows.0.finish(converted.facts, converted.losses, complete))
+}
+
+/// The ledger of a run.
+fn of_run(run: &Run, filter: Filter) -> anyhow::Result<Ledger> {
+    let manifest = run.manifest();
+    let mut rows = ToLedger(LedgerBuilder::new(filter, manifest.interval_ns));
+    let read = run.read(&mut rows).map_err(|e| Fault::new(Code::Data, e.to_string()))?;
+    let mut losses: Losses = manifest.losses.clone();
+    losses.merge(&read.losses);
+    let complete = run.is_complete() && losses.truncated.is_empty();
+    Ok(rows.0.finish(manifest.recording.clone(), losses, complete))
+}
+
+struct ToLedger(LedgerBuilder);
+
+impl RowSink for ToLedger {
+    fn exit(&mut self, row: &ExitRow) {
+        self.0.exit(row);
+    }
+
+    fn access(&mut self, row: &AccessRow) {
+        self.0.access(row);
+    }
+
+    fn time(&mut self, row: &TimeRow) {
+        self.0.time(row);
+    }
+}
+
+impl Rows for ToLedger {}
+
+impl vmtax_store::RowSink for ToLedger {
+    fn exit(&mut self, row: &ExitRow) {
+        self.0.exit(row);
+    }
+
+    fn access(&mut self, row: &AccessRow) {
+        self.0.access(row);
+    }
+
+    fn time(&mut self, row: &TimeRow) {
+        self.0.time(row);
+    }
+}
+
+/// Every single exit, as a timeline.
+fn perfetto(args: &ReportArgs, input: Input, filter: &Filter) -> anyhow::Result<()> {
+    let source = args.input.display().to_string();
+    output::write(args.output.as_deref(), |out| {
+        let writer = PerfettoWriter::new(out, &source)?;
+        let timeline = ToTimeline { writer, filter: filter.clone(), failed: None };
+        let timeline = match input {
+            Input::Recording(recording) => convert::run(recording, &args.reading, timeline)?.rows,
+            Input::Run(run) => replay(&run, timeline)?,
+        };
+        if let Some(error) = timeline.failed {
+            return Err(error).context("cannot write the timeline");
+        }
+        timeline.writer.finish()?;
+        Ok(())
+    })
+}
+
+/// Raw events of a run go through the same accounting as a recording's.
+fn replay<W: Write>(run: &Run, timeline: ToTimeline<W>) -> anyhow::Result<ToTimeline<W>> {
+    let manifest = run.manifest();
+    if manifest.segments_of(vmtax_store::Table::Events).next().is_none() {
+        return fail(
+            Code::Data,
+            format!("{}: holds no single events; make the run with `vmtax import --raw`", run.folder().display()),
+        );
+    }
+    let options = vmtax_analyse::Options { interval_ns: manifest.interval_ns };
+    let mut accountant = Accountant::new(options, timeline);
+    for vm in &manifest.recording.vms {
+        accountant.thread_name(vm.id, &vm.name);
+    }
+    run.read_events(&mut |events| events.iter().for_each(|event| accountant.event(event)))
+        .map_err(|e| Fault::new(Code::Data, e.to_string()))?;
+    Ok(accountant.finish().0)
+}
+
+struct ToTimeline<W: Write> {
+    writer: PerfettoWriter<W>,
+    filter: Filter,
+    failed: Option<io::Error>,
+}
+
+impl<W: Write> RowSink for ToTimeline<W> {
+    fn exit(&mut self, _: &ExitRow) {}
+
+    fn access(&mut self, _: &AccessRow) {}
+
+    fn time(&mut self, _: &TimeRow) {}
+
+    fn appeared(&mut self, vm: &Vm) {
+        if let Err(error) = self.writer.vm(vm) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn ended(&mut self, exit: &Exit) {
+        if self.filter.wants(exit.key.vm, exit.key.vcpu) && self.failed.is_none() {
+            self.failed = self.writer.exit(exit).err();
+        }
+    }
+}
+
+impl<W: Write> Rows for ToTimeline<W> {
+    fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+}
