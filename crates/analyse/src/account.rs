@@ -19,8 +19,8 @@ use std::hash::Hash;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
-    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Kind, Level, Losses, NO_VCPU,
-    Reason, Tally, TimeRow, Vm,
+    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level, Losses, NO_VCPU,
+    Reason, Tally, TimeRow, Vm, svm, vmx,
 };
 
 use crate::Exit;
@@ -193,10 +193,12 @@ impl<R: RowSink> Accountant<R> {
         self.advance(event.time_ns);
         let Some(index) = self.thread(event) else { return };
         if let Some(before) = self.threads[index].open.take() {
-            // KVM can go back into the guest without kvm_entry (fast paths of Linux 5.8 to 6.8), or the
-            // event is missing: the exit happened, its duration is not known.
-            self.losses.unpaired_exits += 1;
-            self.count_exit(index, &before, None);
+            if is_fast_path(before.reason) {
+                // KVM went back into the guest without kvm_entry: the exit is whole, its end is not known.
+                self.count_exit(index, &before, None);
+            } else {
+                self.losses.unpaired_exits += 1;
+            }
             self.accesses_end(index, None);
         }
         self.threads[index].leave_guest(event.time_ns, open);
@@ -294,8 +296,7 @@ impl<R: RowSink> Accountant<R> {
                 self.access(event, Detail::new(kind, number));
             }
             Kind::Cpuid { function, index } => {
-                let value = u64::from(function) << 32 | u64::from(index);
-                self.access(event, Detail::new(K::Cpuid, value));
+                self.access(event, Detail::cpuid(function, index));
             }
             Kind::PageFault { gpa, .. } => self.detail(event, crate::detail::page_fault(gpa)),
             Kind::Cr { write, number, .. } => {
@@ -462,6 +463,16 @@ impl<R: RowSink> Accountant<R> {
                 self.sink.time(&row);
             }
         }
+    }
+}
+
+/// Exits that KVM may answer in the run loop itself, from where it enters the guest again without passing
+/// `kvm_entry` (Linux 5.8 to 6.8; `vmx_exit_handlers_fastpath` and `svm_exit_handlers_fastpath`).
+fn is_fast_path(reason: Reason) -> bool {
+    match reason.isa {
+        Isa::Vmx => matches!(reason.code, vmx::MSR_WRITE | vmx::PREEMPTION_TIMER),
+        Isa::Svm => reason.code == svm::MSR,
+        Isa::Unknown => false,
     }
 }
 

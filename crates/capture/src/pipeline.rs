@@ -15,8 +15,8 @@ const BATCH: usize = 2048;
 const QUEUE: usize = 8;
 
 enum Message {
-    Events(Vec<Event>),
-    Release(u64),
+    /// Events, and up to which time what came so far may be passed on.
+    Events(Vec<Event>, Option<u64>),
     Counted(ExitRow),
     ThreadName(u32, u32, String),
 }
@@ -35,7 +35,8 @@ pub fn run<S: Sink>(
     let (give_back, spare) = sync_channel(QUEUE + 2);
     thread::scope(|scope| {
         let importer = scope.spawn(move || {
-            let mut feed = Batches { batch: Vec::with_capacity(BATCH), sender, spare };
+            let mut feed =
+                Batches { batch: Vec::with_capacity(BATCH), released: None, sender, spare };
             let imported = import(format, source, options, &mut feed)?;
             feed.flush()?;
             Ok(imported)
@@ -62,13 +63,15 @@ fn sort<S: Sink>(
 ) -> Result<Sorter<S>, Error> {
     for message in receiver {
         match message {
-            Message::Events(mut events) => {
+            Message::Events(mut events, released) => {
                 sorter.extend(&events)?;
+                if let Some(time_ns) = released {
+                    sorter.release(time_ns)?;
+                }
                 events.clear();
                 // A full queue of spares is no loss: the importer makes a new one.
                 let _ = give_back.try_send(events);
             }
-            Message::Release(time_ns) => sorter.release(time_ns)?,
             Message::Counted(row) => sorter.counted(row)?,
             Message::ThreadName(pid, tid, name) => sorter.thread_name(pid, tid, &name)?,
         }
@@ -79,13 +82,16 @@ fn sort<S: Sink>(
 /// The importer's end of the channel.
 struct Batches {
     batch: Vec<Event>,
+    /// The latest release. It travels with the next batch: recordings release far more often than a
+    /// message is worth, and passing on later costs nothing.
+    released: Option<u64>,
     sender: SyncSender<Message>,
     spare: Receiver<Vec<Event>>,
 }
 
 impl Batches {
     fn flush(&mut self) -> Result<(), Error> {
-        if self.batch.is_empty() {
+        if self.batch.is_empty() && self.released.is_none() {
             return Ok(());
         }
         let next = match self.spare.try_recv() {
@@ -93,7 +99,8 @@ impl Batches {
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => Vec::with_capacity(BATCH),
         };
         let full = std::mem::replace(&mut self.batch, next);
-        self.send(Message::Events(full))
+        let released = self.released.take();
+        self.send(Message::Events(full, released))
     }
 
     fn send(&mut self, message: Message) -> Result<(), Error> {
@@ -109,8 +116,8 @@ impl Feed for Batches {
     }
 
     fn release(&mut self, time_ns: u64) -> Result<(), Error> {
-        self.flush()?;
-        self.send(Message::Release(time_ns))
+        self.released = Some(time_ns);
+        Ok(())
     }
 
     fn counted(&mut self, row: ExitRow) -> Result<(), Error> {

@@ -67,9 +67,38 @@ pub struct Detail {
     pub value: u64,
 }
 
+/// CPUID leaves whose answer depends on ECX. With the others ECX holds whatever the guest left in it.
+///
+/// Linux `arch/x86/kvm/cpuid.c`, where `KVM_CPUID_FLAG_SIGNIFCANT_INDEX` is set; 0x80000026 from the AMD APM.
+const LEAVES_WITH_SUB_LEAVES: [u32; 17] = [
+    0x4,
+    0x7,
+    0xb,
+    0xd,
+    0xf,
+    0x10,
+    0x12,
+    0x14,
+    0x17,
+    0x18,
+    0x1d,
+    0x1e,
+    0x1f,
+    0x24,
+    0x8000_001d,
+    0x8000_0020,
+    0x8000_0026,
+];
+
 impl Detail {
     /// No detail.
     pub const NONE: Detail = Detail { kind: DetailKind::None, value: 0 };
+
+    /// A CPUID leaf, with its sub-leaf where it has any.
+    pub fn cpuid(leaf: u32, ecx: u32) -> Detail {
+        let sub_leaf = if LEAVES_WITH_SUB_LEAVES.contains(&leaf) { ecx } else { 0 };
+        Detail::new(DetailKind::Cpuid, u64::from(leaf) << 32 | u64::from(sub_leaf))
+    }
 
     /// A detail of this kind.
     pub fn new(kind: DetailKind, value: u64) -> Detail {

@@ -7,7 +7,8 @@ pub struct Losses {
     pub recorder_lost: u64,
     /// Places where the recorder dropped events without saying how many.
     pub recorder_gaps: u64,
-    /// Exits with no entry after them (another exit, a loss, or the end of the recording came first).
+    /// Exits with no entry after them (another exit, a loss, or the end of the recording came first): they
+    /// are in no table.
     pub unpaired_exits: u64,
     /// Entries with no exit before them, the first of each vCPU excepted.
     pub unpaired_entries: u64,

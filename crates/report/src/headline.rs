@@ -47,8 +47,8 @@ pub fn losses(doc: &Document) -> Vec<String> {
     };
     say(
         losses.unpaired_exits,
-        "exit has no entry after it: its duration is unknown",
-        "exits have no entry after them: their durations are unknown",
+        "exit has no entry after it: it is in no table",
+        "exits have no entry after them: they are in no table",
     );
     say(losses.unpaired_entries, "entry has no exit before it", "entries have no exit before them");
     say(

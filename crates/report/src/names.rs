@@ -87,11 +87,11 @@ pub fn vm(recording: &Recording, id: u32) -> String {
     }
 }
 
-/// Where the exits were taken: `hardware` (the recording shows no emulator) or `emulated:<which>`.
+/// Where the exits were taken: `emulated:<which>`, or `unknown`: no recording proves hardware.
 pub fn accelerator(recording: &Recording) -> String {
     match &recording.emulated {
         Some(which) => format!("emulated:{which}"),
-        None => "hardware".to_owned(),
+        None => "unknown".to_owned(),
     }
 }
 

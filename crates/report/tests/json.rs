@@ -120,7 +120,7 @@ fn the_run_says_where_the_time_went_and_what_is_missing() {
     let (_, report) = rendered(&ledgers::small());
     let run = &report["run"];
     assert_eq!((&run["source"], &run["tool"]), (&json!("trace.dat"), &json!("trace-cmd 3.1.6")));
-    assert_eq!((&run["accelerator"], &run["complete"]), (&json!("hardware"), &json!(false)));
+    assert_eq!((&run["accelerator"], &run["complete"]), (&json!("unknown"), &json!(false)));
     assert_eq!((&run["start_ns"], &run["end_ns"]), (&json!(0), &json!(1_000_000_000)));
     assert_eq!(run["vms"], json!([{"id": 1234, "name": "qemu-system-x86", "inferred": false}]));
     assert_eq!(

@@ -74,7 +74,7 @@ VM exits by cause
 losses:
 - 47 events were lost by the recorder.
 - trace.dat ends inside the record at offset 4096.
-- 1 exit has no entry after it: its duration is unknown.
+- 1 exit has no entry after it: it is in no table.
 "#,
     );
 }
@@ -138,7 +138,7 @@ VM exits by cause
 losses:
 - 47 events were lost by the recorder.
 - trace.dat ends inside the record at offset 4096.
-- 1 exit has no entry after it: its duration is unknown.
+- 1 exit has no entry after it: it is in no table.
 "#,
     );
 }
@@ -329,7 +329,7 @@ fn every_loss_has_a_sentence() {
         "1 event was lost by the recorder.",
         "The recorder lost events at 2 places without saying how many.",
         "The recording did not end as it should: its end is missing.",
-        "3,000 exits have no entry after them: their durations are unknown.",
+        "3,000 exits have no entry after them: they are in no table.",
         "1 entry has no exit before it.",
         "5 events came out of order: their durations are not counted.",
         "6 records could not be decoded.",

@@ -36,7 +36,7 @@ const MAX_BYTES: u64 = 256 << 20;
 ///   "complete": true,
 ///   "interval_ns": 1000000000,
 ///   "span": {"start_ns": 12000000000, "end_ns": 15250000000},
-///   "accelerator": "hardware",
+///   "accelerator": "unknown",
 ///   "recording": {
 ///     "format": "perf.data", "tool": "perf 6.1.192", "command": "perf kvm stat record -p 1",
 ///     "hostname": "h", "kernel": "6.1.0", "arch": "x86_64", "cpu": "AMD EPYC 9654", "cpus": 192,
@@ -124,7 +124,7 @@ pub struct Segment {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Accelerator {
-    /// A processor; `hardware`. The recording names a CPU, and it is no emulator's.
+    /// A processor; `hardware`. Only who started the host can know: no recording shows it.
     Hardware,
     /// This emulator; `emulated:QEMU TCG`.
     Emulated(String),
@@ -138,8 +138,8 @@ impl Accelerator {
     pub fn of(recording: &Recording) -> Accelerator {
         match &recording.emulated {
             Some(emulator) => Accelerator::Emulated(emulator.clone()),
-            None if recording.cpu.is_empty() => Accelerator::Unknown,
-            None => Accelerator::Hardware,
+            // Some emulators carry the names of real processors, so no name proves one.
+            None => Accelerator::Unknown,
         }
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use vmtax_analyse::{
     Accountant, Exit, Filter, Ledger, LedgerBuilder, Nested, RowSink, Table, TableKind,
 };
-use vmtax_events::{AccessRow, ExitRow, Losses, TimeRow, Vm};
+use vmtax_events::{AccessRow, ExitRow, TimeRow, Vm};
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
 use vmtax_report::json::Json;
@@ -169,10 +169,8 @@ fn of_run(run: &Run, filter: Filter) -> anyhow::Result<Ledger> {
     let manifest = run.manifest();
     let mut rows = ToLedger(LedgerBuilder::new(filter, manifest.interval_ns));
     let read = run.read(&mut rows).map_err(|e| Fault::new(Code::Data, e.to_string()))?;
-    let mut losses: Losses = manifest.losses.clone();
-    losses.merge(&read.losses);
-    let complete = run.is_complete() && losses.truncated.is_empty();
-    Ok(rows.0.finish(manifest.recording.clone(), losses, complete))
+    let complete = run.is_complete() && read.losses.truncated.is_empty();
+    Ok(rows.0.finish(manifest.recording.clone(), read.losses, complete))
 }
 
 struct ToLedger(LedgerBuilder);

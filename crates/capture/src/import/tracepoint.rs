@@ -2,7 +2,7 @@
 //!
 //! Layouts differ between kernels, so nothing is read at a fixed offset: [`Decoder::parse`] turns a
 //! format file (`events/kvm/kvm_exit/format`) into a plan once, and [`Decoder::decode`] follows it.
-//! Which fields of which tracepoint make which event is one table, [`TRACEPOINTS`].
+//! Which fields of which tracepoint make which event is one table, `TRACEPOINTS`.
 //!
 //! Left out on purpose: the print formats. What the kernel would print is not needed to decode.
 
@@ -190,42 +190,57 @@ fn reason(isa: u64, code: u64) -> Reason {
     Reason::from_trace(Isa::from_trace(isa as u32), code as u32)
 }
 
-/// Where a number stands in a record.
+/// Where a number stands in a record, as the format says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Field {
+struct Place {
     offset: u16,
-    /// 1, 2, 4 or 8; 0 for a field that this kernel does not have.
+    /// 1, 2, 4 or 8.
     size: u8,
-    signed: bool,
 }
 
-impl Field {
-    const ABSENT: Field = Field { offset: 0, size: 0, signed: false };
-
+impl Place {
     fn end(self) -> usize {
         usize::from(self.offset) + usize::from(self.size)
     }
+}
 
-    #[inline]
+/// How a number is read: eight bytes that hold it are loaded whatever its size, shifted and masked, so
+/// that every field takes the same few instructions. Every record has at least eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Field {
+    at: u16,
+    shift: u8,
+    /// 0 for a field that this kernel does not have: it reads as 0.
+    mask: u64,
+}
+
+impl Field {
+    const ABSENT: Field = Field { at: 0, shift: 0, mask: 0 };
+
+    /// For records of at least `min_len` bytes, which is not below 8.
+    fn new(place: Option<Place>, min_len: usize, endian: Endian) -> Field {
+        let Some(place) = place else { return Field::ABSENT };
+        let offset = usize::from(place.offset);
+        // A field near the end is loaded with the bytes before it.
+        let at = offset.min(min_len.saturating_sub(8));
+        let before = offset - at;
+        let size = usize::from(place.size);
+        let shift = match endian {
+            Endian::Little => before,
+            Endian::Big => 8usize.saturating_sub(before + size),
+        };
+        Field { at: at as u16, shift: 8 * shift as u8, mask: u64::MAX >> (64 - 8 * size) }
+    }
+
+    /// The number, without its sign: who needs that narrows it to the signed type of its size.
+    #[inline(always)]
     fn read(self, raw: &[u8], endian: Endian) -> Option<u64> {
-        let from = usize::from(self.offset);
-        macro_rules! number {
-            ($unsigned:ty, $signed:ty) => {{
-                let bytes = raw.get(from..)?.first_chunk()?;
-                let n = match endian {
-                    Endian::Little => <$unsigned>::from_le_bytes(*bytes),
-                    Endian::Big => <$unsigned>::from_be_bytes(*bytes),
-                };
-                if self.signed { n as $signed as i64 as u64 } else { n as u64 }
-            }};
-        }
-        Some(match self.size {
-            8 => number!(u64, i64),
-            4 => number!(u32, i32),
-            2 => number!(u16, i16),
-            1 => number!(u8, i8),
-            _ => 0,
-        })
+        let bytes = raw.get(usize::from(self.at)..)?.first_chunk()?;
+        let number = match endian {
+            Endian::Little => u64::from_le_bytes(*bytes),
+            Endian::Big => u64::from_be_bytes(*bytes),
+        };
+        Some(number >> self.shift & self.mask)
     }
 }
 
@@ -267,7 +282,7 @@ impl Decoder {
     pub fn parse(format: &str, endian: Endian) -> Option<Decoder> {
         let mut name = None;
         let mut id = None;
-        let mut fields: Vec<(&str, Field)> = Vec::new();
+        let mut places: Vec<(&str, Place)> = Vec::new();
         for line in format.lines() {
             let line = line.trim();
             if let Some(n) = line.strip_prefix("name:") {
@@ -275,19 +290,19 @@ impl Decoder {
             } else if let Some(n) = line.strip_prefix("ID:") {
                 id = n.trim().parse::<u16>().ok();
             } else if let Some(rest) = line.strip_prefix("field:") {
-                fields.extend(parse_field(rest));
+                places.extend(parse_field(rest));
             } else if line.starts_with("print fmt:") {
                 break;
             }
         }
         let (name, id) = (name?, id?);
-        let find = |wanted: &str| fields.iter().find(|(n, _)| *n == wanted).map(|&(_, f)| f);
+        let find = |wanted: &str| places.iter().find(|(n, _)| *n == wanted).map(|&(_, p)| p);
         let mut decoder = Decoder {
             name: name.to_owned(),
             id,
             endian,
-            min_len: 0,
-            common_pid: find("common_pid").unwrap_or(Field::ABSENT),
+            min_len: 8,
+            common_pid: Field::ABSENT,
             vcpu: Field::ABSENT,
             fields: [Field::ABSENT; MAX_FIELDS],
             make: None,
@@ -295,18 +310,21 @@ impl Decoder {
         let Some(tracepoint) = TRACEPOINTS.iter().find(|t| t.name == name) else {
             return Some(decoder);
         };
-        decoder.vcpu =
-            find("vcpu_id").or_else(|| find("vcpu")).filter(|f| f.size != 8).unwrap_or(Field::ABSENT);
         let names = tracepoint.required.iter().chain(tracepoint.optional);
-        for (slot, (index, wanted)) in decoder.fields.iter_mut().zip(names.enumerate()) {
-            match find(wanted) {
-                Some(field) => *slot = field,
-                None if index < tracepoint.required.len() => return None,
-                None => {}
-            }
+        let wanted: Vec<Option<Place>> = names.map(|name| find(name)).collect();
+        if wanted[..tracepoint.required.len()].iter().any(Option::is_none) {
+            return None;
         }
-        let used = decoder.fields.iter().chain([&decoder.vcpu, &decoder.common_pid]);
-        decoder.min_len = used.map(|f| f.end()).max().unwrap_or(0);
+        let common_pid = find("common_pid");
+        let vcpu = find("vcpu_id").or_else(|| find("vcpu")).filter(|p| p.size <= 4);
+        let used = wanted.iter().chain([&common_pid, &vcpu]).flatten();
+        decoder.min_len = used.map(|p| p.end()).max().unwrap_or(0).max(8);
+        let field = |place| Field::new(place, decoder.min_len, endian);
+        for (slot, &place) in decoder.fields.iter_mut().zip(&wanted) {
+            *slot = field(place);
+        }
+        decoder.common_pid = field(common_pid);
+        decoder.vcpu = field(vcpu);
         decoder.make = Some(tracepoint.make);
         Some(decoder)
     }
@@ -320,33 +338,46 @@ impl Decoder {
     /// is outside of what its tracepoint can say.
     #[inline]
     pub fn decode(&self, raw: &[u8]) -> Option<Decoded> {
+        let (vcpu, kind) = self.kind(raw)?;
+        let tid = self.common_pid.read(raw, self.endian)? as u32;
+        Some(Decoded { vcpu, tid, kind })
+    }
+
+    /// [`Decoder::decode`] for a recorder that gives the thread itself: vCPU and what happened.
+    #[inline]
+    pub fn kind(&self, raw: &[u8]) -> Option<(u32, Kind)> {
+        match self.endian {
+            Endian::Little => self.kind_in(raw, Endian::Little),
+            Endian::Big => self.kind_in(raw, Endian::Big),
+        }
+    }
+
+    #[inline(always)]
+    fn kind_in(&self, raw: &[u8], endian: Endian) -> Option<(u32, Kind)> {
         if raw.len() < self.min_len {
             return None;
         }
         let mut values = [0; MAX_FIELDS];
         for (value, field) in values.iter_mut().zip(&self.fields) {
-            *value = field.read(raw, self.endian)?;
+            *value = field.read(raw, endian)?;
         }
-        let vcpu = match self.vcpu.size {
+        let vcpu = match self.vcpu.mask {
             0 => NO_VCPU,
-            _ => self.vcpu.read(raw, self.endian)? as u32,
+            _ => self.vcpu.read(raw, endian)? as u32,
         };
-        let tid = self.common_pid.read(raw, self.endian)? as u32;
-        let kind = (self.make?)(&values)?;
-        Some(Decoded { vcpu, tid, kind })
+        Some((vcpu, (self.make?)(&values)?))
     }
 }
 
 /// `unsigned int exit_reason;	offset:8;	size:4;	signed:0;` -> name and place, if it is a number.
-fn parse_field(text: &str) -> Option<(&str, Field)> {
+fn parse_field(text: &str) -> Option<(&str, Place)> {
     let mut parts = text.split(';').map(str::trim);
     let declaration = parts.next()?;
-    let (mut offset, mut size, mut signed) = (None, None, false);
+    let (mut offset, mut size) = (None, None);
     for part in parts {
         match part.split_once(':') {
             Some(("offset", n)) => offset = n.parse::<u16>().ok(),
             Some(("size", n)) => size = n.parse::<u8>().ok(),
-            Some(("signed", n)) => signed = n == "1",
             _ => {}
         }
     }
@@ -355,7 +386,7 @@ fn parse_field(text: &str) -> Option<(&str, Field)> {
     if name.contains('[') || declaration.starts_with("__data_loc") || declaration.starts_with("__rel_loc") {
         return None;
     }
-    Some((name, Field { offset: offset?, size, signed }))
+    Some((name, Place { offset: offset?, size }))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ const RECORD_HEADER: usize = 8;
 pub(super) struct Bytes(pub(super) Endian);
 
 impl Bytes {
-    #[inline]
+    #[inline(always)]
     pub(super) fn u16(self, bytes: &[u8], at: usize) -> Option<u16> {
         let b = bytes.get(at..)?.first_chunk()?;
         Some(match self.0 {
@@ -43,7 +43,7 @@ impl Bytes {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn u32(self, bytes: &[u8], at: usize) -> Option<u32> {
         let b = bytes.get(at..)?.first_chunk()?;
         Some(match self.0 {
@@ -52,7 +52,7 @@ impl Bytes {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn u64(self, bytes: &[u8], at: usize) -> Option<u64> {
         let b = bytes.get(at..)?.first_chunk()?;
         Some(match self.0 {
@@ -73,6 +73,8 @@ pub(super) struct Layout {
     cpu: Option<usize>,
     /// Offset of the first field of variable length, from the start of the record.
     variable: usize,
+    /// There is a field of variable length before the raw data.
+    has_variable: bool,
 }
 
 /// A sample's fields.
@@ -110,7 +112,16 @@ impl Layout {
         field(bit::STREAM_ID);
         let cpu = field(bit::CPU);
         field(bit::PERIOD);
-        Layout { sample_type, read_format, sample_id_all, tid, time, cpu, variable: at }
+        Layout {
+            sample_type,
+            read_format,
+            sample_id_all,
+            tid,
+            time,
+            cpu,
+            variable: at,
+            has_variable: sample_type & (bit::READ | bit::CALLCHAIN) != 0,
+        }
     }
 
     /// Samples carry what the analysis needs: a time and the tracepoint's data.
@@ -124,7 +135,7 @@ impl Layout {
     }
 
     /// The fields of a sample record (its header included). `None` if it is too short.
-    #[inline]
+    #[inline(always)]
     pub(super) fn sample<'a>(&self, record: &'a [u8], bytes: Bytes) -> Option<Sample<'a>> {
         let time = bytes.u64(record, self.time?)?;
         let tid = match self.tid {
@@ -136,7 +147,7 @@ impl Layout {
             None => None,
         };
         let mut at = self.variable;
-        if self.sample_type & (bit::READ | bit::CALLCHAIN) != 0 {
+        if self.has_variable {
             at = self.skip_variable(record, at, bytes)?;
         }
         let size = bytes.u32(record, at)? as usize;

@@ -5,7 +5,9 @@ use std::io::{self, Read};
 use vmtax_events::{Event, Kind, NO_PID, NO_VCPU};
 use zstd::stream::raw::{Decoder as Zstd, InBuffer, Operation, OutBuffer};
 
-use super::session::Session;
+use super::layout::Bytes;
+use super::session::{SampleLayout, Session};
+use crate::import::tracepoint::Endian;
 use crate::{Error, Feed};
 
 /// Record types (Linux `include/uapi/linux/perf_event.h`, `tools/lib/perf/include/perf/event.h`).
@@ -108,7 +110,7 @@ pub(super) fn run(
 
 /// The next record of a buffer: `None` when it is not all there, `Err` with a size that cannot be.
 #[inline]
-fn next_record(buffer: &[u8], bytes: super::layout::Bytes) -> Option<Result<&[u8], u16>> {
+fn next_record(buffer: &[u8], bytes: Bytes) -> Option<Result<&[u8], u16>> {
     let size = bytes.u16(buffer, 6)?;
     if usize::from(size) < HEADER {
         return Some(Err(size));
@@ -116,7 +118,7 @@ fn next_record(buffer: &[u8], bytes: super::layout::Bytes) -> Option<Result<&[u8
     buffer.get(..usize::from(size)).map(Ok)
 }
 
-fn record_type(record: &[u8], bytes: super::layout::Bytes) -> u32 {
+fn record_type(record: &[u8], bytes: Bytes) -> u32 {
     bytes.u32(record, 0).unwrap_or(0)
 }
 
@@ -172,35 +174,44 @@ impl<F: Feed> Reader<'_, F> {
         Ok(Step::Next)
     }
 
+    /// Both byte orders have a copy of the sample's path of their own: it is the hot one.
     #[inline]
     fn sample(&mut self, record: &[u8]) -> Result<(), Error> {
-        let Some(layout) = self.session.layout(record) else { return Ok(()) };
-        let Some(sample) = layout.sample(record, self.session.bytes) else {
-            if layout.is_usable() {
-                self.session.losses.undecodable += 1;
+        match self.session.bytes.0 {
+            Endian::Little => self.sample_in(record, Endian::Little),
+            Endian::Big => self.sample_in(record, Endian::Big),
+        }
+    }
+
+    #[inline(always)]
+    fn sample_in(&mut self, record: &[u8], endian: Endian) -> Result<(), Error> {
+        let layout = match self.session.layout(record) {
+            SampleLayout::Tracepoint(layout) => layout,
+            SampleLayout::Other => return Ok(()),
+            SampleLayout::Unlisted => {
+                self.session.unlisted();
+                return Ok(());
             }
+        };
+        let Some(sample) = layout.sample(record, Bytes(endian)) else {
+            self.session.losses.undecodable += u64::from(layout.is_usable());
             return Ok(());
         };
         self.round_max = self.round_max.max(sample.time);
-        let Some(decoder) = self.session.decoder(sample.raw) else {
-            if !self.session.has_formats() {
-                self.session.losses.undecodable += 1;
-            }
+        let Some(decoder) = self.session.decoder(sample.raw, Bytes(endian)) else {
+            self.session.losses.undecodable += u64::from(!self.session.has_formats());
             return Ok(());
         };
-        let Some(decoded) = decoder.decode(sample.raw) else {
+        let decoded = match sample.tid {
+            Some((pid, tid)) => decoder.kind(sample.raw).map(|(vcpu, kind)| (pid, tid, vcpu, kind)),
+            None => decoder.decode(sample.raw).map(|d| (NO_PID, d.tid, d.vcpu, d.kind)),
+        };
+        let Some((pid, tid, vcpu, kind)) = decoded else {
             self.session.losses.undecodable += 1;
             return Ok(());
         };
-        let (pid, tid) = sample.tid.unwrap_or((NO_PID, decoded.tid));
-        self.feed.event(Event {
-            time_ns: sample.time,
-            pid,
-            tid,
-            cpu: sample.cpu.unwrap_or(u32::MAX),
-            vcpu: decoded.vcpu,
-            kind: decoded.kind,
-        })
+        let cpu = sample.cpu.unwrap_or(u32::MAX);
+        self.feed.event(Event { time_ns: sample.time, pid, tid, cpu, vcpu, kind })
     }
 
     /// Records that a recording has few of.

@@ -22,6 +22,17 @@ struct Attr {
     is_tracepoint: bool,
 }
 
+/// What the attributes say of a sample.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SampleLayout<'a> {
+    /// A tracepoint's, laid out so.
+    Tracepoint(&'a Layout),
+    /// Of another kind of event.
+    Other,
+    /// Of an event that is not listed.
+    Unlisted,
+}
+
 /// State of one import.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -100,37 +111,41 @@ impl Session {
         self.attrs.push(Attr { layout, is_tracepoint });
     }
 
-    /// The layout of this sample, if it is a tracepoint's.
-    #[inline]
-    pub(super) fn layout(&mut self, record: &[u8]) -> Option<Layout> {
-        if self.uniform.is_some() {
-            return self.uniform;
+    /// The layout of this sample.
+    #[inline(always)]
+    pub(super) fn layout(&self, record: &[u8]) -> SampleLayout<'_> {
+        match &self.uniform {
+            Some(layout) => SampleLayout::Tracepoint(layout),
+            None => self.layout_by_id(record),
         }
-        self.layout_by_id(record)
     }
 
-    fn layout_by_id(&mut self, record: &[u8]) -> Option<Layout> {
+    fn layout_by_id(&self, record: &[u8]) -> SampleLayout<'_> {
         let attr = match self.attrs.as_slice() {
             [only] => Some(only),
             [first, ..] if first.layout.has_identifier() => {
-                let id = self.bytes.u64(record, 8)?;
-                self.by_id.get(&id).and_then(|&i| self.attrs.get(i))
+                let id = self.bytes.u64(record, 8);
+                id.and_then(|id| self.by_id.get(&id)).and_then(|&i| self.attrs.get(i))
             }
             _ => None,
         };
         match attr {
-            Some(attr) => attr.is_tracepoint.then_some(attr.layout),
-            None => {
-                self.without_attr += 1;
-                None
-            }
+            Some(attr) if attr.is_tracepoint => SampleLayout::Tracepoint(&attr.layout),
+            Some(_) => SampleLayout::Other,
+            None => SampleLayout::Unlisted,
         }
     }
 
+    /// A sample belongs to an event that the file does not list.
+    #[cold]
+    pub(super) fn unlisted(&mut self) {
+        self.without_attr += 1;
+    }
+
     /// The decoder for a raw record, if the analysis wants it.
-    #[inline]
-    pub(super) fn decoder(&self, raw: &[u8]) -> Option<&Decoder> {
-        let common_type = self.bytes.u16(raw, 0)?;
+    #[inline(always)]
+    pub(super) fn decoder(&self, raw: &[u8], bytes: Bytes) -> Option<&Decoder> {
+        let common_type = bytes.u16(raw, 0)?;
         let index = *self.by_type.get(usize::from(common_type))?;
         self.decoders.get(usize::from(index))
     }
