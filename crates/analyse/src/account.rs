@@ -19,8 +19,8 @@ use std::hash::Hash;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
-    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level, Losses, NO_VCPU,
-    Reason, Tally, TimeRow, Vm, svm, vmx,
+    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level, Losses,
+    NO_VCPU, Reason, Tally, TimeRow, Vm, svm, vmx,
 };
 
 use crate::Exit;
@@ -327,7 +327,11 @@ impl<R: RowSink> Accountant<R> {
                     self.threads[index].ancillary_of = None;
                 }
             }
-            Kind::Exit { .. } | Kind::Entry | Kind::Switch { .. } | Kind::Lost { .. } | Kind::ThreadEnd => {}
+            Kind::Exit { .. }
+            | Kind::Entry
+            | Kind::Switch { .. }
+            | Kind::Lost { .. }
+            | Kind::ThreadEnd => {}
         }
     }
 
@@ -526,4 +530,3 @@ impl<K: Copy + Eq + Hash> Counts<K> {
         self.rows.len() - 1
     }
 }
-

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::{
-    AccessKey, AccessRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Recording, Tally, TimeRow,
+    AccessKey, AccessRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Recording, Tally,
+    TimeRow,
 };
 
 use crate::table::cause_of;

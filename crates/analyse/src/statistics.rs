@@ -89,7 +89,7 @@ mod tests {
         let mut values: Vec<u64> = (0..1000u64).map(|i| i * i * 7 % 100_003).collect();
         let t = tally(&values);
         values.sort_unstable();
-        for q in [0.0, 0.01, 0.5, 0.9, 0.99, 1.0] {
+        for q in [0.0f64, 0.01, 0.5, 0.9, 0.99, 1.0] {
             let rank = ((q * 1000.0).ceil() as usize).max(1);
             let exact = values[rank - 1];
             let got = quantile(&t, q).unwrap();

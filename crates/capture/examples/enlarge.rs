@@ -151,15 +151,18 @@ impl Data {
 
 /// Version 6: the per-CPU data is at the end; its table of (offset, size) stands before "flyrecord"'s data.
 fn trace_dat(bytes: &[u8], mut out: BufWriter<File>, copies: u64) -> Result<()> {
-    let page = u32_at(bytes, 15)? as usize;
+    let page = u32_at(bytes, 14)? as usize;
     let marker = b"flyrecord\0";
-    let table_at = bytes.windows(marker.len()).position(|w| w == marker).ok_or("no flyrecord")? + marker.len();
+    let table_at =
+        bytes.windows(marker.len()).position(|w| w == marker).ok_or("no flyrecord")? + marker.len();
     let mut cpus = Vec::new();
     let first_data = u64_at(bytes, table_at)?;
     let mut at = table_at;
     while at + 16 <= bytes.len() && (at as u64) < first_data.saturating_sub(15) {
         let (offset, size) = (u64_at(bytes, at)?, u64_at(bytes, at + 8)?);
-        let is_cpu = offset % page as u64 == 0 && offset + size <= bytes.len() as u64 && offset >= first_data;
+        let is_cpu = offset % page as u64 == 0
+            && offset + size <= bytes.len() as u64
+            && offset >= first_data;
         if !is_cpu {
             break;
         }
@@ -167,8 +170,10 @@ fn trace_dat(bytes: &[u8], mut out: BufWriter<File>, copies: u64) -> Result<()> 
         at += 16;
     }
     let pages = |&(offset, size): &(usize, usize)| bytes[offset..offset + size].chunks_exact(page);
-    let times: Vec<u64> = cpus.iter().flat_map(pages).map(|p| u64_at(p, 0)).collect::<Result<_>>()?;
-    let (first, last) = (times.iter().min().ok_or("no data")?, times.iter().max().ok_or("no data")?);
+    let times: Vec<u64> =
+        cpus.iter().flat_map(pages).map(|p| u64_at(p, 0)).collect::<Result<_>>()?;
+    let (first, last) =
+        (times.iter().min().ok_or("no data")?, times.iter().max().ok_or("no data")?);
     // The last page of a CPU is not full; its events reach at most a little beyond its time stamp.
     let span = last - first + 1_000_000_000;
     out.write_all(&bytes[..table_at])?;

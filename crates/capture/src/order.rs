@@ -64,8 +64,7 @@ impl<S: Sink> Sorter<S> {
             return Ok(());
         }
         let passed = self.passed;
-        self.out_of_order +=
-            self.pending[..count].partition_point(|e| e.time_ns < passed) as u64;
+        self.out_of_order += self.pending[..count].partition_point(|e| e.time_ns < passed) as u64;
         self.passed = self.passed.max(self.pending[count - 1].time_ns);
         self.sink.events(&self.pending[..count])?;
         self.pending.drain(..count);

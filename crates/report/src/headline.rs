@@ -18,19 +18,31 @@ const WORTH_A_SENTENCE: f64 = 0.01;
 
 /// The headline: what the VM lost, to what, and what the numbers do not say.
 pub fn sentences(doc: &Document) -> Vec<String> {
+    let mut said = findings(doc);
+    said.extend(notes(doc));
+    said
+}
+
+/// What the VM lost, and to what.
+pub fn findings(doc: &Document) -> Vec<String> {
     let ledger = &doc.ledger;
     let total = ledger.total();
-    let mut said = Vec::new();
     if total.count == 0 {
-        said.push("The recording holds no VM exits.".to_owned());
-    } else {
-        said.extend(tax(ledger, &total));
-        said.push(extent(ledger, &total));
-        said.extend(causes(ledger, &total));
-        said.extend(idle(ledger, &total));
-        said.extend(nested(doc));
+        return vec!["The recording holds no VM exits.".to_owned()];
     }
-    said.extend(notes(ledger, &total));
+    let mut said = Vec::new();
+    said.extend(tax(ledger, &total));
+    said.push(extent(ledger, &total));
+    said.extend(causes(ledger, &total));
+    said.extend(idle(ledger, &total));
+    said.extend(nested(doc));
+    said
+}
+
+/// How to read the numbers: what was assumed, what the recording could not see, what is missing.
+pub fn notes(doc: &Document) -> Vec<String> {
+    let ledger = &doc.ledger;
+    let mut said = limits(ledger, &ledger.total());
     said.extend(ledger.losses.notes.iter().map(|note| names::printable(note)));
     said.extend(too_low(doc));
     said
@@ -247,7 +259,7 @@ fn nested(doc: &Document) -> Option<String> {
 }
 
 /// What the numbers do not say.
-fn notes(ledger: &Ledger, total: &Tally) -> Vec<String> {
+fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
     let recording = &ledger.recording;
     let coverage = recording.coverage;
     let time = ledger.time_total();

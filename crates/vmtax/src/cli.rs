@@ -105,7 +105,7 @@ pub(crate) struct ImportArgs {
 }
 
 /// How recordings are read.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct ReadingArgs {
     /// Length of the intervals that exits are counted in: 100ms, 1s, ...
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
@@ -114,6 +114,18 @@ pub(crate) struct ReadingArgs {
     /// Vendor of bare exit numbers in a bpftrace dump.
     #[arg(long, value_name = "vmx|svm", value_parser = isa)]
     pub(crate) isa: Option<Isa>,
+
+    /// The host ran under this emulator, so its times say nothing about hardware. QEMU TCG is recognised in
+    /// a perf.data; other recordings do not show it.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) emulated: Option<String>,
+}
+
+impl ReadingArgs {
+    /// Length of the intervals, ns.
+    pub(crate) fn interval_ns(&self) -> u64 {
+        u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX)
+    }
 }
 
 /// Print a completion script for a shell.
@@ -208,7 +220,9 @@ fn by_parser() -> impl clap::builder::TypedValueParser<Value = By> {
 }
 
 fn isa(word: &str) -> Result<Isa, String> {
-    Isa::from_name(word).filter(|&isa| isa != Isa::Unknown).ok_or_else(|| "use vmx or svm".to_owned())
+    Isa::from_name(word)
+        .filter(|&isa| isa != Isa::Unknown)
+        .ok_or_else(|| "use vmx or svm".to_owned())
 }
 
 fn label(text: &str) -> Result<(String, String), String> {

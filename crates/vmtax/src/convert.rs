@@ -34,10 +34,8 @@ pub(crate) fn run<R: Rows>(
 ) -> anyhow::Result<Converted<R>> {
     let Recording { name, format, bytes } = recording;
     let options = Options { isa: reading.isa.unwrap_or(vmtax_events::Isa::Unknown) };
-    let interval_ns = u64::try_from(reading.interval.as_nanos()).unwrap_or(u64::MAX);
-    let mut accounting = Accounting {
-        accountant: Accountant::new(vmtax_analyse::Options { interval_ns }, rows),
-    };
+    let accounts = vmtax_analyse::Options { interval_ns: reading.interval_ns() };
+    let mut accounting = Accounting { accountant: Accountant::new(accounts, rows) };
     let result = match bytes {
         Bytes::File(file) => {
             let progress = Progress::new(vmtax_capture::source::ReadAt::len(&file));
@@ -59,6 +57,9 @@ pub(crate) fn run<R: Rows>(
     let (rows, vms, unused) = accounting.accountant.finish();
     losses.merge(&unused);
     facts.vms = vms;
+    if let Some(emulator) = &reading.emulated {
+        facts.emulated = Some(emulator.clone());
+    }
     Ok(Converted { rows, facts, losses })
 }
 

@@ -84,6 +84,12 @@ mod tests {
             let row = format!("| {code} | {word} |");
             assert!(document.contains(&row), "docs/exit-codes.md lacks {row:?}");
         }
-        assert_eq!(document.lines().filter(|l| l.starts_with("| ") && l.as_bytes()[2].is_ascii_digit()).count(), 6);
+        assert_eq!(
+            document
+                .lines()
+                .filter(|l| l.starts_with("| ") && l.as_bytes()[2].is_ascii_digit())
+                .count(),
+            6
+        );
     }
 }

@@ -60,7 +60,7 @@ fn options(args: &ImportArgs) -> CreateOptions {
     CreateOptions {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
-        interval_ns: u64::try_from(args.reading.interval.as_nanos()).unwrap_or(u64::MAX),
+        interval_ns: args.reading.interval_ns(),
         raw_events: args.raw,
         labels: args.labels.iter().cloned().collect(),
     }
@@ -72,7 +72,9 @@ fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> {
     if differ(&first.hostname, &other.hostname) || differ(&first.kernel, &other.kernel) {
         return fail(
             Code::Data,
-            format!("{name}: is of another host or kernel than the recordings before it; import it into a run of its own"),
+            format!(
+                "{name}: is of another host or kernel than the recordings before it; import it into a run of its own"
+            ),
         );
     }
     for vm in other.vms {
@@ -85,7 +87,8 @@ fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> {
 
 /// A run that holds nothing is no use to anybody.
 fn remove_if_empty(folder: &std::path::Path) {
-    let is_empty = vmtax_store::Run::open(folder).is_ok_and(|run| run.manifest().segments.is_empty());
+    let is_empty =
+        vmtax_store::Run::open(folder).is_ok_and(|run| run.manifest().segments.is_empty());
     if is_empty {
         // What remains if this fails says of itself that it is incomplete.
         let _ = std::fs::remove_dir_all(folder);

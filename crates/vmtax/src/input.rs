@@ -46,7 +46,9 @@ impl Input {
             if !vmtax_store::is_run(path) {
                 return fail(
                     Code::Input,
-                    format!("{name}: is a folder and not a run (it has no run.json); name a recording, or a run that `vmtax import` made"),
+                    format!(
+                        "{name}: is a folder and not a run (it has no run.json); name a recording, or a run that `vmtax import` made"
+                    ),
                 );
             }
             let run = Run::open(path).map_err(|e| Fault::new(Code::Data, e.to_string()))?;
@@ -82,7 +84,8 @@ fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
 
 fn open_standard_input() -> anyhow::Result<Recording> {
     let name = "standard input".to_owned();
-    let descriptor = io::stdin().as_fd().try_clone_to_owned().with_context(|| cannot_read(&name))?;
+    let descriptor =
+        io::stdin().as_fd().try_clone_to_owned().with_context(|| cannot_read(&name))?;
     open_file(File::from(descriptor), name)
 }
 
@@ -97,7 +100,13 @@ fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result
     // Read out of order, so it is stored first, in a file without a name that goes with the process.
     let failed = || {
         let folder = std::env::temp_dir();
-        Fault::new(Code::Output, format!("{}: cannot store {name} there; set TMPDIR to a folder with room", folder.display()))
+        Fault::new(
+            Code::Output,
+            format!(
+                "{}: cannot store {name} there; set TMPDIR to a folder with room",
+                folder.display()
+            ),
+        )
     };
     let mut file = tempfile::tempfile().with_context(failed)?;
     io::copy(&mut whole, &mut file).with_context(failed)?;

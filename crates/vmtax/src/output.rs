@@ -21,9 +21,12 @@ pub(crate) fn write(
     let Some(path) = path else {
         let mut out = standard();
         write(&mut out)?;
-        return out.flush().with_context(|| Fault::new(Code::Output, "cannot write to standard output"));
+        return out
+            .flush()
+            .with_context(|| Fault::new(Code::Output, "cannot write to standard output"));
     };
-    let failed = || Fault::new(Code::Output, format!("{}: cannot write the report", path.display()));
+    let failed =
+        || Fault::new(Code::Output, format!("{}: cannot write the report", path.display()));
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -53,7 +53,10 @@ fn check_by(args: &ReportArgs) -> anyhow::Result<()> {
         if !kinds.iter().any(|kind| kind.allows(*by)) {
             return fail(
                 Code::Usage,
-                format!("--by {}: none of the tables asked for has it; it is for vmexit and cause", by.name()),
+                format!(
+                    "--by {}: none of the tables asked for has it; it is for vmexit and cause",
+                    by.name()
+                ),
             );
         }
     }
@@ -87,7 +90,8 @@ fn filter(args: &ReportArgs) -> anyhow::Result<Filter> {
     for name in names {
         let ids: Vec<u32> = vms.iter().filter(|vm| vm.name == *name).map(|vm| vm.id).collect();
         if ids.is_empty() {
-            let known: Vec<String> = vms.iter().map(|vm| format!("{} ({})", vm.id, vm.name)).collect();
+            let known: Vec<String> =
+                vms.iter().map(|vm| format!("{} ({})", vm.id, vm.name)).collect();
             return fail(
                 Code::Data,
                 format!("--vm {name}: there is no such VM; there are: {}", known.join(", ")),
@@ -104,7 +108,8 @@ fn document(args: &ReportArgs, ledger: Ledger) -> Document {
     } else {
         args.event.clone()
     };
-    let tables = asked.iter().filter_map(|e| e.kind()).map(|kind| Table::new(&ledger, kind, &args.by));
+    let tables =
+        asked.iter().filter_map(|e| e.kind()).map(|kind| Table::new(&ledger, kind, &args.by));
     let tables = tables.collect();
     let nested = asked.contains(&EventTable::Nested).then(|| Nested::new(&ledger));
     Document {
@@ -156,9 +161,12 @@ fn width(args: &ReportArgs) -> Option<usize> {
 }
 
 /// The ledger of a recording.
-fn of_recording(recording: Recording, reading: &ReadingArgs, filter: Filter) -> anyhow::Result<Ledger> {
-    let interval_ns = u64::try_from(reading.interval.as_nanos()).unwrap_or(u64::MAX);
-    let rows = ToLedger(LedgerBuilder::new(filter, interval_ns));
+fn of_recording(
+    recording: Recording,
+    reading: &ReadingArgs,
+    filter: Filter,
+) -> anyhow::Result<Ledger> {
+    let rows = ToLedger(LedgerBuilder::new(filter, reading.interval_ns()));
     let converted = convert::run(recording, reading, rows)?;
     let complete = converted.losses.truncated.is_empty();
     Ok(converted.rows.0.finish(converted.facts, converted.losses, complete))
@@ -229,7 +237,10 @@ fn replay<W: Write>(run: &Run, timeline: ToTimeline<W>) -> anyhow::Result<ToTime
     if manifest.segments_of(vmtax_store::Table::Events).next().is_none() {
         return fail(
             Code::Data,
-            format!("{}: holds no single events; make the run with `vmtax import --raw`", run.folder().display()),
+            format!(
+                "{}: holds no single events; make the run with `vmtax import --raw`",
+                run.folder().display()
+            ),
         );
     }
     let options = vmtax_analyse::Options { interval_ns: manifest.interval_ns };

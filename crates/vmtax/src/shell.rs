@@ -19,7 +19,8 @@ pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
 }
 
 pub(crate) fn man(args: &ManArgs) -> anyhow::Result<()> {
-    let failed = || Fault::new(Code::Output, format!("{}: cannot write man pages", args.dir.display()));
+    let failed =
+        || Fault::new(Code::Output, format!("{}: cannot write man pages", args.dir.display()));
     fs::create_dir_all(&args.dir).with_context(failed)?;
     clap_mangen::generate_to(Cli::command(), &args.dir).with_context(failed)?;
     Ok(())

@@ -243,7 +243,8 @@ impl OpenExit {
         outcome: Outcome,
         wakeups_known: bool,
     ) -> Split {
-        let user_part = self.user_start_ns.map_or(0, |user| end_ns.saturating_sub(user)).min(duration_ns);
+        let user_part =
+            self.user_start_ns.map_or(0, |user| end_ns.saturating_sub(user)).min(duration_ns);
         let kernel_part = duration_ns - user_part;
         let preempted_user = self.preempted_user_ns.min(user_part);
         let preempted_kernel = self.preempted_kernel_ns.min(kernel_part);

@@ -67,7 +67,10 @@ fn describe(head: &[u8]) -> String {
         (b"\x1f\x8b", "it is gzip-compressed: unpack it first (gzip -dk FILE)"),
         (b"\x28\xb5\x2f\xfd", "it is zstd-compressed: unpack it first (zstd -dk FILE)"),
         (b"BZh", "it is bzip2-compressed: unpack it first (bzip2 -dk FILE)"),
-        (b"PERFFILE", "it is a perf.data file of the format before Linux 3.x, which is not supported"),
+        (
+            b"PERFFILE",
+            "it is a perf.data file of the format before Linux 3.x, which is not supported",
+        ),
         (b"\x7fELF", "it is an ELF program"),
         (b"PK\x03\x04", "it is a zip archive"),
         (b"PAR1", "it is a single Parquet file: give the run folder that holds it"),

@@ -40,12 +40,7 @@ static TRACEPOINTS: &[Tracepoint] = &[
         optional: &["isa", "info1", "info2"],
         make: |v| Some(Kind::Exit { reason: reason(v[1], v[0]), info1: v[2], info2: v[3] }),
     },
-    Tracepoint {
-        name: "kvm_entry",
-        required: &[],
-        optional: &[],
-        make: |_| Some(Kind::Entry),
-    },
+    Tracepoint { name: "kvm_entry", required: &[], optional: &[], make: |_| Some(Kind::Entry) },
     Tracepoint {
         name: "kvm_msr",
         required: &["write", "ecx"],
@@ -261,7 +256,10 @@ pub struct Decoder {
 
 impl std::fmt::Debug for Decoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Decoder").field("name", &self.name).field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Decoder")
+            .field("name", &self.name)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -383,7 +381,10 @@ fn parse_field(text: &str) -> Option<(&str, Place)> {
     }
     let name = declaration.rsplit([' ', '*', '\t']).next()?;
     let size = size.filter(|s| matches!(s, 1 | 2 | 4 | 8))?;
-    if name.contains('[') || declaration.starts_with("__data_loc") || declaration.starts_with("__rel_loc") {
+    if name.contains('[')
+        || declaration.starts_with("__data_loc")
+        || declaration.starts_with("__rel_loc")
+    {
         return None;
     }
     Some((name, Place { offset: offset?, size }))
@@ -429,10 +430,7 @@ mod tests {
             assert_eq!((decoded.vcpu, decoded.tid), (3, 77));
             // The failed-entry flag is kept apart from the reason; a missing field (info2) reads as 0.
             let reason = Reason { isa: Isa::Vmx, code: 0x21, flags: 0x8000_0000 };
-            assert_eq!(
-                decoded.kind,
-                Kind::Exit { reason, info1: 0x1234_5678_9abc, info2: 0 }
-            );
+            assert_eq!(decoded.kind, Kind::Exit { reason, info1: 0x1234_5678_9abc, info2: 0 });
         }
     }
 

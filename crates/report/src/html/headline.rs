@@ -7,7 +7,8 @@ use crate::{Document, headline, numbers};
 
 /// The figure, the sentences, and the sums behind them.
 pub(super) fn section(doc: &Document) -> Markup {
-    let sentences = headline::sentences(doc);
+    let sentences = headline::findings(doc);
+    let notes = headline::notes(doc);
     html! {
         h2 #headline-title { "Headline" }
         div.hero {
@@ -30,8 +31,15 @@ pub(super) fn section(doc: &Document) -> Markup {
             @if sentences.is_empty() {
                 p.empty { "Nothing to report." }
             } @else {
-                ul.sentences {
-                    @for sentence in &sentences { li { (figures::text(sentence)) } }
+                div {
+                    ul.sentences {
+                        @for sentence in &sentences { li { (figures::text(sentence)) } }
+                    }
+                    @if !notes.is_empty() {
+                        ul.notes {
+                            @for note in &notes { li { (figures::text(note)) } }
+                        }
+                    }
                 }
             }
         }

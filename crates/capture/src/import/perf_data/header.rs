@@ -52,7 +52,9 @@ impl Magic {
 pub(super) fn read_pipe_header(input: &mut dyn Read) -> Result<Endian, Error> {
     let mut head = [0; PIPE_HEADER_SIZE as usize];
     input.read_exact(&mut head).map_err(|source| match source.kind() {
-        io::ErrorKind::UnexpectedEof => Error::malformed(0, "perf.data header", "the stream ends in it"),
+        io::ErrorKind::UnexpectedEof => {
+            Error::malformed(0, "perf.data header", "the stream ends in it")
+        }
         _ => Error::Io { offset: 0, source },
     })?;
     match Magic::of(&head) {
@@ -125,16 +127,23 @@ impl File {
                 continue;
             }
             let mut entry = [0; 16];
-            let got = source.read_at(at, &mut entry).map_err(|source| Error::Io { offset: at, source })?;
+            let got = source
+                .read_at(at, &mut entry)
+                .map_err(|source| Error::Io { offset: at, source })?;
             if got < entry.len() {
                 if feature <= feature::TRACING_DATA {
                     return Err(Error::malformed(
                         source.len(),
                         "tracing data",
-                        format!("the file ends before it (its place stands at byte {at}): without it no sample can be decoded"),
+                        format!(
+                            "the file ends before it (its place stands at byte {at}): without it no sample can be decoded"
+                        ),
                     ));
                 }
-                session.truncated(format!("the file ends at byte {}, in its list of features", source.len()));
+                session.truncated(format!(
+                    "the file ends at byte {}, in its list of features",
+                    source.len()
+                ));
                 break;
             }
             let section = Section {
@@ -167,7 +176,8 @@ impl File {
     }
 
     fn load_attrs(&self, source: &dyn ReadAt, session: &mut Session) -> Result<(), Error> {
-        let malformed = |problem: String| Error::malformed(self.attrs.offset, "attributes", problem);
+        let malformed =
+            |problem: String| Error::malformed(self.attrs.offset, "attributes", problem);
         // An attribute is followed by the section that holds its event ids.
         let attr_len = usize::try_from(self.attr_size)
             .ok()
@@ -197,7 +207,11 @@ impl File {
     }
 }
 
-fn read_section(source: &dyn ReadAt, section: Section, item: &'static str) -> Result<Vec<u8>, Error> {
+fn read_section(
+    source: &dyn ReadAt,
+    section: Section,
+    item: &'static str,
+) -> Result<Vec<u8>, Error> {
     let end = section.offset.checked_add(section.size);
     if end.is_none_or(|end| end > source.len()) || section.size > MAX_SECTION {
         return Err(Error::malformed(

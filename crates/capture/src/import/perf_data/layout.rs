@@ -160,8 +160,8 @@ impl Layout {
         if self.sample_type & bit::READ != 0 {
             let times = self.read_format & (read_bit::TIME_ENABLED | read_bit::TIME_RUNNING);
             let times = times.count_ones() as usize;
-            let per_value = 1
-                + (self.read_format & (read_bit::ID | read_bit::LOST)).count_ones() as usize;
+            let per_value =
+                1 + (self.read_format & (read_bit::ID | read_bit::LOST)).count_ones() as usize;
             let values = if self.read_format & read_bit::GROUP != 0 {
                 let nr = usize::try_from(bytes.u64(record, at)?).ok()?;
                 at += 8;
@@ -169,7 +169,11 @@ impl Layout {
             } else {
                 1
             };
-            at = values.checked_mul(per_value)?.checked_add(times)?.checked_mul(8)?.checked_add(at)?;
+            at = values
+                .checked_mul(per_value)?
+                .checked_add(times)?
+                .checked_mul(8)?
+                .checked_add(at)?;
         }
         if self.sample_type & bit::CALLCHAIN != 0 {
             let nr = usize::try_from(bytes.u64(record, at)?).ok()?;

@@ -46,8 +46,15 @@ pub(super) fn run(
     session: &mut Session,
     feed: &mut impl Feed,
 ) -> Result<(), Error> {
-    let mut reader =
-        Reader { session, feed, round_max: 0, previous_max: 0, zstd: None, plain: Vec::new(), plain_filled: 0 };
+    let mut reader = Reader {
+        session,
+        feed,
+        round_max: 0,
+        previous_max: 0,
+        zstd: None,
+        plain: Vec::new(),
+        plain_filled: 0,
+    };
     let mut block = vec![0; BLOCK];
     let mut filled = 0;
     let mut consumed = 0u64;
@@ -56,7 +63,9 @@ pub(super) fn run(
             Ok(0) => break,
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(source) => return Err(Error::Io { offset: offset + consumed + filled as u64, source }),
+            Err(source) => {
+                return Err(Error::Io { offset: offset + consumed + filled as u64, source });
+            }
         };
         filled += got;
         let mut at = 0;
@@ -100,7 +109,9 @@ pub(super) fn run(
     if let Some(size) = size.filter(|&size| read < size) {
         let end = offset + read;
         let missing = size - read;
-        reader.session.truncated(format!("the file ends at byte {end}, {missing} bytes before the end of its data"));
+        reader.session.truncated(format!(
+            "the file ends at byte {end}, {missing} bytes before the end of its data"
+        ));
     } else if filled > 0 {
         let end = offset + read;
         reader.session.truncated(format!("the input ends at byte {end} within a record"));
@@ -262,7 +273,11 @@ impl<F: Feed> Reader<'_, F> {
             kind::TRACING_DATA => {
                 let size = bytes.u32(record, HEADER).unwrap_or(0);
                 if size > MAX_TRACING_DATA {
-                    return Err(Error::malformed(offset, "tracing data", format!("claims {size} bytes")));
+                    return Err(Error::malformed(
+                        offset,
+                        "tracing data",
+                        format!("claims {size} bytes"),
+                    ));
                 }
                 return Ok(Step::Payload(size.into()));
             }
@@ -275,7 +290,11 @@ impl<F: Feed> Reader<'_, F> {
     /// An event made of a record that is not a sample. Without a time of its own it stands at the
     /// latest time seen.
     fn marker(&mut self, record: &[u8], tid: u32, kind: Kind) -> Result<(), Error> {
-        let id = self.session.trailer().map(|l| l.sample_id(record, self.session.bytes)).unwrap_or_default();
+        let id = self
+            .session
+            .trailer()
+            .map(|l| l.sample_id(record, self.session.bytes))
+            .unwrap_or_default();
         // perf writes 0 where an event has no time (those it makes up itself at the start).
         let time_ns = id.time.filter(|&t| t > 0).unwrap_or(self.round_max);
         self.round_max = self.round_max.max(time_ns);

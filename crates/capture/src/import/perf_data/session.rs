@@ -159,8 +159,15 @@ impl Session {
         use feature as f;
         matches!(
             id,
-            f::TRACING_DATA | f::HOSTNAME | f::OSRELEASE | f::VERSION | f::ARCH | f::NRCPUS
-                | f::CPUDESC | f::CMDLINE | f::CLOCKID
+            f::TRACING_DATA
+                | f::HOSTNAME
+                | f::OSRELEASE
+                | f::VERSION
+                | f::ARCH
+                | f::NRCPUS
+                | f::CPUDESC
+                | f::CMDLINE
+                | f::CLOCKID
         )
     }
 
@@ -242,7 +249,9 @@ impl Session {
         if self.without_attr > 0 {
             let n = self.without_attr;
             self.losses.undecodable = self.losses.undecodable.saturating_add(n);
-            self.losses.notes.push(format!("{n} samples belong to an event that the file does not list"));
+            self.losses
+                .notes
+                .push(format!("{n} samples belong to an event that the file does not list"));
         }
         Imported { recording: self.recording, losses: self.losses }
     }
@@ -260,7 +269,9 @@ impl Session {
         let mut strings = Vec::new();
         for _ in 0..count {
             let Some(len) = self.bytes.u32(payload, at) else { break };
-            let Some(text) = payload.get(at + 4..).and_then(|p| p.get(..len as usize)) else { break };
+            let Some(text) = payload.get(at + 4..).and_then(|p| p.get(..len as usize)) else {
+                break;
+            };
             let end = text.iter().position(|&b| b == 0).unwrap_or(text.len());
             strings.push(String::from_utf8_lossy(&text[..end]).into_owned());
             at += 4 + len as usize;

@@ -22,7 +22,11 @@ pub struct Formats {
 pub fn parse(payload: &[u8], offset: u64) -> Result<Formats, Error> {
     let mut cursor = Cursor { bytes: payload, at: 0, base: offset, endian: Endian::Little };
     if cursor.take(MAGIC.len(), "magic")? != MAGIC {
-        return Err(Error::malformed(offset, "tracing data", "does not begin with its magic bytes"));
+        return Err(Error::malformed(
+            offset,
+            "tracing data",
+            "does not begin with its magic bytes",
+        ));
     }
     cursor.c_string("version")?;
     cursor.endian = if cursor.u8("byte order")? == 0 { Endian::Little } else { Endian::Big };

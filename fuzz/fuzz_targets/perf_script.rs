@@ -1,0 +1,6 @@
+//! Bytes as the text of perf script.
+#![no_main]
+
+use vmtax_capture::Format;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| vmtax_fuzz::check(Format::PerfScript, data));

@@ -1,0 +1,211 @@
+//! Makes the seeds of every fuzz target from the captures of the repository: small valid files.
+//!
+//! ```text
+//! seeds CAPTURES CORPUS        writes CORPUS/<target>/seed-<name>
+//! ```
+
+#![expect(clippy::unwrap_used, reason = "a program for developers: what fails is a broken capture")]
+
+#[path = "../../../crates/capture/tests/trace_dat/build.rs"]
+mod build;
+#[path = "../../../crates/capture/tests/damage/shrink.rs"]
+mod shrink;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use build::{Buffer, Bytes, Codec, Page, Spec};
+use shrink::Perf;
+
+/// Bytes of a piece of compressed data: large enough for some records, small enough to cut one.
+const PIECE: usize = 1500;
+
+fn main() {
+    let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let [captures, corpus] = arguments.as_slice() else {
+        panic!("usage: seeds CAPTURES CORPUS");
+    };
+    let seeds = Seeds { captures, corpus };
+    seeds.perf();
+    seeds.trace_dat();
+    seeds.texts();
+    seeds.bpftrace();
+    seeds.run_json();
+}
+
+struct Seeds<'a> {
+    captures: &'a Path,
+    corpus: &'a Path,
+}
+
+impl Seeds<'_> {
+    fn capture(&self, path: &str) -> Vec<u8> {
+        let bytes = fs::read(self.captures.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+        if path.ends_with(".zst") { zstd::decode_all(bytes.as_slice()).unwrap() } else { bytes }
+    }
+
+    fn write(&self, target: &str, name: &str, bytes: &[u8]) {
+        for target in [target, "recognise"] {
+            let folder = self.corpus.join(target);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(format!("seed-{name}")), bytes).unwrap();
+        }
+    }
+
+    fn perf(&self) {
+        let recordings = [
+            ("midrun", "amd-midrun/input/midrun.perf.data.zst", 0, 60),
+            ("workload", "amd-same-workload/input/workload.perf.data.zst", 3000, 60),
+            ("nested", "amd-nested-exact/input/nested-exact.perf.data.zst", 2000, 80),
+            ("lost", "amd-cpuid/input/lost.perf.data.zst", 100, 60),
+            ("intel", "intel-cpuid/input/intel.perf.data.zst", 500, 60),
+            ("sched", "amd-sched/input/sched.perf.data.zst", 1000, 60),
+        ];
+        for (name, path, skip, samples) in recordings {
+            let perf = Perf::read(&self.capture(path), skip, samples);
+            self.write("perf_data", &format!("{name}-file"), &perf.file(None));
+            self.write("perf_data", &format!("{name}-file-zstd"), &perf.file(Some(PIECE)));
+            self.write("perf_data", &format!("{name}-pipe"), &perf.pipe(None));
+            self.write("perf_data", &format!("{name}-pipe-zstd"), &perf.pipe(Some(PIECE)));
+        }
+    }
+
+    fn trace_dat(&self) {
+        let recorded =
+            shrink::trace_dat(&self.capture("amd-same-workload/input/workload-v6.trace.dat.zst"), 10, 2);
+        let specs = [
+            ("recorded", recorded),
+            ("little", every_record(false, 8)),
+            ("big", every_record(true, 8)),
+            ("big-32", every_record(true, 4)),
+        ];
+        for (name, spec) in specs {
+            self.write("trace_dat", &format!("{name}-v6"), &spec.v6());
+            for codec in [Codec::None, Codec::Zlib, Codec::Zstd] {
+                let name = format!("{name}-v7-{codec:?}").to_lowercase();
+                self.write("trace_dat", &name, &spec.v7(codec));
+            }
+        }
+    }
+
+    fn texts(&self) {
+        let texts = [
+            ("ftrace_text", "workload", "amd-same-workload/input/workload.ftrace.txt.zst"),
+            ("ftrace_text", "intel", "intel-cpuid/input/intel.ftrace.txt.zst"),
+            ("ftrace_text", "nested", "intel-nested/input/intel-nested.ftrace.txt.zst"),
+            ("perf_script", "workload", "amd-same-workload/input/workload.script.txt.zst"),
+            ("perf_script", "intel", "intel-cpuid/input/intel.script.txt.zst"),
+            ("perf_script", "nested", "amd-nested-exact/input/nested-exact.script.txt.zst"),
+            ("perf_script", "lost", "amd-nested/input/perf-script-lost.txt"),
+            ("trace_cmd_report", "workload", "amd-same-workload/input/workload.trace-cmd.txt.zst"),
+            ("trace_cmd_report", "intel", "intel-cpuid/input/intel.trace-cmd.txt.zst"),
+            ("trace_cmd_report", "nested", "amd-nested/input/trace-cmd-report.txt"),
+            ("trace_cmd_report", "raw", "amd-nested/input/trace-cmd-report-R.txt"),
+            ("trace_cmd_report", "latency", "amd-nested/input/trace-cmd-report-l.txt"),
+        ];
+        for (target, name, path) in texts {
+            let whole = self.capture(path);
+            for (part, skip) in [("start", 0), ("middle", 150), ("later", 900)] {
+                let text = shrink::text(&whole, skip, 25);
+                self.write(target, &format!("{name}-{part}"), &text);
+            }
+        }
+    }
+
+    fn bpftrace(&self) {
+        for name in ["reasons", "names", "latency"] {
+            let text = self.capture(&format!("amd-bpftrace/input/{name}.bpftrace.txt"));
+            self.write("bpftrace", name, &text);
+        }
+    }
+
+    fn run_json(&self) {
+        use vmtax_store::{CreateOptions, MANIFEST, Writer};
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("run");
+        let mut options = CreateOptions::default();
+        options.interval_ns = 1_000_000;
+        options.labels.insert("workload".to_owned(), "none".to_owned());
+        let mut writer = Writer::create(&folder, &options).unwrap();
+        writer.time(&vmtax_events::TimeRow { wall_ns: 7, guest_ns: 7, ..Default::default() }).unwrap();
+        let mut recording = vmtax_events::Recording::default();
+        recording.vms.push(vmtax_events::Vm { id: 1, name: "vm".to_owned(), inferred: true });
+        let mut losses = vmtax_events::Losses::default();
+        losses.truncated.push("the input ends at byte 4".to_owned());
+        writer.finish(&recording, &losses).unwrap();
+        let manifest = fs::read(folder.join(MANIFEST)).unwrap();
+        let target = self.corpus.join("run_json");
+        fs::create_dir_all(&target).unwrap();
+        fs::File::create(target.join("seed-finished")).unwrap().write_all(&manifest).unwrap();
+    }
+}
+
+const EXIT: &str = "name: kvm_exit\nID: 300\nformat:\n\
+    \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+    \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+    \tfield:unsigned int exit_reason;\toffset:8;\tsize:4;\tsigned:0;\n\
+    \tfield:u32 isa;\toffset:12;\tsize:4;\tsigned:0;\n\
+    \tfield:unsigned int vcpu_id;\toffset:16;\tsize:4;\tsigned:0;\n\n\
+    print fmt: \"\"\n";
+const ENTRY: &str = "name: kvm_entry\nID: 301\nformat:\n\
+    \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+    \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+    \tfield:unsigned int vcpu_id;\toffset:8;\tsize:4;\tsigned:0;\n\n\
+    print fmt: \"\"\n";
+
+/// Every kind of record that a ring can hold, in small pages.
+fn every_record(big: bool, long: u32) -> Spec {
+    let page_size = 256;
+    let page = |start| Page::new(big, long, start);
+    let exit = |reason| {
+        let mut out = Bytes::new(big);
+        out.u16(300).u16(0).u32(77).u32(reason).u32(2).u32(0);
+        out.bytes
+    };
+    let entry = || {
+        let mut out = Bytes::new(big);
+        out.u16(301).u16(0).u32(77).u32(0);
+        out.bytes
+    };
+    let first = page(1_000)
+        .record(0, &exit(0x72))
+        .record(7, &entry())
+        .special(30, 5, 2, &[])
+        .record(3, &exit(0x78))
+        .special(29, 4, 8, &[0xff; 4])
+        .long_record(6, &entry())
+        .special(29, 0, 0, &[0xff; 8]);
+    let second = page(400_000_000)
+        .lost(Some(41))
+        .special(31, 9, 4, &[])
+        .record(0, &exit(0x7c))
+        .record(1, &entry());
+    let third = page(700_000_000).lost(None).record(0, &exit(0x400));
+    let cpu0 = [first, second, third].map(|p| p.finish(page_size)).concat();
+    let cpu1 = page(500).record(0, &exit(0x60)).finish(page_size);
+    let instance = page(600).record(2, &exit(0x60)).finish(page_size);
+    let mut tsc = Bytes::new(big);
+    tsc.u32(3).u32(1).u64(0);
+    let mut stat = Bytes::new(big);
+    stat.put(b"CPU: 0\noverrun: 41\ndropped events: 2\n\0");
+    Spec {
+        big,
+        page_size,
+        header_info: build::header_info(big, long, page_size),
+        event_formats: build::event_formats(big, "kvm", &[EXIT, ENTRY]),
+        cmdlines: "77 cpu 0/KVM\n".to_owned(),
+        options: vec![
+            (2, stat.bytes),
+            (4, b"local [x86-tsc]\0".to_vec()),
+            (5, b"Linux host1 6.9.0 s390x\0".to_vec()),
+            (13, b"vm\0\0\0\0\0\0\0\0\0\0\0\0\0".to_vec()),
+            (14, tsc.bytes),
+            (32, b"77 70\n\0".to_vec()),
+        ],
+        buffers: vec![
+            Buffer { name: "", cpus: vec![(0, cpu0), (1, cpu1)] },
+            Buffer { name: "extra", cpus: vec![(0, instance)] },
+        ],
+    }
+}

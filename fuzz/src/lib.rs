@@ -1,0 +1,244 @@
+//! What every fuzz target does with its bytes: the whole way from an importer to the tables, in one
+//! thread, and what must hold at the end of it whatever the bytes are.
+//!
+//! ```text
+//!  bytes ──> import ──Feed──> order::Sorter ──Sink──> Accountant ──rows──> LedgerBuilder ──> Ledger ──> tables
+//!                                       events: sorted          rows: checked            totals: equal
+//! ```
+//!
+//! Left out on purpose: whether the numbers are right. That is what the tests against perf and trace-cmd
+//! are for; here nothing may panic, hang, grow without bound or contradict itself.
+
+use std::io::Read;
+
+use vmtax_analyse::{
+    Accountant, By, Exit, Filter, Ledger, LedgerBuilder, Nested, Options, RowSink, Table,
+    TableKind, statistics,
+};
+use vmtax_capture::import::{self, Imported};
+use vmtax_capture::order::Sorter;
+use vmtax_capture::{Error, Format, Sink, Source};
+use vmtax_events::{
+    AccessRow, DetailKind, Event, ExitRow, Isa, Recording, Tally, TimeRow,
+};
+
+/// Reads `bytes` as `format` and analyses what comes out.
+///
+/// # Panics
+/// If something does not hold that must hold for any input. An input that is refused is fine.
+pub fn check(format: Format, mut bytes: &[u8]) {
+    let analysis = Analysis::new(Options::default());
+    let mut sorter = Sorter::new(analysis);
+    // The vendor matters for bpftrace alone, and a dump is short: the last byte decides.
+    let isa = if bytes.last().is_some_and(|b| b & 1 == 1) { Isa::Vmx } else { Isa::Svm };
+    let options = import::Options { isa };
+    let imported = if format.needs_seeking() {
+        let source: &&[u8] = &bytes;
+        import::import(format, Source::Random(source), options, &mut sorter)
+    } else {
+        let mut pieces = Pieces(&mut bytes);
+        import::import(format, Source::Stream(&mut pieces), options, &mut sorter)
+    };
+    let (late, analysis) = match sorter.finish() {
+        Ok((analysis, late)) => (late, analysis),
+        Err(error) => panic!("a sink that never stops was stopped: {error}"),
+    };
+    assert_eq!(late, analysis.late, "events that came too late for the sorter");
+    match imported {
+        Ok(imported) => analysis.finish(imported),
+        Err(Error::Stopped) => panic!("a sink that never stops was stopped"),
+        // A sentence that a person can read is all that an error owes.
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// A pipe: what is written in one go need not be read in one go.
+struct Pieces<'a, 'b>(&'a mut &'b [u8]);
+
+impl Read for Pieces<'_, '_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let some = buf.len().min(1 + self.0.len() / 2);
+        self.0.read(&mut buf[..some])
+    }
+}
+
+/// The sink behind the sorter: an accounting whose rows build a ledger.
+#[derive(Debug)]
+struct Analysis {
+    accountant: Accountant<Rows>,
+    /// The latest time seen, and how many events were earlier than that.
+    time_ns: u64,
+    late: u64,
+}
+
+impl Analysis {
+    fn new(options: Options) -> Analysis {
+        let ledger = LedgerBuilder::new(Filter::default(), options.interval_ns);
+        let rows = Rows { ledger, ended: 0, timed: 0 };
+        Analysis { accountant: Accountant::new(options, rows), time_ns: 0, late: 0 }
+    }
+
+    fn finish(self, imported: Imported) {
+        let Imported { mut recording, mut losses } = imported;
+        let (rows, vms, lost) = self.accountant.finish();
+        losses.merge(&lost);
+        losses.out_of_order += self.late;
+        recording.vms = vms;
+        assert_eq!(rows.ended, rows.timed, "exits that ended, and exits that are timed");
+        let complete = losses.truncated.is_empty();
+        check_ledger(&rows.ledger.finish(recording, losses, complete));
+    }
+}
+
+impl Sink for Analysis {
+    fn events(&mut self, events: &[Event]) -> Result<(), Error> {
+        assert!(events.is_sorted_by_key(|e| e.time_ns), "the sorter did not sort");
+        for event in events {
+            self.late += u64::from(event.time_ns < self.time_ns);
+            self.accountant.event(event);
+        }
+        let last = events.last().map_or(0, |e| e.time_ns);
+        self.time_ns = self.time_ns.max(last);
+        Ok(())
+    }
+
+    fn counted(&mut self, row: &ExitRow) -> Result<(), Error> {
+        self.accountant.counted(row);
+        Ok(())
+    }
+
+    fn thread_name(&mut self, _: u32, tid: u32, name: &str) -> Result<(), Error> {
+        self.accountant.thread_name(tid, name);
+        Ok(())
+    }
+}
+
+/// Checks every row on its way to the ledger.
+#[derive(Debug)]
+struct Rows {
+    ledger: LedgerBuilder,
+    ended: u64,
+    timed: u64,
+}
+
+impl RowSink for Rows {
+    fn exit(&mut self, row: &ExitRow) {
+        check_tally(&row.tally);
+        self.timed += row.tally.timed;
+        self.ledger.exit(row);
+    }
+
+    fn access(&mut self, row: &AccessRow) {
+        check_tally(&row.tally);
+        self.ledger.access(row);
+    }
+
+    fn time(&mut self, row: &TimeRow) {
+        check_time(row);
+        self.ledger.time(row);
+    }
+
+    fn ended(&mut self, exit: &Exit) {
+        assert!(exit.start_ns <= exit.end_ns, "an exit ends before it begins: {exit:?}");
+        let within = u128::from(exit.halted_ns) + u128::from(exit.preempted_ns);
+        assert!(within <= u128::from(exit.duration_ns()), "parts longer than the whole: {exit:?}");
+        self.ended += 1;
+    }
+}
+
+fn check_tally(t: &Tally) {
+    assert!(t.count >= t.timed, "more timed than counted: {t:?}");
+    let sum: u128 = t.hist.iter().map(|&n| u128::from(n)).sum();
+    assert_eq!(sum, u128::from(t.timed), "the histogram does not hold what is timed: {t:?}");
+    if t.timed > 0 {
+        assert!(t.min_ns <= t.max_ns && t.max_ns <= t.time_ns, "{t:?}");
+        let mean = statistics::mean_ns(t).expect("timed exits have a mean");
+        let error = statistics::standard_error_ns(t).expect("timed exits have a standard error");
+        assert!(mean >= 0.0 && error >= 0.0 && error.is_finite(), "{mean} {error}: {t:?}");
+        for q in [0.0, 0.5, 0.99, 1.0] {
+            let quantile = statistics::quantile(t, q).expect("timed exits have quantiles");
+            assert!(quantile.low_ns <= quantile.high_ns && quantile.high_ns <= t.max_ns, "{t:?}");
+        }
+    } else {
+        assert_eq!((t.min_ns, t.max_ns, t.time_ns, t.sum_sq), (u64::MAX, 0, 0, 0), "{t:?}");
+    }
+}
+
+fn check_time(t: &TimeRow) {
+    let parts = [
+        t.guest_ns,
+        t.exit_kernel_ns,
+        t.exit_user_ns,
+        t.halted_ns,
+        t.preempted_ns,
+        t.unknown_ns,
+    ];
+    let sum: u128 = parts.iter().map(|&ns| u128::from(ns)).sum();
+    // Sums over threads stop at the largest number.
+    if t.wall_ns != u64::MAX {
+        assert_eq!(sum, u128::from(t.wall_ns), "the parts are not the whole: {t:?}");
+    }
+}
+
+fn check_ledger(ledger: &Ledger) {
+    let total = ledger.total();
+    check_tally(&total);
+    for time in ledger.time.values() {
+        check_time(&time.sum);
+    }
+    check_time(&ledger.time_total());
+    let tax = ledger.tax();
+    assert!(tax.is_none_or(|tax| tax >= 0.0 && tax.is_finite()), "{tax:?}");
+    assert_eq!(sum(ledger.causes().iter().map(|(_, tally)| tally)), total, "causes");
+    let _ = ledger.has_nesting();
+
+    let accesses = ledger.accesses.iter().filter(|(key, _)| key.detail.kind != DetailKind::Overflow);
+    let accesses = sum(accesses.map(|(_, tally)| tally));
+    for by in [&[][..], &By::ALL] {
+        let mut of_tables = Tally::default();
+        for kind in TableKind::ALL {
+            let table = Table::new(ledger, kind, by);
+            check_table(&table);
+            if kind.is_exits() {
+                assert_eq!(table.total, total, "{kind:?} has all exits");
+            } else {
+                of_tables.merge(&table.total);
+            }
+        }
+        assert_eq!(of_tables, accesses, "each access is in one table");
+    }
+    check_nested(ledger, &Nested::new(ledger));
+    check_recording(&ledger.recording);
+}
+
+fn sum<'a>(tallies: impl Iterator<Item = &'a Tally>) -> Tally {
+    tallies.fold(Tally::default(), |mut total, tally| {
+        total.merge(tally);
+        total
+    })
+}
+
+fn check_table(table: &Table) {
+    assert_eq!(sum(table.rows.iter().map(|row| &row.tally)), table.total, "{:?}", table.kind);
+    for row in &table.rows {
+        check_tally(&row.tally);
+        assert_eq!(row.key.len(), table.by.len(), "{:?}", table.kind);
+    }
+}
+
+fn check_nested(ledger: &Ledger, nested: &Nested) {
+    let all: u128 = ledger.exits.values().map(|t| u128::from(t.count)).sum();
+    for row in &nested.rows {
+        check_tally(&row.l2);
+        assert!(row.to_l1 <= row.l2.count, "{row:?}");
+        let _ = row.ancillary_per_exit();
+        let ancillary: u128 = row.ancillary.iter().map(|a| u128::from(a.tally.count)).sum();
+        assert!(ancillary <= all, "{row:?}");
+    }
+}
+
+fn check_recording(recording: &Recording) {
+    assert!(!recording.format.is_empty());
+    let ids = recording.vms.iter().map(|vm| vm.id);
+    assert!(ids.is_sorted_by(|a, b| a < b), "two VMs of one id: {:?}", recording.vms);
+}
