@@ -196,10 +196,11 @@ impl<R: RowSink> Accountant<R> {
             if is_fast_path(before.reason) {
                 // KVM went back into the guest without kvm_entry: the exit is whole, its end is not known.
                 self.count_exit(index, &before, None);
+                self.accesses_end(index, None);
             } else {
                 self.losses.unpaired_exits += 1;
+                self.threads[index].accesses.clear();
             }
-            self.accesses_end(index, None);
         }
         self.threads[index].leave_guest(event.time_ns, open);
     }
@@ -426,7 +427,6 @@ impl<R: RowSink> Accountant<R> {
             let thread = &mut self.threads[index];
             if cpu == u32::MAX || thread.cpu == cpu {
                 self.losses.unpaired_exits += u64::from(thread.forget());
-                self.accesses_end(index, None);
             }
         }
     }
@@ -436,7 +436,6 @@ impl<R: RowSink> Accountant<R> {
         let Some(index) = self.by_tid.remove(&tid) else { return };
         let vm = self.threads[index].vm_id();
         self.losses.unpaired_exits += u64::from(self.threads[index].forget());
-        self.accesses_end(index, None);
         self.vms.leave(vm, tid);
         // The thread's slot stays (its time is still to be handed out); its id may come again.
         self.threads[index].tid = u32::MAX;

@@ -17,7 +17,7 @@ const QUEUE: usize = 8;
 enum Message {
     /// Events, and up to which time what came so far may be passed on.
     Events(Vec<Event>, Option<u64>),
-    Counted(ExitRow),
+    Counted(Box<ExitRow>),
     ThreadName(u32, u32, String),
 }
 
@@ -72,7 +72,7 @@ fn sort<S: Sink>(
                 // A full queue of spares is no loss: the importer makes a new one.
                 let _ = give_back.try_send(events);
             }
-            Message::Counted(row) => sorter.counted(row)?,
+            Message::Counted(row) => sorter.counted(*row)?,
             Message::ThreadName(pid, tid, name) => sorter.thread_name(pid, tid, &name)?,
         }
     }
@@ -122,7 +122,7 @@ impl Feed for Batches {
 
     fn counted(&mut self, row: ExitRow) -> Result<(), Error> {
         self.flush()?;
-        self.send(Message::Counted(row))
+        self.send(Message::Counted(Box::new(row)))
     }
 
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {

@@ -3,10 +3,15 @@
 //! The expected texts were printed by perf itself (each capture's README says how). Where perf and we
 //! differ the difference is listed here, with the reason; anything else fails.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod captures;
+
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
+use captures::{expected as read, json, report as run, unpack};
 use serde_json::Value;
 
 /// A row of perf's table.
@@ -297,7 +302,7 @@ fn parse(text: &str) -> Rows {
     rows
 }
 
-fn ours(input: &std::path::Path, event: &str, by: &str) -> Rows {
+fn ours(input: &Path, event: &str, by: &str) -> Rows {
     rows(&json(input, &["--event", event, "--by", by]))
 }
 
@@ -339,23 +344,6 @@ fn perf_name(detail: &Value) -> String {
     format!("{}:{suffix}", detail["hex"].as_str().unwrap())
 }
 
-fn json(input: &std::path::Path, args: &[&str]) -> Value {
-    let mut all = vec!["--format", "json"];
-    all.extend(args);
-    serde_json::from_str(&run(input, &all)).unwrap()
-}
-
-fn run(input: &std::path::Path, args: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_vmtax"))
-        .arg("report")
-        .arg(input)
-        .args(args)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
 fn perf(args: &[&str]) -> String {
     let output = Command::new("perf").args(args).output();
     let output =
@@ -364,30 +352,4 @@ fn perf(args: &[&str]) -> String {
     [output.stdout, output.stderr]
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .concat()
-}
-
-fn captures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures")
-}
-
-fn read(capture: &str, file: &str) -> String {
-    std::fs::read_to_string(captures().join(capture).join("expected").join(file)).unwrap()
-}
-
-/// Unpacks a capture once per test process.
-fn unpack(capture: &str, file: &str) -> PathBuf {
-    use std::sync::Mutex;
-    static UNPACKED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut unpacked = UNPACKED.lock().unwrap_or_else(|e| e.into_inner());
-    let key = format!("{capture}-{file}");
-    if let Some(path) = unpacked.get(&key) {
-        return path.clone();
-    }
-    let packed = std::fs::File::open(captures().join(capture).join("input").join(file)).unwrap();
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("oracle-{}", key.trim_end_matches(".zst")));
-    let mut plain = std::fs::File::create(&path).unwrap();
-    zstd::stream::copy_decode(packed, &mut plain).unwrap();
-    unpacked.insert(key, path.clone());
-    path
 }

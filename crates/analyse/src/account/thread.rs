@@ -133,6 +133,7 @@ impl Thread {
         self.switched_out = None;
         self.ancillary_of = None;
         self.after_loss = true;
+        self.accesses.clear();
         self.open.take().is_some()
     }
 

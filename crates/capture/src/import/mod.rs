@@ -38,10 +38,13 @@ pub enum Format {
     Bpftrace,
 }
 
+/// Whether these first bytes are of one format.
+type Recognise = fn(&[u8]) -> bool;
+
 impl Format {
     /// Recognises a format from the first bytes of the input, or says what they look like.
     pub fn recognise(head: &[u8]) -> Result<Format, Error> {
-        let candidates: [(fn(&[u8]) -> bool, Format); 7] = [
+        let candidates: [(Recognise, Format); 7] = [
             (perf_data::recognise_file, Format::PerfFile),
             (perf_data::recognise_pipe, Format::PerfPipe),
             (trace_dat::recognise, Format::TraceDat),

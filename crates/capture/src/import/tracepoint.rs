@@ -27,9 +27,11 @@ struct Tracepoint {
     /// Fields without which the record means nothing, then those that read as 0 when a kernel lacks them.
     required: &'static [&'static str],
     optional: &'static [&'static str],
-    /// From the values of `required` then `optional`. `None`: this record is not an event.
-    make: fn(&[u64; MAX_FIELDS]) -> Option<Kind>,
+    make: Make,
 }
+
+/// From the values of `required` then `optional`. `None`: this record is not an event.
+type Make = fn(&[u64; MAX_FIELDS]) -> Option<Kind>;
 
 /// Every tracepoint that the analysis understands. Field names as in Linux `arch/x86/kvm/trace.h`,
 /// `include/trace/events/kvm.h` and `include/trace/events/sched.h`, 3.10 to 7.2.
@@ -251,7 +253,7 @@ pub struct Decoder {
     common_pid: Field,
     vcpu: Field,
     fields: [Field; MAX_FIELDS],
-    make: Option<fn(&[u64; MAX_FIELDS]) -> Option<Kind>>,
+    make: Option<Make>,
 }
 
 impl std::fmt::Debug for Decoder {
@@ -367,7 +369,7 @@ impl Decoder {
     }
 }
 
-/// `unsigned int exit_reason;	offset:8;	size:4;	signed:0;` -> name and place, if it is a number.
+/// `unsigned int exit_reason; offset:8; size:4; signed:0;` -> name and place, if it is a number.
 fn parse_field(text: &str) -> Option<(&str, Place)> {
     let mut parts = text.split(';').map(str::trim);
     let declaration = parts.next()?;

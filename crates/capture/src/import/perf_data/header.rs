@@ -25,7 +25,6 @@ pub(super) mod feature {
     pub(in super::super) const NRCPUS: u64 = 7;
     pub(in super::super) const CPUDESC: u64 = 8;
     pub(in super::super) const CMDLINE: u64 = 11;
-    pub(in super::super) const CLOCKID: u64 = 23;
 }
 
 /// What the first 16 bytes say.

@@ -237,9 +237,8 @@ impl<F: Feed> Reader<'_, F> {
                 self.marker(record, 0, Kind::Lost { count })?;
             }
             kind::LOST_SAMPLES => {
-                if bytes.u16(record, 4).unwrap_or(0) & MISC_LOST_SAMPLES_BPF == 0 {
-                    self.session.lost_samples(word(HEADER));
-                }
+                let is_filter = bytes.u16(record, 4).unwrap_or(0) & MISC_LOST_SAMPLES_BPF != 0;
+                self.session.lost_samples(if is_filter { 0 } else { word(HEADER) });
             }
             kind::READ => {
                 let lost = self.session.trailer().and_then(|l| l.lost_of_read(record, bytes));

@@ -85,11 +85,15 @@ impl Session {
             return;
         };
         // Bit fields fill from the low end on little-endian machines, from the high end on others.
-        let sample_id_all = match b.0 {
-            Endian::Little => flags >> 18 & 1,
-            Endian::Big => flags >> (63 - 18) & 1,
-        } == 1;
+        let flag = |at: u32| match b.0 {
+            Endian::Little => flags >> at & 1 == 1,
+            Endian::Big => flags >> (63 - at) & 1 == 1,
+        };
+        let (sample_id_all, use_clockid) = (flag(18), flag(25));
         let layout = Layout::new(sample_type, read_format, sample_id_all);
+        if let Some(clock) = b.u32(attr, 92).filter(|_| use_clockid) {
+            self.recording.clock = clock_name(clock);
+        }
         let is_tracepoint = event_type == TYPE_TRACEPOINT;
         let is_silent = event_type == TYPE_SOFTWARE && config == SW_DUMMY;
         self.uniform = match self.uniform {
@@ -167,7 +171,6 @@ impl Session {
                 | f::NRCPUS
                 | f::CPUDESC
                 | f::CMDLINE
-                | f::CLOCKID
         )
     }
 
@@ -188,10 +191,6 @@ impl Session {
                 self.recording.emulated = Recording::emulator_of_cpu(&self.recording.cpu);
             }
             feature::CMDLINE => self.recording.command = self.strings(payload).join(" "),
-            feature::CLOCKID => {
-                let clock = self.bytes.u64(payload, 0);
-                self.recording.clock = clock.map(clock_name).unwrap_or_default();
-            }
             _ => {}
         }
         Ok(())
@@ -280,7 +279,7 @@ impl Session {
     }
 }
 
-fn clock_name(id: u64) -> String {
+fn clock_name(id: u32) -> String {
     // Linux include/uapi/linux/time.h
     match id {
         0 => "realtime".to_owned(),

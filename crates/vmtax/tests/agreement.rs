@@ -1,0 +1,121 @@
+//! Recordings of one workload by different recorders say the same.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod captures;
+
+use std::collections::BTreeMap;
+
+use captures::{expected, json, unpack};
+use serde_json::Value;
+
+/// Counts of a table's rows, by their key.
+type Counts = BTreeMap<String, u64>;
+
+/// perf, trace-cmd and ftrace watched the same run of a VM at the same time (captures/amd-same-workload). Their
+/// clocks were read one after the other, so times differ a little and counts not at all.
+#[test]
+fn perf_and_trace_cmd_and_ftrace_count_the_same() {
+    let perf = unpack("amd-same-workload", "workload.perf.data.zst");
+    for event in ["vmexit", "cause", "msr", "ioport", "mmio", "cpuid", "hypercall"] {
+        let expected = counts(&json(&perf, &["--event", event]));
+        assert!(!expected.is_empty(), "{event}");
+        for other in [
+            "workload-v7-zstd.trace.dat",
+            "workload-v7-none.trace.dat.zst",
+            "workload-v6.trace.dat.zst",
+            "workload.ftrace.txt.zst",
+            "workload.trace-cmd.txt.zst",
+            "workload.script.txt.zst",
+        ] {
+            let got = counts(&json(&unpack("amd-same-workload", other), &["--event", event]));
+            assert_eq!(got, expected, "{event} of {other}");
+        }
+    }
+}
+
+/// The same on VMX: `isa`, reasons and information words of the other vendor.
+#[test]
+fn intel_recordings_count_the_same() {
+    let perf = unpack("intel-cpuid", "intel.perf.data.zst");
+    for event in ["vmexit", "cause", "msr", "ioport", "mmio", "cpuid", "hypercall"] {
+        let expected = counts(&json(&perf, &["--event", event]));
+        assert!(!expected.is_empty(), "{event}");
+        for other in [
+            "intel.script.txt.zst",
+            "intel-v7-zstd.trace.dat",
+            "intel.ftrace.txt.zst",
+            "intel.trace-cmd.txt.zst",
+        ] {
+            let got = counts(&json(&unpack("intel-cpuid", other), &["--event", event]));
+            assert_eq!(got, expected, "{event} of {other}");
+        }
+    }
+}
+
+/// A stream holds what `perf script` prints of it, compressed or not.
+#[test]
+fn streams_hold_every_exit() {
+    for case in ["pipe", "pipe-zstd", "pipe-kvmstat"] {
+        let input = unpack("amd-pipe", &format!("{case}.perf.data.zst"));
+        let report = json(&input, &["--event", "vmexit", "--by", "reason"]);
+        // "300 115/129 vcpu 0 cpuid": every kvm_exit, also the last of each vCPU, which has no entry.
+        let mut exits = Counts::new();
+        for line in expected("amd-pipe", &format!("{case}.exits.txt")).lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let Some(count) = words.first().and_then(|w| w.parse::<u64>().ok()) else { continue };
+            let reason = words[4..].join(" ");
+            *exits.entry(format!("reason={reason}")).or_default() += count;
+        }
+        assert!(exits.values().sum::<u64>() > 800, "{exits:?}");
+        let got = counts(&report);
+        let unpaired = report["losses"]["unpaired_exits"].as_u64().unwrap();
+        let missing: u64 =
+            exits.iter().map(|(key, n)| n - got.get(key).copied().unwrap_or(0)).sum();
+        assert_eq!(missing, unpaired, "{case}: {exits:?} {got:?}");
+        assert!(got.keys().all(|key| exits.contains_key(key)), "{case}: {exits:?} {got:?}");
+    }
+}
+
+/// bpftrace's counts, by number and by name, equal what the payload did (captures/amd-bpftrace).
+#[test]
+fn both_spellings_of_bpftrace_agree() {
+    let numbers = counts(&json(
+        &unpack("amd-bpftrace", "reasons.bpftrace.txt"),
+        &["--event", "vmexit", "--by", "reason", "--isa", "svm"],
+    ));
+    let names = counts(&json(
+        &unpack("amd-bpftrace", "names.bpftrace.txt"),
+        &["--event", "vmexit", "--by", "reason"],
+    ));
+    for (key, count) in [("reason=cpuid", 500), ("reason=io", 126), ("reason=msr", 75)] {
+        assert_eq!(
+            (numbers.get(key), names.get(key)),
+            (Some(&count), Some(&count)),
+            "{numbers:?} {names:?}"
+        );
+    }
+    let unknown = counts(&json(
+        &unpack("amd-bpftrace", "reasons.bpftrace.txt"),
+        &["--event", "vmexit", "--by", "reason"],
+    ));
+    assert_eq!(unknown.get("reason=114"), Some(&500), "a bare number is not guessed: {unknown:?}");
+}
+
+fn counts(report: &Value) -> Counts {
+    let table = &report["tables"][0];
+    let by: Vec<&str> =
+        table["by"].as_array().unwrap().iter().map(|b| b.as_str().unwrap()).collect();
+    let mut counts = Counts::new();
+    for row in table["rows"].as_array().unwrap() {
+        let key: Vec<String> = by
+            .iter()
+            .map(|by| match &row[by] {
+                Value::String(word) => format!("{by}={word}"),
+                other => format!("{by}={}{}", other["kind"], other["value"]),
+            })
+            .collect();
+        *counts.entry(key.join(" ")).or_default() += row["count"].as_u64().unwrap();
+    }
+    counts
+}
