@@ -199,9 +199,10 @@ impl<R: RowSink> Accountant<R> {
                 self.accesses_end(index, None);
             } else {
                 self.losses.unpaired_exits += 1;
-                self.threads[index].accesses.clear();
             }
         }
+        // What still waits for an entry has missed it.
+        self.threads[index].accesses.clear();
         self.threads[index].leave_guest(event.time_ns, open);
     }
 
@@ -324,7 +325,7 @@ impl<R: RowSink> Accountant<R> {
             }
             Kind::NestedInject { reason } => self.nested_inject(event, reason),
             Kind::NestedEnter => {
-                if let Some(index) = self.known_thread(event.tid) {
+                if let Some(index) = self.known_thread(event) {
                     self.threads[index].ancillary_of = None;
                 }
             }
@@ -336,15 +337,17 @@ impl<R: RowSink> Accountant<R> {
         }
     }
 
-    fn known_thread(&mut self, tid: u32) -> Option<usize> {
-        match self.threads.get(self.last) {
-            Some(thread) if thread.tid == tid => Some(self.last),
-            _ => self.by_tid.get(&tid).copied(),
-        }
+    fn known_thread(&mut self, event: &Event) -> Option<usize> {
+        let index = match self.threads.get(self.last) {
+            Some(thread) if thread.tid == event.tid => self.last,
+            _ => *self.by_tid.get(&event.tid)?,
+        };
+        self.threads[index].cpu = event.cpu;
+        Some(index)
     }
 
     fn open(&mut self, event: &Event) -> Option<&mut OpenExit> {
-        let index = self.known_thread(event.tid)?;
+        let index = self.known_thread(event)?;
         self.threads[index].open.as_mut()
     }
 
@@ -370,6 +373,7 @@ impl<R: RowSink> Accountant<R> {
 
     /// An MMIO read ends with its tracepoint; it began with the exit.
     fn mmio_read(&mut self, event: &Event, gpa: u64) {
+        self.advance(event.time_ns);
         let Some(index) = self.thread(event) else { return };
         let detail = Detail::new(DetailKind::MmioRead, gpa);
         let mut duration = None;
@@ -389,7 +393,7 @@ impl<R: RowSink> Accountant<R> {
     }
 
     fn nested_inject(&mut self, event: &Event, reason: Reason) {
-        let Some(index) = self.known_thread(event.tid) else { return };
+        let Some(index) = self.known_thread(event) else { return };
         let thread = &mut self.threads[index];
         let mut of = reason;
         if let Some(open) = &mut thread.open {
@@ -403,7 +407,9 @@ impl<R: RowSink> Accountant<R> {
 
     fn switch(&mut self, event: &Event, next_tid: u32, preempted: bool) {
         if let Some(&index) = self.by_tid.get(&event.tid) {
-            self.threads[index].switched_out = Some((event.time_ns, preempted));
+            let thread = &mut self.threads[index];
+            thread.cpu = event.cpu;
+            thread.switched_out = Some((event.time_ns, preempted));
         }
         if let Some(&index) = self.by_tid.get(&next_tid) {
             let thread = &mut self.threads[index];
@@ -437,8 +443,9 @@ impl<R: RowSink> Accountant<R> {
         let vm = self.threads[index].vm_id();
         self.losses.unpaired_exits += u64::from(self.threads[index].forget());
         self.vms.leave(vm, tid);
-        // The thread's slot stays (its time is still to be handed out); its id may come again.
-        self.threads[index].tid = u32::MAX;
+        // The thread's slot stays (its time is still to be handed out), but no event finds it any more:
+        // its id may come again.
+        self.last = usize::MAX;
     }
 
     /// Ends the interval when `time_ns` is past it.

@@ -43,7 +43,7 @@ impl VcpuTime {
 
 /// See [`VcpuTime::tax`].
 pub fn tax(t: &TimeRow) -> Option<f64> {
-    let spent = t.exit_kernel_ns + t.exit_user_ns + t.preempted_ns;
+    let spent = t.exit_kernel_ns.saturating_add(t.exit_user_ns).saturating_add(t.preempted_ns);
     let base = t.wall_ns.saturating_sub(t.halted_ns);
     (base > 0).then(|| spent as f64 / base as f64)
 }

@@ -1,6 +1,6 @@
 //! The two hand-overs of an import: importer -> sorter ([`Feed`]) and sorter -> analysis ([`Sink`]).
 
-use vmtax_events::{Event, ExitRow};
+use vmtax_events::{Event, ExitRow, Recording};
 
 use crate::Error;
 
@@ -18,6 +18,13 @@ pub trait Feed {
 
     /// The name of a thread; `pid` is its process or [`vmtax_events::NO_PID`]. Hostile text.
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error>;
+
+    /// What the recording says of itself, as soon as the importer knows it: whoever is stopped in the middle
+    /// has it then. The end of the import may know more.
+    fn described(&mut self, recording: &Recording) -> Result<(), Error> {
+        let _ = recording;
+        Ok(())
+    }
 }
 
 /// Takes events in time order.
@@ -31,4 +38,10 @@ pub trait Sink {
 
     /// The name of a thread. Hostile text.
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error>;
+
+    /// What the recording says of itself, as far as it is known.
+    fn described(&mut self, recording: &Recording) -> Result<(), Error> {
+        let _ = recording;
+        Ok(())
+    }
 }

@@ -13,7 +13,7 @@
 //! the window between a release and the times after it, and by [`MAX_PENDING`] when the input never
 //! releases; what comes too late after such a forced release is counted as out of order and still passed on.
 
-use vmtax_events::{Event, ExitRow};
+use vmtax_events::{Event, ExitRow, Recording};
 
 use crate::{Error, Feed, Sink};
 
@@ -88,6 +88,10 @@ impl<S: Sink> Feed for Sorter<S> {
 
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {
         self.sink.thread_name(pid, tid, name)
+    }
+
+    fn described(&mut self, recording: &Recording) -> Result<(), Error> {
+        self.sink.described(recording)
     }
 }
 

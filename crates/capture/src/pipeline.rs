@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 
-use vmtax_events::{Event, ExitRow};
+use vmtax_events::{Event, ExitRow, Recording};
 
 use crate::import::{Format, Imported, Options, Source, import};
 use crate::order::Sorter;
@@ -19,6 +19,7 @@ enum Message {
     Events(Vec<Event>, Option<u64>),
     Counted(Box<ExitRow>),
     ThreadName(u32, u32, String),
+    Described(Box<Recording>),
 }
 
 /// Imports a source into a sink, in time order. Decoding runs on a thread of its own.
@@ -74,6 +75,7 @@ fn sort<S: Sink>(
             }
             Message::Counted(row) => sorter.counted(*row)?,
             Message::ThreadName(pid, tid, name) => sorter.thread_name(pid, tid, &name)?,
+            Message::Described(recording) => sorter.described(&recording)?,
         }
     }
     Ok(sorter)
@@ -128,5 +130,10 @@ impl Feed for Batches {
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {
         self.flush()?;
         self.send(Message::ThreadName(pid, tid, name.to_owned()))
+    }
+
+    fn described(&mut self, recording: &Recording) -> Result<(), Error> {
+        self.flush()?;
+        self.send(Message::Described(Box::new(recording.clone())))
     }
 }

@@ -17,6 +17,11 @@ pub(crate) trait Rows: RowSink {
         let _ = events;
     }
 
+    /// What the recording says of itself, before its end.
+    fn described(&mut self, facts: &Facts) {
+        let _ = facts;
+    }
+
     /// Something could not be written: reading on is no use. The sink keeps the error.
     fn has_failed(&self) -> bool {
         false
@@ -97,6 +102,11 @@ impl<R: Rows> Sink for &mut Accounting<R> {
 
     fn thread_name(&mut self, _pid: u32, tid: u32, name: &str) -> Result<(), Error> {
         self.accountant.thread_name(tid, name);
+        Ok(())
+    }
+
+    fn described(&mut self, recording: &Facts) -> Result<(), Error> {
+        self.accountant.sink_mut().described(recording);
         Ok(())
     }
 }

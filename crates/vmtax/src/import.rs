@@ -138,6 +138,10 @@ impl Rows for ToRun {
         }
     }
 
+    fn described(&mut self, facts: &Facts) {
+        self.writer.describe(facts, &Losses::default());
+    }
+
     fn has_failed(&self) -> bool {
         self.failed.is_some()
     }

@@ -46,7 +46,7 @@ impl Seeds<'_> {
     }
 
     fn write(&self, target: &str, name: &str, bytes: &[u8]) {
-        for target in [target, "recognise"] {
+        for (target, name) in [(target, name), ("recognise", &format!("{target}-{name}"))] {
             let folder = self.corpus.join(target);
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join(format!("seed-{name}")), bytes).unwrap();

@@ -66,11 +66,11 @@ impl Thread {
     pub(super) fn leave_guest(&mut self, now_ns: u64, mut open: OpenExit) {
         if self.seen {
             let span = now_ns.saturating_sub(self.since_ns);
-            self.time.wall_ns += span;
+            self.time.wall_ns = self.time.wall_ns.saturating_add(span);
             if self.in_guest {
-                self.time.guest_ns += span;
+                self.time.guest_ns = self.time.guest_ns.saturating_add(span);
             } else {
-                self.time.unknown_ns += span;
+                self.time.unknown_ns = self.time.unknown_ns.saturating_add(span);
             }
         }
         open.ancillary_of = self.ancillary_of;
@@ -83,8 +83,8 @@ impl Thread {
     pub(super) fn enter_guest(&mut self, now_ns: u64) {
         if self.seen {
             let span = now_ns.saturating_sub(self.since_ns);
-            self.time.wall_ns += span;
-            self.time.unknown_ns += span;
+            self.time.wall_ns = self.time.wall_ns.saturating_add(span);
+            self.time.unknown_ns = self.time.unknown_ns.saturating_add(span);
         }
         self.step(now_ns, true);
     }
@@ -105,11 +105,11 @@ impl Thread {
     #[inline]
     pub(super) fn add_split(&mut self, split: &Split) {
         let sum = split.kernel_ns + split.user_ns + split.halted_ns + split.preempted_ns;
-        self.time.wall_ns += sum;
-        self.time.exit_kernel_ns += split.kernel_ns;
-        self.time.exit_user_ns += split.user_ns;
-        self.time.halted_ns += split.halted_ns;
-        self.time.preempted_ns += split.preempted_ns;
+        self.time.wall_ns = self.time.wall_ns.saturating_add(sum);
+        self.time.exit_kernel_ns = self.time.exit_kernel_ns.saturating_add(split.kernel_ns);
+        self.time.exit_user_ns = self.time.exit_user_ns.saturating_add(split.user_ns);
+        self.time.halted_ns = self.time.halted_ns.saturating_add(split.halted_ns);
+        self.time.preempted_ns = self.time.preempted_ns.saturating_add(split.preempted_ns);
         self.since_ns = self.since_ns.saturating_add(sum);
     }
 
@@ -228,9 +228,9 @@ impl OpenExit {
     /// The scheduler ran something else for `away_ns` from `out_ns` on.
     pub(super) fn preempted(&mut self, out_ns: u64, away_ns: u64) {
         if self.user_start_ns.is_some_and(|user| user <= out_ns) {
-            self.preempted_user_ns += away_ns;
+            self.preempted_user_ns = self.preempted_user_ns.saturating_add(away_ns);
         } else {
-            self.preempted_kernel_ns += away_ns;
+            self.preempted_kernel_ns = self.preempted_kernel_ns.saturating_add(away_ns);
         }
     }
 

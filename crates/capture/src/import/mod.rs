@@ -4,6 +4,8 @@
 //! `trace.dat`) take a [`ReadAt`]; the others take a [`Read`] and can be fed from a pipe.
 
 pub mod bpftrace;
+mod cursor;
+mod formats;
 pub mod perf_data;
 pub mod text;
 pub mod trace_dat;

@@ -62,7 +62,7 @@ impl Head {
             at += 8 + size_at(bytes, at);
         }
         let header_info = bytes[start..at].to_vec();
-        let mut take = |at: &mut usize| {
+        let take = |at: &mut usize| {
             let len = size_at(bytes, *at);
             *at += 8 + len;
             String::from_utf8_lossy(&bytes[*at - len..*at]).into_owned()

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use super::layout::Bytes;
-use super::session::Session;
+use super::session::{Session, feature};
 use crate::Error;
 use crate::import::tracepoint::Endian;
 use crate::source::ReadAt;
@@ -14,18 +14,6 @@ const FILE_HEADER_SIZE: usize = 104;
 
 /// Nothing in a header is larger than this; a larger claim is a damaged file.
 const MAX_SECTION: u64 = 64 << 20;
-
-/// Feature bits (linux/tools/perf/util/header.h).
-pub(super) mod feature {
-    pub(in super::super) const TRACING_DATA: u64 = 1;
-    pub(in super::super) const HOSTNAME: u64 = 3;
-    pub(in super::super) const OSRELEASE: u64 = 4;
-    pub(in super::super) const VERSION: u64 = 5;
-    pub(in super::super) const ARCH: u64 = 6;
-    pub(in super::super) const NRCPUS: u64 = 7;
-    pub(in super::super) const CPUDESC: u64 = 8;
-    pub(in super::super) const CMDLINE: u64 = 11;
-}
 
 /// What the first 16 bytes say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 //! other byte order, and records may be wrapped in zstd (`-z`).
 //!
 //! - `header`: the file's header, attributes and feature sections;
-//! - `tracing_data`: the tracepoint formats;
 //! - `layout`: where time, thread, CPU and raw data stand in a sample;
 //! - `records`: the loop over records, compressed or not.
 //!
@@ -15,7 +14,6 @@ mod header;
 mod layout;
 mod records;
 mod session;
-pub mod tracing_data;
 
 use std::io::Read;
 
@@ -38,6 +36,7 @@ pub fn import_file(source: &dyn ReadAt, feed: &mut impl Feed) -> Result<Imported
     let header = header::File::read(source)?;
     let mut session = session::Session::new(header.endian, "perf.data");
     header.load(source, &mut session)?;
+    feed.described(&session.recording)?;
     let mut data = header.data(source);
     records::run(&mut data, header.data_offset, Some(header.data_size), &mut session, feed)?;
     Ok(session.finish())

@@ -99,6 +99,7 @@ pub(super) fn run(
             consumed += copied.map_err(|source| Error::Io { offset: here, source })?;
             if is_formats {
                 reader.session.tracing_data(&payload, here + record.len() as u64)?;
+                reader.feed.described(&reader.session.recording)?;
             }
         }
         consumed += at as u64;
@@ -214,8 +215,11 @@ impl<F: Feed> Reader<'_, F> {
             return Ok(());
         };
         let decoded = match sample.tid {
-            Some((pid, tid)) => decoder.kind(sample.raw).map(|(vcpu, kind)| (pid, tid, vcpu, kind)),
-            None => decoder.decode(sample.raw).map(|d| (NO_PID, d.tid, d.vcpu, d.kind)),
+            // The last switch of a thread that has ended has -1 for both: only the tracepoint knows it.
+            Some((pid, tid)) if tid != u32::MAX => {
+                decoder.kind(sample.raw).map(|(vcpu, kind)| (pid, tid, vcpu, kind))
+            }
+            _ => decoder.decode(sample.raw).map(|d| (NO_PID, d.tid, d.vcpu, d.kind)),
         };
         let Some((pid, tid, vcpu, kind)) = decoded else {
             self.session.losses.undecodable += 1;

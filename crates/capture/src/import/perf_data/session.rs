@@ -4,11 +4,10 @@ use std::collections::HashMap;
 
 use vmtax_events::{Losses, Recording};
 
-use super::header::feature;
 use super::layout::{Bytes, Layout};
-use super::tracing_data;
 use crate::Error;
 use crate::import::Imported;
+use crate::import::formats::{self, Formats};
 use crate::import::tracepoint::{Decoder, Endian};
 
 const TYPE_SOFTWARE: u32 = 1;
@@ -20,6 +19,18 @@ const SW_DUMMY: u64 = 9;
 struct Attr {
     layout: Layout,
     is_tracepoint: bool,
+}
+
+/// Feature bits (linux/tools/perf/util/header.h).
+pub(super) mod feature {
+    pub(in super::super) const TRACING_DATA: u64 = 1;
+    pub(in super::super) const HOSTNAME: u64 = 3;
+    pub(in super::super) const OSRELEASE: u64 = 4;
+    pub(in super::super) const VERSION: u64 = 5;
+    pub(in super::super) const ARCH: u64 = 6;
+    pub(in super::super) const NRCPUS: u64 = 7;
+    pub(in super::super) const CPUDESC: u64 = 8;
+    pub(in super::super) const CMDLINE: u64 = 11;
 }
 
 /// What the attributes say of a sample.
@@ -44,17 +55,12 @@ pub(super) struct Session {
     uniform: Option<Layout>,
     /// Event id -> index in `attrs`.
     by_id: HashMap<u64, usize>,
-    /// Index in `decoders` by `common_type`; `NO_DECODER` for records that nobody wants.
-    by_type: Vec<u16>,
-    decoders: Vec<Decoder>,
-    has_formats: bool,
+    formats: Option<Formats>,
     lost_records: u64,
     lost_samples: u64,
     lost_reads: HashMap<u64, u64>,
     without_attr: u64,
 }
-
-const NO_DECODER: u16 = u16::MAX;
 
 impl Session {
     pub(super) fn new(endian: Endian, format: &str) -> Session {
@@ -65,9 +71,7 @@ impl Session {
             attrs: Vec::new(),
             uniform: None,
             by_id: HashMap::new(),
-            by_type: Vec::new(),
-            decoders: Vec::new(),
-            has_formats: false,
+            formats: None,
             lost_records: 0,
             lost_samples: 0,
             lost_reads: HashMap::new(),
@@ -149,9 +153,7 @@ impl Session {
     /// The decoder for a raw record, if the analysis wants it.
     #[inline(always)]
     pub(super) fn decoder(&self, raw: &[u8], bytes: Bytes) -> Option<&Decoder> {
-        let common_type = bytes.u16(raw, 0)?;
-        let index = *self.by_type.get(usize::from(common_type))?;
-        self.decoders.get(usize::from(index))
+        self.formats.as_ref()?.decoder(bytes.u16(raw, 0)?)
     }
 
     /// Layout for the trailer of records that are not samples.
@@ -197,29 +199,20 @@ impl Session {
     }
 
     pub(super) fn tracing_data(&mut self, payload: &[u8], offset: u64) -> Result<(), Error> {
-        let formats = tracing_data::parse(payload, offset)?;
-        self.has_formats = true;
-        for name in formats.unusable {
-            self.losses.notes.push(format!("the format of {name} lacks a field; it is left out"));
+        let formats = formats::of_tracing_data(payload, offset)?;
+        for name in &formats.not_understood {
+            self.losses
+                .notes
+                .push(format!("the format of the event {name:?} is not understood: skipped"));
         }
-        for decoder in formats.decoders {
-            self.recording.coverage.add(&decoder.name);
-            if !decoder.is_wanted() || self.decoders.len() >= usize::from(NO_DECODER) {
-                continue;
-            }
-            let at = usize::from(decoder.id);
-            if self.by_type.len() <= at {
-                self.by_type.resize(at + 1, NO_DECODER);
-            }
-            self.by_type[at] = self.decoders.len() as u16;
-            self.decoders.push(decoder);
-        }
+        self.recording.coverage = formats.described;
+        self.formats = Some(formats);
         Ok(())
     }
 
     /// Whether samples can be decoded at all.
     pub(super) fn has_formats(&self) -> bool {
-        self.has_formats
+        self.formats.is_some()
     }
 
     pub(super) fn truncated(&mut self, sentence: String) {

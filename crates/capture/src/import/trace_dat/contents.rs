@@ -1,8 +1,9 @@
 //! What both versions of the file come down to: everything but the trace data, and where that is.
 
 use super::chunk::Codec;
-use super::header::{Formats, PageLayout};
+use super::header::PageLayout;
 use super::options::Options;
+use crate::import::formats::Formats;
 
 /// The trace data of one CPU in one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

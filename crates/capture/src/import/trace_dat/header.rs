@@ -6,26 +6,13 @@
 
 use std::collections::HashMap;
 
-use vmtax_events::Coverage;
-
-use super::contents::say;
-use super::cursor::{Cursor, text};
-use crate::import::tracepoint::{Decoder, Endian};
+use crate::import::cursor::{Cursor, MAX_TEXT, text};
+use crate::import::formats::MAGIC;
+use crate::import::tracepoint::Endian;
 use crate::{Error, source::ReadAt};
 
-/// 17 08 44 and "tracing".
-pub(super) const MAGIC: &[u8] = b"\x17\x08\x44tracing";
-
-/// The largest description file (an event's format, `saved_cmdlines`, ...) that is read.
-const MAX_TEXT: u64 = 16 << 20;
 /// Sub-buffers larger than this do not exist.
 pub(super) const MAX_PAGE: u64 = 16 << 20;
-/// Bounds of counts, far above what a kernel has.
-const MAX_SYSTEMS: u32 = 4096;
-const MAX_EVENTS: u32 = 1 << 16;
-/// More event systems than a recording of chosen events has: the file then holds the formats of
-/// everything the kernel knows (`trace-cmd extract`), and their presence says nothing.
-const ALL_SYSTEMS: u32 = 40;
 
 /// What the first bytes say.
 #[derive(Debug)]
@@ -171,95 +158,6 @@ fn other_event_header(text: &str) -> Option<String> {
         }
     }
     None
-}
-
-/// The event formats of the file that the analysis wants.
-#[derive(Debug, Default)]
-pub(super) struct Formats {
-    pub(super) decoders: Vec<Decoder>,
-    /// `common_type` -> index into `decoders` plus one; 0 for events that are not wanted.
-    pub(super) index: Vec<u16>,
-    /// The tracepoints that the file describes, of the systems kvm and sched.
-    pub(super) described: Coverage,
-    /// Names of tracepoints of those systems whose format could not be understood.
-    pub(super) not_understood: Vec<String>,
-    /// Event systems in the file.
-    systems: u32,
-}
-
-impl Formats {
-    /// The formats were chosen with the events: trace-cmd stores those of the systems and events that
-    /// were asked for. Files with the formats of the whole kernel do not tell.
-    pub(super) fn were_chosen(&self) -> bool {
-        self.systems <= ALL_SYSTEMS
-    }
-
-    fn add(&mut self, system: &str, format: &str, endian: Endian) {
-        let ours = system == "kvm" || system == "sched";
-        let name = format.lines().find_map(|l| l.strip_prefix("name: ")).unwrap_or_default().trim();
-        match Decoder::parse(format, endian) {
-            Some(decoder) => {
-                if ours {
-                    self.described.add(name);
-                }
-                if decoder.is_wanted() {
-                    self.insert(decoder);
-                }
-            }
-            None if ours => say(&mut self.not_understood, || name.to_owned()),
-            None => {}
-        }
-    }
-
-    fn insert(&mut self, decoder: Decoder) {
-        let id = usize::from(decoder.id);
-        if self.index.len() <= id {
-            self.index.resize(id + 1, 0);
-        }
-        let Some(slot) = self.index.get_mut(id) else { return };
-        if let Some(known) =
-            usize::from(*slot).checked_sub(1).and_then(|n| self.decoders.get_mut(n))
-        {
-            *known = decoder;
-        } else if let Ok(n) = u16::try_from(self.decoders.len() + 1) {
-            self.decoders.push(decoder);
-            *slot = n;
-        }
-    }
-}
-
-fn count(c: &mut Cursor<'_>, most: u32, item: &'static str) -> Result<u32, Error> {
-    let at = c.at;
-    match c.u32(item)? {
-        n if n <= most => Ok(n),
-        n => Err(c.malformed_at(at, item, format!("{n}, more than {most}"))),
-    }
-}
-
-/// The FTRACE_EVENTS: formats of ftrace's own records, none of which is about exits.
-pub(super) fn skip_ftrace_formats(c: &mut Cursor<'_>) -> Result<(), Error> {
-    let count = count(c, MAX_EVENTS, "count of ftrace event formats")?;
-    for _ in 0..count {
-        let len = c.u64("size of an ftrace event format")?;
-        c.skip(len, "ftrace event format")?;
-    }
-    Ok(())
-}
-
-/// The EVENT_FORMATS.
-pub(super) fn event_formats(c: &mut Cursor<'_>, formats: &mut Formats) -> Result<(), Error> {
-    let systems = count(c, MAX_SYSTEMS, "count of event systems")?;
-    formats.systems = formats.systems.saturating_add(systems);
-    for _ in 0..systems {
-        let system = c.string("name of an event system")?;
-        let events = count(c, MAX_EVENTS, "count of events of a system")?;
-        for _ in 0..events {
-            let len = c.u64("size of an event format")?;
-            let format = c.bytes(len, MAX_TEXT, "event format")?;
-            formats.add(&system, &text(&format), c.endian);
-        }
-    }
-    Ok(())
 }
 
 /// The CMDLINES: lines of thread id and name.

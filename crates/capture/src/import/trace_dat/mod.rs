@@ -15,7 +15,6 @@
 
 mod chunk;
 mod contents;
-mod cursor;
 mod header;
 mod options;
 mod page;
@@ -32,7 +31,7 @@ use page::PageDecoder;
 
 /// Whether these first bytes are those of a `trace.dat`.
 pub fn recognise(head: &[u8]) -> bool {
-    head.starts_with(header::MAGIC)
+    head.starts_with(crate::import::formats::MAGIC)
 }
 
 /// Reads a recording of `trace-cmd record`: the names of threads, then the events of all CPUs.
@@ -67,6 +66,15 @@ pub fn import(source: &dyn ReadAt, feed: &mut impl Feed) -> Result<Imported, Err
         let pid = options.tgids.get(tid).copied().unwrap_or(NO_PID);
         feed.thread_name(pid, *tid, name)?;
     }
+    let mut recording = Recording { format: "trace.dat".to_owned(), ..Recording::default() };
+    options.describe(&mut recording);
+    // The file does not list which events were enabled. But trace-cmd stores the formats of the systems
+    // and events that it was asked to record, so those of kvm and sched that it describes could have
+    // been recorded. Not so if the file describes the whole kernel: then only what was seen is certain.
+    if formats.were_chosen() {
+        recording.coverage = formats.described;
+    }
+    feed.described(&recording)?;
     let mut decoder = PageDecoder {
         formats: &formats,
         endian: initial.endian,
@@ -81,20 +89,12 @@ pub fn import(source: &dyn ReadAt, feed: &mut impl Feed) -> Result<Imported, Err
 
     let PageDecoder { seen, mut losses, .. } = decoder;
     losses.truncated = truncated;
-    let mut recording = Recording { format: "trace.dat".to_owned(), ..Recording::default() };
-    options.describe(&mut recording);
     options.remark(&recording, &mut losses);
     if empty {
         losses.notes.push("the file holds no trace data".to_owned());
     }
     for name in &formats.not_understood {
         losses.notes.push(format!("the format of the event {name:?} is not understood: skipped"));
-    }
-    // The file does not list which events were enabled. But trace-cmd stores the formats of the systems
-    // and events that it was asked to record, so those of kvm and sched that it describes could have
-    // been recorded. Not so if the file describes the whole kernel: then only what was seen is certain.
-    if formats.were_chosen() {
-        recording.coverage = formats.described;
     }
     for (decoder, _) in formats.decoders.iter().zip(seen).filter(|(_, seen)| *seen) {
         recording.coverage.add(&decoder.name);

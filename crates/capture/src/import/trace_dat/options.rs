@@ -7,9 +7,9 @@ use std::collections::HashMap;
 
 use vmtax_events::{Losses, Recording};
 
-use super::cursor::{Cursor, text};
 use super::header::tgids;
 use crate::Error;
+use crate::import::cursor::{Cursor, text};
 
 /// The largest option that is read.
 const MAX_OPTION: u64 = 16 << 20;

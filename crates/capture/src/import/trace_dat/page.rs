@@ -16,8 +16,9 @@ use std::collections::HashMap;
 
 use vmtax_events::{Event, Kind, Losses, NO_PID, NO_VCPU};
 
-use super::header::{Formats, PageLayout};
+use super::header::PageLayout;
 use super::options::Tsc2Nsec;
+use crate::import::formats::Formats;
 use crate::import::tracepoint::Endian;
 use crate::{Error, Feed};
 

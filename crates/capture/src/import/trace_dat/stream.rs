@@ -12,9 +12,9 @@ use std::collections::BinaryHeap;
 
 use super::chunk::{Codec, MAX_CHUNK};
 use super::contents::{CpuData, say};
-use super::cursor::Cursor;
 use super::options::MAX_CPUS;
 use super::page::PageDecoder;
+use crate::import::cursor::Cursor;
 use crate::{Error, Feed, source::ReadAt};
 
 /// Plain pages are read in pieces of this size.

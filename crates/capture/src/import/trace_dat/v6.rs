@@ -2,9 +2,10 @@
 
 use super::chunk::Codec;
 use super::contents::{Contents, CpuData, say};
-use super::cursor::{Cursor, text};
-use super::header::{self, Formats, Initial};
+use super::header::{self, Initial};
 use super::options::{MAX_CPUS, MAX_DATA, Options, id, selected_clock};
+use crate::import::cursor::{Cursor, text};
+use crate::import::formats::{self, Formats};
 use crate::{Error, source::ReadAt};
 
 /// What stands before the table of CPUs.
@@ -15,9 +16,9 @@ const FLYRECORD: &[u8] = b"flyrecord\0";
 pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, Error> {
     let mut c = Cursor::file(source, initial.end, initial.endian);
     let layout = header::header_info(&mut c)?;
-    header::skip_ftrace_formats(&mut c)?;
+    formats::skip_ftrace_formats(&mut c)?;
     let mut formats = Formats::default();
-    header::event_formats(&mut c, &mut formats)?;
+    formats::event_formats(&mut c, &mut formats)?;
     let len = c.u32("size of kallsyms")?;
     c.skip(u64::from(len), "kallsyms")?;
     let len = c.u32("size of the printk formats")?;

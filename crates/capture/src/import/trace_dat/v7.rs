@@ -9,9 +9,10 @@
 
 use super::chunk::{Codec, MAX_CHUNK};
 use super::contents::{Contents, CpuData, say};
-use super::cursor::Cursor;
-use super::header::{self, Formats, Initial, MAX_PAGE, PageLayout};
+use super::header::{self, Initial, MAX_PAGE, PageLayout};
 use super::options::{BufferOption, MAX_CPUS, Options, id};
+use crate::import::cursor::Cursor;
+use crate::import::formats::{self, Formats};
 use crate::import::tracepoint::Endian;
 use crate::{Error, source::ReadAt};
 
@@ -51,7 +52,7 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
     let layout = file.section(info, SECTION_HEADER_INFO, header::header_info)?;
     let mut formats = Formats::default();
     for &at in distinct(&options.event_formats).iter().take(MAX_SECTIONS) {
-        file.section(at, SECTION_EVENT_FORMATS, |c| header::event_formats(c, &mut formats))?;
+        file.section(at, SECTION_EVENT_FORMATS, |c| formats::event_formats(c, &mut formats))?;
     }
     let mut names = Vec::new();
     for &at in distinct(&options.cmdlines).iter().take(MAX_SECTIONS) {

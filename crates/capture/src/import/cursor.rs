@@ -1,6 +1,7 @@
 //! Checked reading of the file's numbers and strings, in the file's byte order.
 //!
-//! One cursor serves the file itself and a decompressed section: both are a [`ReadAt`].
+//! One cursor serves the file itself, a decompressed section and the tracing data of a `perf.data`: all
+//! are a [`ReadAt`].
 
 use std::fmt;
 
@@ -8,17 +9,19 @@ use crate::Error;
 use crate::import::tracepoint::Endian;
 use crate::source::ReadAt;
 
+/// The largest description file (an event's format, `saved_cmdlines`, ...) that is read.
+pub(in crate::import) const MAX_TEXT: u64 = 16 << 20;
 /// The longest name, version or system string that is believed.
 const MAX_STRING: u64 = 4096;
 
 /// A place in a stretch of bytes. Every read names the item it reads, for the error.
-pub(super) struct Cursor<'a> {
+pub(in crate::import) struct Cursor<'a> {
     source: &'a dyn ReadAt,
     /// Where the next read starts.
-    pub(super) at: u64,
+    pub(in crate::import) at: u64,
     /// End of the stretch.
     end: u64,
-    pub(super) endian: Endian,
+    pub(in crate::import) endian: Endian,
     /// Where in the file the section starts whose decompressed bytes these are.
     section: Option<u64>,
 }
@@ -31,28 +34,37 @@ impl fmt::Debug for Cursor<'_> {
 
 impl<'a> Cursor<'a> {
     /// Over the file, from `at` to its end.
-    pub(super) fn file(source: &'a dyn ReadAt, at: u64, endian: Endian) -> Cursor<'a> {
+    pub(in crate::import) fn file(source: &'a dyn ReadAt, at: u64, endian: Endian) -> Cursor<'a> {
         Cursor { source, at, end: source.len(), endian, section: None }
     }
 
     /// Over `len` bytes of the file; fewer if the file ends before.
-    pub(super) fn part(source: &'a dyn ReadAt, at: u64, len: u64, endian: Endian) -> Cursor<'a> {
+    pub(in crate::import) fn part(
+        source: &'a dyn ReadAt,
+        at: u64,
+        len: u64,
+        endian: Endian,
+    ) -> Cursor<'a> {
         let end = at.saturating_add(len).min(source.len());
         Cursor { source, at, end, endian, section: None }
     }
 
     /// Over the decompressed bytes of the section that starts at byte `section` of the file.
-    pub(super) fn decompressed(bytes: &'a &'a [u8], section: u64, endian: Endian) -> Cursor<'a> {
+    pub(in crate::import) fn decompressed(
+        bytes: &'a &'a [u8],
+        section: u64,
+        endian: Endian,
+    ) -> Cursor<'a> {
         Cursor { source: bytes, at: 0, end: ReadAt::len(bytes), endian, section: Some(section) }
     }
 
     /// Bytes left.
-    pub(super) fn left(&self) -> u64 {
+    pub(in crate::import) fn left(&self) -> u64 {
         self.end.saturating_sub(self.at)
     }
 
     /// An error about what stands at `offset`.
-    pub(super) fn malformed_at(
+    pub(in crate::import) fn malformed_at(
         &self,
         offset: u64,
         item: &'static str,
@@ -66,7 +78,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// An error about what stands here.
-    pub(super) fn malformed(&self, item: &'static str, problem: impl Into<String>) -> Error {
+    pub(in crate::import) fn malformed(
+        &self,
+        item: &'static str,
+        problem: impl Into<String>,
+    ) -> Error {
         self.malformed_at(self.at, item, problem)
     }
 
@@ -75,7 +91,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// Fills `buf` or fails.
-    pub(super) fn fill(&mut self, buf: &mut [u8], item: &'static str) -> Result<(), Error> {
+    pub(in crate::import) fn fill(
+        &mut self,
+        buf: &mut [u8],
+        item: &'static str,
+    ) -> Result<(), Error> {
         let wanted = buf.len() as u64;
         if self.left() < wanted {
             return Err(self.too_short(item, wanted));
@@ -98,12 +118,12 @@ impl<'a> Cursor<'a> {
     }
 
     /// One byte.
-    pub(super) fn u8(&mut self, item: &'static str) -> Result<u8, Error> {
+    pub(in crate::import) fn u8(&mut self, item: &'static str) -> Result<u8, Error> {
         self.array::<1>(item).map(|[b]| b)
     }
 
     /// A 16-bit number.
-    pub(super) fn u16(&mut self, item: &'static str) -> Result<u16, Error> {
+    pub(in crate::import) fn u16(&mut self, item: &'static str) -> Result<u16, Error> {
         let raw = self.array(item)?;
         Ok(match self.endian {
             Endian::Little => u16::from_le_bytes(raw),
@@ -112,7 +132,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A 32-bit number.
-    pub(super) fn u32(&mut self, item: &'static str) -> Result<u32, Error> {
+    pub(in crate::import) fn u32(&mut self, item: &'static str) -> Result<u32, Error> {
         let raw = self.array(item)?;
         Ok(match self.endian {
             Endian::Little => u32::from_le_bytes(raw),
@@ -121,7 +141,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A 64-bit number.
-    pub(super) fn u64(&mut self, item: &'static str) -> Result<u64, Error> {
+    pub(in crate::import) fn u64(&mut self, item: &'static str) -> Result<u64, Error> {
         let raw = self.array(item)?;
         Ok(match self.endian {
             Endian::Little => u64::from_le_bytes(raw),
@@ -130,7 +150,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// `len` bytes, at most `cap`. Nothing is allocated before it is known that they are there.
-    pub(super) fn bytes(
+    pub(in crate::import) fn bytes(
         &mut self,
         len: u64,
         cap: u64,
@@ -148,7 +168,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `len` bytes as a stretch of their own; this cursor steps over them.
-    pub(super) fn sub(&mut self, len: u64, item: &'static str) -> Result<Cursor<'a>, Error> {
+    pub(in crate::import) fn sub(
+        &mut self,
+        len: u64,
+        item: &'static str,
+    ) -> Result<Cursor<'a>, Error> {
         let at = self.at;
         self.skip(len, item)?;
         let Cursor { source, endian, section, .. } = *self;
@@ -156,7 +180,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Steps over `len` bytes.
-    pub(super) fn skip(&mut self, len: u64, item: &'static str) -> Result<(), Error> {
+    pub(in crate::import) fn skip(&mut self, len: u64, item: &'static str) -> Result<(), Error> {
         if self.left() < len {
             return Err(self.too_short(item, len));
         }
@@ -165,7 +189,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A string up to its NUL. Bytes that are not UTF-8 are replaced.
-    pub(super) fn string(&mut self, item: &'static str) -> Result<String, Error> {
+    pub(in crate::import) fn string(&mut self, item: &'static str) -> Result<String, Error> {
         let window = self.left().min(MAX_STRING);
         let mut buf = vec![0; usize::try_from(window).unwrap_or(0)];
         let start = self.at;
@@ -179,7 +203,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// Fixed bytes such as `header_page\0`.
-    pub(super) fn expect(&mut self, want: &[u8], item: &'static str) -> Result<(), Error> {
+    pub(in crate::import) fn expect(
+        &mut self,
+        want: &[u8],
+        item: &'static str,
+    ) -> Result<(), Error> {
         let start = self.at;
         let got = self.bytes(want.len() as u64, want.len() as u64, item)?;
         if got != want {
@@ -192,7 +220,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// Text of a file whose end may be padded with NULs.
-pub(super) fn text(bytes: &[u8]) -> String {
+pub(in crate::import) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }

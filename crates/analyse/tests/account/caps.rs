@@ -1,0 +1,107 @@
+//! Hostile recordings: bounded tables, no panics.
+
+use vmtax_events::{Detail, DetailKind, Event, Kind};
+
+use super::script::{Rows, reason, run};
+
+const MAX_THREADS: u32 = 65_536;
+const MAX_KEYS: u64 = 16_384;
+
+fn event(time_ns: u64, tid: u32, kind: Kind) -> Event {
+    Event { time_ns, pid: 100, tid, cpu: 0, vcpu: 0, kind }
+}
+
+fn exit() -> Kind {
+    Kind::Exit { reason: reason("EXCEPTION_NMI"), info1: 0, info2: 0 }
+}
+
+/// Exits with a new detail each.
+fn many_details(count: u64, detail: impl Fn(u64) -> Kind) -> Rows {
+    let mut events = Vec::new();
+    for i in 0..count {
+        events.push(event(10 * i, 101, exit()));
+        events.push(event(10 * i + 1, 101, detail(i)));
+        events.push(event(10 * i + 4, 101, Kind::Entry));
+    }
+    run(u64::MAX, &events)
+}
+
+#[test]
+fn details_beyond_the_table_are_one_row() {
+    let rows = many_details(MAX_KEYS + 5, |i| Kind::GhcbEnter { code: i, info1: 0, info2: 0 });
+    assert_eq!(rows.exits.len() as u64, MAX_KEYS + 1);
+    let last = &rows.exits[MAX_KEYS as usize];
+    assert_eq!(last.key.detail, Detail::new(DetailKind::Overflow, 0));
+    assert_eq!((last.tally.count, last.tally.time_ns), (5, 20));
+    assert_eq!(rows.exits.iter().map(|r| r.tally.count).sum::<u64>(), MAX_KEYS + 5);
+    assert_eq!(rows.losses.details_dropped, 5);
+    assert_eq!(rows.losses.undecodable, 0);
+}
+
+#[test]
+fn accesses_beyond_the_table_are_one_row() {
+    let rows = many_details(MAX_KEYS + 5, |i| Kind::FastMmio { gpa: i });
+    assert_eq!(rows.accesses.len() as u64, MAX_KEYS + 1);
+    let last = &rows.accesses[MAX_KEYS as usize];
+    assert_eq!(last.key.detail, Detail::new(DetailKind::Overflow, 0));
+    assert_eq!((last.tally.count, last.tally.time_ns), (5, 15));
+    // Once in the table of exits, once in that of accesses.
+    assert_eq!(rows.losses.details_dropped, 10);
+}
+
+#[test]
+fn the_table_is_bounded_over_all_intervals_and_known_details_stay() {
+    let mut events = Vec::new();
+    for i in 0..MAX_KEYS + 3 {
+        // The first detail again in the last exit.
+        let code = if i == MAX_KEYS + 2 { 0 } else { i };
+        events.push(event(10 * i, 101, exit()));
+        events.push(event(10 * i + 1, 101, Kind::GhcbEnter { code, info1: 0, info2: 0 }));
+        events.push(event(10 * i + 4, 101, Kind::Entry));
+    }
+    let rows = run(10, &events);
+    assert_eq!(rows.losses.details_dropped, 2);
+    let kinds: Vec<_> = rows.exits.iter().map(|r| r.key.detail.kind).rev().take(4).collect();
+    use DetailKind as K;
+    assert_eq!(kinds, [K::Ghcb, K::Overflow, K::Overflow, K::Ghcb]);
+}
+
+#[test]
+fn events_of_threads_beyond_the_table_are_undecodable() {
+    let mut events = Vec::new();
+    for tid in 1..=MAX_THREADS + 2 {
+        // Entries: a thread of each, and no rows.
+        events.push(Event { vcpu: tid, ..event(10, tid, Kind::Entry) });
+    }
+    let ended = event(20, 1, Kind::ThreadEnd);
+    events.push(ended);
+    events.push(event(30, MAX_THREADS + 1, Kind::Entry));
+    // Joining a VM looks through its vCPUs, so threads that name none keep this test short.
+    for e in &mut events {
+        e.vcpu = vmtax_events::NO_VCPU;
+    }
+    let rows = run(1000, &events);
+    // The last one got the place of the thread that ended.
+    assert_eq!(rows.losses.undecodable, 2);
+}
+
+#[test]
+fn an_exit_keyed_by_a_thread_beyond_the_table_is_dropped_whole() {
+    let mut events: Vec<Event> = (1..=MAX_THREADS)
+        .map(|tid| Event { vcpu: vmtax_events::NO_VCPU, ..event(10, tid, Kind::Entry) })
+        .collect();
+    let tid = MAX_THREADS + 1;
+    events.push(event(20, tid, exit()));
+    events.push(event(21, tid, Kind::Msr { write: true, index: 0x10, data: 0 }));
+    events.push(event(
+        21,
+        tid,
+        Kind::Mmio { access: vmtax_events::event::MmioAccess::Read, len: 4, gpa: 0 },
+    ));
+    events.push(event(22, tid, Kind::GhcbMsr { value: 4 }));
+    events.push(event(30, tid, Kind::Entry));
+    let rows = run(1000, &events);
+    assert!(rows.exits.is_empty() && rows.accesses.is_empty());
+    // Everything that would have made a thread; a mere detail would not.
+    assert_eq!(rows.losses.undecodable, 4);
+}

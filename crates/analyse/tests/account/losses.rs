@@ -1,0 +1,139 @@
+//! What is missing from a recording, and what that costs the result.
+
+use vmtax_events::Vm;
+
+use super::script::{check, run, script};
+
+#[test]
+fn lost_events_end_what_was_open_on_their_cpu() {
+    check(
+        "one CPU of two",
+        "10 c0 exit npf; 11 t102 c1 exit npf; 20 c0 lost 5; 30 c0 entry; 31 t102 c1 entry",
+        "exit 100/1 npf page-fault=0 kernel : 20
+         time unknown=20
+         time 100/1 kernel=20
+         lost exits=1",
+    );
+    check(
+        "a CPU nobody knows: all",
+        "10 c0 exit npf; 11 t102 c1 exit npf; 20 c- lost 5; 30 c0 entry; 31 t102 c1 entry",
+        "lost exits=2",
+    );
+    check(
+        "a gap of unknown size counts as a gap",
+        "10 c0 exit npf; 20 c0 lost 0; 21 c5 lost 0; 30 c0 entry; 40 exit hlt; 41 entry",
+        "exit hlt halted : 1
+         lost exits=1 gaps=2",
+    );
+    check(
+        "an access goes with its exit",
+        "10 exit npf; 12 wrmsr 0x10; 20 lost 5; 30 entry",
+        "lost exits=1",
+    );
+    check(
+        "a thread is where it was seen last: by its exit",
+        "10 c0 exit npf; 20 c0 entry; 30 c1 exit npf; 35 c0 lost 5; 40 c1 entry",
+        "exit npf page-fault=0 kernel : 10 10",
+    );
+    check(
+        "by an event within the exit",
+        "10 c0 exit npf; 12 c1 fault 0; 20 c0 lost 5; 30 c1 entry; 40 c0 exit npf; 41 c1 fault 0; 42 c1 lost 5; 50 c1 entry",
+        "exit npf page-fault=0 kernel : 20
+         lost exits=1",
+    );
+    check(
+        "by the scheduler",
+        "10 c0 exit npf; 12 c0 preempt 7; 15 t7 c1 preempt 101; 20 c0 lost 5; 30 c1 entry",
+        "exit npf page-fault=0 kernel : 20",
+    );
+    check(
+        "preemption across a loss is not counted",
+        "10 exit npf; 12 preempt 7; 13 lost 1; 15 exit npf; 20 t7 preempt 101; 30 entry",
+        "exit npf page-fault=0 kernel : 15
+         lost exits=1",
+    );
+}
+
+#[test]
+fn an_entry_without_an_exit_counts_unless_it_was_announced() {
+    check("the first of a vCPU", "10 entry", "");
+    check("the second", "10 entry; 20 entry; 30 entry", "lost entries=2");
+    check("after a loss", "10 entry; 15 lost 1; 20 entry; 30 entry", "lost entries=1");
+    check("of another thread", "10 entry; 15 t102 entry", "");
+}
+
+#[test]
+fn an_exit_without_an_entry_is_in_no_row() {
+    check(
+        "another exit came first",
+        "10 exit npf; 20 exit npf; 30 entry",
+        "exit npf page-fault=0 kernel : 10
+         lost exits=1",
+    );
+    check("the recording ended", "10 exit npf; 11 t102 exit hlt", "lost exits=2");
+    check("the thread ended", "10 exit npf; 20 end; 30 entry", "lost exits=1");
+}
+
+#[test]
+fn the_fast_path_enters_the_guest_without_an_entry() {
+    for reason in ["MSR_WRITE", "PREEMPTION_TIMER", "msr"] {
+        check(
+            "counted, without a time",
+            &format!("10 exit {reason}; 20 exit {reason}; 30 exit hlt; 40 entry"),
+            &format!(
+                "exit {reason} kernel : - -
+                 exit hlt halted : 10
+                 time unknown=20 halted=10"
+            ),
+        );
+        check(
+            "after a loss there is no telling",
+            &format!("10 exit {reason}; 15 lost 1; 20 exit hlt; 40 entry"),
+            "exit hlt halted : 20
+             lost exits=1",
+        );
+    }
+    check(
+        "MSR_READ has no fast path",
+        "10 exit MSR_READ; 20 exit hlt; 30 entry",
+        "exit hlt halted : 10
+         lost exits=1",
+    );
+}
+
+#[test]
+fn thread_ids_are_used_again() {
+    check(
+        "by a vCPU of another VM",
+        "10 exit npf; 20 entry; 25 end; 30 p200 v3 exit npf; 45 p200 v3 entry",
+        "exit npf page-fault=0 kernel : 10
+         exit 200/3 npf page-fault=0 kernel : 15
+         time kernel=10
+         time 200/3 kernel=15",
+    );
+    let rows = run(1000, &script("10 exit npf; 12 end; 20 p200 v3 entry"));
+    let vm = |id| Vm { id, name: String::new(), inferred: false };
+    assert_eq!(rows.vms, [vm(100), vm(200)]);
+    check(
+        "by the vCPU's own successor: the same VM",
+        "10 exit npf; 20 entry; 25 end; 30 t109 v0 exit npf; 45 t109 v0 entry",
+        "exit npf page-fault=0 kernel : 10 15
+         time kernel=10
+         time kernel=15",
+    );
+    check("the new thread's first entry is no surprise", "10 entry; 25 end; 30 entry", "");
+    check(
+        "a thread that perf could not name any more (-1) is not the one that ended",
+        "10 exit npf; 20 entry; 25 end; 30 t4294967295 p200 v1 exit npf; 45 t4294967295 p200 v1 entry",
+        "exit npf page-fault=0 kernel : 10
+         exit 200/1 npf page-fault=0 kernel : 15",
+    );
+    check(
+        "a thread that ends before its vCPU is known keeps its time",
+        "10 v- exit msr; 15 v- exit msr; 20 end",
+        "exit 101/- msr kernel : -
+         time 101/- unknown=5
+         lost exits=1",
+    );
+    check("the end of a thread nobody knows", "10 t7 end", "");
+}

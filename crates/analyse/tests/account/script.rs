@@ -1,0 +1,346 @@
+//! Recordings and results as one-line scripts.
+//!
+//! Events, separated by `;`: `TIME [tTID] [cCPU] [pPID] [vVCPU] WORD ARGUMENTS`. Thread 101 runs vCPU 0
+//! of process 100 on CPU 0, thread 102 vCPU 1, thread 201 vCPU 0 of process 200; `t`, `c`, `p` and `v`
+//! say otherwise (`p-`, `v-`: the event does not say). As in Linux only kvm_exit and kvm_entry carry the
+//! vCPU. Lower-case reasons are SVM's, upper-case ones VMX's.
+//!
+//! Results, one per line: `exit [@INTERVAL] [VM/VCPU] [L2] REASON [KIND=VALUE] OUTCOME [of:REASON] : DURATIONS`
+//! with a duration `-` for what is counted untimed; `access` likewise; `time guest=.. kernel=.. ...`, whose
+//! wall time is the sum of its parts; `lost exits=.. entries=..`, all zero when absent.
+
+use vmtax_analyse::{Accountant, Exit, Options, RowSink};
+use vmtax_events::event::{HypercallInterface, MmioAccess};
+use vmtax_events::{
+    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level, Losses,
+    NO_PID, NO_VCPU, Outcome, Reason, Tally, TimeRow, Vm,
+};
+
+/// Everything that an accounting gave.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Rows {
+    pub(crate) exits: Vec<ExitRow>,
+    pub(crate) accesses: Vec<AccessRow>,
+    pub(crate) times: Vec<TimeRow>,
+    pub(crate) losses: Losses,
+    pub(crate) vms: Vec<Vm>,
+    pub(crate) appeared: Vec<u32>,
+    pub(crate) ended: Vec<Exit>,
+}
+
+impl RowSink for Rows {
+    fn exit(&mut self, row: &ExitRow) {
+        self.exits.push(row.clone());
+    }
+    fn access(&mut self, row: &AccessRow) {
+        self.accesses.push(row.clone());
+    }
+    fn time(&mut self, row: &TimeRow) {
+        self.times.push(*row);
+    }
+    fn appeared(&mut self, vm: &Vm) {
+        self.appeared.push(vm.id);
+    }
+    fn ended(&mut self, exit: &Exit) {
+        self.ended.push(*exit);
+    }
+}
+
+/// Accounts for events.
+pub(crate) fn run(interval_ns: u64, events: &[Event]) -> Rows {
+    let mut accountant = Accountant::new(Options { interval_ns }, Rows::default());
+    for event in events {
+        accountant.event(event);
+    }
+    let (mut rows, vms, losses) = accountant.finish();
+    (rows.vms, rows.losses) = (vms, losses);
+    rows
+}
+
+/// Runs a script in intervals of 1 ms and compares. Time rows are compared when `expected` has any.
+pub(crate) fn check(name: &str, events: &str, expected: &str) {
+    check_intervals(name, 1_000_000, events, expected);
+}
+
+pub(crate) fn check_intervals(name: &str, interval_ns: u64, events: &str, expected: &str) {
+    let got = run(interval_ns, &script(events));
+    let want = rows(expected);
+    let shown = format!("{name}: {events}\n{}", show(&got));
+    assert_eq!(got.exits, want.exits, "{shown}");
+    assert_eq!(got.accesses, want.accesses, "{shown}");
+    assert_eq!(got.losses, want.losses, "{shown}");
+    if !want.times.is_empty() {
+        assert_eq!(got.times, want.times, "{shown}");
+    }
+    for row in &got.times {
+        assert_eq!(row.wall_ns, parts(row), "{shown}");
+    }
+}
+
+/// What the wall time of a row must be.
+pub(crate) fn parts(t: &TimeRow) -> u64 {
+    t.guest_ns + t.exit_kernel_ns + t.exit_user_ns + t.halted_ns + t.preempted_ns + t.unknown_ns
+}
+
+fn show(rows: &Rows) -> String {
+    let tally = |t: &Tally| format!("{} of {} timed, {} ns", t.timed, t.count, t.time_ns);
+    let mut text = String::new();
+    for r in &rows.exits {
+        text += &format!("@{} {:?}: {}\n", r.interval_start_ns, r.key, tally(&r.tally));
+    }
+    for r in &rows.accesses {
+        text += &format!("@{} {:?}: {}\n", r.interval_start_ns, r.key, tally(&r.tally));
+    }
+    for r in &rows.times {
+        text += &format!("{r:?}\n");
+    }
+    text + &format!("{:?}\n{:?}", rows.losses, rows.vms)
+}
+
+pub(crate) fn number(word: &str) -> u64 {
+    match word.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => word.parse(),
+    }
+    .unwrap_or_else(|_| panic!("not a number: {word}"))
+}
+
+fn number32(word: &str) -> u32 {
+    number(word).try_into().unwrap()
+}
+
+pub(crate) fn reason(word: &str) -> Reason {
+    Reason::from_name(Isa::Vmx, word)
+        .or_else(|| Reason::from_name(Isa::Svm, word))
+        .unwrap_or_else(|| panic!("no reason: {word}"))
+}
+
+/// The events of a script.
+pub(crate) fn script(text: &str) -> Vec<Event> {
+    text.split(';').map(str::trim).filter(|s| !s.is_empty()).map(event).collect()
+}
+
+fn event(text: &str) -> Event {
+    let mut words: Vec<&str> = text.split_whitespace().collect();
+    let time_ns = number(words.remove(0));
+    let (mut tid, mut cpu, mut pid, mut vcpu) = (101, 0, None, None);
+    // A placement is one letter and a number (or `-`); no word of an event looks like that.
+    while let Some(("t" | "c" | "p" | "v", n)) = words.first().and_then(|w| w.split_at_checked(1)) {
+        if n != "-" && !n.starts_with(|c: char| c.is_ascii_digit()) {
+            break;
+        }
+        match words.remove(0).split_at(1) {
+            ("t", n) => tid = number32(n),
+            ("c", "-") => cpu = u32::MAX,
+            ("c", n) => cpu = number32(n),
+            ("p", "-") => pid = Some(NO_PID),
+            ("p", n) => pid = Some(number32(n)),
+            (_, "-") => vcpu = Some(NO_VCPU),
+            (_, n) => vcpu = Some(number32(n)),
+        }
+    }
+    let kind = kind(&words);
+    let carries_vcpu = matches!(kind, Kind::Exit { .. } | Kind::Entry);
+    let usual_vcpu = if carries_vcpu { (tid % 100).saturating_sub(1) } else { NO_VCPU };
+    Event {
+        time_ns,
+        pid: pid.unwrap_or(tid / 100 * 100),
+        tid,
+        cpu,
+        vcpu: vcpu.unwrap_or(usual_vcpu),
+        kind,
+    }
+}
+
+fn kind(words: &[&str]) -> Kind {
+    let arg = |i: usize| number(words[i]);
+    let arg32 = |i: usize| number32(words[i]);
+    let mmio = |access| Kind::Mmio { access, len: 4, gpa: arg(1) };
+    let call = |interface| Kind::Hypercall { interface, number: arg(1) };
+    match words[0] {
+        "exit" => {
+            let info = |prefix| {
+                words.iter().find_map(|w| w.strip_prefix(prefix)).map(number).unwrap_or_default()
+            };
+            Kind::Exit { reason: reason(words[1]), info1: info("i1="), info2: info("i2=") }
+        }
+        "entry" => Kind::Entry,
+        "rdmsr" | "wrmsr" => Kind::Msr { write: words[0] == "wrmsr", index: arg32(1), data: 0 },
+        "in" | "out" => Kind::Pio {
+            write: words[0] == "out",
+            size: 1,
+            port: arg(1).try_into().unwrap(),
+            count: 1,
+        },
+        "mmio-read" => mmio(MmioAccess::Read),
+        "mmio-write" => mmio(MmioAccess::Write),
+        "mmio-wait" => mmio(MmioAccess::UnsatisfiedRead),
+        "fast-mmio" => Kind::FastMmio { gpa: arg(1) },
+        "hypercall" => call(HypercallInterface::Kvm),
+        "hv-call" => call(HypercallInterface::HyperV),
+        "xen-call" => call(HypercallInterface::Xen),
+        "fault" => Kind::PageFault { gpa: arg(1), error_code: 4 },
+        "cpuid" => Kind::Cpuid { function: arg32(1), index: arg32(2) },
+        "rdcr" | "wrcr" => {
+            Kind::Cr { write: words[0] == "wrcr", number: arg(1).try_into().unwrap(), value: 0 }
+        }
+        "rdapic" | "wrapic" => {
+            Kind::Apic { write: words[0] == "wrapic", register: arg32(1), value: 0 }
+        }
+        "ghcb" => Kind::GhcbEnter { code: arg(1), info1: 0, info2: 0 },
+        "ghcb-msr" => Kind::GhcbMsr { value: arg(1) },
+        "tdvmcall" => Kind::Tdvmcall { leaf: arg(1) },
+        "user" => Kind::UserspaceExit { reason: arg32(1), errno: 0 },
+        "nexit" => Kind::NestedExit { reason: reason(words[1]) },
+        "inject" => Kind::NestedInject { reason: reason(words[1]) },
+        "nenter" => Kind::NestedEnter,
+        "wakeup" => Kind::Wakeup { ns: arg(1), polled: false },
+        "preempt" => Kind::Switch { next_tid: arg32(1), preempted: true },
+        "block" => Kind::Switch { next_tid: arg32(1), preempted: false },
+        "lost" => Kind::Lost { count: arg(1) },
+        "end" => Kind::ThreadEnd,
+        other => panic!("no event: {other}"),
+    }
+}
+
+/// The rows and losses of a result script.
+pub(crate) fn rows(text: &str) -> Rows {
+    let mut rows = Rows::default();
+    for line in text.lines().map(str::trim).filter(|l| !l.is_empty()) {
+        let (head, durations) = line.split_once(" :").unwrap_or((line, ""));
+        let mut words = head.split_whitespace();
+        match words.next().unwrap() {
+            "exit" => rows.exits.push(exit_row(words, tally(durations))),
+            "access" => rows.accesses.push(access_row(words, tally(durations))),
+            "time" => rows.times.push(time_row(words)),
+            "lost" => rows.losses = losses(words),
+            other => panic!("no row: {other}"),
+        }
+    }
+    rows
+}
+
+fn tally(durations: &str) -> Tally {
+    let mut tally = Tally::default();
+    for word in durations.split_whitespace() {
+        match word {
+            "-" => tally.add_untimed(1),
+            ns => tally.add(number(ns)),
+        }
+    }
+    tally
+}
+
+fn vcpu(word: &str) -> Option<(u32, u32)> {
+    let (vm, vcpu) = word.split_once('/')?;
+    Some((number32(vm), if vcpu == "-" { NO_VCPU } else { number32(vcpu) }))
+}
+
+fn detail(word: &str) -> Option<Detail> {
+    let (kind, value) = word.split_once('=')?;
+    let value = match value.split_once(':') {
+        Some((leaf, sub_leaf)) => number(leaf) << 32 | number(sub_leaf),
+        None => number(value),
+    };
+    let kind = DetailKind::from_name(kind).unwrap_or_else(|| panic!("no detail: {kind}"));
+    Some(Detail::new(kind, value))
+}
+
+fn outcome(word: &str) -> Option<Outcome> {
+    [Outcome::Kernel, Outcome::User, Outcome::Halted, Outcome::L1]
+        .into_iter()
+        .find(|o| o.name() == word)
+}
+
+fn exit_row<'a>(words: impl Iterator<Item = &'a str>, tally: Tally) -> ExitRow {
+    let mut key = exit_key(100, reason("cpuid"));
+    let mut interval_start_ns = 0;
+    for word in words {
+        if let Some(start) = word.strip_prefix('@') {
+            interval_start_ns = number(start);
+        } else if let Some(of) = word.strip_prefix("of:") {
+            key.ancillary_of = Some(reason(of));
+        } else if let Some(at) = vcpu(word) {
+            (key.vm, key.vcpu) = at;
+        } else if word == "L2" {
+            key.level = Level::L2;
+        } else if let Some(detail) = detail(word) {
+            key.detail = detail;
+        } else if let Some(outcome) = outcome(word) {
+            key.outcome = outcome;
+        } else {
+            key.reason = reason(word);
+        }
+    }
+    ExitRow { interval_start_ns, key, tally }
+}
+
+/// An exit of L1 on vCPU 0 without a detail, handled in the kernel.
+pub(crate) fn exit_key(vm: u32, reason: Reason) -> ExitKey {
+    ExitKey {
+        vm,
+        vcpu: 0,
+        level: Level::L1,
+        reason,
+        detail: Detail::NONE,
+        outcome: Outcome::Kernel,
+        ancillary_of: None,
+    }
+}
+
+fn access_row<'a>(words: impl Iterator<Item = &'a str>, tally: Tally) -> AccessRow {
+    let mut key = AccessKey { vm: 100, vcpu: 0, level: Level::L1, detail: Detail::NONE };
+    let mut interval_start_ns = 0;
+    for word in words {
+        if let Some(start) = word.strip_prefix('@') {
+            interval_start_ns = number(start);
+        } else if let Some(at) = vcpu(word) {
+            (key.vm, key.vcpu) = at;
+        } else if word == "L2" {
+            key.level = Level::L2;
+        } else {
+            key.detail = detail(word).unwrap_or_else(|| panic!("no detail: {word}"));
+        }
+    }
+    AccessRow { interval_start_ns, key, tally }
+}
+
+fn time_row<'a>(words: impl Iterator<Item = &'a str>) -> TimeRow {
+    let mut row = TimeRow { vm: 100, ..TimeRow::default() };
+    for word in words {
+        if let Some(start) = word.strip_prefix('@') {
+            row.interval_start_ns = number(start);
+        } else if let Some(at) = vcpu(word) {
+            (row.vm, row.vcpu) = at;
+        } else {
+            let (part, ns) = word.split_once('=').unwrap();
+            *match part {
+                "guest" => &mut row.guest_ns,
+                "kernel" => &mut row.exit_kernel_ns,
+                "user" => &mut row.exit_user_ns,
+                "halted" => &mut row.halted_ns,
+                "preempted" => &mut row.preempted_ns,
+                "unknown" => &mut row.unknown_ns,
+                other => panic!("no part: {other}"),
+            } = number(ns);
+        }
+    }
+    row.wall_ns = parts(&row);
+    row
+}
+
+fn losses<'a>(words: impl Iterator<Item = &'a str>) -> Losses {
+    let mut losses = Losses::default();
+    for word in words {
+        let (what, count) = word.split_once('=').unwrap();
+        *match what {
+            "exits" => &mut losses.unpaired_exits,
+            "entries" => &mut losses.unpaired_entries,
+            "gaps" => &mut losses.recorder_gaps,
+            "undecodable" => &mut losses.undecodable,
+            "details" => &mut losses.details_dropped,
+            other => panic!("no loss: {other}"),
+        } = number(count);
+    }
+    losses
+}

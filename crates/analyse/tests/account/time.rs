@@ -1,0 +1,212 @@
+//! Who handled an exit, and where its time went.
+
+use super::script::{check, run, script};
+
+#[test]
+fn outcomes() {
+    for (what, events, rows) in [
+        (
+            "the VMM",
+            "10 exit io; 11 out 0x80; 14 user 2; 20 entry",
+            "exit io port-out=0x80 user : 10
+             access port-out=0x80 : 9
+             time kernel=4 user=6",
+        ),
+        (
+            "twice in the VMM: from the first on",
+            "10 exit io; 14 user 2; 16 user 10; 20 entry",
+            "exit io port-out=0 user : 10
+             time kernel=4 user=6",
+        ),
+        (
+            "a halt, wakeups not recorded",
+            "10 exit hlt; 90 entry",
+            "exit hlt halted : 80
+             time halted=80",
+        ),
+        (
+            "a halt with its wakeup",
+            "10 exit HLT; 88 wakeup 70; 90 entry",
+            "exit HLT halted : 80
+             time kernel=10 halted=70",
+        ),
+        (
+            "two wakeups in one exit add up",
+            "10 exit HLT; 40 wakeup 20; 88 wakeup 30; 90 entry",
+            "exit HLT halted : 80
+             time kernel=30 halted=50",
+        ),
+        (
+            "a wakeup that says more than the exit lasted",
+            "10 exit HLT; 88 wakeup 900; 90 entry",
+            "exit HLT halted : 80
+             time halted=80",
+        ),
+        (
+            "wakeups are recorded, and this halt has none: it did not wait",
+            "10 exit hlt; 88 wakeup 70; 90 entry; 100 exit idle-halt; 105 entry",
+            "exit hlt halted : 80
+             exit idle-halt halted : 5
+             time kernel=15 halted=70 guest=10",
+        ),
+        (
+            "the VMM emulates the halt",
+            "10 exit hlt; 14 user 5; 90 entry",
+            "exit hlt halted : 80
+             time halted=80",
+        ),
+        (
+            "the same with wakeups recorded",
+            "1 exit hlt; 2 wakeup 1; 4 entry; 10 exit hlt; 14 user 5; 90 entry",
+            "exit hlt halted : 3 80
+             time kernel=6 halted=77 guest=6",
+        ),
+        (
+            "a halt that a signal ends in the VMM",
+            "10 exit hlt; 60 wakeup 45; 65 user 10; 90 entry",
+            "exit hlt halted : 80
+             time kernel=10 halted=45 user=25",
+        ),
+        (
+            "a halt of an SNP guest",
+            "10 exit vmgexit; 11 ghcb 0x78; 90 entry",
+            "exit vmgexit ghcb=0x78 halted : 80
+             time halted=80",
+        ),
+        (
+            "a halt of a TDX guest, older kernels",
+            "10 exit TDCALL; 11 tdvmcall 0xc; 90 entry",
+            "exit TDCALL tdvmcall=0xc halted : 80
+             time halted=80",
+        ),
+    ] {
+        check(what, events, rows);
+    }
+}
+
+#[test]
+fn preemption() {
+    for (what, events, rows) in [
+        (
+            "in the kernel",
+            "10 exit npf; 20 preempt 7; 50 t7 preempt 101; 60 entry",
+            "exit npf page-fault=0 kernel : 50
+             time kernel=20 preempted=30",
+        ),
+        (
+            "in the VMM",
+            "10 exit io; 20 user 2; 30 preempt 7; 50 t7 block 101; 60 entry",
+            "exit io port-out=0 user : 50
+             time kernel=10 user=20 preempted=20",
+        ),
+        (
+            "in both",
+            "10 exit io; 11 preempt 7; 15 t7 block 101; 20 user 2; 30 preempt 7; 50 t7 block 101; 60 entry",
+            "exit io port-out=0 user : 50
+             time kernel=6 user=20 preempted=24",
+        ),
+        (
+            "the VMM waits for a device: its own time",
+            "10 exit io; 20 user 2; 30 block 7; 50 t7 block 101; 60 entry",
+            "exit io port-out=0 user : 50
+             time kernel=10 user=40",
+        ),
+        (
+            "halted, then preempted, then woken",
+            "10 exit hlt; 15 block 7; 50 t7 block 101; 52 preempt 7; 56 t7 block 101; 58 wakeup 42; 60 entry",
+            "exit hlt halted : 50
+             time halted=42 kernel=4 preempted=4",
+        ),
+        (
+            "other threads",
+            "10 exit npf; 20 t7 preempt 8; 50 t8 preempt 7; 60 entry",
+            "exit npf page-fault=0 kernel : 50
+             time kernel=50",
+        ),
+        (
+            "another vCPU",
+            "5 t102 entry; 10 exit npf; 20 t102 preempt 7; 50 t7 preempt 102; 60 entry; 70 t102 exit npf",
+            "exit npf page-fault=0 kernel : 50
+             time 100/1 guest=65
+             time kernel=50
+             lost exits=1",
+        ),
+        (
+            "from one vCPU to the next",
+            "10 exit npf; 20 t102 exit npf; 30 preempt 102; 40 t102 preempt 101; 50 entry; 60 t7 block 102; 70 t102 entry",
+            "exit npf page-fault=0 kernel : 40
+             exit 100/1 npf page-fault=0 kernel : 50
+             time kernel=30 preempted=10
+             time 100/1 kernel=30 preempted=20",
+        ),
+        (
+            "a switch away whose switch back is missing",
+            "10 exit npf; 20 preempt 7; 60 entry; 70 exit npf; 75 entry",
+            "exit npf page-fault=0 kernel : 50 5
+             time kernel=55 guest=10",
+        ),
+        (
+            "a switch back whose switch away is lost",
+            "10 exit npf; 50 t7 preempt 101; 60 entry",
+            "exit npf page-fault=0 kernel : 50
+             time kernel=50",
+        ),
+    ] {
+        check(what, events, rows);
+    }
+}
+
+#[test]
+fn what_cannot_be_told_is_unknown_time() {
+    for (what, events, rows) in [
+        (
+            "an entry is missing",
+            "10 exit npf; 30 exit hlt; 60 entry; 70 exit cpuid; 75 entry",
+            "exit hlt halted : 30
+             exit cpuid kernel : 5
+             time unknown=20 halted=30 guest=10 kernel=5
+             lost exits=1",
+        ),
+        (
+            "an exit is missing",
+            "10 exit npf; 30 entry; 60 entry; 70 exit npf; 75 entry",
+            "exit npf page-fault=0 kernel : 20 5
+             time kernel=25 unknown=30 guest=10
+             lost entries=1",
+        ),
+        (
+            "events were lost in the guest",
+            "10 exit npf; 30 entry; 40 lost 1; 60 exit npf; 75 entry",
+            "exit npf page-fault=0 kernel : 20 15
+             time kernel=35 unknown=30",
+        ),
+        (
+            "time goes backwards: the exit counts, its time does not",
+            "10 exit npf; 30 entry; 50 exit cpuid; 45 entry; 60 exit npf; 70 entry",
+            "exit npf page-fault=0 kernel : 20 10
+             exit cpuid kernel : -
+             time kernel=30 guest=30",
+        ),
+    ] {
+        check(what, events, rows);
+    }
+}
+
+#[test]
+fn a_sink_sees_exits_one_by_one_as_they_end() {
+    let rows = run(
+        1000,
+        &script(
+            "10 exit io; 14 user 2; 20 preempt 7; 25 t7 block 101; 30 c2 entry;
+             40 exit msr; 50 exit HLT; 58 wakeup 5; 60 entry",
+        ),
+    );
+    let ended: Vec<_> = rows
+        .ended
+        .iter()
+        .map(|e| (e.tid, e.cpu, e.start_ns, e.end_ns, e.user_start_ns, e.halted_ns, e.preempted_ns))
+        .collect();
+    // The exit at 40 has no end that is known.
+    assert_eq!(ended, [(101, 2, 10, 30, Some(14), 0, 5), (101, 0, 50, 60, None, 5, 0)]);
+    assert_eq!(rows.ended[0].key, rows.exits[0].key);
+}

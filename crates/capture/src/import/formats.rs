@@ -1,0 +1,143 @@
+//! The formats of the recorded tracepoints, as `trace.dat` and `perf.data` both carry them.
+//!
+//! The TRACING_DATA of a `perf.data` is what a `trace.dat` of version 6 begins with: magic, version, byte
+//! order, then header_page, header_event, the ftrace formats, the formats of each system, and more that
+//! is not needed to decode.
+
+use vmtax_events::Coverage;
+
+use crate::Error;
+use crate::import::cursor::{Cursor, MAX_TEXT, text};
+use crate::import::tracepoint::{Decoder, Endian};
+
+/// 17 08 44 and "tracing".
+pub(in crate::import) const MAGIC: &[u8] = b"\x17\x08\x44tracing";
+
+/// Bounds of counts, far above what a kernel has.
+const MAX_SYSTEMS: u32 = 4096;
+const MAX_EVENTS: u32 = 1 << 16;
+/// More event systems than a recording of chosen events has: the file then holds the formats of
+/// everything the kernel knows (`trace-cmd extract`), and their presence says nothing.
+const ALL_SYSTEMS: u32 = 40;
+/// At most this many formats are named that could not be understood.
+const MAX_NOT_UNDERSTOOD: usize = 32;
+
+/// The event formats of the file that the analysis wants.
+#[derive(Debug, Default)]
+pub(in crate::import) struct Formats {
+    pub(in crate::import) decoders: Vec<Decoder>,
+    /// `common_type` -> index into `decoders` plus one; 0 for events that are not wanted.
+    pub(in crate::import) index: Vec<u16>,
+    /// The tracepoints that the recording describes, of the systems kvm and sched.
+    pub(in crate::import) described: Coverage,
+    /// Names of tracepoints of those systems whose format could not be understood.
+    pub(in crate::import) not_understood: Vec<String>,
+    /// Event systems in the file.
+    systems: u32,
+}
+
+impl Formats {
+    /// The decoder for records of this `common_type`, if the analysis wants them.
+    #[inline]
+    pub(in crate::import) fn decoder(&self, common_type: u16) -> Option<&Decoder> {
+        let slot = *self.index.get(usize::from(common_type))?;
+        self.decoders.get(usize::from(slot).checked_sub(1)?)
+    }
+
+    /// The formats were chosen with the events: trace-cmd stores those of the systems and events that
+    /// were asked for. Files with the formats of the whole kernel do not tell.
+    pub(in crate::import) fn were_chosen(&self) -> bool {
+        self.systems <= ALL_SYSTEMS
+    }
+
+    fn add(&mut self, system: &str, format: &str, endian: Endian) {
+        let ours = system == "kvm" || system == "sched";
+        let name = format.lines().find_map(|l| l.strip_prefix("name: ")).unwrap_or_default().trim();
+        match Decoder::parse(format, endian) {
+            Some(decoder) => {
+                if ours {
+                    self.described.add(name);
+                }
+                if decoder.is_wanted() {
+                    self.insert(decoder);
+                }
+            }
+            None if ours && self.not_understood.len() < MAX_NOT_UNDERSTOOD => {
+                self.not_understood.push(name.to_owned());
+            }
+            None => {}
+        }
+    }
+
+    fn insert(&mut self, decoder: Decoder) {
+        let id = usize::from(decoder.id);
+        if self.index.len() <= id {
+            self.index.resize(id + 1, 0);
+        }
+        let Some(slot) = self.index.get_mut(id) else { return };
+        if let Some(known) =
+            usize::from(*slot).checked_sub(1).and_then(|n| self.decoders.get_mut(n))
+        {
+            *known = decoder;
+        } else if let Ok(n) = u16::try_from(self.decoders.len() + 1) {
+            self.decoders.push(decoder);
+            *slot = n;
+        }
+    }
+}
+
+fn count(c: &mut Cursor<'_>, most: u32, item: &'static str) -> Result<u32, Error> {
+    let at = c.at;
+    match c.u32(item)? {
+        n if n <= most => Ok(n),
+        n => Err(c.malformed_at(at, item, format!("{n}, more than {most}"))),
+    }
+}
+
+/// The FTRACE_EVENTS: formats of ftrace's own records, none of which is about exits.
+pub(in crate::import) fn skip_ftrace_formats(c: &mut Cursor<'_>) -> Result<(), Error> {
+    let count = count(c, MAX_EVENTS, "count of ftrace event formats")?;
+    for _ in 0..count {
+        let len = c.u64("size of an ftrace event format")?;
+        c.skip(len, "ftrace event format")?;
+    }
+    Ok(())
+}
+
+/// The EVENT_FORMATS.
+pub(in crate::import) fn event_formats(
+    c: &mut Cursor<'_>,
+    formats: &mut Formats,
+) -> Result<(), Error> {
+    let systems = count(c, MAX_SYSTEMS, "count of event systems")?;
+    formats.systems = formats.systems.saturating_add(systems);
+    for _ in 0..systems {
+        let system = c.string("name of an event system")?;
+        let events = count(c, MAX_EVENTS, "count of events of a system")?;
+        for _ in 0..events {
+            let len = c.u64("size of an event format")?;
+            let format = c.bytes(len, MAX_TEXT, "event format")?;
+            formats.add(&system, &text(&format), c.endian);
+        }
+    }
+    Ok(())
+}
+
+/// The formats in the TRACING_DATA of a `perf.data`, which stands at byte `offset` of the input.
+pub(in crate::import) fn of_tracing_data(payload: &[u8], offset: u64) -> Result<Formats, Error> {
+    let mut c = Cursor::decompressed(&payload, offset, Endian::Little);
+    c.expect(MAGIC, "magic of the tracing data")?;
+    c.string("version of the tracing data")?;
+    c.endian = if c.u8("byte order")? == 0 { Endian::Little } else { Endian::Big };
+    c.u8("long size")?;
+    c.u32("page size")?;
+    for item in ["header_page", "header_event"] {
+        c.string(item)?;
+        let len = c.u64(item)?;
+        c.skip(len, item)?;
+    }
+    skip_ftrace_formats(&mut c)?;
+    let mut formats = Formats::default();
+    event_formats(&mut c, &mut formats)?;
+    Ok(formats)
+}
