@@ -18,9 +18,7 @@ use vmtax_analyse::{
 use vmtax_capture::import::{self, Imported};
 use vmtax_capture::order::Sorter;
 use vmtax_capture::{Error, Format, Sink, Source};
-use vmtax_events::{
-    AccessRow, DetailKind, Event, ExitRow, Isa, Recording, Tally, TimeRow,
-};
+use vmtax_events::{AccessRow, DetailKind, Event, ExitRow, Isa, Recording, Tally, TimeRow};
 
 /// Reads `bytes` as `format` and analyses what comes out.
 ///
@@ -165,14 +163,8 @@ fn check_tally(t: &Tally) {
 }
 
 fn check_time(t: &TimeRow) {
-    let parts = [
-        t.guest_ns,
-        t.exit_kernel_ns,
-        t.exit_user_ns,
-        t.halted_ns,
-        t.preempted_ns,
-        t.unknown_ns,
-    ];
+    let parts =
+        [t.guest_ns, t.exit_kernel_ns, t.exit_user_ns, t.halted_ns, t.preempted_ns, t.unknown_ns];
     let sum: u128 = parts.iter().map(|&ns| u128::from(ns)).sum();
     // Sums over threads stop at the largest number.
     if t.wall_ns != u64::MAX {
@@ -192,7 +184,8 @@ fn check_ledger(ledger: &Ledger) {
     assert_eq!(sum(ledger.causes().iter().map(|(_, tally)| tally)), total, "causes");
     let _ = ledger.has_nesting();
 
-    let accesses = ledger.accesses.iter().filter(|(key, _)| key.detail.kind != DetailKind::Overflow);
+    let accesses =
+        ledger.accesses.iter().filter(|(key, _)| key.detail.kind != DetailKind::Overflow);
     let accesses = sum(accesses.map(|(_, tally)| tally));
     for by in [&[][..], &By::ALL] {
         let mut of_tables = Tally::default();

@@ -19,8 +19,8 @@ use std::hash::Hash;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
-    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level, Losses,
-    NO_VCPU, Reason, Tally, TimeRow, Vm, svm, vmx,
+    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Kind, Level, Losses,
+    NO_VCPU, Reason, Tally, TimeRow, Vm,
 };
 
 use crate::Exit;
@@ -76,6 +76,9 @@ pub struct Accountant<R> {
     interval_end: u64,
     threads: Vec<Thread>,
     by_tid: FxHashMap<u32, usize>,
+    /// Slots of `threads` whose thread ended in this interval, and those that can be taken again.
+    ended: Vec<usize>,
+    free: Vec<usize>,
     /// The thread of the event before: the next is most often its.
     last: usize,
     vms: Vms,
@@ -95,6 +98,8 @@ impl<R: RowSink> Accountant<R> {
             interval_end: 0,
             threads: Vec::new(),
             by_tid: HashMap::with_hasher(FxBuildHasher),
+            ended: Vec::new(),
+            free: Vec::new(),
             last: usize::MAX,
             vms: Vms::default(),
             exits: Counts::new(),
@@ -179,13 +184,23 @@ impl<R: RowSink> Accountant<R> {
 
     #[cold]
     fn new_thread(&mut self, event: &Event) -> Option<usize> {
-        if self.by_tid.len() >= MAX_THREADS {
-            self.losses.undecodable += 1;
-            return None;
-        }
-        self.threads.push(Thread::new(event.tid));
-        self.by_tid.insert(event.tid, self.threads.len() - 1);
-        Some(self.threads.len() - 1)
+        let thread = Thread::new(event.tid);
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.threads[index] = thread;
+                index
+            }
+            None if self.threads.len() < MAX_THREADS => {
+                self.threads.push(thread);
+                self.threads.len() - 1
+            }
+            None => {
+                self.losses.undecodable += 1;
+                return None;
+            }
+        };
+        self.by_tid.insert(event.tid, index);
+        Some(index)
     }
 
     #[inline]
@@ -193,7 +208,7 @@ impl<R: RowSink> Accountant<R> {
         self.advance(event.time_ns);
         let Some(index) = self.thread(event) else { return };
         if let Some(before) = self.threads[index].open.take() {
-            if is_fast_path(before.reason) {
+            if before.is_fast_path() {
                 // KVM went back into the guest without kvm_entry: the exit is whole, its end is not known.
                 self.count_exit(index, &before, None);
                 self.accesses_end(index, None);
@@ -248,8 +263,10 @@ impl<R: RowSink> Accountant<R> {
                 preempted_ns: split.preempted_ns,
             });
         }
-        let fallback = ExitKey { detail: Detail::new(DetailKind::Overflow, 0), ..key };
-        self.exits.add(key, fallback, duration, &mut self.losses);
+        let without_detail = ExitKey { detail: Detail::new(DetailKind::Overflow, 0), ..key };
+        let reason = Reason { code: u32::MAX, flags: 0, ..key.reason };
+        let without_reason = ExitKey { reason, ancillary_of: None, ..without_detail };
+        self.exits.add([key, without_detail, without_reason], duration, &mut self.losses);
     }
 
     /// The open accesses of a thread end with its entry, or without a known end.
@@ -266,8 +283,8 @@ impl<R: RowSink> Accountant<R> {
         let thread = &self.threads[index];
         let level = if nested { Level::L2 } else { Level::L1 };
         let key = AccessKey { vm: thread.vm_id(), vcpu: thread.vcpu, level, detail };
-        let fallback = AccessKey { detail: Detail::new(DetailKind::Overflow, 0), ..key };
-        self.accesses.add(key, fallback, duration, &mut self.losses);
+        let without_detail = AccessKey { detail: Detail::new(DetailKind::Overflow, 0), ..key };
+        self.accesses.add([key, without_detail, without_detail], duration, &mut self.losses);
     }
 
     /// An event between an exit and its entry.
@@ -443,8 +460,8 @@ impl<R: RowSink> Accountant<R> {
         let vm = self.threads[index].vm_id();
         self.losses.unpaired_exits += u64::from(self.threads[index].forget());
         self.vms.leave(vm, tid);
-        // The thread's slot stays (its time is still to be handed out), but no event finds it any more:
-        // its id may come again.
+        // No event finds the slot any more; it is free once the thread's time is handed out.
+        self.ended.push(index);
         self.last = usize::MAX;
     }
 
@@ -473,16 +490,7 @@ impl<R: RowSink> Accountant<R> {
                 self.sink.time(&row);
             }
         }
-    }
-}
-
-/// Exits that KVM may answer in the run loop itself, from where it enters the guest again without passing
-/// `kvm_entry` (Linux 5.8 to 6.8; `vmx_exit_handlers_fastpath` and `svm_exit_handlers_fastpath`).
-fn is_fast_path(reason: Reason) -> bool {
-    match reason.isa {
-        Isa::Vmx => matches!(reason.code, vmx::MSR_WRITE | vmx::PREEMPTION_TIMER),
-        Isa::Svm => reason.code == svm::MSR,
-        Isa::Unknown => false,
+        self.free.append(&mut self.ended);
     }
 }
 
@@ -491,7 +499,7 @@ fn is_fast_path(reason: Reason) -> bool {
 struct Counts<K> {
     index: FxHashMap<K, usize>,
     rows: Vec<(K, Tally)>,
-    /// Every key seen in any interval, up to [`MAX_KEYS`].
+    /// Every key seen in any interval: up to [`MAX_KEYS`] exact ones, then as many coarse ones.
     known: FxHashSet<K>,
 }
 
@@ -504,12 +512,12 @@ impl<K: Copy + Eq + Hash> Counts<K> {
         }
     }
 
-    /// Counts one; under `fallback` when there are too many keys already.
+    /// Counts one under the first of `keys`, from exact to coarse, that there is room for.
     #[inline]
-    fn add(&mut self, key: K, fallback: K, duration: Option<u64>, losses: &mut Losses) {
-        let at = match self.index.get(&key) {
+    fn add(&mut self, keys: [K; 3], duration: Option<u64>, losses: &mut Losses) {
+        let at = match self.index.get(&keys[0]) {
             Some(&at) => at,
-            None => self.insert(key, fallback, losses),
+            None => self.insert(keys, losses),
         };
         let tally = &mut self.rows[at].1;
         match duration {
@@ -519,15 +527,17 @@ impl<K: Copy + Eq + Hash> Counts<K> {
     }
 
     #[cold]
-    fn insert(&mut self, mut key: K, fallback: K, losses: &mut Losses) -> usize {
-        if !self.known.contains(&key) {
-            if self.known.len() >= MAX_KEYS {
-                losses.details_dropped += 1;
-                key = fallback;
-            } else {
-                self.known.insert(key);
-            }
-        }
+    fn insert(&mut self, [exact, coarse, coarsest]: [K; 3], losses: &mut Losses) -> usize {
+        let mut fits = |key: &K, most: usize| {
+            self.known.contains(key) || (self.known.len() < most && self.known.insert(*key))
+        };
+        let key = if fits(&exact, MAX_KEYS) {
+            exact
+        } else {
+            losses.details_dropped += 1;
+            // A few more: real recordings have few reasons, however many details.
+            if fits(&coarse, 2 * MAX_KEYS) { coarse } else { coarsest }
+        };
         if let Some(&at) = self.index.get(&key) {
             return at;
         }

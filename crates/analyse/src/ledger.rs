@@ -57,7 +57,7 @@ pub struct Ledger {
     pub losses: Losses,
     /// The recording or run ended as it should.
     pub complete: bool,
-    /// Start of the first interval with an exit, on the recorder's clock.
+    /// Start of the first interval with an exit or time, on the recorder's clock.
     pub start_ns: u64,
     /// End of the last one.
     pub end_ns: u64,

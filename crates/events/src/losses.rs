@@ -12,11 +12,12 @@ pub struct Losses {
     pub unpaired_exits: u64,
     /// Entries with no exit before them, the first of each vCPU excepted.
     pub unpaired_entries: u64,
-    /// Events that came later than an event already passed on: their durations are not counted.
+    /// Events that came later than an event already passed on: durations around them may be wrong, and those
+    /// that would be negative are not counted.
     pub out_of_order: u64,
     /// Records that could not be decoded.
     pub undecodable: u64,
-    /// Exits whose detail was dropped because the table of details was full.
+    /// Exits and accesses whose detail was dropped because the table of details was full.
     pub details_dropped: u64,
     /// Where and how the input ended before its own end, in one sentence each.
     pub truncated: Vec<String>,

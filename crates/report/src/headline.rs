@@ -65,8 +65,8 @@ pub fn losses(doc: &Document) -> Vec<String> {
     say(losses.unpaired_entries, "entry has no exit before it", "entries have no exit before them");
     say(
         losses.out_of_order,
-        "event came out of order: its duration is not counted",
-        "events came out of order: their durations are not counted",
+        "event came out of order: the durations around it may be wrong",
+        "events came out of order: the durations around them may be wrong",
     );
     say(losses.undecodable, "record could not be decoded", "records could not be decoded");
     say(

@@ -331,7 +331,7 @@ fn every_loss_has_a_sentence() {
         "The recording did not end as it should: its end is missing.",
         "3,000 exits have no entry after them: they are in no table.",
         "1 entry has no exit before it.",
-        "5 events came out of order: their durations are not counted.",
+        "5 events came out of order: the durations around them may be wrong.",
         "6 records could not be decoded.",
         "7 exits lost their detail: there were too many different ones.",
     ];

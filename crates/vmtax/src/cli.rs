@@ -58,7 +58,7 @@ pub(crate) struct ReportArgs {
     pub(crate) vm: Vec<String>,
 
     /// Only these vCPU ids, separated by commas.
-    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    #[arg(long, value_name = "ID", value_delimiter = ',', value_parser = vcpu)]
     pub(crate) vcpu: Vec<u32>,
 
     /// How to write the report.
@@ -107,9 +107,9 @@ pub(crate) struct ImportArgs {
 /// How recordings are read.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReadingArgs {
-    /// Length of the intervals that exits are counted in: 100ms, 1s, ...
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
-    pub(crate) interval: Duration,
+    /// Length of the intervals that exits are counted in: 10ms, 1s, ... [default: 100ms]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) interval: Option<Duration>,
 
     /// Vendor of bare exit numbers in a bpftrace dump.
     #[arg(long, value_name = "vmx|svm", value_parser = isa)]
@@ -124,7 +124,14 @@ pub(crate) struct ReadingArgs {
 impl ReadingArgs {
     /// Length of the intervals, ns.
     pub(crate) fn interval_ns(&self) -> u64 {
-        u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX)
+        let interval = self.interval.unwrap_or(Duration::from_millis(100));
+        u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The first flag given. A run was read when it was imported, so none means anything to it.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let interval = self.interval.map(|_| "--interval");
+        interval.or(self.isa.map(|_| "--isa")).or(self.emulated.as_ref().map(|_| "--emulated"))
     }
 }
 
@@ -217,6 +224,10 @@ fn by_parser() -> impl clap::builder::TypedValueParser<Value = By> {
         let by = By::ALL.into_iter().find(|by| by.name() == word);
         by.unwrap_or(By::Reason)
     })
+}
+
+fn vcpu(word: &str) -> Result<u32, String> {
+    word.parse().map_err(|_| "use a number".to_owned())
 }
 
 fn isa(word: &str) -> Result<Isa, String> {

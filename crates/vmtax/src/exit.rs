@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
+
 /// Why the command ends with something other than 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
@@ -17,16 +19,23 @@ pub(crate) enum Code {
     Output = 5,
 }
 
-/// An error that knows its exit code. The outermost `Fault` of a chain counts.
+/// An error that knows its exit code. The first `Fault` of a chain counts.
 #[derive(Debug)]
 pub(crate) struct Fault {
     code: Code,
     message: String,
+    /// The system's answer, when there was one. The message says it already.
+    answer: Option<io::ErrorKind>,
 }
 
 impl Fault {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Fault {
-        Fault { code, message: message.into() }
+        Fault { code, message: message.into(), answer: None }
+    }
+
+    /// With what the system answered.
+    pub(crate) fn answered(self, source: &io::Error) -> Fault {
+        Fault { answer: Some(source.kind()), ..self }
     }
 }
 
@@ -45,25 +54,49 @@ pub(crate) fn fail<T>(code: Code, message: impl Into<String>) -> anyhow::Result<
 
 /// Prints the error as one sentence and gives its exit code. A closed pipe is success: whoever read our
 /// output had enough.
-#[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    let is_closed_pipe = error
-        .chain()
-        .filter_map(|e| e.downcast_ref::<io::Error>())
-        .any(|e| e.kind() == io::ErrorKind::BrokenPipe);
-    if is_closed_pipe {
+    let fault = error.chain().find_map(|e| e.downcast_ref::<Fault>());
+    if fault.is_some_and(|f| f.code == Code::Output && f.answer == Some(io::ErrorKind::BrokenPipe))
+    {
         return ExitCode::SUCCESS;
     }
-    eprintln!("vmtax: {}", vmtax_report::names::printable(&format!("{error:#}")));
-    let fault = error.chain().find_map(|e| e.downcast_ref::<Fault>());
+    say(&format!("{error:#}"));
     ExitCode::from(fault.map_or(1, |f| f.code as u8))
 }
 
 /// Help and version go to standard output with 0, mistakes to standard error with 2.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
-    // Nothing can be said about a terminal that cannot be written to.
-    let _ = error.print();
-    if error.use_stderr() { ExitCode::from(Code::Usage as u8) } else { ExitCode::SUCCESS }
+    if error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        say(&sentence(&error.to_string()));
+    } else {
+        // Nothing can be said about a terminal that cannot be written to.
+        let _ = error.print();
+    }
+    ExitCode::from(if error.use_stderr() { Code::Usage as u8 } else { 0 })
+}
+
+#[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
+fn say(sentence: &str) {
+    eprintln!("vmtax: {}", vmtax_report::names::printable(sentence));
+}
+
+/// clap explains a mistake in paragraphs; the first says what is wrong, a `tip` what may have been meant.
+fn sentence(text: &str) -> String {
+    let mut sentence = String::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            break;
+        }
+        let line = line.strip_prefix("error: ").unwrap_or(line);
+        match line.strip_prefix("tip: ") {
+            // "to pass '--x' as a value, use '-- --x'": nobody means that.
+            Some(tip) if tip.starts_with("to pass") => continue,
+            Some(tip) => sentence.push_str(&format!("; {tip}")),
+            None if sentence.is_empty() => sentence.push_str(line),
+            None => sentence.push_str(&format!(" {line}")),
+        }
+    }
+    sentence + "; `vmtax help` and --help list what there is"
 }
 
 #[cfg(test)]
@@ -91,5 +124,31 @@ mod tests {
                 .count(),
             6
         );
+    }
+
+    #[test]
+    fn a_mistake_is_one_sentence() {
+        let cases = [
+            (
+                "error: unexpected argument '--formt' found\n\n  tip: a similar argument exists: '--format'\n\n\
+                 Usage: vmtax report --format <FORMAT>\n\nFor more information, try '--help'.\n",
+                "unexpected argument '--formt' found; a similar argument exists: '--format'",
+            ),
+            (
+                "error: invalid value 'x' for '--by <LIST>'\n  [possible values: vm, vcpu]\n",
+                "invalid value 'x' for '--by <LIST>' [possible values: vm, vcpu]",
+            ),
+            (
+                "error: the following required arguments were not provided:\n  --output <RUN>\n  <FILE>\n",
+                "the following required arguments were not provided: --output <RUN> <FILE>",
+            ),
+        ];
+        for (text, expected) in cases {
+            assert!(
+                sentence(text).starts_with(&format!("{expected}; `vmtax")),
+                "{}",
+                sentence(text)
+            );
+        }
     }
 }

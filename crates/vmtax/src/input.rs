@@ -5,12 +5,11 @@ use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use anyhow::Context;
 use vmtax_capture::source::{RandomFile, ReadAt};
 use vmtax_capture::{Format, import::HEAD};
-use vmtax_store::Run;
+use vmtax_store::{Error, Run};
 
-use crate::exit::{Code, Fault, fail};
+use crate::exit::{Code, Fault};
 
 /// An input that can be read.
 pub(crate) enum Input {
@@ -41,42 +40,54 @@ impl Input {
             return open_standard_input().map(Input::Recording);
         }
         let name = path.display().to_string();
-        let metadata = path.metadata().with_context(|| cannot_open(&name))?;
+        let metadata = path.metadata().map_err(|e| cannot_read(&name, &e))?;
         if metadata.is_dir() {
-            if !vmtax_store::is_run(path) {
-                return fail(
-                    Code::Input,
-                    format!(
-                        "{name}: is a folder and not a run (it has no run.json); name a recording, or a run that `vmtax import` made"
-                    ),
-                );
-            }
-            let run = Run::open(path).map_err(|e| Fault::new(Code::Data, e.to_string()))?;
+            let run = Run::open(path).map_err(|e| run_fault(&e))?;
             return Ok(Input::Run(Box::new(run)));
         }
-        let file = File::open(path).with_context(|| cannot_open(&name))?;
+        let file = File::open(path).map_err(|e| cannot_read(&name, &e))?;
         open_file(file, name).map(Input::Recording)
     }
 }
 
-fn cannot_open(name: &str) -> Fault {
-    Fault::new(Code::Input, format!("{name}: cannot open it"))
+/// What the system's refusal to open or read an input comes to.
+fn cannot_read(name: &str, source: &io::Error) -> Fault {
+    let why = match source.kind() {
+        io::ErrorKind::NotFound => "there is no such file or folder; check its name".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "you may not read it; run vmtax as its owner, or let the owner change its mode"
+                .to_owned()
+        }
+        _ => format!("cannot read it: {source}"),
+    };
+    Fault::new(Code::Input, format!("{name}: {why}"))
 }
 
-fn cannot_read(name: &str) -> Fault {
-    Fault::new(Code::Input, format!("{name}: cannot read it"))
+/// An error of reading a run.
+pub(crate) fn run_fault(error: &Error) -> Fault {
+    match error {
+        Error::NotARun { path, .. } => Fault::new(
+            Code::Input,
+            format!(
+                "{}: is a folder and not a run (it has no run.json); name a recording, or a run that `vmtax import` made",
+                path.display()
+            ),
+        ),
+        Error::Io { path, source, .. } => cannot_read(&path.display().to_string(), source),
+        _ => Fault::new(Code::Data, error.to_string()),
+    }
 }
 
 fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
-    let metadata = file.metadata().with_context(|| cannot_read(&name))?;
+    let metadata = file.metadata().map_err(|e| cannot_read(&name, &e))?;
     if !metadata.is_file() {
         return open_stream(Box::new(file), name);
     }
     // `vmtax report - < FILE` may come with the file read in part; read all of it.
-    file.rewind().with_context(|| cannot_read(&name))?;
-    let file = RandomFile::new(file).with_context(|| cannot_read(&name))?;
+    file.rewind().map_err(|e| cannot_read(&name, &e))?;
+    let file = RandomFile::new(file).map_err(|e| cannot_read(&name, &e))?;
     let mut head = vec![0; HEAD];
-    let got = file.read_at(0, &mut head).with_context(|| cannot_read(&name))?;
+    let got = file.read_at(0, &mut head).map_err(|e| cannot_read(&name, &e))?;
     head.truncate(got);
     let format = recognise(&head, &name)?;
     Ok(Recording { name, format, bytes: Bytes::File(file) })
@@ -85,35 +96,38 @@ fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
 fn open_standard_input() -> anyhow::Result<Recording> {
     let name = "standard input".to_owned();
     let descriptor =
-        io::stdin().as_fd().try_clone_to_owned().with_context(|| cannot_read(&name))?;
+        io::stdin().as_fd().try_clone_to_owned().map_err(|e| cannot_read(&name, &e))?;
     open_file(File::from(descriptor), name)
 }
 
 fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<Recording> {
     let mut head = Vec::new();
-    (&mut stream).take(HEAD as u64).read_to_end(&mut head).with_context(|| cannot_read(&name))?;
+    (&mut stream).take(HEAD as u64).read_to_end(&mut head).map_err(|e| cannot_read(&name, &e))?;
     let format = recognise(&head, &name)?;
     let mut whole = io::Cursor::new(head).chain(stream);
     if !format.needs_seeking() {
         return Ok(Recording { name, format, bytes: Bytes::Stream(Box::new(whole)) });
     }
     // Read out of order, so it is stored first, in a file without a name that goes with the process.
-    let failed = || {
+    let failed = |source: io::Error| {
         let folder = std::env::temp_dir();
         Fault::new(
             Code::Output,
             format!(
-                "{}: cannot store {name} there; set TMPDIR to a folder with room",
+                "{}: cannot store {name} there: {source}; set TMPDIR to a folder with room",
                 folder.display()
             ),
         )
     };
-    let mut file = tempfile::tempfile().with_context(failed)?;
-    io::copy(&mut whole, &mut file).with_context(failed)?;
-    let file = RandomFile::new(file).with_context(failed)?;
+    let mut file = tempfile::tempfile().map_err(failed)?;
+    io::copy(&mut whole, &mut file).map_err(failed)?;
+    let file = RandomFile::new(file).map_err(failed)?;
     Ok(Recording { name, format, bytes: Bytes::File(file) })
 }
 
 fn recognise(head: &[u8], name: &str) -> anyhow::Result<Format> {
-    Format::recognise(head).map_err(|e| Fault::new(Code::Data, format!("{name}: {e}")).into())
+    Format::recognise(head).map_err(|e| {
+        let help = "`vmtax report --help` says what can be read";
+        Fault::new(Code::Data, format!("{name}: {e}; {help}")).into()
+    })
 }

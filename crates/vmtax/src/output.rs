@@ -1,16 +1,12 @@
 //! Where a report goes: standard output, or a file that appears only when it is whole.
 
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use crate::exit::{Code, Fault, fail};
 
-use crate::exit::{Code, Fault};
-
-/// Standard output, buffered.
-pub(crate) fn standard() -> BufWriter<io::Stdout> {
-    BufWriter::with_capacity(64 << 10, io::stdout())
-}
+const BUFFER: usize = 64 << 10;
 
 /// Runs `write` with the output. A file is written beside its final name, private to the user, and
 /// renamed at the end; when anything fails it is removed.
@@ -19,23 +15,85 @@ pub(crate) fn write(
     write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let Some(path) = path else {
-        let mut out = standard();
-        write(&mut out)?;
-        return out
-            .flush()
-            .with_context(|| Fault::new(Code::Output, "cannot write to standard output"));
+        return through(io::stdout(), write).map_err(|e| output_fault(e, "standard output"));
     };
-    let failed =
-        || Fault::new(Code::Output, format!("{}: cannot write the report", path.display()));
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let file = tempfile::NamedTempFile::new_in(folder).with_context(failed)?;
-    let mut out = BufWriter::with_capacity(64 << 10, file);
-    write(&mut out).with_context(failed)?;
-    let file = out.into_inner().map_err(io::IntoInnerError::into_error).with_context(failed)?;
-    file.as_file().sync_all().with_context(failed)?;
-    file.persist(path).with_context(failed)?;
+    let name = path.display().to_string();
+    // Through a symbolic link to what it names: renaming would replace the link.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match path.metadata() {
+        Ok(found) if found.is_dir() => {
+            return fail(Code::Output, format!("{name}: is a folder; name a file in it"));
+        }
+        // A device or a named pipe cannot be replaced, only written to.
+        Ok(found) if !found.is_file() => {
+            let file = File::options().write(true).open(path);
+            return file
+                .map_err(anyhow::Error::from)
+                .and_then(|file| through(file, write))
+                .map_err(|e| output_fault(e, &name));
+        }
+        _ => {}
+    }
+    let folder = folder_of(path);
+    if !folder.is_dir() {
+        let folder = folder.display();
+        return fail(Code::Output, format!("{name}: there is no folder {folder}; make it first"));
+    }
+    replace(path, &folder, write).map_err(|e| output_fault(e, &name))
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn replace(
+    path: &Path,
+    folder: &Path,
+    write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    through(&mut file, write)?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|e| e.error)?;
     Ok(())
+}
+
+fn through(
+    out: impl Write,
+    write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut out = BufWriter::with_capacity(BUFFER, out);
+    write(&mut out)?;
+    Ok(out.flush()?)
+}
+
+/// Errors of the input on the way to the output stay what they are; the others are the output's.
+fn output_fault(error: anyhow::Error, name: &str) -> anyhow::Error {
+    if error.downcast_ref::<Fault>().is_some() {
+        return error;
+    }
+    match error.downcast_ref::<io::Error>() {
+        Some(source) => cannot_write(name, source).into(),
+        None => error,
+    }
+}
+
+/// What the system's refusal to write an output comes to.
+pub(crate) fn cannot_write(name: &str, source: &io::Error) -> Fault {
+    let why = match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "you may not write there; choose another place, or run vmtax as its owner".to_owned()
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "there is no room left; free some space, or write to another file system".to_owned()
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "the file system is read-only; write to another one".to_owned()
+        }
+        kind => format!("cannot write it: {kind}"),
+    };
+    Fault::new(Code::Output, format!("{name}: {why}")).answered(source)
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
 
-use anyhow::Context;
 use vmtax_analyse::{
     Accountant, Exit, Filter, Ledger, LedgerBuilder, Nested, RowSink, Table, TableKind,
 };
@@ -18,21 +17,24 @@ use vmtax_store::Run;
 
 use crate::cli::{Color, EventTable, Format, ReadingArgs, ReportArgs};
 use crate::convert::{self, Rows};
-use crate::exit::{Code, Fault, fail};
-use crate::input::{Input, Recording};
+use crate::exit::{Code, fail};
+use crate::input::{Input, Recording, run_fault};
 use crate::output;
 
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     check_by(args)?;
+    check_output(args)?;
     let filter = filter(args)?;
     let input = Input::open(&args.input)?;
+    check_reading(args, &input)?;
     if args.format == Format::Perfetto {
         return perfetto(args, input, &filter);
     }
     let ledger = match input {
-        Input::Run(run) => of_run(&run, filter)?,
-        Input::Recording(recording) => of_recording(recording, &args.reading, filter)?,
+        Input::Run(run) => of_run(&run, filter.clone())?,
+        Input::Recording(recording) => of_recording(recording, &args.reading, filter.clone())?,
     };
+    check_filter(&filter, &ledger)?;
     let document = document(args, ledger);
     let renderer: Box<dyn Renderer> = match args.format {
         Format::Json => Box::new(Json),
@@ -51,16 +53,73 @@ fn check_by(args: &ReportArgs) -> anyhow::Result<()> {
     };
     for by in &args.by {
         if !kinds.iter().any(|kind| kind.allows(*by)) {
+            let others = TableKind::ALL.into_iter().filter(|kind| kind.allows(*by));
+            let others: Vec<&str> = others.map(TableKind::name).collect();
             return fail(
                 Code::Usage,
                 format!(
-                    "--by {}: none of the tables asked for has it; it is for vmexit and cause",
-                    by.name()
+                    "--by {}: none of the tables asked for has it; add one of --event {}",
+                    by.name(),
+                    others.join(",")
                 ),
             );
         }
     }
     Ok(())
+}
+
+/// The report would take the place of the recording.
+fn check_output(args: &ReportArgs) -> anyhow::Result<()> {
+    let Some(output) = &args.output else { return Ok(()) };
+    match (args.input.canonicalize(), output.canonicalize()) {
+        (Ok(input), Ok(output)) if input == output && input.is_file() => fail(
+            Code::Usage,
+            format!("{}: is the input; name another file for the report", args.input.display()),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// A flag that could not have any effect is a mistake.
+fn check_reading(args: &ReportArgs, input: &Input) -> anyhow::Result<()> {
+    match (input, args.reading.given()) {
+        (Input::Run(run), Some(flag)) => fail(
+            Code::Usage,
+            format!(
+                "{flag}: {} is a run, counted when it was imported; give the flag to `vmtax import`",
+                run.folder().display()
+            ),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// A report of nothing at all would look as if there had been no exits.
+fn check_filter(filter: &Filter, ledger: &Ledger) -> anyhow::Result<()> {
+    let vms = &ledger.recording.vms;
+    for id in &filter.vms {
+        // The list of an incomplete run may be short of VMs that its rows have.
+        let has_rows = ledger.exits.keys().any(|key| key.vm == *id);
+        if !has_rows && !vms.iter().any(|vm| vm.id == *id) {
+            return no_such_vm(&id.to_string(), vms);
+        }
+    }
+    let seen: BTreeSet<u32> = ledger.exits.keys().map(|key| key.vcpu).collect();
+    match filter.vcpus.iter().find(|id| !seen.contains(id)) {
+        Some(id) => fail(
+            Code::Data,
+            format!(
+                "--vcpu {id}: there are no exits of such a vCPU; `--by vm,vcpu` lists those there are"
+            ),
+        ),
+        None => Ok(()),
+    }
+}
+
+fn no_such_vm(name: &str, vms: &[Vm]) -> anyhow::Result<()> {
+    let known: Vec<String> = vms.iter().map(|vm| format!("{} ({})", vm.id, vm.name)).collect();
+    let known = if known.is_empty() { "none is known".to_owned() } else { known.join(", ") };
+    fail(Code::Data, format!("--vm {name}: there is no such VM; there are: {known}"))
 }
 
 /// The filter by id. Names of VMs are looked up first, which takes a reading of its own.
@@ -90,12 +149,7 @@ fn filter(args: &ReportArgs) -> anyhow::Result<Filter> {
     for name in names {
         let ids: Vec<u32> = vms.iter().filter(|vm| vm.name == *name).map(|vm| vm.id).collect();
         if ids.is_empty() {
-            let known: Vec<String> =
-                vms.iter().map(|vm| format!("{} ({})", vm.id, vm.name)).collect();
-            return fail(
-                Code::Data,
-                format!("--vm {name}: there is no such VM; there are: {}", known.join(", ")),
-            );
+            no_such_vm(name, &vms)?;
         }
         filter.vms.extend(ids);
     }
@@ -176,7 +230,7 @@ fn of_recording(
 fn of_run(run: &Run, filter: Filter) -> anyhow::Result<Ledger> {
     let manifest = run.manifest();
     let mut rows = ToLedger(LedgerBuilder::new(filter, manifest.interval_ns));
-    let read = run.read(&mut rows).map_err(|e| Fault::new(Code::Data, e.to_string()))?;
+    let read = run.read(&mut rows).map_err(|e| run_fault(&e))?;
     let complete = run.is_complete() && read.losses.truncated.is_empty();
     Ok(rows.0.finish(manifest.recording.clone(), read.losses, complete))
 }
@@ -215,6 +269,9 @@ impl vmtax_store::RowSink for ToLedger {
 
 /// Every single exit, as a timeline.
 fn perfetto(args: &ReportArgs, input: Input, filter: &Filter) -> anyhow::Result<()> {
+    if let Input::Run(run) = &input {
+        check_raw(run)?;
+    }
     let source = args.input.display().to_string();
     output::write(args.output.as_deref(), |out| {
         let writer = PerfettoWriter::new(out, &source)?;
@@ -224,32 +281,36 @@ fn perfetto(args: &ReportArgs, input: Input, filter: &Filter) -> anyhow::Result<
             Input::Run(run) => replay(&run, timeline)?,
         };
         if let Some(error) = timeline.failed {
-            return Err(error).context("cannot write the timeline");
+            return Err(error.into());
         }
         timeline.writer.finish()?;
         Ok(())
     })
 }
 
+fn check_raw(run: &Run) -> anyhow::Result<()> {
+    if run.manifest().segments_of(vmtax_store::Table::Events).next().is_some() {
+        return Ok(());
+    }
+    fail(
+        Code::Data,
+        format!(
+            "{}: holds no single events; make the run with `vmtax import --raw`",
+            run.folder().display()
+        ),
+    )
+}
+
 /// Raw events of a run go through the same accounting as a recording's.
 fn replay<W: Write>(run: &Run, timeline: ToTimeline<W>) -> anyhow::Result<ToTimeline<W>> {
     let manifest = run.manifest();
-    if manifest.segments_of(vmtax_store::Table::Events).next().is_none() {
-        return fail(
-            Code::Data,
-            format!(
-                "{}: holds no single events; make the run with `vmtax import --raw`",
-                run.folder().display()
-            ),
-        );
-    }
     let options = vmtax_analyse::Options { interval_ns: manifest.interval_ns };
     let mut accountant = Accountant::new(options, timeline);
     for vm in &manifest.recording.vms {
         accountant.thread_name(vm.id, &vm.name);
     }
     run.read_events(&mut |events| events.iter().for_each(|event| accountant.event(event)))
-        .map_err(|e| Fault::new(Code::Data, e.to_string()))?;
+        .map_err(|e| run_fault(&e))?;
     Ok(accountant.finish().0)
 }
 

@@ -72,8 +72,11 @@ impl Seeds<'_> {
     }
 
     fn trace_dat(&self) {
-        let recorded =
-            shrink::trace_dat(&self.capture("amd-same-workload/input/workload-v6.trace.dat.zst"), 10, 2);
+        let recorded = shrink::trace_dat(
+            &self.capture("amd-same-workload/input/workload-v6.trace.dat.zst"),
+            10,
+            2,
+        );
         let specs = [
             ("recorded", recorded),
             ("little", every_record(false, 8)),
@@ -128,7 +131,9 @@ impl Seeds<'_> {
         options.interval_ns = 1_000_000;
         options.labels.insert("workload".to_owned(), "none".to_owned());
         let mut writer = Writer::create(&folder, &options).unwrap();
-        writer.time(&vmtax_events::TimeRow { wall_ns: 7, guest_ns: 7, ..Default::default() }).unwrap();
+        writer
+            .time(&vmtax_events::TimeRow { wall_ns: 7, guest_ns: 7, ..Default::default() })
+            .unwrap();
         let mut recording = vmtax_events::Recording::default();
         recording.vms.push(vmtax_events::Vm { id: 1, name: "vm".to_owned(), inferred: true });
         let mut losses = vmtax_events::Losses::default();

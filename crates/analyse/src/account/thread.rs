@@ -1,6 +1,6 @@
 //! The state of one vCPU thread, and of the exit that it has open.
 
-use vmtax_events::{Detail, DetailKind, NO_VCPU, Outcome, Reason, TimeRow};
+use vmtax_events::{Detail, DetailKind, Isa, NO_VCPU, Outcome, Reason, TimeRow, svm, vmx};
 
 use crate::detail::{from_information, is_halt};
 
@@ -94,6 +94,8 @@ impl Thread {
         self.in_guest = in_guest;
         self.seen = true;
         self.after_loss = false;
+        // Whoever enters or leaves the guest is on a CPU: a switch back was missed.
+        self.switched_out = None;
     }
 
     /// An entry without an exit means that the exit is missing and nobody said so.
@@ -192,6 +194,17 @@ impl OpenExit {
             wakeup_ns: None,
             preempted_kernel_ns: 0,
             preempted_user_ns: 0,
+        }
+    }
+
+    /// KVM may answer such an exit in the run loop itself, from where it enters the guest again without
+    /// passing `kvm_entry` (Linux 5.8 to 6.8: `vmx_exit_handlers_fastpath`, `svm_exit_handlers_fastpath`).
+    pub(super) fn is_fast_path(&self) -> bool {
+        match self.reason.isa {
+            Isa::Vmx => matches!(self.reason.code, vmx::MSR_WRITE | vmx::PREEMPTION_TIMER),
+            // Writes alone: exit_info_1 is 1.
+            Isa::Svm => self.reason.code == svm::MSR && self.info1 != 0,
+            Isa::Unknown => false,
         }
     }
 

@@ -38,8 +38,8 @@ struct Model<'a>(&'a [Event]);
 pub(crate) fn totals(events: &[Event]) -> Totals {
     let model = Model(events);
     let mut totals = Totals::default();
-    for at in 0..events.len() {
-        match events[at].kind {
+    for (at, event) in events.iter().enumerate() {
+        match event.kind {
             Kind::Exit { reason, .. } => model.exit(at, reason, &mut totals),
             Kind::Entry => {
                 let surprise = model.open_at(at).is_none() && model.last_is_step(at);
@@ -195,11 +195,7 @@ impl Model<'_> {
     fn exit(&self, at: usize, reason: Reason, totals: &mut Totals) {
         let (end, timed) = match self.end(at) {
             End::Entry(end) => (end, true),
-            End::NextExit(end)
-                if [vmx::MSR_WRITE, vmx::PREEMPTION_TIMER, svm::MSR].contains(&reason.code) =>
-            {
-                (end, false)
-            }
+            End::NextExit(end) if self.is_fast_path(at) => (end, false),
             _ => {
                 totals.unpaired_exits += 1;
                 return;
@@ -267,8 +263,9 @@ impl Model<'_> {
     }
 
     fn is_fast_path(&self, exit: usize) -> bool {
-        let Kind::Exit { reason, .. } = self.0[exit].kind else { return false };
-        [vmx::MSR_WRITE, vmx::PREEMPTION_TIMER, svm::MSR].contains(&reason.code)
+        let Kind::Exit { reason, info1, .. } = self.0[exit].kind else { return false };
+        [vmx::MSR_WRITE, vmx::PREEMPTION_TIMER].contains(&reason.code)
+            || (reason.code == svm::MSR && info1 != 0)
     }
 
     /// The time between an exit or entry and the one before.

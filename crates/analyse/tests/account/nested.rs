@@ -18,7 +18,7 @@ fn exits_of_l2_are_told_by_the_event_after_them() {
     );
     check(
         "a fast-path re-entry of L2",
-        "10 exit msr; 11 nexit msr; 12 wrmsr 0x10; 20 exit npf; 30 entry",
+        "10 exit msr i1=1; 11 nexit msr; 12 wrmsr 0x10; 20 exit npf; 30 entry",
         "exit L2 msr msr-write=0x10 kernel : -
          exit npf page-fault=0 kernel : 10
          access L2 msr-write=0x10 : -",

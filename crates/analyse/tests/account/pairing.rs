@@ -1,8 +1,9 @@
 //! Which exits and accesses there are, whose they are, and what they are about.
 
+use vmtax_analyse::{Accountant, Options};
 use vmtax_events::{NO_VCPU, Vm};
 
-use super::script::{check, check_intervals, run, script};
+use super::script::{Rows, check, check_intervals, rows, run, script};
 
 #[test]
 fn exits_are_paired_with_the_next_entry_of_their_thread() {
@@ -36,6 +37,20 @@ fn vcpus_of_two_processes_are_apart() {
     let vm = |id| Vm { id, name: String::new(), inferred: false };
     assert_eq!(rows.vms, [vm(100), vm(200)]);
     assert_eq!(rows.appeared, [200, 100]);
+}
+
+#[test]
+fn a_vm_is_named_after_its_process_and_counted_rows_pass_through() {
+    let mut accountant = Accountant::new(Options::default(), Rows::default());
+    accountant.thread_name(101, "CPU 0/KVM");
+    accountant.thread_name(100, "qemu");
+    accountant.event(&script("10 entry")[0]);
+    let row = &rows("exit @5 300/0 npf kernel : - -").exits[0];
+    accountant.counted(row);
+    let (rows, vms, losses) = accountant.finish();
+    assert_eq!(vms, [Vm { id: 100, name: "qemu".to_owned(), inferred: false }]);
+    assert_eq!(rows.exits, std::slice::from_ref(row));
+    assert!(losses.is_empty());
 }
 
 #[test]
@@ -217,7 +232,7 @@ fn accesses_are_timed_one_by_one() {
     );
     check(
         "the exit's entry is missing",
-        "10 exit msr; 12 wrmsr 0x10; 20 exit npf; 30 entry",
+        "10 exit msr i1=1; 12 wrmsr 0x10; 20 exit npf; 30 entry",
         "exit msr msr-write=0x10 kernel : -
          exit npf page-fault=0 kernel : 10
          access msr-write=0x10 : -",

@@ -54,7 +54,7 @@ fn within_exit() -> impl Strategy<Value = Kind> {
 
 fn any_kind() -> impl Strategy<Value = Kind> {
     prop_oneof![
-        8 => any_reason().prop_map(|reason| Kind::Exit { reason, info1: 0, info2: 0 }),
+        8 => (any_reason(), 0..2u64).prop_map(|(reason, info1)| Kind::Exit { reason, info1, info2: 0 }),
         8 => Just(Kind::Entry),
         8 => within_exit(),
         2 => prop::sample::select(&[2, 5, 10u32][..])
@@ -193,7 +193,7 @@ fn ledger_of(rows: &Rows, interval_ns: u64) -> vmtax_analyse::Ledger {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_accounting_is_the_models(events in recording(), interval_ns in prop::sample::select(&[1u64, 50, 1_000_000][..])) {

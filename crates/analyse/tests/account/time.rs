@@ -118,6 +118,19 @@ fn preemption() {
              time halted=42 kernel=4 preempted=4",
         ),
         (
+            "at the very moment that the VMM takes over",
+            "10 exit io; 20 user 2; 20 preempt 7; 50 t7 block 101; 60 entry",
+            "exit io port-out=0 user : 50
+             time kernel=10 user=10 preempted=30",
+        ),
+        (
+            "for longer than there is time",
+            "10 exit npf; 0 preempt 7; 0xffffffffffffffff t7 preempt 101;
+             0 preempt 7; 0xffffffffffffffff t7 preempt 101; 60 entry",
+            "exit npf page-fault=0 kernel : 50
+             time preempted=50",
+        ),
+        (
             "other threads",
             "10 exit npf; 20 t7 preempt 8; 50 t8 preempt 7; 60 entry",
             "exit npf page-fault=0 kernel : 50

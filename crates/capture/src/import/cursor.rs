@@ -24,6 +24,8 @@ pub(in crate::import) struct Cursor<'a> {
     pub(in crate::import) endian: Endian,
     /// Where in the file the section starts whose decompressed bytes these are.
     section: Option<u64>,
+    /// Where in the file the bytes start, when they are a part of it.
+    base: u64,
 }
 
 impl fmt::Debug for Cursor<'_> {
@@ -35,7 +37,7 @@ impl fmt::Debug for Cursor<'_> {
 impl<'a> Cursor<'a> {
     /// Over the file, from `at` to its end.
     pub(in crate::import) fn file(source: &'a dyn ReadAt, at: u64, endian: Endian) -> Cursor<'a> {
-        Cursor { source, at, end: source.len(), endian, section: None }
+        Cursor { source, at, end: source.len(), endian, section: None, base: 0 }
     }
 
     /// Over `len` bytes of the file; fewer if the file ends before.
@@ -46,7 +48,7 @@ impl<'a> Cursor<'a> {
         endian: Endian,
     ) -> Cursor<'a> {
         let end = at.saturating_add(len).min(source.len());
-        Cursor { source, at, end, endian, section: None }
+        Cursor { source, at, end, endian, section: None, base: 0 }
     }
 
     /// Over the decompressed bytes of the section that starts at byte `section` of the file.
@@ -55,7 +57,23 @@ impl<'a> Cursor<'a> {
         section: u64,
         endian: Endian,
     ) -> Cursor<'a> {
-        Cursor { source: bytes, at: 0, end: ReadAt::len(bytes), endian, section: Some(section) }
+        Cursor {
+            source: bytes,
+            at: 0,
+            end: ReadAt::len(bytes),
+            endian,
+            section: Some(section),
+            base: 0,
+        }
+    }
+
+    /// Over bytes that were read from byte `base` of the file on.
+    pub(in crate::import) fn embedded(
+        bytes: &'a &'a [u8],
+        base: u64,
+        endian: Endian,
+    ) -> Cursor<'a> {
+        Cursor { source: bytes, at: 0, end: ReadAt::len(bytes), endian, section: None, base }
     }
 
     /// Bytes left.
@@ -74,7 +92,7 @@ impl<'a> Cursor<'a> {
         if let Some(section) = self.section {
             problem.push_str(&format!(" (in the decompressed section from byte {section})"));
         }
-        Error::malformed(offset, item, problem)
+        Error::malformed(self.base.saturating_add(offset), item, problem)
     }
 
     /// An error about what stands here.

@@ -19,6 +19,8 @@ const MAX_EVENTS: u32 = 1 << 16;
 /// More event systems than a recording of chosen events has: the file then holds the formats of
 /// everything the kernel knows (`trace-cmd extract`), and their presence says nothing.
 const ALL_SYSTEMS: u32 = 40;
+/// In [`Formats::index`]: described, but of no interest to the analysis.
+const UNWANTED: u16 = u16::MAX;
 /// At most this many formats are named that could not be understood.
 const MAX_NOT_UNDERSTOOD: usize = 32;
 
@@ -26,7 +28,8 @@ const MAX_NOT_UNDERSTOOD: usize = 32;
 #[derive(Debug, Default)]
 pub(in crate::import) struct Formats {
     pub(in crate::import) decoders: Vec<Decoder>,
-    /// `common_type` -> index into `decoders` plus one; 0 for events that are not wanted.
+    /// `common_type` -> index into `decoders` plus one; [`UNWANTED`] for events that are described and
+    /// not wanted, 0 for those that are not described.
     pub(in crate::import) index: Vec<u16>,
     /// The tracepoints that the recording describes, of the systems kvm and sched.
     pub(in crate::import) described: Coverage,
@@ -44,6 +47,11 @@ impl Formats {
         self.decoders.get(usize::from(slot).checked_sub(1)?)
     }
 
+    /// There is a format for records of this `common_type`, wanted or not.
+    pub(in crate::import) fn describes(&self, common_type: u16) -> bool {
+        self.index.get(usize::from(common_type)).is_some_and(|&slot| slot != 0)
+    }
+
     /// The formats were chosen with the events: trace-cmd stores those of the systems and events that
     /// were asked for. Files with the formats of the whole kernel do not tell.
     pub(in crate::import) fn were_chosen(&self) -> bool {
@@ -58,9 +66,7 @@ impl Formats {
                 if ours {
                     self.described.add(name);
                 }
-                if decoder.is_wanted() {
-                    self.insert(decoder);
-                }
+                self.insert(decoder);
             }
             None if ours && self.not_understood.len() < MAX_NOT_UNDERSTOOD => {
                 self.not_understood.push(name.to_owned());
@@ -75,11 +81,13 @@ impl Formats {
             self.index.resize(id + 1, 0);
         }
         let Some(slot) = self.index.get_mut(id) else { return };
-        if let Some(known) =
-            usize::from(*slot).checked_sub(1).and_then(|n| self.decoders.get_mut(n))
-        {
+        let next = u16::try_from(self.decoders.len() + 1).ok().filter(|&n| n != UNWANTED);
+        let known = usize::from(*slot).checked_sub(1).and_then(|n| self.decoders.get_mut(n));
+        if !decoder.is_wanted() {
+            *slot = UNWANTED;
+        } else if let Some(known) = known {
             *known = decoder;
-        } else if let Ok(n) = u16::try_from(self.decoders.len() + 1) {
+        } else if let Some(n) = next {
             self.decoders.push(decoder);
             *slot = n;
         }
@@ -125,7 +133,7 @@ pub(in crate::import) fn event_formats(
 
 /// The formats in the TRACING_DATA of a `perf.data`, which stands at byte `offset` of the input.
 pub(in crate::import) fn of_tracing_data(payload: &[u8], offset: u64) -> Result<Formats, Error> {
-    let mut c = Cursor::decompressed(&payload, offset, Endian::Little);
+    let mut c = Cursor::embedded(&payload, offset, Endian::Little);
     c.expect(MAGIC, "magic of the tracing data")?;
     c.string("version of the tracing data")?;
     c.endian = if c.u8("byte order")? == 0 { Endian::Little } else { Endian::Big };
@@ -136,8 +144,13 @@ pub(in crate::import) fn of_tracing_data(payload: &[u8], offset: u64) -> Result<
         let len = c.u64(item)?;
         c.skip(len, item)?;
     }
-    skip_ftrace_formats(&mut c)?;
     let mut formats = Formats::default();
+    // perf can record ftrace's own events, and nothing is lost when they are not decoded.
+    for _ in 0..count(&mut c, MAX_EVENTS, "count of ftrace event formats")? {
+        let len = c.u64("size of an ftrace event format")?;
+        let format = c.bytes(len, MAX_TEXT, "ftrace event format")?;
+        formats.add("ftrace", &text(&format), c.endian);
+    }
     event_formats(&mut c, &mut formats)?;
     Ok(formats)
 }

@@ -58,6 +58,8 @@ pub(super) fn run(
     let mut block = vec![0; BLOCK];
     let mut filled = 0;
     let mut consumed = 0u64;
+    // The bytes that follow a record are not all there.
+    let mut ends_within = false;
     loop {
         let got = match input.read(&mut block[filled..]) {
             Ok(0) => break,
@@ -96,7 +98,9 @@ pub(super) fn run(
             } else {
                 io::copy(&mut tail, &mut io::sink())
             };
-            consumed += copied.map_err(|source| Error::Io { offset: here, source })?;
+            let copied = copied.map_err(|source| Error::Io { offset: here, source })?;
+            consumed += copied;
+            ends_within |= have as u64 + copied < more;
             if is_formats {
                 reader.session.tracing_data(&payload, here + record.len() as u64)?;
                 reader.feed.described(&reader.session.recording)?;
@@ -113,9 +117,15 @@ pub(super) fn run(
         reader.session.truncated(format!(
             "the file ends at byte {end}, {missing} bytes before the end of its data"
         ));
-    } else if filled > 0 {
+    } else if filled > 0 || ends_within || reader.plain_filled > 0 {
         let end = offset + read;
         reader.session.truncated(format!("the input ends at byte {end} within a record"));
+    } else if size.is_none() && reader.round_max > reader.previous_max {
+        // A stream does not say how long it is, but perf ends each round of records that it writes.
+        let end = offset + read;
+        reader.session.truncated(format!(
+            "the stream ends at byte {end}, before perf had written all of its last round"
+        ));
     }
     reader.end()
 }
@@ -211,7 +221,7 @@ impl<F: Feed> Reader<'_, F> {
         };
         self.round_max = self.round_max.max(sample.time);
         let Some(decoder) = self.session.decoder(sample.raw, Bytes(endian)) else {
-            self.session.losses.undecodable += u64::from(!self.session.has_formats());
+            self.session.losses.undecodable += u64::from(!self.session.describes(sample.raw));
             return Ok(());
         };
         let decoded = match sample.tid {

@@ -156,6 +156,13 @@ impl Session {
         self.formats.as_ref()?.decoder(bytes.u16(raw, 0)?)
     }
 
+    /// Whether the recording has the format of a raw record, wanted or not.
+    pub(super) fn describes(&self, raw: &[u8]) -> bool {
+        let common_type = self.bytes.u16(raw, 0);
+        let formats = self.formats.as_ref();
+        common_type.zip(formats).is_some_and(|(id, formats)| formats.describes(id))
+    }
+
     /// Layout for the trailer of records that are not samples.
     pub(super) fn trailer(&self) -> Option<Layout> {
         self.attrs.first().map(|a| a.layout)
