@@ -194,7 +194,7 @@ impl<'a> Cursor<'a> {
         let at = self.at;
         self.skip(len, item)?;
         let Cursor { source, endian, section, .. } = *self;
-        Ok(Cursor { source, at, end: self.at, endian, section })
+        Ok(Cursor { source, at, end: self.at, endian, section, base: self.base })
     }
 
     /// Steps over `len` bytes.

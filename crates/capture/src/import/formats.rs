@@ -61,7 +61,9 @@ impl Formats {
     fn add(&mut self, system: &str, format: &str, endian: Endian) {
         let ours = system == "kvm" || system == "sched";
         let name = format.lines().find_map(|l| l.strip_prefix("name: ")).unwrap_or_default().trim();
-        match Decoder::parse(format, endian) {
+        // It comes last: without it fields can be missing, and some of those would be taken for 0.
+        let is_whole = format.contains("print fmt:");
+        match Decoder::parse(format, endian).filter(|_| is_whole) {
             Some(decoder) => {
                 if ours {
                     self.described.add(name);

@@ -51,6 +51,7 @@ pub(super) fn run(
         feed,
         round_max: 0,
         previous_max: 0,
+        in_round: false,
         zstd: None,
         plain: Vec::new(),
         plain_filled: 0,
@@ -120,7 +121,7 @@ pub(super) fn run(
     } else if filled > 0 || ends_within || reader.plain_filled > 0 {
         let end = offset + read;
         reader.session.truncated(format!("the input ends at byte {end} within a record"));
-    } else if size.is_none() && reader.round_max > reader.previous_max {
+    } else if size.is_none() && reader.in_round {
         // A stream does not say how long it is, but perf ends each round of records that it writes.
         let end = offset + read;
         reader.session.truncated(format!(
@@ -169,6 +170,8 @@ struct Reader<'a, F> {
     /// those of the next round, never of the one after.
     round_max: u64,
     previous_max: u64,
+    /// There was an event since the last round ended.
+    in_round: bool,
     zstd: Option<Zstd<'static>>,
     /// Decompressed bytes; the first `plain_filled` do not make a whole record yet.
     plain: Vec<u8>,
@@ -184,6 +187,7 @@ impl<F: Feed> Reader<'_, F> {
             kind::FINISHED_ROUND => {
                 self.feed.release(self.previous_max)?;
                 self.previous_max = self.round_max;
+                self.in_round = false;
             }
             kind::COMPRESSED | kind::COMPRESSED2 => return self.compressed(record, offset),
             kind::HEADER_FEATURE => {
@@ -207,6 +211,7 @@ impl<F: Feed> Reader<'_, F> {
 
     #[inline(always)]
     fn sample_in(&mut self, record: &[u8], endian: Endian) -> Result<(), Error> {
+        self.in_round = true;
         let layout = match self.session.layout(record) {
             SampleLayout::Tracepoint(layout) => layout,
             SampleLayout::Other => return Ok(()),
@@ -311,6 +316,7 @@ impl<F: Feed> Reader<'_, F> {
         // perf writes 0 where an event has no time (those it makes up itself at the start).
         let time_ns = id.time.filter(|&t| t > 0).unwrap_or(self.round_max);
         self.round_max = self.round_max.max(time_ns);
+        self.in_round = true;
         let cpu = id.cpu.unwrap_or(u32::MAX);
         self.feed.event(Event { time_ns, pid: NO_PID, tid, cpu, vcpu: NO_VCPU, kind })
     }
