@@ -148,7 +148,9 @@ fn extent(ledger: &Ledger, total: &Tally) -> String {
     let exits = counted(total.count, "exit");
     let seconds = duration_ns(ledger) as f64 / 1e9;
     if total.timed == 0 {
-        return format!("{who} took {exits}. The recording holds no times.");
+        // Who took them is not known either when there are counts and nothing else.
+        let said = if ledger.recording.vms.is_empty() { exits } else { format!("{who} took {exits}") };
+        return format!("{said}. The recording holds no times.");
     }
     if seconds <= 0.0 {
         return format!("{who} took {exits}.");

@@ -15,7 +15,7 @@ use vmtax_events::Isa;
   vmtax report perf.data                           where the time went
   vmtax report perf.data --format html -o report.html
 
-Exit codes are listed in docs/exit-codes.md: 0 done, 2 usage, 3 input, 4 data, 5 output.")]
+Exit codes: 0 done, 1 unexpected, 2 usage, 3 input, 4 data, 5 output; see docs/exit-codes.md.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

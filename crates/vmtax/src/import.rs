@@ -18,8 +18,8 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
     let created_folder = !args.output.exists();
     let writer = Writer::create(&args.output, &options(args)).map_err(output_fault)?;
     let result = import_all(args, recordings, writer);
-    if result.is_err() && created_folder {
-        remove_if_empty(&args.output);
+    if result.is_err() {
+        remove_if_empty(&args.output, created_folder);
     }
     result
 }
@@ -85,13 +85,17 @@ fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A run that holds nothing is no use to anybody.
-fn remove_if_empty(folder: &std::path::Path) {
+/// A run that holds nothing is no use to anybody, and its folder could not be imported into again.
+fn remove_if_empty(folder: &std::path::Path, created_folder: bool) {
     let is_empty =
         vmtax_store::Run::open(folder).is_ok_and(|run| run.manifest().segments.is_empty());
     if is_empty {
         // What remains if this fails says of itself that it is incomplete.
-        let _ = std::fs::remove_dir_all(folder);
+        let _ = if created_folder {
+            std::fs::remove_dir_all(folder)
+        } else {
+            std::fs::remove_file(folder.join(vmtax_store::MANIFEST))
+        };
     }
 }
 

@@ -1,6 +1,6 @@
 //! The shipped captures, unpacked, and `vmtax report` on them.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -19,19 +19,20 @@ pub(crate) fn expected(capture: &str, file: &str) -> String {
 
 /// An input as a file that can be read as it is; `.zst` is unpacked, once per test process.
 pub(crate) fn unpack(capture: &str, file: &str) -> PathBuf {
-    static UNPACKED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    static UNPACKED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let packed = root().join(capture).join("input").join(file);
     let Some(name) = file.strip_suffix(".zst") else { return packed };
     let mut unpacked = UNPACKED.lock().unwrap_or_else(|e| e.into_inner());
-    let key = format!("{}-{capture}-{name}", std::process::id());
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(&key);
-    if unpacked.contains_key(&key) {
-        return path;
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let path = folder.join(format!("{capture}-{name}"));
+    if unpacked.insert(path.clone()) {
+        let packed =
+            std::fs::File::open(&packed).unwrap_or_else(|e| panic!("{}: {e}", packed.display()));
+        // Other test processes may be reading or writing the same: it appears whole.
+        let part = folder.join(format!("{}-{capture}-{name}", std::process::id()));
+        zstd::stream::copy_decode(packed, std::fs::File::create(&part).unwrap()).unwrap();
+        std::fs::rename(part, &path).unwrap();
     }
-    let packed =
-        std::fs::File::open(&packed).unwrap_or_else(|e| panic!("{}: {e}", packed.display()));
-    zstd::stream::copy_decode(packed, std::fs::File::create(&path).unwrap()).unwrap();
-    unpacked.insert(key, path.clone());
     path
 }
 

@@ -173,12 +173,18 @@ impl File {
             .ok_or_else(|| malformed(format!("of {} bytes each", self.attr_size)))?;
         let table = read_section(source, self.attrs, "attributes")?;
         let bytes = Bytes(self.endian);
+        // The lists of ids do not overlap, so all of them fit in the file. Else a small file could ask for
+        // endless work.
+        let mut left = source.len();
         for entry in table.chunks_exact(attr_len + 16) {
             let (attr, ids) = entry.split_at(attr_len);
             let section = Section {
                 offset: bytes.u64(ids, 0).unwrap_or(0),
                 size: bytes.u64(ids, 8).unwrap_or(0),
             };
+            left = left.checked_sub(section.size).ok_or_else(|| {
+                malformed("their lists of event ids are longer than the file".to_owned())
+            })?;
             session.attr(attr, &read_section(source, section, "event ids")?);
         }
         Ok(())

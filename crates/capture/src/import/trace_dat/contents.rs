@@ -26,7 +26,7 @@ const MAX_SENTENCES: usize = 100;
 pub(super) fn say(sentences: &mut Vec<String>, sentence: impl FnOnce() -> String) {
     match sentences.len() {
         n if n < MAX_SENTENCES => sentences.push(sentence()),
-        MAX_SENTENCES => sentences.push("there is more damage of these kinds".to_owned()),
+        MAX_SENTENCES => sentences.push("there is more of these kinds".to_owned()),
         _ => {}
     }
 }

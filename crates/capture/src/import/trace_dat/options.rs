@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use vmtax_events::{Losses, Recording};
 
+use super::contents::say;
 use super::header::tgids;
 use crate::Error;
 use crate::import::cursor::{Cursor, text};
@@ -15,6 +16,8 @@ use crate::import::cursor::{Cursor, text};
 const MAX_OPTION: u64 = 16 << 20;
 /// Options of a file: some for each CPU and instance.
 const MAX_OPTIONS: u32 = 1 << 16;
+/// Bytes of all options together. A small file can hold a lot of them if it is compressed.
+const MAX_OPTIONS_SIZE: u64 = 64 << 20;
 /// Pairs of buffer and CPU in a file.
 pub(super) const MAX_DATA: usize = 1 << 18;
 /// More CPUs than a kernel can have.
@@ -97,8 +100,9 @@ pub(super) struct Options {
     /// Sums of the rings' own counters at the end of the recording.
     overrun: u64,
     dropped: u64,
-    /// Options taken so far.
+    /// Options taken so far, and their bytes.
     count: u32,
+    size: u64,
     /// The option before was a BUFFER: in version 6 a CPUCOUNT then belongs to it.
     after_buffer: bool,
 }
@@ -106,14 +110,16 @@ pub(super) struct Options {
 impl Options {
     /// No more options can be taken.
     pub(super) fn is_full(&self) -> bool {
-        self.count > MAX_OPTIONS
+        self.count > MAX_OPTIONS || self.size > MAX_OPTIONS_SIZE
     }
 
     /// Takes one option. `c` is exactly its data.
     pub(super) fn take(&mut self, option: u16, c: &mut Cursor<'_>, v7: bool) -> Result<(), Error> {
         self.count += 1;
-        if self.count > MAX_OPTIONS {
-            return Err(c.malformed("options", format!("more than {MAX_OPTIONS}")));
+        self.size = self.size.saturating_add(c.left());
+        if self.is_full() {
+            let problem = format!("more than {MAX_OPTIONS}, or than {MAX_OPTIONS_SIZE} bytes");
+            return Err(c.malformed("options", problem));
         }
         let after_buffer = std::mem::replace(&mut self.after_buffer, option == id::BUFFER);
         match option {
@@ -215,11 +221,13 @@ impl Options {
         }
         for buffer in &self.buffers {
             if !buffer.clock.is_empty() && buffer.clock != clock {
-                losses.notes.push(format!(
-                    "the instance {:?} uses the clock {:?}, the rest of the file {clock:?}: their \
-                     times cannot be compared",
-                    buffer.name, buffer.clock
-                ));
+                say(&mut losses.notes, || {
+                    format!(
+                        "the instance {:?} uses the clock {:?}, the rest of the file {clock:?}: \
+                         their times cannot be compared",
+                        buffer.name, buffer.clock
+                    )
+                });
             }
         }
         if !self.guests.is_empty() {

@@ -96,7 +96,9 @@ impl PageDecoder<'_> {
             self.lost(stored.unwrap_or(0), cpu, start, feed)?;
         }
         if length == 0 {
-            return Ok(None);
+            // An empty page has a time all the same, one that never reached the disk has nothing.
+            let is_blank = start == 0 && commit == 0;
+            return Ok(is_blank.then_some(Damage { at: 0, problem: "the page is blank" }));
         }
         *time = start;
         let cut = length > data.len();

@@ -93,7 +93,10 @@ pub(super) fn run<F: Feed>(
 
 /// Keeps what lies in the file and does not overlap: else a small file could ask for endless work.
 fn streams(mut data: Vec<CpuData>, file_len: u64, sentences: &mut Vec<String>) -> Vec<Stream> {
-    data.retain(|d| d.len != 0);
+    for CpuData { cpu, .. } in data.iter().filter(|d| d.at == 0) {
+        say(sentences, || format!("cpu {cpu}: the list of the CPUs' data has no place for it"));
+    }
+    data.retain(|d| d.len != 0 && d.at != 0);
     data.sort_by_key(|d| (d.at, d.cpu));
     let mut streams: Vec<Stream> = Vec::new();
     let mut free_from = 0;
@@ -185,13 +188,13 @@ impl Reader<'_> {
             };
             stream.chunks = Some(chunks);
             match chunks {
-                0 => Ok(None),
-                _ => Ok(Some((c.u32("compressed size of a chunk")?, c.u32("size of a chunk")?))),
+                // A CPU without data has no count of chunks either.
+                0 => Err(c.malformed("count of chunks", "it is 0")),
+                _ => Ok((c.u32("compressed size of a chunk")?, c.u32("size of a chunk")?)),
             }
         })();
         let (compressed, size) = match head {
-            Ok(Some(sizes)) => sizes,
-            Ok(None) => return Ok(false),
+            Ok(sizes) => sizes,
             Err(e @ Error::Io { .. }) => return Err(e),
             Err(e) => {
                 stream.problem(|| e.to_string());

@@ -242,7 +242,7 @@ fn option_section(
         let len = c.u32("size of an option")?;
         let mut data = c.sub(u64::from(len), "option")?;
         if option == id::DONE {
-            return if len == 0 { Ok(0) } else { data.u64("offset of the next options") };
+            return data.u64("offset of the next options");
         }
         if let Err(e) = options.take(option, &mut data, true) {
             if options.is_full() {
