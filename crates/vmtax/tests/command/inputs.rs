@@ -1,0 +1,84 @@
+//! Standard input, pipes and named pipes read as the file does.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::captures::{json, unpack};
+use crate::check::{Program, succeed};
+
+/// One of each format; `perf.data` files and `trace.dat` are stored before they are read.
+const INPUTS: [(&str, &str); 8] = [
+    ("amd-nested", "v7.trace.dat"),
+    ("amd-nested", "v6.trace.dat.zst"),
+    ("amd-nested", "all.perf.data.zst"),
+    ("amd-pipe", "pipe.perf.data.zst"),
+    ("amd-pipe", "pipe-zstd.perf.data.zst"),
+    ("amd-same-workload", "workload.ftrace.txt.zst"),
+    ("amd-same-workload", "workload.trace-cmd.txt.zst"),
+    ("amd-bpftrace", "names.bpftrace.txt"),
+];
+
+#[test]
+fn standard_input_reads_as_the_file() {
+    for (capture, input) in INPUTS {
+        let file = unpack(capture, input);
+        let expected = nameless(json(&file, &[]));
+        let folder = tempfile::tempdir().unwrap();
+        let mut redirected = Program::new().command(folder.path(), "report - --format json");
+        redirected.stdin(File::open(&file).unwrap());
+        assert_eq!(parse(&succeed(&mut redirected)), expected, "{capture}/{input} redirected");
+        assert_eq!(parse(&through_pipe(&file, folder.path())), expected, "{capture}/{input} piped");
+        let named = folder.path().join("fifo");
+        assert!(Command::new("mkfifo").arg(&named).status().unwrap().success());
+        let bytes = std::fs::read(&file).unwrap();
+        let writer = std::thread::spawn(move || std::fs::write(named, bytes).unwrap());
+        let fifo = succeed(&mut Program::new().command(folder.path(), "report fifo --format json"));
+        writer.join().unwrap();
+        assert_eq!(parse(&fifo), expected, "{capture}/{input} through a named pipe");
+    }
+}
+
+/// In small pieces, as a slow recorder sends them.
+fn through_pipe(file: &Path, folder: &Path) -> Vec<u8> {
+    let bytes = std::fs::read(file).unwrap();
+    let mut command = Program::new().command(folder, "report - --format json");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        for piece in bytes.chunks(4093) {
+            input.write_all(piece).unwrap();
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+#[test]
+fn standard_input_can_be_imported() {
+    for (capture, input) in [("amd-nested", "v7.trace.dat"), ("amd-pipe", "pipe.perf.data.zst")] {
+        let file = unpack(capture, input);
+        let folder = tempfile::tempdir().unwrap();
+        let mut import = Program::new().command(folder.path(), "import - -o run");
+        import.stdin(File::open(&file).unwrap());
+        succeed(&mut import);
+        let imported = nameless(json(&folder.path().join("run"), &[]));
+        assert_eq!(imported, nameless(json(&file, &[])), "{capture}/{input}");
+    }
+}
+
+/// A report without what it was made from.
+fn nameless(mut report: Value) -> Value {
+    report["run"]["source"].take();
+    report
+}
+
+fn parse(json: &[u8]) -> Value {
+    nameless(serde_json::from_slice(json).unwrap())
+}

@@ -1,0 +1,20 @@
+//! The `vmtax` command from outside: the real program on the shipped captures, its exit codes, its sentences
+//! and what it leaves behind.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[expect(dead_code, reason = "shared with other tests, which use all of it")]
+#[path = "../captures/mod.rs"]
+mod captures;
+mod check;
+
+mod damage;
+mod disk_full;
+mod errors;
+mod hostile;
+mod inputs;
+mod manuals;
+mod runs;
+mod stopped;
+mod tables;
+mod texts;

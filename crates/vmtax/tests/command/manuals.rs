@@ -1,0 +1,99 @@
+//! Completions, man pages and help.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use crate::check::stdout;
+
+const COMMANDS: [&str; 4] = ["report", "import", "completions", "man"];
+
+/// Runs a program with this standard input; `None` when it is not installed.
+fn feed(program: &str, args: &[&str], input: &[u8]) -> Option<Output> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().ok()?;
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    Some(child.wait_with_output().unwrap())
+}
+
+#[test]
+fn completions_are_scripts() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = stdout(folder.path(), &format!("completions {shell}"));
+        let text = String::from_utf8(script.clone()).unwrap();
+        for word in COMMANDS.into_iter().chain(["interval"]) {
+            assert!(text.contains(word), "{shell}: {word}");
+        }
+        // bash is on every machine that tests run on; zsh and fish are checked where they are.
+        if let Some(output) = feed(shell, &["-n"], &script).filter(|_| shell != "elvish") {
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && said.is_empty(), "{shell}: {said}");
+        }
+    }
+}
+
+/// What bash proposes after some words.
+#[test]
+fn bash_completes_flags_and_their_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = stdout(folder.path(), "completions bash");
+    let script = String::from_utf8(script).unwrap();
+    for (words, proposed) in [
+        ("vmtax re", "report"),
+        ("vmtax report --for", "--format"),
+        ("vmtax report --format per", "perfetto"),
+        ("vmtax import --lab", "--label"),
+        ("vmtax completions zs", "zsh"),
+    ] {
+        let list: Vec<&str> = words.split(' ').collect();
+        let [.., before, last] = list[..] else { panic!("{words}") };
+        let ask = format!(
+            "{script}\nCOMP_WORDS=({words}); COMP_CWORD={}; _vmtax vmtax {last} {before}\nprintf '%s\\n' \
+             \"${{COMPREPLY[@]}}\"",
+            list.len() - 1
+        );
+        let output = feed("bash", &[], ask.as_bytes()).unwrap();
+        let answer = String::from_utf8(output.stdout).unwrap();
+        assert!(answer.lines().any(|line| line == proposed), "{words}: {answer:?}");
+    }
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let folder = tempfile::tempdir().unwrap();
+    stdout(folder.path(), "man new/man1");
+    // A second time replaces them.
+    stdout(folder.path(), "man new/man1");
+    let pages = folder.path().join("new/man1");
+    for name in COMMANDS
+        .map(|command| format!("vmtax-{command}.1"))
+        .into_iter()
+        .chain(["vmtax.1".to_owned()])
+    {
+        let page = fs::read_to_string(pages.join(&name)).unwrap();
+        assert!(page.lines().any(|line| line.starts_with(".TH ")), "{name}");
+        assert!(page.contains(".SH SYNOPSIS"), "{name}");
+        if let Some(output) = feed("groff", &["-man", "-Tutf8", "-ww", "-Kutf8"], page.as_bytes()) {
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && said.is_empty(), "{name}: {said}");
+            let rendered = String::from_utf8_lossy(&output.stdout);
+            assert!(rendered.contains("Example"), "{name}: {rendered}");
+        }
+    }
+}
+
+#[test]
+fn every_help_has_an_example() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in COMMANDS {
+        let help = stdout(folder.path(), &format!("{command} --help"));
+        let help = String::from_utf8(help).unwrap();
+        let (_, examples) =
+            help.split_once("\nExample").unwrap_or_else(|| panic!("{command}: {help}"));
+        assert!(examples.contains(&format!("vmtax {command} ")), "{command}: {examples}");
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{command}: {help}");
+    }
+    assert!(String::from_utf8(stdout(folder.path(), "--help")).unwrap().contains("Examples:"));
+}
