@@ -11,6 +11,7 @@
 //! The level of an exit, its detail and its outcome are known only when it ends, so it is counted then,
 //! in the interval of its end.
 
+mod gaps;
 mod thread;
 
 use std::collections::HashMap;
@@ -25,10 +26,11 @@ use vmtax_events::{
 
 use crate::Exit;
 use crate::vms::Vms;
+use gaps::Gaps;
 use thread::{OpenExit, Thread};
 
 /// A hostile recording may name any number of threads and details; real ones have a few hundred.
-const MAX_THREADS: usize = 65_536;
+const MAX_THREADS: usize = 16_384;
 const MAX_KEYS: usize = 16_384;
 
 /// `KVM_EXIT_HLT`: user space emulates the halt.
@@ -76,6 +78,9 @@ pub struct Accountant<R> {
     interval_end: u64,
     threads: Vec<Thread>,
     by_tid: FxHashMap<u32, usize>,
+    /// Threads with an exit or entry in this interval.
+    active: Vec<usize>,
+    gaps: Gaps,
     /// Slots of `threads` whose thread ended in this interval, and those that can be taken again.
     ended: Vec<usize>,
     free: Vec<usize>,
@@ -98,6 +103,8 @@ impl<R: RowSink> Accountant<R> {
             interval_end: 0,
             threads: Vec::new(),
             by_tid: HashMap::with_hasher(FxBuildHasher),
+            active: Vec::new(),
+            gaps: Gaps::new(),
             ended: Vec::new(),
             free: Vec::new(),
             last: usize::MAX,
@@ -161,6 +168,7 @@ impl<R: RowSink> Accountant<R> {
             },
         };
         self.last = index;
+        self.settle(index);
         let thread = &mut self.threads[index];
         if event.vcpu != NO_VCPU && thread.vcpu != event.vcpu {
             let was_unknown = thread.vcpu == NO_VCPU;
@@ -184,7 +192,7 @@ impl<R: RowSink> Accountant<R> {
 
     #[cold]
     fn new_thread(&mut self, event: &Event) -> Option<usize> {
-        let thread = Thread::new(event.tid);
+        let thread = Thread::new(event.tid, self.gaps.last());
         let index = match self.free.pop() {
             Some(index) => {
                 self.threads[index] = thread;
@@ -203,6 +211,33 @@ impl<R: RowSink> Accountant<R> {
         Some(index)
     }
 
+    /// A thread has an event: it learns of the losses since the one before.
+    #[inline]
+    fn settle(&mut self, index: usize) {
+        if self.threads[index].gaps_seen != self.gaps.last() {
+            self.settle_gaps(index);
+        }
+    }
+
+    #[cold]
+    fn settle_gaps(&mut self, index: usize) {
+        let thread = &mut self.threads[index];
+        if self.gaps.since(thread.gaps_seen, thread.cpu) {
+            // What is open cannot be trusted.
+            self.losses.unpaired_exits += u64::from(thread.forget());
+        }
+        thread.gaps_seen = self.gaps.last();
+    }
+
+    /// Notes that a thread has time to hand out at the end of the interval.
+    #[inline]
+    fn activate(&mut self, index: usize) {
+        if !self.threads[index].is_active {
+            self.threads[index].is_active = true;
+            self.active.push(index);
+        }
+    }
+
     #[inline]
     fn kvm_exit(&mut self, event: &Event, open: OpenExit) {
         self.advance(event.time_ns);
@@ -219,6 +254,7 @@ impl<R: RowSink> Accountant<R> {
         // What still waits for an entry has missed it.
         self.threads[index].accesses.clear();
         self.threads[index].leave_guest(event.time_ns, open);
+        self.activate(index);
     }
 
     #[inline]
@@ -231,6 +267,7 @@ impl<R: RowSink> Accountant<R> {
         }
         self.accesses_end(index, Some(event.time_ns));
         self.threads[index].enter_guest(event.time_ns);
+        self.activate(index);
     }
 
     /// Counts an exit that is over; `end_ns` is `None` when its entry is missing.
@@ -248,6 +285,7 @@ impl<R: RowSink> Accountant<R> {
             outcome,
             ancillary_of: if open.nested { None } else { open.ancillary_of },
         };
+        let end_ns = end_ns.filter(|_| !open.is_late);
         let duration = end_ns.and_then(|end| end.checked_sub(open.start_ns));
         if let (Some(duration), Some(end_ns)) = (duration, end_ns) {
             let split = open.split(duration, end_ns, outcome, saw_wakeup);
@@ -359,6 +397,7 @@ impl<R: RowSink> Accountant<R> {
             Some(thread) if thread.tid == event.tid => self.last,
             _ => *self.by_tid.get(&event.tid)?,
         };
+        self.settle(index);
         self.threads[index].cpu = event.cpu;
         Some(index)
     }
@@ -424,11 +463,13 @@ impl<R: RowSink> Accountant<R> {
 
     fn switch(&mut self, event: &Event, next_tid: u32, preempted: bool) {
         if let Some(&index) = self.by_tid.get(&event.tid) {
+            self.settle(index);
             let thread = &mut self.threads[index];
             thread.cpu = event.cpu;
             thread.switched_out = Some((event.time_ns, preempted));
         }
         if let Some(&index) = self.by_tid.get(&next_tid) {
+            self.settle(index);
             let thread = &mut self.threads[index];
             thread.cpu = event.cpu;
             if let Some((out_ns, true)) = thread.switched_out.take() {
@@ -446,12 +487,7 @@ impl<R: RowSink> Accountant<R> {
         if count == 0 {
             self.losses.recorder_gaps += 1;
         }
-        for index in 0..self.threads.len() {
-            let thread = &mut self.threads[index];
-            if cpu == u32::MAX || thread.cpu == cpu {
-                self.losses.unpaired_exits += u64::from(thread.forget());
-            }
-        }
+        self.gaps.add(cpu);
     }
 
     #[cold]
@@ -485,7 +521,11 @@ impl<R: RowSink> Accountant<R> {
             self.sink.access(&AccessRow { interval_start_ns, key, tally });
         }
         self.accesses.index.clear();
-        for thread in &mut self.threads {
+        // In the order in which they appeared.
+        self.active.sort_unstable();
+        for index in self.active.drain(..) {
+            let thread = &mut self.threads[index];
+            thread.is_active = false;
             if let Some(row) = thread.take_time(interval_start_ns) {
                 self.sink.time(&row);
             }

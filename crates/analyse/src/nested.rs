@@ -45,7 +45,8 @@ pub struct Ancillary {
 impl NestedRow {
     /// Ancillary exits per L2 exit that was handed to L1. `None` if none was.
     pub fn ancillary_per_exit(&self) -> Option<f64> {
-        let ancillary: u64 = self.ancillary.iter().map(|a| a.tally.count).sum();
+        let counts = self.ancillary.iter().map(|a| a.tally.count);
+        let ancillary = counts.fold(0, u64::saturating_add);
         (self.to_l1 > 0).then(|| ancillary as f64 / self.to_l1 as f64)
     }
 }
@@ -60,7 +61,7 @@ impl Nested {
                 let (all, to_l1) = l2.entry(key.reason).or_default();
                 all.merge(tally);
                 if key.outcome == Outcome::L1 {
-                    *to_l1 += tally.count;
+                    *to_l1 = to_l1.saturating_add(tally.count);
                 }
             }
             if let Some(of) = key.ancillary_of {
@@ -92,5 +93,35 @@ impl Nested {
             .collect();
         rows.sort_by(|a, b| b.l2.count.cmp(&a.l2.count).then(a.reason.cmp(&b.reason)));
         Nested { known: ledger.recording.coverage.nested, rows }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmtax_events::{DetailKind, ExitKey, ExitRow, Isa, Losses, Recording};
+
+    use super::*;
+    use crate::{Filter, LedgerBuilder};
+
+    /// Counts of a stored run can be anything.
+    #[test]
+    fn huge_counts_stay_huge() {
+        let reason = Reason { isa: Isa::Svm, code: 0x72, flags: 0 };
+        let mut builder = LedgerBuilder::new(Filter::default(), 1);
+        for (level, of) in [(Level::L2, None), (Level::L1, Some(reason))] {
+            for value in [1, 2] {
+                let detail = Detail::new(DetailKind::Cpuid, value);
+                let (outcome, ancillary_of) = (Outcome::L1, of);
+                let key = ExitKey { vm: 1, vcpu: 0, level, reason, detail, outcome, ancillary_of };
+                let mut tally = Tally::default();
+                tally.add_untimed(u64::MAX);
+                builder.exit(&ExitRow { interval_start_ns: 0, key, tally });
+            }
+        }
+        let mut recording = Recording::default();
+        recording.coverage.nested = true;
+        let nested = Nested::new(&builder.finish(recording, Losses::default(), true));
+        assert_eq!(nested.rows[0].to_l1, u64::MAX);
+        assert_eq!(nested.rows[0].ancillary_per_exit(), Some(1.0));
     }
 }

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 
 use vmtax_events::{NO_PID, NO_VCPU, Vm};
 
+/// A hostile recording may name any number of VMs; those beyond are one with the last.
+const MAX_VMS: usize = 16_384;
 /// At most so many names are kept.
 const MAX_NAMES: usize = 65_536;
 
@@ -25,35 +27,49 @@ struct Group {
 #[derive(Debug, Default)]
 pub(crate) struct Vms {
     groups: Vec<Group>,
+    /// Places in `groups` by process, and by id.
+    by_pid: HashMap<u32, Vec<usize>>,
+    by_id: HashMap<u32, usize>,
     names: HashMap<u32, String>,
 }
 
 impl Vms {
     /// The VM of a thread that runs this vCPU; `true` when it was not seen before.
     pub(crate) fn join(&mut self, pid: u32, tid: u32, vcpu: u32) -> (u32, bool) {
-        let free = self.groups.iter_mut().filter(|g| {
-            g.pid == pid && (vcpu == NO_VCPU || g.vcpus.iter().all(|&(v, t)| v != vcpu || t == tid))
+        let of_process = self.by_pid.entry(pid).or_default();
+        let free = of_process.iter().copied().filter(|&at| {
+            self.groups.get(at).is_some_and(|g| {
+                vcpu == NO_VCPU || g.vcpus.iter().all(|&(v, t)| v != vcpu || t == tid)
+            })
         });
-        let near = |g: &&mut Group| {
-            g.vcpus.iter().map(|&(_, t)| t.abs_diff(tid)).min().unwrap_or(u32::MAX)
+        let near = |&at: &usize| {
+            let vcpus = self.groups.get(at).map(|g| g.vcpus.iter()).into_iter().flatten();
+            vcpus.map(|&(_, t)| t.abs_diff(tid)).min().unwrap_or(u32::MAX)
         };
-        if let Some(group) = free.min_by_key(near) {
+        if let Some(group) = free.min_by_key(near).and_then(|at| self.groups.get_mut(at)) {
             group.vcpus.push((vcpu, tid));
             return (group.id, false);
         }
-        let process_taken = self.groups.iter().any(|g| g.pid == pid);
-        let inferred = pid == NO_PID || process_taken;
+        if let Some(last) = self.groups.last_mut().filter(|_| self.by_id.len() >= MAX_VMS) {
+            last.inferred = true;
+            last.vcpus.push((vcpu, tid));
+            return (last.id, false);
+        }
+        let inferred = pid == NO_PID || !of_process.is_empty();
         let mut id = if inferred { tid } else { pid };
-        while self.groups.iter().any(|g| g.id == id) {
+        while self.by_id.contains_key(&id) {
             id = id.wrapping_add(1);
         }
+        of_process.push(self.groups.len());
+        self.by_id.insert(id, self.groups.len());
         self.groups.push(Group { id, pid, inferred, vcpus: vec![(vcpu, tid)] });
         (id, true)
     }
 
     /// The thread is gone: another may take its vCPU.
     pub(crate) fn leave(&mut self, vm: u32, tid: u32) {
-        if let Some(group) = self.groups.iter_mut().find(|g| g.id == vm) {
+        let group = self.by_id.get(&vm).and_then(|&at| self.groups.get_mut(at));
+        if let Some(group) = group {
             group.vcpus.retain(|&(_, t)| t != tid);
         }
     }
@@ -67,7 +83,7 @@ impl Vms {
 
     /// A VM, by its id.
     pub(crate) fn get(&self, id: u32) -> Option<Vm> {
-        self.groups.iter().find(|g| g.id == id).map(|g| self.describe(g))
+        self.by_id.get(&id).and_then(|&at| self.groups.get(at)).map(|g| self.describe(g))
     }
 
     fn describe(&self, group: &Group) -> Vm {

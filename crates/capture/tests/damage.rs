@@ -6,7 +6,8 @@
 //!
 //! - Refused: the error gives a byte offset, or says what was found in place of a recording.
 //! - Else the events are the first ones of the whole recording (of each CPU, where CPUs are stored apart),
-//!   and [`Losses::truncated`] says where it ends. Nothing is said in two cases only:
+//!   and [`Losses::truncated`] says where it ends, or [`Losses::undecodable`] that some of it cannot be read.
+//!   Nothing is said in two cases only:
 //! - What was cut off is not needed: then everything is as of the whole recording.
 //! - The format does not show its own end, and the cut is where a whole recording can end: a text behind a
 //!   line, a stream of perf behind a round (or before its first event).
@@ -40,6 +41,8 @@ fn capture(path: &str) -> Vec<u8> {
 struct Kept {
     events: Vec<Event>,
     rows: Vec<ExitRow>,
+    /// How many names of threads.
+    names: usize,
 }
 
 impl Feed for Kept {
@@ -58,6 +61,7 @@ impl Feed for Kept {
     }
 
     fn thread_name(&mut self, _: u32, _: u32, _: &str) -> Result<(), Error> {
+        self.names += 1;
         Ok(())
     }
 }
@@ -298,6 +302,39 @@ fn large_recordings_cut() {
         whole.cut((20_000 + stride..).step_by(stride));
         whole.cut([50_000, 5_000, 1_000, 9, 1].into_iter().map(|n| len - n));
     }
+}
+
+/// Each attribute names a list of ids; all of them name the same one, which is half of the file.
+#[test]
+fn attributes_cannot_share_their_ids() {
+    let (header, attr_len, attrs, ids) = (104, 64 + 16, 5_000, 400_000);
+    let mut file = vec![0; header + attrs * attr_len + ids + 1];
+    let mut put = |at: usize, n: usize| file[at..at + 8].copy_from_slice(&(n as u64).to_le_bytes());
+    let ids_at = header + attrs * attr_len;
+    for (at, n) in [(8, header), (16, attr_len), (24, header), (32, attrs * attr_len)] {
+        put(at, n);
+    }
+    put(40, ids_at + ids);
+    put(48, 1);
+    for attr in 0..attrs {
+        put(header + attr * attr_len + 64, ids_at);
+        put(header + attr * attr_len + 72, ids);
+    }
+    file[..8].copy_from_slice(b"PERFILE2");
+    let error = read(&file).expect_err("5,000 lists of 400,000 bytes do not fit in this file");
+    assert!(error.to_string().contains("longer than the file"), "{error}");
+}
+
+/// A list of names becomes a few kilobytes when it is compressed, and millions of names when it is not.
+#[test]
+fn a_small_trace_dat_cannot_have_millions_of_names() {
+    let spec = capture("amd-same-workload/input/workload-v6.trace.dat.zst");
+    let mut spec = shrink::trace_dat(&spec, 10, 1);
+    spec.cmdlines = "1 a\n".repeat(1 << 20);
+    let file = spec.v7(Codec::Zstd);
+    assert!(file.len() < 100_000);
+    let (_, _, kept) = read(&file).unwrap();
+    assert_eq!(kept.names, 1 << 18);
 }
 
 /// A file whose last blocks never reached the disk has its length, and zeros.

@@ -149,7 +149,8 @@ fn extent(ledger: &Ledger, total: &Tally) -> String {
     let seconds = duration_ns(ledger) as f64 / 1e9;
     if total.timed == 0 {
         // Who took them is not known either when there are counts and nothing else.
-        let said = if ledger.recording.vms.is_empty() { exits } else { format!("{who} took {exits}") };
+        let said =
+            if ledger.recording.vms.is_empty() { exits } else { format!("{who} took {exits}") };
         return format!("{said}. The recording holds no times.");
     }
     if seconds <= 0.0 {
@@ -260,17 +261,18 @@ fn nested(doc: &Document) -> Option<String> {
     })
 }
 
-/// What the numbers do not say.
-fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
-    let recording = &ledger.recording;
-    let coverage = recording.coverage;
+/// What the recording could not see.
+fn unseen(ledger: &Ledger, total: &Tally) -> Vec<String> {
+    let coverage = ledger.recording.coverage;
     let time = ledger.time_total();
     let mut said = Vec::new();
-    if let Some(which) = &recording.emulated {
-        said.push(format!(
-            "Recorded on an emulated host ({}): times are the emulator's, only counts compare with hardware.",
-            names::printable(which)
-        ));
+    if !ledger.complete && !coverage.exits {
+        // An import of a text knows what it saw only at its end.
+        said.push(
+            "What else was recorded is not known: time in the VMM may be counted as time in the kernel."
+                .to_owned(),
+        );
+        return said;
     }
     if !coverage.nested && ledger.exits.keys().any(|key| key.level == Level::Unknown) {
         said.push(
@@ -295,6 +297,21 @@ fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
                 .to_owned(),
         );
     }
+    said
+}
+
+/// What the numbers do not say.
+fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
+    let recording = &ledger.recording;
+    let time = ledger.time_total();
+    let mut said = Vec::new();
+    if let Some(which) = &recording.emulated {
+        said.push(format!(
+            "Recorded on an emulated host ({}): times are the emulator's, only counts compare with hardware.",
+            names::printable(which)
+        ));
+    }
+    said.extend(unseen(ledger, total));
     if let Some(unknown) = share(time.unknown_ns, time.wall_ns).filter(|s| *s >= WORTH_A_SENTENCE) {
         said.push(format!(
             "{} of the time is unknown: exits or entries are missing around it.",

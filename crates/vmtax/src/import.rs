@@ -1,5 +1,7 @@
 //! `vmtax import`: recordings -> a run folder.
 
+use std::time::{Duration, Instant};
+
 use vmtax_analyse::RowSink;
 use vmtax_events::{AccessRow, Event, ExitRow, Losses, Recording as Facts, TimeRow};
 use vmtax_store::{CreateOptions, Error, Writer};
@@ -25,7 +27,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
 }
 
 fn import_all(args: &ImportArgs, recordings: Vec<Recording>, writer: Writer) -> anyhow::Result<()> {
-    let mut rows = ToRun { writer, failed: None };
+    let mut rows = ToRun { writer, failed: None, committed: Instant::now() };
     let mut facts: Option<Facts> = None;
     let mut losses = Losses::default();
     for recording in recordings {
@@ -107,7 +109,12 @@ fn output_fault(error: Error) -> Fault {
 struct ToRun {
     writer: Writer,
     failed: Option<Error>,
+    /// When the rows so far were last made part of the run.
+    committed: Instant,
 }
+
+/// A stop in the middle loses at most so much time of importing.
+const COMMIT_EVERY: Duration = Duration::from_secs(2);
 
 impl ToRun {
     fn keep(&mut self, result: Result<(), Error>) {
@@ -131,6 +138,12 @@ impl RowSink for ToRun {
     fn time(&mut self, row: &TimeRow) {
         let result = self.writer.time(row);
         self.keep(result);
+        // Time rows are the last of an interval.
+        if self.committed.elapsed() >= COMMIT_EVERY {
+            let result = self.writer.segment();
+            self.keep(result);
+            self.committed = Instant::now();
+        }
     }
 }
 

@@ -127,8 +127,7 @@ impl Seeds<'_> {
         use vmtax_store::{CreateOptions, MANIFEST, Writer};
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("run");
-        let mut options = CreateOptions::default();
-        options.interval_ns = 1_000_000;
+        let mut options = CreateOptions { interval_ns: 1_000_000, ..CreateOptions::default() };
         options.labels.insert("workload".to_owned(), "none".to_owned());
         let mut writer = Writer::create(&folder, &options).unwrap();
         writer
@@ -161,7 +160,7 @@ const ENTRY: &str = "name: kvm_entry\nID: 301\nformat:\n\
 
 /// Every kind of record that a ring can hold, in small pages.
 fn every_record(big: bool, long: u32) -> Spec {
-    let page_size = 256;
+    let page_size = 1024;
     let page = |start| Page::new(big, long, start);
     let exit = |reason| {
         let mut out = Bytes::new(big);

@@ -27,6 +27,10 @@ pub(super) struct Thread {
     pub(super) ancillary_of: Option<Reason>,
     /// When the scheduler took the CPU away, and whether the thread could have run on.
     pub(super) switched_out: Option<(u64, bool)>,
+    /// The last loss of events that the thread has learnt of.
+    pub(super) gaps_seen: u64,
+    /// It had an exit or entry in this interval.
+    pub(super) is_active: bool,
     /// An exit or entry was seen.
     seen: bool,
     /// Events are missing since: an entry without an exit is no surprise.
@@ -38,7 +42,7 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new(tid: u32) -> Thread {
+    pub(super) fn new(tid: u32, gaps_seen: u64) -> Thread {
         Thread {
             tid,
             cpu: u32::MAX,
@@ -48,6 +52,8 @@ impl Thread {
             accesses: Vec::new(),
             ancillary_of: None,
             switched_out: None,
+            gaps_seen,
+            is_active: false,
             seen: false,
             after_loss: false,
             since_ns: 0,
@@ -74,6 +80,7 @@ impl Thread {
             }
         }
         open.ancillary_of = self.ancillary_of;
+        open.is_late = self.seen && now_ns < self.since_ns;
         self.open = Some(open);
         self.step(now_ns, false);
     }
@@ -154,6 +161,8 @@ impl Thread {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenExit {
     pub(super) start_ns: u64,
+    /// It came too late to be put in order, so part of its time was given to others already.
+    pub(super) is_late: bool,
     pub(super) reason: Reason,
     info1: u64,
     info2: u64,
@@ -182,6 +191,7 @@ impl OpenExit {
     pub(super) fn new(start_ns: u64, reason: Reason, info1: u64, info2: u64) -> OpenExit {
         OpenExit {
             start_ns,
+            is_late: false,
             reason,
             info1,
             info2,

@@ -4,7 +4,7 @@ use vmtax_events::{Detail, DetailKind, Event, Kind};
 
 use super::script::{Rows, reason, run};
 
-const MAX_THREADS: u32 = 65_536;
+const MAX_THREADS: u32 = 16_384;
 const MAX_KEYS: u64 = 16_384;
 
 fn event(time_ns: u64, tid: u32, kind: Kind) -> Event {
@@ -104,4 +104,34 @@ fn an_exit_keyed_by_a_thread_beyond_the_table_is_dropped_whole() {
     assert!(rows.exits.is_empty() && rows.accesses.is_empty());
     // Everything that would have made a thread; a mere detail would not.
     assert_eq!(rows.losses.undecodable, 4);
+}
+
+/// This takes minutes if each loss, or each interval, looks at each thread.
+#[test]
+fn losses_and_intervals_cost_the_same_however_many_threads_there_are() {
+    let mut events: Vec<Event> =
+        (0..MAX_THREADS).map(|tid| Event { cpu: tid % 64, ..event(10, tid, exit()) }).collect();
+    for n in 0..300_000 {
+        let time_ns = 20 + 1000 * u64::from(n);
+        events.push(Event { time_ns, cpu: n % 32, ..event(0, 0, Kind::Lost { count: 1 }) });
+        events.push(Event { cpu: 40, ..event(time_ns + 1, MAX_THREADS - 1, Kind::Entry) });
+    }
+    let rows = run(1000, &events);
+    // The first entry ends the exit of its thread, all others are a surprise.
+    assert_eq!(rows.losses.unpaired_exits, u64::from(MAX_THREADS) - 1);
+    assert_eq!(rows.losses.unpaired_entries, 300_000 - 1);
+    assert_eq!(rows.times.len(), 300_000);
+}
+
+/// This takes minutes if each new VM looks at each old one.
+#[test]
+fn vms_beyond_the_table_are_one_with_the_last() {
+    let mut events = Vec::new();
+    for pid in 1..100_000 {
+        events.push(Event { pid, ..event(u64::from(pid), 7, Kind::Entry) });
+        events.push(Event { pid, ..event(u64::from(pid), 7, Kind::ThreadEnd) });
+    }
+    let vms = run(1, &events).vms;
+    assert_eq!(vms.len() as u32, MAX_THREADS);
+    assert_eq!(vms.iter().filter(|vm| vm.inferred).count(), 1);
 }

@@ -200,6 +200,13 @@ fn what_cannot_be_told_is_unknown_time() {
              exit cpuid kernel : -
              time kernel=30 guest=30",
         ),
+        (
+            "an exit comes too late: it counts, its time was given to others already",
+            "10 exit npf; 30 entry; 20 exit cpuid; 45 entry; 60 exit npf; 70 entry",
+            "exit npf page-fault=0 kernel : 20 10
+             exit cpuid kernel : -
+             time kernel=30 unknown=15 guest=15",
+        ),
     ] {
         check(what, events, rows);
     }

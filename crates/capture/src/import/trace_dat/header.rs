@@ -11,8 +11,12 @@ use crate::import::formats::MAGIC;
 use crate::import::tracepoint::Endian;
 use crate::{Error, source::ReadAt};
 
-/// Sub-buffers larger than this do not exist.
+/// Smaller and larger sub-buffers do not exist.
+pub(super) const MIN_PAGE: u64 = 1 << 10;
 pub(super) const MAX_PAGE: u64 = 16 << 20;
+
+/// Names of threads that are kept: more than a kernel saves.
+pub(super) const MAX_NAMES: usize = 1 << 18;
 
 /// What the first bytes say.
 #[derive(Debug)]
@@ -122,7 +126,7 @@ fn page_layout(text: &str) -> Result<PageLayout, String> {
     if !fits(time_at, time_size)
         || !fits(commit_at, commit_size)
         || data_size == 0
-        || size > MAX_PAGE
+        || !(MIN_PAGE..=MAX_PAGE).contains(&size)
     {
         return Err("the fields do not make a page".into());
     }
@@ -169,7 +173,7 @@ pub(super) fn cmdlines(c: &mut Cursor<'_>) -> Result<Vec<(u32, String)>, Error> 
         let (tid, name) = line.trim_start().split_once(' ')?;
         Some((tid.parse().ok()?, name.to_owned()))
     });
-    Ok(names.collect())
+    Ok(names.take(MAX_NAMES).collect())
 }
 
 /// Lines of thread id and process id, as ftrace's `saved_tgids`.

@@ -312,3 +312,23 @@ pub(super) fn selected_clock(clocks: &str) -> String {
         _ => String::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::tracepoint::Endian;
+
+    #[test]
+    fn options_are_bounded_by_number_and_size() {
+        let large = vec![b'a'; MAX_OPTION as usize];
+        for (bytes, most) in [(&large[..], 4), (&[][..], MAX_OPTIONS)] {
+            let mut options = Options::default();
+            let mut take = || {
+                options.take(id::UNAME, &mut Cursor::decompressed(&bytes, 0, Endian::Little), true)
+            };
+            assert!((0..most).all(|_| take().is_ok()));
+            assert!(take().is_err());
+            assert!(options.is_full());
+        }
+    }
+}

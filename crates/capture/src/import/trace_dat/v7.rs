@@ -9,7 +9,7 @@
 
 use super::chunk::{Codec, MAX_CHUNK};
 use super::contents::{Contents, CpuData, say};
-use super::header::{self, Initial, MAX_PAGE, PageLayout};
+use super::header::{self, Initial, MAX_PAGE, MIN_PAGE, PageLayout};
 use super::options::{BufferOption, MAX_CPUS, Options, id};
 use crate::import::cursor::Cursor;
 use crate::import::formats::{self, Formats};
@@ -57,7 +57,10 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
     let mut names = Vec::new();
     for &at in distinct(&options.cmdlines).iter().take(MAX_SECTIONS) {
         match file.section(at, SECTION_CMDLINES, header::cmdlines) {
-            Ok(more) => names.extend(more),
+            Ok(more) => {
+                names.extend(more);
+                names.truncate(header::MAX_NAMES);
+            }
             Err(e) => truncated.push(format!("the names of the threads are not known: {e}")),
         }
     }
@@ -180,7 +183,8 @@ impl File<'_> {
             return Err(Error::malformed(buffer.offset, "section id", problem));
         }
         let own = usize::try_from(buffer.page_size).unwrap_or(0);
-        let possible = own > layout.data_at && u64::from(buffer.page_size) <= MAX_PAGE;
+        let sizes = MIN_PAGE..=MAX_PAGE;
+        let possible = own > layout.data_at && sizes.contains(&u64::from(buffer.page_size));
         let page_size = if possible { own } else { layout.size };
         let data = buffer.data.iter().map(|&(cpu, at, len)| CpuData {
             cpu,
