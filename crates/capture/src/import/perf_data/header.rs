@@ -138,6 +138,12 @@ impl File {
                 size: bytes.u64(&entry, 8).unwrap_or(0),
             };
             at += 16;
+            let is_cut = section.offset.saturating_add(section.size) > source.len();
+            if is_cut && !session.wants_feature(feature) {
+                let len = source.len();
+                session.truncated(format!("the file ends at byte {len}, in its feature {feature}"));
+                break;
+            }
             if session.wants_feature(feature) {
                 self.load_feature(source, feature, section, session)?;
             }

@@ -14,6 +14,12 @@ const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
 const SW_DUMMY: u64 = 9;
 
+/// More events, ids of events and sentences about formats than a recording has. A stream can go on for
+/// ever, so all of them have to be bounded.
+const MAX_ATTRS: usize = 1 << 16;
+const MAX_IDS: usize = 1 << 22;
+const MAX_NOTES: usize = 100;
+
 /// What to do with a sample of one event.
 #[derive(Clone, Copy, Debug)]
 struct Attr {
@@ -88,6 +94,10 @@ impl Session {
             self.losses.undecodable += 1;
             return;
         };
+        if self.attrs.len() >= MAX_ATTRS {
+            self.losses.undecodable += 1;
+            return;
+        }
         // Bit fields fill from the low end on little-endian machines, from the high end on others.
         let flag = |at: u32| match b.0 {
             Endian::Little => flags >> at & 1 == 1,
@@ -111,7 +121,8 @@ impl Session {
                 self.losses.notes.push(note.to_owned());
             }
         }
-        for at in (0..ids.len() / 8).map(|i| i * 8) {
+        let room = MAX_IDS.saturating_sub(self.by_id.len());
+        for at in (0..ids.len() / 8).map(|i| i * 8).take(room) {
             if let Some(id) = b.u64(ids, at) {
                 self.by_id.insert(id, self.attrs.len());
             }
@@ -207,7 +218,8 @@ impl Session {
 
     pub(super) fn tracing_data(&mut self, payload: &[u8], offset: u64) -> Result<(), Error> {
         let formats = formats::of_tracing_data(payload, offset)?;
-        for name in &formats.not_understood {
+        let room = MAX_NOTES.saturating_sub(self.losses.notes.len());
+        for name in formats.not_understood.iter().take(room) {
             self.losses
                 .notes
                 .push(format!("the format of the event {name:?} is not understood: skipped"));
@@ -236,8 +248,10 @@ impl Session {
 
     /// A running count of one event's losses.
     pub(super) fn lost_read(&mut self, id: u64, count: u64) {
-        let seen = self.lost_reads.entry(id).or_default();
-        *seen = count.max(*seen);
+        if self.lost_reads.len() < MAX_IDS || self.lost_reads.contains_key(&id) {
+            let seen = self.lost_reads.entry(id).or_default();
+            *seen = count.max(*seen);
+        }
     }
 
     pub(super) fn finish(mut self) -> Imported {
