@@ -374,8 +374,11 @@ impl<R: RowSink> Accountant<R> {
                 }
             }
             Kind::NestedExit { .. } => {
-                if let Some(open) = self.open(event) {
-                    open.nested = true;
+                if let Some(index) = self.known_thread(event)
+                    && self.threads[index].was_nested()
+                {
+                    // The interval of the exit may be over.
+                    self.activate(index);
                 }
             }
             Kind::NestedInject { reason } => self.nested_inject(event, reason),

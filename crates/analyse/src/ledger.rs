@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::{
-    AccessKey, AccessRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Recording, Tally,
-    TimeRow,
+    AccessKey, AccessRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Recording, Sample,
+    Tally, TimeRow,
 };
 
 use crate::table::cause_of;
@@ -69,6 +69,10 @@ pub struct Ledger {
     pub time: BTreeMap<(u32, u32), VcpuTime>,
     /// Exits over time by cause.
     pub timeline: Timeline,
+    /// Measured values of a lab or benchmark run, as stored.
+    pub samples: Vec<Sample>,
+    /// What the exits, accesses and times were limited to.
+    pub filter: Filter,
 }
 
 impl Ledger {
@@ -114,9 +118,10 @@ impl Ledger {
     }
 }
 
-fn add_time(sum: &mut TimeRow, row: &TimeRow) {
+pub(crate) fn add_time(sum: &mut TimeRow, row: &TimeRow) {
     sum.wall_ns = sum.wall_ns.saturating_add(row.wall_ns);
     sum.guest_ns = sum.guest_ns.saturating_add(row.guest_ns);
+    sum.l2_ns = sum.l2_ns.saturating_add(row.l2_ns);
     sum.exit_kernel_ns = sum.exit_kernel_ns.saturating_add(row.exit_kernel_ns);
     sum.exit_user_ns = sum.exit_user_ns.saturating_add(row.exit_user_ns);
     sum.halted_ns = sum.halted_ns.saturating_add(row.halted_ns);
@@ -133,6 +138,7 @@ pub struct LedgerBuilder {
     accesses: BTreeMap<AccessKey, Tally>,
     time: BTreeMap<(u32, u32), VcpuTime>,
     timeline: Timeline,
+    samples: Vec<Sample>,
     span: Option<(u64, u64)>,
 }
 
@@ -146,6 +152,7 @@ impl LedgerBuilder {
             accesses: BTreeMap::new(),
             time: BTreeMap::new(),
             timeline: Timeline::new(interval_ns),
+            samples: Vec::new(),
             span: None,
         }
     }
@@ -179,6 +186,11 @@ impl LedgerBuilder {
             .entry((row.vm, row.vcpu))
             .and_modify(|t| add_time(&mut t.sum, row))
             .or_insert(VcpuTime { sum: *row });
+    }
+
+    /// Adds a measured value. Samples belong to workloads, so no filter leaves one out.
+    pub fn sample(&mut self, sample: &Sample) {
+        self.samples.push(sample.clone());
     }
 
     fn extend_span(&mut self, start: u64) {
@@ -223,6 +235,8 @@ impl LedgerBuilder {
             accesses,
             time: self.time,
             timeline: self.timeline,
+            samples: self.samples,
+            filter: self.filter,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!  events in time order ──> account::Accountant ──rows──> ledger::LedgerBuilder ──> ledger::Ledger
 //!                                        │                        ▲                    │
-//!                                        └──rows──> store ──rows──┘                    └──> table, nested, statistics
+//!                                        └──rows──> store ──rows──┘                    └──> table, nested, operations, statistics
 //! ```
 //!
 //! A file and a run folder meet at the rows: both build the ledger from the same rows, so they give
@@ -14,6 +14,8 @@ mod detail;
 pub mod exit;
 pub mod ledger;
 pub mod nested;
+pub mod operations;
+pub mod published;
 pub mod statistics;
 pub mod table;
 pub mod timeline;
@@ -23,5 +25,6 @@ pub use account::{Accountant, Options, RowSink};
 pub use exit::Exit;
 pub use ledger::{Filter, Ledger, LedgerBuilder, VcpuTime};
 pub use nested::{Ancillary, Nested, NestedRow};
+pub use operations::{OperationExit, OperationRow, Operations, Path, Ratio};
 pub use table::{By, Table, TableKind, TableRow, Value};
 pub use timeline::{Slot, Timeline};

@@ -8,6 +8,7 @@ mod account {
     pub(crate) mod losses;
     pub(crate) mod model;
     pub(crate) mod nested;
+    pub(crate) mod operations;
     pub(crate) mod pairing;
     pub(crate) mod random;
     pub(crate) mod script;

@@ -18,6 +18,7 @@ pub mod port;
 pub mod reason;
 pub mod recording;
 pub mod row;
+pub mod sample;
 pub mod svm;
 pub mod tdx;
 pub mod userspace;
@@ -34,3 +35,4 @@ pub use recording::Recording;
 pub use row::{
     AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, Tally, TimeRow, Vm,
 };
+pub use sample::{Better, Sample};

@@ -216,6 +216,10 @@ pub struct TimeRow {
     pub wall_ns: u64,
     /// In guest mode.
     pub guest_ns: u64,
+    /// The part of `guest_ns` in which the guest's guest ran. It is known with the
+    /// `kvm_nested_vmexit` that follows: where an interval ends just between, one row's can be larger than
+    /// its `guest_ns`; the sums never are.
+    pub l2_ns: u64,
     /// Handling exits in the kernel.
     pub exit_kernel_ns: u64,
     /// Handling exits in the VMM.

@@ -2,10 +2,15 @@
 //!
 //! | `table` | a row is |
 //! |---|---|
+//! | `operation` | an operation of a lab run at one level; `count` is how often it ran |
+//! | `operation-exit` | exits of an operation of one kind; `l2_reason` when L1 took them for an exit of L2 |
 //! | `vmexit`, `cause`, `msr`, `ioport`, `mmio`, `cpuid`, `hypercall` | a row of that table |
 //! | `nested` | exits of L2 for one reason (`level` L2), or the exits of L1 that handling them took (`level` L1, `l2_reason` says for which) |
 //! | `time` | a part of a vCPU's wall time: `detail_name` says which, `time_ns` how much |
 //! | `losses` | something that is missing: `detail_name` says what, `count` how often; without rows nothing is known to be missing |
+//!
+//! In rows of operations `per_operation` is exits for each operation (exactly `count` of the exits by `count`
+//! of the operation), `path` and its bounds are instructions, shares are of 1.
 //!
 //! Times are ns. `p50_ns`, `p90_ns` and `p99_ns` are upper bounds, at most a factor of 2 too high. A
 //! cell that does not apply, or a time that is not known, is empty. `detail` is hexadecimal.
@@ -18,13 +23,13 @@
 
 use std::io::{self, Write};
 
-use vmtax_analyse::{Nested, Table, TableRow, Value, statistics};
+use vmtax_analyse::{Nested, OperationRow, Path, Table, TableRow, Value, statistics};
 use vmtax_events::{Detail, DetailKind, Level, NO_VCPU, Tally};
 
 use crate::{Document, Renderer, names};
 
 /// The columns, in order.
-const COLUMNS: [&str; 24] = [
+const COLUMNS: [&str; 34] = [
     "table",
     "accelerator",
     "l2_reason",
@@ -49,7 +54,20 @@ const COLUMNS: [&str; 24] = [
     "p50_ns",
     "p90_ns",
     "p99_ns",
+    "operation",
+    "per_operation",
+    "path",
+    "path_min",
+    "path_max",
+    "batches",
+    "l2_over_l1",
+    "share_l0",
+    "share_l1",
+    "share_l2",
 ];
+
+/// The last columns: those that only rows of operations fill.
+const OPERATION_COLUMNS: usize = 10;
 
 /// Renders CSV.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +76,11 @@ pub struct Csv;
 impl Renderer for Csv {
     fn render(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {
         write_record(out, &COLUMNS)?;
+        for row in document.operations.iter().flat_map(|operations| &operations.rows) {
+            for line in operation_lines(row) {
+                write_line(out, document, &line)?;
+            }
+        }
         for table in &document.tables {
             for row in &table.rows {
                 write_line(out, document, &table_line(table, row))?;
@@ -94,6 +117,52 @@ struct Line {
     /// Instead of the count and the time of `tally`.
     count: Option<u64>,
     time_ns: Option<u64>,
+    operation: Operation,
+}
+
+/// The cells that only rows of operations have.
+#[derive(Clone, Debug, Default)]
+struct Operation {
+    name: String,
+    per_operation: Option<f64>,
+    path: Option<Path>,
+    l2_over_l1: Option<f64>,
+    shares: [Option<f64>; 3],
+}
+
+/// The operation, then its exits.
+fn operation_lines(row: &OperationRow) -> Vec<Line> {
+    let mut lines = vec![Line {
+        table: "operation",
+        level: row.level.name(),
+        vm: row.vm,
+        to_l1: (row.level == Level::L2).then_some(row.to_l1),
+        count: Some(row.count),
+        operation: Operation {
+            name: row.name.clone(),
+            per_operation: row.exits_per_operation().value(),
+            path: row.path,
+            l2_over_l1: row.l2_over_l1,
+            shares: [row.share_l0(), row.share_l1(), row.share_l2()],
+        },
+        ..Line::default()
+    }];
+    lines.extend(row.exits.iter().map(|exit| Line {
+        table: "operation-exit",
+        l2_reason: exit.ancillary_of.map_or_else(String::new, names::reason),
+        reason: names::reason(exit.reason),
+        level: exit.level.name(),
+        detail: Some(exit.detail),
+        vm: row.vm,
+        count: Some(exit.count),
+        operation: Operation {
+            name: row.name.clone(),
+            per_operation: row.per_operation(exit.count).value(),
+            ..Operation::default()
+        },
+        ..Line::default()
+    }));
+    lines
 }
 
 fn table_line(table: &Table, row: &TableRow) -> Line {
@@ -222,10 +291,29 @@ fn write_line(out: &mut dyn Write, document: &Document, line: &Line) -> io::Resu
         Some(tally) => cells.extend(tally_cells(tally)),
         None => {
             cells.extend([number(line.count), String::new(), number(line.time_ns)]);
-            cells.resize(COLUMNS.len(), String::new());
+            cells.resize(COLUMNS.len() - OPERATION_COLUMNS, String::new());
         }
     }
+    cells.extend(operation_cells(&line.operation));
     write_record(out, &cells)
+}
+
+fn operation_cells(of: &Operation) -> [String; OPERATION_COLUMNS] {
+    let float = |n: Option<f64>| n.map(|n| n.to_string()).unwrap_or_default();
+    let path = |part: fn(&Path) -> f64| float(of.path.as_ref().map(part));
+    let [l0, l1, l2] = of.shares;
+    [
+        guarded(&of.name),
+        float(of.per_operation),
+        path(|p| p.median),
+        path(|p| p.min),
+        path(|p| p.max),
+        of.path.map(|p| p.batches.to_string()).unwrap_or_default(),
+        float(of.l2_over_l1),
+        float(l0),
+        float(l1),
+        float(l2),
+    ]
 }
 
 fn tally_cells(tally: &Tally) -> [String; 10] {
@@ -254,7 +342,8 @@ fn guarded(text: &str) -> String {
     if text.trim_start().starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text }
 }
 
-fn write_record<S: AsRef<str>>(out: &mut dyn Write, cells: &[S]) -> io::Result<()> {
+/// Writes a line, with quotes where they are needed.
+pub fn write_record<S: AsRef<str>>(out: &mut dyn Write, cells: &[S]) -> io::Result<()> {
     for (i, cell) in cells.iter().enumerate() {
         let cell = cell.as_ref();
         if i > 0 {

@@ -3,13 +3,15 @@
 //! A sentence claims a time only where exits are timed, and tells parts apart only where the
 //! recording could ([`vmtax_events::Coverage`]).
 
+mod lab;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_analyse::{Ledger, ledger, table};
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Level, NO_VCPU, Reason, Tally};
 
 use crate::numbers::{count, counted, duration, percent, share};
-use crate::{Document, names};
+use crate::{Document, names, operations};
 
 /// At most this many causes get a sentence.
 const CAUSES: usize = 4;
@@ -26,6 +28,11 @@ pub fn sentences(doc: &Document) -> Vec<String> {
 /// What the VM lost, and to what.
 pub fn findings(doc: &Document) -> Vec<String> {
     let ledger = &doc.ledger;
+    if let Some(operations) = doc.operations.as_ref().filter(|o| !o.rows.is_empty()) {
+        let mut said = lab::sentences(operations);
+        said.extend(nested(doc));
+        return said;
+    }
     let total = ledger.total();
     if total.count == 0 {
         return vec!["The recording holds no VM exits.".to_owned()];
@@ -305,12 +312,7 @@ fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
     let recording = &ledger.recording;
     let time = ledger.time_total();
     let mut said = Vec::new();
-    if let Some(which) = &recording.emulated {
-        said.push(format!(
-            "Recorded on an emulated host ({}): times are the emulator's, only counts compare with hardware.",
-            names::printable(which)
-        ));
-    }
+    said.extend(operations::emulated(ledger));
     said.extend(unseen(ledger, total));
     if let Some(unknown) = share(time.unknown_ns, time.wall_ns).filter(|s| *s >= WORTH_A_SENTENCE) {
         said.push(format!(

@@ -11,7 +11,10 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::ser::Formatter;
-use vmtax_analyse::{Ancillary, Ledger, Nested, Table, TableRow, Value, statistics};
+use vmtax_analyse::{
+    Ancillary, Ledger, Nested, OperationExit, OperationRow, Operations, Table, TableRow, Value,
+    statistics,
+};
 use vmtax_events::{Detail, NO_VCPU, Reason, Tally};
 
 use crate::{Document, Renderer, names};
@@ -56,6 +59,7 @@ fn report(document: &Document) -> shape::Report<'_> {
         schema: SCHEMA,
         tool: shape::Tool { name: "vmtax", version: &document.tool_version },
         run: run(document),
+        operations: document.operations.as_ref().map(operations),
         tables: document.tables.iter().map(table).collect(),
         nested: document.nested.as_ref().map(nested),
         losses: losses(&document.ledger),
@@ -112,6 +116,7 @@ fn vcpus(ledger: &Ledger) -> Vec<shape::Vcpu> {
         vcpu: known(vcpu),
         wall_ns: time.sum.wall_ns,
         guest_ns: time.sum.guest_ns,
+        l2_ns: coverage.nested.then_some(time.sum.l2_ns),
         exit_kernel_ns: time.sum.exit_kernel_ns,
         exit_user_ns: coverage.userspace.then_some(time.sum.exit_user_ns),
         halted_ns: time.sum.halted_ns,
@@ -190,6 +195,49 @@ fn tally(tally: &Tally) -> shape::Tally {
         p90_ns: quantile(0.9),
         p99_ns: quantile(0.99),
         hist: tally.hist[..filled].to_vec(),
+    }
+}
+
+fn operations(operations: &Operations) -> shape::Operations {
+    shape::Operations { rows: operations.rows.iter().map(operation).collect() }
+}
+
+fn operation(row: &OperationRow) -> shape::Operation {
+    let exit = |exit: &OperationExit| shape::OperationExit {
+        reason: reason(exit.reason),
+        level: exit.level.name(),
+        detail: detail(exit.detail),
+        ancillary_of: exit.ancillary_of.map(reason),
+        count: exit.count,
+        per_operation: row.per_operation(exit.count).value(),
+    };
+    shape::Operation {
+        name: row.name.clone(),
+        vm: row.vm,
+        level: row.level.name(),
+        count: row.count,
+        exits: row.exits.iter().map(exit).collect(),
+        exits_per_operation: row.exits_per_operation().value(),
+        l2_exits: row.l2_exits(),
+        to_l1: row.to_l1,
+        ancillary_exits: row.ancillary(),
+        ancillary_per_exit: row.ancillary_per_exit().value(),
+        path: row.path.map(|path| shape::Path {
+            unit: "instructions",
+            median: path.median,
+            min: path.min,
+            max: path.max,
+            spread: path.spread(),
+            batches: path.batches,
+        }),
+        l2_over_l1: row.l2_over_l1,
+        window: shape::Window {
+            wall_ns: row.time.wall_ns,
+            l0: row.share_l0(),
+            l1: row.share_l1(),
+            l2: row.share_l2(),
+            halted: row.share_halted(),
+        },
     }
 }
 

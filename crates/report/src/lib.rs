@@ -9,12 +9,13 @@ pub mod html;
 pub mod json;
 pub mod names;
 pub mod numbers;
+pub mod operations;
 pub mod perfetto;
 pub mod text;
 
 use std::io;
 
-use vmtax_analyse::{Ledger, Nested, Table};
+use vmtax_analyse::{Ledger, Nested, Operations, Table};
 
 /// What a report shows.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Document {
     pub ledger: Ledger,
     /// The tables asked for, in the order asked for.
     pub tables: Vec<Table>,
+    /// The operations of a lab run, when asked for. They come first.
+    pub operations: Option<Operations>,
     /// The ancillary table, when asked for.
     pub nested: Option<Nested>,
 }

@@ -4,14 +4,16 @@
 //! rows never wrap. Strings from a recording are made harmless by [`names::printable`].
 
 mod layout;
+mod operations;
 
 use std::io::{self, Write};
 
-use vmtax_analyse::{By, Nested, Table, TableRow, Value, ledger, statistics};
+use vmtax_analyse::{By, Nested, Operations, Table, TableRow, Value, ledger, statistics};
 use vmtax_events::{Level, Recording, Tally, TimeRow};
 
 use self::layout::{Column, Grid, Paint, Room, Style, wrap};
 use crate::numbers::{count, duration, percent_digits, share};
+use crate::operations::is_lab;
 use crate::{Document, Renderer, headline, names};
 
 /// Renders aligned tables.
@@ -28,7 +30,15 @@ impl Renderer for Text {
         let mut page = Page { paint: Paint { color: self.color }, width: self.width, out };
         page.header(document)?;
         page.findings(document)?;
-        page.time_split(document)?;
+        match &document.operations {
+            // The shares of its operations stand in their table.
+            Some(operations) if !operations.rows.is_empty() => page.operations(operations)?,
+            Some(operations) => {
+                page.time_split(document)?;
+                page.operations(operations)?;
+            }
+            None => page.time_split(document)?,
+        }
         page.tables(document)?;
         if let Some(nested) = &document.nested {
             page.nested(nested)?;
@@ -74,7 +84,11 @@ impl Page<'_> {
             }
         }
         if let Some(which) = &recording.emulated {
-            let text = format!("{}: not hardware", names::printable(which));
+            let mut text = names::printable(which);
+            // The findings of a lab run say what else it means.
+            if !is_lab(&document.ledger) {
+                text += ": not hardware";
+            }
             self.paragraph(Style::Warning, "  emulated  ", &text)?;
         }
         Ok(())
@@ -123,6 +137,22 @@ impl Page<'_> {
             "  ",
             "tax: time in exits, preempted included, as % of the time not halted.",
         )
+    }
+
+    fn operations(&mut self, operations: &Operations) -> io::Result<()> {
+        self.line(Style::Plain, "")?;
+        self.line(Style::Heading, "Operations: exits and path length of one of each")?;
+        if operations.rows.is_empty() {
+            return self.line(Style::Plain, "  none: this is no lab run");
+        }
+        operations::grid(operations, self.width).write(self.out, self.paint, self.width)?;
+        for text in [
+            "path: instructions from the guest's instruction back to the guest, median of the batches; spread: (max - min) / median.",
+            "% L0/L1/L2: of the traced window's instructions. →: exits of L1 for that exit of L2.",
+        ] {
+            self.paragraph(Style::Faint, "  ", text)?;
+        }
+        Ok(())
     }
 
     fn tables(&mut self, document: &Document) -> io::Result<()> {

@@ -43,6 +43,17 @@ impl<'a> Columns<'a> {
         Err(self.bad(index, column, "is null".to_owned()))
     }
 
+    /// A column without nulls that segments of older versions do not have.
+    pub(crate) fn optional<A: Array + 'static>(
+        &self,
+        column: &'static str,
+    ) -> Result<Option<&'a A>, Error> {
+        match self.batch.column_by_name(column) {
+            Some(_) => self.required(column).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// A column of words, each of which `parse` knows.
     pub(crate) fn words<T>(
         &self,

@@ -12,6 +12,7 @@
 //! printing. Rows are stored as the accounting emits them.
 
 mod access_table;
+mod bench_table;
 mod column;
 mod created;
 mod durable;

@@ -5,12 +5,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vmtax_events::{AccessRow, Event, ExitRow, Losses, TimeRow};
+use vmtax_events::{AccessRow, Event, ExitRow, Losses, Sample, TimeRow};
 
 use crate::column::Columns;
 use crate::manifest::{MANIFEST, Manifest, Segment};
 use crate::segment::{self, EachBatch, Stop};
-use crate::{Error, Table, access_table, event_table, exit_table, time_table};
+use crate::{Error, Table, access_table, bench_table, event_table, exit_table, time_table};
 
 /// Unlisted files that a note names; the others are counted.
 const NAMED_FILES: usize = 3;
@@ -23,6 +23,10 @@ pub trait RowSink {
     fn access(&mut self, row: &AccessRow);
     /// A vCPU's time split.
     fn time(&mut self, row: &TimeRow);
+    /// A measured value. Runs of a recording have none, and most sinks do not care.
+    fn sample(&mut self, sample: &Sample) {
+        let _ = sample;
+    }
 }
 
 /// What became of reading a run.
@@ -85,7 +89,8 @@ impl Run {
         self.manifest.complete
     }
 
-    /// Passes on every exit, then every access, then every time row, each in the order written.
+    /// Passes on every exit, then every access, every time row and every sample, each in the order
+    /// written.
     ///
     /// The report's losses are everything that is known to be missing from these rows: what the
     /// recording lost ([`Manifest::losses`]), that the run is incomplete, and damaged segments.
@@ -97,6 +102,7 @@ impl Run {
             self.read_table(table, &mut report, &mut |columns| match table {
                 Table::Accesses => access_table::read(columns, &mut |row| sink.access(row)),
                 Table::Time => time_table::read(columns, &mut |row| sink.time(row)),
+                Table::Bench => bench_table::read(columns, &mut |sample| sink.sample(sample)),
                 _ => exit_table::read(columns, &mut |row| sink.exit(row)),
             })?;
         }

@@ -9,16 +9,19 @@ pub enum Table {
     Accesses,
     /// The time split per vCPU ([`vmtax_events::TimeRow`]).
     Time,
+    /// Measured values ([`vmtax_events::Sample`]).
+    Bench,
     /// Raw events ([`vmtax_events::Event`]).
     Events,
 }
 
 impl Table {
     /// Every table, in the order they are read.
-    pub const ALL: [Table; 4] = [Table::Exits, Table::Accesses, Table::Time, Table::Events];
+    pub const ALL: [Table; 5] =
+        [Table::Exits, Table::Accesses, Table::Time, Table::Bench, Table::Events];
 
     /// The tables that [`crate::Run::read`] reads.
-    pub const COUNTED: [Table; 3] = [Table::Exits, Table::Accesses, Table::Time];
+    pub const COUNTED: [Table; 4] = [Table::Exits, Table::Accesses, Table::Time, Table::Bench];
 
     /// Name of the folder inside the run.
     pub fn folder(self) -> &'static str {
@@ -26,6 +29,7 @@ impl Table {
             Table::Exits => "exits",
             Table::Accesses => "accesses",
             Table::Time => "time",
+            Table::Bench => "bench",
             Table::Events => "events",
         }
     }

@@ -19,6 +19,7 @@ pub(crate) fn fields() -> Vec<Field> {
         Field::new("vcpu", DataType::UInt32, true),
         number("wall_ns"),
         number("guest_ns"),
+        number("l2_ns"),
         number("exit_kernel_ns"),
         number("exit_user_ns"),
         number("halted_ns"),
@@ -35,6 +36,7 @@ pub(crate) struct TimeBuilder {
     vcpu: UInt32Builder,
     wall_ns: UInt64Builder,
     guest_ns: UInt64Builder,
+    l2_ns: UInt64Builder,
     exit_kernel_ns: UInt64Builder,
     exit_user_ns: UInt64Builder,
     halted_ns: UInt64Builder,
@@ -50,6 +52,7 @@ impl TimeBuilder {
             vcpu,
             wall_ns,
             guest_ns,
+            l2_ns,
             exit_kernel_ns,
             exit_user_ns,
             halted_ns,
@@ -61,6 +64,7 @@ impl TimeBuilder {
         self.vcpu.append_option((vcpu != NO_VCPU).then_some(vcpu));
         self.wall_ns.append_value(wall_ns);
         self.guest_ns.append_value(guest_ns);
+        self.l2_ns.append_value(l2_ns);
         self.exit_kernel_ns.append_value(exit_kernel_ns);
         self.exit_user_ns.append_value(exit_user_ns);
         self.halted_ns.append_value(halted_ns);
@@ -76,6 +80,7 @@ impl TimeBuilder {
             Arc::new(self.vcpu.finish()),
             Arc::new(self.wall_ns.finish()),
             Arc::new(self.guest_ns.finish()),
+            Arc::new(self.l2_ns.finish()),
             Arc::new(self.exit_kernel_ns.finish()),
             Arc::new(self.exit_user_ns.finish()),
             Arc::new(self.halted_ns.finish()),
@@ -93,6 +98,8 @@ pub(crate) fn read(columns: Columns<'_>, each: &mut dyn FnMut(&TimeRow)) -> Resu
     let vcpu: &UInt32Array = columns.nullable("vcpu")?;
     let wall_ns = number("wall_ns")?;
     let guest_ns = number("guest_ns")?;
+    // Runs made before the column was added have none.
+    let l2_ns: Option<&UInt64Array> = columns.optional("l2_ns")?;
     let exit_kernel_ns = number("exit_kernel_ns")?;
     let exit_user_ns = number("exit_user_ns")?;
     let halted_ns = number("halted_ns")?;
@@ -105,6 +112,7 @@ pub(crate) fn read(columns: Columns<'_>, each: &mut dyn FnMut(&TimeRow)) -> Resu
             vcpu: if vcpu.is_null(i) { NO_VCPU } else { vcpu.value(i) },
             wall_ns: wall_ns.value(i),
             guest_ns: guest_ns.value(i),
+            l2_ns: l2_ns.map_or(0, |column| column.value(i)),
             exit_kernel_ns: exit_kernel_ns.value(i),
             exit_user_ns: exit_user_ns.value(i),
             halted_ns: halted_ns.value(i),

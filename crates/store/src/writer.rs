@@ -8,9 +8,10 @@ use std::time::SystemTime;
 
 use arrow_array::ArrayRef;
 use arrow_schema::Field;
-use vmtax_events::{AccessRow, Event, ExitRow, Losses, Recording, TimeRow};
+use vmtax_events::{AccessRow, Event, ExitRow, Losses, Recording, Sample, TimeRow};
 
 use crate::access_table::{self, AccessBuilder};
+use crate::bench_table::{self, BenchBuilder};
 use crate::durable::{self, Temporary};
 use crate::event_table::{self, EventBuilder};
 use crate::exit_table::{self, ExitBuilder};
@@ -18,7 +19,7 @@ use crate::manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, 
 use crate::time_table::{self, TimeBuilder};
 use crate::{Error, Table, created, segment};
 
-/// Buffered exits, accesses and time rows together are written when there are this many.
+/// Buffered exits, accesses, time rows and samples together are written when there are this many.
 pub const SEGMENT_ROWS: usize = 64 << 10;
 
 /// Buffered events are written when there are this many.
@@ -42,20 +43,20 @@ pub struct CreateOptions {
 /// Writes a run folder.
 ///
 /// ```text
-///            exit, access, time          event
-///                   |                      |
-///          buffer of SEGMENT_ROWS   buffer of SEGMENT_EVENTS      memory is bounded by these
+///        exit, access, time, sample           event
+///                   |                          |
+///          buffer of SEGMENT_ROWS   buffer of SEGMENT_EVENTS          memory is bounded by these
 ///                   |   (full, or segment())   |
 ///                   v                          v
-///   exits/.N.tmp accesses/.N.tmp time/.N.tmp  events/.N.tmp       written, synced
+///   {exits,accesses,time,bench}/.N.tmp        events/.N.tmp           written, synced
 ///                   |                          |
-///   exits/N      accesses/N      time/N       events/N            renamed, folder synced
+///   {exits,accesses,time,bench}/N             events/N                renamed, folder synced
 ///                   |                          |
-///                   +----------- run.json -----+                  replaced: now they belong to the run
+///                   +----------- run.json -----+                      replaced: now they belong to the run
 /// ```
 ///
-/// Exits, accesses and time rows always enter the run together, so an unfinished run holds all
-/// three up to the same row. Dropping a writer without [`Writer::finish`] leaves an incomplete run
+/// Exits, accesses, time rows and samples always enter the run together, so an unfinished run holds
+/// all of them up to the same row. Dropping a writer without [`Writer::finish`] leaves an incomplete run
 /// that reads. After an error the writer refuses more rows: its run has lost the buffered ones and
 /// must not be finished as if it had not.
 pub struct Writer {
@@ -65,6 +66,7 @@ pub struct Writer {
     exits: Buffer<ExitBuilder>,
     accesses: Buffer<AccessBuilder>,
     time: Buffer<TimeBuilder>,
+    bench: Buffer<BenchBuilder>,
     events: Buffer<EventBuilder>,
     /// [`Writer::span`] was called; rows do not change the span any more.
     exact_span: bool,
@@ -136,6 +138,7 @@ impl Writer {
             exits: Buffer::default(),
             accesses: Buffer::default(),
             time: Buffer::default(),
+            bench: Buffer::default(),
             events: Buffer::default(),
             exact_span: false,
             failed: false,
@@ -166,6 +169,14 @@ impl Writer {
         self.time.builder.push(row);
         self.time.rows += 1;
         self.cover_interval(row.interval_start_ns);
+        self.write_full_rows()
+    }
+
+    /// Adds a measured value. It has no time, so it does not change the run's span.
+    pub fn sample(&mut self, sample: &Sample) -> Result<(), Error> {
+        self.check()?;
+        self.bench.builder.push(sample);
+        self.bench.rows += 1;
         self.write_full_rows()
     }
 
@@ -239,7 +250,8 @@ impl Writer {
     }
 
     fn write_full_rows(&mut self) -> Result<(), Error> {
-        if self.exits.rows + self.accesses.rows + self.time.rows < SEGMENT_ROWS {
+        let rows = self.exits.rows + self.accesses.rows + self.time.rows + self.bench.rows;
+        if rows < SEGMENT_ROWS {
             return Ok(());
         }
         let pending = self.take_rows();
@@ -250,7 +262,8 @@ impl Writer {
         let exits = self.exits.take(Table::Exits, |b| (exit_table::fields(), b.take()));
         let accesses = self.accesses.take(Table::Accesses, |b| (access_table::fields(), b.take()));
         let time = self.time.take(Table::Time, |b| (time_table::fields(), b.take()));
-        [exits, accesses, time].into_iter().flatten().collect()
+        let bench = self.bench.take(Table::Bench, |b| (bench_table::fields(), b.take()));
+        [exits, accesses, time, bench].into_iter().flatten().collect()
     }
 
     fn take_events(&mut self) -> Option<Pending> {

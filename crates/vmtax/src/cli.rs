@@ -15,7 +15,7 @@ use vmtax_events::Isa;
   vmtax report perf.data                           where the time went
   vmtax report perf.data --format html -o report.html
 
-Exit codes: 0 done, 1 unexpected, 2 usage, 3 input, 4 data, 5 output; see docs/exit-codes.md.")]
+Exit codes: 0 done, 1 unexpected, 2 usage, 3 input, 4 data, 5 output, 6 breach, 7 machine; see docs/exit-codes.md.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -25,6 +25,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Report(ReportArgs),
     Import(ImportArgs),
+    Mem(crate::mem::MemArgs),
+    Lab(crate::lab::args::LabArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
@@ -174,10 +176,12 @@ pub(crate) enum EventTable {
     Cause,
     /// Exits of L1 per exit of L2.
     Nested,
+    /// Exits and path length of each operation of a lab run.
+    Operations,
 }
 
 impl EventTable {
-    /// The analysis's table; `None` for the nested one, which is of another shape.
+    /// The analysis's table; `None` for the nested one and the operations, which are of other shapes.
     pub(crate) fn kind(self) -> Option<TableKind> {
         Some(match self {
             EventTable::Vmexit => TableKind::Vmexit,
@@ -187,7 +191,7 @@ impl EventTable {
             EventTable::Cpuid => TableKind::Cpuid,
             EventTable::Hypercall => TableKind::Hypercall,
             EventTable::Cause => TableKind::Cause,
-            EventTable::Nested => return None,
+            EventTable::Nested | EventTable::Operations => return None,
         })
     }
 }
@@ -243,7 +247,7 @@ fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let help = || "use a number with ns, us, ms or s, such as 100ms".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(help)?;
     let number: u64 = text[..digits].parse().map_err(|_| help())?;
@@ -256,4 +260,18 @@ fn duration(text: &str) -> Result<Duration, String> {
     };
     let ns = number.checked_mul(unit).filter(|&ns| ns > 0).ok_or_else(help)?;
     Ok(Duration::from_nanos(ns))
+}
+
+/// A time that people wait for: `90s`, `15m`, `1h`.
+pub(crate) fn long_duration(text: &str) -> Result<Duration, String> {
+    let help = || "use a number with s, m or h, such as 15m".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(help)?;
+    let number: u64 = text[..digits].parse().map_err(|_| help())?;
+    let unit = match &text[digits..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(help()),
+    };
+    number.checked_mul(unit).filter(|&s| s > 0).map(Duration::from_secs).ok_or_else(help)
 }

@@ -4,6 +4,7 @@ use vmtax_analyse::{Accountant, RowSink};
 use vmtax_capture::import::Options;
 use vmtax_capture::{Error, Sink, Source, pipeline};
 use vmtax_events::{Event, ExitRow, Losses, Recording as Facts};
+use vmtax_lab::Windows;
 
 use crate::cli::ReadingArgs;
 use crate::exit::{Code, Fault};
@@ -37,10 +38,34 @@ pub(crate) fn run<R: Rows>(
     reading: &ReadingArgs,
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
+    run_with(recording, reading, Accounting { accountant: accountant(reading, rows), windows: None })
+}
+
+/// As [`run`], for a recording of the lab: its events are told apart by operation, and VMs are what `names` says.
+pub(crate) fn run_lab<R: Rows>(
+    recording: Recording,
+    reading: &ReadingArgs,
+    names: &[(u32, String)],
+    rows: R,
+) -> anyhow::Result<Converted<R>> {
+    let mut accountant = accountant(reading, rows);
+    for (vm, name) in names {
+        accountant.thread_name(*vm, name);
+    }
+    run_with(recording, reading, Accounting { accountant, windows: Some(Windows::default()) })
+}
+
+fn accountant<R: Rows>(reading: &ReadingArgs, rows: R) -> Accountant<R> {
+    Accountant::new(vmtax_analyse::Options { interval_ns: reading.interval_ns() }, rows)
+}
+
+fn run_with<R: Rows>(
+    recording: Recording,
+    reading: &ReadingArgs,
+    mut accounting: Accounting<R>,
+) -> anyhow::Result<Converted<R>> {
     let Recording { name, format, bytes } = recording;
     let options = Options { isa: reading.isa.unwrap_or(vmtax_events::Isa::Unknown) };
-    let accounts = vmtax_analyse::Options { interval_ns: reading.interval_ns() };
-    let mut accounting = Accounting { accountant: Accountant::new(accounts, rows) };
     let result = match bytes {
         Bytes::File(file) => {
             let progress = Progress::new(vmtax_capture::source::ReadAt::len(&file));
@@ -78,6 +103,8 @@ pub(crate) struct Converted<R> {
 /// The accounting as the sink of an import.
 struct Accounting<R> {
     accountant: Accountant<R>,
+    /// A recording of the lab: events outside of a window are nobody's.
+    windows: Option<Windows>,
 }
 
 impl<R: Rows> Accounting<R> {
@@ -89,8 +116,13 @@ impl<R: Rows> Accounting<R> {
 impl<R: Rows> Sink for &mut Accounting<R> {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         self.accountant.sink_mut().events(events);
-        for event in events {
-            self.accountant.event(event);
+        match &mut self.windows {
+            None => events.iter().for_each(|event| self.accountant.event(event)),
+            Some(windows) => {
+                for event in events.iter().filter_map(|event| windows.place(event)) {
+                    self.accountant.event(&event);
+                }
+            }
         }
         self.go_on()
     }
@@ -101,7 +133,9 @@ impl<R: Rows> Sink for &mut Accounting<R> {
     }
 
     fn thread_name(&mut self, _pid: u32, tid: u32, name: &str) -> Result<(), Error> {
-        self.accountant.thread_name(tid, name);
+        if self.windows.is_none() {
+            self.accountant.thread_name(tid, name);
+        }
         Ok(())
     }
 

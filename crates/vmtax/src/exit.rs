@@ -17,6 +17,10 @@ pub(crate) enum Code {
     Data = 4,
     /// The output cannot be written.
     Output = 5,
+    /// A budget is not kept.
+    Breach = 6,
+    /// An emulated machine could not be started or did not do its work.
+    Machine = 7,
 }
 
 /// An error that knows its exit code. The first `Fault` of a chain counts.
@@ -113,6 +117,8 @@ mod tests {
             (Code::Input as u8, "input"),
             (Code::Data as u8, "data"),
             (Code::Output as u8, "output"),
+            (Code::Breach as u8, "breach"),
+            (Code::Machine as u8, "machine"),
         ] {
             let row = format!("| {code} | {word} |");
             assert!(document.contains(&row), "docs/exit-codes.md lacks {row:?}");
@@ -122,7 +128,7 @@ mod tests {
                 .lines()
                 .filter(|l| l.starts_with("| ") && l.as_bytes()[2].is_ascii_digit())
                 .count(),
-            6
+            8
         );
     }
 

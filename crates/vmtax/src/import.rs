@@ -27,7 +27,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
 }
 
 fn import_all(args: &ImportArgs, recordings: Vec<Recording>, writer: Writer) -> anyhow::Result<()> {
-    let mut rows = ToRun { writer, failed: None, committed: Instant::now() };
+    let mut rows = ToRun::new(writer);
     let mut facts: Option<Facts> = None;
     let mut losses = Losses::default();
     for recording in recordings {
@@ -44,8 +44,7 @@ fn import_all(args: &ImportArgs, recordings: Vec<Recording>, writer: Writer) -> 
         }
     }
     let facts = facts.unwrap_or_default();
-    rows.writer.finish(&facts, &losses).map_err(output_fault)?;
-    Ok(())
+    rows.finish(&facts, &losses)
 }
 
 fn open(path: &std::path::Path) -> anyhow::Result<Recording> {
@@ -101,12 +100,12 @@ fn remove_if_empty(folder: &std::path::Path, created_folder: bool) {
     }
 }
 
-fn output_fault(error: Error) -> Fault {
+pub(crate) fn output_fault(error: Error) -> Fault {
     Fault::new(Code::Output, error.to_string())
 }
 
 /// Rows and events on their way into a run.
-struct ToRun {
+pub(crate) struct ToRun {
     writer: Writer,
     failed: Option<Error>,
     /// When the rows so far were last made part of the run.
@@ -117,6 +116,16 @@ struct ToRun {
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
 
 impl ToRun {
+    pub(crate) fn new(writer: Writer) -> ToRun {
+        ToRun { writer, failed: None, committed: Instant::now() }
+    }
+
+    /// Makes the run whole.
+    pub(crate) fn finish(self, facts: &Facts, losses: &Losses) -> anyhow::Result<()> {
+        let result = self.failed.map_or_else(|| self.writer.finish(facts, losses), Err);
+        result.map_err(|error| output_fault(error).into())
+    }
+
     fn keep(&mut self, result: Result<(), Error>) {
         if let Err(error) = result {
             self.failed.get_or_insert(error);

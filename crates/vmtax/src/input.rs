@@ -78,7 +78,7 @@ pub(crate) fn run_fault(error: &Error) -> Fault {
     }
 }
 
-fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
+pub(crate) fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
     let metadata = file.metadata().map_err(|e| cannot_read(&name, &e))?;
     if !metadata.is_file() {
         return open_stream(Box::new(file), name);

@@ -5,6 +5,8 @@ mod convert;
 mod exit;
 mod import;
 mod input;
+mod mem;
+mod lab;
 mod output;
 mod progress;
 mod report;
@@ -24,6 +26,8 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Report(args) => report::run(&args),
         Command::Import(args) => import::run(&args),
+        Command::Lab(args) => lab::main(&args),
+        Command::Mem(args) => mem::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
 
 use vmtax_analyse::{
-    Accountant, Exit, Filter, Ledger, LedgerBuilder, Nested, RowSink, Table, TableKind,
+    Accountant, Exit, Filter, Ledger, LedgerBuilder, Nested, Operations, RowSink, Table, TableKind,
 };
-use vmtax_events::{AccessRow, ExitRow, TimeRow, Vm};
+use vmtax_events::{AccessRow, ExitRow, Sample, TimeRow, Vm};
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
 use vmtax_report::json::Json;
@@ -35,6 +35,11 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
         Input::Recording(recording) => of_recording(recording, &args.reading, filter.clone())?,
     };
     check_filter(&filter, &ledger)?;
+    render(args, ledger)
+}
+
+/// A ledger as the flags want it.
+pub(crate) fn render(args: &ReportArgs, ledger: Ledger) -> anyhow::Result<()> {
     let document = document(args, ledger);
     let renderer: Box<dyn Renderer> = match args.format {
         Format::Json => Box::new(Json),
@@ -157,8 +162,9 @@ fn filter(args: &ReportArgs) -> anyhow::Result<Filter> {
 }
 
 fn document(args: &ReportArgs, ledger: Ledger) -> Document {
+    let operations = Operations::new(&ledger);
     let asked: Vec<EventTable> = if args.event.is_empty() {
-        default_tables(args.format, &ledger)
+        default_tables(args.format, &ledger, !operations.rows.is_empty())
     } else {
         args.event.clone()
     };
@@ -166,25 +172,36 @@ fn document(args: &ReportArgs, ledger: Ledger) -> Document {
         asked.iter().filter_map(|e| e.kind()).map(|kind| Table::new(&ledger, kind, &args.by));
     let tables = tables.collect();
     let nested = asked.contains(&EventTable::Nested).then(|| Nested::new(&ledger));
+    let operations = asked.contains(&EventTable::Operations).then_some(operations);
     Document {
         source: args.input.display().to_string(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         ledger,
         tables,
+        operations,
         nested,
     }
 }
 
-/// A terminal gets the summary, files get everything; neither gets empty tables.
-fn default_tables(format: Format, ledger: &Ledger) -> Vec<EventTable> {
+/// A terminal gets the summary, files get everything; neither gets empty tables. Of a lab run all get its
+/// operations, which the other tables lump together; a page has room for those too.
+fn default_tables(format: Format, ledger: &Ledger, is_lab: bool) -> Vec<EventTable> {
     use EventTable as E;
     let all = [E::Cause, E::Vmexit, E::Msr, E::Ioport, E::Mmio, E::Cpuid, E::Hypercall];
-    let wanted = if format == Format::Text { &all[..2] } else { &all[..] };
+    let wanted = match format {
+        Format::Html => &all[..],
+        _ if is_lab => &[],
+        Format::Text => &all[..2],
+        _ => &all[..],
+    };
     let mut tables: Vec<EventTable> = wanted
         .iter()
         .copied()
         .filter(|e| matches!(e, E::Cause | E::Vmexit) || has_rows(ledger, *e))
         .collect();
+    if is_lab {
+        tables.insert(0, E::Operations);
+    }
     if ledger.has_nesting() {
         tables.push(E::Nested);
     }
@@ -227,7 +244,7 @@ fn of_recording(
 }
 
 /// The ledger of a run.
-fn of_run(run: &Run, filter: Filter) -> anyhow::Result<Ledger> {
+pub(crate) fn of_run(run: &Run, filter: Filter) -> anyhow::Result<Ledger> {
     let manifest = run.manifest();
     let mut rows = ToLedger(LedgerBuilder::new(filter, manifest.interval_ns));
     let read = run.read(&mut rows).map_err(|e| run_fault(&e))?;
@@ -235,7 +252,7 @@ fn of_run(run: &Run, filter: Filter) -> anyhow::Result<Ledger> {
     Ok(rows.0.finish(manifest.recording.clone(), read.losses, complete))
 }
 
-struct ToLedger(LedgerBuilder);
+pub(crate) struct ToLedger(pub(crate) LedgerBuilder);
 
 impl RowSink for ToLedger {
     fn exit(&mut self, row: &ExitRow) {
@@ -264,6 +281,10 @@ impl vmtax_store::RowSink for ToLedger {
 
     fn time(&mut self, row: &TimeRow) {
         self.0.time(row);
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        self.0.sample(sample);
     }
 }
 

@@ -75,6 +75,7 @@ impl Thread {
             self.time.wall_ns = self.time.wall_ns.saturating_add(span);
             if self.in_guest {
                 self.time.guest_ns = self.time.guest_ns.saturating_add(span);
+                open.guest_ns = span;
             } else {
                 self.time.unknown_ns = self.time.unknown_ns.saturating_add(span);
             }
@@ -83,6 +84,16 @@ impl Thread {
         open.is_late = self.seen && now_ns < self.since_ns;
         self.open = Some(open);
         self.step(now_ns, false);
+    }
+
+    /// `kvm_nested_vmexit`: the exit that is open came from L2, and so did the guest time before it.
+    /// Whether an exit is open.
+    pub(super) fn was_nested(&mut self) -> bool {
+        let Some(open) = &mut self.open else { return false };
+        open.nested = true;
+        let ended_ns = std::mem::take(&mut open.guest_ns);
+        self.time.l2_ns = self.time.l2_ns.saturating_add(ended_ns);
+        true
     }
 
     /// `kvm_entry`. The time of an exit that ended here was added by [`Thread::add_split`].
@@ -148,7 +159,7 @@ impl Thread {
 
     /// The time since the last call, if any passed.
     pub(super) fn take_time(&mut self, interval_start_ns: u64) -> Option<TimeRow> {
-        if self.time.wall_ns == 0 {
+        if self.time.wall_ns == 0 && self.time.l2_ns == 0 {
             return None;
         }
         let vm = self.vm_id();
@@ -167,6 +178,8 @@ pub(super) struct OpenExit {
     info1: u64,
     info2: u64,
     learnt: Detail,
+    /// The guest time that it ended, as long as nothing says whose it was.
+    guest_ns: u64,
     pub(super) nested: bool,
     pub(super) injected: bool,
     pub(super) ancillary_of: Option<Reason>,
@@ -196,6 +209,7 @@ impl OpenExit {
             info1,
             info2,
             learnt: Detail::NONE,
+            guest_ns: 0,
             nested: false,
             injected: false,
             ancillary_of: None,

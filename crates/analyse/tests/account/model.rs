@@ -114,6 +114,16 @@ impl Model<'_> {
         End::Never
     }
 
+    /// Where an exit is over, for whatever reason.
+    fn closed(&self, at: usize) -> usize {
+        let tid = self.0[at].tid;
+        let ends = |&i: &usize| {
+            let step = matches!(self.0[i].kind, Kind::Exit { .. } | Kind::Entry | Kind::ThreadEnd);
+            self.hits(i, tid) || (self.is(i, tid) && step)
+        };
+        (at + 1..self.0.len()).find(ends).unwrap_or(self.0.len())
+    }
+
     /// VM and vCPU as they are known at `at`.
     fn vcpu(&self, at: usize) -> (u32, u32) {
         let Event { pid, tid, vcpu, .. } = self.0[at];
@@ -281,7 +291,12 @@ impl Model<'_> {
         match (self.0[before].kind, self.0[at].kind) {
             _ if !self.last_is_step(at) => time.unknown_ns += wall,
             (Kind::Exit { reason, .. }, Kind::Entry) => self.split(before, at, reason, time),
-            (Kind::Entry, Kind::Exit { .. }) => time.guest_ns += wall,
+            (Kind::Entry, Kind::Exit { .. }) => {
+                time.guest_ns += wall;
+                if self.nested(at, self.closed(at)) {
+                    time.l2_ns += wall;
+                }
+            }
             _ => time.unknown_ns += wall,
         }
     }

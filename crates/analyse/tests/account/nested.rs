@@ -1,6 +1,6 @@
 //! L2: whose exit it was, who handled it, and what L1 did on its behalf.
 
-use super::script::check;
+use super::script::{check, check_intervals};
 
 #[test]
 fn exits_of_l2_are_told_by_the_event_after_them() {
@@ -43,7 +43,7 @@ fn exits_of_l1_until_it_resumes_l2_are_ancillary() {
          exit hlt halted : 5
          access msr-read=0x10 : 3
          access msr-write=0x10 : 2
-         time kernel=37 halted=5 guest=43",
+         time kernel=37 halted=5 guest=43 l2=10",
     );
     check(
         "the reason is the one L2 left for, not the one L1 is told",
@@ -71,6 +71,61 @@ fn exits_of_l1_until_it_resumes_l2_are_ancillary() {
         "exit L2 cpuid l1 : 10
          exit L2 npf page-fault=0 kernel : 4
          exit msr kernel of:cpuid : 4",
+    );
+}
+
+#[test]
+fn guest_time_is_l2s_when_its_exit_is() {
+    check(
+        "what the exit ended, not what follows it",
+        "10 exit cpuid; 20 entry; 50 exit npf; 51 nexit npf; 60 entry; 67 exit npf; 70 entry",
+        "exit cpuid kernel : 10
+         exit L2 npf page-fault=0 kernel : 10
+         exit npf page-fault=0 kernel : 3
+         time guest=37 l2=30 kernel=23",
+    );
+    check(
+        "said twice, it counts once",
+        "10 exit npf; 20 entry; 50 exit npf; 51 nexit npf; 52 nexit npf; 60 entry",
+        "exit npf page-fault=0 kernel : 10
+         exit L2 npf page-fault=0 kernel : 10
+         time guest=30 l2=30 kernel=20",
+    );
+    check(
+        "time before an exit without an entry is nobody's",
+        "10 exit npf; 20 exit npf; 21 nexit npf; 30 entry",
+        "exit L2 npf page-fault=0 kernel : 10
+         time unknown=10 kernel=10
+         lost exits=1",
+    );
+    check(
+        "nothing is known of what was lost",
+        "10 exit npf; 20 entry; 30 lost 1; 40 exit npf; 41 nexit npf; 50 entry",
+        "exit npf page-fault=0 kernel : 10
+         exit L2 npf page-fault=0 kernel : 10
+         time unknown=20 kernel=20",
+    );
+    check(
+        "the guest time stays L2's when its exit never ends",
+        "10 exit npf; 20 entry; 40 exit npf; 41 nexit npf",
+        "exit npf page-fault=0 kernel : 10
+         time guest=20 l2=20 kernel=10
+         lost exits=1",
+    );
+}
+
+#[test]
+fn an_interval_may_end_between_an_exit_and_the_word_that_it_was_of_l2() {
+    check_intervals(
+        "each part in the interval in which it is known",
+        100,
+        "10 exit npf; 20 entry; 90 exit npf; 99 t102 entry; 105 t102 exit npf; 110 nexit npf; 120 t102 entry",
+        "exit @0 npf page-fault=0 kernel : 10
+         exit @100 100/1 npf page-fault=0 kernel : 15
+         time @0 guest=70 kernel=10
+         time @100 100/0 l2=70
+         time @100 100/1 guest=6 kernel=15
+         lost exits=1",
     );
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use vmtax_analyse::{Filter, LedgerBuilder};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{Event, Kind, NO_VCPU, Reason, Recording, Tally};
+use vmtax_events::{Event, Kind, NO_VCPU, Reason, Recording, Tally, TimeRow};
 
 use super::model::{Totals, totals};
 use super::script::{Rows, parts, reason, run};
@@ -138,6 +138,7 @@ fn compare(rows: &Rows, model: &Totals) {
         let time = got.time.entry(row.vm / 100 * 100).or_default();
         time.wall_ns += row.wall_ns;
         time.guest_ns += row.guest_ns;
+        time.l2_ns += row.l2_ns;
         time.exit_kernel_ns += row.exit_kernel_ns;
         time.exit_user_ns += row.exit_user_ns;
         time.halted_ns += row.halted_ns;
@@ -179,6 +180,8 @@ fn check_rows(rows: &Rows, events: &[Event]) {
     assert_eq!(counted + rows.losses.unpaired_exits, exits);
     let once: BTreeSet<_> = rows.exits.iter().map(|r| (r.interval_start_ns, r.key)).collect();
     assert_eq!(once.len(), rows.exits.len());
+    let sum = |part: fn(&TimeRow) -> u64| rows.times.iter().map(|r| u128::from(part(r))).sum::<u128>();
+    assert!(sum(|r| r.l2_ns) <= sum(|r| r.guest_ns));
     assert!(rows.exits.is_sorted_by_key(|r| r.interval_start_ns));
     assert!(rows.accesses.is_sorted_by_key(|r| r.interval_start_ns));
     assert!(rows.times.is_sorted_by_key(|r| r.interval_start_ns));

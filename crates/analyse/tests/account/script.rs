@@ -7,7 +7,7 @@
 //!
 //! Results, one per line: `exit [@INTERVAL] [VM/VCPU] [L2] REASON [KIND=VALUE] OUTCOME [of:REASON] : DURATIONS`
 //! with a duration `-` for what is counted untimed; `access` likewise; `time guest=.. kernel=.. ...`, whose
-//! wall time is the sum of its parts; `lost exits=.. entries=..`, all zero when absent.
+//! wall time is the sum of its parts, of which `l2` is a part of `guest`; `lost exits=.. entries=..`, all zero when absent.
 
 use vmtax_analyse::{Accountant, Exit, Options, RowSink};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
@@ -316,6 +316,7 @@ fn time_row<'a>(words: impl Iterator<Item = &'a str>) -> TimeRow {
             let (part, ns) = word.split_once('=').unwrap();
             *match part {
                 "guest" => &mut row.guest_ns,
+                "l2" => &mut row.l2_ns,
                 "kernel" => &mut row.exit_kernel_ns,
                 "user" => &mut row.exit_user_ns,
                 "halted" => &mut row.halted_ns,

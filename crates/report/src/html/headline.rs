@@ -13,7 +13,11 @@ pub(super) fn section(doc: &Document) -> Markup {
         h2 #headline-title { "Headline" }
         div.hero {
             div.tax {
-                @match doc.ledger.tax() {
+                @if let Some(operations) = doc.operations.as_ref().filter(|o| !o.rows.is_empty()) {
+                    p.figure { (numbers::count(operations.rows.len() as u64)) }
+                    p.label { "operations measured" }
+                    p.formula { "each in a window of its own: its exits are counted, its instructions too" }
+                } @else { @match doc.ledger.tax() {
                     Some(tax) => {
                         p.figure { (big_percent(tax)) }
                         p.label { "virtualization tax" }
@@ -26,7 +30,7 @@ pub(super) fn section(doc: &Document) -> Markup {
                         p.label { "virtualization tax not known" }
                         p.formula { (why_unknown(doc)) }
                     }
-                }
+                } }
             }
             @if sentences.is_empty() {
                 p.empty { "Nothing to report." }

@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 use vmtax_analyse::{Nested, NestedRow};
 
-use super::figures;
-use crate::{names, numbers};
+use super::{figures, published};
+use crate::{Document, names, numbers};
 
 /// L2 reasons that get a list of their own.
 const MAX_LISTS: usize = 40;
@@ -14,7 +14,7 @@ const MAX_LINES: usize = 100;
 const OPEN: usize = 3;
 
 /// Overview per L2 reason, then each reason's ancillary exits.
-pub(super) fn section(nested: &Nested) -> Markup {
+pub(super) fn section(doc: &Document, nested: &Nested) -> Markup {
     html! {
         h2 #nested-title { "Nested: what an exit of L2 costs" }
         @if !nested.known {
@@ -30,6 +30,7 @@ pub(super) fn section(nested: &Nested) -> Markup {
                 " ancillary; the entry itself is one, and the least possible."
             }
             (overview(nested))
+            (published::comparison(doc, nested))
             div.lists {
                 @let with_lists = nested.rows.iter().filter(|row| !row.ancillary.is_empty());
                 @for (i, row) in with_lists.take(MAX_LISTS).enumerate() { (list(row, i < OPEN)) }

@@ -3,10 +3,10 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{
-    digest, figures, headline, histogram, losses, nested, series, source, tables, timeline,
-    timesplit,
+    digest, figures, headline, histogram, losses, nested, operations, series, source, tables,
+    timeline, timesplit,
 };
-use crate::Document;
+use crate::{Document, operations as phrases};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
@@ -24,6 +24,7 @@ pub(super) struct Section {
 /// The whole page.
 pub(super) fn page(doc: &Document) -> Markup {
     let sections = sections(doc);
+    let emulated = phrases::emulated(&doc.ledger);
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -52,6 +53,7 @@ pub(super) fn page(doc: &Document) -> Markup {
                 main #main tabindex="-1" {
                     @for section in &sections {
                         section id=(section.id) aria-labelledby={ (section.id) "-title" } {
+                            @if let Some(sentence) = &emulated { p.emulated { (sentence) } }
                             (section.body)
                         }
                     }
@@ -64,12 +66,26 @@ pub(super) fn page(doc: &Document) -> Markup {
 }
 
 fn sections(doc: &Document) -> Vec<Section> {
-    let mut sections = vec![
-        Section {
-            id: "headline".to_owned(),
-            label: "Headline".to_owned(),
-            body: headline::section(doc),
-        },
+    let mut sections = vec![Section {
+        id: "headline".to_owned(),
+        label: "Headline".to_owned(),
+        body: headline::section(doc),
+    }];
+    let mut nested = doc.nested.as_ref().map(|nested| Section {
+        id: "nested".to_owned(),
+        label: "Nested".to_owned(),
+        body: nested::section(doc, nested),
+    });
+    // In a lab run what an operation costs comes first; elsewhere there are none.
+    if let Some(operations) = &doc.operations {
+        sections.push(Section {
+            id: "operations".to_owned(),
+            label: "Operations".to_owned(),
+            body: operations::section(operations),
+        });
+        sections.extend(nested.take());
+    }
+    sections.extend([
         Section {
             id: "time-split".to_owned(),
             label: "Time split".to_owned(),
@@ -85,15 +101,9 @@ fn sections(doc: &Document) -> Vec<Section> {
             label: "Latency".to_owned(),
             body: histogram::section(doc),
         },
-    ];
+    ]);
     sections.extend(tables::sections(doc));
-    if let Some(nested) = &doc.nested {
-        sections.push(Section {
-            id: "nested".to_owned(),
-            label: "Nested".to_owned(),
-            body: nested::section(nested),
-        });
-    }
+    sections.extend(nested);
     sections.push(Section {
         id: "losses".to_owned(),
         label: "Losses and limits".to_owned(),

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use vmtax_events::Recording;
 
 use super::figures;
-use crate::{Document, headline, names, numbers};
+use crate::{Document, headline, names, numbers, operations};
 
 /// VMs listed before the rest are only counted.
 const MAX_VMS: usize = 12;
@@ -42,12 +42,8 @@ pub(super) fn header(doc: &Document) -> Markup {
                     div.wide { dt { "Command" } dd.mono { (figures::text(&recording.command)) } }
                 }
             }
-            @if let Some(emulator) = &recording.emulated {
-                p.notice {
-                    strong { "Emulated host." }
-                    " The host ran under " (figures::text(emulator))
-                    ". Counts hold; times are the emulator's and say nothing about hardware."
-                }
+            @if let Some(sentence) = operations::emulated(&doc.ledger) {
+                p.notice { strong { "Not hardware. " } (figures::text(&sentence)) }
             }
         }
     }

@@ -9,6 +9,7 @@ pub(super) struct Report<'a> {
     pub(super) schema: &'static str,
     pub(super) tool: Tool<'a>,
     pub(super) run: Run<'a>,
+    pub(super) operations: Option<Operations>,
     pub(super) tables: Vec<Table>,
     pub(super) nested: Option<Nested>,
     pub(super) losses: Losses<'a>,
@@ -70,6 +71,7 @@ pub(super) struct Vcpu {
     pub(super) vcpu: Option<u32>,
     pub(super) wall_ns: u64,
     pub(super) guest_ns: u64,
+    pub(super) l2_ns: Option<u64>,
     pub(super) exit_kernel_ns: u64,
     pub(super) exit_user_ns: Option<u64>,
     pub(super) halted_ns: u64,
@@ -142,6 +144,58 @@ pub(super) struct Tally {
 pub(super) struct Quantile {
     pub(super) low: u64,
     pub(super) high: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Operations {
+    pub(super) rows: Vec<Operation>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Operation {
+    pub(super) name: String,
+    pub(super) vm: Option<u32>,
+    pub(super) level: &'static str,
+    pub(super) count: u64,
+    pub(super) exits: Vec<OperationExit>,
+    pub(super) exits_per_operation: Option<f64>,
+    pub(super) l2_exits: u64,
+    pub(super) to_l1: u64,
+    pub(super) ancillary_exits: u64,
+    pub(super) ancillary_per_exit: Option<f64>,
+    pub(super) path: Option<Path>,
+    pub(super) l2_over_l1: Option<f64>,
+    pub(super) window: Window,
+}
+
+#[derive(Serialize)]
+pub(super) struct OperationExit {
+    #[serde(flatten)]
+    pub(super) reason: Reason,
+    pub(super) level: &'static str,
+    pub(super) detail: Detail,
+    pub(super) ancillary_of: Option<Reason>,
+    pub(super) count: u64,
+    pub(super) per_operation: Option<f64>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Path {
+    pub(super) unit: &'static str,
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+    pub(super) spread: Option<f64>,
+    pub(super) batches: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Window {
+    pub(super) wall_ns: u64,
+    pub(super) l0: Option<f64>,
+    pub(super) l1: Option<f64>,
+    pub(super) l2: Option<f64>,
+    pub(super) halted: Option<f64>,
 }
 
 #[derive(Serialize)]

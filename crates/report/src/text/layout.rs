@@ -64,6 +64,11 @@ impl Column {
         Column { title: title.to_owned(), right: false, room: Room::Cut }
     }
 
+    /// A last column of words that are short enough.
+    pub(super) fn words(title: &str) -> Column {
+        Column { title: title.to_owned(), right: false, room: Room::Keep }
+    }
+
     /// A column of numbers.
     pub(super) fn number(title: &str, room: Room) -> Column {
         Column { title: title.to_owned(), right: true, room }
@@ -107,6 +112,18 @@ impl Grid {
             paint.line(out, *style, &self.line(&cells, &widths, &shown))?;
         }
         Ok(shown)
+    }
+
+    /// How wide the last column can be beside all columns that need not be left out for it to be
+    /// `least` wide.
+    pub(super) fn room_for_last(&self, width: usize, least: usize) -> usize {
+        let mut widths = self.natural_widths();
+        let mut shown = vec![true; self.columns.len()];
+        let Some(last) = widths.len().checked_sub(1) else { return 0 };
+        widths[last] = widths[last].max(least);
+        self.drop_columns(&widths, &mut shown, width);
+        widths[last] += width.saturating_sub(total(&widths, &shown));
+        widths[last]
     }
 
     fn natural_widths(&self) -> Vec<usize> {

@@ -83,7 +83,14 @@ pub(crate) fn finish(
     let ledger = builder.finish(recording, losses, complete);
     let tables = TableKind::ALL.iter().map(|&kind| Table::new(&ledger, kind, &[])).collect();
     let nested = Some(Nested::new(&ledger));
-    Document { source: "run".to_owned(), tool_version: "0.1.0".to_owned(), ledger, tables, nested }
+    Document {
+        source: "run".to_owned(),
+        tool_version: "0.1.0".to_owned(),
+        ledger,
+        tables,
+        operations: None,
+        nested,
+    }
 }
 
 /// Nothing was recorded.
@@ -226,6 +233,7 @@ fn split(vm: u32, vcpu: u32, random: &mut Random) -> TimeRow {
         vcpu,
         wall_ns,
         guest_ns: left,
+        l2_ns: 0,
         exit_kernel_ns,
         exit_user_ns,
         halted_ns,
@@ -308,6 +316,7 @@ pub(crate) fn demo() -> Document {
             vcpu,
             wall_ns: 23_981 * ms,
             guest_ns: 23_981 * ms - spent,
+            l2_ns: 0,
             exit_kernel_ns: kernel_ms * ms,
             exit_user_ns: user_ms * ms,
             halted_ns: halted_ms * ms,

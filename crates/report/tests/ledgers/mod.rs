@@ -35,6 +35,7 @@ impl Rows {
             tool_version: "0.1.0".to_owned(),
             ledger,
             tables,
+            operations: None,
             nested: None,
         }
     }
@@ -97,6 +98,7 @@ fn time(vcpu: u32, parts: [u64; 7]) -> TimeRow {
         vcpu,
         wall_ns,
         guest_ns,
+        l2_ns: 0,
         exit_kernel_ns,
         exit_user_ns,
         halted_ns,

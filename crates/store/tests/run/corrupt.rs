@@ -25,7 +25,8 @@ fn assert_skipped(folder: &Path, how: &str) {
     let all = Rows::first(40);
     assert_eq!(rows.exits, all.exits[..20]);
     assert_eq!((rows.accesses, rows.times), (all.accesses, all.times));
-    assert_eq!((report.rows, report.segments, report.damaged), (100, 5, 1));
+    assert_eq!(rows.samples, all.samples);
+    assert_eq!((report.rows, report.segments, report.damaged), (140, 7, 1));
     let [sentence] = report.losses.truncated.as_slice() else { panic!("{report:?}") };
     let start = format!("{} ", folder.join(DAMAGED).display());
     assert!(sentence.starts_with(&start), "{sentence}");
@@ -106,7 +107,7 @@ fn flipped_bytes_under_a_matching_checksum() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     write_run(&folder, 3, 3);
-    for segment in ["exits/000001.parquet", "events/000001.parquet"] {
+    for segment in ["exits/000001.parquet", "bench/000001.parquet", "events/000001.parquet"] {
         let path = folder.join(segment);
         let good = fs::read(&path).unwrap();
         let mut damaged = 0;

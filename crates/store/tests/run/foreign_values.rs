@@ -63,6 +63,7 @@ fn histograms(buckets: usize) -> Option<ArrayRef> {
 }
 
 const EXITS: &str = "exits/000001.parquet";
+const BENCH: &str = "bench/000001.parquet";
 const EVENTS: &str = "events/000001.parquet";
 
 #[test]
@@ -83,6 +84,12 @@ fn are_refused_by_name() {
         (EXITS, "vm", Some(Arc::new(UInt32Array::from(vec![None; 3]))), "row 0", "is null"),
         ("accesses/000001.parquet", "level", words([Some("L0"); 3]), "row 0", "\"L0\""),
         ("time/000001.parquet", "halted_ns", None, "column halted_ns", "is missing"),
+        ("time/000001.parquet", "l2_ns", numbers([Some(1), None, Some(1)]), "row 1", "is null"),
+        (BENCH, "better", words([Some("lower"), Some("best"), None]), "row 2", "is null"),
+        (BENCH, "better", words([Some("lower"), Some("best"), Some("higher")]), "row 1", "\"best\""),
+        (BENCH, "workload", None, "column workload", "is missing"),
+        (BENCH, "value", numbers([Some(1); 3]), "column value", "UInt64"),
+        (BENCH, "metric", words([None; 3]), "row 0", "is null"),
         (EVENTS, "kind", words([Some("entry"), Some("teleport"), None]), "row 2", "is null"),
         (EVENTS, "kind", words([Some("entry"), Some("teleport"), Some("entry")]), "row 1", "tele"),
         (EVENTS, "kind", words([Some("exit"); 3]), "row 0", "reason: is null for exit"),
@@ -111,6 +118,17 @@ fn too_large_numbers_are_refused() {
     replace(&folder, EVENTS, "b", numbers([Some(u64::MAX); 3]));
     let error = read_error(&folder);
     assert!(error.contains("row 1") && error.contains("256 is too large for cr-read"), "{error}");
+}
+
+#[test]
+fn columns_of_a_later_version_are_not_missed_in_an_older_run() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("run");
+    write_run(&folder, 3, 3);
+    replace(&folder, "time/000001.parquet", "l2_ns", None);
+    let mut expected = Rows::first(3);
+    expected.times.iter_mut().for_each(|time| time.l2_ns = 0);
+    assert_eq!(read_rows(&folder).0, expected);
 }
 
 #[test]

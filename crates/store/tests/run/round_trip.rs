@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::mem;
 
 use vmtax_events::{
-    AccessKey, AccessRow, Coverage, Detail, DetailKind, Event, ExitKey, ExitRow, HIST_BUCKETS, Isa,
-    Level, Losses, NO_VCPU, Outcome, Reason, Recording, Tally, TimeRow, Vm,
+    AccessKey, AccessRow, Better, Coverage, Detail, DetailKind, Event, ExitKey, ExitRow, HIST_BUCKETS, Isa,
+    Level, Losses, NO_VCPU, Outcome, Reason, Recording, Sample, Tally, TimeRow, Vm,
 };
 use vmtax_store::{Accelerator, Run, SEGMENT_ROWS, Span, Table, Writer, is_run};
 
@@ -55,13 +55,13 @@ fn rows_of_every_kind() {
     write_run(&folder, 1000, 300);
     let (rows, report) = read_rows(&folder);
     assert_eq!(rows, Rows::first(1000));
-    assert_eq!((report.rows, report.segments, report.damaged), (3000, 12, 0));
+    assert_eq!((report.rows, report.segments, report.damaged), (4000, 16, 0));
     assert_eq!(report.losses, Losses::default());
     let (events, report) = read_events(&folder);
     assert_eq!(events, (0..1000).map(samples::event).collect::<Vec<_>>());
     assert_eq!((report.rows, report.segments, report.damaged), (1000, 4, 0));
     assert!(is_run(&folder));
-    let names = ["exits", "accesses", "time", "events"];
+    let names = ["exits", "accesses", "time", "bench", "events"];
     let expected: HashSet<String> = names
         .iter()
         .flat_map(|t| (1..=4).map(move |n| format!("{t}/{n:06}.parquet")))
@@ -157,6 +157,7 @@ fn extreme(n: u64, histogram: [u64; HIST_BUCKETS]) -> (ExitRow, AccessRow, TimeR
         vcpu: n32,
         wall_ns: n,
         guest_ns: n,
+        l2_ns: n,
         exit_kernel_ns: n,
         exit_user_ns: n,
         halted_ns: n,
@@ -191,6 +192,23 @@ fn extreme_values() {
     }
     writer.finish(&Recording::default(), &Losses::default()).unwrap();
     assert_eq!(read_rows(&folder).0, expected);
+}
+
+#[test]
+fn values_of_samples_are_stored_to_the_bit() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("run");
+    let values = [0.0, -0.0, 0.1, f64::MIN_POSITIVE / 2.0, f64::MAX, f64::NEG_INFINITY, f64::NAN];
+    let mut writer = Writer::create(&folder, &options()).unwrap();
+    for value in values {
+        let sample = Sample { value, repeat: u32::MAX, ..samples::sample(0) };
+        writer.sample(&sample).unwrap();
+    }
+    writer.finish(&Recording::default(), &Losses::default()).unwrap();
+    let read: Vec<u64> = read_rows(&folder).0.samples.iter().map(|s| s.value.to_bits()).collect();
+    assert_eq!(read, values.map(f64::to_bits));
+    // A sample has no time.
+    assert_eq!(Run::open(&folder).unwrap().manifest().span, None);
 }
 
 #[test]
@@ -267,6 +285,7 @@ fn stored_words_do_not_change() {
     assert_eq!(samples::LEVELS.map(|l| l.name()), ["L1", "L2", "unknown"]);
     assert_eq!(samples::ISAS.map(|i| i.name()), ["vmx", "svm", "unknown"]);
     let outcomes = ["kernel", "user", "halted", "l1", "unknown"];
+    assert_eq!(Better::ALL.map(Better::name), ["lower", "higher", "neither"]);
     assert_eq!(samples::OUTCOMES.map(|o| o.name()), outcomes);
     let kinds: Vec<&str> = (0..).map_while(DetailKind::from_u8).map(DetailKind::name).collect();
     let expected = "none msr-read msr-write port-in port-out mmio-read mmio-write page-fault \
@@ -280,19 +299,21 @@ fn full_buffers_become_segments() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     let mut writer = Writer::create(&folder, &options()).unwrap();
-    let n = SEGMENT_ROWS as u64 / 3 + 10;
+    let n = SEGMENT_ROWS as u64 / 4 + 10;
     for i in 0..n {
         writer.exit(&samples::exit(i)).unwrap();
         writer.access(&samples::access(i)).unwrap();
         writer.time(&samples::time(i)).unwrap();
+        writer.sample(&samples::sample(i)).unwrap();
     }
-    // One row of the group filled the buffer, and all three tables went out together.
-    assert_eq!(writer.manifest().segments.len(), 3);
+    // One row of the group filled the buffer, and all four tables went out together.
+    assert_eq!(writer.manifest().segments.len(), 4);
     let unfinished = Run::open(&folder).unwrap();
     assert!(!unfinished.is_complete());
     drop(writer);
     let (rows, report) = read_rows(&folder);
-    let written = rows.exits.len() + rows.accesses.len() + rows.times.len();
+    let written =
+        rows.exits.len() + rows.accesses.len() + rows.times.len() + rows.samples.len();
     assert_eq!(written, SEGMENT_ROWS);
     assert_eq!(report.losses.truncated.len(), 1, "{:?}", report.losses);
     assert!(report.losses.truncated[0].contains("never finished"));

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
-    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level, Losses,
-    NO_VCPU, Outcome, Reason, Recording, Tally, TimeRow,
+    AccessKey, AccessRow, Better, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level, Losses,
+    NO_VCPU, Outcome, Reason, Recording, Sample, Tally, TimeRow,
 };
 use vmtax_store::{CreateOptions, ReadReport, RowSink, Run, Writer};
 
@@ -81,11 +81,24 @@ pub(crate) fn time(n: u64) -> TimeRow {
         vcpu: vcpu(n),
         wall_ns: n + 1,
         guest_ns: n + 2,
+        l2_ns: n + 8,
         exit_kernel_ns: n + 3,
         exit_user_ns: n + 4,
         halted_ns: n + 5,
         preempted_ns: n + 6,
         unknown_ns: n + 7,
+    }
+}
+
+pub(crate) fn sample(n: u64) -> Sample {
+    Sample {
+        workload: format!("work\"load\n{n}"),
+        category: ["L1", "L2", ""][(n % 3) as usize].to_owned(),
+        repeat: n as u32,
+        metric: format!("metric {}", n % 5),
+        unit: "µs".to_owned(),
+        value: n as f64 / 7.0 - 3.0,
+        better: Better::ALL[(n / 3 % 3) as usize],
     }
 }
 
@@ -149,6 +162,7 @@ pub(crate) struct Rows {
     pub(crate) exits: Vec<ExitRow>,
     pub(crate) accesses: Vec<AccessRow>,
     pub(crate) times: Vec<TimeRow>,
+    pub(crate) samples: Vec<Sample>,
 }
 
 impl Rows {
@@ -158,6 +172,7 @@ impl Rows {
             exits: (0..n).map(exit).collect(),
             accesses: (0..n).map(access).collect(),
             times: (0..n).map(time).collect(),
+            samples: (0..n).map(sample).collect(),
         }
     }
 }
@@ -174,6 +189,10 @@ impl RowSink for Rows {
     fn time(&mut self, row: &TimeRow) {
         self.times.push(*row);
     }
+
+    fn sample(&mut self, sample: &Sample) {
+        self.samples.push(sample.clone());
+    }
 }
 
 /// Adds row `n` of each kind.
@@ -181,6 +200,7 @@ pub(crate) fn add(writer: &mut Writer, n: u64) -> Result<(), vmtax_store::Error>
     writer.exit(&exit(n))?;
     writer.access(&access(n))?;
     writer.time(&time(n))?;
+    writer.sample(&sample(n))?;
     writer.event(&event(n))
 }
 

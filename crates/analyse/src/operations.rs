@@ -1,0 +1,314 @@
+//! Operations of a lab run: what one CPUID, one hypercall, one page touched costs in exits and in
+//! instructions.
+//!
+//! A lab run executes each operation N times in a traced window, as a VM of its own, and measures the path
+//! length in batches outside of it. The samples say N and the path lengths; the exits and the time of the
+//! window are those of the VM that has the workload's name. `cpuid@L2` is the operation `cpuid`, executed by
+//! the guest's guest.
+//!
+//! Left out on purpose: whether a count is the expected one. That is the business of a budget.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::{Detail, ExitKey, Level, Outcome, Reason, Sample, TimeRow};
+
+use crate::Ledger;
+use crate::ledger::add_time;
+
+/// What a workload's name ends with when the operation ran as L2.
+pub const L2_SUFFIX: &str = "@L2";
+
+/// The largest count that a sample can hold exactly.
+const MAX_EXACT: f64 = (1u64 << 53) as f64;
+
+/// The operations of a lab run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Operations {
+    /// In the order of the suite (of the VMs' ids). Empty for anything but a lab run.
+    pub rows: Vec<OperationRow>,
+}
+
+/// One operation at one level.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OperationRow {
+    /// The operation, without [`L2_SUFFIX`]. Hostile text.
+    pub name: String,
+    /// The VM that has its exits; `None` when the recording names none. Of several the first.
+    pub vm: Option<u32>,
+    /// Who executed it; unknown when the samples' category is neither `L1` nor `L2`.
+    pub level: Level,
+    /// How often it was executed in the traced window; 0 when the samples do not say.
+    pub count: u64,
+    /// Its exits: those of L2, those of L1, ancillary ones last; most first within each.
+    pub exits: Vec<OperationExit>,
+    /// Exits of L2 that were handed to L1.
+    pub to_l1: u64,
+    /// Path lengths of the batches; `None` when there are no samples of it.
+    pub path: Option<Path>,
+    /// The path of an L2 operation over that of the same operation at L1 (medians).
+    pub l2_over_l1: Option<f64>,
+    /// Where the time of the traced window went. On a lab's clock 1 ns stands for 1 instruction.
+    pub time: TimeRow,
+}
+
+/// Exits of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationExit {
+    /// Which guest exited.
+    pub level: Level,
+    /// Why.
+    pub reason: Reason,
+    /// About what.
+    pub detail: Detail,
+    /// An exit of L1 while it handled an L2 exit of this reason.
+    pub ancillary_of: Option<Reason>,
+    /// How many in the traced window.
+    pub count: u64,
+}
+
+/// Path lengths of one operation, instructions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Path {
+    /// Of the batches.
+    pub median: f64,
+    /// Shortest.
+    pub min: f64,
+    /// Longest.
+    pub max: f64,
+    /// How many.
+    pub batches: u64,
+}
+
+/// A quotient of counts, kept exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ratio {
+    /// What is divided.
+    pub part: u64,
+    /// By what.
+    pub whole: u64,
+}
+
+impl Ratio {
+    /// As a number. `None` when there is nothing to divide by.
+    pub fn value(self) -> Option<f64> {
+        (self.whole > 0).then(|| self.part as f64 / self.whole as f64)
+    }
+
+    /// The whole number that it is; `None` when it is none.
+    pub fn exact(self) -> Option<u64> {
+        (self.whole > 0 && self.part.is_multiple_of(self.whole)).then(|| self.part / self.whole)
+    }
+}
+
+impl Path {
+    fn of(mut lengths: Vec<f64>) -> Option<Path> {
+        lengths.retain(|length| length.is_finite() && *length >= 0.0);
+        lengths.sort_by(f64::total_cmp);
+        let (&min, &max) = (lengths.first()?, lengths.last()?);
+        let middle = lengths.len() / 2;
+        let median = match lengths.len() % 2 {
+            1 => lengths[middle],
+            _ => lengths[middle - 1].midpoint(lengths[middle]),
+        };
+        Some(Path { median, min, max, batches: lengths.len() as u64 })
+    }
+
+    /// (max - min) / median; `None` for a median of 0.
+    pub fn spread(&self) -> Option<f64> {
+        over(self.max - self.min, self.median)
+    }
+}
+
+impl OperationRow {
+    /// So many of something, for each operation.
+    pub fn per_operation(&self, count: u64) -> Ratio {
+        Ratio { part: count, whole: self.count }
+    }
+
+    /// All exits of an operation, ancillary ones included.
+    pub fn exits_per_operation(&self) -> Ratio {
+        self.per_operation(sum(self.exits.iter()))
+    }
+
+    /// Exits of L2.
+    pub fn l2_exits(&self) -> u64 {
+        sum(self.exits.iter().filter(|exit| exit.level == Level::L2))
+    }
+
+    /// Exits of L1 on behalf of L2.
+    pub fn ancillary(&self) -> u64 {
+        sum(self.exits.iter().filter(|exit| exit.ancillary_of.is_some()))
+    }
+
+    /// Ancillary exits for each exit of L2 that was handed to L1.
+    pub fn ancillary_per_exit(&self) -> Ratio {
+        Ratio { part: self.ancillary(), whole: self.to_l1 }
+    }
+
+    /// Share of the window in which the host ran: handling exits, in the kernel or in the VMM.
+    pub fn share_l0(&self) -> Option<f64> {
+        let t = &self.time;
+        let spent = t.exit_kernel_ns.saturating_add(t.exit_user_ns).saturating_add(t.preempted_ns);
+        self.share(spent)
+    }
+
+    /// Share in which L1 ran: the guest, or the guest's hypervisor.
+    pub fn share_l1(&self) -> Option<f64> {
+        self.share(self.time.guest_ns.saturating_sub(self.time.l2_ns))
+    }
+
+    /// Share in which L2 ran; `None` for an operation of L1.
+    pub fn share_l2(&self) -> Option<f64> {
+        self.share(self.time.l2_ns).filter(|_| self.level != Level::L1)
+    }
+
+    /// Share in which the vCPUs were halted.
+    pub fn share_halted(&self) -> Option<f64> {
+        self.share(self.time.halted_ns)
+    }
+
+    fn share(&self, part: u64) -> Option<f64> {
+        (self.time.wall_ns > 0).then(|| part as f64 / self.time.wall_ns as f64)
+    }
+}
+
+/// What the samples say of one workload.
+#[derive(Default)]
+struct Measured {
+    /// Its first sample of [`Sample::OPERATIONS`] says so.
+    level: Option<Level>,
+    count: u64,
+    lengths: Vec<f64>,
+}
+
+impl Operations {
+    /// From the samples, exits and times of a ledger. Empty when it has no samples of [`Sample::OPERATIONS`].
+    pub fn new(ledger: &Ledger) -> Operations {
+        let measured = measured(&ledger.samples);
+        let mut vms: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+        for vm in &ledger.recording.vms {
+            vms.entry(&vm.name).or_default().push(vm.id);
+        }
+        vms.values_mut().for_each(|ids| ids.sort_unstable());
+        let exits = ExitsByVm::new(ledger);
+        let times = times_by_vm(ledger);
+        let paths: BTreeMap<&str, Path> = measured
+            .iter()
+            .filter_map(|(workload, m)| Some((*workload, Path::of(m.lengths.clone())?)))
+            .collect();
+        let mut rows = Vec::new();
+        for (workload, m) in &measured {
+            let Some(level) = m.level else { continue };
+            let ids = vms.get(workload).map_or(&[][..], Vec::as_slice);
+            let wanted = &ledger.filter.vms;
+            if !wanted.is_empty() && !ids.iter().any(|id| wanted.contains(id)) {
+                continue;
+            }
+            let name = workload.strip_suffix(L2_SUFFIX).unwrap_or(workload);
+            let path = paths.get(workload).copied();
+            let at_l1 = paths.get(name).filter(|_| level == Level::L2 && name != *workload);
+            let (exits, to_l1) = exits.of(ids);
+            let mut time = TimeRow::default();
+            ids.iter().filter_map(|id| times.get(id)).for_each(|t| add_time(&mut time, t));
+            rows.push(OperationRow {
+                name: name.to_owned(),
+                vm: ids.first().copied(),
+                level,
+                count: m.count,
+                exits,
+                to_l1,
+                path,
+                l2_over_l1: path.zip(at_l1).and_then(|(l2, l1)| over(l2.median, l1.median)),
+                time,
+            });
+        }
+        rows.sort_by_key(|row| (row.vm.is_none(), row.vm));
+        Operations { rows }
+    }
+}
+
+fn measured(samples: &[Sample]) -> BTreeMap<&str, Measured> {
+    let mut workloads: BTreeMap<&str, Measured> = BTreeMap::new();
+    for sample in samples {
+        let value = sample.value;
+        if sample.metric == Sample::OPERATIONS {
+            let of = workloads.entry(&sample.workload).or_default();
+            of.level.get_or_insert(match sample.category.as_str() {
+                "L1" => Level::L1,
+                "L2" => Level::L2,
+                _ => Level::Unknown,
+            });
+            if (0.0..=MAX_EXACT).contains(&value) && value.fract() == 0.0 {
+                of.count = of.count.saturating_add(value as u64);
+            }
+        } else if sample.metric == Sample::PATH {
+            workloads.entry(&sample.workload).or_default().lengths.push(value);
+        }
+    }
+    workloads
+}
+
+/// Exits of each VM by kind, vCPUs and outcomes added up, and how many were handed to L1.
+struct ExitsByVm(BTreeMap<u32, (Kinds, u64)>);
+
+type Kinds = BTreeMap<(Level, Reason, Detail, Option<Reason>), u64>;
+
+impl ExitsByVm {
+    fn new(ledger: &Ledger) -> ExitsByVm {
+        let mut vms: BTreeMap<u32, (Kinds, u64)> = BTreeMap::new();
+        for (key, tally) in &ledger.exits {
+            let ExitKey { vm, level, reason, detail, outcome, ancillary_of, .. } = *key;
+            let (kinds, to_l1) = vms.entry(vm).or_default();
+            let count = kinds.entry((level, reason, detail, ancillary_of)).or_default();
+            *count = count.saturating_add(tally.count);
+            if level == Level::L2 && outcome == Outcome::L1 {
+                *to_l1 = to_l1.saturating_add(tally.count);
+            }
+        }
+        ExitsByVm(vms)
+    }
+
+    fn of(&self, ids: &[u32]) -> (Vec<OperationExit>, u64) {
+        let mut all = Kinds::new();
+        let mut all_to_l1 = 0u64;
+        for (kinds, to_l1) in ids.iter().filter_map(|id| self.0.get(id)) {
+            all_to_l1 = all_to_l1.saturating_add(*to_l1);
+            for (kind, count) in kinds {
+                let sum = all.entry(*kind).or_default();
+                *sum = sum.saturating_add(*count);
+            }
+        }
+        let mut exits: Vec<OperationExit> = all
+            .into_iter()
+            .map(|((level, reason, detail, ancillary_of), count)| OperationExit {
+                level,
+                reason,
+                detail,
+                ancillary_of,
+                count,
+            })
+            .collect();
+        // Stable: kinds of the same count stay in the order of their keys.
+        exits.sort_by_key(|exit| {
+            (exit.ancillary_of.is_some(), exit.level != Level::L2, std::cmp::Reverse(exit.count))
+        });
+        (exits, all_to_l1)
+    }
+}
+
+fn times_by_vm(ledger: &Ledger) -> BTreeMap<u32, TimeRow> {
+    let mut times: BTreeMap<u32, TimeRow> = BTreeMap::new();
+    for ((vm, _), time) in &ledger.time {
+        add_time(times.entry(*vm).or_default(), &time.sum);
+    }
+    times
+}
+
+fn sum<'a>(exits: impl Iterator<Item = &'a OperationExit>) -> u64 {
+    exits.fold(0, |sum, exit| sum.saturating_add(exit.count))
+}
+
+/// The quotient, where it is a number.
+fn over(part: f64, whole: f64) -> Option<f64> {
+    Some(part / whole).filter(|ratio| ratio.is_finite())
+}

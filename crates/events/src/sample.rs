@@ -1,0 +1,85 @@
+//! Measured values that are no counted exits: what a lab or a benchmark run stores beside them.
+
+use std::fmt;
+
+/// One measured value of one workload.
+///
+/// The lab stores, for each operation, how many ran in the traced window ([`Sample::OPERATIONS`]) and
+/// the path length of each batch ([`Sample::PATH`]).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// What ran. In a lab run the name of the [`crate::Vm`] whose rows belong to it: `cpuid`, or
+    /// `cpuid@L2` for the same operation as the guest's guest.
+    pub workload: String,
+    /// What it ran in: `L1` or `L2` in a lab run, a VM category in a benchmark.
+    pub category: String,
+    /// Which repetition, from 0.
+    pub repeat: u32,
+    /// What was measured: `operations`, `path`, ...
+    pub metric: String,
+    /// Unit of `value`: `count`, `instructions`, ...
+    pub unit: String,
+    /// The value.
+    pub value: f64,
+    /// Which values are good news.
+    pub better: Better,
+}
+
+impl Sample {
+    /// Metric: operations that ran in the traced window; unit `count`.
+    pub const OPERATIONS: &'static str = "operations";
+    /// Metric: instructions of one operation, from the guest's instruction back to the guest; unit
+    /// `instructions`, one sample per batch.
+    pub const PATH: &'static str = "path";
+}
+
+/// Which values of a metric are good news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Better {
+    /// Small ones: a latency, a path length.
+    Lower,
+    /// Large ones: a throughput.
+    Higher,
+    /// Neither: a count that only says what was done.
+    Neither,
+}
+
+impl Better {
+    /// All of them.
+    pub const ALL: [Better; 3] = [Better::Lower, Better::Higher, Better::Neither];
+
+    /// `lower`, `higher` or `neither`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Better::Lower => "lower",
+            Better::Higher => "higher",
+            Better::Neither => "neither",
+        }
+    }
+
+    /// The inverse of [`Better::name`].
+    pub fn from_name(name: &str) -> Option<Better> {
+        Better::ALL.into_iter().find(|b| b.name() == name)
+    }
+}
+
+impl fmt::Display for Better {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words are stored: one that changes makes old runs unreadable.
+    #[test]
+    fn words() {
+        assert_eq!(Better::ALL.map(Better::name), ["lower", "higher", "neither"]);
+        for better in Better::ALL {
+            assert_eq!(Better::from_name(better.name()), Some(better));
+        }
+        assert_eq!(Better::from_name("Lower"), None);
+    }
+}

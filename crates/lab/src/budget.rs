@@ -1,0 +1,213 @@
+//! Budgets: what an operation may cost, in a file that is kept with the code it guards.
+//!
+//! ```toml
+//! host = "amd"
+//!
+//! [[operation]]
+//! name = "cpuid"
+//! level = "L2"
+//! count = 200
+//! path = 13120.0
+//! tolerance = 0.005          # of the path, 0.005 when not given
+//! exits = { "L2 cpuid" = 200, "L1 vmload" = 400 }
+//! ```
+//! Exits are exact: those of one batch, without the host's own interrupts, which belong to its clock and not to the operation.
+//! Left out: where the numbers come from (the binary gives them) and how a breach is printed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// How much a path may be longer when a budget does not say.
+pub const TOLERANCE: f64 = 0.005;
+
+/// A budget file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    /// Which emulated host it is for.
+    pub host: String,
+    /// The kernel it was taken from, for people.
+    #[serde(default)]
+    pub kernel: String,
+    /// One for each operation and level.
+    #[serde(default, rename = "operation")]
+    pub operations: Vec<Allowance>,
+}
+
+/// What one operation may cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allowance {
+    /// The operation.
+    pub name: String,
+    /// `L1` or `L2`.
+    pub level: String,
+    /// Operations in the batch that the exits were counted in.
+    pub count: u64,
+    /// Instructions of one operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<f64>,
+    /// Part of the path that it may be off, up or down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tolerance: Option<f64>,
+    /// Exits of the batch by level, reason and detail; not looked at when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exits: Option<BTreeMap<String, u64>>,
+}
+
+/// A number that is not as the budget says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Breach {
+    /// The operation.
+    pub name: String,
+    /// `L1` or `L2`.
+    pub level: String,
+    /// `path`, the exit's name, or what is missing.
+    pub what: String,
+    /// The budget's number.
+    pub allowed: f64,
+    /// The present number.
+    pub found: f64,
+}
+
+impl Budget {
+    /// Reads a budget file.
+    ///
+    /// # Errors
+    /// When it cannot be read or is no budget.
+    pub fn read(path: &Path) -> Result<Budget, Error> {
+        let text = std::fs::read_to_string(path).map_err(Error::io(path, "read the budget"))?;
+        let budget: Budget = toml::from_str(&text).map_err(|error| Error::Budget {
+            path: path.to_owned(),
+            problem: format!("is no budget: {}", error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")),
+        })?;
+        for one in &budget.operations {
+            let numbers = [one.path, one.tolerance];
+            if numbers.into_iter().flatten().any(|number| !number.is_finite() || number < 0.0) {
+                let problem = format!("operation {} {}: path and tolerance must be numbers from 0 on", one.name, one.level);
+                return Err(Error::Budget { path: path.to_owned(), problem });
+            }
+        }
+        Ok(budget)
+    }
+
+    /// The file's text.
+    pub fn to_text(&self) -> String {
+        let head = "# What the operations may cost, by `vmtax lab run --bless`. Exits of a batch are exact; a path may be off by its\n\
+                    # tolerance (0.005 when not given). `vmtax lab run --budget FILE` holds a run against it.\n\n";
+        // These types have nothing that TOML cannot say.
+        let text = toml::to_string(self).unwrap_or_default();
+        format!("{head}{text}")
+    }
+
+    /// Everything that is not as it says. Operations that were not run are breaches too: a budget that is not looked
+    /// at guards nothing.
+    pub fn breaches(&self, found: &[Allowance]) -> Vec<Breach> {
+        let mut breaches = Vec::new();
+        for allowed in &self.operations {
+            match found.iter().find(|one| one.name == allowed.name && one.level == allowed.level) {
+                Some(found) => allowed.compare(found, &mut breaches),
+                None => breaches.push(allowed.breach("was not run", 1.0, 0.0)),
+            }
+        }
+        breaches
+    }
+
+    /// Operations of the run that the budget says nothing of.
+    pub fn unguarded(&self, found: &[Allowance]) -> Vec<String> {
+        let known: BTreeSet<(&str, &str)> = self.operations.iter().map(|one| (one.name.as_str(), one.level.as_str())).collect();
+        let all = found.iter().filter(|one| !known.contains(&(one.name.as_str(), one.level.as_str())));
+        all.map(|one| format!("{} {}", one.name, one.level)).collect()
+    }
+}
+
+impl Allowance {
+    fn breach(&self, what: impl Into<String>, allowed: f64, found: f64) -> Breach {
+        Breach { name: self.name.clone(), level: self.level.clone(), what: what.into(), allowed, found }
+    }
+
+    fn compare(&self, found: &Allowance, breaches: &mut Vec<Breach>) {
+        if self.count != found.count {
+            breaches.push(self.breach("operations in a batch", self.count as f64, found.count as f64));
+            return;
+        }
+        if let Some(exits) = &self.exits {
+            let now = found.exits.clone().unwrap_or_default();
+            let names: BTreeSet<&String> = exits.keys().chain(now.keys()).collect();
+            for name in names {
+                let number = |of: &BTreeMap<String, u64>| of.get(name).copied().unwrap_or(0);
+                if number(exits) != number(&now) {
+                    breaches.push(self.breach(name.clone(), number(exits) as f64, number(&now) as f64));
+                }
+            }
+        }
+        if let Some(path) = self.path {
+            let tolerance = self.tolerance.unwrap_or(TOLERANCE);
+            match found.path {
+                Some(now) if (now - path).abs() <= path * tolerance => {}
+                Some(now) => breaches.push(self.breach("path", path, now)),
+                None => breaches.push(self.breach("path was not measured", path, 0.0)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(path: f64, exits: &[(&str, u64)]) -> Allowance {
+        Allowance {
+            name: "cpuid".to_owned(),
+            level: "L1".to_owned(),
+            count: 200,
+            path: Some(path),
+            tolerance: None,
+            exits: Some(exits.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()),
+        }
+    }
+
+    fn budget(allowed: Allowance) -> Budget {
+        Budget { host: "amd".to_owned(), kernel: String::new(), operations: vec![allowed] }
+    }
+
+    fn what(budget: &Budget, found: &[Allowance]) -> Vec<(String, f64, f64)> {
+        budget.breaches(found).into_iter().map(|b| (b.what, b.allowed, b.found)).collect()
+    }
+
+    #[test]
+    fn exits_are_exact_and_paths_have_a_tolerance() {
+        let budget = budget(one(1000.0, &[("L1 cpuid", 200)]));
+        assert_eq!(what(&budget, &[one(1005.0, &[("L1 cpuid", 200)])]), []);
+        assert_eq!(what(&budget, &[one(1005.1, &[("L1 cpuid", 200)])]), [("path".to_owned(), 1000.0, 1005.1)]);
+        assert_eq!(what(&budget, &[one(994.9, &[("L1 cpuid", 200)])]), [("path".to_owned(), 1000.0, 994.9)]);
+        assert_eq!(
+            what(&budget, &[one(1000.0, &[("L1 cpuid", 201), ("L1 msr", 3)])]),
+            [("L1 cpuid".to_owned(), 200.0, 201.0), ("L1 msr".to_owned(), 0.0, 3.0)]
+        );
+        assert_eq!(what(&budget, &[]), [("was not run".to_owned(), 1.0, 0.0)]);
+    }
+
+    #[test]
+    fn a_file_there_and_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("budget.toml");
+        let budget = budget(one(1000.0, &[("L1 cpuid 0x0", 200)]));
+        std::fs::write(&path, budget.to_text()).expect("written");
+        assert_eq!(Budget::read(&path).expect("read"), budget);
+        for (text, problem) in [
+            ("host = 3", "is no budget"),
+            ("", "is no budget"),
+            ("host = \"amd\"\nx = 1", "is no budget"),
+            ("host = \"amd\"\n[[operation]]\nname=\"a\"\nlevel=\"L1\"\ncount=1\npath=nan\n", "must be numbers"),
+        ] {
+            std::fs::write(&path, text).expect("written");
+            let error = Budget::read(&path).expect_err(text).to_string();
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! A kernel's ELF file with nothing but what is loaded: less for an emulated host to unpack and copy.
+
+use std::path::Path;
+
+use object::LittleEndian;
+use object::elf::{FileHeader64, PT_LOAD, ProgramHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
+
+use crate::Error;
+
+const HEADER: usize = 64;
+const PROGRAM_HEADER: usize = 56;
+
+/// The file with its loadable segments alone, each without its zeroes at the end.
+pub(crate) fn trimmed(path: &Path) -> Result<Vec<u8>, Error> {
+    let bytes = std::fs::read(path).map_err(Error::io(path, "read the kernel"))?;
+    trim(&bytes).ok_or_else(|| Error::Kernel { path: path.to_owned(), problem: "is no 64-bit ELF file with loadable segments".to_owned() })
+}
+
+fn trim(bytes: &[u8]) -> Option<Vec<u8>> {
+    let endian = LittleEndian;
+    let header = FileHeader64::<LittleEndian>::parse(bytes).ok()?;
+    let segments: Vec<&ProgramHeader64<LittleEndian>> =
+        header.program_headers(endian, bytes).ok()?.iter().filter(|segment| segment.p_type(endian) == PT_LOAD).collect();
+    if segments.is_empty() {
+        return None;
+    }
+    let mut out = bytes.get(..HEADER)?.to_vec();
+    // No section table; the program headers follow the header.
+    out[0x20..0x28].copy_from_slice(&(HEADER as u64).to_le_bytes());
+    out[0x28..0x30].fill(0);
+    out[0x38..0x3a].copy_from_slice(&(segments.len() as u16).to_le_bytes());
+    out[0x3c..0x40].fill(0);
+    let mut contents = Vec::new();
+    let mut offset = HEADER + PROGRAM_HEADER * segments.len();
+    for segment in &segments {
+        let data = segment.data(endian, bytes).ok()?;
+        let used = data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        for word in [PT_LOAD.0 as u32, segment.p_flags(endian).0 as u32] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        for word in [
+            offset as u64,
+            segment.p_vaddr(endian),
+            segment.p_paddr(endian),
+            used as u64,
+            segment.p_memsz(endian),
+            segment.p_align(endian),
+        ] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        contents.push(&data[..used]);
+        offset += used;
+    }
+    for content in contents {
+        out.extend_from_slice(content);
+    }
+    Some(out)
+}

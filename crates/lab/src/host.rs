@@ -1,0 +1,230 @@
+//! An emulated host, from the choice of a kernel to the moment it waits for orders.
+//!
+//! Booting takes seconds to minutes, so a host that waits is saved, and the next run with the same kernel, programs and
+//! options goes on from there.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+use vmtax_events::Isa;
+use vmtax_machine::cpio::{self, Entry};
+use vmtax_machine::kernel::Kernel;
+use vmtax_machine::{Emulator, Initramfs, Machine, Mailbox, QUICK_BOOT, Spec};
+
+use crate::conversation::Conversation;
+use crate::{Error, elf, observer};
+
+/// The program inside, built with this crate.
+const PROGRAM: &[u8] = include_bytes!(env!("VMTAX_GUEST_PROGRAM"));
+
+/// Which emulated host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// QEMU TCG: SVM with nested paging.
+    Amd,
+    /// Bochs: VMX with EPT.
+    Intel,
+    /// QEMU on this computer's own virtualization: times and no path lengths.
+    Kvm,
+}
+
+impl Host {
+    /// `amd`, `intel` or `kvm`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Host::Amd => "amd",
+            Host::Intel => "intel",
+            Host::Kvm => "kvm",
+        }
+    }
+
+    /// What runs it.
+    pub fn emulator(self) -> Emulator {
+        match self {
+            Host::Amd => Emulator::Tcg { icount: true },
+            Host::Intel => Emulator::Bochs,
+            Host::Kvm => Emulator::Kvm,
+        }
+    }
+
+    /// Whose virtualization its KVM uses.
+    pub fn isa(self) -> Isa {
+        match self {
+            Host::Amd => Isa::Svm,
+            Host::Intel => Isa::Vmx,
+            // A processor with neither is refused by the launcher.
+            Host::Kvm => {
+                let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+                if info.split_whitespace().any(|word| word == "svm") { Isa::Svm } else { Isa::Vmx }
+            }
+        }
+    }
+
+    /// The command line of L1: as few exits on the way to its first process as can be.
+    fn inner_command_line(self) -> String {
+        let mut line = format!(
+            "console=ttyS0 {QUICK_BOOT} panic=-1 pci=off acpi=off tsc=reliable random.trust_cpu=on \
+             initcall_blacklist=i8042_init,cubictcp_register vmtax.role=guest"
+        );
+        if self == Host::Amd {
+            // QEMU's TCG does not know the XSETBV intercept, so KVM cannot see what L1 enables.
+            line.push_str(" noxsave");
+        }
+        line
+    }
+
+    /// The kernel module for it.
+    fn module(self) -> &'static str {
+        if self.isa() == Isa::Svm { "kvm_amd" } else { "kvm_intel" }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What is to be booted.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Which host.
+    pub host: Host,
+    /// Its kernel, and that of L1.
+    pub kernel: Kernel,
+    /// With a Linux guest that nests.
+    pub nested: bool,
+    /// Module parameters as on a kernel command line: `kvm_intel.enable_shadow_vmcs=0`.
+    pub options: Vec<String>,
+    /// A program of this computer that runs beside the suite, and its arguments.
+    pub observer: Vec<String>,
+    /// Where booted states are kept.
+    pub cache: PathBuf,
+    /// Boot afresh, and save again.
+    pub fresh: bool,
+    /// The file for the console.
+    pub console: PathBuf,
+    /// Wall-clock limit.
+    pub limit: Duration,
+}
+
+/// How a host came up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// From a saved state.
+    pub restored: bool,
+    /// From the start to ready, restoring included.
+    pub time: Duration,
+    /// Why its state could not be saved or used, if so.
+    pub notes: Vec<String>,
+}
+
+/// A host that waits for an order.
+pub(crate) struct Ready {
+    pub(crate) machine: Machine,
+    pub(crate) conversation: Conversation,
+    pub(crate) start: Start,
+}
+
+impl Setup {
+    /// Boots or restores it.
+    pub(crate) fn start(&self, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
+        let started = Instant::now();
+        let mailbox = Mailbox::new()?;
+        let spec = self.spec(mailbox.clone())?;
+        // Of its own, or what happened before the state was saved would be lost.
+        let boot = Spec { console: self.console.with_extension("boot.txt"), ..spec.clone() };
+        let state = self.cache.join("machines").join(key(&spec)?);
+        let conversation = Conversation::new(mailbox);
+        let mut notes = Vec::new();
+        if !self.fresh && state.exists() {
+            progress("restoring the saved host");
+            match Machine::restore(&spec, &state) {
+                Ok(machine) => {
+                    let start = Start { restored: true, time: started.elapsed(), notes };
+                    return Ok(Ready { machine, conversation, start });
+                }
+                Err(error @ vmtax_machine::Error::State { .. }) => notes.push(format!("{error}; booted afresh")),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        progress(if self.nested { "booting the host and its guest" } else { "booting the host" });
+        let mut machine = Machine::boot(&boot)?;
+        conversation.ready(&mut machine)?;
+        if let Err(reason) = vmtax_machine::can_save(self.host.emulator()) {
+            notes.push(format!("the booted host was not saved: {reason}"));
+            return Ok(Ready { machine, conversation, start: Start { restored: false, time: started.elapsed(), notes } });
+        }
+        progress("saving the booted host");
+        machine.save(&state)?;
+        let machine = Machine::restore(&spec, &state)?;
+        Ok(Ready { machine, conversation, start: Start { restored: false, time: started.elapsed(), notes } })
+    }
+
+    fn spec(&self, mailbox: Mailbox) -> Result<Spec, Error> {
+        let modules = self.kernel.modules_for(&[self.host.module()])?;
+        let modules: Vec<(String, &[u8])> = modules
+            .iter()
+            .enumerate()
+            .map(|(index, module)| (format!("modules/{index:02}-{}.ko", module.name), module.bytes.as_slice()))
+            .collect();
+        let mut entries = vec![
+            Entry::folder("dev"),
+            Entry::device("dev/console", 5, 1),
+            Entry::folder("modules"),
+            Entry::file("init", 0o755, PROGRAM),
+        ];
+        for (path, bytes) in &modules {
+            entries.push(Entry::file(path.clone(), 0o644, bytes));
+        }
+        let inner = cpio::archive(&entries);
+        let kernel;
+        let inner_command_line = self.host.inner_command_line();
+        if self.nested {
+            kernel = elf::trimmed(&self.kernel.vmlinux()?)?;
+            entries.push(Entry::folder("l1"));
+            entries.push(Entry::file("l1/vmlinux", 0o644, &kernel));
+            entries.push(Entry::file("l1/initramfs", 0o644, &inner));
+            entries.push(Entry::file("l1/command_line", 0o644, inner_command_line.as_bytes()));
+        }
+        let files = observer::files(&self.observer)?;
+        entries.extend(observer::entries(&files));
+        let mut command_line = format!("console=ttyS0 {QUICK_BOOT} panic=-1 vmtax.role=host");
+        if self.nested {
+            command_line.push_str(" vmtax.nested vmtax.buffer=49152");
+        }
+        for option in &self.options {
+            command_line.push(' ');
+            command_line.push_str(option);
+        }
+        Ok(Spec {
+            emulator: self.host.emulator(),
+            kernel: self.kernel.clone(),
+            initramfs: Initramfs::Bytes(cpio::archive(&entries)),
+            command_line,
+            memory_mib: if self.nested { 1024 } else { 512 },
+            cpus: 1,
+            mailbox,
+            console: self.console.clone(),
+            limit: self.limit,
+        })
+    }
+}
+
+/// What a saved state depends on, as a name.
+fn key(spec: &Spec) -> Result<String, Error> {
+    let mut digest = Sha256::new();
+    let image = std::fs::read(&spec.kernel.image).map_err(Error::io(&spec.kernel.image, "read the kernel"))?;
+    let initramfs: &[u8] = match &spec.initramfs {
+        Initramfs::Bytes(bytes) => bytes,
+        Initramfs::File(_) => &[],
+    };
+    let what = format!("{} {} {}", spec.emulator, spec.memory_mib, spec.cpus);
+    for part in [what.as_bytes(), spec.command_line.as_bytes(), &image, initramfs] {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    Ok(digest.finalize()[..12].iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,26 @@
+//! Emulated KVM hosts: exact exit counts and path lengths of a real KVM, with no virtualization hardware.
+//!
+//! ```text
+//!  suite ──payload──> order ──mailbox──> guest in an emulated host ──report──> Outcomes: samples + trace.dat
+//! ```
+//! A run is one [`Plan`] on one host ([`Setup`]). What comes back is a recording that `vmtax-capture` reads, with
+//! [`Windows`] telling whose event is whose, and samples of the path lengths; the binary makes a run folder of both.
+//!
+//! Left out: emulators (`vmtax-machine`), what the exits mean (`vmtax-analyse`), storing and printing.
+
+pub mod budget;
+mod conversation;
+mod elf;
+mod error;
+mod host;
+mod observer;
+mod payload;
+mod run;
+pub mod suite;
+mod trace_dat;
+mod window;
+
+pub use error::Error;
+pub use host::{Host, Setup, Start};
+pub use run::{Measured, Outcomes, Plan, run};
+pub use window::{Windows, vm_of};

@@ -1,0 +1,187 @@
+//! One run: a host, suites, and what came of them.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::{Better, Isa, Sample};
+use vmtax_guest::order::{Operation, Order, Outcome};
+
+use crate::conversation::Answer;
+use crate::host::{Ready, Setup, Start};
+use crate::suite::{Definition, EMPTY, Suite};
+use crate::{Error, trace_dat, window};
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Suites, in order.
+    pub suites: Vec<&'static Suite>,
+    /// Single operations; when there are any, others of the suites are left out.
+    pub only: Vec<&'static Definition>,
+    /// Measured batches of each operation; one more warms up.
+    pub batches: u32,
+}
+
+impl Plan {
+    /// The least number of batches.
+    pub const LEAST_BATCHES: u32 = 5;
+}
+
+/// An operation that was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Its VM in the recording.
+    pub vm: u32,
+    /// Which operation.
+    pub name: &'static str,
+    /// 1 or 2.
+    pub level: u8,
+    /// Operations in a batch.
+    pub count: u32,
+    /// Instructions of one operation, by batch; empty when waiting is part of it.
+    pub paths: Vec<f64>,
+    /// Why it could not be done.
+    pub failure: Option<String>,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcomes {
+    /// In order.
+    pub operations: Vec<Measured>,
+    /// The recording of one batch of each, a `trace.dat`; none when an observer ran.
+    pub trace: Option<Vec<u8>>,
+    /// What the observer left, by name.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// Kernel of the host.
+    pub release: String,
+    /// Processor of the host, as it sees itself.
+    pub processor: String,
+    /// How the host came up.
+    pub start: Start,
+}
+
+/// Boots or restores a host and has it do the plan.
+///
+/// # Errors
+/// When the host does not come up or cannot do its work. An operation that fails alone is an outcome.
+pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcomes, Error> {
+    let tasks = tasks(setup, plan)?;
+    let Ready { mut machine, conversation, start } = setup.start(progress)?;
+    progress("running the suite");
+    let order = Order {
+        operations: tasks.iter().map(|task| task.operation.clone()).collect(),
+        trace: setup.observer.is_empty(),
+        observer: setup.observer.clone(),
+    };
+    let Answer { report, files } = conversation.execute(&mut machine, &order)?;
+    machine.finish()?;
+    if report.outcomes.len() != tasks.len() {
+        let problem = format!("{} operations were ordered and {} came back", tasks.len(), report.outcomes.len());
+        return Err(Error::Report { problem });
+    }
+    let (trace, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|(name, _)| name.starts_with("trace/"));
+    let trace = if trace.is_empty() { None } else { Some(assemble(&trace, &report.release)?) };
+    let operations = measured(&tasks, &report.outcomes)?;
+    Ok(Outcomes { operations, trace, files, release: report.release, processor: report.processor, start })
+}
+
+struct Task {
+    definition: &'static Definition,
+    operation: Operation,
+    /// Instructions of the body that are not the operation's.
+    around: u64,
+}
+
+fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
+    let isa = setup.host.isa();
+    let mut tasks = Vec::new();
+    for level in 1..=if setup.nested { 2 } else { 1 } {
+        for definition in definitions(plan, isa, level) {
+            let number = tasks.len() as u16;
+            let (operation, around) = definition.order(isa, number, level, plan.batches + 1)?;
+            tasks.push(Task { definition, operation, around });
+        }
+    }
+    Ok(tasks)
+}
+
+fn definitions(plan: &Plan, isa: Isa, level: u8) -> Vec<&'static Definition> {
+    let suites = plan.suites.iter().filter(|suite| level == 1 || suite.nests).flat_map(|suite| suite.operations);
+    let wanted = suites.filter(|one| plan.only.is_empty() || plan.only.iter().any(|only| only.name == one.name));
+    std::iter::once(&EMPTY).chain(wanted.filter(|one| one.is_for(isa))).collect()
+}
+
+/// Instructions of an operation: those of the batch, less the loop's and the body's own.
+fn measured(tasks: &[Task], outcomes: &[Outcome]) -> Result<Vec<Measured>, Error> {
+    let mut measured = Vec::new();
+    let mut empty = 0;
+    for (task, outcome) in tasks.iter().zip(outcomes) {
+        let operation = &task.operation;
+        let cycles = outcome.cycles.get(1..).unwrap_or_default();
+        if task.definition.name == EMPTY.name {
+            empty = median(cycles).ok_or_else(|| Error::Report { problem: "the empty loop was not measured".to_owned() })?;
+            continue;
+        }
+        let count = f64::from(operation.count);
+        // The loop has two instructions of its own.
+        let overhead = empty as f64 + 2.0 * (count - f64::from(EMPTY.count));
+        let path = |cycles: &u64| (*cycles as f64 - overhead) / count - task.around as f64;
+        measured.push(Measured {
+            vm: window::vm_of(operation.number),
+            name: task.definition.name,
+            level: operation.level,
+            count: operation.count,
+            paths: if task.definition.waits() { Vec::new() } else { cycles.iter().map(path).collect() },
+            failure: outcome.failure.clone(),
+        });
+    }
+    Ok(measured)
+}
+
+fn median(values: &[u64]) -> Option<u64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied()
+}
+
+fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec<u8>, Error> {
+    let files: BTreeMap<&str, &[u8]> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    let part = |name: &str| {
+        files.get(name).copied().ok_or_else(|| Error::Report { problem: format!("its recording lacks {name}") })
+    };
+    let parts = trace_dat::Parts {
+        header_page: part("trace/header_page")?,
+        header_event: part("trace/header_event")?,
+        formats: part("trace/formats")?,
+        saved_cmdlines: part("trace/saved_cmdlines")?,
+        trace_clock: part("trace/trace_clock")?,
+        pages: part("trace/cpu0")?,
+        release,
+    };
+    trace_dat::write(&parts).ok_or_else(|| Error::Report { problem: "its tracepoint formats are damaged".to_owned() })
+}
+
+impl Measured {
+    /// The workload's name in tables: that of its VM.
+    pub fn workload(&self) -> String {
+        if self.level < 2 { self.name.to_owned() } else { format!("{}@L2", self.name) }
+    }
+
+    /// As samples of a run.
+    pub fn samples(&self) -> Vec<Sample> {
+        let sample = |repeat: usize, metric: &str, unit: &str, value: f64, better: Better| Sample {
+            workload: self.workload(),
+            category: format!("L{}", self.level),
+            repeat: repeat as u32,
+            metric: metric.to_owned(),
+            unit: unit.to_owned(),
+            value,
+            better,
+        };
+        let mut samples = vec![sample(0, "operations", "count", f64::from(self.count), Better::Neither)];
+        for (repeat, path) in self.paths.iter().enumerate() {
+            samples.push(sample(repeat, "path", "instructions", *path, Better::Lower));
+        }
+        samples
+    }
+}

@@ -1,0 +1,179 @@
+//! Suites: tables of operations. Each says what the guest executes, and what is known of the exits it must take.
+
+mod bounce;
+mod nested_ops;
+mod primitives;
+mod timers;
+
+use vmtax_events::Isa;
+use vmtax_guest::order::{Operation, Touch};
+
+use crate::Error;
+use crate::payload::{Assembled, Assembler, Parts, assemble};
+
+/// An operation of a suite.
+#[derive(Debug)]
+pub struct Definition {
+    /// Its word, unique over all suites.
+    pub name: &'static str,
+    /// What the guest does, for people.
+    pub summary: &'static str,
+    /// Operations in a batch.
+    pub count: u32,
+    /// What is known of its exits.
+    pub kind: Kind,
+    code: Code,
+}
+
+/// What is known of the exits of one operation before it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// So many exits of this reason, on SVM and on VMX; others (a timer tick of the host) may come between.
+    Each {
+        /// Reason and exits of an operation on SVM.
+        svm: (&'static str, u32),
+        /// Reason and exits of an operation on VMX.
+        vmx: (&'static str, u32),
+    },
+    /// The guest does it without leaving.
+    None,
+    /// Depends on time or on the processor: measured, not expected.
+    Measured,
+}
+
+/// The same number of exits on both.
+const fn each(svm: &'static str, vmx: &'static str) -> Kind {
+    Kind::Each { svm: (svm, 1), vmx: (vmx, 1) }
+}
+
+/// What the guest executes.
+#[derive(Debug)]
+struct Code {
+    setup: fn(&mut Assembler) -> Assembled,
+    batch: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assembled,
+    second: Option<fn(&mut Assembler) -> Assembled>,
+    touch: Option<Touch>,
+    /// Only there.
+    isa: Option<Isa>,
+    /// The body is one straight line: its other instructions are not part of the path.
+    straight: bool,
+    /// The guest waits for time to pass, so its cycles are no instructions.
+    waits: bool,
+}
+
+fn nothing(_: &mut Assembler) -> Assembled {
+    Ok(())
+}
+
+/// Code that is only its body.
+const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
+    Code { setup: nothing, batch: nothing, body, second: None, touch: None, isa: None, straight: true, waits: false }
+}
+
+const fn with_setup(setup: fn(&mut Assembler) -> Assembled, body: fn(&mut Assembler) -> Assembled) -> Code {
+    Code { setup, ..line(body) }
+}
+
+/// Code whose body loops or lets handlers run: all of it is the operation.
+const fn whole(setup: fn(&mut Assembler) -> Assembled, body: fn(&mut Assembler) -> Assembled) -> Code {
+    Code { straight: false, ..with_setup(setup, body) }
+}
+
+/// Code whose body waits for a timer.
+const fn waiting(setup: fn(&mut Assembler) -> Assembled, body: fn(&mut Assembler) -> Assembled) -> Code {
+    Code { waits: true, ..whole(setup, body) }
+}
+
+/// A suite.
+#[derive(Debug)]
+pub struct Suite {
+    /// Its word.
+    pub name: &'static str,
+    /// What it is for.
+    pub summary: &'static str,
+    /// Its operations, in order.
+    pub operations: &'static [Definition],
+    /// It makes sense in L2 too.
+    pub nests: bool,
+}
+
+/// All suites.
+pub const SUITES: [Suite; 4] = [
+    Suite { name: "primitives", summary: "what guests do that may take an exit", operations: primitives::OPERATIONS, nests: true },
+    Suite { name: "nested-ops", summary: "the instructions of a hypervisor, as L1 issues them", operations: nested_ops::OPERATIONS, nests: false },
+    Suite { name: "timers", summary: "one timer workload with different clocks, APICs and idle loops", operations: timers::OPERATIONS, nests: true },
+    Suite { name: "bounce", summary: "ring traffic, with and without copies through a shared buffer", operations: bounce::OPERATIONS, nests: true },
+];
+
+/// The operation that does nothing: what the loop around all others costs.
+pub const EMPTY: Definition = Definition {
+    name: "empty",
+    summary: "the loop alone: subtracted from all others",
+    count: 200,
+    kind: Kind::None,
+    code: line(nothing),
+};
+
+impl Suite {
+    /// The suite of this name.
+    pub fn named(name: &str) -> Option<&'static Suite> {
+        SUITES.iter().find(|suite| suite.name == name)
+    }
+}
+
+/// The operation of this name in any suite.
+pub fn operation(name: &str) -> Option<&'static Definition> {
+    SUITES.iter().flat_map(|suite| suite.operations).chain([&EMPTY]).find(|definition| definition.name == name)
+}
+
+impl Definition {
+    /// Whether this processor has it.
+    pub fn is_for(&self, isa: Isa) -> bool {
+        self.code.isa.is_none_or(|only| only == isa)
+    }
+
+    /// Whether the guest waits for time to pass: then there is no path length.
+    pub fn waits(&self) -> bool {
+        self.code.waits
+    }
+
+    /// Reason and exits that one operation takes, where known.
+    pub fn expected(&self, isa: Isa) -> Option<(&'static str, u32)> {
+        match self.kind {
+            Kind::Each { svm, vmx } => Some(if isa == Isa::Svm { svm } else { vmx }),
+            Kind::None => Some(("", 0)),
+            Kind::Measured => None,
+        }
+    }
+
+    /// As an order to the guest, and the instructions of an operation that are not part of its path.
+    ///
+    /// # Errors
+    /// When the payload does not assemble: a defect of the table.
+    pub fn order(&self, isa: Isa, number: u16, level: u8, batches: u32) -> Result<(Operation, u64), Error> {
+        let code = &self.code;
+        let second = code.second;
+        let parts = Parts {
+            number,
+            isa,
+            setup: &code.setup,
+            batch: &code.batch,
+            body: &code.body,
+            second: second.as_ref().map(|f| f as &dyn Fn(&mut Assembler) -> Assembled),
+        };
+        let payload = assemble(&parts).map_err(|error| Error::Payload { operation: self.name, error })?;
+        let around = if code.straight { payload.instructions.saturating_sub(1) as u64 } else { 0 };
+        let operation = Operation {
+            number,
+            name: self.name.to_owned(),
+            level,
+            code: payload.code,
+            entries: payload.entries,
+            batches,
+            count: self.count,
+            touch: code.touch,
+        };
+        Ok((operation, around))
+    }
+}

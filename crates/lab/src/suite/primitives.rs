@@ -1,0 +1,279 @@
+//! What guests do that may take an exit, one thing at a time.
+
+use iced_x86::code_asm::{al, cr0, cr4, dr0, dword_ptr, dx, eax, ebx, ecx, edi, edx, ptr, qword_ptr, r8, rax, rbx, rcx, rdi, rdx};
+
+use super::{Code, Definition, Kind, Touch, each, line, nothing, waiting, whole, with_setup};
+use crate::payload::{APIC, Assembled, Assembler, INTERRUPTS, VARIABLES, VECTOR, handle_apic, handle_x2apic, skip_two_bytes};
+use vmtax_guest::layout;
+
+const PAGE_4K: u32 = 4 << 10;
+const PAGE_2M: u32 = 2 << 20;
+const TOUCHES_4K: u32 = 100;
+const TOUCHES_2M: u32 = 2;
+/// QEMU's TCG (7.2) does not know the XSETBV intercept; AMD processors exit.
+const XSETBV_ON_TCG: u32 = 0;
+/// Between timer interrupts: the shortest period KVM allows by default (`min_timer_period_us`).
+const PERIOD_NS: u32 = 200_000;
+
+pub(super) const OPERATIONS: &[Definition] = &[
+    Definition { name: "cpuid", summary: "CPUID leaf 0", count: 200, kind: each("cpuid", "CPUID"), code: line(cpuid) },
+    Definition { name: "hypercall", summary: "VMCALL or VMMCALL, KVM_HC_VAPIC_POLL_IRQ", count: 200, kind: each("hypercall", "VMCALL"), code: line(hypercall) },
+    Definition { name: "rdmsr", summary: "RDMSR IA32_APIC_BASE", count: 200, kind: each("msr", "MSR_READ"), code: line(rdmsr) },
+    Definition { name: "wrmsr", summary: "WRMSR IA32_PAT", count: 200, kind: each("msr", "MSR_WRITE"), code: line(wrmsr) },
+    Definition { name: "tsc-deadline", summary: "WRMSR IA32_TSC_DEADLINE, far in the future", count: 200, kind: each("msr", "MSR_WRITE"), code: with_setup(deadline_mode, arm_far) },
+    Definition { name: "timer-tick", summary: "a tick of the local APIC's periodic timer, 200 us, with its EOI", count: 20, kind: Kind::Measured, code: waiting(periodic, wait_for_tick) },
+    Definition { name: "x2apic-self-ipi", summary: "x2APIC ICR to itself, interrupt, EOI", count: 100, kind: Kind::Each { svm: ("msr", 2), vmx: ("MSR_WRITE", 2) }, code: whole(x2apic, self_ipi) },
+    Definition { name: "xapic-read", summary: "read of the local APIC's TPR in memory", count: 200, kind: each("npf", "APIC_ACCESS"), code: with_setup(Assembler::enable_apic, read_tpr) },
+    Definition { name: "pio-user", summary: "OUT to a port of the VMM", count: 100, kind: each("io", "IO_INSTRUCTION"), code: line(pio_user) },
+    Definition { name: "pio-pit", summary: "IN from KVM's timer chip (0x40)", count: 200, kind: each("io", "IO_INSTRUCTION"), code: line(pio_pit) },
+    Definition { name: "pio-pic", summary: "IN from KVM's interrupt controller (0x21)", count: 200, kind: each("io", "IO_INSTRUCTION"), code: line(pio_pic) },
+    Definition { name: "mmio-user", summary: "store to a device of the VMM", count: 100, kind: each("npf", "EPT_MISCONFIG"), code: line(mmio_user) },
+    Definition { name: "touch-4k", summary: "first store to a 4 KiB page", count: TOUCHES_4K, kind: each("npf", "EPT_VIOLATION"), code: touching(PAGE_4K, TOUCHES_4K, false, touch_4k) },
+    Definition { name: "touch-2m", summary: "first store to a 2 MiB page", count: TOUCHES_2M, kind: each("npf", "EPT_VIOLATION"), code: touching(PAGE_2M, TOUCHES_2M, true, touch_2m) },
+    Definition { name: "hlt-timer", summary: "one-shot timer of the local APIC, HLT, interrupt, EOI", count: 20, kind: Kind::Each { svm: ("hlt", 1), vmx: ("HLT", 1) }, code: waiting(one_shot, halt) },
+    Definition { name: "pause", summary: "PAUSE in a loop", count: 1000, kind: Kind::Measured, code: line(pause) },
+    Definition { name: "cr4-write", summary: "MOV to CR4 that changes VME", count: 200, kind: each("write_cr4", "CR_ACCESS"), code: with_setup(load_cr4, write_cr4) },
+    Definition { name: "cr0-write", summary: "MOV to CR0 that changes AM", count: 200, kind: each("cr0_sel_write", "CR_ACCESS"), code: with_setup(load_cr0, write_cr0) },
+    Definition { name: "dr-write", summary: "MOV to DR0; KVM lets all but the first through", count: 200, kind: Kind::Measured, code: line(write_dr) },
+    Definition { name: "wbinvd", summary: "WBINVD", count: 200, kind: each("wbinvd", "WBINVD"), code: line(wbinvd) },
+    Definition { name: "xsetbv", summary: "XSETBV of the same value", count: 200, kind: Kind::Each { svm: ("xsetbv", XSETBV_ON_TCG), vmx: ("XSETBV", 1) }, code: with_setup(os_xsave, xsetbv) },
+    Definition { name: "rdtsc", summary: "RDTSC", count: 1000, kind: Kind::None, code: line(rdtsc) },
+    Definition { name: "invlpg", summary: "INVLPG", count: 1000, kind: Kind::None, code: line(invlpg) },
+    Definition { name: "ud2", summary: "#UD, which KVM looks at first, and its handler", count: 200, kind: each("UD excp", "EXCEPTION_NMI"), code: with_setup(ud_gate, ud2) },
+    Definition { name: "context-switch", summary: "to another vCPU and back: two IPIs, two HLTs", count: 50, kind: Kind::Measured, code: Code { second: Some(answer), ..whole(ping_pong, ping) } },
+];
+
+const fn touching(page: u32, count: u32, huge: bool, body: fn(&mut Assembler) -> Assembled) -> Code {
+    Code { batch: start_touching, touch: Some(Touch { bytes: page * count, huge }), ..with_setup(nothing, body) }
+}
+
+fn cpuid(asm: &mut Assembler) -> Assembled {
+    asm.a.xor(eax, eax)?;
+    asm.a.cpuid()
+}
+
+fn hypercall(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(eax, 1)?;
+    asm.hypercall()
+}
+
+fn rdmsr(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(ecx, 0x1b)?;
+    asm.a.rdmsr()
+}
+
+fn wrmsr(asm: &mut Assembler) -> Assembled {
+    // The value after reset.
+    asm.write_msr(0x277, 0x0007_0406_0007_0406)
+}
+
+fn deadline_mode(asm: &mut Assembler) -> Assembled {
+    asm.enable_apic()?;
+    // TSC-deadline mode, masked: the timer never interrupts.
+    asm.write_apic(0x320, 0x5_0000 | u32::from(VECTOR))
+}
+
+fn arm_far(asm: &mut Assembler) -> Assembled {
+    asm.a.rdtsc()?;
+    asm.a.add(edx, 0x100)?;
+    asm.a.mov(ecx, 0x6e0)?;
+    asm.a.wrmsr()
+}
+
+/// Interrupts of the APIC in memory.
+fn apic(asm: &mut Assembler) -> Assembled {
+    asm.enable_apic()?;
+    asm.gate(VECTOR, handle_apic)
+}
+
+fn periodic(asm: &mut Assembler) -> Assembled {
+    apic(asm)?;
+    asm.write_apic(0x3e0, 0xb)?;
+    asm.write_apic(0x320, 0x2_0000 | u32::from(VECTOR))?;
+    asm.a.sti()?;
+    asm.write_apic(0x380, PERIOD_NS)
+}
+
+fn wait_for_tick(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(r8, qword_ptr(INTERRUPTS))?;
+    asm.spin(false)
+}
+
+fn x2apic(asm: &mut Assembler) -> Assembled {
+    asm.enable_x2apic()?;
+    asm.gate(VECTOR, handle_x2apic)?;
+    asm.a.sti()
+}
+
+fn self_ipi(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(r8, qword_ptr(INTERRUPTS))?;
+    // Fixed, to itself.
+    asm.write_msr(0x830, 0x4_4000 | u64::from(VECTOR))?;
+    asm.spin(false)
+}
+
+fn read_tpr(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(edi, (APIC + 0x80) as u32)?;
+    asm.a.mov(eax, dword_ptr(rdi))
+}
+
+fn pio_user(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(edx, u32::from(layout::DEVICE_PORT))?;
+    asm.a.out(dx, al)
+}
+
+fn pio_pit(asm: &mut Assembler) -> Assembled {
+    asm.a.in_(al, 0x40)
+}
+
+fn pio_pic(asm: &mut Assembler) -> Assembled {
+    asm.a.in_(al, 0x21)
+}
+
+fn mmio_user(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(edi, layout::DEVICE as u32)?;
+    asm.a.mov(dword_ptr(rdi), eax)
+}
+
+fn start_touching(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(ebx, layout::TOUCH as u32)
+}
+
+fn touch_4k(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(dword_ptr(rbx), eax)?;
+    asm.a.add(rbx, PAGE_4K as i32)
+}
+
+fn touch_2m(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(dword_ptr(rbx), eax)?;
+    asm.a.add(rbx, PAGE_2M as i32)
+}
+
+fn one_shot(asm: &mut Assembler) -> Assembled {
+    apic(asm)?;
+    asm.write_apic(0x3e0, 0xb)?;
+    asm.write_apic(0x320, u32::from(VECTOR))
+}
+
+fn halt(asm: &mut Assembler) -> Assembled {
+    asm.write_apic(0x380, PERIOD_NS)?;
+    asm.a.sti()?;
+    asm.a.hlt()?;
+    asm.a.cli()
+}
+
+fn pause(asm: &mut Assembler) -> Assembled {
+    asm.a.pause()
+}
+
+fn load_cr4(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(rbx, cr4)
+}
+
+fn write_cr4(asm: &mut Assembler) -> Assembled {
+    asm.a.xor(rbx, 1)?;
+    asm.a.mov(cr4, rbx)
+}
+
+fn load_cr0(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(rbx, cr0)
+}
+
+fn write_cr0(asm: &mut Assembler) -> Assembled {
+    asm.a.xor(rbx, 1 << 18)?;
+    asm.a.mov(cr0, rbx)
+}
+
+fn write_dr(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(dr0, rax)
+}
+
+fn wbinvd(asm: &mut Assembler) -> Assembled {
+    asm.a.wbinvd()
+}
+
+fn os_xsave(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(rax, cr4)?;
+    asm.a.or(rax, 1 << 18)?;
+    asm.a.mov(cr4, rax)
+}
+
+fn xsetbv(asm: &mut Assembler) -> Assembled {
+    asm.a.xor(ecx, ecx)?;
+    asm.a.xor(edx, edx)?;
+    asm.a.mov(eax, 3)?;
+    asm.a.xsetbv()
+}
+
+fn rdtsc(asm: &mut Assembler) -> Assembled {
+    asm.a.rdtsc()
+}
+
+fn invlpg(asm: &mut Assembler) -> Assembled {
+    asm.a.invlpg(ptr(layout::RING))
+}
+
+fn ud_gate(asm: &mut Assembler) -> Assembled {
+    asm.gate(6, skip_two_bytes)
+}
+
+fn ud2(asm: &mut Assembler) -> Assembled {
+    asm.a.ud2()
+}
+
+/// Interrupts that the second vCPU has seen.
+const ANSWERS: u64 = VARIABLES + 0x40;
+/// The second vCPU is ready.
+const PRESENT: u64 = VARIABLES + 0x48;
+
+fn ping_pong(asm: &mut Assembler) -> Assembled {
+    asm.enable_x2apic()?;
+    asm.gate(VECTOR, handle_x2apic)?;
+    asm.gate(VECTOR + 1, handle_answer)?;
+    // Tells the second vCPU that the tables are there, and waits for it.
+    asm.a.mov(dword_ptr(PRESENT), 1)?;
+    let mut again = asm.a.create_label();
+    asm.a.set_label(&mut again)?;
+    asm.a.pause()?;
+    asm.a.cmp(dword_ptr(PRESENT), 2)?;
+    asm.a.jne(again)
+}
+
+/// Sends an IPI to the second vCPU and halts until its answer.
+fn ping(asm: &mut Assembler) -> Assembled {
+    asm.write_msr(0x830, 1 << 32 | 0x4000 | u64::from(VECTOR + 1))?;
+    asm.a.sti()?;
+    asm.a.hlt()?;
+    asm.a.cli()
+}
+
+/// The second vCPU: halts until an IPI, answers it, again.
+fn answer(asm: &mut Assembler) -> Assembled {
+    let mut wait = asm.a.create_label();
+    asm.a.set_label(&mut wait)?;
+    asm.a.pause()?;
+    asm.a.cmp(dword_ptr(PRESENT), 1)?;
+    asm.a.jne(wait)?;
+    asm.enable_x2apic()?;
+    asm.load_tables()?;
+    asm.a.mov(dword_ptr(PRESENT), 2)?;
+    let mut again = asm.a.create_label();
+    asm.a.set_label(&mut again)?;
+    asm.a.sti()?;
+    asm.a.hlt()?;
+    asm.a.cli()?;
+    asm.write_msr(0x830, 0x4000 | u64::from(VECTOR))?;
+    asm.a.jmp(again)
+}
+
+fn handle_answer(asm: &mut Assembler) -> Assembled {
+    for register in [rax, rcx, rdx] {
+        asm.a.push(register)?;
+    }
+    asm.a.inc(qword_ptr(ANSWERS))?;
+    asm.write_msr(0x80b, 0)?;
+    for register in [rdx, rcx, rax] {
+        asm.a.pop(register)?;
+    }
+    asm.a.iretq()
+}

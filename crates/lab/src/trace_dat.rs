@@ -1,0 +1,81 @@
+//! The guest's recording as a `trace.dat`, version 6: what trace-cmd would have written there.
+//!
+//! The format is in trace-cmd's `trace-cmd.dat.v6(5)`. One CPU, the kernel's pages as they are.
+
+use vmtax_guest::order::decode;
+
+/// Bytes of a page of the ring buffer.
+const PAGE: usize = 4096;
+const OPTION_TRACE_CLOCK: u16 = 4;
+const OPTION_UNAME: u16 = 5;
+
+/// What the guest has read from tracefs.
+#[derive(Debug)]
+pub(crate) struct Parts<'a> {
+    pub(crate) header_page: &'a [u8],
+    pub(crate) header_event: &'a [u8],
+    /// Encoded list of system and format text.
+    pub(crate) formats: &'a [u8],
+    pub(crate) saved_cmdlines: &'a [u8],
+    pub(crate) trace_clock: &'a [u8],
+    /// Pages of the only CPU.
+    pub(crate) pages: &'a [u8],
+    pub(crate) release: &'a str,
+}
+
+/// The file, or `None` when the formats cannot be read.
+pub(crate) fn write(parts: &Parts<'_>) -> Option<Vec<u8>> {
+    let formats: Vec<(String, String)> = decode(parts.formats)?;
+    let mut out = Vec::with_capacity(parts.pages.len() + parts.formats.len() + 2 * PAGE);
+    out.extend_from_slice(b"\x17\x08\x44tracing6\0");
+    // Little-endian, 8-byte long, page size.
+    out.extend_from_slice(&[0, 8]);
+    number32(&mut out, PAGE);
+    for (name, text) in [(&b"header_page\0"[..], parts.header_page), (b"header_event\0", parts.header_event)] {
+        out.extend_from_slice(name);
+        sized64(&mut out, text);
+    }
+    // No events of ftrace itself.
+    number32(&mut out, 0);
+    let systems: Vec<&[(String, String)]> = formats.chunk_by(|a, b| a.0 == b.0).collect();
+    number32(&mut out, systems.len());
+    for system in systems {
+        out.extend_from_slice(system[0].0.as_bytes());
+        out.push(0);
+        number32(&mut out, system.len());
+        for (_, text) in system {
+            sized64(&mut out, text.as_bytes());
+        }
+    }
+    // No symbols, no printk formats.
+    number32(&mut out, 0);
+    number32(&mut out, 0);
+    sized64(&mut out, parts.saved_cmdlines);
+    number32(&mut out, 1);
+    out.extend_from_slice(b"options  \0");
+    option(&mut out, OPTION_TRACE_CLOCK, parts.trace_clock);
+    option(&mut out, OPTION_UNAME, format!("Linux {}\0", parts.release).as_bytes());
+    out.extend_from_slice(&0_u16.to_le_bytes());
+    out.extend_from_slice(b"flyrecord\0");
+    let start = (out.len() + 16).next_multiple_of(PAGE);
+    out.extend_from_slice(&(start as u64).to_le_bytes());
+    out.extend_from_slice(&(parts.pages.len() as u64).to_le_bytes());
+    out.resize(start, 0);
+    out.extend_from_slice(parts.pages);
+    Some(out)
+}
+
+fn number32(out: &mut Vec<u8>, number: usize) {
+    out.extend_from_slice(&(number as u32).to_le_bytes());
+}
+
+fn sized64(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+fn option(out: &mut Vec<u8>, number: u16, bytes: &[u8]) {
+    out.extend_from_slice(&number.to_le_bytes());
+    number32(out, bytes.len());
+    out.extend_from_slice(bytes);
+}

@@ -1,0 +1,296 @@
+//! Machines that Bochs runs: an Intel processor with VMX and EPT.
+//!
+//! All that Bochs opens it inherits, under the same numbers each time, since a saved machine asks for
+//! the same paths again when it is restored.
+
+mod boot_disk;
+mod saved;
+mod screen;
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+
+use crate::console::Console;
+use crate::mailbox::{memory, with_content};
+use crate::process::{Handed, Process};
+use crate::{Emulator, Error, Mailbox, Spec};
+use boot_disk::{BootDisk, Content};
+use saved::Copy;
+use screen::Screen;
+
+/// The program; `bochs` is a script around it.
+pub(crate) const PROGRAM: &str = "bochs-bin";
+const BIOS: &str = "/usr/share/bochs/BIOS-bochs-latest";
+const VGA_BIOS: &str = "/usr/share/vgabios/vgabios.stdvga.bin";
+/// Where Debian keeps the display libraries.
+const PLUGINS: &str = "/usr/lib/x86_64-linux-gnu/bochs/plugins";
+
+/// Bochs's side of a machine.
+#[derive(Debug)]
+pub(crate) struct Bochs {
+    /// Its log: panics alone.
+    log: File,
+    /// Where its window is, if it can be saved.
+    screen: Option<Screen>,
+    /// Copies its serial port to the console, if it does not write there itself.
+    copier: Option<JoinHandle<()>>,
+}
+
+/// The order in which descriptors are handed over, which makes their numbers.
+enum Inherited {
+    Mailbox,
+    BootDisk,
+    Console,
+    Log,
+    /// The `bochsrc`, or the folder of a saved machine.
+    Configuration,
+    Commands,
+    /// Of the mailbox, where a machine is restored.
+    Copy,
+}
+
+impl Inherited {
+    fn path(self) -> String {
+        format!("/proc/self/fd/{}", Handed::number(self as usize))
+    }
+}
+
+impl Bochs {
+    /// Starts Bochs with a cold machine.
+    pub(crate) fn boot(spec: &Spec, console: &Console) -> Result<(Bochs, Process), Error> {
+        let vmlinux = spec.kernel.vmlinux()?;
+        let initramfs = spec.initramfs.bytes()?;
+        let disk = BootDisk::build(&Content {
+            vmlinux: &vmlinux,
+            initramfs: &initramfs,
+            command_line: &spec.command_line,
+            memory_mib: spec.memory_mib,
+        })?;
+        let start_error = |e| Error::io(Path::new(PROGRAM), "start the emulator")(e);
+        let screen = match can_save() {
+            Ok(()) => Some(Screen::start().map_err(start_error)?),
+            Err(_) => None,
+        };
+        let display = if screen.is_some() { "x" } else { "term" };
+        let configuration = configuration(spec, disk.cylinders, display);
+        let launch = || {
+            let mut launch = Launch::new(spec, disk.file, console.file().try_clone()?)?;
+            launch.handed.give(with_content("vmtax-bochsrc", configuration.as_bytes())?);
+            launch.handed.give(with_content("vmtax-bochs-commands", b"c\n")?);
+            launch.command.args(["-q", "-f", &Inherited::Configuration.path()]);
+            launch.start(screen)
+        };
+        launch().map_err(start_error)
+    }
+
+    /// Starts Bochs with a saved machine, and waits until it has restored it.
+    pub(crate) fn restore(
+        spec: &Spec,
+        folder: &Path,
+        console: &Console,
+        deadline: Instant,
+    ) -> Result<(Bochs, Process), Error> {
+        let start_error = |e| Error::io(Path::new(PROGRAM), "start the emulator")(e);
+        let copy = Copy::of(&spec.mailbox).map_err(start_error)?;
+        let launch = || {
+            let (serial, copier) = serial_port(console)?;
+            let mut launch = Launch::new(spec, saved::boot_disk(folder)?, serial)?;
+            launch.copier = Some(copier);
+            launch.handed.give(File::open(folder)?);
+            launch.handed.give(with_content("vmtax-bochs-commands", b"c\n")?);
+            launch.handed.give(copy.file.try_clone()?);
+            launch.command.args(["-q", "-r", &Inherited::Configuration.path()]);
+            launch.start(None)
+        };
+        let (bochs, mut process) = launch().map_err(start_error)?;
+        copy.wait(&spec.mailbox, &mut process, deadline).map_err(|problem| Error::State {
+            path: folder.to_owned(),
+            problem: bochs.panic().unwrap_or(problem),
+        })?;
+        Ok((bochs, process))
+    }
+
+    /// Stops the machine and has Bochs write it into an empty folder.
+    pub(crate) fn save(
+        &mut self,
+        process: &mut Process,
+        folder: &Path,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let saved = match &self.screen {
+            Some(screen) => saved::save(screen, process, folder, deadline),
+            None => Err("a machine that was itself restored, or was booted without a screen \
+                         (Xvfb, xdotool and bochs-x), cannot be saved"
+                .to_owned()),
+        };
+        let (emulator, what) = (Emulator::Bochs, "save the machine");
+        saved.map_err(|problem| Error::Control { emulator, what, problem })
+    }
+
+    /// Why it is gone.
+    pub(crate) fn epitaph(&self) -> Option<String> {
+        self.panic().map(|panic| format!("Bochs says: {panic}"))
+    }
+
+    /// Waits, once Bochs is gone, until all that it printed is in the console's file.
+    pub(crate) fn settle(&mut self) {
+        if let Some(copier) = self.copier.take() {
+            // It does nothing that could fail.
+            let _ = copier.join();
+        }
+    }
+
+    /// The panic in its log.
+    fn panic(&self) -> Option<String> {
+        let length = self.log.metadata().ok()?.len().min(64 << 10);
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        self.log.read_exact_at(&mut bytes, 0).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        // "00012345678p[CPU0  ] >>PANIC<< 3rd (13) exception with no resolution"
+        let panic = text.lines().find_map(|line| line.split_once(">>PANIC<< "));
+        panic.map(|(_, text)| text.trim().to_owned())
+    }
+}
+
+/// A Bochs that is about to start.
+struct Launch {
+    command: Command,
+    handed: Handed,
+    log: File,
+    copier: Option<JoinHandle<()>>,
+}
+
+impl Launch {
+    /// With the descriptors that every Bochs gets; what follows is the caller's.
+    fn new(spec: &Spec, boot_disk: File, serial: File) -> io::Result<Launch> {
+        let log = memory("vmtax-bochs-log")?;
+        let mut handed = Handed::default();
+        handed.give(spec.mailbox.file().try_clone()?);
+        handed.give(boot_disk);
+        handed.give(serial);
+        handed.give(log.try_clone()?);
+        Ok(Launch { command: Command::new(PROGRAM), handed, log, copier: None })
+    }
+
+    fn start(mut self, screen: Option<Screen>) -> io::Result<(Bochs, Process)> {
+        // Debian's Bochs stops in its debugger first, which is told to continue.
+        self.command.args(["-rc", &Inherited::Commands.path()]);
+        self.command.env("LTDL_LIBRARY_PATH", PLUGINS);
+        attach_terminal(&mut self.command)?;
+        if let Some(screen) = &screen {
+            screen.show(&mut self.command, &mut self.handed)?;
+        }
+        let process = Process::spawn(self.command, self.handed)?;
+        Ok((Bochs { log: self.log, screen, copier: self.copier }, process))
+    }
+}
+
+/// Gives a command a terminal, whose screen nobody looks at.
+fn attach_terminal(command: &mut Command) -> io::Result<()> {
+    let (mut control, terminal) = terminal()?;
+    command.env("TERM", "xterm");
+    command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal);
+    thread::Builder::new().name("terminal".to_owned()).spawn(move || {
+        let mut screen = [0; 4096];
+        // It ends when no process has the terminal any more, which is an error for whoever reads.
+        while control.read(&mut screen).is_ok_and(|n| n > 0) {}
+    })?;
+    Ok(())
+}
+
+/// A serial port that ends in the console's file, by way of a terminal. A restored Bochs that writes to a
+/// file receives an endless row of zeros on that port; from a terminal it receives what is there, nothing.
+fn serial_port(console: &Console) -> io::Result<(File, JoinHandle<()>)> {
+    let (mut control, terminal) = terminal()?;
+    let mut file = console.file().try_clone()?;
+    let copy = move || {
+        let mut bytes = [0; 4096];
+        while let Ok(n @ 1..) = control.read(&mut bytes) {
+            // A full disk costs the console, not the machine.
+            let _ = file.write_all(&bytes[..n]);
+        }
+    };
+    let copier = thread::Builder::new().name("serial port".to_owned()).spawn(copy)?;
+    Ok((terminal, copier))
+}
+
+/// Both ends of a terminal.
+fn terminal() -> io::Result<(File, File)> {
+    let control = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    grantpt(&control)?;
+    unlockpt(&control)?;
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let terminal = ioctl_tiocgptpeer(&control, flags)?;
+    Ok((File::from(control), File::from(terminal)))
+}
+
+/// The `bochsrc`.
+fn configuration(spec: &Spec, boot_cylinders: u64, display: &str) -> String {
+    let (cylinders, heads, spt) = Mailbox::GEOMETRY;
+    let (mib, cpus) = (spec.memory_mib, spec.cpus);
+    let (mailbox, boot) = (Inherited::Mailbox.path(), Inherited::BootDisk.path());
+    let (console, log) = (Inherited::Console.path(), Inherited::Log.path());
+    format!(
+        "display_library: {display}\n\
+         romimage: file={BIOS}\n\
+         vgaromimage: file={VGA_BIOS}\n\
+         cpu: model=broadwell_ult, count={cpus}, ips=100000000, reset_on_triple_fault=0\n\
+         memory: guest={mib}, host={mib}\n\
+         ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14\n\
+         ata0-master: type=disk, path={boot}, mode=flat, cylinders={boot_cylinders}, heads=16, spt=63\n\
+         ata1: enabled=1, ioaddr1=0x170, ioaddr2=0x370, irq=15\n\
+         ata1-master: type=disk, path={mailbox}, mode=flat, cylinders={cylinders}, heads={heads}, spt={spt}\n\
+         boot: disk\n\
+         floppya: type=none\n\
+         parport1: enabled=0\n\
+         usb_uhci: enabled=0\n\
+         com1: enabled=1, mode=file, dev={console}\n\
+         sound: waveoutdrv=dummy, waveindrv=dummy, midioutdrv=dummy\n\
+         clock: sync=none\n\
+         log: {log}\n\
+         panic: action=fatal\n\
+         error: action=ignore\n\
+         info: action=ignore\n\
+         debug: action=ignore\n"
+    )
+}
+
+/// Whether Bochs is there.
+pub(crate) fn check() -> Result<(), Error> {
+    let missing = |program: &str| Error::Missing {
+        program: program.to_owned(),
+        need: "the emulated Intel host",
+        install: "apt-get install --no-install-recommends bochs bochs-term bochsbios vgabios".to_owned(),
+    };
+    if crate::spec::find(PROGRAM).is_none() {
+        return Err(missing("bochs"));
+    }
+    for file in [BIOS, VGA_BIOS] {
+        fs::metadata(file).map_err(|_| missing(file))?;
+    }
+    Ok(())
+}
+
+/// Whether a machine on Bochs can be saved here.
+pub(crate) fn can_save() -> Result<(), Error> {
+    check()?;
+    let missing = |program: String, package: &str| Error::Missing {
+        program,
+        need: "saving the emulated Intel host",
+        install: format!("apt-get install --no-install-recommends {package}"),
+    };
+    for (program, package) in [(screen::SERVER, "xvfb"), (screen::HAND, "xdotool")] {
+        if crate::spec::find(program).is_none() {
+            return Err(missing(program.to_owned(), package));
+        }
+    }
+    let library = format!("{PLUGINS}/libbx_x_gui.so");
+    fs::metadata(&library).map(drop).map_err(|_| missing(library, "bochs-x"))
+}

@@ -1,0 +1,183 @@
+//! Saving and restoring: what has to be done around Bochs's own.
+//!
+//! Bochs saves its disks with the rest, by copying the images into the folder, and copies them back when
+//! it restores. Neither is wanted:
+//!
+//! - The boot disk is not read any more once Linux runs. A hole of its size takes its place.
+//! - The mailbox is to keep what this side wrote. In the folder it is a link to a descriptor; a
+//!   restored Bochs inherits a copy of the mailbox there, and copies that over the mailbox.
+//!   The copy ends with a number of its own, so that the end of the copying can be seen.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::screen::{Screen, path_of};
+use super::Inherited;
+use crate::Mailbox;
+use crate::mailbox::memory;
+use crate::process::Process;
+
+const CONFIGURATION: &str = "config";
+const BOOT_DISK: &str = "hard_drive.0.drive0.image";
+const MAILBOX: &str = "hard_drive.1.drive0.image";
+
+/// Where the button SUSPEND is in Bochs's window, which lies in the corner of the screen: at the right
+/// end of the bar above a text screen of 720 x 400.
+const BUTTON: (&str, &str) = ("676", "22");
+const QUESTION: &str = "Save Bochs state to folder";
+const SAVED: &str = "WARNING";
+const NOT_SAVED: &str = "ERROR";
+
+/// How long a window may take to appear.
+const WINDOW: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Has Bochs save its machine into an empty folder.
+pub(super) fn save(
+    screen: &Screen,
+    process: &mut Process,
+    folder: &Path,
+    deadline: Instant,
+) -> Result<(), String> {
+    let handle = File::open(folder).map_err(|e| e.to_string())?;
+    let window = open_question(screen)?;
+    screen.act(&["windowfocus", "--sync", &window])?;
+    // The field holds what was typed last, "none" at first.
+    screen.act(&["key", "--delay", "0", "--repeat", "8", "BackSpace"])?;
+    screen.act(&["type", "--delay", "0", &path_of(&handle)])?;
+    screen.act(&["key", "Return"])?;
+    loop {
+        if screen.has_window(SAVED) {
+            break;
+        }
+        if screen.has_window(NOT_SAVED) {
+            return Err("Bochs could not write its state; is the file system full?".to_owned());
+        }
+        if process.ended().map_err(|e| e.to_string())?.is_some() {
+            return Err("Bochs ended instead".to_owned());
+        }
+        if Instant::now() > deadline {
+            return Err("the limit passed".to_owned());
+        }
+        thread::sleep(POLL);
+    }
+    // Bochs asks whether to go on. It is not to: this is the state that was saved.
+    process.end();
+    adapt(folder).map_err(|e| e.to_string())
+}
+
+/// Clicks the button until the question is there; its window.
+fn open_question(screen: &Screen) -> Result<String, String> {
+    let patience = Instant::now() + WINDOW;
+    while Instant::now() < patience {
+        screen.act(&["mousemove", BUTTON.0, BUTTON.1, "click", "1"])?;
+        let answer = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < answer {
+            if let Some(window) = screen.window(QUESTION) {
+                return Ok(window);
+            }
+            thread::sleep(POLL);
+        }
+    }
+    Err("Bochs shows no dialog to save its state in".to_owned())
+}
+
+/// Makes of what Bochs wrote what it is to restore.
+fn adapt(folder: &Path) -> io::Result<()> {
+    let disk = File::options().write(true).open(folder.join(BOOT_DISK))?;
+    let size = disk.metadata()?.len();
+    disk.set_len(0)?;
+    disk.set_len(size)?;
+    fs::remove_file(folder.join(MAILBOX))?;
+    symlink(Inherited::Copy.path(), folder.join(MAILBOX))?;
+    let serial = format!("com1: enabled=1, mode=term, dev={}", Inherited::Console.path());
+    let path = folder.join(CONFIGURATION);
+    let text = fs::read_to_string(&path)?;
+    let mut changed = String::new();
+    for line in text.lines() {
+        changed.push_str(match line.split(':').next().unwrap_or_default() {
+            // A restored machine needs no window.
+            "display_library" => "display_library: term",
+            "com1" => &serial,
+            _ => line,
+        });
+        changed.push('\n');
+    }
+    fs::write(&path, changed)
+}
+
+/// An empty disk of the size that the boot disk had.
+pub(super) fn boot_disk(folder: &Path) -> io::Result<File> {
+    let disk = memory("vmtax-boot")?;
+    disk.set_len(folder.join(BOOT_DISK).metadata()?.len())?;
+    Ok(disk)
+}
+
+/// The copy of the mailbox that Bochs copies back.
+pub(super) struct Copy {
+    pub(super) file: File,
+    mark: [u8; 16],
+    marked: [u8; 16],
+}
+
+impl Copy {
+    const MARK_AT: u64 = Mailbox::SIZE - 16;
+
+    pub(super) fn of(mailbox: &Mailbox) -> io::Result<Copy> {
+        let mut file = memory("vmtax-mailbox-copy")?;
+        let mut from = mailbox.file().try_clone()?;
+        copy_data(&mut from, &mut file)?;
+        let (mut mark, mut marked) = ([0; 16], [0; 16]);
+        getrandom(&mut mark, GetRandomFlags::empty())?;
+        file.read_exact_at(&mut marked, Copy::MARK_AT)?;
+        file.write_all_at(&mark, Copy::MARK_AT)?;
+        Ok(Copy { file, mark, marked })
+    }
+
+    /// Waits until Bochs has copied it back.
+    pub(super) fn wait(
+        &self,
+        mailbox: &Mailbox,
+        process: &mut Process,
+        deadline: Instant,
+    ) -> Result<(), String> {
+        let mut found = [0; 16];
+        loop {
+            // While the copying goes on, the mailbox is shorter than it should be.
+            let read = mailbox.file().read_exact_at(&mut found, Copy::MARK_AT);
+            if read.is_ok() && found == self.mark {
+                return mailbox.write(Copy::MARK_AT, &self.marked).map_err(|e| e.to_string());
+            }
+            if process.ended().map_err(|e| e.to_string())?.is_some() {
+                return Err("Bochs refused it".to_owned());
+            }
+            if Instant::now() > deadline {
+                return Err("Bochs did not restore it in time".to_owned());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Copies what a file holds, and leaves its holes holes.
+fn copy_data(from: &mut File, to: &mut File) -> io::Result<()> {
+    use rustix::fs::{SeekFrom, seek};
+    let end = from.metadata()?.len();
+    to.set_len(end)?;
+    let mut at = 0;
+    // A file that ends with a hole has no data behind the last: that is an error of its own.
+    while let Ok(start) = seek(&*from, SeekFrom::Data(at)) {
+        let stop = seek(&*from, SeekFrom::Hole(start))?;
+        let mut bytes = vec![0; usize::try_from(stop - start).unwrap_or(0)];
+        from.read_exact_at(&mut bytes, start)?;
+        to.write_all_at(&bytes, start)?;
+        at = stop;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! What can go wrong between a spec and a machine that did its work. Every message is one sentence
+//! that names the place and what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::{Emulator, Tail};
+
+/// Why there is no machine, or why it did not do what was waited for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A program that is needed is not installed.
+    #[error("{program} is not installed, and {need} needs it; as root: {install}")]
+    Missing {
+        /// The program or file.
+        program: String,
+        /// What it is needed for.
+        need: &'static str,
+        /// The line that installs it.
+        install: String,
+    },
+    /// This computer cannot run that emulator.
+    #[error("{emulator} cannot run here: {reason}")]
+    Unsupported {
+        /// What was asked for.
+        emulator: Emulator,
+        /// Why not, and what to use instead.
+        reason: String,
+    },
+    /// The distribution's kernel could not be fetched.
+    #[error("the distribution's kernel could not be fetched: {problem}")]
+    Fetch {
+        /// What happened and what to do.
+        problem: String,
+    },
+    /// A kernel image cannot be used.
+    #[error("{path}: {problem}")]
+    Kernel {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+    /// A kernel has no such module, or a broken one.
+    #[error("kernel {release} has no usable module {module}: {problem}")]
+    Module {
+        /// The kernel.
+        release: String,
+        /// The module.
+        module: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The machine's system failed: a panic, an oops, a hung task.
+    #[error("the machine on {emulator} failed: {failure}; its console is in {}", console.path.display())]
+    Failed {
+        /// What ran it.
+        emulator: Emulator,
+        /// The console line that says so.
+        failure: String,
+        /// The end of the console.
+        console: Tail,
+    },
+    /// The machine is gone before it did what was waited for.
+    #[error("the machine on {emulator} ended too early: {how}; its console is in {}", console.path.display())]
+    Ended {
+        /// What ran it.
+        emulator: Emulator,
+        /// How: a power-off, a reset, a signal, what the emulator said.
+        how: String,
+        /// The end of the console.
+        console: Tail,
+    },
+    /// The wall-clock limit passed.
+    #[error(
+        "the machine on {emulator} was not done after {} s and was ended: it hangs, or this computer needs a longer limit; \
+         its console is in {}",
+        limit.as_secs_f32(),
+        console.path.display()
+    )]
+    Limit {
+        /// What ran it.
+        emulator: Emulator,
+        /// The limit.
+        limit: Duration,
+        /// The end of the console.
+        console: Tail,
+    },
+    /// A saved state cannot be used. A cold boot still can.
+    #[error("{path}: the saved machine cannot be used: {problem}; remove it to boot afresh")]
+    State {
+        /// The state's folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The emulator did not do as it was told.
+    #[error("{emulator} cannot {what}: {problem}")]
+    Control {
+        /// What ran the machine.
+        emulator: Emulator,
+        /// What was asked of it, as a verb.
+        what: &'static str,
+        /// What it answered.
+        problem: String,
+    },
+    /// The system refused.
+    #[error("{path}: cannot {what}: {source}{}", advice(source))]
+    Io {
+        /// The file, folder or program.
+        path: PathBuf,
+        /// What was being done, as a verb.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// An [`Error::Io`] about this path, for `map_err`.
+    pub(crate) fn io(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::Io { path: path.to_owned(), what, source }
+    }
+
+    /// As [`Error::io`], for the errors of system calls.
+    pub(crate) fn os(
+        path: &Path,
+        what: &'static str,
+    ) -> impl FnOnce(rustix::io::Errno) -> Error {
+        move |errno| Error::Io { path: path.to_owned(), what, source: errno.into() }
+    }
+
+    /// The last lines of the machine's console, where the error is about what the machine did.
+    pub fn console(&self) -> Option<&Tail> {
+        match self {
+            Error::Failed { console, .. }
+            | Error::Ended { console, .. }
+            | Error::Limit { console, .. } => Some(console),
+            _ => None,
+        }
+    }
+}
+
+/// What the user can do about the system's answer.
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            "; free some space, or use another file system"
+        }
+        io::ErrorKind::OutOfMemory => "; free some memory, or give the machine less",
+        io::ErrorKind::PermissionDenied => "; use a folder that you may write to, or another user",
+        io::ErrorKind::ReadOnlyFilesystem => "; use another file system",
+        _ => "",
+    }
+}

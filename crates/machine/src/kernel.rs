@@ -1,0 +1,100 @@
+//! Kernels: an image to boot and the modules that go with it.
+//!
+//! Three places give one: the distribution's package archive ([`distribution`]), one's own build
+//! ([`files`]), the running system ([`host`]). Nothing is installed; what is unpacked goes to a cache
+//! whose entries are named and checked by SHA-256, and made anew when they are broken.
+
+mod distribution;
+mod image;
+mod modules;
+
+use std::path::{Path, PathBuf};
+
+pub use distribution::distribution;
+pub use modules::Module;
+
+use crate::Error;
+use image::Image;
+
+/// A kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// `6.1.0-56-amd64`.
+    pub release: String,
+    /// The image: a bzImage, or an ELF file.
+    pub image: PathBuf,
+    /// The folder with its modules, if it has any: `lib/modules/RELEASE`, or any folder that holds
+    /// them at some depth.
+    pub modules: Option<PathBuf>,
+    /// Where what is made of the image is kept.
+    pub cache: PathBuf,
+    /// The entry of the cache that it is, if it is one.
+    entry: Option<PathBuf>,
+}
+
+/// Where kernels are cached: `vmtax` in `$XDG_CACHE_HOME` or `~/.cache`.
+pub fn cache_folder() -> PathBuf {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    variable("XDG_CACHE_HOME")
+        .or_else(|| variable("HOME").map(|home| home.join(".cache")))
+        .unwrap_or_else(std::env::temp_dir)
+        .join("vmtax")
+}
+
+/// A kernel that was built here: its image, and the folder that holds its modules.
+pub fn files(image: &Path, modules: Option<&Path>) -> Result<Kernel, Error> {
+    // Absolute, so that it does not matter later where vmtax or an emulator runs.
+    let image = std::path::absolute(image).map_err(Error::io(image, "find the kernel"))?;
+    let release = Image::read(&image)?.release()?;
+    if let Some(folder) = modules {
+        std::fs::read_dir(folder).map_err(Error::io(folder, "read the modules' folder"))?;
+    }
+    let modules = modules.map(Path::to_owned);
+    Ok(Kernel { release, image, modules, cache: cache_folder(), entry: None })
+}
+
+/// The kernel that runs here, from /boot and /lib/modules.
+pub fn host() -> Result<Kernel, Error> {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy().into_owned();
+    let image = PathBuf::from(format!("/boot/vmlinuz-{release}"));
+    let modules = PathBuf::from(format!("/lib/modules/{release}"));
+    if !image.exists() {
+        return Err(Error::Kernel {
+            path: image,
+            problem: "the running kernel has no image there (a container shares another system's kernel); \
+                      use the distribution's kernel, or give an image"
+                .to_owned(),
+        });
+    }
+    files(&image, modules.exists().then_some(modules.as_path()))
+}
+
+impl Kernel {
+    /// The uncompressed kernel, an ELF file: the image itself, or unpacked from it into the cache.
+    pub fn vmlinux(&self) -> Result<PathBuf, Error> {
+        match Image::read(&self.image)? {
+            Image::Elf { path, .. } => Ok(path),
+            Image::Packed(packed) => packed.unpack(&self.cache),
+        }
+    }
+
+    /// The file that QEMU boots fastest: the ELF file if it has the entry for that (a PVH note), since
+    /// it spares the machine the unpacking, which is half of the boot; else the image.
+    pub(crate) fn bootable(&self) -> Result<PathBuf, Error> {
+        match Image::read(&self.image)? {
+            Image::Elf { path, .. } if image::has_pvh_entry(&path)? => Ok(path),
+            Image::Elf { path, .. } => Err(Error::Kernel {
+                path,
+                problem: "this ELF file has no PVH entry (CONFIG_PVH=y makes one), so QEMU cannot boot it; \
+                          use the bzImage of the same build"
+                    .to_owned(),
+            }),
+            Image::Packed(packed) if packed.can_unpack() => {
+                let elf = packed.unpack(&self.cache)?;
+                Ok(if image::has_pvh_entry(&elf)? { elf } else { self.image.clone() })
+            }
+            Image::Packed(_) => Ok(self.image.clone()),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Kernel images: what a bzImage holds, by the boot protocol of the kernel's `arch/x86/boot.rst`.
+
+use std::fs::{self, File};
+use std::io::{self, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use object::LittleEndian;
+use object::elf::{FileHeader64, NoteType, PT_NOTE};
+use object::read::ReadCache;
+use object::read::elf::{FileHeader, ProgramHeader};
+
+use crate::durable::NewFolder;
+use crate::{Error, checksum};
+
+/// Distributions' kernels are 8 to 60 MiB.
+const LARGEST_IMAGE: u64 = 1 << 30;
+/// Unpacked they are 50 to 120 MiB; with debug information, up to 1 GiB.
+const LARGEST_ELF: u64 = 2 << 30;
+
+/// A kernel image.
+pub(crate) enum Image {
+    /// An ELF file.
+    Elf {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A bzImage.
+    Packed(Packed),
+}
+
+/// A bzImage, in memory.
+pub(crate) struct Packed {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    /// The compressed kernel inside.
+    payload: std::ops::Range<usize>,
+}
+
+impl Image {
+    /// Reads an image and checks that it is whole.
+    pub(crate) fn read(path: &Path) -> Result<Image, Error> {
+        let problem = |problem: String| Error::Kernel { path: path.to_owned(), problem };
+        let mut file = File::open(path).map_err(Error::io(path, "open the kernel"))?;
+        let size = file.metadata().map_err(Error::io(path, "read the kernel"))?.len();
+        if size > LARGEST_ELF {
+            return Err(problem(format!("{size} bytes is no size of a kernel")));
+        }
+        let mut magic = [0; 4];
+        let short = |_| problem("this is no kernel image: it is too short; give a bzImage".into());
+        file.read_exact(&mut magic).map_err(short)?;
+        if magic == *b"\x7fELF" {
+            return Ok(Image::Elf { path: path.to_owned() });
+        }
+        let mut bytes = magic.to_vec();
+        file.take(LARGEST_IMAGE)
+            .read_to_end(&mut bytes)
+            .map_err(Error::io(path, "read the kernel"))?;
+        let payload = payload(&bytes).map_err(problem)?;
+        Ok(Image::Packed(Packed { path: path.to_owned(), bytes, payload }))
+    }
+
+    /// The kernel's release: `6.1.0-56-amd64`.
+    pub(crate) fn release(&self) -> Result<String, Error> {
+        let (path, release) = match self {
+            Image::Packed(packed) => (&packed.path, packed.release()),
+            Image::Elf { path } => {
+                let bytes = fs::read(path).map_err(Error::io(path, "read the kernel"))?;
+                (path, elf_release(&bytes))
+            }
+        };
+        release.ok_or_else(|| Error::Kernel {
+            path: path.clone(),
+            problem: "it does not say which release it is, so it is no Linux kernel, or a broken one"
+                .to_owned(),
+        })
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Where the compressed kernel lies, by the setup header.
+fn payload(bytes: &[u8]) -> Result<std::ops::Range<usize>, String> {
+    if bytes.get(0x202..0x206) != Some(b"HdrS") {
+        return Err("this is no kernel image: neither a bzImage nor an ELF file".to_owned());
+    }
+    let protocol = u16_at(bytes, 0x206).unwrap_or(0);
+    if protocol < 0x208 {
+        return Err(format!(
+            "boot protocol {}.{:02} is older than 2.08 (Linux 2.6.26), the oldest that can be used",
+            protocol >> 8,
+            protocol & 0xff
+        ));
+    }
+    // 0 stands for 4, for a reason that is older than all of this.
+    let sectors = match bytes.get(0x1f1) {
+        Some(0) | None => 4,
+        Some(sectors) => usize::from(*sectors),
+    };
+    let field = |at| u32_at(bytes, at).map(|value| value as usize);
+    let (Some(offset), Some(length)) = (field(0x248), field(0x24c)) else {
+        return Err("the image is cut short".to_owned());
+    };
+    let start = (sectors + 1) * 512 + offset;
+    match start.checked_add(length) {
+        Some(end) if end <= bytes.len() && length > 8 => Ok(start..end),
+        _ => Err(format!(
+            "the image is cut short: its compressed kernel should lie at {start} to {}, and the file has {} bytes",
+            start.saturating_add(length),
+            bytes.len()
+        )),
+    }
+}
+
+/// The word after `Linux version ` in an uncompressed kernel.
+fn elf_release(bytes: &[u8]) -> Option<String> {
+    const MARK: &[u8] = b"Linux version ";
+    let mut from = 0;
+    while let Some(at) = bytes[from..].windows(MARK.len()).position(|window| window == MARK) {
+        from += at + MARK.len();
+        if let Some(word) = first_word(&bytes[from..]) {
+            return Some(word);
+        }
+    }
+    None
+}
+
+/// A release, which starts with a digit and ends at a space.
+fn first_word(bytes: &[u8]) -> Option<String> {
+    let end = bytes.iter().take(128).position(|byte| *byte == b' ' || *byte == 0)?;
+    let word = std::str::from_utf8(&bytes[..end]).ok()?;
+    word.starts_with(|c: char| c.is_ascii_digit()).then(|| word.to_owned())
+}
+
+/// How a kernel is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packing {
+    Gzip,
+    Xz,
+    Zstd,
+    Lz4,
+    Lzma,
+}
+
+impl Packed {
+    fn release(&self) -> Option<String> {
+        let at = usize::from(u16_at(&self.bytes, 0x20e)?);
+        first_word(self.bytes.get(at + 0x200..)?)
+    }
+
+    fn packing(&self) -> Result<Packing, String> {
+        let payload = &self.bytes[self.payload.clone()];
+        let known: [(&[u8], Packing); 5] = [
+            (b"\x1f\x8b", Packing::Gzip),
+            (b"\xfd7zXZ\0", Packing::Xz),
+            (b"\x28\xb5\x2f\xfd", Packing::Zstd),
+            (b"\x02\x21\x4c\x18", Packing::Lz4),
+            (b"\x5d\0\0", Packing::Lzma),
+        ];
+        if let Some((_, packing)) = known.iter().find(|(magic, _)| payload.starts_with(magic)) {
+            return Ok(*packing);
+        }
+        let named: [(&[u8], &str); 3] = [
+            (b"BZh", "bzip2"),
+            (b"\x89LZO", "LZO"),
+            (b"\x7fELF", "no compression"),
+        ];
+        Err(match named.iter().find(|(magic, _)| payload.starts_with(magic)) {
+            Some((_, name)) => format!(
+                "it was built with {name}; build it with CONFIG_KERNEL_ZSTD, _XZ, _GZIP, _LZ4 or _LZMA, or give the vmlinux"
+            ),
+            None => "its compressed kernel is damaged, or of an unknown kind; fetch or build it again".to_owned(),
+        })
+    }
+
+    pub(crate) fn can_unpack(&self) -> bool {
+        // What is damaged is to be reported, not booted.
+        self.packing().is_ok() || !self.names_other_packing()
+    }
+
+    fn names_other_packing(&self) -> bool {
+        let payload = &self.bytes[self.payload.clone()];
+        payload.starts_with(b"BZh") || payload.starts_with(b"\x89LZO")
+    }
+
+    /// The uncompressed kernel, from the cache if it is there and sound.
+    pub(crate) fn unpack(&self, cache: &Path) -> Result<PathBuf, Error> {
+        let folder = cache.join("vmlinux").join(checksum::of_bytes(&self.bytes));
+        let (elf, sum) = (folder.join("vmlinux"), folder.join("sha256"));
+        let known = fs::read_to_string(&sum).ok();
+        if known.is_some() && known == checksum::of_file(&elf).ok() {
+            return Ok(elf);
+        }
+        let bytes = self.unpacked().map_err(|problem| Error::Kernel {
+            path: self.path.clone(),
+            problem,
+        })?;
+        let write = || {
+            let new = NewFolder::beside(&folder)?;
+            fs::write(new.path().join("vmlinux"), &bytes)?;
+            fs::write(new.path().join("sha256"), checksum::of_bytes(&bytes))?;
+            new.publish()
+        };
+        write().map_err(Error::io(&folder, "keep the unpacked kernel"))?;
+        Ok(elf)
+    }
+
+    fn unpacked(&self) -> Result<Vec<u8>, String> {
+        let packing = self.packing()?;
+        let payload = &self.bytes[self.payload.clone()];
+        // The build appends the unpacked size, which gzip has anyway.
+        let (body, size) = payload.split_at(payload.len() - 4);
+        let size = u32_at(size, 0).unwrap_or(0);
+        let packed = if packing == Packing::Gzip { payload } else { body };
+        let mut out = Vec::with_capacity(usize::try_from(size).unwrap_or(0).min(256 << 20));
+        unpack(packing, packed, &mut out)
+            .map_err(|e| format!("its compressed kernel is damaged ({e}); fetch or build it again"))?;
+        if out.len() as u64 != u64::from(size) || !out.starts_with(b"\x7fELF") {
+            return Err("its compressed kernel is damaged; fetch or build it again".to_owned());
+        }
+        Ok(out)
+    }
+}
+
+fn unpack(packing: Packing, packed: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    let reader: Box<dyn Read + '_> = match packing {
+        Packing::Gzip => Box::new(flate2::read::GzDecoder::new(packed)),
+        Packing::Xz => Box::new(lzma_rust2::XzReader::new(packed, false)),
+        Packing::Zstd => Box::new(zstd::Decoder::new(packed)?.single_frame()),
+        Packing::Lz4 => Box::new(lz4_flex::frame::FrameDecoder::new(packed)),
+        Packing::Lzma => {
+            Box::new(lzma_rust2::LzmaReader::new_mem_limit(Cursor::new(packed), 1 << 20, None)?)
+        }
+    };
+    reader.take(LARGEST_ELF).read_to_end(out)?;
+    Ok(())
+}
+
+/// Whether an ELF kernel has the entry that QEMU uses: a note of Xen's, type 18 (PHYS32_ENTRY).
+pub(crate) fn has_pvh_entry(path: &Path) -> Result<bool, Error> {
+    const PHYS32_ENTRY: NoteType = NoteType(18);
+    let file = File::open(path).map_err(Error::io(path, "open the kernel"))?;
+    let cache = ReadCache::new(file);
+    let find = || -> object::read::Result<bool> {
+        let header = FileHeader64::<LittleEndian>::parse(&cache)?;
+        let endian = header.endian()?;
+        for segment in header.program_headers(endian, &cache)? {
+            if segment.p_type(endian) != PT_NOTE {
+                continue;
+            }
+            let Some(mut notes) = segment.notes(endian, &cache)? else { continue };
+            while let Some(note) = notes.next()? {
+                if note.name() == b"Xen" && note.n_type(endian) == PHYS32_ENTRY {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    };
+    find().map_err(|e| Error::Kernel {
+        path: path.to_owned(),
+        problem: format!("this is no sound ELF file of x86-64 ({e})"),
+    })
+}

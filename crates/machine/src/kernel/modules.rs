@@ -1,0 +1,151 @@
+//! Kernel modules: found by name, unpacked, in the order in which they load.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use object::{Object, ObjectSection};
+
+use super::Kernel;
+use super::distribution::checked;
+use crate::Error;
+
+/// A module, ready for `init_module`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// Its name as the kernel writes it: `kvm_amd`.
+    pub name: String,
+    /// The unpacked `.ko`.
+    pub bytes: Vec<u8>,
+}
+
+/// The largest that is read; amdgpu has 30 MB.
+const LARGEST: u64 = 512 << 20;
+
+impl Kernel {
+    /// These modules and all that they depend on, what has to be loaded first first. A module that is built
+    /// into the kernel needs no loading and is left out.
+    pub fn modules_for(&self, names: &[&str]) -> Result<Vec<Module>, Error> {
+        let Some(folder) = &self.modules else {
+            return match names.first() {
+                None => Ok(Vec::new()),
+                Some(name) => Err(self.no_module(name, "no folder of modules was given")),
+            };
+        };
+        let mut search = Search {
+            kernel: self,
+            folder,
+            files: find(folder).map_err(Error::io(folder, "read the modules' folder"))?,
+            builtin: builtin(folder),
+            seen: HashSet::new(),
+            found: Vec::new(),
+        };
+        for name in names {
+            search.add(&normal(name), 0)?;
+        }
+        Ok(search.found)
+    }
+
+    fn no_module(&self, module: &str, problem: &str) -> Error {
+        let release = self.release.clone();
+        Error::Module { release, module: module.to_owned(), problem: problem.to_owned() }
+    }
+}
+
+struct Search<'a> {
+    kernel: &'a Kernel,
+    folder: &'a Path,
+    files: BTreeMap<String, PathBuf>,
+    builtin: HashSet<String>,
+    seen: HashSet<String>,
+    found: Vec<Module>,
+}
+
+impl Search<'_> {
+    fn add(&mut self, name: &str, depth: u32) -> Result<(), Error> {
+        if self.builtin.contains(name) || !self.seen.insert(name.to_owned()) {
+            return Ok(());
+        }
+        let Some(path) = self.files.get(name).filter(|_| depth < 32).cloned() else {
+            let place = self.folder.display();
+            let problem = format!(
+                "it is neither built in nor below {place}; use a kernel that was built with it"
+            );
+            return Err(self.kernel.no_module(name, &problem));
+        };
+        let bytes = checked(self.kernel, &path, unpacked).map_err(|problem| {
+            self.kernel.no_module(name, &format!("{}: {problem}", path.display()))
+        })?;
+        let dependencies = dependencies(&bytes).map_err(|problem| {
+            let problem = format!("{} is damaged ({problem})", path.display());
+            self.kernel.no_module(name, &problem)
+        })?;
+        for dependency in dependencies {
+            self.add(&dependency, depth + 1)?;
+        }
+        self.found.push(Module { name: name.to_owned(), bytes });
+        Ok(())
+    }
+}
+
+/// Names are written with `-` and `_` as one likes; the kernel keeps `_`.
+fn normal(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+/// The name of the module in such a file.
+fn module_name(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let stem = ["", ".xz", ".zst", ".gz"]
+        .iter()
+        .find_map(|packing| name.strip_suffix(&format!(".ko{packing}")))?;
+    Some(normal(stem))
+}
+
+/// All module files below a folder.
+fn find(folder: &Path) -> io::Result<BTreeMap<String, PathBuf>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            // `build` and `source` are links, which are not followed.
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            } else if let Some(name) = module_name(&entry.path()) {
+                files.insert(name, entry.path());
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Names in `modules.builtin`: a path a line.
+fn builtin(folder: &Path) -> HashSet<String> {
+    let text = fs::read_to_string(folder.join("modules.builtin")).unwrap_or_default();
+    text.lines().filter_map(|line| module_name(Path::new(line.trim()))).collect()
+}
+
+fn unpacked(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let reader: Box<dyn Read> = match path.extension().and_then(|e| e.to_str()) {
+        Some("xz") => Box::new(lzma_rust2::XzReader::new(io::BufReader::new(file), false)),
+        Some("zst") => Box::new(zstd::Decoder::new(file)?),
+        Some("gz") => Box::new(flate2::read::GzDecoder::new(file)),
+        _ => Box::new(file),
+    };
+    let mut bytes = Vec::new();
+    reader.take(LARGEST).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What `depends=` in a module's `.modinfo` names.
+fn dependencies(bytes: &[u8]) -> object::read::Result<Vec<String>> {
+    let file = object::File::parse(bytes)?;
+    let section = file.section_by_name(".modinfo");
+    let info = section.map(|section| section.data()).transpose()?.unwrap_or_default();
+    let names = info.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"depends="));
+    let names = String::from_utf8_lossy(names.unwrap_or_default()).into_owned();
+    Ok(names.split(',').filter(|name| !name.is_empty()).map(normal).collect())
+}

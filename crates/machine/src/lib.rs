@@ -1,0 +1,55 @@
+//! From the spec of a virtual machine to a running one: the only launcher of emulators.
+//!
+//! A machine boots a Linux kernel and an initramfs, talks to this side through a [`Mailbox`], and ends
+//! in one of four ways: it does what was waited for and powers off, it fails and says so on its
+//! console, it is saved, or its time is over. Whatever happens to this process, nothing of a machine
+//! is left: no process and no temporary file.
+//!
+//! ```no_run
+//! # use std::{path::Path, time::Duration};
+//! # use vmtax_machine::*;
+//! # fn main() -> Result<(), Error> {
+//! # let archive = Vec::new();
+//! let kernel = kernel::distribution(&kernel::cache_folder())?;
+//! let mailbox = Mailbox::new()?;
+//! let spec = Spec {
+//!     emulator: Emulator::Tcg { icount: true },
+//!     kernel,
+//!     initramfs: Initramfs::Bytes(archive),
+//!     command_line: format!("console=ttyS0 {QUICK_BOOT}"),
+//!     memory_mib: 512,
+//!     cpus: 1,
+//!     mailbox: mailbox.clone(),
+//!     console: "console.txt".into(),
+//!     limit: Duration::from_secs(60),
+//! };
+//! let mut machine = Machine::boot(&spec)?;
+//! machine.wait(|| mailbox.read(0, 1).ok().filter(|byte| byte == b"R"))?;
+//! machine.save(Path::new("state"))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it leaves out on purpose: what runs inside, what the mailbox's bytes mean, what is cached when.
+
+mod bochs;
+mod checksum;
+mod console;
+pub mod cpio;
+mod durable;
+mod error;
+pub mod kernel;
+mod machine;
+mod mailbox;
+mod process;
+mod qemu;
+mod qmp;
+mod spec;
+mod state;
+mod tool;
+
+pub use console::Tail;
+pub use error::Error;
+pub use machine::Machine;
+pub use mailbox::Mailbox;
+pub use spec::{Emulator, Initramfs, QUICK_BOOT, Spec, can_save, check};

@@ -1,0 +1,188 @@
+//! A running machine, whatever runs it.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::bochs::Bochs;
+use crate::console::Console;
+use crate::process::{Process, describe};
+use crate::qemu::{self, Qemu, Start};
+use crate::state::{self, NewState};
+use crate::{Emulator, Error, Spec, spec};
+
+/// Time between two polls.
+const POLL: Duration = Duration::from_millis(2);
+/// How long a panic may take to print the rest of what it has to say.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+/// How long a machine that is finished may take to power off.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What is particular to the emulator that runs a machine.
+#[derive(Debug)]
+enum Control {
+    Qemu(Qemu),
+    Bochs(Bochs),
+}
+
+/// A running machine. Dropping it ends it: its processes are gone when that returns.
+#[derive(Debug)]
+pub struct Machine {
+    emulator: Emulator,
+    limit: Duration,
+    deadline: Instant,
+    console: Console,
+    process: Process,
+    control: Control,
+    /// What a saved state has to be restored with.
+    identity: state::Identity,
+}
+
+impl Machine {
+    /// Starts the machine. What goes wrong later, [`Machine::wait`] tells.
+    pub fn boot(spec: &Spec) -> Result<Machine, Error> {
+        spec::check(spec.emulator)?;
+        Machine::start(spec, |console| match spec.emulator {
+            Emulator::Bochs => {
+                let (bochs, process) = Bochs::boot(spec, console)?;
+                Ok((Control::Bochs(bochs), process))
+            }
+            Emulator::Tcg { .. } | Emulator::Kvm => {
+                let image = spec.kernel.bootable()?;
+                let (qemu, process) = Qemu::start(spec, Start::Boot(&image), console)?;
+                Ok((Control::Qemu(qemu), process))
+            }
+        })
+    }
+
+    /// Goes on from a state that [`Machine::save`] made of a machine with an equal spec. The
+    /// mailbox is not part of the state: the guest sees what it holds now.
+    pub fn restore(spec: &Spec, state: &Path) -> Result<Machine, Error> {
+        spec::check(spec.emulator)?;
+        state::check(state, &state::Identity::of(spec))?;
+        let mut machine = Machine::start(spec, |console| match spec.emulator {
+            Emulator::Bochs => {
+                let deadline = Instant::now() + spec.limit;
+                let (bochs, process) = Bochs::restore(spec, state, console, deadline)?;
+                Ok((Control::Bochs(bochs), process))
+            }
+            Emulator::Tcg { .. } | Emulator::Kvm => {
+                let memory = state::open(state, qemu::MEMORY)?;
+                let (qemu, process) = Qemu::start(spec, Start::State(memory), console)?;
+                Ok((Control::Qemu(qemu), process))
+            }
+        })?;
+        let deadline = machine.deadline;
+        let resumed = match &mut machine.control {
+            Control::Qemu(qemu) => qemu.resumed(deadline),
+            Control::Bochs(_) => Ok(()),
+        };
+        resumed.map_err(|problem| Error::State { path: state.to_owned(), problem })?;
+        Ok(machine)
+    }
+
+    fn start(
+        spec: &Spec,
+        start: impl FnOnce(&Console) -> Result<(Control, Process), Error>,
+    ) -> Result<Machine, Error> {
+        let deadline = Instant::now() + spec.limit;
+        let console = Console::create(&spec.console)?;
+        let (control, process) = start(&console)?;
+        Ok(Machine {
+            emulator: spec.emulator,
+            limit: spec.limit,
+            deadline,
+            console,
+            process,
+            control,
+            identity: state::Identity::of(spec),
+        })
+    }
+
+    /// Polls every few milliseconds until `poll` gives something. Fails when the machine ends first,
+    /// fails, or is out of time; then it should be dropped.
+    pub fn wait<T>(&mut self, mut poll: impl FnMut() -> Option<T>) -> Result<T, Error> {
+        loop {
+            if let Some(found) = poll() {
+                return Ok(found);
+            }
+            if let Some(failure) = self.failure()? {
+                // Its machine may reset at once or never; either way the rest of the text is wanted.
+                self.ended_within(LAST_WORDS)?;
+                return Err(self.failed(failure));
+            }
+            if self.ended_within(Duration::ZERO)? {
+                // What it did last counts.
+                return poll().map_or_else(|| Err(self.epitaph()), Ok);
+            }
+            if Instant::now() >= self.deadline {
+                self.process.end();
+                let (emulator, limit) = (self.emulator, self.limit);
+                return Err(Error::Limit { emulator, limit, console: self.console.tail() });
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Stops the machine and saves all of it but the mailbox into the folder `state`, which is made
+    /// whole or not at all, replacing what was there. The machine ends in any case.
+    pub fn save(mut self, state: &Path) -> Result<(), Error> {
+        let new = NewState::create(state)?;
+        match &mut self.control {
+            Control::Qemu(qemu) => qemu.save(&new, self.deadline)?,
+            Control::Bochs(bochs) => bochs.save(&mut self.process, new.path(), self.deadline)?,
+        }
+        self.process.end();
+        new.publish(&self.identity)
+    }
+
+    /// Gives the machine a moment to power off, then ends it. Fails if it failed meanwhile.
+    pub fn finish(mut self) -> Result<(), Error> {
+        self.ended_within(GRACE)?;
+        self.process.end();
+        match self.failure()? {
+            Some(failure) => Err(self.failed(failure)),
+            None => Ok(()),
+        }
+    }
+
+    /// Wall-clock time that it may still live.
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    fn failure(&mut self) -> Result<Option<String>, Error> {
+        Ok(self.console.failure()?.map(str::to_owned))
+    }
+
+    fn failed(&self, failure: String) -> Error {
+        Error::Failed { emulator: self.emulator, failure, console: self.console.tail() }
+    }
+
+    fn ended_within(&mut self, time: Duration) -> Result<bool, Error> {
+        let ended = self.process.wait_until(Instant::now() + time);
+        Ok(ended.map_err(Error::io(Path::new(qemu::PROGRAM), "watch the emulator"))?.is_some())
+    }
+
+    /// The machine is gone: why?
+    fn epitaph(&mut self) -> Error {
+        if let Control::Bochs(bochs) = &mut self.control {
+            bochs.settle();
+        }
+        // A failure that was printed between the last look at the console and the end.
+        if let Ok(Some(failure)) = self.failure() {
+            return self.failed(failure);
+        }
+        let status = self.process.ended().ok().flatten();
+        let how = match &mut self.control {
+            Control::Qemu(qemu) => qemu.epitaph(),
+            Control::Bochs(bochs) => bochs.epitaph(),
+        };
+        let how = how.or_else(|| status.map(|s| format!("of the emulator, {}", describe(s))));
+        Error::Ended {
+            emulator: self.emulator,
+            how: how.unwrap_or_else(|| "nobody knows why".to_owned()),
+            console: self.console.tail(),
+        }
+    }
+}

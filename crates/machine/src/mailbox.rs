@@ -1,0 +1,82 @@
+//! The mailbox: the bytes that this side and the guest share while a machine runs.
+//!
+//! The guest sees it as a raw disk, the master of the second IDE channel (ports 0x170 and 0x376), on
+//! every emulator; it reads and writes it by programmed I/O and needs no driver. Here it is
+//! memory without a name, so nothing is left of it when this process is gone.
+//!
+//! What it does not do on purpose: order. Who writes a message that is longer than a sector writes
+//! its first sector last.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use crate::Error;
+
+/// The shared disk. Clones are the same disk.
+#[derive(Clone, Debug)]
+pub struct Mailbox {
+    file: Arc<File>,
+}
+
+impl Mailbox {
+    /// Bytes of a sector, the unit in which the guest reads and writes.
+    pub const SECTOR: u64 = 512;
+    /// Cylinders, heads and sectors of a track, which Bochs wants to be told.
+    pub const GEOMETRY: (u64, u64, u64) = (130, 16, 63);
+    /// Size in bytes: 67,092,480. What was never written reads as zeros and takes no memory.
+    pub const SIZE: u64 = Self::GEOMETRY.0 * Self::GEOMETRY.1 * Self::GEOMETRY.2 * Self::SECTOR;
+
+    /// A mailbox of zeros.
+    pub fn new() -> Result<Mailbox, Error> {
+        let name = Path::new("the mailbox");
+        let file = memory("vmtax-mailbox").map_err(Error::os(name, "get memory"))?;
+        ftruncate(&file, Self::SIZE).map_err(Error::os(name, "set the size"))?;
+        Ok(Mailbox { file: Arc::new(file) })
+    }
+
+    /// Reads `length` bytes at `offset`; what lies beyond the end is an error.
+    pub fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; length];
+        self.read_into(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// As [`Mailbox::read`], into a buffer: for polling.
+    pub fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.file
+            .read_exact_at(bytes, offset)
+            .map_err(Error::io(Path::new("the mailbox"), "read"))
+    }
+
+    /// Writes `bytes` at `offset`. The guest sees them from its next read on.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let name = Path::new("the mailbox");
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > Self::SIZE) {
+            let full = std::io::Error::from(std::io::ErrorKind::InvalidInput);
+            return Err(Error::io(name, "write beyond the end")(full));
+        }
+        self.file.write_all_at(bytes, offset).map_err(Error::io(name, "write"))
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+/// Memory that can be given to a child as a file.
+pub(crate) fn memory(name: &str) -> rustix::io::Result<File> {
+    Ok(File::from(memfd_create(name, MemfdFlags::CLOEXEC)?))
+}
+
+/// As [`memory`], with this content, at its start.
+pub(crate) fn with_content(name: &str, bytes: &[u8]) -> io::Result<File> {
+    let mut file = memory(name)?;
+    file.write_all(bytes)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(file)
+}

@@ -1,0 +1,213 @@
+//! Machines that QEMU runs: TCG with SVM, counting instructions or not, and KVM.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::console::Console;
+use crate::mailbox::memory;
+use crate::process::{Handed, Process};
+use crate::qmp::Qmp;
+use crate::state::NewState;
+use crate::{Emulator, Error, Spec};
+
+/// The program.
+pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
+
+/// The state's file.
+pub(crate) const MEMORY: &str = "memory";
+
+/// QEMU's side of a machine.
+#[derive(Debug)]
+pub(crate) struct Qemu {
+    emulator: Emulator,
+    qmp: Qmp,
+    /// What it writes to standard error, which is one line if it refuses to start.
+    words: File,
+}
+
+/// What a machine starts from.
+pub(crate) enum Start<'a> {
+    /// The kernel's image: an ELF file with a PVH note, or a bzImage.
+    Boot(&'a Path),
+    /// A saved state, positioned at its start.
+    State(File),
+}
+
+impl Qemu {
+    /// Starts QEMU. It has not read anything yet when this returns.
+    pub(crate) fn start(
+        spec: &Spec,
+        start: Start<'_>,
+        console: &Console,
+    ) -> Result<(Qemu, Process), Error> {
+        let program = Path::new(PROGRAM);
+        let start_error = |e| Error::io(program, "start the emulator")(e);
+        let (qmp, theirs) = Qmp::new().map_err(start_error)?;
+        let words = memory("vmtax-qemu-words").map_err(|e| start_error(e.into()))?;
+        let mut handed = Handed::default();
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(["-no-user-config", "-nodefaults", "-display", "none", "-no-reboot"])
+            .args(["-machine", "pc"])
+            .args(accelerator(spec.emulator))
+            .args(["-smp", &spec.cpus.to_string(), "-m", &format!("{}M", spec.memory_mib)]);
+        let console = handed.give_path(console.file().try_clone().map_err(start_error)?);
+        command
+            .args(["-chardev", &format!("file,id=console,path={console}")])
+            .args(["-serial", "chardev:console"]);
+        command
+            .args(["-chardev", &format!("socket,id=qmp,fd={}", handed.give(theirs))])
+            .args(["-mon", "chardev=qmp,mode=control"]);
+        let mailbox = handed.give_path(spec.mailbox.file().try_clone().map_err(start_error)?);
+        command.args([
+            "-drive",
+            // The second IDE channel's master. Nothing else opens it, so nobody needs its lock.
+            &format!("if=ide,index=2,media=disk,format=raw,file.locking=off,file={mailbox}"),
+        ]);
+        match start {
+            Start::Boot(image) => {
+                let initramfs = handed.give_path(spec.initramfs.open()?);
+                command.arg("-kernel").arg(image).args(["-initrd", &initramfs]);
+                command.args(["-append", &spec.command_line]);
+            }
+            Start::State(state) => {
+                command.args(["-incoming", &format!("fd:{}", handed.give(state))]);
+            }
+        }
+        // Messages are read here, in one language.
+        command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(words.try_clone().map_err(start_error)?);
+        let process = Process::spawn(command, handed).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => missing(),
+            _ => start_error(e),
+        })?;
+        Ok((Qemu { emulator: spec.emulator, qmp, words }, process))
+    }
+
+    /// Stops the machine and writes its state to the folder.
+    pub(crate) fn save(&mut self, state: &NewState, deadline: Instant) -> Result<(), Error> {
+        let emulator = self.emulator;
+        let path = state.path().join(MEMORY);
+        let file = File::create_new(&path).map_err(Error::io(&path, "save the machine"))?;
+        self.migrate(&file, deadline).map_err(|e| Error::Control {
+            emulator,
+            what: "save the machine",
+            problem: e.to_string(),
+        })
+    }
+
+    fn migrate(&mut self, file: &File, deadline: Instant) -> io::Result<()> {
+        self.qmp.run("stop", json!({}))?;
+        // The machine stands still, so there is nothing to be gentle with.
+        self.qmp.run("migrate-set-parameters", json!({"max-bandwidth": 1u64 << 40}))?;
+        self.qmp.run_with_fd("getfd", json!({"fdname": "state"}), file.as_fd())?;
+        self.qmp.run("migrate", json!({"uri": "fd:state"}))?;
+        loop {
+            let answer = self.qmp.run("query-migrate", json!({}))?;
+            match answer.get("status").and_then(Value::as_str).unwrap_or_default() {
+                "completed" => return Ok(()),
+                "failed" | "cancelled" => {
+                    let why = answer.get("error-desc").and_then(Value::as_str);
+                    let why = why.unwrap_or("no reason given; is the file system full?");
+                    return Err(io::Error::other(format!("the transfer failed: {why}")));
+                }
+                status if Instant::now() > deadline => {
+                    return Err(io::Error::other(format!("the limit passed ({status})")));
+                }
+                _ => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// Waits until a restored machine runs.
+    pub(crate) fn resumed(&mut self, deadline: Instant) -> Result<(), String> {
+        loop {
+            let answer = match self.qmp.run("query-status", json!({})) {
+                Ok(answer) => answer,
+                Err(e) => return Err(self.last_words().unwrap_or_else(|| e.to_string())),
+            };
+            match answer.get("status").and_then(Value::as_str).unwrap_or_default() {
+                "inmigrate" if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
+                // It was stopped to be saved, and is restored as that.
+                "paused" => {
+                    return self.qmp.run("cont", json!({})).map(drop).map_err(|e| e.to_string());
+                }
+                // It may be done and powered off by now.
+                "running" | "shutdown" => return Ok(()),
+                status => return Err(format!("QEMU did not resume it (it is {status:?})")),
+            }
+        }
+    }
+
+    /// Why it is gone.
+    pub(crate) fn epitaph(&mut self) -> Option<String> {
+        let reason = self.qmp.shutdown().map(|reason| match reason {
+            "guest-shutdown" => "the guest powered off".to_owned(),
+            "guest-reset" => "the guest reset itself (a reboot, a panic or a triple fault)".into(),
+            other => format!("QEMU shut down ({other})"),
+        });
+        reason.or_else(|| self.last_words().map(|words| format!("QEMU says: {words}")))
+    }
+
+    fn last_words(&self) -> Option<String> {
+        let length = self.words.metadata().ok()?.len().min(64 << 10);
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        self.words.read_exact_at(&mut bytes, 0).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+        Some(line.strip_prefix("qemu-system-x86_64: ").unwrap_or(line).to_owned())
+    }
+}
+
+fn accelerator(emulator: Emulator) -> &'static [&'static str] {
+    match emulator {
+        // One instruction is one nanosecond of the machine's time, and idle time is skipped.
+        Emulator::Tcg { icount: true } => {
+            &["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", "max,+svm"]
+        }
+        Emulator::Tcg { icount: false } => &["-accel", "tcg,thread=multi", "-cpu", "max,+svm"],
+        Emulator::Kvm | Emulator::Bochs => &["-accel", "kvm", "-cpu", "host"],
+    }
+}
+
+/// QEMU is not there.
+pub(crate) fn missing() -> Error {
+    Error::Missing {
+        program: PROGRAM.to_owned(),
+        need: "the emulated AMD host",
+        install: "apt-get install --no-install-recommends qemu-system-x86 seabios".to_owned(),
+    }
+}
+
+/// Whether this computer has hardware virtualization that KVM can use.
+pub(crate) fn check_kvm() -> Result<(), Error> {
+    let unsupported =
+        |reason: String| Err(Error::Unsupported { emulator: Emulator::Kvm, reason });
+    let path = Path::new("/proc/cpuinfo");
+    let info = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+    let flags = info.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let device = Path::new("/dev/kvm");
+    if !flags.split_whitespace().any(|flag| flag == "svm" || flag == "vmx") {
+        let found = match device.exists() {
+            true => "/dev/kvm is there, but the processor offers neither svm nor vmx, so it is no hardware KVM",
+            false => "the processor offers neither svm nor vmx",
+        };
+        return unsupported(format!("{found}; use the host amd or intel, which are emulated"));
+    }
+    let opened = File::options().read(true).write(true).open(device);
+    match opened {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            unsupported("/dev/kvm is missing; load kvm-amd or kvm-intel".to_owned())
+        }
+        Err(e) => unsupported(format!("/dev/kvm does not open ({e}); join the group kvm")),
+    }
+}

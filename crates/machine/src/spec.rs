@@ -1,0 +1,135 @@
+//! What a machine is to be, and what of it this computer can provide.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::kernel::Kernel;
+use crate::mailbox::with_content;
+use crate::{Error, Mailbox, bochs, qemu};
+
+/// Kernel options that make an emulated boot shorter and change nothing of what KVM does. Instructions
+/// are those of Debian's Linux 6.1 under QEMU TCG, whose boot to init takes 1.6 billion without the last four and
+/// 0.6 billion with all:
+///
+/// | option | saves |
+/// |---|---|
+/// | `quiet` | formatting and sending some 400 lines; on Bochs half of the boot |
+/// | `nokaslr` | nothing here, but the kernel stays where it was built to be |
+/// | `mitigations=off` | what would be between an exit and KVM; makes path lengths comparable |
+/// | `no_timer_check` | 12 million, spent on watching whether the timer interrupts |
+/// | `cryptomgr.notests` | 880 million: self-tests of the cryptography that is built in |
+/// | `initcall_blacklist=...` | 130 million: reading the certificates of signed modules. Those that are loaded count as unsigned, which the kernel says once |
+/// | `rodata=off` | 120 million: a walk over all page tables in search of writable code |
+pub const QUICK_BOOT: &str = "quiet nokaslr mitigations=off no_timer_check cryptomgr.notests \
+     initcall_blacklist=load_system_certificate_list rodata=off";
+
+/// What runs a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Emulator {
+    /// QEMU's emulator, an AMD processor with SVM and nested paging.
+    Tcg {
+        /// Instructions are counted: the TSC counts them, one a nanosecond, and path lengths are
+        /// exact. Costs half of the speed and allows one thread.
+        icount: bool,
+    },
+    /// QEMU on this computer's own virtualization.
+    Kvm,
+    /// Bochs, an Intel processor with VMX and EPT; its TSC counts instructions.
+    Bochs,
+}
+
+impl fmt::Display for Emulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Emulator::Tcg { icount: true } => "QEMU TCG (icount)",
+            Emulator::Tcg { icount: false } => "QEMU TCG",
+            Emulator::Kvm => "QEMU KVM",
+            Emulator::Bochs => "Bochs",
+        })
+    }
+}
+
+/// The initramfs of a machine.
+#[derive(Clone, Debug)]
+pub enum Initramfs {
+    /// These bytes, from [`crate::cpio::archive`] for one.
+    Bytes(Vec<u8>),
+    /// The content of a file.
+    File(PathBuf),
+}
+
+impl Initramfs {
+    /// A file with this content, at its start.
+    pub(crate) fn open(&self) -> Result<File, Error> {
+        let bytes = match self {
+            Initramfs::File(path) => {
+                return File::open(path).map_err(Error::io(path, "open the initramfs"));
+            }
+            Initramfs::Bytes(bytes) => bytes,
+        };
+        with_content("vmtax-initramfs", bytes)
+            .map_err(Error::io(Path::new("the initramfs"), "keep in memory"))
+    }
+
+    /// The content.
+    pub(crate) fn bytes(&self) -> Result<Cow<'_, [u8]>, Error> {
+        Ok(match self {
+            Initramfs::Bytes(bytes) => Cow::Borrowed(bytes),
+            Initramfs::File(path) => {
+                Cow::Owned(fs::read(path).map_err(Error::io(path, "read the initramfs"))?)
+            }
+        })
+    }
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// What runs it.
+    pub emulator: Emulator,
+    /// The kernel that it boots.
+    pub kernel: Kernel,
+    /// Its initramfs.
+    pub initramfs: Initramfs,
+    /// The kernel's command line. `panic=-1` makes a panic end the machine; its console is `ttyS0`.
+    pub command_line: String,
+    /// Memory, MiB.
+    pub memory_mib: u32,
+    /// Processors.
+    pub cpus: u32,
+    /// What it shares with this side.
+    pub mailbox: Mailbox,
+    /// The file that its console goes to, made anew and kept.
+    pub console: PathBuf,
+    /// How long it may live, from its start, by the clock on the wall.
+    pub limit: Duration,
+}
+
+/// Whether this computer can run that emulator; the error says what is missing.
+pub fn check(emulator: Emulator) -> Result<(), Error> {
+    match emulator {
+        Emulator::Bochs => return bochs::check(),
+        Emulator::Tcg { .. } => {}
+        Emulator::Kvm => qemu::check_kvm()?,
+    }
+    if find(qemu::PROGRAM).is_none() { Err(qemu::missing()) } else { Ok(()) }
+}
+
+/// Whether machines on that emulator can be saved here; the error says what is missing.
+pub fn can_save(emulator: Emulator) -> Result<(), Error> {
+    if emulator == Emulator::Bochs { bochs::can_save() } else { check(emulator) }
+}
+
+/// A program on the PATH.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| is_program(file))
+}
+
+fn is_program(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}

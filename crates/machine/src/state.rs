@@ -1,0 +1,115 @@
+//! Saved machines: a folder that is whole or absent, and says what it needs to be restored.
+
+use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::durable::NewFolder;
+use crate::{Error, Spec, checksum};
+
+const DESCRIPTION: &str = "machine.json";
+const SAVE: &str = "save the machine";
+
+/// What of a spec has to be equal when its state is restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    emulator: String,
+    memory_mib: u32,
+    cpus: u32,
+}
+
+impl Identity {
+    pub(crate) fn of(spec: &Spec) -> Identity {
+        Identity {
+            emulator: spec.emulator.to_string(),
+            memory_mib: spec.memory_mib,
+            cpus: spec.cpus,
+        }
+    }
+}
+
+/// `machine.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Description {
+    machine: Identity,
+    files: Vec<Part>,
+}
+
+/// One file of the emulator's.
+#[derive(Debug, Serialize, Deserialize)]
+struct Part {
+    name: String,
+    sha256: String,
+}
+
+/// A state that is being saved. Dropping it removes it.
+#[derive(Debug)]
+pub(crate) struct NewState {
+    target: PathBuf,
+    folder: NewFolder,
+}
+
+impl NewState {
+    pub(crate) fn create(target: &Path) -> Result<NewState, Error> {
+        let folder = NewFolder::beside(target).map_err(Error::io(target, SAVE))?;
+        Ok(NewState { target: target.to_owned(), folder })
+    }
+
+    /// Where the emulator's files go.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Describes the files and gives the folder its name.
+    pub(crate) fn publish(self, machine: &Identity) -> Result<(), Error> {
+        let description = Description { machine: machine.clone(), files: Vec::new() };
+        let target = self.target.clone();
+        self.write(description).map_err(Error::io(&target, SAVE))
+    }
+
+    fn write(self, mut description: Description) -> io::Result<()> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.path())? {
+            let entry = entry?;
+            // Bochs's has a link for the mailbox, which is none of the state.
+            if entry.file_type()?.is_file() {
+                names.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        names.sort();
+        for name in names {
+            let sha256 = checksum::of_sparse(&self.path().join(&name))?;
+            description.files.push(Part { name, sha256 });
+        }
+        fs::write(self.path().join(DESCRIPTION), serde_json::to_vec_pretty(&description)?)?;
+        self.folder.publish()
+    }
+}
+
+/// Checks that a state is whole and of such a machine.
+pub(crate) fn check(folder: &Path, machine: &Identity) -> Result<(), Error> {
+    let problem = |problem: String| Error::State { path: folder.to_owned(), problem };
+    let text = fs::read(folder.join(DESCRIPTION))
+        .map_err(|e| problem(format!("{DESCRIPTION} cannot be read ({e})")))?;
+    let description: Description = serde_json::from_slice(&text)
+        .map_err(|e| problem(format!("{DESCRIPTION} is damaged ({e})")))?;
+    if description.machine != *machine {
+        return Err(problem("it was saved from another kind of machine".to_owned()));
+    }
+    for Part { name, sha256 } in &description.files {
+        let cannot = |e| problem(format!("{name} cannot be read ({e})"));
+        if name.contains('/') || checksum::of_sparse(&folder.join(name)).map_err(cannot)? != *sha256 {
+            return Err(problem(format!("{name} is damaged")));
+        }
+    }
+    Ok(())
+}
+
+/// A file of a state that was checked, at its start.
+pub(crate) fn open(folder: &Path, name: &str) -> Result<File, Error> {
+    let mut file = File::open(folder.join(name)).map_err(Error::io(folder, "read the state"))?;
+    file.seek(SeekFrom::Start(0)).map_err(Error::io(folder, "read the state"))?;
+    Ok(file)
+}

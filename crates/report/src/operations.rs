@@ -1,0 +1,332 @@
+//! How the operations of a lab run are written for people: one spelling for every renderer.
+
+use vmtax_analyse::{Ledger, OperationExit, OperationRow, Path, Ratio};
+use vmtax_events::{Detail, DetailKind, Level, Reason, Sample};
+
+use crate::names;
+use crate::numbers::{count, percent_digits};
+
+/// Kinds of exit with a smaller share of an operation than this are added up in the list of a row.
+const RARE: f64 = 0.05;
+
+/// Whether the ledger is that of a lab run: it knows how often its operations ran.
+pub fn is_lab(ledger: &Ledger) -> bool {
+    ledger.samples.iter().any(|sample| sample.metric == Sample::OPERATIONS)
+}
+
+/// What the numbers of an emulated host are worth, as one sentence; `None` for any other recording.
+pub fn emulated(ledger: &Ledger) -> Option<String> {
+    let which = names::printable(ledger.recording.emulated.as_ref()?);
+    Some(if is_lab(ledger) {
+        format!(
+            "Emulated ({which}): counts and path lengths are exact; times are instructions of the emulator (1 ns is one) and no measure of hardware."
+        )
+    } else {
+        format!(
+            "Recorded on an emulated host ({which}): times are the emulator's, only counts compare with hardware."
+        )
+    })
+}
+
+/// A quotient of counts: `1`, `1.50`, `<0.01`, `-` when there is nothing to divide by.
+pub fn ratio(ratio: Ratio) -> String {
+    match (ratio.exact(), ratio.value()) {
+        (Some(whole), _) => count(whole),
+        (None, Some(value)) if value < 0.005 => "<0.01".to_owned(),
+        (None, Some(value)) if value < 1000.0 => format!("{value:.2}"),
+        (None, Some(value)) => count(value.round() as u64),
+        (None, None) => "-".to_owned(),
+    }
+}
+
+/// A path length in instructions: `1,036`, or `1,036.4` where a median is no whole number.
+pub fn instructions(n: f64) -> String {
+    let tenths = (n * 10.0).round() / 10.0;
+    if tenths.fract() == 0.0 || tenths >= 1e15 {
+        count(tenths as u64)
+    } else {
+        format!("{}.{:.0}", count(tenths.trunc() as u64), tenths.fract() * 10.0)
+    }
+}
+
+/// The spread of a path in percent, without the sign.
+pub fn spread(path: &Path) -> String {
+    path.spread().map_or("-".to_owned(), percent_digits)
+}
+
+/// A factor: `23.3`, `1,250`.
+pub fn factor(n: f64) -> String {
+    if n < 999.95 { format!("{n:.1}") } else { count(n.round() as u64) }
+}
+
+/// The name of an operation. Printable.
+pub fn name(row: &OperationRow) -> String {
+    names::printable(&row.name)
+}
+
+/// An exit by reason and the register, field or port that it was about: `MSR_READ IA32_DEBUGCTL`,
+/// `VMREAD GUEST_RIP`, `npf`. Addresses and CPUID leaves are left out.
+pub fn exit_name(reason: Reason, detail: Detail) -> String {
+    use DetailKind as K;
+    let name = names::reason(reason);
+    let known = || names::detail_name(detail).unwrap_or_else(|| format!("{:#x}", detail.value));
+    let port = || format!("{:#x}", detail.value);
+    match (detail.kind, name.as_str()) {
+        // SVM has one reason for both.
+        (K::MsrRead, "msr") => format!("rdmsr {}", known()),
+        (K::MsrWrite, "msr") => format!("wrmsr {}", known()),
+        (K::MsrRead | K::MsrWrite, _) => format!("{name} {}", known()),
+        (K::PortIn, _) => format!("{name} in {}", port()),
+        (K::PortOut, _) => format!("{name} out {}", port()),
+        (K::CrRead, "CR_ACCESS") => format!("{name} read {}", known()),
+        (K::CrWrite, "CR_ACCESS") => format!("{name} write {}", known()),
+        (K::ApicRead | K::ApicWrite | K::VmcsField | K::Ghcb | K::GhcbMsr | K::Tdvmcall, _) => {
+            format!("{name} {}", known())
+        }
+        _ => name,
+    }
+}
+
+/// The exits of an operation as words that may be parted at spaces between them:
+/// `cpuid 1 →`, `vmload 2,`, `vmsave 1,`, `vmrun 1`. The arrow leads from an exit of L2 to what L1 took for it.
+pub fn exit_list(row: &OperationRow) -> Vec<String> {
+    let mut rare = 0u64;
+    let mut groups: Vec<Group> = Vec::new();
+    for exit in &row.exits {
+        let of = match exit.level {
+            Level::L2 => Some(exit.reason),
+            _ => exit.ancillary_of,
+        };
+        let at = groups.iter().position(|group| group.of == of).unwrap_or_else(|| {
+            groups.push(Group { of, own: Vec::new(), ancillary: Vec::new() });
+            groups.len() - 1
+        });
+        let group = &mut groups[at];
+        let list =
+            if exit.ancillary_of.is_some() { &mut group.ancillary } else { &mut group.own };
+        add(list, exit);
+    }
+    let mut words = Vec::new();
+    for mut group in groups {
+        let total = |list: &[(String, u64)]| list.iter().fold(0u64, |n, k| n.saturating_add(k.1));
+        let is_rare = |n: u64| row.per_operation(n).value().is_some_and(|each| each < RARE);
+        let of_l2 = group.of.is_some();
+        let all = total(&group.own).saturating_add(total(&group.ancillary));
+        // An exit of L2 keeps what it led to; of L1's own every kind counts for itself.
+        if of_l2 && is_rare(total(&group.own)) && is_rare(total(&group.ancillary)) {
+            rare = rare.saturating_add(all);
+            continue;
+        }
+        for list in [&mut group.own, &mut group.ancillary] {
+            list.retain(|(_, n)| {
+                let keep = !is_rare(*n);
+                rare = rare.saturating_add(if keep { 0 } else { *n });
+                keep
+            });
+        }
+        group.write(row, &mut words);
+    }
+    if rare > 0 {
+        end_group(&mut words);
+        words.push(format!("others {}", ratio(row.per_operation(rare))));
+    }
+    words
+}
+
+/// What one reason of an L2 exit led to, or the exits of L1 on its own account.
+struct Group {
+    of: Option<Reason>,
+    own: Vec<(String, u64)>,
+    ancillary: Vec<(String, u64)>,
+}
+
+impl Group {
+    fn write(&self, row: &OperationRow, words: &mut Vec<String>) {
+        let each = |(name, n): &(String, u64)| match row.count {
+            0 => format!("{name} {} in all", count(*n)),
+            _ => format!("{name} {}", ratio(row.per_operation(*n))),
+        };
+        let mut own: Vec<String> = self.own.iter().map(each).collect();
+        let ancillary: Vec<String> = self.ancillary.iter().map(each).collect();
+        match self.of {
+            // Its exits of L2 are not among those that are listed.
+            Some(of) if own.is_empty() => own.push(names::reason(of)),
+            None if row.level == Level::L2 && !own.is_empty() => own[0].insert_str(0, "L1: "),
+            _ => {}
+        }
+        if own.is_empty() {
+            return;
+        }
+        end_group(words);
+        separate(words, own);
+        if !ancillary.is_empty() {
+            if let Some(last) = words.last_mut() {
+                last.push_str(" →");
+            }
+            separate(words, ancillary);
+        }
+    }
+}
+
+fn separate(words: &mut Vec<String>, list: Vec<String>) {
+    let last = list.len().saturating_sub(1);
+    words.extend(list.into_iter().enumerate().map(|(i, mut word)| {
+        if i < last {
+            word.push(',');
+        }
+        word
+    }));
+}
+
+fn end_group(words: &mut [String]) {
+    if let Some(last) = words.last_mut() {
+        last.push(';');
+    }
+}
+
+/// Counts under the same name are added up: the addresses of page faults, the leaves of CPUID.
+fn add(list: &mut Vec<(String, u64)>, exit: &OperationExit) {
+    let name = exit_name(exit.reason, exit.detail);
+    match list.iter_mut().find(|(other, _)| *other == name) {
+        Some((_, n)) => *n = n.saturating_add(exit.count),
+        None => list.push((name, exit.count)),
+    }
+}
+
+/// Where the time of the window went, in whole percent: `98/2` (host, guest), `60/38/2` (host, L1, L2).
+pub fn shares(row: &OperationRow) -> String {
+    let digits = |share: Option<f64>| share.map(|s| format!("{:.0}", s * 100.0));
+    let parts: Vec<String> = [row.share_l0(), row.share_l1(), row.share_l2()]
+        .into_iter()
+        .filter_map(digits)
+        .collect();
+    if parts.is_empty() { "-".to_owned() } else { parts.join("/") }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmtax_events::{Isa, TimeRow, svm, vmx};
+
+    use super::*;
+
+    #[test]
+    fn exact_ratios_are_integers() {
+        for (part, whole, expected) in [
+            (200, 200, "1"),
+            (1_000, 200, "5"),
+            (0, 200, "0"),
+            (301, 200, "1.50"),
+            (1, 2_000, "<0.01"),
+            (u64::MAX, 2, "9,223,372,036,854,775,808"),
+            (u64::MAX, 1, "18,446,744,073,709,551,615"),
+            (7, 0, "-"),
+        ] {
+            assert_eq!(ratio(Ratio { part, whole }), expected);
+        }
+    }
+
+    #[test]
+    fn path_lengths_have_at_most_one_decimal() {
+        for (n, expected) in [
+            (0.0, "0"),
+            (1_036.0, "1,036"),
+            (1_036.04, "1,036"),
+            (1_036.44, "1,036.4"),
+            (999.96, "1,000"),
+            (1e300, "18,446,744,073,709,551,615"),
+        ] {
+            assert_eq!(instructions(n), expected);
+        }
+    }
+
+    #[test]
+    fn exits_are_named_by_what_they_are_about() {
+        use DetailKind as K;
+        let svm = |code| Reason { isa: Isa::Svm, code, flags: 0 };
+        let vmx = |code| Reason { isa: Isa::Vmx, code, flags: 0 };
+        for (reason, kind, value, expected) in [
+            (svm(svm::CPUID), K::Cpuid, 0xb << 32, "cpuid"),
+            (svm(svm::MSR), K::MsrRead, 0x1d9, "rdmsr IA32_DEBUGCTL"),
+            (svm(svm::MSR), K::MsrWrite, 0xbad, "wrmsr 0xbad"),
+            (vmx(vmx::MSR_READ), K::MsrRead, 0x1d9, "MSR_READ IA32_DEBUGCTL"),
+            (vmx(vmx::VMREAD), K::VmcsField, 0x681e, "VMREAD GUEST_RIP"),
+            (vmx(vmx::IO_INSTRUCTION), K::PortIn, 0x40, "IO_INSTRUCTION in 0x40"),
+            (svm(svm::IOIO), K::PortOut, 0x5f8, "io out 0x5f8"),
+            (svm(svm::NPF), K::PageFault, 0x20_0000, "npf"),
+            (svm(svm::WRITE_CR4), K::CrWrite, 4, "write_cr4"),
+            (vmx(vmx::CR_ACCESS), K::CrWrite, 4, "CR_ACCESS write CR4"),
+        ] {
+            assert_eq!(exit_name(reason, Detail::new(kind, value)), expected);
+        }
+    }
+
+    fn row(level: Level, count: u64, exits: &[(Level, u32, Option<u32>, u64)]) -> OperationRow {
+        let svm = |code| Reason { isa: Isa::Svm, code, flags: 0 };
+        let exits = exits.iter().map(|&(level, code, of, count)| OperationExit {
+            level,
+            reason: svm(code),
+            detail: Detail::NONE,
+            ancillary_of: of.map(svm),
+            count,
+        });
+        OperationRow {
+            name: "x".to_owned(),
+            vm: None,
+            level,
+            count,
+            exits: exits.collect(),
+            to_l1: 0,
+            path: None,
+            l2_over_l1: None,
+            time: TimeRow::default(),
+        }
+    }
+
+    #[test]
+    fn lists_say_what_an_exit_of_l2_leads_to() {
+        use Level::{L1, L2};
+        let (cpuid, hlt) = (Some(svm::CPUID), Some(svm::HLT));
+        let cases: [(OperationRow, &str); 5] = [
+            (row(L1, 200, &[(L1, svm::CPUID, None, 200)]), "cpuid 1"),
+            (
+                row(
+                    L2,
+                    100,
+                    &[
+                        (L2, svm::CPUID, None, 100),
+                        (L2, svm::INTR, None, 2),
+                        (L1, svm::HLT, None, 50),
+                        (L1, svm::VMLOAD, cpuid, 200),
+                        (L1, svm::VMRUN, cpuid, 100),
+                        (L1, svm::VMRUN, Some(svm::INTR), 2),
+                        (L1, svm::MSR, cpuid, 1),
+                    ],
+                ),
+                "cpuid 1 →|vmload 2,|vmrun 1;|L1: hlt 0.50;|others 0.05",
+            ),
+            (row(L2, 100, &[(L1, svm::VMRUN, hlt, 100)]), "hlt →|vmrun 1"),
+            (row(L1, 0, &[(L1, svm::CPUID, None, 2_000)]), "cpuid 2,000 in all"),
+            (row(L1, 100, &[]), ""),
+        ];
+        for (row, expected) in cases {
+            assert_eq!(exit_list(&row).join("|"), expected);
+        }
+    }
+
+    #[test]
+    fn shares_name_only_those_that_ran() {
+        let mut row = row(Level::L1, 1, &[]);
+        assert_eq!(shares(&row), "-");
+        row.time = TimeRow {
+            wall_ns: 1_000,
+            exit_kernel_ns: 500,
+            exit_user_ns: 100,
+            guest_ns: 400,
+            l2_ns: 20,
+            ..TimeRow::default()
+        };
+        assert_eq!(shares(&row), "60/38");
+        row.level = Level::L2;
+        assert_eq!(shares(&row), "60/38/2");
+    }
+}

@@ -1,0 +1,84 @@
+//! The operations of a lab run as a table: a line each, its exits in the last column.
+
+use vmtax_analyse::{OperationRow, Operations};
+
+use super::layout::{Column, Grid, Room, Style};
+use crate::operations::{exit_list, factor, instructions, name, ratio, shares, spread};
+
+/// The list of exits is not broken narrower than this.
+const NARROWEST_LIST: usize = 26;
+
+/// A grid that fits `width`: lists of exits go on in further rows.
+pub(super) fn grid(operations: &Operations, width: Option<usize>) -> Grid {
+    let nests = operations.rows.iter().any(|row| row.l2_over_l1.is_some());
+    let mut columns = vec![
+        Column::key("operation"),
+        Column::key("level"),
+        Column::number("exits", Room::Keep),
+        Column::number("path", Room::Keep),
+        Column::number("spread %", Room::Drop(2)),
+    ];
+    if nests {
+        columns.push(Column::number("L2/L1", Room::Keep));
+    }
+    columns.push(Column::number(if nests { "% L0/L1/L2" } else { "% L0/L1" }, Room::Drop(1)));
+    columns.push(Column::words("of which"));
+    let mut grid = Grid::new(columns);
+    let first: Vec<Vec<String>> = operations.rows.iter().map(|row| cells(row, nests)).collect();
+    let room = width.map(|width| {
+        let mut empty = grid.clone();
+        first.iter().for_each(|cells| empty.row(Style::Plain, with_list(cells, String::new())));
+        empty.room_for_last(width, NARROWEST_LIST)
+    });
+    for (row, cells) in operations.rows.iter().zip(&first) {
+        let mut lines = broken(&exit_list(row), room).into_iter();
+        grid.row(Style::Plain, with_list(cells, lines.next().unwrap_or_default()));
+        for line in lines {
+            grid.row(Style::Plain, with_list(&vec![String::new(); cells.len()], line));
+        }
+    }
+    grid
+}
+
+/// All cells but the list.
+fn cells(row: &OperationRow, nests: bool) -> Vec<String> {
+    let none = || "-".to_owned();
+    let mut cells = vec![
+        name(row),
+        row.level.name().to_owned(),
+        ratio(row.exits_per_operation()),
+        row.path.map_or_else(none, |path| instructions(path.median)),
+        row.path.map_or_else(none, |path| spread(&path)),
+    ];
+    if nests {
+        cells.push(row.l2_over_l1.map_or_else(String::new, factor));
+    }
+    cells.push(shares(row));
+    cells
+}
+
+fn with_list(cells: &[String], list: String) -> Vec<String> {
+    cells.iter().cloned().chain([list]).collect()
+}
+
+/// Words as lines of at most `room` characters, as long as each word fits.
+fn broken(words: &[String], room: Option<usize>) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
+        match lines.last_mut() {
+            Some(line)
+                if room.is_none_or(|room| {
+                    line.chars().count() + 1 + word.chars().count() <= room
+                }) =>
+            {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.clone()),
+        }
+    }
+    if lines.is_empty() {
+        lines.push("none".to_owned());
+    }
+    lines
+}

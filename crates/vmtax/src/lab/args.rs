@@ -1,0 +1,172 @@
+//! Flags of `vmtax lab`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use vmtax_lab::Host;
+use vmtax_lab::suite::{Definition, SUITES, Suite};
+
+use crate::cli::Format;
+
+/// Measure KVM on an emulated host: exact exit counts and path lengths, with no virtualization hardware.
+#[derive(Debug, Args)]
+pub(crate) struct LabArgs {
+    #[command(subcommand)]
+    pub(crate) verb: LabVerb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabVerb {
+    Run(RunArgs),
+    Compare(CompareArgs),
+    List(ListArgs),
+}
+
+/// Boot an emulated host, or go on from its saved state, run suites of operations in guests of its KVM, and report.
+///
+/// A real Linux kernel with its real KVM runs under an emulator: QEMU's (an AMD processor with SVM) or Bochs (an Intel
+/// processor with VMX). Each operation runs many times in a bare guest of which every instruction is known.
+/// Counts and path lengths are exact; times are the emulator's and no measure of hardware.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax lab run                                    the distribution's kernel, AMD, L1
+  vmtax lab run --nested -o run                    L1 and L2, kept as a run
+  vmtax lab run --kernel bzImage --modules lib/modules/6.9 --budget kvm.toml
+  vmtax lab run --operation cpuid --observe 'perf kvm stat record -a -o /dev/null'
+  vmtax lab run --host intel --nested --option kvm_intel.enable_shadow_vmcs=0")]
+pub(crate) struct RunArgs {
+    /// Which emulated host.
+    #[arg(long, value_enum, default_value_t = HostWord::Amd)]
+    pub(crate) host: HostWord,
+
+    /// Suites, separated by commas; `vmtax lab list` lists them.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "primitives", value_parser = suite)]
+    pub(crate) suite: Vec<&'static Suite>,
+
+    /// Only these operations, separated by commas, of whatever suite.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = operation)]
+    pub(crate) operation: Vec<&'static Definition>,
+
+    /// At L2 too: in a guest of a Linux guest that runs KVM itself.
+    #[arg(long)]
+    pub(crate) nested: bool,
+
+    /// The kernel: an image (bzImage or vmlinux), `host` for the running one, or `distribution`. May be given several
+    /// times, for a run of each.
+    #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
+    pub(crate) kernel: Vec<PathBuf>,
+
+    /// The folder with the modules of a kernel image; once for each image.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) modules: Vec<PathBuf>,
+
+    /// A parameter of a KVM module, such as kvm_amd.npt=0; may be given several times.
+    #[arg(long, value_name = "MODULE.NAME=VALUE", value_parser = option)]
+    pub(crate) option: Vec<String>,
+
+    /// Measured batches of each operation.
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(5..=100))]
+    pub(crate) batches: u32,
+
+    /// Run this program of this computer in the emulated host beside the suite: what it costs is in the path
+    /// lengths. Words are split at spaces. What it writes into its folder comes back in RUN/observer.
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) observe: Option<String>,
+
+    /// Hold the run against this budget; a breach ends with exit code 6.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) budget: Option<PathBuf>,
+
+    /// Write the budget from this run.
+    #[arg(long, requires = "budget")]
+    pub(crate) bless: bool,
+
+    /// Boot afresh, and save the booted state anew.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+
+    /// How long the emulated host may live, by the clock on the wall.
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = crate::cli::long_duration)]
+    pub(crate) limit: Duration,
+
+    /// Keep the run in this folder; with several kernels, in a folder for each in it.
+    #[arg(short, long, value_name = "RUN", value_hint = ValueHint::DirPath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// How to write the report.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+}
+
+/// Set runs side by side: kernels, options, or observers.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  vmtax lab compare run-6.1 run-6.9")]
+pub(crate) struct CompareArgs {
+    /// Runs of the lab; the first is what the others are compared with.
+    #[arg(value_name = "RUN", required = true, num_args = 2.., value_hint = ValueHint::DirPath)]
+    pub(crate) runs: Vec<PathBuf>,
+
+    /// How to write it.
+    #[arg(long, value_enum, default_value_t = TableFormat::Text)]
+    pub(crate) format: TableFormat,
+}
+
+/// List suites and operations.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  vmtax lab list")]
+pub(crate) struct ListArgs {}
+
+/// `--host`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HostWord {
+    /// QEMU TCG with SVM.
+    Amd,
+    /// Bochs with VMX.
+    Intel,
+    /// QEMU on this computer's virtualization: exits are real, cycles are no instructions.
+    Kvm,
+}
+
+impl HostWord {
+    pub(crate) fn host(self) -> Host {
+        match self {
+            HostWord::Amd => Host::Amd,
+            HostWord::Intel => Host::Intel,
+            HostWord::Kvm => Host::Kvm,
+        }
+    }
+}
+
+/// How a comparison is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TableFormat {
+    /// For a terminal.
+    Text,
+    /// One row per row.
+    Csv,
+    /// For programs; docs/json.md.
+    Json,
+}
+
+fn suite(name: &str) -> Result<&'static Suite, String> {
+    let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+    Suite::named(name).ok_or_else(|| format!("use one of {}", names.join(", ")))
+}
+
+fn operation(name: &str) -> Result<&'static Definition, String> {
+    vmtax_lab::suite::operation(name).ok_or_else(|| "`vmtax lab list` lists them".to_owned())
+}
+
+fn option(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '=' | ',');
+    let (module, rest) = text.split_once('.').unwrap_or_default();
+    let known = ["kvm", "kvm_amd", "kvm_intel"].contains(&module.replace('-', "_").as_str());
+    if known && rest.contains('=') && text.chars().all(plain) {
+        return Ok(text.to_owned());
+    }
+    Err("use kvm.NAME=VALUE, kvm_amd.NAME=VALUE or kvm_intel.NAME=VALUE".to_owned())
+}

@@ -1,0 +1,79 @@
+//! A run against its budget.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use vmtax_analyse::Ledger;
+use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
+use vmtax_events::{Isa, Reason};
+use vmtax_lab::budget::{Allowance, Budget};
+
+use super::args::RunArgs;
+use super::run::lab_fault;
+use crate::exit::{Code, Fault, fail};
+
+/// Blesses, or compares; a breach is an error whose message is a table of what is broken.
+pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
+    let Some(path) = &args.budget else { return Ok(()) };
+    let host = args.host.host().name();
+    let found = allowances(ledger);
+    if args.bless {
+        let budget = Budget { host: host.to_owned(), kernel: ledger.recording.kernel.clone(), operations: found };
+        return fs::write(path, budget.to_text())
+            .map_err(|e| Fault::new(Code::Output, format!("{}: cannot write the budget: {e}", path.display())).into());
+    }
+    let budget = Budget::read(path).map_err(|e| lab_fault(e, None))?;
+    if budget.host != host {
+        return fail(Code::Data, format!("{}: is a budget for --host {}", path.display(), budget.host));
+    }
+    let breaches = budget.breaches(&found);
+    if breaches.is_empty() {
+        return Ok(());
+    }
+    let mut message = format!("{}: {} numbers are not as the budget says:", path.display(), breaches.len());
+    for one in &breaches {
+        let numbers = format!("{}, budget {}", number(one.found), number(one.allowed));
+        message.push_str(&format!("\n  {} {}: {}: {numbers}", one.name, one.level, one.what));
+    }
+    fail(Code::Breach, message)
+}
+
+fn number(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.1}") }
+}
+
+/// What a run would be allowed if it were the measure.
+pub(super) fn allowances(ledger: &Ledger) -> Vec<Allowance> {
+    Operations::new(ledger).rows.iter().map(allowance).collect()
+}
+
+fn allowance(row: &OperationRow) -> Allowance {
+    let steady = vmtax_lab::suite::operation(&row.name).is_some_and(|one| !one.waits());
+    let mut exits: BTreeMap<String, u64> = BTreeMap::new();
+    for exit in row.exits.iter().filter(|exit| !is_of_the_host(exit.reason)) {
+        *exits.entry(exit_name(exit)).or_default() += exit.count;
+    }
+    Allowance {
+        name: row.name.clone(),
+        level: row.level.name().to_owned(),
+        count: row.count,
+        path: row.path.map(|path| (path.median * 10.0).round() / 10.0),
+        tolerance: None,
+        exits: steady.then_some(exits),
+    }
+}
+
+/// `L1 vmload`, `L2 cpuid cpuid 0x0`.
+fn exit_name(exit: &OperationExit) -> String {
+    let detail = vmtax_report::names::detail(exit.detail);
+    format!("{} {} {detail}", exit.level.name(), vmtax_report::names::reason(exit.reason)).trim_end().to_owned()
+}
+
+/// Interrupts of the host's own clock and devices: which operation they hit is chance.
+fn is_of_the_host(reason: Reason) -> bool {
+    match reason.isa {
+        Isa::Svm => matches!(reason.code, 0x60..=0x62),
+        Isa::Vmx => reason.code == 1,
+        Isa::Unknown => false,
+    }
+}

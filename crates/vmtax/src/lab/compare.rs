@@ -1,0 +1,177 @@
+//! `vmtax lab compare`: runs side by side.
+
+use std::io::Write;
+
+use vmtax_analyse::operations::{OperationRow, Operations, Ratio};
+use vmtax_analyse::{Filter, Ledger};
+
+use super::args::{CompareArgs, TableFormat};
+use crate::exit::{Code, fail};
+use crate::input::Input;
+use crate::{output, report};
+
+pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
+    let mut ledgers = Vec::new();
+    for path in &args.runs {
+        let Input::Run(run) = Input::open(path)? else {
+            return fail(Code::Usage, format!("{}: is a recording; compare runs that `vmtax lab run -o` made", path.display()));
+        };
+        let ledger = report::of_run(&run, Filter::default())?;
+        if Operations::new(&ledger).rows.is_empty() {
+            return fail(Code::Data, format!("{}: holds no operations; compare runs that `vmtax lab run -o` made", path.display()));
+        }
+        let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+        ledgers.push((name, ledger));
+    }
+    let columns: Vec<(String, &Ledger)> = ledgers.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
+    show(&columns, args.format)
+}
+
+/// One operation in one run.
+struct Cell {
+    exits: Ratio,
+    path: Option<f64>,
+}
+
+/// One operation in all runs.
+struct Row {
+    name: String,
+    level: String,
+    cells: Vec<Option<Cell>>,
+}
+
+/// Prints one line an operation, one column a run. Emulated and other runs do not stand side by side: paths of one are
+/// instructions, of the other cycles.
+pub(super) fn show(runs: &[(String, &Ledger)], format: TableFormat) -> anyhow::Result<()> {
+    let hosts: Vec<&Option<String>> = runs.iter().map(|(_, ledger)| &ledger.recording.emulated).collect();
+    if hosts.iter().any(|host| host.is_some() != hosts[0].is_some()) {
+        return fail(Code::Data, "some of these runs are emulated and some are not: their paths cannot be compared");
+    }
+    let rows = rows(runs);
+    output::write(None, |out| {
+        match format {
+            TableFormat::Text => text(out, runs, &rows)?,
+            TableFormat::Csv => csv(out, runs, &rows)?,
+            TableFormat::Json => json(out, runs, &rows)?,
+        }
+        Ok(())
+    })
+}
+
+fn rows(runs: &[(String, &Ledger)]) -> Vec<Row> {
+    let all: Vec<Operations> = runs.iter().map(|(_, ledger)| Operations::new(ledger)).collect();
+    let mut rows: Vec<Row> = Vec::new();
+    for (column, operations) in all.iter().enumerate() {
+        for one in &operations.rows {
+            let level = one.level.name();
+            let at = rows.iter().position(|row| row.name == one.name && row.level == level).unwrap_or_else(|| {
+                let cells = runs.iter().map(|_| None).collect();
+                rows.push(Row { name: one.name.clone(), level: level.to_owned(), cells });
+                rows.len() - 1
+            });
+            rows[at].cells[column] = Some(cell(one));
+        }
+    }
+    rows
+}
+
+fn cell(row: &OperationRow) -> Cell {
+    Cell { exits: row.exits_per_operation(), path: row.path.map(|path| path.median) }
+}
+
+impl Row {
+    /// Path of a column over that of the first.
+    fn ratio(&self, column: usize) -> Option<f64> {
+        let path = |cell: &Option<Cell>| cell.as_ref()?.path.filter(|path| *path > 0.0);
+        Some(path(self.cells.get(column)?)? / path(self.cells.first()?)?)
+    }
+}
+
+fn exits(ratio: Ratio) -> String {
+    match (ratio.exact(), ratio.value()) {
+        (Some(whole), _) => whole.to_string(),
+        (None, Some(value)) => format!("{value:.2}"),
+        (None, None) => "-".to_owned(),
+    }
+}
+
+fn text(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::io::Result<()> {
+    let printable = |name: &str| vmtax_report::names::printable(name);
+    let widths: Vec<usize> = runs.iter().map(|(name, _)| name.chars().count().max(24)).collect();
+    write!(out, "{:26} {:5}", "operation", "level")?;
+    for ((name, _), width) in runs.iter().zip(&widths) {
+        write!(out, "  {:>width$}", printable(name), width = width)?;
+    }
+    writeln!(out)?;
+    for row in rows {
+        write!(out, "{:26} {:5}", printable(&row.name), row.level)?;
+        for (column, (cell, width)) in row.cells.iter().zip(&widths).enumerate() {
+            let shown = match cell {
+                None => "not run".to_owned(),
+                Some(cell) => {
+                    let path = cell.path.map_or_else(|| "-".to_owned(), |path| format!("{path:.0}"));
+                    let ratio = if column == 0 { None } else { row.ratio(column) };
+                    let ratio = ratio.map_or_else(String::new, |ratio| format!(" x{ratio:.3}"));
+                    format!("{} exits, {path}{ratio}", exits(cell.exits))
+                }
+            };
+            write!(out, "  {shown:>width$}", width = width)?;
+        }
+        writeln!(out)?;
+    }
+    let unit = if runs[0].1.recording.emulated.is_some() {
+        "Exits of one operation, and its path in instructions (emulated: exact, and no measure of time)."
+    } else {
+        "Exits of one operation, and its cycles."
+    };
+    writeln!(out, "\n{unit} x: path over that of the first run.")
+}
+
+fn csv(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::io::Result<()> {
+    let record = vmtax_report::csv::write_record::<String>;
+    let head = ["operation", "level", "run", "exits_per_operation", "path", "path_ratio"];
+    record(out, &head.map(str::to_owned))?;
+    for row in rows {
+        for (column, cell) in row.cells.iter().enumerate() {
+            let Some(cell) = cell else { continue };
+            let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+            let (name, level) = (row.name.clone(), row.level.clone());
+            let run = name_of(runs, column);
+            record(out, &[name, level, run, number(cell.exits.value()), number(cell.path), number(row.ratio(column))])?;
+        }
+    }
+    Ok(())
+}
+
+fn name_of(runs: &[(String, &Ledger)], column: usize) -> String {
+    runs.get(column).map_or_else(String::new, |(name, _)| name.clone())
+}
+
+fn json(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::io::Result<()> {
+    let rows: Vec<serde_json::Value> = rows
+        .iter()
+        .map(|row| {
+            let cells: Vec<serde_json::Value> = row
+                .cells
+                .iter()
+                .enumerate()
+                .map(|(column, cell)| match cell {
+                    None => serde_json::Value::Null,
+                    Some(cell) => serde_json::json!({
+                        "exits_per_operation": cell.exits.value(),
+                        "path": cell.path,
+                        "path_ratio": row.ratio(column),
+                    }),
+                })
+                .collect();
+            serde_json::json!({ "operation": row.name, "level": row.level, "runs": cells })
+        })
+        .collect();
+    let runs: Vec<serde_json::Value> = runs
+        .iter()
+        .map(|(name, ledger)| serde_json::json!({ "name": name, "kernel": ledger.recording.kernel, "emulated": ledger.recording.emulated }))
+        .collect();
+    let document = serde_json::json!({ "schema": "vmtax.lab-comparison.v1", "runs": runs, "rows": rows });
+    serde_json::to_writer_pretty(&mut *out, &document)?;
+    writeln!(out)
+}

@@ -1,0 +1,23 @@
+//! `vmtax lab list`.
+
+use vmtax_events::Isa;
+use vmtax_lab::suite::SUITES;
+
+use crate::output;
+
+pub(crate) fn run() -> anyhow::Result<()> {
+    output::write(None, |out| {
+        for suite in &SUITES {
+            writeln!(out, "{}: {}", suite.name, suite.summary)?;
+            for one in suite.operations {
+                let only = match (one.is_for(Isa::Svm), one.is_for(Isa::Vmx)) {
+                    (true, false) => " (AMD)",
+                    (false, true) => " (Intel)",
+                    _ => "",
+                };
+                writeln!(out, "  {:26} {}{only}", one.name, one.summary)?;
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,305 @@
+//! `vmtax lab run`: an emulated host -> a run and its report.
+
+use std::fs;
+use std::io::{self, IsTerminal, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
+use vmtax_events::{Losses, Recording as Facts};
+use vmtax_lab::{Measured, Outcomes, Plan, Setup};
+use vmtax_machine::kernel::{self, Kernel};
+use vmtax_store::{CreateOptions, Writer};
+
+use super::args::RunArgs;
+use super::{budget, compare};
+use crate::cli::{Color, ReadingArgs, ReportArgs};
+use crate::convert::{self, Converted, Rows};
+use crate::exit::{Code, Fault, fail};
+use crate::import::{ToRun, output_fault};
+use crate::input;
+use crate::report::{self, ToLedger};
+
+/// A lab run's intervals: a run is short, and its operations are told apart by VM.
+const READING: ReadingArgs = ReadingArgs { interval: None, isa: None, emulated: None };
+
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
+    check(args)?;
+    let kernels = kernels(args)?;
+    let several = kernels.len() > 1;
+    let mut ledgers = Vec::new();
+    for kernel in &kernels {
+        let output = args.output.as_ref().map(|folder| if several { folder.join(&kernel.release) } else { folder.clone() });
+        if let (Some(folder), true) = (&args.output, several) {
+            fs::create_dir_all(folder).map_err(|e| cannot_write(folder, &e))?;
+        }
+        ledgers.push((kernel.release.clone(), one(args, kernel, output.as_deref())?));
+    }
+    if several {
+        let columns: Vec<(String, &Ledger)> = ledgers.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
+        return compare::show(&columns, super::args::TableFormat::Text);
+    }
+    let Some((_, ledger)) = ledgers.pop() else { return Ok(()) };
+    let verdict = budget::check(args, &ledger);
+    let source = args.output.as_ref().map_or_else(|| format!("lab run on {}", args.host.host()), |o| o.display().to_string());
+    report::render(&shown(args, source), ledger)?;
+    verdict
+}
+
+/// The report of a run just made.
+fn shown(args: &RunArgs, source: String) -> ReportArgs {
+    ReportArgs {
+        input: source.into(),
+        event: Vec::new(),
+        by: Vec::new(),
+        vm: Vec::new(),
+        vcpu: Vec::new(),
+        format: args.format,
+        output: None,
+        color: Color::Auto,
+        reading: READING,
+    }
+}
+
+/// Everything that can be told before minutes are spent.
+fn check(args: &RunArgs) -> anyhow::Result<()> {
+    let images = args.kernel.iter().filter(|kernel| !is_word(kernel)).count();
+    if !args.modules.is_empty() && args.modules.len() != images {
+        return fail(
+            Code::Usage,
+            format!("--modules was given {} times for {images} kernel images; give one for each image", args.modules.len()),
+        );
+    }
+    if args.kernel.len() > 1 && args.budget.is_some() {
+        return fail(Code::Usage, "--budget holds one kernel against its budget; give one --kernel");
+    }
+    if args.format == crate::cli::Format::Perfetto {
+        return fail(Code::Usage, "--format perfetto: keep the run with -o and give its trace.dat to `vmtax report`");
+    }
+    if let Some(folder) = args.output.as_ref().filter(|folder| !is_free(folder)) {
+        return fail(Code::Output, format!("{}: exists already; name a folder that does not", folder.display()));
+    }
+    if !args.bless && let Some(path) = &args.budget {
+        vmtax_lab::budget::Budget::read(path).map_err(|e| lab_fault(e, None))?;
+    }
+    vmtax_machine::check(args.host.host().emulator()).map_err(|e| lab_fault(e.into(), None))
+}
+
+fn is_word(kernel: &Path) -> bool {
+    kernel == Path::new("distribution") || kernel == Path::new("host")
+}
+
+fn is_free(folder: &Path) -> bool {
+    folder.symlink_metadata().is_err() || fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
+    let mut modules = args.modules.iter();
+    let mut kernels = Vec::new();
+    for name in &args.kernel {
+        let kernel = match name.to_str() {
+            Some("distribution") => kernel::distribution(&kernel::cache_folder()),
+            Some("host") => kernel::host(),
+            _ => kernel::files(name, modules.next().map(PathBuf::as_path)),
+        };
+        kernels.push(kernel.map_err(|e| lab_fault(e.into(), None))?);
+    }
+    Ok(kernels)
+}
+
+/// One kernel: from the machine to the ledger, with the run written on the way.
+fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result<Ledger> {
+    let cache = kernel::cache_folder();
+    fs::create_dir_all(&cache).map_err(|e| cannot_write(&cache, &e))?;
+    let host = args.host.host();
+    let setup = Setup {
+        host,
+        kernel: kernel.clone(),
+        nested: args.nested,
+        options: args.option.clone(),
+        observer: args.observe.as_deref().unwrap_or_default().split_whitespace().map(str::to_owned).collect(),
+        cache: cache.clone(),
+        fresh: args.fresh,
+        console: cache.join(format!("console-{host}.txt")),
+        limit: args.limit,
+    };
+    let plan = Plan { suites: suites(args), only: args.operation.clone(), batches: args.batches };
+    let spinner = Spinner::new();
+    let outcomes = vmtax_lab::run(&setup, &plan, &|what| spinner.say(what));
+    drop(spinner);
+    let outcomes = outcomes.map_err(|error| keep_console(error, output, &setup.console))?;
+    let Some(folder) = output else {
+        let (facts, losses, rows) = into_rows(&setup, &outcomes, None, ToLedger(LedgerBuilder::new(Filter::default(), READING.interval_ns())))?;
+        let mut rows = rows;
+        outcomes.operations.iter().flat_map(Measured::samples).for_each(|sample| rows.0.sample(&sample));
+        let complete = losses.truncated.is_empty();
+        return Ok(rows.0.finish(facts, losses, complete));
+    };
+    store(&setup, &outcomes, folder)?;
+    match input::Input::open(folder)? {
+        input::Input::Run(run) => report::of_run(&run, Filter::default()),
+        input::Input::Recording(_) => fail(Code::Input, format!("{}: is no run any more", folder.display())),
+    }
+}
+
+/// The suites asked for; with single operations all suites, since their names are unique.
+fn suites(args: &RunArgs) -> Vec<&'static vmtax_lab::suite::Suite> {
+    if args.operation.is_empty() { args.suite.clone() } else { vmtax_lab::suite::SUITES.iter().collect() }
+}
+
+fn store(setup: &Setup, outcomes: &Outcomes, folder: &Path) -> anyhow::Result<()> {
+    let mut writer = Writer::create(folder, &options(setup)).map_err(output_fault)?;
+    writer.describe(&facts(setup, outcomes, Facts::default()), &Losses::default());
+    let put = |name: &str, bytes: &[u8]| -> anyhow::Result<()> {
+        let path = folder.join(name);
+        if let Some(above) = path.parent() {
+            fs::create_dir_all(above).map_err(|e| cannot_write(above, &e))?;
+        }
+        private(&path).and_then(|mut file| file.write_all(bytes)).map_err(|e| cannot_write(&path, &e).into())
+    };
+    if let Some(trace) = &outcomes.trace {
+        put("trace.dat", trace)?;
+    }
+    for (name, bytes) in &outcomes.files {
+        put(name, bytes)?;
+    }
+    put("console.txt", &fs::read(&setup.console).unwrap_or_default())?;
+    for sample in outcomes.operations.iter().flat_map(Measured::samples) {
+        writer.sample(&sample).map_err(output_fault)?;
+    }
+    let (facts, losses, rows) = into_rows(setup, outcomes, Some(folder), ToRun::new(writer))?;
+    rows.finish(&facts, &losses)
+}
+
+fn private(path: &Path) -> io::Result<fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+fn options(setup: &Setup) -> CreateOptions {
+    let labels = [
+        ("host", setup.host.to_string()),
+        ("nested", setup.nested.to_string()),
+        ("options", setup.options.join(" ")),
+        ("observer", setup.observer.join(" ")),
+    ];
+    CreateOptions {
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+        interval_ns: READING.interval_ns(),
+        raw_events: false,
+        labels: labels.into_iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.to_owned(), v)).collect(),
+    }
+}
+
+/// The recording's events, each with its operation, on their way to a ledger or a run.
+fn into_rows<R: Rows>(setup: &Setup, outcomes: &Outcomes, folder: Option<&Path>, rows: R) -> anyhow::Result<(Facts, Losses, R)> {
+    let mut losses = Losses::default();
+    losses.notes.extend(outcomes.start.notes.iter().map(|note| sentence(note)));
+    for failed in outcomes.operations.iter() {
+        if let Some(problem) = &failed.failure {
+            losses.notes.push(format!("{} was not measured: {problem}", failed.workload()));
+        }
+    }
+    let Some(trace) = &outcomes.trace else {
+        return Ok((facts(setup, outcomes, Facts::default()), losses, rows));
+    };
+    let mut file = tempfile::tempfile().map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
+    file.write_all(trace).and_then(|()| file.rewind()).map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
+    let name = folder.map_or_else(|| "the lab's recording".to_owned(), |folder| folder.join("trace.dat").display().to_string());
+    let recording = input::open_file(file, name)?;
+    let names: Vec<(u32, String)> = outcomes.operations.iter().map(|one| (one.vm, one.workload())).collect();
+    let Converted { rows, facts: of_trace, losses: of_import } = convert::run_lab(recording, &READING, &names, rows)?;
+    losses.merge(&of_import);
+    Ok((facts(setup, outcomes, of_trace), losses, rows))
+}
+
+fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {
+    let emulated = setup.host != vmtax_lab::Host::Kvm;
+    Facts {
+        format: "lab".to_owned(),
+        tool: format!("vmtax lab {}", env!("CARGO_PKG_VERSION")),
+        kernel: outcomes.release.clone(),
+        cpu: outcomes.processor.clone(),
+        arch: "x86_64".to_owned(),
+        cpus: 1,
+        clock: "x86-tsc".to_owned(),
+        emulated: emulated.then(|| setup.host.emulator().to_string()),
+        ..of_trace
+    }
+}
+
+/// A failed machine leaves its console in the run, which says of itself that it is not complete.
+fn keep_console(error: vmtax_lab::Error, output: Option<&Path>, console: &Path) -> anyhow::Error {
+    let mut kept = None;
+    if let Some(folder) = output
+        && Writer::create(folder, &CreateOptions { interval_ns: READING.interval_ns(), ..CreateOptions::default() }).is_ok()
+    {
+        let path = folder.join("console.txt");
+        let copied = private(&path).and_then(|mut file| file.write_all(&fs::read(console).unwrap_or_default()));
+        kept = copied.is_ok().then_some(path);
+    }
+    lab_fault(error, kept.as_deref())
+}
+
+/// What an error of the lab means for the exit code.
+pub(super) fn lab_fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyhow::Error {
+    use vmtax_lab::Error as Lab;
+    use vmtax_machine::Error as Machine;
+    let code = match &error {
+        Lab::Machine(Machine::Kernel { .. } | Machine::Module { .. }) | Lab::Kernel { .. } | Lab::Budget { .. } => Code::Data,
+        Lab::Io { source, .. } | Lab::Machine(Machine::Io { source, .. }) => match source.kind() {
+            io::ErrorKind::NotFound => Code::Input,
+            _ => Code::Output,
+        },
+        Lab::Observer { .. } => Code::Input,
+        _ => Code::Machine,
+    };
+    let mut message = error.to_string();
+    if let Lab::Machine(machine) = &error
+        && let Some(tail) = machine.console()
+    {
+        let last: Vec<&str> = tail.lines.iter().rev().take(3).rev().map(String::as_str).collect();
+        if !last.is_empty() {
+            message.push_str(&format!("; it ends: {}", last.join(" | ")));
+        }
+    }
+    if let Some(path) = console {
+        message.push_str(&format!("; kept as {}", path.display()));
+    }
+    Fault::new(code, message).into()
+}
+
+fn cannot_write(path: &Path, source: &io::Error) -> Fault {
+    Fault::new(Code::Output, format!("{}: cannot write there: {source}", path.display())).answered(source)
+}
+
+fn sentence(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What is being done, on a terminal.
+struct Spinner(ProgressBar);
+
+impl Spinner {
+    fn new() -> Spinner {
+        if !io::stderr().is_terminal() {
+            return Spinner(ProgressBar::hidden());
+        }
+        let bar = ProgressBar::new_spinner();
+        let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar.enable_steady_tick(std::time::Duration::from_millis(200));
+        Spinner(bar)
+    }
+
+    fn say(&self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,66 @@
+//! `vmtax mem`: a VM's memory scanned, saved and restored; the operations on pages measured.
+
+mod accel;
+mod bench;
+mod flags;
+mod qmp;
+mod restore;
+mod save;
+mod scan;
+mod vm;
+mod watch;
+
+pub(crate) use flags::MemArgs;
+
+use flags::{MemCommand, OutputFormat};
+use vmtax_pageops::checkpoint::{Error, Reason};
+
+use crate::exit::{Code, Fault};
+
+pub(crate) fn run(args: &MemArgs) -> anyhow::Result<()> {
+    match &args.command {
+        MemCommand::Scan(args) => scan::run(args),
+        MemCommand::Save(args) => save::run(args),
+        MemCommand::Restore(args) => restore::run(args),
+        MemCommand::Verify(args) => restore::verify(args),
+        MemCommand::Bench(args) => bench::run(args),
+    }
+}
+
+/// A checkpoint's error as one of the command's.
+fn fault(error: &Error, writing: bool) -> anyhow::Error {
+    let code = match (&error.reason, writing) {
+        (Reason::Io(io), true) => {
+            return crate::output::cannot_write(&error.path.display().to_string(), io).into();
+        }
+        (Reason::Io(_), false) => Code::Input,
+        (Reason::Misused(_), _) => return anyhow::anyhow!("{error}"),
+        _ => Code::Data,
+    };
+    Fault::new(code, error.to_string()).into()
+}
+
+/// Writes what was found: `text` for people, `json` for programs.
+fn print(
+    format: OutputFormat,
+    text: impl FnOnce() -> String,
+    json: impl FnOnce() -> serde_json::Value,
+) -> anyhow::Result<()> {
+    let text = match format {
+        OutputFormat::Text => text(),
+        OutputFormat::Json => format!("{:#}\n", json()),
+    };
+    crate::output::write(None, |out| Ok(out.write_all(text.as_bytes())?))
+}
+
+/// A number of bytes for people.
+fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value < 1024.0 {
+            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} TiB")
+}

@@ -1,0 +1,200 @@
+//! Flags of `vmtax mem`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+use super::accel::Accel;
+
+/// Scan, save and restore a VM's memory; measure the operations that this is made of.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax mem scan $(pidof qemu-system-x86_64)
+  vmtax mem save --qmp /run/vm.qmp -o base.ckpt
+  vmtax mem save --qmp /run/vm.qmp --parent base.ckpt -o monday.ckpt
+  vmtax mem restore monday.ckpt --qmp /run/new.qmp      the new QEMU runs with -incoming defer
+  vmtax mem bench
+
+The VM's memory must be a file that others can open: -object memory-backend-memfd,id=mem,size=1G,share=on
+-machine memory-backend=mem. The format of checkpoints is docs/checkpoint.md.")]
+pub(crate) struct MemArgs {
+    #[command(subcommand)]
+    pub(crate) command: MemCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MemCommand {
+    Scan(ScanArgs),
+    Save(SaveArgs),
+    Restore(RestoreArgs),
+    Verify(VerifyArgs),
+    Bench(BenchArgs),
+}
+
+/// Say what a VM's memory consists of, and what a checkpoint or a migration would take.
+///
+/// TARGET is the process id of a running VM, or a file with an image of memory. Nothing is stopped, and no
+/// memory is allocated by looking at it.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax mem scan 4711
+  vmtax mem scan 4711 --dirty 2s --bandwidth 25
+  vmtax mem scan ram.img --format json")]
+pub(crate) struct ScanArgs {
+    /// Process id of a VM, or an image of memory.
+    #[arg(value_name = "PID|IMAGE", value_hint = ValueHint::FilePath)]
+    pub(crate) target: String,
+
+    /// Watch for this long what the VM writes.
+    #[arg(long, value_name = "TIME", value_parser = crate::cli::duration)]
+    pub(crate) dirty: Option<Duration>,
+
+    /// Speed of the network in the estimate of migration time, Gb/s.
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = positive)]
+    pub(crate) bandwidth: f64,
+
+    /// Who does the work.
+    #[command(flatten)]
+    pub(crate) accel: AccelArgs,
+
+    /// How to write the result.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) format: OutputFormat,
+}
+
+/// Save a VM: its devices and its memory in one file, whole or as the difference to another.
+///
+/// The VM is stopped meanwhile and goes on afterwards. The file appears when it is whole and on the disk.
+/// If vmtax itself is killed the VM stays stopped: give it `cont`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax mem save --qmp /run/vm.qmp -o base.ckpt
+  vmtax mem save --qmp /run/vm.qmp --parent base.ckpt -o monday.ckpt --zstd
+  vmtax mem save --image ram.img -o ram.ckpt")]
+pub(crate) struct SaveArgs {
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+
+    /// The checkpoint to write.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: PathBuf,
+
+    /// Save the difference to this checkpoint.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) parent: Option<PathBuf>,
+
+    /// Compress pages where that helps; the level may be given.
+    #[arg(long, value_name = "LEVEL", num_args = 0..=1, default_missing_value = "1", require_equals = true,
+        value_parser = clap::value_parser!(i32).range(1..=19))]
+    pub(crate) zstd: Option<i32>,
+
+    /// Leave the VM stopped.
+    #[arg(long)]
+    pub(crate) stopped: bool,
+
+    #[command(flatten)]
+    pub(crate) accel: AccelArgs,
+
+    /// How to write the result.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) format: OutputFormat,
+}
+
+/// Restore a checkpoint into a new QEMU, which goes on from there, or into an image.
+///
+/// The new QEMU has the same machine and memory and was started with `-incoming defer`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  qemu-system-x86_64 ... -incoming defer -qmp unix:/run/new.qmp,server=on,wait=off &
+  vmtax mem restore monday.ckpt --qmp /run/new.qmp
+  vmtax mem restore ram.ckpt --image ram.img")]
+pub(crate) struct RestoreArgs {
+    /// The checkpoint.
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) checkpoint: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+
+    /// Leave the VM stopped.
+    #[arg(long)]
+    pub(crate) stopped: bool,
+
+    /// How to write the result.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) format: OutputFormat,
+}
+
+/// Read a checkpoint and its parents whole, and check every page.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  vmtax mem verify monday.ckpt")]
+pub(crate) struct VerifyArgs {
+    /// The checkpoint.
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) checkpoint: PathBuf,
+
+    /// How to write the result.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) format: OutputFormat,
+}
+
+/// Measure every operation on pages, in GB/s, beside memcpy and a mere read in the same run.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax mem bench
+  vmtax mem bench --size 64 --accel model")]
+pub(crate) struct BenchArgs {
+    /// Memory to work on, MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    pub(crate) size: u64,
+
+    /// Times each is measured; the median is shown.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+
+    #[command(flatten)]
+    pub(crate) accel: AccelArgs,
+
+    /// How to write the result.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) format: OutputFormat,
+}
+
+/// Whose memory.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct MachineArgs {
+    /// QEMU's monitor: the socket of its `-qmp unix:...,server=on,wait=off`.
+    #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
+    pub(crate) qmp: Option<PathBuf>,
+
+    /// An image of memory instead of a VM.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) image: Option<PathBuf>,
+}
+
+/// Who does the work on pages.
+#[derive(Debug, Args)]
+pub(crate) struct AccelArgs {
+    /// auto, cpu, model (a device in software), or queues of Intel DSA: dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0
+    #[arg(long, value_name = "WHO", default_value = "auto", value_parser = Accel::parse)]
+    pub(crate) accel: Accel,
+}
+
+/// How a result is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
+        _ => Err("use a number above 0".to_owned()),
+    }
+}

@@ -1,0 +1,152 @@
+//! `vmtax mem restore` and `vmtax mem verify`.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::json;
+use vmtax_pageops::PAGE;
+use vmtax_pageops::checkpoint::{Checkpoint, NewFile, Target};
+use vmtax_pageops::memory;
+
+use super::flags::{RestoreArgs, VerifyArgs};
+use super::vm::{Ram, Vm};
+use super::watch::Watch;
+use super::{fault, print, size};
+use crate::exit::{Code, fail};
+use crate::output::cannot_write;
+
+pub(super) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let checkpoint = Checkpoint::open(&args.checkpoint).map_err(|e| fault(&e, false))?;
+    match (&args.machine.qmp, &args.machine.image) {
+        (Some(socket), _) => into_vm(args, &checkpoint, socket)?,
+        (None, Some(image)) => into_image(&checkpoint, image)?,
+        (None, None) => return fail(Code::Usage, "name a VM with --qmp or an image with --image"),
+    }
+    report(args.format, "restored", &checkpoint, start)
+}
+
+pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let checkpoint = Checkpoint::open(&args.checkpoint).map_err(|e| fault(&e, false))?;
+    let watch = Watch::new(checkpoint.work() * PAGE as u64);
+    let done = checkpoint.verify(&mut |pages| watch.at(pages * PAGE as u64));
+    done.map_err(|e| fault(&e, false))?;
+    report(args.format, "whole and right", &checkpoint, start)
+}
+
+fn report(
+    format: super::flags::OutputFormat,
+    what: &str,
+    checkpoint: &Checkpoint,
+    start: Instant,
+) -> anyhow::Result<()> {
+    let seconds = start.elapsed().as_secs_f64();
+    let memory: u64 = checkpoint.regions().map(|r| r.pages * PAGE as u64).sum();
+    let parents = std::iter::successors(checkpoint.parent(), |p| p.parent()).count();
+    let totals = checkpoint.totals();
+    print(
+        format,
+        || {
+            let name = checkpoint.path().display();
+            let (bytes, memory) = (size(checkpoint.bytes()), size(memory));
+            format!("{name}: {what}: {memory} of memory from {bytes} and {parents} parents ({seconds:.2} s)\n")
+        },
+        || {
+            json!({
+                "checkpoint": checkpoint.path().display().to_string(),
+                "id": checkpoint.id().to_string(),
+                "parents": parents,
+                "memory_bytes": memory,
+                "file_bytes": checkpoint.bytes(),
+                "state_bytes": checkpoint.state_len(),
+                "seconds": seconds,
+                "pages": {
+                    "raw": totals.raw, "compressed": totals.compressed, "deltas": totals.deltas,
+                    "filled": totals.filled, "zero": totals.zero,
+                },
+            })
+        },
+    )
+}
+
+fn into_vm(args: &RestoreArgs, checkpoint: &Checkpoint, socket: &Path) -> anyhow::Result<()> {
+    let mut vm = Vm::connect(socket)?;
+    let name = args.checkpoint.display();
+    if checkpoint.state_len() == 0 {
+        return fail(Code::Data, format!("{name}: is of an image, without devices; restore it with --image"));
+    }
+    let status = vm.qmp.status()?;
+    if status != "inmigrate" {
+        return Err(vm.qmp.fault(&format!("this QEMU is {status}; start one with -incoming defer")));
+    }
+    let ram = vm.ram(true)?;
+    let theirs: Vec<(&str, u64)> = ram.iter().map(|r| (r.name.as_str(), r.bytes / PAGE as u64)).collect();
+    let ours: Vec<(&str, u64)> = checkpoint.regions().map(|r| (r.name, r.pages)).collect();
+    if theirs != ours {
+        let list = |regions: &[(&str, u64)]| {
+            let parts = regions.iter().map(|(name, pages)| format!("{name} of {}", size(pages * PAGE as u64)));
+            parts.collect::<Vec<_>>().join(", ")
+        };
+        let what = format!("{name}: was saved with {}, this QEMU has {}", list(&ours), list(&theirs));
+        return fail(Code::Data, what);
+    }
+    let mut memory = Blocks { blocks: &ram };
+    fill(checkpoint, &mut memory)?;
+    vm.load_state(&mut checkpoint.state())?;
+    if !args.stopped {
+        vm.qmp.run("cont", json!({}))?;
+    }
+    Ok(())
+}
+
+fn into_image(checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<()> {
+    let name = path.display().to_string();
+    if checkpoint.regions().count() != 1 {
+        let what = format!("{}: has several blocks of memory", checkpoint.path().display());
+        return fail(Code::Data, format!("{what}; restore it into a VM with --qmp"));
+    }
+    let wrap = |e: io::Error| cannot_write(&name, &e);
+    let new = NewFile::create(path).map_err(wrap)?;
+    fill(checkpoint, &mut Image { file: new.file() })?;
+    new.publish().map_err(wrap)?;
+    Ok(())
+}
+
+fn fill(checkpoint: &Checkpoint, target: &mut dyn Target) -> anyhow::Result<()> {
+    let watch = Watch::new(checkpoint.work() * PAGE as u64);
+    let done = checkpoint.restore(target, &mut |pages| watch.at(pages * PAGE as u64));
+    done.map_err(|e| fault(&e, false))
+}
+
+/// A VM's memory.
+struct Blocks<'a> {
+    blocks: &'a [Ram],
+}
+
+impl Target for Blocks<'_> {
+    fn clear(&mut self, region: usize, bytes: u64) -> io::Result<()> {
+        memory::punch(&self.blocks[region].file, 0..bytes)
+    }
+
+    fn write(&mut self, region: usize, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.blocks[region].file.write_all_at(bytes, at)
+    }
+}
+
+struct Image<'a> {
+    file: &'a File,
+}
+
+impl Target for Image<'_> {
+    fn clear(&mut self, _: usize, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)
+    }
+
+    fn write(&mut self, _: usize, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)
+    }
+}

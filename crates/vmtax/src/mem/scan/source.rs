@@ -1,0 +1,242 @@
+//! Memory to scan: an image, a VM's shared file, or a VM's private memory. Places are bytes from its beginning.
+
+use std::fs::{self, File};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use anyhow::Context;
+use vmtax_pageops::PAGE;
+use vmtax_pageops::memory::{self, Pagemap};
+
+use crate::exit::{Code, fail};
+
+/// A mapping below this is no VM's memory.
+const LEAST: u64 = 16 << 20;
+
+/// Where memory is read from.
+pub(super) struct Source {
+    name: String,
+    parts: Vec<Part>,
+    process: Option<Process>,
+}
+
+/// Memory without gaps.
+struct Part {
+    bytes: u64,
+    /// `None`: the private memory of the process.
+    file: Option<File>,
+    /// Where the process has it mapped.
+    mapped: Option<Range<u64>>,
+}
+
+struct Process {
+    pid: u32,
+    pagemap: Pagemap,
+}
+
+/// A line of /proc/PID/maps.
+struct Mapping {
+    range: Range<u64>,
+    shared: bool,
+    offset: u64,
+    inode: u64,
+    path: String,
+}
+
+impl Source {
+    pub(super) fn open(target: &str) -> anyhow::Result<Source> {
+        match target.parse::<u32>() {
+            Ok(pid) if !Path::new(target).exists() => Source::of_process(pid),
+            _ => Source::of_image(target),
+        }
+    }
+
+    fn of_image(path: &str) -> anyhow::Result<Source> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) => return fail(Code::Input, format!("{path}: cannot be opened: {}", error.kind())),
+        };
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return fail(Code::Input, format!("{path}: is not a file; name an image or a process id"));
+        }
+        if !metadata.len().is_multiple_of(PAGE as u64) {
+            let what = format!("{path}: has {} bytes, which is no number of pages", metadata.len());
+            return fail(Code::Data, what);
+        }
+        let part = Part { bytes: metadata.len(), file: Some(file), mapped: None };
+        Ok(Source { name: path.to_owned(), parts: vec![part], process: None })
+    }
+
+    fn of_process(pid: u32) -> anyhow::Result<Source> {
+        let maps = match fs::read_to_string(format!("/proc/{pid}/maps")) {
+            Ok(maps) => maps,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return fail(Code::Input, format!("{pid}: there is no process of this number, and no file"));
+            }
+            Err(error) => {
+                let what = format!("process {pid}: cannot be looked into: {}", error.kind());
+                return fail(Code::Input, format!("{what}; run vmtax as its user, or as root"));
+            }
+        };
+        let mappings: Vec<Mapping> = maps.lines().filter_map(mapping).collect();
+        let shared: Vec<&Mapping> = mappings
+            .iter()
+            .filter(|m| m.shared && m.inode != 0 && m.range.end - m.range.start >= LEAST)
+            .filter(|m| m.path.starts_with("/memfd:") || !m.path.starts_with("/dev/") || m.path.starts_with("/dev/shm/") || m.path.starts_with("/dev/hugepages"))
+            .collect();
+        let mut parts: Vec<Part> = Vec::new();
+        let mut kind = "shared memory";
+        let mut seen = Vec::new();
+        for one in shared {
+            if one.offset != 0 || seen.contains(&one.inode) {
+                continue;
+            }
+            seen.push(one.inode);
+            let file = open_mapped(pid, one)?;
+            let bytes = file.metadata()?.len() & !(PAGE as u64 - 1);
+            parts.push(Part { bytes, file: Some(file), mapped: Some(one.range.clone()) });
+        }
+        if parts.is_empty() {
+            kind = "private memory";
+            let largest = mappings
+                .iter()
+                .filter(|m| !m.shared && m.inode == 0 && !m.path.starts_with("[v"))
+                .max_by_key(|m| m.range.end - m.range.start);
+            match largest {
+                Some(m) if m.range.end - m.range.start >= LEAST => {
+                    let bytes = m.range.end - m.range.start;
+                    parts.push(Part { bytes, file: None, mapped: Some(m.range.clone()) });
+                }
+                _ => return fail(Code::Data, format!("process {pid}: has no memory that could be a VM's")),
+            }
+        }
+        let pagemap = Pagemap::open(pid).with_context(|| format!("/proc/{pid}/pagemap"))?;
+        let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = format!("process {pid} ({}), {kind}", command.trim());
+        Ok(Source { name, parts, process: Some(Process { pid, pagemap }) })
+    }
+
+    pub(super) fn describe(&self) -> String {
+        self.name.clone()
+    }
+
+    pub(super) fn pages(&self) -> u64 {
+        self.parts.iter().map(|p| p.bytes / PAGE as u64).sum()
+    }
+
+    /// Where there is content. No extent reaches over two parts.
+    pub(super) fn extents(&self) -> anyhow::Result<Vec<Range<u64>>> {
+        let mut all = Vec::new();
+        let mut base = 0;
+        for part in &self.parts {
+            match (&part.file, &part.mapped, &self.process) {
+                (Some(file), _, _) => {
+                    let extents = memory::extents(file, part.bytes)?;
+                    all.extend(extents.into_iter().map(|e| base + e.start..base + e.end));
+                }
+                (None, Some(mapped), Some(process)) => {
+                    let populated = process.pagemap.populated(mapped.clone()).context(PAGEMAP_SCAN)?;
+                    for range in populated.iter().filter(|r| !r.zero) {
+                        let range = base + range.start - mapped.start..base + range.end - mapped.start;
+                        match all.last_mut() {
+                            Some(Range { end, .. }) if *end == range.start => *end = range.end,
+                            _ => all.push(range),
+                        }
+                    }
+                }
+                _ => {}
+            }
+            base += part.bytes;
+        }
+        Ok(all)
+    }
+
+    /// Reads content; what is gone reads as zeros.
+    pub(super) fn read(&self, at: u64, buffer: &mut [u8]) -> anyhow::Result<()> {
+        let mut base = 0;
+        for part in &self.parts {
+            if at < base + part.bytes {
+                return part.read(at - base, buffer, self.process.as_ref());
+            }
+            base += part.bytes;
+        }
+        buffer.fill(0);
+        Ok(())
+    }
+
+    /// Pages that the process has in huge pages.
+    pub(super) fn huge_pages(&self) -> anyhow::Result<Option<u64>> {
+        self.count(|r| r.huge)
+    }
+
+    /// Has the kernel forget what was written. False where it cannot tell.
+    pub(super) fn forget_dirty(&self) -> anyhow::Result<bool> {
+        // Of a shared file each process has its own record; devices and other processes write past it.
+        let Some(process) = self.process.as_ref().filter(|_| self.parts.iter().all(|p| p.file.is_none())) else {
+            return Ok(false);
+        };
+        match process.pagemap.forget_dirty() {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::Unsupported => Ok(false),
+            Err(error) => Err(error).context("/proc/PID/clear_refs"),
+        }
+    }
+
+    pub(super) fn dirty_pages(&self) -> anyhow::Result<u64> {
+        Ok(self.count(|r| r.dirty)?.unwrap_or(0))
+    }
+
+    fn count(&self, which: impl Fn(&memory::PageRange) -> bool) -> anyhow::Result<Option<u64>> {
+        let Some(process) = &self.process else { return Ok(None) };
+        let mut bytes = 0;
+        for mapped in self.parts.iter().filter_map(|p| p.mapped.as_ref()) {
+            let ranges = process.pagemap.populated(mapped.clone()).context(PAGEMAP_SCAN)?;
+            bytes += ranges.iter().filter(|r| which(r)).map(|r| r.end - r.start).sum::<u64>();
+        }
+        Ok(Some(bytes / PAGE as u64))
+    }
+}
+
+const PAGEMAP_SCAN: &str = "the kernel does not answer PAGEMAP_SCAN, which needs Linux 6.7";
+
+impl Part {
+    fn read(&self, at: u64, buffer: &mut [u8], process: Option<&Process>) -> anyhow::Result<()> {
+        match (&self.file, &self.mapped, process) {
+            (Some(file), _, _) => Ok(file.read_exact_at(buffer, at)?),
+            (None, Some(mapped), Some(process)) => {
+                let read = memory::read_process(process.pid, mapped.start + at, buffer).unwrap_or(0);
+                buffer[read..].fill(0);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Opens what a process has mapped: by the mapping itself, or by a file that it holds open.
+fn open_mapped(pid: u32, mapping: &Mapping) -> anyhow::Result<File> {
+    let Range { start, end } = mapping.range;
+    if let Ok(file) = File::open(format!("/proc/{pid}/map_files/{start:x}-{end:x}")) {
+        return Ok(file);
+    }
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        if entry.path().metadata().is_ok_and(|m| m.ino() == mapping.inode && m.is_file()) {
+            return Ok(File::open(entry.path())?);
+        }
+    }
+    fail(Code::Input, format!("process {pid}: {} cannot be opened; run vmtax as root", mapping.path))
+}
+
+fn mapping(line: &str) -> Option<Mapping> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let access = words.next()?;
+    let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+    let _device = words.next()?;
+    let inode = words.next()?.parse().ok()?;
+    let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
+    let path = words.collect::<Vec<_>>().join(" ");
+    Some(Mapping { range, shared: access.ends_with('s'), offset, inode, path })
+}

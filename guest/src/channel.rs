@@ -1,0 +1,111 @@
+//! Where orders come from and reports go: the mailbox's disk, or the port of the VMM outside.
+
+use vmtax_guest::layout::CHANNEL;
+use vmtax_guest::mailbox::{Header, ORDER, ORDER_HEADER, REPORT, SECTOR, SECTORS, STATUS, State, sectors};
+use vmtax_guest::order::{Order, Report, decode, encode};
+
+use crate::ata::Disk;
+use crate::{Result, ports};
+
+/// Orders in, reports out.
+pub(crate) enum Channel {
+    /// This is the emulated host.
+    Mailbox(Disk),
+    /// This is a guest of it.
+    Port,
+}
+
+/// A file that goes with a report.
+pub(crate) struct Attachment {
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Channel {
+    /// Says that an order may come, and waits for it. Returns it and its number.
+    pub(crate) fn next(&self) -> Result<(u32, Order)> {
+        let (number, bytes) = match self {
+            Channel::Mailbox(disk) => mailbox_order(disk)?,
+            Channel::Port => {
+                // A report of nothing says that this guest is up.
+                send(&encode(&Report::default()));
+                (0, receive())
+            }
+        };
+        Ok((number, decode(&bytes).ok_or("the order cannot be read: this program and vmtax do not belong together")?))
+    }
+
+    /// Gives the report back.
+    pub(crate) fn finish(&self, number: u32, report: &Report, files: &[Attachment]) -> Result<()> {
+        let bytes = encode(report);
+        match self {
+            Channel::Port => send(&bytes),
+            Channel::Mailbox(disk) => {
+                let room = (SECTORS - REPORT) * SECTOR as u64;
+                let wanted = bytes.len() + files.iter().map(|f| f.bytes.len() + SECTOR).sum::<usize>();
+                if wanted as u64 > room {
+                    return Err(format!("the report has {wanted} bytes and the mailbox room for {room}; trace fewer operations"));
+                }
+                disk.write(REPORT, &bytes)?;
+                let mut sector = REPORT + sectors(bytes.len());
+                for file in files {
+                    disk.write(sector, &file.bytes)?;
+                    sector += sectors(file.bytes.len());
+                }
+                status(disk, number, State::Done, &bytes, "")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that the order cannot be carried out.
+    pub(crate) fn fail(&self, number: u32, problem: &str) {
+        match self {
+            // Where even this fails the console has the sentence.
+            Channel::Mailbox(disk) => drop(status(disk, number, State::Failed, &[], problem)),
+            Channel::Port => send(&encode(&Report { release: problem.to_owned(), ..Report::default() })),
+        }
+    }
+}
+
+fn mailbox_order(disk: &Disk) -> Result<(u32, Vec<u8>)> {
+    status(disk, 0, State::Ready, &[], "")?;
+    let mut sector = [0; SECTOR];
+    let header = loop {
+        disk.read(ORDER_HEADER, &mut sector)?;
+        match Header::from_sector(&sector) {
+            Some(header) if header.state == State::Ordered => break header,
+            _ => std::thread::sleep(std::time::Duration::from_millis(1)),
+        }
+    };
+    let length = header.length as usize;
+    if sectors(length) > REPORT - ORDER {
+        return Err(format!("an order of {length} bytes does not fit the mailbox"));
+    }
+    let mut bytes = vec![0; sectors(length) as usize * SECTOR];
+    disk.read(ORDER, &mut bytes)?;
+    bytes.truncate(length);
+    if crc32fast::hash(&bytes) != header.crc {
+        return Err("the order is damaged".into());
+    }
+    status(disk, header.number, State::Running, &[], "")?;
+    Ok((header.number, bytes))
+}
+
+fn status(disk: &Disk, number: u32, state: State, report: &[u8], message: &str) -> Result<()> {
+    let header = Header { number, state, length: report.len() as u32, crc: crc32fast::hash(report), message: message.to_owned() };
+    disk.write(STATUS, &header.to_sector())
+}
+
+fn send(bytes: &[u8]) {
+    ports::write_bytes(CHANNEL, &(bytes.len() as u32).to_le_bytes());
+    ports::write_bytes(CHANNEL, bytes);
+}
+
+fn receive() -> Vec<u8> {
+    let mut length = [0; 4];
+    ports::read_bytes(CHANNEL, &mut length);
+    let mut bytes = vec![0; u32::from_le_bytes(length) as usize];
+    ports::read_bytes(CHANNEL, &mut bytes);
+    bytes
+}

@@ -1,0 +1,71 @@
+//! The first steps: file systems, modules, what the kernel command line says.
+
+use std::path::{Path, PathBuf};
+
+use crate::ata::Disk;
+use crate::channel::Channel;
+use crate::{Result, system, trace};
+
+/// What this program is to be.
+pub(crate) struct Start {
+    /// Where orders come from.
+    pub(crate) channel: Channel,
+    /// Boot a guest that nests.
+    pub(crate) nested: bool,
+    /// KiB of trace buffer.
+    pub(crate) buffer_kib: u32,
+}
+
+/// Makes the machine ready for [`crate::serve`].
+pub(crate) fn start() -> Result<Start> {
+    for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp"), ("tmpfs", "/out")] {
+        system::mount(kind, target)?;
+    }
+    let line = std::fs::read_to_string("/proc/cmdline").map_err(|e| format!("/proc/cmdline: {e}"))?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    for module in modules()? {
+        system::load_module(&module, &parameters(&module, &words))?;
+    }
+    system::all_ports()?;
+    let role = value(&words, "vmtax.role=").unwrap_or("host");
+    let channel = match role {
+        "guest" => Channel::Port,
+        _ => {
+            trace::mount()?;
+            Channel::Mailbox(Disk::open()?)
+        }
+    };
+    if !Path::new("/dev/kvm").exists() {
+        let problem = "the kernel offers no /dev/kvm: KVM did not find virtualization in this emulated processor";
+        channel.fail(0, problem);
+        return Err(problem.into());
+    }
+    let buffer_kib = value(&words, "vmtax.buffer=").and_then(|v| v.parse().ok()).unwrap_or(16 << 10);
+    Ok(Start { channel, nested: words.contains(&"vmtax.nested"), buffer_kib })
+}
+
+/// Modules in the order that their file names give: `00-irqbypass.ko`, `01-kvm.ko`.
+fn modules() -> Result<Vec<PathBuf>> {
+    let Ok(folder) = std::fs::read_dir("/modules") else { return Ok(Vec::new()) };
+    let mut paths: Vec<PathBuf> = folder.filter_map(|entry| entry.ok().map(|e| e.path())).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// What the command line has for a module: `kvm_intel.nested=1` becomes `nested=1`.
+fn parameters(module: &Path, words: &[&str]) -> String {
+    let stem = module.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
+    let name = stem.split_once('-').map_or(stem, |(_, name)| name).replace('-', "_");
+    let mine: Vec<&str> = words
+        .iter()
+        .filter_map(|word| {
+            let (before, parameter) = word.split_once('.')?;
+            (before.replace('-', "_") == name).then_some(parameter)
+        })
+        .collect();
+    mine.join(" ")
+}
+
+fn value<'a>(words: &[&'a str], key: &str) -> Option<&'a str> {
+    words.iter().find_map(|word| word.strip_prefix(key))
+}

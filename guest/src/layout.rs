@@ -1,0 +1,67 @@
+//! Where a bare payload finds what: addresses, ports and the block it is told its work in.
+//!
+//! A payload starts in 64-bit mode at ring 0 with interrupts off and every address below 4 GiB mapped to itself
+//! in 2 MiB pages. `rdi` holds [`PARAMETERS`] and `rsi` the vCPU's number.
+
+/// The payload's code is copied here; its first vCPU starts at the first byte.
+pub const CODE: u64 = 0x10_0000;
+/// Most bytes of code.
+pub const CODE_MOST: usize = 0x8_0000;
+/// The block of parameters: two little-endian `u32`, batches and operations in a batch.
+pub const PARAMETERS: u64 = 0x8000;
+/// One `u64` for each batch: its cycles.
+pub const RESULTS: u64 = 0x9000;
+/// Most batches.
+pub const BATCHES_MOST: u32 = 256;
+/// Top of the first vCPU's stack; each next one is [`STACK_SIZE`] above.
+pub const STACK: u64 = 0x2_0000;
+/// Bytes of a vCPU's stack.
+pub const STACK_SIZE: u64 = 0x4000;
+/// Room for a payload's own tables (descriptors, VMCS, VMCB), zero at the start.
+pub const TABLES: u64 = 0x4_0000;
+/// The page tables that map every address to itself.
+pub const PAGE_TABLES: u64 = 0x3_0000;
+/// Room for data that payloads share with the VMM's ring device.
+pub const RING: u64 = 0x20_0000;
+/// Bytes of memory from address 0.
+pub const MEMORY: usize = 8 << 20;
+/// Memory that a payload touches for the first time in each batch.
+pub const TOUCH: u64 = 0x4000_0000;
+/// A page that nobody answers: the VMM reads zeroes and drops writes.
+pub const DEVICE: u64 = 0xd000_0000;
+
+/// Ports from here on are pairs: [`begin`] and [`end`] of an operation's batch.
+const MARKS: u16 = 0x6000;
+/// Most operations, by the ports there are.
+pub const OPERATIONS_MOST: u16 = 0x400;
+
+/// Written before [`begin`], with the batch's number: memory to be touched is given back, tracing starts.
+pub const PREPARE: u16 = 0x5ff8;
+/// Written at the end of all batches.
+pub const DONE: u16 = 0x5ff0;
+/// The VMM reads zeroes and drops writes.
+pub const DEVICE_PORT: u16 = 0x5fe0;
+/// Written by a driver of the ring device: the VMM takes what is new in [`RING`].
+pub const KICK: u16 = 0x5fd0;
+/// L1 asks L0 to start (1) or stop (0) tracing.
+pub const TRACE: u16 = 0x5fc0;
+/// L1 reads its orders here, byte by byte, and writes its results: a [`crate::order`] with its length before it.
+pub const CHANNEL: u16 = 0x5fb0;
+
+/// Written just before an operation's batch: the first exit of the window.
+pub const fn begin(operation: u16) -> u16 {
+    MARKS + 2 * operation
+}
+
+/// Written just after it.
+pub const fn end(operation: u16) -> u16 {
+    MARKS + 2 * operation + 1
+}
+
+/// Which operation's begin (`true`) or end a port is.
+pub const fn mark(port: u16) -> Option<(u16, bool)> {
+    if port < MARKS || port >= MARKS + 2 * OPERATIONS_MOST {
+        return None;
+    }
+    Some(((port - MARKS) / 2, (port - MARKS) % 2 == 0))
+}

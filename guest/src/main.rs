@@ -1,0 +1,43 @@
+//! `vmtax-guest`: the first process of an emulated host and of the Linux guest in it.
+//!
+//! It mounts, loads modules, waits for an order ([`vmtax_guest::mailbox`], or a port when it runs as L1), runs it with a
+//! small VMM on `/dev/kvm`, hands back the report, prints a verdict on the console and powers off.
+//!
+//! On the kernel command line, for Linux to ignore:
+//!
+//! | word | meaning |
+//! |---|---|
+//! | `vmtax.role=host` or `guest` | orders come through the mailbox, or through the port of a VMM like this |
+//! | `vmtax.nested` | boot `/l1/vmlinux` with `/l1/initramfs` before reporting ready |
+//! | `vmtax.buffer=KIB` | size of the trace buffer |
+//! | `kvm*.NAME=VALUE` | parameters of the module, as modprobe would give them |
+//!
+//! Left out on purpose: a shell, other programs (an observer is brought by the one who orders it), network.
+#![allow(unsafe_code, reason = "this program is the machine's lowest layer: system calls, ports, guest memory")]
+#![expect(clippy::print_stdout, reason = "standard output is the console")]
+
+mod ata;
+mod channel;
+mod init;
+mod observer;
+mod ports;
+mod serve;
+mod system;
+mod trace;
+mod vmm;
+
+/// An error is a sentence for the one who reads the verdict.
+pub(crate) type Result<T> = std::result::Result<T, String>;
+
+fn main() {
+    if std::process::id() != 1 {
+        println!("vmtax-guest is the first process of an emulated host; vmtax lab starts it");
+        std::process::exit(2);
+    }
+    let verdict = match init::start().and_then(serve::run) {
+        Ok(()) => "done".to_owned(),
+        Err(problem) => format!("failed: {problem}"),
+    };
+    println!("vmtax-guest: {verdict}");
+    system::power_off();
+}

@@ -1,0 +1,47 @@
+//! x86 port instructions. [`crate::system::all_ports`] must have been called by this thread or one before it.
+
+use std::arch::asm;
+
+pub(crate) fn out8(port: u16, value: u8) {
+    // SAFETY: an I/O instruction; the ports used here belong to no driver.
+    unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) };
+}
+
+pub(crate) fn in8(port: u16) -> u8 {
+    let value: u8;
+    // SAFETY: as above.
+    unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
+/// Reads bytes one after the other from a port.
+pub(crate) fn read_bytes(port: u16, into: &mut [u8]) {
+    // SAFETY: writes into.len() bytes to `into`, no more.
+    unsafe {
+        asm!("rep insb", in("dx") port, inout("rdi") into.as_mut_ptr() => _, inout("rcx") into.len() => _, options(nostack, preserves_flags));
+    }
+}
+
+/// Writes bytes one after the other to a port.
+pub(crate) fn write_bytes(port: u16, from: &[u8]) {
+    // SAFETY: reads from.len() bytes of `from`, no more.
+    unsafe {
+        asm!("rep outsb", in("dx") port, inout("rsi") from.as_ptr() => _, inout("rcx") from.len() => _, options(nostack, preserves_flags, readonly));
+    }
+}
+
+/// Reads 16-bit words; the length is even.
+pub(crate) fn read_words(port: u16, into: &mut [u8]) {
+    // SAFETY: writes len / 2 * 2 bytes to `into`, no more.
+    unsafe {
+        asm!("rep insw", in("dx") port, inout("rdi") into.as_mut_ptr() => _, inout("rcx") into.len() / 2 => _, options(nostack, preserves_flags));
+    }
+}
+
+/// Writes 16-bit words; the length is even.
+pub(crate) fn write_words(port: u16, from: &[u8]) {
+    // SAFETY: reads len / 2 * 2 bytes of `from`, no more.
+    unsafe {
+        asm!("rep outsw", in("dx") port, inout("rsi") from.as_ptr() => _, inout("rcx") from.len() / 2 => _, options(nostack, preserves_flags, readonly));
+    }
+}

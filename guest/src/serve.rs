@@ -1,0 +1,99 @@
+//! Takes an order, has it carried out, and hands back the report.
+
+use vmtax_guest::order::{Operation, Order, Outcome, Report};
+
+use crate::channel::{Attachment, Channel};
+use crate::init::Start;
+use crate::observer::Observer;
+use crate::trace::{self, Tracer};
+use crate::vmm::linux::Linux;
+use crate::vmm::payload::{Plan, execute};
+use crate::{Result, system};
+
+/// Serves until there is nothing more to do.
+pub(crate) fn run(start: Start) -> Result<()> {
+    let channel = &start.channel;
+    let prepared = match channel {
+        Channel::Mailbox(_) => prepare(&start),
+        Channel::Port => Ok(None),
+    };
+    let guest = prepared.inspect_err(|problem| channel.fail(0, problem))?;
+    loop {
+        let (number, order) = channel.next().inspect_err(|problem| channel.fail(0, problem))?;
+        let here = matches!(channel, Channel::Mailbox(_));
+        let (report, files) = if here { host(&order, guest.as_ref()) } else { inner(&order) }
+            .inspect_err(|problem| channel.fail(number, problem))?;
+        channel.finish(number, &report, &files).inspect_err(|problem| channel.fail(number, problem))?;
+        if here {
+            return Ok(());
+        }
+    }
+}
+
+fn prepare(start: &Start) -> Result<Option<Linux>> {
+    trace::prepare(start.buffer_kib)?;
+    start.nested.then(Linux::boot).transpose()
+}
+
+/// The emulated host: first everything without recording, for the path lengths; then once more with it.
+fn host(order: &Order, guest: Option<&Linux>) -> Result<(Report, Vec<Attachment>)> {
+    let observer = Observer::start(&order.observer)?;
+    let mut report = Report { release: system::release(), processor: processor(), ..Report::default() };
+    report.outcomes = all(order, guest, Tracer::Off, false)?.0;
+    let mut files = observer.map(Observer::finish).transpose()?.unwrap_or_default();
+    if order.trace {
+        let (traced, _) = all(order, guest, Tracer::arm()?, true)?;
+        for (outcome, traced) in report.outcomes.iter_mut().zip(traced) {
+            outcome.failure = outcome.failure.take().or(traced.failure);
+        }
+        files.extend(trace::collect()?);
+    }
+    report.files = files.iter().map(|f| vmtax_guest::order::File { name: f.name.clone(), length: f.bytes.len() as u32 }).collect();
+    Ok((report, files))
+}
+
+/// All operations once, each at its level, in order.
+fn all(order: &Order, guest: Option<&Linux>, mut tracer: Tracer, record: bool) -> Result<(Vec<Outcome>, Tracer)> {
+    let mut outcomes = Vec::new();
+    for run in order.operations.chunk_by(|a, b| a.level == b.level) {
+        if run[0].level < 2 {
+            outcomes.extend(run.iter().map(|operation| one(operation, &tracer, record)));
+            continue;
+        }
+        let guest = guest.ok_or("an operation in L2 was ordered, and this host was booted without L1")?;
+        let inner = Order { operations: run.to_vec(), trace: record, observer: Vec::new() };
+        let (report, back) = guest.execute(&inner, tracer)?;
+        tracer = back;
+        if report.outcomes.len() != run.len() {
+            return Err(format!("L1: {}", report.release));
+        }
+        outcomes.extend(report.outcomes);
+    }
+    Ok((outcomes, tracer))
+}
+
+/// L1: what runs here is L2.
+fn inner(order: &Order) -> Result<(Report, Vec<Attachment>)> {
+    let outcomes = order.operations.iter().map(|operation| one(operation, &Tracer::Outside, order.trace)).collect();
+    Ok((Report { outcomes, ..Report::default() }, Vec::new()))
+}
+
+/// One operation: its batches, or, to be recorded, one to warm up and one that is recorded.
+fn one(operation: &Operation, tracer: &Tracer, record: bool) -> Outcome {
+    let plan = if record {
+        Plan { batches: 2, traced: Some(1), tracer }
+    } else {
+        Plan { batches: operation.batches, traced: None, tracer }
+    };
+    let (cycles, failure) = match execute(operation, &plan) {
+        Ok(cycles) => (cycles, None),
+        Err(problem) => (Vec::new(), Some(problem)),
+    };
+    Outcome { number: operation.number, cycles, failure }
+}
+
+fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
+    line.split_once(": ").map_or("", |(_, name)| name).to_owned()
+}

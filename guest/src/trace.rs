@@ -1,0 +1,133 @@
+//! KVM's tracepoints in the kernel's own ring buffer, started and stopped around one batch.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+use vmtax_guest::layout::TRACE;
+
+use crate::channel::Attachment;
+use crate::{Result, ports, system};
+
+const ROOT: &str = "/sys/kernel/tracing";
+/// Systems whose tracepoints are recorded, and single ones.
+const EVENTS: [&str; 2] = ["kvm", "sched/sched_switch"];
+
+/// Starts and stops recording.
+pub(crate) enum Tracer {
+    /// In this kernel.
+    Here(fs::File),
+    /// In the kernel of the VMM outside.
+    Outside,
+    /// Nothing is recorded.
+    Off,
+}
+
+/// Where the tracepoints are.
+pub(crate) fn mount() -> Result<()> {
+    system::mount("tracefs", ROOT)
+}
+
+fn set(file: &str, value: &str) -> Result<()> {
+    fs::write(format!("{ROOT}/{file}"), value).map_err(|e| format!("{ROOT}/{file}: writing {value:?}: {e}"))
+}
+
+/// Makes the buffer: before the machine's state is saved, for it takes long.
+pub(crate) fn prepare(buffer_kib: u32) -> Result<()> {
+    set("tracing_on", "0")?;
+    set("trace_clock", "x86-tsc")?;
+    // What is recorded first stays: a full buffer shows as lost events at the end.
+    set("options/overwrite", "0")?;
+    set("buffer_size_kb", &buffer_kib.to_string())
+}
+
+impl Tracer {
+    /// Switches the tracepoints on; [`Tracer::record`] then starts and stops.
+    pub(crate) fn arm() -> Result<Tracer> {
+        for event in EVENTS {
+            set(&format!("events/{event}/enable"), "1")?;
+        }
+        let switch = fs::OpenOptions::new()
+            .write(true)
+            .open(format!("{ROOT}/tracing_on"))
+            .map_err(|e| format!("{ROOT}/tracing_on: {e}"))?;
+        Ok(Tracer::Here(switch))
+    }
+
+    /// Starts or stops recording.
+    pub(crate) fn record(&self, on: bool) {
+        match self {
+            Tracer::Here(switch) => {
+                // Cannot fail once it is open; a recording without events would be noticed.
+                let _ = (&*switch).write_all(if on { b"1" } else { b"0" });
+            }
+            Tracer::Outside => ports::out8(TRACE, u8::from(on)),
+            Tracer::Off => {}
+        }
+    }
+}
+
+/// All that a `trace.dat` is made of, as the kernel gives it.
+pub(crate) fn collect() -> Result<Vec<Attachment>> {
+    let mut files = Vec::new();
+    let mut add = |name: &str, bytes: Vec<u8>| files.push(Attachment { name: format!("trace/{name}"), bytes });
+    add("header_page", read("events/header_page")?);
+    add("header_event", read("events/header_event")?);
+    add("saved_cmdlines", read("saved_cmdlines")?);
+    let mut formats = Vec::new();
+    for system in ["kvm", "sched"] {
+        let folder = fs::read_dir(format!("{ROOT}/events/{system}")).map_err(|e| format!("{ROOT}/events/{system}: {e}"))?;
+        let mut names: Vec<String> = folder
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| system == "kvm" || name == "sched_switch")
+            .collect();
+        names.sort();
+        for name in names {
+            if let Ok(text) = read(&format!("events/{system}/{name}/format")) {
+                formats.push((system.to_owned(), String::from_utf8_lossy(&text).into_owned()));
+            }
+        }
+    }
+    add("formats", vmtax_guest::order::encode(&formats));
+    add("cpu0", pages(0)?);
+    add("trace_clock", read("trace_clock")?);
+    Ok(files)
+}
+
+/// A whole file of tracefs. Some of them give everything to the first read and nothing to a second one.
+fn read(file: &str) -> Result<Vec<u8>> {
+    let path = format!("{ROOT}/{file}");
+    let problem = |e| format!("{path}: {e}");
+    let mut file = fs::File::open(&path).map_err(problem)?;
+    let mut buffer = vec![0; 64 << 10];
+    let mut bytes = Vec::new();
+    loop {
+        match file.read(&mut buffer).map_err(problem)? {
+            0 => return Ok(bytes),
+            length => bytes.extend_from_slice(&buffer[..length]),
+        }
+    }
+}
+
+/// The raw pages of a CPU's buffer.
+fn pages(cpu: u32) -> Result<Vec<u8>> {
+    let path = format!("{ROOT}/per_cpu/cpu{cpu}/trace_pipe_raw");
+    let mut file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&path)
+        .map_err(|e| format!("{path}: {e}"))?;
+    let mut bytes = Vec::new();
+    let mut page = [0; 4096];
+    loop {
+        match file.read(&mut page) {
+            Ok(0) => return Ok(bytes),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(bytes),
+            Err(error) => return Err(format!("{path}: {error}")),
+            Ok(length) => {
+                page[length..].fill(0);
+                bytes.extend_from_slice(&page);
+            }
+        }
+    }
+}

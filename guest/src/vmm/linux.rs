@@ -1,0 +1,253 @@
+//! Boots Linux as a guest that nests: the same kernel with this same program as its first process.
+//!
+//! It gets memory, a serial console, KVM's interrupt controllers and timer, and the port that orders and reports go through.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kvm_bindings::kvm_regs;
+use linux_loader::bootparam::{boot_e820_entry, boot_params};
+use linux_loader::loader::{Elf, KernelLoader};
+use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use vm_superio::Serial;
+use vm_superio::serial::NoEvents;
+use vmtax_guest::layout::{CHANNEL, TRACE};
+use vmtax_guest::order::{Order, Report, decode, encode};
+
+use super::{Next, Request, Vm, identity_map, run};
+use crate::Result;
+use crate::trace::Tracer;
+
+const KERNEL: &str = "/l1/vmlinux";
+const INITRAMFS: &str = "/l1/initramfs";
+const COMMAND_LINE_FILE: &str = "/l1/command_line";
+/// The guest's memory.
+const MEMORY: usize = 192 << 20;
+const ZERO_PAGE: u64 = 0x7000;
+const PAGE_TABLES: u64 = 0x9000;
+const COMMAND_LINE: u64 = 0x2_0000;
+const LOW_END: u64 = 0x9_fc00;
+const HIGH: u64 = 0x10_0000;
+const COM1: u16 = 0x3f8;
+/// Emulated time that booting may take.
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+/// Emulated time that an order may take.
+const ORDER_LIMIT: Duration = Duration::from_secs(600);
+
+/// A running Linux guest.
+pub(crate) struct Linux {
+    orders: Sender<Vec<u8>>,
+    reports: Receiver<Result<Report>>,
+    console: Console,
+    tracer: Arc<Mutex<Option<Tracer>>>,
+}
+
+impl Linux {
+    /// Boots it and waits until it is up.
+    pub(crate) fn boot() -> Result<Linux> {
+        let command_line = std::fs::read_to_string(COMMAND_LINE_FILE).map_err(|e| format!("{COMMAND_LINE_FILE}: {e}"))?;
+        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), MEMORY)]).map_err(|e| format!("L1's memory: {e}"))?;
+        let entry = load(&memory, &command_line)?;
+        let (orders, waiting) = channel();
+        let (answer, reports) = channel();
+        let console = Console::default();
+        let tracer = Arc::new(Mutex::new(None));
+        let mut devices = Devices {
+            serial: Serial::new(NoTrigger, console.clone()),
+            channel: Port { waiting, outgoing: VecDeque::new(), incoming: Vec::new(), answer: answer.clone() },
+            tracer: Arc::clone(&tracer),
+        };
+        let body = move || {
+            let result = machine(&memory, entry).and_then(|(_vm, mut vcpu)| run(&mut vcpu, &Arc::new(AtomicBool::new(false)), |request| devices.answer(request)));
+            let _ = answer.send(Err(result.err().unwrap_or_else(|| "L1 ended".to_owned())));
+        };
+        std::thread::Builder::new().name("L1".into()).spawn(body).map_err(|e| format!("thread: {e}"))?;
+        let linux = Linux { orders, reports, console, tracer };
+        let hello = linux.report(BOOT_LIMIT, "booting L1")?;
+        if hello.release.is_empty() { Ok(linux) } else { Err(format!("L1: {}", hello.release)) }
+    }
+
+    /// Has an order carried out.
+    pub(crate) fn execute(&self, order: &Order, tracer: Tracer) -> Result<(Report, Tracer)> {
+        let lock = || self.tracer.lock().unwrap_or_else(PoisonError::into_inner);
+        *lock() = Some(tracer);
+        let bytes = encode(order);
+        let mut message = (bytes.len() as u32).to_le_bytes().to_vec();
+        message.extend(bytes);
+        self.orders.send(message).map_err(|_| "L1 ended".to_owned())?;
+        let report = self.report(ORDER_LIMIT, "an order to L1")?;
+        // L1 asks for its next order.
+        self.report(BOOT_LIMIT, "L1 after an order")?;
+        Ok((report, lock().take().unwrap_or(Tracer::Off)))
+    }
+
+    fn report(&self, limit: Duration, what: &str) -> Result<Report> {
+        let result = match self.reports.recv_timeout(limit) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Disconnected) => Err("L1 ended".into()),
+            Err(RecvTimeoutError::Timeout) => Err(format!("{what} took more than {} s of emulated time", limit.as_secs())),
+        };
+        result.map_err(|problem| format!("{problem}; L1's console ends: {}", self.console.end()))
+    }
+}
+
+fn machine(memory: &GuestMemoryMmap, entry: u64) -> Result<(Vm, kvm_ioctls::VcpuFd)> {
+    let vm = Vm::new()?;
+    let host = memory.get_host_address(GuestAddress(0)).map_err(|e| format!("L1's memory: {e}"))?;
+    // SAFETY: the caller keeps `memory` for as long as the vCPU runs.
+    unsafe { vm.memory(0, host, MEMORY)? };
+    let registers = kvm_regs { rip: entry, rsi: ZERO_PAGE, rsp: 0x8ff0, rflags: 2, ..Default::default() };
+    let vcpu = vm.vcpu(0, PAGE_TABLES, &registers)?;
+    Ok((vm, vcpu))
+}
+
+/// Puts kernel, initramfs and what the 64-bit boot protocol asks for into memory. Returns the entry.
+fn load(memory: &GuestMemoryMmap, command_line: &str) -> Result<u64> {
+    let mut kernel = File::open(KERNEL).map_err(|e| format!("{KERNEL}: {e}"))?;
+    let loaded = Elf::load(memory, None, &mut kernel, Some(GuestAddress(HIGH))).map_err(|e| format!("{KERNEL}: {e}"))?;
+    let mut initramfs = Vec::new();
+    File::open(INITRAMFS).and_then(|mut file| file.read_to_end(&mut initramfs)).map_err(|e| format!("{INITRAMFS}: {e}"))?;
+    let at = (MEMORY - initramfs.len()) as u64 & !0xfff;
+    let put = |bytes: &[u8], to: u64| memory.write_slice(bytes, GuestAddress(to)).map_err(|e| format!("L1's memory: {e}"));
+    put(&initramfs, at)?;
+    put(&identity_map(PAGE_TABLES), PAGE_TABLES)?;
+    put(command_line.as_bytes(), COMMAND_LINE)?;
+    put(&[0], COMMAND_LINE + command_line.len() as u64)?;
+    let mut parameters = boot_params::default();
+    parameters.hdr.type_of_loader = 0xff;
+    parameters.hdr.boot_flag = 0xaa55;
+    parameters.hdr.header = 0x5372_6448;
+    parameters.hdr.kernel_alignment = 0x0100_0000;
+    parameters.hdr.cmd_line_ptr = COMMAND_LINE as u32;
+    parameters.hdr.cmdline_size = command_line.len() as u32;
+    parameters.hdr.ramdisk_image = at as u32;
+    parameters.hdr.ramdisk_size = initramfs.len() as u32;
+    parameters.e820_table[0] = boot_e820_entry { addr: 0, size: LOW_END, r#type: 1 };
+    parameters.e820_table[1] = boot_e820_entry { addr: HIGH, size: MEMORY as u64 - HIGH, r#type: 1 };
+    parameters.e820_entries = 2;
+    put(Parameters(parameters).as_slice(), ZERO_PAGE)?;
+    Ok(loaded.kernel_load.0)
+}
+
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Parameters(boot_params);
+
+// SAFETY: boot_params is a plain C struct without padding of its own (it is packed).
+unsafe impl ByteValued for Parameters {}
+
+/// The console's last bytes.
+#[derive(Clone, Default)]
+struct Console(Arc<Mutex<VecDeque<u8>>>);
+
+impl Console {
+    fn end(&self) -> String {
+        let bytes: Vec<u8> = self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        lines[lines.len().saturating_sub(4)..].join(" | ")
+    }
+}
+
+impl Write for Console {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(bytes);
+        while kept.len() > 4096 {
+            kept.pop_front();
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The console is written to by polling: no interrupt is needed.
+struct NoTrigger;
+
+impl vm_superio::Trigger for NoTrigger {
+    type E = std::io::Error;
+
+    fn trigger(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Devices {
+    serial: Serial<NoTrigger, NoEvents, Console>,
+    channel: Port,
+    tracer: Arc<Mutex<Option<Tracer>>>,
+}
+
+impl Devices {
+    fn answer(&mut self, request: Request<'_>) -> Result<Next> {
+        match request {
+            Request::Out(CHANNEL, bytes) => self.channel.receive(bytes),
+            Request::In(CHANNEL, bytes) => return self.channel.send(bytes),
+            Request::Out(TRACE, on) => {
+                if let Some(tracer) = &*self.tracer.lock().unwrap_or_else(PoisonError::into_inner) {
+                    tracer.record(on == [1]);
+                }
+            }
+            Request::Out(port @ COM1..=0x3ff, bytes) => {
+                for byte in bytes {
+                    // The console cannot fail: it is memory.
+                    let _ = self.serial.write((port - COM1) as u8, *byte);
+                }
+            }
+            Request::In(port @ COM1..=0x3ff, bytes) => {
+                for byte in bytes {
+                    *byte = self.serial.read((port - COM1) as u8);
+                }
+            }
+            Request::Out(..) | Request::Store => {}
+            // The clock chip and the keyboard controller must not look busy.
+            Request::In(0x60..=0x71, data) => data.fill(0),
+            Request::In(_, data) | Request::Load(data) => data.fill(0xff),
+        }
+        Ok(Next::Run)
+    }
+}
+
+/// The port that orders and reports go through: each with its length before it.
+struct Port {
+    waiting: Receiver<Vec<u8>>,
+    outgoing: VecDeque<u8>,
+    incoming: Vec<u8>,
+    answer: Sender<Result<Report>>,
+}
+
+impl Port {
+    /// The guest reads: it waits here until there is an order.
+    fn send(&mut self, bytes: &mut [u8]) -> Result<Next> {
+        for byte in bytes {
+            if self.outgoing.is_empty() {
+                match self.waiting.recv() {
+                    Ok(order) => self.outgoing.extend(order),
+                    Err(_) => return Ok(Next::End),
+                }
+            }
+            *byte = self.outgoing.pop_front().unwrap_or_default();
+        }
+        Ok(Next::Run)
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        self.incoming.extend_from_slice(bytes);
+        let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else { return };
+        let length = u32::from_le_bytes(*length) as usize;
+        if rest.len() < length {
+            return;
+        }
+        let report = decode(&rest[..length]).ok_or_else(|| "L1's report cannot be read".to_owned());
+        self.incoming.drain(..4 + length);
+        let _ = self.answer.send(report);
+    }
+}

@@ -1,0 +1,158 @@
+//! A VMM small enough to know every exit it takes: memory, vCPUs, KVM's own interrupt controllers and timer,
+//! and the few ports of [`vmtax_guest::layout`].
+//!
+//! [`payload`] runs bare code, [`linux`] a Linux kernel. Left out: every device that neither of them needs.
+
+pub(crate) mod linux;
+pub(crate) mod payload;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, kvm_mp_state, kvm_pit_config, kvm_regs, kvm_segment, kvm_userspace_memory_region};
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+
+use crate::Result;
+
+/// KVM's three pages for real mode, where neither memory nor a device is.
+const TSS: usize = 0xfffb_d000;
+
+/// A virtual machine without memory and vCPUs yet.
+pub(crate) struct Vm {
+    kvm: Kvm,
+    pub(crate) fd: VmFd,
+    slots: std::cell::Cell<u32>,
+}
+
+fn failed(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> String {
+    move |error| format!("{what}: {error}")
+}
+
+impl Vm {
+    pub(crate) fn new() -> Result<Vm> {
+        let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
+        let fd = kvm.create_vm().map_err(failed("KVM_CREATE_VM"))?;
+        fd.set_tss_address(TSS).map_err(failed("KVM_SET_TSS_ADDR"))?;
+        fd.create_irq_chip().map_err(failed("KVM_CREATE_IRQCHIP"))?;
+        fd.create_pit2(kvm_pit_config::default()).map_err(failed("KVM_CREATE_PIT2"))?;
+        Ok(Vm { kvm, fd, slots: std::cell::Cell::new(0) })
+    }
+
+    /// Gives the guest memory.
+    ///
+    /// # Safety
+    /// The memory must stay mapped for as long as the VM lives, and be used by nothing else in this program but through
+    /// volatile or raw access.
+    pub(crate) unsafe fn memory(&self, guest: u64, host: *mut u8, bytes: usize) -> Result<()> {
+        let slot = self.slots.replace(self.slots.get() + 1);
+        let region = kvm_userspace_memory_region {
+            slot,
+            flags: 0,
+            guest_phys_addr: guest,
+            memory_size: bytes as u64,
+            userspace_addr: host as u64,
+        };
+        // SAFETY: the caller keeps the memory.
+        unsafe { self.fd.set_user_memory_region(region) }.map_err(failed("KVM_SET_USER_MEMORY_REGION"))
+    }
+
+    /// A vCPU in 64-bit mode, flat, interrupts off, with all that this processor offers.
+    pub(crate) fn vcpu(&self, number: u32, page_tables: u64, registers: &kvm_regs) -> Result<VcpuFd> {
+        let vcpu = self.fd.create_vcpu(u64::from(number)).map_err(failed("KVM_CREATE_VCPU"))?;
+        let mut cpuid = self.kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(failed("KVM_GET_SUPPORTED_CPUID"))?;
+        for entry in cpuid.as_mut_slice() {
+            match entry.function {
+                // The APIC's number; x2APIC and the TSC-deadline timer, which KVM's own APIC has whatever the processor;
+                // a hypervisor is present.
+                1 => {
+                    entry.ebx = entry.ebx & 0x00ff_ffff | number << 24;
+                    entry.ecx |= 1 << 21 | 1 << 24 | 1 << 31;
+                }
+                0xb | 0x1f => entry.edx = number,
+                _ => {}
+            }
+        }
+        vcpu.set_cpuid2(&cpuid).map_err(failed("KVM_SET_CPUID2"))?;
+        let mut special = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
+        let code = kvm_segment { base: 0, limit: 0xffff_ffff, selector: 8, type_: 11, present: 1, s: 1, l: 1, g: 1, ..Default::default() };
+        let data = kvm_segment { selector: 16, type_: 3, l: 0, db: 1, ..code };
+        special.cs = code;
+        for segment in [&mut special.ds, &mut special.es, &mut special.fs, &mut special.gs, &mut special.ss] {
+            *segment = data;
+        }
+        special.cr3 = page_tables;
+        special.cr4 = 1 << 5 | 1 << 9 | 1 << 10;
+        special.cr0 = 0x8000_0033;
+        special.efer = 0x500;
+        vcpu.set_sregs(&special).map_err(failed("KVM_SET_SREGS"))?;
+        vcpu.set_regs(registers).map_err(failed("KVM_SET_REGS"))?;
+        if number > 0 {
+            vcpu.set_mp_state(kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE }).map_err(failed("KVM_SET_MP_STATE"))?;
+        }
+        Ok(vcpu)
+    }
+}
+
+/// What a vCPU asks of the VMM.
+pub(crate) enum Request<'a> {
+    Out(u16, &'a [u8]),
+    In(u16, &'a mut [u8]),
+    Store,
+    Load(&'a mut [u8]),
+}
+
+/// What the VMM answers.
+pub(crate) enum Next {
+    /// Go on.
+    Run,
+    /// The vCPU has ended.
+    End,
+}
+
+/// Runs a vCPU until it or the VMM ends it.
+pub(crate) fn run(vcpu: &mut VcpuFd, stop: &Arc<AtomicBool>, mut answer: impl FnMut(Request<'_>) -> Result<Next>) -> Result<()> {
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let request = match vcpu.run() {
+            Ok(VcpuExit::IoOut(port, data)) => Request::Out(port, data),
+            Ok(VcpuExit::IoIn(port, data)) => Request::In(port, data),
+            Ok(VcpuExit::MmioWrite(..)) => Request::Store,
+            Ok(VcpuExit::MmioRead(_, data)) => Request::Load(data),
+            Ok(VcpuExit::Shutdown) => return Err(format!("the guest ended in a triple fault at {}", place(vcpu))),
+            Ok(exit) => {
+                let said = format!("{exit:?}");
+                return Err(format!("KVM cannot go on with the guest: {said} at {}", place(vcpu)));
+            }
+            // A vCPU that waited for its start, or a signal.
+            Err(error) if matches!(error.errno(), libc::EAGAIN | libc::EINTR) => continue,
+            Err(error) => return Err(format!("KVM_RUN: {error} at {}", place(vcpu))),
+        };
+        if let Next::End = answer(request)? {
+            return Ok(());
+        }
+    }
+}
+
+fn place(vcpu: &VcpuFd) -> String {
+    match vcpu.get_regs() {
+        Ok(registers) => format!("rip {:#x}", registers.rip),
+        Err(_) => "an unknown place".to_owned(),
+    }
+}
+
+/// Page tables that map the first 4 GiB to themselves in 2 MiB pages; they take six pages.
+pub(crate) fn identity_map(at: u64) -> Vec<u8> {
+    const PRESENT_WRITABLE: u64 = 3;
+    const LARGE: u64 = 0x80;
+    let mut entries = vec![0_u64; 6 * 512];
+    entries[0] = (at + 0x1000) | PRESENT_WRITABLE;
+    for directory in 0..4 {
+        entries[512 + directory] = (at + 0x2000 + 0x1000 * directory as u64) | PRESENT_WRITABLE;
+    }
+    for (index, entry) in entries[1024..].iter_mut().enumerate() {
+        *entry = (index as u64) << 21 | PRESENT_WRITABLE | LARGE;
+    }
+    entries.iter().flat_map(|entry| entry.to_le_bytes()).collect()
+}
