@@ -22,7 +22,16 @@ fn build() -> PathBuf {
     }
     let out = PathBuf::from(var("OUT_DIR").expect("cargo sets OUT_DIR")).join("guest");
     let status = Command::new(var_os("CARGO").expect("cargo sets CARGO"))
-        .args(["build", "--release", "--quiet", "--locked", "--package", "vmtax-guest", "--features", "init"])
+        .args([
+            "build",
+            "--release",
+            "--quiet",
+            "--locked",
+            "--package",
+            "vmtax-guest",
+            "--features",
+            "init",
+        ])
         .args(["--target", TARGET, "--target-dir"])
         .arg(&out)
         .arg("--manifest-path")
@@ -30,7 +39,10 @@ fn build() -> PathBuf {
         // Flags of an outer `cargo clippy` or coverage run are not for this program.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTFLAGS")
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static\x1f-Crelocation-model=static\x1f-Cstrip=symbols")
+        .env(
+            "CARGO_ENCODED_RUSTFLAGS",
+            "-Ctarget-feature=+crt-static\x1f-Crelocation-model=static\x1f-Cstrip=symbols",
+        )
         .status()
         .expect("cargo runs");
     assert!(status.success(), "vmtax-guest could not be built");

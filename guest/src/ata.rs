@@ -85,7 +85,10 @@ impl Disk {
 
     fn command(&self, command: u8, sector: u64, count: u64) -> Result<()> {
         if sector + count > SECTORS {
-            return Err(format!("the mailbox has {SECTORS} sectors and sector {} is wanted", sector + count));
+            return Err(format!(
+                "the mailbox has {SECTORS} sectors and sector {} is wanted",
+                sector + count
+            ));
         }
         self.idle()?;
         let [low, mid, high, top, ..] = sector.to_le_bytes();

@@ -1,7 +1,9 @@
 //! Where orders come from and reports go: the mailbox's disk, or the port of the VMM outside.
 
 use vmtax_guest::layout::CHANNEL;
-use vmtax_guest::mailbox::{Header, ORDER, ORDER_HEADER, REPORT, SECTOR, SECTORS, STATUS, State, sectors};
+use vmtax_guest::mailbox::{
+    Header, ORDER, ORDER_HEADER, REPORT, SECTOR, SECTORS, STATUS, State, sectors,
+};
 use vmtax_guest::order::{Order, Report, decode, encode};
 
 use crate::ata::Disk;
@@ -32,7 +34,11 @@ impl Channel {
                 (0, receive())
             }
         };
-        Ok((number, decode(&bytes).ok_or("the order cannot be read: this program and vmtax do not belong together")?))
+        Ok((
+            number,
+            decode(&bytes)
+                .ok_or("the order cannot be read: this program and vmtax do not belong together")?,
+        ))
     }
 
     /// Gives the report back.
@@ -42,9 +48,12 @@ impl Channel {
             Channel::Port => send(&bytes),
             Channel::Mailbox(disk) => {
                 let room = (SECTORS - REPORT) * SECTOR as u64;
-                let wanted = bytes.len() + files.iter().map(|f| f.bytes.len() + SECTOR).sum::<usize>();
+                let wanted =
+                    bytes.len() + files.iter().map(|f| f.bytes.len() + SECTOR).sum::<usize>();
                 if wanted as u64 > room {
-                    return Err(format!("the report has {wanted} bytes and the mailbox room for {room}; trace fewer operations"));
+                    return Err(format!(
+                        "the report has {wanted} bytes and the mailbox room for {room}; trace fewer operations"
+                    ));
                 }
                 disk.write(REPORT, &bytes)?;
                 let mut sector = REPORT + sectors(bytes.len());
@@ -63,7 +72,9 @@ impl Channel {
         match self {
             // Where even this fails the console has the sentence.
             Channel::Mailbox(disk) => drop(status(disk, number, State::Failed, &[], problem)),
-            Channel::Port => send(&encode(&Report { release: problem.to_owned(), ..Report::default() })),
+            Channel::Port => {
+                send(&encode(&Report { release: problem.to_owned(), ..Report::default() }))
+            }
         }
     }
 }
@@ -93,7 +104,13 @@ fn mailbox_order(disk: &Disk) -> Result<(u32, Vec<u8>)> {
 }
 
 fn status(disk: &Disk, number: u32, state: State, report: &[u8], message: &str) -> Result<()> {
-    let header = Header { number, state, length: report.len() as u32, crc: crc32fast::hash(report), message: message.to_owned() };
+    let header = Header {
+        number,
+        state,
+        length: report.len() as u32,
+        crc: crc32fast::hash(report),
+        message: message.to_owned(),
+    };
     disk.write(STATUS, &header.to_sector())
 }
 

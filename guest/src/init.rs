@@ -18,14 +18,23 @@ pub(crate) struct Start {
 
 /// Makes the machine ready for [`crate::serve`].
 pub(crate) fn start() -> Result<Start> {
-    for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp"), ("tmpfs", "/out")] {
+    for (kind, target) in [
+        ("proc", "/proc"),
+        ("sysfs", "/sys"),
+        ("devtmpfs", "/dev"),
+        ("tmpfs", "/tmp"),
+        ("tmpfs", "/out"),
+    ] {
         system::mount(kind, target)?;
     }
-    let line = std::fs::read_to_string("/proc/cmdline").map_err(|e| format!("/proc/cmdline: {e}"))?;
+    system::leave_console()?;
+    let line =
+        std::fs::read_to_string("/proc/cmdline").map_err(|e| format!("/proc/cmdline: {e}"))?;
     let words: Vec<&str> = line.split_whitespace().collect();
     for module in modules()? {
         system::load_module(&module, &parameters(&module, &words))?;
     }
+    huge_pages();
     system::all_ports()?;
     let role = value(&words, "vmtax.role=").unwrap_or("host");
     let channel = match role {
@@ -40,8 +49,16 @@ pub(crate) fn start() -> Result<Start> {
         channel.fail(0, problem);
         return Err(problem.into());
     }
-    let buffer_kib = value(&words, "vmtax.buffer=").and_then(|v| v.parse().ok()).unwrap_or(16 << 10);
+    let buffer_kib =
+        value(&words, "vmtax.buffer=").and_then(|v| v.parse().ok()).unwrap_or(16 << 10);
     Ok(Start { channel, nested: words.contains(&"vmtax.nested"), buffer_kib })
+}
+
+/// Linux switches transparent huge pages off in small machines; an operation that wants one looks whether this worked.
+fn huge_pages() {
+    for file in ["enabled", "defrag"] {
+        let _ = std::fs::write(format!("/sys/kernel/mm/transparent_hugepage/{file}"), "madvise");
+    }
 }
 
 /// Modules in the order that their file names give: `00-irqbypass.ko`, `01-kvm.ko`.

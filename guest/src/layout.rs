@@ -43,8 +43,10 @@ pub const DONE: u16 = 0x5ff0;
 pub const DEVICE_PORT: u16 = 0x5fe0;
 /// Written by a driver of the ring device: the VMM takes what is new in [`RING`].
 pub const KICK: u16 = 0x5fd0;
-/// L1 asks L0 to start (1) or stop (0) tracing.
+/// L1 asks L0 to start (1) or stop (0) tracing, or to [`SETTLE`].
 pub const TRACE: u16 = 0x5fc0;
+/// L1 asks L0 to wait for a moment without clock ticks.
+pub const SETTLE: u8 = 2;
 /// L1 reads its orders here, byte by byte, and writes its results: a [`crate::order`] with its length before it.
 pub const CHANNEL: u16 = 0x5fb0;
 
@@ -63,5 +65,5 @@ pub const fn mark(port: u16) -> Option<(u16, bool)> {
     if port < MARKS || port >= MARKS + 2 * OPERATIONS_MOST {
         return None;
     }
-    Some(((port - MARKS) / 2, (port - MARKS) % 2 == 0))
+    Some(((port - MARKS) / 2, (port - MARKS).is_multiple_of(2)))
 }

@@ -61,7 +61,8 @@ impl Header {
         let mut sector = [0; SECTOR];
         let mut message = self.message.as_str();
         while message.len() > SECTOR - 32 {
-            message = &message[..message.floor_char_boundary(SECTOR - 32)];
+            let last = message.char_indices().next_back().map_or(0, |(at, _)| at);
+            message = &message[..last];
         }
         sector[..8].copy_from_slice(&MAGIC);
         let length = u32::try_from(message.len()).unwrap_or(0);
@@ -112,14 +113,26 @@ mod tests {
 
     #[test]
     fn header_there_and_back() {
-        let header = Header { number: 7, state: State::Failed, length: 9, crc: 0x1234_5678, message: "no".into() };
+        let header = Header {
+            number: 7,
+            state: State::Failed,
+            length: 9,
+            crc: 0x1234_5678,
+            message: "no".into(),
+        };
         assert_eq!(Header::from_sector(&header.to_sector()), Some(header));
         assert_eq!(Header::from_sector(&[0; SECTOR]), None);
     }
 
     #[test]
     fn long_messages_are_cut_between_characters() {
-        let header = Header { number: 0, state: State::Failed, length: 0, crc: 0, message: "\u{e4}".repeat(400) };
+        let header = Header {
+            number: 0,
+            state: State::Failed,
+            length: 0,
+            crc: 0,
+            message: "\u{e4}".repeat(400),
+        };
         let read = Header::from_sector(&header.to_sector()).map(|h| h.message);
         assert_eq!(read, Some("\u{e4}".repeat(240)));
     }

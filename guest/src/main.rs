@@ -13,8 +13,11 @@
 //! | `kvm*.NAME=VALUE` | parameters of the module, as modprobe would give them |
 //!
 //! Left out on purpose: a shell, other programs (an observer is brought by the one who orders it), network.
-#![allow(unsafe_code, reason = "this program is the machine's lowest layer: system calls, ports, guest memory")]
-#![expect(clippy::print_stdout, reason = "standard output is the console")]
+#![allow(
+    unsafe_code,
+    reason = "this program is the machine's lowest layer: system calls, ports, guest memory"
+)]
+#![expect(clippy::print_stdout, reason = "standard output is the console, until it is closed")]
 
 mod ata;
 mod channel;
@@ -38,6 +41,6 @@ fn main() {
         Ok(()) => "done".to_owned(),
         Err(problem) => format!("failed: {problem}"),
     };
-    println!("vmtax-guest: {verdict}");
+    system::say(&format!("vmtax-guest: {verdict}"));
     system::power_off();
 }

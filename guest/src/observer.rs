@@ -21,7 +21,8 @@ impl Observer {
         let Some((program, rest)) = arguments.split_first() else { return Ok(None) };
         trace::mount()?;
         system::mount("debugfs", "/sys/kernel/debug")?;
-        let log = File::create("/out/observer.txt").map_err(|e| format!("/out/observer.txt: {e}"))?;
+        let log =
+            File::create("/out/observer.txt").map_err(|e| format!("/out/observer.txt: {e}"))?;
         let errors = log.try_clone().map_err(|e| format!("/out/observer.txt: {e}"))?;
         let child = Command::new(program)
             .args(rest)
@@ -45,10 +46,16 @@ impl Observer {
         while quiet < QUIET {
             if let Ok(Some(status)) = self.0.try_wait() {
                 let said = std::fs::read_to_string("/out/observer.txt").unwrap_or_default();
-                return Err(format!("{program} ended before the suite began ({status}): {}", said.trim()));
+                return Err(format!(
+                    "{program} ended before the suite began ({status}): {}",
+                    said.trim()
+                ));
             }
             if waited > MOST {
-                return Err(format!("{program} does not come to rest within {} s of emulated time", MOST.as_secs()));
+                return Err(format!(
+                    "{program} does not come to rest within {} s of emulated time",
+                    MOST.as_secs()
+                ));
             }
             std::thread::sleep(step);
             waited += step;
@@ -61,7 +68,8 @@ impl Observer {
 
     /// State and processor time of the process.
     fn times(&self) -> String {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
         let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let fields: Vec<&str> = after.split_whitespace().collect();
         // State, and utime and stime: fields 3, 14 and 15 of proc(5).

@@ -9,6 +9,8 @@ pub struct Order {
     pub operations: Vec<Operation>,
     /// Afterwards run each once more, and record KVM's tracepoints in one batch.
     pub trace: bool,
+    /// Probes that are recorded with them, as written to `kprobe_events`. They belong to the system `vmtax`.
+    pub probes: Vec<String>,
     /// A program that runs beside, and its arguments. It is interrupted at the end, and
     /// what it leaves in `/out` is among the report's files.
     pub observer: Vec<String>,
@@ -53,6 +55,8 @@ pub struct Report {
     pub release: String,
     /// The processor, as the host sees it.
     pub processor: String,
+    /// Probes that the kernel did not take, with its answer.
+    pub refused: Vec<String>,
     /// What follows the report in the mailbox, in this order.
     pub files: Vec<File>,
 }

@@ -4,13 +4,17 @@ use std::arch::asm;
 
 pub(crate) fn out8(port: u16, value: u8) {
     // SAFETY: an I/O instruction; the ports used here belong to no driver.
-    unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) };
+    unsafe {
+        asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags))
+    };
 }
 
 pub(crate) fn in8(port: u16) -> u8 {
     let value: u8;
     // SAFETY: as above.
-    unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) };
+    unsafe {
+        asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags))
+    };
     value
 }
 

@@ -23,7 +23,9 @@ pub(crate) fn run(start: Start) -> Result<()> {
         let here = matches!(channel, Channel::Mailbox(_));
         let (report, files) = if here { host(&order, guest.as_ref()) } else { inner(&order) }
             .inspect_err(|problem| channel.fail(number, problem))?;
-        channel.finish(number, &report, &files).inspect_err(|problem| channel.fail(number, problem))?;
+        channel
+            .finish(number, &report, &files)
+            .inspect_err(|problem| channel.fail(number, problem))?;
         if here {
             return Ok(());
         }
@@ -38,30 +40,42 @@ fn prepare(start: &Start) -> Result<Option<Linux>> {
 /// The emulated host: first everything without recording, for the path lengths; then once more with it.
 fn host(order: &Order, guest: Option<&Linux>) -> Result<(Report, Vec<Attachment>)> {
     let observer = Observer::start(&order.observer)?;
-    let mut report = Report { release: system::release(), processor: processor(), ..Report::default() };
+    let mut report =
+        Report { release: system::release(), processor: processor(), ..Report::default() };
     report.outcomes = all(order, guest, Tracer::Off, false)?.0;
     let mut files = observer.map(Observer::finish).transpose()?.unwrap_or_default();
     if order.trace {
-        let (traced, _) = all(order, guest, Tracer::arm()?, true)?;
+        let (tracer, refused) = Tracer::arm(&order.probes)?;
+        report.refused = refused;
+        let (traced, _) = all(order, guest, tracer, true)?;
         for (outcome, traced) in report.outcomes.iter_mut().zip(traced) {
             outcome.failure = outcome.failure.take().or(traced.failure);
         }
         files.extend(trace::collect()?);
     }
-    report.files = files.iter().map(|f| vmtax_guest::order::File { name: f.name.clone(), length: f.bytes.len() as u32 }).collect();
+    report.files = files
+        .iter()
+        .map(|f| vmtax_guest::order::File { name: f.name.clone(), length: f.bytes.len() as u32 })
+        .collect();
     Ok((report, files))
 }
 
 /// All operations once, each at its level, in order.
-fn all(order: &Order, guest: Option<&Linux>, mut tracer: Tracer, record: bool) -> Result<(Vec<Outcome>, Tracer)> {
+fn all(
+    order: &Order,
+    guest: Option<&Linux>,
+    mut tracer: Tracer,
+    record: bool,
+) -> Result<(Vec<Outcome>, Tracer)> {
     let mut outcomes = Vec::new();
     for run in order.operations.chunk_by(|a, b| a.level == b.level) {
         if run[0].level < 2 {
             outcomes.extend(run.iter().map(|operation| one(operation, &tracer, record)));
             continue;
         }
-        let guest = guest.ok_or("an operation in L2 was ordered, and this host was booted without L1")?;
-        let inner = Order { operations: run.to_vec(), trace: record, observer: Vec::new() };
+        let guest =
+            guest.ok_or("an operation in L2 was ordered, and this host was booted without L1")?;
+        let inner = Order { operations: run.to_vec(), trace: record, ..Order::default() };
         let (report, back) = guest.execute(&inner, tracer)?;
         tracer = back;
         if report.outcomes.len() != run.len() {
@@ -74,7 +88,11 @@ fn all(order: &Order, guest: Option<&Linux>, mut tracer: Tracer, record: bool) -
 
 /// L1: what runs here is L2.
 fn inner(order: &Order) -> Result<(Report, Vec<Attachment>)> {
-    let outcomes = order.operations.iter().map(|operation| one(operation, &Tracer::Outside, order.trace)).collect();
+    let outcomes = order
+        .operations
+        .iter()
+        .map(|operation| one(operation, &Tracer::Outside, order.trace))
+        .collect();
     Ok((Report { outcomes, ..Report::default() }, Vec::new()))
 }
 

@@ -16,7 +16,9 @@ pub(crate) fn mount(kind: &str, target: &str) -> Result<()> {
     std::fs::create_dir_all(target).map_err(|e| format!("{target}: {e}"))?;
     let (kind_c, target_c) = (text(kind)?, text(target)?);
     // SAFETY: the strings live over the call; no data is passed.
-    let answer = unsafe { libc::mount(kind_c.as_ptr(), target_c.as_ptr(), kind_c.as_ptr(), 0, std::ptr::null()) };
+    let answer = unsafe {
+        libc::mount(kind_c.as_ptr(), target_c.as_ptr(), kind_c.as_ptr(), 0, std::ptr::null())
+    };
     if answer == 0 || Error::last_os_error().raw_os_error() == Some(libc::EBUSY) {
         return Ok(());
     }
@@ -28,7 +30,8 @@ pub(crate) fn load_module(path: &Path, parameters: &str) -> Result<()> {
     let file = std::fs::File::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let parameters = text(parameters)?;
     // SAFETY: the descriptor is open and the string lives over the call.
-    let answer = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), parameters.as_ptr(), 0) };
+    let answer =
+        unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), parameters.as_ptr(), 0) };
     if answer == 0 || Error::last_os_error().raw_os_error() == Some(libc::EEXIST) {
         return Ok(());
     }
@@ -44,6 +47,30 @@ pub(crate) fn all_ports() -> Result<()> {
     Err(format!("iopl: {}", Error::last_os_error()))
 }
 
+/// Lets go of the console's terminal. A serial port that a saved state was restored with may send bytes for ever, and a
+/// terminal that is open would answer each.
+pub(crate) fn leave_console() -> Result<()> {
+    let nothing = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|e| format!("/dev/null: {e}"))?;
+    for standard in 0..3 {
+        // SAFETY: both descriptors are open; the standard ones belong to this process alone.
+        if unsafe { libc::dup2(nothing.as_raw_fd(), standard) } < 0 {
+            return Err(format!("dup2: {}", Error::last_os_error()));
+        }
+    }
+    Ok(())
+}
+
+/// Prints a line on the console by way of the kernel's log, at a level that `quiet` lets through.
+pub(crate) fn say(line: &str) {
+    let written = std::fs::write("/dev/kmsg", format!("<1>{line}"));
+    // Without it there is no one to tell.
+    drop(written);
+}
+
 /// Ends the machine.
 pub(crate) fn power_off() -> ! {
     // SAFETY: plain system calls. All output has been written to the console or the mailbox.
@@ -53,6 +80,28 @@ pub(crate) fn power_off() -> ! {
     }
     loop {
         std::thread::park();
+    }
+}
+
+/// Waits until the kernel's next clock tick is at least this part of a period away: what follows then runs undisturbed.
+///
+/// The coarse clock stands still between ticks, so its distance from the fine one is the time since the last.
+pub(crate) fn away_from_tick(part: f64) {
+    let read = |clock| {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes one timespec.
+        unsafe { libc::clock_gettime(clock, &raw mut time) };
+        time.tv_sec * 1_000_000_000 + time.tv_nsec
+    };
+    let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec.
+    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut resolution) };
+    let period = resolution.tv_nsec;
+    let since = read(libc::CLOCK_MONOTONIC) - read(libc::CLOCK_MONOTONIC_COARSE);
+    let left = period - since;
+    if period > 0 && (left as f64) < period as f64 * part {
+        let wait = u64::try_from(left).unwrap_or(0) + period.unsigned_abs() / 50;
+        std::thread::sleep(std::time::Duration::from_nanos(wait));
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 
-use vmtax_guest::layout::TRACE;
+use vmtax_guest::layout::{SETTLE, TRACE};
 
 use crate::channel::Attachment;
 use crate::{Result, ports, system};
@@ -12,6 +12,9 @@ use crate::{Result, ports, system};
 const ROOT: &str = "/sys/kernel/tracing";
 /// Systems whose tracepoints are recorded, and single ones.
 const EVENTS: [&str; 2] = ["kvm", "sched/sched_switch"];
+
+/// The system of the probes that an order brings.
+const PROBES: &str = "vmtax";
 
 /// Starts and stops recording.
 pub(crate) enum Tracer {
@@ -29,7 +32,8 @@ pub(crate) fn mount() -> Result<()> {
 }
 
 fn set(file: &str, value: &str) -> Result<()> {
-    fs::write(format!("{ROOT}/{file}"), value).map_err(|e| format!("{ROOT}/{file}: writing {value:?}: {e}"))
+    fs::write(format!("{ROOT}/{file}"), value)
+        .map_err(|e| format!("{ROOT}/{file}: writing {value:?}: {e}"))
 }
 
 /// Makes the buffer: before the machine's state is saved, for it takes long.
@@ -41,17 +45,40 @@ pub(crate) fn prepare(buffer_kib: u32) -> Result<()> {
     set("buffer_size_kb", &buffer_kib.to_string())
 }
 
+/// Adds a probe to those that are there.
+fn add(probe: &str) -> Result<()> {
+    let path = format!("{ROOT}/kprobe_events");
+    let written = fs::OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(probe.as_bytes()));
+    written.map_err(|e| format!("{path}: writing {probe:?}: {e}"))
+}
+
 impl Tracer {
-    /// Switches the tracepoints on; [`Tracer::record`] then starts and stops.
-    pub(crate) fn arm() -> Result<Tracer> {
+    /// Switches the tracepoints and these probes on; [`Tracer::record`] then starts and stops. Also returns the probes
+    /// that the kernel refused, with its answer.
+    pub(crate) fn arm(probes: &[String]) -> Result<(Tracer, Vec<String>)> {
         for event in EVENTS {
             set(&format!("events/{event}/enable"), "1")?;
+        }
+        let refused: Vec<String> = probes.iter().filter_map(|probe| add(probe).err()).collect();
+        if refused.len() < probes.len() {
+            set(&format!("events/{PROBES}/enable"), "1")?;
         }
         let switch = fs::OpenOptions::new()
             .write(true)
             .open(format!("{ROOT}/tracing_on"))
             .map_err(|e| format!("{ROOT}/tracing_on: {e}"))?;
-        Ok(Tracer::Here(switch))
+        Ok((Tracer::Here(switch), refused))
+    }
+
+    /// Waits for a moment without clock ticks, in this kernel and in the one outside.
+    pub(crate) fn settle(&self) {
+        system::away_from_tick(0.9);
+        if let Tracer::Outside = self {
+            ports::out8(TRACE, SETTLE);
+        }
     }
 
     /// Starts or stops recording.
@@ -70,16 +97,21 @@ impl Tracer {
 /// All that a `trace.dat` is made of, as the kernel gives it.
 pub(crate) fn collect() -> Result<Vec<Attachment>> {
     let mut files = Vec::new();
-    let mut add = |name: &str, bytes: Vec<u8>| files.push(Attachment { name: format!("trace/{name}"), bytes });
+    let mut add = |name: &str, bytes: Vec<u8>| {
+        files.push(Attachment { name: format!("trace/{name}"), bytes })
+    };
     add("header_page", read("events/header_page")?);
     add("header_event", read("events/header_event")?);
     add("saved_cmdlines", read("saved_cmdlines")?);
     let mut formats = Vec::new();
-    for system in ["kvm", "sched"] {
-        let folder = fs::read_dir(format!("{ROOT}/events/{system}")).map_err(|e| format!("{ROOT}/events/{system}: {e}"))?;
+    for system in ["kvm", "sched", PROBES] {
+        let folder = match fs::read_dir(format!("{ROOT}/events/{system}")) {
+            Err(_) if system == PROBES => continue,
+            folder => folder.map_err(|e| format!("{ROOT}/events/{system}: {e}"))?,
+        };
         let mut names: Vec<String> = folder
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| system == "kvm" || name == "sched_switch")
+            .filter(|name| system != "sched" || name == "sched_switch")
             .collect();
         names.sort();
         for name in names {

@@ -366,6 +366,9 @@ impl<R: RowSink> Accountant<R> {
             Kind::GhcbEnter { code, .. } => self.detail(event, Detail::new(K::Ghcb, code)),
             Kind::GhcbMsr { value } => self.detail(event, Detail::new(K::GhcbMsr, value & 0xfff)),
             Kind::Tdvmcall { leaf } => self.detail(event, Detail::new(K::Tdvmcall, leaf)),
+            Kind::VmcsField { field, .. } => {
+                self.detail(event, Detail::new(K::VmcsField, field.into()))
+            }
             Kind::UserspaceExit { reason, .. } => self.userspace_exit(event, reason),
             Kind::Wakeup { ns, .. } => {
                 self.saw_wakeup = true;

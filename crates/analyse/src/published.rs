@@ -210,7 +210,10 @@ mod tests {
         ];
         assert_eq!(shown(&found), expected.map(|(p, name, n)| (p, name.to_owned(), n)));
         assert_eq!(found.rows[0].details, [field(0x681e), field(0x4402)]);
-        assert_eq!((found.total, found.rows[0].here.exact()), (Ratio { part: 503, whole: 100 }, Some(3)));
+        assert_eq!(
+            (found.total, found.rows[0].here.exact()),
+            (Ratio { part: 503, whole: 100 }, Some(3))
+        );
         assert_eq!(found.instructions_l2_over_l1, None);
     }
 
@@ -239,7 +242,9 @@ mod tests {
 
     #[test]
     fn without_cpuid_exits_there_is_nothing_to_compare() {
-        for nested in [vec![], vec![row(Isa::Svm, svm::HLT, 5, &[])], vec![row(Isa::Vmx, vmx::CPUID, 0, &[])]] {
+        for nested in
+            [vec![], vec![row(Isa::Svm, svm::HLT, 5, &[])], vec![row(Isa::Vmx, vmx::CPUID, 0, &[])]]
+        {
             assert_eq!(Comparison::new(&nested, &Operations::default()), None);
         }
     }

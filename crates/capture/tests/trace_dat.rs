@@ -96,6 +96,8 @@ fn tracepoint(kind: Kind) -> &'static str {
         Kind::GhcbEnter { .. } => "kvm_vmgexit_enter",
         Kind::GhcbMsr { .. } => "kvm_vmgexit_msr_protocol_enter",
         Kind::Tdvmcall { .. } => "tdvmcall",
+        Kind::VmcsField { write: false, .. } => "vmcs_read",
+        Kind::VmcsField { write: true, .. } => "vmcs_write",
         Kind::UserspaceExit { .. } => "kvm_userspace_exit",
         Kind::NestedExit { .. } => "kvm_nested_vmexit",
         Kind::NestedInject { .. } => "kvm_nested_vmexit_inject",

@@ -135,6 +135,14 @@ pub enum Kind {
         /// Leaf (R11).
         leaf: u64,
     },
+    /// The VMCS field of a VMREAD or VMWRITE that KVM carries out for a guest hypervisor. No tracepoint says it:
+    /// it comes from a probe that `vmtax lab` puts into the emulated host's KVM.
+    VmcsField {
+        /// VMWRITE, not VMREAD.
+        write: bool,
+        /// Field encoding.
+        field: u32,
+    },
     /// `kvm_userspace_exit`.
     UserspaceExit {
         /// `KVM_EXIT_*`.

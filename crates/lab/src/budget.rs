@@ -83,12 +83,18 @@ impl Budget {
         let text = std::fs::read_to_string(path).map_err(Error::io(path, "read the budget"))?;
         let budget: Budget = toml::from_str(&text).map_err(|error| Error::Budget {
             path: path.to_owned(),
-            problem: format!("is no budget: {}", error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")),
+            problem: format!(
+                "is no budget: {}",
+                error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+            ),
         })?;
         for one in &budget.operations {
             let numbers = [one.path, one.tolerance];
             if numbers.into_iter().flatten().any(|number| !number.is_finite() || number < 0.0) {
-                let problem = format!("operation {} {}: path and tolerance must be numbers from 0 on", one.name, one.level);
+                let problem = format!(
+                    "operation {} {}: path and tolerance must be numbers from 0 on",
+                    one.name, one.level
+                );
                 return Err(Error::Budget { path: path.to_owned(), problem });
             }
         }
@@ -119,20 +125,32 @@ impl Budget {
 
     /// Operations of the run that the budget says nothing of.
     pub fn unguarded(&self, found: &[Allowance]) -> Vec<String> {
-        let known: BTreeSet<(&str, &str)> = self.operations.iter().map(|one| (one.name.as_str(), one.level.as_str())).collect();
-        let all = found.iter().filter(|one| !known.contains(&(one.name.as_str(), one.level.as_str())));
+        let known: BTreeSet<(&str, &str)> =
+            self.operations.iter().map(|one| (one.name.as_str(), one.level.as_str())).collect();
+        let all =
+            found.iter().filter(|one| !known.contains(&(one.name.as_str(), one.level.as_str())));
         all.map(|one| format!("{} {}", one.name, one.level)).collect()
     }
 }
 
 impl Allowance {
     fn breach(&self, what: impl Into<String>, allowed: f64, found: f64) -> Breach {
-        Breach { name: self.name.clone(), level: self.level.clone(), what: what.into(), allowed, found }
+        Breach {
+            name: self.name.clone(),
+            level: self.level.clone(),
+            what: what.into(),
+            allowed,
+            found,
+        }
     }
 
     fn compare(&self, found: &Allowance, breaches: &mut Vec<Breach>) {
         if self.count != found.count {
-            breaches.push(self.breach("operations in a batch", self.count as f64, found.count as f64));
+            breaches.push(self.breach(
+                "operations in a batch",
+                self.count as f64,
+                found.count as f64,
+            ));
             return;
         }
         if let Some(exits) = &self.exits {
@@ -141,7 +159,11 @@ impl Allowance {
             for name in names {
                 let number = |of: &BTreeMap<String, u64>| of.get(name).copied().unwrap_or(0);
                 if number(exits) != number(&now) {
-                    breaches.push(self.breach(name.clone(), number(exits) as f64, number(&now) as f64));
+                    breaches.push(self.breach(
+                        name.clone(),
+                        number(exits) as f64,
+                        number(&now) as f64,
+                    ));
                 }
             }
         }
@@ -183,8 +205,14 @@ mod tests {
     fn exits_are_exact_and_paths_have_a_tolerance() {
         let budget = budget(one(1000.0, &[("L1 cpuid", 200)]));
         assert_eq!(what(&budget, &[one(1005.0, &[("L1 cpuid", 200)])]), []);
-        assert_eq!(what(&budget, &[one(1005.1, &[("L1 cpuid", 200)])]), [("path".to_owned(), 1000.0, 1005.1)]);
-        assert_eq!(what(&budget, &[one(994.9, &[("L1 cpuid", 200)])]), [("path".to_owned(), 1000.0, 994.9)]);
+        assert_eq!(
+            what(&budget, &[one(1005.1, &[("L1 cpuid", 200)])]),
+            [("path".to_owned(), 1000.0, 1005.1)]
+        );
+        assert_eq!(
+            what(&budget, &[one(994.9, &[("L1 cpuid", 200)])]),
+            [("path".to_owned(), 1000.0, 994.9)]
+        );
         assert_eq!(
             what(&budget, &[one(1000.0, &[("L1 cpuid", 201), ("L1 msr", 3)])]),
             [("L1 cpuid".to_owned(), 200.0, 201.0), ("L1 msr".to_owned(), 0.0, 3.0)]
@@ -203,7 +231,10 @@ mod tests {
             ("host = 3", "is no budget"),
             ("", "is no budget"),
             ("host = \"amd\"\nx = 1", "is no budget"),
-            ("host = \"amd\"\n[[operation]]\nname=\"a\"\nlevel=\"L1\"\ncount=1\npath=nan\n", "must be numbers"),
+            (
+                "host = \"amd\"\n[[operation]]\nname=\"a\"\nlevel=\"L1\"\ncount=1\npath=nan\n",
+                "must be numbers",
+            ),
         ] {
             std::fs::write(&path, text).expect("written");
             let error = Budget::read(&path).expect_err(text).to_string();

@@ -52,7 +52,8 @@ impl Conversation {
         let header = machine.wait(|| {
             self.mailbox.read_into(STATUS * BYTES, &mut sector).ok()?;
             let header = Header::from_sector(&sector)?;
-            (header.state == State::Failed || (header.state == state && header.number == number)).then_some(header)
+            (header.state == State::Failed || (header.state == state && header.number == number))
+                .then_some(header)
         })?;
         if header.state == State::Failed {
             return Err(Error::Guest { message: header.message });
@@ -66,8 +67,9 @@ impl Conversation {
         if crc32fast::hash(&bytes) != header.crc {
             return Err(Error::Report { problem: "its checksum is wrong".to_owned() });
         }
-        let report: Report = decode(&bytes)
-            .ok_or_else(|| Error::Report { problem: "it has another form than this vmtax writes and reads".to_owned() })?;
+        let report: Report = decode(&bytes).ok_or_else(|| Error::Report {
+            problem: "it has another form than this vmtax writes and reads".to_owned(),
+        })?;
         let mut files = Vec::new();
         let mut sector = REPORT + sectors(length);
         for file in &report.files {

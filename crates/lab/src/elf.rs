@@ -14,14 +14,21 @@ const PROGRAM_HEADER: usize = 56;
 /// The file with its loadable segments alone, each without its zeroes at the end.
 pub(crate) fn trimmed(path: &Path) -> Result<Vec<u8>, Error> {
     let bytes = std::fs::read(path).map_err(Error::io(path, "read the kernel"))?;
-    trim(&bytes).ok_or_else(|| Error::Kernel { path: path.to_owned(), problem: "is no 64-bit ELF file with loadable segments".to_owned() })
+    trim(&bytes).ok_or_else(|| Error::Kernel {
+        path: path.to_owned(),
+        problem: "is no 64-bit ELF file with loadable segments".to_owned(),
+    })
 }
 
 fn trim(bytes: &[u8]) -> Option<Vec<u8>> {
     let endian = LittleEndian;
     let header = FileHeader64::<LittleEndian>::parse(bytes).ok()?;
-    let segments: Vec<&ProgramHeader64<LittleEndian>> =
-        header.program_headers(endian, bytes).ok()?.iter().filter(|segment| segment.p_type(endian) == PT_LOAD).collect();
+    let segments: Vec<&ProgramHeader64<LittleEndian>> = header
+        .program_headers(endian, bytes)
+        .ok()?
+        .iter()
+        .filter(|segment| segment.p_type(endian) == PT_LOAD)
+        .collect();
     if segments.is_empty() {
         return None;
     }
@@ -36,7 +43,7 @@ fn trim(bytes: &[u8]) -> Option<Vec<u8>> {
     for segment in &segments {
         let data = segment.data(endian, bytes).ok()?;
         let used = data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        for word in [PT_LOAD.0 as u32, segment.p_flags(endian).0 as u32] {
+        for word in [PT_LOAD.0, segment.p_flags(endian).0] {
             out.extend_from_slice(&word.to_le_bytes());
         }
         for word in [

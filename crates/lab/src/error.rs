@@ -68,7 +68,10 @@ pub enum Error {
 
 impl Error {
     /// An [`Error::Io`] for `map_err`.
-    pub(crate) fn io(path: &std::path::Path, what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+    pub(crate) fn io(
+        path: &std::path::Path,
+        what: &'static str,
+    ) -> impl FnOnce(std::io::Error) -> Error {
         move |source| Error::Io { path: path.to_owned(), what, source }
     }
 }

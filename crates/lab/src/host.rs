@@ -4,7 +4,7 @@
 //! options goes on from there.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
@@ -65,18 +65,18 @@ impl Host {
     /// The command line of L1: as few exits on the way to its first process as can be.
     fn inner_command_line(self) -> String {
         let mut line = format!(
-            "console=ttyS0 {QUICK_BOOT} panic=-1 pci=off acpi=off tsc=reliable random.trust_cpu=on \
+            "console=ttyS0,115200 {QUICK_BOOT} panic=-1 pci=off acpi=off tsc=reliable random.trust_cpu=on \
              initcall_blacklist=i8042_init,cubictcp_register vmtax.role=guest"
         );
         if self == Host::Amd {
-            // QEMU's TCG does not know the XSETBV intercept, so KVM cannot see what L1 enables.
+            // QEMU's TCG does not know the XSETBV intercept, so KVM restores an XCR0 that L1 has long changed.
             line.push_str(" noxsave");
         }
         line
     }
 
     /// The kernel module for it.
-    fn module(self) -> &'static str {
+    pub(crate) fn module(self) -> &'static str {
         if self.isa() == Isa::Svm { "kvm_amd" } else { "kvm_intel" }
     }
 }
@@ -117,7 +117,7 @@ pub struct Start {
     pub restored: bool,
     /// From the start to ready, restoring included.
     pub time: Duration,
-    /// Why its state could not be saved or used, if so.
+    /// Why its state could not be saved or used, or not all of it be watched, if so.
     pub notes: Vec<String>,
 }
 
@@ -136,17 +136,20 @@ impl Setup {
         let spec = self.spec(mailbox.clone())?;
         // Of its own, or what happened before the state was saved would be lost.
         let boot = Spec { console: self.console.with_extension("boot.txt"), ..spec.clone() };
-        let state = self.cache.join("machines").join(key(&spec)?);
+        let state = self.cache.join(STATES).join(key(&spec)?);
         let conversation = Conversation::new(mailbox);
         let mut notes = Vec::new();
         if !self.fresh && state.exists() {
             progress("restoring the saved host");
             match Machine::restore(&spec, &state) {
                 Ok(machine) => {
+                    used(&state);
                     let start = Start { restored: true, time: started.elapsed(), notes };
                     return Ok(Ready { machine, conversation, start });
                 }
-                Err(error @ vmtax_machine::Error::State { .. }) => notes.push(format!("{error}; booted afresh")),
+                Err(error @ vmtax_machine::Error::State { .. }) => {
+                    notes.push(format!("{error}; booted afresh"))
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -155,20 +158,32 @@ impl Setup {
         conversation.ready(&mut machine)?;
         if let Err(reason) = vmtax_machine::can_save(self.host.emulator()) {
             notes.push(format!("the booted host was not saved: {reason}"));
-            return Ok(Ready { machine, conversation, start: Start { restored: false, time: started.elapsed(), notes } });
+            return Ok(Ready {
+                machine,
+                conversation,
+                start: Start { restored: false, time: started.elapsed(), notes },
+            });
         }
         progress("saving the booted host");
         machine.save(&state)?;
+        prune(&self.cache.join(STATES));
         let machine = Machine::restore(&spec, &state)?;
-        Ok(Ready { machine, conversation, start: Start { restored: false, time: started.elapsed(), notes } })
+        Ok(Ready {
+            machine,
+            conversation,
+            start: Start { restored: false, time: started.elapsed(), notes },
+        })
     }
 
     fn spec(&self, mailbox: Mailbox) -> Result<Spec, Error> {
-        let modules = self.kernel.modules_for(&[self.host.module()])?;
+        let mut modules = self.kernel.modules_for(&[self.host.module()])?;
+        modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
         let modules: Vec<(String, &[u8])> = modules
             .iter()
             .enumerate()
-            .map(|(index, module)| (format!("modules/{index:02}-{}.ko", module.name), module.bytes.as_slice()))
+            .map(|(index, module)| {
+                (format!("modules/{index:02}-{}.ko", module.name), module.bytes.as_slice())
+            })
             .collect();
         let mut entries = vec![
             Entry::folder("dev"),
@@ -191,7 +206,8 @@ impl Setup {
         }
         let files = observer::files(&self.observer)?;
         entries.extend(observer::entries(&files));
-        let mut command_line = format!("console=ttyS0 {QUICK_BOOT} panic=-1 vmtax.role=host");
+        let mut command_line =
+            format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=host");
         if self.nested {
             command_line.push_str(" vmtax.nested vmtax.buffer=49152");
         }
@@ -213,10 +229,37 @@ impl Setup {
     }
 }
 
+/// Folder of the cache with saved states.
+const STATES: &str = "machines";
+/// So many of them are kept: each is 75 to 200 MB.
+const STATES_KEPT: usize = 8;
+
+/// Notes that a state was of use.
+fn used(state: &Path) {
+    // Where this fails the state may be forgotten sooner.
+    let _ = std::fs::File::open(state)
+        .and_then(|folder| folder.set_modified(std::time::SystemTime::now()));
+}
+
+/// Forgets the states that have not been of use for longest.
+fn prune(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let mut states: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    states.sort_by(|a, b| b.cmp(a));
+    for (_, state) in states.into_iter().skip(STATES_KEPT) {
+        // What cannot be removed now is tried again next time.
+        let _ = std::fs::remove_dir_all(state);
+    }
+}
+
 /// What a saved state depends on, as a name.
 fn key(spec: &Spec) -> Result<String, Error> {
     let mut digest = Sha256::new();
-    let image = std::fs::read(&spec.kernel.image).map_err(Error::io(&spec.kernel.image, "read the kernel"))?;
+    let image = std::fs::read(&spec.kernel.image)
+        .map_err(Error::io(&spec.kernel.image, "read the kernel"))?;
     let initramfs: &[u8] = match &spec.initramfs {
         Initramfs::Bytes(bytes) => bytes,
         Initramfs::File(_) => &[],

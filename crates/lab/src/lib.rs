@@ -15,6 +15,7 @@ mod error;
 mod host;
 mod observer;
 mod payload;
+mod probe;
 mod run;
 pub mod suite;
 mod trace_dat;

@@ -18,16 +18,24 @@ pub(crate) fn files(command: &[String]) -> Result<Files, Error> {
     let mut files = Files::new();
     let Some(program) = command.first() else { return Ok(files) };
     let problem = |problem: String| Error::Observer { program: program.clone(), problem };
-    let path = find(program).ok_or_else(|| problem("there is no such program here; install it, or give its path".to_owned()))?;
+    let path = find(program).ok_or_else(|| {
+        problem("there is no such program here; install it, or give its path".to_owned())
+    })?;
     let bytes = std::fs::read(&path).map_err(|e| problem(format!("cannot be read: {e}")))?;
     if !bytes.starts_with(b"\x7fELF") {
         return Err(problem("is a script; give the program that it runs".to_owned()));
     }
     let named = Path::new(program);
-    let inside = if named.is_absolute() { named.to_owned() } else { Path::new("/usr/bin").join(named.file_name().unwrap_or_default()) };
+    let inside = if named.is_absolute() {
+        named.to_owned()
+    } else {
+        Path::new("/usr/bin").join(named.file_name().unwrap_or_default())
+    };
     files.insert(relative(&inside), bytes);
     for library in libraries(&path).map_err(problem)? {
-        let bytes = std::fs::read(&library).map_err(|e| problem(format!("needs {}, which cannot be read: {e}", library.display())))?;
+        let bytes = std::fs::read(&library).map_err(|e| {
+            problem(format!("needs {}, which cannot be read: {e}", library.display()))
+        })?;
         files.insert(relative(&library), bytes);
     }
     Ok(files)
@@ -52,12 +60,20 @@ fn find(program: &str) -> Option<PathBuf> {
         return Path::new(program).canonicalize().ok();
     }
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())?.canonicalize().ok()
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())?
+        .canonicalize()
+        .ok()
 }
 
 /// Libraries and the loader, as the loader lists them. A static program has none.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
-    let output = Command::new("ldd").arg(program).env("LC_ALL", "C").output().map_err(|e| format!("ldd does not run: {e}"))?;
+    let output = Command::new("ldd")
+        .arg(program)
+        .env("LC_ALL", "C")
+        .output()
+        .map_err(|e| format!("ldd does not run: {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut found = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -74,6 +90,10 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 fn relative(path: &Path) -> String {
-    let parts: Vec<_> = path.components().filter(|part| matches!(part, Component::Normal(_))).map(|part| part.as_os_str().to_string_lossy()).collect();
+    let parts: Vec<_> = path
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_)))
+        .map(|part| part.as_os_str().to_string_lossy())
+        .collect();
     parts.join("/")
 }

@@ -15,7 +15,10 @@
 //! ```
 //! The operation may use every register but r12 to r15. Addresses are [`vmtax_guest::layout`]'s.
 
-use iced_x86::code_asm::{CodeAssembler, CodeLabel, dx, dword_ptr, eax, ecx, edi, edx, ptr, qword_ptr, r12, r13, r14, r14d, r15, r15d, rax, rcx, rdi, rdx, rsp};
+use iced_x86::code_asm::{
+    CodeAssembler, CodeLabel, dword_ptr, dx, eax, ecx, edi, edx, ptr, qword_ptr, r12, r13, r14,
+    r14d, r15, r15d, rax, rcx, rdi, rdx, rsp,
+};
 use iced_x86::{BlockEncoderOptions, IcedError};
 use vmtax_events::Isa;
 use vmtax_guest::layout;
@@ -129,7 +132,9 @@ pub(crate) fn assemble(parts: &Parts<'_>) -> Result<Payload, IcedError> {
         asm.a.set_label(&mut label)?;
         handler(&mut asm)?;
     }
-    let assembled = asm.a.assemble_options(layout::CODE, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
+    let assembled = asm
+        .a
+        .assemble_options(layout::CODE, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
     let entries = match parts.second {
         Some(_) => vec![(assembled.label_ip(&second)? - layout::CODE) as u32],
         None => Vec::new(),

@@ -8,7 +8,7 @@ use vmtax_guest::order::{Operation, Order, Outcome};
 use crate::conversation::Answer;
 use crate::host::{Ready, Setup, Start};
 use crate::suite::{Definition, EMPTY, Suite};
-use crate::{Error, trace_dat, window};
+use crate::{Error, probe, trace_dat, window};
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
@@ -66,23 +66,52 @@ pub struct Outcomes {
 /// When the host does not come up or cannot do its work. An operation that fails alone is an outcome.
 pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcomes, Error> {
     let tasks = tasks(setup, plan)?;
-    let Ready { mut machine, conversation, start } = setup.start(progress)?;
+    let Ready { mut machine, conversation, mut start } = setup.start(progress)?;
     progress("running the suite");
     let order = Order {
         operations: tasks.iter().map(|task| task.operation.clone()).collect(),
         trace: setup.observer.is_empty(),
+        probes: probes(setup, &mut start),
         observer: setup.observer.clone(),
     };
     let Answer { report, files } = conversation.execute(&mut machine, &order)?;
     machine.finish()?;
     if report.outcomes.len() != tasks.len() {
-        let problem = format!("{} operations were ordered and {} came back", tasks.len(), report.outcomes.len());
+        let problem = format!(
+            "{} operations were ordered and {} came back",
+            tasks.len(),
+            report.outcomes.len()
+        );
         return Err(Error::Report { problem });
     }
-    let (trace, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|(name, _)| name.starts_with("trace/"));
+    start
+        .notes
+        .extend(report.refused.iter().map(|probe| format!("VMCS fields are not named: {probe}")));
+    let (trace, files): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|(name, _)| name.starts_with("trace/"));
     let trace = if trace.is_empty() { None } else { Some(assemble(&trace, &report.release)?) };
     let operations = measured(&tasks, &report.outcomes)?;
-    Ok(Outcomes { operations, trace, files, release: report.release, processor: report.processor, start })
+    Ok(Outcomes {
+        operations,
+        trace,
+        files,
+        release: report.release,
+        processor: report.processor,
+        start,
+    })
+}
+
+/// Probes for what KVM's tracepoints do not say. Without them the recording says less, and a note says so.
+fn probes(setup: &Setup, start: &mut Start) -> Vec<String> {
+    if setup.host.isa() != Isa::Vmx || !setup.observer.is_empty() {
+        return Vec::new();
+    }
+    let modules =
+        setup.kernel.modules_for(&[setup.host.module()]).map_err(|error| error.to_string());
+    modules.and_then(|modules| probe::definitions(&modules)).unwrap_or_else(|problem| {
+        start.notes.push(format!("VMCS fields are not named: {problem}"));
+        Vec::new()
+    })
 }
 
 struct Task {
@@ -106,9 +135,14 @@ fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
 }
 
 fn definitions(plan: &Plan, isa: Isa, level: u8) -> Vec<&'static Definition> {
-    let suites = plan.suites.iter().filter(|suite| level == 1 || suite.nests).flat_map(|suite| suite.operations);
-    let wanted = suites.filter(|one| plan.only.is_empty() || plan.only.iter().any(|only| only.name == one.name));
-    std::iter::once(&EMPTY).chain(wanted.filter(|one| one.is_for(isa))).collect()
+    let suites = plan
+        .suites
+        .iter()
+        .filter(|suite| level == 1 || suite.nests)
+        .flat_map(|suite| suite.operations);
+    let wanted = suites
+        .filter(|one| plan.only.is_empty() || plan.only.iter().any(|only| only.name == one.name));
+    std::iter::once(&EMPTY).chain(wanted.filter(|one| one.is_for(isa, level))).collect()
 }
 
 /// Instructions of an operation: those of the batch, less the loop's and the body's own.
@@ -119,19 +153,25 @@ fn measured(tasks: &[Task], outcomes: &[Outcome]) -> Result<Vec<Measured>, Error
         let operation = &task.operation;
         let cycles = outcome.cycles.get(1..).unwrap_or_default();
         if task.definition.name == EMPTY.name {
-            empty = median(cycles).ok_or_else(|| Error::Report { problem: "the empty loop was not measured".to_owned() })?;
+            empty = median(cycles).ok_or_else(|| Error::Report {
+                problem: "the empty loop was not measured".to_owned(),
+            })?;
             continue;
         }
         let count = f64::from(operation.count);
         // The loop has two instructions of its own.
-        let overhead = empty as f64 + 2.0 * (count - f64::from(EMPTY.count));
+        let overhead = empty as f64 + 2.0 * (count - f64::from(EMPTY.count_at(operation.level)));
         let path = |cycles: &u64| (*cycles as f64 - overhead) / count - task.around as f64;
         measured.push(Measured {
             vm: window::vm_of(operation.number),
             name: task.definition.name,
             level: operation.level,
             count: operation.count,
-            paths: if task.definition.waits() { Vec::new() } else { cycles.iter().map(path).collect() },
+            paths: if task.definition.waits() {
+                Vec::new()
+            } else {
+                cycles.iter().map(path).collect()
+            },
             failure: outcome.failure.clone(),
         });
     }
@@ -145,9 +185,13 @@ fn median(values: &[u64]) -> Option<u64> {
 }
 
 fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec<u8>, Error> {
-    let files: BTreeMap<&str, &[u8]> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    let files: BTreeMap<&str, &[u8]> =
+        files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
     let part = |name: &str| {
-        files.get(name).copied().ok_or_else(|| Error::Report { problem: format!("its recording lacks {name}") })
+        files
+            .get(name)
+            .copied()
+            .ok_or_else(|| Error::Report { problem: format!("its recording lacks {name}") })
     };
     let parts = trace_dat::Parts {
         header_page: part("trace/header_page")?,
@@ -158,7 +202,8 @@ fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec<u8>, Error
         pages: part("trace/cpu0")?,
         release,
     };
-    trace_dat::write(&parts).ok_or_else(|| Error::Report { problem: "its tracepoint formats are damaged".to_owned() })
+    trace_dat::write(&parts)
+        .ok_or_else(|| Error::Report { problem: "its tracepoint formats are damaged".to_owned() })
 }
 
 impl Measured {
@@ -178,9 +223,13 @@ impl Measured {
             value,
             better,
         };
-        let mut samples = vec![sample(0, "operations", "count", f64::from(self.count), Better::Neither)];
+        if self.failure.is_some() {
+            return Vec::new();
+        }
+        let mut samples =
+            vec![sample(0, Sample::OPERATIONS, "count", f64::from(self.count), Better::Neither)];
         for (repeat, path) in self.paths.iter().enumerate() {
-            samples.push(sample(repeat, "path", "instructions", *path, Better::Lower));
+            samples.push(sample(repeat, Sample::PATH, "instructions", *path, Better::Lower));
         }
         samples
     }

@@ -37,8 +37,14 @@ enum State {
     #[default]
     Outside,
     /// Begin was seen on this thread; the window opens at its entry.
-    Opening { operation: u16, tid: u32, level: Level },
-    Inside { operation: u16 },
+    Opening {
+        operation: u16,
+        tid: u32,
+        level: Level,
+    },
+    Inside {
+        operation: u16,
+    },
 }
 
 /// Where the begin was executed, and what it waits for.
@@ -64,7 +70,11 @@ impl Windows {
             && let Some((operation, begins)) = mark(reason, info1)
         {
             self.threads.clear();
-            self.state = if begins { State::Opening { operation, tid: event.tid, level: Level::One } } else { State::Outside };
+            self.state = if begins {
+                State::Opening { operation, tid: event.tid, level: Level::One }
+            } else {
+                State::Outside
+            };
             return None;
         }
         match self.state {
@@ -122,7 +132,11 @@ mod tests {
     }
 
     fn exit(code: u32, port: u16) -> Kind {
-        Kind::Exit { reason: Reason { isa: Isa::Svm, code, flags: 0 }, info1: u64::from(port) << 16, info2: 0 }
+        Kind::Exit {
+            reason: Reason { isa: Isa::Svm, code, flags: 0 },
+            info1: u64::from(port) << 16,
+            info2: 0,
+        }
     }
 
     /// Times of the events that are in a window, with their VM.

@@ -8,11 +8,11 @@ mod saved;
 mod screen;
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Instant;
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
@@ -32,15 +32,16 @@ const VGA_BIOS: &str = "/usr/share/vgabios/vgabios.stdvga.bin";
 /// Where Debian keeps the display libraries.
 const PLUGINS: &str = "/usr/lib/x86_64-linux-gnu/bochs/plugins";
 
+/// The newest model with VMX that Debian's Bochs has. One instruction is one nanosecond of the machine's time
+/// and one tick of the TSC, as under QEMU.
+pub(crate) const PROCESSOR: &str = "model=broadwell_ult, ips=1000000000";
+
 /// Bochs's side of a machine.
 #[derive(Debug)]
 pub(crate) struct Bochs {
-    /// Its log: panics alone.
-    log: File,
+    log: Log,
     /// Where its window is, if it can be saved.
     screen: Option<Screen>,
-    /// Copies its serial port to the console, if it does not write there itself.
-    copier: Option<JoinHandle<()>>,
 }
 
 /// The order in which descriptors are handed over, which makes their numbers.
@@ -81,7 +82,7 @@ impl Bochs {
         let display = if screen.is_some() { "x" } else { "term" };
         let configuration = configuration(spec, disk.cylinders, display);
         let launch = || {
-            let mut launch = Launch::new(spec, disk.file, console.file().try_clone()?)?;
+            let mut launch = Launch::new(spec, disk.file, console)?;
             launch.handed.give(with_content("vmtax-bochsrc", configuration.as_bytes())?);
             launch.handed.give(with_content("vmtax-bochs-commands", b"c\n")?);
             launch.command.args(["-q", "-f", &Inherited::Configuration.path()]);
@@ -100,9 +101,7 @@ impl Bochs {
         let start_error = |e| Error::io(Path::new(PROGRAM), "start the emulator")(e);
         let copy = Copy::of(&spec.mailbox).map_err(start_error)?;
         let launch = || {
-            let (serial, copier) = serial_port(console)?;
-            let mut launch = Launch::new(spec, saved::boot_disk(folder)?, serial)?;
-            launch.copier = Some(copier);
+            let mut launch = Launch::new(spec, saved::boot_disk(folder)?, console)?;
             launch.handed.give(File::open(folder)?);
             launch.handed.give(with_content("vmtax-bochs-commands", b"c\n")?);
             launch.handed.give(copy.file.try_clone()?);
@@ -110,10 +109,9 @@ impl Bochs {
             launch.start(None)
         };
         let (bochs, mut process) = launch().map_err(start_error)?;
-        copy.wait(&spec.mailbox, &mut process, deadline).map_err(|problem| Error::State {
-            path: folder.to_owned(),
-            problem: bochs.panic().unwrap_or(problem),
-        })?;
+        let restored = copy.wait(&spec.mailbox, (&mut process, &bochs.log), deadline);
+        let path = folder.to_owned();
+        restored.map_err(|problem| Error::State { path, problem })?;
         Ok((bochs, process))
     }
 
@@ -125,7 +123,7 @@ impl Bochs {
         deadline: Instant,
     ) -> Result<(), Error> {
         let saved = match &self.screen {
-            Some(screen) => saved::save(screen, process, folder, deadline),
+            Some(screen) => saved::save((screen, &self.log), process, folder, deadline),
             None => Err("a machine that was itself restored, or was booted without a screen \
                          (Xvfb, xdotool and bochs-x), cannot be saved"
                 .to_owned()),
@@ -134,24 +132,28 @@ impl Bochs {
         saved.map_err(|problem| Error::Control { emulator, what, problem })
     }
 
-    /// Why it is gone.
-    pub(crate) fn epitaph(&self) -> Option<String> {
-        self.panic().map(|panic| format!("Bochs says: {panic}"))
+    /// What Bochs itself could not go on from, though it may still be there and ask what to do. A power-off is
+    /// one of these things.
+    pub(crate) fn panic(&self) -> Option<String> {
+        Some(match self.log.panic()? {
+            text if text.contains("soft power off") => "the guest powered off".to_owned(),
+            text => format!("Bochs says: {text}"),
+        })
     }
+}
 
-    /// Waits, once Bochs is gone, until all that it printed is in the console's file.
-    pub(crate) fn settle(&mut self) {
-        if let Some(copier) = self.copier.take() {
-            // It does nothing that could fail.
-            let _ = copier.join();
-        }
-    }
+/// Bochs's log, in memory: panics alone.
+#[derive(Debug)]
+struct Log(File);
 
-    /// The panic in its log.
+impl Log {
     fn panic(&self) -> Option<String> {
-        let length = self.log.metadata().ok()?.len().min(64 << 10);
+        let length = self.0.metadata().ok()?.len().min(64 << 10);
+        if length == 0 {
+            return None;
+        }
         let mut bytes = vec![0; usize::try_from(length).ok()?];
-        self.log.read_exact_at(&mut bytes, 0).ok()?;
+        self.0.read_exact_at(&mut bytes, 0).ok()?;
         let text = String::from_utf8_lossy(&bytes);
         // "00012345678p[CPU0  ] >>PANIC<< 3rd (13) exception with no resolution"
         let panic = text.lines().find_map(|line| line.split_once(">>PANIC<< "));
@@ -164,19 +166,18 @@ struct Launch {
     command: Command,
     handed: Handed,
     log: File,
-    copier: Option<JoinHandle<()>>,
 }
 
 impl Launch {
     /// With the descriptors that every Bochs gets; what follows is the caller's.
-    fn new(spec: &Spec, boot_disk: File, serial: File) -> io::Result<Launch> {
+    fn new(spec: &Spec, boot_disk: File, console: &Console) -> io::Result<Launch> {
         let log = memory("vmtax-bochs-log")?;
         let mut handed = Handed::default();
         handed.give(spec.mailbox.file().try_clone()?);
         handed.give(boot_disk);
-        handed.give(serial);
+        handed.give(console.file().try_clone()?);
         handed.give(log.try_clone()?);
-        Ok(Launch { command: Command::new(PROGRAM), handed, log, copier: None })
+        Ok(Launch { command: Command::new(PROGRAM), handed, log })
     }
 
     fn start(mut self, screen: Option<Screen>) -> io::Result<(Bochs, Process)> {
@@ -188,13 +189,18 @@ impl Launch {
             screen.show(&mut self.command, &mut self.handed)?;
         }
         let process = Process::spawn(self.command, self.handed)?;
-        Ok((Bochs { log: self.log, screen, copier: self.copier }, process))
+        Ok((Bochs { log: Log(self.log), screen }, process))
     }
 }
 
 /// Gives a command a terminal, whose screen nobody looks at.
 fn attach_terminal(command: &mut Command) -> io::Result<()> {
-    let (mut control, terminal) = terminal()?;
+    let control = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    grantpt(&control)?;
+    unlockpt(&control)?;
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let terminal = File::from(ioctl_tiocgptpeer(&control, flags)?);
+    let mut control = File::from(control);
     command.env("TERM", "xterm");
     command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal);
     thread::Builder::new().name("terminal".to_owned()).spawn(move || {
@@ -205,32 +211,6 @@ fn attach_terminal(command: &mut Command) -> io::Result<()> {
     Ok(())
 }
 
-/// A serial port that ends in the console's file, by way of a terminal. A restored Bochs that writes to a
-/// file receives an endless row of zeros on that port; from a terminal it receives what is there, nothing.
-fn serial_port(console: &Console) -> io::Result<(File, JoinHandle<()>)> {
-    let (mut control, terminal) = terminal()?;
-    let mut file = console.file().try_clone()?;
-    let copy = move || {
-        let mut bytes = [0; 4096];
-        while let Ok(n @ 1..) = control.read(&mut bytes) {
-            // A full disk costs the console, not the machine.
-            let _ = file.write_all(&bytes[..n]);
-        }
-    };
-    let copier = thread::Builder::new().name("serial port".to_owned()).spawn(copy)?;
-    Ok((terminal, copier))
-}
-
-/// Both ends of a terminal.
-fn terminal() -> io::Result<(File, File)> {
-    let control = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
-    grantpt(&control)?;
-    unlockpt(&control)?;
-    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let terminal = ioctl_tiocgptpeer(&control, flags)?;
-    Ok((File::from(control), File::from(terminal)))
-}
-
 /// The `bochsrc`.
 fn configuration(spec: &Spec, boot_cylinders: u64, display: &str) -> String {
     let (cylinders, heads, spt) = Mailbox::GEOMETRY;
@@ -239,9 +219,9 @@ fn configuration(spec: &Spec, boot_cylinders: u64, display: &str) -> String {
     let (console, log) = (Inherited::Console.path(), Inherited::Log.path());
     format!(
         "display_library: {display}\n\
-         romimage: file={BIOS}\n\
+         romimage: file={BIOS}, options=fastboot\n\
          vgaromimage: file={VGA_BIOS}\n\
-         cpu: model=broadwell_ult, count={cpus}, ips=100000000, reset_on_triple_fault=0\n\
+         cpu: {PROCESSOR}, count={cpus}, reset_on_triple_fault=0\n\
          memory: guest={mib}, host={mib}\n\
          ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14\n\
          ata0-master: type=disk, path={boot}, mode=flat, cylinders={boot_cylinders}, heads=16, spt=63\n\
@@ -267,7 +247,8 @@ pub(crate) fn check() -> Result<(), Error> {
     let missing = |program: &str| Error::Missing {
         program: program.to_owned(),
         need: "the emulated Intel host",
-        install: "apt-get install --no-install-recommends bochs bochs-term bochsbios vgabios".to_owned(),
+        install: "apt-get install --no-install-recommends bochs bochs-term bochsbios vgabios"
+            .to_owned(),
     };
     if crate::spec::find(PROGRAM).is_none() {
         return Err(missing("bochs"));

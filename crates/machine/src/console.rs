@@ -17,7 +17,7 @@ pub struct Tail {
 }
 
 /// Lines that a [`Tail`] holds at most.
-const TAIL_LINES: usize = 20;
+const TAIL_LINES: usize = 40;
 /// Bytes from the end of the console that a [`Tail`] is taken from.
 const TAIL_BYTES: u64 = 16 << 10;
 /// A line longer than this is judged by its first bytes.
@@ -67,6 +67,11 @@ impl Console {
 
     pub(crate) fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Bytes that it has by now.
+    pub(crate) fn length(&self) -> u64 {
+        self.file.metadata().map_or(0, |data| data.len())
     }
 
     /// The first line that tells of a failure, if there is one by now.

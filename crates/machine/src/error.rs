@@ -125,10 +125,7 @@ impl Error {
     }
 
     /// As [`Error::io`], for the errors of system calls.
-    pub(crate) fn os(
-        path: &Path,
-        what: &'static str,
-    ) -> impl FnOnce(rustix::io::Errno) -> Error {
+    pub(crate) fn os(path: &Path, what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {
         move |errno| Error::Io { path: path.to_owned(), what, source: errno.into() }
     }
 

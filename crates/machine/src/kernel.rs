@@ -34,7 +34,8 @@ pub struct Kernel {
 
 /// Where kernels are cached: `vmtax` in `$XDG_CACHE_HOME` or `~/.cache`.
 pub fn cache_folder() -> PathBuf {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let variable =
+        |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     variable("XDG_CACHE_HOME")
         .or_else(|| variable("HOME").map(|home| home.join(".cache")))
         .unwrap_or_else(std::env::temp_dir)

@@ -14,7 +14,9 @@ use crate::{Emulator, Error, Spec, spec};
 /// Time between two polls.
 const POLL: Duration = Duration::from_millis(2);
 /// How long a panic may take to print the rest of what it has to say.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+const LAST_WORDS: Duration = Duration::from_secs(3);
+/// After how much silence it has nothing more to say.
+const SILENCE: Duration = Duration::from_millis(300);
 /// How long a machine that is finished may take to power off.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -107,8 +109,7 @@ impl Machine {
                 return Ok(found);
             }
             if let Some(failure) = self.failure()? {
-                // Its machine may reset at once or never; either way the rest of the text is wanted.
-                self.ended_within(LAST_WORDS)?;
+                self.hear_out()?;
                 return Err(self.failed(failure));
             }
             if self.ended_within(Duration::ZERO)? {
@@ -128,10 +129,11 @@ impl Machine {
     /// whole or not at all, replacing what was there. The machine ends in any case.
     pub fn save(mut self, state: &Path) -> Result<(), Error> {
         let new = NewState::create(state)?;
-        match &mut self.control {
-            Control::Qemu(qemu) => qemu.save(&new, self.deadline)?,
-            Control::Bochs(bochs) => bochs.save(&mut self.process, new.path(), self.deadline)?,
-        }
+        let saved = match &mut self.control {
+            Control::Qemu(qemu) => qemu.save(&new, self.deadline),
+            Control::Bochs(bochs) => bochs.save(&mut self.process, new.path(), self.deadline),
+        };
+        saved.map_err(|error| new.failed(error))?;
         self.process.end();
         new.publish(&self.identity)
     }
@@ -159,16 +161,43 @@ impl Machine {
         Error::Failed { emulator: self.emulator, failure, console: self.console.tail() }
     }
 
+    /// Lets a machine that has failed print the rest of what it has to say. It may reset at once, or
+    /// never.
+    fn hear_out(&mut self) -> Result<(), Error> {
+        let end = Instant::now() + LAST_WORDS;
+        let mut heard = self.console.length();
+        while !self.ended_within(SILENCE)? && Instant::now() < end {
+            let length = self.console.length();
+            if length == heard {
+                break;
+            }
+            heard = length;
+        }
+        Ok(())
+    }
+
     fn ended_within(&mut self, time: Duration) -> Result<bool, Error> {
-        let ended = self.process.wait_until(Instant::now() + time);
-        Ok(ended.map_err(Error::io(Path::new(qemu::PROGRAM), "watch the emulator"))?.is_some())
+        let end = Instant::now() + time;
+        loop {
+            if let Control::Bochs(bochs) = &self.control
+                && bochs.panic().is_some()
+            {
+                // It may be there still, and ask in its window what to do.
+                self.process.end();
+            }
+            let ended = self.process.ended();
+            if ended.map_err(Error::io(Path::new("the emulator"), "watch it"))?.is_some() {
+                return Ok(true);
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            thread::sleep(POLL);
+        }
     }
 
     /// The machine is gone: why?
     fn epitaph(&mut self) -> Error {
-        if let Control::Bochs(bochs) = &mut self.control {
-            bochs.settle();
-        }
         // A failure that was printed between the last look at the console and the end.
         if let Ok(Some(failure)) = self.failure() {
             return self.failed(failure);
@@ -176,7 +205,7 @@ impl Machine {
         let status = self.process.ended().ok().flatten();
         let how = match &mut self.control {
             Control::Qemu(qemu) => qemu.epitaph(),
-            Control::Bochs(bochs) => bochs.epitaph(),
+            Control::Bochs(bochs) => bochs.panic(),
         };
         let how = how.or_else(|| status.map(|s| format!("of the emulator, {}", describe(s))));
         Error::Ended {

@@ -48,9 +48,7 @@ impl Mailbox {
 
     /// As [`Mailbox::read`], into a buffer: for polling.
     pub fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
-        self.file
-            .read_exact_at(bytes, offset)
-            .map_err(Error::io(Path::new("the mailbox"), "read"))
+        self.file.read_exact_at(bytes, offset).map_err(Error::io(Path::new("the mailbox"), "read"))
     }
 
     /// Writes `bytes` at `offset`. The guest sees them from its next read on.

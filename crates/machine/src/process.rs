@@ -7,7 +7,7 @@
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::OnceLock;
@@ -40,10 +40,15 @@ impl Process {
         handed: Handed,
         last: Signal,
     ) -> io::Result<Process> {
+        if handed.fds.iter().any(|fd| fd.as_raw_fd() >= FIRST) {
+            return Err(Errno::MFILE.into());
+        }
         command.process_group(0);
         bind_to_parent(&mut command, handed, last);
         let (reply, answer) = sync_channel(1);
-        keeper()?.send(Job { command, reply }).map_err(|_| io::Error::other("the spawner is gone"))?;
+        keeper()?
+            .send(Job { command, reply })
+            .map_err(|_| io::Error::other("the spawner is gone"))?;
         let child = answer.recv().map_err(|_| io::Error::other("the spawner is gone"))??;
         Ok(Process { child, ended: None })
     }
@@ -151,7 +156,8 @@ fn bind_to_parent(command: &mut Command, handed: Handed, last: Signal) {
         for (index, fd) in handed.fds.iter().enumerate() {
             // SAFETY: the number belongs to nobody in this child, which is about to become another program;
             // and what `dup2` puts there is not closed here.
-            let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(Handed::number(index)) });
+            let mut target =
+                ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(Handed::number(index)) });
             dup2(fd, &mut target)?;
         }
         Ok(())

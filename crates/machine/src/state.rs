@@ -4,10 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 
 use crate::durable::NewFolder;
-use crate::{Error, Spec, checksum};
+use crate::{Emulator, Error, Spec, bochs, checksum, qemu};
 
 const DESCRIPTION: &str = "machine.json";
 const SAVE: &str = "save the machine";
@@ -16,6 +17,8 @@ const SAVE: &str = "save the machine";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     emulator: String,
+    /// How the emulator is set up: the processor that it is.
+    settings: String,
     memory_mib: u32,
     cpus: u32,
 }
@@ -24,6 +27,10 @@ impl Identity {
     pub(crate) fn of(spec: &Spec) -> Identity {
         Identity {
             emulator: spec.emulator.to_string(),
+            settings: match spec.emulator {
+                Emulator::Bochs => bochs::PROCESSOR.to_owned(),
+                emulator => qemu::accelerator(emulator).join(" "),
+            },
             memory_mib: spec.memory_mib,
             cpus: spec.cpus,
         }
@@ -60,6 +67,17 @@ impl NewState {
     /// Where the emulator's files go.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// What became of a save that failed: a full file system has its own error.
+    pub(crate) fn failed(&self, error: Error) -> Error {
+        const LITTLE: u64 = 1 << 20;
+        match statvfs(self.path()) {
+            Ok(found) if found.f_bavail * found.f_frsize < LITTLE => {
+                Error::io(&self.target, SAVE)(io::ErrorKind::StorageFull.into())
+            }
+            _ => error,
+        }
     }
 
     /// Describes the files and gives the folder its name.
@@ -100,7 +118,8 @@ pub(crate) fn check(folder: &Path, machine: &Identity) -> Result<(), Error> {
     }
     for Part { name, sha256 } in &description.files {
         let cannot = |e| problem(format!("{name} cannot be read ({e})"));
-        if name.contains('/') || checksum::of_sparse(&folder.join(name)).map_err(cannot)? != *sha256 {
+        if name.contains('/') || checksum::of_sparse(&folder.join(name)).map_err(cannot)? != *sha256
+        {
             return Err(problem(format!("{name} is damaged")));
         }
     }

@@ -29,10 +29,11 @@ impl Tool {
         self.command.env("LC_ALL", "C").stdin(Stdio::null());
         self.command.stdout(output.try_clone().map_err(text)?);
         self.command.stderr(complaints.try_clone().map_err(text)?);
-        let mut process = Process::spawn(self.command, self.handed).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => format!("{} is not installed", self.program),
-            _ => text(e),
-        })?;
+        let mut process =
+            Process::spawn(self.command, self.handed).map_err(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => format!("{} is not installed", self.program),
+                _ => text(e),
+            })?;
         let Some(status) = process.wait_until(Instant::now() + PATIENCE).map_err(text)? else {
             return Err(format!("it was not done after {} s", PATIENCE.as_secs()));
         };

@@ -7,7 +7,7 @@ use crate::names;
 use crate::numbers::{count, percent_digits};
 
 /// Kinds of exit with a smaller share of an operation than this are added up in the list of a row.
-const RARE: f64 = 0.05;
+const RARE: f64 = 0.1;
 
 /// Whether the ledger is that of a lab run: it knows how often its operations ran.
 pub fn is_lab(ledger: &Ledger) -> bool {
@@ -28,12 +28,16 @@ pub fn emulated(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// A quotient of counts: `1`, `1.50`, `<0.01`, `-` when there is nothing to divide by.
+/// A quotient of counts: `1`, `1.50`, `<0.01`, `-` when there is nothing to divide by. What only rounds to a
+/// whole number has a digit more: `1.005`.
 pub fn ratio(ratio: Ratio) -> String {
     match (ratio.exact(), ratio.value()) {
         (Some(whole), _) => count(whole),
         (None, Some(value)) if value < 0.005 => "<0.01".to_owned(),
-        (None, Some(value)) if value < 1000.0 => format!("{value:.2}"),
+        (None, Some(value)) if value < 1000.0 => match format!("{value:.2}") {
+            whole if whole.ends_with(".00") => format!("{value:.3}"),
+            text => text,
+        },
         (None, Some(value)) => count(value.round() as u64),
         (None, None) => "-".to_owned(),
     }
@@ -102,27 +106,25 @@ pub fn exit_list(row: &OperationRow) -> Vec<String> {
             groups.len() - 1
         });
         let group = &mut groups[at];
-        let list =
-            if exit.ancillary_of.is_some() { &mut group.ancillary } else { &mut group.own };
+        let list = if exit.ancillary_of.is_some() { &mut group.ancillary } else { &mut group.own };
         add(list, exit);
     }
     let mut words = Vec::new();
+    let mut keep_frequent = |list: &mut Vec<(String, u64)>| {
+        list.retain(|&(_, n)| {
+            let is_rare = row.per_operation(n).value().is_some_and(|each| each < RARE);
+            rare = rare.saturating_add(if is_rare { n } else { 0 });
+            !is_rare
+        });
+    };
     for mut group in groups {
-        let total = |list: &[(String, u64)]| list.iter().fold(0u64, |n, k| n.saturating_add(k.1));
-        let is_rare = |n: u64| row.per_operation(n).value().is_some_and(|each| each < RARE);
-        let of_l2 = group.of.is_some();
-        let all = total(&group.own).saturating_add(total(&group.ancillary));
-        // An exit of L2 keeps what it led to; of L1's own every kind counts for itself.
-        if of_l2 && is_rare(total(&group.own)) && is_rare(total(&group.ancillary)) {
-            rare = rare.saturating_add(all);
-            continue;
-        }
-        for list in [&mut group.own, &mut group.ancillary] {
-            list.retain(|(_, n)| {
-                let keep = !is_rare(*n);
-                rare = rare.saturating_add(if keep { 0 } else { *n });
-                keep
-            });
+        // Details that share a name were added up.
+        group.own.sort_by_key(|kind| std::cmp::Reverse(kind.1));
+        group.ancillary.sort_by_key(|kind| std::cmp::Reverse(kind.1));
+        keep_frequent(&mut group.ancillary);
+        // An exit of L2 stays with what it led to.
+        if group.ancillary.is_empty() {
+            keep_frequent(&mut group.own);
         }
         group.write(row, &mut words);
     }
@@ -149,8 +151,8 @@ impl Group {
         let mut own: Vec<String> = self.own.iter().map(each).collect();
         let ancillary: Vec<String> = self.ancillary.iter().map(each).collect();
         match self.of {
-            // Its exits of L2 are not among those that are listed.
-            Some(of) if own.is_empty() => own.push(names::reason(of)),
+            // Its exits of L2 were not recorded.
+            Some(of) if own.is_empty() && !ancillary.is_empty() => own.push(names::reason(of)),
             None if row.level == Level::L2 && !own.is_empty() => own[0].insert_str(0, "L1: "),
             _ => {}
         }
@@ -193,13 +195,17 @@ fn add(list: &mut Vec<(String, u64)>, exit: &OperationExit) {
     }
 }
 
-/// Where the time of the window went, in whole percent: `98/2` (host, guest), `60/38/2` (host, L1, L2).
+/// Where the time of the window went, in whole percent: `98/2` (host, guest), `60/38/2` (host, L1, L2). What
+/// would round to nothing but is not is `<1`.
 pub fn shares(row: &OperationRow) -> String {
-    let digits = |share: Option<f64>| share.map(|s| format!("{:.0}", s * 100.0));
-    let parts: Vec<String> = [row.share_l0(), row.share_l1(), row.share_l2()]
-        .into_iter()
-        .filter_map(digits)
-        .collect();
+    let digits = |share: Option<f64>| {
+        share.map(|s| match s * 100.0 {
+            percent if percent > 0.0 && percent < 0.5 => "<1".to_owned(),
+            percent => format!("{percent:.0}"),
+        })
+    };
+    let parts: Vec<String> =
+        [row.share_l0(), row.share_l1(), row.share_l2()].into_iter().filter_map(digits).collect();
     if parts.is_empty() { "-".to_owned() } else { parts.join("/") }
 }
 
@@ -216,6 +222,8 @@ mod tests {
             (1_000, 200, "5"),
             (0, 200, "0"),
             (301, 200, "1.50"),
+            (201, 200, "1.005"),
+            (10_001, 10_000, "1.000"),
             (1, 2_000, "<0.01"),
             (u64::MAX, 2, "9,223,372,036,854,775,808"),
             (u64::MAX, 1, "18,446,744,073,709,551,615"),
@@ -286,7 +294,7 @@ mod tests {
     fn lists_say_what_an_exit_of_l2_leads_to() {
         use Level::{L1, L2};
         let (cpuid, hlt) = (Some(svm::CPUID), Some(svm::HLT));
-        let cases: [(OperationRow, &str); 5] = [
+        let cases: [(OperationRow, &str); 6] = [
             (row(L1, 200, &[(L1, svm::CPUID, None, 200)]), "cpuid 1"),
             (
                 row(
@@ -299,12 +307,25 @@ mod tests {
                         (L1, svm::VMLOAD, cpuid, 200),
                         (L1, svm::VMRUN, cpuid, 100),
                         (L1, svm::VMRUN, Some(svm::INTR), 2),
+                        (L1, svm::VMLOAD, Some(svm::INTR), 9),
                         (L1, svm::MSR, cpuid, 1),
                     ],
                 ),
-                "cpuid 1 →|vmload 2,|vmrun 1;|L1: hlt 0.50;|others 0.05",
+                "cpuid 1 →|vmload 2,|vmrun 1;|L1: hlt 0.50;|others 0.14",
             ),
             (row(L2, 100, &[(L1, svm::VMRUN, hlt, 100)]), "hlt →|vmrun 1"),
+            (
+                row(
+                    L2,
+                    100,
+                    &[
+                        (L2, svm::HLT, None, 9),
+                        (L1, svm::VMLOAD, hlt, 18),
+                        (L1, svm::VMRUN, hlt, 9),
+                    ],
+                ),
+                "hlt 0.09 →|vmload 0.18;|others 0.09",
+            ),
             (row(L1, 0, &[(L1, svm::CPUID, None, 2_000)]), "cpuid 2,000 in all"),
             (row(L1, 100, &[]), ""),
         ];
@@ -328,5 +349,7 @@ mod tests {
         assert_eq!(shares(&row), "60/38");
         row.level = Level::L2;
         assert_eq!(shares(&row), "60/38/2");
+        (row.time.guest_ns, row.time.l2_ns, row.time.halted_ns) = (384, 4, 16);
+        assert_eq!(shares(&row), "60/38/<1");
     }
 }

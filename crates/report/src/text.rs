@@ -145,14 +145,8 @@ impl Page<'_> {
         if operations.rows.is_empty() {
             return self.line(Style::Plain, "  none: this is no lab run");
         }
-        operations::grid(operations, self.width).write(self.out, self.paint, self.width)?;
-        for text in [
-            "path: instructions from the guest's instruction back to the guest, median of the batches; spread: (max - min) / median.",
-            "% L0/L1/L2: of the traced window's instructions. →: exits of L1 for that exit of L2.",
-        ] {
-            self.paragraph(Style::Faint, "  ", text)?;
-        }
-        Ok(())
+        let notes = operations::write(operations, self.out, self.paint, self.width)?;
+        self.paragraph(Style::Faint, "  ", &notes.join(" "))
     }
 
     fn tables(&mut self, document: &Document) -> io::Result<()> {

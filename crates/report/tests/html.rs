@@ -4,6 +4,8 @@
 
 #[path = "browser/documents.rs"]
 mod documents;
+#[path = "browser/lab.rs"]
+mod lab;
 #[path = "browser/markup.rs"]
 mod markup;
 
@@ -24,6 +26,8 @@ fn every_page_is_well_formed() {
         ("demo", documents::demo()),
         ("hostile", documents::hostile()),
         ("large", documents::large()),
+        ("lab", lab::lab()),
+        ("hostile lab", lab::hostile_lab()),
     ];
     for (name, doc) in pages {
         if let Err(problem) = markup::check(&render(&doc)) {
@@ -34,7 +38,12 @@ fn every_page_is_well_formed() {
 
 #[test]
 fn hostile_text_stays_text() {
-    let page = render(&documents::hostile());
+    for doc in [documents::hostile(), lab::hostile_lab()] {
+        hostile_text_stays_text_of(&render(&doc));
+    }
+}
+
+fn hostile_text_stays_text_of(page: &str) {
     for raw in [
         "<script>alert",
         "</title>--",
@@ -143,6 +152,79 @@ fn what_was_not_recorded_is_not_zero() {
 fn sort_keys_are_exact() {
     let page = render(&documents::hostile());
     assert!(page.contains(&format!("data-v=\"{}\"", u64::MAX)), "beyond 2^53, to the last digit");
+}
+
+#[test]
+fn every_section_of_an_emulated_run_says_so() {
+    for (doc, said) in [
+        (documents::demo(), "times are the emulator's, only counts compare with hardware."),
+        (
+            lab::lab(),
+            "counts and path lengths are exact; times are instructions of the emulator (1 ns is one) and no measure of hardware.",
+        ),
+    ] {
+        let page = render(&doc).replace("&#39;", "'");
+        let sections = page.matches("<section ").count();
+        assert!(sections > 5);
+        assert_eq!(page.matches("<p class=\"emulated\">").count(), sections);
+        // And the head, and the notes of the headline.
+        assert_eq!(page.matches(said).count(), sections + 2);
+    }
+    assert!(!render(&documents::large()).contains("<p class=\"emulated\">"));
+}
+
+#[test]
+fn a_lab_run_shows_its_operations_first() {
+    let page = render(&lab::lab());
+    let at = |id: &str| page.find(&format!("<section id=\"{id}\"")).unwrap();
+    let order = ["headline", "operations", "nested", "time-split", "table-0-vmexit", "losses"];
+    assert!(order.map(at).is_sorted());
+    // Exits, list, path and ratio of CPUID at L2: a tick of the host came in between.
+    let row = page.split("<tr>").find(|row| {
+        row.contains(">cpuid</th>") && row.contains(">L2</td>") && row.contains("vmload 2,")
+    });
+    let row = row.unwrap();
+    for cell in
+        ["<b>6.005</b>", "<b>21,377</b>", "<b>17.8</b>", "cpuid 1 →", "vmrun 1", ">200</td>"]
+    {
+        assert!(row.contains(cell), "{cell}: {row}");
+    }
+    assert!(!page.contains("virtualization tax"), "a suite of operations has none");
+    let page = render(&documents::demo());
+    assert!(!page.contains("id=\"operations\"") && page.contains("virtualization tax"));
+}
+
+#[test]
+fn the_published_figures_stand_beside_the_recordings() {
+    let page = render(&lab::lab());
+    let table = page.split("<table class=\"published\">").nth(1).unwrap();
+    let table = &table[..table.find("</table>").unwrap()];
+    let text = |cell: &str| -> String {
+        let inner = &cell[..cell.find("</t").unwrap()];
+        inner.split('<').filter_map(|piece| piece.split_once('>')).map(|(_, text)| text).collect()
+    };
+    let found: Vec<Vec<String>> = table
+        .split("<tr>")
+        .skip(2)
+        .map(|row| row.split("<t").skip(1).take(3).map(text).collect())
+        .collect();
+    let expected = [
+        ["VMREAD", "2", "–"],
+        ["VMWRITE", "1", "–"],
+        ["XSETBV (xsetbv)", "1", "0"],
+        ["MSR_READ (msr)", "1", "1"],
+        ["VMRESUME (vmrun)", "1", "1"],
+        ["vmload", "–", "2"],
+        ["vmsave", "–", "1"],
+        ["all", "6", "5"],
+    ];
+    assert_eq!(found, expected.map(|row| row.map(str::to_owned).to_vec()));
+    for said in ["KVM Forum 2017", "25.0", "17.8", "in cycles", "in instructions"] {
+        assert!(page.contains(said), "{said}");
+    }
+    // Without a lab's paths there are counts, and no ratio of ours.
+    assert!(render(&documents::demo()).contains("Here it was not measured"));
+    assert!(!render(&documents::large()).contains("published-title"), "no CPUID exit of L2");
 }
 
 #[test]

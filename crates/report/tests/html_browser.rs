@@ -5,6 +5,8 @@
 mod browser;
 #[path = "browser/documents.rs"]
 mod documents;
+#[path = "browser/lab.rs"]
+mod lab;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,6 +73,8 @@ fn every_page_loads_without_complaint_and_fits_its_window() {
         ("demo", documents::demo()),
         ("hostile", documents::hostile()),
         ("large", documents::large()),
+        ("lab", lab::lab()),
+        ("hostile-lab", lab::hostile_lab()),
     ];
     for (name, doc) in pages {
         let path = write(dir.path(), name, &doc);
@@ -220,6 +224,53 @@ fn filters_leave_the_matching_rows() {
 }
 
 #[test]
+fn operations_sort_and_filter() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), "lab", &lab::lab());
+    let mut browser = Browser::start();
+    browser.resize(1280, 900);
+    browser.open(&path);
+    let shown = |browser: &mut Browser, cell: u32| {
+        let rows = "[...document.querySelectorAll('#operations-rows tr:not([hidden])')]";
+        let values = browser.eval(&format!("{rows}.map(r => r.cells[{cell}].textContent)"));
+        let values = values.as_array().unwrap();
+        values.iter().map(|v| v.as_str().unwrap().to_owned()).collect::<Vec<String>>()
+    };
+    let header = |n: u32| format!("#operations thead th:nth-child({n}) button");
+    let (name, level, path, ratio) = (0, 1, 4, 6);
+    let rows = shown(&mut browser, name);
+    assert_eq!((rows.len(), rows[0].as_str(), rows[13].as_str()), (26, "cpuid", "cpuid"));
+    assert_eq!(shown(&mut browser, level)[12..14], ["L1", "L2"], "as the suite has them");
+
+    browser.click(&header(path + 1));
+    let longest = shown(&mut browser, name);
+    assert_eq!(longest[..3], ["context-switch", "hlt-timer", "mmio-user"], "longest first");
+    browser.click(&header(path + 1));
+    let paths = shown(&mut browser, path);
+    let paths: Vec<f64> = paths.iter().map(|p| p.replace(',', "").parse().unwrap()).collect();
+    assert!(paths.is_sorted(), "{paths:?}");
+    browser.click(&header(ratio + 1));
+    let ratios = shown(&mut browser, ratio);
+    assert_eq!((ratios[0].as_str(), ratios[25].as_str()), ("19.5", ""), "L1 has none: last");
+
+    // The first filter of the page is that of the operations.
+    browser.press("/");
+    assert_eq!(browser.eval("document.activeElement.id"), json!("operations-filter"));
+    browser.write("l2 IA32_TSC_DEADLINE");
+    let mut found = shown(&mut browser, name);
+    found.sort();
+    assert_eq!(found, ["hlt-timer", "tsc-deadline"], "what exits are about is searched too");
+    let output = browser.eval("document.querySelector('#operations output').textContent");
+    assert_eq!(output, json!("2 of 26 rows"));
+    for (scheme, problems) in
+        [("light", contrast(&mut browser, "light")), ("dark", contrast(&mut browser, "dark"))]
+    {
+        assert_eq!(problems, json!([]), "WCAG AA contrast in {scheme} mode");
+    }
+    assert_eq!(complaints(&mut browser), Vec::<String>::new());
+}
+
+#[test]
 fn charts_can_be_read_with_the_keyboard() {
     let dir = tempfile::tempdir().unwrap();
     let path = write(dir.path(), "demo", &documents::demo());
@@ -307,6 +358,8 @@ fn pictures() {
         ("large", documents::large()),
         ("empty", documents::empty()),
         ("count-only", documents::count_only()),
+        ("lab", lab::lab()),
+        ("hostile-lab", lab::hostile_lab()),
     ];
     let only = std::env::var("VMTAX_PICTURE").unwrap_or_default();
     for (name, doc) in pages.into_iter().filter(|(name, _)| name.contains(&only)) {

@@ -52,6 +52,8 @@ fn every_document_fits_the_schema() {
     for document in [
         ledgers::small(),
         ledgers::nesting(),
+        ledgers::lab(),
+        ledgers::hostile_lab(),
         ledgers::counts(),
         ledgers::empty(),
         ledgers::hostile(),
@@ -116,6 +118,60 @@ fn rows_are_exact() {
 }
 
 #[test]
+fn operations_are_exact() {
+    let (_, report) = rendered(&ledgers::lab());
+    let rows = report["operations"]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 5);
+    let none = json!({"kind": "none", "value": 0, "hex": "0x0", "name": null});
+    let cpuid = json!({"reason": "cpuid", "reason_code": 114, "reason_flags": 0, "isa": "svm"});
+    let ancillary = |reason: &str, code: u32, detail: &Value, count: u64| {
+        json!({
+            "reason": reason, "reason_code": code, "reason_flags": 0, "isa": "svm", "level": "L1",
+            "detail": detail, "ancillary_of": cpuid, "count": count,
+            "per_operation": count as f64 / 200.0,
+        })
+    };
+    let debugctl =
+        json!({"kind": "msr-read", "value": 473, "hex": "0x1d9", "name": "IA32_DEBUGCTL"});
+    assert_eq!(
+        rows[4],
+        json!({
+            "name": "cpuid", "vm": 101, "level": "L2", "count": 200,
+            "exits": [
+                {
+                    "reason": "cpuid", "reason_code": 114, "reason_flags": 0, "isa": "svm", "level": "L2",
+                    "detail": {"kind": "cpuid", "value": 0, "hex": "0x0", "name": null},
+                    "ancillary_of": null, "count": 200, "per_operation": 1.0,
+                },
+                ancillary("vmload", 130, &none, 400),
+                ancillary("msr", 124, &debugctl, 200),
+                ancillary("vmrun", 128, &none, 200),
+                ancillary("vmsave", 131, &none, 200),
+            ],
+            "exits_per_operation": 6.0, "l2_exits": 200, "to_l1": 200, "ancillary_exits": 1000,
+            "ancillary_per_exit": 5.0,
+            "path": {
+                "unit": "instructions", "median": 24120.25, "min": 24119.0, "max": 24150.0,
+                "spread": 31.0 / 24120.25, "batches": 3,
+            },
+            "l2_over_l1": 24120.25 / 1036.0,
+            "window": {
+                "wall_ns": 4_900_000, "l0": 3_400_000.0 / 4_900_000.0, "l1": 1_490_000.0 / 4_900_000.0,
+                "l2": 10_000.0 / 4_900_000.0, "halted": 0.0,
+            },
+        })
+    );
+    let rdtsc = &rows[2];
+    assert_eq!((&rdtsc["exits"], &rdtsc["exits_per_operation"]), (&json!([]), &json!(0.0)));
+    assert_eq!((&rdtsc["window"]["l0"], &rdtsc["l2_over_l1"]), (&Value::Null, &Value::Null));
+    assert_eq!(rows[3]["path"], Value::Null);
+    assert_eq!(report["run"]["vcpus"][3]["l2_ns"], 10_000);
+    // Asked for, of a recording that has none; and not asked for.
+    assert_eq!(rendered(&ledgers::empty()).1["operations"], json!({"rows": []}));
+    assert_eq!(rendered(&ledgers::small()).1["operations"], Value::Null);
+}
+
+#[test]
 fn the_run_says_where_the_time_went_and_what_is_missing() {
     let (_, report) = rendered(&ledgers::small());
     let run = &report["run"];
@@ -127,7 +183,7 @@ fn the_run_says_where_the_time_went_and_what_is_missing() {
         run["vcpus"][1],
         json!({
             "vm": 1234, "vcpu": 1, "wall_ns": 900_000_000, "guest_ns": 395_000_000,
-            "exit_kernel_ns": 0, "exit_user_ns": 0, "halted_ns": 500_000_000, "preempted_ns": 0,
+            "l2_ns": 0, "exit_kernel_ns": 0, "exit_user_ns": 0, "halted_ns": 500_000_000, "preempted_ns": 0,
             "unknown_ns": 5_000_000, "tax": 0.0,
         })
     );

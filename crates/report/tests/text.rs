@@ -183,6 +183,74 @@ losses: none known
 }
 
 #[test]
+fn a_lab_run_shows_its_operations_first() {
+    check(
+        &ledgers::lab(),
+        Some(100),
+        r#"vmtax 0.1.0: trace.dat
+  recorded  trace.dat, by trace-cmd 3.1.6, clock x86-tsc
+  host      host, kernel 6.1.0-30-amd64, x86_64, AMD EPYC 7713P, 4 CPUs
+  emulated  QEMU TCG (icount)
+
+4 operations ran at L1 and 1 at L2: 1,520 executions in all took 1,551 exits.
+- Costliest at L1: hlt-timer (14,910 instructions, 2.50 exits), cpuid (1,036 instructions, 1.005
+  exits), rdtsc (1 instruction, 0 exits).
+- Costliest at L2: cpuid (24,120.3 instructions, 6 exits).
+- Path at L2 over path at L1: 23.3 (cpuid).
+- nested: 200 exits of L2 were handed to L1, which took 1,000 further exits to handle them, 5.00
+  each.
+- Emulated (QEMU TCG (icount)): counts and path lengths are exact; times are instructions of the
+  emulator (1 ns is one) and no measure of hardware.
+
+Operations: exits and path length of one of each
+  operation  level  exits      path  spread %  L2/L1  % L0/L1/L2  of which
+  cpuid      L1     1.005     1,036       0.1               97/3  cpuid 1; others 0.01
+  hlt-timer  L1      2.50    14,910       1.2                4/3  wrmsr IA32_TSC_DEADLINE 1.50,
+                                                                  hlt 1
+  rdtsc      L1         0         1       0.0                  -  none
+  touch-4k   L1         1         -         -              83/17  npf 1
+  cpuid      L2         6  24,120.3       0.1   23.3    69/30/<1  cpuid 1 → vmload 2,
+                                                                  rdmsr IA32_DEBUGCTL 1, vmrun 1,
+                                                                  vmsave 1
+  exits, path: of one operation. path: instructions from the guest's instruction back to the guest,
+  median of the batches. spread: (max - min) / median. % L0/L1/L2: where the traced window went:
+  host, guest, the guest's guest; the rest is halted. →: exits of L1 to handle that exit of L2.
+
+Exits of L2, and the exits of L1 that handling them took
+  L2 exit / L1 exits                exits  to L1  per exit     time     mean      max
+  cpuid                               200    200      5.00   400 µs  2.00 µs  2.00 µs
+    vmload                            400             2.00   600 µs  1.50 µs  1.50 µs
+    msr: rdmsr 0x1d9 IA32_DEBUGCTL    200             1.00   500 µs  2.50 µs  2.50 µs
+    vmrun                             200             1.00  1.60 ms  8.00 µs  8.00 µs
+    vmsave                            200             1.00   300 µs  1.50 µs  1.50 µs
+  per exit: exits of L1 for each exit of L2 that was handed to L1; the entry back is one of them.
+
+losses: none known
+"#,
+    );
+}
+
+#[test]
+fn lists_of_exits_are_whole_however_narrow_the_terminal() {
+    for width in [None, Some(160), Some(100), Some(80), Some(60), Some(0)] {
+        let text = rendered(Text { color: false, width }, &ledgers::lab());
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let list = "cpuid 1 → vmload 2, rdmsr IA32_DEBUGCTL 1, vmrun 1, vmsave 1";
+        assert!(words.join(" ").contains(list), "{width:?}: {text}");
+    }
+}
+
+#[test]
+fn an_l1_lab_run_has_no_columns_of_l2() {
+    let mut document = ledgers::lab();
+    document.operations.as_mut().unwrap().rows.pop();
+    document.nested = None;
+    let text = rendered(Text { color: false, width: None }, &document);
+    assert!(!text.contains("L2/L1") && !text.contains('→'), "{text}");
+    assert!(text.contains("4 operations ran at L1: 1,320 executions in all took 351 exits.\n"));
+}
+
+#[test]
 fn counts_without_times_claim_no_times() {
     check(
         &ledgers::counts(),
@@ -216,6 +284,9 @@ fn nothing_recorded_is_said() {
         r#"vmtax 0.1.0: trace.dat
 
 The recording holds no VM exits.
+
+Operations: exits and path length of one of each
+  none: this is no lab run
 
 VM exits by reason and level
   none
@@ -269,8 +340,10 @@ losses:
 #[test]
 fn no_string_of_a_recording_acts_on_the_terminal() {
     for width in [None, Some(0), Some(80), Some(120)] {
-        let text = rendered(Text { color: false, width }, &ledgers::hostile());
         let acts = |c: char| c != '\n' && vmtax_report::names::is_hidden(c);
+        let lab = rendered(Text { color: false, width }, &ledgers::hostile_lab());
+        assert_eq!(lab.find(acts), None, "{lab}");
+        let text = rendered(Text { color: false, width }, &ledgers::hostile());
         assert_eq!(text.find(acts), None, "{text}");
         assert!(text.contains(r"\u{1b}]0;owned\u{7}"), "{text}");
     }
@@ -278,7 +351,9 @@ fn no_string_of_a_recording_acts_on_the_terminal() {
 
 #[test]
 fn rows_fit_the_terminal() {
-    for document in [ledgers::small(), ledgers::nesting(), ledgers::counts(), ledgers::empty()] {
+    let documents =
+        [ledgers::small(), ledgers::nesting(), ledgers::lab(), ledgers::counts(), ledgers::empty()];
+    for document in documents {
         for width in [72, 80, 100, 120, 160] {
             let text = rendered(Text { color: false, width: Some(width) }, &document);
             let longest = text.lines().max_by_key(|line| line.chars().count()).unwrap();

@@ -134,6 +134,9 @@ fn flatten(kind: Kind) -> Flat {
         Kind::GhcbEnter { code, info1, info2 } => Flat::three("ghcb-enter", code, info1, info2),
         Kind::GhcbMsr { value } => Flat::one("ghcb-msr", value),
         Kind::Tdvmcall { leaf } => Flat::one("tdvmcall", leaf),
+        Kind::VmcsField { write, field } => {
+            Flat::one(pick(write, ["vmcs-read", "vmcs-write"]), field.into())
+        }
         Kind::UserspaceExit { reason, errno } => {
             Flat { errno: Some(errno), ..Flat::one("userspace-exit", reason.into()) }
         }
@@ -291,6 +294,9 @@ impl<'a> KindColumns<'a> {
             }
             "ghcb-msr" => Kind::GhcbMsr { value: self.a(i)? },
             "tdvmcall" => Kind::Tdvmcall { leaf: self.a(i)? },
+            "vmcs-read" | "vmcs-write" => {
+                Kind::VmcsField { write: word == "vmcs-write", field: self.a(i)? }
+            }
             "userspace-exit" => {
                 if self.errno.is_null(i) {
                     return Err(self.columns.bad(i, "errno", format!("is null for {word}")));

@@ -38,7 +38,11 @@ pub(crate) fn run<R: Rows>(
     reading: &ReadingArgs,
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
-    run_with(recording, reading, Accounting { accountant: accountant(reading, rows), windows: None })
+    run_with(
+        recording,
+        reading,
+        Accounting { accountant: accountant(reading, rows), windows: None },
+    )
 }
 
 /// As [`run`], for a recording of the lab: its events are told apart by operation, and VMs are what `names` says.

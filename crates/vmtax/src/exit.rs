@@ -30,16 +30,23 @@ pub(crate) struct Fault {
     message: String,
     /// The system's answer, when there was one. The message says it already.
     answer: Option<io::ErrorKind>,
+    /// Lines that follow the message.
+    details: Vec<String>,
 }
 
 impl Fault {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Fault {
-        Fault { code, message: message.into(), answer: None }
+        Fault { code, message: message.into(), answer: None, details: Vec::new() }
     }
 
     /// With what the system answered.
     pub(crate) fn answered(self, source: &io::Error) -> Fault {
         Fault { answer: Some(source.kind()), ..self }
+    }
+
+    /// With a line for each of several things that are wrong.
+    pub(crate) fn detailed(self, details: Vec<String>) -> Fault {
+        Fault { details, ..self }
     }
 }
 
@@ -65,6 +72,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     say(&format!("{error:#}"));
+    fault.into_iter().flat_map(|f| &f.details).for_each(|line| say_more(line));
     ExitCode::from(fault.map_or(1, |f| f.code as u8))
 }
 
@@ -82,6 +90,11 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
 #[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
 fn say(sentence: &str) {
     eprintln!("vmtax: {}", vmtax_report::names::printable(sentence));
+}
+
+#[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
+fn say_more(line: &str) {
+    eprintln!("  {}", vmtax_report::names::printable(line));
 }
 
 /// clap explains a mistake in paragraphs; the first says what is wrong, a `tip` what may have been meant.

@@ -32,6 +32,7 @@ fn main() {
     seeds.texts();
     seeds.bpftrace();
     seeds.run_json();
+    seeds.checkpoints();
 }
 
 struct Seeds<'a> {
@@ -120,6 +121,27 @@ impl Seeds<'_> {
         for name in ["reasons", "names", "latency"] {
             let text = self.capture(&format!("amd-bpftrace/input/{name}.bpftrace.txt"));
             self.write("bpftrace", name, &text);
+        }
+    }
+
+    fn checkpoints(&self) {
+        use vmtax_pageops::checkpoint::{Checkpoint, Options, Writer};
+        let mut cpu = vmtax_pageops::Cpu::best();
+        let dir = tempfile::tempdir().unwrap();
+        let target = self.corpus.join("checkpoint");
+        fs::create_dir_all(&target).unwrap();
+        let parent = dir.path().join("parent");
+        for (name, zstd, child) in [("parent", None, false), ("zstd", Some(1), false), ("child", None, true)] {
+            let path = dir.path().join(name);
+            let parent = child.then(|| Checkpoint::open(&parent).unwrap());
+            let mut writer = Writer::create(&path, Options { zstd, parent }, &mut cpu).unwrap();
+            writer.region("m", 64).unwrap();
+            let mut pages: Vec<u8> = (0..4 * 4096u32).map(|i| (i / 5 * 7) as u8).collect();
+            pages[4096..8192].fill(9);
+            pages[100] = u8::from(child);
+            writer.pages(3, &pages).unwrap();
+            writer.finish(&mut &b"devices"[..]).unwrap();
+            fs::copy(&path, target.join(format!("seed-{name}"))).unwrap();
         }
     }
 

@@ -16,12 +16,12 @@ use linux_loader::loader::{Elf, KernelLoader};
 use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vm_superio::Serial;
 use vm_superio::serial::NoEvents;
-use vmtax_guest::layout::{CHANNEL, TRACE};
+use vmtax_guest::layout::{CHANNEL, SETTLE, TRACE};
 use vmtax_guest::order::{Order, Report, decode, encode};
 
 use super::{Next, Request, Vm, identity_map, run};
-use crate::Result;
 use crate::trace::Tracer;
+use crate::{Result, system};
 
 const KERNEL: &str = "/l1/vmlinux";
 const INITRAMFS: &str = "/l1/initramfs";
@@ -50,8 +50,10 @@ pub(crate) struct Linux {
 impl Linux {
     /// Boots it and waits until it is up.
     pub(crate) fn boot() -> Result<Linux> {
-        let command_line = std::fs::read_to_string(COMMAND_LINE_FILE).map_err(|e| format!("{COMMAND_LINE_FILE}: {e}"))?;
-        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), MEMORY)]).map_err(|e| format!("L1's memory: {e}"))?;
+        let command_line = std::fs::read_to_string(COMMAND_LINE_FILE)
+            .map_err(|e| format!("{COMMAND_LINE_FILE}: {e}"))?;
+        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), MEMORY)])
+            .map_err(|e| format!("L1's memory: {e}"))?;
         let entry = load(&memory, &command_line)?;
         let (orders, waiting) = channel();
         let (answer, reports) = channel();
@@ -59,14 +61,24 @@ impl Linux {
         let tracer = Arc::new(Mutex::new(None));
         let mut devices = Devices {
             serial: Serial::new(NoTrigger, console.clone()),
-            channel: Port { waiting, outgoing: VecDeque::new(), incoming: Vec::new(), answer: answer.clone() },
+            channel: Port {
+                waiting,
+                outgoing: VecDeque::new(),
+                incoming: Vec::new(),
+                answer: answer.clone(),
+            },
             tracer: Arc::clone(&tracer),
         };
         let body = move || {
-            let result = machine(&memory, entry).and_then(|(_vm, mut vcpu)| run(&mut vcpu, &Arc::new(AtomicBool::new(false)), |request| devices.answer(request)));
+            let result = machine(&memory, entry).and_then(|(_vm, mut vcpu)| {
+                run(&mut vcpu, &Arc::new(AtomicBool::new(false)), |request| devices.answer(request))
+            });
             let _ = answer.send(Err(result.err().unwrap_or_else(|| "L1 ended".to_owned())));
         };
-        std::thread::Builder::new().name("L1".into()).spawn(body).map_err(|e| format!("thread: {e}"))?;
+        std::thread::Builder::new()
+            .name("L1".into())
+            .spawn(body)
+            .map_err(|e| format!("thread: {e}"))?;
         let linux = Linux { orders, reports, console, tracer };
         let hello = linux.report(BOOT_LIMIT, "booting L1")?;
         if hello.release.is_empty() { Ok(linux) } else { Err(format!("L1: {}", hello.release)) }
@@ -90,7 +102,9 @@ impl Linux {
         let result = match self.reports.recv_timeout(limit) {
             Ok(result) => result,
             Err(RecvTimeoutError::Disconnected) => Err("L1 ended".into()),
-            Err(RecvTimeoutError::Timeout) => Err(format!("{what} took more than {} s of emulated time", limit.as_secs())),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(format!("{what} took more than {} s of emulated time", limit.as_secs()))
+            }
         };
         result.map_err(|problem| format!("{problem}; L1's console ends: {}", self.console.end()))
     }
@@ -101,7 +115,8 @@ fn machine(memory: &GuestMemoryMmap, entry: u64) -> Result<(Vm, kvm_ioctls::Vcpu
     let host = memory.get_host_address(GuestAddress(0)).map_err(|e| format!("L1's memory: {e}"))?;
     // SAFETY: the caller keeps `memory` for as long as the vCPU runs.
     unsafe { vm.memory(0, host, MEMORY)? };
-    let registers = kvm_regs { rip: entry, rsi: ZERO_PAGE, rsp: 0x8ff0, rflags: 2, ..Default::default() };
+    let registers =
+        kvm_regs { rip: entry, rsi: ZERO_PAGE, rsp: 0x8ff0, rflags: 2, ..Default::default() };
     let vcpu = vm.vcpu(0, PAGE_TABLES, &registers)?;
     Ok((vm, vcpu))
 }
@@ -109,11 +124,16 @@ fn machine(memory: &GuestMemoryMmap, entry: u64) -> Result<(Vm, kvm_ioctls::Vcpu
 /// Puts kernel, initramfs and what the 64-bit boot protocol asks for into memory. Returns the entry.
 fn load(memory: &GuestMemoryMmap, command_line: &str) -> Result<u64> {
     let mut kernel = File::open(KERNEL).map_err(|e| format!("{KERNEL}: {e}"))?;
-    let loaded = Elf::load(memory, None, &mut kernel, Some(GuestAddress(HIGH))).map_err(|e| format!("{KERNEL}: {e}"))?;
+    let loaded = Elf::load(memory, None, &mut kernel, Some(GuestAddress(HIGH)))
+        .map_err(|e| format!("{KERNEL}: {e}"))?;
     let mut initramfs = Vec::new();
-    File::open(INITRAMFS).and_then(|mut file| file.read_to_end(&mut initramfs)).map_err(|e| format!("{INITRAMFS}: {e}"))?;
+    File::open(INITRAMFS)
+        .and_then(|mut file| file.read_to_end(&mut initramfs))
+        .map_err(|e| format!("{INITRAMFS}: {e}"))?;
     let at = (MEMORY - initramfs.len()) as u64 & !0xfff;
-    let put = |bytes: &[u8], to: u64| memory.write_slice(bytes, GuestAddress(to)).map_err(|e| format!("L1's memory: {e}"));
+    let put = |bytes: &[u8], to: u64| {
+        memory.write_slice(bytes, GuestAddress(to)).map_err(|e| format!("L1's memory: {e}"))
+    };
     put(&initramfs, at)?;
     put(&identity_map(PAGE_TABLES), PAGE_TABLES)?;
     put(command_line.as_bytes(), COMMAND_LINE)?;
@@ -128,7 +148,8 @@ fn load(memory: &GuestMemoryMmap, command_line: &str) -> Result<u64> {
     parameters.hdr.ramdisk_image = at as u32;
     parameters.hdr.ramdisk_size = initramfs.len() as u32;
     parameters.e820_table[0] = boot_e820_entry { addr: 0, size: LOW_END, r#type: 1 };
-    parameters.e820_table[1] = boot_e820_entry { addr: HIGH, size: MEMORY as u64 - HIGH, r#type: 1 };
+    parameters.e820_table[1] =
+        boot_e820_entry { addr: HIGH, size: MEMORY as u64 - HIGH, r#type: 1 };
     parameters.e820_entries = 2;
     put(Parameters(parameters).as_slice(), ZERO_PAGE)?;
     Ok(loaded.kernel_load.0)
@@ -147,9 +168,11 @@ struct Console(Arc<Mutex<VecDeque<u8>>>);
 
 impl Console {
     fn end(&self) -> String {
-        let bytes: Vec<u8> = self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        let bytes: Vec<u8> =
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let lines: Vec<&str> =
+            text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         lines[lines.len().saturating_sub(4)..].join(" | ")
     }
 }
@@ -157,7 +180,16 @@ impl Console {
 impl Write for Console {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend(bytes);
+        for byte in bytes {
+            if *byte == b'\n' {
+                // The host's console has it too, whatever becomes of this program.
+                let last: Vec<u8> =
+                    kept.iter().rev().take_while(|byte| **byte != b'\n').copied().collect();
+                let line: Vec<u8> = last.into_iter().rev().collect();
+                system::say(&format!("L1: {}", String::from_utf8_lossy(&line).trim_end()));
+            }
+            kept.push_back(*byte);
+        }
         while kept.len() > 4096 {
             kept.pop_front();
         }
@@ -191,6 +223,8 @@ impl Devices {
         match request {
             Request::Out(CHANNEL, bytes) => self.channel.receive(bytes),
             Request::In(CHANNEL, bytes) => return self.channel.send(bytes),
+            // L1 has just let its own tick pass: half a period is left to both.
+            Request::Out(TRACE, [SETTLE]) => system::away_from_tick(0.5),
             Request::Out(TRACE, on) => {
                 if let Some(tracer) = &*self.tracer.lock().unwrap_or_else(PoisonError::into_inner) {
                     tracer.record(on == [1]);

@@ -9,7 +9,10 @@ pub(crate) mod payload;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, kvm_mp_state, kvm_pit_config, kvm_regs, kvm_segment, kvm_userspace_memory_region};
+use kvm_bindings::{
+    KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, kvm_mp_state, kvm_pit_config, kvm_regs,
+    kvm_segment, kvm_userspace_memory_region,
+};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 
 use crate::Result;
@@ -53,13 +56,22 @@ impl Vm {
             userspace_addr: host as u64,
         };
         // SAFETY: the caller keeps the memory.
-        unsafe { self.fd.set_user_memory_region(region) }.map_err(failed("KVM_SET_USER_MEMORY_REGION"))
+        unsafe { self.fd.set_user_memory_region(region) }
+            .map_err(failed("KVM_SET_USER_MEMORY_REGION"))
     }
 
     /// A vCPU in 64-bit mode, flat, interrupts off, with all that this processor offers.
-    pub(crate) fn vcpu(&self, number: u32, page_tables: u64, registers: &kvm_regs) -> Result<VcpuFd> {
+    pub(crate) fn vcpu(
+        &self,
+        number: u32,
+        page_tables: u64,
+        registers: &kvm_regs,
+    ) -> Result<VcpuFd> {
         let vcpu = self.fd.create_vcpu(u64::from(number)).map_err(failed("KVM_CREATE_VCPU"))?;
-        let mut cpuid = self.kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(failed("KVM_GET_SUPPORTED_CPUID"))?;
+        let mut cpuid = self
+            .kvm
+            .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
+            .map_err(failed("KVM_GET_SUPPORTED_CPUID"))?;
         for entry in cpuid.as_mut_slice() {
             match entry.function {
                 // The APIC's number; x2APIC and the TSC-deadline timer, which KVM's own APIC has whatever the processor;
@@ -74,10 +86,22 @@ impl Vm {
         }
         vcpu.set_cpuid2(&cpuid).map_err(failed("KVM_SET_CPUID2"))?;
         let mut special = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
-        let code = kvm_segment { base: 0, limit: 0xffff_ffff, selector: 8, type_: 11, present: 1, s: 1, l: 1, g: 1, ..Default::default() };
+        let code = kvm_segment {
+            base: 0,
+            limit: 0xffff_ffff,
+            selector: 8,
+            type_: 11,
+            present: 1,
+            s: 1,
+            l: 1,
+            g: 1,
+            ..Default::default()
+        };
         let data = kvm_segment { selector: 16, type_: 3, l: 0, db: 1, ..code };
         special.cs = code;
-        for segment in [&mut special.ds, &mut special.es, &mut special.fs, &mut special.gs, &mut special.ss] {
+        for segment in
+            [&mut special.ds, &mut special.es, &mut special.fs, &mut special.gs, &mut special.ss]
+        {
             *segment = data;
         }
         special.cr3 = page_tables;
@@ -87,7 +111,8 @@ impl Vm {
         vcpu.set_sregs(&special).map_err(failed("KVM_SET_SREGS"))?;
         vcpu.set_regs(registers).map_err(failed("KVM_SET_REGS"))?;
         if number > 0 {
-            vcpu.set_mp_state(kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE }).map_err(failed("KVM_SET_MP_STATE"))?;
+            vcpu.set_mp_state(kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE })
+                .map_err(failed("KVM_SET_MP_STATE"))?;
         }
         Ok(vcpu)
     }
@@ -110,7 +135,11 @@ pub(crate) enum Next {
 }
 
 /// Runs a vCPU until it or the VMM ends it.
-pub(crate) fn run(vcpu: &mut VcpuFd, stop: &Arc<AtomicBool>, mut answer: impl FnMut(Request<'_>) -> Result<Next>) -> Result<()> {
+pub(crate) fn run(
+    vcpu: &mut VcpuFd,
+    stop: &Arc<AtomicBool>,
+    mut answer: impl FnMut(Request<'_>) -> Result<Next>,
+) -> Result<()> {
     loop {
         if stop.load(Ordering::Relaxed) {
             return Ok(());
@@ -120,7 +149,9 @@ pub(crate) fn run(vcpu: &mut VcpuFd, stop: &Arc<AtomicBool>, mut answer: impl Fn
             Ok(VcpuExit::IoIn(port, data)) => Request::In(port, data),
             Ok(VcpuExit::MmioWrite(..)) => Request::Store,
             Ok(VcpuExit::MmioRead(_, data)) => Request::Load(data),
-            Ok(VcpuExit::Shutdown) => return Err(format!("the guest ended in a triple fault at {}", place(vcpu))),
+            Ok(VcpuExit::Shutdown) => {
+                return Err(format!("the guest ended in a triple fault at {}", place(vcpu)));
+            }
             Ok(exit) => {
                 let said = format!("{exit:?}");
                 return Err(format!("KVM cannot go on with the guest: {said} at {}", place(vcpu)));

@@ -1,8 +1,8 @@
 //! Runs a bare payload: one operation, batch after batch.
 
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kvm_bindings::kvm_regs;
@@ -30,16 +30,21 @@ pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Vec<u64>
     if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
         return Err("the payload is too large".into());
     }
-    let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), layout::MEMORY)]).map_err(|e| format!("guest memory: {e}"))?;
-    let put = |bytes: &[u8], at: u64| memory.write_slice(bytes, GuestAddress(at)).map_err(|e| format!("guest memory: {e}"));
+    let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), layout::MEMORY)])
+        .map_err(|e| format!("guest memory: {e}"))?;
+    let put = |bytes: &[u8], at: u64| {
+        memory.write_slice(bytes, GuestAddress(at)).map_err(|e| format!("guest memory: {e}"))
+    };
     put(&identity_map(layout::PAGE_TABLES), layout::PAGE_TABLES)?;
     put(&operation.code, layout::CODE)?;
     put(&plan.batches.to_le_bytes(), layout::PARAMETERS)?;
     put(&operation.count.to_le_bytes(), layout::PARAMETERS + 4)?;
-    let touched = operation.touch.map(|touch| Touched::new(touch.bytes as usize, touch.huge)).transpose()?;
+    let touched =
+        operation.touch.map(|touch| Touched::new(touch.bytes as usize, touch.huge)).transpose()?;
 
     let vm = Vm::new()?;
-    let host = memory.get_host_address(GuestAddress(0)).map_err(|e| format!("guest memory: {e}"))?;
+    let host =
+        memory.get_host_address(GuestAddress(0)).map_err(|e| format!("guest memory: {e}"))?;
     // SAFETY: `memory` and `touched` outlive `vm`, and this program writes to them through vm-memory or not at all.
     unsafe {
         vm.memory(0, host, layout::MEMORY)?;
@@ -47,11 +52,19 @@ pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Vec<u64>
             vm.memory(layout::TOUCH, touched.start(), touched.bytes)?;
         }
     }
-    let entries = std::iter::once(layout::CODE).chain(operation.entries.iter().map(|entry| layout::CODE + u64::from(*entry)));
+    let entries = std::iter::once(layout::CODE)
+        .chain(operation.entries.iter().map(|entry| layout::CODE + u64::from(*entry)));
     let mut vcpus = Vec::new();
     for (number, rip) in entries.enumerate() {
         let rsp = layout::STACK + layout::STACK_SIZE * number as u64;
-        let registers = kvm_regs { rip, rsp, rdi: layout::PARAMETERS, rsi: number as u64, rflags: 2, ..Default::default() };
+        let registers = kvm_regs {
+            rip,
+            rsp,
+            rdi: layout::PARAMETERS,
+            rsi: number as u64,
+            rflags: 2,
+            ..Default::default()
+        };
         vcpus.push(vm.vcpu(number as u32, layout::PAGE_TABLES, &registers)?);
     }
 
@@ -70,15 +83,25 @@ pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Vec<u64>
                 let result = run(&mut vcpu, stop, |request| device.answer(request));
                 let _ = ended.send(result);
             };
-            let name = if number == 0 { operation.name.clone() } else { format!("{}:{number}", operation.name) };
-            threads.push(std::thread::Builder::new().name(name).spawn_scoped(scope, body).map_err(|e| format!("thread: {e}"))?);
+            let name = if number == 0 {
+                operation.name.clone()
+            } else {
+                format!("{}:{number}", operation.name)
+            };
+            threads.push(
+                std::thread::Builder::new()
+                    .name(name)
+                    .spawn_scoped(scope, body)
+                    .map_err(|e| format!("thread: {e}"))?,
+            );
         }
         // Whoever ends first ends all: the first vCPU writes DONE, others never end by themselves.
         let result = match end.recv_timeout(LIMIT) {
             Ok(result) => result,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                Err(format!("the payload did not end within {} s of emulated time", LIMIT.as_secs()))
-            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(format!(
+                "the payload did not end within {} s of emulated time",
+                LIMIT.as_secs()
+            )),
         };
         stop.store(true, Ordering::Relaxed);
         for (thread, handle) in threads.iter().zip(&handles) {
@@ -93,7 +116,9 @@ pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Vec<u64>
     })?;
     let mut cycles = vec![0; plan.batches as usize];
     for (index, value) in cycles.iter_mut().enumerate() {
-        *value = memory.read_obj(GuestAddress(layout::RESULTS + 8 * index as u64)).map_err(|e| format!("guest memory: {e}"))?;
+        *value = memory
+            .read_obj(GuestAddress(layout::RESULTS + 8 * index as u64))
+            .map_err(|e| format!("guest memory: {e}"))?;
     }
     Ok(cycles)
 }
@@ -126,7 +151,9 @@ impl Device<'_> {
             Request::Out(layout::DONE, _) => return Ok(Next::End),
             Request::Out(layout::PREPARE, batch) => self.prepare(batch),
             Request::Out(layout::KICK, _) => self.take()?,
-            Request::Out(port, batch) if port == layout::end(self.operation.number) && self.is_traced(batch) => {
+            Request::Out(port, batch)
+                if port == layout::end(self.operation.number) && self.is_traced(batch) =>
+            {
                 self.plan.tracer.record(false);
             }
             Request::Out(..) | Request::Store => {}
@@ -140,6 +167,7 @@ impl Device<'_> {
     }
 
     fn prepare(&self, batch: &[u8]) {
+        self.plan.tracer.settle();
         if let Some(touched) = self.touched {
             touched.give_back();
         }
@@ -182,14 +210,26 @@ impl Touched {
     fn new(bytes: usize, huge: bool) -> Result<Touched> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping, wherever the kernel puts it; checked below.
-        let mapping = unsafe { libc::mmap(std::ptr::null_mut(), bytes + HUGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        let mapping = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes + HUGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            )
+        };
         if mapping == libc::MAP_FAILED {
             return Err(format!("no memory to touch: {}", std::io::Error::last_os_error()));
         }
         let touched = Touched { mapping, bytes };
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         // SAFETY: within the mapping.
-        if unsafe { libc::madvise(touched.start().cast(), bytes, advice) } != 0 && huge {
+        let advised = unsafe { libc::madvise(touched.start().cast(), bytes, advice) } == 0;
+        let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
+            .unwrap_or_default();
+        if huge && !(advised && (enabled.contains("[madvise]") || enabled.contains("[always]"))) {
             return Err("this kernel has no transparent huge pages".into());
         }
         Ok(touched)

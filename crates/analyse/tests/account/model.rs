@@ -194,6 +194,7 @@ impl Model<'_> {
             Kind::GhcbEnter { code, .. } => (3, K::Ghcb, code),
             Kind::GhcbMsr { value } => (3, K::GhcbMsr, value & 0xfff),
             Kind::Tdvmcall { leaf } => (3, K::Tdvmcall, leaf),
+            Kind::VmcsField { field, .. } => (4, K::VmcsField, field.into()),
             Kind::Apic { write: true, register, .. } => (2, K::ApicWrite, register.into()),
             Kind::Apic { register, .. } => (2, K::ApicRead, register.into()),
             Kind::PageFault { gpa, .. } => (1, K::PageFault, gpa & !0x1f_ffff),

@@ -90,7 +90,10 @@ fn an_operation_at_l1() {
     assert_eq!(kinds(row), expected.map(|(l, name, a, n)| (l, name.to_owned(), a, n)));
     assert_eq!(row.per_operation(4).exact(), Some(1));
     assert_eq!(row.exits_per_operation(), Ratio { part: 5, whole: 4 });
-    assert_eq!((row.exits_per_operation().exact(), row.exits_per_operation().value()), (None, Some(1.25)));
+    assert_eq!(
+        (row.exits_per_operation().exact(), row.exits_per_operation().value()),
+        (None, Some(1.25))
+    );
     assert_eq!(row.path, Some(Path { median: 100.0, min: 99.0, max: 103.0, batches: 3 }));
     assert_eq!(row.path.and_then(|p| p.spread()), Some(0.04));
     assert_eq!((row.l2_over_l1, row.l2_exits(), row.to_l1, row.ancillary()), (None, 0, 0, 0));
@@ -161,7 +164,10 @@ fn samples_of_a_stored_run_can_be_anything() {
         ];
         let rows = Operations::new(&ledger(Filter::default(), &samples, vms(&VMS))).rows;
         assert_eq!(rows[0].count, 0, "{bad}");
-        assert_eq!((rows[0].exits_per_operation().value(), rows[0].exits_per_operation().exact()), (None, None));
+        assert_eq!(
+            (rows[0].exits_per_operation().value(), rows[0].exits_per_operation().exact()),
+            (None, None)
+        );
         assert_eq!(rows[0].path.map(|p| (p.median, p.spread())), Some((0.0, None)));
         assert_eq!(rows[1].l2_over_l1, None, "no path to compare with");
     }
@@ -179,5 +185,8 @@ fn names_that_are_shared_or_unknown() {
     // Both VMs of the name, and both windows.
     assert_eq!((rows[0].vm, rows[0].count), (Some(1), 5));
     assert_eq!(rows[0].exits.iter().map(|e| e.count).sum::<u64>(), 6);
-    assert_eq!((rows[1].name.as_str(), rows[1].vm, rows[1].level), ("nobody", None, Level::Unknown));
+    assert_eq!(
+        (rows[1].name.as_str(), rows[1].vm, rows[1].level),
+        ("nobody", None, Level::Unknown)
+    );
 }

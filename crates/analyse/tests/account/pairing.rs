@@ -134,6 +134,8 @@ fn events_between_exit_and_entry_tell_the_detail() {
         ("ghcb 0x80000001", "ghcb=0x80000001"),
         ("ghcb-msr 0x12345014", "ghcb-msr=0x14"),
         ("tdvmcall 0x10002", "tdvmcall=0x10002"),
+        ("vmread 0x4402", "vmcs-field=0x4402"),
+        ("vmwrite 0x681e", "vmcs-field=0x681e"),
         ("mmio-wait 0xfebd1000", "mmio-read=0xfebd1000"),
     ] {
         check(

@@ -49,6 +49,7 @@ fn within_exit() -> impl Strategy<Value = Kind> {
         }),
         Just(Kind::GhcbMsr { value: 0x1014 }),
         Just(Kind::Tdvmcall { leaf: 0x20 }),
+        (any::<bool>(), 0..3u32).prop_map(|(write, field)| Kind::VmcsField { write, field }),
     ]
 }
 
@@ -180,7 +181,8 @@ fn check_rows(rows: &Rows, events: &[Event]) {
     assert_eq!(counted + rows.losses.unpaired_exits, exits);
     let once: BTreeSet<_> = rows.exits.iter().map(|r| (r.interval_start_ns, r.key)).collect();
     assert_eq!(once.len(), rows.exits.len());
-    let sum = |part: fn(&TimeRow) -> u64| rows.times.iter().map(|r| u128::from(part(r))).sum::<u128>();
+    let sum =
+        |part: fn(&TimeRow) -> u64| rows.times.iter().map(|r| u128::from(part(r))).sum::<u128>();
     assert!(sum(|r| r.l2_ns) <= sum(|r| r.guest_ns));
     assert!(rows.exits.is_sorted_by_key(|r| r.interval_start_ns));
     assert!(rows.accesses.is_sorted_by_key(|r| r.interval_start_ns));

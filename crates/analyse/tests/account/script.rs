@@ -190,6 +190,7 @@ fn kind(words: &[&str]) -> Kind {
         "ghcb" => Kind::GhcbEnter { code: arg(1), info1: 0, info2: 0 },
         "ghcb-msr" => Kind::GhcbMsr { value: arg(1) },
         "tdvmcall" => Kind::Tdvmcall { leaf: arg(1) },
+        "vmread" | "vmwrite" => Kind::VmcsField { write: words[0] == "vmwrite", field: arg32(1) },
         "user" => Kind::UserspaceExit { reason: arg32(1), errno: 0 },
         "nexit" => Kind::NestedExit { reason: reason(words[1]) },
         "inject" => Kind::NestedInject { reason: reason(words[1]) },

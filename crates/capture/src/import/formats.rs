@@ -31,7 +31,7 @@ pub(in crate::import) struct Formats {
     /// `common_type` -> index into `decoders` plus one; [`UNWANTED`] for events that are described and
     /// not wanted, 0 for those that are not described.
     pub(in crate::import) index: Vec<u16>,
-    /// The tracepoints that the recording describes, of the systems kvm and sched.
+    /// The tracepoints that the recording describes, of the systems kvm, sched and vmtax.
     pub(in crate::import) described: Coverage,
     /// Names of tracepoints of those systems whose format could not be understood.
     pub(in crate::import) not_understood: Vec<String>,
@@ -59,7 +59,7 @@ impl Formats {
     }
 
     fn add(&mut self, system: &str, format: &str, endian: Endian) {
-        let ours = system == "kvm" || system == "sched";
+        let ours = matches!(system, "kvm" | "sched" | "vmtax");
         let name = format.lines().find_map(|l| l.strip_prefix("name: ")).unwrap_or_default().trim();
         // It comes last: without it fields can be missing, and some of those would be taken for 0.
         let is_whole = format.contains("print fmt:");

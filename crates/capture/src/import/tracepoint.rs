@@ -34,7 +34,8 @@ struct Tracepoint {
 type Make = fn(&[u64; MAX_FIELDS]) -> Option<Kind>;
 
 /// Every tracepoint that the analysis understands. Field names as in Linux `arch/x86/kvm/trace.h`,
-/// `include/trace/events/kvm.h` and `include/trace/events/sched.h`, 3.10 to 7.2.
+/// `include/trace/events/kvm.h` and `include/trace/events/sched.h`, 3.10 to 7.2; those of the probes
+/// `vmcs_read` and `vmcs_write` as in `crates/lab/src/probe.rs`.
 static TRACEPOINTS: &[Tracepoint] = &[
     Tracepoint {
         name: "kvm_exit",
@@ -137,6 +138,18 @@ static TRACEPOINTS: &[Tracepoint] = &[
         make: |v| Some(Kind::GhcbMsr { value: v[0] }),
     },
     Tracepoint {
+        name: "vmcs_read",
+        required: &["field"],
+        optional: &[],
+        make: |v| vmcs_field(false, v[0]),
+    },
+    Tracepoint {
+        name: "vmcs_write",
+        required: &["field"],
+        optional: &[],
+        make: |v| vmcs_field(true, v[0]),
+    },
+    Tracepoint {
         name: "kvm_userspace_exit",
         required: &["reason"],
         optional: &["errno"],
@@ -185,6 +198,11 @@ static TRACEPOINTS: &[Tracepoint] = &[
 
 fn reason(isa: u64, code: u64) -> Reason {
     Reason::from_trace(Isa::from_trace(isa as u32), code as u32)
+}
+
+/// No encoding has more than 32 bits; a guest that names such a field gets an error.
+fn vmcs_field(write: bool, field: u64) -> Option<Kind> {
+    Some(Kind::VmcsField { write, field: u32::try_from(field).ok()? })
 }
 
 /// Where a number stands in a record, as the format says.
@@ -456,6 +474,33 @@ mod tests {
             panic!("not an exit")
         };
         assert_eq!((reason.isa, info1, info2), (Isa::Unknown, 0, 0x1234_5678_9abc));
+    }
+
+    #[test]
+    fn probes_name_vmcs_fields() {
+        // As Linux 6.1 describes a kprobe event.
+        let format = "name: vmcs_write\nID: 1702\nformat:\n\
+            \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+            \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
+            \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
+            \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+            \tfield:unsigned long __probe_ip;\toffset:8;\tsize:8;\tsigned:0;\n\
+            \tfield:u64 field;\toffset:16;\tsize:8;\tsigned:0;\n\n\
+            print fmt: \"(%lx) field=%Lu\", REC->__probe_ip, REC->field\n";
+        let decoder = Decoder::parse(format, Endian::Little).unwrap();
+        let record = |field: u64| {
+            let mut raw = vec![0xa6, 6, 0, 0, 77, 0, 0, 0];
+            raw.extend(0xffff_ffff_c0aa_041a_u64.to_le_bytes());
+            raw.extend(field.to_le_bytes());
+            raw
+        };
+        let kind = Kind::VmcsField { write: true, field: 0x681e };
+        assert_eq!(decoder.decode(&record(0x681e)), Some(Decoded { vcpu: NO_VCPU, tid: 77, kind }));
+        assert_eq!(decoder.decode(&record(0x1_0000_681e)), None);
+        let read =
+            Decoder::parse(&format.replace("vmcs_write", "vmcs_read"), Endian::Little).unwrap();
+        let kind = Kind::VmcsField { write: false, field: 0x4402 };
+        assert_eq!(read.kind(&record(0x4402)), Some((NO_VCPU, kind)));
     }
 
     #[test]

@@ -24,11 +24,25 @@ pub(super) const OPERATIONS: &[Definition] = &[
     row("ring-direct", "a 4 KiB buffer and a kick", direct),
     row("ring-bounced", "a 4 KiB buffer copied into shared memory, and a kick", bounced),
     row("ring-direct-16", "sixteen 4 KiB buffers and one kick", direct_16),
-    row("ring-bounced-16", "sixteen 4 KiB buffers copied into shared memory, and one kick", bounced_16),
+    row(
+        "ring-bounced-16",
+        "sixteen 4 KiB buffers copied into shared memory, and one kick",
+        bounced_16,
+    ),
 ];
 
-const fn row(name: &'static str, summary: &'static str, body: fn(&mut Assembler) -> Assembled) -> Definition {
-    Definition { name, summary, count: 50, kind: Kind::Each { svm: ("io", 1), vmx: ("IO_INSTRUCTION", 1) }, code: whole(setup, body) }
+const fn row(
+    name: &'static str,
+    summary: &'static str,
+    body: fn(&mut Assembler) -> Assembled,
+) -> Definition {
+    Definition {
+        name,
+        summary,
+        count: 20,
+        kind: Kind::Each { svm: ("io", 1), vmx: ("IO_INSTRUCTION", 1) },
+        code: whole(setup, body),
+    }
 }
 
 fn setup(asm: &mut Assembler) -> Assembled {

@@ -18,7 +18,7 @@ pub struct Definition {
     pub name: &'static str,
     /// What the guest does, for people.
     pub summary: &'static str,
-    /// Operations in a batch.
+    /// Operations in a batch at L1.
     pub count: u32,
     /// What is known of its exits.
     pub kind: Kind,
@@ -60,6 +60,8 @@ struct Code {
     straight: bool,
     /// The guest waits for time to pass, so its cycles are no instructions.
     waits: bool,
+    /// It needs XSAVE, which L1 of the AMD host cannot have.
+    xsave: bool,
 }
 
 fn nothing(_: &mut Assembler) -> Assembled {
@@ -68,20 +70,39 @@ fn nothing(_: &mut Assembler) -> Assembled {
 
 /// Code that is only its body.
 const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
-    Code { setup: nothing, batch: nothing, body, second: None, touch: None, isa: None, straight: true, waits: false }
+    Code {
+        setup: nothing,
+        batch: nothing,
+        body,
+        second: None,
+        touch: None,
+        isa: None,
+        straight: true,
+        waits: false,
+        xsave: false,
+    }
 }
 
-const fn with_setup(setup: fn(&mut Assembler) -> Assembled, body: fn(&mut Assembler) -> Assembled) -> Code {
+const fn with_setup(
+    setup: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assembled,
+) -> Code {
     Code { setup, ..line(body) }
 }
 
 /// Code whose body loops or lets handlers run: all of it is the operation.
-const fn whole(setup: fn(&mut Assembler) -> Assembled, body: fn(&mut Assembler) -> Assembled) -> Code {
+const fn whole(
+    setup: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assembled,
+) -> Code {
     Code { straight: false, ..with_setup(setup, body) }
 }
 
 /// Code whose body waits for a timer.
-const fn waiting(setup: fn(&mut Assembler) -> Assembled, body: fn(&mut Assembler) -> Assembled) -> Code {
+const fn waiting(
+    setup: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assembled,
+) -> Code {
     Code { waits: true, ..whole(setup, body) }
 }
 
@@ -100,10 +121,30 @@ pub struct Suite {
 
 /// All suites.
 pub const SUITES: [Suite; 4] = [
-    Suite { name: "primitives", summary: "what guests do that may take an exit", operations: primitives::OPERATIONS, nests: true },
-    Suite { name: "nested-ops", summary: "the instructions of a hypervisor, as L1 issues them", operations: nested_ops::OPERATIONS, nests: false },
-    Suite { name: "timers", summary: "one timer workload with different clocks, APICs and idle loops", operations: timers::OPERATIONS, nests: true },
-    Suite { name: "bounce", summary: "ring traffic, with and without copies through a shared buffer", operations: bounce::OPERATIONS, nests: true },
+    Suite {
+        name: "primitives",
+        summary: "what guests do that may take an exit",
+        operations: primitives::OPERATIONS,
+        nests: true,
+    },
+    Suite {
+        name: "nested-ops",
+        summary: "the instructions of a hypervisor, as L1 issues them",
+        operations: nested_ops::OPERATIONS,
+        nests: false,
+    },
+    Suite {
+        name: "timers",
+        summary: "one timer workload with different clocks, APICs and idle loops",
+        operations: timers::OPERATIONS,
+        nests: true,
+    },
+    Suite {
+        name: "bounce",
+        summary: "ring traffic, with and without copies through a shared buffer",
+        operations: bounce::OPERATIONS,
+        nests: true,
+    },
 ];
 
 /// The operation that does nothing: what the loop around all others costs.
@@ -124,18 +165,28 @@ impl Suite {
 
 /// The operation of this name in any suite.
 pub fn operation(name: &str) -> Option<&'static Definition> {
-    SUITES.iter().flat_map(|suite| suite.operations).chain([&EMPTY]).find(|definition| definition.name == name)
+    SUITES
+        .iter()
+        .flat_map(|suite| suite.operations)
+        .chain([&EMPTY])
+        .find(|definition| definition.name == name)
 }
 
 impl Definition {
-    /// Whether this processor has it.
-    pub fn is_for(&self, isa: Isa) -> bool {
-        self.code.isa.is_none_or(|only| only == isa)
+    /// Whether it can be executed at a level on this processor.
+    pub fn is_for(&self, isa: Isa, level: u8) -> bool {
+        let has_xsave = level < 2 || isa != Isa::Svm;
+        self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave)
     }
 
     /// Whether the guest waits for time to pass: then there is no path length.
     pub fn waits(&self) -> bool {
         self.code.waits
+    }
+
+    /// Operations in a batch. Fewer at L2, where each takes so long that most batches would see a tick of a clock.
+    pub fn count_at(&self, level: u8) -> u32 {
+        if level < 2 { self.count } else { self.count.div_ceil(5) }
     }
 
     /// Reason and exits that one operation takes, where known.
@@ -151,7 +202,13 @@ impl Definition {
     ///
     /// # Errors
     /// When the payload does not assemble: a defect of the table.
-    pub fn order(&self, isa: Isa, number: u16, level: u8, batches: u32) -> Result<(Operation, u64), Error> {
+    pub fn order(
+        &self,
+        isa: Isa,
+        number: u16,
+        level: u8,
+        batches: u32,
+    ) -> Result<(Operation, u64), Error> {
         let code = &self.code;
         let second = code.second;
         let parts = Parts {
@@ -162,7 +219,8 @@ impl Definition {
             body: &code.body,
             second: second.as_ref().map(|f| f as &dyn Fn(&mut Assembler) -> Assembled),
         };
-        let payload = assemble(&parts).map_err(|error| Error::Payload { operation: self.name, error })?;
+        let payload =
+            assemble(&parts).map_err(|error| Error::Payload { operation: self.name, error })?;
         let around = if code.straight { payload.instructions.saturating_sub(1) as u64 } else { 0 };
         let operation = Operation {
             number,
@@ -171,7 +229,7 @@ impl Definition {
             code: payload.code,
             entries: payload.entries,
             batches,
-            count: self.count,
+            count: self.count_at(level),
             touch: code.touch,
         };
         Ok((operation, around))

@@ -2,13 +2,16 @@
 //!
 //! L1 is a bare hypervisor in 64-bit mode; its guest, L2, executes CPUID for ever and shares its page tables.
 
-use iced_x86::code_asm::{AsmMemoryOperand, CodeLabel, cr0, cr3, cr4, dword_ptr, eax, ecx, edx, ptr, qword_ptr, rax, rbx, rcx, rdx, rsp, word_ptr};
+use iced_x86::code_asm::{
+    AsmMemoryOperand, CodeLabel, cr0, cr3, cr4, dword_ptr, eax, ecx, edx, ptr, qword_ptr, rax, rbx,
+    rcx, rdx, rsp, word_ptr,
+};
 use vmtax_events::Isa;
 
 use super::{Code, Definition, Kind, line, with_setup};
 use crate::payload::{Assembled, Assembler, PAGES};
 
-const COUNT: u32 = 200;
+const COUNT: u32 = 50;
 
 pub(super) const OPERATIONS: &[Definition] = &[
     vmx("vmread-exit-reason", "VMREAD VM_EXIT_REASON", vmread::<0x4402>),
@@ -22,22 +25,42 @@ pub(super) const OPERATIONS: &[Definition] = &[
     vmx("vmwrite-tsc-offset", "VMWRITE TSC_OFFSET", vmwrite::<0x2010>),
     vmx("vmptrld", "VMPTRLD of the current VMCS", vmptrld),
     vmx("invept", "INVEPT, all contexts", invept),
-    Definition { name: "vmresume", summary: "VMRESUME, CPUID of L2, and back", count: COUNT, kind: Kind::Each { svm: ("", 0), vmx: ("VMRESUME", 1) }, code: Code { isa: Some(Isa::Vmx), straight: false, ..with_setup(hypervisor_vmx, resume) } },
+    Definition {
+        name: "vmresume",
+        summary: "VMRESUME, CPUID of L2, and back",
+        count: COUNT,
+        kind: Kind::Each { svm: ("", 0), vmx: ("VMRESUME", 1) },
+        code: Code { isa: Some(Isa::Vmx), straight: false, ..with_setup(hypervisor_vmx, resume) },
+    },
     svm("vmload", "VMLOAD", vmload),
     svm("vmsave", "VMSAVE", vmsave),
     svm("stgi", "STGI", stgi),
     svm("clgi", "CLGI", clgi),
-    Definition { name: "vmrun", summary: "VMRUN, CPUID of L2, and back", count: COUNT, kind: Kind::Each { svm: ("vmrun", 1), vmx: ("", 0) }, code: Code { isa: Some(Isa::Svm), straight: false, ..with_setup(hypervisor_svm, vmrun) } },
+    Definition {
+        name: "vmrun",
+        summary: "VMRUN, CPUID of L2, and back",
+        count: COUNT,
+        kind: Kind::Each { svm: ("vmrun", 1), vmx: ("", 0) },
+        code: Code { isa: Some(Isa::Svm), straight: false, ..with_setup(hypervisor_svm, vmrun) },
+    },
 ];
 
 /// Whether the processor shadows a field is measured, so no number is expected.
-const fn vmx(name: &'static str, summary: &'static str, body: fn(&mut Assembler) -> Assembled) -> Definition {
+const fn vmx(
+    name: &'static str,
+    summary: &'static str,
+    body: fn(&mut Assembler) -> Assembled,
+) -> Definition {
     let code = Code { setup: hypervisor_vmx, isa: Some(Isa::Vmx), ..line(body) };
     Definition { name, summary, count: COUNT, kind: Kind::Measured, code }
 }
 
 /// KVM lets the processor do some of these where it can (virtual VMLOAD and VMSAVE, virtual GIF).
-const fn svm(name: &'static str, summary: &'static str, body: fn(&mut Assembler) -> Assembled) -> Definition {
+const fn svm(
+    name: &'static str,
+    summary: &'static str,
+    body: fn(&mut Assembler) -> Assembled,
+) -> Definition {
     let code = Code { setup: hypervisor_svm, isa: Some(Isa::Svm), ..line(body) };
     Definition { name, summary, count: COUNT, kind: Kind::Measured, code }
 }
@@ -84,7 +107,8 @@ fn control(asm: &mut Assembler, number: u32, capability: u32, wanted: u32) -> As
 
 /// Turns the payload into a VMX hypervisor whose guest has been launched once.
 fn hypervisor_vmx(asm: &mut Assembler) -> Assembled {
-    let (mut launched, mut guest, mut over) = (asm.a.create_label(), asm.a.create_label(), asm.a.create_label());
+    let (mut launched, mut guest, mut over) =
+        (asm.a.create_label(), asm.a.create_label(), asm.a.create_label());
     asm.a.mov(rax, cr4)?;
     asm.a.or(rax, 0x2000)?;
     asm.a.mov(cr4, rax)?;
@@ -175,7 +199,16 @@ fn host_state(asm: &mut Assembler) -> Assembled {
     field(asm, 0x0c02, 8)?;
     field(asm, 0x0c0c, 24)?;
     control_registers(asm, 0x6c00)?;
-    for (number, value) in [(0x6c06, 0), (0x6c08, 0), (0x6c0a, TSS), (0x6c0c, GDT), (0x6c0e, crate::payload::IDT), (0x4c00, 0), (0x6c10, 0), (0x6c12, 0)] {
+    for (number, value) in [
+        (0x6c06, 0),
+        (0x6c08, 0),
+        (0x6c0a, TSS),
+        (0x6c0c, GDT),
+        (0x6c0e, crate::payload::IDT),
+        (0x4c00, 0),
+        (0x6c10, 0),
+        (0x6c12, 0),
+    ] {
         field(asm, number, value)?;
     }
     asm.a.mov(rax, rsp)?;
@@ -202,11 +235,28 @@ fn guest_state(asm: &mut Assembler) -> Assembled {
     }
     // LDTR unusable, TR busy, tables, then registers.
     for (number, value) in [
-        (0x080c, 0), (0x480c, 0), (0x4820, 0x1_0000), (0x6812, 0),
-        (0x080e, 24), (0x480e, 0x67), (0x4822, 0x8b), (0x6814, TSS),
-        (0x4810, 39), (0x6816, GDT), (0x4812, 0xfff), (0x6818, crate::payload::IDT),
-        (0x681a, 0x400), (0x2802, 0), (0x482a, 0), (0x6824, 0), (0x6826, 0), (0x4824, 0), (0x4826, 0), (0x6822, 0),
-        (0x681c, L2_STACK), (0x6820, 2),
+        (0x080c, 0),
+        (0x480c, 0),
+        (0x4820, 0x1_0000),
+        (0x6812, 0),
+        (0x080e, 24),
+        (0x480e, 0x67),
+        (0x4822, 0x8b),
+        (0x6814, TSS),
+        (0x4810, 39),
+        (0x6816, GDT),
+        (0x4812, 0xfff),
+        (0x6818, crate::payload::IDT),
+        (0x681a, 0x400),
+        (0x2802, 0),
+        (0x482a, 0),
+        (0x6824, 0),
+        (0x6826, 0),
+        (0x4824, 0),
+        (0x4826, 0),
+        (0x6822, 0),
+        (0x681c, L2_STACK),
+        (0x6820, 2),
     ] {
         field(asm, number, value)?;
     }
@@ -254,7 +304,14 @@ fn hypervisor_svm(asm: &mut Assembler) -> Assembled {
         asm.a.mov(dword_ptr(VMCB + offset), value)?;
     }
     // ES, CS, SS, DS, GDTR, then IDTR: selector and rights, limit.
-    for (offset, selector, rights) in [(0x00, 16, 0xc93), (0x10, 8, 0xa9b), (0x20, 16, 0xc93), (0x30, 16, 0xc93), (0x40, 16, 0xc93), (0x50, 16, 0xc93)] {
+    for (offset, selector, rights) in [
+        (0x00, 16, 0xc93),
+        (0x10, 8, 0xa9b),
+        (0x20, 16, 0xc93),
+        (0x30, 16, 0xc93),
+        (0x40, 16, 0xc93),
+        (0x50, 16, 0xc93),
+    ] {
         asm.a.mov(dword_ptr(VMCB + 0x400 + offset), selector | rights << 16_u32)?;
         asm.a.mov(dword_ptr(VMCB + 0x404 + offset), u32::MAX)?;
     }
@@ -262,7 +319,13 @@ fn hypervisor_svm(asm: &mut Assembler) -> Assembled {
         asm.a.mov(rax, register)?;
         asm.a.mov(at(VMCB + offset), rax)?;
     }
-    for (offset, value) in [(0x4d0, 0x1500), (0x560, 0x400), (0x568, 0xffff_0ff0), (0x570, 2), (0x5d8, L2_STACK as u32)] {
+    for (offset, value) in [
+        (0x4d0, 0x1500),
+        (0x560, 0x400),
+        (0x568, 0xffff_0ff0),
+        (0x570, 2),
+        (0x5d8, L2_STACK as u32),
+    ] {
         asm.a.mov(dword_ptr(VMCB + offset), value)?;
     }
     asm.a.lea(rax, ptr(guest))?;

@@ -24,12 +24,27 @@ pub(super) const OPERATIONS: &[Definition] = &[
     row("deadline-xapic-hlt", "TSC deadline, APIC in memory, HLT", xapic_deadline, deadline_halt),
     row("deadline-x2apic-hlt", "TSC deadline, x2APIC, HLT", x2apic_deadline, deadline_halt),
     row("deadline-x2apic-poll", "TSC deadline, x2APIC, idle=poll", x2apic_deadline, deadline_poll),
-    row("deadline-x2apic-haltpoll", "TSC deadline, x2APIC, haltpoll whose polling is too short: HLT after it", haltpoll, deadline_haltpoll),
+    row(
+        "deadline-x2apic-haltpoll",
+        "TSC deadline, x2APIC, haltpoll whose polling is too short: HLT after it",
+        haltpoll,
+        deadline_haltpoll,
+    ),
     row("short-x2apic-hlt", "a TSC deadline of 5 us, x2APIC, HLT", x2apic_deadline, short_halt),
-    row("short-x2apic-haltpoll", "a TSC deadline of 5 us, x2APIC, haltpoll that sees it come", haltpoll, short_haltpoll),
+    row(
+        "short-x2apic-haltpoll",
+        "a TSC deadline of 5 us, x2APIC, haltpoll that sees it come",
+        haltpoll,
+        short_haltpoll,
+    ),
 ];
 
-const fn row(name: &'static str, summary: &'static str, setup: fn(&mut Assembler) -> Assembled, body: fn(&mut Assembler) -> Assembled) -> Definition {
+const fn row(
+    name: &'static str,
+    summary: &'static str,
+    setup: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assembled,
+) -> Definition {
     Definition { name, summary, count: COUNT, kind: Kind::Measured, code: waiting(setup, body) }
 }
 

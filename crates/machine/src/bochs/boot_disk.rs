@@ -27,6 +27,8 @@ use crate::Error;
 use crate::mailbox::memory;
 
 const SECTOR: u64 = 512;
+/// Sectors that the drive hands out at once, the most that Bochs's has.
+const BLOCK: u32 = 16;
 const LOADER_AT: u64 = 0x7e00;
 const PROTECTED_AT: u64 = 0x8000;
 const LONG_AT: u64 = 0x8400;
@@ -65,7 +67,8 @@ struct Piece {
 impl BootDisk {
     pub(crate) fn build(content: &Content<'_>) -> Result<BootDisk, Error> {
         let problem = |problem: String| Error::Kernel { path: content.vmlinux.to_owned(), problem };
-        let elf = fs::read(content.vmlinux).map_err(Error::io(content.vmlinux, "read the kernel"))?;
+        let elf =
+            fs::read(content.vmlinux).map_err(Error::io(content.vmlinux, "read the kernel"))?;
         let (entry, mut pieces) =
             segments(&elf).map_err(|e| problem(format!("this is no sound ELF file ({e})")))?;
         let end = pieces.iter().map(|p| p.address + p.bytes.len() as u64 + p.zeros).max();
@@ -85,7 +88,8 @@ impl BootDisk {
         pieces.push(Piece::at(PARAMETERS_AT, &parameters(content, initramfs_at)));
         pieces.push(Piece::at(COMMAND_LINE_AT, format!("{}\0", content.command_line).as_bytes()));
         pieces.push(Piece::at(PAGE_TABLES_AT, &page_tables()));
-        let loader = |list: &[u8]| loader(entry, list).map_err(|e| problem(format!("no loader: {e}")));
+        let loader =
+            |list: &[u8]| loader(entry, list).map_err(|e| problem(format!("no loader: {e}")));
         let disk = lay_out(&pieces, loader)?;
         let name = Path::new("the boot disk");
         let file = memory("vmtax-boot").map_err(Error::os(name, "get memory"))?;
@@ -273,7 +277,8 @@ fn real_mode() -> Result<Vec<u8>, IcedError> {
 
 fn protected_mode() -> Result<Vec<u8>, IcedError> {
     let mut a = CodeAssembler::new(32)?;
-    let (mut piece, mut command, mut sector, mut clear, mut loaded, mut short) = (
+    let (mut piece, mut command, mut short, mut block, mut whole, mut clear, mut loaded) = (
+        a.create_label(),
         a.create_label(),
         a.create_label(),
         a.create_label(),
@@ -289,6 +294,11 @@ fn protected_mode() -> Result<Vec<u8>, IcedError> {
     a.cld()?;
     // Interrupts of the drive off.
     out_byte(&mut a, 0x3f6, 2)?;
+    // SET MULTIPLE MODE: Bochs lets 10 microseconds pass for every block, most of the time a block of one.
+    wait_for(&mut a, 0x80, 0)?;
+    out_byte(&mut a, 0x1f6, 0xe0)?;
+    out_byte(&mut a, 0x1f2, BLOCK)?;
+    out_byte(&mut a, 0x1f7, 0xc6)?;
     a.push(ebp)?;
     // esi: the piece; ebx: next sector on the disk; ebp: sectors left; edi: where they go.
     a.mov(esi, PIECES_AT as u32)?;
@@ -301,8 +311,8 @@ fn protected_mode() -> Result<Vec<u8>, IcedError> {
     a.set_label(&mut command)?;
     a.test(ebp, ebp)?;
     a.je(clear)?;
-    // One command reads up to 255 sectors; cl counts them.
-    a.mov(ecx, 255)?;
+    // One command reads up to 240 sectors; ecx counts them.
+    a.mov(ecx, 15 * BLOCK)?;
     a.cmp(ebp, ecx)?;
     a.jae(short)?;
     a.mov(ecx, ebp)?;
@@ -321,17 +331,26 @@ fn protected_mode() -> Result<Vec<u8>, IcedError> {
     a.or(al, 0xe0u32 as i32)?;
     a.mov(edx, 0x1f6)?;
     a.out(dx, al)?;
-    out_byte(&mut a, 0x1f7, 0x20)?;
+    // READ MULTIPLE
+    out_byte(&mut a, 0x1f7, 0xc4)?;
     a.add(ebx, ecx)?;
-    a.set_label(&mut sector)?;
+    a.set_label(&mut block)?;
     wait_for(&mut a, 0x88, 0x08)?;
+    // eax: sectors of this block; ecx: those behind it.
+    a.mov(eax, BLOCK)?;
+    a.cmp(ecx, eax)?;
+    a.jae(whole)?;
+    a.mov(eax, ecx)?;
+    a.set_label(&mut whole)?;
+    a.sub(ecx, eax)?;
     a.push(ecx)?;
-    a.mov(ecx, 256)?;
+    a.mov(ecx, eax)?;
+    a.shl(ecx, 8)?;
     a.mov(edx, 0x1f0)?;
     a.rep().insw()?;
     a.pop(ecx)?;
-    a.dec(ecx)?;
-    a.jne(sector)?;
+    a.test(ecx, ecx)?;
+    a.jne(block)?;
     a.jmp(command)?;
     a.set_label(&mut clear)?;
     a.mov(ecx, dword_ptr(esi + 12))?;

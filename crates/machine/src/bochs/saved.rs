@@ -1,9 +1,11 @@
 //! Saving and restoring: what has to be done around Bochs's own.
 //!
 //! Bochs saves its disks with the rest, by copying the images into the folder, and copies them back when
-//! it restores. Neither is wanted:
+//! it restores. Neither is wanted, and one more thing is not:
 //!
 //! - The boot disk is not read any more once Linux runs. A hole of its size takes its place.
+//! - A restored serial port receives an endless row of zeros, whatever it is connected to. A guest that
+//!   keeps no terminal open on it does not notice; one that does takes an interrupt for each.
 //! - The mailbox is to keep what this side wrote. In the folder it is a link to a descriptor; a
 //!   restored Bochs inherits a copy of the mailbox there, and copies that over the mailbox.
 //!   The copy ends with a number of its own, so that the end of the copying can be seen.
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::screen::{Screen, path_of};
-use super::Inherited;
+use super::{Inherited, Log};
 use crate::Mailbox;
 use crate::mailbox::memory;
 use crate::process::Process;
@@ -40,7 +42,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Has Bochs save its machine into an empty folder.
 pub(super) fn save(
-    screen: &Screen,
+    (screen, log): (&Screen, &Log),
     process: &mut Process,
     folder: &Path,
     deadline: Instant,
@@ -58,6 +60,9 @@ pub(super) fn save(
         }
         if screen.has_window(NOT_SAVED) {
             return Err("Bochs could not write its state; is the file system full?".to_owned());
+        }
+        if let Some(panic) = log.panic() {
+            return Err(panic);
         }
         if process.ended().map_err(|e| e.to_string())?.is_some() {
             return Err("Bochs ended instead".to_owned());
@@ -96,20 +101,14 @@ fn adapt(folder: &Path) -> io::Result<()> {
     disk.set_len(size)?;
     fs::remove_file(folder.join(MAILBOX))?;
     symlink(Inherited::Copy.path(), folder.join(MAILBOX))?;
-    let serial = format!("com1: enabled=1, mode=term, dev={}", Inherited::Console.path());
     let path = folder.join(CONFIGURATION);
     let text = fs::read_to_string(&path)?;
-    let mut changed = String::new();
-    for line in text.lines() {
-        changed.push_str(match line.split(':').next().unwrap_or_default() {
-            // A restored machine needs no window.
-            "display_library" => "display_library: term",
-            "com1" => &serial,
-            _ => line,
-        });
-        changed.push('\n');
-    }
-    fs::write(&path, changed)
+    // A restored machine needs no window.
+    let lines = text.lines().map(|line| match line.starts_with("display_library:") {
+        true => "display_library: term",
+        false => line,
+    });
+    fs::write(&path, lines.flat_map(|line| [line, "\n"]).collect::<String>())
 }
 
 /// An empty disk of the size that the boot disk had.
@@ -144,7 +143,7 @@ impl Copy {
     pub(super) fn wait(
         &self,
         mailbox: &Mailbox,
-        process: &mut Process,
+        (process, log): (&mut Process, &Log),
         deadline: Instant,
     ) -> Result<(), String> {
         let mut found = [0; 16];
@@ -153,6 +152,9 @@ impl Copy {
             let read = mailbox.file().read_exact_at(&mut found, Copy::MARK_AT);
             if read.is_ok() && found == self.mark {
                 return mailbox.write(Copy::MARK_AT, &self.marked).map_err(|e| e.to_string());
+            }
+            if let Some(panic) = log.panic() {
+                return Err(panic);
             }
             if process.ended().map_err(|e| e.to_string())?.is_some() {
                 return Err("Bochs refused it".to_owned());

@@ -122,4 +122,3 @@ pub(crate) fn path_of(folder: &File) -> String {
     use std::os::fd::AsRawFd;
     format!("/proc/{}/fd/{}", std::process::id(), folder.as_raw_fd())
 }
-

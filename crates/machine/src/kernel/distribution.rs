@@ -156,7 +156,9 @@ fn image_package() -> Result<String, Error> {
 }
 
 fn is_image(package: &str) -> bool {
-    package.strip_prefix("linux-image-").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    package
+        .strip_prefix("linux-image-")
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// Names of the packages that a package depends on, the first of each group of alternatives.

@@ -70,8 +70,9 @@ impl Image {
         };
         release.ok_or_else(|| Error::Kernel {
             path: path.clone(),
-            problem: "it does not say which release it is, so it is no Linux kernel, or a broken one"
-                .to_owned(),
+            problem:
+                "it does not say which release it is, so it is no Linux kernel, or a broken one"
+                    .to_owned(),
         })
     }
 }
@@ -147,6 +148,10 @@ enum Packing {
     Lzma,
 }
 
+/// What a kernel can be compressed with and cannot be unpacked here. QEMU can still boot it.
+const OTHER_PACKINGS: [(&[u8], &str); 3] =
+    [(b"BZh", "bzip2"), (b"\x89LZO", "LZO"), (b"\x7fELF", "no compression")];
+
 impl Packed {
     fn release(&self) -> Option<String> {
         let at = usize::from(u16_at(&self.bytes, 0x20e)?);
@@ -165,27 +170,22 @@ impl Packed {
         if let Some((_, packing)) = known.iter().find(|(magic, _)| payload.starts_with(magic)) {
             return Ok(*packing);
         }
-        let named: [(&[u8], &str); 3] = [
-            (b"BZh", "bzip2"),
-            (b"\x89LZO", "LZO"),
-            (b"\x7fELF", "no compression"),
-        ];
-        Err(match named.iter().find(|(magic, _)| payload.starts_with(magic)) {
+        Err(match OTHER_PACKINGS.iter().find(|(magic, _)| payload.starts_with(magic)) {
             Some((_, name)) => format!(
                 "it was built with {name}; build it with CONFIG_KERNEL_ZSTD, _XZ, _GZIP, _LZ4 or _LZMA, or give the vmlinux"
             ),
-            None => "its compressed kernel is damaged, or of an unknown kind; fetch or build it again".to_owned(),
+            None => {
+                "its compressed kernel is damaged, or of an unknown kind; fetch or build it again"
+                    .to_owned()
+            }
         })
     }
 
+    /// Whether it can be unpacked, unless it is damaged.
     pub(crate) fn can_unpack(&self) -> bool {
         // What is damaged is to be reported, not booted.
-        self.packing().is_ok() || !self.names_other_packing()
-    }
-
-    fn names_other_packing(&self) -> bool {
         let payload = &self.bytes[self.payload.clone()];
-        payload.starts_with(b"BZh") || payload.starts_with(b"\x89LZO")
+        !OTHER_PACKINGS.iter().any(|(magic, _)| payload.starts_with(magic))
     }
 
     /// The uncompressed kernel, from the cache if it is there and sound.
@@ -196,10 +196,9 @@ impl Packed {
         if known.is_some() && known == checksum::of_file(&elf).ok() {
             return Ok(elf);
         }
-        let bytes = self.unpacked().map_err(|problem| Error::Kernel {
-            path: self.path.clone(),
-            problem,
-        })?;
+        let bytes = self
+            .unpacked()
+            .map_err(|problem| Error::Kernel { path: self.path.clone(), problem })?;
         let write = || {
             let new = NewFolder::beside(&folder)?;
             fs::write(new.path().join("vmlinux"), &bytes)?;
@@ -218,8 +217,9 @@ impl Packed {
         let size = u32_at(size, 0).unwrap_or(0);
         let packed = if packing == Packing::Gzip { payload } else { body };
         let mut out = Vec::with_capacity(usize::try_from(size).unwrap_or(0).min(256 << 20));
-        unpack(packing, packed, &mut out)
-            .map_err(|e| format!("its compressed kernel is damaged ({e}); fetch or build it again"))?;
+        unpack(packing, packed, &mut out).map_err(|e| {
+            format!("its compressed kernel is damaged ({e}); fetch or build it again")
+        })?;
         if out.len() as u64 != u64::from(size) || !out.starts_with(b"\x7fELF") {
             return Err("its compressed kernel is damaged; fetch or build it again".to_owned());
         }
@@ -266,4 +266,89 @@ pub(crate) fn has_pvh_entry(path: &Path) -> Result<bool, Error> {
         path: path.to_owned(),
         problem: format!("this is no sound ELF file of x86-64 ({e})"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bzImage of a kernel that is `\x7fELF` and some text, compressed by `pack`.
+    fn image(pack: impl Fn(&[u8]) -> Vec<u8>, size_follows: bool) -> (Vec<u8>, Vec<u8>) {
+        let elf = [b"\x7fELF".to_vec(), b"Linux version 9.9.9 ".repeat(100)].concat();
+        let mut payload = pack(&elf);
+        if size_follows {
+            payload.extend((elf.len() as u32).to_le_bytes());
+        }
+        let mut image = vec![0; 1024];
+        image[0x1f1] = 1;
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x206..0x208].copy_from_slice(&0x20fu16.to_le_bytes());
+        image[0x20e..0x210].copy_from_slice(&0x100u16.to_le_bytes());
+        image[0x300..0x30e].copy_from_slice(b"9.9.9-test (x)");
+        image[0x24c..0x250].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        image.extend(payload);
+        (image, elf)
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        io::Write::write_all(&mut encoder, bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// As `lz4 -l` writes: a magic number, then blocks with their sizes.
+    fn lz4(bytes: &[u8]) -> Vec<u8> {
+        // One sequence of literals alone: a token, the rest of the length, the literals.
+        let mut block = vec![0xf0];
+        let mut left = bytes.len() - 15;
+        while left >= 255 {
+            block.push(255);
+            left -= 255;
+        }
+        block.push(left as u8);
+        block.extend(bytes);
+        [b"\x02\x21\x4c\x18".to_vec(), (block.len() as u32).to_le_bytes().to_vec(), block].concat()
+    }
+
+    fn unpack(image: &[u8]) -> Result<(String, Vec<u8>), String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bzImage");
+        fs::write(&path, image).unwrap();
+        let words = |e: Error| e.to_string().replace(&path.display().to_string(), "IMAGE");
+        let image = Image::read(&path).map_err(words)?;
+        let release = image.release().map_err(words)?;
+        let Image::Packed(packed) = image else { return Err("an ELF file".to_owned()) };
+        let elf = packed.unpack(folder.path()).map_err(words)?;
+        let bytes = fs::read(&elf).unwrap();
+        // Broken entries of the cache heal.
+        fs::write(&elf, b"broken").unwrap();
+        assert_eq!(packed.unpack(folder.path()).unwrap(), elf);
+        assert_eq!(fs::read(&elf).unwrap(), bytes);
+        Ok((release, bytes))
+    }
+
+    #[test]
+    fn kernels_unpack() {
+        let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
+        for (image, elf) in [image(gzip, false), image(zstd, true), image(lz4, true)] {
+            assert_eq!(unpack(&image), Ok(("9.9.9-test".to_owned(), elf)));
+        }
+    }
+
+    #[test]
+    fn broken_kernels_get_a_sentence() {
+        let (image, _) = image(gzip, false);
+        let start = image.len();
+        for (broken, words) in [
+            (b"".to_vec(), "too short"),
+            (b"text, not a kernel".to_vec(), "neither a bzImage nor an ELF file"),
+            (image[..start - 10].to_vec(), "is cut short"),
+            ([&image[..1024], &b"BZh"[..], &image[1027..]].concat(), "built with bzip2"),
+            ([&image[..1024], &b"???"[..], &image[1027..]].concat(), "damaged, or of an unknown"),
+            ([&image[..1060], &[0x55; 20][..], &image[1080..]].concat(), "damaged"),
+        ] {
+            let error = unpack(&broken).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
 }

@@ -20,6 +20,23 @@ pub struct Module {
     pub bytes: Vec<u8>,
 }
 
+impl Module {
+    /// Takes the signature off. Checking it hashes the whole module, 60 million instructions for KVM's; without, the
+    /// kernel says once that it is tainted, and refuses only if it was built with `MODULE_SIG_FORCE`.
+    pub fn strip_signature(&mut self) {
+        const MAGIC: &[u8] = b"~Module signature appended~\n";
+        /// `struct module_signature`, which ends with the signature's length.
+        const TRAILER: usize = 12;
+        let Some(end) = self.bytes.strip_suffix(MAGIC).map(<[u8]>::len) else { return };
+        let length = end.checked_sub(4).and_then(|at| self.bytes.get(at..end));
+        let Some(Ok(length)) = length.map(<[u8; 4]>::try_from) else { return };
+        let signature = u32::from_be_bytes(length) as usize;
+        if let Some(kept) = end.checked_sub(TRAILER).and_then(|end| end.checked_sub(signature)) {
+            self.bytes.truncate(kept);
+        }
+    }
+}
+
 /// The largest that is read; amdgpu has 30 MB.
 const LARGEST: u64 = 512 << 20;
 
@@ -148,4 +165,34 @@ fn dependencies(bytes: &[u8]) -> object::read::Result<Vec<String>> {
     let names = info.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"depends="));
     let names = String::from_utf8_lossy(names.unwrap_or_default()).into_owned();
     Ok(names.split(',').filter(|name| !name.is_empty()).map(normal).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        let name = |path: &str| module_name(Path::new(path));
+        assert_eq!(name("kernel/arch/x86/kvm/kvm-amd.ko"), Some("kvm_amd".to_owned()));
+        assert_eq!(name("a/b.ko.zst"), Some("b".to_owned()));
+        assert_eq!(name("a/modules.order"), None);
+    }
+
+    #[test]
+    fn signatures_come_off() {
+        let mut signed = b"module".to_vec();
+        signed.extend(b"signature");
+        signed.extend([0; 8]);
+        signed.extend(9u32.to_be_bytes());
+        signed.extend(b"~Module signature appended~\n");
+        let mut module = Module { name: "m".to_owned(), bytes: signed };
+        module.strip_signature();
+        assert_eq!(module.bytes, b"module");
+        module.strip_signature();
+        assert_eq!(module.bytes, b"module");
+        module.bytes = b"\xff\xff\xff\xff~Module signature appended~\n".to_vec();
+        module.strip_signature();
+        assert_eq!(module.bytes.len(), 32);
+    }
 }

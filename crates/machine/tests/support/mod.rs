@@ -6,18 +6,18 @@ use iced_x86::code_asm::*;
 use vmtax_machine::cpio::{Entry, archive};
 
 /// Echoes sector 1 to sector 2 and powers off.
-pub const ECHO: u8 = b'E';
+pub(crate) const ECHO: u8 = b'E';
 /// Says HUNG in sector 0 and never does anything again.
-pub const HANG: u8 = b'H';
+pub(crate) const HANG: u8 = b'H';
 /// Ends, which makes Linux panic.
-pub const PANIC: u8 = b'P';
+pub(crate) const PANIC: u8 = b'P';
 
 const BASE: u64 = 0x40_0000;
 const HEADERS: u64 = 64 + 56;
 const BUFFER: u64 = BASE + 0x1000;
 
 /// An initramfs that holds the program.
-pub fn initramfs() -> Vec<u8> {
+pub(crate) fn initramfs() -> Vec<u8> {
     let program = elf(program().expect("the program assembles"));
     archive(&[
         Entry::folder("dev"),
@@ -28,10 +28,17 @@ pub fn initramfs() -> Vec<u8> {
 
 fn program() -> Result<Vec<u8>, IcedError> {
     let mut a = CodeAssembler::new(64)?;
-    let (mut read, mut write, mut transfer) = (a.create_label(), a.create_label(), a.create_label());
+    let (mut read, mut write, mut transfer) =
+        (a.create_label(), a.create_label(), a.create_label());
     let (mut order, mut echo, mut hang, mut panic) =
         (a.create_label(), a.create_label(), a.create_label(), a.create_label());
     let mut forever = a.create_label();
+    // close(0), close(1), close(2): Bochs sends zeros to a terminal that is open (see `bochs/saved.rs`).
+    for descriptor in 0..3 {
+        a.mov(eax, 3)?;
+        a.mov(edi, descriptor)?;
+        a.syscall()?;
+    }
     // iopl(3); from here on ports can be used.
     a.mov(eax, 172)?;
     a.mov(edi, 3)?;

@@ -42,8 +42,14 @@ fn costliest(rows: &[OperationRow], level: Level) -> Option<String> {
         .take(COSTLIEST)
         .map(|(row, path)| {
             let exits = row.exits_per_operation();
-            let noun = if exits.exact() == Some(1) { "exit" } else { "exits" };
-            format!("{} ({} instructions, {} {noun})", name(row), instructions(*path), ratio(exits))
+            let (path, plural) = (instructions(*path), |one: bool| if one { "" } else { "s" });
+            format!(
+                "{} ({path} instruction{}, {} exit{})",
+                name(row),
+                plural(path == "1"),
+                ratio(exits),
+                plural(exits.exact() == Some(1))
+            )
         })
         .collect();
     (!named.is_empty()).then(|| format!("Costliest at {}: {}.", level.name(), named.join(", ")))
@@ -55,11 +61,11 @@ fn nesting(rows: &[OperationRow]) -> Option<String> {
         rows.iter().filter_map(|row| Some((row.l2_over_l1?, row))).collect();
     ratios.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let (least, most) = (ratios.first()?, ratios.last()?);
-    let one = |(n, row): &(f64, &OperationRow)| format!("{} times ({})", factor(*n), name(row));
+    let one = |(n, row): &(f64, &OperationRow)| format!("{} ({})", factor(*n), name(row));
     Some(match ratios.len() {
-        1 => format!("At L2 the path is {} that at L1.", one(least)),
+        1 => format!("Path at L2 over path at L1: {}.", one(least)),
         n => format!(
-            "At L2 the path is {} to {} that at L1, in the middle {}.",
+            "Path at L2 over path at L1: from {} to {}, in the middle {}.",
             one(least),
             one(most),
             factor(ratios[n / 2].0)

@@ -65,6 +65,13 @@ fn why_unknown(doc: &Document) -> &'static str {
 fn sums(doc: &Document) -> Markup {
     let ledger = &doc.ledger;
     let total = ledger.total();
+    if let Some(operations) = doc.operations.as_ref().filter(|o| !o.rows.is_empty()) {
+        let executed = operations.rows.iter().map(|row| row.count).fold(0, u64::saturating_add);
+        return list(&[
+            ("executions traced", numbers::count(executed)),
+            ("exits", numbers::count(total.count)),
+        ]);
+    }
     let span_ns = headline::duration_ns(ledger);
     let mut sums: Vec<(&str, String)> = vec![("exits", numbers::count(total.count))];
     if span_ns > 0 && total.timed > 0 {
@@ -81,9 +88,13 @@ fn sums(doc: &Document) -> Markup {
     if time.wall_ns > 0 {
         sums.push(("vCPU time seen", figures::duration(time.wall_ns as f64)));
     }
+    list(&sums)
+}
+
+fn list(sums: &[(&str, String)]) -> Markup {
     html! {
         dl.sums {
-            @for (name, value) in &sums {
+            @for (name, value) in sums {
                 div { dt { (name) } dd { (value) } }
             }
         }

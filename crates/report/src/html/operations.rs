@@ -28,12 +28,7 @@ const PARTS: [Part; 4] = [
         explain: "the guest, or the guest's hypervisor",
         share: |row| row.share_l1(),
     },
-    Part {
-        class: "guest",
-        name: "L2",
-        explain: "the guest's guest",
-        share: |row| row.share_l2(),
-    },
+    Part { class: "guest", name: "L2", explain: "the guest's guest", share: |row| row.share_l2() },
     Part {
         class: "halted",
         name: "halted",
@@ -41,6 +36,9 @@ const PARTS: [Part; 4] = [
         share: |row| row.share_halted(),
     },
 ];
+
+/// Those that have a column of their own; the bar shows the others.
+const COLUMNS: usize = 3;
 
 /// Sort keys are integers: this many parts of one.
 const PARTS_OF_ONE: f64 = 1e6;
@@ -96,8 +94,8 @@ fn filled(operations: &Operations) -> Markup {
                         th.n scope="col" data-sort="number" title="instructions, median of the batches" { "Path" }
                         th.n scope="col" data-sort="number" title="(max - min) / median of the batches" { "Spread" }
                         th.n scope="col" data-sort="number" title="path at L2 over path at L1" { "L2 / L1" }
-                        th.picture scope="col" { "Where the window went" }
-                        @for part in &PARTS { th.n scope="col" data-sort="number" { (part.name) } }
+                        th.picture scope="col" title="where the time of the traced window went" { "Window" }
+                        @for part in &PARTS[..COLUMNS] { th.n scope="col" data-sort="number" { (part.name) } }
                         th.n scope="col" data-sort="number" title="how often it ran in the traced window" { "Traced" }
                     }
                 }
@@ -135,7 +133,7 @@ fn body_row(row: &OperationRow) -> Markup {
                 None => td.n {},
             }
             td.picture { (bar(row)) }
-            @for part in &PARTS {
+            @for part in &PARTS[..COLUMNS] {
                 @match (part.share)(row) {
                     Some(share) => td.n.zero[share == 0.0] data-v=(sort_key(share)) { (figures::percent(share)) },
                     None => td.n {},

@@ -53,7 +53,7 @@ pub(super) fn page(doc: &Document) -> Markup {
                 main #main tabindex="-1" {
                     @for section in &sections {
                         section id=(section.id) aria-labelledby={ (section.id) "-title" } {
-                            @if let Some(sentence) = &emulated { p.emulated { (sentence) } }
+                            @if let Some(sentence) = &emulated { p.emulated { (figures::text(sentence)) } }
                             (section.body)
                         }
                     }

@@ -1,34 +1,67 @@
 //! The operations of a lab run as a table: a line each, its exits in the last column.
 
-use vmtax_analyse::{OperationRow, Operations};
+use std::io::{self, Write};
 
-use super::layout::{Column, Grid, Room, Style};
+use vmtax_analyse::{OperationRow, Operations};
+use vmtax_events::Level;
+
+use super::layout::{Column, Grid, Paint, Room, Style};
 use crate::operations::{exit_list, factor, instructions, name, ratio, shares, spread};
 
 /// The list of exits is not broken narrower than this.
 const NARROWEST_LIST: usize = 26;
+const SPREAD: &str = "spread %";
+const SHARES: &str = "% L0/L1/L2";
 
-/// A grid that fits `width`: lists of exits go on in further rows.
-pub(super) fn grid(operations: &Operations, width: Option<usize>) -> Grid {
-    let nests = operations.rows.iter().any(|row| row.l2_over_l1.is_some());
+/// Writes the table so that it fits `width`: lists of exits go on in further rows.
+pub(super) fn write(
+    operations: &Operations,
+    out: &mut dyn Write,
+    paint: Paint,
+    width: Option<usize>,
+) -> io::Result<Vec<&'static str>> {
+    let grid = grid(operations, width);
+    let shown = grid.write(out, paint, width)?;
+    let is_shown = |title: &str| {
+        let titles = grid.columns.iter().map(|column| column.title.as_str());
+        titles.zip(&shown).any(|(other, shown)| other == title && *shown)
+    };
+    let mut notes = vec![
+        "exits, path: of one operation. path: instructions from the guest's instruction back to the guest, median of the batches.",
+    ];
+    if is_shown(SPREAD) {
+        notes.push("spread: (max - min) / median.");
+    }
+    if is_shown(SHARES) {
+        notes.push("% L0/L1/L2: where the traced window went: host, guest, the guest's guest; the rest is halted.");
+    }
+    if operations.rows.iter().any(|row| row.ancillary() > 0) {
+        notes.push("→: exits of L1 to handle that exit of L2.");
+    }
+    Ok(notes)
+}
+
+fn grid(operations: &Operations, width: Option<usize>) -> Grid {
+    let nests = operations.rows.iter().any(|row| row.level != Level::L1);
     let mut columns = vec![
         Column::key("operation"),
         Column::key("level"),
         Column::number("exits", Room::Keep),
         Column::number("path", Room::Keep),
-        Column::number("spread %", Room::Drop(2)),
+        Column::number(SPREAD, Room::Drop(2)),
     ];
     if nests {
         columns.push(Column::number("L2/L1", Room::Keep));
     }
-    columns.push(Column::number(if nests { "% L0/L1/L2" } else { "% L0/L1" }, Room::Drop(1)));
+    columns.push(Column::number(SHARES, Room::Drop(1)));
     columns.push(Column::words("of which"));
     let mut grid = Grid::new(columns);
     let first: Vec<Vec<String>> = operations.rows.iter().map(|row| cells(row, nests)).collect();
     let room = width.map(|width| {
         let mut empty = grid.clone();
         first.iter().for_each(|cells| empty.row(Style::Plain, with_list(cells, String::new())));
-        empty.room_for_last(width, NARROWEST_LIST)
+        let words = operations.rows.iter().flat_map(exit_list).map(|word| word.chars().count());
+        empty.room_for_last(width, words.max().unwrap_or(0).max(NARROWEST_LIST))
     });
     for (row, cells) in operations.rows.iter().zip(&first) {
         let mut lines = broken(&exit_list(row), room).into_iter();
@@ -67,9 +100,8 @@ fn broken(words: &[String], room: Option<usize>) -> Vec<String> {
     for word in words {
         match lines.last_mut() {
             Some(line)
-                if room.is_none_or(|room| {
-                    line.chars().count() + 1 + word.chars().count() <= room
-                }) =>
+                if room
+                    .is_none_or(|room| line.chars().count() + 1 + word.chars().count() <= room) =>
             {
                 line.push(' ');
                 line.push_str(word);

@@ -1,9 +1,9 @@
 //! Small documents, built by hand, that every renderer's test renders.
 
-use vmtax_analyse::{Filter, LedgerBuilder, Nested, Table, TableKind};
+use vmtax_analyse::{Filter, LedgerBuilder, Nested, Operations, Table, TableKind};
 use vmtax_events::{
-    AccessKey, AccessRow, Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses,
-    Outcome, Reason, Recording, Tally, TimeRow, Vm, svm,
+    AccessKey, AccessRow, Better, Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level,
+    Losses, Outcome, Reason, Recording, Sample, Tally, TimeRow, Vm, svm,
 };
 use vmtax_report::Document;
 
@@ -155,6 +155,96 @@ pub(crate) fn nesting() -> Document {
     document
 }
 
+/// A lab run of four operations, one of them at L2 too.
+pub(crate) fn lab() -> Document {
+    let vms = [(1, "cpuid"), (2, "hlt-timer"), (3, "rdtsc"), (4, "touch-4k"), (101, "cpuid@L2")];
+    lab_run(&vms, Recording { emulated: Some("QEMU TCG (icount)".into()), ..recording() })
+}
+
+/// The same with names that try to act on whoever reads them.
+pub(crate) fn hostile_lab() -> Document {
+    let evil = ["=cmd|\"a,b\"\r\n\u{1b}[31m</script>\u{202e}", "@x", "-x", "+x", "=x@L2"];
+    let vms = [(1, evil[0]), (2, evil[1]), (3, evil[2]), (4, evil[3]), (101, evil[4])];
+    lab_run(&vms, Recording { emulated: Some("\u{1b}[1m".into()), ..recording() })
+}
+
+fn lab_run(vms: &[(u32, &str); 5], recording: Recording) -> Document {
+    use DetailKind as D;
+    let names = vms.map(|(_, name)| name);
+    let mut rows = Rows::new();
+    let cpuid = Reason { isa: Isa::Svm, code: svm::CPUID, flags: 0 };
+    let d = Detail::new;
+    let leaf = d(D::Cpuid, 0);
+    let mut exit = |vm: u32, level, code, detail, outcome, of: Option<Reason>, n: usize, ns| {
+        let key = ExitKey { vm, level, ancillary_of: of, ..key(code, detail, outcome) };
+        rows.exit(key, tally(&vec![ns; n]));
+    };
+    use Level::{L1, L2};
+    exit(1, L1, svm::CPUID, leaf, Outcome::Kernel, None, 200, 1_000);
+    exit(1, L1, svm::INTR, Detail::NONE, Outcome::Kernel, None, 1, 9_000);
+    exit(2, L1, svm::HLT, Detail::NONE, Outcome::Halted, None, 20, 100_000);
+    exit(2, L1, svm::MSR, d(D::MsrWrite, 0x6e0), Outcome::Kernel, None, 30, 3_000);
+    exit(4, L1, svm::NPF, d(D::PageFault, 0x20_0000), Outcome::Kernel, None, 60, 4_000);
+    exit(4, L1, svm::NPF, d(D::PageFault, 0x40_0000), Outcome::Kernel, None, 40, 4_000);
+    exit(101, L2, svm::CPUID, leaf, Outcome::L1, None, 200, 2_000);
+    let debugctl = d(D::MsrRead, 0x1d9);
+    exit(101, L1, svm::VMLOAD, Detail::NONE, Outcome::Kernel, Some(cpuid), 400, 1_500);
+    exit(101, L1, svm::VMSAVE, Detail::NONE, Outcome::Kernel, Some(cpuid), 200, 1_500);
+    exit(101, L1, svm::MSR, debugctl, Outcome::Kernel, Some(cpuid), 200, 2_500);
+    exit(101, L1, svm::VMRUN, Detail::NONE, Outcome::Kernel, Some(cpuid), 200, 8_000);
+    let time = |vm, guest_ns, l2_ns, exit_kernel_ns, halted_ns| TimeRow {
+        vm,
+        wall_ns: guest_ns + exit_kernel_ns + halted_ns,
+        guest_ns,
+        l2_ns,
+        exit_kernel_ns,
+        halted_ns,
+        ..TimeRow::default()
+    };
+    for row in [
+        time(1, 6_000, 0, 209_000, 0),
+        time(2, 60_000, 0, 90_000, 2_000_000),
+        time(4, 80_000, 0, 400_000, 0),
+        time(101, 1_500_000, 10_000, 3_400_000, 0),
+    ] {
+        rows.0.time(&row);
+    }
+    let paths: [(&str, u64, &[f64]); 5] = [
+        (names[0], 200, &[1_036.0, 1_036.5, 1_035.5]),
+        (names[1], 20, &[14_820.0, 15_000.0]),
+        (names[2], 1_000, &[1.0, 1.0, 1.0]),
+        (names[3], 100, &[]),
+        (names[4], 200, &[24_120.25, 24_119.0, 24_150.0]),
+    ];
+    for (workload, count, lengths) in paths {
+        let category = if workload.ends_with("@L2") { "L2" } else { "L1" };
+        let mut sample = Sample {
+            workload: workload.to_owned(),
+            category: category.to_owned(),
+            repeat: 0,
+            metric: Sample::OPERATIONS.to_owned(),
+            unit: "count".to_owned(),
+            value: count as f64,
+            better: Better::Neither,
+        };
+        rows.0.sample(&sample);
+        for (repeat, &length) in lengths.iter().enumerate() {
+            sample.repeat = repeat as u32;
+            sample.metric = Sample::PATH.to_owned();
+            sample.unit = "instructions".to_owned();
+            (sample.value, sample.better) = (length, Better::Lower);
+            rows.0.sample(&sample);
+        }
+    }
+    let vm = |&(id, name): &(u32, &str)| Vm { id, name: name.to_owned(), inferred: false };
+    let recording =
+        Recording { clock: "x86-tsc".into(), vms: vms.iter().map(vm).collect(), ..recording };
+    let mut document = rows.document(recording, Losses::default(), true, &[]);
+    document.operations = Some(Operations::new(&document.ledger));
+    document.nested = Some(Nested::new(&document.ledger));
+    document
+}
+
 /// Counts without times, as a bpftrace map gives them.
 pub(crate) fn counts() -> Document {
     let mut rows = Rows::new();
@@ -170,6 +260,7 @@ pub(crate) fn empty() -> Document {
     let kinds = [TableKind::Vmexit, TableKind::Msr];
     let mut document = Rows::new().document(Recording::default(), Losses::default(), true, &kinds);
     document.nested = Some(Nested::new(&document.ledger));
+    document.operations = Some(Operations::new(&document.ledger));
     document
 }
 

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::mem;
 
 use vmtax_events::{
-    AccessKey, AccessRow, Better, Coverage, Detail, DetailKind, Event, ExitKey, ExitRow, HIST_BUCKETS, Isa,
-    Level, Losses, NO_VCPU, Outcome, Reason, Recording, Sample, Tally, TimeRow, Vm,
+    AccessKey, AccessRow, Better, Coverage, Detail, DetailKind, Event, ExitKey, ExitRow,
+    HIST_BUCKETS, Isa, Level, Losses, NO_VCPU, Outcome, Reason, Recording, Sample, Tally, TimeRow,
+    Vm,
 };
 use vmtax_store::{Accelerator, Run, SEGMENT_ROWS, Span, Table, Writer, is_run};
 
@@ -251,7 +252,7 @@ fn empty_tallies_and_runs_without_rows() {
 fn events_of_every_kind() {
     let kinds = samples::every_kind();
     let variants: HashSet<_> = kinds.iter().map(mem::discriminant).collect();
-    assert_eq!(variants.len(), 22, "samples::every_kind misses a variant");
+    assert_eq!(variants.len(), 23, "samples::every_kind misses a variant");
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     let mut writer = Writer::create(&folder, &options()).unwrap();
@@ -312,8 +313,7 @@ fn full_buffers_become_segments() {
     assert!(!unfinished.is_complete());
     drop(writer);
     let (rows, report) = read_rows(&folder);
-    let written =
-        rows.exits.len() + rows.accesses.len() + rows.times.len() + rows.samples.len();
+    let written = rows.exits.len() + rows.accesses.len() + rows.times.len() + rows.samples.len();
     assert_eq!(written, SEGMENT_ROWS);
     assert_eq!(report.losses.truncated.len(), 1, "{:?}", report.losses);
     assert!(report.losses.truncated[0].contains("never finished"));

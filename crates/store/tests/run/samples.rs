@@ -5,8 +5,8 @@ use std::path::Path;
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
-    AccessKey, AccessRow, Better, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level, Losses,
-    NO_VCPU, Outcome, Reason, Recording, Sample, Tally, TimeRow,
+    AccessKey, AccessRow, Better, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level,
+    Losses, NO_VCPU, Outcome, Reason, Recording, Sample, Tally, TimeRow,
 };
 use vmtax_store::{CreateOptions, ReadReport, RowSink, Run, Writer};
 
@@ -148,6 +148,7 @@ pub(crate) fn every_kind() -> Vec<Kind> {
             Kind::GhcbEnter { code: n, info1: !n, info2: n },
             Kind::GhcbMsr { value: n },
             Kind::Tdvmcall { leaf: n },
+            Kind::VmcsField { write, field: n32 },
             Kind::Wakeup { ns: n, polled: write },
             Kind::Switch { next_tid: n32, preempted: write },
             Kind::Lost { count: n },

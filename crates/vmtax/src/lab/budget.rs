@@ -6,7 +6,7 @@ use std::fs;
 use vmtax_analyse::Ledger;
 use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
 use vmtax_events::{Isa, Reason};
-use vmtax_lab::budget::{Allowance, Budget};
+use vmtax_lab::budget::{Allowance, Breach, Budget};
 
 use super::args::RunArgs;
 use super::run::lab_fault;
@@ -18,24 +18,41 @@ pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
     let host = args.host.host().name();
     let found = allowances(ledger);
     if args.bless {
-        let budget = Budget { host: host.to_owned(), kernel: ledger.recording.kernel.clone(), operations: found };
-        return fs::write(path, budget.to_text())
-            .map_err(|e| Fault::new(Code::Output, format!("{}: cannot write the budget: {e}", path.display())).into());
+        let budget = Budget {
+            host: host.to_owned(),
+            kernel: ledger.recording.kernel.clone(),
+            operations: found,
+        };
+        return fs::write(path, budget.to_text()).map_err(|e| {
+            Fault::new(Code::Output, format!("{}: cannot write the budget: {e}", path.display()))
+                .into()
+        });
     }
-    let budget = Budget::read(path).map_err(|e| lab_fault(e, None))?;
-    if budget.host != host {
-        return fail(Code::Data, format!("{}: is a budget for --host {}", path.display(), budget.host));
-    }
+    let Some(budget) = open(args)? else { return Ok(()) };
     let breaches = budget.breaches(&found);
     if breaches.is_empty() {
         return Ok(());
     }
-    let mut message = format!("{}: {} numbers are not as the budget says:", path.display(), breaches.len());
-    for one in &breaches {
-        let numbers = format!("{}, budget {}", number(one.found), number(one.allowed));
-        message.push_str(&format!("\n  {} {}: {}: {numbers}", one.name, one.level, one.what));
+    let message =
+        format!("{}: {} numbers are not as the budget says:", path.display(), breaches.len());
+    let line = |one: &Breach| {
+        let (found, allowed) = (number(one.found), number(one.allowed));
+        format!("{} {}: {}: {found}, budget {allowed}", one.name, one.level, one.what)
+    };
+    Err(Fault::new(Code::Breach, message).detailed(breaches.iter().map(line).collect()).into())
+}
+
+/// The budget to hold the run against, if there is one.
+pub(super) fn open(args: &RunArgs) -> anyhow::Result<Option<Budget>> {
+    let Some(path) = args.budget.as_ref().filter(|_| !args.bless) else { return Ok(None) };
+    let budget = Budget::read(path).map_err(|e| lab_fault(e, None))?;
+    if budget.host != args.host.host().name() {
+        return fail(
+            Code::Data,
+            format!("{}: is a budget for --host {}", path.display(), budget.host),
+        );
     }
-    fail(Code::Breach, message)
+    Ok(Some(budget))
 }
 
 fn number(value: f64) -> String {
@@ -66,7 +83,9 @@ fn allowance(row: &OperationRow) -> Allowance {
 /// `L1 vmload`, `L2 cpuid cpuid 0x0`.
 fn exit_name(exit: &OperationExit) -> String {
     let detail = vmtax_report::names::detail(exit.detail);
-    format!("{} {} {detail}", exit.level.name(), vmtax_report::names::reason(exit.reason)).trim_end().to_owned()
+    format!("{} {} {detail}", exit.level.name(), vmtax_report::names::reason(exit.reason))
+        .trim_end()
+        .to_owned()
 }
 
 /// Interrupts of the host's own clock and devices: which operation they hit is chance.

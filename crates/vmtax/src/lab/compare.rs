@@ -14,16 +14,31 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut ledgers = Vec::new();
     for path in &args.runs {
         let Input::Run(run) = Input::open(path)? else {
-            return fail(Code::Usage, format!("{}: is a recording; compare runs that `vmtax lab run -o` made", path.display()));
+            return fail(
+                Code::Usage,
+                format!(
+                    "{}: is a recording; compare runs that `vmtax lab run -o` made",
+                    path.display()
+                ),
+            );
         };
         let ledger = report::of_run(&run, Filter::default())?;
         if Operations::new(&ledger).rows.is_empty() {
-            return fail(Code::Data, format!("{}: holds no operations; compare runs that `vmtax lab run -o` made", path.display()));
+            return fail(
+                Code::Data,
+                format!(
+                    "{}: holds no operations; compare runs that `vmtax lab run -o` made",
+                    path.display()
+                ),
+            );
         }
-        let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+        let name = path
+            .file_name()
+            .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
         ledgers.push((name, ledger));
     }
-    let columns: Vec<(String, &Ledger)> = ledgers.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
+    let columns: Vec<(String, &Ledger)> =
+        ledgers.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
     show(&columns, args.format)
 }
 
@@ -43,9 +58,13 @@ struct Row {
 /// Prints one line an operation, one column a run. Emulated and other runs do not stand side by side: paths of one are
 /// instructions, of the other cycles.
 pub(super) fn show(runs: &[(String, &Ledger)], format: TableFormat) -> anyhow::Result<()> {
-    let hosts: Vec<&Option<String>> = runs.iter().map(|(_, ledger)| &ledger.recording.emulated).collect();
+    let hosts: Vec<&Option<String>> =
+        runs.iter().map(|(_, ledger)| &ledger.recording.emulated).collect();
     if hosts.iter().any(|host| host.is_some() != hosts[0].is_some()) {
-        return fail(Code::Data, "some of these runs are emulated and some are not: their paths cannot be compared");
+        return fail(
+            Code::Data,
+            "some of these runs are emulated and some are not: their paths cannot be compared",
+        );
     }
     let rows = rows(runs);
     output::write(None, |out| {
@@ -64,11 +83,14 @@ fn rows(runs: &[(String, &Ledger)]) -> Vec<Row> {
     for (column, operations) in all.iter().enumerate() {
         for one in &operations.rows {
             let level = one.level.name();
-            let at = rows.iter().position(|row| row.name == one.name && row.level == level).unwrap_or_else(|| {
-                let cells = runs.iter().map(|_| None).collect();
-                rows.push(Row { name: one.name.clone(), level: level.to_owned(), cells });
-                rows.len() - 1
-            });
+            let at = rows
+                .iter()
+                .position(|row| row.name == one.name && row.level == level)
+                .unwrap_or_else(|| {
+                    let cells = runs.iter().map(|_| None).collect();
+                    rows.push(Row { name: one.name.clone(), level: level.to_owned(), cells });
+                    rows.len() - 1
+                });
             rows[at].cells[column] = Some(cell(one));
         }
     }
@@ -109,7 +131,8 @@ fn text(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::i
             let shown = match cell {
                 None => "not run".to_owned(),
                 Some(cell) => {
-                    let path = cell.path.map_or_else(|| "-".to_owned(), |path| format!("{path:.0}"));
+                    let path =
+                        cell.path.map_or_else(|| "-".to_owned(), |path| format!("{path:.0}"));
                     let ratio = if column == 0 { None } else { row.ratio(column) };
                     let ratio = ratio.map_or_else(String::new, |ratio| format!(" x{ratio:.3}"));
                     format!("{} exits, {path}{ratio}", exits(cell.exits))
@@ -134,10 +157,21 @@ fn csv(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::io
     for row in rows {
         for (column, cell) in row.cells.iter().enumerate() {
             let Some(cell) = cell else { continue };
-            let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+            let number =
+                |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
             let (name, level) = (row.name.clone(), row.level.clone());
             let run = name_of(runs, column);
-            record(out, &[name, level, run, number(cell.exits.value()), number(cell.path), number(row.ratio(column))])?;
+            record(
+                out,
+                &[
+                    name,
+                    level,
+                    run,
+                    number(cell.exits.value()),
+                    number(cell.path),
+                    number(row.ratio(column)),
+                ],
+            )?;
         }
     }
     Ok(())
@@ -171,7 +205,8 @@ fn json(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::i
         .iter()
         .map(|(name, ledger)| serde_json::json!({ "name": name, "kernel": ledger.recording.kernel, "emulated": ledger.recording.emulated }))
         .collect();
-    let document = serde_json::json!({ "schema": "vmtax.lab-comparison.v1", "runs": runs, "rows": rows });
+    let document =
+        serde_json::json!({ "schema": "vmtax.lab-comparison.v1", "runs": runs, "rows": rows });
     serde_json::to_writer_pretty(&mut *out, &document)?;
     writeln!(out)
 }

@@ -10,7 +10,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         for suite in &SUITES {
             writeln!(out, "{}: {}", suite.name, suite.summary)?;
             for one in suite.operations {
-                let only = match (one.is_for(Isa::Svm), one.is_for(Isa::Vmx)) {
+                let only = match (one.is_for(Isa::Svm, 1), one.is_for(Isa::Vmx, 1)) {
                     (true, false) => " (AMD)",
                     (false, true) => " (Intel)",
                     _ => "",

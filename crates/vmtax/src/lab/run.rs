@@ -29,19 +29,26 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let several = kernels.len() > 1;
     let mut ledgers = Vec::new();
     for kernel in &kernels {
-        let output = args.output.as_ref().map(|folder| if several { folder.join(&kernel.release) } else { folder.clone() });
+        let output = args
+            .output
+            .as_ref()
+            .map(|folder| if several { folder.join(&kernel.release) } else { folder.clone() });
         if let (Some(folder), true) = (&args.output, several) {
             fs::create_dir_all(folder).map_err(|e| cannot_write(folder, &e))?;
         }
         ledgers.push((kernel.release.clone(), one(args, kernel, output.as_deref())?));
     }
     if several {
-        let columns: Vec<(String, &Ledger)> = ledgers.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
+        let columns: Vec<(String, &Ledger)> =
+            ledgers.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
         return compare::show(&columns, super::args::TableFormat::Text);
     }
     let Some((_, ledger)) = ledgers.pop() else { return Ok(()) };
     let verdict = budget::check(args, &ledger);
-    let source = args.output.as_ref().map_or_else(|| format!("lab run on {}", args.host.host()), |o| o.display().to_string());
+    let source = args
+        .output
+        .as_ref()
+        .map_or_else(|| format!("lab run on {}", args.host.host()), |o| o.display().to_string());
     report::render(&shown(args, source), ledger)?;
     verdict
 }
@@ -67,21 +74,31 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
     if !args.modules.is_empty() && args.modules.len() != images {
         return fail(
             Code::Usage,
-            format!("--modules was given {} times for {images} kernel images; give one for each image", args.modules.len()),
+            format!(
+                "--modules was given {} times for {images} kernel images; give one for each image",
+                args.modules.len()
+            ),
         );
     }
     if args.kernel.len() > 1 && args.budget.is_some() {
-        return fail(Code::Usage, "--budget holds one kernel against its budget; give one --kernel");
+        return fail(
+            Code::Usage,
+            "--budget holds one kernel against its budget; give one --kernel",
+        );
     }
     if args.format == crate::cli::Format::Perfetto {
-        return fail(Code::Usage, "--format perfetto: keep the run with -o and give its trace.dat to `vmtax report`");
+        return fail(
+            Code::Usage,
+            "--format perfetto: keep the run with -o and give its trace.dat to `vmtax report`",
+        );
     }
     if let Some(folder) = args.output.as_ref().filter(|folder| !is_free(folder)) {
-        return fail(Code::Output, format!("{}: exists already; name a folder that does not", folder.display()));
+        return fail(
+            Code::Output,
+            format!("{}: exists already; name a folder that does not", folder.display()),
+        );
     }
-    if !args.bless && let Some(path) = &args.budget {
-        vmtax_lab::budget::Budget::read(path).map_err(|e| lab_fault(e, None))?;
-    }
+    budget::open(args)?;
     vmtax_machine::check(args.host.host().emulator()).map_err(|e| lab_fault(e.into(), None))
 }
 
@@ -90,7 +107,8 @@ fn is_word(kernel: &Path) -> bool {
 }
 
 fn is_free(folder: &Path) -> bool {
-    folder.symlink_metadata().is_err() || fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
+    folder.symlink_metadata().is_err()
+        || fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
@@ -112,15 +130,22 @@ fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result
     let cache = kernel::cache_folder();
     fs::create_dir_all(&cache).map_err(|e| cannot_write(&cache, &e))?;
     let host = args.host.host();
+    let consoles = Consoles::new(&cache)?;
     let setup = Setup {
         host,
         kernel: kernel.clone(),
         nested: args.nested,
         options: args.option.clone(),
-        observer: args.observe.as_deref().unwrap_or_default().split_whitespace().map(str::to_owned).collect(),
+        observer: args
+            .observe
+            .as_deref()
+            .unwrap_or_default()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect(),
         cache: cache.clone(),
         fresh: args.fresh,
-        console: cache.join(format!("console-{host}.txt")),
+        console: consoles.0.join(format!("{host}.txt")),
         limit: args.limit,
     };
     let plan = Plan { suites: suites(args), only: args.operation.clone(), batches: args.batches };
@@ -129,22 +154,63 @@ fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result
     drop(spinner);
     let outcomes = outcomes.map_err(|error| keep_console(error, output, &setup.console))?;
     let Some(folder) = output else {
-        let (facts, losses, rows) = into_rows(&setup, &outcomes, None, ToLedger(LedgerBuilder::new(Filter::default(), READING.interval_ns())))?;
+        consoles.remove();
+        let (facts, losses, rows) = into_rows(
+            &setup,
+            &outcomes,
+            None,
+            ToLedger(LedgerBuilder::new(Filter::default(), READING.interval_ns())),
+        )?;
         let mut rows = rows;
-        outcomes.operations.iter().flat_map(Measured::samples).for_each(|sample| rows.0.sample(&sample));
+        outcomes
+            .operations
+            .iter()
+            .flat_map(Measured::samples)
+            .for_each(|sample| rows.0.sample(&sample));
         let complete = losses.truncated.is_empty();
         return Ok(rows.0.finish(facts, losses, complete));
     };
     store(&setup, &outcomes, folder)?;
+    consoles.remove();
     match input::Input::open(folder)? {
         input::Input::Run(run) => report::of_run(&run, Filter::default()),
-        input::Input::Recording(_) => fail(Code::Input, format!("{}: is no run any more", folder.display())),
+        input::Input::Recording(_) => {
+            fail(Code::Input, format!("{}: is no run any more", folder.display()))
+        }
+    }
+}
+
+/// The folder for the consoles of this run's machines. One that failed stays until the next run.
+struct Consoles(PathBuf);
+
+impl Consoles {
+    fn new(cache: &Path) -> anyhow::Result<Consoles> {
+        let all = cache.join("consoles");
+        let of = |process: &str| Path::new("/proc").join(process).exists();
+        for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
+            if !entry.file_name().to_str().is_some_and(of) {
+                // Somebody else may have been faster.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        let mine = all.join(std::process::id().to_string());
+        fs::create_dir_all(&mine).map_err(|e| cannot_write(&mine, &e))?;
+        Ok(Consoles(mine))
+    }
+
+    fn remove(&self) {
+        // If this fails the next run does it.
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 /// The suites asked for; with single operations all suites, since their names are unique.
 fn suites(args: &RunArgs) -> Vec<&'static vmtax_lab::suite::Suite> {
-    if args.operation.is_empty() { args.suite.clone() } else { vmtax_lab::suite::SUITES.iter().collect() }
+    if args.operation.is_empty() {
+        args.suite.clone()
+    } else {
+        vmtax_lab::suite::SUITES.iter().collect()
+    }
 }
 
 fn store(setup: &Setup, outcomes: &Outcomes, folder: &Path) -> anyhow::Result<()> {
@@ -155,7 +221,9 @@ fn store(setup: &Setup, outcomes: &Outcomes, folder: &Path) -> anyhow::Result<()
         if let Some(above) = path.parent() {
             fs::create_dir_all(above).map_err(|e| cannot_write(above, &e))?;
         }
-        private(&path).and_then(|mut file| file.write_all(bytes)).map_err(|e| cannot_write(&path, &e).into())
+        private(&path)
+            .and_then(|mut file| file.write_all(bytes))
+            .map_err(|e| cannot_write(&path, &e).into())
     };
     if let Some(trace) = &outcomes.trace {
         put("trace.dat", trace)?;
@@ -188,12 +256,21 @@ fn options(setup: &Setup) -> CreateOptions {
         command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
         interval_ns: READING.interval_ns(),
         raw_events: false,
-        labels: labels.into_iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.to_owned(), v)).collect(),
+        labels: labels
+            .into_iter()
+            .filter(|(_, v)| !v.is_empty())
+            .map(|(k, v)| (k.to_owned(), v))
+            .collect(),
     }
 }
 
 /// The recording's events, each with its operation, on their way to a ledger or a run.
-fn into_rows<R: Rows>(setup: &Setup, outcomes: &Outcomes, folder: Option<&Path>, rows: R) -> anyhow::Result<(Facts, Losses, R)> {
+fn into_rows<R: Rows>(
+    setup: &Setup,
+    outcomes: &Outcomes,
+    folder: Option<&Path>,
+    rows: R,
+) -> anyhow::Result<(Facts, Losses, R)> {
     let mut losses = Losses::default();
     losses.notes.extend(outcomes.start.notes.iter().map(|note| sentence(note)));
     for failed in outcomes.operations.iter() {
@@ -205,11 +282,18 @@ fn into_rows<R: Rows>(setup: &Setup, outcomes: &Outcomes, folder: Option<&Path>,
         return Ok((facts(setup, outcomes, Facts::default()), losses, rows));
     };
     let mut file = tempfile::tempfile().map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
-    file.write_all(trace).and_then(|()| file.rewind()).map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
-    let name = folder.map_or_else(|| "the lab's recording".to_owned(), |folder| folder.join("trace.dat").display().to_string());
+    file.write_all(trace)
+        .and_then(|()| file.rewind())
+        .map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
+    let name = folder.map_or_else(
+        || "the lab's recording".to_owned(),
+        |folder| folder.join("trace.dat").display().to_string(),
+    );
     let recording = input::open_file(file, name)?;
-    let names: Vec<(u32, String)> = outcomes.operations.iter().map(|one| (one.vm, one.workload())).collect();
-    let Converted { rows, facts: of_trace, losses: of_import } = convert::run_lab(recording, &READING, &names, rows)?;
+    let names: Vec<(u32, String)> =
+        outcomes.operations.iter().map(|one| (one.vm, one.workload())).collect();
+    let Converted { rows, facts: of_trace, losses: of_import } =
+        convert::run_lab(recording, &READING, &names, rows)?;
     losses.merge(&of_import);
     Ok((facts(setup, outcomes, of_trace), losses, rows))
 }
@@ -233,10 +317,15 @@ fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {
 fn keep_console(error: vmtax_lab::Error, output: Option<&Path>, console: &Path) -> anyhow::Error {
     let mut kept = None;
     if let Some(folder) = output
-        && Writer::create(folder, &CreateOptions { interval_ns: READING.interval_ns(), ..CreateOptions::default() }).is_ok()
+        && Writer::create(
+            folder,
+            &CreateOptions { interval_ns: READING.interval_ns(), ..CreateOptions::default() },
+        )
+        .is_ok()
     {
         let path = folder.join("console.txt");
-        let copied = private(&path).and_then(|mut file| file.write_all(&fs::read(console).unwrap_or_default()));
+        let copied = private(&path)
+            .and_then(|mut file| file.write_all(&fs::read(console).unwrap_or_default()));
         kept = copied.is_ok().then_some(path);
     }
     lab_fault(error, kept.as_deref())
@@ -247,7 +336,9 @@ pub(super) fn lab_fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyh
     use vmtax_lab::Error as Lab;
     use vmtax_machine::Error as Machine;
     let code = match &error {
-        Lab::Machine(Machine::Kernel { .. } | Machine::Module { .. }) | Lab::Kernel { .. } | Lab::Budget { .. } => Code::Data,
+        Lab::Machine(Machine::Kernel { .. } | Machine::Module { .. })
+        | Lab::Kernel { .. }
+        | Lab::Budget { .. } => Code::Data,
         Lab::Io { source, .. } | Lab::Machine(Machine::Io { source, .. }) => match source.kind() {
             io::ErrorKind::NotFound => Code::Input,
             _ => Code::Output,
@@ -271,7 +362,8 @@ pub(super) fn lab_fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyh
 }
 
 fn cannot_write(path: &Path, source: &io::Error) -> Fault {
-    Fault::new(Code::Output, format!("{}: cannot write there: {source}", path.display())).answered(source)
+    Fault::new(Code::Output, format!("{}: cannot write there: {source}", path.display()))
+        .answered(source)
 }
 
 fn sentence(text: &str) -> String {

@@ -20,7 +20,9 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let backends = Cpu::variants();
     let mut names: Vec<String> = backends.iter().map(|cpu| cpu.name().to_owned()).collect();
     let mut rows = cpu_rows(&backends, memory, args.rounds);
-    if let Some((name, speeds)) = args.accel.accel.open()?.bench((args.size << 20) as usize, args.rounds)? {
+    if let Some((name, speeds)) =
+        args.accel.accel.open()?.bench((args.size << 20) as usize, args.rounds)?
+    {
         names.push(name);
         for row in &mut rows {
             row.speeds.push(speeds.iter().find(|s| s.0 == row.operation).map(|s| s.1));
@@ -75,9 +77,11 @@ fn cpu_rows(backends: &[Cpu], mut memory: Memory, rounds: u32) -> Vec<Row> {
         }),
         ("copy", |cpu, m| cpu.copy(&mut m.copy, black_box(&m.noise))),
         ("fill", |cpu, m| cpu.fill(&mut m.copy, black_box(0x0123_4567_89ab_cdef))),
-        ("crc32c", |cpu, m| pages(&m.noise, |page| {
-            black_box(cpu.crc32c(0, page));
-        })),
+        ("crc32c", |cpu, m| {
+            pages(&m.noise, |page| {
+                black_box(cpu.crc32c(0, page));
+            })
+        }),
         ("scan+crc", |cpu, m| cpu.scan(black_box(&m.noise), &mut m.facts)),
         ("scan+crc+copy", |cpu, m| cpu.copy_scan(&mut m.copy, black_box(&m.noise), &mut m.facts)),
         ("delta create", |cpu, m| {
@@ -95,7 +99,8 @@ fn cpu_rows(backends: &[Cpu], mut memory: Memory, rounds: u32) -> Vec<Row> {
         }),
         ("xbzrle decode", |cpu, m| {
             let mut encoded = [0; PAGE];
-            let len = cpu.xbzrle_encode(&m.noise[..PAGE], &m.changed[..PAGE], &mut encoded).unwrap_or(0);
+            let len =
+                cpu.xbzrle_encode(&m.noise[..PAGE], &m.changed[..PAGE], &mut encoded).unwrap_or(0);
             m.copy.chunks_exact_mut(PAGE).for_each(|page| {
                 let _ = black_box(xbzrle::decode(&encoded[..len], page));
             });

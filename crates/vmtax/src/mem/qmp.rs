@@ -86,10 +86,15 @@ impl Qmp {
     fn receive(&mut self) -> anyhow::Result<Value> {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
-            Ok(0) => Err(self.fault("QEMU closed its monitor; is another client connected, or did it end?")),
+            Ok(0) => {
+                Err(self
+                    .fault("QEMU closed its monitor; is another client connected, or did it end?"))
+            }
             Ok(_) => serde_json::from_str(&line)
                 .map_err(|_| self.fault("does not speak QEMU's monitor protocol")),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+            {
                 let what = format!(
                     "QEMU did not answer within {} s; another client may hold its monitor",
                     PATIENCE.as_secs()

@@ -53,7 +53,9 @@ fn report(
         || {
             let name = checkpoint.path().display();
             let (bytes, memory) = (size(checkpoint.bytes()), size(memory));
-            format!("{name}: {what}: {memory} of memory from {bytes} and {parents} parents ({seconds:.2} s)\n")
+            format!(
+                "{name}: {what}: {memory} of memory from {bytes} and {parents} parents ({seconds:.2} s)\n"
+            )
         },
         || {
             json!({
@@ -77,21 +79,30 @@ fn into_vm(args: &RestoreArgs, checkpoint: &Checkpoint, socket: &Path) -> anyhow
     let mut vm = Vm::connect(socket)?;
     let name = args.checkpoint.display();
     if checkpoint.state_len() == 0 {
-        return fail(Code::Data, format!("{name}: is of an image, without devices; restore it with --image"));
+        return fail(
+            Code::Data,
+            format!("{name}: is of an image, without devices; restore it with --image"),
+        );
     }
     let status = vm.qmp.status()?;
     if status != "inmigrate" {
-        return Err(vm.qmp.fault(&format!("this QEMU is {status}; start one with -incoming defer")));
+        return Err(vm
+            .qmp
+            .fault(&format!("this QEMU is {status}; start one with -incoming defer")));
     }
     let ram = vm.ram(true)?;
-    let theirs: Vec<(&str, u64)> = ram.iter().map(|r| (r.name.as_str(), r.bytes / PAGE as u64)).collect();
+    let theirs: Vec<(&str, u64)> =
+        ram.iter().map(|r| (r.name.as_str(), r.bytes / PAGE as u64)).collect();
     let ours: Vec<(&str, u64)> = checkpoint.regions().map(|r| (r.name, r.pages)).collect();
     if theirs != ours {
         let list = |regions: &[(&str, u64)]| {
-            let parts = regions.iter().map(|(name, pages)| format!("{name} of {}", size(pages * PAGE as u64)));
+            let parts = regions
+                .iter()
+                .map(|(name, pages)| format!("{name} of {}", size(pages * PAGE as u64)));
             parts.collect::<Vec<_>>().join(", ")
         };
-        let what = format!("{name}: was saved with {}, this QEMU has {}", list(&ours), list(&theirs));
+        let what =
+            format!("{name}: was saved with {}, this QEMU has {}", list(&ours), list(&theirs));
         return fail(Code::Data, what);
     }
     let mut memory = Blocks { blocks: &ram };

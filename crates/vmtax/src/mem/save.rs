@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::json;
+use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{Checkpoint, Id, Options, Summary, Writer};
 use vmtax_pageops::memory::{self, Map};
-use vmtax_pageops::PAGE;
 
 use super::flags::SaveArgs;
 use super::vm::{Pause, Ram, Vm};
@@ -62,7 +62,10 @@ fn check_names(args: &SaveArgs) -> anyhow::Result<()> {
     for (flag, input) in inputs {
         if input.as_ref().and_then(|i| i.canonicalize().ok()).is_some_and(|i| i == output) {
             let name = args.output.display();
-            return fail(Code::Usage, format!("{name}: is given as {flag} too; name another output"));
+            return fail(
+                Code::Usage,
+                format!("{name}: is given as {flag} too; name another output"),
+            );
         }
     }
     Ok(())
@@ -72,7 +75,9 @@ fn open_image(path: &Path) -> anyhow::Result<Ram> {
     let name = path.display();
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(error) => return fail(Code::Input, format!("{name}: cannot be opened: {}", error.kind())),
+        Err(error) => {
+            return fail(Code::Input, format!("{name}: cannot be opened: {}", error.kind()));
+        }
     };
     let metadata = file.metadata()?;
     if !metadata.is_file() {
@@ -92,7 +97,8 @@ fn save(args: &SaveArgs, ram: &[Ram], state: &[u8]) -> anyhow::Result<Saved> {
     };
     let mut accel = args.accel.accel.open()?;
     let options = Options { zstd: args.zstd, parent };
-    let mut writer = Writer::create(&args.output, options, accel.scanner()).map_err(|e| fault(&e, true))?;
+    let mut writer =
+        Writer::create(&args.output, options, accel.scanner()).map_err(|e| fault(&e, true))?;
     let memory: u64 = ram.iter().map(|r| r.bytes).sum();
     let mut extents = Vec::new();
     for block in ram {
@@ -103,7 +109,8 @@ fn save(args: &SaveArgs, ram: &[Ram], state: &[u8]) -> anyhow::Result<Saved> {
     let mut done = 0;
     for (block, extents) in ram.iter().zip(&extents) {
         writer.region(&block.name, block.bytes / PAGE as u64).map_err(|e| fault(&e, true))?;
-        let mut source = Source::new(&block.file, block.bytes, args.zstd.is_some() || args.parent.is_some())?;
+        let mut source =
+            Source::new(&block.file, block.bytes, args.zstd.is_some() || args.parent.is_some())?;
         for extent in extents {
             let mut at = extent.start;
             while at < extent.end {
@@ -140,6 +147,7 @@ impl<'a> Source<'a> {
         match self {
             Source::Mapped(map) => {
                 let range = range.start as usize..range.end as usize;
+                map.populate(range.clone());
                 let done = map.with(range.clone(), |pages| writer.pages(first, pages));
                 map.forget(range);
                 done.map_err(|e| fault(&e, true))

@@ -234,7 +234,8 @@ fn estimates(found: &Found, gbits: f64) -> Estimates {
     };
     let compressed = (checkpoint as f64 * ratio) as u64;
     let wire = gbits * 1e9 / 8.0;
-    let first = ((stored + found.filled) * (page + HEADER) + (found.total - stored) * (HEADER + 1)) as f64;
+    let first =
+        ((stored + found.filled) * (page + HEADER) + (found.total - stored) * (HEADER + 1)) as f64;
     let dirty = found.dirty.as_ref().map_or(0.0, |d| d.pages_per_second * (page + HEADER) as f64);
     // Each pass sends what was written during the one before.
     let migration = (dirty < wire).then(|| first / (wire - dirty));
@@ -244,9 +245,14 @@ fn estimates(found: &Found, gbits: f64) -> Estimates {
 fn text(target: &str, found: &Found, gbits: f64, by: &str) -> String {
     let page = PAGE as u64;
     let share = |part: u64| 100.0 * part as f64 / found.total.max(1) as f64;
-    let mut out = format!("{target}\n\n{:<34}{:>12}{:>12}{:>8}\n", "memory", "pages", "bytes", "share");
+    let mut out =
+        format!("{target}\n\n{:<34}{:>12}{:>12}{:>8}\n", "memory", "pages", "bytes", "share");
     let mut row = |name: &str, pages: u64| {
-        out.push_str(&format!("{name:<34}{pages:>12}{:>12}{:>7.1}%\n", size(pages * page), share(pages)));
+        out.push_str(&format!(
+            "{name:<34}{pages:>12}{:>12}{:>7.1}%\n",
+            size(pages * page),
+            share(pages)
+        ));
     };
     row("all", found.total);
     row("  never touched (holes)", found.total - found.data);
@@ -264,9 +270,16 @@ fn text(target: &str, found: &Found, gbits: f64, by: &str) -> String {
     out.push('\n');
     if found.sampled > 0 {
         let ratio = 100.0 * found.compressed as f64 / found.sampled as f64;
-        out.push_str(&format!("compressed, a sample of {}: to {ratio:.0} %\n", size(found.sampled)));
+        out.push_str(&format!(
+            "compressed, a sample of {}: to {ratio:.0} %\n",
+            size(found.sampled)
+        ));
     }
-    out.push_str(&format!("checkpoint: about {}, compressed {}\n", size(e.checkpoint), size(e.compressed)));
+    out.push_str(&format!(
+        "checkpoint: about {}, compressed {}\n",
+        size(e.checkpoint),
+        size(e.compressed)
+    ));
     if let Some(dirty) = &found.dirty {
         let bytes = (dirty.pages_per_second * PAGE as f64) as u64;
         out.push_str(&format!(
@@ -278,7 +291,9 @@ fn text(target: &str, found: &Found, gbits: f64, by: &str) -> String {
     }
     out.push_str(&match e.migration {
         Some(seconds) => format!("migration at {gbits} Gb/s: about {seconds:.1} s\n"),
-        None => format!("migration at {gbits} Gb/s: does not end, more is written than sent; post-copy would\n"),
+        None => format!(
+            "migration at {gbits} Gb/s: does not end, more is written than sent; post-copy would\n"
+        ),
     });
     out.push_str(&format!("scanned in {:.2} s by {by}\n", found.seconds));
     out

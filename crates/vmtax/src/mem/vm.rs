@@ -66,7 +66,9 @@ impl Vm {
                     let same = |b: &&(String, u64, bool)| b.1 == *bytes && b.2;
                     let at = memfds.iter().position(|(_, len)| len == bytes);
                     match at {
-                        Some(at) if backends.iter().filter(same).count() == 1 => memfds.remove(at).0,
+                        Some(at) if backends.iter().filter(same).count() == 1 => {
+                            memfds.remove(at).0
+                        }
                         Some(_) => {
                             return Err(self.qmp.fault(&format!(
                                 "several memory backends of {bytes} bytes, and no telling which memfd is whose; \
@@ -74,17 +76,24 @@ impl Vm {
                             )));
                         }
                         None => {
-                            let what = format!("the memfd of the memory backend {id:?} was not found");
+                            let what =
+                                format!("the memfd of the memory backend {id:?} was not found");
                             return Err(self.qmp.fault(&what));
                         }
                     }
                 }
             };
             let file = File::options().read(true).write(write).open(&path).with_context(|| {
-                format!("{}: the memory of QEMU (process {}) cannot be opened", path.display(), self.pid)
+                format!(
+                    "{}: the memory of QEMU (process {}) cannot be opened",
+                    path.display(),
+                    self.pid
+                )
             })?;
             if file.metadata()?.len() < *bytes {
-                return Err(self.qmp.fault(&format!("{}: shorter than the memory in it", path.display())));
+                return Err(self
+                    .qmp
+                    .fault(&format!("{}: shorter than the memory in it", path.display())));
             }
             found.push(Ram { name: id.clone(), bytes: *bytes, file });
         }
@@ -101,7 +110,8 @@ impl Vm {
     /// The file of a backend that has one.
     fn mem_path(&mut self, id: &str) -> Option<PathBuf> {
         let path = format!("/objects/{id}");
-        let value = self.qmp.run("qom-get", json!({ "path": path, "property": "mem-path" })).ok()?;
+        let value =
+            self.qmp.run("qom-get", json!({ "path": path, "property": "mem-path" })).ok()?;
         let path = PathBuf::from(value.as_str()?);
         // A folder is where QEMU made a nameless file; that is found as a memfd is.
         path.is_file().then_some(path)
@@ -130,7 +140,14 @@ impl Vm {
             match listener.accept() {
                 Ok((stream, _)) => break stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.migration(&["setup", "active", "device", "pre-switchover", "none", "completed"])?;
+                    self.migration(&[
+                        "setup",
+                        "active",
+                        "device",
+                        "pre-switchover",
+                        "none",
+                        "completed",
+                    ])?;
                     self.patience(start)?;
                 }
                 Err(error) => return Err(error.into()),
@@ -141,7 +158,9 @@ impl Vm {
         let mut state = Vec::new();
         stream.take(STATE).read_to_end(&mut state).context("QEMU's device state ended early")?;
         if state.len() as u64 == STATE {
-            return Err(self.qmp.fault("its device state has more than 4 GiB; is all memory shared?"));
+            return Err(self
+                .qmp
+                .fault("its device state has more than 4 GiB; is all memory shared?"));
         }
         let start = Instant::now();
         while self.migration(&["setup", "active", "device", "completed"])? != "completed" {

@@ -14,6 +14,7 @@ mod errors;
 mod hostile;
 mod inputs;
 mod manuals;
+mod operations;
 mod runs;
 mod stopped;
 mod tables;

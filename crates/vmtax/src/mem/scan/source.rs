@@ -55,11 +55,16 @@ impl Source {
     fn of_image(path: &str) -> anyhow::Result<Source> {
         let file = match File::open(path) {
             Ok(file) => file,
-            Err(error) => return fail(Code::Input, format!("{path}: cannot be opened: {}", error.kind())),
+            Err(error) => {
+                return fail(Code::Input, format!("{path}: cannot be opened: {}", error.kind()));
+            }
         };
         let metadata = file.metadata()?;
         if !metadata.is_file() {
-            return fail(Code::Input, format!("{path}: is not a file; name an image or a process id"));
+            return fail(
+                Code::Input,
+                format!("{path}: is not a file; name an image or a process id"),
+            );
         }
         if !metadata.len().is_multiple_of(PAGE as u64) {
             let what = format!("{path}: has {} bytes, which is no number of pages", metadata.len());
@@ -73,7 +78,10 @@ impl Source {
         let maps = match fs::read_to_string(format!("/proc/{pid}/maps")) {
             Ok(maps) => maps,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return fail(Code::Input, format!("{pid}: there is no process of this number, and no file"));
+                return fail(
+                    Code::Input,
+                    format!("{pid}: there is no process of this number, and no file"),
+                );
             }
             Err(error) => {
                 let what = format!("process {pid}: cannot be looked into: {}", error.kind());
@@ -84,7 +92,12 @@ impl Source {
         let shared: Vec<&Mapping> = mappings
             .iter()
             .filter(|m| m.shared && m.inode != 0 && m.range.end - m.range.start >= LEAST)
-            .filter(|m| m.path.starts_with("/memfd:") || !m.path.starts_with("/dev/") || m.path.starts_with("/dev/shm/") || m.path.starts_with("/dev/hugepages"))
+            .filter(|m| {
+                m.path.starts_with("/memfd:")
+                    || !m.path.starts_with("/dev/")
+                    || m.path.starts_with("/dev/shm/")
+                    || m.path.starts_with("/dev/hugepages")
+            })
             .collect();
         let mut parts: Vec<Part> = Vec::new();
         let mut kind = "shared memory";
@@ -109,7 +122,12 @@ impl Source {
                     let bytes = m.range.end - m.range.start;
                     parts.push(Part { bytes, file: None, mapped: Some(m.range.clone()) });
                 }
-                _ => return fail(Code::Data, format!("process {pid}: has no memory that could be a VM's")),
+                _ => {
+                    return fail(
+                        Code::Data,
+                        format!("process {pid}: has no memory that could be a VM's"),
+                    );
+                }
             }
         }
         let pagemap = Pagemap::open(pid).with_context(|| format!("/proc/{pid}/pagemap"))?;
@@ -137,9 +155,11 @@ impl Source {
                     all.extend(extents.into_iter().map(|e| base + e.start..base + e.end));
                 }
                 (None, Some(mapped), Some(process)) => {
-                    let populated = process.pagemap.populated(mapped.clone()).context(PAGEMAP_SCAN)?;
+                    let populated =
+                        process.pagemap.populated(mapped.clone()).context(PAGEMAP_SCAN)?;
                     for range in populated.iter().filter(|r| !r.zero) {
-                        let range = base + range.start - mapped.start..base + range.end - mapped.start;
+                        let range =
+                            base + range.start - mapped.start..base + range.end - mapped.start;
                         match all.last_mut() {
                             Some(Range { end, .. }) if *end == range.start => *end = range.end,
                             _ => all.push(range),
@@ -174,7 +194,9 @@ impl Source {
     /// Has the kernel forget what was written. False where it cannot tell.
     pub(super) fn forget_dirty(&self) -> anyhow::Result<bool> {
         // Of a shared file each process has its own record; devices and other processes write past it.
-        let Some(process) = self.process.as_ref().filter(|_| self.parts.iter().all(|p| p.file.is_none())) else {
+        let Some(process) =
+            self.process.as_ref().filter(|_| self.parts.iter().all(|p| p.file.is_none()))
+        else {
             return Ok(false);
         };
         match process.pagemap.forget_dirty() {
@@ -206,7 +228,8 @@ impl Part {
         match (&self.file, &self.mapped, process) {
             (Some(file), _, _) => Ok(file.read_exact_at(buffer, at)?),
             (None, Some(mapped), Some(process)) => {
-                let read = memory::read_process(process.pid, mapped.start + at, buffer).unwrap_or(0);
+                let read =
+                    memory::read_process(process.pid, mapped.start + at, buffer).unwrap_or(0);
                 buffer[read..].fill(0);
                 Ok(())
             }
@@ -226,7 +249,10 @@ fn open_mapped(pid: u32, mapping: &Mapping) -> anyhow::Result<File> {
             return Ok(File::open(entry.path())?);
         }
     }
-    fail(Code::Input, format!("process {pid}: {} cannot be opened; run vmtax as root", mapping.path))
+    fail(
+        Code::Input,
+        format!("process {pid}: {} cannot be opened; run vmtax as root", mapping.path),
+    )
 }
 
 fn mapping(line: &str) -> Option<Mapping> {

@@ -1,0 +1,357 @@
+//! Probes that name the VMCS fields which a guest hypervisor reads and writes.
+//!
+//! `kvm_exit` of a VMREAD or VMWRITE does not say which field it is about, and no other tracepoint does. KVM itself takes
+//! the number of the guest register that holds the field's encoding from bits 28 to 31 of the exit's instruction
+//! information, and loads that register from the vCPU. So its machine code shows where the encoding is at hand:
+//!
+//! ```text
+//!  handle_vmwrite: ...
+//!                  shr  ebp, 28                      number of the guest's register
+//!                  ...
+//!                  mov  rbp, [rbx + rbp*8 + 0x128]   vcpu->arch.regs[number]
+//!          probe ─>                                  rbp is the encoding
+//! ```
+//! [`definitions`] finds that place in a module, for whatever the compiler made of the function, and says it as lines for
+//! the kernel's `kprobe_events`. It needs the module's symbols and relocations, and neither debug information nor BTF.
+//!
+//! A probe adds about 1,000 instructions to each exit it names, in the recorded batch. Path lengths are measured before,
+//! without it.
+//!
+//! Left out: kernels with KVM built in, whose images have no symbols, and an RSP that holds the encoding, which KVM
+//! keeps elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
+    InstructionInfoOptions, Mnemonic, OpAccess, OpKind, Register,
+};
+use object::{Object, ObjectSection, ObjectSymbol};
+use vmtax_machine::kernel::Module;
+
+/// The module with the handlers.
+const MODULE: &str = "kvm_intel";
+/// KVM's functions, and the events that their probes make; `capture/import/tracepoint.rs` knows these and `field`.
+const HANDLERS: [(&str, &str); 2] =
+    [("handle_vmread", "vmcs_read"), ("handle_vmwrite", "vmcs_write")];
+/// Where the register's number begins in the instruction information: Intel SDM volume 3, 28.2.5, "Reg2".
+const REGISTER_NUMBER: u64 = 28;
+/// Linux's are about 2 KB.
+const LARGEST_FUNCTION: usize = 64 << 10;
+
+/// One definition a line of `kprobe_events`, of probes in the system `vmtax`; or why there are none.
+pub(crate) fn definitions(modules: &[Module]) -> Result<Vec<String>, String> {
+    let module = modules.iter().find(|module| module.name == MODULE);
+    let module = module
+        .ok_or_else(|| format!("{MODULE} is built into this kernel, which has no symbols"))?;
+    let file = object::File::parse(module.bytes.as_slice())
+        .map_err(|error| format!("{MODULE}: {error}"))?;
+    let mut definitions = Vec::new();
+    for (symbol, event) in HANDLERS {
+        let function = Function::of(&file, symbol)
+            .ok_or_else(|| format!("{MODULE} has no function {symbol}"))?;
+        let places = function.places();
+        if places.is_empty() {
+            return Err(format!(
+                "where {symbol} of {MODULE} has read the field's register was not found"
+            ));
+        }
+        // Several probes of one name make one event.
+        definitions.extend(places.iter().map(|place| {
+            let Place { offset, register } = place;
+            format!("p:vmtax/{event} {MODULE}:{symbol}+{offset:#x} field=%{register}:u64")
+        }));
+    }
+    Ok(definitions)
+}
+
+/// Where the encoding is in a register.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    /// Of the instruction, from the function's start.
+    offset: u64,
+    /// As the kernel's `kprobe_events` calls it.
+    register: &'static str,
+}
+
+/// A function of a file that is not linked yet.
+struct Function<'a> {
+    code: &'a [u8],
+    /// Offsets of what the linker fills in.
+    relocations: BTreeSet<u64>,
+}
+
+impl<'a> Function<'a> {
+    fn of(file: &object::File<'a>, name: &str) -> Option<Function<'a>> {
+        let symbol =
+            file.symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name))?;
+        let section = file.section_by_index(symbol.section_index()?).ok()?;
+        let start = symbol.address().checked_sub(section.address())?;
+        let end = start.checked_add(symbol.size())?;
+        let code =
+            section.data().ok()?.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)?;
+        let inside = |at: u64| (start..end).contains(&at).then(|| at - start);
+        let relocations = section.relocations().filter_map(|(at, _)| inside(at)).collect();
+        (code.len() <= LARGEST_FUNCTION).then_some(Function { code, relocations })
+    }
+
+    /// Follows every way through the function and keeps, for each instruction, the registers that hold the guest
+    /// register's number on all ways to it. The places are behind the loads that such a register indexes.
+    fn places(&self) -> Vec<Place> {
+        let mut factory = InstructionInfoFactory::new();
+        let mut known = BTreeMap::from([(0, Numbers::default())]);
+        let mut waiting = vec![0];
+        while let Some(offset) = waiting.pop() {
+            let Some(instruction) = self.instruction(offset) else { continue };
+            let after = known[&offset].after(&instruction, &mut factory);
+            for next in self.successors(&instruction) {
+                let before = known.get(&next).copied();
+                let joined = before.map_or(after, |before| Numbers(before.0 & after.0));
+                if before != Some(joined) {
+                    known.insert(next, joined);
+                    waiting.push(next);
+                }
+            }
+        }
+        let place =
+            |(&offset, numbers): (&u64, &Numbers)| numbers.place(&self.instruction(offset)?);
+        known.iter().filter_map(place).collect()
+    }
+
+    fn instruction(&self, offset: u64) -> Option<Instruction> {
+        let code = self.code.get(usize::try_from(offset).ok()?..)?;
+        let mut decoder = Decoder::with_ip(64, code, offset, DecoderOptions::NONE);
+        let instruction = decoder.can_decode().then(|| decoder.decode())?;
+        (!instruction.is_invalid()).then_some(instruction)
+    }
+
+    /// Where it goes on; jumps out of the function go nowhere.
+    fn successors(&self, instruction: &Instruction) -> impl Iterator<Item = u64> + use<> {
+        let next = instruction.next_ip();
+        // A target that the linker fills in is another function, or this one's cold part.
+        let is_local = self.relocations.range(instruction.ip()..next).next().is_none();
+        let target = is_local.then(|| instruction.near_branch_target());
+        let (next, target) = match instruction.flow_control() {
+            FlowControl::Return | FlowControl::IndirectBranch => (None, None),
+            FlowControl::UnconditionalBranch => (None, target),
+            FlowControl::ConditionalBranch => (Some(next), target),
+            _ => (Some(next), None),
+        };
+        next.into_iter().chain(target)
+    }
+}
+
+/// The registers that hold the number, as a set of bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Numbers(u16);
+
+impl Numbers {
+    fn has(self, register: Register) -> bool {
+        register.is_gpr() && self.0 & bit(register) != 0
+    }
+
+    /// The set after an instruction.
+    fn after(self, instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Numbers {
+        let target = instruction.op0_register();
+        let gives = match instruction.mnemonic() {
+            Mnemonic::Shr => {
+                instruction.op1_kind() == OpKind::Immediate8
+                    && instruction.immediate(1) == REGISTER_NUMBER
+            }
+            Mnemonic::Mov | Mnemonic::Movsxd | Mnemonic::Movzx => {
+                self.has(instruction.op1_register())
+            }
+            Mnemonic::And => self.has(target) && instruction.op1_kind() != OpKind::Memory,
+            // EAX to RAX.
+            Mnemonic::Cdqe => return self,
+            _ => false,
+        };
+        let mut left = self.0;
+        for used in factory
+            .info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE)
+            .used_registers()
+        {
+            let written = matches!(
+                used.access(),
+                OpAccess::Write
+                    | OpAccess::CondWrite
+                    | OpAccess::ReadWrite
+                    | OpAccess::ReadCondWrite
+            );
+            if written && used.register().is_gpr() {
+                left &= !bit(used.register());
+            }
+        }
+        if matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
+            // Whose it is to save them by the System V ABI.
+            for register in
+                [Register::RAX, Register::RCX, Register::RDX, Register::RSI, Register::RDI]
+            {
+                left &= !bit(register);
+            }
+            for register in [Register::R8, Register::R9, Register::R10, Register::R11] {
+                left &= !bit(register);
+            }
+        }
+        if gives && (target.is_gpr32() || target.is_gpr64()) {
+            left |= bit(target);
+        }
+        Numbers(left)
+    }
+
+    /// If the instruction loads the guest's register: where it is afterwards.
+    fn place(self, instruction: &Instruction) -> Option<Place> {
+        let loads = instruction.code() == Code::Mov_r64_rm64
+            && instruction.op1_kind() == OpKind::Memory
+            && instruction.memory_index_scale() == 8
+            && instruction.memory_base().is_gpr64()
+            && self.has(instruction.memory_index());
+        loads.then(|| Place {
+            offset: instruction.next_ip(),
+            register: NAMES[instruction.op0_register().number()],
+        })
+    }
+}
+
+fn bit(register: Register) -> u16 {
+    1 << register.full_register().number()
+}
+
+/// What `kprobe_events` calls the registers, in the processor's order.
+const NAMES: [&str; 16] = [
+    "ax", "cx", "dx", "bx", "sp", "bp", "si", "di", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+    "r15",
+];
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::code_asm::{
+        CodeAssembler, eax, ebp, ebx, ecx, ptr, r8, r12, r12d, r15, r15d, rax, rbp, rbx, rcx, rdi,
+        rdx, rsp,
+    };
+
+    use super::*;
+
+    /// The places in a function; `relocated` are indices of instructions whose targets the linker fills in.
+    fn places(
+        relocated: &[usize],
+        write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
+    ) -> Vec<Place> {
+        let mut asm = CodeAssembler::new(64).unwrap();
+        write(&mut asm).unwrap();
+        let code = asm.assemble(0).unwrap();
+        let instructions: Vec<_> =
+            Decoder::with_ip(64, &code, 0, DecoderOptions::NONE).into_iter().collect();
+        let relocations =
+            relocated.iter().map(|&index| instructions[index].next_ip() - 4).collect();
+        Function { code: &code, relocations }.places()
+    }
+
+    #[test]
+    fn the_register_behind_the_load_is_the_field() {
+        let found = places(&[], |a| {
+            let (mut slow, mut back) = (a.create_label(), a.create_label());
+            a.mov(rbx, rdi)?;
+            a.mov(eax, 0x440e)?;
+            a.vmread(rax, rax)?;
+            a.mov(ebp, eax)?;
+            // The register with the value: not this one.
+            a.mov(r15d, ebp)?;
+            a.shr(r15d, 3)?;
+            a.and(r15d, 15)?;
+            a.mov(r15, ptr(rbx + r15 * 8 + 0x128))?;
+            a.mov(r12d, ebp)?;
+            a.shr(r12d, 28)?;
+            a.mov(eax, r12d)?;
+            a.bt(ptr(rbx + 0x1b0), rax)?;
+            a.jae(slow)?;
+            a.movsxd(r12, r12d)?;
+            a.call(rax)?;
+            a.mov(rbp, ptr(rbx + r12 * 8 + 0x128))?;
+            a.set_label(&mut back)?;
+            a.mov(rcx, ptr(rax + rbp * 8))?;
+            a.ret()?;
+            a.set_label(&mut slow)?;
+            a.mov(rbp, ptr(rsp + 8))?;
+            a.jmp(back)
+        });
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].register, "bp");
+    }
+
+    #[test]
+    fn what_is_lost_is_not_found() {
+        let after = |between: fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>| {
+            places(&[], |a| {
+                a.shr(eax, 28)?;
+                between(a)?;
+                a.mov(rdx, ptr(rbx + rax * 8 + 0x128))?;
+                a.ret()
+            })
+        };
+        assert_eq!(after(|_| Ok(())), [Place { offset: 11, register: "dx" }]);
+        assert_eq!(after(|a| a.and(eax, 15)).len(), 1);
+        assert_eq!(after(|a| a.cdqe()).len(), 1);
+        assert_eq!(after(|a| a.mov(ecx, eax)).len(), 1);
+        assert_eq!(after(|a| a.call(r8)), []);
+        assert_eq!(after(|a| a.pop(rax)), []);
+        assert_eq!(after(|a| a.mov(eax, ebx)), []);
+        assert_eq!(after(|a| a.add(eax, 1)), []);
+        assert_eq!(after(|a| a.cpuid()), []);
+        // Another way to the load comes without the number.
+        let joined = places(&[], |a| {
+            let mut load = a.create_label();
+            a.jz(load)?;
+            a.shr(eax, 28)?;
+            a.set_label(&mut load)?;
+            a.mov(rdx, ptr(rbx + rax * 8 + 0x128))?;
+            a.ret()
+        });
+        assert_eq!(joined, []);
+        // Not the vCPU's registers: another scale, a part of a register, no base.
+        let other = |write: fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>| {
+            places(&[], |a| {
+                a.shr(eax, 28)?;
+                write(a)?;
+                a.ret()
+            })
+        };
+        assert_eq!(other(|a| a.mov(rdx, ptr(rbx + rax * 4))), []);
+        assert_eq!(other(|a| a.mov(ecx, ptr(rbx + rax * 8))), []);
+        assert_eq!(other(|a| a.mov(rdx, ptr(rax * 8))), []);
+        assert_eq!(other(|a| a.mov(ptr(rbx + rax * 8), rdx)), []);
+    }
+
+    #[test]
+    fn a_jump_out_of_the_function_is_not_followed() {
+        let write = |a: &mut CodeAssembler| {
+            let mut next = a.create_label();
+            a.shr(eax, 28)?;
+            // As the compiler returns: `jmp __x86_return_thunk`, with four bytes of nothing until it is linked.
+            a.db(&[0xe9, 0, 0, 0, 0])?;
+            a.set_label(&mut next)?;
+            a.mov(rdx, ptr(rbx + rax * 8 + 0x128))?;
+            a.ret()
+        };
+        assert_eq!(places(&[], write).len(), 1);
+        assert_eq!(places(&[1], write), []);
+    }
+
+    #[test]
+    fn bytes_that_are_no_code_are_survived() {
+        for byte in 0..=255 {
+            let code = [byte; 64];
+            let _ = Function { code: &code, relocations: BTreeSet::new() }.places();
+        }
+    }
+
+    #[test]
+    fn modules_without_the_handlers_are_told() {
+        assert_eq!(
+            definitions(&[]),
+            Err("kvm_intel is built into this kernel, which has no symbols".to_owned())
+        );
+        let module = Module { name: "kvm_intel".to_owned(), bytes: b"no ELF".to_vec() };
+        assert!(definitions(&[module]).unwrap_err().starts_with("kvm_intel: "));
+    }
+}

@@ -1,0 +1,102 @@
+//! Why a checkpoint cannot be written or is refused.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::xbzrle::DecodeError;
+
+/// An error, with the file it is about.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", path.display())]
+pub struct Error {
+    /// The checkpoint.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    #[source]
+    pub reason: Reason,
+}
+
+impl Error {
+    pub(crate) fn at(path: &Path) -> impl Fn(Reason) -> Error {
+        move |reason| Error { path: path.to_owned(), reason }
+    }
+}
+
+/// What is wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Reason {
+    /// The system's answer.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It does not begin as a checkpoint does.
+    #[error("is not a checkpoint")]
+    NotOne,
+    /// A version that this program does not know.
+    #[error("has format version {found}; this program reads up to {}", super::VERSION)]
+    Version {
+        /// The file's.
+        found: u32,
+    },
+    /// It ends early, or goes on behind its end.
+    #[error("byte {at}: {what}")]
+    Damaged {
+        /// Place in the file.
+        at: u64,
+        /// What is there, and should not be.
+        what: &'static str,
+    },
+    /// The checksum of the whole is another one.
+    #[error("its checksum does not fit its content: it was changed or damaged")]
+    Checksum,
+    /// A page's content is not what was saved.
+    #[error(
+        "page {page} of {region:?} has checksum {found:08x} and not {expected:08x}: its bytes were damaged"
+    )]
+    Page {
+        /// Name of the region.
+        region: String,
+        /// Page in it.
+        page: u64,
+        /// Of the bytes.
+        found: u32,
+        /// As saved.
+        expected: u32,
+    },
+    /// A page's delta is none.
+    #[error("page {page} of {region:?}: its delta cannot be applied, {error}")]
+    Delta {
+        /// Name of the region.
+        region: String,
+        /// Page in it.
+        page: u64,
+        /// What is wrong.
+        error: DecodeError,
+    },
+    /// Compressed pages cannot be read.
+    #[error("pages {page} to {last} of {region:?}: they cannot be decompressed")]
+    Compressed {
+        /// Name of the region.
+        region: String,
+        /// First page.
+        page: u64,
+        /// Last page.
+        last: u64,
+    },
+    /// The parent is not the one that this was made from.
+    #[error(
+        "is based on {parent}, which is another checkpoint than it was made from (or was made anew since)"
+    )]
+    Parent {
+        /// The file found.
+        parent: String,
+    },
+    /// The parent's memory has another shape.
+    #[error("has other memory than its parent: {0}")]
+    Shape(String),
+    /// Too many parents.
+    #[error("has more than {0} parents; save a whole checkpoint from time to time")]
+    Depth(usize),
+    /// The caller gave something else than it said it would.
+    #[error("{0}")]
+    Misused(&'static str),
+}

@@ -1,0 +1,407 @@
+//! The bytes of a checkpoint. docs/checkpoint.md says the same in words.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use super::error::Reason;
+use crate::PAGE;
+
+/// Version written; readers take it and older ones.
+pub const VERSION: u32 = 1;
+/// Bytes before the payload.
+pub(super) const HEADER: u64 = PAGE as u64;
+/// Bytes at the end.
+pub(super) const TRAILER: u64 = 128;
+pub(super) const MAGIC: [u8; 8] = *b"VMTAXCKP";
+const END: [u8; 8] = *b"VMTAXEND";
+/// Pages compressed together, at most.
+pub(super) const GROUP: usize = 16;
+/// Deltas in a run, at most: finding one adds the lengths of those before it.
+pub(super) const DELTAS: usize = 64;
+/// Bytes of index, at most.
+const INDEX: u64 = 8 << 30;
+/// Names of regions and parents are no longer.
+const NAME: u64 = 4096;
+/// No machine has more pages (2^52 bytes).
+const PAGES: u64 = 1 << 40;
+
+/// Names a checkpoint: SHA-256 of its header, device state, index (which holds the checksums of pages) and trailer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Id(pub [u8; 32]);
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// How pages of a run are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// As they are.
+    Raw,
+    /// All zero; only needed over a parent.
+    Zero,
+    /// One 8-byte word repeated.
+    Fill(u64),
+    /// Compressed together, into this many bytes.
+    Zstd(u32),
+    /// Deltas against the parent's pages.
+    Xbzrle,
+}
+
+/// Pages in a row that are stored in the same way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) kind: Kind,
+    pub(super) first: u64,
+    pub(super) count: u64,
+    /// Where its payload begins in the file.
+    pub(super) offset: u64,
+    /// CRC-32C of each page's content; empty for `Zero` and `Fill`.
+    pub(super) crcs: Vec<u32>,
+    /// Of each delta.
+    pub(super) lengths: Vec<u16>,
+}
+
+impl Run {
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.count
+    }
+
+    /// Bytes of payload.
+    pub(super) fn payload(&self) -> u64 {
+        match self.kind {
+            Kind::Raw => self.count * PAGE as u64,
+            Kind::Zero | Kind::Fill(_) => 0,
+            Kind::Zstd(len) => u64::from(len),
+            Kind::Xbzrle => self.lengths.iter().map(|l| u64::from(*l)).sum(),
+        }
+    }
+}
+
+/// A block of memory by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Region {
+    pub(super) name: String,
+    pub(super) pages: u64,
+    /// Ascending.
+    pub(super) runs: Vec<Run>,
+}
+
+/// The index: regions, and the parent's file name when there is one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Index {
+    pub(super) parent: String,
+    pub(super) regions: Vec<Region>,
+}
+
+/// What stands at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Trailer {
+    pub(super) state_at: u64,
+    pub(super) state_len: u64,
+    pub(super) index_len: u64,
+    /// Zeros: none.
+    pub(super) parent: [u8; 32],
+}
+
+impl Trailer {
+    pub(super) fn index_at(&self) -> u64 {
+        self.state_at + self.state_len
+    }
+
+    /// All but the id.
+    pub(super) fn encode(&self) -> [u8; 96] {
+        let mut bytes = [0; 96];
+        bytes[..8].copy_from_slice(&END);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.state_at.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.state_len.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.index_len.to_le_bytes());
+        bytes[40..72].copy_from_slice(&self.parent);
+        bytes
+    }
+
+    /// Reads one that ends a file of `file_len` bytes.
+    pub(super) fn decode(bytes: &[u8; 128], file_len: u64) -> Result<(Trailer, Id), Reason> {
+        let at = file_len - TRAILER;
+        let damaged = |what| Reason::Damaged { at, what };
+        if bytes[..8] != END {
+            return Err(damaged(
+                "the end of a checkpoint is missing; it was cut or never finished",
+            ));
+        }
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
+        if bytes[8..12] != VERSION.to_le_bytes()
+            || bytes[12..16] != [0; 4]
+            || bytes[72..96] != [0; 24]
+        {
+            return Err(damaged("the end has fields that are unknown"));
+        }
+        let mut parent = [0; 32];
+        parent.copy_from_slice(&bytes[40..72]);
+        let mut id = [0; 32];
+        id.copy_from_slice(&bytes[96..]);
+        let trailer =
+            Trailer { state_at: word(16), state_len: word(24), index_len: word(32), parent };
+        let sum = trailer.state_at.checked_add(trailer.state_len);
+        let sum = sum.and_then(|sum| sum.checked_add(trailer.index_len));
+        if sum != Some(at) || trailer.state_at < HEADER || trailer.index_len > INDEX {
+            return Err(damaged("the lengths of its parts do not add up to the file's"));
+        }
+        Ok((trailer, Id(id)))
+    }
+}
+
+/// Makes the name of what has these parts: header, state, index, trailer, in this order.
+#[derive(Default)]
+pub(super) struct Naming(Sha256);
+
+impl Naming {
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(super) fn finish(self) -> Id {
+        Id(self.0.finalize().into())
+    }
+}
+
+/// The first page; `nonce` makes two checkpoints of the same memory different.
+pub(super) fn header(nonce: [u8; 16]) -> [u8; HEADER as usize] {
+    let mut bytes = [0; HEADER as usize];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[12..16].copy_from_slice(&(PAGE as u32).to_le_bytes());
+    bytes[16..32].copy_from_slice(&nonce);
+    bytes
+}
+
+/// Checks a first page.
+pub(super) fn check_header(bytes: &[u8]) -> Result<(), Reason> {
+    if bytes.len() < 16 || bytes[..8] != MAGIC {
+        return Err(Reason::NotOne);
+    }
+    let word =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    if word(8) != VERSION {
+        return Err(Reason::Version { found: word(8) });
+    }
+    if word(12) != PAGE as u32 {
+        return Err(Reason::Damaged { at: 12, what: "pages of another size than 4096 bytes" });
+    }
+    Ok(())
+}
+
+fn put(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+impl Index {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put(&mut out, self.parent.len() as u64);
+        out.extend_from_slice(self.parent.as_bytes());
+        put(&mut out, self.regions.len() as u64);
+        for region in &self.regions {
+            put(&mut out, region.name.len() as u64);
+            out.extend_from_slice(region.name.as_bytes());
+            put(&mut out, region.pages);
+            put(&mut out, region.runs.len() as u64);
+            let mut at = 0;
+            for run in &region.runs {
+                run.encode(at, &mut out);
+                at = run.end();
+            }
+        }
+        out
+    }
+
+    /// Decodes an index that stands at `base`; payloads follow each other from the header's end to `payload_end`.
+    pub(super) fn decode(bytes: &[u8], base: u64, payload_end: u64) -> Result<Index, Reason> {
+        let mut cursor = Cursor { bytes, at: 0, base };
+        let parent = cursor.name()?;
+        let mut regions = Vec::new();
+        let mut offset = HEADER;
+        for _ in 0..cursor.number(u64::from(u32::MAX), "the number of regions")? {
+            let name = cursor.name()?;
+            if regions.iter().any(|r: &Region| r.name == name) {
+                return Err(cursor.damaged("two regions of one name"));
+            }
+            let pages = cursor.number(PAGES, "a region's pages")?;
+            let count = cursor.number(pages, "a region's runs")?;
+            let mut runs = Vec::new();
+            let mut at = 0;
+            for _ in 0..count {
+                let run = cursor.run(at, pages, offset)?;
+                at = run.end();
+                offset += run.payload();
+                if offset > payload_end {
+                    return Err(cursor.damaged("a run whose bytes lie behind the payload"));
+                }
+                runs.push(run);
+            }
+            regions.push(Region { name, pages, runs });
+        }
+        if cursor.at != bytes.len() {
+            return Err(cursor.damaged("bytes behind the last region"));
+        }
+        if offset != payload_end {
+            return Err(cursor.damaged("payload that no run uses"));
+        }
+        Ok(Index { parent, regions })
+    }
+}
+
+impl Run {
+    fn encode(&self, at: u64, out: &mut Vec<u8>) {
+        out.push(match self.kind {
+            Kind::Raw => 1,
+            Kind::Zero => 2,
+            Kind::Fill(_) => 3,
+            Kind::Zstd(_) => 4,
+            Kind::Xbzrle => 5,
+        });
+        put(out, self.first - at);
+        put(out, self.count);
+        match self.kind {
+            Kind::Fill(word) => out.extend(word.to_le_bytes()),
+            Kind::Zstd(len) => put(out, u64::from(len)),
+            _ => {}
+        }
+        for crc in &self.crcs {
+            out.extend(crc.to_le_bytes());
+        }
+        for length in &self.lengths {
+            put(out, u64::from(*length));
+        }
+    }
+}
+
+/// Reads an index; every count is checked against the bytes that are left before it is believed.
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    base: u64,
+}
+
+impl Cursor<'_> {
+    fn damaged(&self, what: &'static str) -> Reason {
+        Reason::Damaged { at: self.base + self.at as u64, what }
+    }
+
+    fn take(&mut self, len: u64) -> Result<&[u8], Reason> {
+        let left = self.bytes.len() - self.at;
+        match usize::try_from(len) {
+            Ok(len) if len <= left => {
+                self.at += len;
+                Ok(&self.bytes[self.at - len..self.at])
+            }
+            _ => Err(self.damaged("the index ends within an entry")),
+        }
+    }
+
+    fn number(&mut self, limit: u64, what: &'static str) -> Result<u64, Reason> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.take(1)?[0];
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
+                break;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return if value <= limit { Ok(value) } else { Err(self.damaged(what)) };
+            }
+        }
+        Err(self.damaged(what))
+    }
+
+    fn name(&mut self) -> Result<String, Reason> {
+        let len = self.number(NAME, "the length of a name")?;
+        let bytes = self.take(len)?.to_owned();
+        String::from_utf8(bytes).map_err(|_| self.damaged("a name that is no UTF-8"))
+    }
+
+    fn run(&mut self, at: u64, pages: u64, offset: u64) -> Result<Run, Reason> {
+        let kind = self.take(1)?[0];
+        let first = at + self.number(pages - at, "a run that begins behind its region")?;
+        let count = self.number(pages - first, "a run that ends behind its region")?;
+        if count == 0 {
+            return Err(self.damaged("a run of no pages"));
+        }
+        let kind = match kind {
+            1 => Kind::Raw,
+            2 => Kind::Zero,
+            3 => Kind::Fill(u64::from_le_bytes(self.take(8)?.try_into().unwrap_or_default())),
+            4 if count <= GROUP as u64 => {
+                Kind::Zstd(self.number(GROUP as u64 * PAGE as u64, "a compressed length")? as u32)
+            }
+            5 if count <= DELTAS as u64 => Kind::Xbzrle,
+            _ => return Err(self.damaged("a run of an unknown kind")),
+        };
+        let (mut crcs, mut lengths) = (Vec::new(), Vec::new());
+        if !matches!(kind, Kind::Zero | Kind::Fill(_)) {
+            let bytes = self.take(count * 4)?;
+            crcs = bytes.as_chunks::<4>().0.iter().map(|c| u32::from_le_bytes(*c)).collect();
+        }
+        if kind == Kind::Xbzrle {
+            for _ in 0..count {
+                lengths
+                    .push(self.number(PAGE as u64, "a delta that is longer than its page")? as u16);
+            }
+        }
+        Ok(Run { kind, first, count, offset, crcs, lengths })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index() -> (Index, u64) {
+        let mut offset = HEADER;
+        let mut runs = Vec::new();
+        let crcs = |n: u32| (0..n).map(|i| i * 77).collect::<Vec<u32>>();
+        for (kind, first, count, crcs, lengths) in [
+            (Kind::Raw, 0, 3, crcs(3), vec![]),
+            (Kind::Zero, 3, 200, vec![], vec![]),
+            (Kind::Fill(7), 300, 1, vec![], vec![]),
+            (Kind::Zstd(123), 301, 16, crcs(16), vec![]),
+            (Kind::Xbzrle, 400, 2, crcs(2), vec![0, 4096]),
+        ] {
+            let run = Run { kind, first, count, offset, crcs, lengths };
+            offset += run.payload();
+            runs.push(run);
+        }
+        let regions = vec![
+            Region { name: "/objects/mem".into(), pages: 402, runs },
+            Region { name: "empty".into(), pages: 0, runs: vec![] },
+        ];
+        (Index { parent: "base.ckpt".into(), regions }, offset)
+    }
+
+    #[test]
+    fn an_index_comes_back() {
+        let (index, end) = index();
+        let bytes = index.encode();
+        assert_eq!(Index::decode(&bytes, 10, end).unwrap(), index);
+        for len in 0..bytes.len() {
+            assert!(Index::decode(&bytes[..len], 10, end).is_err(), "{len}");
+        }
+        assert!(Index::decode(&bytes, 10, end + 1).is_err());
+        assert!(Index::decode(&bytes, 10, end - 1).is_err());
+    }
+}

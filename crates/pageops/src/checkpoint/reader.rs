@@ -1,0 +1,393 @@
+//! Reading: a checkpoint with its parents, everything checked before it is believed.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::error::{Error, Reason};
+use super::format::{HEADER, Id, Index, Kind, Naming, Run, TRAILER, Trailer, check_header};
+use crate::{Cpu, PAGE, xbzrle};
+
+/// Parents of parents.
+const DEPTH: usize = 128;
+/// Pages read together.
+const CHUNK: u64 = 64;
+
+/// A checkpoint that was opened, and whose index and device state are as they were written.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    file: File,
+    index: Index,
+    trailer: Trailer,
+    id: Id,
+    len: u64,
+    parent: Option<Box<Checkpoint>>,
+}
+
+/// A block of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionInfo<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Pages in it.
+    pub pages: u64,
+}
+
+/// Pages of one file by how they are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// As they are.
+    pub raw: u64,
+    /// Said to be zero.
+    pub zero: u64,
+    /// A word repeated.
+    pub filled: u64,
+    /// Compressed.
+    pub compressed: u64,
+    /// Deltas.
+    pub deltas: u64,
+}
+
+/// Where pages are restored to. Regions are numbered as in the checkpoint.
+pub trait Target {
+    /// Makes a region this long and zero.
+    fn clear(&mut self, region: usize, bytes: u64) -> io::Result<()>;
+    /// Writes pages that are not all zero.
+    fn write(&mut self, region: usize, at: u64, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Hears of pages that were read and checked: region, first page, bytes.
+type EachChunk<'a> = dyn FnMut(usize, u64, &[u8]) -> io::Result<()> + 'a;
+
+impl Checkpoint {
+    /// Opens a checkpoint and its parents, and checks their checksums of the whole. The bytes of pages are checked
+    /// as they are read.
+    pub fn open(path: &Path) -> Result<Checkpoint, Error> {
+        Checkpoint::open_at(path, 0)
+    }
+
+    fn open_at(path: &Path, depth: usize) -> Result<Checkpoint, Error> {
+        let error = Error::at(path);
+        let mut opened = Checkpoint::open_one(path).map_err(&error)?;
+        if opened.trailer.parent == [0; 32] {
+            return Ok(opened);
+        }
+        if depth == DEPTH {
+            return Err(error(Reason::Depth(DEPTH)));
+        }
+        let parent_path = path.parent().unwrap_or(Path::new("")).join(&opened.index.parent);
+        let parent = Checkpoint::open_at(&parent_path, depth + 1)?;
+        if parent.id.0 != opened.trailer.parent {
+            let parent = parent_path.display().to_string();
+            return Err(error(Reason::Parent { parent }));
+        }
+        if !parent.regions().eq(opened.regions()) {
+            return Err(error(Reason::Shape("regions of other names or sizes".to_owned())));
+        }
+        opened.parent = Some(Box::new(parent));
+        Ok(opened)
+    }
+
+    fn open_one(path: &Path) -> Result<Checkpoint, Reason> {
+        // A pipe or a device would have us wait.
+        if !path.metadata()?.is_file() {
+            return Err(Reason::NotOne);
+        }
+        let file = File::open(path)?;
+        let len = file.metadata()?.len();
+        let mut header = vec![0; HEADER.min(len) as usize];
+        file.read_exact_at(&mut header, 0)?;
+        check_header(&header)?;
+        if len < HEADER + TRAILER {
+            return Err(Reason::Damaged { at: len, what: "it ends before its first page" });
+        }
+        let mut end = [0; TRAILER as usize];
+        file.read_exact_at(&mut end, len - TRAILER)?;
+        let (trailer, id) = Trailer::decode(&end, len)?;
+        let mut naming = Naming::default();
+        naming.update(&header);
+        let mut chunk = vec![0; 64 << 10];
+        let mut at = trailer.state_at;
+        while at < trailer.index_at() {
+            let step = (trailer.index_at() - at).min(chunk.len() as u64) as usize;
+            file.read_exact_at(&mut chunk[..step], at)?;
+            naming.update(&chunk[..step]);
+            at += step as u64;
+        }
+        let mut index = Vec::new();
+        let too_long =
+            |_| Reason::Damaged { at, what: "an index longer than this machine's memory" };
+        index.try_reserve_exact(trailer.index_len as usize).map_err(too_long)?;
+        index.resize(trailer.index_len as usize, 0);
+        file.read_exact_at(&mut index, at)?;
+        naming.update(&index);
+        naming.update(&end[..96]);
+        if naming.finish() != id {
+            return Err(Reason::Checksum);
+        }
+        let index = Index::decode(&index, at, trailer.state_at)?;
+        Ok(Checkpoint { path: path.to_owned(), file, index, trailer, id, len, parent: None })
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its name for children, and the checksum of the whole.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
+    /// What this was made over.
+    pub fn parent(&self) -> Option<&Checkpoint> {
+        self.parent.as_deref()
+    }
+
+    /// Bytes of its file, parents not counted.
+    pub fn bytes(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes of device state.
+    pub fn state_len(&self) -> u64 {
+        self.trailer.state_len
+    }
+
+    /// Blocks of memory, in order.
+    pub fn regions(&self) -> impl Iterator<Item = RegionInfo<'_>> {
+        self.index.regions.iter().map(|r| RegionInfo { name: &r.name, pages: r.pages })
+    }
+
+    /// How this file's own pages are stored.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for run in self.index.regions.iter().flat_map(|r| &r.runs) {
+            *match run.kind {
+                Kind::Raw => &mut totals.raw,
+                Kind::Zero => &mut totals.zero,
+                Kind::Fill(_) => &mut totals.filled,
+                Kind::Zstd(_) => &mut totals.compressed,
+                Kind::Xbzrle => &mut totals.deltas,
+            } += run.count;
+        }
+        totals
+    }
+
+    /// Reads the device state.
+    pub fn state(&self) -> impl Read + '_ {
+        State { file: &self.file, at: self.trailer.state_at, end: self.trailer.index_at() }
+    }
+
+    /// Ranges of pages within `range` that this or a parent stores. All others are zero.
+    pub fn stored(&self, region: usize, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut level = Some(self);
+        while let Some(one) = level {
+            let clipped = one
+                .runs(region, &range)
+                .iter()
+                .map(|run| run.first.max(range.start)..run.end().min(range.end));
+            ranges.extend(clipped);
+            level = one.parent();
+        }
+        ranges.sort_by_key(|r| r.start);
+        let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            match joined.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => joined.push(range),
+            }
+        }
+        joined
+    }
+
+    /// Reads pages from `first` on, and checks each.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such region.
+    pub fn read(&self, region: usize, first: u64, pages: &mut [u8]) -> Result<(), Error> {
+        match &self.parent {
+            Some(parent) => parent.read(region, first, pages)?,
+            None => pages.fill(0),
+        }
+        let range = first..first + (pages.len() / PAGE) as u64;
+        for run in self.runs(region, &range) {
+            let part = run.first.max(range.start)..run.end().min(range.end);
+            let at = (part.start - first) as usize * PAGE;
+            let into = &mut pages[at..][..(part.end - part.start) as usize * PAGE];
+            self.read_run(region, run, part, into).map_err(Error::at(&self.path))?;
+        }
+        Ok(())
+    }
+
+    /// Reads every page of this and its parents and checks it. `progress` hears the pages done.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
+        self.each_chunk(progress, &mut |_, _, _| Ok(()))
+    }
+
+    /// Puts all memory back. `progress` hears the pages done.
+    pub fn restore(
+        &self,
+        target: &mut dyn Target,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
+        for (i, region) in self.regions().enumerate() {
+            let bytes = region.pages * PAGE as u64;
+            target.clear(i, bytes).map_err(|e| Error::at(&self.path)(Reason::Io(e)))?;
+        }
+        let cpu = Cpu::best();
+        self.each_chunk(progress, &mut |region, first, pages| {
+            let mut at = 0;
+            let count = pages.len() / PAGE;
+            let zero = |i: usize| cpu.is_zero(&pages[i * PAGE..][..PAGE]);
+            while at < count {
+                if zero(at) {
+                    at += 1;
+                    continue;
+                }
+                let mut end = at + 1;
+                while end < count && !zero(end) {
+                    end += 1;
+                }
+                let offset = (first + at as u64) * PAGE as u64;
+                target.write(region, offset, &pages[at * PAGE..end * PAGE])?;
+                at = end;
+            }
+            Ok(())
+        })
+    }
+
+    /// Pages that [`Checkpoint::verify`] and [`Checkpoint::restore`] go through.
+    pub fn work(&self) -> u64 {
+        let all = self.index.regions.iter().enumerate();
+        all.flat_map(|(i, r)| self.stored(i, 0..r.pages)).map(|r| r.end - r.start).sum()
+    }
+
+    fn each_chunk(
+        &self,
+        progress: &mut dyn FnMut(u64),
+        each: &mut EachChunk<'_>,
+    ) -> Result<(), Error> {
+        let mut buffer = vec![0; CHUNK as usize * PAGE];
+        let mut done = 0;
+        for (i, region) in self.index.regions.iter().enumerate() {
+            for range in self.stored(i, 0..region.pages) {
+                let mut at = range.start;
+                while at < range.end {
+                    // To the next multiple, so that compressed groups are read once.
+                    let step = (CHUNK - at % CHUNK).min(range.end - at);
+                    let pages = &mut buffer[..step as usize * PAGE];
+                    self.read(i, at, pages)?;
+                    each(i, at, pages).map_err(|e| Error::at(&self.path)(Reason::Io(e)))?;
+                    at += step;
+                    done += step;
+                    progress(done);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs that overlap a range.
+    fn runs(&self, region: usize, range: &Range<u64>) -> &[Run] {
+        let runs = &self.index.regions[region].runs;
+        let start = runs.partition_point(|run| run.end() <= range.start);
+        let count = runs[start..].partition_point(|run| run.first < range.end);
+        &runs[start..start + count]
+    }
+
+    /// Reads the pages `part` of a run.
+    fn read_run(
+        &self,
+        region: usize,
+        run: &Run,
+        part: Range<u64>,
+        into: &mut [u8],
+    ) -> Result<(), Reason> {
+        let skip = (part.start - run.first) as usize;
+        match run.kind {
+            Kind::Zero => into.fill(0),
+            Kind::Fill(word) => Cpu::best().fill(into, word),
+            Kind::Raw => self.read_payload(into, run.offset + (skip * PAGE) as u64)?,
+            Kind::Zstd(len) => {
+                let mut compressed = vec![0; len as usize];
+                self.read_payload(&mut compressed, run.offset)?;
+                let mut group = vec![0; run.count as usize * PAGE];
+                let read = zstd::bulk::decompress_to_buffer(&compressed, group.as_mut_slice());
+                if !read.is_ok_and(|read| read == group.len()) {
+                    let region = self.index.regions[region].name.clone();
+                    return Err(Reason::Compressed {
+                        region,
+                        page: run.first,
+                        last: run.end() - 1,
+                    });
+                }
+                into.copy_from_slice(&group[skip * PAGE..][..into.len()]);
+            }
+            Kind::Xbzrle => self.read_deltas(region, run, skip, into)?,
+        }
+        let crcs = run.crcs.get(skip..).unwrap_or_default();
+        for (i, (page, crc)) in into.chunks_exact(PAGE).zip(crcs).enumerate() {
+            let found = Cpu::best().crc32c(0, page);
+            if found != *crc {
+                let region = self.index.regions[region].name.clone();
+                let page = part.start + i as u64;
+                return Err(Reason::Page { region, page, found, expected: *crc });
+            }
+        }
+        Ok(())
+    }
+
+    fn read_deltas(
+        &self,
+        region: usize,
+        run: &Run,
+        skip: usize,
+        into: &mut [u8],
+    ) -> Result<(), Reason> {
+        let before: u64 = run.lengths[..skip].iter().map(|l| u64::from(*l)).sum();
+        let mut at = run.offset + before;
+        let mut delta = [0; PAGE];
+        for (i, page) in into.chunks_exact_mut(PAGE).enumerate() {
+            let len = usize::from(run.lengths[skip + i]);
+            self.read_payload(&mut delta[..len], at)?;
+            at += len as u64;
+            if let Err(error) = xbzrle::decode(&delta[..len], page) {
+                let region = self.index.regions[region].name.clone();
+                let page = run.first + (skip + i) as u64;
+                return Err(Reason::Delta { region, page, error });
+            }
+        }
+        Ok(())
+    }
+
+    fn read_payload(&self, into: &mut [u8], at: u64) -> Result<(), Reason> {
+        self.file.read_exact_at(into, at).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                Reason::Damaged { at, what: "the file was cut while it was read" }
+            }
+            _ => Reason::Io(error),
+        })
+    }
+}
+
+struct State<'a> {
+    file: &'a File,
+    at: u64,
+    end: u64,
+}
+
+impl Read for State<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
+        let len = buffer.len().min(left);
+        let read = self.file.read_at(&mut buffer[..len], self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}

@@ -1,0 +1,452 @@
+//! Writing: pages in, one file out.
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use super::error::{Error, Reason};
+use super::file::NewFile;
+use super::format::{
+    DELTAS, GROUP, HEADER, Id, Index, Kind, Naming, Region, Run, TRAILER, Trailer, header,
+};
+use super::reader::Checkpoint;
+use crate::{Cpu, PAGE, PageFacts};
+
+/// Pages looked at together: what a core's second cache holds, so that writing reads from there.
+const CHUNK: usize = 64;
+/// Groups in a row that compression must have helped, or it pauses for as many.
+const TRIAL: u32 = 32;
+const PAUSE: u32 = 512;
+
+/// Whoever scans and checksums pages: the processor, or an engine with devices.
+pub trait Accelerate {
+    /// Facts about each page.
+    fn scan(&mut self, pages: &[u8], out: &mut [PageFacts]);
+}
+
+impl Accelerate for Cpu {
+    fn scan(&mut self, pages: &[u8], out: &mut [PageFacts]) {
+        Cpu::scan(self, pages, out);
+    }
+}
+
+/// How to write.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// Level of compression; none without it.
+    pub zstd: Option<i32>,
+    /// What to save the difference to.
+    pub parent: Option<Checkpoint>,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Pages as they are.
+    pub raw: u64,
+    /// Pages compressed.
+    pub compressed: u64,
+    /// Pages as deltas.
+    pub deltas: u64,
+    /// Pages of one repeated word.
+    pub filled: u64,
+    /// Pages looked at that are zero.
+    pub zero: u64,
+    /// Pages looked at that are as in the parent.
+    pub unchanged: u64,
+}
+
+/// Writes a checkpoint.
+pub struct Writer<'a> {
+    accelerate: &'a mut dyn Accelerate,
+    options: Options,
+    path: PathBuf,
+    new: NewFile,
+    out: BufWriter<File>,
+    naming: Naming,
+    /// Place in the file.
+    at: u64,
+    index: Index,
+    /// First page of the region that was not yet given.
+    next: u64,
+    facts: Vec<PageFacts>,
+    old: Vec<u8>,
+    delta: Vec<u8>,
+    compressed: Vec<u8>,
+    compressor: Option<zstd::bulk::Compressor<'static>>,
+    trial: Trial,
+    summary: Summary,
+}
+
+/// Whether compression is worth its time here: tried on some groups, then switched off for a while.
+#[derive(Default)]
+struct Trial {
+    groups: u32,
+    before: u64,
+    after: u64,
+    pause: u32,
+}
+
+impl Trial {
+    fn on(&mut self) -> bool {
+        if self.pause > 0 {
+            self.pause -= 1;
+            return false;
+        }
+        true
+    }
+
+    fn learn(&mut self, before: usize, after: usize) {
+        self.groups += 1;
+        self.before += before as u64;
+        self.after += after.min(before) as u64;
+        if self.groups == TRIAL {
+            let helped = self.after * 20 < self.before * 19;
+            *self = Trial { pause: if helped { 0 } else { PAUSE }, ..Trial::default() };
+        }
+    }
+}
+
+impl<'a> Writer<'a> {
+    /// Begins a checkpoint that will be `path`. Nothing is seen there before [`Writer::finish`].
+    pub fn create(
+        path: &Path,
+        options: Options,
+        accelerate: &'a mut dyn Accelerate,
+    ) -> Result<Writer<'a>, Error> {
+        let error = Error::at(path);
+        let io = |e| error(Reason::Io(e));
+        let new = NewFile::create(path).map_err(io)?;
+        let mut index = Index::default();
+        if let Some(parent) = &options.parent {
+            index.parent = name_of_parent(path, parent.path()).map_err(io)?;
+        }
+        let compressor = options.zstd.map(zstd::bulk::Compressor::new).transpose().map_err(io)?;
+        let out = BufWriter::with_capacity(128 << 10, new.file().try_clone().map_err(io)?);
+        let mut writer = Writer {
+            accelerate,
+            options,
+            path: path.to_owned(),
+            new,
+            out,
+            naming: Naming::default(),
+            at: 0,
+            index,
+            next: 0,
+            facts: vec![PageFacts::default(); CHUNK],
+            old: vec![0; CHUNK * PAGE],
+            delta: vec![0; PAGE - 8],
+            compressed: Vec::new(),
+            compressor,
+            trial: Trial::default(),
+            summary: Summary::default(),
+        };
+        let header = header(nonce().map_err(io)?);
+        writer.naming.update(&header);
+        writer.put(&header)?;
+        Ok(writer)
+    }
+
+    /// Begins a region; its pages follow. A checkpoint with a parent has the parent's regions, in its order.
+    pub fn region(&mut self, name: &str, pages: u64) -> Result<(), Error> {
+        if self.index.regions.iter().any(|r| r.name == name) {
+            return Err(self.error(Reason::Misused("two regions of one name")));
+        }
+        self.end_region()?;
+        if let Some(parent) = &self.options.parent {
+            let at = self.index.regions.len();
+            match parent.regions().nth(at) {
+                Some(r) if r.name == name && r.pages == pages => {}
+                Some(r) => {
+                    let what = format!(
+                        "{name:?} of {pages} pages, the parent {:?} of {}",
+                        r.name, r.pages
+                    );
+                    return Err(self.error(Reason::Shape(what)));
+                }
+                None => {
+                    return Err(self.error(Reason::Shape(format!("{name:?} is not in the parent"))));
+                }
+            }
+        }
+        self.index.regions.push(Region { name: name.to_owned(), pages, runs: Vec::new() });
+        self.next = 0;
+        Ok(())
+    }
+
+    /// Takes pages from `first` on. Pages left out before them are zero.
+    pub fn pages(&mut self, first: u64, bytes: &[u8]) -> Result<(), Error> {
+        let Some(region) = self.index.regions.last() else {
+            return Err(self.error(Reason::Misused("pages outside of a region")));
+        };
+        let count = (bytes.len() / PAGE) as u64;
+        if !bytes.len().is_multiple_of(PAGE) || first < self.next || first + count > region.pages {
+            return Err(self.error(Reason::Misused("pages out of order, or behind the region")));
+        }
+        self.gap(first)?;
+        let mut at = first;
+        for chunk in bytes.chunks(CHUNK * PAGE) {
+            self.chunk(at, chunk)?;
+            at += (chunk.len() / PAGE) as u64;
+        }
+        self.next = at;
+        Ok(())
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.at
+    }
+
+    /// Ends with the device state and puts the file in its place.
+    pub fn finish(mut self, state: &mut dyn Read) -> Result<(Summary, Id), Error> {
+        self.end_region()?;
+        if let Some(parent) = &self.options.parent
+            && parent.regions().count() != self.index.regions.len()
+        {
+            return Err(self.error(Reason::Shape("a region of the parent is missing".to_owned())));
+        }
+        let state_at = self.at;
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let read = state.read(&mut buffer).map_err(|e| self.error(Reason::Io(e)))?;
+            if read == 0 {
+                break;
+            }
+            self.naming.update(&buffer[..read]);
+            self.put(&buffer[..read])?;
+        }
+        let state_len = self.at - state_at;
+        let index = std::mem::take(&mut self.index).encode();
+        self.naming.update(&index);
+        self.put(&index)?;
+        let parent = self.options.parent.as_ref().map_or([0; 32], |p| p.id().0);
+        let index_len = index.len() as u64;
+        let trailer = Trailer { state_at, state_len, index_len, parent }.encode();
+        self.naming.update(&trailer);
+        let id = std::mem::take(&mut self.naming).finish();
+        self.put(&trailer)?;
+        self.put(&id.0)?;
+        debug_assert_eq!(trailer.len() + id.0.len(), TRAILER as usize);
+        let Writer { new, mut out, path, mut summary, at, .. } = self;
+        summary.bytes = at;
+        let done = out.flush().and_then(|()| new.publish());
+        done.map_err(|e| Error { path, reason: Reason::Io(e) })?;
+        Ok((summary, id))
+    }
+
+    fn error(&self, reason: Reason) -> Error {
+        Error { path: self.path.clone(), reason }
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.at += bytes.len() as u64;
+        self.out.write_all(bytes).map_err(|e| self.error(Reason::Io(e)))
+    }
+
+    fn end_region(&mut self) -> Result<(), Error> {
+        match self.index.regions.last() {
+            Some(region) => self.gap(region.pages),
+            None => Ok(()),
+        }
+    }
+
+    /// Pages up to `end` are zero. Over a parent that must be said of those that it has.
+    fn gap(&mut self, end: u64) -> Result<(), Error> {
+        let range = self.next..end;
+        if let Some(parent) = &self.options.parent
+            && !range.is_empty()
+        {
+            for stored in parent.stored(self.index.regions.len() - 1, range) {
+                let count = stored.end - stored.start;
+                push(&mut self.index, Kind::Zero, stored.start, count, HEADER, &[], &[]);
+            }
+        }
+        self.next = end;
+        Ok(())
+    }
+
+    fn chunk(&mut self, first: u64, bytes: &[u8]) -> Result<(), Error> {
+        let count = bytes.len() / PAGE;
+        let mut facts = std::mem::take(&mut self.facts);
+        let mut old = std::mem::take(&mut self.old);
+        self.accelerate.scan(bytes, &mut facts[..count]);
+        if let Some(parent) = &self.options.parent {
+            parent.read(self.index.regions.len() - 1, first, &mut old[..bytes.len()])?;
+        }
+        let has_parent = self.options.parent.is_some();
+        // Pages from here on are data that is not yet written.
+        let mut pending = 0;
+        for i in 0..count {
+            let page = &bytes[i * PAGE..][..PAGE];
+            let before = has_parent.then(|| &old[i * PAGE..][..PAGE]);
+            let Some(small) = self.small(page, before, facts[i]) else { continue };
+            self.data(first, bytes, pending..i, &facts)?;
+            pending = i + 1;
+            self.put_small(small, first + i as u64, facts[i].crc)?;
+        }
+        self.data(first, bytes, pending..count, &facts)?;
+        self.facts = facts;
+        self.old = old;
+        Ok(())
+    }
+
+    /// What to store for a page that need not be stored as it is.
+    fn small(&mut self, page: &[u8], before: Option<&[u8]>, facts: PageFacts) -> Option<Small> {
+        let cpu = Cpu::best();
+        if let Some(before) = before {
+            if cpu.compare(before, page).is_none() {
+                self.summary.unchanged += 1;
+                return Some(Small::Nothing);
+            }
+            if facts.zero {
+                self.summary.zero += 1;
+                return Some(Small::Zero);
+            }
+        } else if facts.zero {
+            self.summary.zero += 1;
+            return Some(Small::Nothing);
+        }
+        // Most pages differ in the first two words already.
+        if page[..8] == page[8..16]
+            && let Some(word) = cpu.same_fill(page)
+        {
+            self.summary.filled += 1;
+            return Some(Small::Fill(word));
+        }
+        let len = cpu.xbzrle_encode(before?, page, &mut self.delta).ok()?;
+        self.summary.deltas += 1;
+        Some(Small::Delta(len))
+    }
+
+    fn put_small(&mut self, small: Small, page: u64, crc: u32) -> Result<(), Error> {
+        let at = self.at;
+        match small {
+            Small::Nothing => {}
+            Small::Zero => push(&mut self.index, Kind::Zero, page, 1, at, &[], &[]),
+            Small::Fill(word) => push(&mut self.index, Kind::Fill(word), page, 1, at, &[], &[]),
+            Small::Delta(len) => {
+                push(&mut self.index, Kind::Xbzrle, page, 1, at, &[crc], &[len as u16]);
+                let delta = std::mem::take(&mut self.delta);
+                self.put(&delta[..len])?;
+                self.delta = delta;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores pages of a chunk as they are, or compressed.
+    fn data(
+        &mut self,
+        first: u64,
+        bytes: &[u8],
+        pages: std::ops::Range<usize>,
+        facts: &[PageFacts],
+    ) -> Result<(), Error> {
+        let mut crcs = [0; CHUNK];
+        for (crc, facts) in crcs.iter_mut().zip(facts) {
+            *crc = facts.crc;
+        }
+        let step = if self.compressor.is_some() { GROUP } else { CHUNK };
+        let mut at = pages.start;
+        while at < pages.end {
+            let end = (at + step).min(pages.end);
+            let group = &bytes[at * PAGE..end * PAGE];
+            let page = first + at as u64;
+            let count = (end - at) as u64;
+            if let Some(compressed) = self.compress(group)? {
+                self.summary.compressed += count;
+                let kind = Kind::Zstd(compressed.len() as u32);
+                push(&mut self.index, kind, page, count, self.at, &crcs[at..end], &[]);
+                self.put(&compressed)?;
+                self.compressed = compressed;
+            } else {
+                self.summary.raw += count;
+                push(&mut self.index, Kind::Raw, page, count, self.at, &crcs[at..end], &[]);
+                self.put(group)?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// The group compressed, where that is on and saves something.
+    fn compress(&mut self, group: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        if self.compressor.is_none() || !self.trial.on() {
+            return Ok(None);
+        }
+        let Some(compressor) = &mut self.compressor else { return Ok(None) };
+        let mut out = std::mem::take(&mut self.compressed);
+        out.clear();
+        out.reserve(zstd::zstd_safe::compress_bound(group.len()));
+        match compressor.compress_to_buffer(group, &mut out) {
+            Ok(len) => {
+                self.trial.learn(group.len(), len);
+                if len < group.len() {
+                    return Ok(Some(out));
+                }
+                self.compressed = out;
+                Ok(None)
+            }
+            Err(error) => Err(self.error(Reason::Io(error))),
+        }
+    }
+}
+
+/// A page that is stored in few bytes; a delta lies in the writer's buffer.
+enum Small {
+    Nothing,
+    Zero,
+    Fill(u64),
+    Delta(usize),
+}
+
+/// Adds a run, or makes the last one longer.
+fn push(
+    index: &mut Index,
+    kind: Kind,
+    first: u64,
+    count: u64,
+    offset: u64,
+    crcs: &[u32],
+    lengths: &[u16],
+) {
+    let Some(region) = index.regions.last_mut() else { return };
+    if let Some(last) = region.runs.last_mut() {
+        let grows = last.kind == kind
+            && last.end() == first
+            && !matches!(kind, Kind::Zstd(_))
+            && (kind != Kind::Xbzrle || last.count < DELTAS as u64);
+        if grows {
+            last.count += count;
+            last.crcs.extend_from_slice(crcs);
+            last.lengths.extend_from_slice(lengths);
+            return;
+        }
+    }
+    let (crcs, lengths) = (crcs.to_vec(), lengths.to_vec());
+    region.runs.push(Run { kind, first, count, offset, crcs, lengths });
+}
+
+/// How a child names its parent: by the bare name where both lie in one folder.
+fn name_of_parent(child: &Path, parent: &Path) -> std::io::Result<String> {
+    let parent = parent.canonicalize()?;
+    let folder = match child.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.canonicalize()?,
+        _ => std::env::current_dir()?,
+    };
+    let name = match parent.strip_prefix(&folder) {
+        Ok(name) => name,
+        Err(_) => &parent,
+    };
+    let name = name.to_str().ok_or(std::io::ErrorKind::InvalidFilename)?;
+    Ok(name.to_owned())
+}
+
+fn nonce() -> std::io::Result<[u8; 16]> {
+    let mut nonce = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut nonce)?;
+    Ok(nonce)
+}

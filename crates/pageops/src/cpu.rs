@@ -1,0 +1,460 @@
+//! The processor itself: every operation with the widest vectors it has.
+//!
+//! [`Cpu::best`] chooses once; [`Cpu::variants`] lists all that run here, for tests and benchmarks. Every variant
+//! gives what the scalar one gives. Unsafe twins of the operations take raw pointers, for guest memory that is
+//! mapped and owned by nobody.
+
+mod crc32c;
+pub(crate) mod passes;
+pub(crate) mod vector;
+
+use std::sync::OnceLock;
+
+use crate::delta::{self, Delta, DeltaError};
+use crate::xbzrle::{self, Overflow};
+
+/// What one pass over a page finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageFacts {
+    /// All bytes are zero. `crc` is then that of a zero page too.
+    pub zero: bool,
+    /// CRC-32C.
+    pub crc: u32,
+}
+
+type Crc = unsafe fn(u32, *const u8, usize) -> u32;
+type Compare = unsafe fn(*const u8, *const u8, usize) -> usize;
+
+/// One variant: functions that all need the same instruction set.
+struct Kernels {
+    name: &'static str,
+    is_zero: unsafe fn(*const u8, usize) -> bool,
+    mismatch_word: unsafe fn(*const u8, usize, u64) -> usize,
+    mismatch: Compare,
+    xbzrle: unsafe fn(*const u8, *const u8, usize, *mut u8, usize) -> Result<usize, Overflow>,
+    delta: unsafe fn(*const u8, *const u8, usize, *mut u8, usize) -> Delta,
+    copy_stream: unsafe fn(*mut u8, *const u8, usize),
+    sum: unsafe fn(*const u8, usize) -> bool,
+    scan: unsafe fn(*const u8, usize, Crc, u32, &mut [PageFacts]),
+    zero_pages: unsafe fn(*const u8, usize, usize, &mut dyn FnMut(usize)),
+    copy_scan: unsafe fn(*mut u8, *const u8, usize, u32, &mut [PageFacts]),
+    copy_crc: unsafe fn(*mut u8, *const u8, usize, u32) -> u32,
+    /// Of memory.
+    crc32c: Crc,
+}
+
+/// Functions of one instruction set: the generic passes, compiled for it.
+macro_rules! kernels {
+    ($module:ident, $name:literal, $vector:ty, $crc:path, $cached:path $(, $feature:literal)?) => {
+        mod $module {
+            use super::*;
+            use super::passes;
+
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn is_zero(p: *const u8, len: usize) -> bool {
+                // SAFETY: the caller's contract is the pass's.
+                unsafe { passes::is_zero::<$vector>(p, len) }
+            }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn mismatch_word(p: *const u8, len: usize, word: u64) -> usize {
+                // SAFETY: the caller's contract is the pass's.
+                unsafe { passes::mismatch_word::<$vector>(p, len, word) }
+            }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn mismatch(a: *const u8, b: *const u8, len: usize) -> usize {
+                // SAFETY: the caller's contract is the pass's.
+                unsafe { passes::mismatch::<$vector>(a, b, len) }
+            }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn xbzrle(
+                old: *const u8, new: *const u8, len: usize, dst: *mut u8, cap: usize,
+            ) -> Result<usize, Overflow> {
+                // SAFETY: the caller's contract is the encoder's.
+                unsafe { xbzrle::encode::<$vector>(old, new, len, dst, cap) }
+            }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn delta(
+                old: *const u8, new: *const u8, len: usize, dst: *mut u8, cap: usize,
+            ) -> Delta {
+                // SAFETY: the caller's contract is the function's.
+                unsafe { delta::create::<$vector>(old, new, len, dst, cap) }
+            }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn copy_stream(dst: *mut u8, src: *const u8, len: usize) {
+                // SAFETY: the caller's contract is the pass's.
+                unsafe { passes::copy_stream::<$vector>(dst, src, len) }
+            }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn sum(p: *const u8, len: usize) -> bool {
+                // SAFETY: the caller's contract is the pass's.
+                unsafe { passes::sum::<$vector>(p, len) }
+            }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn scan(p: *const u8, page: usize, crc: Crc, of_zero: u32, out: &mut [PageFacts]) {
+                for (i, facts) in out.iter_mut().enumerate() {
+                    // SAFETY: the caller grants `out.len()` pages at `p`.
+                    unsafe {
+                        let p = p.add(i * page);
+                        let zero = passes::is_zero::<$vector>(p, page);
+                        *facts = PageFacts { zero, crc: if zero { of_zero } else { !crc(!0, p, page) } };
+                    }
+                }
+            }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn zero_pages(
+                p: *const u8, page: usize, count: usize, found: &mut dyn FnMut(usize),
+            ) {
+                for i in 0..count {
+                    // SAFETY: the caller grants `count` pages at `p`.
+                    if unsafe { passes::is_zero::<$vector>(p.add(i * page), page) } {
+                        found(i);
+                    }
+                }
+            }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn copy_scan(
+                dst: *mut u8, src: *const u8, page: usize, of_zero: u32, out: &mut [PageFacts],
+            ) {
+                for (i, facts) in out.iter_mut().enumerate() {
+                    // SAFETY: the caller grants `out.len()` pages at both.
+                    unsafe {
+                        let p = src.add(i * page);
+                        let zero = passes::is_zero::<$vector>(p, page);
+                        passes::copy_stream::<$vector>(dst.add(i * page), p, page);
+                        // The copy has read the page into the first cache: it is not read again.
+                        let crc = if zero { of_zero } else { !$cached(!0, p, page) };
+                        *facts = PageFacts { zero, crc };
+                    }
+                }
+            }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize, mut crc: u32) -> u32 {
+                let mut at = 0;
+                while at < len {
+                    let step = (len - at).min(crate::PAGE);
+                    // SAFETY: within `len`, which the caller grants at both.
+                    unsafe {
+                        passes::copy_stream::<$vector>(dst.add(at), src.add(at), step);
+                        crc = $cached(crc, src.add(at), step);
+                    }
+                    at += step;
+                }
+                crc
+            }
+            pub(super) static KERNELS: Kernels = Kernels {
+                name: $name, is_zero, mismatch_word, mismatch, xbzrle, delta, copy_stream, sum, scan,
+                zero_pages, copy_scan, copy_crc, crc32c: $crc,
+            };
+        }
+    };
+}
+
+kernels!(scalar, "scalar", u64, crc32c::scalar, crc32c::scalar);
+#[cfg(target_arch = "x86_64")]
+kernels!(sse2, "sse2", std::arch::x86_64::__m128i, crc32c::scalar, crc32c::scalar, "sse2");
+#[cfg(target_arch = "x86_64")]
+kernels!(
+    avx2,
+    "avx2",
+    std::arch::x86_64::__m256i,
+    crc32c::x86::crc32c,
+    crc32c::x86::cached,
+    "avx2,sse4.2,pclmulqdq,bmi1,bmi2"
+);
+#[cfg(target_arch = "x86_64")]
+kernels!(
+    avx512,
+    "avx512",
+    std::arch::x86_64::__m512i,
+    crc32c::x86::crc32c,
+    crc32c::x86::cached,
+    "avx512f,avx512bw,avx2,sse4.2,pclmulqdq,bmi1,bmi2"
+);
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+kernels!(
+    neon,
+    "neon",
+    std::arch::aarch64::uint8x16_t,
+    crc32c::arm::crc32c,
+    crc32c::arm::crc32c,
+    "neon,crc,aes"
+);
+
+/// The operations, done by one variant.
+#[derive(Clone, Copy)]
+pub struct Cpu {
+    kernels: &'static Kernels,
+    /// CRC of a zero page of [`crate::PAGE`] bytes.
+    of_zero: u32,
+}
+
+impl std::fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Cpu").field(&self.kernels.name).finish()
+    }
+}
+
+impl Cpu {
+    /// The fastest variant of this processor.
+    pub fn best() -> Cpu {
+        static BEST: OnceLock<Cpu> = OnceLock::new();
+        *BEST.get_or_init(|| Cpu::variants()[0])
+    }
+
+    /// The plain variant, which every other one must equal.
+    pub fn scalar() -> Cpu {
+        Cpu::with(&scalar::KERNELS)
+    }
+
+    /// All variants that run here, the fastest first.
+    pub fn variants() -> Vec<Cpu> {
+        let mut variants = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("sse4.2")
+                && is_x86_feature_detected!("pclmulqdq")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2");
+            if avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+                variants.push(Cpu::with(&avx512::KERNELS));
+            }
+            if avx2 {
+                variants.push(Cpu::with(&avx2::KERNELS));
+            }
+            variants.push(Cpu::with(&sse2::KERNELS));
+        }
+        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+        if std::arch::is_aarch64_feature_detected!("neon")
+            && std::arch::is_aarch64_feature_detected!("crc")
+            && std::arch::is_aarch64_feature_detected!("aes")
+        {
+            variants.push(Cpu::with(&neon::KERNELS));
+        }
+        variants.push(Cpu::scalar());
+        variants
+    }
+
+    fn with(kernels: &'static Kernels) -> Cpu {
+        let page = [0; crate::PAGE];
+        // SAFETY: the page is ours, and the scalar variant needs no instruction set.
+        let of_zero = !unsafe { crc32c::scalar(!0, page.as_ptr(), page.len()) };
+        Cpu { kernels, of_zero }
+    }
+
+    /// Name of the variant: avx512, avx2, sse2, neon, scalar.
+    pub fn name(&self) -> &'static str {
+        self.kernels.name
+    }
+
+    /// Whether all bytes are zero.
+    #[inline]
+    pub fn is_zero(&self, bytes: &[u8]) -> bool {
+        // SAFETY: the variant runs here; the slice can be read.
+        unsafe { (self.kernels.is_zero)(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// The 8-byte word (little-endian) that fills all of it. `None` when there is none, and for less than 8 bytes.
+    pub fn same_fill(&self, bytes: &[u8]) -> Option<u64> {
+        let word = u64::from_le_bytes(*bytes.first_chunk()?);
+        (self.mismatch_word(bytes, word) == bytes.len()).then_some(word)
+    }
+
+    /// Place of the first byte that is not `word` repeated; the length if there is none.
+    pub fn mismatch_word(&self, bytes: &[u8], word: u64) -> usize {
+        // SAFETY: the variant runs here; the slice can be read.
+        unsafe { (self.kernels.mismatch_word)(bytes.as_ptr(), bytes.len(), word) }
+    }
+
+    /// Place of the first byte that differs, if any does.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    pub fn compare(&self, a: &[u8], b: &[u8]) -> Option<usize> {
+        assert_eq!(a.len(), b.len(), "pages of one length are compared");
+        // SAFETY: the variant runs here; both slices can be read.
+        let at = unsafe { (self.kernels.mismatch)(a.as_ptr(), b.as_ptr(), a.len()) };
+        (at < a.len()).then_some(at)
+    }
+
+    /// Copies; long ones past the caches.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    pub fn copy(&self, dst: &mut [u8], src: &[u8]) {
+        /// What would push everything else out of the second cache.
+        const LONG: usize = 1 << 20;
+        assert_eq!(dst.len(), src.len(), "a copy is as long as its source");
+        if src.len() < LONG {
+            return dst.copy_from_slice(src);
+        }
+        // SAFETY: the variant runs here; the slices are as long as each other and do not overlap.
+        unsafe {
+            (self.kernels.copy_stream)(dst.as_mut_ptr(), src.as_ptr(), src.len());
+        }
+        fence();
+    }
+
+    /// Fills with an 8-byte word (little-endian), from the start.
+    pub fn fill(&self, dst: &mut [u8], word: u64) {
+        let bytes = word.to_le_bytes();
+        if bytes.iter().all(|b| *b == bytes[0]) {
+            return dst.fill(bytes[0]);
+        }
+        let (words, rest) = dst.as_chunks_mut::<8>();
+        words.fill(bytes);
+        rest.copy_from_slice(&bytes[..rest.len()]);
+    }
+
+    /// CRC-32C; `seed` is 0, or the CRC of what stands before.
+    #[inline]
+    pub fn crc32c(&self, seed: u32, bytes: &[u8]) -> u32 {
+        // SAFETY: the variant runs here; the slice can be read.
+        !unsafe { (self.kernels.crc32c)(!seed, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Writes DSA's delta record of `old` -> `new` into `record`.
+    pub fn delta_create(
+        &self,
+        old: &[u8],
+        new: &[u8],
+        record: &mut [u8],
+    ) -> Result<Delta, DeltaError> {
+        if old.len() != new.len() {
+            return Err(DeltaError::Lengths(old.len(), new.len()));
+        }
+        delta::region(old.len())?;
+        let (dst, cap) = (record.as_mut_ptr(), record.len());
+        // SAFETY: the variant runs here; both regions are as long, and a multiple of 8.
+        Ok(unsafe { (self.kernels.delta)(old.as_ptr(), new.as_ptr(), old.len(), dst, cap) })
+    }
+
+    /// Encodes what changed, as QEMU does. 0 bytes: nothing changed.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ or are above [`xbzrle::MAX_PAGE`].
+    pub fn xbzrle_encode(
+        &self,
+        old: &[u8],
+        new: &[u8],
+        delta: &mut [u8],
+    ) -> Result<usize, Overflow> {
+        assert_eq!(old.len(), new.len(), "pages of one length are compared");
+        assert!(old.len() <= xbzrle::MAX_PAGE, "a page has at most {} bytes", xbzrle::MAX_PAGE);
+        let (dst, cap) = (delta.as_mut_ptr(), delta.len());
+        // SAFETY: the variant runs here; both pages are as long.
+        unsafe { (self.kernels.xbzrle)(old.as_ptr(), new.as_ptr(), old.len(), dst, cap) }
+    }
+
+    /// Scan and checksum in one read: facts about each of `out.len()` pages.
+    ///
+    /// # Panics
+    ///
+    /// When `pages` is not as many pages of [`crate::PAGE`] bytes.
+    pub fn scan(&self, pages: &[u8], out: &mut [PageFacts]) {
+        assert_eq!(pages.len(), out.len() * crate::PAGE, "one fact for each page");
+        // SAFETY: the variant runs here; the slice holds the pages.
+        unsafe { self.scan_at(pages.as_ptr(), out) }
+    }
+
+    /// [`Cpu::scan`] of memory that is not a slice.
+    ///
+    /// # Safety
+    ///
+    /// `out.len()` pages can be read at `pages`, and nobody writes to them meanwhile.
+    pub unsafe fn scan_at(&self, pages: *const u8, out: &mut [PageFacts]) {
+        // SAFETY: the variant runs here; the rest is the caller's.
+        unsafe { (self.kernels.scan)(pages, crate::PAGE, self.kernels.crc32c, self.of_zero, out) }
+    }
+
+    /// Calls `found` with the number of each page of `page` bytes that is zero.
+    pub fn zero_pages(&self, pages: &[u8], page: usize, found: &mut dyn FnMut(usize)) {
+        // SAFETY: the variant runs here; as many whole pages lie in the slice.
+        unsafe { (self.kernels.zero_pages)(pages.as_ptr(), page, pages.len() / page, found) }
+    }
+
+    /// Scan, checksum and copy in one read.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths do not fit each other.
+    pub fn copy_scan(&self, dst: &mut [u8], pages: &[u8], out: &mut [PageFacts]) {
+        assert_eq!(pages.len(), out.len() * crate::PAGE, "one fact for each page");
+        assert_eq!(dst.len(), pages.len(), "a copy is as long as its source");
+        let (to, from) = (dst.as_mut_ptr(), pages.as_ptr());
+        // SAFETY: the variant runs here; both slices hold the pages and do not overlap.
+        unsafe { (self.kernels.copy_scan)(to, from, crate::PAGE, self.of_zero, out) }
+        fence();
+    }
+
+    /// Copy and checksum in one read.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    pub fn copy_crc(&self, dst: &mut [u8], src: &[u8], seed: u32) -> u32 {
+        assert_eq!(dst.len(), src.len(), "a copy is as long as its source");
+        let (to, from) = (dst.as_mut_ptr(), src.as_ptr());
+        // SAFETY: the variant runs here; the slices are as long as each other and do not overlap.
+        let crc = unsafe { (self.kernels.copy_crc)(to, from, src.len(), !seed) };
+        fence();
+        !crc
+    }
+
+    /// Scan, checksum and delta against an older state in one read of each page. `delta` is called with the
+    /// page's number and its delta, or `None` where that takes `cap` bytes or more; pages that did not change
+    /// have an empty one.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths do not fit each other, or `cap` is above a page.
+    pub fn delta_scan(
+        &self,
+        old: &[u8],
+        new: &[u8],
+        cap: usize,
+        out: &mut [PageFacts],
+        mut delta: impl FnMut(usize, Option<&[u8]>),
+    ) {
+        assert_eq!(old.len(), new.len(), "states of one length are compared");
+        let mut buffer = [0; crate::PAGE];
+        self.scan_in_steps(new, out, |i, page, _| {
+            let before = &old[i * crate::PAGE..][..crate::PAGE];
+            let encoded = self.xbzrle_encode(before, page, &mut buffer[..cap]);
+            delta(i, encoded.ok().map(|len| &buffer[..len]));
+        });
+    }
+
+    /// Scans page by page and hands each over while it lies in the cache.
+    fn scan_in_steps(
+        &self,
+        pages: &[u8],
+        out: &mut [PageFacts],
+        mut each: impl FnMut(usize, &[u8], PageFacts),
+    ) {
+        assert_eq!(pages.len(), out.len() * crate::PAGE, "one fact for each page");
+        for (i, page) in pages.chunks_exact(crate::PAGE).enumerate() {
+            self.scan(page, &mut out[i..=i]);
+            each(i, page, out[i]);
+        }
+    }
+
+    /// Reads everything and does next to nothing: the speed that no scan can exceed. True if the words' sum
+    /// (exclusive or) is zero.
+    pub fn read(&self, bytes: &[u8]) -> bool {
+        // SAFETY: the variant runs here; the slice can be read.
+        unsafe { (self.kernels.sum)(bytes.as_ptr(), bytes.len()) }
+    }
+}
+
+/// Writes past the caches become visible before whatever follows.
+fn fence() {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}

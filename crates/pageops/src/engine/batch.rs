@@ -1,0 +1,57 @@
+//! Operations that go to a queue together, with their descriptors and records at places that do not move.
+
+use std::time::Instant;
+
+use super::Waiting;
+use crate::device::{Completion, Descriptor, Record, opcode};
+
+/// A batch, or a single operation.
+pub(super) struct Batch {
+    pub(super) ops: Vec<Waiting>,
+    pub(super) bytes: u64,
+    pub(super) deadline: Instant,
+    /// What the queue gets: the batch, or the only operation.
+    descriptor: Descriptor,
+    /// What the batch lists.
+    _list: Box<[Descriptor]>,
+    /// One for each operation.
+    records: Box<[Record]>,
+    /// The batch's own.
+    record: Box<Record>,
+}
+
+impl Batch {
+    pub(super) fn new(ops: Vec<Waiting>, deadline: Instant) -> Batch {
+        let records: Box<[Record]> = ops.iter().map(|_| Record::default()).collect();
+        let list: Box<[Descriptor]> =
+            ops.iter().zip(&records).map(|(w, record)| w.op.descriptor(record)).collect();
+        let record = Box::new(Record::default());
+        let bytes = ops.iter().map(|w| w.op.bytes() as u64).sum();
+        let descriptor = match &*list {
+            [only] => *only,
+            list => Descriptor {
+                src: list.as_ptr().expose_provenance() as u64,
+                size: list.len() as u32,
+                ..Descriptor::new(opcode::BATCH, &*record)
+            },
+        };
+        Batch { ops, bytes, deadline, descriptor, _list: list, records, record }
+    }
+
+    pub(super) fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// The record that ends it.
+    pub(super) fn record(&self) -> &Record {
+        match &*self.records {
+            [only] => only,
+            _ => &self.record,
+        }
+    }
+
+    /// What became of each operation.
+    pub(super) fn completions(&self) -> impl Iterator<Item = Option<Completion>> {
+        self.records.iter().map(Record::read)
+    }
+}

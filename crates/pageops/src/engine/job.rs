@@ -1,0 +1,228 @@
+//! The engine on a thread of its own: jobs are handed in from anywhere, and polled, waited for or awaited.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Config, Dispatcher, Op, Outcome, Stats};
+use crate::device::Portal;
+
+/// Operations handed in together, on their way.
+pub struct Job {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<Progress>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct Progress {
+    outcomes: Vec<Option<Outcome>>,
+    left: usize,
+    waker: Option<Waker>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Progress {
+    /// The outcomes in the order of the operations, once all are there.
+    fn take(&mut self) -> Option<Vec<Outcome>> {
+        (self.left == 0).then(|| std::mem::take(&mut self.outcomes).into_iter().flatten().collect())
+    }
+}
+
+impl Job {
+    /// The outcomes, if all are there. They are given once.
+    pub fn poll(&self) -> Option<Vec<Outcome>> {
+        lock(&self.shared.state).take()
+    }
+
+    /// Waits for the outcomes; `None` if `bound` passed first.
+    pub fn wait(&self, bound: Duration) -> Option<Vec<Outcome>> {
+        let deadline = Instant::now() + bound;
+        let mut state = lock(&self.shared.state);
+        while state.left > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let waited = self.shared.done.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.take()
+    }
+}
+
+impl Future for Job {
+    type Output = Vec<Outcome>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Outcome>> {
+        let mut state = lock(&self.shared.state);
+        match state.take() {
+            Some(outcomes) => Poll::Ready(outcomes),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+enum Message {
+    Job(Vec<Op>, Arc<Shared>),
+    Stats(Sender<Stats>),
+}
+
+/// An engine with its thread. Dropping it finishes what was handed in.
+pub struct Engine {
+    sender: Option<Sender<Message>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts it on these queues.
+    pub fn start(config: Config, portals: Vec<Box<dyn Portal>>) -> Engine {
+        let (sender, receiver) = channel();
+        let thread = std::thread::spawn(move || {
+            let dispatcher = Dispatcher::new(config, portals);
+            Runner { dispatcher, jobs: HashMap::new(), next: 0 }.run(&receiver);
+        });
+        Engine { sender: Some(sender), thread: Some(thread) }
+    }
+
+    /// Hands operations in.
+    ///
+    /// # Safety
+    ///
+    /// What the operations read stays readable and unwritten, and what they write stays writable and unread, until
+    /// the job has its outcomes or the engine was dropped; dropping or forgetting the job ends nothing.
+    pub unsafe fn submit(&self, ops: Vec<Op>) -> Job {
+        let outcomes = vec![None; ops.len()];
+        let progress = Progress { left: ops.len(), outcomes, waker: None };
+        let shared = Arc::new(Shared { state: Mutex::new(progress), done: Condvar::new() });
+        if let Some(sender) = &self.sender {
+            // The thread ends only after this sender.
+            let _ = sender.send(Message::Job(ops, Arc::clone(&shared)));
+        }
+        Job { shared }
+    }
+
+    /// What it did so far.
+    pub fn stats(&self) -> Stats {
+        let (sender, receiver) = channel();
+        if let Some(messages) = &self.sender {
+            let _ = messages.send(Message::Stats(sender));
+        }
+        receiver.recv_timeout(Duration::from_secs(10)).unwrap_or_default()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Runner {
+    dispatcher: Dispatcher,
+    /// By the tag of the first operation: (job, operations not yet ended).
+    jobs: HashMap<u64, (Arc<Shared>, usize)>,
+    next: u64,
+}
+
+/// Operations of a job, at most: the low bits of a tag.
+const BITS: u32 = 32;
+
+impl Runner {
+    fn run(&mut self, receiver: &Receiver<Message>) {
+        let mut open = true;
+        while open || !self.dispatcher.is_idle() || !self.jobs.is_empty() {
+            if self.dispatcher.is_idle() && self.jobs.is_empty() && open {
+                // Nothing to do: wait for a message, and burn nothing.
+                match receiver.recv() {
+                    Ok(message) => self.take(message),
+                    Err(_) => open = false,
+                }
+                continue;
+            }
+            loop {
+                match receiver.try_recv() {
+                    Ok(message) => self.take(message),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => {
+                        open = false;
+                        break;
+                    }
+                }
+            }
+            self.dispatcher.wait(Duration::from_millis(1));
+            self.give_out();
+            if let Err(RecvTimeoutError::Disconnected) =
+                receiver.recv_timeout(Duration::ZERO).map(|m| self.take(m))
+            {
+                open = false;
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Stats(sender) => {
+                // Who asked may be gone.
+                let _ = sender.send(self.dispatcher.stats());
+            }
+            Message::Job(ops, shared) => {
+                if ops.is_empty() {
+                    return;
+                }
+                let number = self.next;
+                self.next += 1;
+                self.jobs.insert(number, (shared, ops.len()));
+                let tagged =
+                    ops.into_iter().enumerate().map(|(i, op)| (number << BITS | i as u64, op));
+                // SAFETY: by the contract of `Engine::submit`.
+                unsafe { self.dispatcher.submit(tagged) };
+                self.give_out();
+            }
+        }
+    }
+
+    fn give_out(&mut self) {
+        let mut touched: HashMap<u64, Vec<(usize, Outcome)>> = HashMap::new();
+        while let Some((tag, outcome)) = self.dispatcher.pop() {
+            let place = (tag & ((1 << BITS) - 1)) as usize;
+            touched.entry(tag >> BITS).or_default().push((place, outcome));
+        }
+        for (number, outcomes) in touched {
+            let Some((shared, left)) = self.jobs.get_mut(&number) else { continue };
+            *left -= outcomes.len();
+            let ended = *left == 0;
+            let mut state = lock(&shared.state);
+            for (place, outcome) in outcomes {
+                state.outcomes[place] = Some(outcome);
+                state.left -= 1;
+            }
+            if ended {
+                shared.done.notify_all();
+                if let Some(waker) = state.waker.take() {
+                    waker.wake();
+                }
+                drop(state);
+                self.jobs.remove(&number);
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Checkpoints come back as they were saved, or are refused.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use vmtax_pageops::checkpoint::{Checkpoint, Error, Id, Options, Reason, Summary, Target, Writer};
+use vmtax_pageops::{Cpu, PAGE};
+
+/// Memory as a test sees it: regions by name.
+type Memory = Vec<(String, Vec<u8>)>;
+
+/// What is restored to.
+#[derive(Default)]
+struct Restored(BTreeMap<usize, Vec<u8>>);
+
+impl Target for Restored {
+    fn clear(&mut self, region: usize, bytes: u64) -> io::Result<()> {
+        self.0.insert(region, vec![0; bytes as usize]);
+        Ok(())
+    }
+    fn write(&mut self, region: usize, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let region = self.0.get_mut(&region).unwrap();
+        region[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+fn save(
+    path: &Path,
+    memory: &Memory,
+    parent: Option<&Path>,
+    zstd: Option<i32>,
+) -> Result<(Summary, Id), Error> {
+    let parent = parent.map(Checkpoint::open).transpose()?;
+    let mut cpu = Cpu::best();
+    let mut writer = Writer::create(path, Options { zstd, parent }, &mut cpu)?;
+    for (name, bytes) in memory {
+        writer.region(name, (bytes.len() / PAGE) as u64)?;
+        // In pieces, and without the pieces that are zero, as holes are left out.
+        for (i, piece) in bytes.chunks(7 * PAGE).enumerate() {
+            if piece.iter().any(|b| *b != 0) {
+                writer.pages(7 * i as u64, piece)?;
+            }
+        }
+    }
+    writer.finish(&mut &b"state of devices"[..])
+}
+
+fn restore(path: &Path) -> Result<Memory, Error> {
+    let checkpoint = Checkpoint::open(path)?;
+    let mut restored = Restored::default();
+    checkpoint.restore(&mut restored, &mut |_| {})?;
+    let mut state = Vec::new();
+    io::Read::read_to_end(&mut checkpoint.state(), &mut state).unwrap();
+    assert_eq!(state, b"state of devices");
+    Ok(checkpoint.regions().map(|r| r.name.to_owned()).zip(restored.0.into_values()).collect())
+}
+
+/// A page of each sort, by number; `age` makes later states.
+fn page(sort: u8, seed: u64, age: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut noise = |n: usize| -> Vec<u8> {
+        (0..n)
+            .map(|_| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 56) as u8
+            })
+            .collect()
+    };
+    match sort % 6 {
+        0 => vec![0; PAGE],
+        1 => noise(8).repeat(PAGE / 8),
+        2 => noise(PAGE),
+        3 => noise(64).repeat(PAGE / 64),
+        // Changes a little with age.
+        4 => {
+            let mut page = noise(PAGE);
+            for i in 0..age as usize % 40 {
+                page[i * 97] ^= age as u8;
+            }
+            page
+        }
+        // Is zero at even ages.
+        _ => noise(PAGE).iter().map(|b| b * (age % 2) as u8).collect(),
+    }
+}
+
+fn memory(sorts: &[(u8, u64)], age: u64) -> Memory {
+    let bytes = |part: &[(u8, u64)]| {
+        part.iter().flat_map(|(sort, seed)| page(*sort, *seed, age * (1 + seed % 2))).collect()
+    };
+    let (a, b) = sorts.split_at(sorts.len() / 3);
+    vec![("/objects/mem".to_owned(), bytes(a)), ("other".to_owned(), bytes(b))]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_saved_comes_back(
+        sorts in proptest::collection::vec((any::<u8>(), any::<u64>()), 0..200),
+        zstd in proptest::option::of(1..4),
+        zstd_of_child in proptest::option::of(1..4),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |age: u64| dir.path().join(format!("{age}.ckpt"));
+        for age in 0..4 {
+            let state = memory(&sorts, age);
+            let parent = age.checked_sub(1).map(path);
+            let zstd = if age == 0 { zstd } else { zstd_of_child };
+            save(&path(age), &state, parent.as_deref(), zstd).unwrap();
+        }
+        for age in 0..4 {
+            prop_assert!(restore(&path(age)).unwrap() == memory(&sorts, age), "age {}", age);
+            Checkpoint::open(&path(age)).unwrap().verify(&mut |_| {}).unwrap();
+        }
+        // Nothing else was left in the folder.
+        prop_assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4);
+    }
+}
+
+/// Three generations with pages of every sort.
+struct Family {
+    dir: tempfile::TempDir,
+    sorts: Vec<(u8, u64)>,
+}
+
+impl Family {
+    fn new(zstd: Option<i32>) -> Family {
+        let sorts: Vec<(u8, u64)> = (0..90).map(|i| ((i / 3) as u8, i * 31 + 5)).collect();
+        let family = Family { dir: tempfile::tempdir().unwrap(), sorts };
+        for age in 0..3u64 {
+            let parent = age.checked_sub(1).map(|age| family.path(age));
+            save(&family.path(age), &family.memory(age), parent.as_deref(), zstd).unwrap();
+        }
+        family
+    }
+
+    fn path(&self, age: u64) -> PathBuf {
+        self.dir.path().join(format!("{age}.ckpt"))
+    }
+
+    fn memory(&self, age: u64) -> Memory {
+        memory(&self.sorts, age)
+    }
+}
+
+/// Every byte of every generation is damaged in turn: the last one is refused, or still right (never wrong).
+#[test]
+fn no_damaged_byte_goes_unseen() {
+    for zstd in [None, Some(1)] {
+        let family = Family::new(zstd);
+        for age in 0..3 {
+            let whole = fs::read(family.path(age)).unwrap();
+            let mut accepted = 0;
+            for at in (0..whole.len())
+                .step_by(if age == 0 { 311 } else { 97 })
+                .chain(whole.len() - 128..whole.len())
+            {
+                let mut damaged = whole.clone();
+                damaged[at] ^= 1 << (at % 8);
+                fs::write(family.path(age), &damaged).unwrap();
+                match restore(&family.path(2)) {
+                    Ok(restored) => {
+                        assert!(
+                            restored == family.memory(2),
+                            "byte {at} of {age}: wrong and accepted"
+                        );
+                        accepted += 1;
+                    }
+                    Err(error) => assert!(!error.to_string().is_empty()),
+                }
+            }
+            assert_eq!(accepted, 0, "damage in {age} that nobody saw");
+            fs::write(family.path(age), &whole).unwrap();
+        }
+    }
+}
+
+#[test]
+fn no_cut_or_longer_file_is_taken() {
+    let family = Family::new(Some(1));
+    for age in 0..3 {
+        let whole = fs::read(family.path(age)).unwrap();
+        let lengths = (0..whole.len()).step_by(1013).chain(whole.len() - 200..whole.len());
+        for len in lengths {
+            fs::write(family.path(age), &whole[..len]).unwrap();
+            assert!(restore(&family.path(2)).is_err(), "{age} cut at {len}");
+        }
+        let mut longer = whole.clone();
+        longer.extend([0; 200]);
+        fs::write(family.path(age), &longer).unwrap();
+        assert!(restore(&family.path(2)).is_err());
+        fs::write(family.path(age), &whole).unwrap();
+    }
+    assert!(restore(&family.path(2)).unwrap() == family.memory(2));
+}
+
+#[test]
+fn a_parent_that_is_not_the_parent_is_refused() {
+    let family = Family::new(None);
+    let reason = |age| match restore(&family.path(age)) {
+        Err(error) => error.reason,
+        Ok(_) => panic!("accepted"),
+    };
+    // The same memory saved anew is another checkpoint.
+    let old = fs::read(family.path(0)).unwrap();
+    save(&family.path(0), &family.memory(0), None, None).unwrap();
+    assert!(matches!(reason(1), Reason::Parent { .. }), "{:?}", reason(1));
+    assert!(matches!(reason(2), Reason::Parent { .. }));
+    fs::write(family.path(0), &old).unwrap();
+    // Grandparent and parent change places.
+    let middle = fs::read(family.path(1)).unwrap();
+    fs::write(family.path(1), &old).unwrap();
+    assert!(matches!(reason(2), Reason::Parent { .. }));
+    // A checkpoint in the place of its own parent.
+    fs::write(family.path(1), &middle).unwrap();
+    fs::copy(family.path(1), family.path(0)).unwrap();
+    assert!(restore(&family.path(1)).is_err());
+    // None there.
+    fs::remove_file(family.path(0)).unwrap();
+    assert!(matches!(reason(1), Reason::Io(_)));
+}
+
+#[test]
+fn the_page_and_the_reason_are_named() {
+    let family = Family::new(None);
+    let mut bytes = fs::read(family.path(0)).unwrap();
+    // The first stored page is of the first region; its bytes follow the header.
+    let first = family.memory(0)[0].1.chunks(PAGE).position(|p| p[..8] != p[8..16]).unwrap();
+    bytes[PAGE + 5] ^= 4;
+    fs::write(family.path(0), &bytes).unwrap();
+    let error = restore(&family.path(0)).unwrap_err().to_string();
+    assert!(
+        error.contains("0.ckpt: page ") && error.contains("\"/objects/mem\" has checksum"),
+        "{error}"
+    );
+    assert!(error.contains(&format!("page {first} of")), "{error}");
+
+    fs::write(family.path(0), b"something else").unwrap();
+    let error = restore(&family.path(0)).unwrap_err().to_string();
+    assert!(error.ends_with("0.ckpt: is not a checkpoint"), "{error}");
+    bytes[8] = 9;
+    fs::write(family.path(0), &bytes).unwrap();
+    let error = restore(&family.path(0)).unwrap_err();
+    assert!(matches!(error.reason, Reason::Version { found: 9 }), "{error}");
+}
+
+#[test]
+fn a_writer_that_stops_leaves_what_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.ckpt");
+    let old: Memory = vec![("m".to_owned(), vec![3; 8 * PAGE])];
+    save(&path, &old, None, None).unwrap();
+    let mut cpu = Cpu::best();
+    let mut writer = Writer::create(&path, Options::default(), &mut cpu).unwrap();
+    writer.region("m", 8).unwrap();
+    writer.pages(0, &vec![4; 4 * PAGE]).unwrap();
+    drop(writer);
+    assert!(restore(&path).unwrap() == old);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn wrong_use_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.ckpt");
+    save(&path, &vec![("m".to_owned(), vec![3; 8 * PAGE])], None, None).unwrap();
+    let mut cpu = Cpu::best();
+    let mut writer = Writer::create(&path, Options::default(), &mut cpu).unwrap();
+    assert!(writer.pages(0, &[0; PAGE]).is_err());
+    writer.region("m", 2).unwrap();
+    assert!(writer.region("m", 2).is_err());
+    writer.pages(1, &[0; PAGE]).unwrap();
+    assert!(writer.pages(1, &[0; PAGE]).is_err());
+    assert!(writer.pages(2, &[0; PAGE]).is_err());
+    assert!(writer.pages(2, &[0; 7]).is_err());
+
+    let parent = || Options { parent: Some(Checkpoint::open(&path).unwrap()), zstd: None };
+    let child = dir.path().join("y.ckpt");
+    let mut writer = Writer::create(&child, parent(), &mut cpu).unwrap();
+    assert!(matches!(writer.region("m", 9).unwrap_err().reason, Reason::Shape(_)));
+    let writer = Writer::create(&child, parent(), &mut cpu).unwrap();
+    assert!(matches!(writer.finish(&mut io::empty()).unwrap_err().reason, Reason::Shape(_)));
+    assert!(matches!(Checkpoint::open(dir.path()).unwrap_err().reason, Reason::NotOne));
+}
+
+/// A guest that changed little is saved in little.
+#[test]
+fn increments_are_small() {
+    let dir = tempfile::tempdir().unwrap();
+    let (base, child) = (dir.path().join("a"), dir.path().join("b"));
+    let mut bytes: Vec<u8> = (0..256).flat_map(|i| page(2, i, 0)).collect();
+    save(&base, &vec![("m".to_owned(), bytes.clone())], None, None).unwrap();
+    for i in (0..256).step_by(16) {
+        bytes[i * PAGE + 77] ^= 1;
+    }
+    bytes[PAGE * 40..PAGE * 60].fill(0);
+    let (summary, _) = save(&child, &vec![("m".to_owned(), bytes)], Some(&base), None).unwrap();
+    assert_eq!((summary.deltas, summary.raw), (15, 0), "{summary:?}");
+    // Zero pages in between were left out.
+    assert_eq!((summary.zero, summary.unchanged), (6, 256 - 15 - 20), "{summary:?}");
+    assert!(summary.bytes < 3 * PAGE as u64, "{summary:?}");
+}

@@ -1,0 +1,704 @@
+//! The engine on model devices: every result right, every fault counted, nothing hangs.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::future::Future;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use vmtax_pageops::delta::{self, Delta};
+use vmtax_pageops::device::idxd::{self, Roots};
+use vmtax_pageops::device::model::{self, Fault as Wrong, Model, Script};
+use vmtax_pageops::device::{Completion, Descriptor, Portal, Record, Status, Submit, flag, opcode};
+use vmtax_pageops::engine::{
+    Choice, Config, Dispatcher, Engine, Fault, Op, Outcome, Policy, Spread, Value,
+};
+use vmtax_pageops::{Cpu, PAGE};
+
+/// Pages and room for results, and operations on them with what they must give.
+struct Work {
+    pages: Vec<u8>,
+    changed: Vec<u8>,
+    copies: Vec<u8>,
+    records: Vec<u8>,
+    ops: Vec<Op>,
+    expected: Vec<Value>,
+}
+
+const RECORD: usize = 2 * PAGE;
+
+impl Work {
+    /// Operations of every kind in turn, one for each page.
+    fn new(count: usize) -> Work {
+        let mut state = 7u64;
+        let mut noise = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as u32
+        };
+        let mut pages = vec![0; count * PAGE];
+        for (i, page) in pages.chunks_exact_mut(PAGE).enumerate() {
+            if i % 3 != 0 {
+                page.iter_mut().for_each(|b| *b = noise() as u8);
+            }
+        }
+        let mut changed = pages.clone();
+        for (i, page) in changed.chunks_exact_mut(PAGE).enumerate() {
+            if i % 2 == 0 {
+                (0..i % 70).for_each(|_| page[noise() as usize % PAGE] ^= 1 + (i % 200) as u8);
+            }
+        }
+        let copies = vec![0xee; count * PAGE];
+        let records = vec![0; count * RECORD];
+        let mut work =
+            Work { pages, changed, copies, records, ops: Vec::new(), expected: Vec::new() };
+        work.plan(count);
+        work
+    }
+
+    fn plan(&mut self, count: usize) {
+        let cpu = Cpu::scalar();
+        for i in 0..count {
+            let range = i * PAGE..(i + 1) * PAGE;
+            let (page, changed) = (&self.pages[range.clone()], &self.changed[range.clone()]);
+            let copy = self.copies[range].as_mut_ptr();
+            let record = self.records[i * RECORD..].as_mut_ptr();
+            let (src, new, len) = (page.as_ptr(), changed.as_ptr(), PAGE);
+            let mut scratch = [0; RECORD];
+            let (op, value) = match i % 8 {
+                0 => {
+                    (Op::Compval { src, len, word: 0 }, Value::Equal(page.iter().all(|b| *b == 0)))
+                }
+                1 => (Op::Compare { a: src, b: new, len }, Value::Equal(page == changed)),
+                2 => (Op::Copy { src, dst: copy, len }, Value::Done),
+                3 => (Op::Fill { dst: copy, len, word: 0x0102_0304_0506_0708 }, Value::Done),
+                4 => (Op::Crc { src, len, seed: 0 }, Value::Crc(cpu.crc32c(0, page))),
+                5 => {
+                    (Op::CopyCrc { src, dst: copy, len, seed: 9 }, Value::Crc(cpu.crc32c(9, page)))
+                }
+                6 => {
+                    let cap = if i % 5 == 0 { 30 } else { RECORD as u32 };
+                    let made =
+                        cpu.delta_create(page, changed, &mut scratch[..cap as usize]).unwrap();
+                    (Op::DeltaCreate { old: src, new, len, record, cap }, Value::Delta(made))
+                }
+                _ => {
+                    let made = cpu.delta_create(page, changed, &mut scratch).unwrap();
+                    let size = match made {
+                        Delta::Differs(size) => size,
+                        _ => 0,
+                    };
+                    self.records[i * RECORD..][..size].copy_from_slice(&scratch[..size]);
+                    self.copies[i * PAGE..][..PAGE].copy_from_slice(page);
+                    (Op::DeltaApply { record, size: size as u32, region: copy, len }, Value::Done)
+                }
+            };
+            self.ops.push(op);
+            self.expected.push(value);
+        }
+    }
+
+    fn check(&self, outcomes: &[Outcome]) {
+        assert_eq!(outcomes.len(), self.ops.len());
+        let mut scratch = [0; RECORD];
+        for (i, outcome) in outcomes.iter().enumerate() {
+            assert_eq!(
+                outcome.value, self.expected[i],
+                "operation {i}: {:?}, {outcome:?}",
+                self.ops[i]
+            );
+            let range = i * PAGE..(i + 1) * PAGE;
+            let (page, changed) = (&self.pages[range.clone()], &self.changed[range.clone()]);
+            let copy = &self.copies[range];
+            match i % 8 {
+                2 | 5 => assert!(copy == page, "operation {i}: copied wrongly, {outcome:?}"),
+                3 => {
+                    assert!(copy.chunks(8).all(|w| w == [8, 7, 6, 5, 4, 3, 2, 1]), "operation {i}")
+                }
+                6 => {
+                    if let Value::Delta(Delta::Differs(size)) = outcome.value {
+                        let mut region = page.to_vec();
+                        delta::apply(&self.records[i * RECORD..][..size], &mut region).unwrap();
+                        assert!(region == changed, "operation {i}: wrong delta");
+                    }
+                    let made = Cpu::scalar().delta_create(page, changed, &mut scratch);
+                    assert!(made.is_ok());
+                }
+                7 => assert!(copy == changed, "operation {i}: applied wrongly"),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn models(count: usize, config: impl Fn(usize) -> model::Config) -> Vec<Model> {
+    (0..count)
+        .map(|i| Model::new(model::Config { name: format!("model{i}"), ..config(i) }))
+        .collect()
+}
+
+fn portals(models: &[Model]) -> Vec<Box<dyn Portal>> {
+    models.iter().map(|m| Box::new(m.portal()) as Box<dyn Portal>).collect()
+}
+
+fn devices() -> Config {
+    Config {
+        policy: Policy::Device,
+        patience: Duration::from_millis(60),
+        drain: Duration::from_millis(200),
+        ..Config::default()
+    }
+}
+
+fn run(dispatcher: &mut Dispatcher, count: usize) {
+    let work = Work::new(count);
+    // SAFETY: the work lives until its outcomes are here, and nobody else touches it.
+    let outcomes = unsafe { dispatcher.run(&work.ops) };
+    work.check(&outcomes);
+}
+
+#[test]
+fn results_are_right_on_every_shape_of_device() {
+    for (count, batch, depth, shared) in [
+        (1, 32, 128, false),
+        (4, 32, 128, true),
+        (3, 2, 3, false),
+        (2, 5, 2, true),
+        (2, 0, 16, false),
+    ] {
+        for spread in [Spread::LeastLoaded, Spread::RoundRobin] {
+            let models = models(count, |i| model::Config {
+                batch,
+                depth,
+                shared,
+                engines: 1 + i % 2,
+                ..Default::default()
+            });
+            let mut dispatcher = Dispatcher::new(Config { spread, ..devices() }, portals(&models));
+            run(&mut dispatcher, 1500);
+            let stats = dispatcher.stats();
+            assert_eq!(stats.choices.get(&Choice::Device), Some(&1500), "{}", stats.describe());
+            assert!(stats.faults.is_empty(), "{}", stats.describe());
+            assert_eq!(stats.queues.iter().map(|q| q.operations).sum::<u64>(), 1500);
+            for model in &models {
+                assert_eq!(model.seen().overflows, 0, "more was handed over than the queue holds");
+                assert!(model.seen().descriptors > 0, "a queue was left idle");
+                assert_eq!(model.seen().batches > 0, batch >= 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_in_a_hundred_goes_wrong_and_every_result_is_right() {
+    let faults = [
+        Wrong::PageFault { done: 100, write: false },
+        Wrong::PageFault { done: 30, write: true },
+        Wrong::PageFault { done: 0, write: true },
+        Wrong::Status(0x10),
+        Wrong::Status(0x11),
+        Wrong::Status(0x13),
+        Wrong::Status(0x16),
+        Wrong::Status(0x1a),
+        Wrong::Status(0x7f),
+        Wrong::Lost,
+    ];
+    let models = models(4, |i| model::Config {
+        script: Script::default().random(100, 40 + i as u64, &faults),
+        ..Default::default()
+    });
+    let config =
+        Config { patience: Duration::from_secs(2), drain: Duration::from_secs(5), ..devices() };
+    let mut dispatcher = Dispatcher::new(config, portals(&models));
+    run(&mut dispatcher, 8000);
+    let stats = dispatcher.stats();
+    let injected: u64 = models.iter().map(|m| m.seen().faults).sum();
+    assert!((40..160).contains(&injected), "{injected}");
+    assert_eq!(stats.faults.values().sum::<u64>(), injected, "{}", stats.describe());
+    assert_eq!(stats.choices.get(&Choice::CpuAfterFault), Some(&injected), "{}", stats.describe());
+    assert!(stats.faults.get(&Fault::Lost).is_some_and(|n| *n > 0), "{}", stats.describe());
+    assert!(stats.faults.contains_key(&Fault::Status(Status::PageFault)));
+    assert!(stats.queues.iter().all(|q| q.dead.is_none()), "{}", stats.describe());
+}
+
+#[test]
+fn a_dead_engine_is_taken_out_and_reported() {
+    let models = models(3, |i| model::Config {
+        script: if i == 1 { Script::default().at(70, Wrong::Dead) } else { Script::default() },
+        ..Default::default()
+    });
+    let mut dispatcher = Dispatcher::new(devices(), portals(&models));
+    run(&mut dispatcher, 3000);
+    let stats = dispatcher.stats();
+    assert!(stats.queues[1].dead.is_some(), "{}", stats.describe());
+    assert!(stats.queues[0].dead.is_none() && stats.queues[2].dead.is_none());
+    assert!(
+        stats.describe().contains("model1 was taken out: it did not drain in time"),
+        "{}",
+        stats.describe()
+    );
+    assert!(stats.faults.get(&Fault::QueueDead).is_some_and(|n| *n > 0));
+    // The next work goes round it.
+    let before = stats.queues[1].operations;
+    run(&mut dispatcher, 500);
+    assert_eq!(dispatcher.stats().queues[1].operations, before);
+}
+
+#[test]
+fn with_all_devices_dead_the_cpu_does_it() {
+    let models = models(2, |_| model::Config {
+        script: Script::default().at(0, Wrong::Dead),
+        ..Default::default()
+    });
+    let mut dispatcher = Dispatcher::new(devices(), portals(&models));
+    run(&mut dispatcher, 2000);
+    let stats = dispatcher.stats();
+    assert!(stats.queues.iter().all(|q| q.dead.is_some()), "{}", stats.describe());
+    assert!(stats.choices.get(&Choice::CpuNoQueue).is_some_and(|n| *n > 0), "{}", stats.describe());
+    assert!(!stats.choices.contains_key(&Choice::Device));
+}
+
+#[test]
+fn late_and_lost_completions_hang_nothing() {
+    let late = Wrong::Late(Duration::from_millis(90));
+    for (name, wrong, fault) in [("late", late, Fault::Late), ("lost", Wrong::Lost, Fault::Lost)] {
+        for batch in [32, 0] {
+            let script = Script::default().at(40, wrong);
+            let models = models(1, |_| model::Config {
+                batch,
+                script: script.clone(),
+                ..Default::default()
+            });
+            let config = Config {
+                patience: Duration::from_millis(30),
+                drain: Duration::from_secs(5),
+                ..devices()
+            };
+            let mut dispatcher = Dispatcher::new(config, portals(&models));
+            let start = Instant::now();
+            run(&mut dispatcher, 400);
+            let stats = dispatcher.stats();
+            assert!(
+                stats.faults.get(&fault).is_some_and(|n| *n > 0),
+                "{name}: {}",
+                stats.describe()
+            );
+            assert!(stats.queues[0].dead.is_none(), "{name}: {}", stats.describe());
+            // In a batch that was lost in part the batch's own record came: nothing has to be drained.
+            assert_eq!(stats.queues[0].drains > 0, batch == 0 || name == "late", "{name}");
+            assert!(start.elapsed() < Duration::from_secs(4), "{name}");
+        }
+    }
+}
+
+#[test]
+fn absent_pages_are_finished_by_the_cpu() {
+    let models = models(1, |_| model::Config::default());
+    let work = Work::new(256);
+    let start = work.pages.as_ptr() as u64;
+    models[0].absent(start + 10 * PAGE as u64 + 1000..start + 30 * PAGE as u64);
+    let start = work.copies.as_ptr() as u64;
+    models[0].absent(start + 99 * PAGE as u64..start + 110 * PAGE as u64 + 64);
+    let mut dispatcher = Dispatcher::new(devices(), portals(&models));
+    // SAFETY: the work lives until its outcomes are here, and nobody else touches it.
+    let outcomes = unsafe { dispatcher.run(&work.ops) };
+    work.check(&outcomes);
+    let faults = dispatcher.stats().faults;
+    assert!(faults[&Fault::Status(Status::PageFault)] >= 20, "{faults:?}");
+    assert_eq!(faults.len(), 1);
+}
+
+#[test]
+fn the_policy_says_what_it_chose() {
+    let models =
+        models(2, |_| model::Config { service: Duration::from_micros(300), ..Default::default() });
+    let auto = Config {
+        policy: Policy::Auto,
+        in_flight: 2,
+        patience: Duration::from_secs(5),
+        ..Config::default()
+    };
+    let mut dispatcher = Dispatcher::new(auto, portals(&models));
+    run(&mut dispatcher, 8);
+    assert_eq!(dispatcher.stats().choices, [(Choice::CpuSmall, 8)].into());
+    run(&mut dispatcher, 4000);
+    let stats = dispatcher.stats();
+    assert!(stats.choices.get(&Choice::Device).is_some_and(|n| *n > 0), "{}", stats.describe());
+    assert!(stats.choices.get(&Choice::CpuBusy).is_some_and(|n| *n > 0), "{}", stats.describe());
+    assert!(stats.describe().contains("on the CPU (queues full)"), "{}", stats.describe());
+
+    let mut dispatcher =
+        Dispatcher::new(Config { policy: Policy::Cpu, ..Config::default() }, portals(&models));
+    run(&mut dispatcher, 100);
+    assert_eq!(dispatcher.stats().choices, [(Choice::CpuByPolicy, 100)].into());
+
+    let small = model::Config { transfer: PAGE as u64 / 2, ..Default::default() };
+    let models = [Model::new(small)];
+    let mut dispatcher = Dispatcher::new(devices(), portals(&models));
+    run(&mut dispatcher, 100);
+    assert_eq!(dispatcher.stats().choices, [(Choice::CpuTooLarge, 100)].into());
+}
+
+#[test]
+fn near_queues_are_preferred() {
+    let models = models(2, |i| model::Config {
+        node: Some(i as u32),
+        service: Duration::from_micros(500),
+        ..Default::default()
+    });
+    let config = Config { node: Some(1), patience: Duration::from_secs(5), ..devices() };
+    let mut dispatcher = Dispatcher::new(config, portals(&models));
+    run(&mut dispatcher, 480);
+    let queues = dispatcher.stats().queues;
+    assert!(queues[1].operations > queues[0].operations, "{queues:?}");
+}
+
+#[test]
+fn least_loaded_goes_round_a_slow_queue() {
+    let share = |spread| {
+        let models = models(2, |i| model::Config {
+            service: Duration::from_micros(if i == 0 { 2000 } else { 100 }),
+            ..Default::default()
+        });
+        let config = Config {
+            spread,
+            batch: 8,
+            in_flight: 4,
+            patience: Duration::from_secs(9),
+            ..devices()
+        };
+        let mut dispatcher = Dispatcher::new(config, portals(&models));
+        run(&mut dispatcher, 600);
+        let queues = dispatcher.stats().queues;
+        queues[0].operations as f64 / 600.0
+    };
+    let (least, turns) = (share(Spread::LeastLoaded), share(Spread::RoundRobin));
+    assert!(least < 0.3, "the slow queue got {least}");
+    assert!(least <= turns + 0.05, "{least} against {turns}");
+}
+
+/// On real queues: VMTAX_DSA=/dev/dsa/wq0.0,... (`./x test-dsa` sets it).
+#[test]
+#[ignore = "needs Intel DSA: ./x test-dsa /dev/dsa/wq0.0"]
+fn real_queues_give_right_results() {
+    let queues =
+        std::env::var("VMTAX_DSA").expect("VMTAX_DSA names queues: /dev/dsa/wq0.0,/dev/dsa/wq0.1");
+    let roots = Roots::default();
+    let open = |path: &str| {
+        let queue =
+            idxd::find(&roots, Path::new(path)).unwrap_or_else(|problem| panic!("{problem}"));
+        let portal = idxd::Idxd::open(&roots, queue).unwrap_or_else(|problem| panic!("{problem}"));
+        println!("{path}: {}, {:?}", portal.way(), portal.limits());
+        Box::new(portal) as Box<dyn Portal>
+    };
+    for spread in [Spread::LeastLoaded, Spread::RoundRobin] {
+        let portals = queues.split(',').map(open).collect();
+        let mut dispatcher = Dispatcher::new(Config { spread, ..devices() }, portals);
+        run(&mut dispatcher, 20_000);
+        let stats = dispatcher.stats();
+        println!("{}", stats.describe());
+        assert!(stats.queues.iter().all(|q| q.dead.is_none()), "{}", stats.describe());
+        let done = stats.choices.get(&Choice::Device).copied().unwrap_or(0);
+        assert!(done > 19_000, "hardly anything was done by the device: {}", stats.describe());
+    }
+}
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[test]
+fn jobs_are_polled_waited_for_and_awaited() {
+    let models =
+        models(2, |_| model::Config { service: Duration::from_micros(30), ..Default::default() });
+    let engine = Engine::start(devices(), portals(&models));
+    let work: Vec<Work> = (0..3).map(|i| Work::new(300 + i)).collect();
+    // SAFETY: the work lives until its outcomes are here, and nobody else touches it.
+    let jobs: Vec<_> = work.iter().map(|w| unsafe { engine.submit(w.ops.clone()) }).collect();
+    let [polled, waited, awaited] = jobs.try_into().unwrap_or_else(|_| panic!("three jobs"));
+
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut awaited = pin!(awaited);
+    let outcomes = loop {
+        match awaited.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(outcomes) => break outcomes,
+            Poll::Pending => std::thread::park_timeout(Duration::from_secs(20)),
+        }
+    };
+    work[2].check(&outcomes);
+    work[1].check(&waited.wait(Duration::from_secs(20)).unwrap());
+    let outcomes = loop {
+        match polled.poll() {
+            Some(outcomes) => break outcomes,
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    work[0].check(&outcomes);
+    assert_eq!(engine.stats().choices, [(Choice::Device, 903)].into());
+    // SAFETY: no operations.
+    assert_eq!(unsafe { engine.submit(Vec::new()) }.wait(Duration::ZERO), Some(Vec::new()));
+}
+
+/// A wait has a bound even while nothing comes.
+#[test]
+fn a_wait_ends_in_time() {
+    let models =
+        models(1, |_| model::Config { service: Duration::from_millis(400), ..Default::default() });
+    let engine =
+        Engine::start(Config { patience: Duration::from_secs(9), ..devices() }, portals(&models));
+    let work = Work::new(2);
+    // SAFETY: the work outlives the engine, which is dropped first.
+    let job = unsafe { engine.submit(work.ops.clone()) };
+    let start = Instant::now();
+    assert!(job.wait(Duration::from_millis(50)).is_none());
+    assert!(start.elapsed() < Duration::from_millis(350));
+    drop(engine);
+    work.check(&job.poll().unwrap());
+}
+
+/// Hands one descriptor to a model and gives its completion.
+fn one(model: &Model, descriptor: &Descriptor, record: &Record) -> Completion {
+    // SAFETY: what the tests below name lives until the record is written.
+    assert!(matches!(unsafe { model.portal().submit(descriptor) }, Submit::Accepted));
+    let start = Instant::now();
+    loop {
+        if let Some(completion) = record.read() {
+            return completion;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "no completion of {descriptor:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_model_gives_every_status_of_the_device() {
+    let model = Model::new(model::Config { batch: 4, transfer: 1 << 16, ..Default::default() });
+    let buffer = [1u8; 4096];
+    let mut to = [0u8; 4096];
+    let (src, dst) =
+        (buffer.as_ptr().expose_provenance() as u64, to.as_mut_ptr().expose_provenance() as u64);
+    let status = |code: u8, change: &dyn Fn(&mut Descriptor)| {
+        let record = Record::default();
+        let mut descriptor = Descriptor { src, dst, size: 4096, ..Descriptor::new(code, &record) };
+        change(&mut descriptor);
+        one(&model, &descriptor, &record).status
+    };
+    let same = |_: &mut Descriptor| {};
+    for code in [opcode::NOOP, opcode::DRAIN, opcode::MEMMOVE, opcode::CRCGEN, opcode::CFLUSH] {
+        assert_eq!(status(code, &same), Status::Success, "{code:#x}");
+    }
+    assert_eq!(status(0x7e, &same), Status::BadOpcode);
+    assert_eq!(status(opcode::MEMMOVE, &|d| d.flags_opcode |= 1 << 20), Status::BadFlags);
+    assert_eq!(status(opcode::MEMMOVE, &|d| d.size = 0), Status::BadSize);
+    assert_eq!(status(opcode::MEMMOVE, &|d| d.size = 1 << 20), Status::BadSize);
+    assert_eq!(status(opcode::COPY_CRC, &|d| d.dst = d.src + 64), Status::Overlap);
+    assert_eq!(status(opcode::DUALCAST, &|d| d.operands[0] = d.dst), Status::Overlap);
+    assert_eq!(status(opcode::BATCH, &|d| d.size = 1), Status::BadCount);
+    assert_eq!(status(opcode::BATCH, &|d| d.size = 5), Status::BadCount);
+    assert_eq!(
+        status(opcode::BATCH, &|d| (d.src, d.size) = (d.src | 8, 2)),
+        Status::ListMisaligned
+    );
+
+    // A batch with one bad descriptor: the batch failed, each has its own status.
+    let records = [Record::default(), Record::default()];
+    let good = Descriptor { src, dst, size: 4096, ..Descriptor::new(opcode::MEMMOVE, &records[0]) };
+    let bad = Descriptor { size: 0, ..Descriptor::new(opcode::FILL, &records[1]) };
+    let list = [good, bad];
+    let record = Record::default();
+    let list_at = list.as_ptr().expose_provenance() as u64;
+    let batch = Descriptor { src: list_at, size: 2, ..Descriptor::new(opcode::BATCH, &record) };
+    let done = one(&model, &batch, &record);
+    assert_eq!((done.status, done.completed), (Status::BatchFailed, 2));
+    assert_eq!(records[0].read().unwrap().status, Status::Success);
+    assert_eq!(records[1].read().unwrap().status, Status::BadSize);
+    assert_eq!(to, buffer);
+
+    // A list that is not there, a block that is not there, and one that is resolved because that was asked for.
+    model.absent(list_at..list_at + 64);
+    record.clear();
+    assert_eq!(one(&model, &batch, &record).status, Status::BatchPageFault);
+    model.absent(src + 1024..src + 2048);
+    record.clear();
+    let copy = Descriptor { src, dst, size: 4096, ..Descriptor::new(opcode::MEMMOVE, &record) };
+    let done = one(&model, &copy, &record);
+    assert_eq!((done.status, done.completed, done.write_fault), (Status::PageFault, 1024, false));
+    assert_eq!(done.fault_address, src + 1024);
+    record.clear();
+    let flags = Descriptor { flags_opcode: copy.flags_opcode | flag::BLOCK_ON_FAULT, ..copy };
+    assert_eq!((one(&model, &flags, &record).status, model.resolved()), (Status::Success, 1));
+
+    // A record that is not aligned is an error that nobody can be told of.
+    let before = model.seen().unreported;
+    let crooked = Descriptor { completion: copy.completion + 8, ..copy };
+    // SAFETY: nothing is written to a record that is not aligned.
+    assert!(matches!(unsafe { model.portal().submit(&crooked) }, Submit::Accepted));
+    record.clear();
+    let noop = Descriptor::new(opcode::DRAIN, &record);
+    one(&model, &noop, &record);
+    assert_eq!(model.seen().unreported, before + 1);
+
+    for code in 0..=0x7f {
+        assert_eq!(Status::from_code(code | 0x80).code(), code);
+    }
+}
+
+#[test]
+fn a_full_shared_queue_says_so() {
+    let model = Model::new(model::Config {
+        depth: 2,
+        shared: true,
+        service: Duration::from_millis(100),
+        ..Default::default()
+    });
+    let records = [Record::default(), Record::default(), Record::default()];
+    let mut portal = model.portal();
+    // SAFETY: the records live until the portal is closed.
+    let submitted: Vec<Submit> = records
+        .iter()
+        .map(|r| unsafe { portal.submit(&Descriptor::new(opcode::NOOP, r)) })
+        .collect();
+    assert!(
+        matches!(submitted[..], [Submit::Accepted, Submit::Accepted, Submit::Busy]),
+        "{submitted:?}"
+    );
+    portal.close();
+    // SAFETY: refused.
+    let late = unsafe { portal.submit(&Descriptor::new(opcode::NOOP, &records[2])) };
+    assert!(matches!(late, Submit::Refused(_)));
+    drop(model);
+}
+
+/// A sysfs with one device and queues of every sort.
+fn sysfs(root: &Path, queues: &[(&str, &[(&str, &str)])]) -> Roots {
+    let roots = Roots { sysfs: root.join("sys"), dev: root.join("dev") };
+    let write = |folder: &str, files: &[(&str, &str)]| {
+        let folder = roots.sysfs.join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        files
+            .iter()
+            .for_each(|(name, text)| fs::write(folder.join(name), format!("{text}\n")).unwrap());
+    };
+    fs::create_dir_all(&roots.dev).unwrap();
+    write(
+        "dsa0",
+        &[
+            ("state", "enabled"),
+            ("numa_node", "1"),
+            ("pasid_enabled", "1"),
+            ("max_batch_size", "1024"),
+            ("max_transfer_size", "2147483648"),
+        ],
+    );
+    write("dsa1", &[("state", "disabled"), ("numa_node", "-1")]);
+    write("dsa2", &[("state", "enabled"), ("pasid_enabled", "0"), ("max_transfer_size", "4096")]);
+    for (name, changes) in queues {
+        write(
+            name,
+            &[
+                ("state", "enabled"),
+                ("mode", "dedicated"),
+                ("type", "user"),
+                ("size", "16"),
+                ("threshold", "0"),
+                ("block_on_fault", "1"),
+                ("max_batch_size", "32"),
+                ("max_transfer_size", "2097152"),
+            ],
+        );
+        write(name, changes);
+        fs::write(roots.dev.join(name), "").unwrap();
+    }
+    roots
+}
+
+#[test]
+fn queues_are_found_and_what_is_wrong_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let roots = sysfs(
+        dir.path(),
+        &[
+            ("wq0.0", &[]),
+            ("wq0.1", &[("mode", "shared"), ("max_batch_size", "4096")]),
+            ("wq0.2", &[("state", "disabled")]),
+            ("wq0.3", &[("type", "kernel")]),
+            ("wq0.4", &[("size", "0")]),
+            ("wq1.0", &[]),
+            ("wq2.0", &[]),
+            ("wq0.5", &[]),
+        ],
+    );
+    fs::remove_file(roots.dev.join("wq0.5")).unwrap();
+    let queues = idxd::discover(&roots).unwrap();
+    let names: Vec<&str> = queues.iter().map(|q| q.name.as_str()).collect();
+    assert_eq!(names, ["wq0.0", "wq0.1", "wq0.2", "wq0.3", "wq0.4", "wq0.5", "wq1.0", "wq2.0"]);
+    let first = idxd::find(&roots, Path::new("/dev/dsa/wq0.0")).unwrap();
+    assert_eq!((first.shared, first.block_on_fault, first.limits.depth), (false, true, 16));
+    assert_eq!(
+        (first.limits.batch, first.limits.transfer, first.limits.node),
+        (32, 2 << 20, Some(1))
+    );
+    let second = idxd::find(&roots, Path::new("wq0.1")).unwrap();
+    assert_eq!((second.shared, second.limits.batch), (true, 1024));
+    for (name, what, fix) in [
+        ("wq0.2", "disabled", "accel-config enable-wq dsa0/wq0.2"),
+        ("wq0.3", "\"kernel\"", "--type=user"),
+        ("wq0.4", "no entries", "--wq-size="),
+        ("wq0.5", "is missing", "--driver-name=user"),
+        ("wq1.0", "dsa1 is disabled", "accel-config enable-device dsa1"),
+        ("wq2.0", "no SVA", "intel_iommu=on,sm_on"),
+        ("wq9.9", "no such queue", "there are wq0.0, wq0.1"),
+    ] {
+        let problem = idxd::find(&roots, Path::new(name)).unwrap_err();
+        assert_eq!(problem.queue, name);
+        assert!(problem.what.contains(what), "{problem}");
+        assert!(problem.fix.contains(fix), "{problem}");
+    }
+    let nowhere = Roots { sysfs: dir.path().join("none"), dev: dir.path().to_owned() };
+    assert!(idxd::discover(&nowhere).unwrap().is_empty());
+    assert!(idxd::find(&nowhere, Path::new("wq0.0")).unwrap_err().fix.contains("modprobe idxd"));
+}
+
+/// A queue whose portal cannot be mapped takes descriptors by write(): a pipe stands in for the device's file, so
+/// what arrives is exactly what was submitted.
+#[test]
+fn where_mapping_is_refused_descriptors_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let roots = sysfs(dir.path(), &[("wq0.0", &[])]);
+    let path = roots.dev.join("wq0.0");
+    fs::remove_file(&path).unwrap();
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a C string.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let queue = idxd::find(&roots, Path::new("wq0.0")).unwrap();
+    let mut portal = idxd::Idxd::open(&roots, queue).unwrap();
+    assert_eq!((portal.way(), portal.limits().batch), ("write()", 0));
+    let record = Record::default();
+    let descriptor = Descriptor {
+        src: 1,
+        dst: 2,
+        size: 3,
+        operands: [4, 5, 6],
+        ..Descriptor::new(opcode::CRCGEN, &record)
+    };
+    let mut file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    // SAFETY: nobody executes it.
+    assert!(matches!(unsafe { portal.submit(&descriptor) }, Submit::Accepted));
+    let mut bytes = [0; 64];
+    std::io::Read::read_exact(&mut file, &mut bytes).unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    assert_eq!(bytes[..4], [0; 4]);
+    assert_eq!(bytes[4..8], [0x0c, 0, 0, opcode::CRCGEN]);
+    assert_eq!(word(8), std::ptr::from_ref(&record) as u64);
+    assert_eq!((word(16), word(24), word(32), word(40), word(48), word(56)), (1, 2, 3, 4, 5, 6));
+    portal.close();
+    // SAFETY: refused.
+    assert!(matches!(unsafe { portal.submit(&descriptor) }, Submit::Refused(_)));
+}

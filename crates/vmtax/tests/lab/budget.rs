@@ -1,0 +1,81 @@
+//! Budgets: kept by the same kernel, broken by a worse configuration, which is named.
+
+use std::fs;
+
+use crate::run::{output, refused};
+
+#[test]
+fn a_worse_configuration_breaks_the_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let budget = folder.path().join("budget.toml");
+    let budget = budget.to_str().unwrap();
+    let operations = "cpuid,invlpg,touch-4k";
+    let blessed = output(&["lab", "run", "--operation", operations, "--budget", budget, "--bless"]);
+    assert!(blessed.status.success(), "{}", String::from_utf8_lossy(&blessed.stderr));
+    assert!(fs::read_to_string(budget).unwrap().contains("name = \"invlpg\""));
+    let kept = output(&["lab", "run", "--operation", operations, "--budget", budget]);
+    assert!(kept.status.success(), "{}", String::from_utf8_lossy(&kept.stderr));
+    // Without nested paging INVLPG is an exit, and touching a page is more of them.
+    let (code, said) = refused(&[
+        "lab",
+        "run",
+        "--operation",
+        operations,
+        "--budget",
+        budget,
+        "--option",
+        "kvm_amd.npt=0",
+    ]);
+    assert_eq!(code, 6, "{said}");
+    assert!(said.contains("\n  invlpg L1: L1 invlpg: 50, budget 0\n"), "{said}");
+    let (code, said) =
+        refused(&["lab", "run", "--host", "intel", "--operation", operations, "--budget", budget]);
+    assert_eq!(code, 4, "{said}");
+    assert!(said.contains("is a budget for --host amd"), "{said}");
+}
+
+#[test]
+fn without_shadow_vmcs_the_fields_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let budget = folder.path().join("budget.toml");
+    let budget = budget.to_str().unwrap();
+    let arguments = [
+        "lab",
+        "run",
+        "--host",
+        "intel",
+        "--operation",
+        "vmread-guest-rip,vmwrite-guest-rip",
+        "--budget",
+        budget,
+    ];
+    let blessed = output(&[&arguments[..], &["--bless"]].concat());
+    assert!(blessed.status.success(), "{}", String::from_utf8_lossy(&blessed.stderr));
+    let (code, said) =
+        refused(&[&arguments[..], &["--option", "kvm_intel.enable_shadow_vmcs=0"]].concat());
+    assert_eq!(code, 6, "{said}");
+    assert!(
+        said.contains("\n  vmread-guest-rip L1: L1 VMREAD VMCS field GUEST_RIP: 50, budget 0\n"),
+        "{said}"
+    );
+    assert!(
+        said.contains("\n  vmwrite-guest-rip L1: L1 VMWRITE VMCS field GUEST_RIP: 50, budget 0\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_host_that_cannot_nest_says_so() {
+    let (code, said) = refused(&[
+        "lab",
+        "run",
+        "--nested",
+        "--operation",
+        "cpuid",
+        "--option",
+        "kvm_amd.nested=0",
+    ]);
+    assert_eq!(code, 7, "{said}");
+    assert!(said.contains("L1"), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+}

@@ -1,0 +1,120 @@
+//! What goes wrong: one sentence, the documented code, nothing left running.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::run::{cache, output, refused, vmtax};
+
+fn one_sentence(said: &str) {
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    assert!(said.starts_with("vmtax: "), "{said}");
+}
+
+#[test]
+fn kernels_that_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("bzImage");
+    fs::write(&image, vec![0x5a; 100_000]).unwrap();
+    let (code, said) = refused(&["lab", "run", "--kernel", image.to_str().unwrap()]);
+    assert_eq!(code, 4, "{said}");
+    one_sentence(&said);
+    let (code, said) = refused(&["lab", "run", "--kernel", "/nonexistent/bzImage"]);
+    assert_eq!(code, 3, "{said}");
+    one_sentence(&said);
+}
+
+#[test]
+fn a_kernel_without_kvm() {
+    // The distribution's image, with a folder of modules that has none.
+    let prepared = output(&["lab", "run", "--operation", "cpuid"]);
+    assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
+    let image = find(&cache(), "vmlinuz-").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let modules = folder.path().to_str().unwrap();
+    let (code, said) =
+        refused(&["lab", "run", "--kernel", image.to_str().unwrap(), "--modules", modules]);
+    assert_eq!(code, 4, "{said}");
+    assert!(said.contains("kvm_amd"), "{said}");
+    one_sentence(&said);
+}
+
+fn find(folder: &std::path::Path, start: &str) -> Option<std::path::PathBuf> {
+    for entry in fs::read_dir(folder).ok()?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            if let Some(found) = find(&path, start) {
+                return Some(found);
+            }
+        } else if entry.file_name().to_string_lossy().starts_with(start) {
+            return Some(path);
+        }
+    }
+    None
+}
+
+#[test]
+fn no_emulator() {
+    let output = vmtax(&["lab", "run"]).env("PATH", "/nonexistent").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert!(said.contains("apt-get install"), "{said}");
+    one_sentence(&said);
+}
+
+#[test]
+fn a_host_that_takes_too_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let (code, said) =
+        refused(&["lab", "run", "--fresh", "--limit", "1s", "-o", run.to_str().unwrap()]);
+    assert_eq!(code, 7, "{said}");
+    one_sentence(&said);
+    assert!(said.contains("not done after 1 s"), "{said}");
+    assert!(run.join("console.txt").exists());
+}
+
+#[test]
+fn killed_it_leaves_no_emulator() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().to_str().unwrap();
+    let mut child = vmtax(&["lab", "run", "--fresh"])
+        .env("TMPDIR", home)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let children = || {
+        let text = Command::new("ps")
+            .args(["--ppid", &pid.to_string(), "-o", "pid="])
+            .output()
+            .unwrap()
+            .stdout;
+        String::from_utf8(text).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut emulators = Vec::new();
+    for _ in 0..600 {
+        emulators = children();
+        if !emulators.is_empty() || child.try_wait().unwrap().is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(!emulators.is_empty(), "no emulator was started");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let alive = |pid: &String| fs::metadata(format!("/proc/{pid}")).is_ok() && !is_zombie(pid);
+    for _ in 0..100 {
+        if !emulators.iter().any(alive) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!emulators.iter().any(alive), "an emulator outlived its vmtax");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+fn is_zombie(pid: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+}

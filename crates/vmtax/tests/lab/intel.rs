@@ -1,0 +1,37 @@
+//! The Intel host.
+
+use crate::run::{assert_exits, assert_same_paths, exits, json};
+
+/// Exits of one operation. What depends on time is not here.
+const L1: &[(&str, &str)] = &[
+    ("cpuid L1", "L1 CPUID 1"),
+    ("hypercall L1", "L1 VMCALL KVM_HC_VAPIC_POLL_IRQ 1"),
+    ("rdmsr L1", "L1 MSR_READ IA32_APIC_BASE 1"),
+    ("wrmsr L1", "L1 MSR_WRITE IA32_PAT 1"),
+    ("tsc-deadline L1", "L1 MSR_WRITE IA32_TSC_DEADLINE 1"),
+    ("x2apic-self-ipi L1", "L1 MSR_WRITE X2APIC_EOI 1, L1 MSR_WRITE X2APIC_ICR 1"),
+    ("pio-user L1", "L1 IO_INSTRUCTION 1"),
+    ("pio-pit L1", "L1 IO_INSTRUCTION PIT channel 0 1"),
+    ("pio-pic L1", "L1 IO_INSTRUCTION PIC 1 data 1"),
+    ("mmio-user L1", "L1 EPT_MISCONFIG 1"),
+    ("touch-4k L1", "L1 EPT_VIOLATION 1"),
+    ("touch-2m L1", "L1 EPT_VIOLATION 1"),
+    ("cr4-write L1", "L1 CR_ACCESS CR4 1"),
+    ("cr0-write L1", "L1 CR_ACCESS CR0 1"),
+    ("wbinvd L1", "L1 WBINVD 1"),
+    ("xsetbv L1", "L1 XSETBV 1"),
+    ("rdtsc L1", ""),
+    ("invlpg L1", ""),
+    ("ud2 L1", "L1 EXCEPTION_NMI 1"),
+];
+
+#[test]
+fn operations_take_exactly_the_exits_they_must() {
+    let report = json(&["lab", "run", "--host", "intel"]);
+    eprintln!("{:#?}", exits(&report));
+    assert_exits(&report, L1);
+    assert_eq!(report["run"]["accelerator"].as_str(), Some("emulated:Bochs"));
+    let again = json(&["lab", "run", "--host", "intel"]);
+    assert_exits(&again, L1);
+    assert_same_paths(&report, &again);
+}

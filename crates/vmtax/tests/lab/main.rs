@@ -1,0 +1,13 @@
+//! `vmtax lab` for real: Debian's kernel on emulated hosts, counted exactly.
+//!
+//! The emulators are slow, so runs are shared between tests, and booted hosts are kept in the target folder.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::print_stderr, reason = "how long emulators take is worth knowing")]
+
+mod amd;
+mod budget;
+mod errors;
+mod intel;
+mod observer;
+mod run;

@@ -1,0 +1,41 @@
+/* The guest's init: counts, changes its memory with every count, and prints a hash of all of it. What is printed
+ * depends on nothing but the count, so that a test can say what must come next. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#define PAGES 1024
+static uint64_t memory[PAGES][512];
+
+int main(void) {
+    mount("none", "/dev", "devtmpfs", 0, "");
+    FILE *out = fopen("/dev/ttyS0", "w");
+    if (!out) out = stdout;
+    setvbuf(out, NULL, _IOLBF, 256);
+    uint64_t state = 1;
+    /* `fill=MIB` on the kernel's command line: as much noise besides, for a guest that has used all it has. */
+    if (getenv("fill")) {
+        uint64_t words = strtoull(getenv("fill"), 0, 10) << 17, *noise = malloc(words * 8), x = 88172645463325252u;
+        for (uint64_t i = 0; noise && i < words; i++) {
+            x ^= x << 13; x ^= x >> 7; x ^= x << 17;
+            noise[i] = x;
+        }
+        fprintf(out, "filled\n");
+    }
+    for (int p = 0; p < PAGES; p++)
+        for (int i = 0; i < 512; i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            memory[p][i] = p % 8 == 0 ? 0 : state;
+        }
+    for (uint64_t count = 1;; count++) {
+        memory[count * 7 % PAGES][count % 512] ^= count;
+        uint64_t hash = count;
+        for (int p = 0; p < PAGES; p++)
+            for (int i = 0; i < 512; i++)
+                hash = (hash ^ memory[p][i]) * 0xff51afd7ed558ccdu + 1;
+        fprintf(out, "count %llu hash %016llx\n", (unsigned long long)count, (unsigned long long)hash);
+        usleep(50000);
+    }
+}

@@ -1,0 +1,53 @@
+//! `vmtax mem`: images, real VMs, kills, hostile files.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod guest;
+mod hostile;
+mod kills;
+mod qemu;
+mod scan;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs `vmtax mem`.
+fn mem(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vmtax")).arg("mem").args(args).output().unwrap()
+}
+
+/// What a run that succeeds prints.
+fn ok(args: &[&str]) -> String {
+    let output = mem(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "vmtax mem {args:?}: {:?} {error}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The exit code and the sentence of a run that fails.
+fn refused(args: &[&str]) -> (i32, String) {
+    let output = mem(args);
+    assert!(!output.status.success(), "vmtax mem {args:?} did not fail");
+    let sentence = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(sentence.lines().count(), 1, "not one sentence: {sentence}");
+    (output.status.code().unwrap(), sentence)
+}
+
+fn name(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Pages of noise, made of a seed, with every fourth one zero.
+fn image(pages: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut bytes = vec![0; pages * 4096];
+    for (i, page) in bytes.chunks_exact_mut(4096).enumerate() {
+        if i % 4 != 3 {
+            for word in page.chunks_exact_mut(8) {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                word.copy_from_slice(&(state ^ state >> 33).to_le_bytes());
+            }
+        }
+    }
+    bytes
+}

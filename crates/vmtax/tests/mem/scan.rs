@@ -1,0 +1,132 @@
+//! Scans see what is there and touch nothing.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use serde_json::Value;
+
+use super::guest::Guest;
+use super::{image, name, ok};
+
+const PAGE: u64 = 4096;
+
+fn scan(args: &[&str]) -> Value {
+    let mut all = vec!["scan", "--format", "json"];
+    all.extend(args);
+    serde_json::from_str(&ok(&all)).unwrap()
+}
+
+#[test]
+fn an_image_is_told_apart() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("ram.img");
+    let file = File::create(&path).unwrap();
+    file.set_len(100_000 * PAGE).unwrap();
+    let noise = image(64, 9);
+    // 64 pages with 16 zero ones, twice; 10 filled ones; 5 zero ones.
+    file.write_all_at(&noise, 10 * PAGE).unwrap();
+    file.write_all_at(&noise, 5000 * PAGE).unwrap();
+    file.write_all_at(&[0xab; 10 * PAGE as usize], 70_000 * PAGE).unwrap();
+    file.write_all_at(&[0; 5 * PAGE as usize], 99_995 * PAGE).unwrap();
+    let before = fs::metadata(&path).unwrap().blocks();
+    for accel in ["cpu", "auto", "model"] {
+        let found = scan(&[name(&path), "--accel", accel]);
+        let pages = &found["pages"];
+        assert_eq!(pages["all"], 100_000, "{accel}");
+        assert_eq!(pages["touched"], 64 + 64 + 10 + 5, "{accel}");
+        assert_eq!(pages["zero"], 16 + 16 + 5, "{accel}");
+        assert_eq!(pages["filled"], 10, "{accel}");
+        assert_eq!(pages["duplicate"], 48, "{accel}");
+        let estimate = &found["estimate"]["checkpoint_bytes"];
+        assert_eq!(estimate, &Value::from((96 * (PAGE + 4)) + 10 * 12), "{accel}");
+    }
+    assert_eq!(fs::metadata(&path).unwrap().blocks(), before, "the scan allocated memory");
+    // Saving does not either, and makes as much as was said.
+    let checkpoint = dir.path().join("ram.ckpt");
+    ok(&["save", "--image", name(&path), "-o", name(&checkpoint)]);
+    assert_eq!(fs::metadata(&path).unwrap().blocks(), before, "saving allocated memory");
+    let saved = fs::metadata(&checkpoint).unwrap().len() as f64;
+    let said = (96 * (PAGE + 4) + 120) as f64;
+    assert!((saved / said - 1.0).abs() < 0.05, "{saved} and not {said}");
+    let text = ok(&["scan", name(&path)]);
+    assert!(
+        text.contains("never touched (holes)") && text.contains("migration at 10 Gb/s"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_vm_is_scanned_while_it_runs_and_no_memory_is_allocated() {
+    let dir = tempfile::tempdir().unwrap();
+    let guest = Guest::start(dir.path(), "vm", "256M", "", false);
+    guest.counted(3);
+    // Stopped, so that its own memory use stands still.
+    use std::io::{BufRead, Write};
+    let stream = std::os::unix::net::UnixStream::connect(&guest.qmp).unwrap();
+    let mut lines = std::io::BufReader::new(stream.try_clone().unwrap()).lines();
+    lines.next();
+    (&stream).write_all(b"{\"execute\":\"qmp_capabilities\"}{\"execute\":\"stop\"}\n").unwrap();
+    while !lines.next().unwrap().unwrap().contains("STOP") {}
+    let pid = guest.pid().to_string();
+    let memfd = fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .flatten()
+        .map(|e| e.path())
+        .find(|p| {
+            fs::read_link(p).is_ok_and(|l| l.to_string_lossy().starts_with("/memfd:memory-backend"))
+        })
+        .unwrap();
+    let before = fs::metadata(&memfd).unwrap().blocks();
+    assert!(before * 512 < 250 << 20, "the guest has touched everything already");
+    let found = scan(&[&pid, "--dirty", "300ms"]);
+    assert_eq!(fs::metadata(&memfd).unwrap().blocks(), before, "the scan allocated memory");
+    assert_eq!(found["pages"]["all"], 65536);
+    assert_eq!(found["pages"]["touched"], before / 8);
+    assert!(found["pages"]["zero"].as_u64().unwrap() > 0);
+    assert_eq!(found["dirty"]["pages_per_second"], 0.0);
+    (&stream).write_all(b"{\"execute\":\"cont\"}\n").unwrap();
+    while !lines.next().unwrap().unwrap().contains("RESUME") {}
+    let found = scan(&[&pid, "--dirty", "1s"]);
+    assert!(found["dirty"]["pages_per_second"].as_f64().unwrap() > 1.0, "{found}");
+}
+
+/// Private memory of a process is read where it is populated and nowhere else.
+#[test]
+fn private_memory_is_not_populated() {
+    let script = "import time\nb = bytearray(1)\nimport mmap\nm = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+                  for i in range(0, 256): m[i * 65536] = 1 + i % 200\nprint('ready', flush=True)\ntime.sleep(600)";
+    let Ok(mut child) = std::process::Command::new("python3")
+        .args(["-c", script])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+    else {
+        eprintln!("skipped: python3 is not installed");
+        return;
+    };
+    let mut line = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(child.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
+    let resident = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find(|l| l.starts_with("VmRSS")).unwrap().to_owned();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let before = resident(child.id());
+    let output = super::mem(&["scan", &child.id().to_string(), "--format", "json"]);
+    let after = resident(child.id());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if error.contains("PAGEMAP_SCAN") {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    assert!(output.status.success(), "{error}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["pages"]["all"], 16384);
+    assert_eq!(found["pages"]["touched"], 256);
+    assert!(after <= before + 64, "{before} KiB before, {after} KiB after");
+}
