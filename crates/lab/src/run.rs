@@ -48,6 +48,8 @@ pub struct Measured {
 pub struct Outcomes {
     /// In order.
     pub operations: Vec<Measured>,
+    /// Id and name of every VM in the recording: the operations', and that of the empty loop at each level.
+    pub vms: Vec<(u32, String)>,
     /// The recording of one batch of each, a `trace.dat`; none when an observer ran.
     pub trace: Option<Vec<u8>>,
     /// What the observer left, by name.
@@ -91,8 +93,12 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
         files.into_iter().partition(|(name, _)| name.starts_with("trace/"));
     let trace = if trace.is_empty() { None } else { Some(assemble(&trace, &report.release)?) };
     let operations = measured(&tasks, &report.outcomes)?;
+    let named = |task: &Task| {
+        (window::vm_of(task.operation.number), workload(task.definition.name, task.operation.level))
+    };
     Ok(Outcomes {
         operations,
+        vms: tasks.iter().map(named).collect(),
         trace,
         files,
         release: report.release,
@@ -206,10 +212,15 @@ fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec<u8>, Error
         .ok_or_else(|| Error::Report { problem: "its tracepoint formats are damaged".to_owned() })
 }
 
+/// `cpuid`, or `cpuid@L2`.
+fn workload(name: &str, level: u8) -> String {
+    if level < 2 { name.to_owned() } else { format!("{name}@L2") }
+}
+
 impl Measured {
     /// The workload's name in tables: that of its VM.
     pub fn workload(&self) -> String {
-        if self.level < 2 { self.name.to_owned() } else { format!("{}@L2", self.name) }
+        workload(self.name, self.level)
     }
 
     /// As samples of a run.

@@ -290,10 +290,8 @@ fn into_rows<R: Rows>(
         |folder| folder.join("trace.dat").display().to_string(),
     );
     let recording = input::open_file(file, name)?;
-    let names: Vec<(u32, String)> =
-        outcomes.operations.iter().map(|one| (one.vm, one.workload())).collect();
     let Converted { rows, facts: of_trace, losses: of_import } =
-        convert::run_lab(recording, &READING, &names, rows)?;
+        convert::run_lab(recording, &READING, &outcomes.vms, rows)?;
     losses.merge(&of_import);
     Ok((facts(setup, outcomes, of_trace), losses, rows))
 }
