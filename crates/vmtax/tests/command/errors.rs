@@ -33,7 +33,7 @@ fn a_wrong_flag_is_a_usage_error() {
         ("report good --nonsense", "unexpected argument '--nonsense' found*"),
         ("report good --by colour", "invalid value 'colour' for '--by <LIST>' [*reason*vcpu]*"),
         ("report good --by reason,colour", "invalid value 'colour' for '--by <LIST>'*"),
-        ("report good --event msrs", "invalid value 'msrs' for '--event <LIST>' [*msr*nested]*"),
+        ("report good --event msrs", "invalid value 'msrs' for '--event <LIST>' [*msr*nested*]*"),
         ("report good --format yaml", "invalid value 'yaml' for '--format <FORMAT>' [*json*]*"),
         ("report good --vcpu two", "invalid value 'two' for '--vcpu <ID>': use a number*"),
         ("report good --vcpu -1", "*'-1'*"),
