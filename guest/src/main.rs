@@ -13,7 +13,7 @@
 //! | `kvm*.NAME=VALUE` | parameters of the module, as modprobe would give them |
 //!
 //! Left out on purpose: a shell, other programs (an observer is brought by the one who orders it), network.
-#![allow(
+#![expect(
     unsafe_code,
     reason = "this program is the machine's lowest layer: system calls, ports, guest memory"
 )]

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::io::Error;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use crate::Result;
 
@@ -84,25 +85,37 @@ pub(crate) fn power_off() -> ! {
 }
 
 /// Waits until the kernel's next clock tick is at least this part of a period away: what follows then runs undisturbed.
-///
-/// The coarse clock stands still between ticks, so its distance from the fine one is the time since the last.
 pub(crate) fn away_from_tick(part: f64) {
-    let read = |clock| {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes one timespec.
-        unsafe { libc::clock_gettime(clock, &raw mut time) };
-        time.tv_sec * 1_000_000_000 + time.tv_nsec
-    };
     let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.
     unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut resolution) };
     let period = resolution.tv_nsec;
-    let since = read(libc::CLOCK_MONOTONIC) - read(libc::CLOCK_MONOTONIC_COARSE);
+    if period <= 0 {
+        return;
+    }
+    static TICK: OnceLock<i64> = OnceLock::new();
+    let since = (clock(libc::CLOCK_MONOTONIC) - TICK.get_or_init(a_tick)).rem_euclid(period);
     let left = period - since;
-    if period > 0 && (left as f64) < period as f64 * part {
-        let wait = u64::try_from(left).unwrap_or(0) + period.unsigned_abs() / 50;
+    if (left as f64) < period as f64 * part {
+        let wait = left.unsigned_abs() + period.unsigned_abs() / 50;
         std::thread::sleep(std::time::Duration::from_nanos(wait));
     }
+}
+
+/// The time of a clock tick; all others are whole periods away. The coarse clock moves with the ticks, and what it then
+/// shows is rounded: only when it moves says when they are.
+fn a_tick() -> i64 {
+    let before = clock(libc::CLOCK_MONOTONIC_COARSE);
+    while clock(libc::CLOCK_MONOTONIC_COARSE) == before {}
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// A clock's time, nanoseconds.
+fn clock(which: libc::clockid_t) -> i64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec.
+    unsafe { libc::clock_gettime(which, &raw mut time) };
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
 /// The running kernel's release.
@@ -110,7 +123,7 @@ pub(crate) fn release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
-/// Collects children that ended; the first process has to.
+/// Interrupts a process, as Ctrl-C would.
 pub(crate) fn interrupt(pid: u32) {
     // SAFETY: sends a signal to a child of ours that has not been waited for.
     unsafe { libc::kill(pid.cast_signed(), libc::SIGINT) };

@@ -106,17 +106,13 @@ pub(crate) fn assert_exits(report: &Value, expected: &[(&str, &str)]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Paths of two runs differ by at most half a percent; at L2, where a timer of L0 can still fall into most batches of one
-/// of the runs, by two.
+/// Paths of two runs differ by at most half a percent.
 pub(crate) fn assert_same_paths(one: &Value, other: &Value) {
     let (one, other) = (paths(one), paths(other));
     assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
     let off: Vec<String> = one
         .iter()
-        .filter(|(name, path)| {
-            let tolerance = if name.ends_with("L2") { 0.02 } else { 0.005 };
-            (*path - other[*name]).abs() > **path * tolerance
-        })
+        .filter(|(name, path)| (*path - other[*name]).abs() > **path * 0.005)
         .map(|(name, path)| format!("{name}: {path} and {}", other[name]))
         .collect();
     assert!(off.is_empty(), "{}", off.join("\n"));
