@@ -18,14 +18,12 @@ pub(crate) struct Start {
 
 /// Makes the machine ready for [`crate::serve`].
 pub(crate) fn start() -> Result<Start> {
-    for (kind, target) in [
-        ("proc", "/proc"),
-        ("sysfs", "/sys"),
-        ("devtmpfs", "/dev"),
-        ("tmpfs", "/tmp"),
-        ("tmpfs", "/out"),
-    ] {
+    for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         system::mount(kind, target)?;
+    }
+    // No mounts: the observer's files may lie there already.
+    for folder in ["/tmp", "/out"] {
+        std::fs::create_dir_all(folder).map_err(|e| format!("{folder}: {e}"))?;
     }
     system::leave_console()?;
     let line =

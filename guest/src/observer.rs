@@ -10,13 +10,14 @@ use crate::{Result, system, trace};
 /// The running program.
 pub(crate) struct Observer(Child);
 
-/// How long the program must have been asleep to count as set up.
-const QUIET: Duration = Duration::from_millis(300);
-/// How long it may take for that.
-const MOST: Duration = Duration::from_secs(30);
+/// The program has settled when it, and what it started, use less than a thousandth of so much time: some look around ten
+/// times a second for ever.
+const WINDOW: Duration = Duration::from_secs(1);
+/// How long that may take.
+const MOST: Duration = Duration::from_secs(60);
 
 impl Observer {
-    /// Starts it and waits until it has settled: it sleeps and uses no more time.
+    /// Starts it and waits until it has settled.
     pub(crate) fn start(arguments: &[String]) -> Result<Option<Observer>> {
         let Some((program, rest)) = arguments.split_first() else { return Ok(None) };
         trace::mount()?;
@@ -41,9 +42,10 @@ impl Observer {
     }
 
     fn settle(&mut self, program: &str) -> Result<()> {
-        let step = Duration::from_millis(20);
-        let (mut quiet, mut waited, mut before) = (Duration::ZERO, Duration::ZERO, String::new());
-        while quiet < QUIET {
+        let (mut waited, mut before) = (Duration::ZERO, spent());
+        loop {
+            std::thread::sleep(WINDOW);
+            waited += WINDOW;
             if let Ok(Some(status)) = self.0.try_wait() {
                 let said = std::fs::read_to_string("/out/observer.txt").unwrap_or_default();
                 return Err(format!(
@@ -51,29 +53,18 @@ impl Observer {
                     said.trim()
                 ));
             }
+            let now = spent();
+            if now.saturating_sub(before) < WINDOW / 1000 {
+                return Ok(());
+            }
             if waited > MOST {
                 return Err(format!(
                     "{program} does not come to rest within {} s of emulated time",
                     MOST.as_secs()
                 ));
             }
-            std::thread::sleep(step);
-            waited += step;
-            let now = self.times();
-            quiet = if now == before { quiet + step } else { Duration::ZERO };
             before = now;
         }
-        Ok(())
-    }
-
-    /// State and processor time of the process.
-    fn times(&self) -> String {
-        let stat =
-            std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
-        let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let fields: Vec<&str> = after.split_whitespace().collect();
-        // State, and utime and stime: fields 3, 14 and 15 of proc(5).
-        [0, 11, 12].map(|i| fields.get(i).copied().unwrap_or_default()).join(" ")
     }
 
     /// Interrupts it, as Ctrl-C would, and waits until it has written what it has.
@@ -91,4 +82,27 @@ impl Observer {
         files.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(files)
     }
+}
+
+/// Processor time of every program but this one, what the observer started among them. Not that counted by ticks: who
+/// sleeps after each short step would seem to rest.
+fn spent() -> Duration {
+    let own = std::process::id().to_string();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let programs = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()) && *name != own)
+        // Threads of the kernel have no command line.
+        .filter(|pid| {
+            std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+        });
+    let time = |pid: String| {
+        let times = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+        times
+            .split(' ')
+            .next()
+            .and_then(|time| time.parse().ok())
+            .map_or(Duration::ZERO, Duration::from_nanos)
+    };
+    programs.map(time).sum()
 }

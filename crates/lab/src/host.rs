@@ -100,6 +100,8 @@ pub struct Setup {
     pub options: Vec<String>,
     /// A program of this computer that runs beside the suite, and its arguments.
     pub observer: Vec<String>,
+    /// Files and programs that it needs besides.
+    pub brought: Vec<PathBuf>,
     /// Where booted states are kept.
     pub cache: PathBuf,
     /// Boot afresh, and save again.
@@ -204,7 +206,7 @@ impl Setup {
             entries.push(Entry::file("l1/initramfs", 0o644, &inner));
             entries.push(Entry::file("l1/command_line", 0o644, inner_command_line.as_bytes()));
         }
-        let files = observer::files(&self.observer)?;
+        let files = observer::files(&self.observer, &self.brought)?;
         entries.extend(observer::entries(&files));
         let mut command_line =
             format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=host");
@@ -220,7 +222,7 @@ impl Setup {
             kernel: self.kernel.clone(),
             initramfs: Initramfs::Bytes(cpio::archive(&entries)),
             command_line,
-            memory_mib: if self.nested { 1024 } else { 512 },
+            memory_mib: if self.nested { 1024 } else { 512 } + observer::memory_mib(&files),
             cpus: 1,
             mailbox,
             console: self.console.clone(),

@@ -54,7 +54,7 @@ pub(crate) struct RunArgs {
     pub(crate) nested: bool,
 
     /// The kernel: an image (bzImage or vmlinux), `host` for the running one, or `distribution`. May be given several
-    /// times, for a run of each.
+    /// times, for a run of each: then the report is their comparison, one column each.
     #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
     pub(crate) kernel: Vec<PathBuf>,
 
@@ -74,6 +74,11 @@ pub(crate) struct RunArgs {
     /// lengths. Words are split at spaces. What it writes into its folder comes back in RUN/observer.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) observe: Option<String>,
+
+    /// A file that the observer needs besides its libraries: a script in the present folder, a program it starts
+    /// (bpftrace needs /bin/sh). May be given several times.
+    #[arg(long, value_name = "FILE", requires = "observe", value_hint = ValueHint::FilePath)]
+    pub(crate) bring: Vec<PathBuf>,
 
     /// Hold the run against this budget; a breach ends with exit code 6.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -146,10 +151,22 @@ impl HostWord {
 pub(crate) enum TableFormat {
     /// For a terminal.
     Text,
-    /// One row per row.
+    /// One row per operation and run.
     Csv,
     /// For programs; docs/json.md.
     Json,
+}
+
+impl TableFormat {
+    /// The same word of a report, where a table can be written so.
+    pub(crate) fn of(format: Format) -> Option<TableFormat> {
+        match format {
+            Format::Text => Some(TableFormat::Text),
+            Format::Csv => Some(TableFormat::Csv),
+            Format::Json => Some(TableFormat::Json),
+            Format::Html | Format::Perfetto => None,
+        }
+    }
 }
 
 fn suite(name: &str) -> Result<&'static Suite, String> {

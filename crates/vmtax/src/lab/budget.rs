@@ -65,19 +65,24 @@ pub(super) fn allowances(ledger: &Ledger) -> Vec<Allowance> {
 }
 
 fn allowance(row: &OperationRow) -> Allowance {
-    let steady = vmtax_lab::suite::operation(&row.name).is_some_and(|one| !one.waits());
-    let mut exits: BTreeMap<String, u64> = BTreeMap::new();
-    for exit in row.exits.iter().filter(|exit| !is_of_the_host(exit.reason)) {
-        *exits.entry(exit_name(exit)).or_default() += exit.count;
-    }
     Allowance {
         name: row.name.clone(),
         level: row.level.name().to_owned(),
         count: row.count,
         path: row.path.map(|path| (path.median * 10.0).round() / 10.0),
         tolerance: None,
-        exits: steady.then_some(exits),
+        exits: steady_exits(row),
     }
+}
+
+/// Exits by name, without the host's interrupts; `None` for an operation that waits, whose exits depend on time.
+pub(super) fn steady_exits(row: &OperationRow) -> Option<BTreeMap<String, u64>> {
+    vmtax_lab::suite::operation(&row.name).filter(|one| !one.waits())?;
+    let mut exits: BTreeMap<String, u64> = BTreeMap::new();
+    for exit in row.exits.iter().filter(|exit| !is_of_the_host(exit.reason)) {
+        *exits.entry(exit_name(exit)).or_default() += exit.count;
+    }
+    Some(exits)
 }
 
 /// `L1 vmload`, `L2 cpuid cpuid 0x0`.

@@ -1,14 +1,19 @@
 //! `vmtax lab compare`: runs side by side.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use vmtax_analyse::operations::{OperationRow, Operations, Ratio};
 use vmtax_analyse::{Filter, Ledger};
 
 use super::args::{CompareArgs, TableFormat};
+use super::budget;
 use crate::exit::{Code, fail};
 use crate::input::Input;
 use crate::{output, report};
+
+/// What the document calls itself; docs/json.md.
+const SCHEMA: &str = "vmtax-lab-comparison-1";
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut ledgers = Vec::new();
@@ -46,6 +51,10 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
 struct Cell {
     exits: Ratio,
     path: Option<f64>,
+    /// Operations in the batch whose exits were counted.
+    count: u64,
+    /// Those exits by name; `None` where they depend on time.
+    kinds: Option<BTreeMap<String, u64>>,
 }
 
 /// One operation in all runs.
@@ -98,7 +107,20 @@ fn rows(runs: &[(String, &Ledger)]) -> Vec<Row> {
 }
 
 fn cell(row: &OperationRow) -> Cell {
-    Cell { exits: row.exits_per_operation(), path: row.path.map(|path| path.median) }
+    Cell {
+        exits: row.exits_per_operation(),
+        path: row.path.map(|path| path.median),
+        count: row.count,
+        kinds: budget::steady_exits(row),
+    }
+}
+
+impl Cell {
+    /// Exits of a kind in one operation.
+    fn of_one(&self, kind: &str) -> f64 {
+        let count = self.kinds.as_ref().and_then(|kinds| kinds.get(kind)).copied().unwrap_or(0);
+        count as f64 / self.count.max(1) as f64
+    }
 }
 
 impl Row {
@@ -107,6 +129,26 @@ impl Row {
         let path = |cell: &Option<Cell>| cell.as_ref()?.path.filter(|path| *path > 0.0);
         Some(path(self.cells.get(column)?)? / path(self.cells.first()?)?)
     }
+
+    /// Kinds of exits that are more or fewer than in the first run: the name, the first run's number, this one's.
+    fn differences(&self, column: usize) -> Vec<(String, f64, f64)> {
+        let (Some(Some(base)), Some(Some(cell))) = (self.cells.first(), self.cells.get(column))
+        else {
+            return Vec::new();
+        };
+        let (Some(before), Some(now)) = (&base.kinds, &cell.kinds) else { return Vec::new() };
+        let kinds: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+        kinds
+            .into_iter()
+            .map(|kind| (kind.clone(), base.of_one(kind), cell.of_one(kind)))
+            .filter(|(_, before, now)| before != now)
+            .collect()
+    }
+}
+
+/// Exits of one operation: a whole number as such.
+fn number(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }
 
 fn exits(ratio: Ratio) -> String {
@@ -135,12 +177,20 @@ fn text(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::i
                         cell.path.map_or_else(|| "-".to_owned(), |path| format!("{path:.0}"));
                     let ratio = if column == 0 { None } else { row.ratio(column) };
                     let ratio = ratio.map_or_else(String::new, |ratio| format!(" x{ratio:.3}"));
-                    format!("{} exits, {path}{ratio}", exits(cell.exits))
+                    let exits = exits(cell.exits);
+                    let word = if exits == "1" { "exit" } else { "exits" };
+                    format!("{exits} {word}, {path}{ratio}")
                 }
             };
             write!(out, "  {shown:>width$}", width = width)?;
         }
         writeln!(out)?;
+        for (column, (name, _)) in runs.iter().enumerate() {
+            for (kind, before, now) in row.differences(column) {
+                let (kind, name) = (printable(&kind), printable(name));
+                writeln!(out, "    {name}: {kind}: {}, not {}", number(now), number(before))?;
+            }
+        }
     }
     let unit = if runs[0].1.recording.emulated.is_some() {
         "Exits of one operation, and its path in instructions (emulated: exact, and no measure of time)."
@@ -181,6 +231,11 @@ fn name_of(runs: &[(String, &Ledger)], column: usize) -> String {
     runs.get(column).map_or_else(String::new, |(name, _)| name.clone())
 }
 
+fn differences(row: &Row, column: usize) -> Vec<serde_json::Value> {
+    let one = |(exit, first, here)| serde_json::json!({ "exit": exit, "first_run": first, "this_run": here });
+    row.differences(column).into_iter().map(one).collect()
+}
+
 fn json(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::io::Result<()> {
     let rows: Vec<serde_json::Value> = rows
         .iter()
@@ -195,6 +250,7 @@ fn json(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::i
                         "exits_per_operation": cell.exits.value(),
                         "path": cell.path,
                         "path_ratio": row.ratio(column),
+                        "differences": differences(row, column),
                     }),
                 })
                 .collect();
@@ -205,8 +261,7 @@ fn json(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::i
         .iter()
         .map(|(name, ledger)| serde_json::json!({ "name": name, "kernel": ledger.recording.kernel, "emulated": ledger.recording.emulated }))
         .collect();
-    let document =
-        serde_json::json!({ "schema": "vmtax.lab-comparison.v1", "runs": runs, "rows": rows });
+    let document = serde_json::json!({ "schema": SCHEMA, "runs": runs, "rows": rows });
     serde_json::to_writer_pretty(&mut *out, &document)?;
     writeln!(out)
 }

@@ -11,7 +11,7 @@ use vmtax_lab::{Measured, Outcomes, Plan, Setup};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_store::{CreateOptions, Writer};
 
-use super::args::RunArgs;
+use super::args::{RunArgs, TableFormat};
 use super::{budget, compare};
 use crate::cli::{Color, ReadingArgs, ReportArgs};
 use crate::convert::{self, Converted, Rows};
@@ -26,24 +26,11 @@ const READING: ReadingArgs = ReadingArgs { interval: None, isa: None, emulated: 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     check(args)?;
     let kernels = kernels(args)?;
-    let several = kernels.len() > 1;
-    let mut ledgers = Vec::new();
-    for kernel in &kernels {
-        let output = args
-            .output
-            .as_ref()
-            .map(|folder| if several { folder.join(&kernel.release) } else { folder.clone() });
-        if let (Some(folder), true) = (&args.output, several) {
-            fs::create_dir_all(folder).map_err(|e| cannot_write(folder, &e))?;
-        }
-        ledgers.push((kernel.release.clone(), one(args, kernel, output.as_deref())?));
+    if let [_, _, ..] = kernels.as_slice() {
+        return several(args, &kernels);
     }
-    if several {
-        let columns: Vec<(String, &Ledger)> =
-            ledgers.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
-        return compare::show(&columns, super::args::TableFormat::Text);
-    }
-    let Some((_, ledger)) = ledgers.pop() else { return Ok(()) };
+    let Some(kernel) = kernels.first() else { return Ok(()) };
+    let ledger = one(args, kernel, args.output.as_deref())?;
     let verdict = budget::check(args, &ledger);
     let source = args
         .output
@@ -51,6 +38,27 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         .map_or_else(|| format!("lab run on {}", args.host.host()), |o| o.display().to_string());
     report::render(&shown(args, source), ledger)?;
     verdict
+}
+
+/// A run of each kernel, and their comparison.
+fn several(args: &RunArgs, kernels: &[Kernel]) -> anyhow::Result<()> {
+    if let Some(folder) = &args.output {
+        fs::create_dir_all(folder).map_err(|e| cannot_write(folder, &e))?;
+    }
+    let mut runs: Vec<(String, Ledger)> = Vec::new();
+    for kernel in kernels {
+        let alike = runs.iter().filter(|(_, run)| run.recording.kernel == kernel.release).count();
+        let name = match alike {
+            0 => kernel.release.clone(),
+            before => format!("{}-{}", kernel.release, before + 1),
+        };
+        let output = args.output.as_ref().map(|folder| folder.join(&name));
+        let ledger = one(args, kernel, output.as_deref())?;
+        runs.push((name, ledger));
+    }
+    let columns: Vec<(String, &Ledger)> =
+        runs.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
+    compare::show(&columns, TableFormat::of(args.format).unwrap_or(TableFormat::Text))
 }
 
 /// The report of a run just made.
@@ -92,11 +100,22 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
             "--format perfetto: keep the run with -o and give its trace.dat to `vmtax report`",
         );
     }
+    if args.kernel.len() > 1 && TableFormat::of(args.format).is_none() {
+        return fail(
+            Code::Usage,
+            "--format: the comparison of several kernels is written as text, csv or json; keep the runs with -o and \
+             give each to `vmtax report`",
+        );
+    }
     if let Some(folder) = args.output.as_ref().filter(|folder| !is_free(folder)) {
         return fail(
             Code::Output,
             format!("{}: exists already; name a folder that does not", folder.display()),
         );
+    }
+    if let Some(above) = args.output.as_deref().and_then(Path::parent) {
+        let above = if above == Path::new("") { Path::new(".") } else { above };
+        tempfile::tempfile_in(above).map_err(|e| cannot_write(above, &e))?;
     }
     budget::open(args)?;
     vmtax_machine::check(args.host.host().emulator()).map_err(|e| lab_fault(e.into(), None))
@@ -143,6 +162,7 @@ fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result
             .split_whitespace()
             .map(str::to_owned)
             .collect(),
+        brought: args.bring.clone(),
         cache: cache.clone(),
         fresh: args.fresh,
         console: consoles.0.join(format!("{host}.txt")),

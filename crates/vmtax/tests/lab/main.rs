@@ -7,6 +7,7 @@
 
 mod amd;
 mod budget;
+mod compare;
 mod errors;
 mod intel;
 mod observer;

@@ -1,0 +1,101 @@
+//! Runs side by side.
+
+use serde_json::{Value, json};
+
+use crate::run::{json as run_json, output, refused, text};
+
+/// What the command prints.
+fn printed(arguments: &[&str]) -> String {
+    let output = output(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn two_kernels_in_one_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept");
+    let kept = kept.to_str().unwrap();
+    let two = ["lab", "run", "--kernel", "distribution", "--kernel", "distribution"];
+    let both = [&two[..], &["--operation", "cpuid,wbinvd", "-o", kept]].concat();
+    let found = run_json(&both);
+    assert_eq!(found["schema"], "vmtax-lab-comparison-1");
+    let release = text(&found["runs"][0]["kernel"]).to_owned();
+    let names: Vec<&str> =
+        found["runs"].as_array().unwrap().iter().map(|run| text(&run["name"])).collect();
+    assert_eq!(names, [release.clone(), format!("{release}-2")]);
+    let cell = |row: &Value, column: usize| {
+        let cell = &row["runs"][column];
+        assert!(cell["path"].as_f64().unwrap() > 500.0, "{cell}");
+        assert!((cell["path_ratio"].as_f64().unwrap() - 1.0).abs() < 0.005, "{cell}");
+        json!([row["operation"], row["level"], cell["exits_per_operation"], cell["differences"]])
+    };
+    let rows = found["rows"].as_array().unwrap();
+    let cells: Vec<Value> = rows.iter().flat_map(|row| [cell(row, 0), cell(row, 1)]).collect();
+    let cpuid = json!(["cpuid", "L1", 1.0, []]);
+    let wbinvd = json!(["wbinvd", "L1", 1.0, []]);
+    assert_eq!(cells, [cpuid.clone(), cpuid, wbinvd.clone(), wbinvd]);
+    // What was kept is two runs, and their comparison is the one just printed.
+    let [first, second] = [0, 1].map(|column: usize| format!("{kept}/{}", names[column]));
+    assert_eq!(run_json(&["lab", "compare", &first, &second]), found);
+
+    let (code, said) = refused(&[&two[..], &["--format", "html"]].concat());
+    assert_eq!(code, 2, "{said}");
+    let (code, said) = refused(&[&two[..], &["--budget", "none.toml"]].concat());
+    assert_eq!(code, 2, "{said}");
+}
+
+#[test]
+fn what_an_option_changes_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (base, npt0) = (path("base"), path("npt0"));
+    printed(&["lab", "run", "--operation", "cpuid,touch-4k", "-o", &base]);
+    printed(&["lab", "run", "--operation", "touch-4k", "--option", "kvm_amd.npt=0", "-o", &npt0]);
+    let table = printed(&["lab", "compare", &base, &npt0]);
+    let lines: Vec<Vec<&str>> =
+        table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["operation", "level", "base", "npt0"]);
+    assert_eq!(lines[1][..4], ["cpuid", "L1", "1", "exit,"]);
+    assert_eq!(lines[1][5..], ["not", "run"]);
+    assert_eq!(lines[2][..4], ["touch-4k", "L1", "1", "exit,"]);
+    let named: Vec<&str> = table.lines().filter(|line| line.starts_with("    ")).collect();
+    assert_eq!(
+        named,
+        [
+            "    npt0: L1 PF excp page fault 0x40000000 (2 MiB): 1, not 0",
+            "    npt0: L1 npf page fault 0x40000000 (2 MiB): 0, not 1",
+        ]
+    );
+    let csv = printed(&["lab", "compare", &base, &npt0, "--format", "csv"]);
+    let rows: Vec<[&str; 4]> = csv
+        .lines()
+        .map(|line| line.split(',').collect::<Vec<_>>()[..4].try_into().unwrap())
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ["operation", "level", "run", "exits_per_operation"],
+            ["cpuid", "L1", "base", "1"],
+            ["touch-4k", "L1", "base", "1"],
+            ["touch-4k", "L1", "npt0", "1"],
+        ]
+    );
+}
+
+#[test]
+fn what_cannot_be_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let nothing = folder.path().to_str().unwrap();
+    let (code, said) = refused(&["lab", "compare", nothing, nothing]);
+    assert_eq!(code, 3, "{said}");
+    let recording = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../captures/amd-bpftrace/input/latency.bpftrace.txt"
+    );
+    let (code, said) = refused(&["lab", "compare", recording, recording]);
+    assert_eq!(code, 2, "{said}");
+    let (code, said) = refused(&["lab", "run", "-o", &format!("{nothing}/no/run")]);
+    assert_eq!(code, 5, "{said}");
+    assert!(said.starts_with(&format!("vmtax: {nothing}/no: cannot write there")), "{said}");
+}
