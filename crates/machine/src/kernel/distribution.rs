@@ -180,12 +180,13 @@ fn fetch(package: &str, cache: &Path) -> Result<Kernel, Error> {
     let new = NewFolder::beside(&entry).map_err(keep)?;
     let mut arguments = vec!["download"];
     arguments.extend(packages.iter().map(String::as_str));
-    apt("apt-get", &arguments, new.path())?;
+    let unless_full = |e| full(new.path()).map_or(e, keep);
+    apt("apt-get", &arguments, new.path()).map_err(unless_full)?;
     for file in fs::read_dir(new.path()).map_err(keep)? {
         let path = file.map_err(keep)?.path();
         if path.extension().is_some_and(|extension| extension == "deb") {
             let name = path.to_string_lossy().into_owned();
-            apt("dpkg-deb", &["-x", &name, "."], new.path())?;
+            apt("dpkg-deb", &["-x", &name, "."], new.path()).map_err(unless_full)?;
             fs::remove_file(&path).map_err(keep)?;
         }
     }
@@ -193,6 +194,12 @@ fn fetch(package: &str, cache: &Path) -> Result<Kernel, Error> {
     Sums::write(new.path()).map_err(keep)?;
     new.publish().map_err(keep)?;
     open(&entry, cache)
+}
+
+/// The error of a disk that is full, if this folder's is: the programs above only say that they failed.
+fn full(folder: &Path) -> Option<io::Error> {
+    let error = fs::write(folder.join("room"), vec![0; 1 << 20]).err()?;
+    (error.kind() == io::ErrorKind::StorageFull).then_some(error)
 }
 
 /// Keeps the image and the modules, at the same place for every distribution.

@@ -118,3 +118,31 @@ fn killed_it_leaves_no_emulator() {
 fn is_zombie(pid: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
 }
+
+#[test]
+fn a_full_disk() {
+    // A file system of its own for the cache, in which the kernel does not fit.
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"mount -t tmpfs -o "size=$1" tmpfs "$2" && shift 2 && exec "$@""#;
+    let run = |size: &str, arguments: &[&str]| {
+        Command::new("unshare")
+            .args(["-m", "sh", "-c", script, "sh", size, folder.path().to_str().unwrap()])
+            .arg(env!("CARGO_BIN_EXE_vmtax"))
+            .args(arguments)
+            .env("XDG_CACHE_HOME", folder.path())
+            .output()
+            .unwrap()
+    };
+    let allowed = Command::new("unshare").args(["-m", "true"]).status().unwrap().success();
+    if !allowed {
+        eprintln!("a_full_disk is not tested: mounting needs root");
+        return;
+    }
+    for size in ["20m", "250m"] {
+        let output = run(size, &["lab", "run", "--operation", "cpuid"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert!(said.contains("No space left on device"), "{said}");
+        one_sentence(&said);
+    }
+}
