@@ -10,7 +10,9 @@
 //! the same ledger. This crate does no I/O and prints nothing.
 
 pub mod account;
+pub mod confidence;
 mod detail;
+pub mod diff;
 pub mod exit;
 pub mod ledger;
 pub mod nested;
@@ -22,6 +24,7 @@ pub mod timeline;
 mod vms;
 
 pub use account::{Accountant, Options, RowSink};
+pub use diff::{Diff, Per, Side};
 pub use exit::Exit;
 pub use ledger::{Filter, Ledger, LedgerBuilder, VcpuTime};
 pub use nested::{Ancillary, Nested, NestedRow};

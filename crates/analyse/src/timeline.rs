@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{Cause, ExitRow};
+use vmtax_events::{Cause, ExitRow, Reason};
 
 /// At most this many slots; beyond, pairs of slots are joined.
 const MAX_SLOTS: u64 = 600;
 
-/// Exits per cause in equal slots of time.
+/// Exits per cause and per reason in equal slots of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     /// Width of a slot, ns; 0 when there are no rows.
@@ -21,6 +21,8 @@ pub struct Timeline {
 pub struct Slot {
     /// (count, time in ns) by cause.
     pub by_cause: BTreeMap<Cause, (u64, u64)>,
+    /// Count by reason.
+    pub by_reason: BTreeMap<Reason, u64>,
 }
 
 impl Timeline {
@@ -34,7 +36,26 @@ impl Timeline {
         let (count, time) = slot.by_cause.entry(cause).or_default();
         *count = count.saturating_add(row.tally.count);
         *time = time.saturating_add(row.tally.time_ns);
+        let of_reason = slot.by_reason.entry(row.key.reason).or_default();
+        *of_reason = of_reason.saturating_add(row.tally.count);
         self.coarsen();
+    }
+
+    /// A number of each slot from the first to the last, slots without exits included. The first and the last are left
+    /// out: the recording may cover them in part.
+    pub fn series(&self, number: impl Fn(&Slot) -> u64) -> Vec<f64> {
+        let (Some((first, _)), Some((last, _))) =
+            (self.slots.first_key_value(), self.slots.last_key_value())
+        else {
+            return Vec::new();
+        };
+        let whole = (last - first) / self.step_ns.max(1);
+        (1..whole)
+            .map(|i| {
+                let slot = first.checked_add(i * self.step_ns).and_then(|at| self.slots.get(&at));
+                slot.map_or(0, &number) as f64
+            })
+            .collect()
     }
 
     fn coarsen(&mut self) {
@@ -52,6 +73,10 @@ impl Timeline {
                     let (c, t) = into.by_cause.entry(cause).or_default();
                     *c = c.saturating_add(count);
                     *t = t.saturating_add(time);
+                }
+                for (reason, count) in slot.by_reason {
+                    let c = into.by_reason.entry(reason).or_default();
+                    *c = c.saturating_add(count);
                 }
             }
         }

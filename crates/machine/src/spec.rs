@@ -23,8 +23,9 @@ use crate::{Error, Mailbox, bochs, qemu};
 /// | `cryptomgr.notests` | 880 million: self-tests of the cryptography that is built in |
 /// | `initcall_blacklist=...` | 130 million: reading the certificates of signed modules. Those that are loaded count as unsigned, which the kernel says once |
 /// | `rodata=off` | 120 million: a walk over all page tables in search of writable code |
+/// | `rcupdate.rcu_expedited=1` | waiting: making and ending a VM takes a dozen grace periods |
 pub const QUICK_BOOT: &str = "quiet nokaslr mitigations=off no_timer_check cryptomgr.notests \
-     initcall_blacklist=load_system_certificate_list rodata=off";
+     initcall_blacklist=load_system_certificate_list rodata=off rcupdate.rcu_expedited=1";
 
 /// What runs a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

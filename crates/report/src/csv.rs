@@ -21,6 +21,8 @@
 //! and a cell that a spreadsheet would take for a formula (it starts with `=`, `+`, `-` or `@`) gets an
 //! apostrophe before it.
 
+mod diff;
+
 use std::io::{self, Write};
 
 use vmtax_analyse::{Nested, OperationRow, Path, Table, TableRow, Value, statistics};

@@ -5,6 +5,7 @@
 //! from a recording are passed on as they are, but the JSON writes characters that a terminal would
 //! act on as `\uXXXX`, so that it can be looked at.
 
+mod diff;
 mod shape;
 
 use std::io::{self, Write};
@@ -28,10 +29,15 @@ pub struct Json;
 
 impl Renderer for Json {
     fn render(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {
-        let mut json = serde_json::Serializer::with_formatter(&mut *out, Harmless);
-        report(document).serialize(&mut json)?;
-        out.write_all(b"\n")
+        write(&report(document), out)
     }
+}
+
+/// One object on one line.
+fn write(object: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
+    let mut json = serde_json::Serializer::with_formatter(&mut *out, Harmless);
+    object.serialize(&mut json)?;
+    out.write_all(b"\n")
 }
 
 /// Compact JSON that escapes [`names::is_hidden`] characters beside those that JSON must escape.
@@ -141,8 +147,12 @@ fn table(table: &Table) -> shape::Table {
 }
 
 fn row(row: &TableRow) -> shape::Row {
-    let mut shaped = shape::Row { tally: tally(&row.tally), ..shape::Row::default() };
-    for value in &row.key {
+    shape::Row { key: key(&row.key), tally: tally(&row.tally) }
+}
+
+fn key(values: &[Value]) -> shape::Key {
+    let mut shaped = shape::Key::default();
+    for value in values {
         match *value {
             Value::Reason(r) => shaped.reason = Some(reason(r)),
             Value::Level(level) => shaped.level = Some(level.name()),

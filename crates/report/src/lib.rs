@@ -15,7 +15,7 @@ pub mod text;
 
 use std::io;
 
-use vmtax_analyse::{Ledger, Nested, Operations, Table};
+use vmtax_analyse::{Diff, Ledger, Nested, Operations, Table};
 
 /// What a report shows.
 #[derive(Clone, Debug)]
@@ -34,8 +34,29 @@ pub struct Document {
     pub nested: Option<Nested>,
 }
 
+/// What a comparison shows.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// Where the base came from, as the user named it. Hostile text.
+    pub base: String,
+    /// Where the other came from. Hostile text.
+    pub other: String,
+    /// Version of this tool.
+    pub tool_version: String,
+    /// Under which emulators they were recorded, where they say so. Hostile text.
+    pub emulated: (Option<String>, Option<String>),
+    /// The differences.
+    pub diff: Diff,
+}
+
 /// Writes a document in one format.
 pub trait Renderer {
     /// Writes all of it. The caller flushes.
     fn render(&self, document: &Document, out: &mut dyn io::Write) -> io::Result<()>;
+}
+
+/// Writes a comparison in one format.
+pub trait Compares {
+    /// Writes all of it. The caller flushes.
+    fn compare(&self, comparison: &Comparison, out: &mut dyn io::Write) -> io::Result<()>;
 }

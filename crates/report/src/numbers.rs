@@ -52,6 +52,21 @@ pub fn percent(share: f64) -> String {
     format!("{} %", percent_digits(share))
 }
 
+/// A number with three significant digits, and separators from a thousand on: `0.0123`, `12.3`, `34,509`.
+pub fn significant(value: f64) -> String {
+    let size = value.abs();
+    if size >= 999.5 {
+        let whole = count(size.round() as u64);
+        return if value < 0.0 { format!("-{whole}") } else { whole };
+    }
+    if size == 0.0 {
+        return "0".to_owned();
+    }
+    let before = size.log10().floor() as i32 + 1;
+    let places = (3 - before).clamp(0, 6) as usize;
+    format!("{value:.places$}")
+}
+
 /// A count with its noun: `1 exit`, `2 exits`.
 pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
@@ -69,6 +84,23 @@ mod tests {
             assert_eq!(count(n), expected);
         }
         assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn numbers_keep_three_digits() {
+        let cases = [
+            (0.0, "0"),
+            (0.012_34, "0.0123"),
+            (1.0, "1.00"),
+            (12.34, "12.3"),
+            (-123.4, "-123"),
+            (34_509.4, "34,509"),
+            (-1_234.0, "-1,234"),
+            (1e-9, "0.000000"),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(significant(value), expected);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
-use vmtax_analyse::{By, TableKind};
+use vmtax_analyse::{By, Per, TableKind};
 use vmtax_events::Isa;
 
 /// Measures, explains and cuts the virtualization tax: the time a virtual machine loses to being one.
@@ -25,6 +25,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Report(ReportArgs),
     Import(ImportArgs),
+    Diff(DiffArgs),
     Mem(crate::mem::MemArgs),
     Lab(crate::lab::args::LabArgs),
     Completions(CompletionsArgs),
@@ -77,6 +78,68 @@ pub(crate) struct ReportArgs {
 
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
+}
+
+/// Set two runs or recordings side by side: what the other does more or less often than the base.
+///
+/// What differs between the two set-ups is listed before any number. Rows are causes first, since the same guest leaves
+/// for other reasons on other processors and in confidential VMs.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax diff plain.perf.data tdx.perf.data
+  vmtax diff run-6.1 run-6.9 --by reason,detail --strict
+  vmtax diff plain.txt td.txt --isa vmx --length 10s           dumps of counts, each of ten seconds")]
+pub(crate) struct DiffArgs {
+    /// Run folder or recording to compare with.
+    #[arg(value_name = "BASE", value_hint = ValueHint::AnyPath)]
+    pub(crate) base: PathBuf,
+
+    /// Run folder or recording that is compared.
+    #[arg(value_name = "OTHER", value_hint = ValueHint::AnyPath)]
+    pub(crate) other: PathBuf,
+
+    /// What counts are put over. [default: operation for lab runs, else second, else recording]
+    #[arg(long, value_name = "second|l2-exit|operation|recording", value_parser = per_parser())]
+    pub(crate) per: Option<Per>,
+
+    /// One table whose rows are told apart by these, separated by commas. [default: a table by cause, and one by cause
+    /// and reason]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = diff_by_parser())]
+    pub(crate) by: Vec<By>,
+
+    /// How long a recording took that does not say it (a dump of counts): 10s, 500ms, ...
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) length: Option<Duration>,
+
+    /// Set-ups that differ are an error, exit code 4, after the report.
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// How to write it.
+    #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
+    pub(crate) format: DiffFormat,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Colours: on a terminal, always or never.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+/// How a comparison is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiffFormat {
+    /// Tables for a terminal.
+    Text,
+    /// For programs; docs/json.md.
+    Json,
+    /// One row per row of every table.
+    Csv,
 }
 
 /// Turn recordings into a run folder that every other command reads.
@@ -227,6 +290,24 @@ fn by_parser() -> impl clap::builder::TypedValueParser<Value = By> {
     PossibleValuesParser::new(By::ALL.map(By::name)).map(|word| {
         let by = By::ALL.into_iter().find(|by| by.name() == word);
         by.unwrap_or(By::Reason)
+    })
+}
+
+/// A VM of one recording has nothing to do with one of another that has its number.
+fn diff_by_parser() -> impl clap::builder::TypedValueParser<Value = By> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    let words = By::ALL.into_iter().filter(|by| !matches!(by, By::Vm | By::Vcpu)).map(By::name);
+    PossibleValuesParser::new(words).map(|word| {
+        let by = By::ALL.into_iter().find(|by| by.name() == word);
+        by.unwrap_or(By::Reason)
+    })
+}
+
+fn per_parser() -> impl clap::builder::TypedValueParser<Value = Per> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    PossibleValuesParser::new(Per::ALL.map(Per::name)).map(|word| {
+        let per = Per::ALL.into_iter().find(|per| per.name() == word);
+        per.unwrap_or(Per::Second)
     })
 }
 

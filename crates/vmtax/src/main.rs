@@ -2,6 +2,7 @@
 
 mod cli;
 mod convert;
+mod diff;
 mod exit;
 mod import;
 mod input;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Report(args) => report::run(&args),
         Command::Import(args) => import::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Lab(args) => lab::main(&args),
         Command::Mem(args) => mem::run(&args),
         Command::Completions(args) => shell::completions(&args),

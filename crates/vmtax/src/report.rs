@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use vmtax_analyse::{
     Accountant, Exit, Filter, Ledger, LedgerBuilder, Nested, Operations, RowSink, Table, TableKind,
@@ -23,7 +24,7 @@ use crate::output;
 
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     check_by(args)?;
-    check_output(args)?;
+    check_output(&[args.input.as_path()], args.output.as_deref())?;
     let filter = filter(args)?;
     let input = Input::open(&args.input)?;
     check_reading(args, &input)?;
@@ -45,7 +46,10 @@ pub(crate) fn render(args: &ReportArgs, ledger: Ledger) -> anyhow::Result<()> {
         Format::Json => Box::new(Json),
         Format::Csv => Box::new(Csv),
         Format::Html => Box::new(Html),
-        _ => Box::new(Text { color: color(args), width: width(args) }),
+        _ => {
+            let output = args.output.as_deref();
+            Box::new(Text { color: color(args.color, output), width: width(output) })
+        }
     };
     output::write(args.output.as_deref(), |out| Ok(renderer.render(&document, out)?))
 }
@@ -74,14 +78,16 @@ fn check_by(args: &ReportArgs) -> anyhow::Result<()> {
 }
 
 /// The report would take the place of the recording.
-fn check_output(args: &ReportArgs) -> anyhow::Result<()> {
-    let Some(output) = &args.output else { return Ok(()) };
-    match (args.input.canonicalize(), output.canonicalize()) {
-        (Ok(input), Ok(output)) if input == output && input.is_file() => fail(
+pub(crate) fn check_output(inputs: &[&Path], output: Option<&Path>) -> anyhow::Result<()> {
+    let Some(output) = output.and_then(|output| output.canonicalize().ok()) else { return Ok(()) };
+    let same =
+        |input: &&&Path| input.canonicalize().is_ok_and(|input| input == output && input.is_file());
+    match inputs.iter().find(same) {
+        Some(input) => fail(
             Code::Usage,
-            format!("{}: is the input; name another file for the report", args.input.display()),
+            format!("{}: is the input; name another file for the report", input.display()),
         ),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
@@ -212,27 +218,29 @@ fn has_rows(ledger: &Ledger, event: EventTable) -> bool {
     event.kind().is_some_and(|kind| !Table::new(ledger, kind, &[]).rows.is_empty())
 }
 
-fn color(args: &ReportArgs) -> bool {
-    match args.color {
+/// Whether to colour what goes there.
+pub(crate) fn color(color: Color, output: Option<&Path>) -> bool {
+    match color {
         Color::Always => true,
         Color::Never => false,
         Color::Auto => {
-            args.output.is_none()
+            output.is_none()
                 && io::stdout().is_terminal()
                 && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         }
     }
 }
 
-fn width(args: &ReportArgs) -> Option<usize> {
-    if args.output.is_some() {
+/// Columns of the terminal, if it goes there.
+pub(crate) fn width(output: Option<&Path>) -> Option<usize> {
+    if output.is_some() {
         return None;
     }
     terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
 }
 
 /// The ledger of a recording.
-fn of_recording(
+pub(crate) fn of_recording(
     recording: Recording,
     reading: &ReadingArgs,
     filter: Filter,

@@ -186,7 +186,7 @@ impl Definition {
 
     /// Operations in a batch. Fewer at L2, where each takes so long that most batches would see a tick of a clock.
     pub fn count_at(&self, level: u8) -> u32 {
-        if level < 2 { self.count } else { self.count.div_ceil(5) }
+        if level < 2 { self.count } else { self.count.div_ceil(2) }
     }
 
     /// Reason and exits that one operation takes, where known.

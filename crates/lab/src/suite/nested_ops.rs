@@ -11,7 +11,7 @@ use vmtax_events::Isa;
 use super::{Code, Definition, Kind, line, with_setup};
 use crate::payload::{Assembled, Assembler, PAGES};
 
-const COUNT: u32 = 50;
+const COUNT: u32 = 20;
 
 pub(super) const OPERATIONS: &[Definition] = &[
     vmx("vmread-exit-reason", "VMREAD VM_EXIT_REASON", vmread::<0x4402>),

@@ -88,8 +88,17 @@ pub(super) struct Table {
     pub(super) total: Tally,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 pub(super) struct Row {
+    #[serde(flatten)]
+    pub(super) key: Key,
+    #[serde(flatten)]
+    pub(super) tally: Tally,
+}
+
+/// What a row is told apart by: the fields of its table's `by`.
+#[derive(Default, Serialize)]
+pub(super) struct Key {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<Reason>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,8 +114,6 @@ pub(super) struct Row {
     /// `Some(None)`: asked for, not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vcpu: Option<Option<u32>>,
-    #[serde(flatten)]
-    pub(super) tally: Tally,
 }
 
 #[derive(Serialize)]

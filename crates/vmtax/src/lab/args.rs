@@ -19,7 +19,7 @@ pub(crate) struct LabArgs {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabVerb {
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     Compare(CompareArgs),
     List(ListArgs),
 }
@@ -67,7 +67,7 @@ pub(crate) struct RunArgs {
     pub(crate) option: Vec<String>,
 
     /// Measured batches of each operation.
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(5..=100))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(5..=100))]
     pub(crate) batches: u32,
 
     /// Run this program of this computer in the emulated host beside the suite: what it costs is in the path

@@ -27,7 +27,7 @@ fn a_worse_configuration_breaks_the_budget() {
         "kvm_amd.npt=0",
     ]);
     assert_eq!(code, 6, "{said}");
-    assert!(said.contains("\n  invlpg L1: L1 invlpg: 50, budget 0\n"), "{said}");
+    assert!(said.contains("\n  invlpg L1: L1 invlpg: 20, budget 0\n"), "{said}");
     let (code, said) =
         refused(&["lab", "run", "--host", "intel", "--operation", operations, "--budget", budget]);
     assert_eq!(code, 4, "{said}");
@@ -55,11 +55,11 @@ fn without_shadow_vmcs_the_fields_are_listed() {
         refused(&[&arguments[..], &["--option", "kvm_intel.enable_shadow_vmcs=0"]].concat());
     assert_eq!(code, 6, "{said}");
     assert!(
-        said.contains("\n  vmread-guest-rip L1: L1 VMREAD VMCS field GUEST_RIP: 50, budget 0\n"),
+        said.contains("\n  vmread-guest-rip L1: L1 VMREAD VMCS field GUEST_RIP: 20, budget 0\n"),
         "{said}"
     );
     assert!(
-        said.contains("\n  vmwrite-guest-rip L1: L1 VMWRITE VMCS field GUEST_RIP: 50, budget 0\n"),
+        said.contains("\n  vmwrite-guest-rip L1: L1 VMWRITE VMCS field GUEST_RIP: 20, budget 0\n"),
         "{said}"
     );
 }

@@ -1,0 +1,414 @@
+//! Two recordings side by side: what the other one does more or less often than the base.
+//!
+//! Recordings differ in length and in work, so counts are put over a unit that both have: a second, an exit of L2, an
+//! operation of a lab run. Rows are causes first: the same guest leaves for other reasons on other processors and in
+//! confidential VMs (source S0), and causes are what stays comparable.
+//!
+//! Whether a difference is more than chance is said where the recordings hold enough intervals
+//! ([`crate::confidence`]); where they do not, that is said.
+//!
+//! Left out on purpose: what follows from a difference.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vmtax_events::{Cause, Level, Reason, Tally};
+
+use crate::confidence::{self, Interval, MIN_INTERVALS};
+use crate::{By, Ledger, Operations, Slot, Table, TableKind, Value};
+
+/// Rates this much apart, in parts of the larger, are called about equal where nothing tells chance from difference.
+pub const ABOUT_EQUAL: f64 = 0.10;
+/// Lengths this much apart are a difference of the set-ups.
+const SAME_LENGTH: f64 = 0.10;
+
+/// What counts are put over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Per {
+    /// A second of the recording.
+    Second,
+    /// An exit of L2.
+    L2Exit,
+    /// An operation of a lab run.
+    Operation,
+    /// Nothing: recordings of the same length, which none of them says.
+    Recording,
+}
+
+impl Per {
+    /// All of them.
+    pub const ALL: [Per; 4] = [Per::Second, Per::L2Exit, Per::Operation, Per::Recording];
+
+    /// The word of `--per` and of the JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Per::Second => "second",
+            Per::L2Exit => "l2-exit",
+            Per::Operation => "operation",
+            Per::Recording => "recording",
+        }
+    }
+}
+
+/// One of the two.
+#[derive(Clone, Copy, Debug)]
+pub struct Side<'a> {
+    /// As the user named it. Hostile text.
+    pub source: &'a str,
+    /// Its ledger.
+    pub ledger: &'a Ledger,
+    /// Labels of the run; a recording has none.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Its length where the recording does not say it (a dump of counts), seconds.
+    pub seconds: Option<f64>,
+}
+
+impl Side<'_> {
+    /// Length of the recording, as far as it is known.
+    pub fn seconds(&self) -> Option<f64> {
+        let of_vcpus = self.ledger.time.values().map(|time| time.sum.wall_ns).max();
+        let span = self.ledger.end_ns.saturating_sub(self.ledger.start_ns);
+        let ns = of_vcpus.filter(|ns| *ns > 0).unwrap_or(span);
+        if ns > 0 { Some(ns as f64 / 1e9) } else { self.seconds }
+    }
+
+    /// How many units it holds.
+    fn units(&self, per: Per) -> Option<f64> {
+        match per {
+            Per::Second => self.seconds(),
+            Per::L2Exit => {
+                let of_l2 = self.ledger.exits.iter().filter(|(key, _)| key.level == Level::L2);
+                let count: u64 = of_l2.map(|(_, tally)| tally.count).sum();
+                (count > 0).then_some(count as f64)
+            }
+            Per::Operation => {
+                let count: u64 =
+                    Operations::new(self.ledger).rows.iter().map(|row| row.count).sum();
+                (count > 0).then_some(count as f64)
+            }
+            Per::Recording => Some(1.0),
+        }
+    }
+}
+
+/// Two recordings, compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Diff {
+    /// What the numbers are of.
+    pub per: Per,
+    /// Units in the base.
+    pub base_units: f64,
+    /// Units in the other.
+    pub other_units: f64,
+    /// What differs between the set-ups.
+    pub setup: Vec<Difference>,
+    /// What may differ and neither recording says.
+    pub unsaid: Vec<&'static str>,
+    /// Times are of the same kind, and can stand side by side.
+    pub times: bool,
+    /// The tables: by cause, by reason, or as asked for.
+    pub tables: Vec<DiffTable>,
+}
+
+/// A fact of the set-up that is not the same in both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Which fact.
+    pub what: String,
+    /// In the base; empty when it is not said. Hostile text.
+    pub base: String,
+    /// In the other; empty when it is not said. Hostile text.
+    pub other: String,
+}
+
+/// Rows that are told apart by the same words.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DiffTable {
+    /// Those words.
+    pub by: Vec<By>,
+    /// The rows, largest difference first.
+    pub rows: Vec<DiffRow>,
+}
+
+/// Exits of one kind in both.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DiffRow {
+    /// One value per [`DiffTable::by`].
+    pub key: Vec<Value>,
+    /// In the base.
+    pub base: Cell,
+    /// In the other.
+    pub other: Cell,
+    /// How sure the difference of the rates is.
+    pub confidence: Confidence,
+}
+
+/// Exits of one kind in one recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// How many.
+    pub count: u64,
+    /// Of one unit.
+    pub rate: f64,
+    /// Time in them of one unit, ns; `None` where there are none, or counts only.
+    pub time_ns: Option<f64>,
+}
+
+/// What is known of a difference of rates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Confidence {
+    /// It lies in this interval (of rates) with 95 % confidence for all rows of the table together.
+    Interval(Interval),
+    /// Why there is none.
+    None(&'static str),
+}
+
+/// What a row comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// More often, and not by chance.
+    More,
+    /// Less often, and not by chance.
+    Fewer,
+    /// Chance alone explains the difference.
+    NoDifference,
+    /// The same number.
+    Equal,
+    /// Within [`ABOUT_EQUAL`], and chance was not tested.
+    AboutEqual,
+    /// Further apart than [`ABOUT_EQUAL`], more often; chance was not tested.
+    MoreUntested,
+    /// Further apart than [`ABOUT_EQUAL`], less often; chance was not tested.
+    FewerUntested,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::More => "more",
+            Verdict::Fewer => "fewer",
+            Verdict::NoDifference => "no difference shown",
+            Verdict::Equal => "equal",
+            Verdict::AboutEqual => "about equal, not tested",
+            Verdict::MoreUntested => "more, not tested",
+            Verdict::FewerUntested => "fewer, not tested",
+        }
+    }
+}
+
+impl DiffRow {
+    /// Other minus base.
+    pub fn difference(&self) -> f64 {
+        self.other.rate - self.base.rate
+    }
+
+    /// Other over base.
+    pub fn ratio(&self) -> Option<f64> {
+        (self.base.rate > 0.0).then(|| self.other.rate / self.base.rate)
+    }
+
+    /// What it comes to.
+    pub fn verdict(&self) -> Verdict {
+        let difference = self.difference();
+        match self.confidence {
+            Confidence::Interval(interval) if interval.differs() && difference > 0.0 => {
+                Verdict::More
+            }
+            Confidence::Interval(interval) if interval.differs() => Verdict::Fewer,
+            Confidence::Interval(_) => Verdict::NoDifference,
+            Confidence::None(_) => {
+                let larger = self.base.rate.max(self.other.rate);
+                if difference == 0.0 {
+                    Verdict::Equal
+                } else if difference.abs() <= larger * ABOUT_EQUAL {
+                    Verdict::AboutEqual
+                } else if difference > 0.0 {
+                    Verdict::MoreUntested
+                } else {
+                    Verdict::FewerUntested
+                }
+            }
+        }
+    }
+}
+
+impl Diff {
+    /// Compares. `by` empty stands for two tables: by cause, and by cause and reason. `Err` holds the source that has no
+    /// such unit.
+    pub fn new<'a>(
+        base: &Side<'a>,
+        other: &Side<'a>,
+        per: Per,
+        by: &[By],
+    ) -> Result<Diff, &'a str> {
+        let base_units = base.units(per).ok_or(base.source)?;
+        let other_units = other.units(per).ok_or(other.source)?;
+        let times = base.ledger.recording.emulated == other.ledger.recording.emulated;
+        let wanted: Vec<Vec<By>> = match by {
+            [] => vec![vec![By::Cause], vec![By::Cause, By::Reason]],
+            by => vec![by.to_vec()],
+        };
+        let tables = wanted
+            .into_iter()
+            .map(|by| table(base, other, per, (base_units, other_units), by))
+            .collect();
+        Ok(Diff {
+            per,
+            base_units,
+            other_units,
+            setup: setup(base, other, per),
+            unsaid: vec!["memory backing and page sizes", "pinning", "host settings"],
+            times,
+            tables,
+        })
+    }
+}
+
+/// The unit that suits both: operations of lab runs, else seconds where both know their length.
+pub fn suitable(base: &Side<'_>, other: &Side<'_>) -> Per {
+    let both = |per| base.units(per).is_some() && other.units(per).is_some();
+    [Per::Operation, Per::Second].into_iter().find(|per| both(*per)).unwrap_or(Per::Recording)
+}
+
+fn table(base: &Side<'_>, other: &Side<'_>, per: Per, units: (f64, f64), by: Vec<By>) -> DiffTable {
+    let group = |side: &Side<'_>| -> BTreeMap<Vec<Value>, Tally> {
+        let table = Table::new(side.ledger, TableKind::Vmexit, &by);
+        table.rows.into_iter().map(|row| (row.key, row.tally)).collect()
+    };
+    let (before, now) = (group(base), group(other));
+    let keys: BTreeSet<&Vec<Value>> = before.keys().chain(now.keys()).collect();
+    let count = keys.len();
+    let cell = |tally: Option<&Tally>, units: f64| {
+        tally.map_or_else(Cell::default, |tally| Cell {
+            count: tally.count,
+            rate: tally.count as f64 / units,
+            time_ns: (tally.timed > 0).then(|| tally.time_ns as f64 / units),
+        })
+    };
+    let mut rows: Vec<DiffRow> = keys
+        .into_iter()
+        .map(|key| DiffRow {
+            key: key.clone(),
+            base: cell(before.get(key), units.0),
+            other: cell(now.get(key), units.1),
+            confidence: confidence_of(base, other, per, key, count),
+        })
+        .collect();
+    rows.sort_by(|a, b| {
+        b.difference().abs().total_cmp(&a.difference().abs()).then_with(|| a.key.cmp(&b.key))
+    });
+    DiffTable { by, rows }
+}
+
+/// The confidence of one row of so many.
+fn confidence_of(
+    base: &Side<'_>,
+    other: &Side<'_>,
+    per: Per,
+    key: &[Value],
+    rows: usize,
+) -> Confidence {
+    if per != Per::Second {
+        return Confidence::None("it is told of rates per second");
+    }
+    let number: Box<dyn Fn(&Slot) -> u64> = match key {
+        [Value::Cause(cause)] => of_cause(*cause),
+        [Value::Reason(reason)] => of_reason(*reason),
+        _ => return Confidence::None("intervals are kept by cause and by reason alone"),
+    };
+    let series = |side: &Side<'_>| {
+        let timeline = &side.ledger.timeline;
+        let seconds = timeline.step_ns as f64 / 1e9;
+        let mut series = timeline.series(&number);
+        series.iter_mut().for_each(|count| *count /= seconds);
+        series
+    };
+    confidence::difference(&series(base), &series(other), rows)
+        .map_or(Confidence::None(TOO_SHORT), Confidence::Interval)
+}
+
+/// See [`MIN_INTERVALS`].
+const TOO_SHORT: &str = {
+    assert!(MIN_INTERVALS == 30);
+    "it takes 30 whole intervals of both recordings"
+};
+
+fn of_cause(cause: Cause) -> Box<dyn Fn(&Slot) -> u64> {
+    Box::new(move |slot| slot.by_cause.get(&cause).map_or(0, |(count, _)| *count))
+}
+
+fn of_reason(reason: Reason) -> Box<dyn Fn(&Slot) -> u64> {
+    Box::new(move |slot| slot.by_reason.get(&reason).copied().unwrap_or(0))
+}
+
+/// What is not the same in both.
+fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
+    let mut facts: Vec<(String, String, String)> = Vec::new();
+    let mut fact = |what: &str, of: &dyn Fn(&Side<'_>) -> String| {
+        facts.push((what.to_owned(), of(base), of(other)));
+    };
+    fact("CPU model", &|side| side.ledger.recording.cpu.clone());
+    fact("CPUs of the host", &|side| shown(u64::from(side.ledger.recording.cpus)));
+    fact("architecture", &|side| side.ledger.recording.arch.clone());
+    fact("host kernel", &|side| side.ledger.recording.kernel.clone());
+    fact("host", &|side| side.ledger.recording.hostname.clone());
+    fact("emulated by", &|side| side.ledger.recording.emulated.clone().unwrap_or_default());
+    fact("recorder", &|side| {
+        let recording = &side.ledger.recording;
+        format!("{} {}", recording.format, recording.tool).trim().to_owned()
+    });
+    fact("clock", &|side| side.ledger.recording.clock.clone());
+    fact("VMs", &|side| {
+        shown(vcpus(side).iter().map(|(vm, _)| vm).collect::<BTreeSet<_>>().len() as u64)
+    });
+    fact("vCPUs", &|side| shown(vcpus(side).len() as u64));
+    fact("complete", &|side| if side.ledger.complete { "yes" } else { "no" }.to_owned());
+    fact("losses", &|side| if side.ledger.losses.is_empty() { "none" } else { "some" }.to_owned());
+    fact("operations", &|side| operations(side));
+    let names: BTreeSet<&String> = base.labels.keys().chain(other.labels.keys()).collect();
+    for name in names {
+        let label = |side: &Side<'_>| side.labels.get(name).cloned().unwrap_or_default();
+        fact(&format!("label {name}"), &label);
+    }
+    let length = |side: &Side<'_>| {
+        side.seconds().map_or_else(String::new, |seconds| format!("{seconds:.1} s"))
+    };
+    let differs = match (base.seconds(), other.seconds()) {
+        // What took so long is the operations, which are compared one by one.
+        _ if per == Per::Operation => false,
+        (Some(a), Some(b)) => (a - b).abs() > a.max(b) * SAME_LENGTH,
+        (a, b) => a.is_some() != b.is_some(),
+    };
+    let mut differences: Vec<Difference> = facts
+        .into_iter()
+        .filter(|(_, base, other)| base != other)
+        .map(|(what, base, other)| Difference { what, base, other })
+        .collect();
+    if differs {
+        let what = "length".to_owned();
+        differences.push(Difference { what, base: length(base), other: length(other) });
+    }
+    differences
+}
+
+/// The operations of a lab run.
+fn operations(side: &Side<'_>) -> String {
+    let rows = Operations::new(side.ledger).rows;
+    let names: Vec<String> =
+        rows.iter().map(|row| format!("{} {}", row.name, row.level.name())).collect();
+    names.join(", ")
+}
+
+fn shown(number: u64) -> String {
+    if number == 0 { String::new() } else { number.to_string() }
+}
+
+/// The vCPUs seen. A dump of counts tells of none.
+fn vcpus(side: &Side<'_>) -> BTreeSet<(u32, u32)> {
+    side.ledger
+        .exits
+        .keys()
+        .filter(|key| key.vcpu != vmtax_events::NO_VCPU)
+        .map(|key| (key.vm, key.vcpu))
+        .collect()
+}

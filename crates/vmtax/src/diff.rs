@@ -1,0 +1,111 @@
+//! `vmtax diff`: two runs or recordings -> what differs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use vmtax_analyse::{Diff, Filter, Ledger, Side, diff};
+use vmtax_events::Isa;
+use vmtax_report::csv::Csv;
+use vmtax_report::json::Json;
+use vmtax_report::text::Text;
+use vmtax_report::{Compares, Comparison};
+
+use crate::cli::{DiffArgs, DiffFormat};
+use crate::exit::{Code, fail};
+use crate::input::Input;
+use crate::{output, report};
+
+pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
+    report::check_output(&[args.base.as_path(), args.other.as_path()], args.output.as_deref())?;
+    let (base, other) = (read(args, &args.base)?, read(args, &args.other)?);
+    for one in [&base, &other] {
+        check_isa(one)?;
+    }
+    let seconds = args.length.map(|length| length.as_secs_f64());
+    let (base_side, other_side) = (base.side(seconds), other.side(seconds));
+    let per = args.per.unwrap_or_else(|| diff::suitable(&base_side, &other_side));
+    let diff = match Diff::new(&base_side, &other_side, per, &args.by) {
+        Ok(diff) => diff,
+        Err(source) => return fail(Code::Data, no_unit(source, per)),
+    };
+    let differing = diff.setup.len();
+    let comparison = Comparison {
+        base: base.source.clone(),
+        other: other.source.clone(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        emulated: (base.ledger.recording.emulated.clone(), other.ledger.recording.emulated.clone()),
+        diff,
+    };
+    let writer: Box<dyn Compares> = match args.format {
+        DiffFormat::Json => Box::new(Json),
+        DiffFormat::Csv => Box::new(Csv),
+        DiffFormat::Text => {
+            let output = args.output.as_deref();
+            Box::new(Text {
+                color: report::color(args.color, output),
+                width: report::width(output),
+            })
+        }
+    };
+    output::write(args.output.as_deref(), |out| Ok(writer.compare(&comparison, out)?))?;
+    if args.strict && differing > 0 {
+        return fail(
+            Code::Data,
+            format!(
+                "the set-ups differ in {differing} points, listed above; make them equal, or leave --strict out"
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// Bare numbers have no cause, and the comparison would be one row.
+fn check_isa(one: &Opened) -> anyhow::Result<()> {
+    let mut reasons = one.ledger.exits.keys().map(|key| key.reason).peekable();
+    if reasons.peek().is_some() && reasons.all(|reason| reason.isa == Isa::Unknown) {
+        let source = vmtax_report::names::printable(&one.source);
+        return fail(
+            Code::Usage,
+            format!("{source}: holds bare exit numbers; say whose with --isa vmx or --isa svm"),
+        );
+    }
+    Ok(())
+}
+
+fn no_unit(source: &str, per: vmtax_analyse::Per) -> String {
+    use vmtax_analyse::Per;
+    let why = match per {
+        Per::Second => "does not say how long it took; give --length, or --per recording",
+        Per::L2Exit => "has no exit of L2; use --per second",
+        Per::Operation => "is no lab run, so it has no operations; use --per second",
+        Per::Recording => "cannot be compared",
+    };
+    format!("{}: {why}", vmtax_report::names::printable(source))
+}
+
+/// One of the two, read.
+struct Opened {
+    source: String,
+    ledger: Ledger,
+    labels: BTreeMap<String, String>,
+}
+
+impl Opened {
+    fn side(&self, seconds: Option<f64>) -> Side<'_> {
+        Side { source: &self.source, ledger: &self.ledger, labels: &self.labels, seconds }
+    }
+}
+
+fn read(args: &DiffArgs, path: &Path) -> anyhow::Result<Opened> {
+    let source = path.display().to_string();
+    match Input::open(path)? {
+        Input::Run(run) => {
+            let labels = run.manifest().labels.clone();
+            Ok(Opened { source, ledger: report::of_run(&run, Filter::default())?, labels })
+        }
+        Input::Recording(recording) => {
+            let ledger = report::of_recording(recording, &args.reading, Filter::default())?;
+            Ok(Opened { source, ledger, labels: BTreeMap::new() })
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `vmtax diff`: what differs between two recordings.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::captures::unpack;
+use crate::check::{Program, check, stdout, vmtax};
+
+/// The exits of source S0 in ten seconds, as bpftrace printed them.
+const PLAIN: &str = "@reason[0]: 14\n@reason[1]: 143007\n@reason[12]: 146\n@reason[18]: 1\n@reason[31]: 63\n\
+                     @reason[32]: 143258\n@reason[49]: 267\n@reason[52]: 142929\n@reason[56]: 182\n";
+const TD: &str = "@reason[1]: 271561\n@reason[48]: 5121\n@reason[77]: 137299\n";
+
+/// A folder with S0's tables.
+fn s0() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("plain"), PLAIN).unwrap();
+    fs::write(folder.path().join("td"), TD).unwrap();
+    folder
+}
+
+fn json(folder: &Path, words: &str) -> Value {
+    serde_json::from_slice(&stdout(folder, &format!("{words} --format json"))).unwrap()
+}
+
+/// Of each row: its key in one word, counts, verdict.
+fn rows(report: &Value, table: usize, key: &str) -> Vec<Value> {
+    let rows = report["tables"][table]["rows"].as_array().unwrap();
+    rows.iter()
+        .map(|row| json!([row[key], row["base"]["count"], row["other"]["count"], row["verdict"]]))
+        .collect()
+}
+
+#[test]
+fn plain_and_confidential_guests_stand_in_the_same_rows_by_cause() {
+    let folder = s0();
+    let report = json(folder.path(), "diff plain td --isa vmx --length 10s");
+    assert_eq!(report["schema"], "vmtax-diff-1");
+    assert_eq!((&report["per"], &report["base"]["units"]), (&json!("second"), &json!(10.0)));
+    assert_eq!(report["setup"], json!([]));
+    let expected = [
+        json!(["timer-tick", 285_936, 271_561, "about equal, not tested"]),
+        json!(["timer-arm", 143_258, 137_299, "about equal, not tested"]),
+        json!(["memory-fault", 0, 5_121, "more, not tested"]),
+        json!(["device-mmio", 267, 0, "fewer, not tested"]),
+        json!(["apic", 182, 0, "fewer, not tested"]),
+        json!(["idle", 146, 0, "fewer, not tested"]),
+        json!(["msr", 63, 0, "fewer, not tested"]),
+        json!(["other", 14, 0, "fewer, not tested"]),
+        json!(["hypercall", 1, 0, "fewer, not tested"]),
+    ];
+    assert_eq!(rows(&report, 0, "cause"), expected);
+    // By reason alone the same two look like strangers.
+    let expected = [
+        json!(["MSR_WRITE", 143_258, 0, "fewer, not tested"]),
+        json!(["PREEMPTION_TIMER", 142_929, 0, "fewer, not tested"]),
+        json!(["TDCALL", 0, 137_299, "more, not tested"]),
+        json!(["EXTERNAL_INTERRUPT", 143_007, 271_561, "more, not tested"]),
+    ];
+    assert_eq!(rows(&report, 1, "reason")[..4], expected);
+}
+
+#[test]
+fn without_a_length_the_counts_stand_as_they_are() {
+    let folder = s0();
+    let text = String::from_utf8(stdout(folder.path(), "diff plain td --isa vmx")).unwrap();
+    let row = text.lines().find(|line| line.contains("timer-tick")).unwrap();
+    let words: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(
+        words,
+        ["timer-tick", "285,936", "271,561", "0.95", "-14,375", "about", "equal,", "not", "tested"]
+    );
+    assert!(text.contains("Exits by cause, in the whole recording\n"), "{text}");
+    let csv =
+        String::from_utf8(stdout(folder.path(), "diff plain td --isa vmx --format csv")).unwrap();
+    assert!(
+        csv.contains("cause,timer-arm,recording,143258,137299,0.9584037191640258,-5959,,,143258,137299,,,\"about equal, not tested\"\r\n"),
+        "{csv}"
+    );
+}
+
+#[test]
+fn a_recording_does_not_differ_from_itself() {
+    let recording = unpack("amd-cpuid", "zstd.perf.data.zst");
+    let folder = recording.parent().unwrap();
+    let name = recording.file_name().unwrap().to_str().unwrap();
+    for by in ["cause", "reason,level", "cause,detail,outcome"] {
+        let report = json(folder, &format!("diff {name} {name} --by {by} --strict"));
+        let rows = report["tables"][0]["rows"].as_array().unwrap();
+        assert!(!rows.is_empty());
+        for row in rows {
+            assert_eq!(row["base"], row["other"], "{row}");
+            assert_eq!(row["difference"], 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn halves_of_one_recording_and_another_workload() {
+    // Ten seconds of a guest that only executes CPUID, at a steady rate, and of one that does so half as often, as text.
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, step_us: u64| {
+        let mut text = String::new();
+        for at in (0..10_000_000u64).step_by(step_us as usize) {
+            // A jitter that does not repeat: the middle square of the time.
+            let jitter = at / step_us * (at / step_us) % 61;
+            let seconds = |at: u64| format!("{}.{:06}", 100 + at / 1_000_000, at % 1_000_000);
+            let line =
+                |event: &str, at: u64| format!("CPU 0/KVM 1234 [000] {}: {event}\n", seconds(at));
+            text += &line(
+                "kvm:kvm_exit: vcpu 0 reason EXIT_CPUID rip 0x1000 info1 0x0 info2 0x0 intr_info 0x0 error_code 0x0",
+                at + jitter,
+            );
+            text += &line("kvm:kvm_entry: vcpu 0, rip 0x1002", at + jitter + 20);
+        }
+        fs::write(folder.path().join(name), text).unwrap();
+    };
+    write("base", 1_000);
+    write("half", 2_000);
+    let report = json(folder.path(), "diff base half --by cause");
+    let row = &report["tables"][0]["rows"][0];
+    assert_eq!((&row["cause"], &row["verdict"]), (&json!("cpuid"), &json!("fewer")), "{row}");
+    let (low, high) = (row["low"].as_f64().unwrap(), row["high"].as_f64().unwrap());
+    assert!(low <= -500.0 && -500.0 <= high && high - low < 20.0, "{low} to {high}");
+    let report = json(folder.path(), "diff base base --by cause");
+    assert_eq!(report["tables"][0]["rows"][0]["verdict"], "no difference shown");
+}
+
+#[test]
+fn set_ups_that_differ_come_first_and_are_an_error_when_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (amd, intel) = (
+        unpack("amd-nested", "all.perf.data.zst"),
+        unpack("intel-nested", "intel-nested.perf.data.zst"),
+    );
+    fs::copy(amd, folder.path().join("amd")).unwrap();
+    fs::copy(intel, folder.path().join("intel")).unwrap();
+    let text = String::from_utf8(stdout(folder.path(), "diff amd intel")).unwrap();
+    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
+    assert!(at("The set-ups differ") < at("CPU model") && at("CPU model") < at("Exits by cause"));
+    let output = vmtax(folder.path(), "diff amd intel --strict");
+    assert_eq!(output.status.code(), Some(4));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), text);
+    let report = json(folder.path(), "diff amd intel --per l2-exit");
+    assert_eq!(report["per"], "l2-exit");
+    // An emulated host's times do not stand beside another's.
+    for row in report["tables"][0]["rows"].as_array().unwrap() {
+        assert_eq!(
+            (&row["base"]["time_ns"], &row["other"]["time_ns"]),
+            (&Value::Null, &Value::Null)
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_compared() {
+    let folder = s0();
+    check(
+        &Program::new(),
+        folder.path(),
+        &[
+            (
+                "diff plain td",
+                2,
+                "plain: holds bare exit numbers; say whose with --isa vmx or --isa svm",
+            ),
+            ("diff plain none --isa vmx", 3, "none: there is no such file*"),
+            (
+                "diff plain td --isa vmx --per second",
+                4,
+                "plain: does not say how long it took; give --length*",
+            ),
+            (
+                "diff plain td --isa vmx --per l2-exit",
+                4,
+                "plain: has no exit of L2; use --per second",
+            ),
+            ("diff plain td --isa vmx --per operation", 4, "plain: is no lab run*"),
+            ("diff plain td --isa vmx --by vm", 2, "*invalid value 'vm'*"),
+            ("diff plain td --isa vmx -o td", 2, "td: is the input*"),
+        ],
+    );
+}
