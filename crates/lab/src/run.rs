@@ -6,7 +6,7 @@ use vmtax_events::{Better, Isa, Sample};
 use vmtax_guest::order::{Operation, Order, Outcome};
 
 use crate::conversation::Answer;
-use crate::host::{Ready, Setup, Start};
+use crate::host::{Host, Ready, Setup, Start};
 use crate::suite::{Definition, EMPTY, Suite};
 use crate::{Error, probe, trace_dat, window};
 
@@ -62,6 +62,10 @@ pub struct Outcomes {
     pub start: Start,
 }
 
+/// What an emulated processor lacks that shows at L2.
+const NO_PML: &str = "Bochs has no page-modification logging, and without it Linux does not shadow GUEST_PML_INDEX: each exit of \
+                      L2 takes a VMREAD of it, which hardware with PML should not show";
+
 /// Boots or restores a host and has it do the plan.
 ///
 /// # Errors
@@ -76,6 +80,9 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
         probes: probes(setup, &mut start),
         observer: setup.observer.clone(),
     };
+    if setup.nested && setup.host == Host::Intel {
+        start.notes.push(NO_PML.to_owned());
+    }
     let Answer { report, files } = conversation.execute(&mut machine, &order)?;
     machine.finish()?;
     if report.outcomes.len() != tasks.len() {

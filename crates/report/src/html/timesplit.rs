@@ -17,13 +17,23 @@ struct State {
     told: fn(&Coverage) -> bool,
 }
 
-const STATES: [State; 6] = [
+/// The state that only VMs have that nest.
+const NESTED: &str = "l2";
+
+const STATES: [State; 7] = [
     State {
         class: "guest",
         name: "guest",
         explain: "running the guest's code",
-        time_ns: |t| t.guest_ns,
+        time_ns: |t| t.guest_ns.saturating_sub(t.l2_ns),
         told: |_| true,
+    },
+    State {
+        class: NESTED,
+        name: "L2",
+        explain: "running the code of the guest's guest",
+        time_ns: |t| t.l2_ns,
+        told: |c| c.nested,
     },
     State {
         class: "kernel",
@@ -62,20 +72,27 @@ const STATES: [State; 6] = [
     },
 ];
 
+/// The states that are worth a column.
+fn states(doc: &Document) -> Vec<&'static State> {
+    let nests = doc.ledger.time.values().any(|time| time.sum.l2_ns > 0);
+    STATES.iter().filter(|state| state.class != NESTED || nests).collect()
+}
+
 /// Legend and table of bars.
 pub(super) fn section(doc: &Document) -> Markup {
     let time = &doc.ledger.time;
+    let states = states(doc);
     html! {
         h2 #time-split-title { "Time split per vCPU" }
         @if time.is_empty() {
             p.empty { "The source does not say where the vCPUs' time went." }
         } @else {
             ul.legend {
-                @for state in &STATES {
+                @for state in &states {
                     li { (series::swatch(state.class)) b { (state.name) } " " span.aside { (state.explain) } }
                 }
             }
-            (split_table(doc))
+            (split_table(doc, &states))
             @if time.len() > MAX_ROWS {
                 p.note {
                     "The first " (numbers::count(MAX_ROWS as u64)) " of " (numbers::count(time.len() as u64))
@@ -86,7 +103,7 @@ pub(super) fn section(doc: &Document) -> Markup {
     }
 }
 
-fn split_table(doc: &Document) -> Markup {
+fn split_table(doc: &Document, states: &[&State]) -> Markup {
     let time = &doc.ledger.time;
     let several_vms = doc.ledger.recording.vms.len() > 1;
     let total = doc.ledger.time_total();
@@ -100,7 +117,7 @@ fn split_table(doc: &Document) -> Markup {
                         th.n scope="col" data-sort="number" aria-sort=[(!several_vms).then_some("ascending")] { "vCPU" }
                         th.picture scope="col" { "Where its time went" }
                         th.n scope="col" data-sort="number" { "Tax" }
-                        @for state in &STATES {
+                        @for state in states {
                             th.n scope="col" data-sort="number" { (state.name) }
                         }
                         th.n scope="col" data-sort="number" { "Wall" }
@@ -111,7 +128,7 @@ fn split_table(doc: &Document) -> Markup {
                         tr {
                             @if several_vms { td { (figures::text(&names::vm(&doc.ledger.recording, vm))) } }
                             th.n scope="row" data-v=(vcpu) { (names::vcpu_name(vcpu)) }
-                            (cells(&split.sum, coverage))
+                            (cells(&split.sum, states, coverage))
                         }
                     }
                 }
@@ -119,7 +136,7 @@ fn split_table(doc: &Document) -> Markup {
                     tfoot {
                         tr {
                             th.n scope="row" colspan=[several_vms.then_some("2")] { "all" }
-                            (cells(&total, coverage))
+                            (cells(&total, states, coverage))
                         }
                     }
                 }
@@ -128,7 +145,7 @@ fn split_table(doc: &Document) -> Markup {
     }
 }
 
-fn cells(time: &TimeRow, coverage: &Coverage) -> Markup {
+fn cells(time: &TimeRow, states: &[&State], coverage: &Coverage) -> Markup {
     let whole = whole(time);
     html! {
         td.picture { (bar(time)) }
@@ -136,7 +153,7 @@ fn cells(time: &TimeRow, coverage: &Coverage) -> Markup {
             Some(tax) => td.n data-v=((tax * 1e9) as u64) { b { (figures::percent(tax)) } },
             None => td.n { "–" },
         }
-        @for state in &STATES {
+        @for state in states {
             @let ns = (state.time_ns)(time);
             @if ns == 0 && !(state.told)(coverage) {
                 td.n.none title="not recorded, so counted elsewhere" { "–" }
