@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::run::{assert_exits, assert_same_paths, json};
 
 /// Exits of one operation. What depends on time (timers, context switches, lazily saved registers) is not here.
-const L1: &[(&str, &str)] = &[
+pub(crate) const L1: &[(&str, &str)] = &[
     ("cpuid L1", "L1 cpuid 1"),
     ("hypercall L1", "L1 hypercall KVM_HC_VAPIC_POLL_IRQ 1"),
     ("rdmsr L1", "L1 msr IA32_APIC_BASE 1"),

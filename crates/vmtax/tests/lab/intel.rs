@@ -3,7 +3,7 @@
 use crate::run::{assert_exits, assert_same_paths, exits, json};
 
 /// Exits of one operation. What depends on time is not here.
-const L1: &[(&str, &str)] = &[
+pub(crate) const L1: &[(&str, &str)] = &[
     ("cpuid L1", "L1 CPUID 1"),
     ("hypercall L1", "L1 VMCALL KVM_HC_VAPIC_POLL_IRQ 1"),
     ("rdmsr L1", "L1 MSR_READ IA32_APIC_BASE 1"),

@@ -12,3 +12,4 @@ mod errors;
 mod intel;
 mod observer;
 mod run;
+mod soak;
