@@ -28,10 +28,15 @@ pub struct Json;
 
 impl Renderer for Json {
     fn render(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {
-        let mut json = serde_json::Serializer::with_formatter(&mut *out, Harmless);
-        report(document).serialize(&mut json)?;
-        out.write_all(b"\n")
+        write(&report(document), out)
     }
+}
+
+/// One object on one line, for every document of this tool.
+pub(crate) fn write(document: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
+    let mut json = serde_json::Serializer::with_formatter(&mut *out, Harmless);
+    document.serialize(&mut json)?;
+    out.write_all(b"\n")
 }
 
 /// Compact JSON that escapes [`names::is_hidden`] characters beside those that JSON must escape.
