@@ -229,6 +229,8 @@ pub struct Input<'a> {
     pub host: &'a Settings,
     /// The VMs to look at.
     pub vms: &'a [VmProcess],
+    /// There are no others that matter.
+    pub complete: bool,
     /// A guest, when one was named.
     pub guest: Option<&'a Settings>,
     /// A run on this host, when one was named.

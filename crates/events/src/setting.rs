@@ -259,10 +259,19 @@ pub struct System {
     pub settings: Settings,
     /// The VMs that run on it, by process id.
     pub vms: Vec<VmProcess>,
+    /// Its processes could be listed.
+    pub listed: bool,
     /// Processes that could not be looked into, so that VMs may be missing.
     pub hidden: u64,
     /// There are more VMs than are looked at.
     pub more: bool,
+}
+
+impl System {
+    /// No VM is missing.
+    pub fn knows_all_vms(&self) -> bool {
+        self.listed && self.hidden == 0 && !self.more
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub fn system(root: &Path) -> io::Result<System> {
     Ok(System {
         settings: of_root(&root),
         vms: processes.vms,
+        listed: processes.listed,
         hidden: processes.hidden,
         more: processes.more,
     })

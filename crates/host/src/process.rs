@@ -24,6 +24,7 @@ const KVM: &str = "/sys/kernel/debug/kvm";
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     pub(crate) vms: Vec<VmProcess>,
+    pub(crate) listed: bool,
     pub(crate) hidden: u64,
     pub(crate) more: bool,
 }
@@ -38,8 +39,9 @@ struct Open {
 
 pub(crate) fn vms(root: &Root) -> Processes {
     let mut processes = Processes::default();
-    let mut pids: Vec<u32> =
-        root.names("/proc").unwrap_or_default().iter().filter_map(|name| number(name)).collect();
+    let Ok(names) = root.names("/proc") else { return processes };
+    processes.listed = true;
+    let mut pids: Vec<u32> = names.iter().filter_map(|name| number(name)).collect();
     pids.sort_unstable();
     // One listing for all VMs: there is a folder in it for each of them.
     let counters = root.names(KVM);

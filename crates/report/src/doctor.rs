@@ -35,7 +35,12 @@ pub struct Audit<'a> {
 
 impl Audit<'_> {
     /// For a terminal of this width.
-    pub fn text(&self, color: bool, width: Option<usize>, out: &mut dyn io::Write) -> io::Result<()> {
+    pub fn text(
+        &self,
+        color: bool,
+        width: Option<usize>,
+        out: &mut dyn io::Write,
+    ) -> io::Result<()> {
         text::write(self, color, width, out)
     }
 
@@ -87,7 +92,10 @@ fn fix_line(fix: &Fix) -> String {
             format!("for f in {}; do echo {value} > \"$f\"; done", shell_pattern(pattern))
         }
         Fix::Module { module, option } => {
-            format!("echo 'options {module} {option}' > {}; load the module again", module_file(module, option))
+            format!(
+                "echo 'options {module} {option}' > {}; load the module again",
+                module_file(module, option)
+            )
         }
         Fix::Kernel(words) => format!("add to the kernel's command line: {words}"),
         Fix::Vmm(words) => format!("start the VM with: {words}"),

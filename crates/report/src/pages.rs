@@ -33,12 +33,21 @@ impl Pages<'_> {
     /// For a terminal of this width.
     pub fn text(&self, color: bool, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
         let paint = Paint { color };
-        let title = format!("vmtax {}: pages of VMs on {}", printable(self.tool_version), printable(self.root));
+        let title = format!(
+            "vmtax {}: pages of VMs on {}",
+            printable(self.tool_version),
+            printable(self.root)
+        );
         paint.line(out, Style::Heading, &title)?;
         let mut notes: Vec<String> = Vec::new();
         if self.vms.is_empty() {
             paint.line(out, Style::Plain, "")?;
-            paint.line(out, Style::Plain, "No running VM was found.")?;
+            let what = if self.system.listed {
+                "No running VM was found."
+            } else {
+                "There is no list of processes."
+            };
+            paint.line(out, Style::Plain, what)?;
         } else {
             paint.line(out, Style::Plain, "")?;
             self.grid(&mut notes).write(out, paint, width)?;
@@ -47,7 +56,9 @@ impl Pages<'_> {
         }
         if self.system.hidden > 0 {
             let hidden = counted(self.system.hidden, "process").replace("processs", "processes");
-            notes.push(format!("{hidden} could not be looked into, so VMs may be missing; run as root."));
+            notes.push(format!(
+                "{hidden} could not be looked into, so VMs may be missing; run as root."
+            ));
         }
         if !notes.is_empty() {
             paint.line(out, Style::Plain, "")?;
@@ -73,7 +84,10 @@ impl Pages<'_> {
         ]);
         for vm in self.vms {
             let title = format!("{}, {}", vm_name(vm), audit::kind(vm).name());
-            grid.row(Style::Heading, std::iter::once(title).chain(vec![String::new(); 7]).collect());
+            grid.row(
+                Style::Heading,
+                std::iter::once(title).chain(vec![String::new(); 7]).collect(),
+            );
             grid.row(Style::Plain, mapped_cells(&vm.mapped(), notes));
             grid.row(Style::Plain, backing_cells(&vm.backing, notes));
         }
@@ -135,7 +149,8 @@ fn note(notes: &mut Vec<String>, path: &str, why: &Unknown) {
     let what = match why {
         Unknown::Denied => "run as root".to_owned(),
         Unknown::Missing if is_debugfs => {
-            "mount -t debugfs none /sys/kernel/debug; kernels before 5.13 have no such counters".to_owned()
+            "mount -t debugfs none /sys/kernel/debug; kernels before 5.15 have no such counters"
+                .to_owned()
         }
         _ => "there is nothing to be done".to_owned(),
     };

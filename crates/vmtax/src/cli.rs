@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Import(ImportArgs),
     Mem(crate::mem::MemArgs),
     Lab(crate::lab::args::LabArgs),
+    Doctor(crate::doctor::DoctorArgs),
+    Pages(crate::doctor::PagesArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }

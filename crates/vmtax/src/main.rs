@@ -2,6 +2,7 @@
 
 mod cli;
 mod convert;
+mod doctor;
 mod exit;
 mod import;
 mod input;
@@ -28,6 +29,8 @@ fn main() -> ExitCode {
         Command::Import(args) => import::run(&args),
         Command::Lab(args) => lab::main(&args),
         Command::Mem(args) => mem::run(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Pages(args) => doctor::pages(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };

@@ -1,7 +1,7 @@
 //! Performance counters: guests' and the watchdog's.
 
 use vmtax_events::Cause;
-use vmtax_events::setting::{Settings, Unknown, files};
+use vmtax_events::setting::{Settings, Unknown, VmProcess, files};
 
 use super::view::View;
 use super::vmm::{is_off, options, property};
@@ -16,9 +16,10 @@ pub(super) fn enable_pmu(view: &View) -> Found {
     if !on {
         return Found::ok("guests have no performance counters").seen(fact);
     }
-    let off =
-        |vm| options(vm, "cpu").iter().any(|value| property(value, "pmu").is_some_and(is_off));
-    if !view.vms.is_empty() && view.vms.iter().all(off) {
+    let off = |vm: &VmProcess| {
+        options(vm, "cpu").iter().any(|value| property(value, "pmu").is_some_and(is_off))
+    };
+    if view.all_vms(off) {
         return Found::ok("all VMs are started without performance counters (pmu=off)").seen(fact);
     }
     let Some(ledger) = view.ledger else {

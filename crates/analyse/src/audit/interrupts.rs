@@ -73,7 +73,7 @@ pub(super) fn ipiv(view: &View) -> Found {
 }
 
 pub(super) fn avic(view: &View) -> Found {
-    let sev = !view.vms.is_empty() && view.vms.iter().all(|vm| vmm::kind(vm).is_confidential());
+    let sev = view.all_vms(|vm| vmm::kind(vm).is_confidential());
     if sev && view.vendor == Some(Vendor::Amd) {
         return Found::not_applicable("SEV guests inhibit it").seen(view.host.fact(files::AVIC));
     }

@@ -15,9 +15,10 @@ const HUGETLB: &str = "-object memory-backend-file,id=mem,size=...,mem-path=/dev
 /// The file that decides for pages of 2 MiB: the one for that size, unless it leaves it to the one for all.
 fn deciding(view: &View, for_2m: &str, for_all: &str) -> Fact<String> {
     let sized = view.host.fact(for_2m);
-    match sized.value.as_deref().ok().and_then(chosen) {
-        Some("inherit") | None => view.host.fact(for_all),
-        Some(_) => sized,
+    match sized.value.as_deref() {
+        Ok(text) if chosen(text) == Some("inherit") => view.host.fact(for_all),
+        Err(Unknown::Missing) => view.host.fact(for_all),
+        _ => sized,
     }
 }
 
@@ -92,14 +93,14 @@ pub(super) fn thp_shmem(view: &View) -> Found {
     let shared: Vec<Option<bool>> =
         view.vms.iter().filter(|vm| !vmm::kind(vm).is_private()).map(is_shared).collect();
     if !shared.contains(&Some(true)) {
-        return if shared.contains(&None) {
+        return if shared.contains(&None) || !view.complete {
             Found::unknown(
-                "whether a VM has shared memory (memfd) is not known: its smaps cannot be read",
+                "whether a VM has shared memory (memfd) is not known: not all could be looked into",
             )
-            .seen(fact)
         } else {
-            Found::not_applicable("no running VM has shared memory (memfd)").seen(fact)
-        };
+            Found::not_applicable("no running VM has shared memory (memfd)")
+        }
+        .seen(fact);
     }
     let (word, fact) = match choice(fact) {
         Ok(found) => found,
@@ -181,7 +182,7 @@ pub(super) fn mapped_pages(_: &View, vm: &VmProcess) -> Found {
                 .seen(fact);
         }
         Err(Unknown::Missing) => {
-            let what = "KVM's counters are not there: debugfs is not mounted, or the kernel is older than 5.13";
+            let what = "KVM's counters are not there: debugfs is not mounted, or the kernel is older than 5.15";
             return Found::unknown(what).seen(fact);
         }
         Err(_) => return Found::unread(fact),

@@ -21,7 +21,8 @@ fn nesting(view: &View) -> Nesting {
     {
         return Nesting::Yes(fact.clone().map(|runs| format!("{runs} entries of L2")));
     }
-    let known = !counters.is_empty() && counters.iter().all(|fact| fact.value.is_ok());
+    let known =
+        view.complete && !counters.is_empty() && counters.iter().all(|fact| fact.value.is_ok());
     if known { Nesting::No } else { Nesting::Unknown }
 }
 

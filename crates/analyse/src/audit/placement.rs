@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vmtax_events::setting::{Fact, Thread, Unknown, VmProcess, files};
+use vmtax_events::setting::{Fact, Known, Thread, Unknown, VmProcess, files};
 
-use super::view::{View, argument, cpus, list, percent, size};
+use super::view::{View, argument, argument_fact, cpus, list, percent, size};
 use super::{Fix, Found};
 
 /// Less than this share of memory on another node is libraries and chance.
@@ -184,77 +184,80 @@ pub(super) fn numa(view: &View, vm: &VmProcess) -> Found {
     found.seen(fact).seen(pinning.fact(vm))
 }
 
-/// The CPUs of pinned vCPUs are in a list of the host's.
-fn covered(vm: &VmProcess, lists: &Fact<String>, ok: &str, costs: &str, argument: &str) -> Found {
-    let pinning = match pinning(vm) {
-        Ok(pinning) => pinning,
-        Err(fact) => return unknown(fact),
-    };
-    let vcpus = pinning.all();
-    if !pinning.is_one_to_one() {
-        return Found::not_applicable("the vCPUs are not pinned; see vcpu-pinning")
-            .seen(lists.clone());
+/// A list of CPUs that those of pinned vCPUs should be in.
+struct Wanted<'a> {
+    /// The list.
+    lists: Known<String>,
+    /// What is shown of where it was read.
+    seen: Fact<String>,
+    /// What it means that they are in it, and that they are not.
+    says: [&'a str; 2],
+    /// The word of the kernel's command line that makes the list.
+    argument: &'a str,
+}
+
+impl Wanted<'_> {
+    fn judge(self, vm: &VmProcess) -> Found {
+        let pinning = match pinning(vm) {
+            Ok(pinning) => pinning,
+            Err(fact) => return unknown(fact),
+        };
+        if !pinning.is_one_to_one() {
+            return Found::not_applicable("the vCPUs are not pinned; see vcpu-pinning")
+                .seen(self.seen);
+        }
+        let listed = match &self.lists {
+            Ok(text) => match cpus(text) {
+                Some(listed) => listed,
+                None => return Found::strange(self.seen),
+            },
+            // Without the feature the kernel has no such file.
+            Err(Unknown::Missing) => BTreeSet::new(),
+            Err(_) => return Found::unread(self.seen),
+        };
+        let [ok, costs] = self.says;
+        let vcpus = pinning.all();
+        let missing: BTreeSet<u32> = vcpus.difference(&listed).copied().collect();
+        let found = if missing.is_empty() {
+            Found::ok(ok)
+        } else {
+            let all = listed.union(&vcpus).copied().collect();
+            Found::costs(format!("{costs}: CPUs {}", list(&missing))).fix(Fix::Kernel(format!(
+                "{}={}",
+                self.argument,
+                list(&all)
+            )))
+        };
+        found.seen(self.seen).seen(pinning.fact(vm))
     }
-    let listed = match &lists.value {
-        Ok(text) => match cpus(text) {
-            Some(listed) => listed,
-            None => return Found::strange(lists.clone()),
-        },
-        // Without the feature the kernel has no such file.
-        Err(Unknown::Missing) => BTreeSet::new(),
-        Err(_) => return Found::unread(lists.clone()),
-    };
-    let missing: BTreeSet<u32> = vcpus.difference(&listed).copied().collect();
-    if missing.is_empty() {
-        return Found::ok(ok).seen(lists.clone()).seen(pinning.fact(vm));
-    }
-    Found::costs(format!("{costs}: CPUs {}", list(&missing)))
-        .seen(lists.clone())
-        .seen(pinning.fact(vm))
-        .fix(Fix::Kernel(format!("{argument}={}", list(&listed.union(&vcpus).copied().collect()))))
 }
 
 pub(super) fn nohz_full(view: &View, vm: &VmProcess) -> Found {
-    let lists = view.host.fact(files::NOHZ_FULL);
-    covered(
-        vm,
-        &lists,
-        "the vCPUs' CPUs have no tick while one task runs",
-        "the host's tick interrupts vCPUs",
-        "nohz_full",
-    )
+    let seen = view.host.fact(files::NOHZ_FULL);
+    let says =
+        ["the vCPUs' CPUs have no tick while one task runs", "the host's tick interrupts vCPUs"];
+    Wanted { lists: seen.value.clone(), seen, says, argument: "nohz_full" }.judge(vm)
 }
 
 pub(super) fn isolcpus(view: &View, vm: &VmProcess) -> Found {
-    let lists = view.host.fact(files::ISOLATED);
-    covered(
-        vm,
-        &lists,
+    let seen = view.host.fact(files::ISOLATED);
+    let says = [
         "the scheduler puts nothing else on the vCPUs' CPUs",
         "the scheduler may put other tasks on vCPUs' CPUs",
-        "isolcpus",
-    )
+    ];
+    Wanted { lists: seen.value.clone(), seen, says, argument: "isolcpus" }.judge(vm)
 }
 
 pub(super) fn rcu_nocbs(view: &View, vm: &VmProcess) -> Found {
-    let fact = view.host.fact(files::CMDLINE);
-    let lists = match fact.value {
-        Ok(cmdline) => {
-            // nohz_full= implies it.
-            let word = argument(&cmdline, "rcu_nocbs").or(argument(&cmdline, "nohz_full"));
-            let mut text = word.unwrap_or_default().to_owned();
-            if text == "all" {
-                text = "0-65535".to_owned();
-            }
-            Fact::new(fact.path, Ok(text))
-        }
-        Err(why) => Fact::new(fact.path, Err(why)),
-    };
-    covered(
-        vm,
-        &lists,
-        "RCU's callbacks run elsewhere",
-        "RCU's callbacks interrupt vCPUs",
-        "rcu_nocbs",
-    )
+    let cmdline = view.host.text(files::CMDLINE);
+    // nohz_full= implies it.
+    let has = |name| cmdline.as_ref().is_ok_and(|line| argument(line, name).is_some());
+    let name = if has("rcu_nocbs") || !has("nohz_full") { "rcu_nocbs" } else { "nohz_full" };
+    let lists = cmdline.map(|line| match argument(line, name) {
+        Some("all") => "0-65535".to_owned(),
+        other => other.unwrap_or_default().to_owned(),
+    });
+    let seen = argument_fact(view.host, name);
+    let says = ["RCU's callbacks run elsewhere", "RCU's callbacks interrupt vCPUs"];
+    Wanted { lists, seen, says, argument: "rcu_nocbs" }.judge(vm)
 }

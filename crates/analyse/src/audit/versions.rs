@@ -33,6 +33,10 @@ pub(super) fn kernel(view: &View) -> Found {
             Found::unknown(what).seen(fact)
         }
         Some((_, name)) => Found::ok(format!("has {name} as mainline Linux does")).seen(fact),
+        None if !view.complete => Found::unknown(
+            "whether a VM needs a certain kernel is not known: not all could be looked into",
+        )
+        .seen(fact),
         None => Found::not_applicable(
             "no running VM needs a certain kernel; whether there is a better one no file says",
         )

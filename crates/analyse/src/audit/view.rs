@@ -18,6 +18,7 @@ pub(super) enum Vendor {
 pub(super) struct View<'a> {
     pub(super) host: &'a Settings,
     pub(super) vms: &'a [VmProcess],
+    pub(super) complete: bool,
     pub(super) guest: Option<&'a Settings>,
     pub(super) ledger: Option<&'a Ledger>,
     pub(super) vendor: Option<Vendor>,
@@ -28,8 +29,8 @@ const CPUS: u32 = 1 << 16;
 
 impl<'a> View<'a> {
     pub(super) fn new(input: Input<'a>) -> View<'a> {
-        let Input { host, vms, guest, ledger } = input;
-        View { host, vms, guest, ledger, vendor: vendor(host) }
+        let Input { host, vms, complete, guest, ledger } = input;
+        View { host, vms, complete, guest, ledger, vendor: vendor(host) }
     }
 
     /// A parameter of a module of KVM, or why there is nothing to judge.
@@ -77,14 +78,19 @@ impl<'a> View<'a> {
         version(release).ok_or(Unknown::NotText)
     }
 
-    /// There are VMs, and the memory of all of them is private to them.
-    pub(super) fn all_private(&self) -> bool {
-        !self.vms.is_empty() && self.vms.iter().all(|vm| vmm::kind(vm).is_private())
+    /// There are VMs, and all of them are so.
+    pub(super) fn all_vms(&self, are: impl FnMut(&VmProcess) -> bool) -> bool {
+        self.complete && !self.vms.is_empty() && self.vms.iter().all(are)
     }
 
-    /// There are VMs, and all of them are TDs.
+    /// The memory of all VMs is private to them.
+    pub(super) fn all_private(&self) -> bool {
+        self.all_vms(|vm| vmm::kind(vm).is_private())
+    }
+
+    /// All VMs are TDs.
     pub(super) fn all_tds(&self) -> bool {
-        !self.vms.is_empty() && self.vms.iter().all(|vm| vmm::kind(vm) == Kind::Tdx)
+        self.all_vms(|vm| vmm::kind(vm) == Kind::Tdx)
     }
 }
 

@@ -162,7 +162,9 @@ fn cause(measured: &CauseMeasured) -> Cause {
 
 fn gain(gain: &Gain) -> ShapedGain {
     let (kind, exits, time_ns, base_ns) = match *gain {
-        Gain::AtMost { count, time_ns, base_ns } => ("at-most", Some(count), Some(time_ns), Some(base_ns)),
+        Gain::AtMost { count, time_ns, base_ns } => {
+            ("at-most", Some(count), Some(time_ns), Some(base_ns))
+        }
         Gain::Preempted { time_ns, base_ns } => ("preempted", None, Some(time_ns), Some(base_ns)),
         Gain::Counts { count } => ("counts", Some(count), None, None),
         Gain::NoExits => ("no-exits", None, None, None),

@@ -14,18 +14,37 @@ use crate::names::printable;
 
 pub(super) fn write(audit: &Audit, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "#!/bin/sh")?;
-    writeln!(out, "# Made by vmtax {} doctor for {}.", printable(audit.tool_version), printable(audit.root))?;
-    writeln!(out, "# Read it first: each change has its reason above it. Lines that begin with # do nothing.")?;
+    writeln!(
+        out,
+        "# Made by vmtax {} doctor for {}.",
+        printable(audit.tool_version),
+        printable(audit.root)
+    )?;
+    writeln!(
+        out,
+        "# Read it first: each change has its reason above it. Lines that begin with # do nothing."
+    )?;
     writeln!(out, "set -eu")?;
     let mut none = true;
     for finding in audit.with(Verdict::Costs) {
         let Some(fix) = &finding.found.fix else { continue };
         none = false;
         writeln!(out)?;
-        comment(out, &format!("{} ({}): {}", finding.check.id, audit.subject(finding.subject), finding.found.what))?;
+        comment(
+            out,
+            &format!(
+                "{} ({}): {}",
+                finding.check.id,
+                audit.subject(finding.subject),
+                finding.found.what
+            ),
+        )?;
         for fact in &finding.found.evidence {
             match &fact.value {
-                Ok(value) => comment(out, &format!("  {}: {}", fact.path, value.lines().next().unwrap_or_default()))?,
+                Ok(value) => comment(
+                    out,
+                    &format!("  {}: {}", fact.path, value.lines().next().unwrap_or_default()),
+                )?,
                 Err(why) => comment(out, &format!("  {}: {why}", fact.path))?,
             }
         }
@@ -60,7 +79,10 @@ fn command(out: &mut dyn Write, finding: &Finding, fix: &Fix) -> io::Result<()> 
             let line = format!("options {module} {option}");
             let file = module_file(module, option);
             writeln!(out, "printf '%s\\n' {} > {}", quoted(&line), quoted(&file))?;
-            comment(out, &format!("Then, with no VM running: modprobe -r {module} && modprobe {module}"))
+            comment(
+                out,
+                &format!("Then, with no VM running: modprobe -r {module} && modprobe {module}"),
+            )
         }
         Fix::Pin(tids) => {
             comment(out, "Choose a CPU for each thread:")?;

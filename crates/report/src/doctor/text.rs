@@ -8,7 +8,7 @@ use vmtax_events::setting::{Fact, files};
 use super::{Audit, fix_line, vm_name};
 use crate::names::printable;
 use crate::numbers::{count, counted, duration, percent};
-use crate::text::layout::{Column, Grid, Paint, Room, Style, wrap};
+use crate::text::layout::{Column, Grid, Paint, Style, wrap};
 
 /// A value of a file beyond this says nothing more to people.
 const LONGEST: usize = 200;
@@ -30,23 +30,32 @@ impl Page<'_> {
     }
 }
 
-pub(super) fn write(audit: &Audit, color: bool, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(
+    audit: &Audit,
+    color: bool,
+    width: Option<usize>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut page = Page { paint: Paint { color }, width, out };
     header(&mut page, audit)?;
     summary(&mut page, audit)?;
-    for (verdict, title) in [(Verdict::Costs, "Costs you"), (Verdict::Unknown, "Unknown")] {
+    for (verdict, title) in [
+        (Verdict::Costs, "Costs you"),
+        (Verdict::Unknown, "Unknown"),
+        (Verdict::Ok, "Ok"),
+        (Verdict::NotApplicable, "Does not apply"),
+    ] {
         let findings: Vec<&Finding> = audit.with(verdict).collect();
         if findings.is_empty() {
             continue;
         }
         page.line(Style::Plain, "")?;
         page.line(Style::Heading, title)?;
-        for finding in findings {
-            detailed(&mut page, audit, finding)?;
+        if verdict == Verdict::NotApplicable {
+            listed(&mut page, audit, &findings)?;
+        } else {
+            findings.iter().try_for_each(|finding| detailed(&mut page, audit, finding))?;
         }
-    }
-    for (verdict, title) in [(Verdict::Ok, "Ok"), (Verdict::NotApplicable, "Does not apply")] {
-        listed(&mut page, audit, verdict, title)?;
     }
     Ok(())
 }
@@ -66,20 +75,39 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
     let vms: Vec<String> = audit
         .vms
         .iter()
-        .map(|vm| format!("{}, {}, {}", vm_name(vm), audit::kind(vm).name(), counted(vm.vcpus.into(), "vCPU")))
+        .map(|vm| {
+            format!(
+                "{}, {}, {}",
+                vm_name(vm),
+                audit::kind(vm).name(),
+                counted(vm.vcpus.into(), "vCPU")
+            )
+        })
         .collect();
-    let vms = if vms.is_empty() { "none runs".to_owned() } else { vms.join("; ") };
+    let vms = match (vms.is_empty(), audit.system.listed) {
+        (true, true) => "none was found".to_owned(),
+        (true, false) => "unknown: there is no list of processes".to_owned(),
+        _ => vms.join("; "),
+    };
     page.paragraph(Style::Faint, "  VMs    ", &vms)?;
-    let guest = audit.guest.map_or_else(
-        || "not looked at: name it with --guest ssh:USER@HOST or --guest-root DIR".to_owned(),
-        printable,
-    );
+    let is_vm = info.lines().any(|line| {
+        line.starts_with("flags") && line.split_ascii_whitespace().any(|flag| flag == "hypervisor")
+    });
+    let guest = match audit.guest {
+        Some(name) => printable(name),
+        None if is_vm => {
+            "not looked at; this system is a VM itself: --guest-root DIR looks at it as a guest"
+                .to_owned()
+        }
+        None => "not looked at: name it with --guest ssh:USER@HOST or --guest-root DIR".to_owned(),
+    };
     page.paragraph(Style::Faint, "  guest  ", &guest)?;
     let run = match audit.run {
         None => "none: name one, and what costs most comes first".to_owned(),
         Some((name, ledger)) => {
             let emulated = ledger.recording.emulated.as_ref();
-            let suffix = emulated.map(|which| format!(", emulated ({}): its times mean nothing", printable(which)));
+            let suffix = emulated
+                .map(|which| format!(", emulated ({}): its times mean nothing", printable(which)));
             printable(name) + &suffix.unwrap_or_default()
         }
     };
@@ -92,7 +120,11 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
         page.paragraph(Style::Warning, "  ", &what)?;
     }
     if audit.system.more {
-        page.paragraph(Style::Warning, "  ", "there are more VMs than are looked at; name one with -p")?;
+        page.paragraph(
+            Style::Warning,
+            "  ",
+            "there are more VMs than are looked at; name one with -p",
+        )?;
     }
     Ok(())
 }
@@ -121,7 +153,12 @@ fn summary(page: &mut Page, audit: &Audit) -> io::Result<()> {
 
 fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()> {
     let found = &finding.found;
-    let title = format!("{}, {}: {}", finding.check.id, audit.subject(finding.subject), printable(&found.what));
+    let title = format!(
+        "{}, {}: {}",
+        finding.check.id,
+        audit.subject(finding.subject),
+        printable(&found.what)
+    );
     page.paragraph(Style::Plain, "- ", &title)?;
     for fact in &found.evidence {
         page.paragraph(Style::Faint, "    seen  ", &evidence(fact))?;
@@ -184,7 +221,9 @@ fn measured_text(measured: &Measured) -> String {
 fn gain_text(gain: &Gain) -> String {
     let share = gain.share().map(percent).unwrap_or_default();
     match *gain {
-        Gain::AtMost { count: 0, .. } => "the run has no such exits: there is nothing to gain in it".to_owned(),
+        Gain::AtMost { count: 0, .. } => {
+            "the run has no such exits: there is nothing to gain in it".to_owned()
+        }
         Gain::AtMost { count: exits, time_ns, base_ns } => format!(
             "gain at most {share} ({} in {} / {} not halted)",
             duration(time_ns as f64),
@@ -197,24 +236,24 @@ fn gain_text(gain: &Gain) -> String {
             duration(base_ns as f64)
         ),
         Gain::Counts { count: exits } => {
-            format!("gain: at most {} fewer; the run has no times that mean anything", counted(exits, "exit"))
+            format!(
+                "gain: at most {} fewer; the run has no times that mean anything",
+                counted(exits, "exit")
+            )
         }
         Gain::NoExits => "gain: it removes no exits, so the run cannot say".to_owned(),
-        Gain::Unknown => "gain: the run does not say how long vCPUs were preempted (sched_switch)".to_owned(),
+        Gain::Unknown => {
+            "gain: the run does not say how long vCPUs were preempted (sched_switch)".to_owned()
+        }
     }
 }
 
-fn listed(page: &mut Page, audit: &Audit, verdict: Verdict, title: &str) -> io::Result<()> {
-    let findings: Vec<&Finding> = audit.with(verdict).collect();
-    if findings.is_empty() {
-        return Ok(());
-    }
-    page.line(Style::Plain, "")?;
-    page.line(Style::Heading, title)?;
-    let mut grid = Grid::new(vec![Column::words("check"), Column::words("of"), Column::key("")]);
-    grid.columns[2].room = Room::Cut;
+/// What does not apply has a line each.
+fn listed(page: &mut Page, audit: &Audit, findings: &[&Finding]) -> io::Result<()> {
+    let mut grid = Grid::new(vec![Column::words("check"), Column::words("of"), Column::key("why")]);
     for finding in findings {
-        let cells = [finding.check.id.to_owned(), audit.subject(finding.subject), printable(&finding.found.what)];
+        let what = printable(&finding.found.what);
+        let cells = [finding.check.id.to_owned(), audit.subject(finding.subject), what];
         grid.row(Style::Plain, cells.into());
     }
     grid.write(page.out, page.paint, page.width)?;
