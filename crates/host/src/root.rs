@@ -58,13 +58,34 @@ impl Root {
     /// A regular file, open. What it is is known before it is opened: opening a pipe can wait for ever, and
     /// opening a device can do anything.
     fn file(&self, path: &str) -> Known<File> {
-        let found = self.handle(path, OFlags::PATH).map_err(why)?;
+        let found = self.handle(path, OFlags::PATH).map_err(|error| self.why(path, error))?;
         let stat = fs::fstat(&found).map_err(why)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Unknown::NotAFile);
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         self.handle(path, flags).map(File::from).map_err(why)
+    }
+
+    /// Why a path cannot be opened. A link on the way that leads nowhere is not the same as nothing: something
+    /// was meant to be there.
+    fn why(&self, path: &str, error: Errno) -> Unknown {
+        let found = why(error);
+        if found != Unknown::Missing {
+            return found;
+        }
+        let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
+        for end in ends {
+            let Ok(part) = self.handle(&path[..end], OFlags::PATH | OFlags::NOFOLLOW) else {
+                break;
+            };
+            let is_link = fs::fstat(&part)
+                .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
+            if is_link && (!self.resolves || self.handle(&path[..end], OFlags::PATH).is_err()) {
+                return Unknown::NotAFile;
+            }
+        }
+        found
     }
 
     /// All of a file that has at most `limit` bytes.
@@ -101,7 +122,7 @@ impl Root {
     /// The names in a folder.
     pub(crate) fn names(&self, path: &str) -> Known<Vec<String>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-        let folder = self.handle(path, flags).map_err(why)?;
+        let folder = self.handle(path, flags).map_err(|error| self.why(path, error))?;
         let mut names = Vec::new();
         for entry in Dir::new(folder).map_err(why)?.take(NAMES) {
             let entry = entry.map_err(why)?;
@@ -192,7 +213,15 @@ mod tests {
             for path in ["/absolute", "/relative", "/all/../../secret", "/../secret"] {
                 assert!(root.text(path, 100).is_err(), "{path}");
             }
-            assert_eq!(root.text("/loop", 100), Err(Unknown::NotAFile));
+            for path in ["/loop", "/relative", "/all/../../secret"] {
+                let found = root.text(path, 100);
+                let expected = if path.starts_with("/all") && root.resolves {
+                    Unknown::Missing
+                } else {
+                    Unknown::NotAFile
+                };
+                assert_eq!(found, Err(expected), "{path}");
+            }
         }
         for path in ["/deep", "/rooted", "/all/etc/name"] {
             if resolves.resolves {

@@ -67,6 +67,11 @@ pub(super) fn halt_poll(view: &View) -> Found {
             let what = "the guest polls by itself; KVM's polling adds host CPU time, unless the guest has switched it off";
             return Found::costs(what).seen(fact).seen(polls).fix(write("0"));
         }
+        Some(Waits::Unknown(unread)) => {
+            return Found::unknown("whether the guest polls by itself is not known")
+                .seen(fact)
+                .seen(unread);
+        }
         Some(Waits::Polls(polls)) => {
             return Found::ok("off, as the guest polls by itself").seen(fact).seen(polls);
         }
@@ -85,11 +90,6 @@ pub(super) fn halt_poll(view: &View) -> Found {
         (Some((short, all)), _) => {
             Found::ok(format!("off, and only {short} of {all} halts of the run were short"))
                 .seen(fact)
-        }
-        (None, Some(Waits::Unknown(unread))) => {
-            Found::unknown("off; whether the guest polls by itself is not known")
-                .seen(fact)
-                .seen(unread)
         }
         (None, Some(_)) => Found::unknown(
             "off, and the guest does not poll; a run with halts tells whether polling would pay",
@@ -112,7 +112,8 @@ fn polling(view: &View, fact: Fact<String>, ns: u64) -> Found {
     let path = "/sys/kernel/debug/kvm/*/halt_poll_{success,fail}_ns";
     match (sum("halt_poll_success_ns"), sum("halt_poll_fail_ns")) {
         (Ok(hit), Ok(missed)) if hit > 0 || missed > 0 => {
-            let counters = Fact::new(path, Ok(format!("{hit} ns with success, {missed} ns in vain")));
+            let counters =
+                Fact::new(path, Ok(format!("{hit} ns with success, {missed} ns in vain")));
             if missed > hit {
                 let what = "KVM polls before a vCPU sleeps, and most of that time was in vain: host CPU time, not the guest's";
                 Found::costs(what)
@@ -120,10 +121,21 @@ fn polling(view: &View, fact: Fact<String>, ns: u64) -> Found {
                     .seen(counters)
                     .fix(Fix::Write { path: files::HALT_POLL.to_owned(), value: "50000" })
             } else {
-                Found::ok("KVM polls before a vCPU sleeps, most of it with success").seen(fact).seen(counters)
+                Found::ok("KVM polls before a vCPU sleeps, most of it with success")
+                    .seen(fact)
+                    .seen(counters)
             }
         }
-        _ => Found::ok(format!("KVM polls up to {ns} ns before a vCPU sleeps; with what success its counters do not say")).seen(fact),
+        (Ok(_), Ok(_)) => {
+            Found::ok(format!("KVM polls up to {ns} ns before a vCPU sleeps; none has yet"))
+                .seen(fact)
+        }
+        (Err(why), _) | (_, Err(why)) => {
+            let what = format!(
+                "KVM polls up to {ns} ns before a vCPU sleeps; with what success is not known"
+            );
+            Found::unknown(what).seen(fact).seen(Fact::new(path, Err(why)))
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use vmtax_events::setting::{Fact, Settings, VmProcess, files};
 
 use super::view::{Vendor, View, flag_fact, has_flag};
 use super::vmm::{self, is_off, is_on, options, property, said};
-use super::{Fix, Found};
+use super::{Fix, Found, Verdict};
 
 pub(super) fn x2apic(_: &View, guest: &Settings) -> Found {
     let fact = flag_fact(guest, "x2apic");
@@ -133,10 +133,14 @@ pub(super) fn avic_inhibit(view: &View, vm: &VmProcess) -> Found {
 }
 
 pub(super) fn pv_ipi(view: &View, vm: &VmProcess) -> Found {
-    if let Ok((true, fact)) = view.switch(files::IPIV)
-        && !vmm::kind(vm).is_private()
-    {
-        return Found::not_applicable("the processor virtualizes IPIs").seen(fact);
+    if !vmm::kind(vm).is_private() {
+        match view.switch(files::IPIV) {
+            Ok((true, fact)) => {
+                return Found::not_applicable("the processor virtualizes IPIs").seen(fact);
+            }
+            Err(found) if found.verdict == Verdict::Unknown => return found,
+            _ => {}
+        }
     }
     if !vmm::is_qemu(vm) {
         return Found::unknown("paravirtual IPIs are a setting of the VMM, known of QEMU alone")

@@ -148,7 +148,8 @@ fn the_text_says_what_costs_first_and_fits_80_columns() {
     let at = |part: &str| text.find(part).unwrap();
     assert!(at("Costs you") < at("\nOk\n") && at("\nOk\n") < at("Does not apply"));
     // On a terminal, which `script` makes one of 80 columns.
-    let command = format!("stty cols 80; {} doctor --root host", env!("CARGO_BIN_EXE_vmtax"));
+    let command =
+        format!("stty cols 80 rows 24; {} doctor --root host", env!("CARGO_BIN_EXE_vmtax"));
     let script = Command::new("script")
         .args(["-qec", &command, "/dev/null"])
         .current_dir(folder.path())
@@ -241,8 +242,9 @@ fn hostile_texts_reach_neither_the_terminal_nor_the_script() {
             "pages --root host --format json",
         ] {
             let out = String::from_utf8(stdout(folder.path(), words)).unwrap();
-            let is_hidden =
-                |c: char| (c.is_control() && c != '\n') || ('\u{200b}'..='\u{202e}').contains(&c);
+            let is_hidden = |c: char| {
+                (c.is_control() && c != '\n') || matches!(c, '\u{200b}' | '\u{202a}'..='\u{202e}')
+            };
             assert!(!out.chars().any(is_hidden), "{words}: {out:?}");
         }
         // The script is one that a shell takes, and nothing of a name is run: it changes only what it says.

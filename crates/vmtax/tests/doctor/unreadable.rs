@@ -38,7 +38,13 @@ fn damage(path: &Path, how: Damage, outside: &Path) {
         Damage::Folder => fs::create_dir(path).unwrap(),
         Damage::Pipe => assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
         Damage::Bytes => fs::write(path, b"\xff\xfe\x00\x80\n").unwrap(),
-        Damage::LongLine => fs::write(path, vec![b'1'; 10 << 20]).unwrap(),
+        Damage::LongLine => {
+            let long = outside.with_file_name("long");
+            if !long.exists() {
+                fs::write(&long, vec![b'1'; 10 << 20]).unwrap();
+            }
+            fs::hard_link(long, path).unwrap();
+        }
         Damage::LinkLoop => symlink(path.file_name().unwrap(), path).unwrap(),
         Damage::LinkOut => symlink(outside, path).unwrap(),
         Damage::Socket => drop(std::os::unix::net::UnixListener::bind(path).unwrap()),

@@ -407,6 +407,7 @@ fn interrupts_and_timers() {
             ("avic-inhibit", A, &[("vm cmdline", "-")], U),
             ("pv-ipi", I, &[], N),
             ("pv-ipi", I, &[("intel enable_ipiv", "N\n")], O),
+            ("pv-ipi", I, &[("intel enable_ipiv", "?\n")], U),
             ("pv-ipi", A, &[], O),
             ("pv-ipi", A, &[("vm cmdline", "qemu-system-x86_64 -cpu host,kvm-pv-ipi=off")], C),
             ("pv-ipi", A, &[("vm cmdline", "qemu-system-x86_64 -cpu host,kvm=off")], C),
@@ -590,6 +591,7 @@ fn guests() {
             ("guest-clocksource", G, &[(CLOCK, "acpi_pm\n")], C),
             ("guest-nmi-watchdog", G, &[("/proc/sys/kernel/nmi_watchdog", "1\n")], C),
             ("halt-poll", G, &[], C),
+            ("halt-poll", G, &[("/proc/cmdline", "-")], U),
             ("halt-poll", G, &[("cpu cpuidle/current_driver", "none\n")], O),
             ("halt-poll", G, &[("/proc/cmdline", "idle=poll\n")], C),
         ],
@@ -603,7 +605,7 @@ fn halt_polling_depends_on_who_polls() {
     let without: &[Case] = &[
         ("halt-poll", I, &[], O),
         ("halt-poll", I, &[("count halt_poll_fail_ns", "99000\n")], C),
-        ("halt-poll", I, &[("/sys/kernel/debug", "-")], O),
+        ("halt-poll", I, &[("/sys/kernel/debug", "-")], U),
         ("halt-poll", I, &[("kvm halt_poll_ns", "0\n")], U),
         ("halt-poll", I, &[("kvm halt_poll_ns", "soon\n")], U),
     ];
