@@ -14,6 +14,7 @@ pub use json::SCHEMA;
 pub(crate) use json::{Vm as ShapedVm, vm as shaped_vm};
 
 use crate::names::printable;
+use crate::numbers::count;
 
 /// What an audit shows.
 pub struct Audit<'a> {
@@ -77,6 +78,12 @@ pub(crate) fn vm_name(vm: &VmProcess) -> String {
     let short: String = name.chars().take(40).collect();
     let cut = if short.len() < name.len() { "…" } else { "" };
     format!("{short}{cut} ({})", vm.pid)
+}
+
+/// That VMs may be missing, and what to do.
+pub(crate) fn hidden(processes: u64) -> String {
+    let n = count(processes);
+    format!("Processes that could not be looked into: {n}. VMs may be missing; run as root.")
 }
 
 /// A text that a shell takes as one word, whatever is in it.

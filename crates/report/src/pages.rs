@@ -6,9 +6,9 @@ use serde::Serialize;
 use vmtax_analyse::audit;
 use vmtax_events::setting::{Backing, Fact, Mapped, System, Unknown, VmProcess};
 
-use crate::doctor::{shaped_vm, vm_name};
+use crate::doctor::{hidden, shaped_vm, vm_name};
 use crate::names::printable;
-use crate::numbers::{counted, percent, share, size};
+use crate::numbers::{percent, share, size};
 use crate::text::layout::{Column, Grid, Paint, Room, Style, wrap};
 
 /// Name and version of the JSON's shape, in `docs/pages.schema.json`.
@@ -55,10 +55,7 @@ impl Pages<'_> {
             notes.push("Memory is all of the VMM's mappings of 2 MiB and more.".to_owned());
         }
         if self.system.hidden > 0 {
-            let hidden = counted(self.system.hidden, "process").replace("processs", "processes");
-            notes.push(format!(
-                "{hidden} could not be looked into, so VMs may be missing; run as root."
-            ));
+            notes.push(hidden(self.system.hidden));
         }
         if !notes.is_empty() {
             paint.line(out, Style::Plain, "")?;

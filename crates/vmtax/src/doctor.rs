@@ -19,11 +19,11 @@ use crate::{input, output, report};
 /// there and what changing the setting can gain at most. docs/doctor.md has the table of what is looked at.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  vmtax doctor                                        this host and its VMs (as root: more is readable)
-  vmtax doctor --guest ssh:root@10.0.0.7 -p 4711 run  with a guest, for one VM, beside what a run measured
-  vmtax doctor --guest-root /                         inside a guest: what it can change itself
-  vmtax doctor --root unpacked/ --format json         an archive of another host's /proc and /sys
-  vmtax doctor --fix-script > fix.sh                  to read; vmtax runs none of it")]
+  vmtax doctor                                   this host and its VMs; as root more is readable
+  vmtax doctor --guest ssh:root@vm -p 4711 run   one VM with its guest, beside what a run measured
+  vmtax doctor --guest-root /                    inside a guest: what it can change itself
+  vmtax doctor --root unpacked/ --format json    an archive of another host's /proc and /sys
+  vmtax doctor --fix-script > fix.sh             to read; vmtax runs none of it")]
 pub(crate) struct DoctorArgs {
     /// A run or recording of this host.
     #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]

@@ -18,58 +18,66 @@ pub(super) fn x2apic(_: &View, guest: &Settings) -> Found {
 }
 
 /// A parameter that follows a feature of the processor.
-fn feature(
-    view: &View,
-    path: &str,
-    list: &str,
-    flag: &str,
-    ok: &str,
-    costs: &str,
-    fix: Fix,
-) -> Found {
-    let (on, fact) = match view.switch(path) {
-        Ok(found) => found,
-        Err(found) => return found,
-    };
-    if on {
-        return Found::ok(ok).seen(fact);
-    }
-    match has_flag(view.host, list, flag) {
-        Ok(true) => Found::costs(costs).seen(fact).fix(fix),
-        Ok(false) => Found::not_applicable("the processor cannot do it").seen(fact),
-        Err(_) => Found::unknown("off; whether the processor can do it is not known")
-            .seen(fact)
-            .seen(view.host.fact(files::CPUINFO).map(|_| format!("no {list}"))),
+struct Feature {
+    path: &'static str,
+    /// The line of `/proc/cpuinfo` that has the feature, and its word there.
+    flag: [&'static str; 2],
+    /// What it means that it is on, and that it is off.
+    says: [&'static str; 2],
+    module: &'static str,
+    option: &'static str,
+}
+
+impl Feature {
+    fn judge(self, view: &View) -> Found {
+        let (on, fact) = match view.switch(self.path) {
+            Ok(found) => found,
+            Err(found) => return found,
+        };
+        let ([ok, costs], [list, flag]) = (self.says, self.flag);
+        if on {
+            return Found::ok(ok).seen(fact);
+        }
+        match has_flag(view.host, list, flag) {
+            Ok(true) => Found::costs(costs)
+                .seen(fact)
+                .fix(Fix::Module { module: self.module, option: self.option }),
+            Ok(false) => Found::not_applicable("the processor cannot do it").seen(fact),
+            Err(_) => {
+                let info = view.host.fact(files::CPUINFO).map(|_| format!("no {list}"));
+                let what = "off; whether the processor can do it is not known";
+                Found::unknown(what).seen(fact).seen(info)
+            }
+        }
     }
 }
 
 pub(super) fn apicv(view: &View) -> Found {
-    let fix = Fix::Module { module: "kvm_intel", option: "enable_apicv=1" };
-    feature(
-        view,
-        files::APICV,
-        "vmx flags",
-        "apicv",
-        "interrupts reach vCPUs without exits",
-        "each interrupt, EOI and access to the APIC is an exit",
-        fix,
-    )
+    let feature = Feature {
+        path: files::APICV,
+        flag: ["vmx flags", "apicv"],
+        says: [
+            "interrupts reach vCPUs without exits",
+            "each interrupt, EOI and access to the APIC is an exit",
+        ],
+        module: "kvm_intel",
+        option: "enable_apicv=1",
+    };
+    feature.judge(view)
 }
 
 pub(super) fn ipiv(view: &View) -> Found {
     if view.all_tds() {
         return Found::not_applicable("TDs cannot use it").seen(view.host.fact(files::IPIV));
     }
-    let fix = Fix::Module { module: "kvm_intel", option: "enable_ipiv=1" };
-    feature(
-        view,
-        files::IPIV,
-        "vmx flags",
-        "ipi_virt",
-        "IPIs between vCPUs take no exit",
-        "each IPI between vCPUs is an exit",
-        fix,
-    )
+    let feature = Feature {
+        path: files::IPIV,
+        flag: ["vmx flags", "ipi_virt"],
+        says: ["IPIs between vCPUs take no exit", "each IPI between vCPUs is an exit"],
+        module: "kvm_intel",
+        option: "enable_ipiv=1",
+    };
+    feature.judge(view)
 }
 
 pub(super) fn avic(view: &View) -> Found {
@@ -77,16 +85,17 @@ pub(super) fn avic(view: &View) -> Found {
     if sev && view.vendor == Some(Vendor::Amd) {
         return Found::not_applicable("SEV guests inhibit it").seen(view.host.fact(files::AVIC));
     }
-    let fix = Fix::Module { module: "kvm_amd", option: "avic=1" };
-    feature(
-        view,
-        files::AVIC,
-        "flags",
-        "avic",
-        "interrupts reach vCPUs without exits, unless a VM inhibits it (avic-inhibit)",
-        "each interrupt, EOI and IPI is an exit",
-        fix,
-    )
+    let feature = Feature {
+        path: files::AVIC,
+        flag: ["flags", "avic"],
+        says: [
+            "interrupts reach vCPUs without exits, unless a VM inhibits it (avic-inhibit)",
+            "each interrupt, EOI and IPI is an exit",
+        ],
+        module: "kvm_amd",
+        option: "avic=1",
+    };
+    feature.judge(view)
 }
 
 pub(super) fn avic_inhibit(view: &View, vm: &VmProcess) -> Found {

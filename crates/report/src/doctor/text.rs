@@ -113,11 +113,7 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
     };
     page.paragraph(Style::Faint, "  run    ", &run)?;
     if audit.system.hidden > 0 {
-        let what = format!(
-            "{} could not be looked into, so VMs may be missing; run as root",
-            counted(audit.system.hidden, "process").replace("processs", "processes")
-        );
-        page.paragraph(Style::Warning, "  ", &what)?;
+        page.paragraph(Style::Warning, "  ", &super::hidden(audit.system.hidden))?;
     }
     if audit.system.more {
         page.paragraph(

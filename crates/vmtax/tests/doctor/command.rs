@@ -60,7 +60,7 @@ fn without_root_what_is_closed_is_unknown() {
     let smaps = host.join("proc/4711/smaps");
     let poll = host.join("sys/module/kvm/parameters/halt_poll_ns");
     for closed in [&debugfs, &smaps, &poll] {
-        fs::set_permissions(closed, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(closed, fs::Permissions::from_mode(0o000)).unwrap();
     }
     let ask = |words: &str| json(&succeed(&mut program.command(folder.path(), words)));
     let document = ask("doctor --root host --format json");
@@ -79,7 +79,7 @@ fn without_root_what_is_closed_is_unknown() {
     let text = succeed(&mut program.command(folder.path(), "pages --root host"));
     assert!(String::from_utf8(text).unwrap().contains("permission denied; run as root."));
     // A process that cannot be looked into may be a VM.
-    fs::set_permissions(&fds, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&fds, fs::Permissions::from_mode(0o000)).unwrap();
     let document = ask("doctor --root host --format json");
     assert_eq!(
         (&document["hidden_processes"], verdict(&document, "vhost")),
