@@ -6,10 +6,13 @@
 //!                                        └──rows──> store ──rows──┘                    └──> table, nested, operations, statistics
 //! ```
 //!
+//! [`audit`] puts settings (`vmtax_events::setting`) beside a ledger.
+//!
 //! A file and a run folder meet at the rows: both build the ledger from the same rows, so they give
 //! the same ledger. This crate does no I/O and prints nothing.
 
 pub mod account;
+pub mod audit;
 pub mod confidence;
 mod detail;
 pub mod diff;

@@ -4,6 +4,8 @@
 //! counted already, in [`ExitRow`]s; every consumer reads them. The decode tables turn the numbers
 //! of the architecture into the names the kernel prints.
 //!
+//! [`setting`] is the same for how hosts, VMs and guests are set up.
+//!
 //! Left out on purpose: files, threads, formatting for people. This crate does no I/O.
 
 pub mod apic;
@@ -19,6 +21,7 @@ pub mod reason;
 pub mod recording;
 pub mod row;
 pub mod sample;
+pub mod setting;
 pub mod svm;
 pub mod tdx;
 pub mod userspace;

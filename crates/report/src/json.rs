@@ -33,10 +33,10 @@ impl Renderer for Json {
     }
 }
 
-/// One object on one line.
-fn write(object: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
+/// One object on one line, for every document of this tool.
+pub(crate) fn write(document: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
     let mut json = serde_json::Serializer::with_formatter(&mut *out, Harmless);
-    object.serialize(&mut json)?;
+    document.serialize(&mut json)?;
     out.write_all(b"\n")
 }
 

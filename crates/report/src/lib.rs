@@ -4,12 +4,14 @@
 //! it are computed in `vmtax-analyse`.
 
 pub mod csv;
+pub mod doctor;
 pub mod headline;
 pub mod html;
 pub mod json;
 pub mod names;
 pub mod numbers;
 pub mod operations;
+pub mod pages;
 pub mod perfetto;
 pub mod text;
 

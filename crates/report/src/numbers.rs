@@ -1,5 +1,7 @@
 //! How numbers are written for people: one spelling for every renderer.
 
+pub use vmtax_analyse::audit::size;
+
 /// A count with thousands separators: `34,509`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();

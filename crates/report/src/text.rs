@@ -4,7 +4,7 @@
 //! rows never wrap. Strings from a recording are made harmless by [`names::printable`].
 
 mod diff;
-mod layout;
+pub(crate) mod layout;
 mod operations;
 
 use std::io::{self, Write};

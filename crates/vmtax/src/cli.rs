@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Diff(DiffArgs),
     Mem(crate::mem::MemArgs),
     Lab(crate::lab::args::LabArgs),
+    Doctor(crate::doctor::DoctorArgs),
+    Pages(crate::doctor::PagesArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }

@@ -51,7 +51,7 @@ impl Input {
 }
 
 /// What the system's refusal to open or read an input comes to.
-fn cannot_read(name: &str, source: &io::Error) -> Fault {
+pub(crate) fn cannot_read(name: &str, source: &io::Error) -> Fault {
     let why = match source.kind() {
         io::ErrorKind::NotFound => "there is no such file or folder; check its name".to_owned(),
         io::ErrorKind::PermissionDenied => {

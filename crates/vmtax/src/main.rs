@@ -3,6 +3,7 @@
 mod cli;
 mod convert;
 mod diff;
+mod doctor;
 mod exit;
 mod import;
 mod input;
@@ -30,6 +31,8 @@ fn main() -> ExitCode {
         Command::Diff(args) => diff::run(&args),
         Command::Lab(args) => lab::main(&args),
         Command::Mem(args) => mem::run(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Pages(args) => doctor::pages(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };

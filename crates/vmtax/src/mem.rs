@@ -14,6 +14,7 @@ pub(crate) use flags::MemArgs;
 
 use flags::{MemCommand, OutputFormat};
 use vmtax_pageops::checkpoint::{Error, Reason};
+use vmtax_report::numbers::size;
 
 use crate::exit::{Code, Fault};
 
@@ -51,16 +52,4 @@ fn print(
         OutputFormat::Json => format!("{:#}\n", json()),
     };
     crate::output::write(None, |out| Ok(out.write_all(text.as_bytes())?))
-}
-
-/// A number of bytes for people.
-fn size(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
-        if value < 1024.0 {
-            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
-        }
-        value /= 1024.0;
-    }
-    format!("{value:.1} TiB")
 }

@@ -1,12 +1,22 @@
 //! Where a report goes: standard output, or a file that appears only when it is whole.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use crate::exit::{Code, Fault, fail};
 
 const BUFFER: usize = 64 << 10;
+
+/// Standard output is a terminal that is to have colours.
+pub(crate) fn has_colors() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+/// Columns of the terminal that standard output is.
+pub(crate) fn width() -> Option<usize> {
+    terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
+}
 
 /// Runs `write` with the output. A file is written beside its final name, private to the user, and
 /// renamed at the end; when anything fails it is removed.

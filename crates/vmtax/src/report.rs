@@ -1,7 +1,7 @@
 //! `vmtax report`: a run or a recording -> a report.
 
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use vmtax_analyse::{
@@ -27,14 +27,11 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     check_output(&[args.input.as_path()], args.output.as_deref())?;
     let filter = filter(args)?;
     let input = Input::open(&args.input)?;
-    check_reading(args, &input)?;
+    check_reading(&args.reading, &input)?;
     if args.format == Format::Perfetto {
         return perfetto(args, input, &filter);
     }
-    let ledger = match input {
-        Input::Run(run) => of_run(&run, filter.clone())?,
-        Input::Recording(recording) => of_recording(recording, &args.reading, filter.clone())?,
-    };
+    let ledger = of_input(input, &args.reading, filter.clone())?;
     check_filter(&filter, &ledger)?;
     render(args, ledger)
 }
@@ -92,8 +89,8 @@ pub(crate) fn check_output(inputs: &[&Path], output: Option<&Path>) -> anyhow::R
 }
 
 /// A flag that could not have any effect is a mistake.
-fn check_reading(args: &ReportArgs, input: &Input) -> anyhow::Result<()> {
-    match (input, args.reading.given()) {
+fn check_reading(reading: &ReadingArgs, input: &Input) -> anyhow::Result<()> {
+    match (input, reading.given()) {
         (Input::Run(run), Some(flag)) => fail(
             Code::Usage,
             format!(
@@ -219,24 +216,31 @@ fn has_rows(ledger: &Ledger, event: EventTable) -> bool {
 }
 
 /// Whether to colour what goes there.
-pub(crate) fn color(color: Color, output: Option<&Path>) -> bool {
+pub(crate) fn color(color: Color, to: Option<&Path>) -> bool {
     match color {
         Color::Always => true,
         Color::Never => false,
-        Color::Auto => {
-            output.is_none()
-                && io::stdout().is_terminal()
-                && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-        }
+        Color::Auto => to.is_none() && output::has_colors(),
     }
 }
 
 /// Columns of the terminal, if it goes there.
-pub(crate) fn width(output: Option<&Path>) -> Option<usize> {
-    if output.is_some() {
-        return None;
+pub(crate) fn width(to: Option<&Path>) -> Option<usize> {
+    to.is_none().then(output::width).flatten()
+}
+
+/// The ledger of a run or a recording, all of it.
+pub(crate) fn ledger(path: &Path, reading: &ReadingArgs) -> anyhow::Result<Ledger> {
+    let input = Input::open(path)?;
+    check_reading(reading, &input)?;
+    of_input(input, reading, Filter::default())
+}
+
+fn of_input(input: Input, reading: &ReadingArgs, filter: Filter) -> anyhow::Result<Ledger> {
+    match input {
+        Input::Run(run) => of_run(&run, filter),
+        Input::Recording(recording) => of_recording(recording, reading, filter),
     }
-    terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
 }
 
 /// The ledger of a recording.

@@ -11,7 +11,7 @@ const NARROWEST: usize = 8;
 
 /// How a piece of text stands out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
+pub(crate) enum Style {
     Plain,
     Heading,
     Faint,
@@ -20,12 +20,12 @@ pub(super) enum Style {
 
 /// Writes text with or without the terminal's colour codes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Paint {
-    pub(super) color: bool,
+pub(crate) struct Paint {
+    pub(crate) color: bool,
 }
 
 impl Paint {
-    pub(super) fn line(self, out: &mut dyn Write, style: Style, text: &str) -> io::Result<()> {
+    pub(crate) fn line(self, out: &mut dyn Write, style: Style, text: &str) -> io::Result<()> {
         let code = match style {
             Style::Plain => "",
             Style::Heading => "1",
@@ -42,7 +42,7 @@ impl Paint {
 
 /// How a column gives way when the terminal is narrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(crate) enum Room {
     /// Always shown in full.
     Keep,
     /// Always shown; its text is cut at the end.
@@ -52,48 +52,48 @@ pub(super) enum Room {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Column {
-    pub(super) title: String,
-    pub(super) right: bool,
-    pub(super) room: Room,
+pub(crate) struct Column {
+    pub(crate) title: String,
+    pub(crate) right: bool,
+    pub(crate) room: Room,
 }
 
 impl Column {
     /// A column of words.
-    pub(super) fn key(title: &str) -> Column {
+    pub(crate) fn key(title: &str) -> Column {
         Column { title: title.to_owned(), right: false, room: Room::Cut }
     }
 
     /// A last column of words that are short enough.
-    pub(super) fn words(title: &str) -> Column {
+    pub(crate) fn words(title: &str) -> Column {
         Column { title: title.to_owned(), right: false, room: Room::Keep }
     }
 
     /// A column of numbers.
-    pub(super) fn number(title: &str, room: Room) -> Column {
+    pub(crate) fn number(title: &str, room: Room) -> Column {
         Column { title: title.to_owned(), right: true, room }
     }
 }
 
 /// A table: columns and rows of as many cells.
 #[derive(Clone, Debug)]
-pub(super) struct Grid {
-    pub(super) columns: Vec<Column>,
-    pub(super) rows: Vec<(Style, Vec<String>)>,
+pub(crate) struct Grid {
+    pub(crate) columns: Vec<Column>,
+    pub(crate) rows: Vec<(Style, Vec<String>)>,
 }
 
 impl Grid {
-    pub(super) fn new(columns: Vec<Column>) -> Grid {
+    pub(crate) fn new(columns: Vec<Column>) -> Grid {
         Grid { columns, rows: Vec::new() }
     }
 
-    pub(super) fn row(&mut self, style: Style, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, style: Style, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push((style, cells));
     }
 
     /// Writes the grid so that it fits `width` where that is possible. Says which columns are shown.
-    pub(super) fn write(
+    pub(crate) fn write(
         &self,
         out: &mut dyn Write,
         paint: Paint,
@@ -116,7 +116,7 @@ impl Grid {
 
     /// How wide the last column can be beside all columns that need not be left out for it to be
     /// `least` wide.
-    pub(super) fn room_for_last(&self, width: usize, least: usize) -> usize {
+    pub(crate) fn room_for_last(&self, width: usize, least: usize) -> usize {
         let mut widths = self.natural_widths();
         let mut shown = vec![true; self.columns.len()];
         let Some(last) = widths.len().checked_sub(1) else { return 0 };
@@ -208,7 +208,7 @@ fn is_unit(word: &str) -> bool {
 
 /// Breaks a sentence at spaces so that lines fit `width`; later lines are indented. A number is not
 /// parted from its unit.
-pub(super) fn wrap(text: &str, width: Option<usize>, first: &str, indent: &str) -> Vec<String> {
+pub(crate) fn wrap(text: &str, width: Option<usize>, first: &str, indent: &str) -> Vec<String> {
     let width = width.unwrap_or(usize::MAX).max(20);
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {

@@ -1,0 +1,192 @@
+//! What a run says of a setting: what its causes cost, and how much of that it could remove at most.
+//!
+//! A gain is the time of the exits that the setting removes, as a share of the time that the vCPUs were not
+//! halted. It is an upper bound: some of these exits may stay, or others come in their place. What no exit
+//! shows (misses of the TLB, waking up late) has no number here.
+
+use vmtax_events::setting::VmProcess;
+use vmtax_events::{Cause, ExitKey, Outcome, Tally, TimeRow};
+
+use super::{Check, Removes, Subject};
+use crate::Ledger;
+use crate::ledger::add_time;
+use crate::table::cause_of;
+
+/// What a run says of a finding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Only this VM's exits are counted; `None`: those of all VMs of the run.
+    pub vm: Option<u32>,
+    /// The causes that the setting changes.
+    pub causes: Vec<CauseMeasured>,
+    /// What it could remove.
+    pub gain: Gain,
+}
+
+/// A cause in a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CauseMeasured {
+    /// The cause.
+    pub cause: Cause,
+    /// Exits.
+    pub count: u64,
+    /// Exits a second; `None` without times that mean anything.
+    pub per_second: Option<f64>,
+    /// Time in them that was not halted, ns.
+    pub time_ns: Option<u64>,
+    /// The same as a share of the time that was not halted.
+    pub share: Option<f64>,
+}
+
+/// What changing a setting could gain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Gain {
+    /// At most `time_ns` of `base_ns`.
+    AtMost {
+        /// The exits that go, at most.
+        count: u64,
+        /// Their time that was not halted, ns.
+        time_ns: u64,
+        /// Wall time less halted time of the vCPUs, ns.
+        base_ns: u64,
+    },
+    /// At most the time that vCPUs were preempted.
+    Preempted {
+        /// That time, ns.
+        time_ns: u64,
+        /// Wall time less halted time of the vCPUs, ns.
+        base_ns: u64,
+    },
+    /// The run has no times, or those of an emulator: at most so many exits.
+    Counts {
+        /// The exits that go, at most.
+        count: u64,
+    },
+    /// The setting removes no exits.
+    NoExits,
+    /// The run does not say.
+    Unknown,
+}
+
+impl Gain {
+    /// At most this share of the time that was not halted.
+    pub fn share(&self) -> Option<f64> {
+        match *self {
+            Gain::AtMost { time_ns, base_ns, .. } | Gain::Preempted { time_ns, base_ns } => {
+                (base_ns > 0).then(|| time_ns as f64 / base_ns as f64)
+            }
+            Gain::Counts { .. } | Gain::NoExits | Gain::Unknown => None,
+        }
+    }
+}
+
+/// The exits of a run that are looked at, with the time that they share.
+struct Scope<'a> {
+    ledger: &'a Ledger,
+    vm: Option<u32>,
+    time: TimeRow,
+    /// Time of all exits by which a vCPU halted.
+    halting_ns: u64,
+}
+
+impl<'a> Scope<'a> {
+    fn new(ledger: &'a Ledger, vm: Option<u32>) -> Scope<'a> {
+        let mut time = TimeRow::default();
+        let of_scope = |id: u32| vm.is_none_or(|vm| vm == id);
+        for ((_, _), row) in ledger.time.iter().filter(|((id, _), _)| of_scope(*id)) {
+            add_time(&mut time, &row.sum);
+        }
+        let halting =
+            ledger.exits.iter().filter(|(k, _)| of_scope(k.vm) && k.outcome == Outcome::Halted);
+        let halting_ns = halting.fold(0u64, |sum, (_, tally)| sum.saturating_add(tally.time_ns));
+        Scope { ledger, vm, time, halting_ns }
+    }
+
+    fn base_ns(&self) -> u64 {
+        self.time.wall_ns.saturating_sub(self.time.halted_ns)
+    }
+
+    /// Its times are those of hardware, as far as the recording shows.
+    fn has_times(&self) -> bool {
+        self.ledger.recording.emulated.is_none() && self.base_ns() > 0
+    }
+
+    fn seconds(&self) -> f64 {
+        self.ledger.end_ns.saturating_sub(self.ledger.start_ns) as f64 / 1e9
+    }
+
+    /// Count of the exits that are wanted, and their time that was not halted.
+    fn sum(&self, wanted: impl Fn(&ExitKey) -> bool) -> (u64, u64) {
+        let (mut all, mut halting) = (Tally::default(), 0u64);
+        for (key, tally) in &self.ledger.exits {
+            if self.vm.is_some_and(|vm| vm != key.vm) || !wanted(key) {
+                continue;
+            }
+            all.merge(tally);
+            if key.outcome == Outcome::Halted {
+                halting = halting.saturating_add(tally.time_ns);
+            }
+        }
+        // Halted time is known by vCPU and not by exit: these exits have their part of it.
+        let halted = match self.halting_ns {
+            0 => 0,
+            whole => {
+                let part =
+                    u128::from(self.time.halted_ns) * u128::from(halting) / u128::from(whole);
+                u64::try_from(part).unwrap_or(u64::MAX).min(halting)
+            }
+        };
+        (all.count, all.time_ns.saturating_sub(halted))
+    }
+
+    fn cause(&self, cause: Cause) -> CauseMeasured {
+        let (count, time_ns) = self.sum(|key| cause_of(key) == cause);
+        let has_times = self.has_times();
+        let seconds = self.seconds();
+        CauseMeasured {
+            cause,
+            count,
+            per_second: (has_times && seconds > 0.0).then(|| count as f64 / seconds),
+            time_ns: has_times.then_some(time_ns),
+            share: has_times.then(|| time_ns as f64 / self.base_ns() as f64),
+        }
+    }
+
+    fn gain(&self, removes: Removes) -> Gain {
+        let base_ns = self.base_ns();
+        match removes {
+            Removes::Nothing => Gain::NoExits,
+            Removes::Exits(wanted) => match self.sum(wanted) {
+                (count, time_ns) if self.has_times() => Gain::AtMost { count, time_ns, base_ns },
+                (count, _) => Gain::Counts { count },
+            },
+            Removes::Preemption if self.has_times() && self.ledger.recording.coverage.sched => {
+                Gain::Preempted { time_ns: self.time.preempted_ns, base_ns }
+            }
+            Removes::Preemption => Gain::Unknown,
+        }
+    }
+}
+
+/// What a run says of a check.
+pub(super) fn measure(
+    ledger: &Ledger,
+    check: &Check,
+    subject: Subject,
+    vms: &[VmProcess],
+) -> Measured {
+    let process = match (subject, vms) {
+        (Subject::Vm(pid), _) => Some(pid),
+        // One VM was asked for: the guest and the host's settings are looked at for its sake.
+        (_, [only]) => Some(only.pid),
+        _ => None,
+    };
+    // The run knows VMs by process where its recording did.
+    let known = |pid: &u32| ledger.exits.keys().any(|key| key.vm == *pid);
+    let scope = Scope::new(ledger, process.filter(known));
+    Measured {
+        vm: scope.vm,
+        causes: check.causes.iter().map(|cause| scope.cause(*cause)).collect(),
+        gain: scope.gain(check.removes),
+    }
+}

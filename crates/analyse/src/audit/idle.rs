@@ -1,0 +1,215 @@
+//! Waiting: who polls before a vCPU sleeps.
+
+use vmtax_events::setting::{Fact, Settings, Unknown, files};
+use vmtax_events::{HIST_BUCKETS, Outcome, Tally};
+
+use super::view::{View, argument, argument_fact, has_flag};
+use super::{Fix, Found, placement};
+
+/// KVM's default of `halt_poll_ns` on x86.
+const DEFAULT_POLL_NS: u64 = 200_000;
+
+/// How a guest waits.
+pub(super) enum Waits {
+    /// It polls; the settings that say so.
+    Polls(Fact<String>),
+    /// It halts.
+    Halts,
+    /// It is not known; the setting that could not be read.
+    Unknown(Fact<String>),
+}
+
+pub(super) fn waits(guest: &Settings) -> Waits {
+    match guest.text(files::CMDLINE) {
+        Ok(cmdline) if argument(cmdline, "idle") == Some("poll") => {
+            return Waits::Polls(argument_fact(guest, "idle"));
+        }
+        Ok(_) => {}
+        Err(_) => return Waits::Unknown(guest.fact(files::CMDLINE)),
+    }
+    let driver = guest.fact(files::IDLE_DRIVER);
+    match (driver.value.as_deref(), guest.text(files::GUEST_HALT_POLL)) {
+        (Ok("haltpoll"), Ok("0")) => Waits::Halts,
+        (Ok("haltpoll"), _) => Waits::Polls(driver),
+        (Ok(_) | Err(Unknown::Missing), _) => Waits::Halts,
+        (Err(_), _) => Waits::Unknown(driver),
+    }
+}
+
+/// Halts of the run that were shorter than KVM's default polling time, of how many. The histogram is one of
+/// powers of two: those that are certainly shorter.
+fn short_halts(view: &View) -> Option<(u64, u64)> {
+    let ledger = view.ledger.filter(|ledger| ledger.recording.emulated.is_none())?;
+    let mut halts = Tally::default();
+    ledger
+        .exits
+        .iter()
+        .filter(|(k, _)| k.outcome == Outcome::Halted)
+        .for_each(|(_, t)| halts.merge(t));
+    let is_short =
+        |bucket: &usize| Tally::bucket_bounds(*bucket).1.is_some_and(|end| end <= DEFAULT_POLL_NS);
+    let short = (0..HIST_BUCKETS).filter(is_short).map(|bucket| halts.hist[bucket]).sum();
+    (halts.timed > 0).then_some((short, halts.timed))
+}
+
+pub(super) fn halt_poll(view: &View) -> Found {
+    let fact = match view.parameter(files::HALT_POLL) {
+        Ok(fact) => fact,
+        Err(found) => return found,
+    };
+    let Some(ns) = fact.value.as_deref().ok().and_then(|text| text.parse::<u64>().ok()) else {
+        return Found::strange(fact);
+    };
+    let guest = view.guest.map(waits);
+    let write = |value| Fix::Write { path: files::HALT_POLL.to_owned(), value };
+    match guest {
+        Some(Waits::Polls(polls)) if ns > 0 => {
+            let what = "the guest polls by itself; KVM's polling adds host CPU time, unless the guest has switched it off";
+            return Found::costs(what).seen(fact).seen(polls).fix(write("0"));
+        }
+        Some(Waits::Unknown(unread)) => {
+            return Found::unknown("whether the guest polls by itself is not known")
+                .seen(fact)
+                .seen(unread);
+        }
+        Some(Waits::Polls(polls)) => {
+            return Found::ok("off, as the guest polls by itself").seen(fact).seen(polls);
+        }
+        _ => {}
+    }
+    if ns > 0 {
+        return polling(view, fact, ns);
+    }
+    match (short_halts(view), guest) {
+        (Some((short, all)), _) if short * 2 > all => {
+            let what = format!(
+                "off, and {short} of {all} halts of the run were shorter than KVM's usual polling time"
+            );
+            Found::costs(what).seen(fact).fix(write("200000"))
+        }
+        (Some((short, all)), _) => {
+            Found::ok(format!("off, and only {short} of {all} halts of the run were short"))
+                .seen(fact)
+        }
+        (None, Some(_)) => Found::unknown(
+            "off, and the guest does not poll; a run with halts tells whether polling would pay",
+        )
+        .seen(fact),
+        (None, None) => {
+            Found::unknown("off; right if the guest polls by itself, which --guest tells")
+                .seen(fact)
+        }
+    }
+}
+
+/// KVM polls: whether in vain is in its counters.
+fn polling(view: &View, fact: Fact<String>, ns: u64) -> Found {
+    let sum = |name: &str| {
+        view.vms
+            .iter()
+            .try_fold(0u64, |sum, vm| vm.counter(name).value.map(|n| sum.saturating_add(n)))
+    };
+    let path = "/sys/kernel/debug/kvm/*/halt_poll_{success,fail}_ns";
+    match (sum("halt_poll_success_ns"), sum("halt_poll_fail_ns")) {
+        (Ok(hit), Ok(missed)) if hit > 0 || missed > 0 => {
+            let counters =
+                Fact::new(path, Ok(format!("{hit} ns with success, {missed} ns in vain")));
+            if missed > hit {
+                let what = "KVM polls before a vCPU sleeps, and most of that time was in vain: host CPU time, not the guest's";
+                Found::costs(what)
+                    .seen(fact)
+                    .seen(counters)
+                    .fix(Fix::Write { path: files::HALT_POLL.to_owned(), value: "50000" })
+            } else {
+                Found::ok("KVM polls before a vCPU sleeps, most of it with success")
+                    .seen(fact)
+                    .seen(counters)
+            }
+        }
+        (Ok(_), Ok(_)) => {
+            Found::ok(format!("KVM polls up to {ns} ns before a vCPU sleeps; none has yet"))
+                .seen(fact)
+        }
+        (Err(why), _) | (_, Err(why)) => {
+            let what = format!(
+                "KVM polls up to {ns} ns before a vCPU sleeps; with what success is not known"
+            );
+            Found::unknown(what).seen(fact).seen(Fact::new(path, Err(why)))
+        }
+    }
+}
+
+pub(super) fn guest_haltpoll(_: &View, guest: &Settings) -> Found {
+    let driver = guest.fact(files::IDLE_DRIVER);
+    let governor = guest.fact(files::IDLE_GOVERNOR);
+    let poll_ns = guest.fact(files::GUEST_HALT_POLL);
+    let fix = || Fix::Kernel("cpuidle_haltpoll.force=Y".to_owned());
+    match waits(guest) {
+        Waits::Unknown(unread) => return Found::unread(unread),
+        Waits::Polls(fact) if fact.path == files::CMDLINE => {
+            return Found::not_applicable("the guest has idle=poll").seen(fact);
+        }
+        Waits::Polls(_) => {
+            return Found::ok("the guest polls before it halts").seen(driver).seen(governor);
+        }
+        Waits::Halts => {}
+    }
+    if driver.value.as_deref() == Ok("haltpoll") {
+        let what = "haltpoll is in use, and its polling time is 0: it never polls";
+        return Found::costs(what)
+            .seen(driver)
+            .seen(poll_ns)
+            .fix(Fix::Write { path: files::GUEST_HALT_POLL.to_owned(), value: "200000" });
+    }
+    match is_confidential(guest) {
+        Ok(true) => {
+            let what = "a confidential guest that halts at once: each halt is an exit at its price, and a late wake-up";
+            Found::costs(what).seen(driver).fix(fix())
+        }
+        Ok(false) => {
+            let what = "the guest halts at once; polling pays where it waits for wake-ups, which a run tells";
+            Found::unknown(what).seen(driver).fix(fix())
+        }
+        Err(_) => Found::unread(guest.fact(files::CPUINFO)),
+    }
+}
+
+/// The guest says of itself that it is encrypted.
+pub(super) fn is_confidential(guest: &Settings) -> Result<bool, Unknown> {
+    if !has_flag(guest, "flags", "hypervisor")? {
+        return Ok(false);
+    }
+    for flag in ["tdx_guest", "sev", "sev_es", "sev_snp"] {
+        if has_flag(guest, "flags", flag)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+pub(super) fn guest_idle_poll(view: &View, guest: &Settings) -> Found {
+    let fact = argument_fact(guest, "idle");
+    match guest.text(files::CMDLINE) {
+        Err(_) => Found::unread(fact),
+        Ok(cmdline) if argument(cmdline, "idle") != Some("poll") => {
+            Found::ok("the guest has no idle=poll").seen(fact)
+        }
+        Ok(_) => {
+            let [vm] = view.vms else {
+                let what = "idle=poll, which needs CPUs for each vCPU alone; name its VM with -p to have that looked at";
+                return Found::unknown(what).seen(fact);
+            };
+            match placement::pinning(vm) {
+                Ok(pinned) if pinned.is_one_to_one() => {
+                    Found::ok("idle=poll, and each vCPU has a CPU of its own").seen(fact)
+                }
+                Ok(_) => Found::costs(
+                    "idle=poll on CPUs that are shared: polling vCPUs take time from all that run there",
+                )
+                .seen(fact)
+                .fix(Fix::Advice("pin the vCPUs to CPUs of their own, or use haltpoll in place of idle=poll")),
+                Err(unread) => Found::unknown("idle=poll; whether its vCPUs are pinned is not known").seen(fact).seen(unread),
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What a VMM's command line says of its VM. QEMU's words, and of others what is alike.
+
+use vmtax_events::setting::{Fact, VmProcess};
+
+/// Whether a VM keeps secrets from its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// No.
+    Plain,
+    /// SEV or SEV-ES: encrypted, and its memory is mapped like any other.
+    Sev,
+    /// SEV-SNP.
+    Snp,
+    /// A TD.
+    Tdx,
+    /// The command line cannot be read.
+    Unknown,
+}
+
+impl Kind {
+    /// Its memory comes from guest_memfd.
+    pub fn is_private(self) -> bool {
+        matches!(self, Kind::Snp | Kind::Tdx)
+    }
+
+    /// Encrypted at all.
+    pub(super) fn is_confidential(self) -> bool {
+        matches!(self, Kind::Sev | Kind::Snp | Kind::Tdx)
+    }
+
+    /// For people and programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Plain => "plain",
+            Kind::Sev => "SEV",
+            Kind::Snp => "SEV-SNP",
+            Kind::Tdx => "TDX",
+            Kind::Unknown => "unknown",
+        }
+    }
+}
+
+/// What kind of VM a process runs.
+pub fn kind(vm: &VmProcess) -> Kind {
+    if vm.arguments.value.is_err() {
+        return Kind::Unknown;
+    }
+    for object in options(vm, "object") {
+        match object_type(object) {
+            "tdx-guest" => return Kind::Tdx,
+            "sev-snp-guest" => return Kind::Snp,
+            "sev-guest" => return Kind::Sev,
+            _ => {}
+        }
+    }
+    // cloud-hypervisor.
+    for platform in options(vm, "platform") {
+        match property(platform, "tdx").or(property(platform, "sev_snp")) {
+            Some("on") if platform.contains("tdx=on") => return Kind::Tdx,
+            Some("on") => return Kind::Snp,
+            _ => {}
+        }
+    }
+    Kind::Plain
+}
+
+/// The values of an option, given as `-NAME VALUE` or `--NAME VALUE`.
+pub(super) fn options<'v>(vm: &'v VmProcess, name: &str) -> Vec<&'v str> {
+    let words = vm.arguments.value.as_deref().unwrap_or_default();
+    let is_it = |word: &str| {
+        word.strip_prefix('-').map(|w| w.strip_prefix('-').unwrap_or(w)).is_some_and(|w| w == name)
+    };
+    words.windows(2).filter(|pair| is_it(&pair[0])).map(|pair| pair[1].as_str()).collect()
+}
+
+/// The first word of an object or device: its type. In JSON it is a field.
+pub(super) fn object_type(value: &str) -> &str {
+    if value.trim_start().starts_with('{') {
+        return json(value, "qom-type").or_else(|| json(value, "driver")).unwrap_or_default();
+    }
+    let first = value.split(',').next().unwrap_or_default();
+    first.strip_prefix("driver=").unwrap_or(first)
+}
+
+/// The value of a property: `NAME=VALUE` among commas, or a field of JSON.
+pub(super) fn property<'t>(value: &'t str, name: &str) -> Option<&'t str> {
+    if value.trim_start().starts_with('{') {
+        return json(value, name);
+    }
+    let of = |part: &'t str| part.strip_prefix(name)?.strip_prefix('=');
+    value.split(',').find_map(of)
+}
+
+/// A plain field of a JSON object as libvirt writes it: `"name":"value"` or `"name":true`.
+fn json<'t>(value: &'t str, name: &str) -> Option<&'t str> {
+    let quoted = format!("\"{name}\"");
+    let at = value.find(&quoted)?;
+    let rest = value[at + quoted.len()..].trim_start().strip_prefix(':')?.trim_start();
+    match rest.strip_prefix('"') {
+        Some(text) => text.split_once('"').map(|(text, _)| text),
+        None => rest.split([',', '}']).next().map(str::trim),
+    }
+}
+
+/// A switch as QEMU takes it.
+pub(super) fn is_on(value: &str) -> bool {
+    matches!(value, "on" | "yes" | "true" | "y" | "1")
+}
+
+pub(super) fn is_off(value: &str) -> bool {
+    matches!(value, "off" | "no" | "false" | "n" | "0")
+}
+
+/// What of the command line a verdict rests on.
+pub(super) fn said(vm: &VmProcess, what: impl Into<String>) -> Fact<String> {
+    Fact::new(
+        vm.arguments.path.clone(),
+        vm.arguments.value.as_ref().map(|_| what.into()).map_err(Clone::clone),
+    )
+}
+
+/// It is QEMU's command line, so that what is not in it has QEMU's default.
+pub(super) fn is_qemu(vm: &VmProcess) -> bool {
+    let words = vm.arguments.value.as_deref().unwrap_or_default();
+    let program = words.first().map(String::as_str).unwrap_or_default();
+    let name = program.rsplit('/').next().unwrap_or_default();
+    name.starts_with("qemu") || name == "kvm"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_are_read_in_both_spellings() {
+        for (value, expected) in [
+            ("tap,id=n0,vhost=on", Some("on")),
+            ("tap,vhost=off,id=n0", Some("off")),
+            (r#"{"type":"tap","vhost":true,"id":"n0"}"#, Some("true")),
+            (r#"{"type":"tap", "vhost" : "on"}"#, Some("on")),
+            (r#"{"type":"tap","vhost":true}"#, Some("true")),
+            ("tap,vhostfd=3", None),
+            (r#"{"vhost"#, None),
+            ("", None),
+        ] {
+            assert_eq!(property(value, "vhost"), expected, "{value}");
+        }
+        assert_eq!(object_type(r#"{"qom-type":"tdx-guest","id":"t"}"#), "tdx-guest");
+        assert_eq!(object_type(r#"{"driver":"virtio-net-pci"}"#), "virtio-net-pci");
+        assert_eq!(object_type("sev-snp-guest,id=s"), "sev-snp-guest");
+    }
+}

@@ -1,0 +1,102 @@
+//! A root path -> how that system is set up: [`vmtax_events::setting`] filled in.
+//!
+//! The root is `/`, or a folder that holds another system's `/proc` and `/sys`: an archive from anywhere.
+//! Nothing in it is trusted. Links are resolved inside the root, only regular files are opened, and each is
+//! read up to a limit; what cannot be read is a value too, with the reason.
+//!
+//! Left out on purpose: judging what is found, and changing anything.
+
+pub mod memory;
+mod process;
+pub mod remote;
+mod root;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use vmtax_events::setting::files::{FILES, name_fits};
+use vmtax_events::setting::{Known, Settings, System, Unknown};
+
+use crate::root::Root;
+
+/// Texts are shorter: the longest is `/proc/cpuinfo`, 1.5 KiB for each CPU.
+const TEXT: u64 = 4 << 20;
+/// A pattern stands for at most so many files: four for each of 4,096 CPUs.
+const MATCHES: usize = 16_384;
+
+/// Reads a system. Fails only when the root itself cannot be opened.
+pub fn system(root: &Path) -> io::Result<System> {
+    let root = Root::open(root)?;
+    let processes = process::vms(&root);
+    Ok(System {
+        settings: of_root(&root),
+        vms: processes.vms,
+        listed: processes.listed,
+        hidden: processes.hidden,
+        more: processes.more,
+    })
+}
+
+/// Reads the settings alone, as of a guest.
+pub fn settings(root: &Path) -> io::Result<Settings> {
+    Ok(of_root(&Root::open(root)?))
+}
+
+fn of_root(root: &Root) -> Settings {
+    let mut settings = Settings::default();
+    for pattern in FILES {
+        if !pattern.contains(['#', '*']) {
+            settings.insert(*pattern, root.text(pattern, TEXT));
+            continue;
+        }
+        match expand(root, pattern) {
+            Ok(paths) => {
+                for path in paths {
+                    let text = root.text(&path, TEXT);
+                    settings.insert(path, text);
+                }
+            }
+            Err(why) => settings.insert(*pattern, Err(why)),
+        }
+    }
+    settings.settle();
+    settings
+}
+
+/// The files that a pattern stands for; why there are none.
+fn expand(root: &Root, pattern: &str) -> Known<Vec<String>> {
+    let mut paths = vec![String::new()];
+    let mut denied = None;
+    let components: Vec<&str> = pattern.split('/').skip(1).collect();
+    for (at, component) in components.iter().enumerate() {
+        if !component.contains(['#', '*']) {
+            paths.iter_mut().for_each(|path| {
+                path.push('/');
+                path.push_str(component);
+            });
+            continue;
+        }
+        let is_last = at + 1 == components.len();
+        let mut next = BTreeSet::new();
+        for path in &paths {
+            match root.names(path) {
+                Ok(names) => next.extend(
+                    names
+                        .into_iter()
+                        .filter(|name| name_fits(component, name))
+                        .map(|name| format!("{path}/{name}")),
+                ),
+                Err(Unknown::Missing) => {}
+                Err(why) => denied = Some(why),
+            }
+        }
+        paths = next.into_iter().take(MATCHES).collect();
+        if is_last {
+            break;
+        }
+    }
+    // Names that only look like one of the pattern's have no such file below them.
+    paths.retain(|path| root.text(path, 0) != Err(Unknown::Missing));
+    if paths.is_empty() { Err(denied.unwrap_or(Unknown::Missing)) } else { Ok(paths) }
+}

@@ -1,0 +1,225 @@
+//! Finds the VMs that run: processes that hold a VM of KVM open.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::setting::{Backing, COUNTERS, Fact, Known, Thread, Unknown, VmProcess};
+
+use crate::memory::{Smaps, numa_line};
+use crate::root::Root;
+
+/// At most so many VMs are looked at; a hostile root may hold any number.
+const VMS: usize = 4096;
+/// And so many of each one's threads and open files.
+const THREADS: usize = 16_384;
+const DESCRIPTORS: usize = 65_536;
+/// A command line.
+const ARGUMENTS: u64 = 2 << 20;
+/// A status, a name, a counter.
+const SMALL: u64 = 64 << 10;
+/// `smaps` has 25 lines for each mapping, and a process up to 65,530 mappings.
+const MAPS: u64 = 256 << 20;
+/// Where KVM's counters are.
+const KVM: &str = "/sys/kernel/debug/kvm";
+
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    pub(crate) vms: Vec<VmProcess>,
+    pub(crate) listed: bool,
+    pub(crate) hidden: u64,
+    pub(crate) more: bool,
+}
+
+/// What a process holds open.
+#[derive(Debug, Default)]
+struct Open {
+    vms: u32,
+    vcpus: u32,
+    vhost_net: bool,
+}
+
+pub(crate) fn vms(root: &Root) -> Processes {
+    let mut processes = Processes::default();
+    let Ok(names) = root.names("/proc") else { return processes };
+    processes.listed = true;
+    let mut pids: Vec<u32> = names.iter().filter_map(|name| number(name)).collect();
+    pids.sort_unstable();
+    // One listing for all VMs: there is a folder in it for each of them.
+    let counters = root.names(KVM);
+    for pid in pids {
+        match open(root, pid) {
+            Err(Unknown::Denied) => processes.hidden += 1,
+            Ok(found) if found.vms > 0 && processes.vms.len() == VMS => processes.more = true,
+            Ok(found) if found.vms > 0 => {
+                processes.vms.push(describe(root, pid, &found, &counters))
+            }
+            // It is gone, or no process.
+            _ => {}
+        }
+    }
+    processes
+}
+
+/// A name that is a number and nothing else: no `+1`, no `01`.
+fn number(name: &str) -> Option<u32> {
+    name.parse().ok().filter(|n: &u32| n.to_string() == name)
+}
+
+fn open(root: &Root, pid: u32) -> Known<Open> {
+    let folder = format!("/proc/{pid}/fd");
+    let mut open = Open::default();
+    for name in root.names(&folder)?.iter().take(DESCRIPTORS) {
+        let Ok(target) = root.link(&format!("{folder}/{name}")) else { continue };
+        if target == "/dev/vhost-net" {
+            open.vhost_net = true;
+        }
+        let Some(kind) = target.strip_prefix("anon_inode:") else { continue };
+        let kind = kind.trim_start_matches('[').trim_end_matches(']');
+        if kind == "kvm-vm" {
+            open.vms += 1;
+        } else if kind.starts_with("kvm-vcpu") {
+            open.vcpus += 1;
+        }
+    }
+    Ok(open)
+}
+
+fn describe(root: &Root, pid: u32, open: &Open, kvm: &Known<Vec<String>>) -> VmProcess {
+    let arguments = arguments(root, pid);
+    let comm = || root.bytes(&format!("/proc/{pid}/comm"), SMALL);
+    let name = arguments.value.as_ref().ok().and_then(|words| name(words)).unwrap_or_else(|| {
+        comm()
+            .map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned())
+            .unwrap_or_default()
+    });
+    VmProcess {
+        pid,
+        name,
+        vcpus: open.vcpus,
+        vhost_net: open.vhost_net,
+        arguments,
+        threads: threads(root, pid),
+        backing: backing(root, pid),
+        nodes: nodes(root, pid),
+        counters: COUNTERS
+            .iter()
+            .map(|counter| ((*counter).to_owned(), count(root, pid, kvm, counter)))
+            .collect(),
+    }
+}
+
+fn arguments(root: &Root, pid: u32) -> Fact<Vec<String>> {
+    let path = format!("/proc/{pid}/cmdline");
+    let words = root.bytes(&path, ARGUMENTS).map(|bytes| {
+        let words = bytes.split(|&b| b == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+        let mut words: Vec<String> = words.collect();
+        if words.last().is_some_and(String::is_empty) {
+            words.pop();
+        }
+        words
+    });
+    Fact::new(path, words)
+}
+
+/// The name of QEMU's `-name NAME,...` or `-name guest=NAME,...`; other VMMs have `--name` or `--id`.
+fn name(words: &[String]) -> Option<String> {
+    let at = words.iter().position(|w| matches!(w.as_str(), "-name" | "--name" | "--id"))?;
+    let value = words.get(at + 1)?;
+    let first = |text: &str| text.split(',').next().unwrap_or_default().to_owned();
+    let name = match value.split_once("guest=") {
+        Some(("", name)) => first(name),
+        Some((before, name)) if before.ends_with(',') => first(name),
+        _ => first(value),
+    };
+    (!name.is_empty() && !name.starts_with("debug-threads=")).then_some(name)
+}
+
+fn threads(root: &Root, pid: u32) -> Fact<Vec<Thread>> {
+    let folder = format!("/proc/{pid}/task");
+    let threads = root.names(&folder).map(|names| {
+        let mut tids: Vec<u32> = names.iter().filter_map(|name| number(name)).collect();
+        tids.sort_unstable();
+        tids.truncate(THREADS);
+        tids.into_iter().filter_map(|tid| thread(root, &folder, tid)).collect()
+    });
+    Fact::new(format!("{folder}/*/status"), threads)
+}
+
+/// `None` when the thread has ended meanwhile, or its state is not what it should be.
+fn thread(root: &Root, folder: &str, tid: u32) -> Option<Thread> {
+    let status = root.bytes(&format!("{folder}/{tid}/status"), SMALL).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+    Some(Thread {
+        tid,
+        name: line("Name:")?.trim().to_owned(),
+        allowed: line("Cpus_allowed_list:")?.trim().to_owned(),
+    })
+}
+
+fn backing(root: &Root, pid: u32) -> Fact<Backing> {
+    let path = format!("/proc/{pid}/smaps");
+    let mut smaps = Smaps::default();
+    let read = root.lines(&path, MAPS, |line| smaps.line(line));
+    let backing = read.and_then(|()| smaps.finish().ok_or(Unknown::NotText));
+    Fact::new(path, backing)
+}
+
+fn nodes(root: &Root, pid: u32) -> Fact<BTreeMap<u32, u64>> {
+    let path = format!("/proc/{pid}/numa_maps");
+    let (mut nodes, mut counted) = (BTreeMap::new(), false);
+    let read = root.lines(&path, MAPS, |line| counted |= numa_line(line, &mut nodes));
+    let nodes = read.and(if counted { Ok(nodes) } else { Err(Unknown::NotText) });
+    Fact::new(path, nodes)
+}
+
+/// A counter of all VMs of a process: there is a folder `PID-DESCRIPTOR` for each.
+fn count(root: &Root, pid: u32, kvm: &Known<Vec<String>>, counter: &str) -> Fact<u64> {
+    let pattern = format!("{KVM}/{pid}-*/{counter}");
+    let names = match kvm {
+        Ok(names) => names,
+        Err(why) => return Fact::new(pattern, Err(why.clone())),
+    };
+    let of_process =
+        |name: &&String| name.split_once('-').is_some_and(|(id, _)| number(id) == Some(pid));
+    let mut paths: Vec<String> =
+        names.iter().filter(of_process).map(|name| format!("{KVM}/{name}/{counter}")).collect();
+    let mut sum = Err(Unknown::Missing);
+    for path in &paths {
+        let text = root.text(path, SMALL);
+        match text.and_then(|text| text.trim().parse::<u64>().map_err(|_| Unknown::NotText)) {
+            Ok(value) => sum = Ok(sum.unwrap_or(0u64).saturating_add(value)),
+            Err(why) => return Fact::new(path.clone(), Err(why)),
+        }
+    }
+    let path = if paths.len() == 1 { paths.remove(0) } else { pattern };
+    Fact::new(path, sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_command_lines() {
+        for (words, expected) in [
+            ("qemu -name vm1", Some("vm1")),
+            ("qemu -name guest=vm1,debug-threads=on", Some("vm1")),
+            ("qemu -name debug-threads=on,guest=vm1", Some("vm1")),
+            ("qemu -name vm1,process=x", Some("vm1")),
+            ("qemu -name debug-threads=on", None),
+            ("firecracker --id a1", Some("a1")),
+            ("qemu -name", None),
+            ("qemu", None),
+            ("", None),
+        ] {
+            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            assert_eq!(name(&words).as_deref(), expected, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn process_ids_are_numbers_and_nothing_else() {
+        let names = ["1", "0", "+1", "01", "self", "4294967296", "-1", ""];
+        assert_eq!(names.map(number), [Some(1), Some(0), None, None, None, None, None, None]);
+    }
+}

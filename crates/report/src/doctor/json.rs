@@ -1,0 +1,174 @@
+//! The audit for programs: the shape `vmtax-doctor-1`, in `docs/doctor.schema.json`.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use vmtax_analyse::audit::{self, CauseMeasured, Finding, Gain, Subject};
+use vmtax_events::setting::{Fact, VmProcess, files};
+
+use super::{Audit, fix_kind, fix_line};
+
+/// Name and version of the shape.
+pub const SCHEMA: &str = "vmtax-doctor-1";
+
+#[derive(Serialize)]
+struct Doctor<'a> {
+    schema: &'static str,
+    tool: Tool<'a>,
+    root: &'a str,
+    guest: Option<&'a str>,
+    run: Option<&'a str>,
+    kernel: Option<&'a str>,
+    hidden_processes: u64,
+    vms: Vec<Vm<'a>>,
+    findings: Vec<Shaped<'a>>,
+}
+
+#[derive(Serialize)]
+struct Tool<'a> {
+    name: &'static str,
+    version: &'a str,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Vm<'a> {
+    pid: u32,
+    name: &'a str,
+    kind: &'static str,
+    vcpus: u32,
+}
+
+#[derive(Serialize)]
+struct Shaped<'a> {
+    rule: &'static str,
+    check: &'static str,
+    subject: &'static str,
+    pid: Option<u32>,
+    verdict: &'static str,
+    what: &'a str,
+    evidence: Vec<Evidence<'a>>,
+    fix: Option<ShapedFix>,
+    causes: Vec<&'static str>,
+    measured: Option<Measured>,
+    wanted: &'static str,
+    why: &'static str,
+    source: Option<&'static str>,
+    confidential: bool,
+}
+
+#[derive(Serialize)]
+struct Evidence<'a> {
+    path: &'a str,
+    value: Option<&'a str>,
+    unknown: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ShapedFix {
+    kind: &'static str,
+    text: String,
+}
+
+#[derive(Serialize)]
+struct Measured {
+    vm: Option<u32>,
+    causes: Vec<Cause>,
+    gain: ShapedGain,
+}
+
+#[derive(Serialize)]
+struct Cause {
+    cause: &'static str,
+    count: u64,
+    per_second: Option<f64>,
+    time_ns: Option<u64>,
+    share: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct ShapedGain {
+    kind: &'static str,
+    exits: Option<u64>,
+    time_ns: Option<u64>,
+    base_ns: Option<u64>,
+    share: Option<f64>,
+}
+
+pub(super) fn write(audit: &Audit, out: &mut dyn Write) -> io::Result<()> {
+    let document = Doctor {
+        schema: SCHEMA,
+        tool: Tool { name: "vmtax", version: audit.tool_version },
+        root: audit.root,
+        guest: audit.guest,
+        run: audit.run.map(|(name, _)| name),
+        kernel: audit.system.settings.text(files::RELEASE).ok(),
+        hidden_processes: audit.system.hidden,
+        vms: audit.vms.iter().map(vm).collect(),
+        findings: audit.findings.iter().map(finding).collect(),
+    };
+    crate::json::write(&document, out)
+}
+
+pub(crate) fn vm(vm: &VmProcess) -> Vm<'_> {
+    Vm { pid: vm.pid, name: &vm.name, kind: audit::kind(vm).name(), vcpus: vm.vcpus }
+}
+
+fn finding(finding: &Finding) -> Shaped<'_> {
+    let (subject, pid) = match finding.subject {
+        Subject::Host => ("host", None),
+        Subject::Vm(pid) => ("vm", Some(pid)),
+        Subject::Guest => ("guest", None),
+    };
+    let found = &finding.found;
+    Shaped {
+        rule: finding.rule.id,
+        check: finding.check.id,
+        subject,
+        pid,
+        verdict: found.verdict.name(),
+        what: &found.what,
+        evidence: found.evidence.iter().map(evidence).collect(),
+        fix: found.fix.as_ref().map(|fix| ShapedFix { kind: fix_kind(fix), text: fix_line(fix) }),
+        causes: finding.check.causes.iter().map(|cause| cause.name()).collect(),
+        measured: finding.measured.as_ref().map(|measured| Measured {
+            vm: measured.vm,
+            causes: measured.causes.iter().map(cause).collect(),
+            gain: gain(&measured.gain),
+        }),
+        wanted: finding.rule.wanted,
+        why: finding.rule.why,
+        source: finding.rule.source,
+        confidential: finding.check.confidential,
+    }
+}
+
+fn evidence(fact: &Fact<String>) -> Evidence<'_> {
+    Evidence {
+        path: &fact.path,
+        value: fact.value.as_deref().ok(),
+        unknown: fact.value.as_ref().err().map(ToString::to_string),
+    }
+}
+
+fn cause(measured: &CauseMeasured) -> Cause {
+    Cause {
+        cause: measured.cause.name(),
+        count: measured.count,
+        per_second: measured.per_second,
+        time_ns: measured.time_ns,
+        share: measured.share,
+    }
+}
+
+fn gain(gain: &Gain) -> ShapedGain {
+    let (kind, exits, time_ns, base_ns) = match *gain {
+        Gain::AtMost { count, time_ns, base_ns } => {
+            ("at-most", Some(count), Some(time_ns), Some(base_ns))
+        }
+        Gain::Preempted { time_ns, base_ns } => ("preempted", None, Some(time_ns), Some(base_ns)),
+        Gain::Counts { count } => ("counts", Some(count), None, None),
+        Gain::NoExits => ("no-exits", None, None, None),
+        Gain::Unknown => ("unknown", None, None, None),
+    };
+    ShapedGain { kind, exits, time_ns, base_ns, share: gain.share() }
+}

@@ -1,0 +1,257 @@
+//! The audit for a terminal: what costs first, with its evidence; what is good in one line each.
+
+use std::io::{self, Write};
+
+use vmtax_analyse::audit::{self, Finding, Gain, Measured, Verdict};
+use vmtax_events::setting::{Fact, files};
+
+use super::{Audit, fix_line, vm_name};
+use crate::names::printable;
+use crate::numbers::{count, counted, duration, percent};
+use crate::text::layout::{Column, Grid, Paint, Style, wrap};
+
+/// A value of a file beyond this says nothing more to people.
+const LONGEST: usize = 200;
+
+struct Page<'a> {
+    paint: Paint,
+    width: Option<usize>,
+    out: &'a mut dyn Write,
+}
+
+impl Page<'_> {
+    fn line(&mut self, style: Style, text: &str) -> io::Result<()> {
+        self.paint.line(self.out, style, text)
+    }
+
+    fn paragraph(&mut self, style: Style, first: &str, text: &str) -> io::Result<()> {
+        let indent = " ".repeat(first.chars().count());
+        wrap(text, self.width, first, &indent).iter().try_for_each(|line| self.line(style, line))
+    }
+}
+
+pub(super) fn write(
+    audit: &Audit,
+    color: bool,
+    width: Option<usize>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut page = Page { paint: Paint { color }, width, out };
+    header(&mut page, audit)?;
+    summary(&mut page, audit)?;
+    for (verdict, title) in [
+        (Verdict::Costs, "Costs you"),
+        (Verdict::Unknown, "Unknown"),
+        (Verdict::Ok, "Ok"),
+        (Verdict::NotApplicable, "Does not apply"),
+    ] {
+        let findings: Vec<&Finding> = audit.with(verdict).collect();
+        if findings.is_empty() {
+            continue;
+        }
+        page.line(Style::Plain, "")?;
+        page.line(Style::Heading, title)?;
+        if verdict == Verdict::NotApplicable {
+            listed(&mut page, audit, &findings)?;
+        } else {
+            findings.iter().try_for_each(|finding| detailed(&mut page, audit, finding))?;
+        }
+    }
+    Ok(())
+}
+
+fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
+    let version = printable(audit.tool_version);
+    page.line(Style::Heading, &format!("vmtax {version}: settings of {}", printable(audit.root)))?;
+    let settings = &audit.system.settings;
+    let info = settings.text(files::CPUINFO).unwrap_or_default();
+    let cpu = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let kernel = settings.text(files::RELEASE).unwrap_or("unknown");
+    let mut host = format!("kernel {}", printable(&short(kernel)));
+    if let Some((_, model)) = cpu {
+        host += &format!(", {}", printable(&short(model.trim())));
+    }
+    page.paragraph(Style::Faint, "  host   ", &host)?;
+    let vms: Vec<String> = audit
+        .vms
+        .iter()
+        .map(|vm| {
+            format!(
+                "{}, {}, {}",
+                vm_name(vm),
+                audit::kind(vm).name(),
+                counted(vm.vcpus.into(), "vCPU")
+            )
+        })
+        .collect();
+    let vms = match (vms.is_empty(), audit.system.listed) {
+        (true, true) => "none was found".to_owned(),
+        (true, false) => "unknown: there is no list of processes".to_owned(),
+        _ => vms.join("; "),
+    };
+    page.paragraph(Style::Faint, "  VMs    ", &vms)?;
+    let is_vm = info.lines().any(|line| {
+        line.starts_with("flags") && line.split_ascii_whitespace().any(|flag| flag == "hypervisor")
+    });
+    let guest = match audit.guest {
+        Some(name) => printable(name),
+        None if is_vm => {
+            "not looked at; this system is a VM itself: --guest-root DIR looks at it as a guest"
+                .to_owned()
+        }
+        None => "not looked at: name it with --guest ssh:USER@HOST or --guest-root DIR".to_owned(),
+    };
+    page.paragraph(Style::Faint, "  guest  ", &guest)?;
+    let run = match audit.run {
+        None => "none: name one, and what costs most comes first".to_owned(),
+        Some((name, ledger)) => {
+            let emulated = ledger.recording.emulated.as_ref();
+            let suffix = emulated
+                .map(|which| format!(", emulated ({}): its times mean nothing", printable(which)));
+            printable(name) + &suffix.unwrap_or_default()
+        }
+    };
+    page.paragraph(Style::Faint, "  run    ", &run)?;
+    if audit.system.hidden > 0 {
+        page.paragraph(Style::Warning, "  ", &super::hidden(audit.system.hidden))?;
+    }
+    if audit.system.more {
+        page.paragraph(
+            Style::Warning,
+            "  ",
+            "there are more VMs than are looked at; name one with -p",
+        )?;
+    }
+    Ok(())
+}
+
+fn summary(page: &mut Page, audit: &Audit) -> io::Result<()> {
+    let number = |verdict| count(audit.with(verdict).count() as u64);
+    let text = format!(
+        "Of {}: {} cost you, {} unknown, {} ok, {} do not apply.",
+        counted(audit.findings.len() as u64, "check"),
+        number(Verdict::Costs),
+        number(Verdict::Unknown),
+        number(Verdict::Ok),
+        number(Verdict::NotApplicable),
+    );
+    page.line(Style::Plain, "")?;
+    page.paragraph(Style::Heading, "", &text)?;
+    let untried = audit.findings.iter().any(|finding| {
+        finding.check.confidential && matches!(finding.found.verdict, Verdict::Costs | Verdict::Ok)
+    });
+    if untried {
+        let text = "What is said of TDX and SEV-SNP has never been tried on such hardware.";
+        page.paragraph(Style::Warning, "", text)?;
+    }
+    Ok(())
+}
+
+fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()> {
+    let found = &finding.found;
+    let title = format!(
+        "{}, {}: {}",
+        finding.check.id,
+        audit.subject(finding.subject),
+        printable(&found.what)
+    );
+    page.paragraph(Style::Plain, "- ", &title)?;
+    for fact in &found.evidence {
+        page.paragraph(Style::Faint, "    seen  ", &evidence(fact))?;
+    }
+    if let Some(measured) = &finding.measured {
+        page.paragraph(Style::Plain, "    run   ", &measured_text(measured))?;
+    }
+    if let Some(fix) = &found.fix {
+        let line = match finding.subject {
+            audit::Subject::Guest => format!("in the guest: {}", fix_line(fix)),
+            _ => fix_line(fix),
+        };
+        page.paragraph(Style::Plain, "    fix   ", &line)?;
+    }
+    if found.verdict == Verdict::Costs {
+        let source = finding.rule.source.map(|source| format!(" [{source}]")).unwrap_or_default();
+        page.paragraph(Style::Faint, "    why   ", &format!("{}{source}", finding.rule.why))?;
+    }
+    Ok(())
+}
+
+/// A setting as it was read. Printable.
+fn evidence(fact: &Fact<String>) -> String {
+    match &fact.value {
+        Ok(value) => {
+            let value = short(&value.replace('\n', " | "));
+            printable(&format!("{} = {value}", fact.path))
+        }
+        Err(why) => printable(&format!("{}: {why}", fact.path)),
+    }
+}
+
+fn short(text: &str) -> String {
+    let mut short: String = text.chars().take(LONGEST).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
+/// What the run says, with the arithmetic.
+fn measured_text(measured: &Measured) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in &measured.causes {
+        let rate = match cause.per_second {
+            Some(rate) => format!("{} exits/s", count(rate.round() as u64)),
+            None => counted(cause.count, "exit"),
+        };
+        let share = cause.share.map(|share| format!(", {} of the time", percent(share)));
+        parts.push(format!("{} {rate}{}", cause.cause.name(), share.unwrap_or_default()));
+    }
+    parts.push(gain_text(&measured.gain));
+    let whose = match measured.vm {
+        Some(vm) => format!("VM {vm}: "),
+        None => String::new(),
+    };
+    whose + &parts.join("; ")
+}
+
+fn gain_text(gain: &Gain) -> String {
+    let share = gain.share().map(percent).unwrap_or_default();
+    match *gain {
+        Gain::AtMost { count: 0, .. } => {
+            "the run has no such exits: there is nothing to gain in it".to_owned()
+        }
+        Gain::AtMost { count: exits, time_ns, base_ns } => format!(
+            "gain at most {share} ({} in {} / {} not halted)",
+            duration(time_ns as f64),
+            counted(exits, "exit"),
+            duration(base_ns as f64)
+        ),
+        Gain::Preempted { time_ns, base_ns } => format!(
+            "gain at most {share} ({} preempted / {} not halted)",
+            duration(time_ns as f64),
+            duration(base_ns as f64)
+        ),
+        Gain::Counts { count: exits } => {
+            format!(
+                "gain: at most {} fewer; the run has no times that mean anything",
+                counted(exits, "exit")
+            )
+        }
+        Gain::NoExits => "gain: it removes no exits, so the run cannot say".to_owned(),
+        Gain::Unknown => {
+            "gain: the run does not say how long vCPUs were preempted (sched_switch)".to_owned()
+        }
+    }
+}
+
+/// What does not apply has a line each.
+fn listed(page: &mut Page, audit: &Audit, findings: &[&Finding]) -> io::Result<()> {
+    let mut grid = Grid::new(vec![Column::words("check"), Column::words("of"), Column::key("why")]);
+    for finding in findings {
+        let what = printable(&finding.found.what);
+        let cells = [finding.check.id.to_owned(), audit.subject(finding.subject), what];
+        grid.row(Style::Plain, cells.into());
+    }
+    grid.write(page.out, page.paint, page.width)?;
+    Ok(())
+}

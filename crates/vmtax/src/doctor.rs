@@ -1,0 +1,182 @@
+//! `vmtax doctor` and `vmtax pages`: settings read from a root, and what they cost.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum, ValueHint};
+use vmtax_analyse::audit::{self, Input};
+use vmtax_events::setting::{Settings, System, VmProcess};
+use vmtax_host::remote;
+use vmtax_report::doctor::Audit;
+use vmtax_report::pages::Pages;
+
+use crate::cli::ReadingArgs;
+use crate::exit::{Code, Fault, fail};
+use crate::{input, output, report};
+
+/// Say which settings of this host, its VMs and a guest cost time, with the evidence and the fix.
+///
+/// Nothing is changed. With RUN, a run or recording made on this host, each finding says what its cause cost
+/// there and what changing the setting can gain at most. docs/doctor.md has the table of what is looked at.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax doctor                                   this host and its VMs; as root more is readable
+  vmtax doctor --guest ssh:root@vm -p 4711 run   one VM with its guest, beside what a run measured
+  vmtax doctor --guest-root /                    inside a guest: what it can change itself
+  vmtax doctor --root unpacked/ --format json    an archive of another host's /proc and /sys
+  vmtax doctor --fix-script > fix.sh             to read; vmtax runs none of it")]
+pub(crate) struct DoctorArgs {
+    /// A run or recording of this host.
+    #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
+    run: Option<PathBuf>,
+
+    /// Read /proc and /sys below this folder.
+    #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
+    root: PathBuf,
+
+    /// A guest to read through ssh; keys must be in place, as no password is asked for.
+    #[arg(long, value_name = "ssh:USER@HOST", value_parser = guest, conflicts_with = "guest_root")]
+    guest: Option<String>,
+
+    /// A guest's /proc and /sys below this folder; / when vmtax runs in the guest.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    guest_root: Option<PathBuf>,
+
+    /// Only the VM of this process.
+    #[arg(short, long, value_name = "PID")]
+    pid: Option<u32>,
+
+    /// How to write the findings.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+
+    /// Print a shell script with the fixes in place of the findings.
+    #[arg(long, conflicts_with = "format")]
+    fix_script: bool,
+
+    #[command(flatten)]
+    reading: ReadingArgs,
+}
+
+/// Show in which sizes of pages KVM has mapped each running VM, and what its memory consists of.
+///
+/// Mapped pages come from KVM's counters in debugfs, which only root may read; what cannot be read is said.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax pages
+  vmtax pages -p $(pidof qemu-system-x86_64) --format json")]
+pub(crate) struct PagesArgs {
+    /// Read /proc and /sys below this folder.
+    #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
+    root: PathBuf,
+
+    /// Only the VM of this process.
+    #[arg(short, long, value_name = "PID")]
+    pid: Option<u32>,
+
+    /// How to write it.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// How it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For a terminal.
+    Text,
+    /// For programs; docs/json.md.
+    Json,
+}
+
+fn guest(text: &str) -> Result<String, String> {
+    match text.strip_prefix("ssh:") {
+        Some(target) if remote::is_target(target) => Ok(target.to_owned()),
+        _ => Err(remote::Error::Target.to_string()),
+    }
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
+    if let (None, Some(flag)) = (&args.run, args.reading.given()) {
+        return fail(Code::Usage, format!("{flag}: there is no recording to read; name one"));
+    }
+    let system = system(&args.root)?;
+    let vms = chosen(&system, args.pid)?;
+    let (guest_name, guest) = guest_settings(args)?.unzip();
+    let ledger = args.run.as_deref().map(|run| report::ledger(run, &args.reading)).transpose()?;
+    let findings = audit::audit(Input {
+        host: &system.settings,
+        vms,
+        complete: args.pid.is_some() || system.knows_all_vms(),
+        guest: guest.as_ref(),
+        ledger: ledger.as_ref(),
+    });
+    let run_name = args.run.as_ref().map(|run| run.display().to_string());
+    let audit = Audit {
+        tool_version: VERSION,
+        root: &args.root.display().to_string(),
+        guest: guest_name.as_deref(),
+        run: run_name.as_deref().zip(ledger.as_ref()),
+        system: &system,
+        vms,
+        findings: &findings,
+    };
+    output::write(None, |out| {
+        Ok(match (args.fix_script, args.format) {
+            (true, _) => audit.script(out),
+            (_, Format::Text) => audit.text(output::has_colors(), output::width(), out),
+            (_, Format::Json) => audit.json(out),
+        }?)
+    })
+}
+
+pub(crate) fn pages(args: &PagesArgs) -> anyhow::Result<()> {
+    let system = system(&args.root)?;
+    let pages = Pages {
+        tool_version: VERSION,
+        root: &args.root.display().to_string(),
+        system: &system,
+        vms: chosen(&system, args.pid)?,
+    };
+    output::write(None, |out| {
+        Ok(match args.format {
+            Format::Text => pages.text(output::has_colors(), output::width(), out),
+            Format::Json => pages.json(out),
+        }?)
+    })
+}
+
+fn system(root: &Path) -> anyhow::Result<System> {
+    vmtax_host::system(root).map_err(|e| input::cannot_read(&root.display().to_string(), &e).into())
+}
+
+/// The VM of a process, or all.
+fn chosen(system: &System, pid: Option<u32>) -> anyhow::Result<&[VmProcess]> {
+    let Some(pid) = pid else { return Ok(&system.vms) };
+    if let Some(at) = system.vms.iter().position(|vm| vm.pid == pid) {
+        return Ok(&system.vms[at..=at]);
+    }
+    let known: Vec<String> =
+        system.vms.iter().take(16).map(|vm| format!("{} ({})", vm.pid, vm.name)).collect();
+    let known = match known.as_slice() {
+        [] if system.hidden > 0 => {
+            "none was found, and not all processes could be looked into; run as root".to_owned()
+        }
+        [] => "no process runs a VM".to_owned(),
+        _ => format!("there are: {}", known.join(", ")),
+    };
+    fail(Code::Data, format!("-p {pid}: this process runs no VM; {known}"))
+}
+
+fn guest_settings(args: &DoctorArgs) -> anyhow::Result<Option<(String, Settings)>> {
+    if let Some(root) = &args.guest_root {
+        let name = root.display().to_string();
+        let settings = vmtax_host::settings(root).map_err(|e| input::cannot_read(&name, &e))?;
+        return Ok(Some((name, settings)));
+    }
+    let Some(target) = &args.guest else { return Ok(None) };
+    let name = format!("ssh:{target}");
+    let settings = remote::settings(target)
+        .map_err(|e| Fault::new(Code::Input, format!("{name}: {e}; try `ssh {target} true`")))?;
+    Ok(Some((name, settings)))
+}

@@ -1,0 +1,129 @@
+//! docs/doctor.md shows the table of rules; the schemas fit what is written.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+
+use vmtax_analyse::audit::RULES;
+
+use crate::captures::unpack;
+use crate::check::stdout;
+use crate::root::Root;
+
+fn docs(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
+}
+
+/// The table as it stands between the two marks of the document.
+fn table() -> String {
+    let mut text =
+        String::from("| rule, check | of | read from | causes | wanted |\n|---|---|---|---|---|\n");
+    for rule in RULES {
+        let source = rule.source.map(|source| format!(" *{source}*")).unwrap_or_default();
+        writeln!(
+            text,
+            "| **{}** | | {} | | {}. {}.{source} |",
+            rule.id, rule.title, rule.wanted, rule.why
+        )
+        .unwrap();
+        for check in rule.checks {
+            let causes: Vec<&str> = check.causes.iter().map(|cause| cause.name()).collect();
+            let mark = if check.confidential { " †" } else { "" };
+            writeln!(
+                text,
+                "| `{}`{mark} | {} | {} | {} | |",
+                check.id,
+                check.place(),
+                check.files,
+                causes.join(", ")
+            )
+            .unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn the_document_has_the_table_of_rules() {
+    let path = docs("doctor.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let (start, end) = ("<!-- rules -->\n", "<!-- end of rules -->");
+    let (before, rest) = text.split_once(start).unwrap();
+    let (table_there, after) = rest.split_once(end).unwrap();
+    if table_there == table() {
+        return;
+    }
+    if std::env::var_os("VMTAX_WRITE_DOCS").is_some() {
+        fs::write(&path, format!("{before}{start}{}{end}{after}", table())).unwrap();
+        return;
+    }
+    panic!(
+        "docs/doctor.md is not as the rules are; VMTAX_WRITE_DOCS=1 cargo test -p vmtax --test doctor documents writes it"
+    );
+}
+
+/// A published schema, made to refuse fields that it does not name.
+fn validate(schema: &str, document: &serde_json::Value) {
+    fn close(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Object(object) => {
+                object.values_mut().for_each(close);
+                if object.contains_key("required") && object.contains_key("properties") {
+                    object.insert("additionalProperties".to_owned(), false.into());
+                }
+            }
+            serde_json::Value::Array(array) => array.iter_mut().for_each(close),
+            _ => {}
+        }
+    }
+    let mut schema: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(docs(schema)).unwrap()).unwrap();
+    close(&mut schema);
+    let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
+    compiler.add_resource("schema.json", schema).unwrap();
+    let compiled = compiler.compile("schema.json", &mut schemas).unwrap();
+    schemas.validate(document, compiled).map_err(|error| format!("{error:#}")).unwrap();
+}
+
+#[test]
+fn the_json_fits_its_schemas() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = unpack("amd-cpuid", "zstd.perf.data.zst");
+    fs::copy(recording, folder.path().join("recording")).unwrap();
+    let bad = Root::intel()
+        .with("/sys/module/kvm_intel/parameters/enable_apicv", "N\n")
+        .without("/proc/4711/smaps")
+        .without("/sys/kernel/debug");
+    for (name, root) in
+        [("intel", Root::intel()), ("amd", Root::amd()), ("bad", bad), ("none", Root::default())]
+    {
+        root.write(&folder.path().join(name));
+        for (words, schema) in [
+            (format!("doctor --root {name} --format json"), "doctor.schema.json"),
+            (
+                format!("doctor --root {name} --guest-root {name} --format json"),
+                "doctor.schema.json",
+            ),
+            (format!("doctor recording --root {name} --format json"), "doctor.schema.json"),
+            (format!("pages --root {name} --format json"), "pages.schema.json"),
+        ] {
+            let document = serde_json::from_slice(&stdout(folder.path(), &words)).unwrap();
+            validate(schema, &document);
+        }
+    }
+}
+
+#[test]
+fn ids_are_plain_and_stand_once() {
+    let mut ids: Vec<&str> =
+        RULES.iter().flat_map(|rule| rule.checks).map(|check| check.id).collect();
+    let all = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), all);
+    let plain =
+        |id: &&str| id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    assert!(ids.iter().all(plain) && RULES.iter().all(|rule| plain(&rule.id)));
+    // One row for each row of the list that the table was made from.
+    assert_eq!(RULES.len(), 21);
+}

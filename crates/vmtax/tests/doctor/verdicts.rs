@@ -1,0 +1,644 @@
+//! Every row of the table on made-up systems, good and bad: exact verdicts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vmtax_analyse::audit::{RULES, Verdict};
+
+use crate::root::{QEMU, Root, verdicts};
+
+const C: Verdict = Verdict::Costs;
+const U: Verdict = Verdict::Unknown;
+const O: Verdict = Verdict::Ok;
+const N: Verdict = Verdict::NotApplicable;
+
+/// On the good hosts nothing costs anything, and what is unknown is unknown everywhere.
+#[test]
+fn good_systems_have_nothing_to_change() {
+    let intel = [
+        ("avic", N),
+        ("avic-inhibit", N),
+        ("kernel", N),
+        ("pv-ipi", N),
+        ("private-pages", N),
+        ("snp-firmware", N),
+        ("tdx-module", N),
+        ("thp-shmem", N),
+        ("vgif", N),
+        ("vls", N),
+        ("vnmi", N),
+    ];
+    let amd = [
+        ("apicv", N),
+        ("ipiv", N),
+        ("kernel", N),
+        ("preemption-timer", N),
+        ("private-pages", N),
+        ("shadow-vmcs", N),
+        ("snp-firmware", N),
+        ("tdx-module", N),
+        ("thp-shmem", N),
+    ];
+    for (name, host, others) in
+        [("intel", Root::intel(), &intel[..]), ("amd", Root::amd(), &amd[..])]
+    {
+        // The guest polls by itself.
+        let host = host.with("/sys/module/kvm/parameters/halt_poll_ns", "0\n");
+        let found = verdicts(&host, Some(&Root::guest()));
+        let all: BTreeSet<&str> =
+            RULES.iter().flat_map(|rule| rule.checks).map(|check| check.id).collect();
+        assert_eq!(found.keys().copied().collect::<BTreeSet<_>>(), all, "{name}");
+        let mut expected: BTreeMap<&str, Verdict> = all.into_iter().map(|id| (id, O)).collect();
+        expected.extend(others.iter().copied());
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+/// A check, the host, what is changed of it (`-` removes), and the verdict.
+type Case = (&'static str, fn() -> Root, &'static [(&'static str, &'static str)], Verdict);
+
+const THP: &str = "/sys/kernel/mm/transparent_hugepage/";
+const KVM: &str = "/sys/module/kvm/parameters/";
+const KVM_INTEL: &str = "/sys/module/kvm_intel/parameters/";
+const KVM_AMD: &str = "/sys/module/kvm_amd/parameters/";
+const CPU: &str = "/sys/devices/system/cpu/";
+const VM: &str = "/proc/4711/";
+const COUNTERS: &str = "/sys/kernel/debug/kvm/4711-11/";
+const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+
+/// The paths in the table begin with one of these words.
+fn path(short: &str) -> String {
+    let (start, rest) = short.split_once(' ').unwrap_or(("", short));
+    let start = match start {
+        "thp" => THP,
+        "kvm" => KVM,
+        "intel" => KVM_INTEL,
+        "amd" => KVM_AMD,
+        "cpu" => CPU,
+        "vm" => VM,
+        "count" => COUNTERS,
+        _ => "",
+    };
+    format!("{start}{rest}")
+}
+
+fn changed(root: Root, changes: &[(&str, &str)]) -> Root {
+    changes.iter().fold(root, |root, (short, text)| match *text {
+        "-" => root.without(&path(short)),
+        text if *short == "vm cmdline" => root.qemu(text),
+        text => root.with(&path(short), text),
+    })
+}
+
+fn check(cases: &[Case], with: fn(&Root) -> BTreeMap<&'static str, Verdict>) {
+    let mut wrong = Vec::new();
+    for (id, base, changes, expected) in cases {
+        let found = with(&changed(base(), changes));
+        if found.get(id) != Some(expected) {
+            wrong.push(format!("{id} {changes:?}: {:?} and not {expected:?}", found.get(id)));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+const I: fn() -> Root = Root::intel;
+const A: fn() -> Root = Root::amd;
+
+const TD: &str =
+    "qemu-system-x86_64 -object tdx-guest,id=t -machine q35,confidential-guest-support=t";
+const SNP: &str = r#"qemu-system-x86_64 -object {"qom-type":"sev-snp-guest","id":"s"}"#;
+const SEV: &str = "qemu-system-x86_64 -object sev-guest,id=s";
+const SHARED: &str = "7f00-7f01 rw-s 0 00:01 1 /memfd:mem (deleted)\nSize: 1048576 kB\nRss: 1048576 kB\nAnonymous: 0 kB\n\
+    ShmemPmdMapped: 0 kB\nTHPeligible: 0\n";
+const SMALL: &str = "7f00-7f01 rw-p 0 00:00 0\nSize: 1048576 kB\nRss: 1048576 kB\nAnonymous: 1048576 kB\nAnonHugePages: 2048 kB\n";
+const HUGETLB: &str = "7f00-7f01 rw-s 0 00:0f 1 /dev/hugepages/x\nSize: 1048576 kB\nRss: 0 kB\nShared_Hugetlb: 1048576 kB\n";
+const UNTOUCHED: &str = "7f00-7f01 rw-p 0 00:00 0\nSize: 1048576 kB\nRss: 0 kB\n";
+
+#[test]
+fn memory() {
+    check(
+        &[
+            ("thp-enabled", I, &[], O),
+            ("thp-enabled", I, &[("thp enabled", "[always] madvise never\n")], O),
+            ("thp-enabled", I, &[("thp enabled", "always madvise [never]\n")], C),
+            ("thp-enabled", I, &[("thp enabled", "always madvise [sometimes]\n")], U),
+            ("thp-enabled", I, &[("thp enabled", "madvise\n")], U),
+            ("thp-enabled", I, &[("thp ", "-")], N),
+            (
+                "thp-enabled",
+                I,
+                &[("thp hugepages-2048kB/enabled", "always inherit madvise [never]\n")],
+                C,
+            ),
+            (
+                "thp-enabled",
+                I,
+                &[
+                    ("thp hugepages-2048kB/enabled", "-"),
+                    ("thp enabled", "always madvise [never]\n"),
+                ],
+                C,
+            ),
+            (
+                "thp-enabled",
+                I,
+                &[("vm cmdline", TD), ("thp enabled", "always madvise [never]\n")],
+                N,
+            ),
+            (
+                "thp-enabled",
+                A,
+                &[("vm cmdline", SNP), ("thp enabled", "always madvise [never]\n")],
+                N,
+            ),
+            (
+                "thp-enabled",
+                A,
+                &[("vm cmdline", SEV), ("thp enabled", "always madvise [never]\n")],
+                C,
+            ),
+            ("thp-defrag", I, &[("thp defrag", "always defer defer+madvise madvise [never]\n")], C),
+            ("thp-defrag", I, &[("thp defrag", "always [defer] defer+madvise madvise never\n")], O),
+            ("thp-defrag", I, &[("vm cmdline", TD)], N),
+            ("thp-shmem", I, &[], N),
+            ("thp-shmem", I, &[("vm smaps", SHARED)], O),
+            (
+                "thp-shmem",
+                I,
+                &[
+                    ("vm smaps", SHARED),
+                    ("thp shmem_enabled", "always within_size advise [never] deny force\n"),
+                ],
+                C,
+            ),
+            (
+                "thp-shmem",
+                I,
+                &[
+                    ("vm smaps", SHARED),
+                    ("thp shmem_enabled", "always within_size advise never [deny] force\n"),
+                ],
+                C,
+            ),
+            ("thp-shmem", I, &[("vm smaps", "-")], U),
+            (
+                "thp-shmem",
+                I,
+                &[("vm smaps", HUGETLB), ("thp shmem_enabled", "always [never]\n")],
+                N,
+            ),
+            ("thp-backing", I, &[], O),
+            ("thp-backing", I, &[("vm smaps", SMALL)], C),
+            ("thp-backing", I, &[("vm smaps", SHARED)], C),
+            ("thp-backing", I, &[("vm smaps", HUGETLB)], O),
+            ("thp-backing", I, &[("vm smaps", UNTOUCHED)], U),
+            ("thp-backing", I, &[("vm smaps", "-")], U),
+            ("thp-backing", I, &[("vm smaps", "nothing of the kind\n")], U),
+            ("thp-backing", I, &[("vm smaps", SMALL), ("vm cmdline", TD)], N),
+            ("mapped-pages", I, &[], O),
+            ("mapped-pages", I, &[("count pages_2m", "0\n")], C),
+            ("mapped-pages", I, &[("count pages_2m", "0\n"), ("count pages_1g", "1\n")], O),
+            ("mapped-pages", I, &[("count pages_2m", "0\n"), ("count pages_4k", "0\n")], U),
+            ("mapped-pages", I, &[("count pages_2m", "many\n")], U),
+            ("mapped-pages", I, &[("/sys/kernel/debug", "-")], U),
+            ("mapped-pages", I, &[("vm cmdline", TD), ("count pages_2m", "0\n")], N),
+            ("private-pages", I, &[], N),
+            ("private-pages", A, &[("vm cmdline", SEV)], N),
+            ("private-pages", I, &[("vm cmdline", TD)], O),
+            ("private-pages", I, &[("vm cmdline", TD), ("count pages_2m", "0\n")], C),
+            ("private-pages", A, &[("vm cmdline", SNP), ("count pages_2m", "0\n")], C),
+            ("private-pages", I, &[("vm cmdline", TD), ("/sys/kernel/debug", "-")], C),
+            (
+                "private-pages",
+                I,
+                &[
+                    ("vm cmdline", TD),
+                    ("/sys/kernel/debug", "-"),
+                    ("/proc/sys/kernel/osrelease", "7.2.0"),
+                ],
+                C,
+            ),
+            (
+                "private-pages",
+                I,
+                &[
+                    ("vm cmdline", TD),
+                    ("/sys/kernel/debug", "-"),
+                    ("/proc/sys/kernel/osrelease", "7.3.0"),
+                ],
+                U,
+            ),
+            (
+                "private-pages",
+                I,
+                &[
+                    ("vm cmdline", TD),
+                    ("/sys/kernel/debug", "-"),
+                    ("/proc/sys/kernel/osrelease", "x"),
+                ],
+                U,
+            ),
+            ("private-pages", I, &[("vm cmdline", "-")], U),
+            ("nx-huge-pages", I, &[], O),
+            ("nx-huge-pages", I, &[("kvm nx_huge_pages", "Y\n")], C),
+            (
+                "nx-huge-pages",
+                I,
+                &[
+                    ("kvm nx_huge_pages", "Y\n"),
+                    ("cpu vulnerabilities/itlb_multihit", "KVM: Mitigation: Split huge pages\n"),
+                ],
+                O,
+            ),
+            (
+                "nx-huge-pages",
+                I,
+                &[("kvm nx_huge_pages", "Y\n"), ("cpu vulnerabilities/itlb_multihit", "-")],
+                U,
+            ),
+            ("nx-huge-pages", I, &[("kvm nx_huge_pages", "?\n")], U),
+            ("nx-huge-pages", I, &[("/sys/module/", "-")], N),
+            ("ksm", I, &[], O),
+            ("ksm", I, &[("/sys/kernel/mm/ksm/run", "1\n")], C),
+            ("ksm", I, &[("/sys/kernel/mm/ksm/run", "7\n")], U),
+            ("ksm", I, &[("/sys/kernel/mm/ksm/run", "-")], N),
+        ],
+        |host| verdicts(host, None),
+    );
+}
+
+#[test]
+fn processors_and_placement() {
+    check(
+        &[
+            ("governor", I, &[], O),
+            ("governor", I, &[("cpu cpu1/cpufreq/scaling_governor", "schedutil\n")], C),
+            ("governor", I, &[("cpu cpu0/cpufreq", "-"), ("cpu cpu1/cpufreq", "-")], N),
+            ("turbo", I, &[("cpu intel_pstate/no_turbo", "0\n")], O),
+            ("turbo", I, &[("cpu cpufreq/boost", "1\n")], O),
+            ("turbo", I, &[("cpu cpufreq/boost", "x\n")], U),
+            ("turbo", I, &[("cpu cpufreq/boost", "-")], N),
+            ("idle-states", I, &[], O),
+            ("idle-states", I, &[("cpu cpu0/cpuidle/state1/disable", "-")], U),
+            ("idle-states", I, &[("cpu cpu0/cpuidle", "-")], N),
+            ("vcpu-pinning", I, &[], O),
+            (
+                "vcpu-pinning",
+                I,
+                &[("vm task/4713/status", "Name:\tCPU 1/KVM\nCpus_allowed_list:\t4\n")],
+                C,
+            ),
+            (
+                "vcpu-pinning",
+                I,
+                &[("vm task/4713/status", "Name:\tCPU 1/KVM\nCpus_allowed_list:\t5-6\n")],
+                C,
+            ),
+            (
+                "vcpu-pinning",
+                I,
+                &[("vm task/4713/status", "Name:\tCPU 1/KVM\nCpus_allowed_list:\tmany\n")],
+                U,
+            ),
+            ("vcpu-pinning", I, &[("vm task/4712", "-"), ("vm task/4713", "-")], U),
+            ("vcpu-pinning", I, &[("vm task", "-")], U),
+            ("iothread-pinning", I, &[], O),
+            (
+                "iothread-pinning",
+                I,
+                &[("vm task/4714/status", "Name:\tIO io0\nCpus_allowed_list:\t5-6\n")],
+                C,
+            ),
+            (
+                "iothread-pinning",
+                I,
+                &[("vm task/4714/status", "Name:\tIO io0\nCpus_allowed_list:\t?\n")],
+                U,
+            ),
+            ("iothread-pinning", I, &[("vm task/4714", "-")], N),
+            ("iothread-pinning", I, &[("vm task", "-")], U),
+            ("numa", I, &[], O),
+            ("numa", I, &[("vm numa_maps", "7f00 default N0=262144 kernelpagesize_kB=4\n")], C),
+            ("numa", I, &[("vm numa_maps", "7f00 default N0=4 N1=96 kernelpagesize_kB=2048\n")], O),
+            ("numa", I, &[("vm numa_maps", "7f00 default N0=6 N1=94 kernelpagesize_kB=2048\n")], C),
+            ("numa", I, &[("vm task/4713/status", "Name:\tCPU 1/KVM\nCpus_allowed_list:\t0\n")], C),
+            ("numa", I, &[("vm numa_maps", "-")], U),
+            ("numa", I, &[("/sys/devices/system/node/node1", "-")], N),
+            ("numa", I, &[("/sys/devices/system/node/node1/cpulist", "x\n")], U),
+            ("nohz-full", I, &[], O),
+            ("nohz-full", I, &[("cpu nohz_full", "  (null)\n")], C),
+            ("nohz-full", I, &[("cpu nohz_full", "4\n")], C),
+            ("nohz-full", I, &[("cpu nohz_full", "-")], C),
+            ("nohz-full", I, &[("cpu nohz_full", "x\n")], U),
+            (
+                "nohz-full",
+                I,
+                &[("vm task/4713/status", "Name:\tCPU 1/KVM\nCpus_allowed_list:\t0-7\n")],
+                N,
+            ),
+            ("nohz-full", I, &[("vm task", "-")], U),
+            ("isolcpus", I, &[], O),
+            ("isolcpus", I, &[("cpu isolated", "\n")], C),
+            ("rcu-nocbs", I, &[], O),
+            ("rcu-nocbs", I, &[("/proc/cmdline", "quiet\n")], C),
+            ("rcu-nocbs", I, &[("/proc/cmdline", "rcu_nocbs=all\n")], O),
+            ("rcu-nocbs", I, &[("/proc/cmdline", "nohz_full=4-5\n")], O),
+            ("rcu-nocbs", I, &[("/proc/cmdline", "-")], C),
+            ("host-clocksource", I, &[], O),
+            ("host-clocksource", I, &[(CLOCK, "hpet\n")], C),
+            ("host-clocksource", I, &[(CLOCK, "sundial\n")], U),
+            ("host-clocksource", I, &[(CLOCK, "-")], N),
+        ],
+        |host| verdicts(host, None),
+    );
+}
+
+#[test]
+fn interrupts_and_timers() {
+    const NO_FEATURES: &str = "vendor_id\t: GenuineIntel\nflags\t\t: fpu vmx\nvmx flags\t: vnmi\n";
+    const OLD: &str = "vendor_id\t: GenuineIntel\nflags\t\t: fpu vmx\n";
+    const AMD_OLD: &str = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu svm\n";
+    check(
+        &[
+            ("preemption-timer", I, &[("intel preemption_timer", "N\n")], C),
+            (
+                "preemption-timer",
+                I,
+                &[("intel preemption_timer", "N\n"), ("/proc/cpuinfo", NO_FEATURES)],
+                N,
+            ),
+            ("preemption-timer", I, &[("intel preemption_timer", "N\n"), ("vm cmdline", TD)], N),
+            ("preemption-timer", I, &[("intel preemption_timer", "maybe\n")], U),
+            ("preemption-timer", A, &[], N),
+            ("apicv", I, &[("intel enable_apicv", "N\n")], C),
+            ("apicv", I, &[("intel enable_apicv", "N\n"), ("/proc/cpuinfo", NO_FEATURES)], N),
+            ("apicv", I, &[("intel enable_apicv", "N\n"), ("/proc/cpuinfo", OLD)], U),
+            ("apicv", A, &[], N),
+            ("ipiv", I, &[("intel enable_ipiv", "N\n")], C),
+            ("ipiv", I, &[("intel enable_ipiv", "N\n"), ("/proc/cpuinfo", NO_FEATURES)], N),
+            ("ipiv", I, &[("intel enable_ipiv", "-")], N),
+            ("ipiv", I, &[("intel enable_ipiv", "N\n"), ("vm cmdline", TD)], N),
+            ("avic", A, &[], O),
+            ("avic", A, &[("amd avic", "N\n")], C),
+            ("avic", A, &[("amd avic", "0\n"), ("/proc/cpuinfo", AMD_OLD)], N),
+            ("avic", A, &[("amd avic", "N\n"), ("vm cmdline", SNP)], N),
+            ("avic", I, &[], N),
+            ("avic-inhibit", A, &[], O),
+            ("avic-inhibit", A, &[("vm cmdline", "qemu-system-x86_64 -cpu host")], C),
+            (
+                "avic-inhibit",
+                A,
+                &[("vm cmdline", "qemu-system-x86_64 -global kvm-pit.lost_tick_policy=discard")],
+                O,
+            ),
+            (
+                "avic-inhibit",
+                A,
+                &[("vm cmdline", "qemu-system-x86_64 -machine q35,pit=off -cpu host,hv-synic=on")],
+                C,
+            ),
+            (
+                "avic-inhibit",
+                A,
+                &[("vm cmdline", "qemu-system-x86_64 -machine q35,pit=off -cpu host,hv_synic")],
+                C,
+            ),
+            ("avic-inhibit", A, &[("amd avic", "N\n")], N),
+            ("avic-inhibit", A, &[("vm cmdline", "cloud-hypervisor --cpus boot=2")], U),
+            ("avic-inhibit", A, &[("vm cmdline", "-")], U),
+            ("pv-ipi", I, &[], N),
+            ("pv-ipi", I, &[("intel enable_ipiv", "N\n")], O),
+            ("pv-ipi", I, &[("intel enable_ipiv", "?\n")], U),
+            ("pv-ipi", A, &[], O),
+            ("pv-ipi", A, &[("vm cmdline", "qemu-system-x86_64 -cpu host,kvm-pv-ipi=off")], C),
+            ("pv-ipi", A, &[("vm cmdline", "qemu-system-x86_64 -cpu host,kvm=off")], C),
+            ("pv-ipi", A, &[("vm cmdline", "firecracker --id x")], U),
+            ("ple", I, &[], O),
+            ("ple", I, &[("intel ple_gap", "0\n")], C),
+            ("ple", I, &[("intel ple_window", "9999\n")], C),
+            ("ple", I, &[("intel ple_window", "wide\n")], U),
+            ("ple", I, &[("intel ple_gap", "0\n"), ("/proc/cpuinfo", NO_FEATURES)], N),
+            ("ple", A, &[], O),
+            ("ple", A, &[("amd pause_filter_count", "0\n")], C),
+            ("ple", A, &[("amd pause_filter_count", "0\n"), ("/proc/cpuinfo", AMD_OLD)], N),
+        ],
+        |host| verdicts(host, None),
+    );
+}
+
+#[test]
+fn devices_counters_nesting_and_versions() {
+    const USER_NET: &str = "qemu-system-x86_64 -netdev user,id=n0 -device virtio-net-pci,netdev=n0";
+    check(
+        &[
+            ("vhost", I, &[], O),
+            ("vhost", I, &[("vm fd/14", "-"), ("vm cmdline", USER_NET)], C),
+            ("vhost", I, &[("vm fd/14", "-"), ("vm cmdline", QEMU)], C),
+            (
+                "vhost",
+                I,
+                &[
+                    ("vm fd/14", "-"),
+                    (
+                        "vm cmdline",
+                        "qemu-system-x86_64 -netdev vhost-user,id=n0 -device virtio-net-pci,netdev=n0",
+                    ),
+                ],
+                O,
+            ),
+            ("vhost", I, &[("vm cmdline", "qemu-system-x86_64 -device e1000")], N),
+            ("vhost", I, &[("vm cmdline", "firecracker")], U),
+            ("vhost", I, &[("vm cmdline", "-")], U),
+            ("ioeventfd", I, &[], O),
+            (
+                "ioeventfd",
+                I,
+                &[("vm cmdline", "qemu-system-x86_64 -device virtio-blk-pci,ioeventfd=off")],
+                C,
+            ),
+            (
+                "ioeventfd",
+                I,
+                &[(
+                    "vm cmdline",
+                    r#"qemu-system-x86_64 -device {"driver":"virtio-blk-pci","ioeventfd":false}"#,
+                )],
+                C,
+            ),
+            ("ioeventfd", I, &[("vm cmdline", "qemu-system-x86_64")], N),
+            ("iothread", I, &[], O),
+            (
+                "iothread",
+                I,
+                &[("vm cmdline", "qemu-system-x86_64 -device virtio-blk-pci,drive=d")],
+                C,
+            ),
+            ("iothread", I, &[("vm cmdline", "qemu-system-x86_64 -device virtio-net-pci")], N),
+            ("enable-pmu", I, &[], O),
+            ("enable-pmu", I, &[("kvm enable_pmu", "Y\n")], O),
+            (
+                "enable-pmu",
+                I,
+                &[("kvm enable_pmu", "Y\n"), ("vm cmdline", "qemu-system-x86_64 -cpu host")],
+                U,
+            ),
+            ("enable-pmu", I, &[("kvm enable_pmu", "x\n")], U),
+            ("nmi-watchdog", I, &[("/proc/sys/kernel/nmi_watchdog", "1\n")], C),
+            ("nmi-watchdog", I, &[("/proc/sys/kernel/nmi_watchdog", "2\n")], U),
+            ("nmi-watchdog", I, &[("/proc/sys/kernel/nmi_watchdog", "-")], N),
+            ("nested", I, &[], O),
+            ("nested", I, &[("intel nested", "N\n")], N),
+            ("nested", A, &[("amd nested", "0\n")], N),
+            ("nested", A, &[("amd nested", "x\n")], U),
+            (
+                "shadow-vmcs",
+                I,
+                &[("intel enable_shadow_vmcs", "N\n"), ("count nested_run", "9\n")],
+                C,
+            ),
+            ("shadow-vmcs", I, &[("intel enable_shadow_vmcs", "N\n")], N),
+            (
+                "shadow-vmcs",
+                I,
+                &[("intel enable_shadow_vmcs", "N\n"), ("/sys/kernel/debug", "-")],
+                U,
+            ),
+            ("vls", A, &[("amd vls", "0\n"), ("count nested_run", "9\n")], C),
+            ("vls", A, &[("amd vls", "0\n")], N),
+            ("vgif", A, &[("amd vgif", "0\n"), ("count nested_run", "9\n")], C),
+            ("vgif", A, &[("amd vgif", "0\n")], N),
+            ("vnmi", A, &[("amd vnmi", "N\n"), ("count nested_run", "9\n")], C),
+            ("vnmi", A, &[("amd vnmi", "-")], N),
+            ("kernel", I, &[], N),
+            ("kernel", I, &[("vm cmdline", TD)], O),
+            ("kernel", I, &[("vm cmdline", TD), ("/proc/sys/kernel/osrelease", "6.8.0-rc5")], U),
+            ("kernel", A, &[("vm cmdline", SNP), ("/proc/sys/kernel/osrelease", "6.10.2")], U),
+            ("kernel", I, &[("/proc/sys/kernel/osrelease", "new")], U),
+            ("microcode", I, &[], O),
+            ("microcode", I, &[("cpu vulnerabilities/old_microcode", "Vulnerable\n")], C),
+            (
+                "microcode",
+                I,
+                &[("cpu vulnerabilities/old_microcode", "Unknown: running under hypervisor\n")],
+                N,
+            ),
+            ("microcode", I, &[("cpu vulnerabilities/old_microcode", "-")], U),
+            (
+                "microcode",
+                I,
+                &[(
+                    "/proc/cpuinfo",
+                    "vendor_id\t: GenuineIntel\nmicrocode\t: 1\n\nmicrocode\t: 2\n",
+                )],
+                C,
+            ),
+            ("tdx-module", I, &[("intel tdx", "Y\n")], U),
+            (
+                "tdx-module",
+                I,
+                &[("intel tdx", "Y\n"), ("/sys/devices/faux/tdx_host/version", "1.5.24\n")],
+                U,
+            ),
+            ("snp-firmware", A, &[("amd sev_snp", "Y\n")], U),
+            ("mitigations", I, &[], O),
+            ("mitigations", I, &[("cpu vulnerabilities", "-")], U),
+        ],
+        |host| verdicts(host, None),
+    );
+}
+
+/// What is changed of the good guest; the host is a good one.
+#[test]
+fn guests() {
+    const FLAGS: &str =
+        "vendor_id\t: AuthenticAMD\nflags\t\t: fpu hypervisor x2apic sev sev_es sev_snp\n";
+    const PLAIN: &str = "vendor_id\t: GenuineIntel\nflags\t\t: fpu hypervisor\n";
+    const SLOTS: &str = "/sys/kernel/debug/swiotlb/io_tlb_nslabs";
+    const HIGH: &str = "/sys/kernel/debug/swiotlb/io_tlb_used_hiwater";
+    const G: fn() -> Root = Root::guest;
+    check(
+        &[
+            ("guest-haltpoll", G, &[], O),
+            (
+                "guest-haltpoll",
+                G,
+                &[("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "0\n")],
+                C,
+            ),
+            ("guest-haltpoll", G, &[("cpu cpuidle/current_driver", "none\n")], U),
+            (
+                "guest-haltpoll",
+                G,
+                &[("cpu cpuidle/current_driver", "none\n"), ("/proc/cpuinfo", FLAGS)],
+                C,
+            ),
+            ("guest-haltpoll", G, &[("cpu cpuidle", "-"), ("/proc/cpuinfo", FLAGS)], C),
+            ("guest-haltpoll", G, &[("/proc/cmdline", "idle=poll\n")], N),
+            ("guest-idle-poll", G, &[("/proc/cmdline", "idle=poll\n")], O),
+            ("guest-idle-poll", G, &[("/proc/cmdline", "idle=halt\n")], O),
+            ("guest-idle-poll", G, &[("/proc/cmdline", "-")], U),
+            ("tsc-deadline", G, &[("/proc/cpuinfo", PLAIN)], C),
+            ("tsc-deadline", G, &[("/proc/cpuinfo", FLAGS)], C),
+            ("tsc-deadline", G, &[("/proc/cpuinfo", "nothing\n")], U),
+            ("x2apic", G, &[("/proc/cpuinfo", PLAIN)], C),
+            ("x2apic", G, &[("/proc/cpuinfo", "-")], U),
+            ("swiotlb", G, &[(HIGH, "32768\n")], C),
+            ("swiotlb", G, &[(SLOTS, "0\n"), (HIGH, "0\n")], O),
+            ("swiotlb", G, &[(HIGH, "18446744073709551615\n")], U),
+            ("swiotlb", G, &[(HIGH, "-")], U),
+            ("swiotlb", G, &[("/sys/kernel/debug", "-")], U),
+            ("guest-clocksource", G, &[(CLOCK, "tsc\n")], O),
+            ("guest-clocksource", G, &[(CLOCK, "hpet\n")], C),
+            ("guest-clocksource", G, &[(CLOCK, "acpi_pm\n")], C),
+            ("guest-nmi-watchdog", G, &[("/proc/sys/kernel/nmi_watchdog", "1\n")], C),
+            ("halt-poll", G, &[], C),
+            ("halt-poll", G, &[("/proc/cmdline", "-")], U),
+            ("halt-poll", G, &[("cpu cpuidle/current_driver", "none\n")], O),
+            ("halt-poll", G, &[("/proc/cmdline", "idle=poll\n")], C),
+        ],
+        |guest| verdicts(&Root::intel(), Some(guest)),
+    );
+}
+
+#[test]
+fn halt_polling_depends_on_who_polls() {
+    let off = ("kvm halt_poll_ns", "0\n");
+    let without: &[Case] = &[
+        ("halt-poll", I, &[], O),
+        ("halt-poll", I, &[("count halt_poll_fail_ns", "99000\n")], C),
+        ("halt-poll", I, &[("/sys/kernel/debug", "-")], U),
+        ("halt-poll", I, &[("kvm halt_poll_ns", "0\n")], U),
+        ("halt-poll", I, &[("kvm halt_poll_ns", "soon\n")], U),
+    ];
+    check(without, |host| verdicts(host, None));
+    let polls = |host: &Root| verdicts(host, Some(&Root::guest()));
+    check(&[("halt-poll", I, &[("kvm halt_poll_ns", "0\n")], O)], polls);
+    let halts = Root::guest().with("/sys/devices/system/cpu/cpuidle/current_driver", "none\n");
+    let found = verdicts(&changed(Root::intel(), &[off]), Some(&halts));
+    assert_eq!(found["halt-poll"], U);
+}
+
+/// idle=poll wants CPUs for the vCPUs alone.
+#[test]
+fn idle_poll_depends_on_pinning() {
+    let guest = Root::guest().with("/proc/cmdline", "idle=poll\n");
+    for (changes, expected) in [
+        (&[][..], O),
+        (&[("vm task/4713/status", "Name:\tCPU 1/KVM\nCpus_allowed_list:\t0-7\n")][..], C),
+        (&[("vm task", "-")][..], U),
+        (&[("/proc/4711", "-")][..], U),
+    ] {
+        let found = verdicts(&changed(Root::intel(), changes), Some(&guest));
+        assert_eq!(found["guest-idle-poll"], expected, "{changes:?}");
+    }
+}
+
+#[test]
+fn nothing_can_be_read_where_there_is_nothing() {
+    let found = verdicts(&Root::default(), Some(&Root::default()));
+    let wrong: Vec<_> = found.iter().filter(|(_, verdict)| **verdict != U).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    let checks = RULES.iter().flat_map(|rule| rule.checks);
+    // There is no VM, and whether there is one is not known.
+    let expected = checks.filter(|check| check.place() != "VM").count();
+    assert_eq!(found.len(), expected);
+}
