@@ -20,6 +20,7 @@ pub mod exit;
 pub mod ledger;
 pub mod nested;
 pub mod operations;
+pub mod predict;
 pub mod published;
 pub mod statistics;
 pub mod table;

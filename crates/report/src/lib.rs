@@ -13,6 +13,7 @@ pub mod numbers;
 pub mod operations;
 pub mod pages;
 pub mod perfetto;
+pub mod predict;
 pub mod text;
 
 use std::io;

@@ -26,6 +26,7 @@ pub(crate) enum Command {
     Report(ReportArgs),
     Import(ImportArgs),
     Diff(DiffArgs),
+    Predict(crate::predict::PredictArgs),
     Mem(crate::mem::MemArgs),
     Lab(crate::lab::args::LabArgs),
     Doctor(crate::doctor::DoctorArgs),

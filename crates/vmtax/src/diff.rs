@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use vmtax_analyse::{Diff, Filter, Ledger, Side, diff};
-use vmtax_events::Isa;
 use vmtax_report::csv::Csv;
 use vmtax_report::json::Json;
 use vmtax_report::text::Text;
@@ -19,7 +18,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
     report::check_output(&[args.base.as_path(), args.other.as_path()], args.output.as_deref())?;
     let (base, other) = (read(args, &args.base)?, read(args, &args.other)?);
     for one in [&base, &other] {
-        check_isa(one)?;
+        report::check_isa(&one.source, &one.ledger)?;
     }
     let seconds = args.length.map(|length| length.as_secs_f64());
     let (base_side, other_side) = (base.side(seconds), other.side(seconds));
@@ -54,19 +53,6 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
             format!(
                 "the set-ups differ in {differing} points, listed above; make them equal, or leave --strict out"
             ),
-        );
-    }
-    Ok(())
-}
-
-/// Bare numbers have no cause, and the comparison would be one row.
-fn check_isa(one: &Opened) -> anyhow::Result<()> {
-    let mut reasons = one.ledger.exits.keys().map(|key| key.reason).peekable();
-    if reasons.peek().is_some() && reasons.all(|reason| reason.isa == Isa::Unknown) {
-        let source = vmtax_report::names::printable(&one.source);
-        return fail(
-            Code::Usage,
-            format!("{source}: holds bare exit numbers; say whose with --isa vmx or --isa svm"),
         );
     }
     Ok(())

@@ -10,6 +10,7 @@ mod input;
 mod lab;
 mod mem;
 mod output;
+mod predict;
 mod progress;
 mod report;
 mod shell;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Mem(args) => mem::run(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Pages(args) => doctor::pages(&args),
+        Command::Predict(args) => predict::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };

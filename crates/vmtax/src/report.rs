@@ -7,7 +7,7 @@ use std::path::Path;
 use vmtax_analyse::{
     Accountant, Exit, Filter, Ledger, LedgerBuilder, Nested, Operations, RowSink, Table, TableKind,
 };
-use vmtax_events::{AccessRow, ExitRow, Sample, TimeRow, Vm};
+use vmtax_events::{AccessRow, ExitRow, Isa, Sample, TimeRow, Vm};
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
 use vmtax_report::json::Json;
@@ -241,6 +241,19 @@ fn of_input(input: Input, reading: &ReadingArgs, filter: Filter) -> anyhow::Resu
         Input::Run(run) => of_run(&run, filter),
         Input::Recording(recording) => of_recording(recording, reading, filter),
     }
+}
+
+/// Bare numbers have no cause, and what needs causes would see one.
+pub(crate) fn check_isa(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
+    let mut reasons = ledger.exits.keys().map(|key| key.reason).peekable();
+    if reasons.peek().is_some() && reasons.all(|reason| reason.isa == Isa::Unknown) {
+        let source = vmtax_report::names::printable(source);
+        return fail(
+            Code::Usage,
+            format!("{source}: holds bare exit numbers; say whose with --isa vmx or --isa svm"),
+        );
+    }
+    Ok(())
 }
 
 /// The ledger of a recording.

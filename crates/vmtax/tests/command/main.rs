@@ -16,6 +16,7 @@ mod hostile;
 mod inputs;
 mod manuals;
 mod operations;
+mod predict;
 mod runs;
 mod stopped;
 mod tables;
