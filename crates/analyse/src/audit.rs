@@ -28,7 +28,7 @@ use vmtax_events::{Cause, ExitKey};
 
 use crate::Ledger;
 
-pub use gain::{CauseMeasured, Gain, Measured};
+pub use gain::{CauseMeasured, Gain, Measured, at_most};
 pub use rules::RULES;
 pub use view::size;
 pub use vmm::{Kind, kind};

@@ -313,6 +313,9 @@ fn confidence_of(
     }
     let number: Box<dyn Fn(&Slot) -> u64> = match key {
         [Value::Cause(cause)] => of_cause(*cause),
+        [Value::Reason(reason)] if !reason.is_known() => {
+            return Confidence::None("intervals are kept of reasons that have a name");
+        }
         [Value::Reason(reason)] => of_reason(*reason),
         _ => return Confidence::None("intervals are kept by cause and by reason alone"),
     };

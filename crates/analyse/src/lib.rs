@@ -17,6 +17,7 @@ pub mod confidence;
 mod detail;
 pub mod diff;
 pub mod exit;
+pub mod explain;
 pub mod ledger;
 pub mod nested;
 pub mod operations;

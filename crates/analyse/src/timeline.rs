@@ -21,7 +21,7 @@ pub struct Timeline {
 pub struct Slot {
     /// (count, time in ns) by cause.
     pub by_cause: BTreeMap<Cause, (u64, u64)>,
-    /// Count by reason.
+    /// Count by reason, where [`Reason::is_known`]: a damaged file can make up any number of others.
     pub by_reason: BTreeMap<Reason, u64>,
 }
 
@@ -36,8 +36,11 @@ impl Timeline {
         let (count, time) = slot.by_cause.entry(cause).or_default();
         *count = count.saturating_add(row.tally.count);
         *time = time.saturating_add(row.tally.time_ns);
-        let of_reason = slot.by_reason.entry(row.key.reason).or_default();
-        *of_reason = of_reason.saturating_add(row.tally.count);
+        let reason = row.key.reason;
+        if reason.is_known() {
+            let of_reason = slot.by_reason.entry(reason).or_default();
+            *of_reason = of_reason.saturating_add(row.tally.count);
+        }
         self.coarsen();
     }
 

@@ -41,6 +41,11 @@ impl Reason {
         }
     }
 
+    /// A table knows it, and it has no flags.
+    pub fn is_known(self) -> bool {
+        self.flags == 0 && matches!(self.name(), Cow::Borrowed(_))
+    }
+
     /// The reason that [`Reason::name`] of this vendor calls `name`.
     pub fn from_name(isa: Isa, name: &str) -> Option<Reason> {
         let code = match isa {

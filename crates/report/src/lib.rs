@@ -5,6 +5,7 @@
 
 pub mod csv;
 pub mod doctor;
+pub mod explain;
 pub mod headline;
 pub mod html;
 pub mod json;

@@ -25,6 +25,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Report(ReportArgs),
     Import(ImportArgs),
+    Explain(crate::explain::ExplainArgs),
     Diff(DiffArgs),
     Predict(crate::predict::PredictArgs),
     Mem(crate::mem::MemArgs),

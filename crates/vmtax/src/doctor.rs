@@ -103,7 +103,8 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
     let system = system(&args.root)?;
     let vms = chosen(&system, args.pid)?;
     let (guest_name, guest) = guest_settings(args)?.unzip();
-    let ledger = args.run.as_deref().map(|run| report::ledger(run, &args.reading)).transpose()?;
+    let read = |run| report::ledger(run, &args.reading, Default::default());
+    let ledger = args.run.as_deref().map(read).transpose()?;
     let findings = audit::audit(Input {
         host: &system.settings,
         vms,

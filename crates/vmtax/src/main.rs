@@ -5,6 +5,7 @@ mod convert;
 mod diff;
 mod doctor;
 mod exit;
+mod explain;
 mod import;
 mod input;
 mod lab;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Mem(args) => mem::run(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Pages(args) => doctor::pages(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Predict(args) => predict::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),

@@ -53,7 +53,7 @@ fn to_parser() -> impl TypedValueParser<Value = To> {
 }
 
 pub(crate) fn run(args: &PredictArgs) -> anyhow::Result<()> {
-    let ledger = report::ledger(&args.run, &args.reading)?;
+    let ledger = report::ledger(&args.run, &args.reading, Default::default())?;
     report::check_isa(&args.run.display().to_string(), &ledger)?;
     let seconds = args.length.map(|length| length.as_secs_f64());
     let prediction = Prediction::new(&ledger, args.to, seconds);

@@ -25,7 +25,7 @@ use crate::output;
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     check_by(args)?;
     check_output(&[args.input.as_path()], args.output.as_deref())?;
-    let filter = filter(args)?;
+    let filter = filter(&args.input, &args.vm, &args.vcpu, &args.reading)?;
     let input = Input::open(&args.input)?;
     check_reading(&args.reading, &input)?;
     if args.format == Format::Perfetto {
@@ -103,7 +103,7 @@ fn check_reading(reading: &ReadingArgs, input: &Input) -> anyhow::Result<()> {
 }
 
 /// A report of nothing at all would look as if there had been no exits.
-fn check_filter(filter: &Filter, ledger: &Ledger) -> anyhow::Result<()> {
+pub(crate) fn check_filter(filter: &Filter, ledger: &Ledger) -> anyhow::Result<()> {
     let vms = &ledger.recording.vms;
     for id in &filter.vms {
         // The list of an incomplete run may be short of VMs that its rows have.
@@ -131,10 +131,15 @@ fn no_such_vm(name: &str, vms: &[Vm]) -> anyhow::Result<()> {
 }
 
 /// The filter by id. Names of VMs are looked up first, which takes a reading of its own.
-fn filter(args: &ReportArgs) -> anyhow::Result<Filter> {
-    let mut filter = Filter { vms: BTreeSet::new(), vcpus: args.vcpu.iter().copied().collect() };
+pub(crate) fn filter(
+    input: &Path,
+    vms: &[String],
+    vcpus: &[u32],
+    reading: &ReadingArgs,
+) -> anyhow::Result<Filter> {
+    let mut filter = Filter { vms: BTreeSet::new(), vcpus: vcpus.iter().copied().collect() };
     let mut names = Vec::new();
-    for vm in &args.vm {
+    for vm in vms {
         match vm.parse() {
             Ok(id) => {
                 filter.vms.insert(id);
@@ -145,13 +150,13 @@ fn filter(args: &ReportArgs) -> anyhow::Result<Filter> {
     if names.is_empty() {
         return Ok(filter);
     }
-    if args.input.as_os_str() == "-" {
+    if input.as_os_str() == "-" {
         return fail(Code::Usage, "--vm: standard input can be read only once; give the VM's id");
     }
-    let vms = match Input::open(&args.input)? {
+    let vms = match Input::open(input)? {
         Input::Run(run) => run.manifest().recording.vms.clone(),
         Input::Recording(recording) => {
-            of_recording(recording, &args.reading, Filter::default())?.recording.vms
+            of_recording(recording, reading, Filter::default())?.recording.vms
         }
     };
     for name in names {
@@ -229,11 +234,11 @@ pub(crate) fn width(to: Option<&Path>) -> Option<usize> {
     to.is_none().then(output::width).flatten()
 }
 
-/// The ledger of a run or a recording, all of it.
-pub(crate) fn ledger(path: &Path, reading: &ReadingArgs) -> anyhow::Result<Ledger> {
+/// The ledger of a run or a recording.
+pub(crate) fn ledger(path: &Path, reading: &ReadingArgs, filter: Filter) -> anyhow::Result<Ledger> {
     let input = Input::open(path)?;
     check_reading(reading, &input)?;
-    of_input(input, reading, Filter::default())
+    of_input(input, reading, filter)
 }
 
 fn of_input(input: Input, reading: &ReadingArgs, filter: Filter) -> anyhow::Result<Ledger> {

@@ -168,6 +168,11 @@ impl<'a> Scope<'a> {
     }
 }
 
+/// What a run without these exits could gain.
+pub fn at_most(ledger: &Ledger, exits: fn(&ExitKey) -> bool) -> Gain {
+    Scope::new(ledger, None).gain(Removes::Exits(exits))
+}
+
 /// What a run says of a check.
 pub(super) fn measure(
     ledger: &Ledger,

@@ -9,9 +9,9 @@ use crate::captures::unpack;
 use crate::check::{Program, check, stdout, vmtax};
 
 /// The exits of source S0 in ten seconds, as bpftrace printed them.
-const PLAIN: &str = "@reason[0]: 14\n@reason[1]: 143007\n@reason[12]: 146\n@reason[18]: 1\n@reason[31]: 63\n\
+pub(crate) const PLAIN: &str = "@reason[0]: 14\n@reason[1]: 143007\n@reason[12]: 146\n@reason[18]: 1\n@reason[31]: 63\n\
                      @reason[32]: 143258\n@reason[49]: 267\n@reason[52]: 142929\n@reason[56]: 182\n";
-const TD: &str = "@reason[1]: 271561\n@reason[48]: 5121\n@reason[77]: 137299\n";
+pub(crate) const TD: &str = "@reason[1]: 271561\n@reason[48]: 5121\n@reason[77]: 137299\n";
 
 /// A folder with S0's tables.
 fn s0() -> tempfile::TempDir {

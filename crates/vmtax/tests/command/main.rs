@@ -12,6 +12,7 @@ mod damage;
 mod diff;
 mod disk_full;
 mod errors;
+mod explain;
 mod hostile;
 mod inputs;
 mod manuals;

@@ -9,6 +9,7 @@ mod amd;
 mod budget;
 mod compare;
 mod errors;
+mod explain;
 mod intel;
 mod observer;
 mod run;

@@ -1,0 +1,186 @@
+//! An explanation -> text or JSON.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use vmtax_analyse::audit::Gain;
+use vmtax_analyse::explain::{Answer, Explanation, Finding};
+
+use crate::names::printable;
+use crate::numbers::{count, duration, percent};
+use crate::text::layout::{Paint, Style, wrap};
+
+/// Name and version of the JSON's shape.
+pub const SCHEMA: &str = "vmtax-explain-1";
+
+/// What an explanation shows.
+pub struct Explained<'a> {
+    /// Version of this tool.
+    pub tool_version: &'a str,
+    /// The run, as the user named it.
+    pub source: &'a str,
+    /// The base, as the user named it.
+    pub base: Option<&'a str>,
+    /// The emulator that the run was recorded on.
+    pub emulated: Option<&'a str>,
+    /// The explanation.
+    pub explanation: &'a Explanation,
+}
+
+/// What a change could gain, in words.
+fn gain(gain: &Gain) -> String {
+    match *gain {
+        Gain::AtMost { count: exits, time_ns, base_ns } => format!(
+            "at most {} of the time: {} in {} exits, of {} that the vCPUs were not halted",
+            percent(time_ns as f64 / base_ns.max(1) as f64),
+            duration(time_ns as f64),
+            count(exits),
+            duration(base_ns as f64)
+        ),
+        Gain::Preempted { time_ns, .. } => format!("at most {}", duration(time_ns as f64)),
+        Gain::Counts { count: exits } => {
+            format!("at most {} exits; their time is not known", count(exits))
+        }
+        Gain::NoExits => "no exits".to_owned(),
+        Gain::Unknown => "not known".to_owned(),
+    }
+}
+
+impl Explained<'_> {
+    /// For a terminal of this width.
+    pub fn text(&self, color: bool, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+        let paint = Paint { color };
+        let say = |out: &mut dyn Write, style: Style, first: &str, text: &str| -> io::Result<()> {
+            let indent = " ".repeat(first.chars().count());
+            let lines = wrap(text, width, first, &indent);
+            lines.iter().try_for_each(|line| paint.line(out, style, line))
+        };
+        let mut title =
+            format!("vmtax {}: {}", printable(self.tool_version), printable(self.source));
+        if let Some(base) = self.base {
+            title += &format!(" against {}", printable(base));
+        }
+        say(out, Style::Heading, "", &title)?;
+        if let Some(which) = self.emulated {
+            let text = format!(
+                "Recorded under {}: counts are exact, times are none of hardware.",
+                printable(which)
+            );
+            say(out, Style::Warning, "  ", &text)?;
+        }
+        for (number, step) in (1..).zip(&self.explanation.steps) {
+            paint.line(out, Style::Plain, "")?;
+            let style = if step.answer == Answer::Unknown { Style::Faint } else { Style::Heading };
+            say(
+                out,
+                style,
+                &format!("{number}. "),
+                &format!("{} {}", step.question, step.answer.name()),
+            )?;
+            say(out, Style::Plain, "   ", &format!("{}.", step.says))?;
+            for line in &step.evidence {
+                say(out, Style::Plain, "   - ", &printable(line))?;
+            }
+            if let Some(next) = step.next {
+                say(out, Style::Faint, "   next: ", next)?;
+            }
+        }
+        paint.line(out, Style::Plain, "")?;
+        if self.explanation.findings.is_empty() {
+            say(
+                out,
+                Style::Heading,
+                "",
+                "Nothing in these exits gives away a setting that costs.",
+            )?;
+        } else {
+            say(out, Style::Heading, "", "What to change, most to gain first")?;
+        }
+        for (number, finding) in (1..).zip(&self.explanation.findings) {
+            let first = format!("{number}. ");
+            let indent = " ".repeat(first.len());
+            say(
+                out,
+                Style::Plain,
+                &first,
+                &format!("{}: {}.", finding.certainty.name(), finding.sign.means),
+            )?;
+            say(out, Style::Plain, &format!("{indent}- "), &printable(&finding.evidence))?;
+            say(out, Style::Plain, &format!("{indent}gain: "), &gain(&finding.gain))?;
+            say(out, Style::Plain, &format!("{indent}do: "), finding.sign.remedy)?;
+        }
+        paint.line(out, Style::Plain, "")?;
+        let text = "Not looked at: profiles of host and guest, counters of the processor. `vmtax doctor` reads the settings themselves.";
+        say(out, Style::Faint, "", text)
+    }
+
+    /// For programs: the shape [`SCHEMA`].
+    pub fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        let steps = self.explanation.steps.iter().map(|step| Step {
+            step: step.id,
+            question: step.question,
+            answer: step.answer.name(),
+            says: &step.says,
+            evidence: &step.evidence,
+            next: step.next,
+        });
+        let object = Object {
+            schema: SCHEMA,
+            source: self.source,
+            base: self.base,
+            emulated: self.emulated,
+            steps: steps.collect(),
+            findings: self.explanation.findings.iter().map(shaped).collect(),
+        };
+        crate::json::write(&object, out)
+    }
+}
+
+#[derive(Serialize)]
+struct Object<'a> {
+    schema: &'static str,
+    source: &'a str,
+    base: Option<&'a str>,
+    emulated: Option<&'a str>,
+    steps: Vec<Step<'a>>,
+    findings: Vec<Shaped<'a>>,
+}
+
+#[derive(Serialize)]
+struct Step<'a> {
+    step: &'static str,
+    question: &'static str,
+    answer: &'static str,
+    says: &'a str,
+    evidence: &'a [String],
+    next: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Shaped<'a> {
+    sign: &'static str,
+    certainty: &'static str,
+    means: &'static str,
+    evidence: &'a str,
+    /// Exits that would go, at most.
+    exits: Option<u64>,
+    /// Share of the time that vCPUs were not halted, at most.
+    gain_share: Option<f64>,
+    remedy: &'static str,
+}
+
+fn shaped(finding: &Finding) -> Shaped<'_> {
+    let exits = match finding.gain {
+        Gain::AtMost { count, .. } | Gain::Counts { count } => Some(count),
+        Gain::Preempted { .. } | Gain::NoExits | Gain::Unknown => None,
+    };
+    Shaped {
+        sign: finding.sign.id,
+        certainty: finding.certainty.name(),
+        means: finding.sign.means,
+        evidence: &finding.evidence,
+        exits,
+        gain_share: finding.gain.share(),
+        remedy: finding.sign.remedy,
+    }
+}

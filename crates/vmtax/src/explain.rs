@@ -1,0 +1,93 @@
+//! `vmtax explain`: a run -> why the VM is slow, as far as its exits tell.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, ValueHint};
+use vmtax_analyse::explain::Explanation;
+use vmtax_analyse::{Ledger, Side};
+use vmtax_report::explain::Explained;
+
+use crate::cli::{Color, ReadingArgs};
+use crate::{output, report};
+
+/// Say why a VM is slow, as far as its exits tell: each question with its answer and evidence, and what to change.
+///
+/// Profiles and page sizes are not read yet; `vmtax doctor` reads the settings themselves.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax explain perf.data
+  vmtax explain td.txt --against plain.txt --isa vmx --length 10s
+  vmtax explain run --vm qemu-system-x86 --format json")]
+pub(crate) struct ExplainArgs {
+    /// Run folder or recording of the slow VM.
+    #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
+    run: PathBuf,
+
+    /// Run folder or recording of one that is fast.
+    #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
+    against: Option<PathBuf>,
+
+    /// Only these VMs, by id or name, separated by commas.
+    #[arg(long, value_name = "VM", value_delimiter = ',')]
+    vm: Vec<String>,
+
+    /// How long a recording took that does not say it (a dump of counts): 10s, 500ms, ...
+    #[arg(long, value_name = "TIME", value_parser = crate::cli::duration)]
+    length: Option<Duration>,
+
+    /// How to write it.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+
+    #[command(flatten)]
+    reading: ReadingArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For a terminal.
+    Text,
+    /// For programs; docs/json.md.
+    Json,
+}
+
+pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
+    let filter = report::filter(&args.run, &args.vm, &[], &args.reading)?;
+    let ledger = report::ledger(&args.run, &args.reading, filter.clone())?;
+    report::check_filter(&filter, &ledger)?;
+    let source = args.run.display().to_string();
+    report::check_isa(&source, &ledger)?;
+    let base: Option<(String, Ledger)> = match &args.against {
+        Some(path) => {
+            let ledger = report::ledger(path, &args.reading, Default::default())?;
+            let name = path.display().to_string();
+            report::check_isa(&name, &ledger)?;
+            Some((name, ledger))
+        }
+        None => None,
+    };
+    let labels = BTreeMap::new();
+    let seconds = args.length.map(|length| length.as_secs_f64());
+    let side = Side { source: &source, ledger: &ledger, labels: &labels, seconds };
+    let base_side =
+        base.as_ref().map(|(source, ledger)| Side { source, ledger, labels: &labels, seconds });
+    let explanation = Explanation::new(&side, base_side.as_ref());
+    let explained = Explained {
+        tool_version: env!("CARGO_PKG_VERSION"),
+        source: &source,
+        base: base.as_ref().map(|(name, _)| name.as_str()),
+        emulated: ledger.recording.emulated.as_deref(),
+        explanation: &explanation,
+    };
+    output::write(None, |out| {
+        match args.format {
+            Format::Text => {
+                explained.text(report::color(Color::Auto, None), report::width(None), out)?;
+            }
+            Format::Json => explained.json(out)?,
+        }
+        Ok(())
+    })
+}
