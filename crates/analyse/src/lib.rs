@@ -3,7 +3,7 @@
 //! ```text
 //!  events in time order ──> account::Accountant ──rows──> ledger::LedgerBuilder ──> ledger::Ledger
 //!                                        │                        ▲                    │
-//!                                        └──rows──> store ──rows──┘                    └──> table, nested, operations, statistics
+//!                                        └──rows──> store ──rows──┘                    └──> table, nested, operations, statistics, diff, explain, predict
 //! ```
 //!
 //! [`audit`] puts settings (`vmtax_events::setting`) beside a ledger.

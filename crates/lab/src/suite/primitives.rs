@@ -10,6 +10,7 @@ use crate::payload::{
     APIC, Assembled, Assembler, INTERRUPTS, VARIABLES, VECTOR, handle_apic, handle_x2apic,
     skip_two_bytes,
 };
+use vmtax_events::Isa;
 use vmtax_guest::layout;
 
 /// Operations in a batch: few enough that most batches see no tick of the host's clock.
@@ -400,13 +401,19 @@ fn ping_pong(asm: &mut Assembler) -> Assembled {
     asm.enable_x2apic()?;
     asm.gate(VECTOR, handle_x2apic)?;
     asm.gate(VECTOR + 1, handle_answer)?;
-    // Tells the second vCPU that the tables are there, and waits for it: without PAUSE, at each of which QEMU's emulator
-    // stops to think.
+    // Tells the second vCPU that the tables are there, and waits for it.
     asm.a.mov(dword_ptr(PRESENT), 1)?;
     let mut again = asm.a.create_label();
     asm.a.set_label(&mut again)?;
+    spin(asm)?;
     asm.a.cmp(dword_ptr(PRESENT), 2)?;
     asm.a.jne(again)
+}
+
+/// In a loop that waits for the other vCPU. QEMU's emulator stops to think at each PAUSE; under Bochs, which takes no
+/// interrupt of the host in so short a loop, it is what lets the other vCPU run.
+fn spin(asm: &mut Assembler) -> Assembled {
+    if asm.isa == Isa::Vmx { asm.a.pause() } else { Ok(()) }
 }
 
 /// Sends an IPI to the second vCPU and halts until its answer.
@@ -421,6 +428,7 @@ fn ping(asm: &mut Assembler) -> Assembled {
 fn answer(asm: &mut Assembler) -> Assembled {
     let mut wait = asm.a.create_label();
     asm.a.set_label(&mut wait)?;
+    spin(asm)?;
     asm.a.cmp(dword_ptr(PRESENT), 1)?;
     asm.a.jne(wait)?;
     asm.enable_x2apic()?;
