@@ -103,23 +103,21 @@ pub(crate) fn away_from_tick(part: f64) {
         if left as f64 >= period as f64 * part {
             return;
         }
-        sleep(left - 2 * GLANCE);
+        sleep(left - EARLY);
     }
     SEEN.store(next_tick(), Ordering::Relaxed);
 }
 
 /// How long a tick that was seen tells of the next ones, ns: a timer of 1.19 MHz is off by 15 us then.
 const MEMORY: i64 = 250_000_000;
-/// Between two looks at the clock, ns.
-const GLANCE: i64 = 50_000;
+/// How long before a tick to wake up for it, ns.
+const EARLY: i64 = 100_000;
 
 /// Waits for a tick, and says when it was: the coarse clock moves with the ticks. What it then shows is rounded; only when
 /// it moves says when they are.
 fn next_tick() -> i64 {
     let before = clock(libc::CLOCK_MONOTONIC_COARSE);
-    while clock(libc::CLOCK_MONOTONIC_COARSE) == before {
-        sleep(GLANCE);
-    }
+    while clock(libc::CLOCK_MONOTONIC_COARSE) == before {}
     clock(libc::CLOCK_MONOTONIC)
 }
 
