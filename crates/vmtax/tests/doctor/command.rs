@@ -1,9 +1,10 @@
 //! The commands from outside: on this machine, without root, with hostile names, through ssh.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -45,6 +46,40 @@ fn this_machine_can_be_looked_at() {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     assert_eq!(document["kernel"], kernel.trim());
     assert_eq!(document["schema"], "vmtax-doctor-1");
+}
+
+/// A process that holds a VM of this machine's KVM open. It needs no guest, and no virtualization beyond `/dev/kvm`.
+const HOLDER: &str = "import fcntl, os, sys
+kvm = os.open('/dev/kvm', os.O_RDWR)
+vm = fcntl.ioctl(kvm, 0xAE01, 0)    # KVM_CREATE_VM
+vcpu = fcntl.ioctl(vm, 0xAE41, 0)   # KVM_CREATE_VCPU
+print('holding', flush=True)
+sys.stdin.read()";
+
+#[test]
+fn a_vm_of_this_machine_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("python3");
+    command.args(["-c", HOLDER]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let Ok(mut holder) = command.spawn() else {
+        eprintln!("skipped: python3 is not installed");
+        return;
+    };
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let pid = holder.id();
+    let document = (line == "holding\n")
+        .then(|| json(&stdout(folder.path(), &format!("pages --format json -p {pid}"))));
+    // It ends when its input does.
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    let Some(document) = document else {
+        eprintln!("skipped: /dev/kvm cannot be used here");
+        return;
+    };
+    let vm = &document["vms"][0];
+    assert_eq!((&vm["pid"], &vm["vcpus"], &vm["kind"]), (&pid.into(), &1.into(), &"plain".into()));
+    assert!(vm["backing"]["resident"].as_u64().unwrap() > 0, "{vm}");
 }
 
 /// Without root debugfs is closed and so are others' processes: nothing of it becomes "ok".
