@@ -480,8 +480,11 @@ fn one(model: &Model, descriptor: &Descriptor, record: &Record) -> Completion {
 #[test]
 fn the_model_gives_every_status_of_the_device() {
     let model = Model::new(model::Config { batch: 4, transfer: 1 << 16, ..Default::default() });
-    let buffer = [1u8; 4096];
-    let mut to = [0u8; 4096];
+    // A list of descriptors must be aligned, or that is what is found fault with first.
+    #[repr(align(64))]
+    struct Page([u8; 4096]);
+    let Page(buffer) = &Page([1; 4096]);
+    let Page(to) = &mut Page([0; 4096]);
     let (src, dst) =
         (buffer.as_ptr().expose_provenance() as u64, to.as_mut_ptr().expose_provenance() as u64);
     let status = |code: u8, change: &dyn Fn(&mut Descriptor)| {
