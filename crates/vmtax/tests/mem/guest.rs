@@ -100,7 +100,8 @@ impl Guest {
         }
         let child = command.spawn().expect("qemu-system-x86_64");
         let guest = Guest { child, qmp, serial };
-        guest.until(|| guest.qmp.exists());
+        // Bound is not yet listening.
+        guest.until(|| listens(&guest.qmp));
         guest
     }
 
@@ -202,6 +203,16 @@ pub(super) fn check(counts: &[Count]) {
     let last = counts.last().unwrap().count;
     let expected = expected(last);
     assert_eq!(counts, &expected[first as usize - 1..], "the guest's memory is not what it was");
+}
+
+/// Whether somebody takes connections at a socket. Asking does not make one.
+fn listens(socket: &Path) -> bool {
+    const ACCEPTS: &str = "00010000";
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+    sockets.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        matches!(words[..], [_, _, _, flags, .., path] if flags == ACCEPTS && Path::new(path) == socket)
+    })
 }
 
 /// Runs monitor commands and gives the last answer.
