@@ -112,7 +112,7 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Name of the variant for this processor: "avx512", "avx2", "sse2", "neon", "scalar".
+ Name of the variant for this processor: "avx512+clmul", "avx512", "avx2+clmul", "avx2", "sse2", "neon", "scalar".
  */
 const char *pageops_variant(void);
 

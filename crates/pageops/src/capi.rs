@@ -91,11 +91,13 @@ unsafe fn bytes_mut<'a>(p: *mut u8, len: usize) -> &'a mut [u8] {
     if len == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(p, len) } }
 }
 
-/// Name of the variant for this processor: "avx512", "avx2", "sse2", "neon", "scalar".
+/// Name of the variant for this processor: "avx512+clmul", "avx512", "avx2+clmul", "avx2", "sse2", "neon", "scalar".
 #[unsafe(no_mangle)]
 pub extern "C" fn pageops_variant() -> *const c_char {
     let name = match Cpu::best().name() {
+        "avx512+clmul" => c"avx512+clmul",
         "avx512" => c"avx512",
+        "avx2+clmul" => c"avx2+clmul",
         "avx2" => c"avx2",
         "sse2" => c"sse2",
         "neon" => c"neon",

@@ -45,7 +45,7 @@ struct Kernels {
 
 /// Functions of one instruction set: the generic passes, compiled for it.
 macro_rules! kernels {
-    ($module:ident, $name:literal, $vector:ty, $crc:path, $cached:path $(, $feature:literal)?) => {
+    ($module:ident, $name:literal, $vector:ty, $crc:path $(, $feature:literal)?) => {
         mod $module {
             use super::*;
             use super::passes;
@@ -121,8 +121,9 @@ macro_rules! kernels {
                         let p = src.add(i * page);
                         let zero = passes::is_zero::<$vector>(p, page);
                         passes::copy_stream::<$vector>(dst.add(i * page), p, page);
-                        // The copy has read the page into the first cache: it is not read again.
-                        let crc = if zero { of_zero } else { !$cached(!0, p, page) };
+                        // The copy has read the page into the first cache; this reads it from there, and fetches
+                        // the next one meanwhile.
+                        let crc = if zero { of_zero } else { !$crc(!0, p, page) };
                         *facts = PageFacts { zero, crc };
                     }
                 }
@@ -135,7 +136,7 @@ macro_rules! kernels {
                     // SAFETY: within `len`, which the caller grants at both.
                     unsafe {
                         passes::copy_stream::<$vector>(dst.add(at), src.add(at), step);
-                        crc = $cached(crc, src.add(at), step);
+                        crc = $crc(crc, src.add(at), step);
                     }
                     at += step;
                 }
@@ -149,36 +150,43 @@ macro_rules! kernels {
     };
 }
 
-kernels!(scalar, "scalar", u64, crc32c::scalar, crc32c::scalar);
+kernels!(scalar, "scalar", u64, crc32c::scalar);
 #[cfg(target_arch = "x86_64")]
-kernels!(sse2, "sse2", std::arch::x86_64::__m128i, crc32c::scalar, crc32c::scalar, "sse2");
+kernels!(sse2, "sse2", std::arch::x86_64::__m128i, crc32c::scalar, "sse2");
 #[cfg(target_arch = "x86_64")]
 kernels!(
     avx2,
     "avx2",
     std::arch::x86_64::__m256i,
-    crc32c::x86::crc32c,
-    crc32c::x86::cached,
+    crc32c::x86::narrow::crc32c,
     "avx2,sse4.2,pclmulqdq,bmi1,bmi2"
+);
+#[cfg(target_arch = "x86_64")]
+kernels!(
+    avx2_clmul,
+    "avx2+clmul",
+    std::arch::x86_64::__m256i,
+    crc32c::x86::wide::crc32c,
+    "avx2,vpclmulqdq,sse4.2,pclmulqdq,bmi1,bmi2"
 );
 #[cfg(target_arch = "x86_64")]
 kernels!(
     avx512,
     "avx512",
     std::arch::x86_64::__m512i,
-    crc32c::x86::crc32c,
-    crc32c::x86::cached,
+    crc32c::x86::narrow::crc32c,
     "avx512f,avx512bw,avx2,sse4.2,pclmulqdq,bmi1,bmi2"
 );
-#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+#[cfg(target_arch = "x86_64")]
 kernels!(
-    neon,
-    "neon",
-    std::arch::aarch64::uint8x16_t,
-    crc32c::arm::crc32c,
-    crc32c::arm::crc32c,
-    "neon,crc,aes"
+    avx512_clmul,
+    "avx512+clmul",
+    std::arch::x86_64::__m512i,
+    crc32c::x86::wide::crc32c,
+    "avx512f,avx512bw,avx2,vpclmulqdq,sse4.2,pclmulqdq,bmi1,bmi2"
 );
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+kernels!(neon, "neon", std::arch::aarch64::uint8x16_t, crc32c::arm::crc32c, "neon,crc,aes");
 
 /// The operations, done by one variant.
 #[derive(Clone, Copy)]
@@ -216,8 +224,17 @@ impl Cpu {
                 && is_x86_feature_detected!("pclmulqdq")
                 && is_x86_feature_detected!("bmi1")
                 && is_x86_feature_detected!("bmi2");
-            if avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            let avx512 =
+                avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+            let clmul = is_x86_feature_detected!("vpclmulqdq");
+            if avx512 && clmul {
+                variants.push(Cpu::with(&avx512_clmul::KERNELS));
+            }
+            if avx512 {
                 variants.push(Cpu::with(&avx512::KERNELS));
+            }
+            if avx2 && clmul {
+                variants.push(Cpu::with(&avx2_clmul::KERNELS));
             }
             if avx2 {
                 variants.push(Cpu::with(&avx2::KERNELS));
@@ -242,7 +259,8 @@ impl Cpu {
         Cpu { kernels, of_zero }
     }
 
-    /// Name of the variant: avx512, avx2, sse2, neon, scalar.
+    /// Name of the variant: avx512, avx2, sse2, neon, scalar; with "+clmul" where carry-less multiplication has
+    /// 256 bits (VPCLMULQDQ), which the checksum gains from.
     pub fn name(&self) -> &'static str {
         self.kernels.name
     }

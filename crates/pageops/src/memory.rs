@@ -119,17 +119,24 @@ impl Map {
     }
 
     /// Maps a part that holds data all at once, which costs less than a fault for every few pages. Where the kernel
-    /// cannot (before Linux 5.14) pages are mapped as they are read.
-    pub fn populate(&self, range: Range<usize>) {
-        if range.start < range.end && range.end <= self.len && range.start.is_multiple_of(PAGE) {
-            // SAFETY: within the mapping; only what reading would do is done.
-            unsafe {
-                libc::madvise(
-                    self.start.as_ptr().add(range.start).cast(),
-                    range.end - range.start,
-                    libc::MADV_POPULATE_READ,
-                );
-            }
+    /// cannot (before Linux 5.14) pages are mapped as they are read. An error if the file has no bytes there any
+    /// more, or its disk fails: reading would end the program.
+    pub fn populate(&self, range: Range<usize>) -> io::Result<()> {
+        if range.start >= range.end || range.end > self.len || !range.start.is_multiple_of(PAGE) {
+            return Ok(());
+        }
+        // SAFETY: within the mapping; only what reading would do is done.
+        let done = unsafe {
+            libc::madvise(
+                self.start.as_ptr().add(range.start).cast(),
+                range.end - range.start,
+                libc::MADV_POPULATE_READ,
+            )
+        };
+        match io::Error::last_os_error() {
+            _ if done == 0 => Ok(()),
+            error if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+            error => Err(error),
         }
     }
 

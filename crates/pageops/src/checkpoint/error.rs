@@ -28,6 +28,9 @@ pub enum Reason {
     /// The system's answer.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// What it is restored to cannot be written: the system's answer.
+    #[error("cannot be restored: {0}")]
+    Target(io::Error),
     /// It does not begin as a checkpoint does.
     #[error("is not a checkpoint")]
     NotOne,

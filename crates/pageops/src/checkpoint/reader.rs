@@ -238,7 +238,7 @@ impl Checkpoint {
     ) -> Result<(), Error> {
         for (i, region) in self.regions().enumerate() {
             let bytes = region.pages * PAGE as u64;
-            target.clear(i, bytes).map_err(|e| Error::at(&self.path)(Reason::Io(e)))?;
+            target.clear(i, bytes).map_err(|e| Error::at(&self.path)(Reason::Target(e)))?;
         }
         let cpu = Cpu::best();
         self.each_chunk(progress, &mut |region, first, pages| {
@@ -283,7 +283,7 @@ impl Checkpoint {
                     let step = (CHUNK - at % CHUNK).min(range.end - at);
                     let pages = &mut buffer[..step as usize * PAGE];
                     self.read(i, at, pages)?;
-                    each(i, at, pages).map_err(|e| Error::at(&self.path)(Reason::Io(e)))?;
+                    each(i, at, pages).map_err(|e| Error::at(&self.path)(Reason::Target(e)))?;
                     at += step;
                     done += step;
                     progress(done);

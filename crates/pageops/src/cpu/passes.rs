@@ -10,8 +10,9 @@ use super::vector::Vector;
 /// Whether all bytes are zero.
 #[inline(always)]
 pub(crate) unsafe fn is_zero<V: Vector>(p: *const u8, len: usize) -> bool {
-    // Sixteen loads a test: fewer tests leave more of the loads' throughput.
-    let step = 16 * V::BYTES;
+    // Thirty-two loads a test: fewer tests leave more of the loads' throughput.
+    const LOADS: usize = 32;
+    let step = LOADS * V::BYTES;
     let mut at = 0;
     // SAFETY: every load lies within `len` bytes: loops stop before the end, and the last vector is laid so that
     // it ends with the buffer, which holds at least one vector by then.
@@ -27,7 +28,7 @@ pub(crate) unsafe fn is_zero<V: Vector>(p: *const u8, len: usize) -> bool {
                 V::load(q.add(2 * V::BYTES)),
                 V::load(q.add(3 * V::BYTES)),
             ];
-            for i in 4..16 {
+            for i in 4..LOADS {
                 any[i % 4] = any[i % 4].or(V::load(q.add(i * V::BYTES)));
             }
             if !any[0].or(any[1]).or(any[2].or(any[3])).is_zero() {

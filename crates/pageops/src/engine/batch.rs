@@ -2,8 +2,14 @@
 
 use std::time::Instant;
 
-use super::Waiting;
+use super::Op;
 use crate::device::{Completion, Descriptor, Record, opcode};
+
+/// An operation that waits for its turn; `tag` is given back with its outcome.
+pub(super) struct Waiting {
+    pub(super) op: Op,
+    pub(super) tag: u64,
+}
 
 /// A batch, or a single operation.
 pub(super) struct Batch {

@@ -7,7 +7,19 @@ use serde_json::json;
 use vmtax_pageops::{Cpu, PAGE, PageFacts, delta, xbzrle};
 
 use super::flags::BenchArgs;
-use super::print;
+use super::{print, size};
+use crate::exit::{Code, fail};
+
+/// Times the size that is needed at once: [`Memory`], and what a device works on.
+const COPIES: u64 = 5;
+
+/// Bytes of memory that can be had without swapping.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
 
 /// One line of the table: GB/s of each backend, in their order.
 struct Row {
@@ -16,19 +28,26 @@ struct Row {
 }
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    if let Some(free) = available()
+        && COPIES * (args.size << 20) > free
+    {
+        let (needed, free) = (size(COPIES * (args.size << 20)), size(free));
+        let what = format!("--size {}: takes {needed} and {free} are free", args.size);
+        return fail(Code::Usage, format!("{what}; choose a smaller one"));
+    }
     let memory = Memory::new((args.size << 20) as usize);
     let backends = Cpu::variants();
     let mut names: Vec<String> = backends.iter().map(|cpu| cpu.name().to_owned()).collect();
     let mut rows = cpu_rows(&backends, memory, args.rounds);
     if let Some((name, speeds)) =
-        args.accel.accel.open()?.bench((args.size << 20) as usize, args.rounds)?
+        args.work.accel.open()?.bench((args.size << 20) as usize, args.rounds)?
     {
         names.push(name);
         for row in &mut rows {
             row.speeds.push(speeds.iter().find(|s| s.0 == row.operation).map(|s| s.1));
         }
     }
-    print(args.format, || text(args, &names, &rows), || as_json(args, &names, &rows))
+    print(args.work.format, || text(args, &names, &rows), || as_json(args, &names, &rows))
 }
 
 /// What is worked on: zeros, noise, noise a little changed, and room for results.
@@ -142,15 +161,15 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 fn text(args: &BenchArgs, names: &[String], rows: &[Row]) -> String {
     let mut out = format!("GB/s over {} MiB, median of {}\n\n{:<16}", args.size, args.rounds, "");
     for name in names {
-        out.push_str(&format!("{name:>10}"));
+        out.push_str(&format!("{name:>14}"));
     }
     out.push('\n');
     for row in rows {
         out.push_str(&format!("{:<16}", row.operation));
         for speed in &row.speeds {
             match speed {
-                Some(speed) => out.push_str(&format!("{speed:>10.1}")),
-                None => out.push_str(&format!("{:>10}", "-")),
+                Some(speed) => out.push_str(&format!("{speed:>14.1}")),
+                None => out.push_str(&format!("{:>14}", "-")),
             }
         }
         out.push('\n');

@@ -54,13 +54,8 @@ pub(crate) struct ScanArgs {
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = positive)]
     pub(crate) bandwidth: f64,
 
-    /// Who does the work.
     #[command(flatten)]
-    pub(crate) accel: AccelArgs,
-
-    /// How to write the result.
-    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
-    pub(crate) format: OutputFormat,
+    pub(crate) work: WorkArgs,
 }
 
 /// Save a VM: its devices and its memory in one file, whole or as the difference to another.
@@ -94,11 +89,7 @@ pub(crate) struct SaveArgs {
     pub(crate) stopped: bool,
 
     #[command(flatten)]
-    pub(crate) accel: AccelArgs,
-
-    /// How to write the result.
-    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
-    pub(crate) format: OutputFormat,
+    pub(crate) work: WorkArgs,
 }
 
 /// Restore a checkpoint into a new QEMU, which goes on from there, or into an image.
@@ -155,11 +146,7 @@ pub(crate) struct BenchArgs {
     pub(crate) rounds: u32,
 
     #[command(flatten)]
-    pub(crate) accel: AccelArgs,
-
-    /// How to write the result.
-    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
-    pub(crate) format: OutputFormat,
+    pub(crate) work: WorkArgs,
 }
 
 /// Whose memory.
@@ -175,12 +162,16 @@ pub(crate) struct MachineArgs {
     pub(crate) image: Option<PathBuf>,
 }
 
-/// Who does the work on pages.
+/// Who does the work on pages, and how what comes of it is written.
 #[derive(Debug, Args)]
-pub(crate) struct AccelArgs {
+pub(crate) struct WorkArgs {
     /// auto, cpu, model (a device in software), or queues of Intel DSA: dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0
     #[arg(long, value_name = "WHO", default_value = "auto", value_parser = Accel::parse)]
     pub(crate) accel: Accel,
+
+    /// How to write the result.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) format: OutputFormat,
 }
 
 /// How a result is written.

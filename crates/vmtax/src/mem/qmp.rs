@@ -12,6 +12,9 @@ use crate::exit::{Code, Fault};
 /// How long an answer may take. Stopping a VM waits for its disks.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long the greeting may take. It does not come while another client is connected.
+const GREETING: Duration = Duration::from_secs(10);
+
 /// A connection to one QEMU.
 #[derive(Debug)]
 pub(super) struct Qmp {
@@ -24,18 +27,22 @@ impl Qmp {
     pub(super) fn connect(path: &Path) -> anyhow::Result<Qmp> {
         let name = path.display().to_string();
         let wrap = |error: io::Error| {
-            let hint = "is a QEMU with `-qmp unix:...,server=on,wait=off` running there?";
+            let hint = match error.kind() {
+                io::ErrorKind::PermissionDenied => "run vmtax as the user of the VM, or as root",
+                _ => "is a QEMU with `-qmp unix:...,server=on,wait=off` running there?",
+            };
             Fault::new(Code::Input, format!("{name}: {}; {hint}", error.kind())).answered(&error)
         };
         let stream = UnixStream::connect(path).map_err(wrap)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(wrap)?;
+        stream.set_read_timeout(Some(GREETING)).map_err(wrap)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(wrap)?;
         let reader = BufReader::new(stream.try_clone().map_err(wrap)?);
-        let mut qmp = Qmp { name, stream, reader };
+        let mut qmp = Qmp { name: name.clone(), stream, reader };
         let greeting = qmp.receive()?;
         if greeting.get("QMP").is_none() {
             return Err(qmp.fault("does not speak QEMU's monitor protocol"));
         }
+        qmp.stream.set_read_timeout(Some(PATIENCE)).map_err(wrap)?;
         qmp.run("qmp_capabilities", json!({}))?;
         Ok(qmp)
     }
@@ -95,11 +102,7 @@ impl Qmp {
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
             {
-                let what = format!(
-                    "QEMU did not answer within {} s; another client may hold its monitor",
-                    PATIENCE.as_secs()
-                );
-                Err(self.fault(&what))
+                Err(self.fault("QEMU does not answer; another client may hold its monitor"))
             }
             Err(error) => Err(self.fault(&format!("cannot read its monitor: {}", error.kind()))),
         }

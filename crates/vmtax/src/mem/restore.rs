@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use vmtax_pageops::PAGE;
-use vmtax_pageops::checkpoint::{Checkpoint, NewFile, Target};
+use vmtax_pageops::checkpoint::{Checkpoint, NewFile, Reason, Target};
 use vmtax_pageops::memory;
 
 use super::flags::{RestoreArgs, VerifyArgs};
@@ -106,7 +106,7 @@ fn into_vm(args: &RestoreArgs, checkpoint: &Checkpoint, socket: &Path) -> anyhow
         return fail(Code::Data, what);
     }
     let mut memory = Blocks { blocks: &ram };
-    fill(checkpoint, &mut memory)?;
+    fill(checkpoint, &mut memory, &format!("memory of the VM at {}", socket.display()))?;
     vm.load_state(&mut checkpoint.state())?;
     if !args.stopped {
         vm.qmp.run("cont", json!({}))?;
@@ -122,15 +122,18 @@ fn into_image(checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<()> {
     }
     let wrap = |e: io::Error| cannot_write(&name, &e);
     let new = NewFile::create(path).map_err(wrap)?;
-    fill(checkpoint, &mut Image { file: new.file() })?;
+    fill(checkpoint, &mut Image { file: new.file() }, &name)?;
     new.publish().map_err(wrap)?;
     Ok(())
 }
 
-fn fill(checkpoint: &Checkpoint, target: &mut dyn Target) -> anyhow::Result<()> {
+fn fill(checkpoint: &Checkpoint, target: &mut dyn Target, name: &str) -> anyhow::Result<()> {
     let watch = Watch::new(checkpoint.work() * PAGE as u64);
     let done = checkpoint.restore(target, &mut |pages| watch.at(pages * PAGE as u64));
-    done.map_err(|e| fault(&e, false))
+    done.map_err(|e| match &e.reason {
+        Reason::Target(error) => cannot_write(name, error).into(),
+        _ => fault(&e, false),
+    })
 }
 
 /// A VM's memory.

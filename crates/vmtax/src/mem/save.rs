@@ -15,7 +15,7 @@ use super::flags::SaveArgs;
 use super::vm::{Pause, Ram, Vm};
 use super::watch::{Watch, catch_signals, stopping};
 use super::{fault, print, size};
-use crate::exit::{Code, fail};
+use crate::exit::{Code, Fault, fail};
 
 /// Memory given to the writer at a time: what is between two looks at the signals.
 const PIECE: u64 = 8 << 20;
@@ -52,7 +52,7 @@ pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
         (None, None) => return fail(Code::Usage, "name a VM with --qmp or an image with --image"),
     };
     saved.seconds = start.elapsed().as_secs_f64();
-    print(args.format, || text(args, &saved), || as_json(args, &saved))
+    print(args.work.format, || text(args, &saved), || as_json(args, &saved))
 }
 
 /// The new checkpoint must not take the place of what it is made from.
@@ -95,7 +95,7 @@ fn save(args: &SaveArgs, ram: &[Ram], state: &[u8]) -> anyhow::Result<Saved> {
         Some(path) => Some(Checkpoint::open(path).map_err(|e| fault(&e, false))?),
         None => None,
     };
-    let mut accel = args.accel.accel.open()?;
+    let mut accel = args.work.accel.open()?;
     let options = Options { zstd: args.zstd, parent };
     let mut writer =
         Writer::create(&args.output, options, accel.scanner()).map_err(|e| fault(&e, true))?;
@@ -105,18 +105,20 @@ fn save(args: &SaveArgs, ram: &[Ram], state: &[u8]) -> anyhow::Result<Saved> {
         extents.push(memory::extents(&block.file, block.bytes)?);
     }
     let data = extents.iter().flatten().map(|e| e.end - e.start).sum();
+    let from = [&args.machine.qmp, &args.machine.image].into_iter().flatten().next();
+    let from = from.map(|path| path.display().to_string()).unwrap_or_default();
     let watch = Watch::new(data);
     let mut done = 0;
     for (block, extents) in ram.iter().zip(&extents) {
         writer.region(&block.name, block.bytes / PAGE as u64).map_err(|e| fault(&e, true))?;
-        let mut source =
-            Source::new(&block.file, block.bytes, args.zstd.is_some() || args.parent.is_some())?;
+        let copied = args.zstd.is_some() || args.parent.is_some();
+        let mut source = Source::new(&block.file, block.bytes, copied)?;
         for extent in extents {
             let mut at = extent.start;
             while at < extent.end {
                 stopping()?;
                 let end = extent.end.min(at + PIECE);
-                source.give(at..end, &mut writer)?;
+                source.give(at..end, &mut writer, &from)?;
                 done += end - at;
                 watch.at(done);
                 at = end;
@@ -142,12 +144,22 @@ impl<'a> Source<'a> {
         })
     }
 
-    fn give(&mut self, range: Range<u64>, writer: &mut Writer<'_>) -> anyhow::Result<()> {
+    /// Gives pages to the writer; `from` is what they are of, should they be gone.
+    fn give(
+        &mut self,
+        range: Range<u64>,
+        writer: &mut Writer<'_>,
+        from: &str,
+    ) -> anyhow::Result<()> {
+        let gone = |error: std::io::Error| {
+            let what = "memory cannot be read; was it made shorter, or does its disk fail?";
+            Fault::new(Code::Input, format!("{from}: {what}")).answered(&error)
+        };
         let first = range.start / PAGE as u64;
         match self {
             Source::Mapped(map) => {
                 let range = range.start as usize..range.end as usize;
-                map.populate(range.clone());
+                map.populate(range.clone()).map_err(gone)?;
                 let done = map.with(range.clone(), |pages| writer.pages(first, pages));
                 map.forget(range);
                 done.map_err(|e| fault(&e, true))
@@ -156,7 +168,7 @@ impl<'a> Source<'a> {
                 let mut at = range.start;
                 while at < range.end {
                     let step = (range.end - at).min(buffer.len() as u64) as usize;
-                    file.read_exact_at(&mut buffer[..step], at)?;
+                    file.read_exact_at(&mut buffer[..step], at).map_err(gone)?;
                     let done = writer.pages(at / PAGE as u64, &buffer[..step]);
                     done.map_err(|e| fault(&e, true))?;
                     at += step as u64;

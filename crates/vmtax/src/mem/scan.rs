@@ -51,7 +51,7 @@ struct Dirty {
 pub(super) fn run(args: &ScanArgs) -> anyhow::Result<()> {
     let mut source = Source::open(&args.target)?;
     let start = Instant::now();
-    let mut accel = args.accel.accel.open()?;
+    let mut accel = args.work.accel.open()?;
     let mut found = scan(&mut source, accel.scanner())?;
     found.seconds = start.elapsed().as_secs_f64();
     found.huge = source.huge_pages()?;
@@ -61,7 +61,7 @@ pub(super) fn run(args: &ScanArgs) -> anyhow::Result<()> {
     let by = accel.describe();
     let gbits = args.bandwidth;
     print(
-        args.format,
+        args.work.format,
         || text(&source.describe(), &found, gbits, &by),
         || as_json(&source.describe(), &found, gbits, &by),
     )

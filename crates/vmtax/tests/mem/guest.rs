@@ -1,6 +1,8 @@
 //! A Linux under QEMU's TCG that counts and prints a hash of its memory (counter.c).
 
 use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -98,7 +100,8 @@ impl Guest {
         }
         let child = command.spawn().expect("qemu-system-x86_64");
         let guest = Guest { child, qmp, serial };
-        guest.until(|| guest.qmp.exists());
+        // Bound is not yet listening.
+        guest.until(|| listens(&guest.qmp));
         guest
     }
 
@@ -135,13 +138,29 @@ impl Guest {
     pub(super) fn until(&self, mut done: impl FnMut() -> bool) {
         let start = Instant::now();
         while !done() {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < PATIENCE && !stat.contains(") Z "),
                 "the guest does not go on; it said: {}",
                 self.text()
             );
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// What it says it is doing, some time after it was last told something; `None` when QEMU has gone.
+    pub(super) fn status(&mut self) -> Option<String> {
+        // One whose state ended early is about to go; one that has it all is about to stop waiting.
+        std::thread::sleep(Duration::from_millis(300));
+        let start = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            if let Ok(answer) = ask(&self.qmp, &["{\"execute\":\"query-status\"}"]) {
+                return Some(answer["status"].as_str().unwrap().to_owned());
+            }
+            assert!(start.elapsed() < PATIENCE, "QEMU neither answers nor goes");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
     }
 
     pub(super) fn kill(&mut self) {
@@ -184,4 +203,44 @@ pub(super) fn check(counts: &[Count]) {
     let last = counts.last().unwrap().count;
     let expected = expected(last);
     assert_eq!(counts, &expected[first as usize - 1..], "the guest's memory is not what it was");
+}
+
+/// Whether somebody takes connections at a socket. Asking does not make one.
+fn listens(socket: &Path) -> bool {
+    const ACCEPTS: &str = "00010000";
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+    sockets.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        matches!(words[..], [_, _, _, flags, .., path] if flags == ACCEPTS && Path::new(path) == socket)
+    })
+}
+
+/// Runs monitor commands and gives the last answer.
+pub(super) fn qmp(socket: &Path, commands: &[&str]) -> serde_json::Value {
+    ask(socket, commands).unwrap()
+}
+
+/// As [`qmp`], of a QEMU that may be gone.
+fn ask(socket: &Path, commands: &[&str]) -> io::Result<serde_json::Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut last = serde_json::Value::Null;
+    let mut read = |wanted: &str| loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+        let value: serde_json::Value = serde_json::from_str(&line)?;
+        assert!(value.get("error").is_none(), "{value}");
+        if let Some(found) = value.get(wanted) {
+            return Ok(found.clone());
+        }
+    };
+    read("QMP")?;
+    for command in ["{\"execute\":\"qmp_capabilities\"}"].iter().chain(commands) {
+        stream.write_all(format!("{command}\n").as_bytes())?;
+        last = read("return")?;
+    }
+    Ok(last)
 }

@@ -1,6 +1,11 @@
 //! What cannot be done is said in one sentence with the exit code that is documented.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
 
 use super::{image, name, ok, refused};
 
@@ -64,6 +69,8 @@ fn every_refusal_has_its_code_and_says_why() {
     fs::write(path("bad.ckpt"), &bytes).unwrap();
     fs::write(path("cut.ckpt"), &bytes[..bytes.len() - 5000]).unwrap();
     fs::write(path("text"), "hello").unwrap();
+    fs::write(path("empty"), "").unwrap();
+    let empty = path("empty");
     let (odd, bad, cut, text) = (path("odd.img"), path("bad.ckpt"), path("cut.ckpt"), path("text"));
     let (none, folder) = (path("none"), dir.path().to_owned());
     let cases: &[(&[&str], i32, &str)] = &[
@@ -72,6 +79,30 @@ fn every_refusal_has_its_code_and_says_why() {
         (&["verify", name(&cut)], 4, "the end of a checkpoint is missing"),
         (&["verify", name(&text)], 4, "is not a checkpoint"),
         (&["verify", name(&none)], 3, "No such file"),
+        (&["verify", name(&empty)], 4, "is not a checkpoint"),
+        (&["verify", name(&image_path)], 4, "is not a checkpoint"),
+        (&["restore", name(&empty), "--image", name(&out)], 4, "is not a checkpoint"),
+        (&["restore", name(&cut), "--image", name(&out)], 4, "the end of a checkpoint is missing"),
+        (&["restore", name(&checkpoint), "--image", name(&folder)], 5, "is a directory"),
+        (&["restore", name(&checkpoint), "--image", "/proc/x"], 5, ""),
+        (&["save", "--image", name(&empty), "-o", name(&out)], 4, "0 bytes"),
+        (&["save", "--image", name(&folder), "-o", name(&out)], 3, "is not a file"),
+        (
+            &["save", "--image", name(&image_path), "-o", name(&out), "--parent", name(&cut)],
+            4,
+            "the end of a checkpoint is missing",
+        ),
+        (
+            &["save", "--image", name(&image_path), "-o", name(&out), "--parent", name(&bad)],
+            4,
+            "page 2 of \"image\" has checksum",
+        ),
+        (&["scan", name(&empty)], 4, "0 bytes"),
+        (&["scan", name(&odd)], 4, "which is no number of pages"),
+        (&["scan", name(&folder)], 3, "is not a file"),
+        (&["scan", "2"], 4, "no memory that could be a VM's"),
+        (&["save", "--qmp", name(&text), "-o", name(&out)], 3, "is a QEMU with"),
+        (&["bench", "--size", "65536"], 2, "are free; choose a smaller one"),
         (&["verify", name(&folder)], 4, "is not a checkpoint"),
         (&["save", "--image", name(&odd), "-o", name(&out)], 4, "which is no number of pages"),
         (&["save", "--image", name(&none), "-o", name(&out)], 3, "cannot be opened"),
@@ -152,4 +183,107 @@ fn the_table_of_speeds_has_every_operation() {
             .unwrap();
     let speed = &json["operations"][0]["gb_per_second"]["scalar"];
     assert!(speed.as_f64().unwrap() > 0.0, "{json}");
+}
+
+/// `vmtax mem`, run by a user who owns nothing. `None` where that cannot be arranged.
+fn as_nobody(folder: &Path, args: &[&str]) -> Option<(i32, String)> {
+    let root = rustix::process::geteuid().is_root();
+    let mut command = if root {
+        // The build's own folder may be closed to others.
+        let copy = folder.join("vmtax");
+        if !copy.exists() {
+            fs::copy(env!("CARGO_BIN_EXE_vmtax"), &copy).unwrap();
+        }
+        let mut command = Command::new(copy);
+        command.uid(65534).gid(65534);
+        command
+    } else {
+        Command::new(env!("CARGO_BIN_EXE_vmtax"))
+    };
+    let output = command.arg("mem").args(args).output().ok()?;
+    let sentence = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(sentence.lines().count(), 1, "not one sentence: {sentence}");
+    Some((output.status.code().unwrap(), sentence))
+}
+
+#[test]
+fn without_rights_it_says_which_are_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |file: &str| dir.path().join(file);
+    let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    mode(dir.path(), 0o755);
+    fs::write(path("open.img"), image(8, 1)).unwrap();
+    ok(&["save", "--image", name(&path("open.img")), "-o", name(&path("closed.ckpt"))]);
+    fs::write(path("closed.img"), image(8, 1)).unwrap();
+    let _monitor = UnixListener::bind(path("closed.qmp")).unwrap();
+    for closed in ["closed.img", "closed.ckpt", "closed.qmp"] {
+        mode(&path(closed), 0);
+    }
+    fs::create_dir(path("closed")).unwrap();
+    mode(&path("closed"), 0o555);
+    let (opened, closed, checkpoint) = (path("open.img"), path("closed.img"), path("closed.ckpt"));
+    let (monitor, out) = (path("closed.qmp"), path("closed/out"));
+    let ours = std::env::temp_dir().join(format!("vmtax-rights-{}", std::process::id()));
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["scan", name(&closed)], 3, "cannot be opened: permission denied"),
+        // The first process belongs to root.
+        (&["scan", "1"], 3, "run vmtax as its user, or as root"),
+        (&["save", "--image", name(&closed), "-o", name(&ours)], 3, "permission denied"),
+        (&["save", "--image", name(&opened), "-o", name(&out)], 5, "you may not write there"),
+        (&["save", "--qmp", name(&monitor), "-o", name(&ours)], 3, "as the user of the VM"),
+        (&["verify", name(&checkpoint)], 3, "ermission denied"),
+        (&["restore", name(&checkpoint), "--image", name(&ours)], 3, "ermission denied"),
+        (
+            &["save", "--image", name(&opened), "-o", name(&ours), "--parent", name(&checkpoint)],
+            3,
+            "ermission denied",
+        ),
+    ];
+    for (args, code, words) in cases {
+        let Some((found, sentence)) = as_nobody(dir.path(), args) else {
+            eprintln!("skipped: another user's program cannot be started here");
+            return;
+        };
+        assert_eq!(found, *code, "{args:?}: {sentence}");
+        assert!(sentence.contains(words), "{args:?}: {sentence}");
+    }
+    assert!(!ours.exists(), "a refusal left a file");
+    mode(&path("closed"), 0o755);
+}
+
+/// A disk of a MiB that fills up: the old checkpoint stays, and nothing half beside it.
+#[test]
+fn a_full_disk_leaves_the_old_checkpoint_and_nothing_half() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |file: &str| dir.path().join(file);
+    fs::write(path("small.img"), image(8, 1)).unwrap();
+    fs::write(path("large.img"), image(800, 2)).unwrap();
+    let large = path("large.ckpt");
+    ok(&["save", "--image", name(&path("large.img")), "-o", name(&large)]);
+    fs::create_dir(path("disk")).unwrap();
+    let script = r#"
+        cd "$1" && mount -t tmpfs -o size=1m none disk || exit 99
+        "$0" mem save --image small.img -o disk/x.ckpt >out || exit 98
+        "$0" mem save --image large.img -o disk/x.ckpt; echo "save $?"
+        "$0" mem restore large.ckpt --image disk/y.img; echo "restore $?"
+        "$0" mem verify disk/x.ckpt >out; echo "verify $?"
+        "$0" mem verify disk/x.ckpt >/dev/full; echo "print $?"
+        ls -A disk"#;
+    let output = Command::new("unshare")
+        .args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_vmtax"), name(dir.path())])
+        .output();
+    let output = match output {
+        Ok(output) if output.status.code() != Some(99) && !output.stdout.is_empty() => output,
+        other => {
+            eprintln!("skipped: no file system can be mounted here: {other:?}");
+            return;
+        }
+    };
+    let found = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(found, "save 5\nrestore 5\nverify 0\nprint 5\nx.ckpt\n");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let sentences: Vec<&str> = said.lines().collect();
+    assert_eq!(sentences.len(), 3, "{said}");
+    assert!(sentences[0].contains("x.ckpt: there is no room left"), "{said}");
+    assert!(sentences[1].contains("y.img: there is no room left"), "{said}");
 }

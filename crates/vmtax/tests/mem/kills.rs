@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use vmtax_pageops::checkpoint::{Checkpoint, Target};
 
-use super::{image, name, ok};
+use super::guest::{Guest, check, qmp};
+use super::{image, mem, name, ok};
 
 struct Memory(Vec<u8>);
 
@@ -59,7 +61,9 @@ fn killed_after(args: &[&str], time: Duration) -> bool {
         command.arg("mem").args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(time);
     child.kill().unwrap();
-    child.wait().unwrap().success()
+    let status = child.wait().unwrap();
+    assert!(status.success() || status.signal() == Some(9), "{args:?} failed by itself: {status}");
+    status.success()
 }
 
 /// How long it takes when nobody disturbs it.
@@ -171,4 +175,128 @@ fn a_killed_restore_leaves_the_old_image_or_the_new_one() {
         held = now.unwrap();
     }
     assert!(cut >= 20 && ended >= 5, "{cut} cut, {ended} ended by themselves");
+}
+
+/// Kills of each test of a VM: a few, or as many as `./x bench kills` asks for.
+fn rounds() -> usize {
+    std::env::var("VMTAX_KILLS").map_or(5, |rounds| rounds.parse().unwrap())
+}
+
+/// Puts a checkpoint into a new QEMU, which must go on counting as the saved one did.
+fn goes_on(folder: &Path, checkpoint: &Path) {
+    let guest = Guest::start(folder, "again", "128M", "", true);
+    ok(&["restore", name(checkpoint), "--qmp", name(&guest.qmp)]);
+    check(&guest.counted(2));
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the figures of ./x bench kills")]
+fn a_killed_save_of_a_vm_leaves_the_old_checkpoint_or_the_new_one() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |file: &str| dir.path().join(file);
+    let guest = Guest::start(dir.path(), "killed", "128M", "", false);
+    guest.counted(3);
+    let (base, target) = (path("base.ckpt"), path("x.ckpt"));
+    let socket = guest.qmp.clone();
+    let save = ["save", "--qmp", name(&socket), "-o"];
+    ok(&[&save[..], &[name(&base)]].concat());
+    let to_target = [&save[..], &[name(&target)]].concat();
+    let ways = [
+        to_target.clone(),
+        [&to_target[..], &["--zstd"]].concat(),
+        [&to_target[..], &["--parent", name(&base)]].concat(),
+    ];
+    let whole: Vec<Duration> = ways.iter().map(|args| duration(args)).collect();
+    let id = || Checkpoint::open(&target).unwrap_or_else(|e| panic!("after a kill: {e}")).id();
+    let mut held = id();
+    let mut moments = Moments::new();
+    let (mut tries, mut cut, mut replaced) = (0, 0, 0);
+    let rounds = rounds();
+    while cut < rounds && tries < 3 * rounds {
+        let way = tries % ways.len();
+        tries += 1;
+        if !killed_after(&ways[way], moments.below(whole[way].mul_f64(1.3))) {
+            cut += 1;
+        }
+        ok(&["verify", name(&target)]);
+        if id() != held {
+            // A new one must be the whole machine. One that was there before has been tried.
+            held = id();
+            replaced += 1;
+            goes_on(dir.path(), &target);
+        }
+        // The kill may have left the VM stopped.
+        let before = guest.counts().len();
+        qmp(&guest.qmp, &["{\"execute\":\"cont\"}"]);
+        guest.counted(before + 1);
+    }
+    check(&guest.counts());
+    println!(
+        "{rounds} saves of a VM: {cut} killed, {replaced} new checkpoints, all whole and right"
+    );
+    assert!(rounds < 50 || cut >= 10 && replaced >= 5, "{cut} cut, {replaced} replaced");
+    // After all that it can be saved as if nothing had been.
+    ok(&ways[0]);
+    goes_on(dir.path(), &target);
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the figures of ./x bench kills")]
+fn a_killed_restore_never_runs_a_vm_with_wrong_memory() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |file: &str| dir.path().join(file);
+    let (base, child) = (path("base.ckpt"), path("child.ckpt"));
+    {
+        let guest = Guest::start(dir.path(), "saved", "128M", "", false);
+        guest.counted(3);
+        ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&base)]);
+        guest.counted(guest.counts().len() + 2);
+        ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&child), "--parent", name(&base)]);
+    }
+    let restore = |guest: &Guest| {
+        vec![
+            "restore".to_owned(),
+            name(&child).to_owned(),
+            "--qmp".to_owned(),
+            name(&guest.qmp).to_owned(),
+        ]
+    };
+    let undisturbed = || {
+        let guest = Guest::start(dir.path(), "again", "128M", "", true);
+        let args = restore(&guest);
+        let start = Instant::now();
+        assert!(mem(&args.iter().map(String::as_str).collect::<Vec<_>>()).status.success());
+        start.elapsed()
+    };
+    // Other work makes some take longer.
+    let whole = (0..3).map(|_| undisturbed()).min().unwrap();
+    let mut moments = Moments::new();
+    let (mut tries, mut cut, mut complete) = (0, 0, 0);
+    let rounds = rounds();
+    while cut < rounds && tries < 3 * rounds {
+        tries += 1;
+        let mut guest = Guest::start(dir.path(), "again", "128M", "", true);
+        let args = restore(&guest);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        if !killed_after(&args, moments.below(whole.mul_f64(1.3))) {
+            cut += 1;
+        }
+        // It waits on, or has gone because its state ended early, or has all it needs.
+        let status = guest.status();
+        if matches!(status.as_deref(), Some("running" | "paused")) {
+            complete += 1;
+            qmp(&guest.qmp, &["{\"execute\":\"cont\"}"]);
+            check(&guest.counted(2));
+        } else {
+            assert!(
+                matches!(status.as_deref(), None | Some("inmigrate")),
+                "restore {tries}: {status:?}"
+            );
+            guest.kill();
+        }
+    }
+    println!("{tries} restores of a VM: {cut} killed, {complete} complete, all of these right");
+    assert!(cut == rounds, "only {cut} of {tries} were killed before they had ended");
+    ok(&["verify", name(&child)]);
+    goes_on(dir.path(), &child);
 }

@@ -1,7 +1,8 @@
-//! `vmtax mem`: images, real VMs, kills, hostile files.
+//! `vmtax mem`: images, real VMs, kills, hostile files, and what a save costs.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod against;
 mod guest;
 mod hostile;
 mod kills;

@@ -66,7 +66,7 @@ impl Source {
                 format!("{path}: is not a file; name an image or a process id"),
             );
         }
-        if !metadata.len().is_multiple_of(PAGE as u64) {
+        if metadata.len() == 0 || !metadata.len().is_multiple_of(PAGE as u64) {
             let what = format!("{path}: has {} bytes, which is no number of pages", metadata.len());
             return fail(Code::Data, what);
         }

@@ -1,0 +1,179 @@
+//! What a save costs, against QEMU's own way and a plain copy of the same stopped VM in turn: `./x bench pageops`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::guest::{Guest, qmp};
+use super::{mem, name};
+
+/// Of guests that must be booted anew, and of one that serves all rounds.
+const BOOTS: usize = 3;
+const ROUNDS: usize = 7;
+
+/// Processor time of a process and the children it has waited for, seconds.
+fn processor_time(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after = &stat[stat.rfind(')').unwrap() + 2..];
+    let ticks: f64 = after.split(' ').skip(11).take(4).map(|w| w.parse::<f64>().unwrap()).sum();
+    ticks / 100.0
+}
+
+/// Of one save: processor time of all who take part, wall time, bytes.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    processor: f64,
+    wall: f64,
+    bytes: f64,
+}
+
+/// Takes away what an earlier one wrote, and lets the disk come to rest: nobody pays for that of another.
+fn clear(output: &Path) {
+    if output.exists() {
+        fs::remove_file(output).unwrap();
+    }
+    assert!(Command::new("sync").status().unwrap().success());
+}
+
+fn by_vmtax(guest: &Guest, output: &Path) -> Cost {
+    clear(output);
+    // Stopped, or the guest's own work would be counted.
+    qmp(&guest.qmp, &["{\"execute\":\"stop\"}"]);
+    let (qemu, own) = (processor_time(guest.pid()), processor_time(std::process::id()));
+    let start = Instant::now();
+    let done = mem(&["save", "--qmp", name(&guest.qmp), "-o", name(output)]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let wall = start.elapsed().as_secs_f64();
+    // Our own time is small: it waits.
+    let processor = processor_time(guest.pid()) - qemu + processor_time(std::process::id()) - own;
+    qmp(&guest.qmp, &["{\"execute\":\"cont\"}"]);
+    Cost { processor, wall, bytes: fs::metadata(output).unwrap().len() as f64 }
+}
+
+fn by_qemu(guest: &Guest, output: &Path) -> Cost {
+    clear(output);
+    qmp(&guest.qmp, &["{\"execute\":\"stop\"}"]);
+    let qemu = processor_time(guest.pid());
+    let start = Instant::now();
+    // No limit on its speed, as for a file.
+    let speed =
+        "{\"execute\":\"migrate-set-parameters\",\"arguments\":{\"max-bandwidth\":100000000000}}";
+    let migrate = format!(
+        "{{\"execute\":\"migrate\",\"arguments\":{{\"uri\":\"exec:cat > {}\"}}}}",
+        output.display()
+    );
+    qmp(&guest.qmp, &[speed, &migrate]);
+    loop {
+        let status = qmp(&guest.qmp, &["{\"execute\":\"query-migrate\"}"]);
+        match status["status"].as_str() {
+            Some("completed") => break,
+            Some("failed" | "cancelled") => panic!("{status}"),
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    let wall = start.elapsed().as_secs_f64();
+    // `cat` is counted once QEMU has waited for it.
+    std::thread::sleep(Duration::from_millis(300));
+    let processor = processor_time(guest.pid()) - qemu;
+    // A QEMU that has migrated saves nothing more before it has run again.
+    qmp(&guest.qmp, &["{\"execute\":\"cont\"}"]);
+    Cost { processor, wall, bytes: fs::metadata(output).unwrap().len() as f64 }
+}
+
+/// `cp` of the memory's file, and what it left synced.
+fn by_copy(guest: &Guest, output: &Path) -> Cost {
+    clear(output);
+    qmp(&guest.qmp, &["{\"execute\":\"stop\"}"]);
+    let memory = memory_file(guest.pid());
+    let own = processor_time(std::process::id());
+    let start = Instant::now();
+    let copied = Command::new("cp").arg("--sparse=never").args([&memory, output]).status();
+    assert!(copied.unwrap().success());
+    fs::File::open(output).unwrap().sync_all().unwrap();
+    let wall = start.elapsed().as_secs_f64();
+    let processor = processor_time(std::process::id()) - own;
+    qmp(&guest.qmp, &["{\"execute\":\"cont\"}"]);
+    Cost { processor, wall, bytes: fs::metadata(output).unwrap().len() as f64 }
+}
+
+/// The memfd in which a guest has its memory.
+fn memory_file(pid: u32) -> PathBuf {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().map(|e| e.path());
+    let is_memory = |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|link| link.to_string_lossy().starts_with("/memfd:"))
+    };
+    open.filter(is_memory).max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap()
+}
+
+/// Lines of ratios, each with what it must not exceed.
+#[derive(Default)]
+struct Verdicts {
+    missed: bool,
+}
+
+impl Verdicts {
+    fn must(&mut self, what: &str, ratio: f64, limit: f64) {
+        let verdict = if ratio <= limit { "ok" } else { "MISSED" };
+        self.missed |= ratio > limit;
+        println!("{what:<58} {ratio:>8.3}  (<= {limit:.3}) {verdict}");
+    }
+}
+
+/// The median over the rounds of a ratio within a round.
+fn ratio(rounds: &[(Cost, Cost)], value: impl Fn(&Cost) -> f64) -> f64 {
+    let mut values: Vec<f64> = rounds.iter().map(|(a, b)| value(a) / value(b)).collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[test]
+#[ignore = "a benchmark; ./x bench pageops"]
+fn against_qemu_an_idle_guest() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    let mut rounds = Vec::new();
+    // A fresh guest each time, and ours first: QEMU's way reads the holes of the memory, and so fills them.
+    for _ in 0..BOOTS {
+        let guest = Guest::start(dir.path(), "idle", "1G", "", false);
+        guest.counted(3);
+        let round = (by_vmtax(&guest, &ours), by_qemu(&guest, &theirs));
+        println!("idle guest of 1 GiB: vmtax {:?}, QEMU {:?}", round.0, round.1);
+        rounds.push(round);
+    }
+    let mut verdicts = Verdicts::default();
+    let processor = ratio(&rounds, |c| c.processor);
+    verdicts.must("idle: processor time, vmtax / QEMU", processor, 1.0 / 3.0);
+    verdicts.must("idle: bytes, vmtax / QEMU", ratio(&rounds, |c| c.bytes), 1.0);
+    println!(
+        "idle: wall time, vmtax (synced) / QEMU (not synced) {:.2}",
+        ratio(&rounds, |c| c.wall)
+    );
+    assert!(!verdicts.missed);
+}
+
+/// A guest that has written noise all over its memory, as much as Linux leaves it: nothing to gain, and next to nothing may be lost.
+#[test]
+#[ignore = "a benchmark; ./x bench pageops"]
+fn against_qemu_and_cp_a_random_guest() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = dir.path().join("output");
+    let guest = Guest::start(dir.path(), "random", "1G", "fill=840", false);
+    guest.until(|| guest.text().contains("filled"));
+    let (mut qemus, mut copies) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let ours = by_vmtax(&guest, &output);
+        let (qemu, copy) = (by_qemu(&guest, &output), by_copy(&guest, &output));
+        println!("random guest of 1 GiB: vmtax {ours:?}, QEMU {qemu:?}, cp {copy:?}");
+        qemus.push((ours, qemu));
+        copies.push((ours, copy));
+    }
+    let mut verdicts = Verdicts::default();
+    for (who, rounds) in [("QEMU", &qemus), ("cp", &copies)] {
+        let what = |what: &str| format!("random: {what}, vmtax / {who}");
+        verdicts.must(&what("processor time"), ratio(rounds, |c| c.processor), 1.03);
+        verdicts.must(&what("bytes"), ratio(rounds, |c| c.bytes), 1.03);
+        println!("{} {:.2}", what("wall time"), ratio(rounds, |c| c.wall));
+    }
+    assert!(!verdicts.missed);
+}
