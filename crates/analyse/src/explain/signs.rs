@@ -28,6 +28,11 @@ const HALTS: f64 = 0.1;
 /// Fewer exits than this are no sign of anything that lasts.
 const FEW: u64 = 20;
 
+/// How sure a sign is, and why; `None` where it is not there.
+type Seen = Option<(Certainty, String)>;
+/// Looks for a sign in a recording, beside a base if there is one.
+type Look = fn(&Ledger, Option<&Ledger>) -> Seen;
+
 /// A row of the table.
 pub struct Sign {
     /// Its word. These words never change.
@@ -39,7 +44,7 @@ pub struct Sign {
     /// The exits that would go, at most.
     pub exits: fn(&ExitKey) -> bool,
     /// How sure it is and why, if the sign is there: in the recording, beside a base if there is one.
-    pub(super) look: fn(&Ledger, Option<&Ledger>) -> Option<(Certainty, String)>,
+    pub(super) look: Look,
 }
 
 /// The table.

@@ -113,6 +113,7 @@ struct Verdicts {
 }
 
 impl Verdicts {
+    #[expect(clippy::print_stdout, reason = "the figures of ./x bench pageops")]
     fn must(&mut self, what: &str, ratio: f64, limit: f64) {
         let verdict = if ratio <= limit { "ok" } else { "MISSED" };
         self.missed |= ratio > limit;

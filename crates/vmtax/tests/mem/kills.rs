@@ -190,7 +190,6 @@ fn goes_on(folder: &Path, checkpoint: &Path) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the figures of ./x bench kills")]
 fn a_killed_save_of_a_vm_leaves_the_old_checkpoint_or_the_new_one() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |file: &str| dir.path().join(file);
@@ -241,7 +240,6 @@ fn a_killed_save_of_a_vm_leaves_the_old_checkpoint_or_the_new_one() {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the figures of ./x bench kills")]
 fn a_killed_restore_never_runs_a_vm_with_wrong_memory() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |file: &str| dir.path().join(file);
