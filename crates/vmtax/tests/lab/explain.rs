@@ -71,6 +71,7 @@ fn without_nested_paging() {
 }
 
 #[test]
+#[ignore = "two cold boots of nested Intel hosts; ./x soak runs it"]
 fn without_vmcs_shadowing() {
     let nested = ["--host", "intel", "--nested", "--operation", "cpuid"];
     check(&nested, &[("cpuid", &[]), ("cpuid@L2", &[])]);
