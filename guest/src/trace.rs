@@ -75,10 +75,15 @@ impl Tracer {
 
     /// Waits for a moment without clock ticks, in this kernel and in the one outside.
     pub(crate) fn settle(&self) {
+        // First for the kernel outside, so that it knows its ticks: to find one anew takes as long as ours are apart.
+        let outside = || {
+            if let Tracer::Outside = self {
+                ports::out8(TRACE, SETTLE);
+            }
+        };
+        outside();
         system::away_from_tick(0.9);
-        if let Tracer::Outside = self {
-            ports::out8(TRACE, SETTLE);
-        }
+        outside();
     }
 
     /// Starts or stops recording.
