@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -47,6 +48,18 @@ impl NewFile {
     /// The file itself, for reading and writing.
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Has the disk begin with a part of it, so that the sync at the end finds little left. Where this cannot be
+    /// done nothing is lost.
+    pub(super) fn begin_sync(&self, part: Range<u64>) {
+        let bounds =
+            (libc::off64_t::try_from(part.start), libc::off64_t::try_from(part.end - part.start));
+        let (Ok(start), Ok(len)) = bounds else { return };
+        // SAFETY: starts writing what the file has already; changes nothing.
+        unsafe {
+            libc::sync_file_range(self.file.as_raw_fd(), start, len, libc::SYNC_FILE_RANGE_WRITE);
+        }
     }
 
     /// Syncs it and puts it in the place of whatever had its name, in one step.

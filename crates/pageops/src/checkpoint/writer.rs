@@ -17,6 +17,8 @@ const CHUNK: usize = 64;
 /// Groups in a row that compression must have helped, or it pauses for as many.
 const TRIAL: u32 = 32;
 const PAUSE: u32 = 512;
+/// Bytes after which the disk is told to begin with them.
+const EAGER: u64 = 8 << 20;
 
 /// Whoever scans and checksums pages: the processor, or an engine with devices.
 pub trait Accelerate {
@@ -68,6 +70,8 @@ pub struct Writer<'a> {
     naming: Naming,
     /// Place in the file.
     at: u64,
+    /// Up to here the disk was told to begin.
+    begun: u64,
     index: Index,
     /// First page of the region that was not yet given.
     next: u64,
@@ -133,6 +137,7 @@ impl<'a> Writer<'a> {
             out,
             naming: Naming::default(),
             at: 0,
+            begun: 0,
             index,
             next: 0,
             facts: vec![PageFacts::default(); CHUNK],
@@ -243,7 +248,12 @@ impl<'a> Writer<'a> {
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.at += bytes.len() as u64;
-        self.out.write_all(bytes).map_err(|e| self.error(Reason::Io(e)))
+        self.out.write_all(bytes).map_err(|e| self.error(Reason::Io(e)))?;
+        if self.at - self.begun >= EAGER {
+            self.new.begin_sync(self.begun..self.at);
+            self.begun = self.at;
+        }
+        Ok(())
     }
 
     fn end_region(&mut self) -> Result<(), Error> {

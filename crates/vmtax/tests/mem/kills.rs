@@ -231,9 +231,9 @@ fn a_killed_save_of_a_vm_leaves_the_old_checkpoint_or_the_new_one() {
     }
     check(&guest.counts());
     println!(
-        "{rounds} saves of a VM: {cut} killed, {replaced} new checkpoints, all whole and right"
+        "{tries} saves of a VM: {cut} killed, {replaced} new checkpoints, all whole and right"
     );
-    assert!(rounds < 50 || cut >= 10 && replaced >= 5, "{cut} cut, {replaced} replaced");
+    assert!(cut == rounds, "only {cut} of {tries} were killed before they had ended");
     // After all that it can be saved as if nothing had been.
     ok(&ways[0]);
     goes_on(dir.path(), &target);

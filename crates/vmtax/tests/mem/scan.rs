@@ -93,10 +93,12 @@ fn a_vm_is_scanned_while_it_runs_and_no_memory_is_allocated() {
 /// Private memory of a process is read where it is populated and nowhere else.
 #[test]
 fn private_memory_is_not_populated() {
-    let script = "import time\nb = bytearray(1)\nimport mmap\nm = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
-                  for i in range(0, 256): m[i * 65536] = 1 + i % 200\nprint('ready', flush=True)\ntime.sleep(600)";
+    // It ends with this test, however that ends: its input is closed then.
+    let script = "import mmap, sys\nm = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+                  for i in range(0, 256): m[i * 65536] = 1 + i % 200\nprint('ready', flush=True)\nsys.stdin.read()";
     let Ok(mut child) = std::process::Command::new("python3")
         .args(["-c", script])
+        .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
     else {
@@ -117,8 +119,8 @@ fn private_memory_is_not_populated() {
     let before = resident(child.id());
     let output = super::mem(&["scan", &child.id().to_string(), "--format", "json"]);
     let after = resident(child.id());
-    child.kill().unwrap();
-    child.wait().unwrap();
+    // Waiting closes its input first.
+    assert!(child.wait().unwrap().success());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     if error.contains("PAGEMAP_SCAN") {
         eprintln!("skipped: {error}");
