@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 use super::qmp::Qmp;
@@ -125,48 +126,43 @@ impl Vm {
         listener.set_nonblocking(true)?;
         self.qmp.ignore_shared(true)?;
         let done = self.receive_state(&listener, &socket);
-        if done.is_err() {
-            // The error is what counts; this only ends a migration that may still be under way.
-            let _ = self.qmp.run("migrate_cancel", json!({}));
-        }
         self.qmp.ignore_shared(false)?;
         done
     }
 
+    /// QEMU writes the state with its main lock held, and answers no command meanwhile: whoever waited for an answer
+    /// before reading on would wait for ever. So a thread of its own reads.
     fn receive_state(&mut self, listener: &UnixListener, socket: &Path) -> anyhow::Result<Vec<u8>> {
-        self.qmp.run("migrate", json!({ "uri": format!("unix:{}", socket.display()) }))?;
-        let start = Instant::now();
-        let stream = loop {
-            match listener.accept() {
-                Ok((stream, _)) => break stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.migration(&[
-                        "setup",
-                        "active",
-                        "device",
-                        "pre-switchover",
-                        "none",
-                        "completed",
-                    ])?;
-                    self.patience(start)?;
-                }
-                Err(error) => return Err(error.into()),
+        let given_up = AtomicBool::new(false);
+        let state = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read_state(listener, &given_up));
+            let done = self.migrate_to(socket);
+            if done.is_err() {
+                given_up.store(true, Ordering::Relaxed);
+                // The error is what counts; this only ends a migration that may still be under way.
+                let _ = self.qmp.run("migrate_cancel", json!({}));
             }
-        };
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut state = Vec::new();
-        stream.take(STATE).read_to_end(&mut state).context("QEMU's device state ended early")?;
+            let state = reader.join();
+            done.map(|()| state)
+        })?;
+        let Ok(state) = state else { bail!("the thread that reads the device state ended") };
+        let state = state.context("QEMU's device state ended early")?;
         if state.len() as u64 == STATE {
             return Err(self
                 .qmp
                 .fault("its device state has more than 4 GiB; is all memory shared?"));
         }
+        Ok(state)
+    }
+
+    fn migrate_to(&mut self, socket: &Path) -> anyhow::Result<()> {
+        self.qmp.run("migrate", json!({ "uri": format!("unix:{}", socket.display()) }))?;
         let start = Instant::now();
-        while self.migration(&["setup", "active", "device", "completed"])? != "completed" {
+        let under_way = ["none", "setup", "active", "device", "pre-switchover", "completed"];
+        while self.migration(&under_way)? != "completed" {
             self.patience(start)?;
         }
-        Ok(state)
+        Ok(())
     }
 
     /// State of the migration, which must be among these.
@@ -281,6 +277,47 @@ impl Drop for Pause<'_> {
         if self.goes_on {
             // An error is being reported already.
             let _ = self.vm.qmp.run("cont", json!({}));
+        }
+    }
+}
+
+/// All that QEMU writes into the socket, until it closes it.
+fn read_state(listener: &UnixListener, given_up: &AtomicBool) -> io::Result<Vec<u8>> {
+    let start = Instant::now();
+    let late = |start: Instant| {
+        if given_up.load(Ordering::Relaxed) || start.elapsed() > PATIENCE {
+            Err(io::Error::from(io::ErrorKind::TimedOut))
+        } else {
+            Ok(())
+        }
+    };
+    let mut stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                late(start)?;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    stream.set_nonblocking(false)?;
+    // How soon it is seen that the other thread has given up.
+    stream.set_read_timeout(Some(Duration::from_millis(100)))?;
+    let mut state = Vec::new();
+    let mut block = vec![0; 64 << 10];
+    let mut last = Instant::now();
+    loop {
+        match stream.read(&mut block) {
+            Ok(0) => return Ok(state),
+            Ok(n) => {
+                last = Instant::now();
+                let room = usize::try_from(STATE).unwrap_or(usize::MAX) - state.len();
+                state.extend_from_slice(&block[..n.min(room)]);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => late(last)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }
