@@ -2,16 +2,22 @@
 //! and at the end what to change.
 //!
 //! ```text
-//!  1 is exit handling the bottleneck?  ── the tax, or a base that takes the same exits and is fast
-//!  2 which causes?                     ── time and count by cause
-//!  3 memory                            ── faults by region
-//!  4 nesting                           ── exits of L1 for each exit of L2
-//!  findings                            ── signs: a setting that the recording gives away, with what it could gain at most
+//!  is exit handling the bottleneck?  ── the tax, or a base that takes the same exits and is fast
+//!  which causes?                     ── time and count by cause
+//!  host, guest                       ── profiles: functions, with a base what differs
+//!  does the guest wait for memory?   ── a hot function by instruction
+//!  memory                            ── sizes of mapped pages, misses of the TLB, faults by region
+//!  nesting                           ── exits of L1 for each exit of L2
+//!  results                           ── benchmarks by kind of VM and option
+//!  conclusion                        ── what the answers come to
+//!  findings                          ── signs: a setting that the recording gives away, with what it could gain at most
 //! ```
 //!
-//! Left out on purpose: whatever would need more than exits (profiles, counters), and every guess: where the recording does
-//! not say, the answer is "unknown" and what to record next.
+//! Left out on purpose: every guess: where the run does not say, the answer is "unknown" and what to record next.
 
+mod memory;
+mod profiles;
+mod results;
 pub mod signs;
 
 use vmtax_events::Level;
@@ -20,6 +26,7 @@ use crate::audit::{Gain, at_most};
 use crate::diff::{Diff, DiffRow, Per, Side, Verdict, suitable};
 use crate::{By, Ledger, Nested};
 
+pub use results::Recovered;
 pub use signs::{SIGNS, Sign};
 
 /// A tax from which on exits are called the bottleneck: what a few percent of noise cannot hide.
@@ -92,20 +99,49 @@ pub struct Step {
 
 /// Something to change.
 pub struct Finding {
+    /// Its word. These words never change.
+    pub id: &'static str,
     /// What was found.
-    pub sign: &'static Sign,
+    pub means: String,
+    /// What to do.
+    pub remedy: &'static str,
     /// How sure it is.
     pub certainty: Certainty,
     /// What it rests on.
     pub evidence: String,
     /// What changing it could gain.
-    pub gain: Gain,
+    pub gain: Expected,
+}
+
+/// What a change could gain.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Expected {
+    /// The time of exits, at most.
+    Exits(Gain),
+    /// It removes no exits to speak of: what it gains is not counted by exits.
+    BesideExits(&'static str),
+    /// What it gave where it was tried.
+    Tried(Recovered),
+}
+
+impl Expected {
+    /// What findings are ranked by: the part of the time, or of the result, that may come back.
+    fn rank(&self) -> f64 {
+        match self {
+            Expected::Exits(gain) => gain.share().unwrap_or(-1.0),
+            Expected::BesideExits(_) => -1.0,
+            Expected::Tried(tried) if tried.plain == 0.0 => -1.0,
+            Expected::Tried(tried) => ((tried.values[1] - tried.values[0]) / tried.plain).abs(),
+        }
+    }
 }
 
 /// The walk.
 pub struct Explanation {
     /// The questions, in their order.
     pub steps: Vec<Step>,
+    /// What the answers come to, without its full stop.
+    pub conclusion: String,
     /// What to change: most gain first, then the surest.
     pub findings: Vec<Finding>,
 }
@@ -114,25 +150,91 @@ impl Explanation {
     /// Explains one recording, beside a base that is fast if there is one.
     pub fn new(side: &Side<'_>, base: Option<&Side<'_>>) -> Explanation {
         let ledger = side.ledger;
-        let mut steps = vec![bottleneck(side, base), causes(ledger), memory(ledger)];
+        let base_ledger = base.map(|base| base.ledger);
+        let (results, remedies) = results::look(&ledger.samples).unzip();
+        let mut steps = Vec::new();
+        // A table of results alone has no exits to ask about.
+        if results.is_none() || !ledger.exits.is_empty() {
+            steps.extend([
+                bottleneck(side, base),
+                causes(ledger),
+                profiles::host(ledger, base_ledger),
+                profiles::guest(ledger, base_ledger),
+                profiles::instructions(ledger, base_ledger),
+                memory::step(ledger, base_ledger),
+            ]);
+        }
         if ledger.has_nesting() {
             steps.push(nesting(ledger));
         }
-        let mut findings: Vec<Finding> = SIGNS
-            .iter()
-            .filter_map(|sign| {
-                let (certainty, evidence) = (sign.look)(ledger, base.map(|base| base.ledger))?;
-                Some(Finding { sign, certainty, evidence, gain: at_most(ledger, sign.exits) })
-            })
-            .collect();
-        let share = |finding: &Finding| finding.gain.share().unwrap_or(-1.0);
-        findings.sort_by(|a, b| share(b).total_cmp(&share(a)).then(a.certainty.cmp(&b.certainty)));
-        Explanation { steps, findings }
+        steps.extend(results);
+        let mut findings: Vec<Finding> =
+            SIGNS.iter().filter_map(|sign| found(sign, ledger, base_ledger)).collect();
+        findings.extend(remedies.into_iter().flatten().map(|remedy| Finding {
+            id: remedy.id,
+            means: remedy.means,
+            remedy: remedy.remedy,
+            certainty: remedy.certainty,
+            evidence: remedy.evidence,
+            gain: Expected::Tried(remedy.recovered),
+        }));
+        let rank = |finding: &Finding| finding.gain.rank();
+        findings.sort_by(|a, b| rank(b).total_cmp(&rank(a)).then(a.certainty.cmp(&b.certainty)));
+        let conclusion = conclude(&steps, ledger, base_ledger);
+        Explanation { steps, conclusion, findings }
     }
 
     /// The step of this word.
     pub fn step(&self, id: &str) -> Option<&Step> {
         self.steps.iter().find(|step| step.id == id)
+    }
+}
+
+fn found(sign: &'static Sign, ledger: &Ledger, base: Option<&Ledger>) -> Option<Finding> {
+    let (certainty, evidence) = (sign.look)(ledger, base)?;
+    let gain = at_most(ledger, sign.exits);
+    let gain = match sign.beside_exits {
+        Some(what) if gain.share().is_none_or(|share| share < TAX_MATTERS) => {
+            Expected::BesideExits(what)
+        }
+        _ => Expected::Exits(gain),
+    };
+    let (id, means, remedy) = (sign.id, sign.means.to_owned(), sign.remedy);
+    Some(Finding { id, means, remedy, certainty, evidence, gain })
+}
+
+/// What the answers come to.
+fn conclude(steps: &[Step], ledger: &Ledger, base: Option<&Ledger>) -> String {
+    let answer = |id: &str| steps.iter().find(|step| step.id == id).map(|step| step.answer);
+    let small_pages = || {
+        if answer("memory") != Some(Answer::Yes) {
+            return None;
+        }
+        // The base could be as small: then it is not what differs.
+        if base.and_then(memory::is_small) == Some(true) {
+            return None;
+        }
+        let misses = base.and_then(|base| memory::misses_more(ledger, base));
+        let waits = answer("instructions") == Some(Answer::Yes) || misses == Some(true);
+        Some(if waits {
+            "4K pages are: the guest waits for memory, which is mapped in them"
+        } else {
+            "4K pages may be: whether the guest waits for memory was not seen"
+        })
+    };
+    let cause = || ledger.causes().first().map(|(cause, _)| cause.name());
+    match (answer("exits"), small_pages()) {
+        (Some(Answer::Yes), _) => match cause() {
+            Some(cause) => format!("exits are the bottleneck, most of all for {cause}"),
+            None => "exits are the bottleneck".to_owned(),
+        },
+        (Some(Answer::No), Some(pages)) => format!("exits are not the bottleneck; {pages}"),
+        (Some(Answer::No), None) => "exits are not the bottleneck".to_owned(),
+        (None, _) => match steps.iter().find(|step| step.id == "results") {
+            Some(results) => results.says.clone(),
+            None => "undecided".to_owned(),
+        },
+        (Some(Answer::Unknown), _) => "whether exits are the bottleneck is undecided".to_owned(),
     }
 }
 
@@ -250,24 +352,6 @@ fn causes(ledger: &Ledger) -> Step {
         None => (Answer::Unknown, "the recording has no exits".to_owned()),
     };
     Step { id: "causes", question: "Which causes?", answer, says, evidence, next: None }
-}
-
-fn memory(ledger: &Ledger) -> Step {
-    let sign = SIGNS.iter().find(|sign| sign.id == "small-pages");
-    let (answer, says, evidence, next) = match sign.and_then(|sign| (sign.look)(ledger, None)) {
-        Some((_, evidence)) => {
-            (Answer::Yes, "the guest's memory is mapped in pages of 4 KiB", vec![evidence], None)
-        }
-        // Memory that was touched before the recording began does not fault in it.
-        None => (
-            Answer::Unknown,
-            "faults do not show it",
-            Vec::new(),
-            Some("`vmtax pages` on the host while the VM runs"),
-        ),
-    };
-    let question = "Is memory mapped in small pages?";
-    Step { id: "memory", question, answer, says: says.to_owned(), evidence, next }
 }
 
 fn nesting(ledger: &Ledger) -> Step {

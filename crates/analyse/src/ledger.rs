@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::{
-    AccessKey, AccessRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Recording, Sample,
-    Tally, TimeRow,
+    AccessKey, AccessRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Place, Profile,
+    Recording, Sample, Stat, Tally, TimeRow,
 };
 
 use crate::table::cause_of;
@@ -71,6 +71,10 @@ pub struct Ledger {
     pub timeline: Timeline,
     /// Measured values of a lab or benchmark run, as stored.
     pub samples: Vec<Sample>,
+    /// Counters that were read now and then, as stored.
+    pub stats: Vec<Stat>,
+    /// Profiles, at most one of a place.
+    pub profiles: BTreeMap<Place, Profile>,
     /// What the exits, accesses and times were limited to.
     pub filter: Filter,
 }
@@ -139,6 +143,8 @@ pub struct LedgerBuilder {
     time: BTreeMap<(u32, u32), VcpuTime>,
     timeline: Timeline,
     samples: Vec<Sample>,
+    stats: Vec<Stat>,
+    profiles: BTreeMap<Place, Profile>,
     span: Option<(u64, u64)>,
 }
 
@@ -153,6 +159,8 @@ impl LedgerBuilder {
             time: BTreeMap::new(),
             timeline: Timeline::new(interval_ns),
             samples: Vec::new(),
+            stats: Vec::new(),
+            profiles: BTreeMap::new(),
             span: None,
         }
     }
@@ -191,6 +199,19 @@ impl LedgerBuilder {
     /// Adds a measured value. Samples belong to workloads, so no filter leaves one out.
     pub fn sample(&mut self, sample: &Sample) {
         self.samples.push(sample.clone());
+    }
+
+    /// Adds a counter of a VM that is wanted, or of the host.
+    pub fn stat(&mut self, stat: &Stat) {
+        let wanted = self.filter.vms.is_empty() || self.filter.vms.contains(&stat.vm);
+        if wanted || stat.vm == Stat::HOST {
+            self.stats.push(stat.clone());
+        }
+    }
+
+    /// Adds a profile. It does not tell VMs apart, so no filter leaves one out.
+    pub fn profile(&mut self, profile: Profile) {
+        self.profiles.insert(profile.place, profile);
     }
 
     fn extend_span(&mut self, start: u64) {
@@ -236,6 +257,8 @@ impl LedgerBuilder {
             time: self.time,
             timeline: self.timeline,
             samples: self.samples,
+            stats: self.stats,
+            profiles: self.profiles,
             filter: self.filter,
         }
     }

@@ -1,11 +1,14 @@
 //! The two hand-overs of an import: importer -> sorter ([`Feed`]) and sorter -> analysis ([`Sink`]).
 
-use vmtax_events::{Event, ExitRow, Recording};
+use vmtax_events::{Event, ExitRow, Recording, Sample};
 
 use crate::Error;
 
 /// Takes what an importer decodes, in the order of the file.
 pub trait Feed {
+    /// It wants what a profile is made of, and a recording without tracepoints will do.
+    const WANTS_PROFILE: bool = false;
+
     /// One event. Events of one CPU come in the order they were recorded; CPUs may interleave in any way
     /// until [`Feed::release`] is called.
     fn event(&mut self, event: Event) -> Result<(), Error>;
@@ -16,6 +19,12 @@ pub trait Feed {
     /// Exits that the recorder counted already (a bpftrace map).
     fn counted(&mut self, row: ExitRow) -> Result<(), Error>;
 
+    /// A measured value (a table of benchmark results).
+    fn sample(&mut self, sample: Sample) -> Result<(), Error> {
+        let _ = sample;
+        Ok(())
+    }
+
     /// The name of a thread; `pid` is its process or [`vmtax_events::NO_PID`]. Hostile text.
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error>;
 
@@ -24,6 +33,98 @@ pub trait Feed {
     fn described(&mut self, recording: &Recording) -> Result<(), Error> {
         let _ = recording;
         Ok(())
+    }
+
+    /// A part of a profile. Hostile names.
+    fn profiled(&mut self, part: Profiled<'_>) -> Result<(), Error> {
+        let _ = part;
+        Ok(())
+    }
+}
+
+/// What a profile is made of, as the recording has it.
+#[derive(Clone, Copy, Debug)]
+pub enum Profiled<'a> {
+    /// A thread was found running.
+    Sample {
+        /// Its process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+        /// When, ns; 0 where it is not known.
+        time_ns: u64,
+        /// How the processor ran.
+        mode: Mode,
+        /// The addresses, innermost first. Those from [`Profiled::MODES`] on say how the ones behind them ran.
+        addresses: &'a [u64],
+    },
+    /// A file, or the kernel, was mapped.
+    Mapping {
+        /// Into this process; [`vmtax_events::NO_PID`] for the kernel.
+        pid: u32,
+        /// When, ns; 0 where it is not known.
+        time_ns: u64,
+        /// First address.
+        start: u64,
+        /// Bytes.
+        len: u64,
+        /// Place in the file.
+        offset: u64,
+        /// Name of the file.
+        name: &'a str,
+    },
+    /// A thread began, and maybe a process with it as the copy of another.
+    Fork {
+        /// Its process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+        /// The process that it is a copy of, or the same.
+        parent: u32,
+        /// The thread that began it.
+        parent_tid: u32,
+        /// When, ns; 0 where it is not known.
+        time_ns: u64,
+    },
+    /// A thread has this name from now on.
+    Name {
+        /// The thread.
+        tid: u32,
+        /// When, ns; 0 where it is not known.
+        time_ns: u64,
+        /// Its name.
+        name: &'a str,
+    },
+}
+
+impl Profiled<'_> {
+    /// Addresses from here on are no addresses (PERF_CONTEXT_MAX in Linux `include/uapi/linux/perf_event.h`).
+    pub const MODES: u64 = -4095i64 as u64;
+}
+
+/// How the processor ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// In the kernel.
+    Kernel,
+    /// In a program.
+    User,
+    /// In a guest.
+    Guest,
+    /// It is not said, or somewhere else.
+    Unknown,
+}
+
+impl Mode {
+    /// Of a word of a call chain that is from [`Profiled::MODES`] on.
+    pub fn of_context(word: u64) -> Mode {
+        // PERF_CONTEXT_*
+        match (word as i64).wrapping_neg() {
+            128 => Mode::Kernel,
+            512 => Mode::User,
+            2048 | 2176 | 2560 => Mode::Guest,
+            _ => Mode::Unknown,
+        }
     }
 }
 
@@ -35,6 +136,12 @@ pub trait Sink {
 
     /// Exits that the recorder counted already.
     fn counted(&mut self, row: &ExitRow) -> Result<(), Error>;
+
+    /// A measured value.
+    fn sample(&mut self, sample: &Sample) -> Result<(), Error> {
+        let _ = sample;
+        Ok(())
+    }
 
     /// The name of a thread. Hostile text.
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error>;

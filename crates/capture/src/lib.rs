@@ -7,14 +7,18 @@
 //!  bytes ──> import::{perf_data, trace_dat, text...} ──Feed──> order::Sorter ──Sink──> analysis
 //!                 decode thread                                analysis thread
 //! ```
+//!
+//! [`profile`] and [`stats`] read what is no recording of events and belongs to a run beside one.
 
 pub mod error;
 pub mod feed;
 pub mod import;
 pub mod order;
 pub mod pipeline;
+pub mod profile;
 pub mod source;
+pub mod stats;
 
 pub use error::Error;
-pub use feed::{Feed, Sink};
+pub use feed::{Feed, Mode, Profiled, Sink};
 pub use import::{Format, Imported, Options, Source};

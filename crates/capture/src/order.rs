@@ -13,7 +13,7 @@
 //! the window between a release and the times after it, and by [`MAX_PENDING`] when the input never
 //! releases; what comes too late after such a forced release is counted as out of order and still passed on.
 
-use vmtax_events::{Event, ExitRow, Recording};
+use vmtax_events::{Event, ExitRow, Recording, Sample};
 
 use crate::{Error, Feed, Sink};
 
@@ -84,6 +84,10 @@ impl<S: Sink> Feed for Sorter<S> {
 
     fn counted(&mut self, row: ExitRow) -> Result<(), Error> {
         self.sink.counted(&row)
+    }
+
+    fn sample(&mut self, sample: Sample) -> Result<(), Error> {
+        self.sink.sample(&sample)
     }
 
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {

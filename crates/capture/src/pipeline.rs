@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 
-use vmtax_events::{Event, ExitRow, Recording};
+use vmtax_events::{Event, ExitRow, Recording, Sample};
 
 use crate::import::{Format, Imported, Options, Source, import};
 use crate::order::Sorter;
@@ -18,6 +18,7 @@ enum Message {
     /// Events, and up to which time what came so far may be passed on.
     Events(Vec<Event>, Option<u64>),
     Counted(Box<ExitRow>),
+    Sample(Box<Sample>),
     ThreadName(u32, u32, String),
     Described(Box<Recording>),
 }
@@ -74,6 +75,7 @@ fn sort<S: Sink>(
                 let _ = give_back.try_send(events);
             }
             Message::Counted(row) => sorter.counted(*row)?,
+            Message::Sample(sample) => sorter.sample(*sample)?,
             Message::ThreadName(pid, tid, name) => sorter.thread_name(pid, tid, &name)?,
             Message::Described(recording) => sorter.described(&recording)?,
         }
@@ -125,6 +127,11 @@ impl Feed for Batches {
     fn counted(&mut self, row: ExitRow) -> Result<(), Error> {
         self.flush()?;
         self.send(Message::Counted(Box::new(row)))
+    }
+
+    fn sample(&mut self, sample: Sample) -> Result<(), Error> {
+        self.flush()?;
+        self.send(Message::Sample(Box::new(sample)))
     }
 
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {

@@ -17,11 +17,13 @@ pub mod isa;
 pub mod losses;
 pub mod msr;
 pub mod port;
+pub mod profile;
 pub mod reason;
 pub mod recording;
 pub mod row;
 pub mod sample;
 pub mod setting;
+pub mod stat;
 pub mod svm;
 pub mod tdx;
 pub mod userspace;
@@ -33,9 +35,11 @@ pub use detail::{Detail, DetailKind};
 pub use event::{Coverage, Event, Kind, NO_PID, NO_VCPU};
 pub use isa::Isa;
 pub use losses::Losses;
+pub use profile::{Place, Profile};
 pub use reason::Reason;
 pub use recording::Recording;
 pub use row::{
     AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, Tally, TimeRow, Vm,
 };
 pub use sample::{Better, Sample};
+pub use stat::Stat;

@@ -4,12 +4,15 @@
 //! Nothing in it is trusted. Links are resolved inside the root, only regular files are opened, and each is
 //! read up to a limit; what cannot be read is a value too, with the reason.
 //!
+//! [`symbols`] names the functions of such a system's programs.
+//!
 //! Left out on purpose: judging what is found, and changing anything.
 
 pub mod memory;
 mod process;
 pub mod remote;
 mod root;
+pub mod symbols;
 
 use std::collections::BTreeSet;
 use std::io;

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use vmtax_analyse::audit::Gain;
-use vmtax_analyse::explain::{Answer, Explanation, Finding};
+use vmtax_analyse::explain::{Answer, Expected, Explanation, Finding};
 
 use crate::names::printable;
 use crate::numbers::{count, duration, percent};
@@ -27,7 +27,29 @@ pub struct Explained<'a> {
     pub explanation: &'a Explanation,
 }
 
+/// With a capital to begin with.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
 /// What a change could gain, in words.
+fn expected(expected: &Expected) -> String {
+    match expected {
+        Expected::Exits(exits) => gain(exits),
+        Expected::BesideExits(what) => format!("not known: {what}"),
+        Expected::Tried(tried) => format!(
+            "{} of the loss where it was tried: {} from {} to {} {}; a plain VM has {}",
+            percent(tried.share),
+            tried.what,
+            tried.values[0],
+            tried.values[1],
+            tried.unit,
+            tried.plain
+        ),
+    }
+}
+
 fn gain(gain: &Gain) -> String {
     match *gain {
         Gain::AtMost { count: exits, time_ns, base_ns } => format!(
@@ -68,6 +90,12 @@ impl Explained<'_> {
             );
             say(out, Style::Warning, "  ", &text)?;
         }
+        say(
+            out,
+            Style::Heading,
+            "",
+            &format!("{}.", sentence(&printable(&self.explanation.conclusion))),
+        )?;
         for (number, step) in (1..).zip(&self.explanation.steps) {
             paint.line(out, Style::Plain, "")?;
             let style = if step.answer == Answer::Unknown { Style::Faint } else { Style::Heading };
@@ -77,7 +105,7 @@ impl Explained<'_> {
                 &format!("{number}. "),
                 &format!("{} {}", step.question, step.answer.name()),
             )?;
-            say(out, Style::Plain, "   ", &format!("{}.", step.says))?;
+            say(out, Style::Plain, "   ", &format!("{}.", printable(&step.says)))?;
             for line in &step.evidence {
                 say(out, Style::Plain, "   - ", &printable(line))?;
             }
@@ -103,15 +131,19 @@ impl Explained<'_> {
                 out,
                 Style::Plain,
                 &first,
-                &format!("{}: {}.", finding.certainty.name(), finding.sign.means),
+                &format!("{}: {}.", finding.certainty.name(), printable(&finding.means)),
             )?;
             say(out, Style::Plain, &format!("{indent}- "), &printable(&finding.evidence))?;
-            say(out, Style::Plain, &format!("{indent}gain: "), &gain(&finding.gain))?;
-            say(out, Style::Plain, &format!("{indent}do: "), finding.sign.remedy)?;
+            say(
+                out,
+                Style::Plain,
+                &format!("{indent}gain: "),
+                &printable(&expected(&finding.gain)),
+            )?;
+            say(out, Style::Plain, &format!("{indent}do: "), finding.remedy)?;
         }
         paint.line(out, Style::Plain, "")?;
-        let text = "Not looked at: profiles of host and guest, counters of the processor. `vmtax doctor` reads the settings themselves.";
-        say(out, Style::Faint, "", text)
+        say(out, Style::Faint, "", "`vmtax doctor` reads the settings themselves.")
     }
 
     /// For programs: the shape [`SCHEMA`].
@@ -129,6 +161,7 @@ impl Explained<'_> {
             source: self.source,
             base: self.base,
             emulated: self.emulated,
+            conclusion: &self.explanation.conclusion,
             steps: steps.collect(),
             findings: self.explanation.findings.iter().map(shaped).collect(),
         };
@@ -142,6 +175,8 @@ struct Object<'a> {
     source: &'a str,
     base: Option<&'a str>,
     emulated: Option<&'a str>,
+    /// What the answers come to.
+    conclusion: &'a str,
     steps: Vec<Step<'a>>,
     findings: Vec<Shaped<'a>>,
 }
@@ -160,27 +195,38 @@ struct Step<'a> {
 struct Shaped<'a> {
     sign: &'static str,
     certainty: &'static str,
-    means: &'static str,
+    means: &'a str,
     evidence: &'a str,
     /// Exits that would go, at most.
     exits: Option<u64>,
     /// Share of the time that vCPUs were not halted, at most.
     gain_share: Option<f64>,
+    /// Part of the loss that came back where the change was tried.
+    recovered: Option<f64>,
     remedy: &'static str,
 }
 
 fn shaped(finding: &Finding) -> Shaped<'_> {
     let exits = match finding.gain {
-        Gain::AtMost { count, .. } | Gain::Counts { count } => Some(count),
-        Gain::Preempted { .. } | Gain::NoExits | Gain::Unknown => None,
+        Expected::Exits(Gain::AtMost { count, .. } | Gain::Counts { count }) => Some(count),
+        _ => None,
+    };
+    let gain_share = match &finding.gain {
+        Expected::Exits(gain) => gain.share(),
+        _ => None,
+    };
+    let recovered = match &finding.gain {
+        Expected::Tried(tried) => Some(tried.share),
+        _ => None,
     };
     Shaped {
-        sign: finding.sign.id,
+        sign: finding.id,
         certainty: finding.certainty.name(),
-        means: finding.sign.means,
+        means: &finding.means,
         evidence: &finding.evidence,
         exits,
-        gain_share: finding.gain.share(),
-        remedy: finding.sign.remedy,
+        gain_share,
+        recovered,
+        remedy: finding.remedy,
     }
 }

@@ -22,6 +22,8 @@ mod exit_table;
 mod manifest;
 mod run;
 mod segment;
+mod stacks;
+mod stat_table;
 mod table;
 mod tally_columns;
 mod time_table;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use vmtax_events::{Coverage, Losses, Recording, Vm};
 
 use crate::durable::Temporary;
-use crate::{Error, Table};
+use crate::{Error, Table, stacks};
 
 /// The version of the run folder that this crate writes, and the newest that it reads.
 pub const FORMAT_VERSION: u64 = 1;
@@ -88,6 +88,9 @@ pub struct Manifest {
     pub losses: Losses,
     /// The finished segments, oldest first within each table. Other files are not part of the run.
     pub segments: Vec<Segment>,
+    /// The profiles; `rows` are stacks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<Segment>,
 }
 
 /// The time that the rows of a run cover, ns on the recorder's clock.
@@ -214,6 +217,14 @@ impl Manifest {
         for Segment { path, .. } in &self.segments {
             if Table::of_path(path).is_err() {
                 return Err(format!("lists {path:?}, which cannot be the path of a segment"));
+            }
+            if !seen.insert(path) {
+                return Err(format!("lists {path:?} twice"));
+            }
+        }
+        for Segment { path, .. } in &self.profiles {
+            if stacks::place(path).is_err() {
+                return Err(format!("lists {path:?}, which cannot be the path of a profile"));
             }
             if !seen.insert(path) {
                 return Err(format!("lists {path:?} twice"));

@@ -5,12 +5,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vmtax_events::{AccessRow, Event, ExitRow, Losses, Sample, TimeRow};
+use vmtax_events::{AccessRow, Event, ExitRow, Losses, Profile, Sample, Stat, TimeRow};
 
 use crate::column::Columns;
 use crate::manifest::{MANIFEST, Manifest, Segment};
 use crate::segment::{self, EachBatch, Stop};
-use crate::{Error, Table, access_table, bench_table, event_table, exit_table, time_table};
+use crate::{
+    Error, Table, access_table, bench_table, event_table, exit_table, stacks, stat_table,
+    time_table,
+};
 
 /// Unlisted files that a note names; the others are counted.
 const NAMED_FILES: usize = 3;
@@ -26,6 +29,14 @@ pub trait RowSink {
     /// A measured value. Runs of a recording have none, and most sinks do not care.
     fn sample(&mut self, sample: &Sample) {
         let _ = sample;
+    }
+    /// A counter.
+    fn stat(&mut self, stat: &Stat) {
+        let _ = stat;
+    }
+    /// A profile.
+    fn profile(&mut self, profile: Profile) {
+        let _ = profile;
     }
 }
 
@@ -89,8 +100,8 @@ impl Run {
         self.manifest.complete
     }
 
-    /// Passes on every exit, then every access, every time row and every sample, each in the order
-    /// written.
+    /// Passes on every exit, then every access, time row, sample and counter, each in the order written,
+    /// then the profiles.
     ///
     /// The report's losses are everything that is known to be missing from these rows: what the
     /// recording lost ([`Manifest::losses`]), that the run is incomplete, and damaged segments.
@@ -103,11 +114,31 @@ impl Run {
                 Table::Accesses => access_table::read(columns, &mut |row| sink.access(row)),
                 Table::Time => time_table::read(columns, &mut |row| sink.time(row)),
                 Table::Bench => bench_table::read(columns, &mut |sample| sink.sample(sample)),
+                Table::Stats => stat_table::read(columns, &mut |stat| sink.stat(stat)),
                 _ => exit_table::read(columns, &mut |row| sink.exit(row)),
             })?;
         }
+        self.read_profiles(&mut report, sink);
         self.note_unknown_tables(&mut report);
         Ok(report)
+    }
+
+    fn read_profiles(&self, report: &mut ReadReport, sink: &mut dyn RowSink) {
+        for listed in &self.manifest.profiles {
+            let Ok(Some(place)) = stacks::place(&listed.path) else {
+                let note = format!("{} is of a kind that this vmtax does not read", listed.path);
+                report.losses.notes.push(note);
+                continue;
+            };
+            let path = self.folder.join(&listed.path);
+            match stacks::read(&path, listed, place) {
+                Ok(profile) => sink.profile(profile),
+                Err(how) => {
+                    report.damaged += 1;
+                    report.losses.truncated.push(format!("{} {how}", path.display()));
+                }
+            }
+        }
     }
 
     /// Passes on the raw events in the order written, some thousands at a time.

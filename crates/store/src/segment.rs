@@ -86,7 +86,7 @@ fn read_counting(
 }
 
 /// The file, if it is the one that was listed; else what is wrong with it.
-fn open_verified(path: &Path, listed: &Segment) -> Result<File, String> {
+pub(crate) fn open_verified(path: &Path, listed: &Segment) -> Result<File, String> {
     let unreadable = |e| format!("cannot be read: {e}");
     // Before opening: opening a pipe would wait for a writer. Links could lead out of the run.
     let metadata = path.symlink_metadata().map_err(unreadable)?;

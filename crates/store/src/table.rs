@@ -11,17 +11,20 @@ pub enum Table {
     Time,
     /// Measured values ([`vmtax_events::Sample`]).
     Bench,
+    /// Counters that were read now and then ([`vmtax_events::Stat`]).
+    Stats,
     /// Raw events ([`vmtax_events::Event`]).
     Events,
 }
 
 impl Table {
     /// Every table, in the order they are read.
-    pub const ALL: [Table; 5] =
-        [Table::Exits, Table::Accesses, Table::Time, Table::Bench, Table::Events];
+    pub const ALL: [Table; 6] =
+        [Table::Exits, Table::Accesses, Table::Time, Table::Bench, Table::Stats, Table::Events];
 
     /// The tables that [`crate::Run::read`] reads.
-    pub const COUNTED: [Table; 4] = [Table::Exits, Table::Accesses, Table::Time, Table::Bench];
+    pub const COUNTED: [Table; 5] =
+        [Table::Exits, Table::Accesses, Table::Time, Table::Bench, Table::Stats];
 
     /// Name of the folder inside the run.
     pub fn folder(self) -> &'static str {
@@ -30,6 +33,7 @@ impl Table {
             Table::Accesses => "accesses",
             Table::Time => "time",
             Table::Bench => "bench",
+            Table::Stats => "stats",
             Table::Events => "events",
         }
     }
@@ -65,7 +69,7 @@ mod tests {
             assert_eq!(Table::of_path(&table.segment_path(7)), Ok(Some(table)));
         }
         assert_eq!(Table::Exits.segment_path(1), "exits/000001.parquet");
-        assert_eq!(Table::of_path("stats/000001.parquet"), Ok(None));
+        assert_eq!(Table::of_path("later/000001.parquet"), Ok(None));
         for path in [
             "",
             "/",

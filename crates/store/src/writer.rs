@@ -8,7 +8,9 @@ use std::time::SystemTime;
 
 use arrow_array::ArrayRef;
 use arrow_schema::Field;
-use vmtax_events::{AccessRow, Event, ExitRow, Losses, Recording, Sample, TimeRow};
+use vmtax_events::{
+    AccessRow, Event, ExitRow, Losses, Place, Profile, Recording, Sample, Stat, TimeRow,
+};
 
 use crate::access_table::{self, AccessBuilder};
 use crate::bench_table::{self, BenchBuilder};
@@ -16,10 +18,11 @@ use crate::durable::{self, Temporary};
 use crate::event_table::{self, EventBuilder};
 use crate::exit_table::{self, ExitBuilder};
 use crate::manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
+use crate::stat_table::{self, StatBuilder};
 use crate::time_table::{self, TimeBuilder};
-use crate::{Error, Table, created, segment};
+use crate::{Error, Table, created, segment, stacks};
 
-/// Buffered exits, accesses, time rows and samples together are written when there are this many.
+/// Buffered exits, accesses, time rows, samples and counters together are written when there are this many.
 pub const SEGMENT_ROWS: usize = 64 << 10;
 
 /// Buffered events are written when there are this many.
@@ -43,20 +46,20 @@ pub struct CreateOptions {
 /// Writes a run folder.
 ///
 /// ```text
-///        exit, access, time, sample           event
+///        exit, access, time, sample, stat     event
 ///                   |                          |
 ///          buffer of SEGMENT_ROWS   buffer of SEGMENT_EVENTS          memory is bounded by these
 ///                   |   (full, or segment())   |
 ///                   v                          v
-///   {exits,accesses,time,bench}/.N.tmp        events/.N.tmp           written, synced
+///   {exits,accesses,time,bench,stats}/.N.tmp  events/.N.tmp           written, synced
 ///                   |                          |
-///   {exits,accesses,time,bench}/N             events/N                renamed, folder synced
+///   {exits,accesses,time,bench,stats}/N       events/N                renamed, folder synced
 ///                   |                          |
 ///                   +----------- run.json -----+                      replaced: now they belong to the run
 /// ```
 ///
-/// Exits, accesses, time rows and samples always enter the run together, so an unfinished run holds
-/// all of them up to the same row. Dropping a writer without [`Writer::finish`] leaves an incomplete run
+/// Exits, accesses, time rows, samples and counters always enter the run together, so an unfinished run
+/// holds all of them up to the same row. Profiles are kept until the run is finished, and enter it then. Dropping a writer without [`Writer::finish`] leaves an incomplete run
 /// that reads. After an error the writer refuses more rows: its run has lost the buffered ones and
 /// must not be finished as if it had not.
 pub struct Writer {
@@ -67,6 +70,8 @@ pub struct Writer {
     accesses: Buffer<AccessBuilder>,
     time: Buffer<TimeBuilder>,
     bench: Buffer<BenchBuilder>,
+    stats: Buffer<StatBuilder>,
+    profiles: BTreeMap<Place, Profile>,
     events: Buffer<EventBuilder>,
     /// [`Writer::span`] was called; rows do not change the span any more.
     exact_span: bool,
@@ -128,6 +133,7 @@ impl Writer {
             labels: labels.clone(),
             losses: Losses::default(),
             segments: Vec::new(),
+            profiles: Vec::new(),
         };
         manifest.replace(folder)?;
         durable::sync_folder(folder)?;
@@ -139,6 +145,8 @@ impl Writer {
             accesses: Buffer::default(),
             time: Buffer::default(),
             bench: Buffer::default(),
+            stats: Buffer::default(),
+            profiles: BTreeMap::new(),
             events: Buffer::default(),
             exact_span: false,
             failed: false,
@@ -178,6 +186,24 @@ impl Writer {
         self.bench.builder.push(sample);
         self.bench.rows += 1;
         self.write_full_rows()
+    }
+
+    /// Adds a counter. Those that come with a run need not be of its time, so it does not change the run's span.
+    pub fn stat(&mut self, stat: &Stat) -> Result<(), Error> {
+        self.check()?;
+        self.stats.builder.push(stat);
+        self.stats.rows += 1;
+        self.write_full_rows()
+    }
+
+    /// Adds a profile; two of one place are added up.
+    pub fn profile(&mut self, profile: Profile) {
+        match self.profiles.get_mut(&profile.place) {
+            Some(sum) => profile.stacks.iter().for_each(|(stack, weight)| sum.add(stack, *weight)),
+            None => {
+                self.profiles.insert(profile.place, profile);
+            }
+        }
     }
 
     /// Adds a raw event, if [`CreateOptions::raw_events`] asked for them.
@@ -250,7 +276,8 @@ impl Writer {
     }
 
     fn write_full_rows(&mut self) -> Result<(), Error> {
-        let rows = self.exits.rows + self.accesses.rows + self.time.rows + self.bench.rows;
+        let counted = self.exits.rows + self.accesses.rows + self.time.rows;
+        let rows = counted + self.bench.rows + self.stats.rows;
         if rows < SEGMENT_ROWS {
             return Ok(());
         }
@@ -263,7 +290,8 @@ impl Writer {
         let accesses = self.accesses.take(Table::Accesses, |b| (access_table::fields(), b.take()));
         let time = self.time.take(Table::Time, |b| (time_table::fields(), b.take()));
         let bench = self.bench.take(Table::Bench, |b| (bench_table::fields(), b.take()));
-        [exits, accesses, time, bench].into_iter().flatten().collect()
+        let stats = self.stats.take(Table::Stats, |b| (stat_table::fields(), b.take()));
+        [exits, accesses, time, bench, stats].into_iter().flatten().collect()
     }
 
     fn take_events(&mut self) -> Option<Pending> {
@@ -282,6 +310,13 @@ impl Writer {
             let (temporary, entry) = self.write_segment(segment)?;
             temporaries.push(temporary);
             next.segments.push(entry);
+        }
+        if complete {
+            for profile in self.profiles.values() {
+                let (temporary, entry) = self.write_profile(profile)?;
+                temporaries.push(temporary);
+                next.profiles.push(entry);
+            }
         }
         let published =
             temporaries.into_iter().map(Temporary::publish).collect::<Result<Vec<_>, _>>()?;
@@ -310,6 +345,21 @@ impl Writer {
         }
         let temporary = Temporary::write(&path, &bytes, "write the segment")?;
         Ok((temporary, segment::entry(name, rows, &bytes)))
+    }
+
+    fn write_profile(&self, profile: &Profile) -> Result<(Temporary, Segment), Error> {
+        let folder = self.folder.join(stacks::FOLDER);
+        match durable::create_folder(&folder) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(Error::io(&folder, "create the folder")(e));
+            }
+            _ => durable::sync_folder(&self.folder)?,
+        }
+        let name = stacks::path(profile.place);
+        let path = self.folder.join(&name);
+        let bytes = stacks::encode(profile);
+        let temporary = Temporary::write(&path, &bytes, "write the profile")?;
+        Ok((temporary, segment::entry(name, profile.stacks.len() as u64, &bytes)))
     }
 }
 

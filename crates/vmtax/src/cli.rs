@@ -151,7 +151,8 @@ pub(crate) enum DiffFormat {
 #[command(after_help = "Examples:
   vmtax import perf.data -o run
   trace-cmd report trace.dat | vmtax import - -o run
-  vmtax import perf.data -o run --raw       keep the events too (for --format perfetto)")]
+  vmtax import perf.data -o run --raw       keep the events too (for --format perfetto)
+  vmtax import exits.data -o run --host-profile host.data --guest-profile guest.folded --stats pages.json")]
 pub(crate) struct ImportArgs {
     /// Recordings of one host; `-` reads standard input.
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
@@ -168,6 +169,9 @@ pub(crate) struct ImportArgs {
     /// A label of the run; may be given several times.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
+
+    #[command(flatten)]
+    pub(crate) besides: crate::besides::BesidesArgs,
 
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,

@@ -3,7 +3,7 @@
 use vmtax_analyse::{Accountant, RowSink};
 use vmtax_capture::import::Options;
 use vmtax_capture::{Error, Sink, Source, pipeline};
-use vmtax_events::{Event, ExitRow, Losses, Recording as Facts};
+use vmtax_events::{Event, ExitRow, Losses, Recording as Facts, Sample};
 use vmtax_lab::Windows;
 
 use crate::cli::ReadingArgs;
@@ -16,6 +16,11 @@ pub(crate) trait Rows: RowSink {
     /// The single events, before they are counted.
     fn events(&mut self, events: &[Event]) {
         let _ = events;
+    }
+
+    /// A measured value.
+    fn sample(&mut self, sample: &Sample) {
+        let _ = sample;
     }
 
     /// What the recording says of itself, before its end.
@@ -133,6 +138,11 @@ impl<R: Rows> Sink for &mut Accounting<R> {
 
     fn counted(&mut self, row: &ExitRow) -> Result<(), Error> {
         self.accountant.counted(row);
+        self.go_on()
+    }
+
+    fn sample(&mut self, sample: &Sample) -> Result<(), Error> {
+        self.accountant.sink_mut().sample(sample);
         self.go_on()
     }
 

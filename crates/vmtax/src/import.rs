@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use vmtax_analyse::RowSink;
-use vmtax_events::{AccessRow, Event, ExitRow, Losses, Recording as Facts, TimeRow};
+use vmtax_events::{AccessRow, Event, ExitRow, Losses, Recording as Facts, Sample, TimeRow};
 use vmtax_store::{CreateOptions, Error, Writer};
 
+use crate::besides::Besides;
 use crate::cli::ImportArgs;
 use crate::convert::{self, Rows};
 use crate::exit::{Code, Fault, fail};
@@ -17,19 +18,26 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
     for path in &args.inputs {
         recordings.push(open(path)?);
     }
+    let besides = args.besides.read()?;
     let created_folder = !args.output.exists();
     let writer = Writer::create(&args.output, &options(args)).map_err(output_fault)?;
-    let result = import_all(args, recordings, writer);
+    let result = import_all(args, recordings, besides, writer);
     if result.is_err() {
         remove_if_empty(&args.output, created_folder);
     }
     result
 }
 
-fn import_all(args: &ImportArgs, recordings: Vec<Recording>, writer: Writer) -> anyhow::Result<()> {
+fn import_all(
+    args: &ImportArgs,
+    recordings: Vec<Recording>,
+    besides: Besides,
+    writer: Writer,
+) -> anyhow::Result<()> {
     let mut rows = ToRun::new(writer);
     let mut facts: Option<Facts> = None;
-    let mut losses = Losses::default();
+    let mut losses = besides.losses.clone();
+    rows.besides(besides);
     for recording in recordings {
         let name = recording.name.clone();
         let converted = convert::run(recording, &args.reading, rows)?;
@@ -120,6 +128,14 @@ impl ToRun {
         ToRun { writer, failed: None, committed: Instant::now() }
     }
 
+    fn besides(&mut self, besides: Besides) {
+        for stat in &besides.stats {
+            let result = self.writer.stat(stat);
+            self.keep(result);
+        }
+        besides.profiles.into_iter().for_each(|profile| self.writer.profile(profile));
+    }
+
     /// Makes the run whole.
     pub(crate) fn finish(self, facts: &Facts, losses: &Losses) -> anyhow::Result<()> {
         let result = self.failed.map_or_else(|| self.writer.finish(facts, losses), Err);
@@ -162,6 +178,11 @@ impl Rows for ToRun {
             let result = self.writer.event(event);
             self.keep(result);
         }
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        let result = self.writer.sample(sample);
+        self.keep(result);
     }
 
     fn described(&mut self, facts: &Facts) {

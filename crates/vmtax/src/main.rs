@@ -1,5 +1,6 @@
 //! The `vmtax` command: flags, dispatch, exit codes. The only crate that sees all others.
 
+mod besides;
 mod cli;
 mod convert;
 mod diff;

@@ -7,7 +7,7 @@ use std::path::Path;
 use vmtax_analyse::{
     Accountant, Exit, Filter, Ledger, LedgerBuilder, Nested, Operations, RowSink, Table, TableKind,
 };
-use vmtax_events::{AccessRow, ExitRow, Isa, Sample, TimeRow, Vm};
+use vmtax_events::{AccessRow, ExitRow, Isa, Profile, Sample, Stat, TimeRow, Vm};
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
 use vmtax_report::json::Json;
@@ -298,7 +298,11 @@ impl RowSink for ToLedger {
     }
 }
 
-impl Rows for ToLedger {}
+impl Rows for ToLedger {
+    fn sample(&mut self, sample: &Sample) {
+        self.0.sample(sample);
+    }
+}
 
 impl vmtax_store::RowSink for ToLedger {
     fn exit(&mut self, row: &ExitRow) {
@@ -315,6 +319,14 @@ impl vmtax_store::RowSink for ToLedger {
 
     fn sample(&mut self, sample: &Sample) {
         self.0.sample(sample);
+    }
+
+    fn stat(&mut self, stat: &Stat) {
+        self.0.stat(stat);
+    }
+
+    fn profile(&mut self, profile: Profile) {
+        self.0.profile(profile);
     }
 }
 

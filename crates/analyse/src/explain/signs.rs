@@ -28,6 +28,9 @@ const HALTS: f64 = 0.1;
 /// Fewer exits than this are no sign of anything that lasts.
 const FEW: u64 = 20;
 
+/// The sign of memory that is mapped in small pages.
+pub(super) const FAULTS_SIGN: &str = "small-pages";
+
 /// How sure a sign is, and why; `None` where it is not there.
 type Seen = Option<(Certainty, String)>;
 /// Looks for a sign in a recording, beside a base if there is one.
@@ -43,6 +46,8 @@ pub struct Sign {
     pub remedy: &'static str,
     /// The exits that would go, at most.
     pub exits: fn(&ExitKey) -> bool,
+    /// What the change gains that no exit shows.
+    pub beside_exits: Option<&'static str>,
     /// How sure it is and why, if the sign is there: in the recording, beside a base if there is one.
     pub(super) look: Look,
 }
@@ -54,6 +59,7 @@ pub const SIGNS: &[Sign] = &[
         means: "the guest arms its timer through the APIC's counter and not by the TSC deadline",
         remedy: "give the guest the TSC-deadline timer (QEMU: -cpu ...,+tsc-deadline)",
         exits: arms_by_counter,
+        beside_exits: None,
         look: |ledger, _| {
             let (counter, deadline) = (sum(ledger, arms_by_counter), sum(ledger, arms_by_deadline));
             (counter >= FEW && deadline == 0).then(|| {
@@ -71,6 +77,7 @@ pub const SIGNS: &[Sign] = &[
         means: "the guest uses its APIC through memory (xAPIC) and not through MSRs (x2APIC)",
         remedy: "give the guest x2APIC (QEMU: -cpu ...,+x2apic) and do not boot it with nox2apic",
         exits: xapic,
+        beside_exits: None,
         look: |ledger, _| {
             let (memory, msrs) = (sum(ledger, xapic), sum(ledger, x2apic));
             (memory >= FEW && msrs == 0).then(|| {
@@ -86,6 +93,7 @@ pub const SIGNS: &[Sign] = &[
         means: "KVM keeps shadow page tables: the processor's nested paging (EPT, NPT) is not used",
         remedy: "load the module with kvm_intel.ept=1, or kvm_amd.npt=1",
         exits: shadow_paging,
+        beside_exits: None,
         look: |ledger, _| {
             let n = sum(ledger, shadow_paging);
             (n >= FEW).then(|| {
@@ -98,6 +106,7 @@ pub const SIGNS: &[Sign] = &[
         means: "L1's accesses of its VMCS leave it: VMCS shadowing is off, or many fields are outside of it",
         remedy: "load L0's module with kvm_intel.enable_shadow_vmcs=1",
         exits: vmcs_accesses,
+        beside_exits: None,
         look: |ledger, _| {
             let handled = sum(ledger, |key| key.level == Level::L2 && key.outcome == Outcome::L1);
             let n = sum(ledger, vmcs_accesses);
@@ -113,11 +122,23 @@ pub const SIGNS: &[Sign] = &[
         },
     },
     Sign {
-        id: "small-pages",
+        id: FAULTS_SIGN,
         means: "the guest's memory is mapped in pages of 4 KiB",
         remedy: "back it with huge pages: hugetlbfs, or THP (`vmtax doctor` says which setting is missing)",
         exits: |key| key.detail.kind == DetailKind::PageFault,
+        beside_exits: Some(
+            "fewer misses of the TLB, each shorter by a level: no exit shows that, the same work with huge pages does",
+        ),
         look: |ledger, _| {
+            if let Some(is_small) = super::memory::is_small(ledger) {
+                let (small, all) = super::memory::mapped(ledger)?;
+                let evidence = format!(
+                    "{} of {:.0} MiB mapped in pages of 4 KiB, by KVM's counters",
+                    super::percent(small / all),
+                    all / 1048576.0
+                );
+                return is_small.then_some((Certainty::Certain, evidence));
+            }
             let mut regions: BTreeMap<Detail, u64> = BTreeMap::new();
             let faults =
                 ledger.exits.iter().filter(|(key, _)| key.detail.kind == DetailKind::PageFault);
@@ -139,6 +160,7 @@ pub const SIGNS: &[Sign] = &[
         means: "one device register wakes the VMM again and again",
         remedy: "let the kernel take it: vhost, or an ioeventfd and an iothread",
         exits: to_the_vmm,
+        beside_exits: None,
         look: |ledger, _| {
             let mut addresses: BTreeMap<Detail, u64> = BTreeMap::new();
             let exits = ledger.exits.iter().filter(|(key, _)| to_the_vmm(key));
@@ -158,6 +180,7 @@ pub const SIGNS: &[Sign] = &[
         means: "the guest uses performance counters all the time: its NMI watchdog, or a profiler",
         remedy: "in the guest: sysctl kernel.nmi_watchdog=0; or take the vPMU away (kvm.enable_pmu=0)",
         exits: |key| cause_of(key) == Cause::Pmu,
+        beside_exits: None,
         look: |ledger, _| {
             let n = sum(ledger, |key| cause_of(key) == Cause::Pmu);
             (n >= FEW).then(|| (Certainty::Likely, format!("{n} accesses of counters")))
@@ -168,6 +191,7 @@ pub const SIGNS: &[Sign] = &[
         means: "the guest waits for its timer without halting (idle=poll), and keeps its CPU busy",
         remedy: "idle=poll only where a CPU is the guest's alone; else cpuidle_haltpoll, which halts in the end",
         exits: ticks,
+        beside_exits: None,
         // Who has work all the time does not halt either: only a base that halts for the same timers tells.
         look: |ledger, base| {
             let base = base?;
@@ -185,6 +209,7 @@ pub const SIGNS: &[Sign] = &[
         means: "vCPUs spin on PAUSE: on a lock whose owner does not run, or by idle=poll",
         remedy: "give each vCPU a CPU of its own, or let the guest halt",
         exits: |key| is(key, vmx::PAUSE_INSTRUCTION, svm::PAUSE),
+        beside_exits: None,
         look: |ledger, _| {
             let n = sum(ledger, |key| is(key, vmx::PAUSE_INSTRUCTION, svm::PAUSE));
             (n >= FEW).then(|| (Certainty::Likely, format!("{n} exits for PAUSE")))

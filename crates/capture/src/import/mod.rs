@@ -7,6 +7,7 @@ pub mod bpftrace;
 mod cursor;
 mod formats;
 pub mod perf_data;
+pub mod results;
 pub mod text;
 pub mod trace_dat;
 pub mod tracepoint;
@@ -38,6 +39,8 @@ pub enum Format {
     TraceCmdReport,
     /// A bpftrace dump of a map of exit counts.
     Bpftrace,
+    /// A table of benchmark results, as CSV.
+    Results,
 }
 
 /// Whether these first bytes are of one format.
@@ -46,7 +49,7 @@ type Recognise = fn(&[u8]) -> bool;
 impl Format {
     /// Recognises a format from the first bytes of the input, or says what they look like.
     pub fn recognise(head: &[u8]) -> Result<Format, Error> {
-        let candidates: [(Recognise, Format); 7] = [
+        let candidates: [(Recognise, Format); 8] = [
             (perf_data::recognise_file, Format::PerfFile),
             (perf_data::recognise_pipe, Format::PerfPipe),
             (trace_dat::recognise, Format::TraceDat),
@@ -54,6 +57,7 @@ impl Format {
             (text::perf_script::recognise, Format::PerfScript),
             (text::trace_cmd_report::recognise, Format::TraceCmdReport),
             (bpftrace::recognise, Format::Bpftrace),
+            (results::recognise, Format::Results),
         ];
         let found = candidates.into_iter().find(|(recognise, _)| recognise(head));
         found.map(|(_, format)| format).ok_or_else(|| Error::Unrecognised { found: describe(head) })
@@ -163,13 +167,14 @@ fn stream(
         Format::FtraceText => text::ftrace_text::import(input, feed),
         Format::PerfScript => text::perf_script::import(input, feed),
         Format::TraceCmdReport => text::trace_cmd_report::import(input, feed),
+        Format::Results => results::import(input, feed),
         _ => bpftrace::import(input, options.isa, feed),
     }
 }
 
-struct FrontToBack<'a> {
-    source: &'a dyn ReadAt,
-    at: u64,
+pub(crate) struct FrontToBack<'a> {
+    pub(crate) source: &'a dyn ReadAt,
+    pub(crate) at: u64,
 }
 
 impl Read for FrontToBack<'_> {

@@ -68,6 +68,9 @@ pub(super) struct Layout {
     sample_type: u64,
     read_format: u64,
     sample_id_all: bool,
+    /// The id of the event.
+    id: Option<usize>,
+    ip: Option<usize>,
     tid: Option<usize>,
     time: Option<usize>,
     cpu: Option<usize>,
@@ -87,6 +90,18 @@ pub(super) struct Sample<'a> {
     pub(super) raw: &'a [u8],
 }
 
+/// What a sample of a profile says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sampled<'a> {
+    pub(super) ip: u64,
+    /// (process, thread)
+    pub(super) tid: (u32, u32),
+    /// 0 where samples have no time.
+    pub(super) time: u64,
+    /// The call chain's words, in the file's byte order.
+    pub(super) chain: &'a [u8],
+}
+
 /// The fields that `sample_id_all` puts behind other records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SampleId {
@@ -103,12 +118,12 @@ impl Layout {
                 at - 8
             })
         };
-        field(bit::IDENTIFIER);
-        field(bit::IP);
+        let identifier = field(bit::IDENTIFIER);
+        let ip = field(bit::IP);
         let tid = field(bit::TID);
         let time = field(bit::TIME);
         field(bit::ADDR);
-        field(bit::ID);
+        let id = field(bit::ID);
         field(bit::STREAM_ID);
         let cpu = field(bit::CPU);
         field(bit::PERIOD);
@@ -116,6 +131,8 @@ impl Layout {
             sample_type,
             read_format,
             sample_id_all,
+            id: identifier.or(id),
+            ip,
             tid,
             time,
             cpu,
@@ -129,9 +146,9 @@ impl Layout {
         self.time.is_some() && self.sample_type & bit::RAW != 0
     }
 
-    /// Samples begin with the id of their event.
-    pub(super) fn has_identifier(&self) -> bool {
-        self.sample_type & bit::IDENTIFIER != 0
+    /// Where the id of a sample's event stands.
+    pub(super) fn id(&self) -> Option<usize> {
+        self.id
     }
 
     /// The fields of a sample record (its header included). `None` if it is too short.
@@ -155,8 +172,37 @@ impl Layout {
         Some(Sample { tid, time, cpu, raw })
     }
 
+    /// What a sample of a profile says. `None` if it does not say what ran, or is too short.
+    pub(super) fn sampled<'a>(&self, record: &'a [u8], bytes: Bytes) -> Option<Sampled<'a>> {
+        let ip = bytes.u64(record, self.ip?)?;
+        let tid = self.tid?;
+        let time = self.time.and_then(|at| bytes.u64(record, at)).unwrap_or(0);
+        let chain = if self.sample_type & bit::CALLCHAIN != 0 {
+            let at = self.skip_read(record, self.variable, bytes)?;
+            let nr = usize::try_from(bytes.u64(record, at)?).ok()?;
+            record.get(at + 8..)?.get(..nr.checked_mul(8)?)?
+        } else {
+            &[]
+        };
+        Some(Sampled {
+            ip,
+            tid: (bytes.u32(record, tid)?, bytes.u32(record, tid + 4)?),
+            time,
+            chain,
+        })
+    }
+
     #[cold]
-    fn skip_variable(&self, record: &[u8], mut at: usize, bytes: Bytes) -> Option<usize> {
+    fn skip_variable(&self, record: &[u8], at: usize, bytes: Bytes) -> Option<usize> {
+        let mut at = self.skip_read(record, at, bytes)?;
+        if self.sample_type & bit::CALLCHAIN != 0 {
+            let nr = usize::try_from(bytes.u64(record, at)?).ok()?;
+            at = nr.checked_mul(8)?.checked_add(at + 8)?;
+        }
+        Some(at)
+    }
+
+    fn skip_read(&self, record: &[u8], mut at: usize, bytes: Bytes) -> Option<usize> {
         if self.sample_type & bit::READ != 0 {
             let times = self.read_format & (read_bit::TIME_ENABLED | read_bit::TIME_RUNNING);
             let times = times.count_ones() as usize;
@@ -174,10 +220,6 @@ impl Layout {
                 .checked_add(times)?
                 .checked_mul(8)?
                 .checked_add(at)?;
-        }
-        if self.sample_type & bit::CALLCHAIN != 0 {
-            let nr = usize::try_from(bytes.u64(record, at)?).ok()?;
-            at = nr.checked_mul(8)?.checked_add(at + 8)?;
         }
         Some(at)
     }

@@ -6,12 +6,12 @@
 //!
 //! - `header`: the file's header, attributes and feature sections;
 //! - `layout`: where time, thread, CPU and raw data stand in a sample;
-//! - `records`: the loop over records, compressed or not.
-//!
-//! Left out on purpose: call chains, memory maps, build ids: symbols are not needed to count exits.
+//! - `records`: the loop over records, compressed or not;
+//! - `profile`: what only a profile needs: samples of other events, call chains, memory maps.
 
 mod header;
 mod layout;
+mod profile;
 mod records;
 mod session;
 

@@ -6,9 +6,10 @@ use vmtax_events::{Event, Kind, NO_PID, NO_VCPU};
 use zstd::stream::raw::{Decoder as Zstd, InBuffer, Operation, OutBuffer};
 
 use super::layout::Bytes;
+use super::profile;
 use super::session::{SampleLayout, Session};
 use crate::import::tracepoint::Endian;
-use crate::{Error, Feed};
+use crate::{Error, Feed, Profiled};
 
 /// Record types (Linux `include/uapi/linux/perf_event.h`, `tools/lib/perf/include/perf/event.h`).
 mod kind {
@@ -214,7 +215,13 @@ impl<F: Feed> Reader<'_, F> {
         self.in_round = true;
         let layout = match self.session.layout(record) {
             SampleLayout::Tracepoint(layout) => layout,
-            SampleLayout::Other => return Ok(()),
+            SampleLayout::Other(layout) => {
+                return if F::WANTS_PROFILE {
+                    profile::sample(layout, record, Bytes(endian), self.feed)
+                } else {
+                    Ok(())
+                };
+            }
             SampleLayout::Unlisted => {
                 self.session.unlisted();
                 return Ok(());
@@ -272,6 +279,11 @@ impl<F: Feed> Reader<'_, F> {
                 let name = String::from_utf8_lossy(&name[..name.len().min(256)]);
                 if let (Some(pid), Some(tid)) = (pid, tid) {
                     self.feed.thread_name(pid, tid, &name)?;
+                    if F::WANTS_PROFILE {
+                        let id = self.session.trailer().map(|l| l.sample_id(record, bytes));
+                        let time_ns = id.and_then(|id| id.time).unwrap_or(0);
+                        self.feed.profiled(Profiled::Name { tid, time_ns, name: &name })?;
+                    }
                 }
             }
             kind::EXIT => {
@@ -298,6 +310,14 @@ impl<F: Feed> Reader<'_, F> {
                     ));
                 }
                 return Ok(Step::Payload(size.into()));
+            }
+            _ if F::WANTS_PROFILE && profile::is_of(kind) => {
+                let time_ns = self
+                    .session
+                    .trailer()
+                    .and_then(|layout| layout.sample_id(record, bytes).time)
+                    .unwrap_or(0);
+                profile::record(kind, record, bytes, time_ns, self.feed)?;
             }
             kind::AUXTRACE => return Ok(Step::Payload(word(HEADER))),
             _ => {}
@@ -398,7 +418,7 @@ impl<F: Feed> Reader<'_, F> {
     }
 
     fn end(self) -> Result<(), Error> {
-        if !self.session.has_formats() {
+        if !F::WANTS_PROFILE && !self.session.has_formats() {
             return Err(Error::malformed(
                 0,
                 "tracing data",

@@ -44,8 +44,8 @@ pub(super) mod feature {
 pub(super) enum SampleLayout<'a> {
     /// A tracepoint's, laid out so.
     Tracepoint(&'a Layout),
-    /// Of another kind of event.
-    Other,
+    /// Of another kind of event, laid out so.
+    Other(&'a Layout),
     /// Of an event that is not listed.
     Unlisted,
 }
@@ -142,15 +142,16 @@ impl Session {
     fn layout_by_id(&self, record: &[u8]) -> SampleLayout<'_> {
         let attr = match self.attrs.as_slice() {
             [only] => Some(only),
-            [first, ..] if first.layout.has_identifier() => {
-                let id = self.bytes.u64(record, 8);
+            // perf sees to it that it stands at the same place in the samples of all events.
+            [first, ..] => {
+                let id = first.layout.id().and_then(|at| self.bytes.u64(record, at));
                 id.and_then(|id| self.by_id.get(&id)).and_then(|&i| self.attrs.get(i))
             }
             _ => None,
         };
         match attr {
             Some(attr) if attr.is_tracepoint => SampleLayout::Tracepoint(&attr.layout),
-            Some(_) => SampleLayout::Other,
+            Some(attr) => SampleLayout::Other(&attr.layout),
             None => SampleLayout::Unlisted,
         }
     }

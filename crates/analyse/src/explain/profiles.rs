@@ -1,0 +1,354 @@
+//! What profiles say: where the host's time goes, where the guest's, and whether a difference sits on accesses of memory.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::profile::Weight;
+use vmtax_events::{Place, Profile};
+
+use super::{Answer, NAMED, Step, percent};
+use crate::Ledger;
+
+/// Points of a percent that a function's share must differ by to be named as a difference.
+const DIFFERS: f64 = 0.005;
+/// Part of what hot instructions gained that must sit on memory for it to be what the difference is.
+const MOST: f64 = 0.5;
+
+/// What functions of the kernel that a host's profile of KVM shows are for. Linux arch/x86/kvm, 6.8; beginnings of names.
+const ENTERS_GUEST: [&str; 11] = [
+    "vmx_vcpu_run",
+    "vmx_vcpu_enter_exit",
+    "vmx_vmexit",
+    "__vmx_vcpu_run",
+    "vmx_vmenter",
+    "svm_vcpu_run",
+    "svm_vcpu_enter_exit",
+    "__svm_vcpu_run",
+    "__svm_sev_es_vcpu_run",
+    "tdx_vcpu_run",
+    "__seamcall",
+];
+
+/// A function's share of a profile.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    own: f64,
+    total: f64,
+}
+
+fn shares(profile: &Profile) -> BTreeMap<&str, Share> {
+    let all = profile.total().max(1) as f64;
+    let share =
+        |weight: Weight| Share { own: weight.own as f64 / all, total: weight.total as f64 / all };
+    profile.functions().into_iter().map(|(name, weight)| (name, share(weight))).collect()
+}
+
+/// Where the host's time goes while it handles exits.
+pub(super) fn host(ledger: &Ledger, base: Option<&Ledger>) -> Step {
+    let step = functions(
+        ledger,
+        base,
+        Place::Host,
+        "host",
+        "Where does the host's time go?",
+        "a profile of the host: `perf record -a -g`, then `vmtax import --host-profile`",
+    );
+    let enters = |ledger: &Ledger| {
+        let profile = ledger.profiles.get(&Place::Host)?;
+        let all = profile.total().max(1) as f64;
+        let enters = profile.stacks.iter().filter(|(stack, _)| {
+            stack
+                .split(Profile::BETWEEN)
+                .any(|f| ENTERS_GUEST.iter().any(|name| f.starts_with(name)))
+        });
+        Some(enters.map(|(_, weight)| *weight as f64).sum::<f64>() / all)
+    };
+    let Some(here) = enters(ledger) else { return step };
+    let mut says =
+        format!("{} of its samples are on the way into the guest and out", percent(here));
+    if let Some(there) = base.and_then(enters) {
+        says += &format!(", in the base {}", percent(there));
+    }
+    Step { says, ..step }
+}
+
+/// Where the guest's time goes.
+pub(super) fn guest(ledger: &Ledger, base: Option<&Ledger>) -> Step {
+    functions(
+        ledger,
+        base,
+        Place::Guest,
+        "guest",
+        "Where does the guest's time go?",
+        "a profile of the guest: `perf record -g` in it, then `vmtax import --guest-profile`",
+    )
+}
+
+fn functions(
+    ledger: &Ledger,
+    base: Option<&Ledger>,
+    place: Place,
+    id: &'static str,
+    question: &'static str,
+    next: &'static str,
+) -> Step {
+    let Some(profile) = ledger.profiles.get(&place) else {
+        let says = "there is no profile of it".to_owned();
+        return Step {
+            id,
+            question,
+            answer: Answer::Unknown,
+            says,
+            evidence: Vec::new(),
+            next: Some(next),
+        };
+    };
+    let here = shares(profile);
+    let there = base.and_then(|base| base.profiles.get(&place)).map(shares);
+    let mut rows: Vec<(&str, Share, Option<Share>)> = here
+        .iter()
+        .map(|(name, share)| {
+            let base = there.as_ref().map(|base| base.get(name).copied().unwrap_or_default());
+            (*name, *share, base)
+        })
+        .collect();
+    if let Some(there) = &there {
+        let gone = there.iter().filter(|(name, _)| !here.contains_key(*name));
+        rows.extend(gone.map(|(name, share)| (*name, Share::default(), Some(*share))));
+    }
+    // What runs itself is where the time is; with a base, what differs most.
+    let weight = |(_, share, base): &(&str, Share, Option<Share>)| match base {
+        Some(base) => (share.own - base.own).abs(),
+        None => share.own,
+    };
+    rows.retain(|row| weight(row) >= DIFFERS);
+    rows.sort_by(|a, b| weight(b).total_cmp(&weight(a)).then(a.0.cmp(b.0)));
+    let evidence: Vec<String> = rows
+        .iter()
+        .take(NAMED)
+        .map(|(name, share, base)| {
+            let mut line =
+                format!("{name}: {} itself, {} in all", percent(share.own), percent(share.total));
+            if let Some(base) = base {
+                line += &format!("; base {} and {}", percent(base.own), percent(base.total));
+            }
+            line
+        })
+        .collect();
+    let says = match (rows.first(), &there) {
+        (Some((name, ..)), None) => format!("most of it in {name}"),
+        (Some((name, share, Some(base))), _) if share.own < base.own => {
+            format!("the largest difference is that less of it is in {name}")
+        }
+        (Some((name, ..)), Some(_)) => {
+            format!("the largest difference is that more of it is in {name}")
+        }
+        (None, Some(_)) => "where it goes in the base too".to_owned(),
+        (None, None) => "no function stands out".to_owned(),
+    };
+    Step { id, question, answer: Answer::Yes, says, evidence, next: None }
+}
+
+/// Does the difference of a hot function sit on accesses of memory?
+pub(super) fn instructions(ledger: &Ledger, base: Option<&Ledger>) -> Step {
+    let step = |answer, says: String, evidence, next| Step {
+        id: "instructions",
+        question: "Does the guest wait for memory?",
+        answer,
+        says,
+        evidence,
+        next,
+    };
+    let Some(here) = ledger.profiles.get(&Place::Instructions).map(Function::of) else {
+        let next = "the hot function: `perf annotate --stdio` in the guest, then `vmtax import --guest-instructions`";
+        let says = "no function of it was looked into".to_owned();
+        return step(Answer::Unknown, says, Vec::new(), Some(next));
+    };
+    let Some(there) =
+        base.and_then(|base| base.profiles.get(&Place::Instructions)).map(Function::of)
+    else {
+        let says = format!(
+            "{} of {} is on accesses of memory or right behind a load; how much it should be only a base tells",
+            percent(here.on_memory()),
+            here.name
+        );
+        let next = "the same function where it is fast: --against a run that has it";
+        return step(Answer::Unknown, says, here.hottest(), Some(next));
+    };
+    let (a, b) = (here.on_memory(), there.on_memory());
+    let evidence = [here.hottest(), there.hottest().iter().map(|l| format!("base: {l}")).collect()];
+    let says = |more: &str| {
+        format!(
+            "{} of {} is on accesses of memory or right behind a load, in the base {}{more}",
+            percent(a),
+            here.name,
+            percent(b)
+        )
+    };
+    match here.gained(&there) {
+        // Not the same code: only the shares can be set side by side.
+        None => step(Answer::Unknown, says("; the code differs"), evidence.concat(), None),
+        Some((all, _)) if all < DIFFERS => {
+            step(Answer::No, says(": the same"), evidence.concat(), None)
+        }
+        Some((all, on_memory)) => {
+            let part = on_memory / all;
+            let more = format!(
+                "; of what instructions gained, {} is there: {}",
+                percent(part),
+                here.most_gained(&there)
+            );
+            let answer = if part >= MOST { Answer::Yes } else { Answer::No };
+            step(answer, says(&more), evidence.concat(), None)
+        }
+    }
+}
+
+/// A function by instruction.
+struct Function<'a> {
+    name: &'a str,
+    /// In the order of addresses.
+    instructions: Vec<Instruction<'a>>,
+}
+
+struct Instruction<'a> {
+    text: &'a str,
+    share: f64,
+    /// It accesses memory, or it is the one behind it, where a profiler that is late sees the wait.
+    on_memory: bool,
+}
+
+impl<'a> Function<'a> {
+    fn of(profile: &'a Profile) -> Function<'a> {
+        let all = profile.total().max(1) as f64;
+        let mut name = "";
+        let mut rows: Vec<(u64, &str, f64)> = Vec::new();
+        for (stack, weight) in &profile.stacks {
+            let Some((function, instruction)) = stack.split_once(Profile::BETWEEN) else {
+                continue;
+            };
+            let Some((address, text)) = instruction.split_once(' ') else { continue };
+            let Ok(address) = u64::from_str_radix(address, 16) else { continue };
+            name = function;
+            rows.push((address, text, *weight as f64 / all));
+        }
+        rows.sort_by_key(|(address, ..)| *address);
+        let mut behind = false;
+        let instructions = rows.into_iter().map(|(_, text, share)| {
+            let accesses = accesses_memory(text);
+            let on_memory = accesses || behind;
+            behind = accesses && !only_stores(text);
+            Instruction { text, share, on_memory }
+        });
+        Function { name, instructions: instructions.collect() }
+    }
+
+    fn on_memory(&self) -> f64 {
+        self.instructions.iter().filter(|i| i.on_memory).map(|i| i.share).sum()
+    }
+
+    fn hottest(&self) -> Vec<String> {
+        let mut all: Vec<&Instruction<'_>> = self.instructions.iter().collect();
+        all.sort_by(|a, b| b.share.total_cmp(&a.share));
+        let line = |i: &&Instruction<'_>| {
+            let about = match (i.on_memory, accesses_memory(i.text)) {
+                (_, true) => ", accesses memory",
+                (true, false) => ", right behind a load",
+                (false, false) => "",
+            };
+            format!("{}: {}{about}", i.text, percent(i.share))
+        };
+        all.iter().filter(|i| i.share >= DIFFERS).take(NAMED).map(line).collect()
+    }
+
+    /// Whether both are the same code: instructions of the same names in the same order. Addresses may differ.
+    fn is_same(&self, other: &Function<'_>) -> bool {
+        let name = |i: &Instruction<'_>| i.text.split(' ').next().unwrap_or_default().to_owned();
+        self.instructions.len() == other.instructions.len()
+            && self.instructions.iter().zip(&other.instructions).all(|(a, b)| name(a) == name(b))
+    }
+
+    /// What instructions have more of than in the other: of all, and of those on memory.
+    fn gained(&self, other: &Function<'_>) -> Option<(f64, f64)> {
+        if !self.is_same(other) {
+            return None;
+        }
+        let pairs = self.instructions.iter().zip(&other.instructions);
+        Some(pairs.fold((0.0, 0.0), |(all, on_memory), (a, b)| {
+            let more = (a.share - b.share).max(0.0);
+            (all + more, on_memory + if a.on_memory { more } else { 0.0 })
+        }))
+    }
+
+    fn most_gained(&self, other: &Function<'_>) -> String {
+        let pairs = self.instructions.iter().zip(&other.instructions);
+        let most =
+            pairs.max_by(|(a, b), (c, d)| (a.share - b.share).total_cmp(&(c.share - d.share)));
+        most.map_or_else(String::new, |(here, there)| {
+            format!("{} from {} to {}", here.text, percent(there.share), percent(here.share))
+        })
+    }
+}
+
+/// Whether an instruction, as objdump writes it in either syntax, accesses memory by an operand.
+fn accesses_memory(text: &str) -> bool {
+    // Behind these there is a comment or a symbol.
+    let text = text.split(['#', '<']).next().unwrap_or_default();
+    let name = text.split(' ').next().unwrap_or_default();
+    let names_an_address = text.contains('(') || text.contains('[');
+    let only_computes =
+        name.starts_with("lea") || name.starts_with("nop") || name.starts_with("prefetch");
+    names_an_address && !only_computes
+}
+
+/// Whether one that accesses memory does no more than store: nobody waits for that.
+fn only_stores(text: &str) -> bool {
+    let text = text.split(['#', '<']).next().unwrap_or_default();
+    let Some((name, operands)) = text.split_once(' ') else { return false };
+    // AT&T's syntax marks registers, and names what is written last.
+    let ends_in_memory = match operands.contains('%') {
+        true => operands.trim_end().ends_with(')'),
+        false => operands.split(',').next().is_some_and(|first| first.contains('[')),
+    };
+    name.contains("mov") && ends_in_memory
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operands_in_memory() {
+        for text in [
+            "movss (%rax),%xmm0",
+            "movss 0x8(%rsp),%xmm1",
+            "add %eax,(%rdi,%rcx,4)",
+            "mov eax,DWORD PTR [rbp-0x4]",
+        ] {
+            assert!(accesses_memory(text), "{text}");
+        }
+        for text in [
+            "lea 0x8(%rsp),%rax",
+            "nopw 0x0(%rax,%rax,1)",
+            "pxor %xmm0,%xmm0",
+            "jmp 11d5 <f(int)+0x5>",
+            "call 10 # (x)",
+        ] {
+            assert!(!accesses_memory(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_store() {
+        for text in [
+            "movss %xmm0,(%rdx)",
+            "mov %eax,0x8(%rsp)",
+            "mov DWORD PTR [rax],ecx",
+            "movl $0x0,(%rax)",
+        ] {
+            assert!(accesses_memory(text) && only_stores(text), "{text}");
+        }
+        for text in ["movss (%rax),%xmm0", "add %eax,(%rdx)", "mov ecx,DWORD PTR [rax]"] {
+            assert!(accesses_memory(text) && !only_stores(text), "{text}");
+        }
+    }
+}

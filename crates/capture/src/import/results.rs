@@ -1,0 +1,109 @@
+//! A table of benchmark results as CSV: a line each of what ran, in which category of VM, and what was measured.
+//!
+//! ```text
+//! workload,category,repeat,metric,unit,value,better
+//! iperf-udp,VM,0,throughput,Gb/s,3.40,higher
+//! iperf-udp,SNP+poll,0,throughput,Gb/s,3.25,higher
+//! ```
+//!
+//! Columns may stand in any order; `repeat`, `unit` and `better` may be missing. Lines that begin with # are comments.
+
+use std::io::Read;
+
+use csv::{ReaderBuilder, StringRecord, Trim};
+use vmtax_events::{Better, Recording, Sample};
+
+use super::Imported;
+use super::text::{head_lines, is_text};
+use crate::{Error, Feed};
+
+/// Columns that there must be.
+const REQUIRED: [&str; 4] = ["workload", "category", "metric", "value"];
+/// More lines than a table of results has.
+const MOST: usize = 1 << 20;
+
+/// Whether a file that begins with these bytes is such a table.
+pub fn recognise(head: &[u8]) -> bool {
+    let is_header = |line: &[u8]| {
+        let line = String::from_utf8_lossy(line);
+        let names: Vec<&str> = line.split(',').map(|name| name.trim().trim_matches('"')).collect();
+        REQUIRED.iter().all(|column| names.contains(column))
+    };
+    let mut lines = head_lines(head).filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+    is_text(head) && lines.next().is_some_and(is_header)
+}
+
+/// Reads the whole table.
+pub fn import(input: &mut dyn Read, feed: &mut impl Feed) -> Result<Imported, Error> {
+    let mut reader =
+        ReaderBuilder::new().comment(Some(b'#')).trim(Trim::All).flexible(true).from_reader(input);
+    let problem = |error: csv::Error| {
+        let offset = error.position().map_or(0, csv::Position::byte);
+        Error::malformed(offset, "results", error.to_string())
+    };
+    let columns = Columns::of(reader.headers().map_err(problem)?)?;
+    let mut about = Imported {
+        recording: Recording { format: "results".to_owned(), ..Recording::default() },
+        ..Imported::default()
+    };
+    for line in reader.into_records().take(MOST) {
+        let line = line.map_err(problem)?;
+        match columns.sample(&line) {
+            Some(sample) => feed.sample(sample)?,
+            None => {
+                about.losses.undecodable += 1;
+                if about.losses.undecodable == 1 {
+                    let at = line.position().map_or(0, csv::Position::line);
+                    about.losses.notes.push(format!(
+                        "line {at} and maybe others are left out: a value is missing or is no number"
+                    ));
+                }
+            }
+        }
+    }
+    Ok(about)
+}
+
+/// Where the columns stand.
+struct Columns {
+    workload: usize,
+    category: usize,
+    repeat: Option<usize>,
+    metric: usize,
+    unit: Option<usize>,
+    value: usize,
+    better: Option<usize>,
+}
+
+impl Columns {
+    fn of(header: &StringRecord) -> Result<Columns, Error> {
+        let at = |name: &str| header.iter().position(|column| column == name);
+        let required = |name: &'static str| {
+            at(name).ok_or_else(|| Error::malformed(0, "results", format!("have no column {name}")))
+        };
+        Ok(Columns {
+            workload: required("workload")?,
+            category: required("category")?,
+            repeat: at("repeat"),
+            metric: required("metric")?,
+            unit: at("unit"),
+            value: required("value")?,
+            better: at("better"),
+        })
+    }
+
+    fn sample(&self, line: &StringRecord) -> Option<Sample> {
+        let word = |at: usize| line.get(at).filter(|word| !word.is_empty()).map(str::to_owned);
+        let optional = |at: Option<usize>| at.and_then(|at| line.get(at)).filter(|w| !w.is_empty());
+        let value: f64 = line.get(self.value)?.parse().ok()?;
+        Some(Sample {
+            workload: word(self.workload)?,
+            category: word(self.category)?,
+            repeat: optional(self.repeat).map_or(Some(0), |repeat| repeat.parse().ok())?,
+            metric: word(self.metric)?,
+            unit: optional(self.unit).unwrap_or_default().to_owned(),
+            value: Some(value).filter(|value| value.is_finite())?,
+            better: optional(self.better).map_or(Some(Better::Neither), Better::from_name)?,
+        })
+    }
+}

@@ -1,0 +1,270 @@
+//! `perf.data` with samples. Addresses become names by way of [`Symbols`], which the caller has: this crate opens no files.
+//!
+//! ```text
+//! samples ──> stacks of addresses, added up by thread ──┐
+//! mappings, forks, names of threads ────────────────────┴──> at the end: names, stacks of names, added up
+//! ```
+//!
+//! Records of different CPUs do not come in the order of time, and a sample may stand before the mapping that it needs.
+//! So names are looked up at the end, by what was mapped at the time of the last sample of a stack.
+
+use std::collections::{BTreeMap, HashMap};
+
+use vmtax_events::{Event, ExitRow, NO_PID, Place};
+
+use super::{Imported, MOST_BYTES, MOST_STACKS, Sum, of_file, one_frame};
+use crate::import::{Source, perf_data};
+use crate::{Error, Feed, Mode, Profiled};
+
+/// More mappings, and more names of threads, than a recording has.
+const MOST_MAPPINGS: usize = 1 << 20;
+/// How often a process is looked for in what its parents had mapped.
+const GENERATIONS: usize = 16;
+
+/// Knows the names of functions.
+pub trait Symbols {
+    /// The kernel's function at this address; `text` is where the recorded kernel's own text began.
+    fn kernel(&mut self, address: u64, text: Option<u64>) -> Option<String>;
+    /// The function at this place in a file. Hostile path.
+    fn file(&mut self, path: &str, offset: u64) -> Option<String>;
+}
+
+/// No names at all.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSymbols;
+
+impl Symbols for NoSymbols {
+    fn kernel(&mut self, _address: u64, _text: Option<u64>) -> Option<String> {
+        None
+    }
+
+    fn file(&mut self, _path: &str, _offset: u64) -> Option<String> {
+        None
+    }
+}
+
+pub(super) fn import(
+    source: Source<'_>,
+    place: Place,
+    symbols: &mut dyn Symbols,
+) -> Result<Imported, Error> {
+    let mut collected = Collected::default();
+    let about = match source {
+        Source::Random(source) if is_pipe(source)? => {
+            let mut input = crate::import::FrontToBack { source, at: 0 };
+            perf_data::import_pipe(&mut input, &mut collected)?
+        }
+        Source::Random(source) => perf_data::import_file(source, &mut collected)?,
+        Source::Stream(input) => perf_data::import_pipe(input, &mut collected)?,
+    };
+    let mut sum = Sum::new(place);
+    sum.losses = about.losses;
+    collected.fold(symbols, &mut sum);
+    Ok(sum.finish())
+}
+
+fn is_pipe(source: &dyn crate::source::ReadAt) -> Result<bool, Error> {
+    let mut head = [0; 16];
+    source.read_at(0, &mut head).map_err(|source| Error::Io { offset: 0, source })?;
+    Ok(perf_data::recognise_pipe(&head))
+}
+
+/// A stack of addresses of one thread.
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Stack {
+    pid: u32,
+    tid: u32,
+    mode: Mode,
+    addresses: Box<[u64]>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    count: u64,
+    /// The last time.
+    time_ns: u64,
+}
+
+struct Mapping {
+    time_ns: u64,
+    start: u64,
+    len: u64,
+    offset: u64,
+    name: String,
+}
+
+#[derive(Default)]
+struct Collected {
+    stacks: HashMap<Stack, Seen>,
+    words: usize,
+    dropped: u64,
+    mappings: HashMap<u32, Vec<Mapping>>,
+    mapped: usize,
+    parents: HashMap<u32, u32>,
+    /// Who began a thread, and when.
+    beginners: HashMap<u32, (u32, u64)>,
+    names: HashMap<u32, Vec<(u64, String)>>,
+    named: usize,
+}
+
+impl Feed for Collected {
+    const WANTS_PROFILE: bool = true;
+
+    fn event(&mut self, _event: Event) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn release(&mut self, _time_ns: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn counted(&mut self, _row: ExitRow) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn thread_name(&mut self, _pid: u32, _tid: u32, _name: &str) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn profiled(&mut self, part: Profiled<'_>) -> Result<(), Error> {
+        match part {
+            Profiled::Sample { pid, tid, time_ns, mode, addresses } => {
+                let stack = Stack { pid, tid, mode, addresses: addresses.into() };
+                let is_full = self.stacks.len() >= MOST_STACKS || self.words * 8 >= MOST_BYTES;
+                if is_full && !self.stacks.contains_key(&stack) {
+                    self.dropped += 1;
+                    return Ok(());
+                }
+                let words = stack.addresses.len();
+                let seen = self.stacks.entry(stack).or_default();
+                if seen.count == 0 {
+                    self.words += words;
+                }
+                seen.count += 1;
+                seen.time_ns = seen.time_ns.max(time_ns);
+            }
+            Profiled::Mapping { pid, time_ns, start, len, offset, name } => {
+                if self.mapped < MOST_MAPPINGS {
+                    self.mapped += 1;
+                    let mapping = Mapping { time_ns, start, len, offset, name: name.to_owned() };
+                    self.mappings.entry(pid).or_default().push(mapping);
+                }
+            }
+            Profiled::Fork { pid, tid, parent, parent_tid, time_ns } => {
+                if self.beginners.len() < MOST_MAPPINGS {
+                    self.beginners.insert(tid, (parent_tid, time_ns));
+                    if pid != parent {
+                        self.parents.insert(pid, parent);
+                    }
+                }
+            }
+            Profiled::Name { tid, time_ns, name } => {
+                if self.named < MOST_MAPPINGS {
+                    self.named += 1;
+                    self.names.entry(tid).or_default().push((time_ns, name.to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Collected {
+    fn fold(&self, symbols: &mut dyn Symbols, sum: &mut Sum) {
+        let text = self.kernel_text();
+        let mut known: HashMap<(u32, Mode, u64), String> = HashMap::new();
+        // In an order of their own, so that what there is no room for is the same every time.
+        let stacks: BTreeMap<&Stack, &Seen> = self.stacks.iter().collect();
+        for (stack, seen) in stacks {
+            let mut mode = stack.mode;
+            let mut frames: Vec<String> = Vec::with_capacity(stack.addresses.len());
+            for &address in &stack.addresses {
+                if address >= Profiled::MODES {
+                    mode = Mode::of_context(address);
+                    continue;
+                }
+                let pid = if mode == Mode::User { stack.pid } else { NO_PID };
+                let frame = known
+                    .entry((pid, mode, address))
+                    .or_insert_with(|| self.name(stack.pid, mode, address, seen, text, symbols));
+                frames.push(frame.clone());
+            }
+            let mut folded = one_frame(self.thread(stack, seen));
+            for frame in frames.iter().rev() {
+                folded.push(';');
+                folded.push_str(frame);
+            }
+            sum.add(&folded, seen.count);
+        }
+        sum.dropped = sum.dropped.saturating_add(self.dropped);
+    }
+
+    /// The thread's name when it was last seen.
+    fn thread(&self, stack: &Stack, seen: &Seen) -> &str {
+        if stack.pid == 0 && stack.tid == 0 {
+            return "swapper";
+        }
+        // A thread has the name of the one that began it, until it is given one of its own.
+        let (mut tid, mut time_ns) = (stack.tid, seen.time_ns);
+        for _ in 0..GENERATIONS {
+            let names = self.names.get(&tid).map_or(&[][..], Vec::as_slice);
+            if let Some((_, name)) = names.iter().rev().find(|(time, _)| *time <= time_ns) {
+                return name;
+            }
+            match self.beginners.get(&tid) {
+                Some((beginner, when)) => (tid, time_ns) = (*beginner, *when),
+                None => break,
+            }
+        }
+        let any = |id: u32| Some(self.names.get(&id)?.first()?.1.as_str());
+        any(stack.tid).or_else(|| any(stack.pid)).unwrap_or("[unknown]")
+    }
+
+    /// Where the kernel's text began: its mapping's place says it, whatever the address space's layout.
+    fn kernel_text(&self) -> Option<u64> {
+        let kernel = self.mappings.get(&NO_PID)?;
+        kernel.iter().find(|m| m.name.starts_with("[kernel.kallsyms]")).map(|m| m.offset)
+    }
+
+    fn name(
+        &self,
+        pid: u32,
+        mode: Mode,
+        address: u64,
+        seen: &Seen,
+        text: Option<u64>,
+        symbols: &mut dyn Symbols,
+    ) -> String {
+        match mode {
+            Mode::Kernel => {
+                let name = symbols.kernel(address, text).map(|name| one_frame(&name));
+                let module = || self.mapping(NO_PID, address, u64::MAX);
+                name.unwrap_or_else(|| module().map_or("[kernel]".to_owned(), |m| of_file(&m.name)))
+            }
+            Mode::User => {
+                let Some(mapping) = self.mapping(pid, address, seen.time_ns) else {
+                    return "[unknown]".to_owned();
+                };
+                let offset = (address - mapping.start).saturating_add(mapping.offset);
+                let name = symbols.file(&mapping.name, offset).map(|name| one_frame(&name));
+                name.unwrap_or_else(|| of_file(&mapping.name))
+            }
+            Mode::Guest => "[guest]".to_owned(),
+            Mode::Unknown => "[unknown]".to_owned(),
+        }
+    }
+
+    /// What was mapped there: by the process, or by the one that it was a copy of.
+    fn mapping(&self, mut pid: u32, address: u64, time_ns: u64) -> Option<&Mapping> {
+        for _ in 0..GENERATIONS {
+            let holds = |m: &&Mapping| address.checked_sub(m.start).is_some_and(|at| at < m.len);
+            let mut here = self.mappings.get(&pid).into_iter().flatten().rev().filter(holds);
+            let newest = here.clone().next();
+            if let Some(mapping) = here.find(|m| m.time_ns <= time_ns).or(newest) {
+                return Some(mapping);
+            }
+            pid = *self.parents.get(&pid)?;
+        }
+        None
+    }
+}

@@ -1,0 +1,129 @@
+//! Profiles: how often each stack of functions was found running.
+//!
+//! Left out on purpose: addresses, threads, times. A profile answers where the time of a host or a guest goes, and two of
+//! them answer where the difference sits; the rest is what `perf` is for.
+
+use std::collections::BTreeMap;
+
+/// Where a profile was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// On the host: what it does while it handles exits, among others.
+    Host,
+    /// In the guest.
+    Guest,
+    /// In one hot function of the guest. The stacks are the function and one instruction of it.
+    Instructions,
+}
+
+impl Place {
+    /// All of them.
+    pub const ALL: [Place; 3] = [Place::Host, Place::Guest, Place::Instructions];
+
+    /// `host`, `guest` or `instructions`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::Host => "host",
+            Place::Guest => "guest",
+            Place::Instructions => "instructions",
+        }
+    }
+
+    /// The inverse of [`Place::name`].
+    pub fn from_name(name: &str) -> Option<Place> {
+        Place::ALL.into_iter().find(|place| place.name() == name)
+    }
+}
+
+/// Stacks and their weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Where it was taken.
+    pub place: Place,
+    /// Weight by stack: the functions from the outermost to the one that ran, with semicolons between them. A weight is a
+    /// number of samples, or of whatever the profiler counted; within one profile all are of one kind. Hostile text.
+    pub stacks: BTreeMap<String, u64>,
+}
+
+/// What one function has of a profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weight {
+    /// While it ran itself.
+    pub own: u64,
+    /// While it ran, or what it had called.
+    pub total: u64,
+}
+
+impl Profile {
+    /// Between the functions of a stack.
+    pub const BETWEEN: char = ';';
+
+    /// An empty one.
+    pub fn new(place: Place) -> Profile {
+        Profile { place, stacks: BTreeMap::new() }
+    }
+
+    /// Adds to the weight of a stack.
+    pub fn add(&mut self, stack: &str, weight: u64) {
+        match self.stacks.get_mut(stack) {
+            Some(sum) => *sum = sum.saturating_add(weight),
+            None => {
+                self.stacks.insert(stack.to_owned(), weight);
+            }
+        }
+    }
+
+    /// The weight of all stacks.
+    pub fn total(&self) -> u64 {
+        self.stacks.values().fold(0, |sum, weight| sum.saturating_add(*weight))
+    }
+
+    /// What each function has. One that stands in a stack twice (recursion) has the stack once.
+    pub fn functions(&self) -> BTreeMap<&str, Weight> {
+        let mut functions: BTreeMap<&str, Weight> = BTreeMap::new();
+        let mut seen: Vec<&str> = Vec::new();
+        for (stack, weight) in &self.stacks {
+            seen.clear();
+            for function in stack.split(Profile::BETWEEN) {
+                if !seen.contains(&function) {
+                    seen.push(function);
+                    let sum = &mut functions.entry(function).or_default().total;
+                    *sum = sum.saturating_add(*weight);
+                }
+            }
+            if let Some(last) = stack.rsplit(Profile::BETWEEN).next() {
+                let sum = &mut functions.entry(last).or_default().own;
+                *sum = sum.saturating_add(*weight);
+            }
+        }
+        functions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_names_of_files() {
+        assert_eq!(Place::ALL.map(Place::name), ["host", "guest", "instructions"]);
+        for place in Place::ALL {
+            assert_eq!(Place::from_name(place.name()), Some(place));
+        }
+        assert_eq!(Place::from_name("Host"), None);
+    }
+
+    #[test]
+    fn a_function_has_a_recursive_stack_once() {
+        let mut profile = Profile::new(Place::Host);
+        profile.add("main;walk;walk", 3);
+        profile.add("main;walk;walk", 1);
+        profile.add("main", 6);
+        assert_eq!(profile.total(), 10);
+        let weights: Vec<_> = profile.functions().into_iter().collect();
+        assert_eq!(
+            weights,
+            [("main", Weight { own: 6, total: 10 }), ("walk", Weight { own: 4, total: 4 }),]
+        );
+    }
+}
