@@ -28,13 +28,13 @@ pub struct Explained<'a> {
 }
 
 /// With a capital to begin with.
-fn sentence(text: &str) -> String {
+pub(crate) fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// What a change could gain, in words.
-fn expected(expected: &Expected) -> String {
+pub(crate) fn expected(expected: &Expected) -> String {
     match expected {
         Expected::Exits(exits) => gain(exits),
         Expected::BesideExits(what) => format!("not known: {what}"),

@@ -3,7 +3,7 @@
 //! Where the terminal is too narrow the least important columns are left out and long names are cut;
 //! rows never wrap. Strings from a recording are made harmless by [`names::printable`].
 
-mod diff;
+pub(crate) mod diff;
 pub(crate) mod layout;
 mod operations;
 

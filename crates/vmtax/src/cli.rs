@@ -144,6 +144,8 @@ pub(crate) enum DiffFormat {
     Json,
     /// One row per row of every table.
     Csv,
+    /// One page that opens offline.
+    Html,
 }
 
 /// Turn recordings into a run folder that every other command reads.

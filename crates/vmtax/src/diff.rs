@@ -5,6 +5,7 @@ use std::path::Path;
 
 use vmtax_analyse::{Diff, Filter, Ledger, Side, diff};
 use vmtax_report::csv::Csv;
+use vmtax_report::html::Html;
 use vmtax_report::json::Json;
 use vmtax_report::text::Text;
 use vmtax_report::{Compares, Comparison};
@@ -38,6 +39,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
     let writer: Box<dyn Compares> = match args.format {
         DiffFormat::Json => Box::new(Json),
         DiffFormat::Csv => Box::new(Csv),
+        DiffFormat::Html => Box::new(Html),
         DiffFormat::Text => {
             let output = args.output.as_deref();
             Box::new(Text {

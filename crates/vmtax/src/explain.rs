@@ -8,18 +8,22 @@ use clap::{Args, ValueEnum, ValueHint};
 use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::{Ledger, Side};
 use vmtax_report::explain::Explained;
+use vmtax_report::html::Html;
 
 use crate::cli::{Color, ReadingArgs};
 use crate::{output, report};
 
-/// Say why a VM is slow, as far as its exits tell: each question with its answer and evidence, and what to change.
+/// Say why a VM is slow: each question with its answer and evidence, what they come to, and what to change.
 ///
-/// Profiles and page sizes are not read yet; `vmtax doctor` reads the settings themselves.
+/// A recording has exits alone. A run may hold profiles, counters and page sizes besides: see `vmtax import --help`. A
+/// table of benchmark results (CSV) is explained by kind of VM and option. `vmtax doctor` reads the settings themselves.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax explain perf.data
   vmtax explain td.txt --against plain.txt --isa vmx --length 10s
-  vmtax explain run --vm qemu-system-x86 --format json")]
+  vmtax explain run --vm qemu-system-x86 --format json
+  vmtax explain td --against plain --format html -o why.html
+  vmtax explain results.csv")]
 pub(crate) struct ExplainArgs {
     /// Run folder or recording of the slow VM.
     #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
@@ -41,6 +45,10 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+
     #[command(flatten)]
     reading: ReadingArgs,
 }
@@ -51,9 +59,15 @@ enum Format {
     Text,
     /// For programs; docs/json.md.
     Json,
+    /// One page that opens offline, with the profiles as flame graphs.
+    Html,
 }
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
+    let mut inputs = vec![args.run.as_path()];
+    inputs.extend(args.against.as_deref());
+    let output = args.output.as_deref();
+    report::check_output(&inputs, output)?;
     let filter = report::filter(&args.run, &args.vm, &[], &args.reading)?;
     let ledger = report::ledger(&args.run, &args.reading, filter.clone())?;
     report::check_filter(&filter, &ledger)?;
@@ -81,12 +95,15 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         emulated: ledger.recording.emulated.as_deref(),
         explanation: &explanation,
     };
-    output::write(None, |out| {
+    output::write(output, |out| {
         match args.format {
             Format::Text => {
-                explained.text(report::color(Color::Auto, None), report::width(None), out)?;
+                explained.text(report::color(Color::Auto, output), report::width(output), out)?;
             }
             Format::Json => explained.json(out)?,
+            Format::Html => {
+                Html.explain(&explained, &ledger, base.as_ref().map(|(_, ledger)| ledger), out)?;
+            }
         }
         Ok(())
     })

@@ -10,7 +10,6 @@ use crate::payload::{
     APIC, Assembled, Assembler, INTERRUPTS, VARIABLES, VECTOR, handle_apic, handle_x2apic,
     skip_two_bytes,
 };
-use vmtax_events::Isa;
 use vmtax_guest::layout;
 
 /// Operations in a batch: few enough that most batches see no tick of the host's clock.
@@ -410,10 +409,12 @@ fn ping_pong(asm: &mut Assembler) -> Assembled {
     asm.a.jne(again)
 }
 
-/// In a loop that waits for the other vCPU. QEMU's emulator stops to think at each PAUSE; under Bochs, which takes no
-/// interrupt of the host in so short a loop, it is what lets the other vCPU run.
+/// In a loop that waits for the other vCPU, before anything is measured: leaves the guest, so that whoever shares its
+/// processor runs. Of an exit for PAUSE neither can be sure: QEMU's emulator stops to think at each, and a guest's guest
+/// takes none on Intel; and Bochs takes no interrupt of the host in so short a loop.
 fn spin(asm: &mut Assembler) -> Assembled {
-    if asm.isa == Isa::Vmx { asm.a.pause() } else { Ok(()) }
+    asm.a.mov(edx, i32::from(layout::DEVICE_PORT))?;
+    asm.a.out(dx, al)
 }
 
 /// Sends an IPI to the second vCPU and halts until its answer.

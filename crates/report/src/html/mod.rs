@@ -10,8 +10,11 @@
 //! cells), and anything fetched from elsewhere.
 
 mod axis;
+mod diff;
 mod digest;
+mod explain;
 mod figures;
+mod flame;
 mod headline;
 mod histogram;
 mod losses;
@@ -27,7 +30,10 @@ mod timesplit;
 
 use std::io;
 
-use crate::{Document, Renderer};
+use vmtax_analyse::Ledger;
+
+use crate::explain::Explained;
+use crate::{Compares, Comparison, Document, Renderer};
 
 /// At most this many rows of one table are in the page; the CSV renderer has no such limit.
 pub const MAX_ROWS: usize = 2_000;
@@ -35,6 +41,27 @@ pub const MAX_ROWS: usize = 2_000;
 /// Writes a document as one self-contained HTML file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Html;
+
+impl Compares for Html {
+    fn compare(&self, comparison: &Comparison, out: &mut dyn io::Write) -> io::Result<()> {
+        out.write_all(diff::page(comparison).into_string().as_bytes())?;
+        out.write_all(b"\n")
+    }
+}
+
+impl Html {
+    /// Writes an explanation, with the flame graphs of the profiles that it rests on.
+    pub fn explain(
+        &self,
+        explained: &Explained<'_>,
+        ledger: &Ledger,
+        base: Option<&Ledger>,
+        out: &mut dyn io::Write,
+    ) -> io::Result<()> {
+        out.write_all(explain::page(explained, ledger, base).into_string().as_bytes())?;
+        out.write_all(b"\n")
+    }
+}
 
 impl Renderer for Html {
     fn render(&self, document: &Document, out: &mut dyn io::Write) -> io::Result<()> {

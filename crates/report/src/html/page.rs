@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{
-    digest, figures, headline, histogram, losses, nested, operations, series, source, tables,
+    digest, figures, flame, headline, histogram, losses, nested, operations, series, source, tables,
     timeline, timesplit,
 };
 use crate::{Document, operations as phrases};
@@ -21,10 +21,34 @@ pub(super) struct Section {
     pub(super) body: Markup,
 }
 
-/// The whole page.
+/// What stands around the sections.
+pub(super) struct Frame<'a> {
+    /// Of the window.
+    pub(super) title: String,
+    /// Version of this tool.
+    pub(super) tool_version: &'a str,
+    /// Above the sections.
+    pub(super) header: Markup,
+    /// Said in each section, where it holds of all figures.
+    pub(super) notice: Option<String>,
+    /// Below the sections.
+    pub(super) footer: Markup,
+}
+
+/// A report.
 pub(super) fn page(doc: &Document) -> Markup {
-    let sections = sections(doc);
-    let emulated = phrases::emulated(&doc.ledger);
+    let frame = Frame {
+        title: format!("vmtax report – {}", figures::text(&doc.source)),
+        tool_version: &doc.tool_version,
+        header: source::header(doc),
+        notice: phrases::emulated(&doc.ledger),
+        footer: footer(doc),
+    };
+    framed(&frame, &sections(doc))
+}
+
+/// The whole page.
+pub(super) fn framed(frame: &Frame<'_>, sections: &[Section]) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -34,31 +58,31 @@ pub(super) fn page(doc: &Document) -> Markup {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 meta name="referrer" content="no-referrer";
-                meta name="generator" content={ "vmtax " (figures::text(&doc.tool_version)) };
-                title { "vmtax report – " (figures::text(&doc.source)) }
+                meta name="generator" content={ "vmtax " (figures::text(frame.tool_version)) };
+                title { (frame.title) }
                 link rel="icon" href="data:,";
                 style { (PreEscaped(STYLE)) }
             }
             body {
                 a.skip href="#main" { "Skip to the report" }
                 (series::patterns())
-                (source::header(doc))
+                (frame.header)
                 nav aria-label="Sections" {
                     ul {
-                        @for section in &sections {
+                        @for section in sections {
                             li { a href={ "#" (section.id) } { (section.label) } }
                         }
                     }
                 }
                 main #main tabindex="-1" {
-                    @for section in &sections {
+                    @for section in sections {
                         section id=(section.id) aria-labelledby={ (section.id) "-title" } {
-                            @if let Some(sentence) = &emulated { p.emulated { (figures::text(sentence)) } }
+                            @if let Some(sentence) = &frame.notice { p.emulated { (figures::text(sentence)) } }
                             (section.body)
                         }
                     }
                 }
-                (footer(doc))
+                (frame.footer)
                 script { (PreEscaped(SCRIPT)) }
             }
         }
@@ -104,6 +128,7 @@ fn sections(doc: &Document) -> Vec<Section> {
     ]);
     sections.extend(tables::sections(doc));
     sections.extend(nested);
+    sections.extend(flame::sections(&doc.ledger, None));
     sections.push(Section {
         id: "losses".to_owned(),
         label: "Losses and limits".to_owned(),
@@ -122,24 +147,30 @@ fn policy() -> String {
 }
 
 fn footer(doc: &Document) -> Markup {
-    let source = shell_word(&figures::text(&doc.source));
+    let command = format!("vmtax report {} --format html", shell_word(&figures::text(&doc.source)));
+    let others = html! { code { "--format json" } " or " code { "--format csv" } };
+    closing(&doc.tool_version, &command, &others, true)
+}
+
+/// How the page was made. Keys are said where there is a table to use them on.
+pub(super) fn closing(version: &str, command: &str, others: &Markup, keys: bool) -> Markup {
     html! {
         footer {
             p {
-                "Made by vmtax " (figures::text(&doc.tool_version)) ". The same again: "
-                code { "vmtax report " (source) " --format html" }
-                "; for a program: " code { "--format json" } " or " code { "--format csv" } "."
+                "Made by vmtax " (figures::text(version)) ". The same again: "
+                code { (command) }
+                "; for a program: " (others) "."
             }
-            p.keys {
+            @if keys { p.keys {
                 "Keys: " kbd { "/" } " filter, " kbd { "Esc" } " clear it, " kbd { "Enter" }
                 " on a column's name sort, " kbd { "←" } " " kbd { "→" } " on a chart read its slots."
-            }
+            } }
         }
     }
 }
 
 /// A word that a POSIX shell reads back as it is.
-fn shell_word(word: &str) -> String {
+pub(super) fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
     if !word.is_empty() && !word.starts_with('-') && word.chars().all(plain) {
         word.to_owned()

@@ -62,15 +62,19 @@ fn setup(page: &mut Page<'_>, diff: &Diff) -> io::Result<()> {
     page.paragraph(Style::Faint, "  ", &unsaid)
 }
 
-fn table(page: &mut Page<'_>, diff: &Diff, table: &DiffTable) -> io::Result<()> {
-    let by: Vec<&str> = table.by.iter().map(|by| names::heading(*by)).collect();
-    let unit = match diff.per {
+/// What the numbers are of.
+pub(crate) fn unit(per: Per) -> &'static str {
+    match per {
         Per::Second => "a second",
         Per::L2Exit => "an exit of L2",
         Per::Operation => "an operation",
         Per::Recording => "in the whole recording",
-    };
-    page.line(Style::Heading, &format!("Exits by {}, {unit}", by.join(" and ")))?;
+    }
+}
+
+fn table(page: &mut Page<'_>, diff: &Diff, table: &DiffTable) -> io::Result<()> {
+    let by: Vec<&str> = table.by.iter().map(|by| names::heading(*by)).collect();
+    page.line(Style::Heading, &format!("Exits by {}, {}", by.join(" and "), unit(diff.per)))?;
     let mut columns: Vec<Column> = by.iter().map(|title| Column::key(title)).collect();
     columns.extend([
         Column::number("base", Room::Keep),

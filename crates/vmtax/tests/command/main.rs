@@ -18,6 +18,7 @@ mod inputs;
 mod manuals;
 mod operations;
 mod predict;
+mod profiles;
 mod runs;
 mod stopped;
 mod tables;

@@ -1,0 +1,106 @@
+//! An explanation as a page: what the answers come to, each question with its evidence, what to change, and the profiles.
+
+use maud::{Markup, html};
+use vmtax_analyse::Ledger;
+use vmtax_analyse::explain::Answer;
+
+use super::page::{Frame, Section, closing, framed, shell_word};
+use super::{figures, flame};
+use crate::explain::{Explained, expected, sentence};
+
+/// The whole page.
+pub(super) fn page(explained: &Explained<'_>, ledger: &Ledger, base: Option<&Ledger>) -> Markup {
+    let explanation = explained.explanation;
+    let mut sections = vec![Section {
+        id: "conclusion".to_owned(),
+        label: "Conclusion".to_owned(),
+        body: html! {
+            h2 #conclusion-title { "What the answers come to" }
+            p.verdict { (figures::text(&sentence(&explanation.conclusion))) "." }
+        },
+    }];
+    sections.push(Section {
+        id: "findings".to_owned(),
+        label: "What to change".to_owned(),
+        body: findings(explained),
+    });
+    sections.push(Section {
+        id: "steps".to_owned(),
+        label: "Questions".to_owned(),
+        body: steps(explained),
+    });
+    sections.extend(flame::sections(ledger, base));
+    let mut command = format!("vmtax explain {}", shell_word(&figures::text(explained.source)));
+    if let Some(base) = explained.base {
+        command += &format!(" --against {}", shell_word(&figures::text(base)));
+    }
+    command += " --format html";
+    let others = html! { code { "--format json" } };
+    let emulated = explained.emulated.map(|which| {
+        format!("Recorded under {}: counts are exact, times are none of hardware.", figures::text(which))
+    });
+    let frame = Frame {
+        title: format!("vmtax explain – {}", figures::text(explained.source)),
+        tool_version: explained.tool_version,
+        header: html! {
+            header.top {
+                div.title {
+                    h1 { span.brand { "vmtax" } " explains" }
+                    p.source {
+                        (figures::text(explained.source))
+                        @if let Some(base) = explained.base { " against " (figures::text(base)) }
+                    }
+                }
+            }
+        },
+        notice: emulated,
+        footer: closing(explained.tool_version, &command, &others, false),
+    };
+    framed(&frame, &sections)
+}
+
+fn steps(explained: &Explained<'_>) -> Markup {
+    html! {
+        h2 #steps-title { "Questions, answers, evidence" }
+        ol.steps {
+            @for step in &explained.explanation.steps {
+                li id={ "step-" (step.id) } {
+                    h3 { (step.question) " " span class={ "badge " (tone(step.answer)) } { (step.answer.name()) } }
+                    p { (figures::text(&sentence(&step.says))) "." }
+                    @if !step.evidence.is_empty() {
+                        ul { @for line in &step.evidence { li { (figures::text(line)) } } }
+                    }
+                    @if let Some(next) = step.next { p.note { "Next: " (next) "." } }
+                }
+            }
+        }
+    }
+}
+
+fn findings(explained: &Explained<'_>) -> Markup {
+    html! {
+        h2 #findings-title { "What to change, most to gain first" }
+        @if explained.explanation.findings.is_empty() {
+            p.empty { "Nothing in these exits gives away a setting that costs." }
+        } @else {
+            ol.steps {
+                @for finding in &explained.explanation.findings {
+                    li {
+                        h3 { (figures::text(&sentence(&finding.means))) " " span.badge { (finding.certainty.name()) } }
+                        ul { li { (figures::text(&finding.evidence)) } }
+                        p { strong { "Gain: " } (figures::text(&expected(&finding.gain))) "." }
+                        p { strong { "Do: " } (finding.remedy) "." }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// No answer is good or bad news by itself; one that is missing stands out.
+fn tone(answer: Answer) -> &'static str {
+    match answer {
+        Answer::Yes | Answer::No => "",
+        Answer::Unknown => "warn",
+    }
+}

@@ -1,0 +1,165 @@
+//! Profiles as flame graphs: one profile, or one with its difference from another's in colour.
+//!
+//! inferno draws them. What it draws is a document of its own with a style and a script; the page lets neither run, so
+//! they are cut out, and the page's style sheet does what is needed. Names are escaped by inferno.
+
+use std::io;
+
+use inferno::differential;
+use inferno::flamegraph::{self, Options};
+use maud::{Markup, PreEscaped, html};
+use vmtax_analyse::Ledger;
+use vmtax_events::{Place, Profile};
+
+use super::figures;
+use super::page::Section;
+use crate::numbers;
+
+/// Width of the drawing's own units.
+const WIDTH: usize = 1200;
+/// Frames narrower than this part of the width, in percent, are not drawn.
+const NARROWEST: f64 = 0.1;
+
+/// A section for each profile, beside that of a base where it has one.
+pub(super) fn sections(ledger: &Ledger, base: Option<&Ledger>) -> Vec<Section> {
+    let profiles = ledger.profiles.values();
+    profiles
+        .enumerate()
+        .map(|(number, profile)| {
+            let base = base.and_then(|base| base.profiles.get(&profile.place));
+            let id = format!("profile-{}", profile.place.name());
+            let body = html! {
+                h2 id={ (id) "-title" } { (title(profile.place)) }
+                (drawing(profile, base, number))
+            };
+            Section { id, label: label(profile.place).to_owned(), body }
+        })
+        .collect()
+}
+
+fn label(place: Place) -> &'static str {
+    match place {
+        Place::Host => "Host profile",
+        Place::Guest => "Guest profile",
+        Place::Instructions => "Instructions",
+    }
+}
+
+fn title(place: Place) -> &'static str {
+    match place {
+        Place::Host => "Where the host's time goes",
+        Place::Guest => "Where the guest's time goes",
+        Place::Instructions => "A function of the guest, by instruction",
+    }
+}
+
+fn drawing(profile: &Profile, base: Option<&Profile>, number: usize) -> Markup {
+    match draw(profile, base).map(|svg| embedded(&svg, number)) {
+        Ok(Some(svg)) => html! {
+            p.note {
+                "Weight " (numbers::count(profile.total())) ". A frame is as wide as the part of it in that function and what it called; "
+                "frames under " (NARROWEST) " % are not drawn."
+                @if base.is_some() {
+                    " Red: more than in the base, blue: less, both of the same total. What only the base has is not drawn."
+                }
+            }
+            div.scroll.flame { (PreEscaped(svg)) }
+        },
+        Ok(None) | Err(_) => html! { p.empty { "The profile cannot be drawn." } },
+    }
+}
+
+fn draw(profile: &Profile, base: Option<&Profile>) -> io::Result<String> {
+    let mut options = Options::default();
+    options.title = String::new();
+    options.count_name = "weight".to_owned();
+    options.image_width = Some(WIDTH);
+    options.min_width = NARROWEST;
+    options.no_javascript = true;
+    options.deterministic = true;
+    let mut svg = Vec::new();
+    match base {
+        None => {
+            let lines = folded(profile);
+            flamegraph::from_lines(&mut options, lines.lines(), &mut svg)?;
+        }
+        Some(base) => {
+            let normalize = differential::Options { normalize: true, ..Default::default() };
+            let mut both = Vec::new();
+            let (before, after) = (folded(base), folded(profile));
+            differential::from_readers(normalize, before.as_bytes(), after.as_bytes(), &mut both)?;
+            let both = String::from_utf8_lossy(&both).into_owned();
+            let mut lines: Vec<&str> = both.lines().collect();
+            lines.sort_unstable();
+            flamegraph::from_lines(&mut options, lines, &mut svg)?;
+        }
+    }
+    String::from_utf8(svg).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// As inferno reads it, in the order that it wants.
+fn folded(profile: &Profile) -> String {
+    let mut text = String::new();
+    for (stack, weight) in &profile.stacks {
+        text.push_str(&figures::text(stack));
+        text.push_str(&format!(" {weight}\n"));
+    }
+    text
+}
+
+/// The drawing as an element of the page; its ids are its own. `None` when it is not of the form that is known.
+fn embedded(svg: &str, number: usize) -> Option<String> {
+    let svg = &svg[svg.find("<svg")?..];
+    let svg = without(&without(svg, "<style", "</style>")?, "<script", "</script>")?;
+    let svg = svg.replace("id=\"", &format!("id=\"flame-{number}-"));
+    let svg = svg.replace("url(#", &format!("url(#flame-{number}-"));
+    let is_plain = !svg.contains("<script") && !svg.contains("<style") && !svg.contains("javascript:");
+    is_plain.then_some(svg)
+}
+
+/// The text without the one element of this kind. Names cannot hold one: in them `<` is escaped.
+fn without(text: &str, begin: &str, end: &str) -> Option<String> {
+    let from = text.find(begin)?;
+    let to = from + text[from..].find(end)? + end.len();
+    Some(format!("{}{}", &text[..from], &text[to..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(stacks: &[(&str, u64)]) -> Profile {
+        let mut profile = Profile::new(Place::Host);
+        stacks.iter().for_each(|(stack, weight)| profile.add(stack, *weight));
+        profile
+    }
+
+    #[test]
+    fn frames_are_as_wide_as_their_weight() {
+        let svg = draw(&profile(&[("a;b", 3), ("a;c", 1)]), None).unwrap();
+        for expected in ["a (4 weight, 100.00%)", "b (3 weight, 75.00%)", "c (1 weight, 25.00%)"] {
+            assert!(svg.contains(expected), "{expected}");
+        }
+    }
+
+    #[test]
+    fn a_difference_is_of_equal_totals() {
+        let (slow, fast) = (profile(&[("a;b", 10), ("a;c", 10)]), profile(&[("a;b", 1), ("a;c", 3)]));
+        let svg = draw(&slow, Some(&fast)).unwrap();
+        // b has half of the one and a quarter of the other.
+        assert!(svg.contains("b (10 weight, 50.00%; +25.00%)"), "{svg}");
+        assert!(svg.contains("c (10 weight, 50.00%; -25.00%)"), "{svg}");
+    }
+
+    #[test]
+    fn hostile_names_stay_names() {
+        let hostile = "</svg><script>alert(1)</script>;<style>x</style>;a\"onload=\"b javascript:x\u{1b}[31m";
+        let svg = embedded(&draw(&profile(&[(hostile, 1)]), None).unwrap(), 0);
+        if let Some(svg) = svg {
+            assert!(!svg.contains("<script") && !svg.contains("<style") && !svg.contains('\u{1b}'));
+            assert_eq!(svg.matches("</svg>").count(), 1);
+            assert!(!svg.contains("\"onload"));
+        }
+        assert!(embedded(&draw(&profile(&[("<script>", 1)]), None).unwrap(), 3).unwrap().contains("&lt;script"));
+    }
+}
