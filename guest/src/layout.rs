@@ -43,10 +43,10 @@ pub const DONE: u16 = 0x5ff0;
 pub const DEVICE_PORT: u16 = 0x5fe0;
 /// Written by a driver of the ring device: the VMM takes what is new in [`RING`].
 pub const KICK: u16 = 0x5fd0;
-/// L1 asks L0 to start (1) or stop (0) tracing, or to [`SETTLE`].
+/// L1 asks L0 to start (1) or stop (0) tracing.
 pub const TRACE: u16 = 0x5fc0;
-/// L1 asks L0 to wait for a moment without clock ticks.
-pub const SETTLE: u8 = 2;
+/// L1 asks L0 to wait until so many nanoseconds are without clock ticks.
+pub const SETTLE: u16 = 0x5fc8;
 /// L1 reads its orders here, byte by byte, and writes its results: a [`crate::order`] with its length before it.
 pub const CHANNEL: u16 = 0x5fb0;
 

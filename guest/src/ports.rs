@@ -9,6 +9,13 @@ pub(crate) fn out8(port: u16, value: u8) {
     };
 }
 
+pub(crate) fn out32(port: u16, value: u32) {
+    // SAFETY: as above.
+    unsafe {
+        asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags))
+    };
+}
+
 pub(crate) fn in8(port: u16) -> u8 {
     let value: u8;
     // SAFETY: as above.

@@ -5,6 +5,7 @@ use std::io::Error;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use crate::Result;
 
@@ -84,11 +85,12 @@ pub(crate) fn power_off() -> ! {
     }
 }
 
-/// Waits until the kernel's next clock tick is at least this part of a period away: what follows then runs undisturbed.
+/// Waits until the kernel's next clock tick is at least this far away: what follows then runs undisturbed. More than most
+/// of a period is not to be had.
 ///
 /// Ticks are a period apart, but for the drift of the timer that makes them: a tick that was seen tells of the next ones for
 /// a while.
-pub(crate) fn away_from_tick(part: f64) {
+pub(crate) fn away_from_tick(need: Duration) {
     let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.
     unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut resolution) };
@@ -100,7 +102,8 @@ pub(crate) fn away_from_tick(part: f64) {
     let (now, seen) = (clock(libc::CLOCK_MONOTONIC), SEEN.load(Ordering::Relaxed));
     if now.saturating_sub(seen) < MEMORY {
         let left = period - (now - seen).rem_euclid(period);
-        if left as f64 >= period as f64 * part {
+        let need = i64::try_from(need.as_nanos()).unwrap_or(i64::MAX).min(period / 10 * 9);
+        if left >= need {
             return;
         }
         sleep(left - EARLY);
@@ -123,7 +126,7 @@ fn next_tick() -> i64 {
 
 fn sleep(ns: i64) {
     if let Ok(ns) = u64::try_from(ns) {
-        std::thread::sleep(std::time::Duration::from_nanos(ns));
+        std::thread::sleep(Duration::from_nanos(ns));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
 
 use vmtax_guest::layout::{SETTLE, TRACE};
 
@@ -73,16 +74,16 @@ impl Tracer {
         Ok((Tracer::Here(switch), refused))
     }
 
-    /// Waits for a moment without clock ticks, in this kernel and in the one outside.
-    pub(crate) fn settle(&self) {
+    /// Waits for so much time without clock ticks, in this kernel and in the one outside.
+    pub(crate) fn settle(&self, need: Duration) {
         // First for the kernel outside, so that it knows its ticks: to find one anew takes as long as ours are apart.
         let outside = || {
             if let Tracer::Outside = self {
-                ports::out8(TRACE, SETTLE);
+                ports::out32(SETTLE, u32::try_from(need.as_nanos()).unwrap_or(u32::MAX));
             }
         };
         outside();
-        system::away_from_tick(0.9);
+        system::away_from_tick(need);
         outside();
     }
 

@@ -53,6 +53,8 @@ pub enum Profiled<'a> {
         tid: u32,
         /// When, ns; 0 where it is not known.
         time_ns: u64,
+        /// Events that it stands for.
+        period: u64,
         /// How the processor ran.
         mode: Mode,
         /// The addresses, innermost first. Those from [`Profiled::MODES`] on say how the ones behind them ran.

@@ -158,7 +158,11 @@ impl Sum {
 /// What stands for a function whose name is not known: its file.
 fn of_file(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
-    let name = name.trim_start_matches('[').trim_end_matches(']');
+    // "[kernel.kallsyms]_text", "[kvm_intel]"
+    let name = match name.strip_prefix('[').and_then(|name| name.split_once(']')) {
+        Some((name, _)) => name,
+        None => name,
+    };
     if name.is_empty() { "[unknown]".to_owned() } else { one_frame(&format!("[{name}]")) }
 }
 

@@ -223,8 +223,10 @@ impl Devices {
         match request {
             Request::Out(CHANNEL, bytes) => self.channel.receive(bytes),
             Request::In(CHANNEL, bytes) => return self.channel.send(bytes),
-            // L1 has just let its own tick pass: half a period is left to both.
-            Request::Out(TRACE, [SETTLE]) => system::away_from_tick(0.5),
+            Request::Out(SETTLE, bytes) => {
+                let need = bytes.try_into().map_or(u32::MAX, u32::from_le_bytes);
+                system::away_from_tick(Duration::from_nanos(need.into()));
+            }
             Request::Out(TRACE, on) => {
                 if let Some(tracer) = &*self.tracer.lock().unwrap_or_else(PoisonError::into_inner) {
                     tracer.record(on == [1]);

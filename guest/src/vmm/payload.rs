@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvm_bindings::kvm_regs;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -79,7 +79,7 @@ pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Vec<u64>
             let body = move || {
                 // SAFETY: asks for this thread's own handle.
                 let _ = handle.set(unsafe { libc::pthread_self() });
-                let mut device = Device { operation, plan, touched, memory, taken: 0 };
+                let mut device = Device { operation, plan, touched, memory, taken: 0, began: None };
                 let result = run(&mut vcpu, stop, |request| device.answer(request));
                 let _ = ended.send(result);
             };
@@ -143,7 +143,14 @@ struct Device<'a> {
     memory: &'a GuestMemoryMmap,
     /// Buffers taken from the ring.
     taken: u32,
+    /// When the last batch began.
+    began: Option<Instant>,
 }
+
+/// A batch gets so much of the time of the one before, without ticks; the one that is recorded more, for recording takes
+/// time.
+const MARGIN: f64 = 1.5;
+const RECORDED_MARGIN: f64 = 4.0;
 
 impl Device<'_> {
     fn answer(&mut self, request: Request<'_>) -> Result<Next> {
@@ -166,12 +173,18 @@ impl Device<'_> {
         batch.try_into().is_ok_and(|bytes| Some(u32::from_le_bytes(bytes)) == self.plan.traced)
     }
 
-    fn prepare(&self, batch: &[u8]) {
-        self.plan.tracer.settle();
+    fn prepare(&mut self, batch: &[u8]) {
+        let is_traced = self.is_traced(batch);
+        // The first batch only warms up.
+        if let Some(began) = self.began {
+            let margin = if is_traced { RECORDED_MARGIN } else { MARGIN };
+            self.plan.tracer.settle(began.elapsed().mul_f64(margin));
+        }
         if let Some(touched) = self.touched {
             touched.give_back();
         }
-        if self.is_traced(batch) {
+        self.began = Some(Instant::now());
+        if is_traced {
             self.plan.tracer.record(true);
         }
     }

@@ -78,9 +78,10 @@ struct Stack {
     addresses: Box<[u64]>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Seen {
-    count: u64,
+    /// Sum of the periods.
+    weight: u64,
     /// The last time.
     time_ns: u64,
 }
@@ -128,19 +129,19 @@ impl Feed for Collected {
 
     fn profiled(&mut self, part: Profiled<'_>) -> Result<(), Error> {
         match part {
-            Profiled::Sample { pid, tid, time_ns, mode, addresses } => {
+            Profiled::Sample { pid, tid, time_ns, period, mode, addresses } => {
                 let stack = Stack { pid, tid, mode, addresses: addresses.into() };
                 let is_full = self.stacks.len() >= MOST_STACKS || self.words * 8 >= MOST_BYTES;
                 if is_full && !self.stacks.contains_key(&stack) {
-                    self.dropped += 1;
+                    self.dropped = self.dropped.saturating_add(period);
                     return Ok(());
                 }
                 let words = stack.addresses.len();
                 let seen = self.stacks.entry(stack).or_default();
-                if seen.count == 0 {
+                if *seen == Seen::default() {
                     self.words += words;
                 }
-                seen.count += 1;
+                seen.weight = seen.weight.saturating_add(period);
                 seen.time_ns = seen.time_ns.max(time_ns);
             }
             Profiled::Mapping { pid, time_ns, start, len, offset, name } => {
@@ -194,7 +195,7 @@ impl Collected {
                 folded.push(';');
                 folded.push_str(frame);
             }
-            sum.add(&folded, seen.count);
+            sum.add(&folded, seen.weight);
         }
         sum.dropped = sum.dropped.saturating_add(self.dropped);
     }

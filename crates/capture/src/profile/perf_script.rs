@@ -7,7 +7,8 @@
 //!             7f533952bc77 ioctl+0x17 (/usr/lib/libc.so.6)
 //! ```
 //!
-//! Samples of one event are added up, the first: sums of cycles and of cache misses would be of nothing.
+//! A sample weighs its period, where that is printed. Samples of one event are added up, the first: sums of cycles and
+//! of cache misses would be of nothing.
 
 use std::io::Read;
 
@@ -62,10 +63,14 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
         if event.get_or_insert_with(|| head.event.to_owned()) != head.event {
             others += 1;
             // Its frames are of no sample.
-            sample = Some(Sample { thread: String::new(), chain: Vec::new() });
+            sample = Some(Sample { period: 0, thread: String::new(), chain: Vec::new() });
             continue;
         }
-        let mut next = Sample { thread: super::one_frame(head.thread), chain: Vec::new() };
+        let mut next = Sample {
+            period: head.period,
+            thread: super::one_frame(head.thread),
+            chain: Vec::new(),
+        };
         match head.frame {
             Some(function) => {
                 next.chain.push(function);
@@ -90,6 +95,8 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
 
 /// A sample that is being read.
 struct Sample {
+    /// Events that it stands for.
+    period: u64,
     /// Empty: of another event.
     thread: String,
     /// Innermost first.
@@ -106,13 +113,15 @@ impl Sample {
             stack.push(';');
             stack.push_str(function);
         }
-        sum.add(&stack, 1);
+        sum.add(&stack, self.period);
     }
 }
 
 /// A sample's first line.
 struct Head<'a> {
     thread: &'a str,
+    /// 1 where it is not said.
+    period: u64,
     event: &'a str,
     /// The only function, where it stands in the same line.
     frame: Option<String>,
@@ -133,19 +142,23 @@ impl Head<'_> {
             at = to;
         };
         // A CPU, a time and a period may follow, then the event.
+        let mut period = 1;
         loop {
             rest = rest.trim_start();
             let to = rest.find(char::is_whitespace).unwrap_or(rest.len());
             let word = &rest[..to];
             rest = &rest[to..];
             let is_place = word.starts_with('[') && word.ends_with(']');
-            let is_number = is_digits(word);
+            if is_digits(word) {
+                period = word.parse().ok()?;
+                continue;
+            }
             let is_time = word.strip_suffix(':').is_some_and(|time| time.split('.').all(is_digits));
-            if is_place || is_number || is_time {
+            if is_place || is_time {
                 continue;
             }
             let event = word.strip_suffix(':').filter(|event| !event.is_empty())?;
-            return Some(Head { thread, event, frame: frame(rest) });
+            return Some(Head { thread, period, event, frame: frame(rest) });
         }
     }
 }

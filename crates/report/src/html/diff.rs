@@ -13,11 +13,8 @@ use crate::{Comparison, names};
 /// The whole page.
 pub(super) fn page(comparison: &Comparison) -> Markup {
     let diff = &comparison.diff;
-    let mut sections = vec![Section {
-        id: "setups".to_owned(),
-        label: "Set-ups".to_owned(),
-        body: setups(diff),
-    }];
+    let mut sections =
+        vec![Section { id: "setups".to_owned(), label: "Set-ups".to_owned(), body: setups(diff) }];
     sections.extend(diff.tables.iter().enumerate().map(|(number, table)| {
         let by: Vec<&str> = table.by.iter().map(|by| names::heading(*by)).collect();
         let id = format!("table-{number}");
@@ -28,7 +25,8 @@ pub(super) fn page(comparison: &Comparison) -> Markup {
         Section { id, label: format!("By {}", by.join(", ")), body }
     }));
     let word = |text: &str| shell_word(&figures::text(text));
-    let command = format!("vmtax diff {} {} --format html", word(&comparison.base), word(&comparison.other));
+    let command =
+        format!("vmtax diff {} {} --format html", word(&comparison.base), word(&comparison.other));
     let others = html! { code { "--format json" } " or " code { "--format csv" } };
     let frame = Frame {
         title: format!("vmtax diff – {}", figures::text(&comparison.other)),
@@ -66,7 +64,8 @@ fn header(comparison: &Comparison) -> Markup {
 }
 
 fn setups(diff: &Diff) -> Markup {
-    let said = |text: &str| if text.is_empty() { "not said".to_owned() } else { figures::text(text) };
+    let said =
+        |text: &str| if text.is_empty() { "not said".to_owned() } else { figures::text(text) };
     html! {
         h2 #setups-title { "The set-ups" }
         @if diff.setup.is_empty() {
@@ -94,8 +93,8 @@ fn table(diff: &Diff, table: &DiffTable, id: &str) -> Markup {
         Confidence::Interval(_) => None,
     });
     let tested = table.rows.iter().any(|row| matches!(row.confidence, Confidence::Interval(_)));
-    let timed = diff.times
-        && table.rows.iter().any(|row| row.base.time_ns.or(row.other.time_ns).is_some());
+    let timed =
+        diff.times && table.rows.iter().any(|row| row.base.time_ns.or(row.other.time_ns).is_some());
     html! {
         @if table.rows.len() > MAX_ROWS {
             p.note.cut { "The first " (count(MAX_ROWS as u64)) " rows of " (count(table.rows.len() as u64)) "." }
@@ -142,9 +141,14 @@ fn table(diff: &Diff, table: &DiffTable, id: &str) -> Markup {
 
 fn body_row(diff: &Diff, row: &DiffRow, tested: bool, timed: bool) -> Markup {
     let number = |rate: f64| {
-        if diff.per == vmtax_analyse::Per::Recording { count(rate as u64) } else { significant(rate) }
+        if diff.per == vmtax_analyse::Per::Recording {
+            count(rate as u64)
+        } else {
+            significant(rate)
+        }
     };
-    let signed = |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, significant(value));
+    let signed =
+        |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, significant(value));
     let loud = matches!(row.verdict(), Verdict::More | Verdict::Fewer);
     html! {
         tr {

@@ -37,7 +37,10 @@ pub(super) fn page(explained: &Explained<'_>, ledger: &Ledger, base: Option<&Led
     command += " --format html";
     let others = html! { code { "--format json" } };
     let emulated = explained.emulated.map(|which| {
-        format!("Recorded under {}: counts are exact, times are none of hardware.", figures::text(which))
+        format!(
+            "Recorded under {}: counts are exact, times are none of hardware.",
+            figures::text(which)
+        )
     });
     let frame = Frame {
         title: format!("vmtax explain – {}", figures::text(explained.source)),

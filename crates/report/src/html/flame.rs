@@ -113,7 +113,8 @@ fn embedded(svg: &str, number: usize) -> Option<String> {
     let svg = without(&without(svg, "<style", "</style>")?, "<script", "</script>")?;
     let svg = svg.replace("id=\"", &format!("id=\"flame-{number}-"));
     let svg = svg.replace("url(#", &format!("url(#flame-{number}-"));
-    let is_plain = !svg.contains("<script") && !svg.contains("<style") && !svg.contains("javascript:");
+    let is_plain =
+        !svg.contains("<script") && !svg.contains("<style") && !svg.contains("javascript:");
     is_plain.then_some(svg)
 }
 
@@ -144,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_difference_is_of_equal_totals() {
-        let (slow, fast) = (profile(&[("a;b", 10), ("a;c", 10)]), profile(&[("a;b", 1), ("a;c", 3)]));
+        let (slow, fast) =
+            (profile(&[("a;b", 10), ("a;c", 10)]), profile(&[("a;b", 1), ("a;c", 3)]));
         let svg = draw(&slow, Some(&fast)).unwrap();
         // b has half of the one and a quarter of the other.
         assert!(svg.contains("b (10 weight, 50.00%; +25.00%)"), "{svg}");
@@ -153,13 +155,18 @@ mod tests {
 
     #[test]
     fn hostile_names_stay_names() {
-        let hostile = "</svg><script>alert(1)</script>;<style>x</style>;a\"onload=\"b javascript:x\u{1b}[31m";
+        let hostile =
+            "</svg><script>alert(1)</script>;<style>x</style>;a\"onload=\"b javascript:x\u{1b}[31m";
         let svg = embedded(&draw(&profile(&[(hostile, 1)]), None).unwrap(), 0);
         if let Some(svg) = svg {
             assert!(!svg.contains("<script") && !svg.contains("<style") && !svg.contains('\u{1b}'));
             assert_eq!(svg.matches("</svg>").count(), 1);
             assert!(!svg.contains("\"onload"));
         }
-        assert!(embedded(&draw(&profile(&[("<script>", 1)]), None).unwrap(), 3).unwrap().contains("&lt;script"));
+        assert!(
+            embedded(&draw(&profile(&[("<script>", 1)]), None).unwrap(), 3)
+                .unwrap()
+                .contains("&lt;script")
+        );
     }
 }

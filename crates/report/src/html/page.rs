@@ -3,8 +3,8 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{
-    digest, figures, flame, headline, histogram, losses, nested, operations, series, source, tables,
-    timeline, timesplit,
+    digest, figures, flame, headline, histogram, losses, nested, operations, series, source,
+    tables, timeline, timesplit,
 };
 use crate::{Document, operations as phrases};
 

@@ -58,7 +58,8 @@ fn published(file: &str) -> String {
 
 /// Imports what source S0 published of one VM.
 fn import_s0(folder: &Path, which: &str, what: &[&str]) {
-    let mut words = format!("import {} -o {which} --isa vmx", published(&format!("s0-{which}.txt")));
+    let mut words =
+        format!("import {} -o {which} --isa vmx", published(&format!("s0-{which}.txt")));
     for what in what {
         let (flag, file) = match *what {
             "host" => ("--host-profile", "host.folded"),
@@ -221,7 +222,7 @@ fn the_page_has_the_evidence_and_the_profiles() {
     assert_eq!(page.matches("<script").count(), 1);
     let page = stdout(folder.path(), "diff plain td --length 10s --format html");
     let page = String::from_utf8(page).unwrap();
-    for expected in ["timer-tick", "Not recorded, and so not compared", "28593.6", "27156.1"] {
+    for expected in ["timer-tick", "Not recorded, and so not compared", "28594", "27156"] {
         let plain = page.replace(',', "");
         assert!(page.contains(expected) || plain.contains(expected), "{expected}");
     }

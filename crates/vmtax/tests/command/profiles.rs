@@ -33,6 +33,10 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
+/// Samples in the recording, and events that each stands for.
+const SAMPLES: u64 = 75;
+const PERIOD: u64 = 3_344_481;
+
 /// Three ways to the same stacks: perf.data and symbol tables by us, perf's text by us, perf's text by inferno.
 #[test]
 fn samples_have_the_stacks_that_perf_prints() {
@@ -40,7 +44,7 @@ fn samples_have_the_stacks_that_perf_prints() {
     let mut by_inferno = Vec::new();
     Folder::default().collapse(&*fs::read(&script).unwrap(), &mut by_inferno).unwrap();
     let by_inferno = lines(std::str::from_utf8(&by_inferno).unwrap());
-    assert_eq!(by_inferno.values().sum::<u64>(), 75);
+    assert_eq!(by_inferno.values().sum::<u64>(), SAMPLES * PERIOD);
     assert!(by_inferno.keys().any(|stack| stack.ends_with(";spin")));
     assert!(by_inferno.keys().any(|stack| stack.ends_with(";asm_exc_page_fault;exc_page_fault")));
     let of_text = folded(&format!("--host-profile {}", shown(&script)), "host");
@@ -74,10 +78,13 @@ fn what_has_no_symbols_has_its_file() {
         shown(empty.path())
     );
     let stacks = folded(&words, "host");
-    assert_eq!(stacks.values().sum::<u64>(), 75);
+    assert_eq!(stacks.values().sum::<u64>(), SAMPLES * PERIOD);
     let frames: std::collections::BTreeSet<&str> =
         stacks.keys().flat_map(|stack| stack.split(';').skip(1)).collect();
-    assert_eq!(frames.into_iter().collect::<Vec<_>>(), ["[hot]", "[kernel.kallsyms]_text", "[libc.so.6]"]);
+    assert_eq!(
+        frames.into_iter().collect::<Vec<_>>(),
+        ["[hot]", "[kernel.kallsyms]", "[libc.so.6]"]
+    );
 }
 
 /// perf annotate's shares, to a hundredth of a percent.
@@ -90,8 +97,10 @@ fn instructions_have_their_shares() {
         .lines()
         .filter_map(|line| {
             let (share, rest) = line.split_once(" :")?;
-            let is_instruction = rest.trim().split(':').next()?.bytes().all(|b| b.is_ascii_hexdigit());
-            is_instruction.then(|| (share.trim().parse::<f64>().ok().map(|s| (s * 100.0).round() as u64)))?
+            let is_instruction =
+                rest.trim().split(':').next()?.bytes().all(|b| b.is_ascii_hexdigit());
+            is_instruction
+                .then(|| share.trim().parse::<f64>().ok().map(|s| (s * 100.0).round() as u64))?
         })
         .collect();
     assert!(expected.len() > 5);
@@ -129,7 +138,11 @@ fn what_is_no_profile_is_refused() {
             "prose: not a recording that vmtax knows: it is no profile: *",
         ),
         ("import exits -o run --isa vmx --host-profile empty", 4, "empty: *"),
-        ("import exits -o run --isa vmx --host-profile missing", 3, "missing: there is no such file*"),
+        (
+            "import exits -o run --isa vmx --host-profile missing",
+            3,
+            "missing: there is no such file*",
+        ),
         (
             "import exits -o run --isa vmx --host-profile annotate",
             4,
@@ -140,8 +153,16 @@ fn what_is_no_profile_is_refused() {
             4,
             "folded: at byte 0: profile: is no annotated function*",
         ),
-        ("import exits -o run --isa vmx --stats counters", 4, "counters: at byte 0: counters: hold none: *"),
-        ("import exits -o run --isa vmx --symbols nowhere --host-profile folded", 3, "nowhere: there is no such*"),
+        (
+            "import exits -o run --isa vmx --stats counters",
+            4,
+            "counters: at byte 0: counters: hold none: *",
+        ),
+        (
+            "import exits -o run --isa vmx --symbols nowhere --host-profile folded",
+            3,
+            "nowhere: there is no such*",
+        ),
     ];
     check(&Program::new(), folder.path(), cases);
 }

@@ -74,6 +74,7 @@ pub(super) struct Layout {
     tid: Option<usize>,
     time: Option<usize>,
     cpu: Option<usize>,
+    period: Option<usize>,
     /// Offset of the first field of variable length, from the start of the record.
     variable: usize,
     /// There is a field of variable length before the raw data.
@@ -98,6 +99,8 @@ pub(super) struct Sampled<'a> {
     pub(super) tid: (u32, u32),
     /// 0 where samples have no time.
     pub(super) time: u64,
+    /// Events that the sample stands for; 1 where it is not said.
+    pub(super) period: u64,
     /// The call chain's words, in the file's byte order.
     pub(super) chain: &'a [u8],
 }
@@ -126,7 +129,7 @@ impl Layout {
         let id = field(bit::ID);
         field(bit::STREAM_ID);
         let cpu = field(bit::CPU);
-        field(bit::PERIOD);
+        let period = field(bit::PERIOD);
         Layout {
             sample_type,
             read_format,
@@ -136,6 +139,7 @@ impl Layout {
             tid,
             time,
             cpu,
+            period,
             variable: at,
             has_variable: sample_type & (bit::READ | bit::CALLCHAIN) != 0,
         }
@@ -188,6 +192,7 @@ impl Layout {
             ip,
             tid: (bytes.u32(record, tid)?, bytes.u32(record, tid + 4)?),
             time,
+            period: self.period.and_then(|at| bytes.u64(record, at)).unwrap_or(1),
             chain,
         })
     }

@@ -50,7 +50,14 @@ pub(super) fn sample(
     if addresses.iter().all(|address| *address >= Profiled::MODES) {
         addresses = vec![sampled.ip];
     }
-    feed.profiled(Profiled::Sample { pid, tid, time_ns: sampled.time, mode, addresses: &addresses })
+    feed.profiled(Profiled::Sample {
+        pid,
+        tid,
+        time_ns: sampled.time,
+        period: sampled.period,
+        mode,
+        addresses: &addresses,
+    })
 }
 
 /// Hands over what one of the other records says.
