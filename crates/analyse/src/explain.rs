@@ -231,7 +231,8 @@ fn conclude(steps: &[Step], ledger: &Ledger, base: Option<&Ledger>) -> String {
         (Some(Answer::No), Some(pages)) => format!("exits are not the bottleneck; {pages}"),
         (Some(Answer::No), None) => "exits are not the bottleneck".to_owned(),
         (None, _) => match steps.iter().find(|step| step.id == "results") {
-            Some(results) => results.says.clone(),
+            // The largest loss comes first.
+            Some(results) => results.says.split("; ").next().unwrap_or_default().to_owned(),
             None => "undecided".to_owned(),
         },
         (Some(Answer::Unknown), _) => "whether exits are the bottleneck is undecided".to_owned(),

@@ -28,6 +28,9 @@ const ENOUGH: usize = 5;
 const KINDS: [(&str, &str); 3] =
     [("VM", "a plain VM"), ("SNP", "an SEV-SNP guest"), ("TDX", "a TDX guest")];
 
+/// The kind whose costs of an exit are published.
+const SNP: usize = 1;
+
 /// Options that may get a loss back.
 const REMEDIES: [(&str, &str, &str); 3] = [
     (
@@ -192,7 +195,8 @@ pub(super) fn look(samples: &[Sample]) -> Option<(Step, Vec<Remedy>)> {
     let tables = tables(samples);
     let mut evidence = Vec::new();
     let mut remedies = Vec::new();
-    let mut helps: Vec<String> = Vec::new();
+    // What was found out about a loss, and how large it is.
+    let mut told: Vec<(f64, String)> = Vec::new();
     let mut compared = 0;
     for table in &tables {
         for category in table.values.keys().filter(|category| category.kind > 0) {
@@ -221,26 +225,42 @@ pub(super) fn look(samples: &[Sample]) -> Option<(Step, Vec<Remedy>)> {
                 plain.name(),
                 table.unit
             ));
+            let mut helps = Vec::new();
             remedies.extend(tried(table, category, (there, here), &mut evidence, &mut helps));
             burdens(table, category, (there, here), &mut evidence, &mut helps);
+            if !helps.is_empty() {
+                let what = format!(
+                    "{} loses {} at {}{runs}: {}",
+                    category.name(),
+                    percent(loss),
+                    table.name(),
+                    helps.join(", ")
+                );
+                told.push((loss, what));
+            }
         }
     }
     if compared == 0 {
         return None;
     }
     let costs = predict::published_ratio();
-    if !remedies.is_empty() {
+    told.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let is_snp = |table: &Results<'_>| table.values.keys().any(|category| category.kind == SNP);
+    if !remedies.is_empty() && tables.iter().any(is_snp) {
         evidence.push(format!(
             "what an exit of an SEV-SNP guest costs of one of a plain VM, as published: {:.1} to {:.1} times; a vCPU that polls does not exit to wait",
             costs.0, costs.1
         ));
     }
-    let (answer, says) = match (evidence.is_empty(), helps.is_empty()) {
+    let (answer, says) = match (evidence.is_empty(), told.is_empty()) {
         (true, _) => (Answer::No, "no kind of VM loses 5 % and more".to_owned()),
         (false, true) => {
             (Answer::Unknown, "some lose, and nothing was tried that could say why".to_owned())
         }
-        (false, false) => (Answer::Yes, helps.join("; ")),
+        (false, false) => {
+            let sentences: Vec<String> = told.into_iter().map(|(_, what)| what).collect();
+            (Answer::Yes, sentences.join("; "))
+        }
     };
     let next = remedies
         .iter()
@@ -287,12 +307,7 @@ fn tried(
         if share < MOST {
             continue;
         }
-        helps.push(format!(
-            "{option} gets back {} of what {} loses at {}",
-            percent(share),
-            category.name(),
-            table.name()
-        ));
+        helps.push(format!("{option} gets back {} of it", percent(share)));
         remedies.push(Remedy {
             id: option,
             means: format!("{} waits by exits: {means} in what is fast", KINDS[category.kind].1),
