@@ -1,7 +1,12 @@
 //! What counts for a guest: the host's events, behind one trait.
 //!
-//! [`virtual_time`] is a PMU in software with costs and faults as wanted. It does not know of guests' registers.
+//! [`virtual_time`] is a PMU in software with costs and faults as wanted, [`perf_event`] the kernel's. Neither knows of
+//! guests' registers.
 
+#[cfg(target_os = "linux")]
+pub mod perf_event;
+#[cfg(target_os = "linux")]
+mod sys;
 pub mod virtual_time;
 
 use crate::error::Trouble;

@@ -28,13 +28,16 @@ pub fn costs() -> Costs {
     Costs { general: cost(0), fixed: cost(1) }
 }
 
+/// Of legacy and of version 2.
+pub type Pair = (u64, u64);
+
 /// Published figures of an operation, of legacy and of version 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
     /// Nanoseconds of the longest call.
-    pub max: Option<(u64, u64)>,
+    pub max: Option<Pair>,
     /// All calls together, in a unit that is not clear.
-    pub total: Option<(u64, u64)>,
+    pub total: Option<Pair>,
     /// Version 2's longest call is that of the first time, which creates events.
     pub first_time: bool,
 }
@@ -52,7 +55,7 @@ impl Published {
 
 /// Its table: operation, longest call, total. For the total of handle_irq it says 11 and 14 in some other unit, and
 /// version 2 handled more interrupts: no ratio comes of that.
-const TABLE: [(Operation, (u64, u64), Option<(u64, u64)>); 8] = [
+const TABLE: [(Operation, Pair, Option<Pair>); 8] = [
     (Operation::EnableGlobal, (57_000_000, 17_000_000), Some((74_000, 3_000))),
     (Operation::DisableGlobal, (2_000_000, 21_000), None),
     (Operation::FixedControl, (21_000, 1_100), Some((11_000, 1_400))),

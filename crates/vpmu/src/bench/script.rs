@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 
 use super::{Operation, Timing};
-use crate::error::Error;
-use crate::event::Event;
+use crate::error::{Error, GeneralProtection};
+use crate::event::{Event, select};
+use crate::host::Host;
 use crate::host::virtual_time::{Costs, VirtualHost, Work};
 use crate::model::{Intel, Model};
 use crate::pmu::{Pmu, Privilege};
@@ -84,7 +85,6 @@ const SIX: [Placed; 6] = [
     Placed::General(3, 0x13_00c5),
 ];
 
-const SELECT_ENABLE: u64 = 1 << 22;
 /// OS, USR and PMI.
 const FIXED_ENABLE: u64 = 0b1011;
 const WIDTH: u64 = 1 << 48;
@@ -145,6 +145,32 @@ impl Script {
             counted: guest.counted,
         })
     }
+}
+
+/// A round of what a profiling guest does all the time: it takes a sample from general counter 0, and switches to
+/// a thread without counters and back. `event` is its event select. Its counter goes on from `value`.
+pub fn steady_round<H: Host>(
+    pmu: &mut Pmu<H>,
+    event: u64,
+    value: u64,
+) -> Result<(), GeneralProtection> {
+    let on = pmu.model().counter_bits();
+    // The sample.
+    pmu.write(0x38f, 0)?;
+    let status = pmu.read(0x38e)?;
+    pmu.write(0x390, status)?;
+    pmu.read(0xc1)?;
+    pmu.write(0x4c1, value)?;
+    pmu.write(0x38f, on)?;
+    // Out.
+    pmu.write(0x38f, 0)?;
+    pmu.write(0x186, event & !select::ENABLE)?;
+    pmu.write(0x38f, on)?;
+    // In.
+    pmu.write(0x38f, 0)?;
+    pmu.write(0x4c1, value)?;
+    pmu.write(0x186, event | select::ENABLE)?;
+    pmu.write(0x38f, on)
 }
 
 /// A guest in the middle of the script.
@@ -272,9 +298,9 @@ impl Guest {
     /// Switches a counter on or off by its own control.
     fn control(&mut self, event: Placed, on: bool) {
         match event {
-            Placed::General(i, select) => self.timed(Operation::EventSelect, |g| {
-                let enable = if on { SELECT_ENABLE } else { 0 };
-                g.write(0x186 + u32::from(i), select | enable);
+            Placed::General(i, event) => self.timed(Operation::EventSelect, |g| {
+                let enable = if on { select::ENABLE } else { 0 };
+                g.write(0x186 + u32::from(i), event | enable);
             }),
             Placed::Fixed(i) => self.timed(Operation::FixedControl, |g| {
                 let others = g.read(0x38d) & !(0xf << (4 * i));
