@@ -1,10 +1,12 @@
 //! What counts for a guest: the host's events, behind one trait.
 //!
-//! [`virtual_time`] is a PMU in software with costs and faults as wanted, [`perf_event`] the kernel's. Neither knows of
-//! guests' registers.
+//! [`virtual_time`] is a PMU in software with costs and faults as wanted, [`perf_event`] the kernel's, [`step`] counts a
+//! program that runs step by step. None of them knows of guests' registers.
 
 #[cfg(target_os = "linux")]
 pub mod perf_event;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod step;
 #[cfg(target_os = "linux")]
 mod sys;
 pub mod virtual_time;

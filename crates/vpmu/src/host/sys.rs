@@ -182,3 +182,171 @@ impl Drop for Ring {
         unsafe { libc::munmap(self.base.as_ptr().cast(), 2 * self.page) };
     }
 }
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use tracee::{Stop, Tracee};
+
+#[cfg(target_arch = "x86_64")]
+mod tracee {
+    use std::cell::Cell;
+    use std::io;
+    use std::marker::PhantomData;
+    use std::ptr::{NonNull, null_mut};
+
+    /// Why a process stands still.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(in super::super) enum Stop {
+        Trap,
+        Signal(i32),
+        Exited,
+    }
+
+    /// A process that runs a piece of code by single steps. Ends when it is dropped, or with its tracer.
+    #[derive(Debug)]
+    pub(in super::super) struct Tracee {
+        pid: libc::pid_t,
+        memory: Memory,
+        /// It is gone, and its number may be another's.
+        gone: Cell<bool>,
+        /// The kernel has only the thread that started it trace it.
+        here: PhantomData<*const ()>,
+    }
+
+    /// Memory at the same address here and there: code, zeros, stack.
+    #[derive(Debug)]
+    struct Memory {
+        base: NonNull<libc::c_void>,
+        code: usize,
+    }
+
+    const SCRATCH: usize = 64 << 10;
+    const STACK: usize = 64 << 10;
+
+    impl Memory {
+        fn new(code: &[u8]) -> io::Result<Memory> {
+            // Room behind the code, as where the program ends must be an address.
+            let room = (code.len() + 1).next_multiple_of(4096);
+            let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+            let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+            let length = room + SCRATCH + STACK;
+            // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+            let base = unsafe { libc::mmap(null_mut(), length, protection, flags, -1, 0) };
+            if base == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let base = NonNull::new(base).ok_or(io::ErrorKind::Other)?;
+            // SAFETY: the mapping is longer than the code, and nobody else has it yet.
+            unsafe { base.as_ptr().cast::<u8>().copy_from(code.as_ptr(), code.len()) };
+            Ok(Memory { base, code: room })
+        }
+
+        fn address(&self) -> u64 {
+            self.base.as_ptr() as u64
+        }
+    }
+
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            // SAFETY: the mapping was made with this length, and nothing refers to it any more.
+            unsafe { libc::munmap(self.base.as_ptr(), self.code + SCRATCH + STACK) };
+        }
+    }
+
+    impl Tracee {
+        pub(in super::super) fn start(code: &[u8]) -> io::Result<Tracee> {
+            let memory = Memory::new(code)?;
+            // SAFETY: the child makes system calls only, by functions that may be used between fork and exec.
+            let pid = unsafe {
+                let pid = libc::fork();
+                if pid == 0 {
+                    libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+                    libc::raise(libc::SIGSTOP);
+                    libc::_exit(1);
+                }
+                pid
+            };
+            if pid < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let tracee = Tracee { pid, memory, gone: Cell::new(false), here: PhantomData };
+            if tracee.wait()? != Stop::Signal(libc::SIGSTOP) {
+                return Err(io::Error::other("the process does not stop to be traced"));
+            }
+            // SAFETY: takes no pointer.
+            check(unsafe {
+                libc::ptrace(libc::PTRACE_SETOPTIONS, pid, 0, libc::PTRACE_O_EXITKILL)
+            })?;
+            let stopped = tracee.registers()?;
+            let base = tracee.memory.address();
+            let scratch = base + tracee.memory.code as u64;
+            // SAFETY: all zeros are registers.
+            let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+            registers.rip = base;
+            registers.rdi = scratch;
+            registers.rsp = scratch + (SCRATCH + STACK) as u64;
+            (registers.cs, registers.ss) = (stopped.cs, stopped.ss);
+            // Not in a system call, which would be begun again.
+            registers.orig_rax = u64::MAX;
+            // Bit 1 is always set; bit 9 allows interrupts.
+            registers.eflags = 0x202;
+            // SAFETY: the kernel reads one structure.
+            check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, pid, 0, &raw const registers) })?;
+            Ok(tracee)
+        }
+
+        /// Where it is in its code.
+        pub(in super::super) fn offset(&self) -> io::Result<u64> {
+            Ok(self.registers()?.rip.wrapping_sub(self.memory.address()))
+        }
+
+        /// Has the processor run one instruction, or one repetition.
+        pub(in super::super) fn step(&self) -> io::Result<Stop> {
+            // SAFETY: takes no pointer.
+            check(unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, self.pid, 0, 0) })?;
+            self.wait()
+        }
+
+        fn registers(&self) -> io::Result<libc::user_regs_struct> {
+            // SAFETY: all zeros are registers, and the kernel writes one structure.
+            unsafe {
+                let mut registers: libc::user_regs_struct = std::mem::zeroed();
+                check(libc::ptrace(libc::PTRACE_GETREGS, self.pid, 0, &raw mut registers))?;
+                Ok(registers)
+            }
+        }
+
+        fn wait(&self) -> io::Result<Stop> {
+            let mut status = 0;
+            // SAFETY: the kernel writes one integer.
+            while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            self.gone.set(!libc::WIFSTOPPED(status));
+            Ok(match libc::WSTOPSIG(status) {
+                _ if self.gone.get() => Stop::Exited,
+                libc::SIGTRAP => Stop::Trap,
+                signal => Stop::Signal(signal),
+            })
+        }
+    }
+
+    impl Drop for Tracee {
+        fn drop(&mut self) {
+            if self.gone.get() {
+                return;
+            }
+            // SAFETY: takes no pointer. The end of the child has not been waited for, so that the number is its own.
+            unsafe {
+                libc::kill(self.pid, libc::SIGKILL);
+                libc::waitpid(self.pid, null_mut(), 0);
+            }
+        }
+    }
+
+    fn check(result: libc::c_long) -> io::Result<()> {
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
