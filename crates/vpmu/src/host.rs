@@ -1,7 +1,7 @@
 //! What counts for a guest: the host's events, behind one trait.
 //!
-//! [`virtual_time`] is a PMU in software with costs and faults as wanted, [`perf_event`] the kernel's, [`step`] counts a
-//! program that runs step by step. None of them knows of guests' registers.
+//! [`virtual_time`] is a PMU in software with costs and faults as wanted, [`perf_event`] the kernel's, [`step`] counts
+//! a program that runs step by step. None of them knows of guests' registers.
 
 #[cfg(target_os = "linux")]
 pub mod perf_event;

@@ -293,7 +293,7 @@ fn euclid_takes(n: u64) -> Counts {
         (a, b) = (b, a % b);
         rounds += 1;
         if b == 0 {
-            assert_eq!(a, if n % 89 == 0 { 89 } else { 1 });
+            assert_eq!(a, if n.is_multiple_of(89) { 89 } else { 1 });
             return (2 + 6 * rounds, rounds);
         }
     }

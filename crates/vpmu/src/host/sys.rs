@@ -147,8 +147,9 @@ impl Ring {
     /// Eight bytes of the records, at a position that only grows.
     fn record(&self, position: u64) -> u64 {
         let offset = self.page + (position as usize % self.page);
-        // SAFETY: the offset is aligned, as sizes of records are, and within the second page, which stays mapped as long as `self`. The kernel
-        // has written it before it moved the head, and writes it again only after the tail moved.
+        // SAFETY: the offset is aligned, as sizes of records are, and within the second page, which stays mapped as
+        // long as `self`. The kernel has written it before it moved the head, and writes it again only after the tail
+        // moved.
         unsafe { self.base.as_ptr().add(offset).cast::<u64>().read_volatile() }
     }
 
