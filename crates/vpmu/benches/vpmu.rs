@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use vmtax_vpmu::bench::script::{Script, steady_round};
-use vmtax_vpmu::bench::{Figure, compare};
+use vmtax_vpmu::bench::script::Script;
+use vmtax_vpmu::bench::{Figure, compare, steady_round};
 use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
 use vmtax_vpmu::{Activity, Event, Intel, Model, Pmu, Policy};
 

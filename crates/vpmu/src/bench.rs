@@ -5,8 +5,12 @@
 //! [`published::costs`]. What the series measured beyond those costs (exits, the guest's own code, being preempted) is
 //! not in them; a ratio that comes out differently for it says so.
 
+mod guest;
+pub mod precision;
 pub mod published;
 pub mod script;
+
+pub use guest::steady_round;
 
 use crate::error::Error;
 use crate::policy::{Activity, Policy};

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use vmtax_vpmu::bench::script::steady_round;
+use vmtax_vpmu::bench::steady_round;
 use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
 use vmtax_vpmu::{Counter, Event, Intel, Model, Pmu, Policy, Trouble};
 
