@@ -5,12 +5,11 @@
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on ends")]
 
-use std::time::{Duration, Instant};
-
+use vmtax_vpmu::Activity;
 use vmtax_vpmu::bench::script::Script;
-use vmtax_vpmu::bench::{Figure, compare, steady_round};
-use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
-use vmtax_vpmu::{Activity, Event, Intel, Model, Pmu, Policy};
+use vmtax_vpmu::bench::steady::{Steady, measure};
+use vmtax_vpmu::bench::{Figure, compare};
+use vmtax_vpmu::host::perf_event::Software;
 
 fn main() {
     tables();
@@ -62,40 +61,13 @@ fn tables() {
     print("reuse", comparison.reuse);
 }
 
-/// A profiling guest's steady state on one of the kernel's events, both policies by turns.
+/// A profiling guest's steady state on one of the kernel's events.
 fn steady(name: &str, software: Software) {
-    const ROUNDS: u64 = 50;
-    const TURNS: usize = 20;
-    let intel = Intel { fixed: 0, unavailable: !1, ..Intel::default() };
-    let mut pmus = [Policy::Legacy, Policy::Reuse].map(|policy| {
-        let host = PerfEventHost::this_thread(Options::default())
-            .with_source(Event::Cycles, Source::Software(software));
-        Pmu::new(Model::Intel(intel.clone()), host, policy).unwrap()
-    });
-    let mut times = [const { Vec::new() }; 2];
-    let mut creates = [0; 2];
-    for turn in 0..=TURNS {
-        for (i, pmu) in pmus.iter_mut().enumerate() {
-            let (begin, before) = (Instant::now(), pmu.activity().creates);
-            (0..ROUNDS).for_each(|_| steady_round(pmu, 0x53_003c, 0).unwrap());
-            // The first turn is not the steady state yet.
-            if turn > 0 {
-                times[i].push(begin.elapsed() / ROUNDS as u32);
-                creates[i] += pmu.activity().creates - before;
-            }
-        }
-    }
-    let median = |times: &mut Vec<Duration>| {
-        times.sort_unstable();
-        times[times.len() / 2]
-    };
-    let [legacy, reuse] = times.each_mut().map(median);
+    let Steady { rounds, creates, time } = measure(software, 20).unwrap();
     let fewer = 100.0 * (creates[0] - creates[1]) as f64 / creates[0] as f64;
+    let ratio = time[0].as_secs_f64() / time[1].as_secs_f64();
     println!(
-        "\n{name}: creates {} -> {} (-{fewer:.1} %), a round {legacy:?} -> {reuse:?} ({:.1}x)",
-        creates[0],
-        creates[1],
-        legacy.as_secs_f64() / reuse.as_secs_f64()
+        "\n{name}, {rounds} rounds: creates {} -> {} (-{fewer:.1} %), a round {:?} -> {:?} ({ratio:.1}x)",
+        creates[0], creates[1], time[0], time[1],
     );
-    assert!(pmus.iter_mut().all(|p| p.notices().is_empty()), "the kernel refused something");
 }

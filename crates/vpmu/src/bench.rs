@@ -9,8 +9,7 @@ mod guest;
 pub mod precision;
 pub mod published;
 pub mod script;
-
-pub use guest::steady_round;
+pub mod steady;
 
 use crate::error::Error;
 use crate::policy::{Activity, Policy};

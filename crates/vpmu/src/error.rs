@@ -16,9 +16,14 @@ pub enum Error {
         /// Counters of the host.
         host: usize,
     },
-    /// CPUID would promise an event that the host lacks.
-    #[error("the model has the event {0:?} and the host cannot count it; mark it unavailable")]
-    Event(Event),
+    /// CPUID would promise an event that the host lacks. The model can say that it is unavailable.
+    #[error("the model has the event {event:?}: {trouble}")]
+    Event {
+        /// Which.
+        event: Event,
+        /// Why the host does not count it.
+        trouble: Trouble,
+    },
     /// A state saved by a newer library.
     #[error("the state is of version {found}; this library knows versions up to {known}")]
     NewerState {

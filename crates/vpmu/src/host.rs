@@ -58,8 +58,8 @@ pub trait Host {
     fn take_overflow(&mut self) -> Option<EventId>;
     /// An event that was throttled and has not been returned yet.
     fn take_throttled(&mut self) -> Option<EventId>;
-    /// Whether it can count this at all.
-    fn supports(&self, event: Event) -> bool;
+    /// Whether it can count this at all, or why not.
+    fn probe(&self, event: Event) -> Result<(), Trouble>;
     /// How many events it can count at a time, if it knows.
     fn capacity(&self) -> Option<usize>;
 }

@@ -28,13 +28,13 @@ mod model;
 mod msr;
 mod pmu;
 mod policy;
+pub mod selftest;
 mod state;
 
 pub use error::{Error, GeneralProtection, Notice, Trouble};
 pub use event::{Counter, Event, Programme};
 pub use host::Host;
 pub use model::{Amd, INTEL_GENERAL, Intel, Leaf, Model};
-pub use msr::{FILTER, FILTER_GLOBAL_AMD};
 pub use pmu::{Pmu, Privilege};
 pub use policy::{Activity, Policy};
 pub use state::State;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::event::{AMD, Counter, Event, FIXED, INTEL, Programme, select};
+use crate::msr;
 
 /// Most general counters of Intel's kind: beyond these their MSRs run into others.
 pub const INTEL_GENERAL: u8 = 8;
@@ -210,6 +211,12 @@ impl Model {
             }
             Model::Amd(_) => AMD.iter().map(|(_, event)| *event).collect(),
         }
+    }
+
+    /// Its MSRs, as rows of first and count: what a VMM has its hypervisor send to it. DEBUGCTL, which has bits of
+    /// others too, is not among them.
+    pub fn msrs(&self) -> Vec<(u32, u32)> {
+        msr::rows(self)
     }
 
     /// The CPUID leaves that show it to a guest.

@@ -127,21 +127,21 @@ pub(crate) fn register(model: &Model, msr: u32) -> Option<Register> {
     }
 }
 
-/// Rows of MSRs, first and count, that may hold some of a PMU's: what a VMM has its hypervisor send to it. DEBUGCTL
-/// is not among them, as it has bits of others: see [`crate::Pmu::write`].
-pub const FILTER: [(u32, u32); 8] = [
-    (intel::COUNTER, 8),
-    (intel::SELECT, 8),
-    (intel::FIXED, 4),
-    (intel::CAPABILITIES, 1),
-    (intel::FIXED_CONTROL, 6),
-    (intel::FULL_WIDTH_COUNTER, 8),
-    (amd::K7_SELECT, 8),
-    (amd::EXTENDED, 12),
-];
-
-/// The same for PerfMonV2's global registers.
-pub const FILTER_GLOBAL_AMD: (u32, u32) = (amd::STATUS, 4);
+/// A model's MSRs in order, as rows of first and count, but for DEBUGCTL, which has bits of others.
+pub(crate) fn rows(model: &Model) -> Vec<(u32, u32)> {
+    // Where either vendor has some.
+    let places = [0xc1..0x100, 0x180..0x1a0, 0x300..0x400, 0x4c1..0x500, 0xc000_0300..0xc000_0400]
+        .into_iter()
+        .chain([0xc001_0000..0xc001_0300]);
+    let mut rows: Vec<(u32, u32)> = Vec::new();
+    for msr in places.flatten().filter(|msr| register(model, *msr).is_some()) {
+        match rows.last_mut() {
+            Some((first, count)) if *first + *count == msr => *count += 1,
+            _ => rows.push((msr, 1)),
+        }
+    }
+    rows
+}
 
 /// Reserved bits of an event select. Intel: AnyThread and what lies above bit 31. AMD: bits 19 and 21 and what lies
 /// above the event's upper bits.

@@ -72,8 +72,8 @@ impl<H: Host> Pmu<H> {
         if let Some(capacity) = host.capacity().filter(|c| *c < counters.len()) {
             return Err(Error::Counters { model: counters.len(), host: capacity });
         }
-        if let Some(event) = model.events().into_iter().find(|e| !host.supports(*e)) {
-            return Err(Error::Event(event));
+        for event in model.events() {
+            host.probe(event).map_err(|trouble| Error::Event { event, trouble })?;
         }
         let backing = Backing::new(&counters, host, policy);
         Ok(Pmu { model, counters, registers, backing, out: false, freeze: false })

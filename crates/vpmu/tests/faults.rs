@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use proptest::prelude::*;
 use vmtax_vpmu::host::virtual_time::{Faults, VirtualHost, Work};
 use vmtax_vpmu::{Counter, Event, Intel, Model, Pmu, Policy, Trouble};
 
@@ -237,4 +238,93 @@ fn reuse_creates_once_where_legacy_creates_every_time() {
     // 3 at first, 3 with each global enable, 1 with each event select.
     assert_eq!((activity[0].creates, activity[0].closes), (403, 400));
     assert_eq!((activity[1].creates, activity[1].closes), (3, 0));
+}
+
+/// Something that a guest or its host does.
+#[derive(Clone, Debug)]
+enum Act {
+    Run(u64),
+    Select(u32, u64),
+    Value(u32, u64),
+    Global(u64),
+    Read(u32),
+    Slice,
+    Reset,
+    Faults(Faults),
+    Tick,
+    Take,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let limit = || proptest::option::of(0..4usize);
+    let faults = (limit(), limit(), proptest::option::of(1..3u64), any::<bool>());
+    let faults = faults.prop_map(|(counters, files, throttle, deny)| {
+        let denied = deny.then_some(Event::Branches).into_iter().collect();
+        Act::Faults(Faults { counters, denied, files, throttle })
+    });
+    let codes = proptest::sample::select(vec![0xc0u64, 0xc4, 0x3c]);
+    prop_oneof![
+        8 => (1..60u64).prop_map(Act::Run),
+        4 => (0..4u32, codes, any::<bool>())
+            .prop_map(|(i, code, on)| Act::Select(i, code | if on { 0x53_0000 } else { 0x13_0000 })),
+        3 => (0..4u32, 1..40u64).prop_map(|(i, n)| Act::Value(i, (1 << 48) - n)),
+        2 => (0..16u64).prop_map(Act::Global),
+        2 => (0..4u32).prop_map(Act::Read),
+        2 => Just(Act::Slice),
+        1 => Just(Act::Reset),
+        2 => faults,
+        2 => Just(Act::Tick),
+        2 => Just(Act::Take),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 5000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// What the host's events counted is what the guest's counters went up by, whatever happens to them.
+    #[test]
+    fn counts_are_conserved_under_faults(acts in proptest::collection::vec(act(), 1..60)) {
+        for policy in BOTH {
+            let mut pmu = pmu(policy);
+            program(&mut pmu);
+            for act in &acts {
+                match act {
+                    Act::Run(units) => {
+                        let mut left = *units;
+                        while left > 0 {
+                            left -= pmu.host_mut().run(&work(), left);
+                            pmu.service();
+                        }
+                    }
+                    Act::Select(i, value) => pmu.write(0x186 + i, *value).unwrap(),
+                    Act::Value(i, value) => pmu.write(0x4c1 + i, *value).unwrap(),
+                    Act::Global(value) => pmu.write(0x38f, *value).unwrap(),
+                    Act::Read(i) => {
+                        pmu.read(0xc1 + i).unwrap();
+                    }
+                    Act::Slice => {
+                        pmu.slice_end();
+                        pmu.slice_begin();
+                    }
+                    Act::Reset => pmu.reset(),
+                    Act::Faults(faults) => pmu.host_mut().set_faults(faults.clone()),
+                    Act::Tick => pmu.host_mut().tick(),
+                    Act::Take => pmu.host_mut().take_counters(),
+                }
+            }
+            pmu.save();
+            let activity = pmu.activity();
+            prop_assert_eq!(activity.counted, pmu.host().counted(), "{:?}", policy);
+            let pending = u64::from(pmu.deliver(false));
+            prop_assert_eq!(
+                activity.interrupts,
+                activity.delivered + activity.merged + activity.dropped + pending
+            );
+            prop_assert_eq!(activity.creates - activity.closes, pmu.host().open() as u64);
+        }
+    }
 }

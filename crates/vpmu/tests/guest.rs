@@ -5,6 +5,7 @@
 use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost, Work};
 use vmtax_vpmu::{
     Amd, Error, Event, GeneralProtection, Intel, Leaf, Model, Pmu, Policy, Privilege, State,
+    Trouble,
 };
 
 const FAULT: Result<(), GeneralProtection> = Err(GeneralProtection);
@@ -96,7 +97,7 @@ fn a_model_must_not_promise_more_than_the_host_has() {
     assert_eq!(new(host.clone().limited(6, &[])), Err(Error::Counters { model: 7, host: 6 }));
     assert_eq!(
         new(host.clone().limited(7, &[Event::CacheMisses])),
-        Err(Error::Event(Event::CacheMisses))
+        Err(Error::Event { event: Event::CacheMisses, trouble: Trouble::NoSuchEvent })
     );
     // Version 2 has no slots, so that they need not be there.
     assert_eq!(new(host.limited(7, &[Event::Slots])), Ok(()));
@@ -176,6 +177,22 @@ fn the_k7s_registers_are_the_first_four() {
     retire(&mut k7, 15);
     assert_eq!(k7.read(0xc001_0007), Ok(5));
     assert!(k7.deliver(false));
+}
+
+#[test]
+fn msrs_are_listed_in_rows() {
+    let intel = Model::Intel(intel(2)).msrs();
+    let rows = [(0xc1, 4), (0x186, 4), (0x309, 3), (0x345, 1), (0x38d, 4), (0x4c1, 4)];
+    assert_eq!(intel, rows);
+    let amd = Model::Amd(Amd { counters: 6, perfmon_v2: true }).msrs();
+    assert_eq!(amd, [(0xc000_0300, 4), (0xc001_0000, 8), (0xc001_0200, 12)]);
+    // They are all, but for DEBUGCTL.
+    for (msr, other) in [(0x1d8, false), (0x1d9, true), (0x1da, false)] {
+        assert_eq!(v2().owns(msr), other);
+    }
+    let pmu = v2();
+    let owned = (0..0x2000).chain(0xc000_0000..0xc002_0000).filter(|msr| pmu.owns(*msr)).count();
+    assert_eq!(owned as u32, rows.iter().map(|(_, n)| n).sum::<u32>() + 1);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use vmtax_vpmu::bench::steady_round;
+use vmtax_vpmu::bench::steady;
 use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
 use vmtax_vpmu::{Counter, Event, Intel, Model, Pmu, Policy, Trouble};
 
@@ -161,10 +161,10 @@ fn steady_profiling_creates_nothing_under_reuse() {
     let mut creates = [0; 2];
     for (i, policy) in BOTH.into_iter().enumerate() {
         let Some(mut pmu) = pmu(policy, Options::default()) else { return };
-        steady_round(&mut pmu, CLOCK, 0).unwrap();
+        steady::round(&mut pmu, CLOCK, 0).unwrap();
         let before = pmu.activity().creates;
         for _ in 0..rounds {
-            steady_round(&mut pmu, CLOCK, 0).unwrap();
+            steady::round(&mut pmu, CLOCK, 0).unwrap();
         }
         creates[i] = pmu.activity().creates - before;
     }

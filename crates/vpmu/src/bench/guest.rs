@@ -6,9 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::{Operation, Timing};
-use crate::error::{Error, GeneralProtection};
+use crate::error::Error;
 use crate::event::select;
-use crate::host::Host;
 use crate::host::virtual_time::{Costs, VirtualHost, Work};
 use crate::model::{Intel, Model};
 use crate::pmu::{Pmu, Privilege};
@@ -214,30 +213,4 @@ impl Guest {
     fn write(&mut self, msr: u32, value: u64) {
         self.pmu.write(msr, value).expect(OWN);
     }
-}
-
-/// A round of what a profiling guest does all the time, on any host: it takes a sample from general counter 0, and
-/// switches to a thread without counters and back. `event` is its event select. Its counter goes on from `value`.
-pub fn steady_round<H: Host>(
-    pmu: &mut Pmu<H>,
-    event: u64,
-    value: u64,
-) -> Result<(), GeneralProtection> {
-    let on = pmu.model().counter_bits();
-    // The sample.
-    pmu.write(0x38f, 0)?;
-    let status = pmu.read(0x38e)?;
-    pmu.write(0x390, status)?;
-    pmu.read(0xc1)?;
-    pmu.write(0x4c1, value)?;
-    pmu.write(0x38f, on)?;
-    // Out.
-    pmu.write(0x38f, 0)?;
-    pmu.write(0x186, event & !select::ENABLE)?;
-    pmu.write(0x38f, on)?;
-    // In.
-    pmu.write(0x38f, 0)?;
-    pmu.write(0x4c1, value)?;
-    pmu.write(0x186, event | select::ENABLE)?;
-    pmu.write(0x38f, on)
 }

@@ -278,8 +278,8 @@ impl Host for PerfEventHost {
         self.throttled.pop_front()
     }
 
-    fn supports(&self, event: Event) -> bool {
-        self.open(&Programme { event, user: true, kernel: false }, 0).is_ok()
+    fn probe(&self, event: Event) -> Result<(), Trouble> {
+        self.open(&Programme { event, user: true, kernel: false }, 0).map(|_| ())
     }
 
     fn capacity(&self) -> Option<usize> {

@@ -144,10 +144,8 @@ impl StepHost {
 
 impl Host for StepHost {
     fn create(&mut self, request: &Request) -> Result<EventId, Trouble> {
-        match self.supports(request.programme.event) {
-            true => self.counting.create(request),
-            false => Err(Trouble::NoSuchEvent),
-        }
+        self.probe(request.programme.event)?;
+        self.counting.create(request)
     }
 
     fn enable(&mut self, id: EventId) -> Result<(), Trouble> {
@@ -178,8 +176,11 @@ impl Host for StepHost {
         self.counting.take_throttled()
     }
 
-    fn supports(&self, event: Event) -> bool {
-        matches!(event, Event::Instructions | Event::Branches)
+    fn probe(&self, event: Event) -> Result<(), Trouble> {
+        match event {
+            Event::Instructions | Event::Branches => Ok(()),
+            _ => Err(Trouble::NoSuchEvent),
+        }
     }
 
     fn capacity(&self) -> Option<usize> {

@@ -99,6 +99,7 @@ struct Counting {
 pub struct VirtualHost {
     now: u64,
     spent: u64,
+    counted: u64,
     costs: Costs,
     faults: Faults,
     events: BTreeMap<EventId, Counting>,
@@ -130,6 +131,11 @@ impl VirtualHost {
     /// Nanoseconds of its clock that operations on events took.
     pub fn spent(&self) -> u64 {
         self.spent
+    }
+
+    /// All that its events ever counted.
+    pub fn counted(&self) -> u64 {
+        self.counted
     }
 
     /// Events that are open.
@@ -184,7 +190,9 @@ impl VirtualHost {
                 continue;
             }
             event.reading.running += ns;
-            event.reading.count += done * work.count(&event.request.programme);
+            let count = done * work.count(&event.request.programme);
+            event.reading.count += count;
+            self.counted += count;
             if event.reading.count < event.overflow {
                 continue;
             }
@@ -301,8 +309,8 @@ impl Host for VirtualHost {
         self.throttled.pop_front()
     }
 
-    fn supports(&self, event: Event) -> bool {
-        !self.missing.contains(&event)
+    fn probe(&self, event: Event) -> Result<(), Trouble> {
+        if self.missing.contains(&event) { Err(Trouble::NoSuchEvent) } else { Ok(()) }
     }
 
     fn capacity(&self) -> Option<usize> {
