@@ -130,11 +130,16 @@ pub(crate) fn register(model: &Model, msr: u32) -> Option<Register> {
 /// A model's MSRs in order, as rows of first and count, but for DEBUGCTL, which has bits of others.
 pub(crate) fn rows(model: &Model) -> Vec<(u32, u32)> {
     // Where either vendor has some.
-    let places = [0xc1..0x100, 0x180..0x1a0, 0x300..0x400, 0x4c1..0x500, 0xc000_0300..0xc000_0400]
-        .into_iter()
-        .chain([0xc001_0000..0xc001_0300]);
+    let places = [
+        0xc1..0x100,
+        0x180..0x1a0,
+        0x300..0x400,
+        0x4c1..0x500,
+        0xc000_0300..0xc000_0400,
+        0xc001_0000..0xc001_0300,
+    ];
     let mut rows: Vec<(u32, u32)> = Vec::new();
-    for msr in places.flatten().filter(|msr| register(model, *msr).is_some()) {
+    for msr in places.into_iter().flatten().filter(|msr| register(model, *msr).is_some()) {
         match rows.last_mut() {
             Some((first, count)) if *first + *count == msr => *count += 1,
             _ => rows.push((msr, 1)),
