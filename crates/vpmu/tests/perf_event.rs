@@ -120,10 +120,10 @@ fn threads_that_are_started_count_if_inherited() {
         let Some(mut pmu) = pmu(Policy::Reuse, Options { inherit, ..Options::default() }) else {
             return;
         };
-        pmu.write(0x4c1, WIDTH - 1_000_000).unwrap();
+        pmu.write(0x4c1, WIDTH - 20_000_000).unwrap();
         pmu.write(0x186, CLOCK).unwrap();
         std::thread::scope(|s| {
-            s.spawn(|| busy(Duration::from_millis(30)));
+            s.spawn(|| busy(Duration::from_millis(200)));
         });
         // Its own part of this is small.
         assert_eq!(pmu.read(0x38e), Ok(u64::from(inherit)), "inherit {inherit}");

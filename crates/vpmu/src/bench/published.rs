@@ -91,15 +91,15 @@ pub(super) fn why(operation: Operation, figure: Figure) -> &'static str {
         }
         (Operation::EventSelect, _) => {
             "the script's guest clears global control first, so that neither policy has the host do anything here; \
-             the published longest call of legacy is about one stop, so that guest's counters ran"
+             the published longest call of legacy is about one stop, which is for a guest whose counters run"
         }
         (Operation::Rdpmc, _) => {
             "both policies read an event that counts and need not ask for one that stands still; there is one basic \
              cost of reading for both"
         }
         (_, _) => {
-            "what was published of version 2 contains exits and the code around the accesses, which are not among \
-             the basic costs: reuse is charged with the accesses alone"
+            "what was published was timed in a guest, with exits, the code around the accesses and whatever else ran: \
+             none of it is among the basic costs, and of reuse little else remains"
         }
     }
 }
