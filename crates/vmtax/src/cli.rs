@@ -29,6 +29,7 @@ pub(crate) enum Command {
     Diff(DiffArgs),
     Predict(crate::predict::PredictArgs),
     Mem(crate::mem::MemArgs),
+    Vpmu(crate::vpmu::VpmuArgs),
     Lab(crate::lab::args::LabArgs),
     Doctor(crate::doctor::DoctorArgs),
     Pages(crate::doctor::PagesArgs),

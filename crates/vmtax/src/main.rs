@@ -16,6 +16,7 @@ mod predict;
 mod progress;
 mod report;
 mod shell;
+mod vpmu;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Diff(args) => diff::run(&args),
         Command::Lab(args) => lab::main(&args),
         Command::Mem(args) => mem::run(&args),
+        Command::Vpmu(args) => vpmu::run(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Pages(args) => doctor::pages(&args),
         Command::Explain(args) => explain::run(&args),

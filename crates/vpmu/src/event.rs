@@ -1,0 +1,96 @@
+//! What counters count: the architectural events, by the codes that each vendor gives them.
+//!
+//! Events of one processor model stay raw: what they mean is the host's to know.
+
+use serde::{Deserialize, Serialize};
+
+/// Bits of an event select register.
+pub mod select {
+    /// Counts in user mode.
+    pub const USER: u64 = 1 << 16;
+    /// Counts in kernel mode.
+    pub const KERNEL: u64 = 1 << 17;
+    /// Interrupts on overflow.
+    pub const INTERRUPT: u64 = 1 << 20;
+    /// Counts at all.
+    pub const ENABLE: u64 = 1 << 22;
+}
+
+/// Something that happens while a guest runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Event {
+    /// Cycles of the core.
+    Cycles,
+    /// Instructions retired.
+    Instructions,
+    /// Cycles at the reference frequency.
+    ReferenceCycles,
+    /// References to the last level cache.
+    CacheReferences,
+    /// Misses of the last level cache.
+    CacheMisses,
+    /// Branches retired.
+    Branches,
+    /// Branches retired that were mispredicted.
+    BranchMisses,
+    /// Slots of the pipeline.
+    Slots,
+    /// An event of the processor model: code, unit mask, edge, invert and threshold as in the event select register.
+    Raw(u64),
+}
+
+/// Intel's architectural events: code with unit mask; the place in the list is the bit in CPUID.0AH:EBX
+/// (Intel SDM volume 3, "Pre-defined architectural performance events").
+pub const INTEL: [(u64, Event); 8] = [
+    (0x003c, Event::Cycles),
+    (0x00c0, Event::Instructions),
+    (0x013c, Event::ReferenceCycles),
+    (0x4f2e, Event::CacheReferences),
+    (0x412e, Event::CacheMisses),
+    (0x00c4, Event::Branches),
+    (0x00c5, Event::BranchMisses),
+    (0x01a4, Event::Slots),
+];
+
+/// AMD's events that mean the same on every family: code with unit mask (AMD APM volume 2, "Performance monitoring
+/// counters", and the families' PPRs).
+pub const AMD: [(u64, Event); 4] = [
+    (0x0076, Event::Cycles),
+    (0x00c0, Event::Instructions),
+    (0x00c2, Event::Branches),
+    (0x00c3, Event::BranchMisses),
+];
+
+/// What Intel's fixed counters count, in their order.
+pub const FIXED: [Event; 4] =
+    [Event::Instructions, Event::Cycles, Event::ReferenceCycles, Event::Slots];
+
+/// What a counter is programmed to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Programme {
+    /// The event.
+    pub event: Event,
+    /// In user mode.
+    pub user: bool,
+    /// In kernel mode.
+    pub kernel: bool,
+}
+
+/// One of a vCPU's counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Counter {
+    /// A general one, by number.
+    General(u8),
+    /// A fixed one, by number.
+    Fixed(u8),
+}
+
+impl Counter {
+    /// Its bit in global control and status.
+    pub fn bit(self) -> u64 {
+        match self {
+            Counter::General(i) => 1 << i,
+            Counter::Fixed(i) => 1 << (32 + i),
+        }
+    }
+}

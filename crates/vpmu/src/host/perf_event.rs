@@ -1,0 +1,322 @@
+//! The kernel's events, by perf_event_open(2), for one thread.
+//!
+//! Which of them stands for an event of the guest can be chosen: without a hardware PMU, or to try things out,
+//! software events can. The kernel saves and restores them when the thread is switched.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+
+use super::sys::{self, Attr, Ring};
+use super::{EventId, Host, Reading, Request};
+use crate::error::Trouble;
+use crate::event::{Event, Programme};
+
+/// One of the kernel's events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// One of `PERF_COUNT_HW_*`.
+    Hardware(u8),
+    /// One of a cache: its number, the operation's and the result's, as in `PERF_COUNT_HW_CACHE_*`.
+    Cache {
+        /// L1D 0, L1I 1, LL 2, DTLB 3, ITLB 4, BPU 5, NODE 6.
+        cache: u8,
+        /// Read 0, write 1, prefetch 2.
+        operation: u8,
+        /// Access 0, miss 1.
+        result: u8,
+    },
+    /// As the processor's event select has it.
+    Raw(u64),
+    /// One that the kernel counts itself.
+    Software(Software),
+}
+
+/// Events that the kernel counts itself: `PERF_COUNT_SW_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Software {
+    /// Nanoseconds of the processor.
+    CpuClock = 0,
+    /// Nanoseconds of the thread.
+    TaskClock = 1,
+    /// Page faults.
+    PageFaults = 2,
+    /// Switches of the thread.
+    ContextSwitches = 3,
+    /// Moves to another processor.
+    Migrations = 4,
+    /// Page faults without I/O.
+    MinorFaults = 5,
+    /// Page faults with I/O.
+    MajorFaults = 6,
+}
+
+impl Source {
+    /// What the kernel offers for an event by itself.
+    fn of(event: Event) -> Source {
+        match event {
+            Event::Cycles => Source::Hardware(0),
+            Event::Instructions => Source::Hardware(1),
+            Event::CacheReferences => Source::Hardware(2),
+            Event::CacheMisses => Source::Hardware(3),
+            Event::Branches => Source::Hardware(4),
+            Event::BranchMisses => Source::Hardware(5),
+            Event::ReferenceCycles => Source::Hardware(9),
+            // Code 0 with unit mask 4 is how the kernel names the fixed counter of slots.
+            Event::Slots => Source::Raw(0x0400),
+            Event::Raw(config) => Source::Raw(config),
+        }
+    }
+
+    /// Type and configuration in `struct perf_event_attr`.
+    fn kind_and_config(self) -> (u32, u64) {
+        match self {
+            Source::Hardware(id) => (0, id.into()),
+            Source::Software(software) => (1, software as u64),
+            Source::Cache { cache, operation, result } => {
+                let parts = [cache, operation, result].map(u64::from);
+                (3, parts[0] | parts[1] << 8 | parts[2] << 16)
+            }
+            Source::Raw(config) => (4, config),
+        }
+    }
+}
+
+/// How events are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Count only while a guest runs.
+    pub exclude_host: bool,
+    /// Always on a hardware counter, or in error: never by turns.
+    pub pinned: bool,
+    /// Threads that the thread starts count too. Such an event has no buffer: its overflows are found by reading it.
+    pub inherit: bool,
+    /// Signal that an overflow sends to the thread, to get it out of the guest.
+    pub signal: Option<i32>,
+}
+
+/// An event that is open.
+#[derive(Debug)]
+struct Open {
+    file: File,
+    ring: Option<Ring>,
+    /// Count at which an event without a buffer overflows.
+    overflow: u64,
+}
+
+/// The kernel's events of one thread.
+#[derive(Debug)]
+pub struct PerfEventHost {
+    thread: i32,
+    options: Options,
+    sources: BTreeMap<Event, Source>,
+    events: BTreeMap<EventId, Open>,
+    opened: u64,
+    overflowed: VecDeque<EventId>,
+    throttled: VecDeque<EventId>,
+}
+
+impl PerfEventHost {
+    /// Events of the calling thread.
+    pub fn this_thread(options: Options) -> PerfEventHost {
+        PerfEventHost::new(sys::this_thread(), options)
+    }
+
+    /// Events of a thread by its id.
+    pub fn new(thread: i32, options: Options) -> PerfEventHost {
+        PerfEventHost {
+            thread,
+            options,
+            sources: BTreeMap::new(),
+            events: BTreeMap::new(),
+            opened: 0,
+            overflowed: VecDeque::new(),
+            throttled: VecDeque::new(),
+        }
+    }
+
+    /// Has one of the kernel's events stand for one of the guest's.
+    pub fn with_source(mut self, event: Event, source: Source) -> PerfEventHost {
+        self.sources.insert(event, source);
+        self
+    }
+
+    /// Opens the kernel's event for a programme, with a period or without.
+    fn open(&self, programme: &Programme, period: u64) -> Result<OwnedFd, Trouble> {
+        const ENABLED_AND_RUNNING: u64 = 1 | 2;
+        let source =
+            self.sources.get(&programme.event).copied().unwrap_or(Source::of(programme.event));
+        let (kind, config) = source.kind_and_config();
+        // Bits of the attribute, in the order of include/uapi/linux/perf_event.h.
+        let flags = [
+            (1, self.options.inherit),
+            (2, self.options.pinned),
+            (4, !programme.user),
+            (5, !programme.kernel),
+            // Hypervisors below this host are not the guest.
+            (6, true),
+            (19, self.options.exclude_host),
+        ];
+        let attr = Attr {
+            kind,
+            size: size_of::<Attr>() as u32,
+            config,
+            sample_period: period,
+            read_format: ENABLED_AND_RUNNING,
+            flags: flags.iter().map(|(bit, on)| u64::from(*on) << bit).sum(),
+            wakeup_events: 1,
+            ..Attr::default()
+        };
+        sys::open(&attr, self.thread).map_err(trouble)
+    }
+
+    fn event(&self, id: EventId) -> Result<&Open, Trouble> {
+        self.events.get(&id).ok_or(Trouble::NoSuchEvent)
+    }
+
+    /// Collects what the kernel reported about all events.
+    fn collect(&mut self) {
+        for (id, event) in &mut self.events {
+            let records = match &event.ring {
+                Some(ring) => ring.take(),
+                None => {
+                    let count = read(&event.file).map_or(0, |r| r.count);
+                    let overflowed = count >= event.overflow;
+                    if overflowed {
+                        event.overflow = u64::MAX;
+                    }
+                    sys::Records { overflowed, throttled: false }
+                }
+            };
+            if records.overflowed {
+                self.overflowed.push_back(*id);
+            }
+            if records.throttled {
+                self.throttled.push_back(*id);
+            }
+        }
+    }
+}
+
+/// What an error number says.
+fn trouble(error: io::Error) -> Trouble {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => Trouble::Denied,
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EINVAL | libc::ENODEV) => Trouble::NoSuchEvent,
+        Some(libc::EMFILE | libc::ENFILE) => Trouble::TooManyFiles,
+        Some(libc::ENOMEM) => Trouble::NoMemory,
+        Some(libc::ESRCH) => Trouble::ThreadGone,
+        other => Trouble::Other(other.unwrap_or(0)),
+    }
+}
+
+/// Count, time enabled, time running.
+fn read(mut file: &File) -> Result<Reading, Trouble> {
+    let mut bytes = [0; 24];
+    match file.read(&mut bytes).map_err(trouble)? {
+        // The end of the file is how the kernel says that a pinned event lost its counter.
+        0 => Err(Trouble::Taken),
+        24 => {
+            let (words, _) = bytes.as_chunks();
+            let [count, enabled, running] = [0, 1, 2].map(|i| u64::from_ne_bytes(words[i]));
+            Ok(Reading { count, enabled, running })
+        }
+        _ => Err(Trouble::Other(0)),
+    }
+}
+
+impl Host for PerfEventHost {
+    fn create(&mut self, request: &Request) -> Result<EventId, Trouble> {
+        let fd = self.open(&request.programme, request.left)?;
+        if let Some(signal) = self.options.signal {
+            sys::signal(&fd, signal, self.thread).map_err(trouble)?;
+        }
+        let ring = match self.options.inherit {
+            true => None,
+            // The kernel answers EPERM when the user's buffers exceed their limit.
+            false => Some(Ring::map(&fd).map_err(|_| Trouble::NoMemory)?),
+        };
+        self.opened += 1;
+        let id = EventId(self.opened);
+        self.events.insert(id, Open { file: fd.into(), ring, overflow: request.left });
+        Ok(id)
+    }
+
+    fn enable(&mut self, id: EventId) -> Result<(), Trouble> {
+        sys::control(&self.event(id)?.file, sys::Request::Enable).map_err(trouble)
+    }
+
+    fn disable(&mut self, id: EventId) -> Result<(), Trouble> {
+        sys::control(&self.event(id)?.file, sys::Request::Disable).map_err(trouble)
+    }
+
+    fn read(&mut self, id: EventId) -> Result<Reading, Trouble> {
+        read(&self.event(id)?.file)
+    }
+
+    fn set_left(&mut self, id: EventId, left: u64) -> Result<(), Trouble> {
+        let event = self.events.get_mut(&id).ok_or(Trouble::NoSuchEvent)?;
+        if event.ring.is_none() {
+            event.overflow = read(&event.file)?.count + left;
+        }
+        sys::control(&event.file, sys::Request::Period(left)).map_err(trouble)
+    }
+
+    fn close(&mut self, id: EventId) {
+        self.events.remove(&id);
+    }
+
+    fn take_overflow(&mut self) -> Option<EventId> {
+        if self.overflowed.is_empty() {
+            self.collect();
+        }
+        self.overflowed.pop_front()
+    }
+
+    fn take_throttled(&mut self) -> Option<EventId> {
+        self.throttled.pop_front()
+    }
+
+    fn probe(&self, event: Event) -> Result<(), Trouble> {
+        self.open(&Programme { event, user: true, kernel: false }, 0).map(|_| ())
+    }
+
+    fn capacity(&self) -> Option<usize> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_numbers_say_what_to_do() {
+        let table = [
+            (libc::EACCES, "the host does not allow this event; see kernel.perf_event_paranoid"),
+            (libc::ENOENT, "the host cannot count this event"),
+            (libc::EMFILE, "the process has too many open files; raise its limit"),
+            (libc::ESRCH, "the vCPU's thread has ended"),
+            (libc::EBUSY, "error 16 of the host"),
+        ];
+        for (number, text) in table {
+            assert_eq!(trouble(io::Error::from_raw_os_error(number)).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn sources_are_the_kernels_types_and_configurations() {
+        let table = [
+            (Source::of(Event::Cycles), (0, 0)),
+            (Source::of(Event::Branches), (0, 4)),
+            (Source::of(Event::Raw(0x1_01c2)), (4, 0x1_01c2)),
+            (Source::Software(Software::ContextSwitches), (1, 3)),
+            // Misses of writes to the last level cache.
+            (Source::Cache { cache: 2, operation: 1, result: 1 }, (3, 0x1_01_02)),
+        ];
+        for (source, expected) in table {
+            assert_eq!(source.kind_and_config(), expected, "{source:?}");
+        }
+    }
+}

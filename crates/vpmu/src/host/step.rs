@@ -1,0 +1,189 @@
+//! Exact counts of instructions and branches: a program that runs one instruction at a time.
+//!
+//! It is for tests: a step takes microseconds. A program is a piece of 64-bit code in a process of its own, with a
+//! stack and some memory, and ends when it reaches the end of the code. An instruction that loads SS hides the next
+//! one from the processor's trap, so that programs here must not do that; a far transfer, of which processors do not
+//! agree whether it is a branch, is an error.
+
+use std::io;
+
+use super::sys::{Stop, Tracee};
+use super::virtual_time::{Costs, VirtualHost, Work};
+use super::{EventId, Host, Reading, Request};
+use crate::error::Trouble;
+use crate::event::Event;
+
+/// Why a program could not be run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// There is no process for it.
+    #[error("the program cannot be started or stepped: {0}")]
+    Process(#[from] io::Error),
+    /// It went where there is no code of it.
+    #[error("the program jumped out of its code, to offset {0:#x}")]
+    Outside(u64),
+    /// It got a signal.
+    #[error("the program got signal {signal} at offset {offset:#x}")]
+    Signal {
+        /// Which.
+        signal: i32,
+        /// Where.
+        offset: u64,
+    },
+    /// It ended by itself.
+    #[error("the program's process ended before its code did")]
+    Exited,
+    /// A far transfer.
+    #[error("the program has a far transfer at offset {0:#x}")]
+    Far(u64),
+}
+
+/// What an instruction is to the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A near branch, taken or not.
+    Branch,
+    /// A string instruction with a repeat prefix: one instruction, with a trap after every repetition.
+    Repeated,
+    /// A far transfer or a call of the system.
+    Far,
+    /// Anything else.
+    Other,
+}
+
+impl Kind {
+    /// Of the 64-bit instruction at the beginning of this code (Intel SDM volume 2, appendix A).
+    pub fn of(code: &[u8]) -> Kind {
+        let prefix =
+            |b: &u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
+        let prefixes = code.iter().take_while(|b| prefix(b)).count();
+        let repeated = code[..prefixes].iter().any(|b| matches!(b, 0xf2 | 0xf3));
+        let rest = &code[prefixes..];
+        // REX comes last.
+        let rest = match rest {
+            [0x40..=0x4f, rest @ ..] => rest,
+            rest => rest,
+        };
+        match rest {
+            [0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf, ..] if repeated => Kind::Repeated,
+            // Conditional jumps; LOOPs and JRCXZ; near returns, call, jumps.
+            [0x70..=0x7f | 0xe0..=0xe3 | 0xc2 | 0xc3 | 0xe8 | 0xe9 | 0xeb, ..] => Kind::Branch,
+            [0x0f, 0x80..=0x8f, ..] => Kind::Branch,
+            // SYSCALL, SYSRET, SYSENTER, SYSEXIT; far returns, interrupts and IRET.
+            [0x0f, 0x05 | 0x07 | 0x34 | 0x35, ..] | [0xca..=0xcd | 0xcf | 0xf1, ..] => Kind::Far,
+            // Indirect: near call and jump, far call and jump.
+            [0xff, modrm, ..] => match modrm >> 3 & 7 {
+                2 | 4 => Kind::Branch,
+                3 | 5 => Kind::Far,
+                _ => Kind::Other,
+            },
+            _ => Kind::Other,
+        }
+    }
+}
+
+/// Counts of a program that is stepped. Its clock counts instructions.
+#[derive(Debug)]
+pub struct StepHost {
+    counting: VirtualHost,
+    program: Tracee,
+    code: Vec<u8>,
+    plain: Work,
+    branch: Work,
+}
+
+impl StepHost {
+    /// A program, before its first instruction. RDI points to 64 KiB of zeros; other registers but RSP are zero.
+    pub fn new(code: &[u8]) -> Result<StepHost, StepError> {
+        Ok(StepHost {
+            counting: VirtualHost::new(Costs::default()),
+            program: Tracee::start(code)?,
+            code: code.to_vec(),
+            plain: Work::user(1, &[(Event::Instructions, 1)]),
+            branch: Work::user(1, &[(Event::Instructions, 1), (Event::Branches, 1)]),
+        })
+    }
+
+    /// Runs so many instructions, or fewer if the program ends. Returns how many it were.
+    pub fn run(&mut self, instructions: u64) -> Result<u64, StepError> {
+        for done in 0..instructions {
+            if !self.step()? {
+                return Ok(done);
+            }
+        }
+        Ok(instructions)
+    }
+
+    /// Runs an instruction, with all its repetitions. False if the program is at its end.
+    fn step(&mut self) -> Result<bool, StepError> {
+        let at = self.program.offset()?;
+        if at == self.code.len() as u64 {
+            return Ok(false);
+        }
+        let code = usize::try_from(at).ok().and_then(|at| self.code.get(at..));
+        let kind = Kind::of(code.ok_or(StepError::Outside(at))?);
+        if kind == Kind::Far {
+            return Err(StepError::Far(at));
+        }
+        loop {
+            match self.program.step()? {
+                Stop::Trap => {}
+                Stop::Signal(signal) => return Err(StepError::Signal { signal, offset: at }),
+                Stop::Exited => return Err(StepError::Exited),
+            }
+            // A repeated instruction stays where it is until it is done. A branch may go to itself.
+            if kind != Kind::Repeated || self.program.offset()? != at {
+                break;
+            }
+        }
+        let work = if kind == Kind::Branch { &self.branch } else { &self.plain };
+        self.counting.run(work, 1);
+        Ok(true)
+    }
+}
+
+impl Host for StepHost {
+    fn create(&mut self, request: &Request) -> Result<EventId, Trouble> {
+        self.probe(request.programme.event)?;
+        self.counting.create(request)
+    }
+
+    fn enable(&mut self, id: EventId) -> Result<(), Trouble> {
+        self.counting.enable(id)
+    }
+
+    fn disable(&mut self, id: EventId) -> Result<(), Trouble> {
+        self.counting.disable(id)
+    }
+
+    fn read(&mut self, id: EventId) -> Result<Reading, Trouble> {
+        self.counting.read(id)
+    }
+
+    fn set_left(&mut self, id: EventId, left: u64) -> Result<(), Trouble> {
+        self.counting.set_left(id, left)
+    }
+
+    fn close(&mut self, id: EventId) {
+        self.counting.close(id);
+    }
+
+    fn take_overflow(&mut self) -> Option<EventId> {
+        self.counting.take_overflow()
+    }
+
+    fn take_throttled(&mut self) -> Option<EventId> {
+        self.counting.take_throttled()
+    }
+
+    fn probe(&self, event: Event) -> Result<(), Trouble> {
+        match event {
+            Event::Instructions | Event::Branches => Ok(()),
+            _ => Err(Trouble::NoSuchEvent),
+        }
+    }
+
+    fn capacity(&self) -> Option<usize> {
+        None
+    }
+}

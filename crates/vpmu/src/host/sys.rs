@@ -1,0 +1,353 @@
+//! The kernel's interfaces that need `unsafe`: perf_event_open and its ring buffer, ptrace. All of it is here.
+
+#![expect(unsafe_code, reason = "perf_event_open, mmap and ptrace have no safe form")]
+#![warn(clippy::undocumented_unsafe_blocks)]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The first version of `struct perf_event_attr` with a second configuration word
+/// (include/uapi/linux/perf_event.h: PERF_ATTR_SIZE_VER1).
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Attr {
+    pub(super) kind: u32,
+    pub(super) size: u32,
+    pub(super) config: u64,
+    pub(super) sample_period: u64,
+    pub(super) sample_type: u64,
+    pub(super) read_format: u64,
+    pub(super) flags: u64,
+    pub(super) wakeup_events: u32,
+    pub(super) breakpoint: u32,
+    pub(super) config1: u64,
+    pub(super) config2: u64,
+}
+
+const _: () = assert!(size_of::<Attr>() == 72);
+
+/// perf_event_open(2) for a thread, on whichever processor it runs.
+pub(super) fn open(attr: &Attr, thread: i32) -> io::Result<OwnedFd> {
+    const FD_CLOEXEC: libc::c_ulong = 8;
+    let (any_cpu, no_group): (libc::c_int, libc::c_int) = (-1, -1);
+    // SAFETY: the kernel reads `size` bytes of the structure, which it has, and writes at most into `size` itself.
+    let fd = unsafe {
+        let attr: *const Attr = attr;
+        libc::syscall(libc::SYS_perf_event_open, attr, thread, any_cpu, no_group, FD_CLOEXEC)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just returned this descriptor; nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// What is asked of an open event.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Request {
+    Enable,
+    Disable,
+    Period(u64),
+}
+
+/// Asks something of an event.
+pub(super) fn control(fd: &impl AsRawFd, request: Request) -> io::Result<()> {
+    const ENABLE: libc::c_ulong = 0x2400;
+    const DISABLE: libc::c_ulong = 0x2401;
+    const PERIOD: libc::c_ulong = 0x4008_2404;
+    let fd = fd.as_raw_fd();
+    let result = match request {
+        // SAFETY: takes no pointer.
+        Request::Enable => unsafe { libc::ioctl(fd, ENABLE as _, 0) },
+        // SAFETY: takes no pointer.
+        Request::Disable => unsafe { libc::ioctl(fd, DISABLE as _, 0) },
+        // SAFETY: the kernel reads one u64 at the pointer.
+        Request::Period(period) => unsafe { libc::ioctl(fd, PERIOD as _, &raw const period) },
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Has an event signal a thread when it overflows.
+pub(super) fn signal(fd: &impl AsRawFd, signal: i32, thread: i32) -> io::Result<()> {
+    /// `struct f_owner_ex`.
+    #[repr(C)]
+    struct Owner {
+        kind: libc::c_int,
+        pid: libc::pid_t,
+    }
+    const F_SETSIG: libc::c_int = 10;
+    const F_SETOWN_EX: libc::c_int = 15;
+    const F_OWNER_TID: libc::c_int = 0;
+    let fd = fd.as_raw_fd();
+    let owner = Owner { kind: F_OWNER_TID, pid: thread };
+    // SAFETY: the kernel reads one `f_owner_ex` at the pointer; the other two calls take no pointer.
+    let results = unsafe {
+        [
+            libc::fcntl(fd, F_SETOWN_EX, &raw const owner),
+            libc::fcntl(fd, F_SETSIG, signal),
+            libc::fcntl(fd, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK),
+        ]
+    };
+    if results.contains(&-1) { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The calling thread's id.
+pub(super) fn this_thread() -> i32 {
+    // SAFETY: takes no pointer and cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// What an event's ring buffer had to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Records {
+    pub(super) overflowed: bool,
+    pub(super) throttled: bool,
+}
+
+/// An event's ring buffer: the kernel's page and one of records.
+#[derive(Debug)]
+pub(super) struct Ring {
+    base: NonNull<u8>,
+    page: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Offsets in `struct perf_event_mmap_page`.
+    const HEAD: usize = 1024;
+    const TAIL: usize = 1032;
+
+    pub(super) fn map(fd: &impl AsRawFd) -> io::Result<Ring> {
+        // SAFETY: takes no pointer.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            let fd = fd.as_raw_fd();
+            libc::mmap(std::ptr::null_mut(), 2 * page, protection, libc::MAP_SHARED, fd, 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::Other)?;
+        Ok(Ring { base, page })
+    }
+
+    /// A word that the kernel shares.
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the offset is aligned and within the first page, which stays mapped as long as `self`; the kernel
+        // accesses it atomically too.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// Eight bytes of the records, at a position that only grows.
+    fn record(&self, position: u64) -> u64 {
+        let offset = self.page + (position as usize % self.page);
+        // SAFETY: the offset is aligned, as sizes of records are, and within the second page, which stays mapped as
+        // long as `self`. The kernel has written it before it moved the head, and writes it again only after the tail
+        // moved.
+        unsafe { self.base.as_ptr().add(offset).cast::<u64>().read_volatile() }
+    }
+
+    /// Takes all records.
+    pub(super) fn take(&self) -> Records {
+        const THROTTLE: u64 = 5;
+        const LOST: u64 = 2;
+        const SAMPLE: u64 = 9;
+        let head = self.word(Ring::HEAD).load(Ordering::Acquire);
+        let mut tail = self.word(Ring::TAIL).load(Ordering::Relaxed);
+        let mut records = Records::default();
+        while tail < head {
+            // Type in the lower 32 bits, size in the upper 16.
+            let header = self.record(tail);
+            match header & 0xffff_ffff {
+                // Samples that did not fit were overflows too.
+                SAMPLE | LOST => records.overflowed = true,
+                THROTTLE => records.throttled = true,
+                _ => {}
+            }
+            tail += (header >> 48).next_multiple_of(8).max(8);
+        }
+        self.word(Ring::TAIL).store(head, Ordering::Release);
+        records
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this length, and nothing refers to it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), 2 * self.page) };
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use tracee::{Stop, Tracee};
+
+#[cfg(target_arch = "x86_64")]
+mod tracee {
+    use std::cell::Cell;
+    use std::io;
+    use std::marker::PhantomData;
+    use std::ptr::{NonNull, null_mut};
+
+    /// Why a process stands still.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(in super::super) enum Stop {
+        Trap,
+        Signal(i32),
+        Exited,
+    }
+
+    /// A process that runs a piece of code by single steps. Ends when it is dropped, or with its tracer.
+    #[derive(Debug)]
+    pub(in super::super) struct Tracee {
+        pid: libc::pid_t,
+        memory: Memory,
+        /// It is gone, and its number may be another's.
+        gone: Cell<bool>,
+        /// The kernel has only the thread that started it trace it.
+        here: PhantomData<*const ()>,
+    }
+
+    /// Memory at the same address here and there: code, zeros, stack.
+    #[derive(Debug)]
+    struct Memory {
+        base: NonNull<libc::c_void>,
+        code: usize,
+    }
+
+    const SCRATCH: usize = 64 << 10;
+    const STACK: usize = 64 << 10;
+
+    impl Memory {
+        fn new(code: &[u8]) -> io::Result<Memory> {
+            // Room behind the code, as where the program ends must be an address.
+            let room = (code.len() + 1).next_multiple_of(4096);
+            let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+            let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+            let length = room + SCRATCH + STACK;
+            // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+            let base = unsafe { libc::mmap(null_mut(), length, protection, flags, -1, 0) };
+            if base == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let base = NonNull::new(base).ok_or(io::ErrorKind::Other)?;
+            // SAFETY: the mapping is longer than the code, and nobody else has it yet.
+            unsafe { base.as_ptr().cast::<u8>().copy_from(code.as_ptr(), code.len()) };
+            Ok(Memory { base, code: room })
+        }
+
+        fn address(&self) -> u64 {
+            self.base.as_ptr() as u64
+        }
+    }
+
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            // SAFETY: the mapping was made with this length, and nothing refers to it any more.
+            unsafe { libc::munmap(self.base.as_ptr(), self.code + SCRATCH + STACK) };
+        }
+    }
+
+    impl Tracee {
+        pub(in super::super) fn start(code: &[u8]) -> io::Result<Tracee> {
+            let memory = Memory::new(code)?;
+            // SAFETY: the child makes system calls only, by functions that may be used between fork and exec.
+            let pid = unsafe {
+                let pid = libc::fork();
+                if pid == 0 {
+                    libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+                    libc::raise(libc::SIGSTOP);
+                    libc::_exit(1);
+                }
+                pid
+            };
+            if pid < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let tracee = Tracee { pid, memory, gone: Cell::new(false), here: PhantomData };
+            if tracee.wait()? != Stop::Signal(libc::SIGSTOP) {
+                return Err(io::Error::other("the process does not stop to be traced"));
+            }
+            // SAFETY: takes no pointer.
+            check(unsafe {
+                libc::ptrace(libc::PTRACE_SETOPTIONS, pid, 0, libc::PTRACE_O_EXITKILL)
+            })?;
+            let stopped = tracee.registers()?;
+            let base = tracee.memory.address();
+            let scratch = base + tracee.memory.code as u64;
+            // SAFETY: all zeros are registers.
+            let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+            registers.rip = base;
+            registers.rdi = scratch;
+            registers.rsp = scratch + (SCRATCH + STACK) as u64;
+            (registers.cs, registers.ss) = (stopped.cs, stopped.ss);
+            // Not in a system call, which would be begun again.
+            registers.orig_rax = u64::MAX;
+            // Bit 1 is always set; bit 9 allows interrupts.
+            registers.eflags = 0x202;
+            // SAFETY: the kernel reads one structure.
+            check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, pid, 0, &raw const registers) })?;
+            Ok(tracee)
+        }
+
+        /// Where it is in its code.
+        pub(in super::super) fn offset(&self) -> io::Result<u64> {
+            Ok(self.registers()?.rip.wrapping_sub(self.memory.address()))
+        }
+
+        /// Has the processor run one instruction, or one repetition.
+        pub(in super::super) fn step(&self) -> io::Result<Stop> {
+            // SAFETY: takes no pointer.
+            check(unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, self.pid, 0, 0) })?;
+            self.wait()
+        }
+
+        fn registers(&self) -> io::Result<libc::user_regs_struct> {
+            // SAFETY: all zeros are registers, and the kernel writes one structure.
+            unsafe {
+                let mut registers: libc::user_regs_struct = std::mem::zeroed();
+                check(libc::ptrace(libc::PTRACE_GETREGS, self.pid, 0, &raw mut registers))?;
+                Ok(registers)
+            }
+        }
+
+        fn wait(&self) -> io::Result<Stop> {
+            let mut status = 0;
+            // SAFETY: the kernel writes one integer.
+            while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            self.gone.set(!libc::WIFSTOPPED(status));
+            Ok(match libc::WSTOPSIG(status) {
+                _ if self.gone.get() => Stop::Exited,
+                libc::SIGTRAP => Stop::Trap,
+                signal => Stop::Signal(signal),
+            })
+        }
+    }
+
+    impl Drop for Tracee {
+        fn drop(&mut self) {
+            if self.gone.get() {
+                return;
+            }
+            // SAFETY: takes no pointer. The end of the child has not been waited for, so that the number is its own.
+            unsafe {
+                libc::kill(self.pid, libc::SIGKILL);
+                libc::waitpid(self.pid, null_mut(), 0);
+            }
+        }
+    }
+
+    fn check(result: libc::c_long) -> io::Result<()> {
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,319 @@
+//! A PMU in software, with a clock of its own: what is counted, what the host's work costs and what goes wrong is
+//! said by the caller, and is the same in every run.
+//!
+//! It does not know what a cost should be, and takes no real time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{EventId, Host, Reading, Request};
+use crate::error::Trouble;
+use crate::event::{Counter, Event, Programme};
+
+/// Nanoseconds that the host's operations on an event take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Creating.
+    pub create: u64,
+    /// Closing.
+    pub close: u64,
+    /// Enabling.
+    pub enable: u64,
+    /// Disabling.
+    pub disable: u64,
+    /// Reading.
+    pub read: u64,
+    /// Setting how far it is from its overflow.
+    pub set_left: u64,
+}
+
+/// Costs of events on the two kinds of counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// On general ones.
+    pub general: Cost,
+    /// On fixed ones.
+    pub fixed: Cost,
+}
+
+/// What can go wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Hardware counters; events beyond them share, by turns at every slice.
+    pub counters: Option<usize>,
+    /// Events that may not be created.
+    pub denied: BTreeSet<Event>,
+    /// Events that can be open at a time.
+    pub files: Option<usize>,
+    /// Overflows of one event in a slice, at which it is stopped until the next.
+    pub throttle: Option<u64>,
+}
+
+/// A unit of a guest's work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Nanoseconds that it takes.
+    pub ns: u64,
+    /// It runs in user mode.
+    pub user: bool,
+    /// What happens in it, and how often.
+    pub events: Vec<(Event, u64)>,
+}
+
+impl Work {
+    /// Work in user mode.
+    pub fn user(ns: u64, events: &[(Event, u64)]) -> Work {
+        Work { ns, user: true, events: events.to_vec() }
+    }
+
+    /// Work in kernel mode.
+    pub fn kernel(ns: u64, events: &[(Event, u64)]) -> Work {
+        Work { ns, user: false, events: events.to_vec() }
+    }
+
+    /// How often this happens in one unit.
+    fn count(&self, programme: &Programme) -> u64 {
+        let mode = if self.user { programme.user } else { programme.kernel };
+        let these = self.events.iter().filter(|(event, _)| mode && *event == programme.event);
+        these.map(|(_, n)| n).sum()
+    }
+}
+
+/// An event of the virtual host.
+#[derive(Clone, Debug)]
+struct Counting {
+    request: Request,
+    reading: Reading,
+    /// Count at which it overflows next.
+    overflow: u64,
+    /// From one overflow to the next.
+    period: u64,
+    enabled: bool,
+    taken: bool,
+    throttled: bool,
+    /// Overflows in this slice.
+    overflows: u64,
+}
+
+/// A PMU in software.
+#[derive(Clone, Debug, Default)]
+pub struct VirtualHost {
+    now: u64,
+    spent: u64,
+    counted: u64,
+    costs: Costs,
+    faults: Faults,
+    events: BTreeMap<EventId, Counting>,
+    capacity: Option<usize>,
+    missing: BTreeSet<Event>,
+    created: u64,
+    turn: usize,
+    ended: bool,
+    overflowed: VecDeque<EventId>,
+    throttled: VecDeque<EventId>,
+}
+
+impl VirtualHost {
+    /// One whose operations cost this much.
+    pub fn new(costs: Costs) -> VirtualHost {
+        VirtualHost { costs, ..VirtualHost::default() }
+    }
+
+    /// The same with so many hardware counters, and without some events.
+    pub fn limited(self, counters: usize, missing: &[Event]) -> VirtualHost {
+        VirtualHost { capacity: Some(counters), missing: missing.iter().copied().collect(), ..self }
+    }
+
+    /// Its clock: the guest's work and the host's.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Nanoseconds of its clock that operations on events took.
+    pub fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// All that its events ever counted.
+    pub fn counted(&self) -> u64 {
+        self.counted
+    }
+
+    /// Events that are open.
+    pub fn open(&self) -> usize {
+        self.events.len()
+    }
+
+    /// What can go wrong from now on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    /// Takes the hardware counters of all open events away. An event gets one again when it is enabled.
+    pub fn take_counters(&mut self) {
+        self.events.values_mut().for_each(|e| e.taken = true);
+    }
+
+    /// The vCPU's thread ends: nothing counts any more, no event can be created.
+    pub fn end_thread(&mut self) {
+        self.ended = true;
+    }
+
+    /// Time passes until the host's next tick: other events get the shared counters, throttled ones go on.
+    pub fn tick(&mut self) {
+        self.turn += 1;
+        for event in self.events.values_mut() {
+            event.throttled = false;
+            event.overflows = 0;
+        }
+    }
+
+    /// Has the guest do so many units of work, or as many as bring the first overflow. Returns how many it did.
+    pub fn run(&mut self, work: &Work, units: u64) -> u64 {
+        if self.ended {
+            return 0;
+        }
+        let running = self.running();
+        let mut done = units;
+        for id in &running {
+            let event = &self.events[id];
+            let each = work.count(&event.request.programme);
+            if each > 0 {
+                let left = event.overflow - event.reading.count;
+                done = done.min(left.div_ceil(each));
+            }
+        }
+        let ns = done * work.ns;
+        self.now += ns;
+        for (id, event) in self.events.iter_mut().filter(|(_, e)| e.enabled) {
+            event.reading.enabled += ns;
+            if !running.contains(id) {
+                continue;
+            }
+            event.reading.running += ns;
+            let count = done * work.count(&event.request.programme);
+            event.reading.count += count;
+            self.counted += count;
+            if event.reading.count < event.overflow {
+                continue;
+            }
+            event.overflow +=
+                event.period * (1 + (event.reading.count - event.overflow) / event.period);
+            event.overflows += 1;
+            self.overflowed.push_back(*id);
+            if self.faults.throttle.is_some_and(|limit| event.overflows >= limit) {
+                event.throttled = true;
+                self.throttled.push_back(*id);
+            }
+        }
+        done
+    }
+
+    /// The events that have a hardware counter now.
+    fn running(&self) -> Vec<EventId> {
+        let wants = |e: &Counting| e.enabled && !e.taken && !e.throttled;
+        let mut ids: Vec<EventId> =
+            self.events.iter().filter(|(_, e)| wants(e)).map(|(id, _)| *id).collect();
+        if let Some(counters) = self.faults.counters.filter(|c| *c < ids.len()) {
+            let turn = self.turn % ids.len();
+            ids.rotate_left(turn);
+            ids.truncate(counters);
+        }
+        ids
+    }
+
+    /// Has an operation on an event take its time.
+    fn pay(&mut self, counter: Counter, cost: impl Fn(&Cost) -> u64) {
+        let ns = match counter {
+            Counter::General(_) => cost(&self.costs.general),
+            Counter::Fixed(_) => cost(&self.costs.fixed),
+        };
+        self.now += ns;
+        self.spent += ns;
+    }
+
+    /// An open event, of which an operation takes its time.
+    fn event(
+        &mut self,
+        id: EventId,
+        cost: impl Fn(&Cost) -> u64,
+    ) -> Result<&mut Counting, Trouble> {
+        let counter = self.events.get(&id).ok_or(Trouble::NoSuchEvent)?.request.counter;
+        self.pay(counter, cost);
+        self.events.get_mut(&id).ok_or(Trouble::NoSuchEvent)
+    }
+}
+
+impl Host for VirtualHost {
+    fn create(&mut self, request: &Request) -> Result<EventId, Trouble> {
+        self.pay(request.counter, |c| c.create);
+        if self.ended {
+            return Err(Trouble::ThreadGone);
+        }
+        if self.faults.denied.contains(&request.programme.event) {
+            return Err(Trouble::Denied);
+        }
+        if self.faults.files.is_some_and(|limit| self.events.len() >= limit) {
+            return Err(Trouble::TooManyFiles);
+        }
+        self.created += 1;
+        let id = EventId(self.created);
+        let event = Counting {
+            request: *request,
+            reading: Reading::default(),
+            overflow: request.left,
+            period: request.left,
+            enabled: true,
+            taken: false,
+            throttled: false,
+            overflows: 0,
+        };
+        self.events.insert(id, event);
+        Ok(id)
+    }
+
+    fn enable(&mut self, id: EventId) -> Result<(), Trouble> {
+        let event = self.event(id, |c| c.enable)?;
+        event.enabled = true;
+        event.taken = false;
+        Ok(())
+    }
+
+    fn disable(&mut self, id: EventId) -> Result<(), Trouble> {
+        self.event(id, |c| c.disable)?.enabled = false;
+        Ok(())
+    }
+
+    fn read(&mut self, id: EventId) -> Result<Reading, Trouble> {
+        let event = self.event(id, |c| c.read)?;
+        if event.taken { Err(Trouble::Taken) } else { Ok(event.reading) }
+    }
+
+    fn set_left(&mut self, id: EventId, left: u64) -> Result<(), Trouble> {
+        let event = self.event(id, |c| c.set_left)?;
+        event.overflow = event.reading.count + left;
+        event.period = left;
+        Ok(())
+    }
+
+    fn close(&mut self, id: EventId) {
+        if let Some(event) = self.events.remove(&id) {
+            self.pay(event.request.counter, |c| c.close);
+        }
+    }
+
+    fn take_overflow(&mut self) -> Option<EventId> {
+        self.overflowed.pop_front()
+    }
+
+    fn take_throttled(&mut self) -> Option<EventId> {
+        self.throttled.pop_front()
+    }
+
+    fn probe(&self, event: Event) -> Result<(), Trouble> {
+        if self.missing.contains(&event) { Err(Trouble::NoSuchEvent) } else { Ok(()) }
+    }
+
+    fn capacity(&self) -> Option<usize> {
+        self.capacity
+    }
+}

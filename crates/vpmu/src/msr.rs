@@ -1,0 +1,198 @@
+//! The PMU's MSRs: their numbers, which register of a model each one is, and which of their bits are reserved.
+//!
+//! What an access does is in [`crate::Pmu`].
+
+use crate::event::Counter;
+use crate::model::Model;
+
+/// Frozen by an interrupt: in Intel's status from version 4, in AMD's with PerfMonV2.
+pub(crate) const FROZEN: u64 = 1 << 59;
+/// Overflow of the debug store's buffer, in Intel's status. Never set here but by the guest itself.
+const BUFFER: u64 = 1 << 62;
+/// Change of the counters' condition, in Intel's status. Never set here.
+const CONDITION: u64 = 1 << 63;
+/// IA32_DEBUGCTL: freeze counters when one interrupts.
+pub(crate) const FREEZE: u64 = 1 << 12;
+/// IA32_PERF_CAPABILITIES: general counters can be written at full width.
+pub(crate) const FULL_WIDTH: u64 = 1 << 13;
+
+/// Intel's numbers (Intel SDM volume 4, "Architectural MSRs").
+mod intel {
+    pub(super) const COUNTER: u32 = 0xc1;
+    pub(super) const SELECT: u32 = 0x186;
+    pub(super) const DEBUG_CONTROL: u32 = 0x1d9;
+    pub(super) const FIXED: u32 = 0x309;
+    pub(super) const CAPABILITIES: u32 = 0x345;
+    pub(super) const FIXED_CONTROL: u32 = 0x38d;
+    pub(super) const STATUS: u32 = 0x38e;
+    pub(super) const CONTROL: u32 = 0x38f;
+    pub(super) const STATUS_CLEAR: u32 = 0x390;
+    pub(super) const STATUS_SET: u32 = 0x391;
+    pub(super) const IN_USE: u32 = 0x392;
+    pub(super) const FULL_WIDTH_COUNTER: u32 = 0x4c1;
+}
+
+/// AMD's numbers (AMD APM volume 2, appendix A).
+mod amd {
+    pub(super) const K7_SELECT: u32 = 0xc001_0000;
+    pub(super) const K7_COUNTER: u32 = 0xc001_0004;
+    pub(super) const K7_COUNTERS: u32 = 4;
+    /// Event selects at even offsets, counters at odd ones.
+    pub(super) const EXTENDED: u32 = 0xc001_0200;
+    pub(super) const STATUS: u32 = 0xc000_0300;
+    pub(super) const CONTROL: u32 = 0xc000_0301;
+    pub(super) const STATUS_CLEAR: u32 = 0xc000_0302;
+    pub(super) const STATUS_SET: u32 = 0xc000_0303;
+}
+
+/// A register of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Register {
+    /// Event select of a general counter.
+    Select(u8),
+    /// A counter; a write of a general one sign-extends 32 bits if `narrow`.
+    Counter {
+        counter: Counter,
+        narrow: bool,
+    },
+    Capabilities,
+    FixedControl,
+    Status,
+    Control,
+    StatusClear,
+    StatusSet,
+    InUse,
+    DebugControl,
+}
+
+/// What an MSR is in a model, if it is one of the PMU's.
+pub(crate) fn register(model: &Model, msr: u32) -> Option<Register> {
+    // How far an MSR is into a row of `count`.
+    let row = |first: u32, count: u32| {
+        let i = msr.checked_sub(first)?;
+        (i < count).then_some(i as u8)
+    };
+    let global = model.has_global();
+    let general = model.general() as u32;
+    match model {
+        Model::Intel(m) => {
+            if let Some(i) = row(intel::COUNTER, general) {
+                return Some(Register::Counter { counter: Counter::General(i), narrow: true });
+            }
+            if let Some(i) = row(intel::FULL_WIDTH_COUNTER, general) {
+                let register = Register::Counter { counter: Counter::General(i), narrow: false };
+                return m.full_width.then_some(register);
+            }
+            if let Some(i) = row(intel::SELECT, general) {
+                return Some(Register::Select(i));
+            }
+            if let Some(i) = row(intel::FIXED, 4) {
+                let register = Register::Counter { counter: Counter::Fixed(i), narrow: false };
+                return (m.fixed >> i & 1 != 0).then_some(register);
+            }
+            match msr {
+                intel::CAPABILITIES if m.full_width => Some(Register::Capabilities),
+                intel::FIXED_CONTROL if global => Some(Register::FixedControl),
+                intel::STATUS if global => Some(Register::Status),
+                intel::CONTROL if global => Some(Register::Control),
+                intel::STATUS_CLEAR if global => Some(Register::StatusClear),
+                intel::STATUS_SET if m.version >= 4 => Some(Register::StatusSet),
+                intel::IN_USE if m.version >= 4 => Some(Register::InUse),
+                intel::DEBUG_CONTROL if global => Some(Register::DebugControl),
+                _ => None,
+            }
+        }
+        Model::Amd(_) => {
+            if let Some(i) = row(amd::K7_SELECT, amd::K7_COUNTERS) {
+                return Some(Register::Select(i));
+            }
+            let counter = |i| Register::Counter { counter: Counter::General(i), narrow: false };
+            if let Some(i) = row(amd::K7_COUNTER, amd::K7_COUNTERS) {
+                return Some(counter(i));
+            }
+            if let Some(i) = row(amd::EXTENDED, 2 * general) {
+                let extended = general > amd::K7_COUNTERS;
+                let register = if i % 2 == 0 { Register::Select(i / 2) } else { counter(i / 2) };
+                return extended.then_some(register);
+            }
+            match msr {
+                amd::STATUS if global => Some(Register::Status),
+                amd::CONTROL if global => Some(Register::Control),
+                amd::STATUS_CLEAR if global => Some(Register::StatusClear),
+                amd::STATUS_SET if global => Some(Register::StatusSet),
+                intel::DEBUG_CONTROL if global => Some(Register::DebugControl),
+                _ => None,
+            }
+        }
+    }
+}
+
+/// A model's MSRs in order, as rows of first and count, but for DEBUGCTL, which has bits of others.
+pub(crate) fn rows(model: &Model) -> Vec<(u32, u32)> {
+    // Where either vendor has some.
+    let places = [
+        0xc1..0x100,
+        0x180..0x1a0,
+        0x300..0x400,
+        0x4c1..0x500,
+        0xc000_0300..0xc000_0400,
+        0xc001_0000..0xc001_0300,
+    ];
+    let mut rows: Vec<(u32, u32)> = Vec::new();
+    for msr in places.into_iter().flatten().filter(|msr| register(model, *msr).is_some()) {
+        match rows.last_mut() {
+            Some((first, count)) if *first + *count == msr => *count += 1,
+            _ => rows.push((msr, 1)),
+        }
+    }
+    rows
+}
+
+/// Reserved bits of an event select. Intel: AnyThread and what lies above bit 31. AMD: bits 19 and 21 and what lies
+/// above the event's upper bits.
+pub(crate) fn select_reserved(model: &Model) -> u64 {
+    match model {
+        Model::Intel(_) => 0xffff_ffff_0020_0000,
+        Model::Amd(_) => 0xffff_fff0_0028_0000,
+    }
+}
+
+/// Bits that the fixed counters' control has: OS, USR and PMI of each; AnyThread is reserved.
+pub(crate) fn fixed_control_bits(model: &Model) -> u64 {
+    let fixed = |c: &Counter| match c {
+        Counter::General(_) => 0,
+        Counter::Fixed(i) => 0b1011 << (4 * i),
+    };
+    model.counters().iter().fold(0, |bits, c| bits | fixed(c))
+}
+
+/// Bits that global control has.
+pub(crate) fn global_control_bits(model: &Model) -> u64 {
+    if model.has_global() { model.counter_bits() } else { 0 }
+}
+
+/// Bits of the status that writes to the clearing register may name.
+pub(crate) fn status_clear_bits(model: &Model) -> u64 {
+    let frozen = if model.has_freeze_status() { FROZEN } else { 0 };
+    match model {
+        Model::Intel(_) => model.counter_bits() | frozen | BUFFER | CONDITION,
+        Model::Amd(_) => model.counter_bits() | frozen,
+    }
+}
+
+/// Bits of the status that can be set at all.
+pub(crate) fn status_set_bits(model: &Model) -> u64 {
+    if !model.has_global() {
+        return 0;
+    }
+    let frozen = if model.has_freeze_status() { FROZEN } else { 0 };
+    match model {
+        Model::Intel(m) if m.version >= 4 => model.counter_bits() | frozen | BUFFER,
+        _ => model.counter_bits() | frozen,
+    }
+}
+
+/// Bits of DEBUGCTL that are the PMU's.
+pub(crate) fn debug_control_bits(model: &Model) -> u64 {
+    if model.has_global() { FREEZE } else { 0 }
+}

@@ -1,0 +1,413 @@
+//! One vCPU's PMU: what an access to a register does, when a counter overflows, when an interrupt is due.
+//!
+//! The APIC is the VMM's: it asks [`Pmu::deliver`] before it enters the guest, and says whether LVTPC is masked.
+
+use crate::error::{Error, GeneralProtection, Notice};
+use crate::event::Counter;
+use crate::host::Host;
+use crate::model::Model;
+use crate::msr::{self, FREEZE, FROZEN, FULL_WIDTH, Register};
+use crate::policy::{Activity, Backing, Policy};
+use crate::state::{Registers, State};
+
+/// One vCPU's PMU.
+///
+/// ```text
+/// guest:   RDMSR/WRMSR/RDPMC ─> read, write, rdpmc ──┐
+/// host:    an event overflowed ─> service ───────────┤──> counters, status, an interrupt that is due
+/// slices:  slice_end, slice_begin ───────────────────┘                                  │
+/// before the guest is entered:  deliver(LVTPC masked?) <────────────────────────────────┘
+/// ```
+///
+/// Before an access is answered, overflows that the host has reported are taken in: they belong to what was
+/// programmed before.
+#[derive(Debug)]
+pub struct Pmu<H> {
+    model: Model,
+    counters: Vec<Counter>,
+    registers: Registers,
+    backing: Backing<H>,
+    /// Between the end of a slice and the next one nothing counts.
+    out: bool,
+    /// An interrupt was asked for while counters are to freeze.
+    freeze: bool,
+}
+
+/// What RDPMC depends on beside its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Privilege {
+    /// Current privilege level.
+    pub cpl: u8,
+    /// CR4.PCE: every level may.
+    pub pce: bool,
+    /// CR0.PE: without it there are no levels.
+    pub protected: bool,
+}
+
+impl<H: Host> Pmu<H> {
+    /// A PMU after a reset. Fails if no processor is like the model, or if it promises more than the host has.
+    pub fn new(model: Model, host: H, policy: Policy) -> Result<Pmu<H>, Error> {
+        model.check()?;
+        let registers = Registers::reset(&model);
+        Pmu::with_registers(model, registers, host, policy)
+    }
+
+    /// A PMU as it was saved, perhaps elsewhere and under another policy. Between slices: [`Pmu::slice_begin`] has it
+    /// count.
+    pub fn restore(state: State, host: H, policy: Policy) -> Result<Pmu<H>, Error> {
+        let (model, registers) = state.into_parts()?;
+        let mut pmu = Pmu::with_registers(model, registers, host, policy)?;
+        pmu.out = true;
+        pmu.backing.activity.interrupts = u64::from(pmu.registers.interrupt);
+        Ok(pmu)
+    }
+
+    fn with_registers(
+        model: Model,
+        registers: Registers,
+        host: H,
+        policy: Policy,
+    ) -> Result<Pmu<H>, Error> {
+        let counters = model.counters();
+        if let Some(capacity) = host.capacity().filter(|c| *c < counters.len()) {
+            return Err(Error::Counters { model: counters.len(), host: capacity });
+        }
+        for event in model.events() {
+            host.probe(event).map_err(|trouble| Error::Event { event, trouble })?;
+        }
+        let backing = Backing::new(&counters, host, policy);
+        Ok(Pmu { model, counters, registers, backing, out: false, freeze: false })
+    }
+
+    /// What the guest sees of it in CPUID and MSRs.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// What it had the host do.
+    pub fn activity(&self) -> Activity {
+        self.backing.activity
+    }
+
+    /// What the host did to its counters since the last call.
+    pub fn notices(&mut self) -> Vec<Notice> {
+        self.backing.take_notices()
+    }
+
+    /// The host.
+    pub fn host(&self) -> &H {
+        &self.backing.host
+    }
+
+    /// The host, to have it run or fail.
+    pub fn host_mut(&mut self) -> &mut H {
+        &mut self.backing.host
+    }
+
+    /// Closes all events and gives the host back.
+    pub fn into_host(mut self) -> H {
+        for slot in 0..self.counters.len() {
+            self.backing.release(slot);
+        }
+        self.backing.host
+    }
+
+    /// Whether an MSR is one of the model's PMU.
+    pub fn owns(&self, msr: u32) -> bool {
+        msr::register(&self.model, msr).is_some()
+    }
+
+    /// RDMSR.
+    pub fn read(&mut self, msr: u32) -> Result<u64, GeneralProtection> {
+        let register = msr::register(&self.model, msr).ok_or(GeneralProtection)?;
+        self.service();
+        let registers = &self.registers;
+        Ok(match register {
+            Register::Select(i) => {
+                let value = registers.selects[usize::from(i)];
+                self.backing.touch(usize::from(i));
+                value
+            }
+            Register::Counter { counter, .. } => self.count(counter)?,
+            Register::Capabilities => FULL_WIDTH,
+            Register::FixedControl => registers.fixed_control,
+            Register::Status => registers.global_status,
+            Register::Control => registers.global_control,
+            Register::StatusClear | Register::StatusSet => 0,
+            Register::InUse => registers.in_use(&self.model),
+            Register::DebugControl => registers.debug_control,
+        })
+    }
+
+    /// WRMSR. Of DEBUGCTL only the bit that freezes counters is known here; a VMM that has others sends that one alone.
+    pub fn write(&mut self, msr: u32, value: u64) -> Result<(), GeneralProtection> {
+        let register = msr::register(&self.model, msr).ok_or(GeneralProtection)?;
+        self.service();
+        match register {
+            Register::Select(i) => {
+                let value = self.allowed(value, !msr::select_reserved(&self.model))?;
+                let slot = usize::from(i);
+                self.backing.touch(slot);
+                if std::mem::replace(&mut self.registers.selects[slot], value) != value {
+                    self.update(slot, true);
+                }
+            }
+            Register::Counter { counter, narrow } => self.write_counter(counter, narrow, value)?,
+            Register::FixedControl => {
+                let value = self.allowed(value, msr::fixed_control_bits(&self.model))?;
+                let changed = std::mem::replace(&mut self.registers.fixed_control, value) ^ value;
+                for slot in self.model.general()..self.counters.len() {
+                    let Counter::Fixed(i) = self.counters[slot] else { continue };
+                    if changed >> (4 * i) & 0xf != 0 {
+                        self.backing.touch(slot);
+                        self.update(slot, true);
+                    }
+                }
+            }
+            Register::Control => {
+                let value = self.allowed(value, msr::global_control_bits(&self.model))?;
+                self.write_control(value);
+            }
+            Register::StatusClear => {
+                let value = self.allowed(value, msr::status_clear_bits(&self.model))?;
+                self.write_status(self.registers.global_status & !value);
+            }
+            Register::StatusSet => {
+                let value = self.allowed(value, msr::status_set_bits(&self.model))?;
+                self.write_status(self.registers.global_status | value);
+            }
+            Register::DebugControl => {
+                self.registers.debug_control =
+                    self.allowed(value, msr::debug_control_bits(&self.model))?;
+            }
+            // Intel's can only be read; AMD's status takes a write and ignores it.
+            Register::Status if matches!(self.model, Model::Amd(_)) => {}
+            Register::Status | Register::Capabilities | Register::InUse => {
+                return Err(GeneralProtection);
+            }
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// RDPMC with this index in ECX.
+    pub fn rdpmc(&mut self, index: u32, privilege: Privilege) -> Result<u64, GeneralProtection> {
+        if privilege.protected && privilege.cpl > 0 && !privilege.pce {
+            return Err(GeneralProtection);
+        }
+        // Bit 30 says fixed. Bit 31 asked for a fast read before PMUs were architectural; like any other bit it makes
+        // an index that is not there.
+        let fixed = matches!(self.model, Model::Intel(_)) && index & 1 << 30 != 0;
+        let number = if fixed { index & !(1 << 30) } else { index };
+        let number = u8::try_from(number).map_err(|_| GeneralProtection)?;
+        let counter = if fixed { Counter::Fixed(number) } else { Counter::General(number) };
+        self.service();
+        self.count(counter)
+    }
+
+    /// Takes in what the host has reported. A VMM calls it when an event's signal brought the vCPU out of the guest.
+    pub fn service(&mut self) {
+        while let Some(slot) = self.backing.take_overflow() {
+            match self.backing.policy {
+                Policy::Legacy => self.update(slot, true),
+                Policy::Reuse => {
+                    self.fold(slot);
+                    let left = self.left(slot);
+                    self.backing.set_left(slot, left);
+                }
+            }
+        }
+        self.settle();
+    }
+
+    /// Whether to inject an interrupt now, by the delivery mode of LVTPC; the VMM then sets the mask bit there, as the
+    /// APIC does. If it is set already the interrupt is lost.
+    pub fn deliver(&mut self, masked: bool) -> bool {
+        self.service();
+        if !std::mem::take(&mut self.registers.interrupt) {
+            return false;
+        }
+        let activity = &mut self.backing.activity;
+        let counted = if masked { &mut activity.dropped } else { &mut activity.delivered };
+        *counted += 1;
+        !masked
+    }
+
+    /// The vCPU's thread leaves the processor.
+    pub fn slice_end(&mut self) {
+        self.service();
+        self.out = true;
+        if self.backing.policy == Policy::Reuse {
+            self.update_all(false);
+        }
+        self.settle();
+    }
+
+    /// The vCPU's thread is back on a processor.
+    pub fn slice_begin(&mut self) {
+        self.out = false;
+        let registers = &self.registers;
+        self.backing.begin_slice(|counter| registers.enabled(counter));
+        self.update_all(false);
+        self.settle();
+    }
+
+    /// The processor's RESET.
+    pub fn reset(&mut self) {
+        for slot in 0..self.counters.len() {
+            // What it counted is gone with the registers, but it was counted.
+            self.backing.stop(slot);
+            self.backing.release(slot);
+        }
+        while self.backing.take_overflow().is_some() {}
+        self.backing.activity.dropped += u64::from(self.registers.interrupt);
+        self.registers = Registers::reset(&self.model);
+        self.freeze = false;
+    }
+
+    /// The registers as they are now. Counting goes on.
+    pub fn save(&mut self) -> State {
+        self.service();
+        for slot in 0..self.counters.len() {
+            if self.backing.is_running(slot) {
+                self.fold(slot);
+            }
+        }
+        self.settle();
+        State::new(self.model.clone(), self.registers.clone())
+    }
+
+    /// A value with reserved bits: a fault on Intel; AMD ignores these bits.
+    fn allowed(&self, value: u64, bits: u64) -> Result<u64, GeneralProtection> {
+        match self.model {
+            Model::Intel(_) if value & !bits != 0 => Err(GeneralProtection),
+            _ => Ok(value & bits),
+        }
+    }
+
+    fn slot(&self, counter: Counter) -> Result<usize, GeneralProtection> {
+        self.counters.iter().position(|c| *c == counter).ok_or(GeneralProtection)
+    }
+
+    /// A counter's value now.
+    fn count(&mut self, counter: Counter) -> Result<u64, GeneralProtection> {
+        let slot = self.slot(counter)?;
+        self.backing.touch(slot);
+        if self.backing.is_running(slot) {
+            self.fold(slot);
+            self.settle();
+        }
+        Ok(self.registers.values[slot])
+    }
+
+    fn write_counter(
+        &mut self,
+        counter: Counter,
+        narrow: bool,
+        value: u64,
+    ) -> Result<(), GeneralProtection> {
+        let slot = self.slot(counter)?;
+        let mask = self.model.value_mask(counter);
+        let value = match narrow {
+            true => i64::from(value as i32) as u64 & mask,
+            false => self.allowed(value, mask)?,
+        };
+        self.backing.touch(slot);
+        let running = self.backing.is_running(slot);
+        if running {
+            self.fold(slot);
+        }
+        self.registers.values[slot] = value;
+        if running {
+            let left = self.left(slot);
+            self.backing.set_left(slot, left);
+        }
+        Ok(())
+    }
+
+    fn write_control(&mut self, value: u64) {
+        let changed = std::mem::replace(&mut self.registers.global_control, value) ^ value;
+        for slot in 0..self.counters.len() {
+            if changed & self.counters[slot].bit() != 0 {
+                self.update(slot, true);
+            }
+        }
+    }
+
+    fn write_status(&mut self, value: u64) {
+        let changed = std::mem::replace(&mut self.registers.global_status, value) ^ value;
+        if changed & FROZEN != 0 {
+            self.update_all(true);
+        }
+    }
+
+    /// Brings a counter's event in line with the registers.
+    fn update(&mut self, slot: usize, written: bool) {
+        let wanted = match self.out {
+            true => None,
+            false => self.registers.programme(&self.model, self.counters[slot]),
+        };
+        if self.backing.must_stop(slot, wanted, written) {
+            let delta = self.backing.stop(slot);
+            self.absorb(slot, delta);
+        }
+        let Some(wanted) = wanted.filter(|_| !self.backing.is_running(slot)) else { return };
+        let left = self.left(slot);
+        self.backing.start(slot, wanted, left);
+    }
+
+    fn update_all(&mut self, written: bool) {
+        for slot in 0..self.counters.len() {
+            self.update(slot, written);
+        }
+    }
+
+    /// So many events until a counter overflows.
+    fn left(&self, slot: usize) -> u64 {
+        (1 << self.model.width(self.counters[slot])) - self.registers.values[slot]
+    }
+
+    fn fold(&mut self, slot: usize) {
+        let delta = self.backing.fold(slot);
+        self.absorb(slot, delta);
+    }
+
+    /// Adds what was counted to a counter. The status is set whether or not an interrupt is wanted.
+    fn absorb(&mut self, slot: usize, delta: u64) {
+        let counter = self.counters[slot];
+        let width = self.model.width(counter);
+        let sum = u128::from(self.registers.values[slot]) + u128::from(delta);
+        self.registers.values[slot] = sum as u64 & self.model.value_mask(counter);
+        let overflows = (sum >> width) as u64;
+        if overflows == 0 {
+            return;
+        }
+        if self.model.has_global() {
+            self.registers.global_status |= counter.bit();
+        }
+        let activity = &mut self.backing.activity;
+        activity.overflows += overflows;
+        if !self.registers.interrupts(counter) {
+            return;
+        }
+        activity.interrupts += overflows;
+        let waiting = std::mem::replace(&mut self.registers.interrupt, true);
+        activity.merged += overflows - u64::from(!waiting);
+        self.freeze = self.registers.debug_control & FREEZE != 0;
+    }
+
+    /// Freezes the counters if an interrupt was asked for that freezes them. All that overflowed at the same time has
+    /// been taken in before.
+    fn settle(&mut self) {
+        if !std::mem::take(&mut self.freeze) {
+            return;
+        }
+        if self.model.has_freeze_status() {
+            self.write_status(self.registers.global_status | FROZEN);
+        } else {
+            self.write_control(0);
+        }
+        // What these readings found belongs to the same freeze.
+        self.freeze = false;
+    }
+}

@@ -1,0 +1,286 @@
+//! How guest counters are mapped to the host's events, and what that costs.
+//!
+//! Both policies show the guest the same; they differ in what they ask of the host. Registers are not known here: the
+//! caller says what each counter is to count and how far it is from its overflow.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Notice, Trouble};
+use crate::event::{Counter, Programme};
+use crate::host::{EventId, Host, Request};
+
+/// When the host's events are created and closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Policy {
+    /// As KVM did until Linux 5.5: a change of an event select, of a fixed counter's control or of a counter's bit in
+    /// global control closes the event and creates one anew; so does an overflow.
+    Legacy,
+    /// An event stays while what it counts stays: it is enabled and disabled, saved at the end of a slice, and closed
+    /// when the guest did not use it for a whole slice.
+    Reuse,
+}
+
+/// What a vCPU's PMU had the host do, and what became of its interrupts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// Events created.
+    pub creates: u64,
+    /// Events that the host refused to create.
+    pub refusals: u64,
+    /// Events closed.
+    pub closes: u64,
+    /// Events enabled.
+    pub enables: u64,
+    /// Events disabled.
+    pub disables: u64,
+    /// Events read.
+    pub reads: u64,
+    /// Events given another distance from their overflow.
+    pub periods: u64,
+    /// Counts taken over from the host's events.
+    pub counted: u64,
+    /// Counters that went beyond their width.
+    pub overflows: u64,
+    /// Interrupts asked for by them, and one that came with a restored state. Each is delivered, merged, dropped (a
+    /// reset drops one too), or still there.
+    pub interrupts: u64,
+    /// Interrupts that the VMM injected.
+    pub delivered: u64,
+    /// Interrupts that came while one was there.
+    pub merged: u64,
+    /// Interrupts that found LVTPC masked.
+    pub dropped: u64,
+    /// Events that the host throttled.
+    pub throttles: u64,
+}
+
+/// A host's event for a guest's counter.
+#[derive(Clone, Copy, Debug)]
+struct Backed {
+    id: EventId,
+    programme: Programme,
+    /// The event's count when it was last read.
+    base: u64,
+    /// The event's count at which it reports an overflow.
+    overflow: u64,
+    running: bool,
+}
+
+/// A guest's counter.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    counter: Counter,
+    event: Option<Backed>,
+    /// The guest touched it in this slice.
+    used: bool,
+}
+
+/// All counters of a vCPU with what stands behind them.
+#[derive(Debug)]
+pub(crate) struct Backing<H> {
+    pub(crate) host: H,
+    pub(crate) policy: Policy,
+    pub(crate) activity: Activity,
+    slots: Vec<Slot>,
+    notices: BTreeMap<(Counter, Trouble), u64>,
+}
+
+impl<H: Host> Backing<H> {
+    pub(crate) fn new(counters: &[Counter], host: H, policy: Policy) -> Backing<H> {
+        let slot = |c: &Counter| Slot { counter: *c, event: None, used: false };
+        Backing {
+            host,
+            policy,
+            activity: Activity::default(),
+            slots: counters.iter().map(slot).collect(),
+            notices: BTreeMap::new(),
+        }
+    }
+
+    /// The guest touched a counter.
+    pub(crate) fn touch(&mut self, slot: usize) {
+        self.slots[slot].used = true;
+    }
+
+    /// Whether a counter's event counts.
+    pub(crate) fn is_running(&self, slot: usize) -> bool {
+        self.slots[slot].event.is_some_and(|e| e.running)
+    }
+
+    /// Whether a counter's event has to stand still before the counter goes on as wanted. `written`: the guest changed
+    /// a register of it.
+    pub(crate) fn must_stop(&self, slot: usize, wanted: Option<Programme>, written: bool) -> bool {
+        let Some(event) = self.slots[slot].event.filter(|e| e.running) else { return false };
+        match self.policy {
+            Policy::Legacy => written,
+            Policy::Reuse => wanted != Some(event.programme),
+        }
+    }
+
+    /// Ends counting; returns what was counted since the last reading.
+    pub(crate) fn stop(&mut self, slot: usize) -> u64 {
+        if !self.is_running(slot) {
+            return 0;
+        }
+        match self.policy {
+            Policy::Legacy => {
+                let delta = self.fold(slot);
+                self.release(slot);
+                delta
+            }
+            Policy::Reuse => {
+                if let Some(event) = &mut self.slots[slot].event {
+                    event.running = false;
+                    self.activity.disables += 1;
+                    let result = self.host.disable(event.id);
+                    self.note(slot, result);
+                }
+                self.fold(slot)
+            }
+        }
+    }
+
+    /// Begins counting, unless that is what it does. `left`: so many until the overflow.
+    pub(crate) fn start(&mut self, slot: usize, programme: Programme, left: u64) {
+        match self.slots[slot].event {
+            Some(event) if event.programme == programme => {
+                self.set_left(slot, left);
+                if !event.running {
+                    self.activity.enables += 1;
+                    let result = self.host.enable(event.id);
+                    self.note(slot, result);
+                    if let Some(event) = &mut self.slots[slot].event {
+                        event.running = true;
+                    }
+                }
+            }
+            _ => {
+                self.release(slot);
+                self.create(slot, programme, left);
+            }
+        }
+    }
+
+    /// A new event; the host may refuse it, and then the counter stands still.
+    fn create(&mut self, slot: usize, programme: Programme, left: u64) {
+        let counter = self.slots[slot].counter;
+        match self.host.create(&Request { counter, programme, left }) {
+            Ok(id) => {
+                self.activity.creates += 1;
+                let event = Backed { id, programme, base: 0, overflow: left, running: true };
+                self.slots[slot].event = Some(event);
+            }
+            Err(trouble) => {
+                self.activity.refusals += 1;
+                self.note(slot, Err(trouble));
+            }
+        }
+    }
+
+    /// Has a running counter's event overflow after this many more.
+    pub(crate) fn set_left(&mut self, slot: usize, left: u64) {
+        let Some(event) = &mut self.slots[slot].event else { return };
+        let overflow = event.base + left;
+        if event.overflow == overflow {
+            return;
+        }
+        event.overflow = overflow;
+        self.activity.periods += 1;
+        let result = self.host.set_left(event.id, left);
+        self.note(slot, result);
+    }
+
+    /// Reads a counter's event; returns what was counted since the last reading.
+    pub(crate) fn fold(&mut self, slot: usize) -> u64 {
+        let Some(mut event) = self.slots[slot].event else { return 0 };
+        self.activity.reads += 1;
+        let mut reading = self.host.read(event.id);
+        if reading == Err(Trouble::Taken) {
+            // What it counted before is still there, and comes back when it is enabled again.
+            self.note(slot, Err(Trouble::Taken));
+            self.activity.enables += 1;
+            let enabled = self.host.enable(event.id);
+            reading = enabled.and_then(|()| {
+                self.activity.reads += 1;
+                self.host.read(event.id)
+            });
+            if !event.running {
+                self.activity.disables += 1;
+                let result = self.host.disable(event.id);
+                self.note(slot, result);
+            }
+        }
+        let Ok(reading) = reading else {
+            self.note(slot, reading.map(|_| ()));
+            return 0;
+        };
+        if reading.running < reading.enabled {
+            self.note(slot, Err(Trouble::Multiplexed));
+        }
+        let delta = reading.count.saturating_sub(event.base);
+        event.base += delta;
+        self.slots[slot].event = Some(event);
+        self.activity.counted += delta;
+        delta
+    }
+
+    /// Closes a counter's event. What it counted must have been read.
+    pub(crate) fn release(&mut self, slot: usize) {
+        if let Some(event) = self.slots[slot].event.take() {
+            self.activity.closes += 1;
+            self.host.close(event.id);
+        }
+    }
+
+    /// A new slice begins. Events that were not used in the whole last one are closed, unless the guest has their
+    /// counters enabled.
+    pub(crate) fn begin_slice(&mut self, enabled: impl Fn(Counter) -> bool) {
+        for i in 0..self.slots.len() {
+            let slot = self.slots[i];
+            let idle = !slot.used && !enabled(slot.counter);
+            if self.policy == Policy::Reuse && idle {
+                self.release(i);
+            }
+            self.slots[i].used = false;
+        }
+    }
+
+    /// A counter whose event reported an overflow.
+    pub(crate) fn take_overflow(&mut self) -> Option<usize> {
+        while let Some(id) = self.host.take_throttled() {
+            self.activity.throttles += 1;
+            if let Some(slot) = self.slot_of(id) {
+                self.note(slot, Err(Trouble::Throttled));
+            }
+        }
+        // Reports of events that were closed in the meantime are nobody's.
+        loop {
+            let id = self.host.take_overflow()?;
+            let Some(slot) = self.slot_of(id) else { continue };
+            if let Some(event) = &mut self.slots[slot].event {
+                // The host now counts to the same distance once more, from wherever it was: no count to rely on.
+                event.overflow = u64::MAX;
+            }
+            return Some(slot);
+        }
+    }
+
+    fn slot_of(&self, id: EventId) -> Option<usize> {
+        self.slots.iter().position(|s| s.event.is_some_and(|e| e.id == id))
+    }
+
+    fn note(&mut self, slot: usize, result: Result<(), Trouble>) {
+        if let Err(trouble) = result {
+            *self.notices.entry((self.slots[slot].counter, trouble)).or_default() += 1;
+        }
+    }
+
+    /// What happened to counters since the last call.
+    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
+        let notices = std::mem::take(&mut self.notices);
+        let notice = |((counter, trouble), times)| Notice { counter, trouble, times };
+        notices.into_iter().map(notice).collect()
+    }
+}

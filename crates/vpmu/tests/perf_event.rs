@@ -1,0 +1,173 @@
+//! The kernel's software events behind a guest's counters: they need no PMU.
+//!
+//! A machine that allows no perf_event_open at all (a container's filter) cannot run these, and says so.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::time::{Duration, Instant};
+
+use vmtax_vpmu::bench::steady;
+use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
+use vmtax_vpmu::{Counter, Event, Intel, Model, Pmu, Policy, Trouble};
+
+const BOTH: [Policy; 2] = [Policy::Legacy, Policy::Reuse];
+/// Enabled in both modes with an interrupt: page faults and the thread's time, by the names the guest has for them.
+const FAULTS: u64 = 0x53_00c0;
+const CLOCK: u64 = 0x53_003c;
+const WIDTH: u64 = 1 << 48;
+
+/// A test that cannot run says so.
+#[expect(clippy::print_stderr, reason = "part of a test")]
+fn not_here() {
+    eprintln!("perf_event_open is not allowed here");
+}
+
+/// Instructions are page faults, cycles the thread's nanoseconds, and other events are not there.
+fn pmu(policy: Policy, options: Options) -> Option<Pmu<PerfEventHost>> {
+    let intel = Intel { fixed: 0, unavailable: !0b11, ..Intel::default() };
+    let host = PerfEventHost::this_thread(options)
+        .with_source(Event::Instructions, Source::Software(Software::PageFaults))
+        .with_source(Event::Cycles, Source::Software(Software::TaskClock));
+    let mut pmu = Pmu::new(Model::Intel(intel), host, policy).ok()?;
+    // Kernel mode too: that takes more rights.
+    pmu.write(0x189, CLOCK).unwrap();
+    let denied = pmu.notices().iter().any(|n| n.trouble == Trouble::Denied);
+    pmu.write(0x189, 0).unwrap();
+    if denied {
+        not_here();
+    }
+    (!denied).then_some(pmu)
+}
+
+/// Minor and major page faults of this thread so far.
+fn faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    // Fields 10 and 12 of the file; the third is the first behind the name.
+    [fields[7], fields[9]].iter().map(|f| f.parse::<u64>().unwrap()).sum()
+}
+
+/// Fresh memory, touched. It must live on, or the allocator has it ready the next time.
+fn touch(bytes: usize) -> Vec<u8> {
+    std::hint::black_box(vec![1u8; bytes])
+}
+
+fn busy(time: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn page_faults_are_those_that_the_kernel_knows_of() {
+    for policy in BOTH {
+        let Some(mut pmu) = pmu(policy, Options::default()) else { return };
+        let outer = faults();
+        pmu.write(0x186, FAULTS).unwrap();
+        let inner = faults();
+        // With stops in between, which must not lose any.
+        let mut memory = Vec::new();
+        for _ in 0..20 {
+            memory.push(touch(1 << 20));
+            pmu.write(0x38f, 0).unwrap();
+            pmu.write(0x38f, 0xf).unwrap();
+        }
+        let inner = faults() - inner;
+        let counted = pmu.read(0xc1).unwrap();
+        let outer = faults() - outer;
+        assert!(inner >= 20, "fresh memory faults: {inner}");
+        // Under legacy no event is there while one is created.
+        let slack = if policy == Policy::Legacy { 20 } else { 0 };
+        assert!(
+            (inner.saturating_sub(slack)..=outer).contains(&counted),
+            "{policy:?} {inner} {counted} {outer}"
+        );
+        assert!(pmu.notices().is_empty());
+    }
+}
+
+#[test]
+fn the_threads_time_overflows_and_interrupts() {
+    for policy in BOTH {
+        let Some(mut pmu) = pmu(policy, Options::default()) else { return };
+        let period = 1_000_000;
+        pmu.write(0x4c1, WIDTH - period).unwrap();
+        pmu.write(0x186, CLOCK).unwrap();
+        let begin = Instant::now();
+        let mut samples = 0;
+        while samples < 10 && begin.elapsed() < Duration::from_secs(20) {
+            busy(Duration::from_micros(100));
+            if pmu.deliver(false) {
+                assert_eq!(pmu.read(0x38e), Ok(1));
+                pmu.write(0x390, 1).unwrap();
+                pmu.write(0x4c1, WIDTH - period).unwrap();
+                samples += 1;
+            }
+        }
+        let elapsed = begin.elapsed().as_nanos() as u64;
+        assert_eq!(samples, 10, "{policy:?}");
+        let activity = pmu.activity();
+        assert_eq!(activity.interrupts, activity.delivered + activity.merged + activity.dropped);
+        assert!((10 * period..=elapsed).contains(&activity.counted), "{activity:?} {elapsed}");
+    }
+}
+
+#[test]
+fn threads_that_are_started_count_if_inherited() {
+    for inherit in [false, true] {
+        let Some(mut pmu) = pmu(Policy::Reuse, Options { inherit, ..Options::default() }) else {
+            return;
+        };
+        pmu.write(0x4c1, WIDTH - 20_000_000).unwrap();
+        pmu.write(0x186, CLOCK).unwrap();
+        std::thread::scope(|s| {
+            s.spawn(|| busy(Duration::from_millis(200)));
+        });
+        // Its own part of this is small.
+        assert_eq!(pmu.read(0x38e), Ok(u64::from(inherit)), "inherit {inherit}");
+        assert_eq!(pmu.deliver(false), inherit);
+    }
+}
+
+#[test]
+fn what_the_kernel_refuses_is_said() {
+    let intel = Intel { fixed: 0, unavailable: 0xff, ..Intel::default() };
+    let model = Model::Intel(intel);
+    let nowhere = Source::Cache { cache: 200, operation: 0, result: 0 };
+    let host =
+        PerfEventHost::this_thread(Options::default()).with_source(Event::Raw(0x1234), nowhere);
+    let mut pmu = Pmu::new(model.clone(), host, Policy::Reuse).unwrap();
+    pmu.write(0x186, 0x41_1234).unwrap();
+    let notice = pmu.notices()[0];
+    assert_eq!(
+        (notice.counter, notice.trouble, notice.times),
+        (Counter::General(0), Trouble::NoSuchEvent, 1)
+    );
+    assert_eq!(pmu.read(0xc1), Ok(0));
+    // A thread that is not there.
+    let source = Source::Software(Software::TaskClock);
+    let host =
+        PerfEventHost::new(i32::MAX, Options::default()).with_source(Event::Raw(0x1234), source);
+    let mut pmu = Pmu::new(model, host, Policy::Reuse).unwrap();
+    pmu.write(0x186, 0x41_1234).unwrap();
+    assert!(matches!(pmu.notices()[0].trouble, Trouble::ThreadGone | Trouble::Denied));
+}
+
+#[test]
+fn steady_profiling_creates_nothing_under_reuse() {
+    let rounds = 200;
+    let mut creates = [0; 2];
+    for (i, policy) in BOTH.into_iter().enumerate() {
+        let Some(mut pmu) = pmu(policy, Options::default()) else { return };
+        steady::round(&mut pmu, CLOCK, 0).unwrap();
+        let before = pmu.activity().creates;
+        for _ in 0..rounds {
+            steady::round(&mut pmu, CLOCK, 0).unwrap();
+        }
+        creates[i] = pmu.activity().creates - before;
+    }
+    // Global control twice a round.
+    assert_eq!(creates, [2 * rounds, 0]);
+}
