@@ -33,6 +33,7 @@ fn main() {
     seeds.bpftrace();
     seeds.run_json();
     seeds.checkpoints();
+    seeds.profiles();
 }
 
 struct Seeds<'a> {
@@ -52,6 +53,13 @@ impl Seeds<'_> {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join(format!("seed-{name}")), bytes).unwrap();
         }
+    }
+
+    fn profiles(&self) {
+        for name in ["perf.data", "script.txt", "annotate.txt"] {
+            self.write("profile", name, &self.capture(&format!("profile/input/{name}")));
+        }
+        self.write("profile", "folded", &self.capture("published/s0-plain.host.folded"));
     }
 
     fn perf(&self) {

@@ -173,15 +173,14 @@ fn frame(line: &str) -> Option<String> {
     if address.is_empty() || !address.bytes().all(|b| b.is_ascii_hexdigit()) {
         return None;
     }
+    // A file that is gone is said to be: "(/usr/lib/libc.so.6 (deleted))".
     let rest = rest.trim();
+    let rest = rest.strip_suffix(" (deleted))").unwrap_or(rest).trim_end_matches(')');
     let (name, file) = match rest.rfind(" (") {
         Some(at) => (rest[..at].trim(), &rest[at + 2..]),
         // No symbol at all.
         None => ("", rest.strip_prefix('(')?),
     };
-    let file = file.strip_suffix(')')?;
-    // "[kernel.kallsyms].init.text" and "file (deleted)" are files too.
-    let file = file.strip_suffix(" (deleted").unwrap_or(file);
     let name = match name.rsplit_once("+0x") {
         Some((name, offset)) if offset.bytes().all(|b| b.is_ascii_hexdigit()) => name,
         _ => name,

@@ -218,9 +218,9 @@ fn tables_of_a_later_version() {
     let temp = tempfile::tempdir().unwrap();
     let folder = run_to_damage(temp.path());
     edit_manifest(&folder, |json| {
-        let stats = serde_json::json!(
-            {"path": "stats/000001.parquet", "rows": 1, "bytes": 1, "crc32": "00000000"});
-        json["segments"].as_array_mut().unwrap().push(stats);
+        let later = serde_json::json!(
+            {"path": "later/000001.parquet", "rows": 1, "bytes": 1, "crc32": "00000000"});
+        json["segments"].as_array_mut().unwrap().push(later);
         json["host_facts"] = serde_json::json!({"smt": true});
     });
     let (rows, report) = read_rows(&folder);

@@ -1,6 +1,8 @@
 //! The run folder as its users see it: what is written reads again, and what went wrong is said.
 
 #[cfg(test)]
+mod beside;
+#[cfg(test)]
 mod corrupt;
 #[cfg(test)]
 mod disk_full;

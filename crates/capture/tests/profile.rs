@@ -1,0 +1,97 @@
+//! Profiles: every cut and every flipped byte is an error or a loss, and never a panic or a hang.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::path::Path;
+
+use vmtax_capture::Source;
+use vmtax_capture::profile::{self, Format, Imported, perf_data::NoSymbols};
+use vmtax_events::Place;
+
+fn capture(name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/profile/input");
+    fs::read(folder.join(name)).unwrap()
+}
+
+fn import(bytes: &[u8], place: Place) -> Option<Imported> {
+    let format = Format::recognise(&bytes[..bytes.len().min(64 << 10)]).ok()?;
+    if format.needs_seeking() {
+        return profile::import(format, place, Source::Random(&bytes), &mut NoSymbols).ok();
+    }
+    let mut input = bytes;
+    profile::import(format, place, Source::Stream(&mut input), &mut NoSymbols).ok()
+}
+
+#[test]
+fn formats_are_recognised() {
+    for (name, expected) in [
+        ("perf.data", Format::PerfFile),
+        ("script.txt", Format::PerfScript),
+        ("annotate.txt", Format::Annotate),
+    ] {
+        assert_eq!(Format::recognise(&capture(name)).unwrap(), expected);
+    }
+    assert_eq!(Format::recognise(b"a;b;c 12\nd e;f 1\n").unwrap(), Format::Folded);
+    for other in [&b""[..], b"\0\x01\x02", b"hello\n", b"a;b c\n", b"@reason[1]: 2\n"] {
+        assert!(Format::recognise(other).is_err(), "{other:?}");
+    }
+}
+
+#[test]
+fn every_cut_and_every_flip() {
+    for (name, place) in [
+        ("perf.data", Place::Host),
+        ("script.txt", Place::Host),
+        ("annotate.txt", Place::Instructions),
+    ] {
+        let whole = capture(name);
+        let all = import(&whole, place).unwrap().profile.total();
+        assert!(all > 0);
+        for at in 0..whole.len() {
+            if let Some(imported) = import(&whole[..at], place) {
+                assert!(imported.profile.total() <= all, "{name} cut at {at}");
+            }
+            let mut flipped = whole.clone();
+            flipped[at] ^= 0x81;
+            // Whatever it makes of it, it ends.
+            let _ = import(&flipped, place);
+        }
+    }
+}
+
+/// perf script without call chains has all in one line; other events are left out, and that is said.
+#[test]
+fn one_line_for_each_sample() {
+    let text = "CPU 0/KVM  4711 [002] 100.1:     250000 cycles:  ffffffff8103ce3b vmx_vcpu_run+0x3b ([kvm_intel])\n\
+                CPU 0/KVM  4711 [002] 100.2:     250000 cycles:      7f533952bc77 [unknown] (/usr/lib/libc.so.6 (deleted))\n\
+                swapper     0 [000] 100.3:          7 instructions:  ffffffff8103ce3b idle+0x1 ([kernel.kallsyms])\n";
+    let imported = import(text.as_bytes(), Place::Host).unwrap();
+    let stacks: Vec<(String, u64)> = imported.profile.stacks.into_iter().collect();
+    assert_eq!(
+        stacks,
+        [
+            ("CPU 0/KVM;[libc.so.6]".to_owned(), 250_000),
+            ("CPU 0/KVM;vmx_vcpu_run".to_owned(), 250_000)
+        ]
+    );
+    assert_eq!(
+        imported.losses.notes,
+        ["host profile: 1 samples of other events than \"cycles\" are left out"]
+    );
+}
+
+/// Names cannot add frames or lines to a stack.
+#[test]
+fn hostile_names() {
+    let text =
+        "a;b\u{7}c  1 [002] 100.1:  1 cycles: \n\tffff8103ce3b f;g\r\u{1b}[31m+0x3b (/x)\n\n";
+    let mut input = text.as_bytes();
+    let source = Source::Stream(&mut input);
+    let imported =
+        profile::import(Format::PerfScript, Place::Host, source, &mut NoSymbols).unwrap();
+    let stacks: Vec<&String> = imported.profile.stacks.keys().collect();
+    assert_eq!(stacks.len(), 1);
+    assert_eq!(stacks[0].matches(';').count(), 1, "{stacks:?}");
+    assert!(!stacks[0].contains(char::is_control), "{stacks:?}");
+}
