@@ -11,9 +11,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vmtax_events::{Cause, Level, Reason, Tally};
+use vmtax_events::{Level, Tally};
 
 use crate::confidence::{self, Interval, MIN_INTERVALS};
+use crate::timeline::Kind;
 use crate::{By, Ledger, Operations, Slot, Table, TableKind, Value};
 
 /// Rates this much apart, in parts of the larger, are called about equal where nothing tells chance from difference.
@@ -311,18 +312,26 @@ fn confidence_of(
     if per != Per::Second {
         return Confidence::None("it is told of rates per second");
     }
-    let number: Box<dyn Fn(&Slot) -> u64> = match key {
-        [Value::Cause(cause)] => of_cause(*cause),
-        [Value::Reason(reason)] if !reason.is_known() => {
-            return Confidence::None("intervals are kept of reasons that have a name");
+    let told_apart =
+        |value: &Value| matches!(value, Value::Cause(_) | Value::Reason(_) | Value::Detail(_));
+    if !key.iter().all(told_apart) {
+        return Confidence::None("intervals are kept by cause, reason and detail alone");
+    }
+    let of_cause = if let [Value::Cause(cause)] = key { Some(*cause) } else { None };
+    if of_cause.is_none() && (base.ledger.timeline.more_kinds || other.ledger.timeline.more_kinds) {
+        return Confidence::None("there are too many kinds of exits to keep intervals of all");
+    }
+    let number = |slot: &Slot| match of_cause {
+        Some(cause) => slot.by_cause.get(&cause).map_or(0, |(count, _)| *count),
+        None => {
+            let of_row = slot.by_kind.iter().filter(|(kind, _)| is_of(kind, key));
+            of_row.fold(0u64, |sum, (_, count)| sum.saturating_add(*count))
         }
-        [Value::Reason(reason)] => of_reason(*reason),
-        _ => return Confidence::None("intervals are kept by cause and by reason alone"),
     };
     let series = |side: &Side<'_>| {
         let timeline = &side.ledger.timeline;
         let seconds = timeline.step_ns as f64 / 1e9;
-        let mut series = timeline.series(&number);
+        let mut series = timeline.series(number);
         series.iter_mut().for_each(|count| *count /= seconds);
         series
     };
@@ -336,12 +345,14 @@ const TOO_SHORT: &str = {
     "it takes 30 whole intervals of both recordings"
 };
 
-fn of_cause(cause: Cause) -> Box<dyn Fn(&Slot) -> u64> {
-    Box::new(move |slot| slot.by_cause.get(&cause).map_or(0, |(count, _)| *count))
-}
-
-fn of_reason(reason: Reason) -> Box<dyn Fn(&Slot) -> u64> {
-    Box::new(move |slot| slot.by_reason.get(&reason).copied().unwrap_or(0))
+/// Whether exits of this kind are in the row of this key.
+fn is_of(kind: &Kind, key: &[Value]) -> bool {
+    key.iter().all(|value| match value {
+        Value::Cause(cause) => kind.cause == *cause,
+        Value::Reason(reason) => kind.reason == *reason,
+        Value::Detail(detail) => kind.detail == *detail,
+        _ => false,
+    })
 }
 
 /// What is not the same in both.

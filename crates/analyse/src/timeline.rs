@@ -1,19 +1,37 @@
 //! Exits over time, at a resolution that stays bounded however long the recording is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use vmtax_events::{Cause, ExitRow, Reason};
+use vmtax_events::{Cause, Detail, ExitRow, Reason};
 
 /// At most this many slots; beyond, pairs of slots are joined.
 const MAX_SLOTS: u64 = 600;
 
-/// Exits per cause and per reason in equal slots of time.
+/// More kinds of exits than this are not told apart: a damaged file can make up any number.
+const MAX_KINDS: usize = 1024;
+
+/// Exits per cause and per kind in equal slots of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     /// Width of a slot, ns; 0 when there are no rows.
     pub step_ns: u64,
     /// Slots by start time on the recorder's clock, ns, aligned to multiples of `step_ns`. Slots without exits are absent.
     pub slots: BTreeMap<u64, Slot>,
+    /// The kinds that slots tell apart.
+    kinds: BTreeSet<Kind>,
+    /// There were more kinds than that.
+    pub more_kinds: bool,
+}
+
+/// What exits are told apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    /// The cause.
+    pub cause: Cause,
+    /// The reason.
+    pub reason: Reason,
+    /// The detail.
+    pub detail: Detail,
 }
 
 /// What ended in one slot.
@@ -21,13 +39,13 @@ pub struct Timeline {
 pub struct Slot {
     /// (count, time in ns) by cause.
     pub by_cause: BTreeMap<Cause, (u64, u64)>,
-    /// Count by reason, where [`Reason::is_known`]: a damaged file can make up any number of others.
-    pub by_reason: BTreeMap<Reason, u64>,
+    /// Count by kind.
+    pub by_kind: BTreeMap<Kind, u64>,
 }
 
 impl Timeline {
     pub(crate) fn new(interval_ns: u64) -> Timeline {
-        Timeline { step_ns: interval_ns.max(1), slots: BTreeMap::new() }
+        Timeline { step_ns: interval_ns.max(1), ..Timeline::default() }
     }
 
     pub(crate) fn add(&mut self, row: &ExitRow, cause: Cause) {
@@ -36,10 +54,13 @@ impl Timeline {
         let (count, time) = slot.by_cause.entry(cause).or_default();
         *count = count.saturating_add(row.tally.count);
         *time = time.saturating_add(row.tally.time_ns);
-        let reason = row.key.reason;
-        if reason.is_known() {
-            let of_reason = slot.by_reason.entry(reason).or_default();
-            *of_reason = of_reason.saturating_add(row.tally.count);
+        let kind = Kind { cause, reason: row.key.reason, detail: row.key.detail };
+        if self.kinds.contains(&kind) || self.kinds.len() < MAX_KINDS {
+            self.kinds.insert(kind);
+            let of_kind = slot.by_kind.entry(kind).or_default();
+            *of_kind = of_kind.saturating_add(row.tally.count);
+        } else {
+            self.more_kinds = true;
         }
         self.coarsen();
     }
@@ -77,8 +98,8 @@ impl Timeline {
                     *c = c.saturating_add(count);
                     *t = t.saturating_add(time);
                 }
-                for (reason, count) in slot.by_reason {
-                    let c = into.by_reason.entry(reason).or_default();
+                for (kind, count) in slot.by_kind {
+                    let c = into.by_kind.entry(kind).or_default();
                     *c = c.saturating_add(count);
                 }
             }

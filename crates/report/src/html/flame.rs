@@ -11,9 +11,8 @@ use maud::{Markup, PreEscaped, html};
 use vmtax_analyse::Ledger;
 use vmtax_events::{Place, Profile};
 
-use super::figures;
 use super::page::Section;
-use crate::numbers;
+use crate::{names, numbers};
 
 /// Width of the drawing's own units.
 const WIDTH: usize = 1200;
@@ -101,7 +100,7 @@ fn draw(profile: &Profile, base: Option<&Profile>) -> io::Result<String> {
 fn folded(profile: &Profile) -> String {
     let mut text = String::new();
     for (stack, weight) in &profile.stacks {
-        text.push_str(&figures::text(stack));
+        text.push_str(&names::printable(stack));
         text.push_str(&format!(" {weight}\n"));
     }
     text
@@ -111,10 +110,11 @@ fn folded(profile: &Profile) -> String {
 fn embedded(svg: &str, number: usize) -> Option<String> {
     let svg = &svg[svg.find("<svg")?..];
     let svg = without(&without(svg, "<style", "</style>")?, "<script", "</script>")?;
+    // Names cannot hold this: in them quotes are escaped.
+    let svg = svg.replace(" onload=\"init(evt)\"", "");
     let svg = svg.replace("id=\"", &format!("id=\"flame-{number}-"));
     let svg = svg.replace("url(#", &format!("url(#flame-{number}-"));
-    let is_plain =
-        !svg.contains("<script") && !svg.contains("<style") && !svg.contains("javascript:");
+    let is_plain = !svg.contains("<script") && !svg.contains("<style");
     is_plain.then_some(svg)
 }
 
@@ -159,8 +159,12 @@ mod tests {
             "</svg><script>alert(1)</script>;<style>x</style>;a\"onload=\"b javascript:x\u{1b}[31m";
         let svg = embedded(&draw(&profile(&[(hostile, 1)]), None).unwrap(), 0);
         if let Some(svg) = svg {
-            assert!(!svg.contains("<script") && !svg.contains("<style") && !svg.contains('\u{1b}'));
-            assert_eq!(svg.matches("</svg>").count(), 1);
+            assert!(
+                !svg.contains("<script") && !svg.contains("<style") && !svg.contains('\u{1b}'),
+                "{svg}"
+            );
+            // The drawing and the part of it that is zoomed.
+            assert_eq!((svg.matches("<svg").count(), svg.matches("</svg>").count()), (2, 2));
             assert!(!svg.contains("\"onload"));
         }
         assert!(

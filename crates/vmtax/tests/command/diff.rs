@@ -124,6 +124,16 @@ fn halves_of_one_recording_and_another_workload() {
     assert_eq!((&row["cause"], &row["verdict"]), (&json!("cpuid"), &json!("fewer")), "{row}");
     let (low, high) = (row["low"].as_f64().unwrap(), row["high"].as_f64().unwrap());
     assert!(low <= -500.0 && -500.0 <= high && high - low < 20.0, "{low} to {high}");
+    let interval = |by: &str| {
+        let report = json(folder.path(), &format!("diff base half --by {by}"));
+        let row = report["tables"][0]["rows"][0].clone();
+        (row["low"].as_f64(), row["high"].as_f64())
+    };
+    // There is one kind of exit, so every table is about the same exits.
+    for by in ["reason", "cause,reason", "reason,detail", "cause,reason,detail"] {
+        assert_eq!(interval(by), (Some(low), Some(high)), "{by}");
+    }
+    assert_eq!(interval("cause,outcome"), (None, None));
     let report = json(folder.path(), "diff base base --by cause");
     assert_eq!(report["tables"][0]["rows"][0]["verdict"], "no difference shown");
 }

@@ -145,6 +145,43 @@ fn small_pages_alone_are_a_suspicion() {
     assert_eq!(report["conclusion"], "exits are not the bottleneck");
 }
 
+/// Counters of the TLB stand in for a look at instructions.
+#[test]
+fn misses_of_the_tlb_say_that_the_guest_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let counters = |name: &str, misses: u64, pages: &str| {
+        let text =
+            format!("{misses},,dTLB-load-misses,1,100.00,,\n1000000,,instructions:u,1,100.00,,\n");
+        fs::write(folder.path().join(format!("{name}.csv")), text).unwrap();
+        let exits = published(&format!("s0-{pages}.txt"));
+        let pages = published(&format!("s0-{pages}.pages"));
+        stdout(
+            folder.path(),
+            &format!("import {exits} -o {name} --isa vmx --stats {name}.csv --stats {pages}"),
+        );
+    };
+    counters("slow", 9000, "td");
+    counters("fast", 500, "plain");
+    counters("same", 8000, "plain");
+    let report = explained(folder.path(), "slow --against fast --length 10s");
+    assert_eq!(
+        report["conclusion"],
+        "exits are not the bottleneck; 4K pages are: the guest waits for memory, which is mapped in them"
+    );
+    let evidence = report["steps"][5]["evidence"].as_array().unwrap();
+    assert!(
+        evidence.contains(&json!("dTLB-load-misses: 9.00 for a thousand instructions")),
+        "{evidence:?}"
+    );
+    assert!(evidence.contains(&json!("base: dTLB-load-misses: 0.50 for a thousand instructions")));
+    // The base misses as often, so that is not what differs.
+    let report = explained(folder.path(), "slow --against same --length 10s");
+    assert_eq!(
+        report["conclusion"],
+        "exits are not the bottleneck; 4K pages may be: whether the guest waits for memory was not seen"
+    );
+}
+
 /// Source S2: polling gets most of the UDP loss of SNP back, the bounce buffer is not it, and all of it stands on
 /// one run each.
 #[test]
