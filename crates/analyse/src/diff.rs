@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use vmtax_events::{Level, Tally};
 
 use crate::confidence::{self, Interval, MIN_INTERVALS};
+use crate::explain::memory::mapped;
 use crate::timeline::Kind;
 use crate::{By, Ledger, Operations, Slot, Table, TableKind, Value};
 
@@ -258,7 +259,7 @@ impl Diff {
             base_units,
             other_units,
             setup: setup(base, other, per),
-            unsaid: vec!["memory backing and page sizes", "pinning", "host settings"],
+            unsaid: unsaid(base, other),
             times,
             tables,
         })
@@ -355,6 +356,13 @@ fn is_of(kind: &Kind, key: &[Value]) -> bool {
     })
 }
 
+/// What may differ and is not recorded in both.
+fn unsaid(base: &Side<'_>, other: &Side<'_>) -> Vec<&'static str> {
+    let sizes_known = [base, other].iter().all(|side| mapped(side.ledger).is_some());
+    let memory = if sizes_known { "memory backing" } else { "memory backing and page sizes" };
+    vec![memory, "pinning", "host settings"]
+}
+
 /// What is not the same in both.
 fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
     let mut facts: Vec<(String, String, String)> = Vec::new();
@@ -376,6 +384,11 @@ fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
         shown(vcpus(side).iter().map(|(vm, _)| vm).collect::<BTreeSet<_>>().len() as u64)
     });
     fact("vCPUs", &|side| shown(vcpus(side).len() as u64));
+    fact("mapped in pages of 4 KiB", &|side| {
+        mapped(side.ledger).map_or_else(String::new, |(small, all)| {
+            format!("{:.0} % of {:.0} MiB", small / all * 100.0, all / 1048576.0)
+        })
+    });
     fact("complete", &|side| if side.ledger.complete { "yes" } else { "no" }.to_owned());
     fact("losses", &|side| if side.ledger.losses.is_empty() { "none" } else { "some" }.to_owned());
     fact("operations", &|side| operations(side));

@@ -15,7 +15,7 @@
 //!
 //! Left out on purpose: every guess: where the run does not say, the answer is "unknown" and what to record next.
 
-mod memory;
+pub(crate) mod memory;
 mod profiles;
 mod results;
 pub mod signs;

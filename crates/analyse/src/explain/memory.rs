@@ -13,7 +13,7 @@ const SMALL: f64 = 0.5;
 const MORE_MISSES: f64 = 1.5;
 
 /// Bytes that are mapped in pages of 4 KiB, and in all sizes; the last reading of each VM counts.
-pub(super) fn mapped(ledger: &Ledger) -> Option<(f64, f64)> {
+pub(crate) fn mapped(ledger: &Ledger) -> Option<(f64, f64)> {
     let mut bytes = [0.0; 3];
     let mut is_known = false;
     for ((name, size), sum) in Stat::PAGES.into_iter().zip(&mut bytes) {

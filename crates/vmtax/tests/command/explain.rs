@@ -260,7 +260,14 @@ fn the_page_has_the_evidence_and_the_profiles() {
     assert_eq!(page.matches("<script").count(), 1);
     let page = stdout(folder.path(), "diff plain td --length 10s --format html");
     let page = String::from_utf8(page).unwrap();
-    for expected in ["timer-tick", "Not recorded, and so not compared", "28594", "27156"] {
+    for expected in [
+        "timer-tick",
+        "mapped in pages of 4 KiB",
+        "100 % of 65536 MiB",
+        "Not recorded, and so not compared: memory backing, pinning",
+        "28594",
+        "27156",
+    ] {
         let plain = page.replace(',', "");
         assert!(page.contains(expected) || plain.contains(expected), "{expected}");
     }
