@@ -3,7 +3,7 @@
 //! Left out on purpose: addresses, threads, times. A profile answers where the time of a host or a guest goes, and two of
 //! them answer where the difference sits; the rest is what `perf` is for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// Where a profile was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,12 +81,11 @@ impl Profile {
     /// What each function has. One that stands in a stack twice (recursion) has the stack once.
     pub fn functions(&self) -> BTreeMap<&str, Weight> {
         let mut functions: BTreeMap<&str, Weight> = BTreeMap::new();
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen: HashSet<&str> = HashSet::new();
         for (stack, weight) in &self.stacks {
             seen.clear();
             for function in stack.split(Profile::BETWEEN) {
-                if !seen.contains(&function) {
-                    seen.push(function);
+                if seen.insert(function) {
                     let sum = &mut functions.entry(function).or_default().total;
                     *sum = sum.saturating_add(*weight);
                 }

@@ -1,5 +1,7 @@
 //! How the guest's memory is mapped, as far as counters and faults tell.
 
+use std::collections::BTreeMap;
+
 use vmtax_events::{Cause, Stat};
 
 use super::signs::FAULTS_SIGN;
@@ -9,25 +11,29 @@ use crate::table::cause_of;
 
 /// Part of the mapped bytes in pages of 4 KiB from which on memory is called mapped in small pages.
 const SMALL: f64 = 0.5;
+/// Counters of the TLB that are looked at.
+const COUNTERS: usize = 16;
 /// How much more often the TLB must miss than in the base for that to be called more.
 const MORE_MISSES: f64 = 1.5;
 
 /// Bytes that are mapped in pages of 4 KiB, and in all sizes; the last reading of each VM counts.
 pub(crate) fn mapped(ledger: &Ledger) -> Option<(f64, f64)> {
-    let mut bytes = [0.0; 3];
-    let mut is_known = false;
-    for ((name, size), sum) in Stat::PAGES.into_iter().zip(&mut bytes) {
-        let of_name: Vec<&Stat> = ledger.stats.iter().filter(|stat| stat.name == name).collect();
-        for stat in &of_name {
-            let is_last = !of_name.iter().any(|s| s.vm == stat.vm && s.time_ns > stat.time_ns);
-            if is_last {
-                is_known = true;
-                *sum += stat.value * size as f64;
-            }
+    let mut last: BTreeMap<(u32, u64), &Stat> = BTreeMap::new();
+    for stat in &ledger.stats {
+        let Some((_, size)) = Stat::PAGES.iter().find(|(name, _)| stat.name == *name) else {
+            continue;
+        };
+        let known = last.entry((stat.vm, *size)).or_insert(stat);
+        if stat.time_ns >= known.time_ns {
+            *known = stat;
         }
     }
-    let all: f64 = bytes.iter().sum();
-    (is_known && all > 0.0).then_some((bytes[0], all))
+    let bytes = |stats: &mut dyn Iterator<Item = (&(u32, u64), &&Stat)>| -> f64 {
+        stats.map(|((_, size), stat)| stat.value * *size as f64).sum()
+    };
+    let all = bytes(&mut last.iter());
+    let small = bytes(&mut last.iter().filter(|((_, size), _)| *size == Stat::PAGES[0].1));
+    (all > 0.0).then_some((small, all))
 }
 
 /// Whether most of the guest's memory is mapped in pages of 4 KiB, by KVM's own counters.
@@ -51,6 +57,7 @@ fn misses(ledger: &Ledger) -> Vec<(&str, f64, &'static str)> {
         .stats
         .iter()
         .filter(is_miss)
+        .take(COUNTERS)
         .map(|stat| {
             let (value, unit) = rate(stat);
             (stat.name.as_str(), value, unit)

@@ -136,31 +136,20 @@ struct Results<'a> {
 }
 
 fn tables(samples: &[Sample]) -> Vec<Results<'_>> {
-    let mut tables: Vec<Results<'_>> = Vec::new();
+    let mut tables: BTreeMap<(&str, &str, &str), Results<'_>> = BTreeMap::new();
     for sample in samples.iter().filter(|sample| sample.better != Better::Neither) {
         let Some(category) = Category::read(&sample.category) else { continue };
-        let is_of = |table: &&mut Results<'_>| {
-            table.workload == sample.workload
-                && table.metric == sample.metric
-                && table.unit == sample.unit
-        };
-        let table = match tables.iter_mut().find(is_of) {
-            Some(table) => table,
-            None => {
-                tables.push(Results {
-                    workload: &sample.workload,
-                    metric: &sample.metric,
-                    unit: &sample.unit,
-                    better: sample.better,
-                    values: BTreeMap::new(),
-                });
-                let last = tables.len() - 1;
-                &mut tables[last]
-            }
-        };
+        let (workload, metric, unit) = (&*sample.workload, &*sample.metric, &*sample.unit);
+        let table = tables.entry((workload, metric, unit)).or_insert_with(|| Results {
+            workload,
+            metric,
+            unit,
+            better: sample.better,
+            values: BTreeMap::new(),
+        });
         table.values.entry(category).or_default().push(sample.value);
     }
-    tables
+    tables.into_values().collect()
 }
 
 fn median(values: &Values) -> f64 {
