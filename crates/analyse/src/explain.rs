@@ -151,7 +151,7 @@ impl Explanation {
     pub fn new(side: &Side<'_>, base: Option<&Side<'_>>) -> Explanation {
         let ledger = side.ledger;
         let base_ledger = base.map(|base| base.ledger);
-        let (results, remedies) = results::look(&ledger.samples).unzip();
+        let results = results::look(&ledger.samples);
         let mut steps = Vec::new();
         // A table of results alone has no exits to ask about.
         if results.is_none() || !ledger.exits.is_empty() {
@@ -167,10 +167,16 @@ impl Explanation {
         if ledger.has_nesting() {
             steps.push(nesting(ledger));
         }
-        steps.extend(results);
+        let (remedies, of_results) = match results {
+            Some(found) => {
+                steps.push(found.step);
+                (found.remedies, Some(found.conclusion))
+            }
+            None => (Vec::new(), None),
+        };
         let mut findings: Vec<Finding> =
             SIGNS.iter().filter_map(|sign| found(sign, ledger, base_ledger)).collect();
-        findings.extend(remedies.into_iter().flatten().map(|remedy| Finding {
+        findings.extend(remedies.into_iter().map(|remedy| Finding {
             id: remedy.id,
             means: remedy.means,
             remedy: remedy.remedy,
@@ -180,7 +186,9 @@ impl Explanation {
         }));
         let rank = |finding: &Finding| finding.gain.rank();
         findings.sort_by(|a, b| rank(b).total_cmp(&rank(a)).then(a.certainty.cmp(&b.certainty)));
-        let conclusion = conclude(&steps, ledger, base_ledger);
+        let conclusion = conclude(&steps, ledger, base_ledger)
+            .or(of_results)
+            .unwrap_or_else(|| "undecided".to_owned());
         Explanation { steps, conclusion, findings }
     }
 
@@ -203,8 +211,8 @@ fn found(sign: &'static Sign, ledger: &Ledger, base: Option<&Ledger>) -> Option<
     Some(Finding { id, means, remedy, certainty, evidence, gain })
 }
 
-/// What the answers come to.
-fn conclude(steps: &[Step], ledger: &Ledger, base: Option<&Ledger>) -> String {
+/// What the answers come to; `None` where no exits were asked about.
+fn conclude(steps: &[Step], ledger: &Ledger, base: Option<&Ledger>) -> Option<String> {
     let answer = |id: &str| steps.iter().find(|step| step.id == id).map(|step| step.answer);
     let small_pages = || {
         if answer("memory") != Some(Answer::Yes) {
@@ -223,20 +231,15 @@ fn conclude(steps: &[Step], ledger: &Ledger, base: Option<&Ledger>) -> String {
         })
     };
     let cause = || ledger.causes().first().map(|(cause, _)| cause.name());
-    match (answer("exits"), small_pages()) {
-        (Some(Answer::Yes), _) => match cause() {
+    Some(match (answer("exits")?, small_pages()) {
+        (Answer::Yes, _) => match cause() {
             Some(cause) => format!("exits are the bottleneck, most of all for {cause}"),
             None => "exits are the bottleneck".to_owned(),
         },
-        (Some(Answer::No), Some(pages)) => format!("exits are not the bottleneck; {pages}"),
-        (Some(Answer::No), None) => "exits are not the bottleneck".to_owned(),
-        (None, _) => match steps.iter().find(|step| step.id == "results") {
-            // The largest loss comes first.
-            Some(results) => results.says.split("; ").next().unwrap_or_default().to_owned(),
-            None => "undecided".to_owned(),
-        },
-        (Some(Answer::Unknown), _) => "whether exits are the bottleneck is undecided".to_owned(),
-    }
+        (Answer::No, Some(pages)) => format!("exits are not the bottleneck; {pages}"),
+        (Answer::No, None) => "exits are not the bottleneck".to_owned(),
+        (Answer::Unknown, _) => "whether exits are the bottleneck is undecided".to_owned(),
+    })
 }
 
 fn percent(share: f64) -> String {

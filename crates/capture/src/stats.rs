@@ -9,7 +9,7 @@
 use std::io::Read;
 
 use serde::Deserialize;
-use vmtax_events::Stat;
+use vmtax_events::{Losses, Stat};
 
 use crate::Error;
 
@@ -20,7 +20,7 @@ const MOST_BYTES: u64 = 16 << 20;
 ///
 /// # Errors
 /// When nothing in the input is a counter.
-pub fn read(input: &mut dyn Read) -> Result<Vec<Stat>, Error> {
+pub fn read(input: &mut dyn Read) -> Result<(Vec<Stat>, Losses), Error> {
     let mut bytes = Vec::new();
     let got = input.take(MOST_BYTES + 1).read_to_end(&mut bytes);
     got.map_err(|source| Error::Io { offset: 0, source })?;
@@ -31,13 +31,21 @@ pub fn read(input: &mut dyn Read) -> Result<Vec<Stat>, Error> {
     let Ok(text) = std::str::from_utf8(&bytes) else {
         return refuse("are not text");
     };
-    let stats = if text.trim_start().starts_with('{') { of_pages(text)? } else { of_lines(text) };
+    let is_json = text.trim_start().starts_with('{');
+    let stats = if is_json { of_pages(text)? } else { of_lines(text) };
     if stats.is_empty() {
         return refuse(
             "hold none: give the JSON of vmtax pages, the CSV of perf stat -x, or lines of NAME VALUE",
         );
     }
-    Ok(stats)
+    let mut losses = Losses::default();
+    if !is_json && !text.ends_with('\n') {
+        losses.notes.push(
+            "counters: the last line has no end: if the file was cut there, its value is wrong"
+                .to_owned(),
+        );
+    }
+    Ok((stats, losses))
 }
 
 #[derive(Deserialize)]
@@ -117,7 +125,8 @@ mod tests {
     use super::*;
 
     fn named(text: &str) -> Vec<(u32, String, String, f64)> {
-        let stats = read(&mut text.as_bytes()).unwrap();
+        let (stats, losses) = read(&mut text.as_bytes()).unwrap();
+        assert_eq!(losses.notes.is_empty(), text.starts_with('{') || text.ends_with('\n'));
         stats.into_iter().map(|stat| (stat.vm, stat.name, stat.unit, stat.value)).collect()
     }
 
@@ -129,6 +138,11 @@ mod tests {
     fn what_kvm_counts() {
         let expected = [of_host("pages_4k", "pages", 12.0), of_host("exits", "count", 34.0)];
         assert_eq!(named("pages_4k 12\nexits      34\nno number\n"), expected);
+    }
+
+    #[test]
+    fn a_list_that_may_be_cut_says_so() {
+        assert_eq!(named("exits 3"), [of_host("exits", "count", 3.0)]);
     }
 
     #[test]

@@ -6,9 +6,12 @@ use serde::Serialize;
 use vmtax_analyse::audit::Gain;
 use vmtax_analyse::explain::{Answer, Expected, Explanation, Finding};
 
+use crate::json::shape::Losses;
 use crate::names::printable;
 use crate::numbers::{count, duration, percent};
+use crate::text::Page;
 use crate::text::layout::{Paint, Style, wrap};
+use crate::{Subject, losses};
 
 /// Name and version of the JSON's shape.
 pub const SCHEMA: &str = "vmtax-explain-1";
@@ -17,12 +20,10 @@ pub const SCHEMA: &str = "vmtax-explain-1";
 pub struct Explained<'a> {
     /// Version of this tool.
     pub tool_version: &'a str,
-    /// The run, as the user named it.
-    pub source: &'a str,
-    /// The base, as the user named it.
-    pub base: Option<&'a str>,
-    /// The emulator that the run was recorded on.
-    pub emulated: Option<&'a str>,
+    /// The run.
+    pub run: Subject<'a>,
+    /// What it was held against.
+    pub base: Option<Subject<'a>>,
     /// The explanation.
     pub explanation: &'a Explanation,
 }
@@ -78,12 +79,12 @@ impl Explained<'_> {
             lines.iter().try_for_each(|line| paint.line(out, style, line))
         };
         let mut title =
-            format!("vmtax {}: {}", printable(self.tool_version), printable(self.source));
+            format!("vmtax {}: {}", printable(self.tool_version), printable(self.run.source));
         if let Some(base) = self.base {
-            title += &format!(" against {}", printable(base));
+            title += &format!(" against {}", printable(base.source));
         }
         say(out, Style::Heading, "", &title)?;
-        if let Some(which) = self.emulated {
+        if let Some(which) = self.run.emulated() {
             let text = format!(
                 "Recorded under {}: counts are exact, times are none of hardware.",
                 printable(which)
@@ -142,6 +143,11 @@ impl Explained<'_> {
             )?;
             say(out, Style::Plain, &format!("{indent}do: "), finding.remedy)?;
         }
+        let mut page = Page { paint, width, out };
+        page.losses("losses", &losses::all(self.run.ledger))?;
+        if let Some(base) = self.base {
+            page.losses("losses of what it is held against", &losses::all(base.ledger))?;
+        }
         paint.line(out, Style::Plain, "")?;
         say(out, Style::Faint, "", "`vmtax doctor` reads the settings themselves.")
     }
@@ -158,12 +164,14 @@ impl Explained<'_> {
         });
         let object = Object {
             schema: SCHEMA,
-            source: self.source,
-            base: self.base,
-            emulated: self.emulated,
+            source: self.run.source,
+            base: self.base.map(|base| base.source),
+            emulated: self.run.emulated(),
             conclusion: &self.explanation.conclusion,
             steps: steps.collect(),
             findings: self.explanation.findings.iter().map(shaped).collect(),
+            losses: crate::json::losses(self.run.ledger),
+            base_losses: self.base.map(|base| crate::json::losses(base.ledger)),
         };
         crate::json::write(&object, out)
     }
@@ -179,6 +187,9 @@ struct Object<'a> {
     conclusion: &'a str,
     steps: Vec<Step<'a>>,
     findings: Vec<Shaped<'a>>,
+    losses: Losses<'a>,
+    /// `None` without a base.
+    base_losses: Option<Losses<'a>>,
 }
 
 #[derive(Serialize)]

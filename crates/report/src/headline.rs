@@ -11,7 +11,7 @@ use vmtax_analyse::{Ledger, ledger, table};
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Level, NO_VCPU, Reason, Tally};
 
 use crate::numbers::{count, counted, duration, percent, share};
-use crate::{Document, names, operations};
+use crate::{Document, losses, names, operations};
 
 /// At most this many causes get a sentence.
 const CAUSES: usize = 4;
@@ -55,35 +55,6 @@ pub fn notes(doc: &Document) -> Vec<String> {
     said
 }
 
-/// One sentence for each thing that the recording lacks; empty when nothing is known to be missing.
-pub fn losses(doc: &Document) -> Vec<String> {
-    let losses = &doc.ledger.losses;
-    let mut said = lost_events(doc);
-    let mut say = |n: u64, one: &str, many: &str| match n {
-        0 => {}
-        1 => said.push(format!("1 {one}.")),
-        n => said.push(format!("{} {many}.", count(n))),
-    };
-    say(
-        losses.unpaired_exits,
-        "exit has no entry after it: it is in no table",
-        "exits have no entry after them: they are in no table",
-    );
-    say(losses.unpaired_entries, "entry has no exit before it", "entries have no exit before them");
-    say(
-        losses.out_of_order,
-        "event came out of order: the durations around it may be wrong",
-        "events came out of order: the durations around them may be wrong",
-    );
-    say(losses.undecodable, "record could not be decoded", "records could not be decoded");
-    say(
-        losses.details_dropped,
-        "exit lost its detail: there were too many different ones",
-        "exits lost their detail: there were too many different ones",
-    );
-    said
-}
-
 /// How long was recorded, ns; 0 when nothing says.
 ///
 /// The ledger's own span is rounded out to whole intervals. The longest wall time of a vCPU is exact,
@@ -95,28 +66,8 @@ pub fn duration_ns(ledger: &Ledger) -> u64 {
     if wall > 0 && span.saturating_sub(wall) <= rounding { wall } else { span }
 }
 
-/// What lowers the counts themselves.
-fn lost_events(doc: &Document) -> Vec<String> {
-    let losses = &doc.ledger.losses;
-    let mut said = Vec::new();
-    match losses.recorder_lost {
-        0 => {}
-        1 => said.push("1 event was lost by the recorder.".to_owned()),
-        n => said.push(format!("{} events were lost by the recorder.", count(n))),
-    }
-    if losses.recorder_gaps > 0 {
-        let places = counted(losses.recorder_gaps, "place");
-        said.push(format!("The recorder lost events at {places} without saying how many."));
-    }
-    said.extend(losses.truncated.iter().map(|sentence| names::printable(sentence)));
-    if !doc.ledger.complete && losses.truncated.is_empty() {
-        said.push("The recording did not end as it should: its end is missing.".to_owned());
-    }
-    said
-}
-
 fn too_low(doc: &Document) -> Option<String> {
-    let lost = lost_events(doc);
+    let lost = losses::events(&doc.ledger);
     (!lost.is_empty()).then(|| format!("Counts are too low. {}", lost.join(" ")))
 }
 

@@ -6,7 +6,7 @@
 //! act on as `\uXXXX`, so that it can be looked at.
 
 mod diff;
-mod shape;
+pub(crate) mod shape;
 
 use std::io::{self, Write};
 
@@ -267,7 +267,7 @@ fn nested(nested: &Nested) -> shape::Nested {
     shape::Nested { known: nested.known, rows: rows.collect() }
 }
 
-fn losses(ledger: &Ledger) -> shape::Losses<'_> {
+pub(crate) fn losses(ledger: &Ledger) -> shape::Losses<'_> {
     let losses = &ledger.losses;
     shape::Losses {
         recorder_lost: losses.recorder_lost,

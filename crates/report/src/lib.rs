@@ -9,6 +9,7 @@ pub mod explain;
 pub mod headline;
 pub mod html;
 pub mod json;
+pub mod losses;
 pub mod names;
 pub mod numbers;
 pub mod operations;
@@ -38,17 +39,31 @@ pub struct Document {
     pub nested: Option<Nested>,
 }
 
+/// A run that is compared, explained or predicted from.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Where it came from, as the user named it. Hostile text.
+    pub source: &'a str,
+    /// What is known of it; what it lacks is said.
+    pub ledger: &'a Ledger,
+}
+
+impl<'a> Subject<'a> {
+    /// The emulator that it was recorded on. Hostile text.
+    pub fn emulated(&self) -> Option<&'a str> {
+        self.ledger.recording.emulated.as_deref()
+    }
+}
+
 /// What a comparison shows.
 #[derive(Clone, Debug)]
-pub struct Comparison {
-    /// Where the base came from, as the user named it. Hostile text.
-    pub base: String,
-    /// Where the other came from. Hostile text.
-    pub other: String,
+pub struct Comparison<'a> {
+    /// What the other is compared with.
+    pub base: Subject<'a>,
+    /// What is compared.
+    pub other: Subject<'a>,
     /// Version of this tool.
-    pub tool_version: String,
-    /// Under which emulators they were recorded, where they say so. Hostile text.
-    pub emulated: (Option<String>, Option<String>),
+    pub tool_version: &'a str,
     /// The differences.
     pub diff: Diff,
 }
@@ -62,5 +77,5 @@ pub trait Renderer {
 /// Writes a comparison in one format.
 pub trait Compares {
     /// Writes all of it. The caller flushes.
-    fn compare(&self, comparison: &Comparison, out: &mut dyn io::Write) -> io::Result<()>;
+    fn compare(&self, comparison: &Comparison<'_>, out: &mut dyn io::Write) -> io::Result<()>;
 }

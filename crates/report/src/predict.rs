@@ -5,9 +5,12 @@ use std::io::{self, Write};
 use serde::Serialize;
 use vmtax_analyse::predict::{Prediction, Remedy, Row, What};
 
+use crate::json::shape::Losses;
 use crate::names::printable;
 use crate::numbers::{count, duration, percent, significant};
+use crate::text::Page;
 use crate::text::layout::{Column, Grid, Paint, Room, Style, wrap};
+use crate::{Subject, losses};
 
 /// Name and version of the JSON's shape.
 pub const SCHEMA: &str = "vmtax-predict-1";
@@ -19,10 +22,8 @@ const REMEDIES: usize = 8;
 pub struct Predicted<'a> {
     /// Version of this tool.
     pub tool_version: &'a str,
-    /// The run, as the user named it.
-    pub source: &'a str,
-    /// The emulator that it was recorded on.
-    pub emulated: Option<&'a str>,
+    /// The run.
+    pub run: Subject<'a>,
     /// The prediction.
     pub prediction: &'a Prediction,
 }
@@ -45,11 +46,11 @@ impl Predicted<'_> {
         let title = format!(
             "vmtax {}: {} as {}",
             printable(self.tool_version),
-            printable(self.source),
+            printable(self.run.source),
             prediction.to.name()
         );
         say(out, Style::Heading, &title)?;
-        if let Some(which) = self.emulated {
+        if let Some(which) = self.run.emulated() {
             let text =
                 format!("Recorded under {}: how often is known, not how long.", printable(which));
             say(out, Style::Warning, &text)?;
@@ -73,7 +74,8 @@ impl Predicted<'_> {
         }
         let source =
             prediction.to.source().map_or_else(String::new, |source| format!("Costs: {source}. "));
-        say(out, Style::Faint, &format!("{source}{}.", prediction.to.remark()))
+        say(out, Style::Faint, &format!("{source}{}.", prediction.to.remark()))?;
+        Page { paint, width, out }.losses("losses", &losses::all(self.run.ledger))
     }
 
     fn sentences(&self) -> Vec<String> {
@@ -110,8 +112,8 @@ impl Predicted<'_> {
         let (known, all) = prediction.known();
         let object = Object {
             schema: SCHEMA,
-            source: self.source,
-            emulated: self.emulated,
+            source: self.run.source,
+            emulated: self.run.emulated(),
             to: prediction.to.name(),
             costs: prediction.to.source(),
             remark: prediction.to.remark(),
@@ -130,6 +132,7 @@ impl Predicted<'_> {
                     added_ns_per_second: remedy.added_without,
                 })
                 .collect(),
+            losses: crate::json::losses(self.run.ledger),
         };
         crate::json::write(&object, out)
     }
@@ -186,6 +189,7 @@ struct Object<'a> {
     added_ns_per_second: Option<f64>,
     rows: Vec<ShapedRow>,
     remedies: Vec<ShapedRemedy>,
+    losses: Losses<'a>,
 }
 
 #[derive(Serialize)]

@@ -15,7 +15,7 @@ use vmtax_events::{Level, Recording, Tally, TimeRow};
 use self::layout::{Column, Grid, Paint, Room, Style, wrap};
 use crate::numbers::{count, duration, percent_digits, share};
 use crate::operations::is_lab;
-use crate::{Document, Renderer, headline, names};
+use crate::{Document, Renderer, headline, losses, names};
 
 /// Renders aligned tables.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,15 +44,15 @@ impl Renderer for Text {
         if let Some(nested) = &document.nested {
             page.nested(nested)?;
         }
-        page.losses(document)
+        page.losses("losses", &losses::sentences(&document.ledger))
     }
 }
 
 /// Where a report is written, and how.
-struct Page<'a> {
-    paint: Paint,
-    width: Option<usize>,
-    out: &'a mut dyn Write,
+pub(crate) struct Page<'a> {
+    pub(crate) paint: Paint,
+    pub(crate) width: Option<usize>,
+    pub(crate) out: &'a mut dyn Write,
 }
 
 impl Page<'_> {
@@ -251,17 +251,14 @@ impl Page<'_> {
         )
     }
 
-    fn losses(&mut self, document: &Document) -> io::Result<()> {
+    /// What is missing of what the label says.
+    pub(crate) fn losses(&mut self, label: &str, losses: &[String]) -> io::Result<()> {
         self.line(Style::Plain, "")?;
-        let losses = headline::losses(document);
         if losses.is_empty() {
-            return self.line(Style::Faint, "losses: none known");
+            return self.line(Style::Faint, &format!("{label}: none known"));
         }
-        self.line(Style::Warning, "losses:")?;
-        for sentence in losses {
-            self.paragraph(Style::Warning, "- ", &sentence)?;
-        }
-        Ok(())
+        self.line(Style::Warning, &format!("{label}:"))?;
+        losses.iter().try_for_each(|sentence| self.paragraph(Style::Warning, "- ", sentence))
     }
 }
 

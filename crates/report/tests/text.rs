@@ -410,7 +410,7 @@ fn every_loss_has_a_sentence() {
         "6 records could not be decoded.",
         "7 exits lost their detail: there were too many different ones.",
     ];
-    assert_eq!(vmtax_report::headline::losses(&document), expected);
+    assert_eq!(vmtax_report::losses::sentences(&document.ledger), expected);
 }
 
 #[test]

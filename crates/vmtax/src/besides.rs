@@ -68,7 +68,9 @@ impl BesidesArgs {
         for path in &self.stats {
             let name = path.display().to_string();
             let mut file = File::open(path).map_err(|e| cannot_read(&name, &e))?;
-            besides.stats.extend(vmtax_capture::stats::read(&mut file).map_err(fault(&name))?);
+            let (stats, losses) = vmtax_capture::stats::read(&mut file).map_err(fault(&name))?;
+            besides.stats.extend(stats);
+            besides.losses.merge(&losses);
         }
         Ok(besides)
     }

@@ -8,7 +8,7 @@ use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
 use vmtax_report::json::Json;
 use vmtax_report::text::Text;
-use vmtax_report::{Compares, Comparison};
+use vmtax_report::{Compares, Comparison, Subject};
 
 use crate::cli::{DiffArgs, DiffFormat};
 use crate::exit::{Code, fail};
@@ -30,10 +30,9 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
     };
     let differing = diff.setup.len();
     let comparison = Comparison {
-        base: base.source.clone(),
-        other: other.source.clone(),
-        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        emulated: (base.ledger.recording.emulated.clone(), other.ledger.recording.emulated.clone()),
+        base: Subject { source: &base.source, ledger: &base.ledger },
+        other: Subject { source: &other.source, ledger: &other.ledger },
+        tool_version: env!("CARGO_PKG_VERSION"),
         diff,
     };
     let writer: Box<dyn Compares> = match args.format {

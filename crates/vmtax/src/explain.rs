@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, ValueHint};
 use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::{Ledger, Side};
+use vmtax_report::Subject;
 use vmtax_report::explain::Explained;
 use vmtax_report::html::Html;
 
@@ -90,9 +91,8 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let explanation = Explanation::new(&side, base_side.as_ref());
     let explained = Explained {
         tool_version: env!("CARGO_PKG_VERSION"),
-        source: &source,
-        base: base.as_ref().map(|(name, _)| name.as_str()),
-        emulated: ledger.recording.emulated.as_deref(),
+        run: Subject { source: &source, ledger: &ledger },
+        base: base.as_ref().map(|(source, ledger)| Subject { source, ledger }),
         explanation: &explanation,
     };
     output::write(output, |out| {
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
             }
             Format::Json => explained.json(out)?,
             Format::Html => {
-                Html.explain(&explained, &ledger, base.as_ref().map(|(_, ledger)| ledger), out)?;
+                Html.explain(&explained, out)?;
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
 use vmtax_analyse::predict::{Prediction, To};
+use vmtax_report::Subject;
 use vmtax_report::predict::Predicted;
 
 use crate::cli::{Color, ReadingArgs};
@@ -60,8 +61,7 @@ pub(crate) fn run(args: &PredictArgs) -> anyhow::Result<()> {
     let source = args.run.display().to_string();
     let predicted = Predicted {
         tool_version: env!("CARGO_PKG_VERSION"),
-        source: &source,
-        emulated: ledger.recording.emulated.as_deref(),
+        run: Subject { source: &source, ledger: &ledger },
         prediction: &prediction,
     };
     output::write(None, |out| {

@@ -60,7 +60,7 @@ pub(super) fn host(ledger: &Ledger, base: Option<&Ledger>) -> Step {
                 .split(Profile::BETWEEN)
                 .any(|f| ENTERS_GUEST.iter().any(|name| f.starts_with(name)))
         });
-        Some(enters.map(|(_, weight)| *weight as f64).sum::<f64>() / all)
+        Some(enters.map(|(_, weight)| *weight).fold(0, u64::saturating_add) as f64 / all)
     };
     let Some(here) = enters(ledger) else { return step };
     let mut says =

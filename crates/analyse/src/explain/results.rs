@@ -179,63 +179,45 @@ impl Results<'_> {
     }
 }
 
+/// What the results say.
+pub(super) struct Found {
+    pub(super) step: Step,
+    pub(super) remedies: Vec<Remedy>,
+    /// The largest loss that something is known about; without one, what the step says.
+    pub(super) conclusion: String,
+}
+
+/// A loss, and what is known about it.
+struct Loss {
+    share: f64,
+    evidence: Vec<String>,
+    says: Option<String>,
+    remedies: Vec<Remedy>,
+}
+
 /// The step, and what to change; `None` where there are no results of categories.
-pub(super) fn look(samples: &[Sample]) -> Option<(Step, Vec<Remedy>)> {
+pub(super) fn look(samples: &[Sample]) -> Option<Found> {
     let tables = tables(samples);
-    let mut evidence = Vec::new();
-    let mut remedies = Vec::new();
-    // What was found out about a loss, and how large it is.
-    let mut told: Vec<(f64, String)> = Vec::new();
-    let mut compared = 0;
-    for table in &tables {
-        for category in table.values.keys().filter(|category| category.kind > 0) {
-            let is_remedied =
-                |(option, ..): &(&str, &str, &str)| category.options.iter().any(|o| o == option);
-            if REMEDIES.iter().any(is_remedied) {
-                continue;
-            }
-            let plain = category.of_kind(0);
-            let (Some((here, values)), Some((there, plain_values))) =
-                (table.at(category), table.at(&plain))
-            else {
-                continue;
-            };
-            compared += 1;
-            let loss = table.loss(there, here);
-            if loss < LOSS {
-                continue;
-            }
-            let runs = runs(&[values, plain_values]);
-            evidence.push(format!(
-                "{}: {} loses {} of {}: {here} of {there} {}{runs}",
-                table.name(),
-                category.name(),
-                percent(loss),
-                plain.name(),
-                table.unit
-            ));
-            let mut helps = Vec::new();
-            remedies.extend(tried(table, category, (there, here), &mut evidence, &mut helps));
-            burdens(table, category, (there, here), &mut evidence, &mut helps);
-            if !helps.is_empty() {
-                let what = format!(
-                    "{} loses {} at {}{runs}: {}",
-                    category.name(),
-                    percent(loss),
-                    table.name(),
-                    helps.join(", ")
-                );
-                told.push((loss, what));
-            }
-        }
-    }
-    if compared == 0 {
+    let compared: Vec<Option<Loss>> = tables
+        .iter()
+        .flat_map(|table| table.values.keys().filter_map(|category| loss(table, category)))
+        .collect();
+    if compared.is_empty() {
         return None;
     }
-    let costs = predict::published_ratio();
-    told.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut losses: Vec<Loss> = compared.into_iter().flatten().collect();
+    losses.sort_by(|a, b| b.share.total_cmp(&a.share));
+    let mut evidence = Vec::new();
+    let mut remedies = Vec::new();
+    let mut told = Vec::new();
+    for loss in losses {
+        evidence.extend(loss.evidence);
+        remedies.extend(loss.remedies);
+        told.extend(loss.says);
+    }
     let is_snp = |table: &Results<'_>| table.values.keys().any(|category| category.kind == SNP);
     if !remedies.is_empty() && tables.iter().any(is_snp) {
+        let costs = predict::published_ratio();
         evidence.push(format!(
             "what an exit of an SEV-SNP guest costs of one of a plain VM, as published: {:.1} to {:.1} times; a vCPU that polls does not exit to wait",
             costs.0, costs.1
@@ -246,17 +228,49 @@ pub(super) fn look(samples: &[Sample]) -> Option<(Step, Vec<Remedy>)> {
         (false, true) => {
             (Answer::Unknown, "some lose, and nothing was tried that could say why".to_owned())
         }
-        (false, false) => {
-            let sentences: Vec<String> = told.into_iter().map(|(_, what)| what).collect();
-            (Answer::Yes, sentences.join("; "))
-        }
+        (false, false) => (Answer::Yes, told.join("; ")),
     };
     let next = remedies
         .iter()
         .any(|remedy| remedy.certainty == Certainty::Possible)
         .then_some("each set-up at least five times: one run has no spread, and says little");
+    let conclusion = told.into_iter().next().unwrap_or_else(|| says.clone());
     let question = "Which set-up moves the benchmark?";
-    Some((Step { id: "results", question, answer, says, evidence, next }, remedies))
+    let step = Step { id: "results", question, answer, says, evidence, next };
+    Some(Found { step, remedies, conclusion })
+}
+
+/// What a kind of VM loses of the plain one: the outer `None` where there are not both, the inner one where it is little.
+fn loss(table: &Results<'_>, category: &Category) -> Option<Option<Loss>> {
+    let is_remedied =
+        |(option, ..): &(&str, &str, &str)| category.options.iter().any(|o| o == option);
+    if category.kind == 0 || REMEDIES.iter().any(is_remedied) {
+        return None;
+    }
+    let plain = category.of_kind(0);
+    let (here, values) = table.at(category)?;
+    let (there, plain_values) = table.at(&plain)?;
+    let share = table.loss(there, here);
+    if share < LOSS {
+        return Some(None);
+    }
+    let runs = runs(&[values, plain_values]);
+    let mut evidence = vec![format!(
+        "{}: {} loses {} of {}: {here} of {there} {}{runs}",
+        table.name(),
+        category.name(),
+        percent(share),
+        plain.name(),
+        table.unit
+    )];
+    let mut helps = Vec::new();
+    let remedies = tried(table, category, (there, here), &mut evidence, &mut helps);
+    burdens(table, category, (there, here), &mut evidence, &mut helps);
+    let says = (!helps.is_empty()).then(|| {
+        let what = format!("{} loses {} at {}", category.name(), percent(share), table.name());
+        format!("{what}{runs}: {}", helps.join(", "))
+    });
+    Some(Some(Loss { share, evidence, says, remedies }))
 }
 
 /// How many runs a number stands on, when they are few.
@@ -299,7 +313,10 @@ fn tried(
         helps.push(format!("{option} gets back {} of it", percent(share)));
         remedies.push(Remedy {
             id: option,
-            means: format!("{} waits by exits: {means} in what is fast", KINDS[category.kind].1),
+            means: format!(
+                "{} loses time when it waits, and less when {means}",
+                KINDS[category.kind].1
+            ),
             remedy,
             certainty: certainty(table, with_values, values),
             evidence: line,

@@ -35,8 +35,12 @@ pub fn recognise(head: &[u8]) -> bool {
 
 /// Reads the whole table.
 pub fn import(input: &mut dyn Read, feed: &mut impl Feed) -> Result<Imported, Error> {
-    let mut reader =
-        ReaderBuilder::new().comment(Some(b'#')).trim(Trim::All).flexible(true).from_reader(input);
+    let mut input = Ends { input, last: b'\n' };
+    let mut reader = ReaderBuilder::new()
+        .comment(Some(b'#'))
+        .trim(Trim::All)
+        .flexible(true)
+        .from_reader(&mut input);
     let problem = |error: csv::Error| {
         let offset = error.position().map_or(0, csv::Position::byte);
         Error::malformed(offset, "results", error.to_string())
@@ -46,8 +50,11 @@ pub fn import(input: &mut dyn Read, feed: &mut impl Feed) -> Result<Imported, Er
         recording: Recording { format: "results".to_owned(), ..Recording::default() },
         ..Imported::default()
     };
-    for line in reader.into_records().take(MOST) {
+    let mut read = 0;
+    let mut lines = reader.into_records();
+    for line in lines.by_ref().take(MOST) {
         let line = line.map_err(problem)?;
+        read += 1;
         match columns.sample(&line) {
             Some(sample) => feed.sample(sample)?,
             None => {
@@ -61,7 +68,37 @@ pub fn import(input: &mut dyn Read, feed: &mut impl Feed) -> Result<Imported, Er
             }
         }
     }
+    if lines.next().is_some() {
+        about
+            .losses
+            .truncated
+            .push(format!("Lines of results beyond the first {MOST} are left out."));
+    }
+    drop(lines);
+    if read == 0 {
+        return Err(Error::malformed(0, "results", "have a head and no line below it"));
+    }
+    if input.last != b'\n' {
+        about.losses.notes.push(
+            "the last line has no end: if the file was cut there, its last value is wrong"
+                .to_owned(),
+        );
+    }
     Ok(about)
+}
+
+/// Remembers the last byte.
+struct Ends<'a> {
+    input: &'a mut dyn Read,
+    last: u8,
+}
+
+impl Read for Ends<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let got = self.input.read(buffer)?;
+        self.last = buffer[..got].last().copied().unwrap_or(self.last);
+        Ok(got)
+    }
 }
 
 /// Where the columns stand.

@@ -8,6 +8,7 @@
 //! Records of different CPUs do not come in the order of time, and a sample may stand before the mapping that it needs.
 //! So names are looked up at the end, by what was mapped at the time of the last sample of a stack.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 
 use vmtax_events::{Event, ExitRow, NO_PID, Place};
@@ -18,6 +19,9 @@ use crate::{Error, Feed, Mode, Profiled};
 
 /// More mappings, and more names of threads, than a recording has.
 const MOST_MAPPINGS: usize = 1 << 20;
+/// Comparisons after which addresses and threads go without a name: lists are searched from their ends, and a real
+/// recording needs a thousandth of this.
+const MOST_LOOKS: u64 = 1 << 30;
 /// How often a process is looked for in what its parents had mapped.
 const GENERATIONS: usize = 16;
 
@@ -106,6 +110,10 @@ struct Collected {
     beginners: HashMap<u32, (u32, u64)>,
     names: HashMap<u32, Vec<(u64, String)>>,
     named: usize,
+    /// Mappings and names that there was no room for.
+    unheld: u64,
+    /// Comparisons that were made to find names.
+    looks: Cell<u64>,
 }
 
 impl Feed for Collected {
@@ -149,6 +157,8 @@ impl Feed for Collected {
                     self.mapped += 1;
                     let mapping = Mapping { time_ns, start, len, offset, name: name.to_owned() };
                     self.mappings.entry(pid).or_default().push(mapping);
+                } else {
+                    self.unheld += 1;
                 }
             }
             Profiled::Fork { pid, tid, parent, parent_tid, time_ns } => {
@@ -157,12 +167,16 @@ impl Feed for Collected {
                     if pid != parent {
                         self.parents.insert(pid, parent);
                     }
+                } else {
+                    self.unheld += 1;
                 }
             }
             Profiled::Name { tid, time_ns, name } => {
                 if self.named < MOST_MAPPINGS {
                     self.named += 1;
                     self.names.entry(tid).or_default().push((time_ns, name.to_owned()));
+                } else {
+                    self.unheld += 1;
                 }
             }
         }
@@ -198,6 +212,28 @@ impl Collected {
             sum.add(&folded, seen.weight);
         }
         sum.dropped = sum.dropped.saturating_add(self.dropped);
+        if self.unheld > 0 {
+            let note = format!(
+                "{} profile: {} mappings and names of threads beyond the first {MOST_MAPPINGS} are left out: names may be missing or wrong",
+                sum.profile.place.name(),
+                self.unheld
+            );
+            sum.losses.notes.push(note);
+        }
+        if self.looks.get() >= MOST_LOOKS {
+            let note = format!(
+                "{} profile: names were looked for so long that some are left unknown",
+                sum.profile.place.name()
+            );
+            sum.losses.notes.push(note);
+        }
+    }
+
+    /// Counts a comparison; whether one more may be made.
+    fn may_look(&self) -> bool {
+        let looks = self.looks.get();
+        self.looks.set(looks.saturating_add(1));
+        looks < MOST_LOOKS
     }
 
     /// The thread's name when it was last seen.
@@ -209,7 +245,8 @@ impl Collected {
         let (mut tid, mut time_ns) = (stack.tid, seen.time_ns);
         for _ in 0..GENERATIONS {
             let names = self.names.get(&tid).map_or(&[][..], Vec::as_slice);
-            if let Some((_, name)) = names.iter().rev().find(|(time, _)| *time <= time_ns) {
+            let mut newest_first = names.iter().rev().take_while(|_| self.may_look());
+            if let Some((_, name)) = newest_first.find(|(time, _)| *time <= time_ns) {
                 return name;
             }
             match self.beginners.get(&tid) {
@@ -259,13 +296,59 @@ impl Collected {
     fn mapping(&self, mut pid: u32, address: u64, time_ns: u64) -> Option<&Mapping> {
         for _ in 0..GENERATIONS {
             let holds = |m: &&Mapping| address.checked_sub(m.start).is_some_and(|at| at < m.len);
-            let mut here = self.mappings.get(&pid).into_iter().flatten().rev().filter(holds);
-            let newest = here.clone().next();
-            if let Some(mapping) = here.find(|m| m.time_ns <= time_ns).or(newest) {
-                return Some(mapping);
+            let newest_first = self.mappings.get(&pid).into_iter().flatten().rev();
+            let here = newest_first.take_while(|_| self.may_look()).filter(holds);
+            let mut newest = None;
+            for mapping in here {
+                if mapping.time_ns <= time_ns {
+                    return Some(mapping);
+                }
+                newest = newest.or(Some(mapping));
+            }
+            if newest.is_some() {
+                return newest;
             }
             pid = *self.parents.get(&pid)?;
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hostile file makes lists long: once the work is used up, names are unknown, and that is said.
+    #[test]
+    fn names_are_not_looked_for_without_end() {
+        for (looks, expected) in [(0, "work;[file]"), (MOST_LOOKS, "work;[unknown]")] {
+            let mut collected = Collected { looks: Cell::new(looks), ..Collected::default() };
+            let parts = [
+                Profiled::Name { tid: 1, time_ns: 0, name: "work" },
+                Profiled::Mapping {
+                    pid: 1,
+                    time_ns: 0,
+                    start: 0x1000,
+                    len: 0x1000,
+                    offset: 0,
+                    name: "/bin/file",
+                },
+                Profiled::Sample {
+                    pid: 1,
+                    tid: 1,
+                    time_ns: 1,
+                    period: 1,
+                    mode: Mode::User,
+                    addresses: &[0x1010],
+                },
+            ];
+            parts.into_iter().for_each(|part| collected.profiled(part).unwrap());
+            let mut sum = Sum::new(Place::Host);
+            collected.fold(&mut NoSymbols, &mut sum);
+            let imported = sum.finish();
+            let stacks: Vec<&str> = imported.profile.stacks.keys().map(|stack| &**stack).collect();
+            assert_eq!(stacks, [expected]);
+            assert_eq!(imported.losses.notes.len(), usize::from(looks > 0));
+        }
     }
 }

@@ -1,11 +1,11 @@
-//! A comparison as CSV: what differs between the set-ups, then a line for each row of each table.
+//! A comparison as CSV: what differs between the set-ups, what each side lacks, then a line for each row of each table.
 
 use std::io::{self, Write};
 
 use vmtax_analyse::diff::Confidence;
 
 use super::{Csv, write_record};
-use crate::{Compares, Comparison, names};
+use crate::{Compares, Comparison, losses, names};
 
 /// The columns, in order. `base` and `other` are exits of one unit `per`, or what a set-up has.
 const COLUMNS: [&str; 14] = [
@@ -26,7 +26,7 @@ const COLUMNS: [&str; 14] = [
 ];
 
 impl Compares for Csv {
-    fn compare(&self, comparison: &Comparison, out: &mut dyn Write) -> io::Result<()> {
+    fn compare(&self, comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
         let diff = &comparison.diff;
         write_record(out, &COLUMNS)?;
         for one in &diff.setup {
@@ -36,6 +36,16 @@ impl Compares for Csv {
                 line[at] = super::guarded(text);
             }
             write_record(out, &line)?;
+        }
+        // What a side lacks: a line that has the sentence, and "yes" where it is of that side.
+        for (at, side) in [(3, comparison.base), (4, comparison.other)] {
+            for sentence in losses::all(side.ledger) {
+                let mut line = vec![String::new(); COLUMNS.len()];
+                line[0] = "losses".to_owned();
+                line[1] = super::guarded(&sentence);
+                line[at] = "yes".to_owned();
+                write_record(out, &line)?;
+            }
         }
         let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
         for table in &diff.tables {

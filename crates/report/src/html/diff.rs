@@ -5,13 +5,13 @@ use vmtax_analyse::Diff;
 use vmtax_analyse::diff::{Confidence, DiffRow, DiffTable, Verdict};
 
 use super::page::{Frame, Section, closing, framed, shell_word};
-use super::{MAX_ROWS, figures};
+use super::{MAX_ROWS, figures, losses};
 use crate::numbers::{count, significant};
 use crate::text::diff::unit;
 use crate::{Comparison, names};
 
 /// The whole page.
-pub(super) fn page(comparison: &Comparison) -> Markup {
+pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
     let diff = &comparison.diff;
     let mut sections =
         vec![Section { id: "setups".to_owned(), label: "Set-ups".to_owned(), body: setups(diff) }];
@@ -24,35 +24,36 @@ pub(super) fn page(comparison: &Comparison) -> Markup {
         };
         Section { id, label: format!("By {}", by.join(", ")), body }
     }));
+    sections.push(losses::sides(&[("Base", comparison.base), ("Other", comparison.other)]));
     let word = |text: &str| shell_word(&figures::text(text));
-    let command =
-        format!("vmtax diff {} {} --format html", word(&comparison.base), word(&comparison.other));
+    let command = format!(
+        "vmtax diff {} {} --format html",
+        word(comparison.base.source),
+        word(comparison.other.source)
+    );
     let others = html! { code { "--format json" } " or " code { "--format csv" } };
     let frame = Frame {
-        title: format!("vmtax diff – {}", figures::text(&comparison.other)),
-        tool_version: &comparison.tool_version,
+        title: format!("vmtax diff – {}", figures::text(comparison.other.source)),
+        tool_version: comparison.tool_version,
         header: header(comparison),
         notice: None,
-        footer: closing(&comparison.tool_version, &command, &others, true),
+        footer: closing(comparison.tool_version, &command, &others, true),
     };
     framed(&frame, &sections)
 }
 
-fn header(comparison: &Comparison) -> Markup {
-    let sides = [
-        ("Base", &comparison.base, &comparison.emulated.0),
-        ("Other", &comparison.other, &comparison.emulated.1),
-    ];
+fn header(comparison: &Comparison<'_>) -> Markup {
+    let sides = [("Base", comparison.base), ("Other", comparison.other)];
     html! {
         header.top {
             div.title { h1 { span.brand { "vmtax" } " comparison" } }
             dl.facts {
-                @for (label, source, emulated) in sides {
+                @for (label, side) in sides {
                     div {
                         dt { (label) }
                         dd {
-                            (figures::text(source))
-                            @if let Some(which) = emulated {
+                            (figures::text(side.source))
+                            @if let Some(which) = side.emulated() {
                                 " " span.badge.warn { "EMULATED: " (figures::text(which)) }
                             }
                         }

@@ -1,22 +1,22 @@
 //! An explanation as a page: what the answers come to, each question with its evidence, what to change, and the profiles.
 
 use maud::{Markup, html};
-use vmtax_analyse::Ledger;
 use vmtax_analyse::explain::Answer;
 
 use super::page::{Frame, Section, closing, framed, shell_word};
-use super::{figures, flame};
+use super::{figures, flame, losses};
 use crate::explain::{Explained, expected, sentence};
+use crate::names::printable;
 
 /// The whole page.
-pub(super) fn page(explained: &Explained<'_>, ledger: &Ledger, base: Option<&Ledger>) -> Markup {
+pub(super) fn page(explained: &Explained<'_>) -> Markup {
     let explanation = explained.explanation;
     let mut sections = vec![Section {
         id: "conclusion".to_owned(),
         label: "Conclusion".to_owned(),
         body: html! {
             h2 #conclusion-title { "What the answers come to" }
-            p.verdict { (figures::text(&sentence(&explanation.conclusion))) "." }
+            p.verdict { (printable(&sentence(&explanation.conclusion))) "." }
         },
     }];
     sections.push(Section {
@@ -29,29 +29,32 @@ pub(super) fn page(explained: &Explained<'_>, ledger: &Ledger, base: Option<&Led
         label: "Questions".to_owned(),
         body: steps(explained),
     });
-    sections.extend(flame::sections(ledger, base));
-    let mut command = format!("vmtax explain {}", shell_word(&figures::text(explained.source)));
+    sections.extend(flame::sections(explained.run.ledger, explained.base.map(|base| base.ledger)));
+    let mut sides = vec![("Run", explained.run)];
+    sides.extend(explained.base.map(|base| ("Against", base)));
+    sections.push(losses::sides(&sides));
+    let mut command = format!("vmtax explain {}", shell_word(&figures::text(explained.run.source)));
     if let Some(base) = explained.base {
-        command += &format!(" --against {}", shell_word(&figures::text(base)));
+        command += &format!(" --against {}", shell_word(&figures::text(base.source)));
     }
     command += " --format html";
     let others = html! { code { "--format json" } };
-    let emulated = explained.emulated.map(|which| {
+    let emulated = explained.run.emulated().map(|which| {
         format!(
             "Recorded under {}: counts are exact, times are none of hardware.",
             figures::text(which)
         )
     });
     let frame = Frame {
-        title: format!("vmtax explain – {}", figures::text(explained.source)),
+        title: format!("vmtax explain – {}", figures::text(explained.run.source)),
         tool_version: explained.tool_version,
         header: html! {
             header.top {
                 div.title {
                     h1 { span.brand { "vmtax" } " explains" }
                     p.source {
-                        (figures::text(explained.source))
-                        @if let Some(base) = explained.base { " against " (figures::text(base)) }
+                        (figures::text(explained.run.source))
+                        @if let Some(base) = explained.base { " against " (figures::text(base.source)) }
                     }
                 }
             }
@@ -69,9 +72,9 @@ fn steps(explained: &Explained<'_>) -> Markup {
             @for step in &explained.explanation.steps {
                 li id={ "step-" (step.id) } {
                     h3 { (step.question) " " span class={ "badge " (tone(step.answer)) } { (step.answer.name()) } }
-                    p { (figures::text(&sentence(&step.says))) "." }
+                    p { (printable(&sentence(&step.says))) "." }
                     @if !step.evidence.is_empty() {
-                        ul { @for line in &step.evidence { li { (figures::text(line)) } } }
+                        ul { @for line in &step.evidence { li { (printable(line)) } } }
                     }
                     @if let Some(next) = step.next { p.note { "Next: " (next) "." } }
                 }
@@ -89,9 +92,9 @@ fn findings(explained: &Explained<'_>) -> Markup {
             ol.steps {
                 @for finding in &explained.explanation.findings {
                     li {
-                        h3 { (figures::text(&sentence(&finding.means))) " " span.badge { (finding.certainty.name()) } }
-                        ul { li { (figures::text(&finding.evidence)) } }
-                        p { strong { "Gain: " } (figures::text(&expected(&finding.gain))) "." }
+                        h3 { (printable(&sentence(&finding.means))) " " span.badge { (finding.certainty.name()) } }
+                        ul { li { (printable(&finding.evidence)) } }
+                        p { strong { "Gain: " } (printable(&expected(&finding.gain))) "." }
                         p { strong { "Do: " } (finding.remedy) "." }
                     }
                 }

@@ -3,14 +3,15 @@
 use maud::{Markup, html};
 
 use super::figures;
-use crate::{Document, headline, numbers};
+use super::page::Section;
+use crate::{Document, Subject, losses, numbers};
 
 /// Losses at most this many sentences long are all shown.
 const MAX_SENTENCES: usize = 100;
 
 /// Losses first, then limits. Always in the page.
 pub(super) fn section(doc: &Document) -> Markup {
-    let losses = headline::losses(doc);
+    let losses = losses::sentences(&doc.ledger);
     let notes = &doc.ledger.losses.notes;
     html! {
         h2 #losses-title { "Losses and limits" }
@@ -34,6 +35,23 @@ pub(super) fn section(doc: &Document) -> Markup {
             }
         }
     }
+}
+
+/// What each of several runs lacks, and what their importers note. Always in the page.
+pub(super) fn sides(sides: &[(&str, Subject<'_>)]) -> Section {
+    let body = html! {
+        h2 #losses-title { "Losses" }
+        div.columns {
+            @for (label, side) in sides {
+                @let losses = losses::all(side.ledger);
+                div {
+                    @if sides.len() > 1 { h3 { (label) } }
+                    @if losses.is_empty() { p { "None known." } } @else { (sentences(&losses)) }
+                }
+            }
+        }
+    };
+    Section { id: "losses".to_owned(), label: "Losses".to_owned(), body }
 }
 
 fn sentences(sentences: &[String]) -> Markup {

@@ -30,8 +30,6 @@ mod timesplit;
 
 use std::io;
 
-use vmtax_analyse::Ledger;
-
 use crate::explain::Explained;
 use crate::{Compares, Comparison, Document, Renderer};
 
@@ -43,7 +41,7 @@ pub const MAX_ROWS: usize = 2_000;
 pub struct Html;
 
 impl Compares for Html {
-    fn compare(&self, comparison: &Comparison, out: &mut dyn io::Write) -> io::Result<()> {
+    fn compare(&self, comparison: &Comparison<'_>, out: &mut dyn io::Write) -> io::Result<()> {
         out.write_all(diff::page(comparison).into_string().as_bytes())?;
         out.write_all(b"\n")
     }
@@ -51,14 +49,8 @@ impl Compares for Html {
 
 impl Html {
     /// Writes an explanation, with the flame graphs of the profiles that it rests on.
-    pub fn explain(
-        &self,
-        explained: &Explained<'_>,
-        ledger: &Ledger,
-        base: Option<&Ledger>,
-        out: &mut dyn io::Write,
-    ) -> io::Result<()> {
-        out.write_all(explain::page(explained, ledger, base).into_string().as_bytes())?;
+    pub fn explain(&self, explained: &Explained<'_>, out: &mut dyn io::Write) -> io::Result<()> {
+        out.write_all(explain::page(explained).into_string().as_bytes())?;
         out.write_all(b"\n")
     }
 }

@@ -7,29 +7,20 @@ use vmtax_analyse::Diff;
 use vmtax_analyse::diff::{Cell, Confidence, DiffRow, DiffTable, Difference};
 
 use super::{Json, key, shape, write};
-use crate::{Compares, Comparison};
+use crate::{Compares, Comparison, Subject};
 
 /// Name and version of the shape.
 const SCHEMA: &str = "vmtax-diff-1";
 
 impl Compares for Json {
-    fn compare(&self, comparison: &Comparison, out: &mut dyn Write) -> io::Result<()> {
+    fn compare(&self, comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
         let diff = &comparison.diff;
-        let (base, other) = &comparison.emulated;
         let object = Object {
             schema: SCHEMA,
-            tool: shape::Tool { name: "vmtax", version: &comparison.tool_version },
+            tool: shape::Tool { name: "vmtax", version: comparison.tool_version },
             per: diff.per.name(),
-            base: Side {
-                source: &comparison.base,
-                emulated: base.as_deref(),
-                units: diff.base_units,
-            },
-            other: Side {
-                source: &comparison.other,
-                emulated: other.as_deref(),
-                units: diff.other_units,
-            },
+            base: side(comparison.base, diff.base_units),
+            other: side(comparison.other, diff.other_units),
             setup: diff.setup.iter().map(setup).collect(),
             unsaid: &diff.unsaid,
             tables: diff.tables.iter().map(|one| table(diff, one)).collect(),
@@ -56,6 +47,8 @@ struct Side<'a> {
     emulated: Option<&'a str>,
     /// Seconds, exits of L2, operations; 1 for whole recordings.
     units: f64,
+    complete: bool,
+    losses: shape::Losses<'a>,
 }
 
 #[derive(Serialize)]
@@ -92,6 +85,16 @@ struct Numbers {
     count: u64,
     rate: f64,
     time_ns: Option<f64>,
+}
+
+fn side(subject: Subject<'_>, units: f64) -> Side<'_> {
+    Side {
+        source: subject.source,
+        emulated: subject.emulated(),
+        units,
+        complete: subject.ledger.complete,
+        losses: super::losses(subject.ledger),
+    }
 }
 
 fn setup(one: &Difference) -> Setup<'_> {

@@ -231,7 +231,7 @@ pub(super) struct Ancillary {
 }
 
 #[derive(Serialize)]
-pub(super) struct Losses<'a> {
+pub(crate) struct Losses<'a> {
     pub(super) recorder_lost: u64,
     pub(super) recorder_gaps: u64,
     pub(super) unpaired_exits: u64,

@@ -8,19 +8,17 @@ use vmtax_analyse::{Diff, Per};
 use super::layout::{Column, Grid, Paint, Room, Style};
 use super::{Page, Text};
 use crate::numbers::{duration, significant};
-use crate::{Compares, Comparison, names};
+use crate::{Compares, Comparison, losses, names};
 
 impl Compares for Text {
-    fn compare(&self, comparison: &Comparison, out: &mut dyn Write) -> io::Result<()> {
+    fn compare(&self, comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
         let mut page = Page { paint: Paint { color: self.color }, width: self.width, out };
-        let version = names::printable(&comparison.tool_version);
+        let version = names::printable(comparison.tool_version);
         page.paragraph(Style::Heading, "", &format!("vmtax {version}: comparison"))?;
-        for (label, source, emulated) in [
-            ("base", &comparison.base, &comparison.emulated.0),
-            ("other", &comparison.other, &comparison.emulated.1),
-        ] {
-            let mut text = names::printable(source);
-            if let Some(which) = emulated {
+        let sides = [("base", comparison.base), ("other", comparison.other)];
+        for (label, side) in sides {
+            let mut text = names::printable(side.source);
+            if let Some(which) = side.emulated() {
                 text += &format!(" (emulated by {}: not hardware)", names::printable(which));
             }
             page.paragraph(Style::Plain, &format!("  {label:<9} "), &text)?;
@@ -30,7 +28,9 @@ impl Compares for Text {
             page.line(Style::Plain, "")?;
             self::table(&mut page, &comparison.diff, table)?;
         }
-        Ok(())
+        sides.iter().try_for_each(|(label, side)| {
+            page.losses(&format!("losses of {label}"), &losses::all(side.ledger))
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::captures::{json, unpack};
-use crate::check::{Program, check, complaints, vmtax};
+use crate::check::{Program, check, complaints, stdout, vmtax};
 
 /// (capture, input, whether a cut between two records goes unnoticed because nothing says how long it is)
 const INPUTS: [(&str, &str, bool); 9] = [
@@ -148,4 +148,51 @@ fn recordings_of_two_hosts_are_refused() {
         complaints(&output, 4, "other: is of another host*; import it into a run of its own");
     assert!(wrong.is_empty(), "{wrong:?}");
     assert_incomplete(&folder.path().join("run"));
+}
+
+/// What a recording lacks is in every output of every command that draws conclusions from it.
+#[test]
+fn losses_are_in_every_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = fs::read(unpack("amd-pipe", "pipe.perf.data.zst")).unwrap();
+    fs::write(folder.path().join("whole"), &bytes).unwrap();
+    fs::write(folder.path().join("cut"), &bytes[..bytes.len() / 2]).unwrap();
+    let report: Value =
+        serde_json::from_slice(&stdout(folder.path(), "report cut --format json")).unwrap();
+    let lost = report["losses"]["truncated"][0].as_str().unwrap().to_owned();
+    for (command, formats) in [
+        ("explain cut", &["text", "json", "html"][..]),
+        ("explain whole --against cut", &["text", "json", "html"]),
+        ("diff whole cut", &["text", "json", "html", "csv"]),
+        ("diff cut whole", &["text", "json", "html", "csv"]),
+        ("predict cut --to snp", &["text", "json"]),
+    ] {
+        for format in formats {
+            let words = format!("{command} --format {format}");
+            let said = String::from_utf8(stdout(folder.path(), &words)).unwrap();
+            assert!(said.contains(&lost), "{words} does not say: {lost}");
+            let of_whole = words.replace("cut", "whole");
+            let said = String::from_utf8(stdout(folder.path(), &of_whole)).unwrap();
+            assert!(!said.contains(&lost), "{of_whole}");
+        }
+    }
+}
+
+/// A list whose last line has no end may have been cut in a number.
+#[test]
+fn lists_that_may_be_cut_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = "workload,category,metric,value\nw,VM,speed,120\nw,SNP,speed,100\n";
+    for (name, text) in [("whole.csv", results), ("cut.csv", &results[..results.len() - 2])] {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    fs::write(folder.path().join("stats"), "exits 10\nexits 2").unwrap();
+    let notes = |words: &str| {
+        let said: Value = serde_json::from_slice(&stdout(folder.path(), words)).unwrap();
+        said["losses"]["notes"].as_array().unwrap().len()
+    };
+    assert_eq!(notes("explain whole.csv --format json"), 0);
+    assert_eq!(notes("explain cut.csv --format json"), 1);
+    stdout(folder.path(), "import whole.csv -o run --stats stats");
+    assert_eq!(notes("explain run --format json"), 1);
 }

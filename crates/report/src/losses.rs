@@ -1,0 +1,66 @@
+//! What a recording lacks, as sentences: every output says it.
+
+use vmtax_analyse::Ledger;
+
+use crate::names;
+use crate::numbers::{count, counted};
+
+/// One sentence for each thing that the recording lacks; empty when nothing is known to be missing.
+pub fn sentences(ledger: &Ledger) -> Vec<String> {
+    let losses = &ledger.losses;
+    let mut said = events(ledger);
+    let mut say = |n: u64, one: &str, many: &str| match n {
+        0 => {}
+        1 => said.push(format!("1 {one}.")),
+        n => said.push(format!("{} {many}.", count(n))),
+    };
+    say(
+        losses.unpaired_exits,
+        "exit has no entry after it: it is in no table",
+        "exits have no entry after them: they are in no table",
+    );
+    say(losses.unpaired_entries, "entry has no exit before it", "entries have no exit before them");
+    say(
+        losses.out_of_order,
+        "event came out of order: the durations around it may be wrong",
+        "events came out of order: the durations around them may be wrong",
+    );
+    say(losses.undecodable, "record could not be decoded", "records could not be decoded");
+    say(
+        losses.details_dropped,
+        "exit lost its detail: there were too many different ones",
+        "exits lost their detail: there were too many different ones",
+    );
+    said
+}
+
+/// What lowers the counts themselves.
+pub(crate) fn events(ledger: &Ledger) -> Vec<String> {
+    let losses = &ledger.losses;
+    let mut said = Vec::new();
+    match losses.recorder_lost {
+        0 => {}
+        1 => said.push("1 event was lost by the recorder.".to_owned()),
+        n => said.push(format!("{} events were lost by the recorder.", count(n))),
+    }
+    if losses.recorder_gaps > 0 {
+        let places = counted(losses.recorder_gaps, "place");
+        said.push(format!("The recorder lost events at {places} without saying how many."));
+    }
+    said.extend(losses.truncated.iter().map(|sentence| names::printable(sentence)));
+    if !ledger.complete && losses.truncated.is_empty() {
+        said.push("The recording did not end as it should: its end is missing.".to_owned());
+    }
+    said
+}
+
+/// What is missing, and what the importer notes.
+pub fn all(ledger: &Ledger) -> Vec<String> {
+    let mut said = sentences(ledger);
+    for note in ledger.losses.notes.iter().map(|note| names::printable(note)) {
+        if !said.contains(&note) {
+            said.push(note);
+        }
+    }
+    said
+}
