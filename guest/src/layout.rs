@@ -19,6 +19,8 @@ pub const STACK: u64 = 0x2_0000;
 pub const STACK_SIZE: u64 = 0x4000;
 /// Room for a payload's own tables (descriptors, VMCS, VMCB), zero at the start.
 pub const TABLES: u64 = 0x4_0000;
+/// Bytes of these tables that every payload uses; payloads that share a VM use no others.
+pub const TABLES_SHARED: usize = 0x2000;
 /// The page tables that map every address to itself.
 pub const PAGE_TABLES: u64 = 0x3_0000;
 /// Room for data that payloads share with the VMM's ring device.

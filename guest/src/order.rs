@@ -35,6 +35,8 @@ pub struct Operation {
     pub count: u32,
     /// Memory at [`crate::layout::TOUCH`] that is given back before each batch.
     pub touch: Option<Touch>,
+    /// It leaves nothing behind but memory and registers, so it may run in the VM of others like it.
+    pub shares: bool,
 }
 
 /// Memory to be touched.

@@ -7,7 +7,7 @@ use crate::init::Start;
 use crate::observer::Observer;
 use crate::trace::{self, Tracer};
 use crate::vmm::linux::Linux;
-use crate::vmm::payload::{Plan, execute};
+use crate::vmm::payload::{Plan, Shared, execute};
 use crate::{Result, system};
 
 /// Serves until there is nothing more to do.
@@ -18,11 +18,16 @@ pub(crate) fn run(start: Start) -> Result<()> {
         Channel::Port => Ok(None),
     };
     let guest = prepared.inspect_err(|problem| channel.fail(0, problem))?;
+    let mut shared = Shared::default();
     loop {
         let (number, order) = channel.next().inspect_err(|problem| channel.fail(0, problem))?;
         let here = matches!(channel, Channel::Mailbox(_));
-        let (report, files) = if here { host(&order, guest.as_ref()) } else { inner(&order) }
-            .inspect_err(|problem| channel.fail(number, problem))?;
+        let carried_out = if here {
+            host(&order, guest.as_ref(), &mut shared)
+        } else {
+            inner(&order, &mut shared)
+        };
+        let (report, files) = carried_out.inspect_err(|problem| channel.fail(number, problem))?;
         channel
             .finish(number, &report, &files)
             .inspect_err(|problem| channel.fail(number, problem))?;
@@ -38,16 +43,20 @@ fn prepare(start: &Start) -> Result<Option<Linux>> {
 }
 
 /// The emulated host: first everything without recording, for the path lengths; then once more with it.
-fn host(order: &Order, guest: Option<&Linux>) -> Result<(Report, Vec<Attachment>)> {
+fn host(
+    order: &Order,
+    guest: Option<&Linux>,
+    shared: &mut Shared,
+) -> Result<(Report, Vec<Attachment>)> {
     let observer = Observer::start(&order.observer)?;
     let mut report =
         Report { release: system::release(), processor: processor(), ..Report::default() };
-    report.outcomes = all(order, guest, Tracer::Off, false)?.0;
+    report.outcomes = all(order, guest, Tracer::Off, shared)?.0;
     let mut files = observer.map(Observer::finish).transpose()?.unwrap_or_default();
     if order.trace {
         let (tracer, refused) = Tracer::arm(&order.probes)?;
         report.refused = refused;
-        let (traced, _) = all(order, guest, tracer, true)?;
+        let (traced, _) = all(order, guest, tracer, shared)?;
         for (outcome, traced) in report.outcomes.iter_mut().zip(traced) {
             outcome.failure = outcome.failure.take().or(traced.failure);
         }
@@ -65,12 +74,13 @@ fn all(
     order: &Order,
     guest: Option<&Linux>,
     mut tracer: Tracer,
-    record: bool,
+    shared: &mut Shared,
 ) -> Result<(Vec<Outcome>, Tracer)> {
+    let record = !matches!(tracer, Tracer::Off);
     let mut outcomes = Vec::new();
     for run in order.operations.chunk_by(|a, b| a.level == b.level) {
         if run[0].level < 2 {
-            outcomes.extend(run.iter().map(|operation| one(operation, &tracer, record)));
+            outcomes.extend(run.iter().map(|operation| one(operation, &tracer, record, shared)));
             continue;
         }
         let guest =
@@ -87,17 +97,17 @@ fn all(
 }
 
 /// L1: what runs here is L2.
-fn inner(order: &Order) -> Result<(Report, Vec<Attachment>)> {
+fn inner(order: &Order, shared: &mut Shared) -> Result<(Report, Vec<Attachment>)> {
     let outcomes = order
         .operations
         .iter()
-        .map(|operation| one(operation, &Tracer::Outside, order.trace))
+        .map(|operation| one(operation, &Tracer::Outside, order.trace, shared))
         .collect();
     Ok((Report { outcomes, ..Report::default() }, Vec::new()))
 }
 
 /// One operation: its batches, or, to be recorded, one to warm up and one that is recorded.
-fn one(operation: &Operation, tracer: &Tracer, record: bool) -> Outcome {
+fn one(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared) -> Outcome {
     if !record && operation.batches == 0 {
         return Outcome { number: operation.number, cycles: Vec::new(), failure: None };
     }
@@ -106,7 +116,7 @@ fn one(operation: &Operation, tracer: &Tracer, record: bool) -> Outcome {
     } else {
         Plan { batches: operation.batches, traced: None, tracer }
     };
-    let (cycles, failure) = match execute(operation, &plan) {
+    let (cycles, failure) = match execute(operation, &plan, shared) {
         Ok(cycles) => (cycles, None),
         Err(problem) => (Vec::new(), Some(problem)),
     };

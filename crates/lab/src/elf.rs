@@ -59,6 +59,7 @@ fn trim(bytes: &[u8]) -> Option<Vec<u8>> {
         contents.push(&data[..used]);
         offset += used;
     }
+    out.reserve_exact(contents.iter().map(|content| content.len()).sum());
     for content in contents {
         out.extend_from_slice(content);
     }

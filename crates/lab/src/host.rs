@@ -220,7 +220,7 @@ impl Setup {
         Ok(Spec {
             emulator: self.host.emulator(),
             kernel: self.kernel.clone(),
-            initramfs: Initramfs::Bytes(cpio::archive(&entries)),
+            initramfs: Initramfs::Bytes(cpio::archive(&entries).into()),
             command_line,
             memory_mib: if self.nested { 1024 } else { 512 } + observer::memory_mib(&files),
             cpus: 1,

@@ -55,9 +55,18 @@ impl<'a> Entry<'a> {
     }
 }
 
+/// Most bytes of an entry beside its path and its content.
+const AROUND: usize = 256;
+
 /// The archive of these entries, all owned by root, all with time 0: equal entries give equal bytes.
 pub fn archive(entries: &[Entry<'_>]) -> Vec<u8> {
-    let mut out = Vec::new();
+    // Kernels are among them: a vector that grew would copy them again and again.
+    let content = |entry: &Entry<'_>| match &entry.kind {
+        Kind::File { bytes, .. } => bytes.len(),
+        _ => 0,
+    };
+    let size: usize = entries.iter().map(|entry| AROUND + entry.path.len() + content(entry)).sum();
+    let mut out = Vec::with_capacity(size + AROUND);
     for (index, entry) in entries.iter().enumerate() {
         let (mode, bytes, device): (u32, &[u8], _) = match &entry.kind {
             Kind::Folder => (0o040_755, &[], (0, 0)),

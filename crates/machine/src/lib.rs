@@ -15,7 +15,7 @@
 //! let spec = Spec {
 //!     emulator: Emulator::Tcg { icount: true },
 //!     kernel,
-//!     initramfs: Initramfs::Bytes(archive),
+//!     initramfs: Initramfs::Bytes(archive.into()),
 //!     command_line: format!("console=ttyS0 {QUICK_BOOT}"),
 //!     memory_mib: 512,
 //!     cpus: 1,

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::kernel::Kernel;
@@ -57,7 +58,7 @@ impl fmt::Display for Emulator {
 #[derive(Clone, Debug)]
 pub enum Initramfs {
     /// These bytes, from [`crate::cpio::archive`] for one.
-    Bytes(Vec<u8>),
+    Bytes(Arc<Vec<u8>>),
     /// The content of a file.
     File(PathBuf),
 }

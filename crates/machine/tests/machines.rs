@@ -27,7 +27,7 @@ fn spec(folder: &Path) -> Spec {
     Spec {
         emulator: Emulator::Tcg { icount: true },
         kernel: distribution(),
-        initramfs: Initramfs::Bytes(initramfs()),
+        initramfs: Initramfs::Bytes(initramfs().into()),
         command_line: format!("console=ttyS0 panic=-1 {QUICK_BOOT}"),
         memory_mib: 256,
         cpus: 1,
@@ -126,7 +126,7 @@ fn an_initramfs_without_init_is_a_panic() {
     let folder = tempfile::tempdir().unwrap();
     let mut spec = spec(folder.path());
     spec.emulator = Emulator::Tcg { icount: false };
-    spec.initramfs = Initramfs::Bytes(vmtax_machine::cpio::archive(&[]));
+    spec.initramfs = Initramfs::Bytes(vmtax_machine::cpio::archive(&[]).into());
     let mut machine = Machine::boot(&spec).unwrap();
     let error = machine.wait(|| None::<()>).unwrap_err();
     assert!(matches!(&error, Error::Failed { .. }), "{error}");

@@ -19,7 +19,7 @@ use vm_superio::serial::NoEvents;
 use vmtax_guest::layout::{CHANNEL, SETTLE, TRACE};
 use vmtax_guest::order::{Order, Report, decode, encode};
 
-use super::{Next, Request, Vm, identity_map, run};
+use super::{Next, Request, Vm, failed, identity_map, run};
 use crate::trace::Tracer;
 use crate::{Result, system};
 
@@ -71,7 +71,7 @@ impl Linux {
         };
         let body = move || {
             let result = machine(&memory, entry).and_then(|(_vm, mut vcpu)| {
-                run(&mut vcpu, &Arc::new(AtomicBool::new(false)), |request| devices.answer(request))
+                run(&mut vcpu, &AtomicBool::new(false), |request| devices.answer(request))
             });
             let _ = answer.send(Err(result.err().unwrap_or_else(|| "L1 ended".to_owned())));
         };
@@ -117,7 +117,9 @@ fn machine(memory: &GuestMemoryMmap, entry: u64) -> Result<(Vm, kvm_ioctls::Vcpu
     unsafe { vm.memory(0, host, MEMORY)? };
     let registers =
         kvm_regs { rip: entry, rsi: ZERO_PAGE, rsp: 0x8ff0, rflags: 2, ..Default::default() };
-    let vcpu = vm.vcpu(0, PAGE_TABLES, &registers)?;
+    let (vcpu, special) = vm.vcpu(0, PAGE_TABLES)?;
+    vcpu.set_sregs(&special).map_err(failed("KVM_SET_SREGS"))?;
+    vcpu.set_regs(&registers).map_err(failed("KVM_SET_REGS"))?;
     Ok((vm, vcpu))
 }
 

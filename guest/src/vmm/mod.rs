@@ -6,12 +6,11 @@
 pub(crate) mod linux;
 pub(crate) mod payload;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvm_bindings::{
-    KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, kvm_mp_state, kvm_pit_config, kvm_regs,
-    kvm_segment, kvm_userspace_memory_region,
+    KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, kvm_mp_state, kvm_pit_config, kvm_segment,
+    kvm_sregs, kvm_userspace_memory_region,
 };
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 
@@ -60,13 +59,8 @@ impl Vm {
             .map_err(failed("KVM_SET_USER_MEMORY_REGION"))
     }
 
-    /// A vCPU in 64-bit mode, flat, interrupts off, with all that this processor offers.
-    pub(crate) fn vcpu(
-        &self,
-        number: u32,
-        page_tables: u64,
-        registers: &kvm_regs,
-    ) -> Result<VcpuFd> {
+    /// A vCPU with all that this processor offers, and the registers that put it in 64-bit mode, flat.
+    pub(crate) fn vcpu(&self, number: u32, page_tables: u64) -> Result<(VcpuFd, kvm_sregs)> {
         let vcpu = self.fd.create_vcpu(u64::from(number)).map_err(failed("KVM_CREATE_VCPU"))?;
         let mut cpuid = self
             .kvm
@@ -108,13 +102,11 @@ impl Vm {
         special.cr4 = 1 << 5 | 1 << 9 | 1 << 10;
         special.cr0 = 0x8000_0033;
         special.efer = 0x500;
-        vcpu.set_sregs(&special).map_err(failed("KVM_SET_SREGS"))?;
-        vcpu.set_regs(registers).map_err(failed("KVM_SET_REGS"))?;
         if number > 0 {
             vcpu.set_mp_state(kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE })
                 .map_err(failed("KVM_SET_MP_STATE"))?;
         }
-        Ok(vcpu)
+        Ok((vcpu, special))
     }
 }
 
@@ -137,7 +129,7 @@ pub(crate) enum Next {
 /// Runs a vCPU until it or the VMM ends it.
 pub(crate) fn run(
     vcpu: &mut VcpuFd,
-    stop: &Arc<AtomicBool>,
+    stop: &AtomicBool,
     mut answer: impl FnMut(Request<'_>) -> Result<Next>,
 ) -> Result<()> {
     loop {

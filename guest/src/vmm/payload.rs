@@ -1,16 +1,16 @@
 //! Runs a bare payload: one operation, batch after batch.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use kvm_bindings::kvm_regs;
+use kvm_bindings::{kvm_regs, kvm_sregs};
+use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
-use vmtax_guest::order::Operation;
+use vmtax_guest::order::{Operation, Touch};
 
-use super::{Next, Request, Vm, identity_map, run};
+use super::{Next, Request, Vm, failed, identity_map, run};
 use crate::Result;
 use crate::trace::Tracer;
 
@@ -25,102 +25,195 @@ pub(crate) struct Plan<'a> {
     pub(crate) tracer: &'a Tracer,
 }
 
+/// The VM that payloads share which leave nothing behind in it. To make and to end a VM takes longer than to run most of
+/// them.
+#[derive(Default)]
+pub(crate) struct Shared(Option<Machine>);
+
 /// Runs all batches of an operation. Returns the cycles of each.
-pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Vec<u64>> {
+pub(crate) fn execute(
+    operation: &Operation,
+    plan: &Plan<'_>,
+    shared: &mut Shared,
+) -> Result<Vec<u64>> {
     if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
         return Err("the payload is too large".into());
     }
-    let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), layout::MEMORY)])
-        .map_err(|e| format!("guest memory: {e}"))?;
-    let put = |bytes: &[u8], at: u64| {
-        memory.write_slice(bytes, GuestAddress(at)).map_err(|e| format!("guest memory: {e}"))
-    };
-    put(&identity_map(layout::PAGE_TABLES), layout::PAGE_TABLES)?;
-    put(&operation.code, layout::CODE)?;
-    put(&plan.batches.to_le_bytes(), layout::PARAMETERS)?;
-    put(&operation.count.to_le_bytes(), layout::PARAMETERS + 4)?;
-    let touched =
-        operation.touch.map(|touch| Touched::new(touch.bytes as usize, touch.huge)).transpose()?;
-
-    let vm = Vm::new()?;
-    let host =
-        memory.get_host_address(GuestAddress(0)).map_err(|e| format!("guest memory: {e}"))?;
-    // SAFETY: `memory` and `touched` outlive `vm`, and this program writes to them through vm-memory or not at all.
-    unsafe {
-        vm.memory(0, host, layout::MEMORY)?;
-        if let Some(touched) = &touched {
-            vm.memory(layout::TOUCH, touched.start(), touched.bytes)?;
-        }
-    }
-    let entries = std::iter::once(layout::CODE)
-        .chain(operation.entries.iter().map(|entry| layout::CODE + u64::from(*entry)));
-    let mut vcpus = Vec::new();
-    for (number, rip) in entries.enumerate() {
-        let rsp = layout::STACK + layout::STACK_SIZE * number as u64;
-        let registers = kvm_regs {
-            rip,
-            rsp,
-            rdi: layout::PARAMETERS,
-            rsi: number as u64,
-            rflags: 2,
-            ..Default::default()
-        };
-        vcpus.push(vm.vcpu(number as u32, layout::PAGE_TABLES, &registers)?);
-    }
-
-    let stop = Arc::new(AtomicBool::new(false));
-    let handles: Vec<OnceLock<libc::pthread_t>> = vcpus.iter().map(|_| OnceLock::new()).collect();
-    std::thread::scope(|scope| {
-        let (ended, end) = channel();
-        let mut threads = Vec::new();
-        for (number, mut vcpu) in vcpus.into_iter().enumerate() {
-            let (ended, stop, memory, touched) = (ended.clone(), &stop, &memory, &touched);
-            let handle = &handles[number];
-            let body = move || {
-                // SAFETY: asks for this thread's own handle.
-                let _ = handle.set(unsafe { libc::pthread_self() });
-                let mut device = Device { operation, plan, touched, memory, taken: 0, began: None };
-                let result = run(&mut vcpu, stop, |request| device.answer(request));
-                let _ = ended.send(result);
-            };
-            let name = if number == 0 {
-                operation.name.clone()
-            } else {
-                format!("{}:{number}", operation.name)
-            };
-            threads.push(
-                std::thread::Builder::new()
-                    .name(name)
-                    .spawn_scoped(scope, body)
-                    .map_err(|e| format!("thread: {e}"))?,
-            );
-        }
-        // Whoever ends first ends all: the first vCPU writes DONE, others never end by themselves.
-        let result = match end.recv_timeout(LIMIT) {
-            Ok(result) => result,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(format!(
-                "the payload did not end within {} s of emulated time",
-                LIMIT.as_secs()
-            )),
-        };
-        stop.store(true, Ordering::Relaxed);
-        for (thread, handle) in threads.iter().zip(&handles) {
-            while !thread.is_finished() {
-                if let Some(handle) = handle.get() {
-                    kick(*handle);
-                }
-                std::thread::sleep(Duration::from_micros(100));
-            }
-        }
-        result
-    })?;
-    let mut cycles = vec![0; plan.batches as usize];
-    for (index, value) in cycles.iter_mut().enumerate() {
-        *value = memory
-            .read_obj(GuestAddress(layout::RESULTS + 8 * index as u64))
-            .map_err(|e| format!("guest memory: {e}"))?;
+    let kept = if operation.shares { shared.0.take() } else { None };
+    let mut machine = kept.map_or_else(|| Machine::new(operation), Ok)?;
+    machine.load(operation, plan)?;
+    machine.run(operation, plan)?;
+    let cycles = machine.cycles(plan.batches)?;
+    if operation.shares {
+        shared.0 = Some(machine);
     }
     Ok(cycles)
+}
+
+/// A VM that runs payloads. What it has mapped is given back last.
+struct Machine {
+    vcpus: Vec<(VcpuFd, kvm_sregs)>,
+    vm: Vm,
+    memory: GuestMemoryMmap,
+    touched: Option<Touched>,
+}
+
+fn of_memory(error: impl std::fmt::Display) -> String {
+    format!("guest memory: {error}")
+}
+
+impl Machine {
+    fn new(operation: &Operation) -> Result<Machine> {
+        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), layout::MEMORY)])
+            .map_err(of_memory)?;
+        let page_tables = identity_map(layout::PAGE_TABLES);
+        memory.write_slice(&page_tables, GuestAddress(layout::PAGE_TABLES)).map_err(of_memory)?;
+        let touch = |touch: Touch| Touched::new(touch.bytes as usize, touch.huge);
+        let touched = operation.touch.map(touch).transpose()?;
+        let mut machine = Machine { vcpus: Vec::new(), vm: Vm::new()?, memory, touched };
+        let host = machine.memory.get_host_address(GuestAddress(0)).map_err(of_memory)?;
+        // SAFETY: `memory` and `touched` outlive `vm`, and this program writes to them through vm-memory or not at all.
+        unsafe {
+            machine.vm.memory(0, host, layout::MEMORY)?;
+            if let Some(touched) = &machine.touched {
+                machine.vm.memory(layout::TOUCH, touched.start(), touched.bytes)?;
+            }
+        }
+        for number in 0..=operation.entries.len() as u32 {
+            machine.vcpus.push(machine.vm.vcpu(number, layout::PAGE_TABLES)?);
+        }
+        Ok(machine)
+    }
+
+    /// Puts the payload into memory, and the vCPUs at its entries.
+    fn load(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<()> {
+        let put = |bytes: &[u8], at: u64| {
+            self.memory.write_slice(bytes, GuestAddress(at)).map_err(of_memory)
+        };
+        put(&operation.code, layout::CODE)?;
+        put(&plan.batches.to_le_bytes(), layout::PARAMETERS)?;
+        put(&operation.count.to_le_bytes(), layout::PARAMETERS + 4)?;
+        // Interrupt gates and counters of the one before.
+        put(&[0; layout::TABLES_SHARED], layout::TABLES)?;
+        let entries = std::iter::once(layout::CODE)
+            .chain(operation.entries.iter().map(|entry| layout::CODE + u64::from(*entry)));
+        for (number, ((vcpu, special), rip)) in self.vcpus.iter().zip(entries).enumerate() {
+            let registers = kvm_regs {
+                rip,
+                rsp: layout::STACK + layout::STACK_SIZE * number as u64,
+                rdi: layout::PARAMETERS,
+                rsi: number as u64,
+                rflags: 2,
+                ..Default::default()
+            };
+            vcpu.set_sregs(special).map_err(failed("KVM_SET_SREGS"))?;
+            vcpu.set_regs(&registers).map_err(failed("KVM_SET_REGS"))?;
+        }
+        Ok(())
+    }
+
+    /// The first vCPU runs here, and says when all have done. Further ones have threads and never end by themselves.
+    fn run(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<()> {
+        let Machine { vcpus, memory, touched, .. } = self;
+        let Some(((first, _), others)) = vcpus.split_first_mut() else { return Ok(()) };
+        let device = || Device {
+            operation,
+            plan,
+            touched: &*touched,
+            memory: &*memory,
+            taken: 0,
+            began: None,
+        };
+        let stop = AtomicBool::new(false);
+        let handles: Vec<OnceLock<libc::pthread_t>> =
+            others.iter().map(|_| OnceLock::new()).collect();
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for (number, ((vcpu, _), handle)) in (1..).zip(others.iter_mut().zip(&handles)) {
+                let (mut device, stop) = (device(), &stop);
+                let body = move || {
+                    // SAFETY: asks for this thread's own handle.
+                    let _ = handle.set(unsafe { libc::pthread_self() });
+                    run(vcpu, stop, |request| device.answer(request))
+                };
+                let thread = std::thread::Builder::new()
+                    .name(format!("{}:{number}", operation.name))
+                    .spawn_scoped(scope, body)
+                    .map_err(|e| format!("thread: {e}"))?;
+                threads.push(thread);
+            }
+            let mut device = device();
+            let alarm = Alarm::set(LIMIT)?;
+            let result = run(first, &LATE, |request| device.answer(request));
+            drop(alarm);
+            stop.store(true, Ordering::Relaxed);
+            let mut results = vec![result];
+            for (thread, handle) in threads.into_iter().zip(&handles) {
+                while !thread.is_finished() {
+                    if let Some(handle) = handle.get() {
+                        kick(*handle);
+                    }
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+                results
+                    .push(thread.join().unwrap_or_else(|_| Err("a vCPU's thread failed".into())));
+            }
+            // Why another vCPU ended says more than that the first then waited for it in vain.
+            let late = LATE.swap(false, Ordering::Relaxed).then(|| {
+                format!("the payload did not end within {} s of emulated time", LIMIT.as_secs())
+            });
+            results.into_iter().collect::<Result<()>>()?;
+            late.map_or(Ok(()), Err)
+        })
+    }
+
+    fn cycles(&self, batches: u32) -> Result<Vec<u64>> {
+        let at = |batch: u32| GuestAddress(layout::RESULTS + 8 * u64::from(batch));
+        (0..batches).map(|batch| self.memory.read_obj(at(batch)).map_err(of_memory)).collect()
+    }
+}
+
+/// The time of a payload is over.
+static LATE: AtomicBool = AtomicBool::new(false);
+
+/// Makes this thread leave `KVM_RUN` when the time is over.
+struct Alarm(libc::timer_t);
+
+impl Alarm {
+    fn set(limit: Duration) -> Result<Alarm> {
+        extern "C" fn late(_: libc::c_int) {
+            LATE.store(true, Ordering::Relaxed);
+        }
+        let failed = |what: &str| format!("{what}: {}", std::io::Error::last_os_error());
+        // SAFETY: the handler stores to an atomic; the structures are on the stack and filled as the calls ask for.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = late as *const () as usize;
+            libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut());
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = libc::SIGALRM;
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer = std::ptr::null_mut();
+            if libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) != 0 {
+                return Err(failed("timer_create"));
+            }
+            let alarm = Alarm(timer);
+            let mut when: libc::itimerspec = std::mem::zeroed();
+            when.it_value.tv_sec = limit.as_secs() as libc::time_t;
+            if libc::timer_settime(timer, 0, &when, std::ptr::null_mut()) != 0 {
+                return Err(failed("timer_settime"));
+            }
+            Ok(alarm)
+        }
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        // SAFETY: made in `set`, and deleted once.
+        unsafe { libc::timer_delete(self.0) };
+    }
 }
 
 /// Makes a thread leave `KVM_RUN`.

@@ -58,6 +58,8 @@ struct Code {
     isa: Option<Isa>,
     /// The body is one straight line: its other instructions are not part of the path.
     straight: bool,
+    /// It leaves nothing behind but memory and registers.
+    shares: bool,
     /// The guest waits for time to pass, so its cycles are no instructions.
     waits: bool,
     /// It needs XSAVE, which L1 of the AMD host cannot have.
@@ -78,6 +80,7 @@ const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
         touch: None,
         isa: None,
         straight: true,
+        shares: true,
         waits: false,
         xsave: false,
     }
@@ -87,7 +90,7 @@ const fn with_setup(
     setup: fn(&mut Assembler) -> Assembled,
     body: fn(&mut Assembler) -> Assembled,
 ) -> Code {
-    Code { setup, ..line(body) }
+    Code { setup, shares: false, ..line(body) }
 }
 
 /// Code whose body loops or lets handlers run: all of it is the operation.
@@ -186,7 +189,7 @@ impl Definition {
 
     /// Operations in a batch. Fewer at L2, where each takes so long that most batches would see a tick of a clock.
     pub fn count_at(&self, level: u8) -> u32 {
-        if level < 2 { self.count } else { self.count.div_ceil(2) }
+        if level < 2 { self.count } else { self.count.div_ceil(4) }
     }
 
     /// Reason and exits that one operation takes, where known.
@@ -231,6 +234,7 @@ impl Definition {
             batches,
             count: self.count_at(level),
             touch: code.touch,
+            shares: code.shares,
         };
         Ok((operation, around))
     }

@@ -65,18 +65,12 @@ fn operations_take_exactly_the_exits_they_must() {
 fn trace_cmd_reads_the_same(trace: &str) {
     let output = Command::new("trace-cmd").args(["report", "-i", trace]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    let count = |task: &str, what: &str| {
-        text.lines()
-            .filter(|line| {
-                line.trim_start().starts_with(&format!("{task}-")) && line.contains(what)
-            })
-            .count()
-    };
-    let found = ["cpuid", "hypercall", "wbinvd"].map(|task| {
-        let reason = ["EXIT_CPUID", "EXIT_VMMCALL", "EXIT_WBINVD"];
-        let reason =
-            reason[["cpuid", "hypercall", "wbinvd"].iter().position(|name| *name == task).unwrap()];
-        count(task, &format!("kvm_exit:             reason {reason} "))
+    // What L1 does has a thread of its own.
+    let payloads: Vec<&str> =
+        text.lines().filter(|line| !line.trim_start().starts_with("L1-")).collect();
+    let found = ["EXIT_CPUID", "EXIT_VMMCALL", "EXIT_WBINVD"].map(|reason| {
+        let exit = format!("kvm_exit:             reason {reason} ");
+        payloads.iter().filter(|line| line.contains(&exit)).count()
     });
     assert_eq!(found, [20, 20, 20]);
 }
