@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vmtax_events::{Better, Isa, Sample};
-use vmtax_guest::order::{Operation, Order, Outcome};
+use vmtax_guest::order::{Counting, Operation, Order, Outcome};
 
 use crate::conversation::Answer;
 use crate::host::{Host, Ready, Setup, Start};
@@ -39,6 +39,8 @@ pub struct Measured {
     pub count: u32,
     /// Instructions of one operation, by batch; empty when waiting is part of it.
     pub paths: Vec<f64>,
+    /// What the guest's virtual PMU did in these batches, if it has one.
+    pub pmu: Option<Counting>,
     /// Why it could not be done.
     pub failure: Option<String>,
 }
@@ -188,6 +190,7 @@ fn measured(tasks: &[Task], outcomes: &[Outcome]) -> Result<Vec<Measured>, Error
             } else {
                 cycles.iter().map(path).collect()
             },
+            pmu: outcome.pmu,
             failure: outcome.failure.clone(),
         });
     }

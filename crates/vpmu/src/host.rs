@@ -8,7 +8,7 @@ pub mod perf_event;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod step;
 #[cfg(target_os = "linux")]
-mod sys;
+pub(crate) mod sys;
 pub mod virtual_time;
 
 use crate::error::Trouble;

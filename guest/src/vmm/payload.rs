@@ -6,11 +6,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use kvm_bindings::kvm_regs;
+use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
-use vmtax_guest::order::Operation;
+use vmtax_guest::order::{Counting, Operation};
 
-use super::{Next, Request, Vm, identity_map, run};
+use super::pmu::{self, Meter};
+use super::{Around, Next, Request, Vm, identity_map, run};
 use crate::Result;
 use crate::trace::Tracer;
 
@@ -25,8 +27,16 @@ pub(crate) struct Plan<'a> {
     pub(crate) tracer: &'a Tracer,
 }
 
-/// Runs all batches of an operation. Returns the cycles of each.
-pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Vec<u64>> {
+/// What came of the batches.
+pub(crate) struct Batches {
+    /// Cycles of each.
+    pub(crate) cycles: Vec<u64>,
+    /// What the virtual PMU did.
+    pub(crate) pmu: Option<Counting>,
+}
+
+/// Runs all batches of an operation.
+pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Batches> {
     if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
         return Err("the payload is too large".into());
     }
@@ -52,6 +62,10 @@ pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Vec<u64>
             vm.memory(layout::TOUCH, touched.start(), touched.bytes)?;
         }
     }
+    let model = operation.pmu.map(pmu::model);
+    if let Some(model) = &model {
+        vm.virtual_pmu(model)?;
+    }
     let entries = std::iter::once(layout::CODE)
         .chain(operation.entries.iter().map(|entry| layout::CODE + u64::from(*entry)));
     let mut vcpus = Vec::new();
@@ -65,22 +79,30 @@ pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Vec<u64>
             rflags: 2,
             ..Default::default()
         };
-        vcpus.push(vm.vcpu(number as u32, layout::PAGE_TABLES, &registers)?);
+        vcpus.push(vm.vcpu(number as u32, layout::PAGE_TABLES, &registers, model.as_ref())?);
     }
 
     let stop = Arc::new(AtomicBool::new(false));
     let handles: Vec<OnceLock<libc::pthread_t>> = vcpus.iter().map(|_| OnceLock::new()).collect();
-    std::thread::scope(|scope| {
+    let mut pmu = std::thread::scope(|scope| {
         let (ended, end) = channel();
         let mut threads = Vec::new();
         for (number, mut vcpu) in vcpus.into_iter().enumerate() {
             let (ended, stop, memory, touched) = (ended.clone(), &stop, &memory, &touched);
+            let (vm, pmu) = (&vm.fd, operation.pmu.filter(|_| number == 0));
             let handle = &handles[number];
             let body = move || {
                 // SAFETY: asks for this thread's own handle.
                 let _ = handle.set(unsafe { libc::pthread_self() });
-                let mut device = Device { operation, plan, touched, memory, taken: 0, began: None };
-                let result = run(&mut vcpu, stop, |request| device.answer(request));
+                // The PMU's events are this thread's.
+                let meter = pmu.map(|pmu| Meter::new(pmu, vm, &vcpu)).transpose();
+                let result = meter.and_then(|meter| {
+                    let (taken, began) = (0, None);
+                    let mut device =
+                        Device { operation, plan, touched, memory, taken, began, meter };
+                    run(&mut vcpu, stop, &mut device)?;
+                    Ok(device.meter.map(|mut meter| meter.counting()))
+                });
                 let _ = ended.send(result);
             };
             let name = if number == 0 {
@@ -120,7 +142,12 @@ pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Vec<u64>
             .read_obj(GuestAddress(layout::RESULTS + 8 * index as u64))
             .map_err(|e| format!("guest memory: {e}"))?;
     }
-    Ok(cycles)
+    if let Some(counting) = &mut pmu {
+        counting.profile = memory
+            .read_obj(GuestAddress(layout::PROFILE))
+            .map_err(|e| format!("guest memory: {e}"))?;
+    }
+    Ok(Batches { cycles, pmu })
 }
 
 /// Makes a thread leave `KVM_RUN`.
@@ -145,6 +172,8 @@ struct Device<'a> {
     taken: u32,
     /// When the last batch began.
     began: Option<Instant>,
+    /// Its virtual PMU.
+    meter: Option<Meter<'a>>,
 }
 
 /// A batch gets so much of the time of the one before, without ticks; the one that is recorded more, for recording takes
@@ -152,7 +181,11 @@ struct Device<'a> {
 const MARGIN: f64 = 1.5;
 const RECORDED_MARGIN: f64 = 4.0;
 
-impl Device<'_> {
+impl Around for Device<'_> {
+    fn enter(&mut self, vcpu: &VcpuFd) -> Result<()> {
+        self.meter.as_mut().map_or(Ok(()), |meter| meter.enter(vcpu))
+    }
+
     fn answer(&mut self, request: Request<'_>) -> Result<Next> {
         match request {
             Request::Out(layout::DONE, _) => return Ok(Next::End),
@@ -165,16 +198,34 @@ impl Device<'_> {
             }
             Request::Out(..) | Request::Store => {}
             Request::In(_, data) | Request::Load(data) => data.fill(0),
+            Request::Interrupted => {
+                if let Some(meter) = &self.meter {
+                    meter.interrupted();
+                }
+            }
+            Request::ReadMsr(exit) => match &mut self.meter {
+                Some(meter) => meter.read(exit),
+                None => *exit.error = 1,
+            },
+            Request::WriteMsr(exit) => match &mut self.meter {
+                Some(meter) => meter.write(exit),
+                None => *exit.error = 1,
+            },
         }
         Ok(Next::Run)
     }
+}
 
+impl Device<'_> {
     fn is_traced(&self, batch: &[u8]) -> bool {
         batch.try_into().is_ok_and(|bytes| Some(u32::from_le_bytes(bytes)) == self.plan.traced)
     }
 
     fn prepare(&mut self, batch: &[u8]) {
         let is_traced = self.is_traced(batch);
+        if let Some(meter) = self.meter.as_mut().filter(|_| batch == 1u32.to_le_bytes()) {
+            meter.warm();
+        }
         // The first batch only warms up.
         if let Some(began) = self.began {
             let margin = if is_traced { RECORDED_MARGIN } else { MARGIN };

@@ -2,11 +2,12 @@
 
 mod bounce;
 mod nested_ops;
+pub mod pmu;
 mod primitives;
 mod timers;
 
 use vmtax_events::Isa;
-use vmtax_guest::order::{Operation, Touch};
+use vmtax_guest::order::{Operation, Pmu, Touch};
 
 use crate::Error;
 use crate::payload::{Assembled, Assembler, Parts, assemble};
@@ -54,6 +55,8 @@ struct Code {
     body: fn(&mut Assembler) -> Assembled,
     second: Option<fn(&mut Assembler) -> Assembled>,
     touch: Option<Touch>,
+    /// The guest has this PMU.
+    pmu: Option<Pmu>,
     /// Only there.
     isa: Option<Isa>,
     /// The body is one straight line: its other instructions are not part of the path.
@@ -76,6 +79,7 @@ const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
         body,
         second: None,
         touch: None,
+        pmu: None,
         isa: None,
         straight: true,
         waits: false,
@@ -120,7 +124,7 @@ pub struct Suite {
 }
 
 /// All suites.
-pub const SUITES: [Suite; 4] = [
+pub const SUITES: [Suite; 5] = [
     Suite {
         name: "primitives",
         summary: "what guests do that may take an exit",
@@ -144,6 +148,12 @@ pub const SUITES: [Suite; 4] = [
         summary: "ring traffic, with and without copies through a shared buffer",
         operations: bounce::OPERATIONS,
         nests: true,
+    },
+    Suite {
+        name: "pmu",
+        summary: "a guest's perf on a virtual PMU in user space, host events created anew and reused",
+        operations: pmu::OPERATIONS,
+        nests: false,
     },
 ];
 
@@ -177,6 +187,11 @@ impl Definition {
     pub fn is_for(&self, isa: Isa, level: u8) -> bool {
         let has_xsave = level < 2 || isa != Isa::Svm;
         self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave)
+    }
+
+    /// The PMU that the guest has in place of KVM's.
+    pub fn pmu(&self) -> Option<Pmu> {
+        self.code.pmu
     }
 
     /// Whether the guest waits for time to pass: then there is no path length.
@@ -231,6 +246,7 @@ impl Definition {
             batches,
             count: self.count_at(level),
             touch: code.touch,
+            pmu: code.pmu,
         };
         Ok((operation, around))
     }
