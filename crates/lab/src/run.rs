@@ -142,8 +142,9 @@ fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
     for level in 1..=if setup.nested { 2 } else { 1 } {
         for definition in definitions(plan, isa, level) {
             let number = tasks.len() as u16;
-            // Of what waits there is no path; it runs unrecorded for an observer only.
-            let unseen = definition.waits() && setup.observer.is_empty();
+            // Of what waits there is no path; it runs unrecorded for an observer, and for what its PMU counts.
+            let unseen =
+                definition.waits() && setup.observer.is_empty() && definition.pmu().is_none();
             let batches = if unseen { 0 } else { plan.batches + 1 };
             let (operation, around) = definition.order(isa, number, level, batches)?;
             tasks.push(Task { definition, operation, around });

@@ -2,6 +2,7 @@
 
 mod bounce;
 mod nested_ops;
+mod perf;
 pub mod pmu;
 mod primitives;
 mod timers;
@@ -124,7 +125,7 @@ pub struct Suite {
 }
 
 /// All suites.
-pub const SUITES: [Suite; 5] = [
+pub const SUITES: [Suite; 6] = [
     Suite {
         name: "primitives",
         summary: "what guests do that may take an exit",
@@ -154,6 +155,12 @@ pub const SUITES: [Suite; 5] = [
         summary: "a guest's perf on a virtual PMU in user space, host events created anew and reused",
         operations: pmu::OPERATIONS,
         nests: false,
+    },
+    Suite {
+        name: "perf",
+        summary: "what KVM sees of a guest that multiplexes, samples or switches its own counters",
+        operations: perf::OPERATIONS,
+        nests: true,
     },
 ];
 
