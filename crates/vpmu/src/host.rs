@@ -25,7 +25,7 @@ pub struct Request {
     pub counter: Counter,
     /// What it counts.
     pub programme: Programme,
-    /// It reports an overflow after this many.
+    /// It reports an overflow after this many, at least one.
     pub left: u64,
 }
 

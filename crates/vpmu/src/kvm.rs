@@ -276,3 +276,61 @@ fn set_lvtpc(vcpu: &VcpuFd, entry: u32) -> Result<(), KvmError> {
     }
     vcpu.set_lapic(&apic).map_err(failed("KVM_SET_LAPIC"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Amd, Intel};
+
+    fn leaf(cpuid: &CpuId, number: u32) -> Option<[u32; 4]> {
+        let entry = cpuid.as_slice().iter().find(|entry| entry.function == number)?;
+        Some([entry.eax, entry.ebx, entry.ecx, entry.edx])
+    }
+
+    #[test]
+    fn the_local_vector_tables_entry_says_where_to() {
+        let table = [
+            (0x0000_0040, Some(Target::Vector(0x40))),
+            (0x0000_0400, Some(Target::Nmi)),
+            (0x0001_0040, None),
+            (0x0001_0400, None),
+            // Vectors of exceptions; SMI; external.
+            (0x0000_000f, None),
+            (0x0000_0200, None),
+            (0x0000_0740, None),
+        ];
+        for (entry, target) in table {
+            assert_eq!(Target::of(entry), target, "{entry:#x}");
+        }
+    }
+
+    #[test]
+    fn cpuid_shows_the_model_and_no_other() {
+        let entry = |function, ecx| kvm_cpuid_entry2 {
+            function,
+            eax: function & 0x8000_0000 | 1,
+            ecx,
+            ..Default::default()
+        };
+        // An AMD processor whose KVM has a PMU, and whose leaves end early.
+        let processor =
+            [entry(0, 0), entry(1, 7), entry(0x8000_0000, 0), entry(0x8000_0001, 1 << 23 | 1)];
+        let of = |model: &Model| {
+            let mut cpuid = CpuId::from_entries(&processor).expect("four entries");
+            show(model, &mut cpuid).expect("there is room");
+            cpuid
+        };
+        let intel = of(&Model::Intel(Intel::default()));
+        assert_eq!(leaf(&intel, 0xa), Some([0x0830_0402, 0x80, 0, 0x603]));
+        assert_eq!(leaf(&intel, 0).map(|leaf| leaf[0]), Some(0xa));
+        assert_eq!(leaf(&intel, 1).map(|leaf| leaf[2]), Some(7 | 1 << 15));
+        assert_eq!(leaf(&intel, 0x8000_0001).map(|leaf| leaf[2]), Some(1));
+        assert_eq!(leaf(&intel, 0x8000_0022), None);
+        let amd = of(&Model::Amd(Amd { counters: 6, perfmon_v2: true }));
+        assert_eq!(leaf(&amd, 0x8000_0022), Some([1, 6, 0, 0]));
+        assert_eq!(leaf(&amd, 0x8000_0000).map(|leaf| leaf[0]), Some(0x8000_0022));
+        assert_eq!(leaf(&amd, 0x8000_0001).map(|leaf| leaf[2]), Some(1 << 23 | 1));
+        assert_eq!(leaf(&amd, 1).map(|leaf| leaf[2]), Some(7));
+        assert_eq!(leaf(&amd, 0xa), None);
+    }
+}
