@@ -116,7 +116,7 @@ pub struct Counting {
     /// Other things that the host did to events: refused them, took them away.
     pub troubles: u64,
     /// The words at [`crate::layout::PROFILE`] after the last batch, all batches included: what a guest that profiles
-    /// itself found.
+    /// itself, or counts its faults, found.
     pub profile: [u64; 4],
 }
 

@@ -12,9 +12,9 @@
 //!                 ── EINTR ───────────────> interrupted: an event overflowed, or somebody else's signal
 //! ```
 //!
-//! What KVM does not permit: RDPMC never comes to user space. KVM's own PMU is switched off here, so that the
-//! instruction faults (#GP) instead of reading counters that nobody programmed; guests have to read by RDMSR. Linux's
-//! perf reads by RDPMC and cannot run on this. In a guest's view the counters also go on while the kernel and the VMM
+//! What KVM does not permit: RDPMC never comes to user space; guests have to read by RDMSR. KVM's own PMU is switched off
+//! here, so that the instruction faults (#GP) instead of reading counters that nobody programmed; on AMD Linux 6.1 has
+//! it read zero all the same. Linux's perf reads by RDPMC and cannot run on this. In a guest's view the counters also go on while the kernel and the VMM
 //! work for it, unless the host's events leave the host out ([`crate::host::perf_event::Options::exclude_host`]), which
 //! hardware events do and software events do not.
 

@@ -4,7 +4,7 @@
 //! reuse; one payload has AMD's. Registers come in the order in which Linux's perf uses them. What counts is said by
 //! [`vmtax_guest::order::Pmu`]: hypercalls, one by one.
 
-use iced_x86::code_asm::{eax, ebx, ecx, edx, qword_ptr, r8, rax, rbx, rcx, rdx};
+use iced_x86::code_asm::{eax, ebx, ecx, edx, qword_ptr, r8, rax, rbx, rcx, rdx, rsp};
 use vmtax_guest::layout::PROFILE;
 use vmtax_guest::order::Pmu;
 
@@ -19,6 +19,8 @@ const ROUNDS: u32 = 20;
 pub const PERIOD: u64 = 7;
 /// The functions of the program that profiles itself, with their hypercalls in a round.
 pub const FUNCTIONS: [(&str, u32); 3] = [("foo", 31), ("bar", 22), ("qux", 47)];
+/// What must fault in `pmu-faults`, in the order of the words that it leaves.
+pub const FAULTS: [&str; 3] = ["reserved bits", "unknown register", "RDPMC"];
 
 const SELECT: u32 = 0x186;
 const FIXED: u32 = 0x309;
@@ -26,6 +28,8 @@ const FIXED_CONTROL: u32 = 0x38d;
 const STATUS: u32 = 0x38e;
 const CONTROL: u32 = 0x38f;
 const STATUS_CLEAR: u32 = 0x390;
+/// Of version 4.
+const STATUS_SET: u32 = 0x391;
 const COUNTER: u32 = 0x4c1;
 /// AMD's global registers, and its first event select and counter.
 const AMD_STATUS: u32 = 0xc000_0300;
@@ -156,6 +160,13 @@ pub(super) const OPERATIONS: &[Definition] = &[
         count: ROUNDS,
         kind: Kind::Measured,
         code: Code { pmu: Some(Pmu { amd: true, reuse: REUSE }), ..waiting(profiled_amd, program) },
+    },
+    Definition {
+        name: "pmu-faults",
+        summary: "what must fault: reserved bits, a register of a later version, RDPMC",
+        count: COUNT,
+        kind: Kind::Measured,
+        code: pmu(whole(faulting, faults), REUSE),
     },
 ];
 
@@ -368,5 +379,30 @@ fn count(asm: &mut Assembler, registers: &Registers) -> Assembled {
     for register in [rdx, rcx, rax] {
         asm.a.pop(register)?;
     }
+    asm.a.iretq()
+}
+
+fn faulting(asm: &mut Assembler) -> Assembled {
+    asm.gate(13, handle_fault)
+}
+
+/// Which one faults is in rbx, as in a profile.
+fn faults(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(ebx, 1)?;
+    asm.write_msr(CONTROL, 1 << 63)?;
+    asm.a.mov(ebx, 2)?;
+    read_msr(asm, STATUS_SET)?;
+    asm.a.mov(ebx, 3)?;
+    asm.a.xor(ecx, ecx)?;
+    asm.a.rdpmc()?;
+    asm.a.xor(ebx, ebx)
+}
+
+/// Counts a general protection fault and goes on behind its instruction, which has two bytes. An error code lies on the
+/// stack.
+fn handle_fault(asm: &mut Assembler) -> Assembled {
+    asm.a.inc(qword_ptr(rbx * 8 + PROFILE as i64))?;
+    asm.a.add(qword_ptr(rsp + 8), 2)?;
+    asm.a.add(rsp, 8)?;
     asm.a.iretq()
 }

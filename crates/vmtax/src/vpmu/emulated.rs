@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use vmtax_lab::suite::Suite;
-use vmtax_lab::suite::pmu::{FUNCTIONS, PERIOD};
+use vmtax_lab::suite::pmu::{FAULTS, FUNCTIONS, PERIOD};
 use vmtax_lab::{Host, Measured, Outcomes, Plan};
 
 /// What came of a host.
@@ -63,6 +63,18 @@ impl Emulated {
         self.operations().iter().filter(|o| is_profile(o))
     }
 
+    /// What must fault, with how often it did, of how many.
+    fn faults(&self) -> Vec<(&'static str, u64, u64)> {
+        let Some(operation) = self.operations().iter().find(|o| o.name == "pmu-faults") else {
+            return Vec::new();
+        };
+        let Some(pmu) = operation.pmu else { return Vec::new() };
+        // The batch that warms up is among them.
+        let times = u64::from(operation.count) * (operation.paths.len() as u64 + 1);
+        let faults = FAULTS.into_iter().zip(&pmu.profile[1..]);
+        faults.map(|(what, faulted)| (what, *faulted, times)).collect()
+    }
+
     fn failures(&self) -> impl Iterator<Item = (&str, &str)> {
         self.operations().iter().filter_map(|o| Some((o.name, o.failure.as_deref()?)))
     }
@@ -100,6 +112,10 @@ impl Emulated {
         for operation in self.profiles() {
             out.push_str(&profile(operation));
         }
+        let faults = self.faults();
+        let parts: Vec<String> =
+            faults.iter().map(|(what, n, of)| format!("{what} {n} of {of}")).collect();
+        out.push_str(&format!("{:<20}{}\n", "pmu-faults", parts.join(", ")));
         for (name, problem) in self.failures() {
             out.push_str(&format!("{name} was not measured: {problem}\n"));
         }
@@ -137,12 +153,17 @@ impl Emulated {
         });
         let failures =
             self.failures().map(|(name, problem)| json!({ "operation": name, "problem": problem }));
+        let faults = self
+            .faults()
+            .into_iter()
+            .map(|(what, faulted, of)| json!({ "what": what, "faulted": faulted, "of": of }));
         json!({
             "host": self.host.name(),
             "accelerator": format!("emulated:{}", self.host.emulator()),
             "kernel": self.outcomes.release,
             "operations": operations.collect::<Vec<_>>(),
             "profiles": profiles.collect::<Vec<_>>(),
+            "faults": faults.collect::<Vec<_>>(),
             "failures": failures.collect::<Vec<_>>(),
         })
     }
