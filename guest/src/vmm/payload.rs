@@ -10,6 +10,7 @@ use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
 use vmtax_guest::order::{Counting, Operation};
+use vmtax_vpmu::Model;
 
 use super::pmu::{self, Meter};
 use super::{Around, Next, Request, Vm, identity_map, run};
@@ -37,18 +38,7 @@ pub(crate) struct Batches {
 
 /// Runs all batches of an operation.
 pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Batches> {
-    if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
-        return Err("the payload is too large".into());
-    }
-    let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), layout::MEMORY)])
-        .map_err(|e| format!("guest memory: {e}"))?;
-    let put = |bytes: &[u8], at: u64| {
-        memory.write_slice(bytes, GuestAddress(at)).map_err(|e| format!("guest memory: {e}"))
-    };
-    put(&identity_map(layout::PAGE_TABLES), layout::PAGE_TABLES)?;
-    put(&operation.code, layout::CODE)?;
-    put(&plan.batches.to_le_bytes(), layout::PARAMETERS)?;
-    put(&operation.count.to_le_bytes(), layout::PARAMETERS + 4)?;
+    let memory = memory(operation, plan)?;
     let touched =
         operation.touch.map(|touch| Touched::new(touch.bytes as usize, touch.huge)).transpose()?;
 
@@ -66,22 +56,7 @@ pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Batches>
     if let Some(model) = &model {
         vm.virtual_pmu(model)?;
     }
-    let entries = std::iter::once(layout::CODE)
-        .chain(operation.entries.iter().map(|entry| layout::CODE + u64::from(*entry)));
-    let mut vcpus = Vec::new();
-    for (number, rip) in entries.enumerate() {
-        let rsp = layout::STACK + layout::STACK_SIZE * number as u64;
-        let registers = kvm_regs {
-            rip,
-            rsp,
-            rdi: layout::PARAMETERS,
-            rsi: number as u64,
-            rflags: 2,
-            ..Default::default()
-        };
-        vcpus.push(vm.vcpu(number as u32, layout::PAGE_TABLES, &registers, model.as_ref())?);
-    }
-
+    let vcpus = vcpus(&vm, operation, model.as_ref())?;
     let stop = Arc::new(AtomicBool::new(false));
     let handles: Vec<OnceLock<libc::pthread_t>> = vcpus.iter().map(|_| OnceLock::new()).collect();
     let mut pmu = std::thread::scope(|scope| {
@@ -148,6 +123,41 @@ pub(crate) fn execute(operation: &Operation, plan: &Plan<'_>) -> Result<Batches>
             .map_err(|e| format!("guest memory: {e}"))?;
     }
     Ok(Batches { cycles, pmu })
+}
+
+/// The guest's memory, with page tables, code and parameters in it.
+fn memory(operation: &Operation, plan: &Plan<'_>) -> Result<GuestMemoryMmap> {
+    if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
+        return Err("the payload is too large".into());
+    }
+    let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), layout::MEMORY)])
+        .map_err(|e| format!("guest memory: {e}"))?;
+    let put = |bytes: &[u8], at: u64| {
+        memory.write_slice(bytes, GuestAddress(at)).map_err(|e| format!("guest memory: {e}"))
+    };
+    put(&identity_map(layout::PAGE_TABLES), layout::PAGE_TABLES)?;
+    put(&operation.code, layout::CODE)?;
+    put(&plan.batches.to_le_bytes(), layout::PARAMETERS)?;
+    put(&operation.count.to_le_bytes(), layout::PARAMETERS + 4)?;
+    Ok(memory)
+}
+
+/// The payload's vCPUs, each where it starts.
+fn vcpus(vm: &Vm, operation: &Operation, model: Option<&Model>) -> Result<Vec<VcpuFd>> {
+    let entries = std::iter::once(layout::CODE)
+        .chain(operation.entries.iter().map(|entry| layout::CODE + u64::from(*entry)));
+    let vcpu = |(number, rip)| {
+        let registers = kvm_regs {
+            rip,
+            rsp: layout::STACK + layout::STACK_SIZE * number as u64,
+            rdi: layout::PARAMETERS,
+            rsi: number as u64,
+            rflags: 2,
+            ..Default::default()
+        };
+        vm.vcpu(number as u32, layout::PAGE_TABLES, &registers, model)
+    };
+    entries.enumerate().map(vcpu).collect()
 }
 
 /// Makes a thread leave `KVM_RUN`.

@@ -4,7 +4,7 @@
 //! reuse; one payload has AMD's. Registers come in the order in which Linux's perf uses them. What counts is said by
 //! [`vmtax_guest::order::Pmu`]: hypercalls, one by one.
 
-use iced_x86::code_asm::{eax, ebx, ecx, edx, qword_ptr, r8, rax, rbx, rcx, rdx, rsp};
+use iced_x86::code_asm::{eax, ebx, ecx, edx, qword_ptr, r8, rax, rbx, rcx, rdi, rdx, rsp};
 use vmtax_guest::layout::PROFILE;
 use vmtax_guest::order::Pmu;
 
@@ -156,7 +156,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
     },
     Definition {
         name: "pmu-profile-amd",
-        summary: "the same with AMD's PerfMonV2; events reused",
+        summary: "the same with AMD's PerfMonV2 and an APIC in memory; events reused",
         count: ROUNDS,
         kind: Kind::Measured,
         code: Code { pmu: Some(Pmu { amd: true, reuse: REUSE }), ..waiting(profiled_amd, program) },
@@ -302,6 +302,7 @@ struct Registers {
     status: u32,
     clear: u32,
     counter: u32,
+    x2apic: bool,
 }
 
 const INTEL: Registers = Registers {
@@ -310,6 +311,7 @@ const INTEL: Registers = Registers {
     status: STATUS,
     clear: STATUS_CLEAR,
     counter: FIXED + 1,
+    x2apic: true,
 };
 const AMD: Registers = Registers {
     control: AMD_CONTROL,
@@ -317,28 +319,32 @@ const AMD: Registers = Registers {
     status: AMD_STATUS,
     clear: AMD_STATUS_CLEAR,
     counter: AMD_COUNTER,
+    // The other form of the APIC, which a VMM has to mask by another way.
+    x2apic: false,
 };
 
 fn profiled(asm: &mut Assembler) -> Assembled {
-    profile(asm, handle_profile)?;
+    asm.enable_x2apic()?;
+    asm.gate(2, handle_profile)?;
+    raise_nmi(asm, &INTEL)?;
     asm.write_msr(FIXED + 1, WIDTH - PERIOD)?;
     asm.write_msr(FIXED_CONTROL, 0xb0)?;
     asm.write_msr(CONTROL, INTEL.bit)
 }
 
 fn profiled_amd(asm: &mut Assembler) -> Assembled {
-    profile(asm, handle_profile_amd)?;
+    asm.enable_apic()?;
+    asm.gate(2, handle_profile_amd)?;
+    raise_nmi(asm, &AMD)?;
     asm.write_msr(AMD_COUNTER, WIDTH - PERIOD)?;
     // Cycles.
     asm.write_msr(AMD_SELECT, 0x53_0076)?;
     asm.write_msr(AMD_CONTROL, AMD.bit)
 }
 
-/// Interrupts of counters are non-maskable: vector 2.
-fn profile(asm: &mut Assembler, handler: fn(&mut Assembler) -> Assembled) -> Assembled {
-    asm.enable_x2apic()?;
-    asm.gate(2, handler)?;
-    asm.write_msr(LVTPC, u64::from(NMI))
+/// Has counters raise an NMI, vector 2, once: LVTPC is masked by each.
+fn raise_nmi(asm: &mut Assembler, registers: &Registers) -> Assembled {
+    if registers.x2apic { asm.write_msr(LVTPC, NMI.into()) } else { asm.write_apic(0x340, NMI) }
 }
 
 /// The program: its functions one after the other. Which one runs is in rbx, where a profiler has an address and symbols.
@@ -364,7 +370,7 @@ fn handle_profile_amd(asm: &mut Assembler) -> Assembled {
 }
 
 fn count(asm: &mut Assembler, registers: &Registers) -> Assembled {
-    for register in [rax, rcx, rdx] {
+    for register in [rax, rcx, rdx, rdi] {
         asm.a.push(register)?;
     }
     asm.a.inc(qword_ptr(rbx * 8 + PROFILE as i64))?;
@@ -374,9 +380,9 @@ fn count(asm: &mut Assembler, registers: &Registers) -> Assembled {
     asm.a.wrmsr()?;
     read_msr(asm, registers.counter)?;
     asm.write_msr(registers.counter, WIDTH - PERIOD)?;
-    asm.write_msr(LVTPC, u64::from(NMI))?;
+    raise_nmi(asm, registers)?;
     asm.write_msr(registers.control, registers.bit)?;
-    for register in [rdx, rcx, rax] {
+    for register in [rdi, rdx, rcx, rax] {
         asm.a.pop(register)?;
     }
     asm.a.iretq()
