@@ -17,7 +17,7 @@ fn main() {
 
 fn build() -> PathBuf {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    for part in ["guest", "Cargo.lock"] {
+    for part in ["guest", "crates/vpmu/src", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={}", top.join(part).display());
     }
     let out = PathBuf::from(var("OUT_DIR").expect("cargo sets OUT_DIR")).join("guest");

@@ -11,6 +11,8 @@ pub const CODE_MOST: usize = 0x8_0000;
 pub const PARAMETERS: u64 = 0x8000;
 /// One `u64` for each batch: its cycles.
 pub const RESULTS: u64 = 0x9000;
+/// Four `u64`: where a payload counts the samples that it took of itself, or its faults.
+pub const PROFILE: u64 = 0xa000;
 /// Most batches.
 pub const BATCHES_MOST: u32 = 256;
 /// Top of the first vCPU's stack; each next one is [`STACK_SIZE`] above.

@@ -37,6 +37,18 @@ pub struct Operation {
     pub touch: Option<Touch>,
     /// It leaves nothing behind but memory and registers, so it may run in the VM of others like it.
     pub shares: bool,
+    /// A virtual PMU that the VMM gives the first vCPU, in place of KVM's.
+    pub pmu: Option<Pmu>,
+}
+
+/// A virtual PMU. Each of its events counts the guest's hypercalls, by the host kernel's tracepoint `kvm_hypercall`:
+/// emulated processors have no PMU, and that many is exactly known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pmu {
+    /// AMD's with PerfMonV2; else Intel's version 2.
+    pub amd: bool,
+    /// The host's events are reused; else created anew.
+    pub reuse: bool,
 }
 
 /// Memory to be touched.
@@ -70,8 +82,44 @@ pub struct Outcome {
     pub number: u16,
     /// Cycles of each batch.
     pub cycles: Vec<u64>,
+    /// What its virtual PMU did, if it has one.
+    pub pmu: Option<Counting>,
     /// Why it could not be done.
     pub failure: Option<String>,
+}
+
+/// What a virtual PMU did in all batches but the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counting {
+    /// Events of the host that were created.
+    pub creates: u64,
+    /// Closed.
+    pub closes: u64,
+    /// Enabled.
+    pub enables: u64,
+    /// Disabled.
+    pub disables: u64,
+    /// Read.
+    pub reads: u64,
+    /// Given another distance from their overflow.
+    pub periods: u64,
+    /// Counts taken over from the host's events.
+    pub counted: u64,
+    /// Interrupts that counters asked for.
+    pub interrupts: u64,
+    /// That the guest got.
+    pub delivered: u64,
+    /// That came while one was there.
+    pub merged: u64,
+    /// That found the APIC's entry masked.
+    pub dropped: u64,
+    /// Times that the host throttled an event.
+    pub throttles: u64,
+    /// Other things that the host did to events: refused them, took them away.
+    pub troubles: u64,
+    /// The words at [`crate::layout::PROFILE`] after the last batch, all batches included: what a guest that profiles
+    /// itself, or counts its faults, found.
+    pub profile: [u64; 4],
 }
 
 /// A file that follows the report.

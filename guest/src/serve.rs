@@ -7,7 +7,7 @@ use crate::init::Start;
 use crate::observer::Observer;
 use crate::trace::{self, Tracer};
 use crate::vmm::linux::Linux;
-use crate::vmm::payload::{Plan, Shared, execute};
+use crate::vmm::payload::{Batches, Plan, Shared, execute};
 use crate::{Result, system};
 
 /// Serves until there is nothing more to do.
@@ -108,19 +108,20 @@ fn inner(order: &Order, shared: &mut Shared) -> Result<(Report, Vec<Attachment>)
 
 /// One operation: its batches, or, to be recorded, one to warm up and one that is recorded.
 fn one(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared) -> Outcome {
+    let number = operation.number;
+    let failed = |failure| Outcome { number, cycles: Vec::new(), pmu: None, failure };
     if !record && operation.batches == 0 {
-        return Outcome { number: operation.number, cycles: Vec::new(), failure: None };
+        return failed(None);
     }
     let plan = if record {
         Plan { batches: 2, traced: Some(1), tracer }
     } else {
         Plan { batches: operation.batches, traced: None, tracer }
     };
-    let (cycles, failure) = match execute(operation, &plan, shared) {
-        Ok(cycles) => (cycles, None),
-        Err(problem) => (Vec::new(), Some(problem)),
-    };
-    Outcome { number: operation.number, cycles, failure }
+    match execute(operation, &plan, shared) {
+        Ok(Batches { cycles, pmu }) => Outcome { number, cycles, pmu, failure: None },
+        Err(problem) => failed(Some(problem)),
+    }
 }
 
 fn processor() -> String {

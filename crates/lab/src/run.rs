@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vmtax_events::{Better, Isa, Sample};
-use vmtax_guest::order::{Operation, Order, Outcome};
+use vmtax_guest::order::{Counting, Operation, Order, Outcome};
 
 use crate::conversation::Answer;
 use crate::host::{Host, Ready, Setup, Start};
@@ -39,6 +39,8 @@ pub struct Measured {
     pub count: u32,
     /// Instructions of one operation, by batch; empty when waiting is part of it.
     pub paths: Vec<f64>,
+    /// What the guest's virtual PMU did in these batches, if it has one.
+    pub pmu: Option<Counting>,
     /// Why it could not be done.
     pub failure: Option<String>,
 }
@@ -140,8 +142,9 @@ fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
     for level in 1..=if setup.nested { 2 } else { 1 } {
         for definition in definitions(plan, isa, level) {
             let number = tasks.len() as u16;
-            // Of what waits there is no path; it runs unrecorded for an observer only.
-            let unseen = definition.waits() && setup.observer.is_empty();
+            // Of what waits there is no path; it runs unrecorded for an observer, and for what its PMU counts.
+            let unseen =
+                definition.waits() && setup.observer.is_empty() && definition.pmu().is_none();
             let batches = if unseen { 0 } else { plan.batches + 1 };
             let (operation, around) = definition.order(isa, number, level, batches)?;
             tasks.push(Task { definition, operation, around });
@@ -188,6 +191,7 @@ fn measured(tasks: &[Task], outcomes: &[Outcome]) -> Result<Vec<Measured>, Error
             } else {
                 cycles.iter().map(path).collect()
             },
+            pmu: outcome.pmu,
             failure: outcome.failure.clone(),
         });
     }

@@ -301,7 +301,7 @@ fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
 fn assumptions(ledger: &Ledger, total: &Tally) -> Vec<String> {
     let mut resting: BTreeMap<&str, u64> = BTreeMap::new();
     for (key, tally) in &ledger.exits {
-        let why = Cause::assumption(key.reason, key.detail, key.ancillary_of.is_some());
+        let why = table::assumption_of(key);
         if let Some(why) = why {
             let sum = resting.entry(why).or_default();
             *sum = sum.saturating_add(tally.count);

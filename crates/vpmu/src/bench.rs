@@ -10,11 +10,13 @@ pub mod precision;
 pub mod published;
 pub mod script;
 pub mod steady;
+pub mod why;
 
 use crate::error::Error;
 use crate::policy::{Activity, Policy};
 use published::Published;
-use script::Script;
+use script::{Outcome, Script};
+use why::{Trials, Why};
 
 /// What the guest's perf does that costs time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,12 +101,19 @@ pub struct Row {
     /// What the series published.
     pub published: Published,
     /// Why the ratio of the longest calls is not within a factor of two of the published one.
-    pub why_max: Option<&'static str>,
+    pub why_max: Option<Why>,
     /// The same for all calls together.
-    pub why_total: Option<&'static str>,
+    pub why_total: Option<Why>,
 }
 
 impl Row {
+    /// Of one operation in a run under each policy.
+    fn of(operation: Operation, published: Published, runs: &[Outcome; 2]) -> Row {
+        let [legacy, reuse] =
+            runs.each_ref().map(|run| run.timings.get(&operation).copied().unwrap_or_default());
+        Row { operation, legacy, reuse, published, why_max: None, why_total: None }
+    }
+
     /// The computed ratio; none if reuse spends nothing. For the longest call of reuse the first times, which create
     /// events, count if they do in the published one.
     pub fn ratio(&self, figure: Figure) -> Option<f64> {
@@ -139,26 +148,20 @@ pub struct Comparison {
 
 /// Runs the script under both policies with the published costs.
 pub fn compare(script: &Script) -> Result<Comparison, Error> {
-    let legacy = script.run(Policy::Legacy, published::costs())?;
-    let reuse = script.run(Policy::Reuse, published::costs())?;
-    let timing = |of: &script::Outcome, operation| of.timings.get(&operation).copied();
+    let run = |policy| script.run(policy, published::costs());
+    let runs = [run(Policy::Legacy)?, run(Policy::Reuse)?];
+    let trials = Trials::run(script)?;
     let row = |(operation, published)| {
-        let row = Row {
-            operation,
-            legacy: timing(&legacy, operation).unwrap_or_default(),
-            reuse: timing(&reuse, operation).unwrap_or_default(),
-            published,
-            why_max: None,
-            why_total: None,
+        let row = Row::of(operation, published, &runs);
+        let why = |figure| {
+            (row.agrees(figure) == Some(false)).then(|| trials.why(operation, figure, published))
         };
-        let why =
-            |figure| (row.agrees(figure) == Some(false)).then(|| published::why(operation, figure));
         Row { why_max: why(Figure::Max), why_total: why(Figure::Total), ..row }
     };
     Ok(Comparison {
         rows: published::figures().map(row).collect(),
-        legacy: legacy.activity,
-        reuse: reuse.activity,
-        samples: reuse.samples,
+        legacy: runs[0].activity,
+        reuse: runs[1].activity,
+        samples: runs[1].samples,
     })
 }

@@ -8,7 +8,7 @@ pub mod perf_event;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod step;
 #[cfg(target_os = "linux")]
-mod sys;
+pub(crate) mod sys;
 pub mod virtual_time;
 
 use crate::error::Trouble;
@@ -25,7 +25,7 @@ pub struct Request {
     pub counter: Counter,
     /// What it counts.
     pub programme: Programme,
-    /// It reports an overflow after this many.
+    /// It reports an overflow after this many, at least one.
     pub left: u64,
 }
 

@@ -5,7 +5,7 @@
 //! are created and closed, and count what they do; the guest cannot tell them apart.
 //!
 //! Left out: PEBS, last branch records, events of the uncore, and the APIC. Getting at a guest's MSRs and injecting
-//! interrupts is the VMM's business. RDPMC cannot be sent to user space by KVM, whose guests have to read by RDMSR.
+//! interrupts is the VMM's business; the feature `kvm` has a module for VMMs that use KVM.
 //!
 //! ```
 //! use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost, Work};
@@ -24,6 +24,8 @@ pub mod bench;
 mod error;
 pub mod event;
 pub mod host;
+#[cfg(all(feature = "kvm", target_os = "linux", target_arch = "x86_64"))]
+pub mod kvm;
 mod model;
 mod msr;
 mod pmu;

@@ -11,7 +11,9 @@ pub(crate) const FROZEN: u64 = 1 << 59;
 const BUFFER: u64 = 1 << 62;
 /// Change of the counters' condition, in Intel's status. Never set here.
 const CONDITION: u64 = 1 << 63;
-/// IA32_DEBUGCTL: freeze counters when one interrupts.
+/// IA32_DEBUGCTL, which both vendors have.
+pub(crate) const DEBUG_CONTROL: u32 = 0x1d9;
+/// Its bit that freezes the counters when one interrupts.
 pub(crate) const FREEZE: u64 = 1 << 12;
 /// IA32_PERF_CAPABILITIES: general counters can be written at full width.
 pub(crate) const FULL_WIDTH: u64 = 1 << 13;
@@ -20,7 +22,6 @@ pub(crate) const FULL_WIDTH: u64 = 1 << 13;
 mod intel {
     pub(super) const COUNTER: u32 = 0xc1;
     pub(super) const SELECT: u32 = 0x186;
-    pub(super) const DEBUG_CONTROL: u32 = 0x1d9;
     pub(super) const FIXED: u32 = 0x309;
     pub(super) const CAPABILITIES: u32 = 0x345;
     pub(super) const FIXED_CONTROL: u32 = 0x38d;
@@ -98,7 +99,7 @@ pub(crate) fn register(model: &Model, msr: u32) -> Option<Register> {
                 intel::STATUS_CLEAR if global => Some(Register::StatusClear),
                 intel::STATUS_SET if m.version >= 4 => Some(Register::StatusSet),
                 intel::IN_USE if m.version >= 4 => Some(Register::InUse),
-                intel::DEBUG_CONTROL if global => Some(Register::DebugControl),
+                DEBUG_CONTROL if global => Some(Register::DebugControl),
                 _ => None,
             }
         }
@@ -120,7 +121,7 @@ pub(crate) fn register(model: &Model, msr: u32) -> Option<Register> {
                 amd::CONTROL if global => Some(Register::Control),
                 amd::STATUS_CLEAR if global => Some(Register::StatusClear),
                 amd::STATUS_SET if global => Some(Register::StatusSet),
-                intel::DEBUG_CONTROL if global => Some(Register::DebugControl),
+                DEBUG_CONTROL if global => Some(Register::DebugControl),
                 _ => None,
             }
         }

@@ -220,6 +220,12 @@ impl<H: Host> Pmu<H> {
         self.settle();
     }
 
+    /// Whether an interrupt waits to be delivered.
+    pub fn interrupt_due(&mut self) -> bool {
+        self.service();
+        self.registers.interrupt
+    }
+
     /// Whether to inject an interrupt now, by the delivery mode of LVTPC; the VMM then sets the mask bit there, as the
     /// APIC does. If it is set already the interrupt is lost.
     pub fn deliver(&mut self, masked: bool) -> bool {
@@ -243,7 +249,8 @@ impl<H: Host> Pmu<H> {
         self.settle();
     }
 
-    /// The vCPU's thread is back on a processor.
+    /// The vCPU's thread is back on a processor. Where the host keeps its events through a switch by itself, as the
+    /// kernel does, this alone tells of a new slice.
     pub fn slice_begin(&mut self) {
         self.out = false;
         let registers = &self.registers;

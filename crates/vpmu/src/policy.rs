@@ -65,6 +65,8 @@ struct Backed {
     base: u64,
     /// The event's count at which it reports an overflow.
     overflow: u64,
+    /// Nanoseconds for which it should have counted and did not, as of the last reading.
+    away: u64,
     running: bool,
 }
 
@@ -169,7 +171,8 @@ impl<H: Host> Backing<H> {
         match self.host.create(&Request { counter, programme, left }) {
             Ok(id) => {
                 self.activity.creates += 1;
-                let event = Backed { id, programme, base: 0, overflow: left, running: true };
+                let event =
+                    Backed { id, programme, base: 0, overflow: left, away: 0, running: true };
                 self.slots[slot].event = Some(event);
             }
             Err(trouble) => {
@@ -216,7 +219,8 @@ impl<H: Host> Backing<H> {
             self.note(slot, reading.map(|_| ()));
             return 0;
         };
-        if reading.running < reading.enabled {
+        let away = reading.enabled.saturating_sub(reading.running);
+        if std::mem::replace(&mut event.away, away) < away {
             self.note(slot, Err(Trouble::Multiplexed));
         }
         let delta = reading.count.saturating_sub(event.base);
@@ -258,12 +262,9 @@ impl<H: Host> Backing<H> {
         // Reports of events that were closed in the meantime are nobody's.
         loop {
             let id = self.host.take_overflow()?;
-            let Some(slot) = self.slot_of(id) else { continue };
-            if let Some(event) = &mut self.slots[slot].event {
-                // The host now counts to the same distance once more, from wherever it was: no count to rely on.
-                event.overflow = u64::MAX;
+            if let Some(slot) = self.slot_of(id) {
+                return Some(slot);
             }
-            return Some(slot);
         }
     }
 

@@ -135,10 +135,11 @@ impl TryFrom<u32> for Format {
     type Error = Error;
 
     fn try_from(found: u32) -> Result<Format, Error> {
-        if found > VERSION {
-            return Err(Error::NewerState { found, known: VERSION });
+        match found {
+            0 => Err(Error::State("there is no version 0")),
+            1..=VERSION => Ok(Format(found)),
+            _ => Err(Error::NewerState { found, known: VERSION }),
         }
-        Ok(Format(found))
     }
 }
 

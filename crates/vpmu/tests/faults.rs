@@ -87,6 +87,11 @@ fn shared_counters_count_what_they_counted() {
         let expected: Vec<_> =
             (0..3).map(|i| (Counter::General(i), Trouble::Multiplexed)).collect();
         assert_eq!(troubles(&mut pmu), expected);
+        // It is over, and not said again.
+        pmu.host_mut().set_faults(Faults::default());
+        pmu.host_mut().run(&work(), 10);
+        assert_eq!(counts(&mut pmu), [30, 30, 30], "{policy:?}");
+        assert!(troubles(&mut pmu).is_empty());
     }
 }
 

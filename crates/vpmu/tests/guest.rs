@@ -235,17 +235,32 @@ fn status_is_set_with_or_without_an_interrupt() {
 }
 
 #[test]
+fn an_overflow_that_is_served_late_is_one() {
+    let mut pmu = v2();
+    pmu.write(0x186, INSTRUCTIONS).unwrap();
+    pmu.write(0xc1, -10i64 as u64).unwrap();
+    // The host reports each of its own periods until it is told another one.
+    let work = Work::user(1, &[(Event::Instructions, 1)]);
+    let done: Vec<u64> = [25, 15, 5].map(|n| pmu.host_mut().run(&work, n)).into();
+    assert_eq!(done, [10, 10, 5]);
+    assert!(pmu.deliver(false) && !pmu.deliver(false));
+    assert_eq!((pmu.read(0xc1), pmu.read(0x38e)), (Ok(15), Ok(1)));
+    let activity = pmu.activity();
+    assert_eq!((activity.overflows, activity.interrupts, activity.merged), (1, 1, 0));
+}
+
+#[test]
 fn an_interrupt_that_finds_lvtpc_masked_is_lost() {
     let mut pmu = v2();
     pmu.write(0x186, INSTRUCTIONS).unwrap();
-    for (i, masked) in [false, true, true, false].into_iter().enumerate() {
+    for (i, masked) in [false, true, true, false, false].into_iter().enumerate() {
         pmu.write(0xc1, -100i64 as u64).unwrap();
         retire(&mut pmu, 100);
         assert_eq!(pmu.deliver(masked), !masked, "{i}");
         assert!(!pmu.deliver(false), "it does not come back");
     }
     let activity = pmu.activity();
-    assert_eq!((activity.interrupts, activity.delivered, activity.dropped), (4, 2, 2));
+    assert_eq!((activity.interrupts, activity.delivered, activity.dropped), (5, 3, 2));
 }
 
 #[test]
@@ -389,6 +404,10 @@ fn states_that_are_newer_or_damaged_are_refused() {
     assert_eq!(
         newer.unwrap_err(),
         "the state is of version 2; this library knows versions up to 1"
+    );
+    assert_eq!(
+        read(&|v| v["format"] = 0.into()).unwrap_err(),
+        "the state is damaged: there is no version 0"
     );
     let damage: [&dyn Fn(&mut serde_json::Value); 6] = [
         &|v| v["registers"]["values"][0] = (1u64 << 48).into(),

@@ -146,7 +146,7 @@ fn value(msr: u32, choice: u64) -> u64 {
             let modes = [1, 2, 3, 3][(detail >> 8 & 3) as usize] << 16;
             let on = u64::from(detail >> 10 & 7 != 0) << 22;
             let interrupt = u64::from(detail >> 13 & 3 != 0) << 20;
-            let odd = [1 << 18, 1 << 23, 1 << 24, 1 << 32][(detail >> 15 & 3) as usize];
+            let odd = [1 << 18, 1 << 21, 1 << 23, 1 << 24, 1 << 32][(detail >> 15) as usize % 5];
             code | modes | on | interrupt | if kind < 24 { odd } else { 0 }
         }
         0x38d => detail & 0xbbb,

@@ -98,12 +98,37 @@ fn nops(a: &mut CodeAssembler, n: u32) -> Assembled {
     (0..n).try_for_each(|_| a.nop())
 }
 
-fn counted_loop(a: &mut CodeAssembler, n: u32) -> Assembled {
+/// Does something n times, counted down in ecx.
+fn times(
+    a: &mut CodeAssembler,
+    n: u32,
+    body: impl FnOnce(&mut CodeAssembler) -> Assembled,
+) -> Assembled {
     let mut top = a.create_label();
     a.mov(ecx, n)?;
     a.set_label(&mut top)?;
+    body(a)?;
     a.dec(ecx)?;
     a.jnz(top)
+}
+
+/// Calls a function once, which stands behind the call and is jumped over at the end. The body is told its label.
+fn one_call(
+    a: &mut CodeAssembler,
+    body: impl FnOnce(&mut CodeAssembler, CodeLabel) -> Assembled,
+) -> Assembled {
+    let (mut function, mut end) = (a.create_label(), a.create_label());
+    a.call(function)?;
+    a.jmp(end)?;
+    a.set_label(&mut function)?;
+    body(a, function)?;
+    a.ret()?;
+    a.set_label(&mut end)?;
+    a.zero_bytes()
+}
+
+fn counted_loop(a: &mut CodeAssembler, n: u32) -> Assembled {
+    times(a, n, |_| Ok(()))
 }
 
 fn own_loop(a: &mut CodeAssembler, n: u32) -> Assembled {
@@ -114,25 +139,30 @@ fn own_loop(a: &mut CodeAssembler, n: u32) -> Assembled {
 }
 
 fn nested(a: &mut CodeAssembler, n: u32) -> Assembled {
-    let (mut outer, mut inner) = (a.create_label(), a.create_label());
-    a.mov(ecx, n)?;
-    a.set_label(&mut outer)?;
-    a.mov(edx, 5)?;
-    a.set_label(&mut inner)?;
-    a.dec(edx)?;
-    a.jnz(inner)?;
-    a.dec(ecx)?;
-    a.jnz(outer)
+    times(a, n, |a| {
+        let mut inner = a.create_label();
+        a.mov(edx, 5)?;
+        a.set_label(&mut inner)?;
+        a.dec(edx)?;
+        a.jnz(inner)
+    })
+}
+
+fn calls(a: &mut CodeAssembler, n: u32) -> Assembled {
+    call_loop(a, n, false)
+}
+
+fn indirect(a: &mut CodeAssembler, n: u32) -> Assembled {
+    call_loop(a, n, true)
 }
 
 /// A loop of calls to an empty function, and a jump over it at the end.
-fn calls(a: &mut CodeAssembler, n: u32) -> Assembled {
-    let (mut top, mut function, mut end) = (a.create_label(), a.create_label(), a.create_label());
-    a.mov(ecx, n)?;
-    a.set_label(&mut top)?;
-    a.call(function)?;
-    a.dec(ecx)?;
-    a.jnz(top)?;
+fn call_loop(a: &mut CodeAssembler, n: u32, through_register: bool) -> Assembled {
+    let (mut function, mut end) = (a.create_label(), a.create_label());
+    if through_register {
+        a.lea(rax, ptr(function))?;
+    }
+    times(a, n, |a| if through_register { a.call(rax) } else { a.call(function) })?;
     a.jmp(end)?;
     a.set_label(&mut function)?;
     a.ret()?;
@@ -141,33 +171,14 @@ fn calls(a: &mut CodeAssembler, n: u32) -> Assembled {
 }
 
 fn recursion(a: &mut CodeAssembler, n: u32) -> Assembled {
-    let (mut function, mut done, mut end) = (a.create_label(), a.create_label(), a.create_label());
     a.mov(ecx, n)?;
-    a.call(function)?;
-    a.jmp(end)?;
-    a.set_label(&mut function)?;
-    a.dec(ecx)?;
-    a.jz(done)?;
-    a.call(function)?;
-    a.set_label(&mut done)?;
-    a.ret()?;
-    a.set_label(&mut end)?;
-    a.zero_bytes()
-}
-
-fn indirect(a: &mut CodeAssembler, n: u32) -> Assembled {
-    let (mut top, mut function, mut end) = (a.create_label(), a.create_label(), a.create_label());
-    a.lea(rax, ptr(function))?;
-    a.mov(ecx, n)?;
-    a.set_label(&mut top)?;
-    a.call(rax)?;
-    a.dec(ecx)?;
-    a.jnz(top)?;
-    a.jmp(end)?;
-    a.set_label(&mut function)?;
-    a.ret()?;
-    a.set_label(&mut end)?;
-    a.zero_bytes()
+    one_call(a, |a, function| {
+        let mut done = a.create_label();
+        a.dec(ecx)?;
+        a.jz(done)?;
+        a.call(function)?;
+        a.set_label(&mut done)
+    })
 }
 
 fn not_taken(a: &mut CodeAssembler, n: u32) -> Assembled {
@@ -181,15 +192,13 @@ fn not_taken(a: &mut CodeAssembler, n: u32) -> Assembled {
 }
 
 fn alternating(a: &mut CodeAssembler, n: u32) -> Assembled {
-    let (mut top, mut even) = (a.create_label(), a.create_label());
-    a.mov(ecx, n)?;
-    a.set_label(&mut top)?;
-    a.test(ecx, 1)?;
-    a.jz(even)?;
-    a.nop()?;
-    a.set_label(&mut even)?;
-    a.dec(ecx)?;
-    a.jnz(top)
+    times(a, n, |a| {
+        let mut even = a.create_label();
+        a.test(ecx, 1)?;
+        a.jz(even)?;
+        a.nop()?;
+        a.set_label(&mut even)
+    })
 }
 
 fn repeated_store(a: &mut CodeAssembler, n: u32) -> Assembled {
@@ -216,23 +225,19 @@ fn repeated_loop(a: &mut CodeAssembler, n: u32) -> Assembled {
 
 /// By the definition: a function that calls itself twice.
 fn fibonacci(a: &mut CodeAssembler, n: u32) -> Assembled {
-    let (mut function, mut done, mut end) = (a.create_label(), a.create_label(), a.create_label());
     a.mov(edx, n)?;
-    a.call(function)?;
-    a.jmp(end)?;
-    a.set_label(&mut function)?;
-    a.cmp(edx, 2)?;
-    a.jb(done)?;
-    a.push(rdx)?;
-    a.dec(edx)?;
-    a.call(function)?;
-    a.pop(rdx)?;
-    a.sub(edx, 2)?;
-    a.call(function)?;
-    a.set_label(&mut done)?;
-    a.ret()?;
-    a.set_label(&mut end)?;
-    a.zero_bytes()
+    one_call(a, |a, function| {
+        let mut done = a.create_label();
+        a.cmp(edx, 2)?;
+        a.jb(done)?;
+        a.push(rdx)?;
+        a.dec(edx)?;
+        a.call(function)?;
+        a.pop(rdx)?;
+        a.sub(edx, 2)?;
+        a.call(function)?;
+        a.set_label(&mut done)
+    })
 }
 
 fn fibonacci_takes(n: u64) -> Counts {

@@ -19,7 +19,7 @@ use vm_superio::serial::NoEvents;
 use vmtax_guest::layout::{CHANNEL, SETTLE, TRACE};
 use vmtax_guest::order::{Order, Report, decode, encode};
 
-use super::{Next, Request, Vm, failed, identity_map, run};
+use super::{Around, Next, Request, Vm, failed, identity_map, run};
 use crate::trace::Tracer;
 use crate::{Result, system};
 
@@ -70,9 +70,8 @@ impl Linux {
             tracer: Arc::clone(&tracer),
         };
         let body = move || {
-            let result = machine(&memory, entry).and_then(|(_vm, mut vcpu)| {
-                run(&mut vcpu, &AtomicBool::new(false), |request| devices.answer(request))
-            });
+            let result = machine(&memory, entry)
+                .and_then(|(_vm, mut vcpu)| run(&mut vcpu, &AtomicBool::new(false), &mut devices));
             let _ = answer.send(Err(result.err().unwrap_or_else(|| "L1 ended".to_owned())));
         };
         std::thread::Builder::new()
@@ -117,7 +116,7 @@ fn machine(memory: &GuestMemoryMmap, entry: u64) -> Result<(Vm, kvm_ioctls::Vcpu
     unsafe { vm.memory(0, host, MEMORY)? };
     let registers =
         kvm_regs { rip: entry, rsi: ZERO_PAGE, rsp: 0x8ff0, rflags: 2, ..Default::default() };
-    let (vcpu, special) = vm.vcpu(0, PAGE_TABLES)?;
+    let (vcpu, special) = vm.vcpu(0, PAGE_TABLES, None)?;
     vcpu.set_sregs(&special).map_err(failed("KVM_SET_SREGS"))?;
     vcpu.set_regs(&registers).map_err(failed("KVM_SET_REGS"))?;
     Ok((vm, vcpu))
@@ -220,7 +219,7 @@ struct Devices {
     tracer: Arc<Mutex<Option<Tracer>>>,
 }
 
-impl Devices {
+impl Around for Devices {
     fn answer(&mut self, request: Request<'_>) -> Result<Next> {
         match request {
             Request::Out(CHANNEL, bytes) => self.channel.receive(bytes),
@@ -245,7 +244,10 @@ impl Devices {
                     *byte = self.serial.read((port - COM1) as u8);
                 }
             }
-            Request::Out(..) | Request::Store => {}
+            Request::Out(..) | Request::Store | Request::Interrupted => {}
+            // KVM answers for all MSRs here.
+            Request::ReadMsr(exit) => *exit.error = 1,
+            Request::WriteMsr(exit) => *exit.error = 1,
             // The clock chip and the keyboard controller must not look busy.
             Request::In(0x60..=0x71, data) => data.fill(0),
             Request::In(_, data) | Request::Load(data) => data.fill(0xff),

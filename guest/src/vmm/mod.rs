@@ -5,6 +5,7 @@
 
 pub(crate) mod linux;
 pub(crate) mod payload;
+mod pmu;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +13,8 @@ use kvm_bindings::{
     KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, kvm_mp_state, kvm_pit_config, kvm_segment,
     kvm_sregs, kvm_userspace_memory_region,
 };
-use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use kvm_ioctls::{Kvm, ReadMsrExit, VcpuExit, VcpuFd, VmFd, WriteMsrExit};
+use vmtax_vpmu::Model;
 
 use crate::Result;
 
@@ -59,8 +61,19 @@ impl Vm {
             .map_err(failed("KVM_SET_USER_MEMORY_REGION"))
     }
 
-    /// A vCPU with all that this processor offers, and the registers that put it in 64-bit mode, flat.
-    pub(crate) fn vcpu(&self, number: u32, page_tables: u64) -> Result<(VcpuFd, kvm_sregs)> {
+    /// Has accesses of a PMU come to this program. No vCPU may be there yet.
+    fn virtual_pmu(&self, model: &Model) -> Result<()> {
+        vmtax_vpmu::kvm::filter(&self.kvm, &self.fd, model).map_err(|e| e.to_string())
+    }
+
+    /// A vCPU with all that this processor offers, and with a PMU if there is one; and the registers that put it in 64-bit
+    /// mode, flat.
+    pub(crate) fn vcpu(
+        &self,
+        number: u32,
+        page_tables: u64,
+        pmu: Option<&Model>,
+    ) -> Result<(VcpuFd, kvm_sregs)> {
         let vcpu = self.fd.create_vcpu(u64::from(number)).map_err(failed("KVM_CREATE_VCPU"))?;
         let mut cpuid = self
             .kvm
@@ -77,6 +90,9 @@ impl Vm {
                 0xb | 0x1f => entry.edx = number,
                 _ => {}
             }
+        }
+        if let Some(model) = pmu {
+            vmtax_vpmu::kvm::show(model, &mut cpuid).map_err(|e| e.to_string())?;
         }
         vcpu.set_cpuid2(&cpuid).map_err(failed("KVM_SET_CPUID2"))?;
         let mut special = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
@@ -116,6 +132,10 @@ pub(crate) enum Request<'a> {
     In(u16, &'a mut [u8]),
     Store,
     Load(&'a mut [u8]),
+    ReadMsr(ReadMsrExit<'a>),
+    WriteMsr(WriteMsrExit<'a>),
+    /// A signal ended the run.
+    Interrupted,
 }
 
 /// What the VMM answers.
@@ -126,21 +146,31 @@ pub(crate) enum Next {
     End,
 }
 
+/// What stands around a vCPU.
+pub(crate) trait Around {
+    /// Called before each entry to the guest.
+    fn enter(&mut self, _: &VcpuFd) -> Result<()> {
+        Ok(())
+    }
+
+    /// Does what the vCPU asks.
+    fn answer(&mut self, request: Request<'_>) -> Result<Next>;
+}
+
 /// Runs a vCPU until it or the VMM ends it.
-pub(crate) fn run(
-    vcpu: &mut VcpuFd,
-    stop: &AtomicBool,
-    mut answer: impl FnMut(Request<'_>) -> Result<Next>,
-) -> Result<()> {
+pub(crate) fn run(vcpu: &mut VcpuFd, stop: &AtomicBool, around: &mut impl Around) -> Result<()> {
     loop {
         if stop.load(Ordering::Relaxed) {
             return Ok(());
         }
+        around.enter(vcpu)?;
         let request = match vcpu.run() {
             Ok(VcpuExit::IoOut(port, data)) => Request::Out(port, data),
             Ok(VcpuExit::IoIn(port, data)) => Request::In(port, data),
             Ok(VcpuExit::MmioWrite(..)) => Request::Store,
             Ok(VcpuExit::MmioRead(_, data)) => Request::Load(data),
+            Ok(VcpuExit::X86Rdmsr(exit)) => Request::ReadMsr(exit),
+            Ok(VcpuExit::X86Wrmsr(exit)) => Request::WriteMsr(exit),
             Ok(VcpuExit::Shutdown) => {
                 return Err(format!("the guest ended in a triple fault at {}", place(vcpu)));
             }
@@ -149,10 +179,12 @@ pub(crate) fn run(
                 return Err(format!("KVM cannot go on with the guest: {said} at {}", place(vcpu)));
             }
             // A vCPU that waited for its start, or a signal.
-            Err(error) if matches!(error.errno(), libc::EAGAIN | libc::EINTR) => continue,
+            Err(error) if matches!(error.errno(), libc::EAGAIN | libc::EINTR) => {
+                Request::Interrupted
+            }
             Err(error) => return Err(format!("KVM_RUN: {error} at {}", place(vcpu))),
         };
-        if let Next::End = answer(request)? {
+        if let Next::End = around.answer(request)? {
             return Ok(());
         }
     }

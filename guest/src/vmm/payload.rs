@@ -8,9 +8,10 @@ use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
-use vmtax_guest::order::{Operation, Touch};
+use vmtax_guest::order::{Counting, Operation, Touch};
 
-use super::{Next, Request, Vm, failed, identity_map, run};
+use super::pmu::{self, Meter};
+use super::{Around, Next, Request, Vm, failed, identity_map, run};
 use crate::Result;
 use crate::trace::Tracer;
 
@@ -30,24 +31,32 @@ pub(crate) struct Plan<'a> {
 #[derive(Default)]
 pub(crate) struct Shared(Option<Machine>);
 
-/// Runs all batches of an operation. Returns the cycles of each.
+/// What came of the batches.
+pub(crate) struct Batches {
+    /// Cycles of each.
+    pub(crate) cycles: Vec<u64>,
+    /// What the virtual PMU did.
+    pub(crate) pmu: Option<Counting>,
+}
+
+/// Runs all batches of an operation.
 pub(crate) fn execute(
     operation: &Operation,
     plan: &Plan<'_>,
     shared: &mut Shared,
-) -> Result<Vec<u64>> {
+) -> Result<Batches> {
     if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
         return Err("the payload is too large".into());
     }
     let kept = if operation.shares { shared.0.take() } else { None };
     let mut machine = kept.map_or_else(|| Machine::new(operation), Ok)?;
     machine.load(operation, plan)?;
-    machine.run(operation, plan)?;
-    let cycles = machine.cycles(plan.batches)?;
+    let pmu = machine.run(operation, plan)?;
+    let batches = machine.batches(plan.batches, pmu)?;
     if operation.shares {
         shared.0 = Some(machine);
     }
-    Ok(cycles)
+    Ok(batches)
 }
 
 /// A VM that runs payloads. What it has mapped is given back last.
@@ -79,8 +88,12 @@ impl Machine {
                 machine.vm.memory(layout::TOUCH, touched.start(), touched.bytes)?;
             }
         }
+        let model = operation.pmu.map(pmu::model);
+        if let Some(model) = &model {
+            machine.vm.virtual_pmu(model)?;
+        }
         for number in 0..=operation.entries.len() as u32 {
-            machine.vcpus.push(machine.vm.vcpu(number, layout::PAGE_TABLES)?);
+            machine.vcpus.push(machine.vm.vcpu(number, layout::PAGE_TABLES, model.as_ref())?);
         }
         Ok(machine)
     }
@@ -113,28 +126,25 @@ impl Machine {
     }
 
     /// The first vCPU runs here, and says when all have done. Further ones have threads and never end by themselves.
-    fn run(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<()> {
-        let Machine { vcpus, memory, touched, .. } = self;
-        let Some(((first, _), others)) = vcpus.split_first_mut() else { return Ok(()) };
-        let device = || Device {
-            operation,
-            plan,
-            touched: &*touched,
-            memory: &*memory,
-            taken: 0,
-            began: None,
-        };
+    fn run(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<Option<Counting>> {
+        let Machine { vcpus, vm, memory, touched } = self;
+        let Some(((first, _), others)) = vcpus.split_first_mut() else { return Ok(None) };
+        // The PMU's events are this thread's.
+        let meter = operation.pmu.map(|pmu| Meter::new(pmu, &vm.fd, first)).transpose()?;
+        let (memory, touched) = (&*memory, &*touched);
+        let device =
+            |meter| Device { operation, plan, touched, memory, taken: 0, began: None, meter };
         let stop = AtomicBool::new(false);
         let handles: Vec<OnceLock<libc::pthread_t>> =
             others.iter().map(|_| OnceLock::new()).collect();
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for (number, ((vcpu, _), handle)) in (1..).zip(others.iter_mut().zip(&handles)) {
-                let (mut device, stop) = (device(), &stop);
+                let (mut device, stop) = (device(None), &stop);
                 let body = move || {
                     // SAFETY: asks for this thread's own handle.
                     let _ = handle.set(unsafe { libc::pthread_self() });
-                    run(vcpu, stop, |request| device.answer(request))
+                    run(vcpu, stop, &mut device)
                 };
                 let thread = std::thread::Builder::new()
                     .name(format!("{}:{number}", operation.name))
@@ -142,9 +152,9 @@ impl Machine {
                     .map_err(|e| format!("thread: {e}"))?;
                 threads.push(thread);
             }
-            let mut device = device();
+            let mut device = device(meter);
             let alarm = Alarm::set(LIMIT)?;
-            let result = run(first, &LATE, |request| device.answer(request));
+            let result = run(first, &LATE, &mut device);
             drop(alarm);
             stop.store(true, Ordering::Relaxed);
             let mut results = vec![result];
@@ -163,13 +173,20 @@ impl Machine {
                 format!("the payload did not end within {} s of emulated time", LIMIT.as_secs())
             });
             results.into_iter().collect::<Result<()>>()?;
-            late.map_or(Ok(()), Err)
+            late.map_or(Ok(()), Err)?;
+            Ok(device.meter.map(|mut meter| meter.counting()))
         })
     }
 
-    fn cycles(&self, batches: u32) -> Result<Vec<u64>> {
+    fn batches(&self, batches: u32, mut pmu: Option<Counting>) -> Result<Batches> {
         let at = |batch: u32| GuestAddress(layout::RESULTS + 8 * u64::from(batch));
-        (0..batches).map(|batch| self.memory.read_obj(at(batch)).map_err(of_memory)).collect()
+        let cycles: Result<Vec<u64>> =
+            (0..batches).map(|batch| self.memory.read_obj(at(batch)).map_err(of_memory)).collect();
+        if let Some(counting) = &mut pmu {
+            counting.profile =
+                self.memory.read_obj(GuestAddress(layout::PROFILE)).map_err(of_memory)?;
+        }
+        Ok(Batches { cycles: cycles?, pmu })
     }
 }
 
@@ -238,6 +255,8 @@ struct Device<'a> {
     taken: u32,
     /// When the last batch began.
     began: Option<Instant>,
+    /// Its virtual PMU.
+    meter: Option<Meter<'a>>,
 }
 
 /// A batch gets so much of the time of the one before, without ticks; the one that is recorded more, for recording takes
@@ -245,7 +264,11 @@ struct Device<'a> {
 const MARGIN: f64 = 1.5;
 const RECORDED_MARGIN: f64 = 4.0;
 
-impl Device<'_> {
+impl Around for Device<'_> {
+    fn enter(&mut self, vcpu: &VcpuFd) -> Result<()> {
+        self.meter.as_mut().map_or(Ok(()), |meter| meter.enter(vcpu))
+    }
+
     fn answer(&mut self, request: Request<'_>) -> Result<Next> {
         match request {
             Request::Out(layout::DONE, _) => return Ok(Next::End),
@@ -258,16 +281,34 @@ impl Device<'_> {
             }
             Request::Out(..) | Request::Store => {}
             Request::In(_, data) | Request::Load(data) => data.fill(0),
+            Request::Interrupted => {
+                if let Some(meter) = &self.meter {
+                    meter.interrupted();
+                }
+            }
+            Request::ReadMsr(exit) => match &mut self.meter {
+                Some(meter) => meter.read(exit),
+                None => *exit.error = 1,
+            },
+            Request::WriteMsr(exit) => match &mut self.meter {
+                Some(meter) => meter.write(exit),
+                None => *exit.error = 1,
+            },
         }
         Ok(Next::Run)
     }
+}
 
+impl Device<'_> {
     fn is_traced(&self, batch: &[u8]) -> bool {
         batch.try_into().is_ok_and(|bytes| Some(u32::from_le_bytes(bytes)) == self.plan.traced)
     }
 
     fn prepare(&mut self, batch: &[u8]) {
         let is_traced = self.is_traced(batch);
+        if let Some(meter) = self.meter.as_mut().filter(|_| batch == 1u32.to_le_bytes()) {
+            meter.warm();
+        }
         // The first batch only warms up.
         if let Some(began) = self.began {
             let margin = if is_traced { RECORDED_MARGIN } else { MARGIN };

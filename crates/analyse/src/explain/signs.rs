@@ -25,6 +25,10 @@ const VMCS_ACCESSES: f64 = 3.0;
 const ONE_ADDRESS: f64 = 0.5;
 /// Part of the timers that a base arms, for which it must halt, to be a guest that has nothing else to do.
 const HALTS: f64 = 0.1;
+/// Writes of an event select for each timer that is armed, where it is changed at every tick: a counter that gets another
+/// event is stopped and started, which are two, and a kernel whose rotation has a timer of its own arms two for a tick.
+/// Threads with counters that are switched about once a tick leave the same counts: more than "possible" it cannot be.
+const ROTATED: std::ops::RangeInclusive<f64> = 0.8..=2.5;
 /// Fewer exits than this are no sign of anything that lasts.
 const FEW: u64 = 20;
 
@@ -183,7 +187,49 @@ pub const SIGNS: &[Sign] = &[
         beside_exits: None,
         look: |ledger, _| {
             let n = sum(ledger, |key| cause_of(key) == Cause::Pmu);
-            (n >= FEW).then(|| (Certainty::Likely, format!("{n} accesses of counters")))
+            let programmed = sum(ledger, programs_counter);
+            (n >= FEW).then(|| {
+                let kind = match programmed {
+                    0 => "none of them programs an event: one that interrupts again and again, as the watchdog's does"
+                        .to_owned(),
+                    n => format!("{n} of them program an event"),
+                };
+                (Certainty::Likely, format!("{n} accesses of counters; {kind}"))
+            })
+        },
+    },
+    Sign {
+        id: "multiplexing",
+        means: "the guest's perf has more events than counters: they take turns at every timer tick",
+        remedy: "in the guest: fewer events at a time; kernel.nmi_watchdog=0 frees a counter; or more counters for the guest",
+        exits: |key| cause_of(key) == Cause::Pmu,
+        beside_exits: None,
+        look: |ledger, _| {
+            let ticks = match sum(ledger, arms) {
+                0 => sum(ledger, ticks),
+                arms => arms,
+            };
+            let mut registers: BTreeMap<Detail, u64> = BTreeMap::new();
+            let writes = ledger.exits.iter().filter(|(key, _)| programs_counter(key));
+            writes
+                .for_each(|(key, tally)| *registers.entry(key.detail).or_default() += tally.count);
+            let rotated: Vec<u64> = registers
+                .values()
+                .copied()
+                .filter(|n| *n >= FEW && ROTATED.contains(&(*n as f64 / ticks as f64)))
+                .collect();
+            // Where all of them are changed as often, it is the clock that changes them.
+            (ticks >= FEW && !rotated.is_empty() && rotated.len() == registers.len()).then(|| {
+                let n: u64 = rotated.iter().sum();
+                let each = n as f64 / rotated.len() as f64 / ticks as f64;
+                let registers = rotated.len();
+                (
+                    Certainty::Possible,
+                    format!(
+                        "{n} writes of {registers} event selects, {each:.1} of each for a timer"
+                    ),
+                )
+            })
         },
     },
     Sign {
@@ -273,6 +319,18 @@ fn arms_by_counter(key: &ExitKey) -> bool {
 
 fn arms_by_deadline(key: &ExitKey) -> bool {
     key.detail.kind == DetailKind::MsrWrite && key.detail.value == TSC_DEADLINE
+}
+
+/// A write of an event select, or of the control of the fixed counters.
+fn programs_counter(key: &ExitKey) -> bool {
+    let selects =
+        [0x186..=0x18d, 0x38d..=0x38d, 0xc001_0000..=0xc001_0003, 0xc001_0200..=0xc001_020b];
+    let at = key.detail.value;
+    // AMD's newer ones are every other register.
+    let is_counter = at >= 0xc001_0200 && at & 1 == 1;
+    key.detail.kind == DetailKind::MsrWrite
+        && !is_counter
+        && selects.iter().any(|range| range.contains(&at))
 }
 
 fn shadow_paging(key: &ExitKey) -> bool {

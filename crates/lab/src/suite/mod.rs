@@ -2,11 +2,13 @@
 
 mod bounce;
 mod nested_ops;
+mod perf;
+pub mod pmu;
 mod primitives;
 mod timers;
 
 use vmtax_events::Isa;
-use vmtax_guest::order::{Operation, Touch};
+use vmtax_guest::order::{Operation, Pmu, Touch};
 
 use crate::Error;
 use crate::payload::{Assembled, Assembler, Parts, assemble};
@@ -54,6 +56,8 @@ struct Code {
     body: fn(&mut Assembler) -> Assembled,
     second: Option<fn(&mut Assembler) -> Assembled>,
     touch: Option<Touch>,
+    /// The guest has this PMU.
+    pmu: Option<Pmu>,
     /// Only there.
     isa: Option<Isa>,
     /// The body is one straight line: its other instructions are not part of the path.
@@ -78,19 +82,25 @@ const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
         body,
         second: None,
         touch: None,
+        pmu: None,
         isa: None,
         straight: true,
-        shares: true,
+        shares: false,
         waits: false,
         xsave: false,
     }
+}
+
+/// Code that leaves nothing behind.
+const fn clean(code: Code) -> Code {
+    Code { shares: true, ..code }
 }
 
 const fn with_setup(
     setup: fn(&mut Assembler) -> Assembled,
     body: fn(&mut Assembler) -> Assembled,
 ) -> Code {
-    Code { setup, shares: false, ..line(body) }
+    Code { setup, ..line(body) }
 }
 
 /// Code whose body loops or lets handlers run: all of it is the operation.
@@ -123,7 +133,7 @@ pub struct Suite {
 }
 
 /// All suites.
-pub const SUITES: [Suite; 4] = [
+pub const SUITES: [Suite; 6] = [
     Suite {
         name: "primitives",
         summary: "what guests do that may take an exit",
@@ -148,6 +158,18 @@ pub const SUITES: [Suite; 4] = [
         operations: bounce::OPERATIONS,
         nests: true,
     },
+    Suite {
+        name: "pmu",
+        summary: "a guest's perf on a virtual PMU in user space, host events created anew and reused",
+        operations: pmu::OPERATIONS,
+        nests: false,
+    },
+    Suite {
+        name: "perf",
+        summary: "what KVM sees of a guest that multiplexes, samples or switches its own counters",
+        operations: perf::OPERATIONS,
+        nests: true,
+    },
 ];
 
 /// The operation that does nothing: what the loop around all others costs.
@@ -156,7 +178,7 @@ pub const EMPTY: Definition = Definition {
     summary: "the loop alone: subtracted from all others",
     count: 200,
     kind: Kind::None,
-    code: line(nothing),
+    code: clean(line(nothing)),
 };
 
 impl Suite {
@@ -180,6 +202,11 @@ impl Definition {
     pub fn is_for(&self, isa: Isa, level: u8) -> bool {
         let has_xsave = level < 2 || isa != Isa::Svm;
         self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave)
+    }
+
+    /// The PMU that the guest has in place of KVM's.
+    pub fn pmu(&self) -> Option<Pmu> {
+        self.code.pmu
     }
 
     /// Whether the guest waits for time to pass: then there is no path length.
@@ -235,6 +262,7 @@ impl Definition {
             count: self.count_at(level),
             touch: code.touch,
             shares: code.shares,
+            pmu: code.pmu,
         };
         Ok((operation, around))
     }

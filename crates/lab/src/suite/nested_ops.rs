@@ -51,7 +51,7 @@ const fn vmx(
     summary: &'static str,
     body: fn(&mut Assembler) -> Assembled,
 ) -> Definition {
-    let code = Code { setup: hypervisor_vmx, shares: false, isa: Some(Isa::Vmx), ..line(body) };
+    let code = Code { setup: hypervisor_vmx, isa: Some(Isa::Vmx), ..line(body) };
     Definition { name, summary, count: COUNT, kind: Kind::Measured, code }
 }
 
@@ -61,7 +61,7 @@ const fn svm(
     summary: &'static str,
     body: fn(&mut Assembler) -> Assembled,
 ) -> Definition {
-    let code = Code { setup: hypervisor_svm, shares: false, isa: Some(Isa::Svm), ..line(body) };
+    let code = Code { setup: hypervisor_svm, isa: Some(Isa::Svm), ..line(body) };
     Definition { name, summary, count: COUNT, kind: Kind::Measured, code }
 }
 

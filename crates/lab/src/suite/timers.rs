@@ -69,7 +69,7 @@ fn xapic_deadline(asm: &mut Assembler) -> Assembled {
     asm.write_apic(0x320, 0x4_0000 | u32::from(VECTOR))
 }
 
-fn x2apic_deadline(asm: &mut Assembler) -> Assembled {
+pub(super) fn x2apic_deadline(asm: &mut Assembler) -> Assembled {
     asm.enable_apic()?;
     asm.calibrate()?;
     asm.enable_x2apic()?;
@@ -98,7 +98,7 @@ fn count_x2apic_halt(asm: &mut Assembler) -> Assembled {
     sleep(asm)
 }
 
-fn deadline_halt(asm: &mut Assembler) -> Assembled {
+pub(super) fn deadline_halt(asm: &mut Assembler) -> Assembled {
     asm.arm_deadline(WAIT_NS)?;
     sleep(asm)
 }

@@ -4,7 +4,7 @@ pub(crate) mod args;
 mod budget;
 mod compare;
 mod list;
-mod run;
+pub(crate) mod run;
 
 use args::{LabArgs, LabVerb};
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, IsTerminal, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
@@ -19,6 +20,9 @@ use crate::exit::{Code, Fault, fail};
 use crate::import::{ToRun, output_fault};
 use crate::input;
 use crate::report::{self, ToLedger};
+
+/// How long an emulated host may live where no flag says so.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// A lab run's intervals: a run is short, and its operations are told apart by VM.
 const READING: ReadingArgs = ReadingArgs { interval: None, isa: None, emulated: None };
@@ -74,6 +78,33 @@ fn shown(args: &RunArgs, source: String) -> ReportArgs {
         color: Color::Auto,
         reading: READING,
     }
+}
+
+/// A suite on an emulated host with the distribution's kernel, for commands that have a report of their own.
+pub(crate) fn suite(host: vmtax_lab::Host, plan: &Plan) -> anyhow::Result<Outcomes> {
+    vmtax_machine::check(host.emulator()).map_err(|e| lab_fault(e.into(), None))?;
+    let cache = kernel::cache_folder();
+    fs::create_dir_all(&cache).map_err(|e| cannot_write(&cache, &e))?;
+    let kernel = kernel::distribution(&cache).map_err(|e| lab_fault(e.into(), None))?;
+    let consoles = Consoles::new(&cache)?;
+    let setup = Setup {
+        host,
+        kernel,
+        nested: false,
+        options: Vec::new(),
+        observer: Vec::new(),
+        brought: Vec::new(),
+        cache,
+        fresh: false,
+        console: consoles.0.join(format!("{host}.txt")),
+        limit: LIMIT,
+    };
+    let spinner = Spinner::new();
+    let outcomes = vmtax_lab::run(&setup, plan, &|what| spinner.say(what));
+    drop(spinner);
+    let outcomes = outcomes.map_err(|error| keep_console(error, None, &setup.console))?;
+    consoles.remove();
+    Ok(outcomes)
 }
 
 /// Everything that can be told before minutes are spent.

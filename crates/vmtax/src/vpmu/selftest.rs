@@ -54,5 +54,5 @@ fn as_json(gates: &[Gate]) -> Value {
             "holds": gate.holds(),
         })
     };
-    json!({ "gates": gates.iter().map(gate).collect::<Vec<_>>() })
+    json!({ "schema": "vmtax-vpmu-selftest-1", "gates": gates.iter().map(gate).collect::<Vec<_>>() })
 }

@@ -63,6 +63,20 @@ fn pages_and_devices() {
 }
 
 #[test]
+fn counters_and_who_uses_them() {
+    check(
+        &["--suite", "perf"],
+        &[
+            ("perf-none", &[]),
+            ("perf-multiplex", &["counters", "multiplexing"]),
+            ("perf-sample", &["counters"]),
+            ("perf-switch", &["counters"]),
+            ("perf-switch-seldom", &["counters"]),
+        ],
+    );
+}
+
+#[test]
 fn without_nested_paging() {
     check(
         &["--operation", "cpuid,invlpg,touch-2m", "--option", "kvm_amd.npt=0"],

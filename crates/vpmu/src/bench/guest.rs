@@ -62,6 +62,17 @@ impl Place {
     }
 }
 
+/// How a guest is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ways {
+    /// How long the vCPU's thread runs, in nanoseconds of the guest's work.
+    pub(super) slice: u64,
+    /// Nanoseconds of an access beside the host's work on events.
+    pub(super) access: u64,
+    /// Global control is cleared around every change.
+    pub(super) clears_global: bool,
+}
+
 /// A guest with its perf.
 #[derive(Debug)]
 pub(super) struct Guest {
@@ -74,14 +85,16 @@ pub(super) struct Guest {
     events: Vec<Placed>,
     /// All bits of global control.
     all: u64,
-    /// How long the vCPU's thread runs, and how much of that is over, in nanoseconds of the guest's work.
-    slice: u64,
+    ways: Ways,
+    /// How much of the slice is over, in nanoseconds of the guest's work.
     in_slice: u64,
+    /// Its accesses of the PMU.
+    accesses: u64,
 }
 
 impl Guest {
     /// A guest with a PMU of version 2, on a host with these costs.
-    pub(super) fn new(policy: Policy, costs: Costs, slice: u64) -> Result<Guest, Error> {
+    pub(super) fn new(policy: Policy, costs: Costs, ways: Ways) -> Result<Guest, Error> {
         let model = Model::Intel(Intel::default());
         Ok(Guest {
             all: model.counter_bits(),
@@ -90,8 +103,9 @@ impl Guest {
             counted: 0,
             samples: 0,
             events: Vec::new(),
-            slice,
+            ways,
             in_slice: 0,
+            accesses: 0,
         })
     }
 
@@ -99,7 +113,7 @@ impl Guest {
     pub(super) fn run(&mut self, work: &Work, mut units: u64, mut sampled: impl FnMut()) {
         while units > 0 {
             // The slice ends with the unit that it ends in.
-            let fit = (self.slice - self.in_slice).div_ceil(work.ns);
+            let fit = (self.ways.slice - self.in_slice).div_ceil(work.ns);
             let done = self.pmu.host_mut().run(work, units.min(fit));
             units -= done;
             self.in_slice += done * work.ns;
@@ -108,7 +122,7 @@ impl Guest {
                 self.handle_interrupt();
             }
             (before..self.samples).for_each(|_| sampled());
-            if self.in_slice >= self.slice {
+            if self.in_slice >= self.ways.slice {
                 self.in_slice = 0;
                 self.pmu.slice_end();
                 self.pmu.slice_begin();
@@ -120,7 +134,7 @@ impl Guest {
     pub(super) fn switch_in(&mut self, events: &[Placed]) {
         self.events = events.to_vec();
         self.timed(Operation::SwitchIn, |g| {
-            g.set_global(false);
+            g.pause();
             for event in events {
                 g.write(event.place.value(), WIDTH - event.period);
                 g.control(event.place, true);
@@ -133,7 +147,7 @@ impl Guest {
     pub(super) fn switch_out(&mut self) {
         let events = std::mem::take(&mut self.events);
         self.timed(Operation::SwitchOut, |g| {
-            g.set_global(false);
+            g.pause();
             for event in &events {
                 g.control(event.place, false);
                 g.rdpmc(event.place);
@@ -149,11 +163,18 @@ impl Guest {
         }
     }
 
+    /// Clears global control before changes, unless it stays set.
+    fn pause(&mut self) {
+        if self.ways.clears_global {
+            self.set_global(false);
+        }
+    }
+
     fn handle_interrupt(&mut self) {
         self.timed(Operation::HandleInterrupt, |g| {
             g.set_global(false);
             loop {
-                let status = g.pmu.read(0x38e).expect(OWN);
+                let status = g.read(0x38e);
                 if status == 0 {
                     break;
                 }
@@ -173,11 +194,16 @@ impl Guest {
 
     /// Does something and takes the host's time for it.
     fn timed(&mut self, operation: Operation, act: impl FnOnce(&mut Guest)) {
-        let (before, creates) = (self.pmu.host().spent(), self.pmu.activity().creates);
+        let (before, creates) = (self.spent(), self.pmu.activity().creates);
         act(self);
-        let ns = self.pmu.host().spent() - before;
+        let ns = self.spent() - before;
         let created = self.pmu.activity().creates > creates;
         self.timings.entry(operation).or_default().add(ns, created);
+    }
+
+    /// Nanoseconds of the host for the guest's accesses.
+    fn spent(&self) -> u64 {
+        self.pmu.host().spent() + self.accesses * self.ways.access
     }
 
     fn set_global(&mut self, on: bool) {
@@ -196,7 +222,7 @@ impl Guest {
                 g.write(0x186 + u32::from(i), event | enable);
             }),
             Place::Fixed(i, modes) => self.timed(Operation::FixedControl, |g| {
-                let others = g.pmu.read(0x38d).expect(OWN) & !(0xf << (4 * i));
+                let others = g.read(0x38d) & !(0xf << (4 * i));
                 let bits = if on { modes } else { 0 };
                 g.write(0x38d, others | bits << (4 * i));
             }),
@@ -206,11 +232,18 @@ impl Guest {
     fn rdpmc(&mut self, place: Place) {
         self.timed(Operation::Rdpmc, |g| {
             let privilege = Privilege { cpl: 0, pce: false, protected: true };
+            g.accesses += 1;
             g.counted += g.pmu.rdpmc(place.index(), privilege).expect(OWN);
         });
     }
 
+    fn read(&mut self, msr: u32) -> u64 {
+        self.accesses += 1;
+        self.pmu.read(msr).expect(OWN)
+    }
+
     fn write(&mut self, msr: u32, value: u64) {
+        self.accesses += 1;
         self.pmu.write(msr, value).expect(OWN);
     }
 }

@@ -4,7 +4,7 @@
 //! What the host spends on events passes on that clock and not in the guest. A policy that spends much leaves less time
 //! for the program, and so for samples: that is how samples are lost, and not that shares become wrong.
 
-use super::guest::{Guest, Place, Placed};
+use super::guest::{Guest, Place, Placed, Ways};
 use crate::error::Error;
 use crate::event::Event;
 use crate::host::virtual_time::{Costs, Work};
@@ -92,7 +92,8 @@ impl Sampling {
         let ns = UNIT * 10 / 22;
         let work = Work::user(ns, &[(Event::Cycles, UNIT)]);
         let kernel = Work::kernel(ns, &[(Event::Cycles, UNIT)]);
-        let mut guest = Guest::new(policy, costs, 10_000_000)?;
+        let ways = Ways { slice: 10_000_000, access: 0, clears_global: true };
+        let mut guest = Guest::new(policy, costs, ways)?;
         let mut counts = [0u64; FUNCTIONS.len()];
         let mut in_kernel = 0;
         // User mode with an interrupt.

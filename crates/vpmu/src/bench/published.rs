@@ -75,31 +75,5 @@ pub(super) fn figures() -> impl Iterator<Item = (Operation, Published)> {
     })
 }
 
-/// Why a ratio of the script differs from the published one, where it does.
-pub(super) fn why(operation: Operation, figure: Figure) -> &'static str {
-    match (operation, figure) {
-        (Operation::EnableGlobal, Figure::Max) => {
-            "in its first call each policy creates the same events, at the same cost; the published calls took about \
-             two creations under legacy and about half of one under version 2"
-        }
-        (Operation::EnableGlobal, Figure::Total) => {
-            "reuse pays for events once and legacy every time: the ratio grows with the length of the script"
-        }
-        (Operation::FixedControl, _) => {
-            "the script's guest clears global control first, so that neither policy has the host do anything here; \
-             what was published is the exit itself, which is not among the basic costs"
-        }
-        (Operation::EventSelect, _) => {
-            "the script's guest clears global control first, so that neither policy has the host do anything here; \
-             the published longest call of legacy is about one stop, which is for a guest whose counters run"
-        }
-        (Operation::Rdpmc, _) => {
-            "both policies read an event that counts and need not ask for one that stands still; there is one basic \
-             cost of reading for both"
-        }
-        (_, _) => {
-            "what was published was timed in a guest, with exits, the code around the accesses and whatever else ran: \
-             none of it is among the basic costs, and of reuse little else remains"
-        }
-    }
-}
+/// What it measured of an access that has the host do nothing: version 2's longest "r/w fixed_ctrl".
+pub const ACCESS: u64 = 1_100;

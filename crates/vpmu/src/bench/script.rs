@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::guest::{Guest, NO_SAMPLES, Place, Placed};
+use super::guest::{Guest, NO_SAMPLES, Place, Placed, Ways};
 use super::{Operation, Timing};
 use crate::error::Error;
 use crate::event::Event;
@@ -25,6 +25,10 @@ pub struct Script {
     pub guest_slice: u64,
     /// How long the vCPU's thread runs.
     pub host_slice: u64,
+    /// Nanoseconds of an access beside the host's work on events: the exit.
+    pub access: u64,
+    /// The guest clears global control around every change, as Linux does.
+    pub clears_global: bool,
 }
 
 impl Default for Script {
@@ -38,6 +42,8 @@ impl Default for Script {
             switches: 100,
             guest_slice: 4_000,
             host_slice: 10_000,
+            access: 0,
+            clears_global: true,
         }
     }
 }
@@ -81,7 +87,12 @@ pub struct Outcome {
 impl Script {
     /// Runs it under a policy, on a host with these costs.
     pub fn run(&self, policy: Policy, costs: Costs) -> Result<Outcome, Error> {
-        let mut guest = Guest::new(policy, costs, self.host_slice * 1000)?;
+        let ways = Ways {
+            slice: self.host_slice * 1000,
+            access: self.access,
+            clears_global: self.clears_global,
+        };
+        let mut guest = Guest::new(policy, costs, ways)?;
         let work = Work::user(1000, &MICROSECOND);
         let six = SIX.map(|place| Placed { place, period: NO_SAMPLES });
         // Counting.

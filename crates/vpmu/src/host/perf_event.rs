@@ -29,6 +29,9 @@ pub enum Source {
     },
     /// As the processor's event select has it.
     Raw(u64),
+    /// A tracepoint, by the number in the file `id` of its folder in tracefs. It is met in the kernel: it counts only for
+    /// programmes that count kernel mode.
+    Tracepoint(u64),
     /// One that the kernel counts itself.
     Software(Software),
 }
@@ -74,6 +77,7 @@ impl Source {
         match self {
             Source::Hardware(id) => (0, id.into()),
             Source::Software(software) => (1, software as u64),
+            Source::Tracepoint(id) => (2, id),
             Source::Cache { cache, operation, result } => {
                 let parts = [cache, operation, result].map(u64::from);
                 (3, parts[0] | parts[1] << 8 | parts[2] << 16)
@@ -312,6 +316,7 @@ mod tests {
             (Source::of(Event::Branches), (0, 4)),
             (Source::of(Event::Raw(0x1_01c2)), (4, 0x1_01c2)),
             (Source::Software(Software::ContextSwitches), (1, 3)),
+            (Source::Tracepoint(1234), (2, 1234)),
             // Misses of writes to the last level cache.
             (Source::Cache { cache: 2, operation: 1, result: 1 }, (3, 0x1_01_02)),
         ];

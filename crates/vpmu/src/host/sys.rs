@@ -99,6 +99,76 @@ pub(super) fn this_thread() -> i32 {
     unsafe { libc::gettid() }
 }
 
+/// What a vCPU's thread needs besides its events.
+#[cfg(all(feature = "kvm", target_arch = "x86_64"))]
+pub(crate) mod vcpu {
+    use std::io;
+    use std::mem::zeroed;
+    use std::os::fd::AsRawFd;
+    use std::ptr::null_mut;
+
+    /// Blocks a signal in this thread but for the time that it spends in KVM_RUN, which it then ends: a signal that
+    /// comes just before ends it too.
+    pub(crate) fn signal_ends_run(vcpu: &impl AsRawFd, signal: i32) -> io::Result<()> {
+        /// `struct kvm_signal_mask` with the kernel's set behind it.
+        #[repr(C)]
+        struct Mask {
+            bytes: u32,
+            set: [u8; 8],
+        }
+        const KVM_SET_SIGNAL_MASK: libc::c_ulong = 0x4004_ae8b;
+        let set = only(signal);
+        // SAFETY: all zeros is a set, and both calls work on whole ones.
+        let (blocked, before) = unsafe {
+            let mut before: libc::sigset_t = zeroed();
+            (libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before), before)
+        };
+        if blocked != 0 {
+            return Err(io::Error::from_raw_os_error(blocked));
+        }
+        let mut mask = Mask { bytes: 8, set: [0; 8] };
+        for number in (1..=64).filter(|number| *number != signal) {
+            // SAFETY: reads a set.
+            if unsafe { libc::sigismember(&raw const before, number) } == 1 {
+                mask.set[(number - 1) as usize / 8] |= 1 << ((number - 1) % 8);
+            }
+        }
+        // SAFETY: the kernel reads the structure, whose set has as many bytes as it says.
+        let result =
+            unsafe { libc::ioctl(vcpu.as_raw_fd(), KVM_SET_SIGNAL_MASK as _, &raw const mask) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Takes a blocked signal that waits, if one does.
+    pub(crate) fn forget(signal: i32) {
+        let set = only(signal);
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: reads a set and a time; what came is not asked for.
+        unsafe { libc::sigtimedwait(&raw const set, null_mut(), &raw const at_once) };
+    }
+
+    /// How often this thread has left a processor.
+    pub(crate) fn switches() -> u64 {
+        // SAFETY: all zeros is a usage, and the kernel writes a whole one. Asking for the calling thread cannot fail.
+        let usage = unsafe {
+            let mut usage: libc::rusage = zeroed();
+            libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+            usage
+        };
+        (usage.ru_nvcsw + usage.ru_nivcsw) as u64
+    }
+
+    fn only(signal: i32) -> libc::sigset_t {
+        // SAFETY: all zeros is a set, which the calls make the empty one and add to.
+        unsafe {
+            let mut set: libc::sigset_t = zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, signal);
+            set
+        }
+    }
+}
+
 /// What an event's ring buffer had to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Records {

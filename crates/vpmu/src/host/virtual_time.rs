@@ -260,8 +260,8 @@ impl Host for VirtualHost {
         let event = Counting {
             request: *request,
             reading: Reading::default(),
-            overflow: request.left,
-            period: request.left,
+            overflow: request.left.max(1),
+            period: request.left.max(1),
             enabled: true,
             taken: false,
             throttled: false,
@@ -290,8 +290,8 @@ impl Host for VirtualHost {
 
     fn set_left(&mut self, id: EventId, left: u64) -> Result<(), Trouble> {
         let event = self.event(id, |c| c.set_left)?;
-        event.overflow = event.reading.count + left;
-        event.period = left;
+        event.period = left.max(1);
+        event.overflow = event.reading.count + event.period;
         Ok(())
     }
 

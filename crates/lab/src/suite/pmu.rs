@@ -1,0 +1,414 @@
+//! What a guest's perf does to its counters, under both policies of a virtual PMU in user space (`vmtax-vpmu`).
+//!
+//! The guest has Intel's PMU of version 2 on either host, so that its operations are those of the series that proposed
+//! reuse; one payload has AMD's. Registers come in the order in which Linux's perf uses them. What counts is said by
+//! [`vmtax_guest::order::Pmu`]: hypercalls, one by one.
+
+use iced_x86::code_asm::{eax, ebx, ecx, edx, qword_ptr, r8, rax, rbx, rcx, rdi, rdx, rsp};
+use vmtax_guest::layout::PROFILE;
+use vmtax_guest::order::Pmu;
+
+use super::{Code, Definition, Kind, each, waiting, whole, with_setup};
+use crate::payload::{Assembled, Assembler, INTERRUPTS, VECTOR};
+
+/// Operations in a batch: few, as one of them takes long.
+const COUNT: u32 = 4;
+/// Rounds of the program that profiles itself, in a batch.
+const ROUNDS: u32 = 20;
+/// From sample to sample, in what the counter counts.
+pub const PERIOD: u64 = 7;
+/// The functions of the program that profiles itself, with their hypercalls in a round.
+pub const FUNCTIONS: [(&str, u32); 3] = [("foo", 31), ("bar", 22), ("qux", 47)];
+/// What must fault in `pmu-faults`, in the order of the words that it leaves.
+pub const FAULTS: [&str; 3] = ["reserved bits", "unknown register", "RDPMC"];
+
+const SELECT: u32 = 0x186;
+const FIXED: u32 = 0x309;
+const FIXED_CONTROL: u32 = 0x38d;
+const STATUS: u32 = 0x38e;
+const CONTROL: u32 = 0x38f;
+const STATUS_CLEAR: u32 = 0x390;
+/// Of version 4.
+const STATUS_SET: u32 = 0x391;
+const COUNTER: u32 = 0x4c1;
+/// AMD's global registers, and its first event select and counter.
+const AMD_STATUS: u32 = 0xc000_0300;
+const AMD_CONTROL: u32 = 0xc000_0301;
+const AMD_STATUS_CLEAR: u32 = 0xc000_0302;
+const AMD_SELECT: u32 = 0xc001_0200;
+const AMD_COUNTER: u32 = 0xc001_0201;
+/// The APIC's entry for counters, and its end of interrupt, as MSRs.
+const LVTPC: u32 = 0x834;
+const EOI: u32 = 0x80b;
+/// LVTPC that raises a non-maskable interrupt.
+const NMI: u32 = 0x400;
+
+/// Six counters: general ones with events of cache and branches, fixed ones with instructions and cycles.
+const GENERAL: [u64; 4] = [0x53_4f2e, 0x53_412e, 0x53_00c4, 0x53_00c5];
+const ENABLE: u64 = 1 << 22;
+const FIXED_ON: u64 = 0xbb;
+const ALL: u64 = 0x3_0000_000f;
+const WIDTH: u64 = 1 << 48;
+/// A value from which no test reaches the overflow.
+const FAR: u64 = WIDTH / 2;
+
+const LEGACY: bool = false;
+const REUSE: bool = true;
+
+pub(super) const OPERATIONS: &[Definition] = &[
+    Definition {
+        name: "pmu-global-legacy",
+        summary: "clears and sets global control, six counters on; events anew",
+        count: COUNT,
+        kind: write(2),
+        code: pmu(with_setup(six_on, global), LEGACY),
+    },
+    Definition {
+        name: "pmu-global-reuse",
+        summary: "clears and sets global control, six counters on; events reused",
+        count: COUNT,
+        kind: write(2),
+        code: pmu(with_setup(six_on, global), REUSE),
+    },
+    Definition {
+        name: "pmu-eventsel-legacy",
+        summary: "clears and sets an event select, global control set; events anew",
+        count: COUNT,
+        kind: write(2),
+        code: pmu(with_setup(six_on, event_select), LEGACY),
+    },
+    Definition {
+        name: "pmu-eventsel-reuse",
+        summary: "clears and sets an event select, global control set; events reused",
+        count: COUNT,
+        kind: write(2),
+        code: pmu(with_setup(six_on, event_select), REUSE),
+    },
+    Definition {
+        name: "pmu-fixed-ctrl-legacy",
+        summary: "reads and writes the fixed counters' control, off and on; events anew",
+        count: COUNT,
+        kind: Kind::Measured,
+        code: pmu(with_setup(six_on, fixed_control), LEGACY),
+    },
+    Definition {
+        name: "pmu-fixed-ctrl-reuse",
+        summary: "reads and writes the fixed counters' control, off and on; events reused",
+        count: COUNT,
+        kind: Kind::Measured,
+        code: pmu(with_setup(six_on, fixed_control), REUSE),
+    },
+    Definition {
+        name: "pmu-read-legacy",
+        summary: "reads a counter that counts; events anew",
+        count: COUNT,
+        kind: each("msr", "MSR_READ"),
+        code: pmu(with_setup(six_on, read), LEGACY),
+    },
+    Definition {
+        name: "pmu-read-reuse",
+        summary: "reads a counter that counts; events reused",
+        count: COUNT,
+        kind: each("msr", "MSR_READ"),
+        code: pmu(with_setup(six_on, read), REUSE),
+    },
+    Definition {
+        name: "pmu-sample-legacy",
+        summary: "a hypercall, the interrupt of its counter, and its handler; events anew",
+        count: COUNT,
+        kind: Kind::Measured,
+        code: pmu(whole(sampled, sample), LEGACY),
+    },
+    Definition {
+        name: "pmu-sample-reuse",
+        summary: "a hypercall, the interrupt of its counter, and its handler; events reused",
+        count: COUNT,
+        kind: Kind::Measured,
+        code: pmu(whole(sampled, sample), REUSE),
+    },
+    Definition {
+        name: "pmu-switch-legacy",
+        summary: "a thread with six counters goes and comes; events anew",
+        count: COUNT,
+        kind: Kind::Measured,
+        code: pmu(with_setup(six_on, switch), LEGACY),
+    },
+    Definition {
+        name: "pmu-switch-reuse",
+        summary: "a thread with six counters goes and comes; events reused",
+        count: COUNT,
+        kind: Kind::Measured,
+        code: pmu(with_setup(six_on, switch), REUSE),
+    },
+    Definition {
+        name: "pmu-profile-legacy",
+        summary: "a program that profiles itself by NMIs; events anew",
+        count: ROUNDS,
+        kind: Kind::Measured,
+        code: pmu(waiting(profiled, program), LEGACY),
+    },
+    Definition {
+        name: "pmu-profile-reuse",
+        summary: "a program that profiles itself by NMIs; events reused",
+        count: ROUNDS,
+        kind: Kind::Measured,
+        code: pmu(waiting(profiled, program), REUSE),
+    },
+    Definition {
+        name: "pmu-profile-amd",
+        summary: "the same with AMD's PerfMonV2 and an APIC in memory; events reused",
+        count: ROUNDS,
+        kind: Kind::Measured,
+        code: Code { pmu: Some(Pmu { amd: true, reuse: REUSE }), ..waiting(profiled_amd, program) },
+    },
+    Definition {
+        name: "pmu-faults",
+        summary: "what must fault: reserved bits, a register of a later version, RDPMC",
+        count: COUNT,
+        kind: Kind::Measured,
+        code: pmu(whole(faulting, faults), REUSE),
+    },
+];
+
+/// So many writes of MSRs.
+const fn write(times: u32) -> Kind {
+    Kind::Each { svm: ("msr", times), vmx: ("MSR_WRITE", times) }
+}
+
+/// Code with Intel's PMU. All of it is the operation.
+const fn pmu(code: Code, reuse: bool) -> Code {
+    Code { pmu: Some(Pmu { amd: false, reuse }), straight: false, ..code }
+}
+
+/// Has six counters count, far from their overflows.
+fn six_on(asm: &mut Assembler) -> Assembled {
+    six(asm, true)?;
+    asm.write_msr(CONTROL, ALL)
+}
+
+/// Sets or clears each counter's own enable bit. A counter starts with its value.
+fn six(asm: &mut Assembler, on: bool) -> Assembled {
+    for (i, select) in (0..).zip(GENERAL) {
+        if on {
+            asm.write_msr(COUNTER + i, FAR)?;
+        }
+        asm.write_msr(SELECT + i, if on { select } else { select & !ENABLE })?;
+        if !on {
+            read_msr(asm, COUNTER + i)?;
+        }
+    }
+    for i in 0..2 {
+        if on {
+            asm.write_msr(FIXED + i, FAR)?;
+        }
+        // Each counter's bits by themselves, as perf knows one event at a time.
+        let both = [FIXED_ON & 0xf, FIXED_ON];
+        asm.write_msr(
+            FIXED_CONTROL,
+            if on { both[i as usize] } else { both[1 - i as usize] & !0xf },
+        )?;
+        if !on {
+            read_msr(asm, FIXED + i)?;
+        }
+    }
+    Ok(())
+}
+
+fn read_msr(asm: &mut Assembler, index: u32) -> Assembled {
+    asm.a.mov(ecx, index)?;
+    asm.a.rdmsr()
+}
+
+fn global(asm: &mut Assembler) -> Assembled {
+    asm.write_msr(CONTROL, 0)?;
+    asm.write_msr(CONTROL, ALL)
+}
+
+fn event_select(asm: &mut Assembler) -> Assembled {
+    asm.write_msr(SELECT, GENERAL[0] & !ENABLE)?;
+    asm.write_msr(SELECT, GENERAL[0])
+}
+
+fn fixed_control(asm: &mut Assembler) -> Assembled {
+    for value in [FIXED_ON & !0xf, FIXED_ON] {
+        read_msr(asm, FIXED_CONTROL)?;
+        asm.write_msr(FIXED_CONTROL, value)?;
+    }
+    Ok(())
+}
+
+fn read(asm: &mut Assembler) -> Assembled {
+    read_msr(asm, COUNTER)
+}
+
+fn switch(asm: &mut Assembler) -> Assembled {
+    asm.write_msr(CONTROL, 0)?;
+    six(asm, false)?;
+    asm.write_msr(CONTROL, ALL)?;
+    asm.write_msr(CONTROL, 0)?;
+    six(asm, true)?;
+    asm.write_msr(CONTROL, ALL)
+}
+
+/// A hypercall that does nothing (KVM_HC_VAPIC_POLL_IRQ): what the counters count.
+fn call(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(eax, 1)?;
+    asm.hypercall()
+}
+
+/// Cycles on fixed counter 1, interrupting at every hypercall.
+fn sampled(asm: &mut Assembler) -> Assembled {
+    asm.enable_x2apic()?;
+    asm.gate(VECTOR, handle_sample)?;
+    asm.write_msr(LVTPC, u64::from(VECTOR))?;
+    asm.write_msr(FIXED + 1, WIDTH - 1)?;
+    asm.write_msr(FIXED_CONTROL, 0xb0)?;
+    asm.write_msr(CONTROL, 1 << 33)?;
+    asm.a.sti()
+}
+
+fn sample(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(r8, qword_ptr(INTERRUPTS))?;
+    call(asm)?;
+    asm.spin(false)
+}
+
+/// As Linux's perf handles it: counters off, acknowledge, read, set for the next sample, look again, counters on.
+fn handle_sample(asm: &mut Assembler) -> Assembled {
+    for register in [rax, rcx, rdx] {
+        asm.a.push(register)?;
+    }
+    asm.a.inc(qword_ptr(INTERRUPTS))?;
+    asm.write_msr(LVTPC, u64::from(VECTOR))?;
+    asm.write_msr(CONTROL, 0)?;
+    read_msr(asm, STATUS)?;
+    asm.a.mov(ecx, STATUS_CLEAR)?;
+    asm.a.wrmsr()?;
+    read_msr(asm, FIXED + 1)?;
+    asm.write_msr(FIXED + 1, WIDTH - 1)?;
+    read_msr(asm, STATUS)?;
+    asm.write_msr(CONTROL, 1 << 33)?;
+    asm.write_msr(EOI, 0)?;
+    for register in [rdx, rcx, rax] {
+        asm.a.pop(register)?;
+    }
+    asm.a.iretq()
+}
+
+/// The registers with which a program profiles itself.
+struct Registers {
+    control: u32,
+    bit: u64,
+    status: u32,
+    clear: u32,
+    counter: u32,
+    x2apic: bool,
+}
+
+const INTEL: Registers = Registers {
+    control: CONTROL,
+    bit: 1 << 33,
+    status: STATUS,
+    clear: STATUS_CLEAR,
+    counter: FIXED + 1,
+    x2apic: true,
+};
+const AMD: Registers = Registers {
+    control: AMD_CONTROL,
+    bit: 1,
+    status: AMD_STATUS,
+    clear: AMD_STATUS_CLEAR,
+    counter: AMD_COUNTER,
+    // The other form of the APIC, which a VMM has to mask by another way.
+    x2apic: false,
+};
+
+fn profiled(asm: &mut Assembler) -> Assembled {
+    asm.enable_x2apic()?;
+    asm.gate(2, handle_profile)?;
+    raise_nmi(asm, &INTEL)?;
+    asm.write_msr(FIXED + 1, WIDTH - PERIOD)?;
+    asm.write_msr(FIXED_CONTROL, 0xb0)?;
+    asm.write_msr(CONTROL, INTEL.bit)
+}
+
+fn profiled_amd(asm: &mut Assembler) -> Assembled {
+    asm.enable_apic()?;
+    asm.gate(2, handle_profile_amd)?;
+    raise_nmi(asm, &AMD)?;
+    asm.write_msr(AMD_COUNTER, WIDTH - PERIOD)?;
+    // Cycles.
+    asm.write_msr(AMD_SELECT, 0x53_0076)?;
+    asm.write_msr(AMD_CONTROL, AMD.bit)
+}
+
+/// Has counters raise an NMI, vector 2, once: LVTPC is masked by each.
+fn raise_nmi(asm: &mut Assembler, registers: &Registers) -> Assembled {
+    if registers.x2apic { asm.write_msr(LVTPC, NMI.into()) } else { asm.write_apic(0x340, NMI) }
+}
+
+/// The program: its functions one after the other. Which one runs is in rbx, where a profiler has an address and symbols.
+fn program(asm: &mut Assembler) -> Assembled {
+    for (i, (_, calls)) in (1..).zip(FUNCTIONS) {
+        let mut again = asm.a.create_label();
+        asm.a.mov(ebx, i)?;
+        asm.a.mov(edx, calls)?;
+        asm.a.set_label(&mut again)?;
+        call(asm)?;
+        asm.a.dec(edx)?;
+        asm.a.jnz(again)?;
+    }
+    asm.a.xor(ebx, ebx)
+}
+
+fn handle_profile(asm: &mut Assembler) -> Assembled {
+    count(asm, &INTEL)
+}
+
+fn handle_profile_amd(asm: &mut Assembler) -> Assembled {
+    count(asm, &AMD)
+}
+
+fn count(asm: &mut Assembler, registers: &Registers) -> Assembled {
+    for register in [rax, rcx, rdx, rdi] {
+        asm.a.push(register)?;
+    }
+    asm.a.inc(qword_ptr(rbx * 8 + PROFILE as i64))?;
+    asm.write_msr(registers.control, 0)?;
+    read_msr(asm, registers.status)?;
+    asm.a.mov(ecx, registers.clear)?;
+    asm.a.wrmsr()?;
+    read_msr(asm, registers.counter)?;
+    asm.write_msr(registers.counter, WIDTH - PERIOD)?;
+    raise_nmi(asm, registers)?;
+    asm.write_msr(registers.control, registers.bit)?;
+    for register in [rdi, rdx, rcx, rax] {
+        asm.a.pop(register)?;
+    }
+    asm.a.iretq()
+}
+
+fn faulting(asm: &mut Assembler) -> Assembled {
+    asm.gate(13, handle_fault)
+}
+
+/// Which one faults is in rbx, as in a profile.
+fn faults(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(ebx, 1)?;
+    asm.write_msr(CONTROL, 1 << 63)?;
+    asm.a.mov(ebx, 2)?;
+    read_msr(asm, STATUS_SET)?;
+    asm.a.mov(ebx, 3)?;
+    asm.a.xor(ecx, ecx)?;
+    asm.a.rdpmc()?;
+    asm.a.xor(ebx, ebx)
+}
+
+/// Counts a general protection fault and goes on behind its instruction, which has two bytes. An error code lies on the
+/// stack.
+fn handle_fault(asm: &mut Assembler) -> Assembled {
+    asm.a.inc(qword_ptr(rbx * 8 + PROFILE as i64))?;
+    asm.a.add(qword_ptr(rsp + 8), 2)?;
+    asm.a.add(rsp, 8)?;
+    asm.a.iretq()
+}
