@@ -252,3 +252,29 @@ fn is_filtered_msr(key: &ExitKey) -> bool {
         && key.reason.isa == Isa::Vmx
         && matches!(key.reason.code, vmx::MSR_WRITE | vmx::MSR_WRITE_IMM)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_msr_that_the_vmm_answers_is_not_the_timers() {
+        let key = |outcome, kind, value| ExitKey {
+            vm: 1,
+            vcpu: 0,
+            level: Level::L1,
+            reason: Reason { isa: Isa::Vmx, code: vmx::MSR_WRITE, flags: 0 },
+            detail: Detail { kind, value },
+            outcome,
+            ancillary_of: None,
+        };
+        let bare = key(Outcome::Kernel, DetailKind::None, 0);
+        assert_eq!(cause_of(&bare), Cause::TimerArm);
+        assert!(assumption_of(&bare).is_some());
+        let filtered = key(Outcome::User, DetailKind::None, 0);
+        assert_eq!((cause_of(&filtered), assumption_of(&filtered)), (Cause::Msr, None));
+        // A number says more.
+        let counter = key(Outcome::User, DetailKind::MsrWrite, 0x38f);
+        assert_eq!(cause_of(&counter), Cause::Pmu);
+    }
+}
