@@ -72,16 +72,25 @@ impl Observer {
         system::interrupt(self.0.id());
         self.0.wait().map_err(|e| format!("waiting for the observer: {e}"))?;
         let mut files = Vec::new();
-        let folder = std::fs::read_dir("/out").map_err(|e| format!("/out: {e}"))?;
-        for entry in folder.filter_map(std::result::Result::ok) {
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            if let Ok(bytes) = std::fs::read(entry.path()) {
-                files.push(Attachment { name: format!("observer/{name}"), bytes });
-            }
-        }
+        collect("/out", "observer", &mut files)?;
         files.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(files)
     }
+}
+
+/// What lies in a folder, and in the folders in it.
+fn collect(folder: &str, name: &str, files: &mut Vec<Attachment>) -> Result<()> {
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{folder}: {e}"))?;
+    for entry in entries.filter_map(std::result::Result::ok) {
+        let Ok(last) = entry.file_name().into_string() else { continue };
+        let (path, name) = (format!("{folder}/{last}"), format!("{name}/{last}"));
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect(&path, &name, files)?;
+        } else if let Ok(bytes) = std::fs::read(&path) {
+            files.push(Attachment { name, bytes });
+        }
+    }
+    Ok(())
 }
 
 /// Processor time of every program but this one, what the observer started among them. Not that counted by ticks: who

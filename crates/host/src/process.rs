@@ -59,6 +59,21 @@ pub(crate) fn vms(root: &Root) -> Processes {
     processes
 }
 
+/// Processes that hold a VM open, with its name, and no more: cheap enough to be asked while they run.
+pub(crate) fn running(root: &Root) -> Vec<(u32, String)> {
+    let names = root.names("/proc").unwrap_or_default();
+    let pids = names.iter().filter_map(|name| number(name));
+    pids.filter(|&pid| open(root, pid).is_ok_and(|found| found.vms > 0))
+        .map(|pid| (pid, vm_name(root, pid)))
+        .collect()
+}
+
+/// What the command line calls the VM, else the name of the process; empty when it is gone.
+pub(crate) fn vm_name(root: &Root, pid: u32) -> String {
+    let arguments = arguments(root, pid);
+    named(root, pid, &arguments)
+}
+
 /// A name that is a number and nothing else: no `+1`, no `01`.
 fn number(name: &str) -> Option<u32> {
     name.parse().ok().filter(|n: &u32| n.to_string() == name)
@@ -85,15 +100,9 @@ fn open(root: &Root, pid: u32) -> Known<Open> {
 
 fn describe(root: &Root, pid: u32, open: &Open, kvm: &Known<Vec<String>>) -> VmProcess {
     let arguments = arguments(root, pid);
-    let comm = || root.bytes(&format!("/proc/{pid}/comm"), SMALL);
-    let name = arguments.value.as_ref().ok().and_then(|words| name(words)).unwrap_or_else(|| {
-        comm()
-            .map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned())
-            .unwrap_or_default()
-    });
     VmProcess {
         pid,
-        name,
+        name: named(root, pid, &arguments),
         vcpus: open.vcpus,
         vhost_net: open.vhost_net,
         arguments,
@@ -105,6 +114,15 @@ fn describe(root: &Root, pid: u32, open: &Open, kvm: &Known<Vec<String>>) -> VmP
             .map(|counter| ((*counter).to_owned(), count(root, pid, kvm, counter)))
             .collect(),
     }
+}
+
+fn named(root: &Root, pid: u32, arguments: &Fact<Vec<String>>) -> String {
+    let comm = || root.bytes(&format!("/proc/{pid}/comm"), SMALL);
+    arguments.value.as_ref().ok().and_then(|words| name(words)).unwrap_or_else(|| {
+        comm()
+            .map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned())
+            .unwrap_or_default()
+    })
 }
 
 fn arguments(root: &Root, pid: u32) -> Fact<Vec<String>> {
