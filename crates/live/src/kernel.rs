@@ -96,12 +96,11 @@ fn fill(isa: Isa, described: &[Types<'_>]) -> Result<Config, String> {
         ..Config::default()
     };
     if isa == Isa::Svm {
-        config.isa = 2;
         config.svm_vmcb = offset("vcpu_svm", &["vmcb"])?;
+        config.svm_vmcb01 = offset("vcpu_svm", &["vmcb01.ptr"]).unwrap_or_default();
         // Kernels without SEV-ES have no such page, and no tracepoint that would name it.
         config.ghcb_exit_code = offset("ghcb", &["save.sw_exit_code"]).unwrap_or_default();
     } else {
-        config.isa = 1;
         // Since Linux 6.16 what VMX and TDX share is a struct of its own.
         config.vmx_exit_reason = offset("vcpu_vmx", &["exit_reason", "vt.exit_reason"])?;
         config.vmx_qualification =

@@ -8,8 +8,8 @@
 // (kvm_exit.rs). Every vCPU has cells of its own, and a vCPU is on one CPU at a time, so nothing here needs a lock or an
 // atomic addition but what concerns all vCPUs, which is rare.
 //
-// The way of an exit is short: the state is found by what runs on this CPU, and its cell by a small cache in the
-// state, so that neither takes a look into a hash table.
+// The way of an exit is short: sched_switch says what runs on each CPU, so the state is at hand; its cell is found
+// by a small cache in the state; and an access, of which most exits have one, is counted with its exit.
 //
 // kvm_exit.rs and layout.rs hold the other side of every struct here.
 
@@ -42,21 +42,22 @@ static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (vo
 #define UINT(name, value) int (*name)[value]
 #define TYPE(name, value) value *name
 
-// KVM_ISA_VMX and KVM_ISA_SVM of Linux arch/x86/kvm/trace.h.
+// The programs are compiled for one processor's virtualization: KVM_ISA_VMX or KVM_ISA_SVM of Linux
+// arch/x86/kvm/trace.h.
 #define VMX 1
 #define SVM 2
+#ifndef ISA
+#error "compile with -DISA=1 or -DISA=2"
+#endif
 
 // What this kernel is like, and what is wanted; written before the programs are loaded.
 struct config {
-	u32 isa;
 	// Cells in each half, threads, and keys of a kind (exits, accesses) that are told apart exactly.
 	u32 cells;
 	u32 threads;
 	u32 exact;
 	// Only the processes in `wanted`.
 	u32 filtered;
-	// sched_switch is watched, so that the slot of a CPU is known to be that of what runs there.
-	u32 switches;
 	// Which argument of the raw tracepoint it is.
 	u32 exit_vcpu;
 	u32 fault_address;
@@ -66,6 +67,8 @@ struct config {
 	u32 vcpu_id;
 	u32 vcpu_kvm;
 	u32 svm_vmcb;
+	// 0 before Linux 5.13.
+	u32 svm_vmcb01;
 	u32 vmx_exit_reason;
 	u32 vmx_qualification;
 	u32 task_pid;
@@ -88,6 +91,8 @@ struct key {
 #define KEY_OUTCOME 1 // shift
 #define KEY_ACCESS 16
 #define KEY_ANCILLARY 32
+// The exit's detail is an access, too.
+#define KEY_SOLE 64
 
 // Outcome of crates/events/src/row.rs, in its order.
 #define OUTCOME_KERNEL 0
@@ -152,9 +157,9 @@ struct access {
 };
 #define ACCESSES 8
 
-// The way from a key to its cell.
+// The way from a key, as three words, to its cell.
 struct line {
-	struct key key;
+	u64 words[3];
 	u64 cell;
 };
 #define LINES 16
@@ -168,6 +173,9 @@ struct line {
 #define USER_HALT 32
 #define WOKEN 64
 #define ANCILLARY 128
+#define PREEMPTED 256
+// It has an access, the one that its detail is about.
+#define SOLE 512
 
 // Where a thread is between its events.
 #define IN_GUEST 1
@@ -179,6 +187,7 @@ struct line {
 struct thread {
 	// tgid << 32 | tid, 0 for nobody: a thread that ended, or a place that is free.
 	u64 id;
+	// 0 when user space may have come to another vCPU.
 	u64 vcpu_at;
 	u64 kvm;
 	u64 ended;
@@ -208,6 +217,8 @@ struct thread {
 	u64 preempted_kernel;
 	u64 preempted_user;
 	u64 accesses;
+	// The VMCB of L1.
+	u64 vmcb01;
 	struct access access[ACCESSES];
 	struct spans spans[2];
 	struct line lines[LINES];
@@ -231,28 +242,24 @@ struct totals {
 struct totals totals SEC(".bss");
 
 // layout.rs asserts the same.
-_Static_assert(sizeof(struct config) == 72, "config");
+_Static_assert(sizeof(struct config) == 68, "config");
 _Static_assert(sizeof(struct key) == 24, "key");
 _Static_assert(sizeof(struct cell) == 256, "cell");
 _Static_assert(sizeof(struct spans) == 56, "spans");
-_Static_assert(sizeof(struct thread) == 920, "thread");
-_Static_assert(__builtin_offsetof(struct thread, spans) == 296, "thread");
+_Static_assert(sizeof(struct thread) == 928, "thread");
+_Static_assert(__builtin_offsetof(struct thread, spans) == 304, "thread");
 _Static_assert(sizeof(struct totals) == 96, "totals");
 
+// What runs on a CPU: sched_switch keeps it true.
 struct slot {
-	// The thread that runs there, as far as it is a vCPU's.
-	u32 thread;
-	u32 settled;
-	// One that runs there and is not wanted.
+	// The state of the thread, 0 if it is no vCPU's.
+	u64 thread;
+	// The thread that runs a vCPU there and is not wanted.
 	u64 unwanted;
 };
-
-struct {
-	UINT(type, MAP_ARRAY);
-	UINT(max_entries, 1);
-	TYPE(key, u32);
-	TYPE(value, struct slot);
-} slots SEC(".maps");
+// As many as Linux can be built for.
+#define CPUS 8192
+struct slot slots[CPUS] SEC(".bss.slots");
 
 struct {
 	UINT(type, MAP_ARRAY);
@@ -321,81 +328,55 @@ INLINE void add_one(u64 *to)
 
 // ---------------------------------------------------------------------------------------------------- threads
 
-// The thread is not the one that was last seen on this CPU.
-APART u32 look_up(struct slot *slot, u64 id)
+INLINE struct slot *here(void)
 {
-	u32 tid = (u32)id;
-	u32 *index = bpf_map_lookup_elem(&thread_of_tid, &tid);
+	return &slots[bpf_get_smp_processor_id() & (CPUS - 1)];
+}
 
-	if (!slot || !index)
-		return 0;
-	slot->thread = *index;
-	return *index;
+INLINE struct thread *thread_at(u32 index)
+{
+	return index ? bpf_map_lookup_elem(&threads, &index) : NULL;
 }
 
 // The state of the thread that runs, if it is a vCPU's.
-INLINE struct thread *current_thread(u64 id)
+INLINE struct thread *current_thread(void)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-	struct slot *slot = bpf_map_lookup_elem(&slots, &cpu);
-	struct thread *thread;
-	u32 index;
-
-	if (!slot)
-		return NULL;
-	index = slot->thread;
-	thread = bpf_map_lookup_elem(&threads, &index);
-	if (thread && thread->id == id)
-		return thread;
-	if (config.switches && slot->settled)
-		return NULL;
-	index = look_up(slot, id);
-	thread = bpf_map_lookup_elem(&threads, &index);
-	return thread && thread->id == id ? thread : NULL;
+	return thread_at(here()->thread);
 }
 
-// A state for a thread that ran a vCPU for the first time; 0 for none.
-APART u32 new_thread(u64 id)
+// A state for a thread that runs a vCPU for the first time; 0 for none.
+APART u32 new_thread(void)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-	struct slot *slot = bpf_map_lookup_elem(&slots, &cpu);
+	u64 id = bpf_get_current_pid_tgid();
 	u32 tid = (u32)id, tgid = id >> 32, index = 0;
+	struct slot *slot = here();
 	struct thread *thread;
 
-	if (!slot || !totals.on || slot->unwanted == id)
+	if (!totals.on || slot->unwanted == id)
 		return 0;
-	index = look_up(slot, id);
-	if (index)
-		return index;
 	if (config.filtered && !bpf_map_lookup_elem(&wanted, &tgid)) {
 		slot->unwanted = id;
 		return 0;
 	}
 	if (bpf_map_pop_elem(&free_threads, &index))
 		index = totals.threads_used < config.threads ? __sync_fetch_and_add(&totals.threads_used, 1) + 1 : 0;
-	thread = bpf_map_lookup_elem(&threads, &index);
-	if (!index || !thread || bpf_map_update_elem(&thread_of_tid, &tid, &index, 0)) {
+	thread = thread_at(index);
+	if (!thread || bpf_map_update_elem(&thread_of_tid, &tid, &index, 0)) {
 		add_one(&totals.lost);
 		return 0;
 	}
 	thread->index = index;
-	thread->vcpu = ~0U;
 	thread->id = id;
 	slot->thread = index;
 	return index;
 }
 
 // As current_thread, and makes one where there is none.
-INLINE struct thread *vcpu_thread(u64 id)
+INLINE struct thread *vcpu_thread(void)
 {
-	struct thread *thread = current_thread(id);
-	u32 index;
+	struct thread *thread = current_thread();
 
-	if (thread)
-		return thread;
-	index = new_thread(id);
-	thread = bpf_map_lookup_elem(&threads, &index);
-	return thread && thread->id == id ? thread : NULL;
+	return thread ? thread : thread_at(new_thread());
 }
 
 // Which vCPU the thread runs now.
@@ -409,6 +390,8 @@ APART int learn_vcpu(struct thread *thread, u64 vcpu)
 	bpf_probe_read_kernel(&number, sizeof(number), (void *)(vcpu + config.vcpu_id));
 	bpf_probe_read_kernel(&thread->kvm, sizeof(thread->kvm), (void *)(vcpu + config.vcpu_kvm));
 	thread->vcpu = number;
+	if (config.svm_vmcb01)
+		bpf_probe_read_kernel(&thread->vmcb01, sizeof(u64), (void *)(vcpu + config.svm_vmcb01));
 	return 0;
 }
 
@@ -454,23 +437,52 @@ APART u32 new_cell(struct key *key)
 	return 0;
 }
 
-INLINE u32 cell_of(struct thread *thread, struct key *key)
+INLINE struct line *line_of(struct thread *thread, u64 first, u64 second, u64 third)
 {
-	u64 *words = (u64 *)key;
-	u64 at = ((words[0] + words[1] + words[2]) * 0x9e3779b97f4a7c15ULL) >> 60;
-	struct line *line = &thread->lines[at & (LINES - 1)];
-	u64 *cached = (u64 *)&line->key;
+	u64 at = ((first + second + third) * 0x9e3779b97f4a7c15ULL) >> 60;
 
-	if (cached[0] == words[0] && cached[1] == words[1] && cached[2] == words[2])
-		return line->cell;
-	struct key wanted_key = *key;
-	u32 cell = new_cell(key);
-	// An exit without its own cell is looked for again: every one is counted as one without detail.
-	if (cell && key->kind != OVERFLOW) {
-		line->key = wanted_key;
-		line->cell = cell;
-	}
+	return &thread->lines[at & (LINES - 1)];
+}
+
+APART u32 new_line(struct thread *thread, u64 first, u64 second, u64 third)
+{
+	u64 words[3] = {first, second, third};
+	struct key *key = (struct key *)words;
+	struct line *line;
+	u32 cell;
+
+	if (!thread)
+		return 0;
+	cell = new_cell(key);
+	// What found no cell of its own is looked for again: each one is counted as one without detail.
+	if (!cell || words[0] != first || words[1] != second || words[2] != third)
+		return cell;
+	line = line_of(thread, first, second, third);
+	line->words[0] = first;
+	line->words[1] = second;
+	line->words[2] = third;
+	line->cell = cell;
 	return cell;
+}
+
+// The cell of a key: struct key, word by word.
+INLINE u32 cell_of(struct thread *thread, u64 first, u64 second, u64 third)
+{
+	struct line *line = line_of(thread, first, second, third);
+
+	if (line->words[0] == first && line->words[1] == second && line->words[2] == third)
+		return line->cell;
+	return new_line(thread, first, second, third);
+}
+
+INLINE u64 first_word(struct thread *thread, u32 reason)
+{
+	return reason | (u64)thread->index << 32;
+}
+
+INLINE u64 second_word(struct thread *thread, u32 kind, u32 flags)
+{
+	return kind | flags << 8 | thread->vcpu << 16;
 }
 
 INLINE struct cell *half(u32 cell, u32 which)
@@ -480,55 +492,70 @@ INLINE struct cell *half(u32 cell, u32 which)
 	return cell ? bpf_map_lookup_elem(&cells, &at) : NULL;
 }
 
+// How many bits a byte has, from the highest that is set.
+#define SAME2(n) n, n
+#define SAME4(n) SAME2(n), SAME2(n)
+#define SAME8(n) SAME4(n), SAME4(n)
+#define SAME16(n) SAME8(n), SAME8(n)
+#define SAME32(n) SAME16(n), SAME16(n)
+#define SAME64(n) SAME32(n), SAME32(n)
+const volatile u8 bits_of[256] SEC(".rodata.bits") = {
+	0, 1, SAME2(2), SAME4(3), SAME8(4), SAME16(5), SAME32(6), SAME64(7), SAME64(8), SAME64(8),
+};
+
+APART u32 long_bucket(u64 ns)
+{
+	u32 bits = 16;
+
+	for (ns >>= 16; ns > 255 && bits < BUCKETS; bits += 8)
+		ns >>= 8;
+	bits += bits_of[ns & 255];
+	return bits < BUCKETS ? bits : BUCKETS - 1;
+}
+
 // 0 for 0 ns, i for [2^(i-1), 2^i) ns.
 INLINE u32 bucket(u64 ns)
 {
-	u32 bits = 0, rest = ns;
+	if (ns < 1 << 8)
+		return bits_of[ns & 255];
+	if (ns < 1 << 16)
+		return bits_of[ns >> 8 & 255] + 8;
+	return long_bucket(ns);
+}
 
-	if (ns >> 32) {
-		bits = 32;
-		rest = ns >> 32;
-	}
-	if (rest >= 1U << 16) {
-		bits += 16;
-		rest >>= 16;
-	}
-	if (rest >= 1U << 8) {
-		bits += 8;
-		rest >>= 8;
-	}
-	if (rest >= 1U << 4) {
-		bits += 4;
-		rest >>= 4;
-	}
-	if (rest >= 1U << 2) {
-		bits += 2;
-		rest >>= 2;
-	}
-	bits += rest > 1 ? 2 : rest;
-	return bits < BUCKETS ? bits : BUCKETS - 1;
+// More than 4 s: its square is longer than a word.
+APART int add_long_square(struct cell *cell, u64 ns)
+{
+	u64 low = (u32)ns, high = ns >> 32, middle = 2 * low * high, square = low * low + (middle << 32);
+
+	if (!cell)
+		return 0;
+	cell->square_high += high * high + (middle >> 32) + (square < middle << 32);
+	cell->square_low += square;
+	cell->square_high += cell->square_low < square;
+	return 0;
 }
 
 INLINE void tally(struct cell *cell, u64 ns)
 {
-	u64 low = (u32)ns, high = ns >> 32, square;
+	u32 at = bucket(ns);
 
 	cell->time += ns;
 	if (~ns > cell->not_min)
 		cell->not_min = ~ns;
 	if (ns > cell->max)
 		cell->max = ns;
-	square = low * low;
-	if (high) {
-		u64 middle = 2 * low * high, shifted = middle << 32;
+	if (ns >> 32) {
+		add_long_square(cell, ns);
+	} else {
+		u64 square = ns * ns, sum = cell->square_low + square;
 
-		square += shifted;
-		cell->square_high += high * high + (middle >> 32) + (square < shifted);
+		cell->square_low = sum;
+		if (sum < square)
+			cell->square_high++;
 	}
-	cell->square_low += square;
-	if (cell->square_low < square)
-		cell->square_high++;
-	cell->histogram[bucket(ns)]++;
+	if (at < BUCKETS)
+		cell->histogram[at]++;
 }
 
 INLINE void count(u32 cell, u32 which, u64 ns, int timed)
@@ -547,17 +574,13 @@ INLINE void count(u32 cell, u32 which, u64 ns, int timed)
 
 INLINE u32 basic(u32 reason)
 {
-	return config.isa == VMX ? reason & 0xffff : reason;
+	return ISA == VMX ? reason & 0xffff : reason;
 }
 
 // Numbers as in crates/events/src/vmx.rs and svm.rs.
-INLINE int is_halt(struct thread *thread, struct key *key)
+INLINE int is_halt(u32 reason)
 {
-	u32 reason = basic(thread->reason);
-
-	if (config.isa == VMX ? reason == 12 : reason == 0x78 || reason == 0xa6)
-		return 1;
-	return key->kind == GHCB && key->value == 0x78;
+	return ISA == VMX ? basic(reason) == 12 : reason == 0x78 || reason == 0xa6;
 }
 
 // KVM may answer such an exit in the run loop and enter again without kvm_entry.
@@ -565,7 +588,7 @@ INLINE int is_fast_path(struct thread *thread)
 {
 	u32 reason = basic(thread->reason);
 
-	if (config.isa == VMX)
+	if (ISA == VMX)
 		return reason == 32 || reason == 52;
 	return reason == 0x7c && thread->info1;
 }
@@ -580,41 +603,42 @@ INLINE u64 qualification(struct thread *thread)
 	return value;
 }
 
-// What an exit was about when nothing else says it.
-INLINE void from_information(struct thread *thread, struct key *key)
+// What an exit was about when nothing else says it; the kind is returned.
+INLINE u32 from_information(struct thread *thread, u64 *value)
 {
-	u32 reason = basic(thread->reason);
+	u32 reason = basic(thread->reason), type;
 	u64 info;
 
-	if (config.isa == SVM) {
+	if (ISA == SVM) {
 		if (reason == 0x400) {
-			key->kind = PAGE_FAULT;
-			key->value = thread->info2 & ~0x1fffffULL;
-		} else if (reason == 0x7b) {
-			key->kind = thread->info1 & 1 ? PORT_IN : PORT_OUT;
-			key->value = thread->info1 >> 16 & 0xffff;
+			*value = thread->info2 & ~0x1fffffULL;
+			return PAGE_FAULT;
 		}
-		return;
+		if (reason != 0x7b)
+			return NONE;
+		*value = thread->info1 >> 16 & 0xffff;
+		return thread->info1 & 1 ? PORT_IN : PORT_OUT;
 	}
 	if (reason != 28 && reason != 30 && reason != 44 && reason != 56)
-		return;
+		return NONE;
 	info = qualification(thread);
+	*value = info & 0xfff;
+	if (reason == 56)
+		return APIC_WRITE;
 	if (reason == 30) {
-		key->kind = info & 8 ? PORT_IN : PORT_OUT;
-		key->value = info >> 16 & 0xffff;
-	} else if (reason == 28) {
-		u32 type = info >> 4 & 3;
-
-		key->kind = type == 1 ? CR_READ : CR_WRITE;
-		// CLTS and LMSW write CR0.
-		key->value = type < 2 ? info & 0xf : 0;
-	} else if (reason == 56) {
-		key->kind = APIC_WRITE;
-		key->value = info & 0xfff;
-	} else if ((info >> 12 & 0xf) < 2) {
-		key->kind = info >> 12 & 1 ? APIC_WRITE : APIC_READ;
-		key->value = info & 0xfff;
+		*value = info >> 16 & 0xffff;
+		return info & 8 ? PORT_IN : PORT_OUT;
 	}
+	if (reason == 28) {
+		type = info >> 4 & 3;
+		// CLTS and LMSW write CR0.
+		*value = type < 2 ? info & 0xf : 0;
+		return type == 1 ? CR_READ : CR_WRITE;
+	}
+	type = info >> 12 & 0xf;
+	if (type > 1)
+		*value = 0;
+	return type > 1 ? NONE : type ? APIC_WRITE : APIC_READ;
 }
 
 INLINE u64 least(u64 a, u64 b)
@@ -625,13 +649,15 @@ INLINE u64 least(u64 a, u64 b)
 // Hands out the time of an exit that was not the kernel's alone.
 INLINE void split(struct thread *thread, struct spans *spans, u64 duration, u64 now, u32 outcome)
 {
-	u64 user = 0, kernel, halted = 0, away_user, away_kernel;
+	u64 user = 0, kernel, halted = 0, away_user = 0, away_kernel = 0;
 
 	if (thread->flags & USER && now > thread->user_start)
 		user = least(now - thread->user_start, duration);
 	kernel = duration - user;
-	away_user = least(thread->preempted_user, user);
-	away_kernel = least(thread->preempted_kernel, kernel);
+	if (thread->flags & PREEMPTED) {
+		away_user = least(thread->preempted_user, user);
+		away_kernel = least(thread->preempted_kernel, kernel);
+	}
 	user -= away_user;
 	kernel -= away_kernel;
 	if (outcome == OUTCOME_HALTED) {
@@ -651,47 +677,51 @@ INLINE void split(struct thread *thread, struct spans *spans, u64 duration, u64 
 	spans->preempted += away_user + away_kernel;
 }
 
-// Counts the exit that is open. Without `timed` its entry is missing.
-INLINE void close(struct thread *thread, u32 which, u64 now, int timed)
+// Counts the exit that is open, whatever it was. Without `timed` its entry is missing. Whether its time was given to
+// somebody.
+APART int close_any(struct thread *thread, u64 now, int timed)
 {
-	u32 flags = thread->flags, outcome;
-	u64 duration = now - thread->start;
-	struct key key = {
-		.reason = thread->reason,
-		.thread = thread->index,
-		.kind = thread->kind,
-		.vcpu = thread->vcpu,
-		.value = thread->value,
-	};
+	u32 flags, kind, which = totals.half & 1, outcome = OUTCOME_KERNEL;
+	u64 duration, value, second;
 
+	if (!thread)
+		return 0;
+	flags = thread->flags;
+	kind = thread->kind;
+	value = thread->value;
+	duration = now - thread->start;
 	if (!thread->weight)
-		from_information(thread, &key);
+		kind = from_information(thread, &value);
 	if ((flags & (INJECTED | NESTED)) == (INJECTED | NESTED))
 		outcome = OUTCOME_L1;
-	else if (flags & USER_HALT || is_halt(thread, &key))
+	else if (flags & USER_HALT || is_halt(thread->reason) || (kind == GHCB && value == 0x78))
 		outcome = OUTCOME_HALTED;
-	else
-		outcome = flags & USER ? OUTCOME_USER : OUTCOME_KERNEL;
-	if (flags & NESTED) {
-		key.flags = KEY_NESTED | outcome << KEY_OUTCOME;
-	} else {
-		key.flags = outcome << KEY_OUTCOME;
-		if (flags & ANCILLARY) {
-			key.flags |= KEY_ANCILLARY;
-			key.ancillary = thread->open_ancillary;
-		}
-	}
+	else if (flags & USER)
+		outcome = OUTCOME_USER;
+	second = second_word(thread, kind, outcome << KEY_OUTCOME | (flags & SOLE ? KEY_SOLE : 0));
+	if (flags & NESTED)
+		second |= KEY_NESTED << 8;
+	else if (flags & ANCILLARY)
+		second |= KEY_ANCILLARY << 8 | (u64)thread->open_ancillary << 32;
 	timed = timed && !(flags & LATE) && now >= thread->start;
-	if (timed) {
-		struct spans *spans = &thread->spans[which & 1];
+	if (timed)
+		split(thread, &thread->spans[which], duration, now, outcome);
+	count(cell_of(thread, first_word(thread, thread->reason), second, value), which, duration, timed);
+	return timed;
+}
 
-		if (outcome == OUTCOME_KERNEL && !thread->preempted_kernel)
-			spans->kernel += duration;
-		else
-			split(thread, spans, duration, now, outcome);
-		thread->since += duration;
-	}
-	count(cell_of(thread, &key), which, duration, timed);
+// Counts the exit that is open at its entry.
+INLINE int close(struct thread *thread, u32 which, u64 now)
+{
+	u32 flags = thread->flags, kind = thread->kind, reason = thread->reason;
+	u64 value = thread->value, duration = now - thread->start;
+
+	// What the kernel did alone, about something that it told: most exits that come often.
+	if (flags != (OPEN | SOLE) || now < thread->start || is_halt(reason))
+		return close_any(thread, now, 1);
+	thread->spans[which].kernel += duration;
+	count(cell_of(thread, first_word(thread, reason), second_word(thread, kind, KEY_SOLE), value), which, duration, 1);
+	return 1;
 }
 
 INLINE void accesses_end(struct thread *thread, u32 which, u64 now, int timed)
@@ -715,7 +745,7 @@ APART int exit_in_exit(struct thread *thread)
 	if (!thread)
 		return 0;
 	if (is_fast_path(thread)) {
-		close(thread, which, 0, 0);
+		close_any(thread, 0, 0);
 		accesses_end(thread, which, 0, 0);
 	} else {
 		add_one(&totals.unpaired_exits);
@@ -723,61 +753,82 @@ APART int exit_in_exit(struct thread *thread)
 	return 0;
 }
 
-// kvm_exit, before the reason is read.
-INLINE void leave_guest(struct thread *thread, u64 now)
+// kvm_exit from anywhere but the guest, as far as is known, or with more to note.
+APART int leave_somewhere(struct thread *thread, u64 now)
 {
-	u32 flags = OPEN, state = thread->state;
-	u64 guest = 0;
+	u32 state, flags = OPEN;
+	u64 span = 0;
 
+	if (!thread)
+		return 0;
 	if (thread->flags & OPEN)
 		exit_in_exit(thread);
+	state = thread->state;
+	thread->guest = 0;
 	if (state & SEEN) {
 		struct spans *spans = &thread->spans[totals.half & 1];
-		u64 span = now > thread->since ? now - thread->since : 0;
 
+		if (now < thread->since)
+			flags |= LATE;
+		else
+			span = now - thread->since;
 		if (state & IN_GUEST) {
-			guest = span;
+			thread->guest = span;
 			spans->guest += span;
 		} else {
 			spans->unknown += span;
 		}
-		if (now < thread->since)
-			flags |= LATE;
 	}
 	if (state & THREAD_ANCILLARY) {
 		flags |= ANCILLARY;
 		thread->open_ancillary = thread->ancillary;
 	}
-	thread->accesses = 0;
+	if (!(flags & LATE))
+		thread->since = now;
 	thread->flags = flags;
+	thread->state = (state & THREAD_ANCILLARY) | SEEN;
+	return 0;
+}
+
+// kvm_exit, before the reason is read.
+INLINE void leave_guest(struct thread *thread, u64 now)
+{
+	if (thread->state == (SEEN | IN_GUEST) && !thread->flags && now >= thread->since) {
+		u64 guest = now - thread->since;
+
+		thread->spans[totals.half & 1].guest += guest;
+		thread->guest = guest;
+		thread->since = now;
+		thread->flags = OPEN;
+		thread->state = SEEN;
+	} else {
+		leave_somewhere(thread, now);
+	}
 	thread->start = now;
-	thread->guest = guest;
+	thread->accesses = 0;
 	thread->weight = 0;
 	thread->kind = 0;
 	thread->value = 0;
-	thread->wakeup = 0;
-	thread->preempted_kernel = 0;
-	thread->preempted_user = 0;
-	thread->since = now > thread->since ? now : thread->since;
-	thread->state = (state & THREAD_ANCILLARY) | SEEN;
 }
 
 // kvm_entry.
 INLINE void enter_guest(struct thread *thread, u64 now)
 {
 	u32 which = totals.half & 1, state = thread->state;
+	int told = 0;
 
-	if (thread->flags & OPEN) {
-		close(thread, which, now, 1);
-		thread->flags = 0;
-	} else if (state & SEEN) {
+	if (thread->flags & OPEN)
+		told = close(thread, which, now);
+	else if (state & SEEN)
 		add_one(&totals.unpaired_entries);
-	}
+	thread->flags = 0;
 	if (thread->accesses)
 		accesses_end(thread, which, now, 1);
-	if (state & SEEN && now > thread->since)
+	if (!told && state & SEEN && now > thread->since)
 		thread->spans[which].unknown += now - thread->since;
-	thread->since = now > thread->since ? now : thread->since;
+	// The exit began where the time before it ended, unless it was late.
+	if (told || now > thread->since)
+		thread->since = now;
 	thread->state = (state & THREAD_ANCILLARY) | SEEN | IN_GUEST;
 }
 
@@ -800,7 +851,7 @@ INLINE void learn(struct thread *thread, u32 weight, u32 kind, u64 value)
 
 INLINE int detail(u32 weight, u32 kind, u64 value)
 {
-	struct thread *thread = current_thread(bpf_get_current_pid_tgid());
+	struct thread *thread = current_thread();
 
 	if (thread)
 		learn(thread, weight, kind, value);
@@ -810,27 +861,19 @@ INLINE int detail(u32 weight, u32 kind, u64 value)
 INLINE u32 access_cell(struct thread *thread, u32 kind, u64 value)
 {
 	int nested = (thread->flags & (OPEN | NESTED)) == (OPEN | NESTED);
-	struct key key = {
-		.thread = thread->index,
-		.kind = kind,
-		.flags = KEY_ACCESS | (nested ? KEY_NESTED : 0),
-		.vcpu = thread->vcpu,
-		.value = value,
-	};
+	u32 flags = KEY_ACCESS | (nested ? KEY_NESTED : 0);
 
-	return cell_of(thread, &key);
+	return cell_of(thread, first_word(thread, 0), second_word(thread, kind, flags), value);
 }
 
-// An access that lasts until the next entry.
-INLINE int access(u32 kind, u64 value)
+// An access that waits for the next entry in a cell of its own.
+APART int further_access(struct thread *thread, u32 kind, u64 value)
 {
-	struct thread *thread = current_thread(bpf_get_current_pid_tgid());
 	u64 at;
 	u32 cell;
 
 	if (!thread)
 		return 0;
-	learn(thread, WEIGHT_ACCESS, kind, value);
 	cell = access_cell(thread, kind, value);
 	at = thread->accesses;
 	if (at < ACCESSES) {
@@ -844,10 +887,29 @@ INLINE int access(u32 kind, u64 value)
 	return 0;
 }
 
+// An access that lasts until the next entry.
+INLINE int access(u32 kind, u64 value)
+{
+	struct thread *thread = current_thread();
+	u32 flags;
+
+	if (!thread)
+		return 0;
+	flags = thread->flags;
+	if (!(flags & OPEN) || thread->weight >= WEIGHT_ACCESS)
+		return further_access(thread, kind, value);
+	// The first is what the exit is about. It is counted with it, and its time is taken for that of the exit.
+	thread->flags = flags | SOLE;
+	thread->weight = WEIGHT_ACCESS;
+	thread->kind = kind;
+	thread->value = value;
+	return 0;
+}
+
 // An MMIO read ends with its tracepoint; it began with the exit.
 INLINE int mmio_read(u64 address)
 {
-	struct thread *thread = current_thread(bpf_get_current_pid_tgid());
+	struct thread *thread = current_thread();
 	u64 now;
 
 	if (!thread)
@@ -885,7 +947,7 @@ INLINE int cpuid(u32 leaf, u32 index)
 
 INLINE int userspace_exit(u32 reason)
 {
-	struct thread *thread = current_thread(bpf_get_current_pid_tgid());
+	struct thread *thread = current_thread();
 
 	if (!thread || !(thread->flags & OPEN))
 		return 0;
@@ -893,6 +955,8 @@ INLINE int userspace_exit(u32 reason)
 		thread->flags |= USER;
 		thread->user_start = bpf_ktime_get_ns();
 	}
+	// The thread may come back with another vCPU, of which KVM may have put what it knows in the same place.
+	thread->vcpu_at = 0;
 	// KVM_EXIT_HLT: user space emulates the halt.
 	if (reason == 5)
 		thread->flags |= USER_HALT;
@@ -901,32 +965,28 @@ INLINE int userspace_exit(u32 reason)
 
 INLINE int wakeup(u64 ns)
 {
-	struct thread *thread = current_thread(bpf_get_current_pid_tgid());
+	struct thread *thread = current_thread();
 
 	if (!totals.saw_wakeup)
 		totals.saw_wakeup = 1;
 	if (thread && thread->flags & OPEN) {
+		thread->wakeup = ns + (thread->flags & WOKEN ? thread->wakeup : 0);
 		thread->flags |= WOKEN;
-		thread->wakeup += ns;
 	}
 	return 0;
 }
 
-INLINE int nested_exit(void)
+INLINE int nested_exit(struct thread *thread)
 {
-	struct thread *thread = current_thread(bpf_get_current_pid_tgid());
-
-	if (thread && thread->flags & OPEN) {
-		thread->flags |= NESTED;
-		thread->spans[totals.half & 1].l2 += thread->guest;
-		thread->guest = 0;
-	}
+	thread->flags |= NESTED;
+	thread->spans[totals.half & 1].l2 += thread->guest;
+	thread->guest = 0;
 	return 0;
 }
 
 INLINE int nested_inject(u32 reason)
 {
-	struct thread *thread = current_thread(bpf_get_current_pid_tgid());
+	struct thread *thread = current_thread();
 
 	if (!thread)
 		return 0;
@@ -942,7 +1002,7 @@ INLINE int nested_inject(u32 reason)
 
 INLINE int nested_enter(void)
 {
-	struct thread *thread = current_thread(bpf_get_current_pid_tgid());
+	struct thread *thread = current_thread();
 
 	if (thread)
 		thread->state &= ~THREAD_ANCILLARY;
@@ -960,6 +1020,9 @@ INLINE void switched_in(struct thread *thread, u64 now)
 		return;
 	if (now < thread->out)
 		return;
+	if (!(thread->flags & PREEMPTED))
+		thread->preempted_user = thread->preempted_kernel = 0;
+	thread->flags |= PREEMPTED;
 	if (thread->flags & USER && thread->user_start <= thread->out)
 		thread->preempted_user += now - thread->out;
 	else
@@ -968,25 +1031,17 @@ INLINE void switched_in(struct thread *thread, u64 now)
 
 INLINE int switched(int preempted, u32 next)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-	struct slot *slot = bpf_map_lookup_elem(&slots, &cpu);
-	struct thread *thread;
-	u32 *index, at;
+	struct slot *slot = here();
+	struct thread *thread = thread_at(slot->thread);
+	u32 *index = next ? bpf_map_lookup_elem(&thread_of_tid, &next) : NULL;
 
-	if (!slot)
-		return 0;
-	thread = current_thread(bpf_get_current_pid_tgid());
 	if (thread) {
 		thread->out = bpf_ktime_get_ns();
 		thread->state = (thread->state & ~OUT_PREEMPTED) | OUT | (preempted ? OUT_PREEMPTED : 0);
 	}
-	index = next ? bpf_map_lookup_elem(&thread_of_tid, &next) : NULL;
-	slot->settled = 1;
-	slot->thread = at = index ? *index : 0;
-	if (!at)
-		return 0;
-	thread = bpf_map_lookup_elem(&threads, &at);
-	if (thread && (u32)thread->id == next)
+	slot->thread = index ? *index : 0;
+	thread = thread_at(slot->thread);
+	if (thread)
 		switched_in(thread, bpf_ktime_get_ns());
 	return 0;
 }
@@ -994,7 +1049,8 @@ INLINE int switched(int preempted, u32 next)
 INLINE int thread_ends(void)
 {
 	u64 id = bpf_get_current_pid_tgid();
-	struct thread *thread = current_thread(id);
+	struct slot *slot = here();
+	struct thread *thread = thread_at(slot->thread);
 	u32 tid = (u32)id;
 
 	if (!thread)
@@ -1004,6 +1060,7 @@ INLINE int thread_ends(void)
 	thread->flags = 0;
 	thread->id = 0;
 	thread->ended = id;
+	slot->thread = 0;
 	bpf_map_delete_elem(&thread_of_tid, &tid);
 	return 0;
 }
@@ -1021,29 +1078,44 @@ INLINE u64 one_of(u32 second, u64 a, u64 b)
 	return second ? b : a;
 }
 
+// The VMCB's layout is the processor's: AMD APM volume 2, appendix B. EXITCODE is at 0x70.
+INLINE void read_vmcb(struct thread *thread, u64 vmcb)
+{
+	bpf_probe_read_kernel(&thread->reason, 24, (void *)(vmcb + 0x70));
+}
+
+// The VMCB that the processor last ran: L1's or L2's.
+INLINE void read_present_vmcb(struct thread *thread, u64 vcpu)
+{
+	u64 vmcb = 0;
+
+	bpf_probe_read_kernel(&vmcb, sizeof(vmcb), (void *)(vcpu + config.svm_vmcb));
+	read_vmcb(thread, vmcb);
+}
+
 RAW(kvm_exit)
 {
-	struct thread *thread = vcpu_thread(bpf_get_current_pid_tgid());
-	u64 vcpu = one_of(config.exit_vcpu, args[0], args[1]), vmcb;
+	struct thread *thread = vcpu_thread();
+	u64 vcpu = one_of(config.exit_vcpu, args[0], args[1]);
 
 	if (!thread)
 		return 0;
 	if (thread->vcpu_at != vcpu)
 		learn_vcpu(thread, vcpu);
 	leave_guest(thread, bpf_ktime_get_ns());
-	if (config.isa == SVM) {
-		// The VMCB's layout is the processor's: AMD APM volume 2, appendix B. EXITCODE is at 0x70.
-		bpf_probe_read_kernel(&vmcb, sizeof(vmcb), (void *)(vcpu + config.svm_vmcb));
-		bpf_probe_read_kernel(&thread->reason, 24, (void *)(vmcb + 0x70));
-	} else {
+	if (ISA == VMX)
 		bpf_probe_read_kernel(&thread->reason, 4, (void *)(vcpu + config.vmx_exit_reason));
-	}
+	else if (config.svm_vmcb01)
+		// If it was L2's, kvm_nested_vmexit comes next and says so.
+		read_vmcb(thread, thread->vmcb01);
+	else
+		read_present_vmcb(thread, vcpu);
 	return 0;
 }
 
 RAW(kvm_entry)
 {
-	struct thread *thread = vcpu_thread(bpf_get_current_pid_tgid());
+	struct thread *thread = vcpu_thread();
 	u64 vcpu = args[0];
 
 	if (!thread)
@@ -1134,8 +1206,14 @@ RAW(kvm_vcpu_wakeup)
 
 RAW(kvm_nested_vmexit)
 {
+	struct thread *thread = current_thread();
+
 	(void)args;
-	return nested_exit();
+	if (!thread || !(thread->flags & OPEN))
+		return 0;
+	if (ISA == SVM && config.svm_vmcb01)
+		read_present_vmcb(thread, thread->vcpu_at);
+	return nested_exit(thread);
 }
 
 RAW(kvm_nested_vmexit_inject)

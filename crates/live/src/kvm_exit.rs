@@ -23,11 +23,12 @@ use crate::memory::Mapped;
 use crate::rows::{Rows, Vcpu};
 use crate::{Error, kernel, privileges};
 
-/// The programs, compiled with this crate.
-const PROGRAMS: &[u8] = include_bytes!(env!("VMTAX_KVM_EXIT_OBJECT"));
+/// The programs, compiled with this crate for each processor.
+const OF_VMX: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kvm_exit.vmx.o"));
+const OF_SVM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kvm_exit.svm.o"));
 
-/// Tracepoints, in the order in which they are attached: what tells of an exit before the exit itself. Without the
-/// last two nothing can be counted; others may be missing in a kernel.
+/// Tracepoints, in the order in which they are attached: what tells of an exit before the exit itself. Without those
+/// needed nothing can be counted; others may be missing in a kernel.
 const TRACEPOINTS: [&str; 23] = [
     "sched_process_exit",
     "sched_switch",
@@ -53,7 +54,7 @@ const TRACEPOINTS: [&str; 23] = [
     "kvm_entry",
     "kvm_exit",
 ];
-const NEEDED: [&str; 2] = ["kvm_entry", "kvm_exit"];
+const NEEDED: [&str; 3] = ["sched_switch", "kvm_entry", "kvm_exit"];
 
 /// What is to be recorded.
 #[derive(Clone, Debug)]
@@ -119,8 +120,7 @@ impl Recorder {
         config.cells = 4 * config.exact + 64;
         config.threads = options.most_threads.clamp(1, 1 << 16) - 1;
         config.filtered = u32::from(options.processes.is_some());
-        config.switches = 1;
-        let object = load(&config, options)?;
+        let object = load(isa, &config, options)?;
         let (links, coverage) = attach(&object)?;
         let totals = Mapped::new(map(&object, ".bss")?.as_fd(), "totals", 1)?;
         let count = config.cells as usize;
@@ -329,13 +329,14 @@ fn missed(program: i32) -> u64 {
 /// What libbpf said: of a refused program the verifier's words.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-fn load(config: &Config, options: &Options) -> Result<Object, Error> {
+fn load(isa: Isa, config: &Config, options: &Options) -> Result<Object, Error> {
     libbpf_rs::set_print(Some((PrintLevel::Warn, |_, line| {
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
         said.push_str(&line);
     })));
+    let programs = if isa == Isa::Svm { OF_SVM } else { OF_VMX };
     let failed = |source| Error::Load { source, said: said() };
-    let mut open = ObjectBuilder::default().open_memory(PROGRAMS).map_err(failed)?;
+    let mut open = ObjectBuilder::default().open_memory(programs).map_err(failed)?;
     size_maps(&mut open, config, options).map_err(failed)?;
     let object = open.load().map_err(failed)?;
     for pid in options.processes.iter().flatten() {
@@ -351,7 +352,6 @@ fn size_maps(open: &mut OpenObject, config: &Config, options: &Options) -> libbp
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let entries = match name.as_str() {
-            "slots" => libbpf_rs::num_possible_cpus()? as u32,
             "threads" => config.threads + 1,
             "thread_of_tid" | "free_threads" => config.threads,
             "cells" => 2 * config.cells,

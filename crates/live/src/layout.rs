@@ -8,12 +8,10 @@ pub(crate) const BUCKETS: usize = 40;
 /// `struct config`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Config {
-    pub(crate) isa: u32,
     pub(crate) cells: u32,
     pub(crate) threads: u32,
     pub(crate) exact: u32,
     pub(crate) filtered: u32,
-    pub(crate) switches: u32,
     pub(crate) exit_vcpu: u32,
     pub(crate) fault_address: u32,
     pub(crate) xen_number: u32,
@@ -21,6 +19,7 @@ pub(crate) struct Config {
     pub(crate) vcpu_id: u32,
     pub(crate) vcpu_kvm: u32,
     pub(crate) svm_vmcb: u32,
+    pub(crate) svm_vmcb01: u32,
     pub(crate) vmx_exit_reason: u32,
     pub(crate) vmx_qualification: u32,
     pub(crate) task_pid: u32,
@@ -32,12 +31,10 @@ impl Config {
     /// As the programs read it.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let numbers = [
-            self.isa,
             self.cells,
             self.threads,
             self.exact,
             self.filtered,
-            self.switches,
             self.exit_vcpu,
             self.fault_address,
             self.xen_number,
@@ -45,6 +42,7 @@ impl Config {
             self.vcpu_id,
             self.vcpu_kvm,
             self.svm_vmcb,
+            self.svm_vmcb01,
             self.vmx_exit_reason,
             self.vmx_qualification,
             self.task_pid,
@@ -72,6 +70,7 @@ impl Key {
     pub(crate) const NESTED: u8 = 1;
     pub(crate) const ACCESS: u8 = 16;
     pub(crate) const ANCILLARY: u8 = 32;
+    pub(crate) const SOLE: u8 = 64;
 
     /// As the programs see it.
     pub(crate) fn bytes(&self) -> [u8; size_of::<Key>()] {
@@ -148,7 +147,7 @@ pub(crate) struct Thread {
     pub(crate) out: u64,
     pub(crate) flags: u32,
     pub(crate) open_ancillary: u32,
-    pub(crate) own: [u64; 12 + 16],
+    pub(crate) own: [u64; 13 + 16],
     pub(crate) spans: [Spans; 2],
     pub(crate) lines: [[u64; 4]; 16],
 }
@@ -170,7 +169,7 @@ impl Thread {
         out: 0,
         flags: 0,
         open_ancillary: 0,
-        own: [0; 28],
+        own: [0; 29],
         spans: [Spans { guest: 0, l2: 0, kernel: 0, user: 0, halted: 0, preempted: 0, unknown: 0 };
             2],
         lines: [[0; 4]; 16],
@@ -198,7 +197,7 @@ pub(crate) struct Totals {
 const _: () = assert!(size_of::<Key>() == 24);
 const _: () = assert!(size_of::<Cell>() == 256);
 const _: () = assert!(size_of::<Spans>() == 56);
-const _: () = assert!(size_of::<Thread>() == 920);
+const _: () = assert!(size_of::<Thread>() == 928);
 const _: () = assert!(size_of::<Totals>() == 96);
 const _: () = assert!(BUCKETS == vmtax_events::HIST_BUCKETS);
 

@@ -45,10 +45,12 @@ impl Rows {
     /// Adds what stood in a cell.
     pub(crate) fn add(&mut self, isa: Isa, vm: u32, key: &Key, cell: &Cell) {
         let vcpu = u32::from(key.vcpu);
-        let tally = if key.flags & Key::ACCESS != 0 {
+        let counted = counted(cell);
+        if key.flags & (Key::ACCESS | Key::SOLE) != 0 {
             let key = AccessKey { vm, vcpu, level: level(key), detail: detail(key) };
-            self.accesses.entry(key).or_default()
-        } else {
+            self.accesses.entry(key).or_default().merge(&counted);
+        }
+        if key.flags & Key::ACCESS == 0 {
             let reason = |raw| match raw {
                 // What stands for the reasons that found no room.
                 u32::MAX if isa == Isa::Vmx => Reason { isa, code: u32::MAX, flags: 0 },
@@ -66,9 +68,8 @@ impl Rows {
                 outcome,
                 ancillary_of: ancillary.then(|| reason(key.ancillary)),
             };
-            self.exits.entry(key).or_default()
-        };
-        tally.merge(&counted(cell));
+            self.exits.entry(key).or_default().merge(&counted);
+        }
     }
 
     /// Adds where the time of a vCPU went.
