@@ -22,6 +22,8 @@ impl Observer {
         let Some((program, rest)) = arguments.split_first() else { return Ok(None) };
         trace::mount()?;
         system::mount("debugfs", "/sys/kernel/debug")?;
+        // The guest that nests has just said that it is up, and is about to wait: what it does until then is nobody's.
+        std::thread::sleep(WINDOW);
         let log =
             File::create("/out/observer.txt").map_err(|e| format!("/out/observer.txt: {e}"))?;
         let errors = log.try_clone().map_err(|e| format!("/out/observer.txt: {e}"))?;
@@ -69,6 +71,7 @@ impl Observer {
 
     /// Interrupts it, as Ctrl-C would, and waits until it has written what it has.
     pub(crate) fn finish(mut self) -> Result<Vec<Attachment>> {
+        std::thread::sleep(WINDOW);
         system::interrupt(self.0.id());
         self.0.wait().map_err(|e| format!("waiting for the observer: {e}"))?;
         let mut files = Vec::new();
