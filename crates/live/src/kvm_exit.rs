@@ -68,9 +68,9 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// All processes, and the limits of the accounting of recordings.
+    /// All processes, and as many keys as the accounting of recordings has: 35 MB of the kernel's memory.
     fn default() -> Self {
-        Options { processes: None, most_keys: 16_384, most_threads: 16_384 }
+        Options { processes: None, most_keys: 16_384, most_threads: 4096 }
     }
 }
 
@@ -116,8 +116,9 @@ impl Recorder {
         privileges::check()?;
         let mut config = kernel::config(root, isa)?;
         config.exact = options.most_keys.clamp(1, 1 << 20);
-        // Exact keys and coarse ones, of exits and of accesses, and the one place that stands for none.
-        config.cells = 4 * config.exact + 64;
+        // Exact keys of exits and of accesses, as many coarse ones as of one of them, the coarsest, and the one place
+        // that stands for none.
+        config.cells = 3 * config.exact + 256;
         config.threads = options.most_threads.clamp(1, 1 << 16) - 1;
         config.filtered = u32::from(options.processes.is_some());
         let object = load(isa, &config, options)?;

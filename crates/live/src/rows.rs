@@ -42,6 +42,12 @@ fn level(key: &Key) -> Level {
 }
 
 impl Rows {
+    /// Nothing happened.
+    pub fn is_empty(&self) -> bool {
+        let Rows { exits, accesses, times, appeared } = self;
+        exits.is_empty() && accesses.is_empty() && times.is_empty() && appeared.is_empty()
+    }
+
     /// Adds what stood in a cell.
     pub(crate) fn add(&mut self, isa: Isa, vm: u32, key: &Key, cell: &Cell) {
         let vcpu = u32::from(key.vcpu);

@@ -170,6 +170,11 @@ impl Session {
     /// Ends an interval: what it brought becomes a segment.
     fn interval(&mut self) -> anyhow::Result<()> {
         let rows = self.recorder.interval().map_err(|e| fault(&e))?;
+        if rows.is_empty() {
+            // Nobody ran: there is nothing to add, and an idle host is left alone.
+            self.began_ns = now_ns();
+            return Ok(());
+        }
         self.store(rows).map_err(output_fault)?;
         self.describe();
         self.writer.segment().map_err(output_fault)?;

@@ -12,5 +12,6 @@ mod errors;
 mod explain;
 mod intel;
 mod observer;
+mod record;
 mod run;
 mod soak;

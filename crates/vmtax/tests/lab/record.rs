@@ -1,0 +1,197 @@
+//! `vmtax record` in the emulated hosts, beside the kernel's own recording of the same run: the same counts.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::run::{json, output, paths};
+
+/// The command without what a debugger wants: it is copied into the host, which has it in memory.
+fn stripped(folder: &Path) -> PathBuf {
+    let program = folder.join("vmtax");
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_vmtax"));
+    assert!(strip.status().unwrap().success());
+    program
+}
+
+/// Runs the lab with an observer; returns what it left.
+fn observe(folder: &Path, observer: &str, arguments: &[&str]) -> PathBuf {
+    let run = folder.join("run");
+    let run_name = run.to_str().unwrap();
+    let made = output(&[&["lab", "run", "-o", run_name, "--observe", observer], arguments].concat());
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    run.join("observer")
+}
+
+/// All that a report counts, by what it is about: every table but those of time.
+fn counts(run: &Path) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    let tables = [
+        ("vmexit", "reason,detail,level"),
+        ("vmexit", "cause,level"),
+        ("msr", "detail,level"),
+        ("ioport", "detail,level"),
+        ("mmio", "detail,level"),
+        ("cpuid", "detail,level"),
+        ("hypercall", "detail,level"),
+        ("nested", ""),
+    ];
+    for (table, by) in tables {
+        let run = run.to_str().unwrap();
+        let mut arguments = vec!["report", run, "--event", table, "--format", "csv"];
+        if !by.is_empty() {
+            arguments.extend(["--by", by]);
+        }
+        let report = output(&arguments);
+        assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+        add(&mut counts, &String::from_utf8(report.stdout).unwrap());
+    }
+    counts
+}
+
+/// Adds the rows of one report: all columns before the counts are the key.
+fn add(counts: &mut BTreeMap<String, u64>, csv: &str) {
+    let mut lines = csv.lines();
+    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let place = |name: &str| head.iter().position(|column| *column == name).unwrap();
+    let (accelerator, vm, count) = (place("accelerator"), place("vm"), place("count"));
+    for line in lines.filter(|line| !line.starts_with("time,") && !line.starts_with("losses,")) {
+        // Names that need quotes would need a reader of CSV, and none is known here.
+        let mut cells: Vec<&str> = line.split(',').collect();
+        let number = cells[count].parse().unwrap_or_else(|_| panic!("{line}"));
+        cells[accelerator] = "";
+        let key = cells[..vm].join(",");
+        assert_eq!(counts.insert(format!("{} {key}", head.len()), number), None, "{line}");
+    }
+}
+
+fn differences(live: &BTreeMap<String, u64>, trace: &BTreeMap<String, u64>) -> Vec<String> {
+    let keys: std::collections::BTreeSet<&String> = live.keys().chain(trace.keys()).collect();
+    keys.iter()
+        .filter(|key| live.get(**key) != trace.get(**key))
+        .map(|key| format!("{key}: live {:?}, trace {:?}", live.get(*key), trace.get(*key)))
+        .collect()
+}
+
+fn losses(run: &Path) -> Value {
+    let report = json(&["report", run.to_str().unwrap()]);
+    report["losses"].clone()
+}
+
+/// A live recording of a whole run of the lab against the same run's tracepoints.
+fn same_as_trace(arguments: &[&str]) -> BTreeMap<String, u64> {
+    let folder = tempfile::tempdir().unwrap();
+    let program = stripped(folder.path());
+    // The ring buffer of the kernel must hold all of it: whoever loses events cannot be compared with.
+    let trace = "trace-cmd record -b 30000 -C mono -e kvm -e sched:sched_switch -o trace.dat";
+    let observer = format!("{} record -o live --interval 2s -- {trace}", program.display());
+    let found = observe(
+        folder.path(),
+        &observer,
+        &[&["--bring", "/usr/bin/trace-cmd"], arguments].concat(),
+    );
+    let (live, trace) = (counts(&found.join("live")), counts(&found.join("trace.dat")));
+    let wrong = differences(&live, &trace);
+    assert!(wrong.is_empty(), "{} of {} rows:\n{}", wrong.len(), trace.len(), wrong.join("\n"));
+    let (live_losses, trace_losses) = (losses(&found.join("live")), losses(&found.join("trace.dat")));
+    for loss in ["recorder_lost", "unpaired_exits", "unpaired_entries", "details_dropped"] {
+        assert_eq!(live_losses[loss], trace_losses[loss], "{loss}");
+    }
+    assert_eq!(live_losses["recorder_lost"].as_u64(), Some(0), "{live_losses}");
+    live
+}
+
+/// What it adds to a CPUID exit, in instructions, with details, levels and histograms. `perf kvm stat record`, which
+/// writes an event to be counted later, adds 3,166; a quarter of that is the most that this may.
+const MOST: f64 = 790.0;
+
+#[test]
+fn it_costs_less_than_a_quarter_of_perf() {
+    let folder = tempfile::tempdir().unwrap();
+    let observer = format!("{} record -o live --interval 1000s", stripped(folder.path()).display());
+    let alone = paths(&json(&["lab", "run", "--operation", "cpuid"]))["cpuid L1"];
+    let observed = json(&["lab", "run", "--operation", "cpuid", "--observe", &observer]);
+    let added = paths(&observed)["cpuid L1"] - alone;
+    eprintln!("vmtax record adds {added} instructions");
+    assert!(added > 300.0 && added <= MOST, "vmtax record adds {added} instructions");
+}
+
+#[test]
+fn counts_on_amd_are_those_of_the_trace() {
+    let counts = same_as_trace(&["--nested"]);
+    let of = |what: &str| -> u64 {
+        counts.iter().filter(|(key, _)| key.contains(what)).map(|(_, count)| count).sum()
+    };
+    // Both could be empty in the same way: six batches of 20 at each level.
+    assert!(of(",cpuid,L1,") >= 120 && of(",cpuid,L2,") >= 120, "{counts:#?}");
+    assert!(of(",vmrun,L1,") > 1000 && of(",msr,L1,") > 1000, "{counts:#?}");
+}
+
+#[test]
+fn counts_on_intel_are_those_of_the_trace() {
+    let counts = same_as_trace(&["--host", "intel"]);
+    let cpuid: u64 =
+        counts.iter().filter(|(key, _)| key.contains(",CPUID,L1,")).map(|(_, count)| count).sum();
+    assert!(cpuid >= 120, "{counts:#?}");
+}
+
+/// One recorder for each thing that goes wrong, all of the same run, beside one with which nothing does.
+const TROUBLES: &str = r#"
+record() {
+    name=$1; shift
+    ./vmtax record -o $name "$@" >$name.said 2>&1
+    echo $? >${name#disk/}.code
+}
+tell() { while read -r line; do echo "$line"; done <$1; }
+mkdir disk
+mount -t tmpfs -o size=40k none disk
+./vmtax record -o whole --interval 500ms >whole.said 2>&1 & whole=$!
+./vmtax record -o few --interval 500ms --most-keys 3 >few.said 2>&1 & few=$!
+./vmtax record -o killed --most-keys 1000 --interval 500ms >killed.said 2>&1 & killed=$!
+./vmtax record -o churn --most-keys 1000 --interval 100ms --most-threads 12 >churn.said 2>&1 & churn=$!
+( ./vmtax record -o disk/full --most-keys 1000 --interval 100ms >full.said 2>&1; echo $? >full.code ) &
+end() {
+    kill -KILL $killed
+    rmmod kvm_amd && echo gone >amd.said
+    rmmod kvm 2>kvm.said || echo refused >>kvm.said
+    kill -TERM $few $churn
+    wait $few; echo $? >few.code
+    wait $churn; echo $? >churn.code
+    kill -TERM $whole
+    wait $whole; echo $? >whole.code
+    cp -r disk/full full
+    record absent --duration 1s
+    setpriv --bounding-set -all --inh-caps -all ./vmtax record -o denied --duration 1s >denied.said 2>&1
+    echo $? >denied.code
+    exit 0
+}
+trap end INT
+while kill -0 $whole; do wait $whole; done
+tell whole.said
+"#;
+
+#[test]
+fn troubles_cost_what_they_must_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    stripped(folder.path());
+    fs::write(folder.path().join("troubles.sh"), TROUBLES).unwrap();
+    let mut brought = Vec::new();
+    for tool in ["/usr/bin/mount", "/usr/bin/mkdir", "/usr/bin/cp", "/usr/bin/setpriv", "/usr/sbin/rmmod"] {
+        brought.extend(["--bring", tool]);
+    }
+    let (script, program) = (folder.path().join("troubles.sh"), folder.path().join("vmtax"));
+    brought.extend(["--bring", script.to_str().unwrap(), "--bring", program.to_str().unwrap()]);
+    let observer = format!("/bin/sh {}", script.display());
+    let found = observe(folder.path(), &observer, &brought);
+    let said = |name: &str| fs::read_to_string(found.join(name)).unwrap_or_default();
+    let codes = ["whole", "few", "churn", "full", "absent", "denied"]
+        .map(|name| (name, said(&format!("{name}.code")).trim().to_owned()));
+    let expected = [("whole", "0"), ("few", "0"), ("churn", "0"), ("full", "5"), ("absent", "3"), ("denied", "3")]
+        .map(|(name, code)| (name, code.to_owned()));
+    assert_eq!(codes, expected, "{}", said("full.said") + &said("absent.said") + &said("churn.said"));
+    eprintln!("{}", said("full.said") + &said("absent.said") + &said("denied.said") + &said("kvm.said"));
+}
