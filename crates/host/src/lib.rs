@@ -56,6 +56,11 @@ pub fn vm_name(root: &Path, pid: u32) -> io::Result<String> {
     Ok(process::vm_name(&Root::open(root)?, pid))
 }
 
+/// KVM's counters of the VMs of a process, by name. Those that are not there, or not to be seen, are left out.
+pub fn counters(root: &Path, pid: u32) -> io::Result<Vec<(&'static str, u64)>> {
+    Ok(process::counters(&Root::open(root)?, pid))
+}
+
 fn of_root(root: &Root) -> Settings {
     let mut settings = Settings::default();
     for pattern in FILES {

@@ -74,6 +74,17 @@ pub(crate) fn vm_name(root: &Root, pid: u32) -> String {
     named(root, pid, &arguments)
 }
 
+/// What else KVM counts that tells of halts and of its own tables.
+const MORE_COUNTERS: [&str; 5] =
+    ["exits", "halt_attempted_poll", "halt_successful_poll", "halt_wakeup", "remote_tlb_flush"];
+
+/// KVM's counters of the VMs of a process, added up; none where this user may not see them.
+pub(crate) fn counters(root: &Root, pid: u32) -> Vec<(&'static str, u64)> {
+    let kvm = root.names(KVM);
+    let all = COUNTERS.iter().chain(&MORE_COUNTERS);
+    all.filter_map(|name| Some((*name, count(root, pid, &kvm, name).value.ok()?))).collect()
+}
+
 /// A name that is a number and nothing else: no `+1`, no `01`.
 fn number(name: &str) -> Option<u32> {
     name.parse().ok().filter(|n: &u32| n.to_string() == name)
@@ -233,6 +244,21 @@ mod tests {
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
             assert_eq!(name(&words).as_deref(), expected, "{words:?}");
         }
+    }
+
+    #[test]
+    fn counters_of_all_vms_of_a_process_are_added_up() {
+        let folder = tempfile::tempdir().unwrap();
+        for (vm, pages) in [("7-12", "3\n"), ("7-15", "4"), ("70-12", "100"), ("7", "1000")] {
+            let path = folder.path().join("sys/kernel/debug/kvm").join(vm);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join("pages_4k"), pages).unwrap();
+        }
+        let damaged = folder.path().join("sys/kernel/debug/kvm/7-12/exits");
+        std::fs::write(damaged, "many").unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        assert_eq!(counters(&root, 7), [("pages_4k", 7)]);
+        assert_eq!(counters(&root, 8), []);
     }
 
     #[test]

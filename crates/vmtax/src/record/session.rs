@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
-use vmtax_events::{AccessRow, ExitRow, Recording as Facts, TimeRow, Vm};
+use vmtax_events::{AccessRow, ExitRow, Recording as Facts, Stat, TimeRow, Vm};
 use vmtax_live::{Recorder, Rows};
 use vmtax_store::{Error, Writer};
 
@@ -124,12 +124,24 @@ struct Session {
     interval: Duration,
     /// The run's clock at the start of the open interval.
     began_ns: u64,
+    /// When counters of others are read again.
+    next_stats: Instant,
 }
+
+/// How often counters that KVM and the host keep are read.
+const STATS_EVERY: Duration = Duration::from_secs(1);
 
 impl Session {
     fn new(args: &RecordArgs, recorder: Recorder, writer: Writer) -> Session {
         let facts = facts(&recorder);
-        Session { recorder, writer, facts, interval: args.interval, began_ns: now_ns() }
+        Session {
+            recorder,
+            writer,
+            facts,
+            interval: args.interval,
+            began_ns: now_ns(),
+            next_stats: Instant::now(),
+        }
     }
 
     /// Interval after interval. An error ends it, like a signal.
@@ -176,6 +188,10 @@ impl Session {
             return Ok(());
         }
         self.store(rows).map_err(output_fault)?;
+        if Instant::now() >= self.next_stats {
+            self.next_stats = Instant::now() + STATS_EVERY;
+            stats(&mut self.writer, &self.facts).map_err(output_fault)?;
+        }
         self.describe();
         self.writer.segment().map_err(output_fault)?;
         Ok(())
@@ -186,6 +202,7 @@ impl Session {
         let (rows, losses) = recorder.finish().map_err(|e| fault(&e))?;
         name(&mut self.facts, &rows);
         store(&mut self.writer, rows, self.began_ns, self.interval).map_err(output_fault)?;
+        stats(&mut self.writer, &self.facts).map_err(output_fault)?;
         self.writer.finish(&self.facts, &losses).map_err(output_fault)?;
         Ok(())
     }
@@ -220,6 +237,34 @@ fn store(writer: &mut Writer, rows: Rows, began_ns: u64, interval: Duration) -> 
         writer.time(&TimeRow { interval_start_ns, ..time })?;
     }
     Ok(())
+}
+
+/// Stores what KVM counts of each VM, and the time that whoever runs this host took from it.
+fn stats(writer: &mut Writer, facts: &Facts) -> Result<(), Error> {
+    let time_ns = now_ns();
+    // A VM is known by its process; of several in one process the first has what KVM counts of all.
+    for vm in &facts.vms {
+        for (name, value) in vmtax_host::counters(Path::new(ROOT), vm.id).unwrap_or_default() {
+            let unit = match name {
+                name if name.starts_with("pages_") => "pages",
+                name if name.ends_with("_ns") => "ns",
+                _ => "count",
+            };
+            let (name, unit) = (name.to_owned(), unit.to_owned());
+            writer.stat(&Stat { time_ns, vm: vm.id, name, unit, value: value as f64 })?;
+        }
+    }
+    if let Some(value) = stolen() {
+        let (name, unit) = ("steal".to_owned(), "ticks".to_owned());
+        writer.stat(&Stat { time_ns, vm: Stat::HOST, name, unit, value })?;
+    }
+    Ok(())
+}
+
+/// Ticks that all CPUs of this host waited for the one outside: the eighth number of the first line.
+fn stolen() -> Option<f64> {
+    let text = std::fs::read_to_string(Path::new(ROOT).join("proc/stat")).ok()?;
+    text.lines().next()?.strip_prefix("cpu ")?.split_whitespace().nth(7)?.parse().ok()
 }
 
 /// Adds the VMs that were not seen before.
