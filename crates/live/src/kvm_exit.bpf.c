@@ -87,6 +87,8 @@ struct key {
 	u32 ancillary;
 	u64 value;
 };
+// Of a thread that has not yet said which it runs.
+#define NO_VCPU 0xffff
 #define KEY_NESTED 1
 #define KEY_OUTCOME 1 // shift
 #define KEY_ACCESS 16
@@ -153,7 +155,9 @@ struct spans {
 // An access that waits for the entry.
 struct access {
 	u64 start;
-	u64 cell;
+	u64 value;
+	u32 kind;
+	u32 flags;
 };
 #define ACCESSES 8
 
@@ -246,8 +250,8 @@ _Static_assert(sizeof(struct config) == 68, "config");
 _Static_assert(sizeof(struct key) == 24, "key");
 _Static_assert(sizeof(struct cell) == 256, "cell");
 _Static_assert(sizeof(struct spans) == 56, "spans");
-_Static_assert(sizeof(struct thread) == 928, "thread");
-_Static_assert(__builtin_offsetof(struct thread, spans) == 304, "thread");
+_Static_assert(sizeof(struct thread) == 992, "thread");
+_Static_assert(__builtin_offsetof(struct thread, spans) == 368, "thread");
 _Static_assert(sizeof(struct totals) == 96, "totals");
 
 // What runs on a CPU: sched_switch keeps it true.
@@ -366,6 +370,7 @@ APART u32 new_thread(void)
 		return 0;
 	}
 	thread->index = index;
+	thread->vcpu = NO_VCPU;
 	thread->id = id;
 	slot->thread = index;
 	return index;
@@ -724,29 +729,33 @@ INLINE int close(struct thread *thread, u32 which, u64 now)
 	return 1;
 }
 
-INLINE void accesses_end(struct thread *thread, u32 which, u64 now, int timed)
+// The accesses of a thread end with its entry, or without a known end.
+APART int accesses_end(struct thread *thread, u64 now, int timed)
 {
-	u32 i;
+	u32 i, which = totals.half & 1;
 
+	if (!thread)
+		return 0;
 	for (i = 0; i < ACCESSES; i++) {
+		struct access *access = &thread->access[i];
+
 		if (i >= thread->accesses)
 			break;
-		count(thread->access[i].cell, which, now - thread->access[i].start,
-		      timed && now >= thread->access[i].start);
+		count(cell_of(thread, first_word(thread, 0), second_word(thread, access->kind, access->flags), access->value),
+		      which, now - access->start, timed && now >= access->start);
 	}
 	thread->accesses = 0;
+	return 0;
 }
 
 // An exit is open already.
 APART int exit_in_exit(struct thread *thread)
 {
-	u32 which = totals.half;
-
 	if (!thread)
 		return 0;
 	if (is_fast_path(thread)) {
 		close_any(thread, 0, 0);
-		accesses_end(thread, which, 0, 0);
+		accesses_end(thread, 0, 0);
 	} else {
 		add_one(&totals.unpaired_exits);
 	}
@@ -823,7 +832,7 @@ INLINE void enter_guest(struct thread *thread, u64 now)
 		add_one(&totals.unpaired_entries);
 	thread->flags = 0;
 	if (thread->accesses)
-		accesses_end(thread, which, now, 1);
+		accesses_end(thread, now, 1);
 	if (!told && state & SEEN && now > thread->since)
 		thread->spans[which].unknown += now - thread->since;
 	// The exit began where the time before it ended, unless it was late.
@@ -858,32 +867,41 @@ INLINE int detail(u32 weight, u32 kind, u64 value)
 	return 0;
 }
 
-INLINE u32 access_cell(struct thread *thread, u32 kind, u64 value)
+INLINE u32 access_flags(struct thread *thread)
 {
-	int nested = (thread->flags & (OPEN | NESTED)) == (OPEN | NESTED);
-	u32 flags = KEY_ACCESS | (nested ? KEY_NESTED : 0);
-
-	return cell_of(thread, first_word(thread, 0), second_word(thread, kind, flags), value);
+	return KEY_ACCESS | ((thread->flags & (OPEN | NESTED)) == (OPEN | NESTED) ? KEY_NESTED : 0);
 }
 
-// An access that waits for the next entry in a cell of its own.
+INLINE void count_access(struct thread *thread, u32 kind, u64 value, u64 ns, int timed)
+{
+	u64 second = second_word(thread, kind, access_flags(thread));
+
+	count(cell_of(thread, first_word(thread, 0), second, value), totals.half & 1, ns, timed);
+}
+
+// An access that waits for the next entry, to be counted on its own. Without a thread: it is the first that is seen
+// of one, back from user space where it was when the recording began.
 APART int further_access(struct thread *thread, u32 kind, u64 value)
 {
+	struct access *access;
 	u64 at;
-	u32 cell;
 
 	if (!thread)
+		thread = thread_at(new_thread());
+	if (!thread)
 		return 0;
-	cell = access_cell(thread, kind, value);
 	at = thread->accesses;
-	if (at < ACCESSES) {
-		thread->access[at].start = bpf_ktime_get_ns();
-		thread->access[at].cell = cell;
-		thread->accesses = at + 1;
-	} else {
+	if (at >= ACCESSES) {
 		// Too many in one exit to time them all.
-		count(cell, totals.half & 1, 0, 0);
+		count_access(thread, kind, value, 0, 0);
+		return 0;
 	}
+	access = &thread->access[at];
+	access->start = bpf_ktime_get_ns();
+	access->value = value;
+	access->kind = kind;
+	access->flags = access_flags(thread);
+	thread->accesses = at + 1;
 	return 0;
 }
 
@@ -894,7 +912,7 @@ INLINE int access(u32 kind, u64 value)
 	u32 flags;
 
 	if (!thread)
-		return 0;
+		return further_access(NULL, kind, value);
 	flags = thread->flags;
 	if (!(flags & OPEN) || thread->weight >= WEIGHT_ACCESS)
 		return further_access(thread, kind, value);
@@ -913,11 +931,12 @@ INLINE int mmio_read(u64 address)
 	u64 now;
 
 	if (!thread)
+		thread = thread_at(new_thread());
+	if (!thread)
 		return 0;
 	learn(thread, WEIGHT_ACCESS, MMIO_READ, address);
 	now = bpf_ktime_get_ns();
-	count(access_cell(thread, MMIO_READ, address), totals.half & 1, now - thread->start,
-	      thread->flags & OPEN && now >= thread->start);
+	count_access(thread, MMIO_READ, address, now - thread->start, thread->flags & OPEN && now >= thread->start);
 	return 0;
 }
 

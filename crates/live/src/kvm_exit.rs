@@ -220,7 +220,8 @@ impl Recorder {
         for index in 1..=used {
             let thread = self.threads.read(index);
             let id = if thread.id == 0 { thread.ended } else { thread.id };
-            if id == 0 {
+            // One that has not yet said which VM's vCPU it runs has nothing counted either, but for its first access.
+            if id == 0 || (thread.kvm == 0 && thread.id != 0) {
                 continue;
             }
             let vm = match self.seen.get(&index) {

@@ -1,5 +1,7 @@
 //! The structs of `kvm_exit.bpf.c`, field by field. Sizes are asserted on both sides.
 
+use vmtax_events::NO_VCPU;
+
 use crate::memory::Plain;
 
 /// Buckets of a histogram: [`vmtax_events::HIST_BUCKETS`].
@@ -85,6 +87,11 @@ impl Key {
         bytes
     }
 
+    /// Which vCPU it was.
+    pub(crate) fn vcpu(&self) -> u32 {
+        if self.vcpu == u16::MAX { NO_VCPU } else { self.vcpu.into() }
+    }
+
     /// 0 to 3: in the order of [`vmtax_events::Outcome`].
     pub(crate) fn outcome(&self) -> u8 {
         self.flags >> 1 & 7
@@ -147,7 +154,7 @@ pub(crate) struct Thread {
     pub(crate) out: u64,
     pub(crate) flags: u32,
     pub(crate) open_ancillary: u32,
-    pub(crate) own: [u64; 13 + 16],
+    pub(crate) own: [u64; 13 + 24],
     pub(crate) spans: [Spans; 2],
     pub(crate) lines: [[u64; 4]; 16],
 }
@@ -169,7 +176,7 @@ impl Thread {
         out: 0,
         flags: 0,
         open_ancillary: 0,
-        own: [0; 29],
+        own: [0; 37],
         spans: [Spans { guest: 0, l2: 0, kernel: 0, user: 0, halted: 0, preempted: 0, unknown: 0 };
             2],
         lines: [[0; 4]; 16],
@@ -197,7 +204,7 @@ pub(crate) struct Totals {
 const _: () = assert!(size_of::<Key>() == 24);
 const _: () = assert!(size_of::<Cell>() == 256);
 const _: () = assert!(size_of::<Spans>() == 56);
-const _: () = assert!(size_of::<Thread>() == 928);
+const _: () = assert!(size_of::<Thread>() == 992);
 const _: () = assert!(size_of::<Totals>() == 96);
 const _: () = assert!(BUCKETS == vmtax_events::HIST_BUCKETS);
 

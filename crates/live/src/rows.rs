@@ -50,7 +50,7 @@ impl Rows {
 
     /// Adds what stood in a cell.
     pub(crate) fn add(&mut self, isa: Isa, vm: u32, key: &Key, cell: &Cell) {
-        let vcpu = u32::from(key.vcpu);
+        let vcpu = key.vcpu();
         let counted = counted(cell);
         if key.flags & (Key::ACCESS | Key::SOLE) != 0 {
             let key = AccessKey { vm, vcpu, level: level(key), detail: detail(key) };

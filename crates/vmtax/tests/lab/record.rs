@@ -150,9 +150,13 @@ mount -t tmpfs -o size=40k none disk
 ./vmtax record -o few --interval 500ms --most-keys 3 >few.said 2>&1 & few=$!
 ./vmtax record -o killed --most-keys 1000 --interval 500ms >killed.said 2>&1 & killed=$!
 ./vmtax record -o churn --most-keys 1000 --interval 100ms --most-threads 12 >churn.said 2>&1 & churn=$!
+./vmtax record -o paused --interval 500ms --most-keys 1000 >paused.said 2>&1 & paused=$!
 ( ./vmtax record -o disk/full --most-keys 1000 --interval 100ms >full.said 2>&1; echo $? >full.code ) &
 end() {
     kill -KILL $killed
+    kill -CONT $paused
+    kill -TERM $paused
+    wait $paused; echo $? >paused.code
     setpriv --bounding-set -all --inh-caps -all ./vmtax record -o denied --duration 1s >denied.said 2>&1
     echo $? >denied.code
     rmmod kvm_amd && echo gone >amd.said
@@ -168,6 +172,9 @@ end() {
     exit 0
 }
 trap end INT
+# By then it counts, and for the whole of the suite nobody reads.
+sleep 5
+kill -STOP $paused
 while kill -0 $whole; do wait $whole; done
 tell whole.said
 "#;
@@ -179,9 +186,14 @@ fn troubles_cost_what_they_must_and_no_more() {
     fs::write(&script, TROUBLES).unwrap();
     let mut brought =
         vec!["--bring", script.to_str().unwrap(), "--bring", program.to_str().unwrap()];
-    for tool in
-        ["/usr/bin/mount", "/usr/bin/mkdir", "/usr/bin/cp", "/usr/bin/setpriv", "/usr/sbin/rmmod"]
-    {
+    for tool in [
+        "/usr/bin/mount",
+        "/usr/bin/mkdir",
+        "/usr/bin/cp",
+        "/usr/bin/sleep",
+        "/usr/bin/setpriv",
+        "/usr/sbin/rmmod",
+    ] {
         brought.extend(["--bring", tool]);
     }
     // Files that are brought lie at the place that they have here.
@@ -190,10 +202,10 @@ fn troubles_cost_what_they_must_and_no_more() {
     let observer = format!("/bin/sh {}", folder.path().join("troubles.sh").display());
     let found = observe(folder.path(), &observer, &brought);
     let said = |name: &str| fs::read_to_string(found.join(name)).unwrap_or_default();
-    let names = ["whole", "few", "churn", "full", "denied", "absent"];
+    let names = ["whole", "few", "churn", "paused", "full", "denied", "absent"];
     let codes = names.map(|name| said(&format!("{name}.code")).trim().to_owned());
     let all = names.map(|name| said(&format!("{name}.said"))).concat();
-    assert_eq!(codes, ["0", "0", "0", "5", "3", "3"], "{all}");
+    assert_eq!(codes, ["0", "0", "0", "0", "5", "3", "3"], "{all}");
     for (name, expected) in [
         ("full.said", "No space left on device (os error 28); free some space"),
         (
@@ -213,9 +225,11 @@ fn troubles_cost_what_they_must_and_no_more() {
 
 fn what_is_left_is_right(found: &Path) {
     let whole = counts(&found.join("whole"));
-    // Killed between two intervals, with nothing in the open one: all of it is there.
-    let wrong = differences(&counts(&found.join("killed")), &whole);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // Killed between two intervals, with nothing in the open one, or stopped while the suite ran: all of it is there.
+    for name in ["killed", "paused"] {
+        let wrong = differences(&counts(&found.join(name)), &whole);
+        assert!(wrong.is_empty(), "{name}:\n{}", wrong.join("\n"));
+    }
     let exits = |name: &str| -> u64 {
         let report = json(&["report", found.join(name).to_str().unwrap(), "--event", "vmexit"]);
         let rows = report["tables"][0]["rows"].as_array().unwrap();
