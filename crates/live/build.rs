@@ -8,7 +8,7 @@ use std::process::Command;
 const PROGRAMS: &str = "src/kvm_exit.bpf.c";
 
 fn main() {
-    println!("cargo::rerun-if-changed={PROGRAMS}");
+    println!("cargo::rerun-if-changed=src");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let folder = var("OUT_DIR").expect("cargo sets OUT_DIR");

@@ -241,9 +241,10 @@ fn what_is_left_is_right(found: &Path) {
     // Without room for details every exit is counted all the same.
     assert_eq!((exits("few"), lost("few", "recorder_lost")), (all, 0));
     assert!(lost("few", "details_dropped") > 1000);
-    // Threads beyond the limit are lost, exit and entry of each; those that ended make room for others.
+    // Events of threads beyond the limit are lost, exit and entry at least of every exit that is missing but the last;
+    // threads that ended make room for others.
     let missing = all - exits("churn");
-    assert!(missing > 0 && lost("churn", "recorder_lost").abs_diff(2 * missing) <= missing / 50);
+    assert!(missing > 0 && lost("churn", "recorder_lost") + 50 >= 2 * missing);
     assert!(lost("churn", "unpaired_exits") > 12);
     // What was written before the disk was full reads, and says that it is not all.
     assert!(exits("full") > 0 && exits("full") < all);
