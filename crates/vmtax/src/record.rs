@@ -12,7 +12,7 @@ use vmtax_live::{Options, Recorder};
 use vmtax_store::{CreateOptions, Writer};
 
 use crate::exit::{Code, Fault, fail};
-use crate::import::output_fault;
+use crate::import::{output_fault, remove_if_empty};
 
 /// Where the system is that is recorded.
 const ROOT: &str = "/";
@@ -21,8 +21,13 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let stop = session::Stop::new()?;
     let options = Options { processes: processes(args)?, ..args.limits() };
     let recorder = Recorder::new(Path::new(ROOT), &options).map_err(|e| fault(&e))?;
+    let created_folder = !args.output.exists();
     let writer = Writer::create(&args.output, &create_options(args)).map_err(output_fault)?;
-    session::record(args, recorder, writer, &stop)
+    let result = session::record(args, recorder, writer, &stop);
+    if result.is_err() {
+        remove_if_empty(&args.output, created_folder);
+    }
+    result
 }
 
 /// What an error of the recorder means for the exit code.

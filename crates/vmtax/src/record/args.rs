@@ -36,7 +36,7 @@ pub(crate) struct RecordArgs {
     pub(crate) duration: Option<Duration>,
 
     /// Length of the intervals that exits are counted in, each a segment of the run: 100ms, 1s, ...
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
     pub(crate) interval: Duration,
 
     /// A label of the run; may be given several times.

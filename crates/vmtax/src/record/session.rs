@@ -76,6 +76,7 @@ pub(super) fn record(
     let mut session = Session::new(args, recorder, writer);
     session.recorder.start();
     session.describe();
+    // Where it does not start nothing was recorded, and nothing is left.
     let mut child = start(args)?;
     let ended = session.run(args, stop, child.as_mut());
     // Whatever happened, the command is not left alone, and what was counted is kept.
@@ -127,6 +128,9 @@ struct Session {
     /// When counters of others are read again.
     next_stats: Instant,
 }
+
+/// A host on which VMs come and go for months has names for so many of them; the others are known by their numbers.
+const MOST_VMS: usize = 16_384;
 
 /// How often counters that KVM and the host keep are read.
 const STATS_EVERY: Duration = Duration::from_secs(1);
@@ -270,7 +274,8 @@ fn stolen() -> Option<f64> {
 /// Adds the VMs that were not seen before.
 fn name(facts: &mut Facts, rows: &Rows) {
     for vcpu in &rows.appeared {
-        if facts.vms.iter().all(|vm| vm.id != vcpu.vm) {
+        let is_new = facts.vms.iter().all(|vm| vm.id != vcpu.vm);
+        if is_new && facts.vms.len() < MOST_VMS {
             // A process that is gone leaves its VM without a name.
             let name = vmtax_host::vm_name(Path::new(ROOT), vcpu.pid).unwrap_or_default();
             facts.vms.push(Vm { id: vcpu.vm, name, inferred: false });

@@ -152,6 +152,9 @@ mount -t tmpfs -o size=40k none disk
 ./vmtax record -o few --interval 500ms --most-keys 3 >few.said 2>&1 & few=$!
 ./vmtax record -o killed --most-keys 1000 --interval 500ms >killed.said 2>&1 & killed=$!
 ./vmtax record -o churn --most-keys 1000 --interval 100ms --most-threads 12 >churn.said 2>&1 & churn=$!
+./vmtax record -o tight --interval 1000s --most-keys 1000 --most-threads 3 >tight.said 2>&1 & tight=$!
+./vmtax record -o mine --interval 500ms --most-keys 1000 --pid 1 >mine.said 2>&1 & mine=$!
+./vmtax record -o other --interval 500ms --most-keys 1000 --pid $$ >other.said 2>&1 & other=$!
 ./vmtax record -o paused --interval 500ms --most-keys 1000 >paused.said 2>&1 & paused=$!
 ( ./vmtax record -o disk/full --most-keys 1000 --interval 100ms >full.said 2>&1; echo $? >full.code ) &
 end() {
@@ -159,6 +162,12 @@ end() {
     kill -CONT $paused
     kill -TERM $paused
     wait $paused; echo $? >paused.code
+    kill -TERM $mine $other $tight
+    wait $tight; echo $? >tight.code
+    wait $mine; echo $? >mine.code
+    wait $other; echo $? >other.code
+    ./vmtax record -o unborn -- ./none >unborn.said 2>&1
+    echo $? >unborn.code
     setpriv --bounding-set -all --inh-caps -all ./vmtax record -o denied --duration 1s >denied.said 2>&1
     echo $? >denied.code
     rmmod kvm_amd && echo gone >amd.said
@@ -204,10 +213,13 @@ fn troubles_cost_what_they_must_and_no_more() {
     let observer = format!("/bin/sh {}", folder.path().join("troubles.sh").display());
     let found = observe(folder.path(), &observer, &brought);
     let said = |name: &str| fs::read_to_string(found.join(name)).unwrap_or_default();
-    let names = ["whole", "few", "churn", "paused", "full", "denied", "absent"];
+    let names = [
+        "whole", "few", "churn", "paused", "tight", "mine", "other", "full", "unborn", "denied",
+        "absent",
+    ];
     let codes = names.map(|name| said(&format!("{name}.code")).trim().to_owned());
     let all = names.map(|name| said(&format!("{name}.said"))).concat();
-    assert_eq!(codes, ["0", "0", "0", "0", "5", "3", "3"], "{all}");
+    assert_eq!(codes, ["0", "0", "0", "0", "0", "0", "0", "5", "3", "3", "3"], "{all}");
     for (name, expected) in [
         ("full.said", "No space left on device (os error 28); free some space"),
         (
@@ -227,8 +239,9 @@ fn troubles_cost_what_they_must_and_no_more() {
 
 fn what_is_left_is_right(found: &Path) {
     let whole = counts(&found.join("whole"));
-    // Killed between two intervals, with nothing in the open one, or stopped while the suite ran: all of it is there.
-    for name in ["killed", "paused"] {
+    // Killed between two intervals, with nothing in the open one, stopped while the suite ran, or told to record the
+    // process that runs all VMs: all of it is there.
+    for name in ["killed", "paused", "mine"] {
         let wrong = differences(&counts(&found.join(name)), &whole);
         assert!(wrong.is_empty(), "{name}:\n{}", wrong.join("\n"));
     }
@@ -237,16 +250,25 @@ fn what_is_left_is_right(found: &Path) {
         let rows = report["tables"][0]["rows"].as_array().unwrap();
         rows.iter().map(|row| row["count"].as_u64().unwrap()).sum()
     };
+    assert_eq!(exits("other"), 0);
+    assert!(!found.join("unborn").exists());
     let lost = |name: &str, what: &str| losses(&found.join(name))[what].as_u64().unwrap();
     let all = exits("whole");
     assert_eq!((lost("whole", "recorder_lost"), lost("whole", "details_dropped")), (0, 0));
     // Without room for details every exit is counted all the same.
     assert_eq!((exits("few"), lost("few", "recorder_lost")), (all, 0));
     assert!(lost("few", "details_dropped") > 1000);
-    // Events of threads beyond the limit are lost, exit and entry at least of every exit that is missing but the last;
-    // threads that ended make room for others.
-    let missing = all - exits("churn");
-    assert!(missing > 0 && lost("churn", "recorder_lost") + 50 >= 2 * missing);
+    // Events of threads beyond the limit are lost: exit and entry at least of every exit that is missing, but for a
+    // thread's last exit.
+    for name in ["tight", "churn"] {
+        let (missing, lost) = (all - exits(name), lost(name, "recorder_lost"));
+        assert!(
+            lost + 50 >= 2 * missing && (lost == 0) == (missing == 0),
+            "{name}: {lost}, {missing}"
+        );
+    }
+    assert!(exits("tight") < all);
+    // Threads that ended have made room for others.
     assert!(lost("churn", "unpaired_exits") > 12);
     // What was written before the disk was full reads, and says that it is not all.
     assert!(exits("full") > 0 && exits("full") < all);
