@@ -22,6 +22,8 @@ impl Observer {
         let Some((program, rest)) = arguments.split_first() else { return Ok(None) };
         trace::mount()?;
         system::mount("debugfs", "/sys/kernel/debug")?;
+        // The guest that nests has just said that it is up, and is about to wait: what it does until then is nobody's.
+        std::thread::sleep(WINDOW);
         let log =
             File::create("/out/observer.txt").map_err(|e| format!("/out/observer.txt: {e}"))?;
         let errors = log.try_clone().map_err(|e| format!("/out/observer.txt: {e}"))?;
@@ -69,19 +71,29 @@ impl Observer {
 
     /// Interrupts it, as Ctrl-C would, and waits until it has written what it has.
     pub(crate) fn finish(mut self) -> Result<Vec<Attachment>> {
+        std::thread::sleep(WINDOW);
         system::interrupt(self.0.id());
         self.0.wait().map_err(|e| format!("waiting for the observer: {e}"))?;
         let mut files = Vec::new();
-        let folder = std::fs::read_dir("/out").map_err(|e| format!("/out: {e}"))?;
-        for entry in folder.filter_map(std::result::Result::ok) {
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            if let Ok(bytes) = std::fs::read(entry.path()) {
-                files.push(Attachment { name: format!("observer/{name}"), bytes });
-            }
-        }
+        collect("/out", "observer", &mut files)?;
         files.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(files)
     }
+}
+
+/// What lies in a folder, and in the folders in it.
+fn collect(folder: &str, name: &str, files: &mut Vec<Attachment>) -> Result<()> {
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{folder}: {e}"))?;
+    for entry in entries.filter_map(std::result::Result::ok) {
+        let Ok(last) = entry.file_name().into_string() else { continue };
+        let (path, name) = (format!("{folder}/{last}"), format!("{name}/{last}"));
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect(&path, &name, files)?;
+        } else if let Ok(bytes) = std::fs::read(&path) {
+            files.push(Attachment { name, bytes });
+        }
+    }
+    Ok(())
 }
 
 /// Processor time of every program but this one, what the observer started among them. Not that counted by ticks: who

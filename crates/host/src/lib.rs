@@ -46,6 +46,21 @@ pub fn settings(root: &Path) -> io::Result<Settings> {
     Ok(of_root(&Root::open(root)?))
 }
 
+/// Processes that run VMs, each with its VM's name; hostile texts. Names alone are looked at, not the settings.
+pub fn running(root: &Path) -> io::Result<Vec<(u32, String)>> {
+    Ok(process::running(&Root::open(root)?))
+}
+
+/// The name of the VM that a process runs; hostile text, empty when it is gone.
+pub fn vm_name(root: &Path, pid: u32) -> io::Result<String> {
+    Ok(process::vm_name(&Root::open(root)?, pid))
+}
+
+/// KVM's counters of the VMs of a process, by name. Those that are not there, or not to be seen, are left out.
+pub fn counters(root: &Path, pid: u32) -> io::Result<Vec<(&'static str, u64)>> {
+    Ok(process::counters(&Root::open(root)?, pid))
+}
+
 fn of_root(root: &Root) -> Settings {
     let mut settings = Settings::default();
     for pattern in FILES {

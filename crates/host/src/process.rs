@@ -59,6 +59,32 @@ pub(crate) fn vms(root: &Root) -> Processes {
     processes
 }
 
+/// Processes that hold a VM open, with its name, and no more: cheap enough to be asked while they run.
+pub(crate) fn running(root: &Root) -> Vec<(u32, String)> {
+    let names = root.names("/proc").unwrap_or_default();
+    let pids = names.iter().filter_map(|name| number(name));
+    pids.filter(|&pid| open(root, pid).is_ok_and(|found| found.vms > 0))
+        .map(|pid| (pid, vm_name(root, pid)))
+        .collect()
+}
+
+/// What the command line calls the VM, else the name of the process; empty when it is gone.
+pub(crate) fn vm_name(root: &Root, pid: u32) -> String {
+    let arguments = arguments(root, pid);
+    named(root, pid, &arguments)
+}
+
+/// What else KVM counts that tells of halts and of its own tables.
+const MORE_COUNTERS: [&str; 5] =
+    ["exits", "halt_attempted_poll", "halt_successful_poll", "halt_wakeup", "remote_tlb_flush"];
+
+/// KVM's counters of the VMs of a process, added up; none where this user may not see them.
+pub(crate) fn counters(root: &Root, pid: u32) -> Vec<(&'static str, u64)> {
+    let kvm = root.names(KVM);
+    let all = COUNTERS.iter().chain(&MORE_COUNTERS);
+    all.filter_map(|name| Some((*name, count(root, pid, &kvm, name).value.ok()?))).collect()
+}
+
 /// A name that is a number and nothing else: no `+1`, no `01`.
 fn number(name: &str) -> Option<u32> {
     name.parse().ok().filter(|n: &u32| n.to_string() == name)
@@ -85,15 +111,9 @@ fn open(root: &Root, pid: u32) -> Known<Open> {
 
 fn describe(root: &Root, pid: u32, open: &Open, kvm: &Known<Vec<String>>) -> VmProcess {
     let arguments = arguments(root, pid);
-    let comm = || root.bytes(&format!("/proc/{pid}/comm"), SMALL);
-    let name = arguments.value.as_ref().ok().and_then(|words| name(words)).unwrap_or_else(|| {
-        comm()
-            .map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned())
-            .unwrap_or_default()
-    });
     VmProcess {
         pid,
-        name,
+        name: named(root, pid, &arguments),
         vcpus: open.vcpus,
         vhost_net: open.vhost_net,
         arguments,
@@ -105,6 +125,15 @@ fn describe(root: &Root, pid: u32, open: &Open, kvm: &Known<Vec<String>>) -> VmP
             .map(|counter| ((*counter).to_owned(), count(root, pid, kvm, counter)))
             .collect(),
     }
+}
+
+fn named(root: &Root, pid: u32, arguments: &Fact<Vec<String>>) -> String {
+    let comm = || root.bytes(&format!("/proc/{pid}/comm"), SMALL);
+    arguments.value.as_ref().ok().and_then(|words| name(words)).unwrap_or_else(|| {
+        comm()
+            .map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned())
+            .unwrap_or_default()
+    })
 }
 
 fn arguments(root: &Root, pid: u32) -> Fact<Vec<String>> {
@@ -215,6 +244,21 @@ mod tests {
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
             assert_eq!(name(&words).as_deref(), expected, "{words:?}");
         }
+    }
+
+    #[test]
+    fn counters_of_all_vms_of_a_process_are_added_up() {
+        let folder = tempfile::tempdir().unwrap();
+        for (vm, pages) in [("7-12", "3\n"), ("7-15", "4"), ("70-12", "100"), ("7", "1000")] {
+            let path = folder.path().join("sys/kernel/debug/kvm").join(vm);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join("pages_4k"), pages).unwrap();
+        }
+        let damaged = folder.path().join("sys/kernel/debug/kvm/7-12/exits");
+        std::fs::write(damaged, "many").unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        assert_eq!(counters(&root, 7), [("pages_4k", 7)]);
+        assert_eq!(counters(&root, 8), []);
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Report(ReportArgs),
     Import(ImportArgs),
+    Record(crate::record::RecordArgs),
     Explain(crate::explain::ExplainArgs),
     Diff(DiffArgs),
     Predict(crate::predict::PredictArgs),
@@ -332,7 +333,7 @@ fn isa(word: &str) -> Result<Isa, String> {
         .ok_or_else(|| "use vmx or svm".to_owned())
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("use KEY=VALUE".to_owned()),

@@ -95,7 +95,7 @@ fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> {
 }
 
 /// A run that holds nothing is no use to anybody, and its folder could not be imported into again.
-fn remove_if_empty(folder: &std::path::Path, created_folder: bool) {
+pub(crate) fn remove_if_empty(folder: &std::path::Path, created_folder: bool) {
     let is_empty =
         vmtax_store::Run::open(folder).is_ok_and(|run| run.manifest().segments.is_empty());
     if is_empty {

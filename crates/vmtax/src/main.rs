@@ -14,6 +14,7 @@ mod mem;
 mod output;
 mod predict;
 mod progress;
+mod record;
 mod report;
 mod shell;
 mod vpmu;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Report(args) => report::run(&args),
         Command::Import(args) => import::run(&args),
+        Command::Record(args) => record::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Lab(args) => lab::main(&args),
         Command::Mem(args) => mem::run(&args),

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::check::stdout;
 
-const COMMANDS: [&str; 6] = ["report", "import", "doctor", "pages", "completions", "man"];
+const COMMANDS: [&str; 7] = ["report", "import", "record", "doctor", "pages", "completions", "man"];
 
 /// Runs a program with this standard input; `None` when it is not installed.
 fn feed(program: &str, args: &[&str], input: &[u8]) -> Option<Output> {

@@ -13,5 +13,6 @@ mod explain;
 mod intel;
 mod observer;
 mod pmu;
+mod record;
 mod run;
 mod soak;

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+//
+// States of threads, cells of keys, and how a time is counted.
+
+INLINE struct slot *here(void)
+{
+	return &slots[bpf_get_smp_processor_id() & (CPUS - 1)];
+}
+
+INLINE struct thread *thread_at(u32 index)
+{
+	return index ? bpf_map_lookup_elem(&threads, &index) : NULL;
+}
+
+// The state of the thread that runs, if it is a vCPU's.
+INLINE struct thread *current_thread(void)
+{
+	return thread_at(here()->thread);
+}
+
+// A state for a thread that runs a vCPU for the first time; 0 for none.
+APART u32 new_thread(void)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	u32 tid = (u32)id, tgid = id >> 32, index = 0;
+	struct slot *slot = here();
+	struct thread *thread;
+	u32 *known;
+
+	if (!totals.on || slot->unwanted == id)
+		return 0;
+	known = bpf_map_lookup_elem(&thread_of_tid, &tid);
+	if (known) {
+		// sched_switch was missed, which the kernel counts and we report.
+		slot->thread = *known;
+		return *known;
+	}
+	if (config.filtered && !bpf_map_lookup_elem(&wanted, &tgid)) {
+		slot->unwanted = id;
+		return 0;
+	}
+	if (bpf_map_pop_elem(&free_threads, &index))
+		index = totals.threads_used < config.threads ? __sync_fetch_and_add(&totals.threads_used, 1) + 1 : 0;
+	thread = thread_at(index);
+	if (!thread || bpf_map_update_elem(&thread_of_tid, &tid, &index, 0)) {
+		add_one(&totals.lost);
+		return 0;
+	}
+	thread->index = index;
+	thread->vcpu = NO_VCPU;
+	thread->id = id;
+	slot->thread = index;
+	return index;
+}
+
+// As current_thread, and makes one where there is none.
+INLINE struct thread *vcpu_thread(void)
+{
+	struct thread *thread = current_thread();
+
+	return thread ? thread : thread_at(new_thread());
+}
+
+// Which vCPU the thread runs now.
+APART int learn_vcpu(struct thread *thread, u64 vcpu)
+{
+	u32 number = 0;
+
+	if (!thread)
+		return 0;
+	thread->vcpu_at = vcpu;
+	bpf_probe_read_kernel(&number, sizeof(number), (void *)(vcpu + config.vcpu_id));
+	bpf_probe_read_kernel(&thread->kvm, sizeof(thread->kvm), (void *)(vcpu + config.vcpu_kvm));
+	thread->vcpu = number;
+	if (config.svm_vmcb01)
+		bpf_probe_read_kernel(&thread->vmcb01, sizeof(u64), (void *)(vcpu + config.svm_vmcb01));
+	return 0;
+}
+
+// The first cell for one of the keys, from exact to coarse, that there is room for; 0 for none.
+APART u32 new_cell(struct key *key)
+{
+	u32 *known, cell = 0, kind, step;
+
+	if (!key)
+		return 0;
+	kind = key->flags & KEY_ACCESS ? 1 : 0;
+	for (step = 0; step < 3; step++) {
+		u64 *used = step ? &totals.coarse_used[kind] : &totals.exact_used[kind];
+
+		if (step == 1) {
+			add_one(&totals.details_dropped);
+			key->kind = OVERFLOW;
+			key->value = 0;
+		}
+		if (step == 2) {
+			key->reason = ~0U;
+			key->ancillary = 0;
+			key->flags &= ~KEY_ANCILLARY;
+		}
+		known = bpf_map_lookup_elem(&cell_of_key, key);
+		if (known)
+			return *known;
+		if (step < 2 && *used >= config.exact)
+			continue;
+		if (bpf_map_pop_elem(&free_cells, &cell))
+			cell = totals.cells_used < config.cells - 1 ? __sync_fetch_and_add(&totals.cells_used, 1) + 1 : 0;
+		if (!cell)
+			continue;
+		if (bpf_map_update_elem(&keys, &cell, key, 0) ||
+		    bpf_map_update_elem(&cell_of_key, key, &cell, BPF_NOEXIST))
+			continue;
+		add_one(used);
+		return cell;
+	}
+	add_one(&totals.lost);
+	return 0;
+}
+
+INLINE struct line *line_of(struct thread *thread, u64 first, u64 second, u64 third)
+{
+	u64 at = ((first + second + third) * 0x9e3779b97f4a7c15ULL) >> 60;
+
+	return &thread->lines[at & (LINES - 1)];
+}
+
+APART u32 new_line(struct thread *thread, u64 first, u64 second, u64 third)
+{
+	u64 words[3] = {first, second, third};
+	struct key *key = (struct key *)words;
+	struct line *line;
+	u32 cell;
+
+	if (!thread)
+		return 0;
+	cell = new_cell(key);
+	// What found no cell of its own is looked for again: each one is counted as one without detail.
+	if (!cell || words[0] != first || words[1] != second || words[2] != third)
+		return cell;
+	line = line_of(thread, first, second, third);
+	line->words[0] = first;
+	line->words[1] = second;
+	line->words[2] = third;
+	line->cell = cell;
+	return cell;
+}
+
+// The cell of a key: struct key, word by word.
+INLINE u32 cell_of(struct thread *thread, u64 first, u64 second, u64 third)
+{
+	struct line *line = line_of(thread, first, second, third);
+
+	if (line->words[0] == first && line->words[1] == second && line->words[2] == third)
+		return line->cell;
+	return new_line(thread, first, second, third);
+}
+
+INLINE u64 first_word(struct thread *thread, u32 reason)
+{
+	return reason | (u64)thread->index << 32;
+}
+
+INLINE u64 second_word(struct thread *thread, u32 kind, u32 flags)
+{
+	return kind | flags << 8 | thread->vcpu << 16;
+}
+
+INLINE struct cell *half(u32 cell, u32 which)
+{
+	u32 at = which ? cell + config.cells : cell;
+
+	return cell ? bpf_map_lookup_elem(&cells, &at) : NULL;
+}
+
+// How many bits a byte has, from the highest that is set.
+#define SAME2(n) n, n
+#define SAME4(n) SAME2(n), SAME2(n)
+#define SAME8(n) SAME4(n), SAME4(n)
+#define SAME16(n) SAME8(n), SAME8(n)
+#define SAME32(n) SAME16(n), SAME16(n)
+#define SAME64(n) SAME32(n), SAME32(n)
+const volatile u8 bits_of[256] SEC(".rodata.bits") = {
+	0, 1, SAME2(2), SAME4(3), SAME8(4), SAME16(5), SAME32(6), SAME64(7), SAME64(8), SAME64(8),
+};
+
+APART u32 long_bucket(u64 ns)
+{
+	u32 bits = 16;
+
+	for (ns >>= 16; ns > 255 && bits < BUCKETS; bits += 8)
+		ns >>= 8;
+	bits += bits_of[ns & 255];
+	return bits < BUCKETS ? bits : BUCKETS - 1;
+}
+
+// 0 for 0 ns, i for [2^(i-1), 2^i) ns.
+INLINE u32 bucket(u64 ns)
+{
+	if (ns < 1 << 8)
+		return bits_of[ns & 255];
+	if (ns < 1 << 16)
+		return bits_of[ns >> 8 & 255] + 8;
+	return long_bucket(ns);
+}
+
+// More than 4 s: its square is longer than a word.
+APART int add_long_square(struct cell *cell, u64 ns)
+{
+	u64 low = (u32)ns, high = ns >> 32, middle = 2 * low * high, square = low * low + (middle << 32);
+
+	if (!cell)
+		return 0;
+	cell->square_high += high * high + (middle >> 32) + (square < middle << 32);
+	cell->square_low += square;
+	cell->square_high += cell->square_low < square;
+	return 0;
+}
+
+INLINE void tally(struct cell *cell, u64 ns)
+{
+	u32 at = bucket(ns);
+
+	cell->time += ns;
+	if (~ns > cell->not_min)
+		cell->not_min = ~ns;
+	if (ns > cell->max)
+		cell->max = ns;
+	if (ns >> 32) {
+		add_long_square(cell, ns);
+	} else {
+		u64 square = ns * ns, sum = cell->square_low + square;
+
+		cell->square_low = sum;
+		if (sum < square)
+			cell->square_high++;
+	}
+	if (at < BUCKETS)
+		cell->histogram[at]++;
+}
+
+INLINE void count(u32 cell, u32 which, u64 ns, int timed)
+{
+	struct cell *at = half(cell, which);
+
+	if (!at)
+		return;
+	if (timed)
+		tally(at, ns);
+	else
+		at->untimed++;
+}

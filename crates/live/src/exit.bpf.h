@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+//
+// An exit from its beginning to its end.
+
+INLINE u32 basic(u32 reason)
+{
+	return ISA == VMX ? reason & 0xffff : reason;
+}
+
+// Numbers as in crates/events/src/vmx.rs and svm.rs.
+INLINE int is_halt(u32 reason)
+{
+	return ISA == VMX ? basic(reason) == 12 : reason == 0x78 || reason == 0xa6;
+}
+
+// KVM may answer such an exit in the run loop and enter again without kvm_entry.
+INLINE int is_fast_path(struct thread *thread)
+{
+	u32 reason = basic(thread->reason);
+
+	if (ISA == VMX)
+		return reason == 32 || reason == 52;
+	return reason == 0x7c && thread->info1;
+}
+
+// The handlers of these exits have all read the qualification, so KVM has it at hand.
+INLINE u64 qualification(struct thread *thread)
+{
+	u64 value = thread->info1;
+
+	if (config.vmx_qualification)
+		bpf_probe_read_kernel(&value, sizeof(value), (void *)(thread->vcpu_at + config.vmx_qualification));
+	return value;
+}
+
+// What an exit was about when nothing else says it; the kind is returned.
+INLINE u32 from_information(struct thread *thread, u64 *value)
+{
+	u32 reason = basic(thread->reason), type;
+	u64 info;
+
+	if (ISA == SVM) {
+		if (reason == 0x400) {
+			*value = thread->info2 & ~0x1fffffULL;
+			return PAGE_FAULT;
+		}
+		if (reason != 0x7b)
+			return NONE;
+		*value = thread->info1 >> 16 & 0xffff;
+		return thread->info1 & 1 ? PORT_IN : PORT_OUT;
+	}
+	if (reason != 28 && reason != 30 && reason != 44 && reason != 56)
+		return NONE;
+	info = qualification(thread);
+	*value = info & 0xfff;
+	if (reason == 56)
+		return APIC_WRITE;
+	if (reason == 30) {
+		*value = info >> 16 & 0xffff;
+		return info & 8 ? PORT_IN : PORT_OUT;
+	}
+	if (reason == 28) {
+		type = info >> 4 & 3;
+		// CLTS and LMSW write CR0.
+		*value = type < 2 ? info & 0xf : 0;
+		return type == 1 ? CR_READ : CR_WRITE;
+	}
+	type = info >> 12 & 0xf;
+	if (type > 1)
+		*value = 0;
+	return type > 1 ? NONE : type ? APIC_WRITE : APIC_READ;
+}
+
+INLINE u64 least(u64 a, u64 b)
+{
+	return a < b ? a : b;
+}
+
+// Hands out the time of an exit that was not the kernel's alone.
+INLINE void split(struct thread *thread, struct spans *spans, u64 duration, u64 now, u32 outcome)
+{
+	u64 user = 0, kernel, halted = 0, away_user = 0, away_kernel = 0;
+
+	if (thread->flags & USER && now > thread->user_start)
+		user = least(now - thread->user_start, duration);
+	kernel = duration - user;
+	if (thread->flags & PREEMPTED) {
+		away_user = least(thread->preempted_user, user);
+		away_kernel = least(thread->preempted_kernel, kernel);
+	}
+	user -= away_user;
+	kernel -= away_kernel;
+	if (outcome == OUTCOME_HALTED) {
+		if (thread->flags & WOKEN)
+			halted = least(thread->wakeup, kernel);
+		else if (!totals.saw_wakeup)
+			halted = kernel;
+		kernel -= halted;
+		if (thread->flags & USER_HALT) {
+			halted += user;
+			user = 0;
+		}
+	}
+	spans->kernel += kernel;
+	spans->user += user;
+	spans->halted += halted;
+	spans->preempted += away_user + away_kernel;
+}
+
+// Counts the exit that is open, whatever it was. Without `timed` its entry is missing. Whether its time was given to
+// somebody.
+APART int close_any(struct thread *thread, u64 now, int timed)
+{
+	u32 flags, kind, which = totals.half & 1, outcome = OUTCOME_KERNEL;
+	u64 duration, value, second;
+
+	if (!thread)
+		return 0;
+	flags = thread->flags;
+	kind = thread->kind;
+	value = thread->value;
+	duration = now - thread->start;
+	if (!thread->weight)
+		kind = from_information(thread, &value);
+	if ((flags & (INJECTED | NESTED)) == (INJECTED | NESTED))
+		outcome = OUTCOME_L1;
+	else if (flags & USER_HALT || is_halt(thread->reason) || (kind == GHCB && value == 0x78))
+		outcome = OUTCOME_HALTED;
+	else if (flags & USER)
+		outcome = OUTCOME_USER;
+	second = second_word(thread, kind, outcome << KEY_OUTCOME | (flags & SOLE ? KEY_SOLE : 0));
+	if (flags & NESTED)
+		second |= KEY_NESTED << 8;
+	else if (flags & ANCILLARY)
+		second |= KEY_ANCILLARY << 8 | (u64)thread->open_ancillary << 32;
+	timed = timed && !(flags & LATE) && now >= thread->start;
+	if (timed)
+		split(thread, &thread->spans[which], duration, now, outcome);
+	count(cell_of(thread, first_word(thread, thread->reason), second, value), which, duration, timed);
+	return timed;
+}
+
+// Counts the exit that is open at its entry.
+INLINE int close(struct thread *thread, u32 which, u64 now)
+{
+	u32 flags = thread->flags, kind = thread->kind, reason = thread->reason;
+	u64 value = thread->value, duration = now - thread->start;
+
+	// What the kernel did alone, about something that it told: most exits that come often.
+	if (flags != (OPEN | SOLE) || now < thread->start || is_halt(reason))
+		return close_any(thread, now, 1);
+	thread->spans[which].kernel += duration;
+	count(cell_of(thread, first_word(thread, reason), second_word(thread, kind, KEY_SOLE), value), which, duration, 1);
+	return 1;
+}
+
+// The accesses of a thread end with its entry, or without a known end.
+APART int accesses_end(struct thread *thread, u64 now, int timed)
+{
+	u32 i, which = totals.half & 1;
+
+	if (!thread)
+		return 0;
+	for (i = 0; i < ACCESSES; i++) {
+		struct access *access = &thread->access[i];
+
+		if (i >= thread->accesses)
+			break;
+		count(cell_of(thread, first_word(thread, 0), second_word(thread, access->kind, access->flags), access->value),
+		      which, now - access->start, timed && now >= access->start);
+	}
+	thread->accesses = 0;
+	return 0;
+}
+
+// An exit is open already.
+APART int exit_in_exit(struct thread *thread)
+{
+	if (!thread)
+		return 0;
+	if (is_fast_path(thread)) {
+		close_any(thread, 0, 0);
+		accesses_end(thread, 0, 0);
+	} else {
+		add_one(&totals.unpaired_exits);
+	}
+	return 0;
+}
+
+// kvm_exit from anywhere but the guest, as far as is known, or with more to note.
+APART int leave_somewhere(struct thread *thread, u64 now)
+{
+	u32 state, flags = OPEN;
+	u64 span = 0;
+
+	if (!thread)
+		return 0;
+	if (thread->flags & OPEN)
+		exit_in_exit(thread);
+	state = thread->state;
+	thread->guest = 0;
+	if (state & SEEN) {
+		struct spans *spans = &thread->spans[totals.half & 1];
+
+		if (now < thread->since)
+			flags |= LATE;
+		else
+			span = now - thread->since;
+		if (state & IN_GUEST) {
+			thread->guest = span;
+			spans->guest += span;
+		} else {
+			spans->unknown += span;
+		}
+	}
+	if (state & THREAD_ANCILLARY) {
+		flags |= ANCILLARY;
+		thread->open_ancillary = thread->ancillary;
+	}
+	if (!(flags & LATE))
+		thread->since = now;
+	thread->flags = flags;
+	thread->state = (state & THREAD_ANCILLARY) | SEEN;
+	return 0;
+}
+
+// kvm_exit, before the reason is read.
+INLINE void leave_guest(struct thread *thread, u64 now)
+{
+	if (thread->state == (SEEN | IN_GUEST) && !thread->flags && now >= thread->since) {
+		u64 guest = now - thread->since;
+
+		thread->spans[totals.half & 1].guest += guest;
+		thread->guest = guest;
+		thread->since = now;
+		thread->flags = OPEN;
+		thread->state = SEEN;
+	} else {
+		leave_somewhere(thread, now);
+	}
+	thread->start = now;
+	thread->accesses = 0;
+	thread->weight = 0;
+	thread->kind = 0;
+	thread->value = 0;
+}
+
+// kvm_entry.
+INLINE void enter_guest(struct thread *thread, u64 now)
+{
+	u32 which = totals.half & 1, state = thread->state;
+	int told = 0;
+
+	if (thread->flags & OPEN)
+		told = close(thread, which, now);
+	else if (state & SEEN)
+		add_one(&totals.unpaired_entries);
+	thread->flags = 0;
+	if (thread->accesses)
+		accesses_end(thread, now, 1);
+	if (!told && state & SEEN && now > thread->since)
+		thread->spans[which].unknown += now - thread->since;
+	// The exit began where the time before it ended, unless it was late.
+	if (told || now > thread->since)
+		thread->since = now;
+	thread->state = (state & THREAD_ANCILLARY) | SEEN | IN_GUEST;
+}

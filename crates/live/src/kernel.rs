@@ -1,0 +1,147 @@
+//! What the programs have to know of this kernel.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use vmtax_events::Isa;
+
+use crate::Error;
+use crate::btf::Types;
+use crate::layout::Config;
+
+/// Where kernels describe their types.
+const TYPES: &str = "sys/kernel/btf";
+
+/// Which KVM runs here. The modules' folders are there when they are built in, too.
+pub(crate) fn isa(root: &Path) -> Result<Isa, Error> {
+    let loaded = |name: &str| root.join("sys/module").join(name).exists();
+    match (loaded("kvm_amd"), loaded("kvm_intel")) {
+        (true, false) => Ok(Isa::Svm),
+        (false, true) => Ok(Isa::Vmx),
+        // Both are built in: the processor decides.
+        (true, true) => {
+            let info = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
+            Ok(if info.split_whitespace().any(|word| word == "svm") { Isa::Svm } else { Isa::Vmx })
+        }
+        (false, false) => Err(Error::NoKvm),
+    }
+}
+
+/// The part of the configuration that the kernel decides.
+pub(crate) fn config(root: &Path, isa: Isa) -> Result<Config, Error> {
+    let folder = root.join(TYPES);
+    let path = folder.join("vmlinux");
+    let bytes = read(&path)?;
+    let kernel = Types::parse(&bytes, None).map_err(problem(&path))?;
+    // A module that is built in has no file: its types are among the kernel's.
+    let modules: Vec<PathBuf> = ["kvm", vendor(isa)]
+        .iter()
+        .map(|name| folder.join(name))
+        .filter(|path| path.exists())
+        .collect();
+    let mut contents = Vec::new();
+    for path in &modules {
+        contents.push(read(path)?);
+    }
+    let mut described = Vec::new();
+    for (path, bytes) in modules.iter().zip(&contents) {
+        described.push(Types::parse(bytes, Some(&kernel)).map_err(problem(path))?);
+    }
+    described.push(kernel.on_its_own());
+    fill(isa, &described).map_err(problem(modules.last().unwrap_or(&path)))
+}
+
+fn vendor(isa: Isa) -> &'static str {
+    if isa == Isa::Svm { "kvm_amd" } else { "kvm_intel" }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    fs::read(path).map_err(|source| Error::NoTypes { path: path.to_owned(), source })
+}
+
+fn problem(path: &Path) -> impl Fn(String) -> Error {
+    move |problem| Error::Types { path: path.to_owned(), problem }
+}
+
+fn fill(isa: Isa, described: &[Types<'_>]) -> Result<Config, String> {
+    let offset = |name: &str, paths: &[&str]| {
+        let found = described
+            .iter()
+            .find_map(|types| paths.iter().find_map(|path| types.offset(name, path)));
+        found.ok_or_else(|| format!("describes no member {} of {name}", paths[0]))
+    };
+    let arguments = |name: &str| described.iter().find_map(|types| types.arguments(name));
+    let mut config = Config {
+        vcpu_id: offset("kvm_vcpu", &["vcpu_id"])?,
+        vcpu_kvm: offset("kvm_vcpu", &["kvm"])?,
+        task_pid: offset("task_struct", &["pid"])?,
+        // Its name until Linux 5.13.
+        task_state: offset("task_struct", &["__state", "state"])?,
+        // Until Linux 5.16 the reason came first.
+        exit_vcpu: match arguments("kvm_exit") {
+            Some(2) => 0,
+            Some(3) => 1,
+            other => {
+                return Err(format!(
+                    "describes a tracepoint kvm_exit with {other:?} arguments, which this vmtax does not know"
+                ));
+            }
+        },
+        // Until Linux 5.18 there was no vCPU before it.
+        fault_address: u32::from(arguments("kvm_page_fault") == Some(3)),
+        // Since Linux 6.2 the privilege level comes first.
+        xen_number: u32::from(arguments("kvm_xen_hypercall") == Some(8)),
+        // Since Linux 5.18.
+        switch_has_state: u32::from(arguments("sched_switch") == Some(4)),
+        ..Config::default()
+    };
+    if isa == Isa::Svm {
+        config.svm_vmcb = offset("vcpu_svm", &["vmcb"])?;
+        config.svm_vmcb01 = offset("vcpu_svm", &["vmcb01.ptr"]).unwrap_or_default();
+        // Kernels without SEV-ES have no such page, and no tracepoint that would name it.
+        config.ghcb_exit_code = offset("ghcb", &["save.sw_exit_code"]).unwrap_or_default();
+    } else {
+        // Since Linux 6.16 what VMX and TDX share is a struct of its own.
+        config.vmx_exit_reason = offset("vcpu_vmx", &["exit_reason", "vt.exit_reason"])?;
+        config.vmx_qualification =
+            offset("vcpu_vmx", &["exit_qualification", "vt.exit_qualification"])?;
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_modules_folders_say_which_kvm_it_is() {
+        let with = |names: &[&str], processor: &str| {
+            let root = tempfile::tempdir().unwrap();
+            for name in names {
+                fs::create_dir_all(root.path().join("sys/module").join(name)).unwrap();
+            }
+            fs::create_dir_all(root.path().join("proc")).unwrap();
+            fs::write(root.path().join("proc/cpuinfo"), processor).unwrap();
+            isa(root.path()).ok()
+        };
+        assert_eq!(with(&["kvm", "kvm_amd"], ""), Some(Isa::Svm));
+        assert_eq!(with(&["kvm", "kvm_intel"], ""), Some(Isa::Vmx));
+        assert_eq!(with(&["kvm_amd", "kvm_intel"], "flags : fpu vmx"), Some(Isa::Vmx));
+        assert_eq!(with(&["kvm_amd", "kvm_intel"], "flags : fpu svm"), Some(Isa::Svm));
+        assert_eq!(with(&["kvm"], "flags : svm"), None);
+    }
+
+    #[test]
+    fn a_kernel_without_types_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let error = config(root.path(), Isa::Svm).unwrap_err().to_string();
+        assert!(
+            error.contains("sys/kernel/btf/vmlinux: the kernel does not describe its types"),
+            "{error}"
+        );
+        fs::create_dir_all(root.path().join(TYPES)).unwrap();
+        fs::write(root.path().join(TYPES).join("vmlinux"), "no types").unwrap();
+        let error = config(root.path(), Isa::Svm).unwrap_err().to_string();
+        assert!(error.contains("is no type information"), "{error}");
+    }
+}

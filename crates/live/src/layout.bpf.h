@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+//
+// What the programs share among them and with user space: layout.rs holds the other side of every struct.
+// What is used of the kernel's headers is declared here.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef int s32;
+
+#define SEC(name) __attribute__((section(name), used))
+#define INLINE static __attribute__((always_inline)) inline
+#define APART static __attribute__((noinline))
+#define NULL ((void *)0)
+
+// Linux include/uapi/linux/bpf.h: numbers of helpers and maps.
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
+static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
+static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
+static long (*bpf_map_pop_elem)(void *map, void *value) = (void *)88;
+static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+#define BPF_NOEXIST 1
+#define MAP_HASH 1
+#define MAP_ARRAY 2
+#define MAP_STACK 23
+#define MAPPED (1U << 10)
+
+#define UINT(name, value) int (*name)[value]
+#define TYPE(name, value) value *name
+
+// The programs are compiled for one processor's virtualization: KVM_ISA_VMX or KVM_ISA_SVM of Linux
+// arch/x86/kvm/trace.h.
+#define VMX 1
+#define SVM 2
+#ifndef ISA
+#error "compile with -DISA=1 or -DISA=2"
+#endif
+
+// What this kernel is like, and what is wanted; written before the programs are loaded.
+struct config {
+	// Cells in each half, threads, and keys of a kind (exits, accesses) that are told apart exactly.
+	u32 cells;
+	u32 threads;
+	u32 exact;
+	// Only the processes in `wanted`.
+	u32 filtered;
+	// Which argument of the raw tracepoint it is.
+	u32 exit_vcpu;
+	u32 fault_address;
+	u32 xen_number;
+	u32 switch_has_state;
+	// Offsets, from the kernel's own description of its types.
+	u32 vcpu_id;
+	u32 vcpu_kvm;
+	u32 svm_vmcb;
+	// 0 before Linux 5.13.
+	u32 svm_vmcb01;
+	u32 vmx_exit_reason;
+	u32 vmx_qualification;
+	u32 task_pid;
+	u32 task_state;
+	u32 ghcb_exit_code;
+};
+const volatile struct config config SEC(".rodata");
+
+// Which exits, or which accesses.
+struct key {
+	u32 reason;
+	u32 thread;
+	u8 kind;
+	u8 flags;
+	u16 vcpu;
+	u32 ancillary;
+	u64 value;
+};
+// Of a thread that has not yet said which it runs.
+#define NO_VCPU 0xffff
+#define KEY_NESTED 1
+#define KEY_OUTCOME 1 // shift
+#define KEY_ACCESS 16
+#define KEY_ANCILLARY 32
+// The exit's detail is an access, too.
+#define KEY_SOLE 64
+
+// Outcome of crates/events/src/row.rs, in its order.
+#define OUTCOME_KERNEL 0
+#define OUTCOME_USER 1
+#define OUTCOME_HALTED 2
+#define OUTCOME_L1 3
+
+// DetailKind of crates/events/src/detail.rs.
+enum kind {
+	NONE = 0,
+	MSR_READ = 1,
+	MSR_WRITE = 2,
+	PORT_IN = 3,
+	PORT_OUT = 4,
+	MMIO_READ = 5,
+	MMIO_WRITE = 6,
+	PAGE_FAULT = 7,
+	HYPERCALL = 8,
+	HYPERV_HYPERCALL = 9,
+	XEN_HYPERCALL = 10,
+	CPUID = 11,
+	CR_READ = 12,
+	CR_WRITE = 13,
+	APIC_READ = 14,
+	APIC_WRITE = 15,
+	GHCB = 16,
+	GHCB_MSR = 17,
+	VMCS_FIELD = 19,
+	OVERFLOW = 20,
+};
+
+#define BUCKETS 40
+
+// Counts and times of one key in one half. How many there were with a time is the sum of the histogram.
+struct cell {
+	u64 untimed;
+	u64 time;
+	// ~shortest, so that zero means none.
+	u64 not_min;
+	u64 max;
+	u64 square_low;
+	u64 square_high;
+	u32 histogram[BUCKETS];
+	u64 unused[6];
+};
+
+// Where the time of a thread went, in one half.
+struct spans {
+	u64 guest;
+	u64 l2;
+	u64 kernel;
+	u64 user;
+	u64 halted;
+	u64 preempted;
+	u64 unknown;
+};
+
+// An access that waits for the entry.
+struct access {
+	u64 start;
+	u64 value;
+	u32 kind;
+	u32 flags;
+};
+#define ACCESSES 8
+
+// The way from a key, as three words, to its cell.
+struct line {
+	u64 words[3];
+	u64 cell;
+};
+#define LINES 16
+
+// What is known of the exit that is open.
+#define OPEN 1
+#define LATE 2
+#define NESTED 4
+#define INJECTED 8
+#define USER 16
+#define USER_HALT 32
+#define WOKEN 64
+#define ANCILLARY 128
+#define PREEMPTED 256
+// It has an access, the one that its detail is about.
+#define SOLE 512
+
+// Where a thread is between its events.
+#define IN_GUEST 1
+#define SEEN 2
+#define THREAD_ANCILLARY 4
+#define OUT 8
+#define OUT_PREEMPTED 16
+
+struct thread {
+	// tgid << 32 | tid, 0 for nobody: a thread that ended, or a place that is free.
+	u64 id;
+	// 0 when user space may have come to another vCPU.
+	u64 vcpu_at;
+	u64 kvm;
+	u64 ended;
+	u32 vcpu;
+	u32 index;
+	u32 state;
+	u32 ancillary;
+	u64 since;
+	u64 out;
+	// The exit that is open.
+	u32 flags;
+	u32 open_ancillary;
+	u64 start;
+	u64 guest;
+	// SVM's exit_code, exit_code_hi, exit_info_1 and exit_info_2 as they lie in the VMCB; for VMX the reason and the
+	// qualification.
+	u32 reason;
+	u32 reason_high;
+	u64 info1;
+	u64 info2;
+	// How much what was learnt says, and what it is.
+	u32 weight;
+	u32 kind;
+	u64 value;
+	u64 user_start;
+	u64 wakeup;
+	u64 preempted_kernel;
+	u64 preempted_user;
+	u64 accesses;
+	// The VMCB of L1.
+	u64 vmcb01;
+	struct access access[ACCESSES];
+	struct spans spans[2];
+	struct line lines[LINES];
+};
+
+// Of all vCPUs together. What begins in user space comes first.
+struct totals {
+	u32 half;
+	u32 on;
+	u64 saw_wakeup;
+	u64 cells_used;
+	u64 threads_used;
+	u64 exact_used[2];
+	u64 coarse_used[2];
+	u64 unpaired_exits;
+	u64 unpaired_entries;
+	u64 details_dropped;
+	// Events that could not be counted at all: no thread, no cell, no way to read the reason.
+	u64 lost;
+};
+struct totals totals SEC(".bss");
+
+// layout.rs asserts the same.
+_Static_assert(sizeof(struct config) == 68, "config");
+_Static_assert(sizeof(struct key) == 24, "key");
+_Static_assert(sizeof(struct cell) == 256, "cell");
+_Static_assert(sizeof(struct spans) == 56, "spans");
+_Static_assert(sizeof(struct thread) == 992, "thread");
+_Static_assert(__builtin_offsetof(struct thread, spans) == 368, "thread");
+_Static_assert(sizeof(struct totals) == 96, "totals");
+
+// What runs on a CPU: sched_switch keeps it true.
+struct slot {
+	// The state of the thread, 0 if it is no vCPU's.
+	u64 thread;
+	// The thread that runs a vCPU there and is not wanted.
+	u64 unwanted;
+};
+// As many as Linux can be built for.
+#define CPUS 8192
+struct slot slots[CPUS] SEC(".bss.slots");
+
+struct {
+	UINT(type, MAP_ARRAY);
+	UINT(max_entries, 1);
+	UINT(map_flags, MAPPED);
+	TYPE(key, u32);
+	TYPE(value, struct thread);
+} threads SEC(".maps");
+
+// Both halves.
+struct {
+	UINT(type, MAP_ARRAY);
+	UINT(max_entries, 1);
+	UINT(map_flags, MAPPED);
+	TYPE(key, u32);
+	TYPE(value, struct cell);
+} cells SEC(".maps");
+
+// The key of each cell.
+struct {
+	UINT(type, MAP_ARRAY);
+	UINT(max_entries, 1);
+	UINT(map_flags, MAPPED);
+	TYPE(key, u32);
+	TYPE(value, struct key);
+} keys SEC(".maps");
+
+struct {
+	UINT(type, MAP_HASH);
+	UINT(max_entries, 1);
+	TYPE(key, struct key);
+	TYPE(value, u32);
+} cell_of_key SEC(".maps");
+
+struct {
+	UINT(type, MAP_HASH);
+	UINT(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, u32);
+} thread_of_tid SEC(".maps");
+
+struct {
+	UINT(type, MAP_HASH);
+	UINT(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, u8);
+} wanted SEC(".maps");
+
+// Places that user space gives back.
+struct {
+	UINT(type, MAP_STACK);
+	UINT(max_entries, 1);
+	TYPE(value, u32);
+} free_cells SEC(".maps");
+
+struct {
+	UINT(type, MAP_STACK);
+	UINT(max_entries, 1);
+	TYPE(value, u32);
+} free_threads SEC(".maps");
+
+INLINE void add_one(u64 *to)
+{
+	__sync_fetch_and_add(to, 1);
+}

@@ -1,0 +1,26 @@
+//! The running kernel -> counted exits, accesses and time: `kvm_exit.bpf.c` counts in the kernel by the rules of
+//! `vmtax-analyse`'s accounting, [`Recorder`] loads it and reads what it has counted, interval by interval.
+//!
+//! ```text
+//!   kernel   raw tracepoints ──> state of the vCPU thread ──> cells, two halves ──┐ mapped memory
+//!   here     kernel::Kernel (BTF) ──> Config ──> Recorder::interval <─────────────┘──> Rows
+//! ```
+//! Programs sit on raw tracepoints: they get the arguments that the kernel's code gives, at the cost of a call, and need
+//! no more than CAP_BPF and CAP_PERFMON. Where a field lies in the kernel's structs is looked up in the types that the
+//! kernel and its modules describe themselves by (BTF); to have the kernel check the types of a module's tracepoint
+//! would need CAP_SYS_ADMIN and would not be faster, for the reason of an exit lies behind a cast.
+//!
+//! Left out on purpose: naming VMs, writing rows anywhere, and printing.
+
+mod btf;
+mod error;
+mod kernel;
+mod kvm_exit;
+mod layout;
+mod memory;
+mod privileges;
+mod rows;
+
+pub use error::Error;
+pub use kvm_exit::{Options, Recorder};
+pub use rows::{Rows, Vcpu};

@@ -1,0 +1,170 @@
+//! What was counted in the kernel, as rows.
+
+use std::collections::HashMap;
+
+use vmtax_events::{
+    AccessKey, Detail, DetailKind, ExitKey, Isa, Level, Outcome, Reason, Tally, TimeRow,
+};
+
+use crate::layout::{Cell, Key, Spans};
+
+/// What one interval brought.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// Exits.
+    pub exits: HashMap<ExitKey, Tally>,
+    /// Accesses.
+    pub accesses: HashMap<AccessKey, Tally>,
+    /// Time of each vCPU; `interval_start_ns` is 0.
+    pub times: Vec<TimeRow>,
+    /// vCPU threads that were not there before.
+    pub appeared: Vec<Vcpu>,
+}
+
+/// A thread that runs a vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vcpu {
+    /// Id of its VM.
+    pub vm: u32,
+    /// Its process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+}
+
+/// The detail of a key.
+fn detail(key: &Key) -> Detail {
+    Detail::new(DetailKind::from_u8(key.kind).unwrap_or(DetailKind::None), key.value)
+}
+
+fn level(key: &Key) -> Level {
+    if key.flags & Key::NESTED != 0 { Level::L2 } else { Level::L1 }
+}
+
+impl Rows {
+    /// Nothing happened.
+    pub fn is_empty(&self) -> bool {
+        let Rows { exits, accesses, times, appeared } = self;
+        exits.is_empty() && accesses.is_empty() && times.is_empty() && appeared.is_empty()
+    }
+
+    /// Adds what stood in a cell.
+    pub(crate) fn add(&mut self, isa: Isa, vm: u32, key: &Key, cell: &Cell) {
+        let vcpu = key.vcpu();
+        let counted = counted(cell);
+        if key.flags & (Key::ACCESS | Key::SOLE) != 0 {
+            let key = AccessKey { vm, vcpu, level: level(key), detail: detail(key) };
+            self.accesses.entry(key).or_default().merge(&counted);
+        }
+        if key.flags & Key::ACCESS == 0 {
+            let reason = |raw| match raw {
+                // What stands for the reasons that found no room.
+                u32::MAX if isa == Isa::Vmx => Reason { isa, code: u32::MAX, flags: 0 },
+                raw => Reason::from_trace(isa, raw),
+            };
+            let outcome = [Outcome::Kernel, Outcome::User, Outcome::Halted, Outcome::L1]
+                [usize::from(key.outcome() & 3)];
+            let ancillary = key.flags & Key::ANCILLARY != 0;
+            let key = ExitKey {
+                vm,
+                vcpu,
+                level: level(key),
+                reason: reason(key.reason),
+                detail: detail(key),
+                outcome,
+                ancillary_of: ancillary.then(|| reason(key.ancillary)),
+            };
+            self.exits.entry(key).or_default().merge(&counted);
+        }
+    }
+
+    /// Adds where the time of a vCPU went.
+    pub(crate) fn add_time(&mut self, vm: u32, vcpu: u32, spans: &Spans) {
+        let Spans { guest, l2, kernel, user, halted, preempted, unknown } = *spans;
+        let wall_ns = guest + kernel + user + halted + preempted + unknown;
+        if wall_ns == 0 && l2 == 0 {
+            return;
+        }
+        self.times.push(TimeRow {
+            interval_start_ns: 0,
+            vm,
+            vcpu,
+            wall_ns,
+            guest_ns: guest,
+            l2_ns: l2,
+            exit_kernel_ns: kernel,
+            exit_user_ns: user,
+            halted_ns: halted,
+            preempted_ns: preempted,
+            unknown_ns: unknown,
+        });
+    }
+}
+
+fn counted(cell: &Cell) -> Tally {
+    let mut tally = Tally {
+        time_ns: cell.time,
+        // ~0 is the minimum of nothing, in a cell as in a tally.
+        min_ns: !cell.not_min,
+        max_ns: cell.max,
+        sum_sq: u128::from(cell.square_high) << 64 | u128::from(cell.square_low),
+        ..Tally::default()
+    };
+    for (bucket, count) in tally.hist.iter_mut().zip(cell.histogram) {
+        *bucket = u64::from(count);
+    }
+    tally.timed = tally.hist.iter().sum();
+    tally.count = tally.timed + cell.untimed;
+    tally
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_the_tally_that_the_accounting_would_make() {
+        let mut expected = Tally::default();
+        let mut cell = Cell { untimed: 2, ..Cell::EMPTY };
+        for ns in [3_u64, 900, 5_000_000_000] {
+            expected.add(ns);
+            cell.time += ns;
+            cell.not_min = cell.not_min.max(!ns);
+            cell.max = cell.max.max(ns);
+            cell.histogram[Tally::bucket(ns)] += 1;
+        }
+        let squares: u128 = 9 + 810_000 + 25 * 10_u128.pow(18);
+        (cell.square_low, cell.square_high) = (squares as u64, (squares >> 64) as u64);
+        expected.add_untimed(2);
+        let key = Key { reason: 0x72, flags: 2 << 1 | Key::NESTED, vcpu: 3, ..Key::default() };
+        let mut rows = Rows::default();
+        rows.add(Isa::Svm, 7, &key, &cell);
+        let reason = Reason { isa: Isa::Svm, code: 0x72, flags: 0 };
+        let key = ExitKey {
+            vm: 7,
+            vcpu: 3,
+            level: Level::L2,
+            reason,
+            detail: Detail::NONE,
+            outcome: Outcome::Halted,
+            ancillary_of: None,
+        };
+        assert_eq!(rows.exits, HashMap::from([(key, expected)]));
+    }
+
+    #[test]
+    fn an_empty_cell_is_an_empty_tally() {
+        assert_eq!(counted(&Cell::EMPTY), Tally::default());
+    }
+
+    #[test]
+    fn the_failed_entry_flag_stays_apart_from_the_reason() {
+        let key =
+            Key { reason: 0x8000_0021, ancillary: 18, flags: Key::ANCILLARY, ..Key::default() };
+        let mut rows = Rows::default();
+        rows.add(Isa::Vmx, 1, &key, &Cell { untimed: 1, ..Cell::EMPTY });
+        let key = rows.exits.keys().next().unwrap();
+        assert_eq!((key.reason.code, key.reason.flags), (0x21, 0x8000_0000));
+        assert_eq!(key.ancillary_of.map(|of| of.code), Some(18));
+    }
+}

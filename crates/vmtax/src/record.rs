@@ -1,0 +1,82 @@
+//! `vmtax record`: the running kernel -> a run folder, a segment for each interval.
+
+mod args;
+mod session;
+
+pub(crate) use args::RecordArgs;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use vmtax_live::{Options, Recorder};
+use vmtax_store::{CreateOptions, Writer};
+
+use crate::exit::{Code, Fault, fail};
+use crate::import::{output_fault, remove_if_empty};
+
+/// Where the system is that is recorded.
+const ROOT: &str = "/";
+
+pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
+    let stop = session::Stop::new()?;
+    let options = Options { processes: processes(args)?, ..args.limits() };
+    let recorder = Recorder::new(Path::new(ROOT), &options).map_err(|e| fault(&e))?;
+    let created_folder = !args.output.exists();
+    let writer = Writer::create(&args.output, &create_options(args)).map_err(output_fault)?;
+    let result = session::record(args, recorder, writer, &stop);
+    if result.is_err() {
+        remove_if_empty(&args.output, created_folder);
+    }
+    result
+}
+
+/// What an error of the recorder means for the exit code.
+fn fault(error: &vmtax_live::Error) -> anyhow::Error {
+    use vmtax_live::Error;
+    match error {
+        Error::NoKvm | Error::NoTypes { .. } | Error::Types { .. } | Error::Privilege { .. } => {
+            Fault::new(Code::Input, error.to_string()).into()
+        }
+        other => anyhow::anyhow!("{other}"),
+    }
+}
+
+/// The processes that are meant; `None` for all.
+fn processes(args: &RecordArgs) -> anyhow::Result<Option<BTreeSet<u32>>> {
+    if args.pid.is_empty() && args.vm.is_empty() {
+        return Ok(None);
+    }
+    for pid in &args.pid {
+        if !Path::new(ROOT).join("proc").join(pid.to_string()).exists() {
+            return fail(Code::Input, format!("--pid {pid}: there is no such process"));
+        }
+    }
+    let mut wanted: BTreeSet<u32> = args.pid.iter().copied().collect();
+    let running = match args.vm.as_slice() {
+        [] => Vec::new(),
+        _ => vmtax_host::running(Path::new(ROOT))?,
+    };
+    for name in &args.vm {
+        let before = wanted.len();
+        wanted.extend(running.iter().filter(|(_, vm)| vm == name).map(|(pid, _)| pid));
+        if wanted.len() == before {
+            let names: Vec<&str> = running.iter().map(|(_, vm)| vm.as_str()).collect();
+            let there = match names.as_slice() {
+                [] => "no VM runs here that this user may see".to_owned(),
+                names => format!("there are {}", names.join(", ")),
+            };
+            return fail(Code::Input, format!("--vm {name}: no running VM has that name; {there}"));
+        }
+    }
+    Ok(Some(wanted))
+}
+
+fn create_options(args: &RecordArgs) -> CreateOptions {
+    CreateOptions {
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+        interval_ns: args.interval_ns(),
+        raw_events: false,
+        labels: args.labels.iter().cloned().collect(),
+    }
+}

@@ -1,0 +1,86 @@
+//! Flags of `vmtax record`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueHint};
+use vmtax_live::Options;
+
+/// Record the running kernel's exits: counted in the kernel, so cheap that it can stay on.
+///
+/// Exits are counted where they happen by eBPF programs, by reason, detail, level and outcome, with times and
+/// histograms. What was counted is read at the end of each interval and written as a segment of the run, so that a crash
+/// costs no more than the open one. Ctrl-C ends the recording. docs/record.md says what it needs and what it costs.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax record -o run                            all VMs, until Ctrl-C
+  vmtax record --vm web1 --duration 60s -o run
+  vmtax record -o run -- ssh guest make -j8      while a command runs
+  vmtax report run")]
+pub(crate) struct RecordArgs {
+    /// Only the VMs of this process; may be given several times.
+    #[arg(short, long, value_name = "PID")]
+    pub(crate) pid: Vec<u32>,
+
+    /// Only the VM of this name (QEMU's -name, Firecracker's --id); may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: Vec<String>,
+
+    /// All VMs, those that come later too. That is the default.
+    #[arg(short, long, conflicts_with_all = ["pid", "vm"])]
+    pub(crate) all: bool,
+
+    /// End after this time: 90s, 15m, 1h.
+    #[arg(long, value_name = "TIME", value_parser = crate::cli::long_duration)]
+    pub(crate) duration: Option<Duration>,
+
+    /// Length of the intervals that exits are counted in, each a segment of the run: 100ms, 1s, ...
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
+    pub(crate) interval: Duration,
+
+    /// A label of the run; may be given several times.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = crate::cli::label)]
+    pub(crate) labels: Vec<(String, String)>,
+
+    /// The run folder to make. It must not exist yet, or be empty.
+    #[arg(short, long, value_name = "RUN", default_value = "run", value_hint = ValueHint::DirPath)]
+    pub(crate) output: PathBuf,
+
+    /// So many keys are told apart; for tests.
+    #[arg(long, value_name = "N", hide = true)]
+    most_keys: Option<u32>,
+
+    /// So many vCPU threads are known at a time; for tests.
+    #[arg(long, value_name = "N", hide = true)]
+    most_threads: Option<u32>,
+
+    /// Record while this command runs.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+impl RecordArgs {
+    pub(crate) fn interval_ns(&self) -> u64 {
+        u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// What is bounded, and by how much.
+    pub(super) fn limits(&self) -> Options {
+        let usual = Options::default();
+        Options {
+            processes: None,
+            most_keys: self.most_keys.unwrap_or(usual.most_keys),
+            most_threads: self.most_threads.unwrap_or(usual.most_threads),
+        }
+    }
+}
+
+/// A segment is a few files that are synced: more often than that serves nobody.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = crate::cli::duration(text)?;
+    if interval < Duration::from_millis(10) || interval > Duration::from_secs(3600) {
+        return Err("use 10ms to 3600s".to_owned());
+    }
+    Ok(interval)
+}

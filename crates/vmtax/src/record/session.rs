@@ -1,0 +1,316 @@
+//! A recording from its start to its end.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
+use vmtax_events::{AccessRow, ExitRow, Recording as Facts, Stat, TimeRow, Vm};
+use vmtax_live::{Recorder, Rows};
+use vmtax_store::{Error, Writer};
+
+use super::{ROOT, RecordArgs, fault};
+use crate::exit::{Code, Fault};
+use crate::import::output_fault;
+
+/// Signals as something that can be waited for.
+pub(super) struct Stop {
+    /// A byte for every Ctrl-C or SIGTERM.
+    asked: UnixStream,
+    /// A byte for every child that ended.
+    children: UnixStream,
+}
+
+impl Stop {
+    /// From now on signals do not end the program.
+    pub(super) fn new() -> io::Result<Stop> {
+        let pipe = |signals: &[i32]| -> io::Result<UnixStream> {
+            let (read, write) = UnixStream::pair()?;
+            read.set_nonblocking(true)?;
+            for &signal in signals {
+                signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+            }
+            Ok(read)
+        };
+        use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+        Ok(Stop { asked: pipe(&[SIGINT, SIGTERM, SIGHUP])?, children: pipe(&[SIGCHLD])? })
+    }
+
+    /// Waits until then, or until a signal came. Whether somebody wants an end.
+    fn wait(&self, until: Instant) -> io::Result<bool> {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let mut watched =
+            [PollFd::new(&self.asked, PollFlags::IN), PollFd::new(&self.children, PollFlags::IN)];
+        match poll(&mut watched, Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [asked, child] = watched.map(|one| one.revents().contains(PollFlags::IN));
+        if child {
+            drain(&self.children);
+        }
+        if asked {
+            drain(&self.asked);
+        }
+        Ok(asked)
+    }
+}
+
+fn drain(mut from: &UnixStream) {
+    use std::io::Read;
+    let mut bytes = [0; 64];
+    while from.read(&mut bytes).is_ok_and(|got| got > 0) {}
+}
+
+/// Records until it is to end.
+pub(super) fn record(
+    args: &RecordArgs,
+    recorder: Recorder,
+    writer: Writer,
+    stop: &Stop,
+) -> anyhow::Result<()> {
+    let mut session = Session::new(args, recorder, writer);
+    session.recorder.start();
+    session.describe();
+    // Where it does not start nothing was recorded, and nothing is left.
+    let mut child = start(args)?;
+    let ended = session.run(args, stop, child.as_mut());
+    // Whatever happened, the command is not left alone, and what was counted is kept.
+    let status = child.as_mut().map(|child| end(child, stop)).transpose();
+    let finished = session.finish();
+    ended.and(finished)?;
+    match status? {
+        Some(status) if !status.success() => {
+            Err(anyhow::anyhow!("the recording is complete, but the command ended with {status}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn start(args: &RecordArgs) -> anyhow::Result<Option<Child>> {
+    let Some((program, arguments)) = args.command.split_first() else { return Ok(None) };
+    let child = Command::new(program).args(arguments).spawn().map_err(|e| {
+        Fault::new(Code::Input, format!("{}: does not start: {e}", program.to_string_lossy()))
+    })?;
+    Ok(Some(child))
+}
+
+/// Interrupts the command if it still runs, as Ctrl-C would, and waits for it; asked once more it is killed.
+fn end(child: &mut Child, stop: &Stop) -> io::Result<ExitStatus> {
+    if let Some(status) = child.try_wait()? {
+        return Ok(status);
+    }
+    if let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed()) {
+        // It may have ended just now.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+    }
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if stop.wait(Instant::now() + Duration::from_secs(1))? {
+            child.kill()?;
+        }
+    }
+}
+
+struct Session {
+    recorder: Recorder,
+    writer: Writer,
+    facts: Facts,
+    interval: Duration,
+    /// The run's clock at the start of the open interval.
+    began_ns: u64,
+    /// When counters of others are read again.
+    next_stats: Instant,
+}
+
+/// A host on which VMs come and go for months has names for so many of them; the others are known by their numbers.
+const MOST_VMS: usize = 16_384;
+
+/// How often counters that KVM and the host keep are read.
+const STATS_EVERY: Duration = Duration::from_secs(1);
+
+impl Session {
+    fn new(args: &RecordArgs, recorder: Recorder, writer: Writer) -> Session {
+        let facts = facts(&recorder);
+        Session {
+            recorder,
+            writer,
+            facts,
+            interval: args.interval,
+            began_ns: now_ns(),
+            next_stats: Instant::now(),
+        }
+    }
+
+    /// Interval after interval. An error ends it, like a signal.
+    fn run(
+        &mut self,
+        args: &RecordArgs,
+        stop: &Stop,
+        mut child: Option<&mut Child>,
+    ) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let end = args.duration.and_then(|duration| started.checked_add(duration));
+        let mut next = started + self.interval;
+        loop {
+            let until = end.map_or(next, |end| end.min(next));
+            if stop.wait(until)? {
+                return Ok(());
+            }
+            if let Some(child) = &mut child
+                && child.try_wait()?.is_some()
+            {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if end.is_some_and(|end| now >= end) {
+                return Ok(());
+            }
+            if now < next {
+                continue;
+            }
+            self.interval()?;
+            // Intervals that were slept through are not made up for.
+            while next <= now {
+                next += self.interval;
+            }
+        }
+    }
+
+    /// Ends an interval: what it brought becomes a segment.
+    fn interval(&mut self) -> anyhow::Result<()> {
+        let rows = self.recorder.interval().map_err(|e| fault(&e))?;
+        if rows.is_empty() {
+            // Nobody ran: there is nothing to add, and an idle host is left alone.
+            self.began_ns = now_ns();
+            return Ok(());
+        }
+        self.store(rows).map_err(output_fault)?;
+        if Instant::now() >= self.next_stats {
+            self.next_stats = Instant::now() + STATS_EVERY;
+            stats(&mut self.writer, &self.facts).map_err(output_fault)?;
+        }
+        self.describe();
+        self.writer.segment().map_err(output_fault)?;
+        Ok(())
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        let recorder = self.recorder;
+        let (rows, losses) = recorder.finish().map_err(|e| fault(&e))?;
+        name(&mut self.facts, &rows);
+        store(&mut self.writer, rows, self.began_ns, self.interval).map_err(output_fault)?;
+        stats(&mut self.writer, &self.facts).map_err(output_fault)?;
+        self.writer.finish(&self.facts, &losses).map_err(output_fault)?;
+        Ok(())
+    }
+
+    fn store(&mut self, rows: Rows) -> Result<(), Error> {
+        name(&mut self.facts, &rows);
+        store(&mut self.writer, rows, self.began_ns, self.interval)?;
+        self.began_ns = now_ns();
+        Ok(())
+    }
+
+    fn describe(&mut self) {
+        let losses = self.recorder.losses();
+        self.writer.describe(&self.facts, &losses);
+    }
+}
+
+fn store(writer: &mut Writer, rows: Rows, began_ns: u64, interval: Duration) -> Result<(), Error> {
+    let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
+    let interval_start_ns = began_ns - began_ns % interval_ns;
+    let mut exits: Vec<_> = rows.exits.into_iter().collect();
+    exits.sort_by_key(|(key, _)| *key);
+    for (key, tally) in exits {
+        writer.exit(&ExitRow { interval_start_ns, key, tally })?;
+    }
+    let mut accesses: Vec<_> = rows.accesses.into_iter().collect();
+    accesses.sort_by_key(|(key, _)| *key);
+    for (key, tally) in accesses {
+        writer.access(&AccessRow { interval_start_ns, key, tally })?;
+    }
+    for time in rows.times {
+        writer.time(&TimeRow { interval_start_ns, ..time })?;
+    }
+    Ok(())
+}
+
+/// Stores what KVM counts of each VM, and the time that whoever runs this host took from it.
+fn stats(writer: &mut Writer, facts: &Facts) -> Result<(), Error> {
+    let time_ns = now_ns();
+    // A VM is known by its process; of several in one process the first has what KVM counts of all.
+    for vm in &facts.vms {
+        for (name, value) in vmtax_host::counters(Path::new(ROOT), vm.id).unwrap_or_default() {
+            let unit = match name {
+                name if name.starts_with("pages_") => "pages",
+                name if name.ends_with("_ns") => "ns",
+                _ => "count",
+            };
+            let (name, unit) = (name.to_owned(), unit.to_owned());
+            writer.stat(&Stat { time_ns, vm: vm.id, name, unit, value: value as f64 })?;
+        }
+    }
+    if let Some(value) = stolen() {
+        let (name, unit) = ("steal".to_owned(), "ticks".to_owned());
+        writer.stat(&Stat { time_ns, vm: Stat::HOST, name, unit, value })?;
+    }
+    Ok(())
+}
+
+/// Ticks that all CPUs of this host waited for the one outside: the eighth number of the first line.
+fn stolen() -> Option<f64> {
+    let text = std::fs::read_to_string(Path::new(ROOT).join("proc/stat")).ok()?;
+    text.lines().next()?.strip_prefix("cpu ")?.split_whitespace().nth(7)?.parse().ok()
+}
+
+/// Adds the VMs that were not seen before.
+fn name(facts: &mut Facts, rows: &Rows) {
+    for vcpu in &rows.appeared {
+        let is_new = facts.vms.iter().all(|vm| vm.id != vcpu.vm);
+        if is_new && facts.vms.len() < MOST_VMS {
+            // A process that is gone leaves its VM without a name.
+            let name = vmtax_host::vm_name(Path::new(ROOT), vcpu.pid).unwrap_or_default();
+            facts.vms.push(Vm { id: vcpu.vm, name, inferred: false });
+        }
+    }
+}
+
+/// Time on the recorder's clock.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn facts(recorder: &Recorder) -> Facts {
+    let system = rustix::system::uname();
+    let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+    let cpu = processor();
+    Facts {
+        format: "live".to_owned(),
+        tool: format!("vmtax record {}", env!("CARGO_PKG_VERSION")),
+        command: String::new(),
+        hostname: text(system.nodename()),
+        kernel: text(system.release()),
+        arch: text(system.machine()),
+        cpus: std::thread::available_parallelism().map_or(0, |n| n.get() as u32),
+        clock: "mono".to_owned(),
+        emulated: Facts::emulator_of_cpu(&cpu),
+        cpu,
+        coverage: recorder.coverage(),
+        vms: Vec::new(),
+    }
+}
+
+fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
+    line.split_once(": ").map_or("", |(_, name)| name).to_owned()
+}

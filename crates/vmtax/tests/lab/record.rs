@@ -1,0 +1,282 @@
+//! `vmtax record` in the emulated hosts, beside the kernel's own recording of the same run: the same counts.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::run::{json, output, paths};
+
+/// The command without what a debugger wants: it is copied into the host, which has it in memory.
+fn stripped(folder: &Path) -> PathBuf {
+    let program = folder.join("vmtax");
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_vmtax"));
+    assert!(strip.status().unwrap().success());
+    program
+}
+
+/// Runs the lab with an observer; returns what it left.
+fn observe(folder: &Path, observer: &str, arguments: &[&str]) -> PathBuf {
+    let run = folder.join("run");
+    let run_name = run.to_str().unwrap();
+    let made =
+        output(&[&["lab", "run", "-o", run_name, "--observe", observer], arguments].concat());
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    run.join("observer")
+}
+
+/// All that a report counts, by what it is about: every table but those of time.
+fn counts(run: &Path) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    let tables = [
+        ("vmexit", "reason,detail,level"),
+        ("vmexit", "cause,level"),
+        ("msr", "detail,level"),
+        ("ioport", "detail,level"),
+        ("mmio", "detail,level"),
+        ("cpuid", "detail,level"),
+        ("hypercall", "detail,level"),
+        ("nested", ""),
+    ];
+    for (table, by) in tables {
+        let run = run.to_str().unwrap();
+        let mut arguments = vec!["report", run, "--event", table, "--format", "csv"];
+        if !by.is_empty() {
+            arguments.extend(["--by", by]);
+        }
+        let report = output(&arguments);
+        assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+        add(&mut counts, &String::from_utf8(report.stdout).unwrap());
+    }
+    counts
+}
+
+/// Adds the rows of one report: all columns before the counts are the key.
+fn add(counts: &mut BTreeMap<String, u64>, csv: &str) {
+    let mut lines = csv.lines();
+    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let place = |name: &str| head.iter().position(|column| *column == name).unwrap();
+    let (accelerator, vm, count) = (place("accelerator"), place("vm"), place("count"));
+    for line in lines.filter(|line| !line.starts_with("time,") && !line.starts_with("losses,")) {
+        // Names that need quotes would need a reader of CSV, and none is known here.
+        let mut cells: Vec<&str> = line.split(',').collect();
+        let number = cells[count].parse().unwrap_or_else(|_| panic!("{line}"));
+        cells[accelerator] = "";
+        let key = cells[..vm].join(",");
+        assert_eq!(counts.insert(format!("{} {key}", head.len()), number), None, "{line}");
+    }
+}
+
+fn differences(live: &BTreeMap<String, u64>, trace: &BTreeMap<String, u64>) -> Vec<String> {
+    let keys: std::collections::BTreeSet<&String> = live.keys().chain(trace.keys()).collect();
+    keys.iter()
+        .filter(|key| live.get(**key) != trace.get(**key))
+        .map(|key| format!("{key}: live {:?}, trace {:?}", live.get(*key), trace.get(*key)))
+        .collect()
+}
+
+fn losses(run: &Path) -> Value {
+    let report = json(&["report", run.to_str().unwrap()]);
+    report["losses"].clone()
+}
+
+/// A live recording of a whole run of the lab against the same run's tracepoints.
+fn same_as_trace(arguments: &[&str]) -> BTreeMap<String, u64> {
+    let folder = tempfile::tempdir().unwrap();
+    let program = stripped(folder.path());
+    // The ring buffer of the kernel must hold all of it: whoever loses events cannot be compared with.
+    let trace = "trace-cmd record -b 30000 -C mono -e kvm -e sched:sched_switch -o trace.dat";
+    let observer = format!("{} record -o live --interval 2s -- {trace}", program.display());
+    let found = observe(
+        folder.path(),
+        &observer,
+        &[&["--bring", "/usr/bin/trace-cmd"], arguments].concat(),
+    );
+    let (live, trace) = (counts(&found.join("live")), counts(&found.join("trace.dat")));
+    let wrong = differences(&live, &trace);
+    assert!(wrong.is_empty(), "{} of {} rows:\n{}", wrong.len(), trace.len(), wrong.join("\n"));
+    let (live_losses, trace_losses) =
+        (losses(&found.join("live")), losses(&found.join("trace.dat")));
+    for loss in ["recorder_lost", "unpaired_exits", "unpaired_entries", "details_dropped"] {
+        assert_eq!(live_losses[loss], trace_losses[loss], "{loss}");
+    }
+    assert_eq!(live_losses["recorder_lost"].as_u64(), Some(0), "{live_losses}");
+    live
+}
+
+/// What it adds to a CPUID exit, in instructions, with details, levels and histograms. `perf kvm stat record`, which
+/// writes an event to be counted later, adds 3,166; a quarter of that is the most that this may.
+const MOST: f64 = 790.0;
+
+#[test]
+fn it_costs_less_than_a_quarter_of_perf() {
+    let folder = tempfile::tempdir().unwrap();
+    let observer = format!("{} record -o live --interval 1000s", stripped(folder.path()).display());
+    let alone = paths(&json(&["lab", "run", "--operation", "cpuid"]))["cpuid L1"];
+    let observed = json(&["lab", "run", "--operation", "cpuid", "--observe", &observer]);
+    let added = paths(&observed)["cpuid L1"] - alone;
+    eprintln!("vmtax record adds {added} instructions");
+    assert!(added > 300.0 && added <= MOST, "vmtax record adds {added} instructions");
+}
+
+#[test]
+fn counts_on_amd_are_those_of_the_trace() {
+    let counts = same_as_trace(&["--nested"]);
+    let of = |what: &str| -> u64 {
+        counts.iter().filter(|(key, _)| key.contains(what)).map(|(_, count)| count).sum()
+    };
+    // Both could be empty in the same way: six batches of 20 at each level.
+    assert!(of(",cpuid,L1,") >= 120 && of(",cpuid,L2,") >= 120, "{counts:#?}");
+    assert!(of(",vmrun,L1,") > 1000 && of(",msr,L1,") > 1000, "{counts:#?}");
+}
+
+#[test]
+fn counts_on_intel_are_those_of_the_trace() {
+    let counts = same_as_trace(&["--host", "intel", "--nested"]);
+    let of = |what: &str| -> u64 {
+        counts.iter().filter(|(key, _)| key.contains(what)).map(|(_, count)| count).sum()
+    };
+    assert!(of(",CPUID,L1,") >= 120 && of(",CPUID,L2,") >= 120, "{counts:#?}");
+    assert!(of(",VMRESUME,L1,") > 1000, "{counts:#?}");
+}
+
+/// One recorder for each thing that goes wrong, all of the same run, beside one with which nothing does.
+const TROUBLES: &str = r#"
+tell() { while read -r line; do echo "$line"; done <$1; }
+mkdir disk
+mount -t tmpfs -o size=40k none disk
+./vmtax record -o whole --interval 500ms >whole.said 2>&1 & whole=$!
+./vmtax record -o few --interval 500ms --most-keys 3 >few.said 2>&1 & few=$!
+./vmtax record -o killed --most-keys 1000 --interval 500ms >killed.said 2>&1 & killed=$!
+./vmtax record -o churn --most-keys 1000 --interval 100ms --most-threads 12 >churn.said 2>&1 & churn=$!
+./vmtax record -o tight --interval 1000s --most-keys 1000 --most-threads 3 >tight.said 2>&1 & tight=$!
+./vmtax record -o mine --interval 500ms --most-keys 1000 --pid 1 >mine.said 2>&1 & mine=$!
+./vmtax record -o other --interval 500ms --most-keys 1000 --pid $$ >other.said 2>&1 & other=$!
+./vmtax record -o paused --interval 500ms --most-keys 1000 >paused.said 2>&1 & paused=$!
+( ./vmtax record -o disk/full --most-keys 1000 --interval 100ms >full.said 2>&1; echo $? >full.code ) &
+end() {
+    kill -KILL $killed
+    kill -CONT $paused
+    kill -TERM $paused
+    wait $paused; echo $? >paused.code
+    kill -TERM $mine $other $tight
+    wait $tight; echo $? >tight.code
+    wait $mine; echo $? >mine.code
+    wait $other; echo $? >other.code
+    ./vmtax record -o unborn -- ./none >unborn.said 2>&1
+    echo $? >unborn.code
+    setpriv --bounding-set -all --inh-caps -all ./vmtax record -o denied --duration 1s >denied.said 2>&1
+    echo $? >denied.code
+    rmmod kvm_amd && echo gone >amd.said
+    rmmod kvm 2>kvm.said || echo refused >>kvm.said
+    kill -TERM $few $churn
+    wait $few; echo $? >few.code
+    wait $churn; echo $? >churn.code
+    kill -TERM $whole
+    wait $whole; echo $? >whole.code
+    cp -r disk/full full
+    ./vmtax record -o absent --duration 1s >absent.said 2>&1
+    echo $? >absent.code
+    exit 0
+}
+trap end INT
+# By then it counts, and for the whole of the suite nobody reads.
+sleep 5
+kill -STOP $paused
+while kill -0 $whole; do wait $whole; done
+tell whole.said
+"#;
+
+#[test]
+fn troubles_cost_what_they_must_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, script) = (stripped(folder.path()), folder.path().join("troubles.sh"));
+    fs::write(&script, TROUBLES).unwrap();
+    let mut brought =
+        vec!["--bring", script.to_str().unwrap(), "--bring", program.to_str().unwrap()];
+    for tool in [
+        "/usr/bin/mount",
+        "/usr/bin/mkdir",
+        "/usr/bin/cp",
+        "/usr/bin/sleep",
+        "/usr/bin/setpriv",
+        "/usr/sbin/rmmod",
+    ] {
+        brought.extend(["--bring", tool]);
+    }
+    // Files that are brought lie at the place that they have here.
+    let script = TROUBLES.replace("./vmtax", program.to_str().unwrap());
+    fs::write(folder.path().join("troubles.sh"), script).unwrap();
+    let observer = format!("/bin/sh {}", folder.path().join("troubles.sh").display());
+    let found = observe(folder.path(), &observer, &brought);
+    let said = |name: &str| fs::read_to_string(found.join(name)).unwrap_or_default();
+    let names = [
+        "whole", "few", "churn", "paused", "tight", "mine", "other", "full", "unborn", "denied",
+        "absent",
+    ];
+    let codes = names.map(|name| said(&format!("{name}.code")).trim().to_owned());
+    let all = names.map(|name| said(&format!("{name}.said"))).concat();
+    assert_eq!(codes, ["0", "0", "0", "0", "0", "0", "0", "5", "3", "3", "3"], "{all}");
+    for (name, expected) in [
+        ("full.said", "No space left on device (os error 28); free some space"),
+        (
+            "denied.said",
+            "recording needs CAP_BPF and CAP_PERFMON, which this process does not have",
+        ),
+        ("absent.said", "no KVM module is loaded here (neither kvm_intel nor kvm_amd)"),
+        // What recording is attached to stays; the processor's part of KVM can go.
+        ("kvm.said", "refused"),
+        ("amd.said", "gone"),
+    ] {
+        assert!(said(name).contains(expected), "{name}: {}", said(name));
+        assert!(said(name).lines().count() <= 2, "{name}: {}", said(name));
+    }
+    what_is_left_is_right(&found);
+}
+
+fn what_is_left_is_right(found: &Path) {
+    let whole = counts(&found.join("whole"));
+    // Killed between two intervals, with nothing in the open one, stopped while the suite ran, or told to record the
+    // process that runs all VMs: all of it is there.
+    for name in ["killed", "paused", "mine"] {
+        let wrong = differences(&counts(&found.join(name)), &whole);
+        assert!(wrong.is_empty(), "{name}:\n{}", wrong.join("\n"));
+    }
+    let exits = |name: &str| -> u64 {
+        let report = json(&["report", found.join(name).to_str().unwrap(), "--event", "vmexit"]);
+        let rows = report["tables"][0]["rows"].as_array().unwrap();
+        rows.iter().map(|row| row["count"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(exits("other"), 0);
+    assert!(!found.join("unborn").exists());
+    let lost = |name: &str, what: &str| losses(&found.join(name))[what].as_u64().unwrap();
+    let all = exits("whole");
+    assert_eq!((lost("whole", "recorder_lost"), lost("whole", "details_dropped")), (0, 0));
+    // Without room for details every exit is counted all the same.
+    assert_eq!((exits("few"), lost("few", "recorder_lost")), (all, 0));
+    assert!(lost("few", "details_dropped") > 1000);
+    // Events of threads beyond the limit are lost: exit and entry at least of every exit that is missing, but for a
+    // thread's last exit.
+    for name in ["tight", "churn"] {
+        let (missing, lost) = (all - exits(name), lost(name, "recorder_lost"));
+        assert!(
+            lost + 50 >= 2 * missing && (lost == 0) == (missing == 0),
+            "{name}: {lost}, {missing}"
+        );
+    }
+    assert!(exits("tight") < all);
+    // Threads that ended have made room for others.
+    assert!(lost("churn", "unpaired_exits") > 12);
+    // What was written before the disk was full reads, and says that it is not all.
+    assert!(exits("full") > 0 && exits("full") < all);
+    let report = json(&["report", found.join("full").to_str().unwrap()]);
+    assert_eq!(
+        report["losses"]["truncated"].as_array().map(Vec::len),
+        Some(1),
+        "{}",
+        report["losses"]
+    );
+}
