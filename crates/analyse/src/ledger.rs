@@ -122,7 +122,8 @@ impl Ledger {
     }
 }
 
-pub(crate) fn add_time(sum: &mut TimeRow, row: &TimeRow) {
+/// Adds a row's time, part by part.
+pub fn add_time(sum: &mut TimeRow, row: &TimeRow) {
     sum.wall_ns = sum.wall_ns.saturating_add(row.wall_ns);
     sum.guest_ns = sum.guest_ns.saturating_add(row.guest_ns);
     sum.l2_ns = sum.l2_ns.saturating_add(row.l2_ns);

@@ -12,6 +12,7 @@ pub mod json;
 pub mod losses;
 pub mod names;
 pub mod numbers;
+pub mod openmetrics;
 pub mod operations;
 pub mod pages;
 pub mod perfetto;

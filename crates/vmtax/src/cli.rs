@@ -284,6 +284,8 @@ pub(crate) enum Format {
     Html,
     /// A timeline for ui.perfetto.dev.
     Perfetto,
+    /// OpenMetrics, for Prometheus: by VM, level, cause and reason.
+    Prometheus,
 }
 
 /// When to use colours.

@@ -11,6 +11,7 @@ use vmtax_events::{AccessRow, ExitRow, Isa, Profile, Sample, Stat, TimeRow, Vm};
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
 use vmtax_report::json::Json;
+use vmtax_report::openmetrics::OpenMetrics;
 use vmtax_report::perfetto::PerfettoWriter;
 use vmtax_report::text::Text;
 use vmtax_report::{Document, Renderer};
@@ -43,6 +44,7 @@ pub(crate) fn render(args: &ReportArgs, ledger: Ledger) -> anyhow::Result<()> {
         Format::Json => Box::new(Json),
         Format::Csv => Box::new(Csv),
         Format::Html => Box::new(Html),
+        Format::Prometheus => Box::new(OpenMetrics),
         _ => {
             let output = args.output.as_deref();
             Box::new(Text { color: color(args.color, output), width: width(output) })

@@ -164,7 +164,7 @@ impl TableFormat {
             Format::Text => Some(TableFormat::Text),
             Format::Csv => Some(TableFormat::Csv),
             Format::Json => Some(TableFormat::Json),
-            Format::Html | Format::Perfetto => None,
+            Format::Html | Format::Perfetto | Format::Prometheus => None,
         }
     }
 }

@@ -1,0 +1,300 @@
+//! The report as OpenMetrics, as Prometheus and its kin read it.
+//!
+//! Labels are bounded: a VM, a level, a cause, a reason. Details and vCPUs are left out, and what exceeds
+//! [`MOST_VMS`] or [`MOST_REASONS`] is added up under the name `other`, so that a host with many VMs, or a recording that
+//! was made to harm, makes no more series than a server can bear.
+//!
+//! Durations are counted by log2 of nanoseconds; a bucket's bound is that power of 2, which itself is in the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use vmtax_analyse::{Ledger, ledger, table};
+use vmtax_events::{Cause, ExitKey, HIST_BUCKETS, Tally, TimeRow};
+
+use crate::{Document, Renderer, names};
+
+/// So many VMs, those with the most exits, have series of their own.
+pub const MOST_VMS: usize = 1000;
+/// So many reasons, the most frequent, have series of their own.
+pub const MOST_REASONS: usize = 128;
+/// What the rest is added up under.
+const OTHER: &str = "other";
+/// Bounds of the histogram: powers of 2 of a nanosecond, from 256 ns to 17 s.
+const BOUNDS: std::ops::RangeInclusive<usize> = 8..=34;
+/// Each bound is so many times the one before, as a power of 2.
+const STEP: usize = 2;
+
+/// Renders OpenMetrics.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenMetrics;
+
+impl Renderer for OpenMetrics {
+    fn render(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {
+        write(&document.ledger, &document.tool_version, out)
+    }
+}
+
+/// Writes all metrics of a ledger.
+pub fn write(ledger: &Ledger, tool_version: &str, out: &mut dyn Write) -> io::Result<()> {
+    let groups = Groups::of(ledger);
+    let mut exits: BTreeMap<Series, Tally> = BTreeMap::new();
+    let mut causes: BTreeMap<(&Labels, Cause), Tally> = BTreeMap::new();
+    for (key, tally) in &ledger.exits {
+        let series = groups.series(key);
+        causes.entry((series.vm, series.cause)).or_default().merge(tally);
+        exits.entry(series).or_default().merge(tally);
+    }
+    let mut page = Page { out };
+    info(&mut page, ledger, tool_version)?;
+    page.head("vmtax_exits", "counter", None, "VM exits")?;
+    for (series, tally) in &exits {
+        page.sample("vmtax_exits_total", &series.labels(), tally.count)?;
+    }
+    page.head(
+        "vmtax_exit_time_seconds",
+        "counter",
+        Some("seconds"),
+        "Time in those exits that are timed",
+    )?;
+    for (series, tally) in exits.iter().filter(|(_, tally)| tally.timed > 0) {
+        page.sample("vmtax_exit_time_seconds_total", &series.labels(), seconds(tally.time_ns))?;
+    }
+    histograms(&mut page, &causes)?;
+    time(&mut page, ledger, &groups)?;
+    losses(&mut page, ledger)?;
+    writeln!(page.out, "# EOF")
+}
+
+/// Where metrics go.
+struct Page<'a> {
+    out: &'a mut dyn Write,
+}
+
+impl Page<'_> {
+    fn head(&mut self, name: &str, kind: &str, unit: Option<&str>, help: &str) -> io::Result<()> {
+        writeln!(self.out, "# TYPE {name} {kind}")?;
+        if let Some(unit) = unit {
+            writeln!(self.out, "# UNIT {name} {unit}")?;
+        }
+        writeln!(self.out, "# HELP {name} {help}.")
+    }
+
+    fn sample(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        value: impl Display,
+    ) -> io::Result<()> {
+        write!(self.out, "{name}")?;
+        for (index, (label, text)) in labels.iter().enumerate() {
+            let before = if index == 0 { '{' } else { ',' };
+            write!(self.out, "{before}{label}=\"{}\"", escaped(text))?;
+        }
+        writeln!(self.out, "{} {value}", if labels.is_empty() { "" } else { "}" })
+    }
+}
+
+/// A label's value: hostile text, made harmless for a terminal and for the format.
+fn escaped(text: &str) -> String {
+    names::printable(text).replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// The labels of a VM: its name and its number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Labels {
+    name: String,
+    id: String,
+}
+
+impl Labels {
+    fn pairs(&self) -> [(&str, &str); 2] {
+        [("vm", &self.name), ("vm_id", &self.id)]
+    }
+}
+
+/// One series of exits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Series<'a> {
+    vm: &'a Labels,
+    level: &'static str,
+    cause: Cause,
+    reason: &'a str,
+}
+
+impl Series<'_> {
+    fn labels(&self) -> [(&str, &str); 5] {
+        let [name, id] = self.vm.pairs();
+        [name, id, ("level", self.level), ("cause", self.cause.name()), ("reason", self.reason)]
+    }
+}
+
+/// Which VMs and reasons have series of their own.
+struct Groups {
+    vms: BTreeMap<u32, Labels>,
+    reasons: BTreeMap<vmtax_events::Reason, String>,
+    other: Labels,
+}
+
+impl Groups {
+    fn of(ledger: &Ledger) -> Groups {
+        let (mut of_vm, mut of_reason) = (BTreeMap::new(), BTreeMap::new());
+        for (key, tally) in &ledger.exits {
+            add(&mut of_vm, key.vm, tally.count);
+            add(&mut of_reason, key.reason, tally.count);
+        }
+        // A VM that took no exit yet has time all the same.
+        ledger.time.keys().for_each(|(vm, _)| add(&mut of_vm, *vm, 0));
+        let known = |id: &u32| ledger.recording.vms.iter().find(|vm| vm.id == *id);
+        let labels = |id: u32| Labels {
+            name: known(&id).map_or_else(String::new, |vm| vm.name.clone()),
+            id: id.to_string(),
+        };
+        Groups {
+            vms: most(of_vm, MOST_VMS).into_iter().map(|id| (id, labels(id))).collect(),
+            reasons: most(of_reason, MOST_REASONS)
+                .into_iter()
+                .map(|reason| (reason, names::reason(reason)))
+                .collect(),
+            other: Labels { name: OTHER.to_owned(), id: String::new() },
+        }
+    }
+
+    fn vm(&self, id: u32) -> &Labels {
+        self.vms.get(&id).unwrap_or(&self.other)
+    }
+
+    fn series(&self, key: &ExitKey) -> Series<'_> {
+        Series {
+            vm: self.vm(key.vm),
+            level: key.level.name(),
+            cause: table::cause_of(key),
+            reason: self.reasons.get(&key.reason).map_or(OTHER, String::as_str),
+        }
+    }
+}
+
+fn add<K: Ord>(sums: &mut BTreeMap<K, u64>, key: K, count: u64) {
+    let sum = sums.entry(key).or_default();
+    *sum = sum.saturating_add(count);
+}
+
+/// Those with the most; among equals the first.
+fn most<K: Ord + Copy>(sums: BTreeMap<K, u64>, limit: usize) -> BTreeSet<K> {
+    let mut sums: Vec<(K, u64)> = sums.into_iter().collect();
+    sums.sort_by(|(a, x), (b, y)| y.cmp(x).then(a.cmp(b)));
+    sums.into_iter().take(limit).map(|(key, _)| key).collect()
+}
+
+fn info(page: &mut Page<'_>, ledger: &Ledger, tool_version: &str) -> io::Result<()> {
+    let recording = &ledger.recording;
+    page.head(
+        "vmtax_recording",
+        "info",
+        None,
+        "What was recorded, and where; emulated times are none of hardware",
+    )?;
+    let accelerator = names::accelerator(recording);
+    let labels = [
+        ("version", tool_version),
+        ("hostname", &recording.hostname),
+        ("kernel", &recording.kernel),
+        ("cpu", &recording.cpu),
+        ("accelerator", &accelerator),
+    ];
+    page.sample("vmtax_recording_info", &labels, 1)
+}
+
+fn histograms(page: &mut Page<'_>, causes: &BTreeMap<(&Labels, Cause), Tally>) -> io::Result<()> {
+    let name = "vmtax_exit_duration_seconds";
+    page.head(name, "histogram", Some("seconds"), "Durations of exits by cause")?;
+    for ((vm, cause), tally) in causes.iter().filter(|(_, tally)| tally.timed > 0) {
+        let [vm, id] = vm.pairs();
+        let labels = [vm, id, ("cause", cause.name())];
+        let with = |bound: &str, below: u64, page: &mut Page<'_>| {
+            let [a, b, c] = labels;
+            page.sample(&format!("{name}_bucket"), &[a, b, c, ("le", bound)], below)
+        };
+        for power in BOUNDS.step_by(STEP) {
+            let below = tally.hist[..=power.min(HIST_BUCKETS - 1)].iter().sum();
+            with(&format!("{:e}", seconds(1 << power)), below, page)?;
+        }
+        with("+Inf", tally.timed, page)?;
+        page.sample(&format!("{name}_count"), &labels, tally.timed)?;
+        page.sample(&format!("{name}_sum"), &labels, seconds(tally.time_ns))?;
+    }
+    Ok(())
+}
+
+fn time(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()> {
+    let mut times: BTreeMap<&Labels, TimeRow> = BTreeMap::new();
+    for ((vm, _), time) in &ledger.time {
+        ledger::add_time(times.entry(groups.vm(*vm)).or_default(), &time.sum);
+    }
+    let coverage = ledger.recording.coverage;
+    page.head(
+        "vmtax_vcpu_time_seconds",
+        "counter",
+        Some("seconds"),
+        "Wall time of a VM's vCPUs by what they did",
+    )?;
+    for (vm, time) in &times {
+        let parts = [
+            ("guest", time.guest_ns, true),
+            ("exit-kernel", time.exit_kernel_ns, true),
+            ("exit-user", time.exit_user_ns, coverage.userspace),
+            ("halted", time.halted_ns, true),
+            ("preempted", time.preempted_ns, coverage.sched),
+            ("unknown", time.unknown_ns, true),
+        ];
+        for (part, ns, _) in parts.iter().filter(|(.., known)| *known) {
+            let [name, id] = vm.pairs();
+            page.sample(
+                "vmtax_vcpu_time_seconds_total",
+                &[name, id, ("part", part)],
+                seconds(*ns),
+            )?;
+        }
+    }
+    page.head(
+        "vmtax_tax_ratio",
+        "gauge",
+        Some("ratio"),
+        "Time in exits, preempted included, of the time not halted",
+    )?;
+    for (vm, time) in &times {
+        if let Some(tax) = ledger::tax(time) {
+            page.sample("vmtax_tax_ratio", &vm.pairs(), tax)?;
+        }
+    }
+    Ok(())
+}
+
+fn losses(page: &mut Page<'_>, ledger: &Ledger) -> io::Result<()> {
+    let losses = &ledger.losses;
+    page.head("vmtax_losses", "counter", None, "What the figures lack")?;
+    for (what, count) in [
+        ("recorder-lost", losses.recorder_lost),
+        ("recorder-gaps", losses.recorder_gaps),
+        ("unpaired-exits", losses.unpaired_exits),
+        ("unpaired-entries", losses.unpaired_entries),
+        ("out-of-order", losses.out_of_order),
+        ("undecodable", losses.undecodable),
+        ("details-dropped", losses.details_dropped),
+        ("truncated", losses.truncated.len() as u64),
+    ] {
+        page.sample("vmtax_losses_total", &[("what", what)], count)?;
+    }
+    page.head(
+        "vmtax_complete",
+        "gauge",
+        None,
+        "1 when the recording ended as it should or still goes on",
+    )?;
+    page.sample("vmtax_complete", &[], u8::from(ledger.complete))
+}
