@@ -57,6 +57,9 @@ fn names_cannot_reach_the_terminal_or_the_page() {
             // Every `<` of the page is the page's own.
             assert_eq!(count(&page), count(plain.as_bytes()), "{name:?}");
             stdout(folder.path(), &format!("report {input} --format perfetto"));
+            let metrics = stdout(folder.path(), &format!("report {input} --format prometheus"));
+            check_plain(&metrics, false, "prometheus");
+            super::prometheus::read(&metrics);
         }
         // Neither do they get there in an error.
         let output = vmtax(folder.path(), "report hostile --vm 7");

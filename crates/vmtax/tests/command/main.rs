@@ -19,6 +19,7 @@ mod manuals;
 mod operations;
 mod predict;
 mod profiles;
+mod prometheus;
 mod runs;
 mod stopped;
 mod tables;
