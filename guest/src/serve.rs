@@ -52,6 +52,10 @@ fn host(
     let mut report =
         Report { release: system::release(), processor: processor(), ..Report::default() };
     report.outcomes = all(order, guest, Tracer::Off, shared)?.0;
+    if observer.is_some() {
+        // It may want to see KVM without VMs, or to unload it.
+        *shared = Shared::default();
+    }
     let mut files = observer.map(Observer::finish).transpose()?.unwrap_or_default();
     if order.trace {
         let (tracer, refused) = Tracer::arm(&order.probes)?;

@@ -51,7 +51,18 @@ pub(crate) fn execute(
     let kept = if operation.shares { shared.0.take() } else { None };
     let mut machine = kept.map_or_else(|| Machine::new(operation), Ok)?;
     machine.load(operation, plan)?;
-    let pmu = machine.run(operation, plan)?;
+    let pmu = if operation.shares {
+        // A VM whose threads change waits for the kernel's grace periods, one after each.
+        machine.run(operation, plan)?
+    } else {
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new()
+                .name(operation.name.clone())
+                .spawn_scoped(scope, || machine.run(operation, plan))
+                .map_err(|e| format!("thread: {e}"))?;
+            thread.join().unwrap_or_else(|_| Err("the payload's thread failed".into()))
+        })?
+    };
     let batches = machine.batches(plan.batches, pmu)?;
     if operation.shares {
         shared.0 = Some(machine);
@@ -352,6 +363,8 @@ const HUGE: usize = 2 << 20;
 
 // SAFETY: the mapping belongs to this value alone; madvise may be called from any thread.
 unsafe impl Sync for Touched {}
+// SAFETY: as above; and it may be unmapped from any thread.
+unsafe impl Send for Touched {}
 
 impl Touched {
     fn new(bytes: usize, huge: bool) -> Result<Touched> {

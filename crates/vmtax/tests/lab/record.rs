@@ -128,8 +128,8 @@ fn counts_on_amd_are_those_of_the_trace() {
     let of = |what: &str| -> u64 {
         counts.iter().filter(|(key, _)| key.contains(what)).map(|(_, count)| count).sum()
     };
-    // Both could be empty in the same way: eight batches, of 20 at L1 and of 5 at L2.
-    assert!(of(",cpuid,L1,") >= 160 && of(",cpuid,L2,") >= 40, "{counts:#?}");
+    // Both could be empty in the same way: six batches, of 20 at L1 and of 5 at L2.
+    assert!(of(",cpuid,L1,") >= 120 && of(",cpuid,L2,") >= 30, "{counts:#?}");
     assert!(of(",vmrun,L1,") > 1000 && of(",msr,L1,") > 1000, "{counts:#?}");
 }
 
@@ -139,7 +139,7 @@ fn counts_on_intel_are_those_of_the_trace() {
     let of = |what: &str| -> u64 {
         counts.iter().filter(|(key, _)| key.contains(what)).map(|(_, count)| count).sum()
     };
-    assert!(of(",CPUID,L1,") >= 160 && of(",CPUID,L2,") >= 40, "{counts:#?}");
+    assert!(of(",CPUID,L1,") >= 120 && of(",CPUID,L2,") >= 30, "{counts:#?}");
     assert!(of(",VMRESUME,L1,") > 1000, "{counts:#?}");
 }
 
