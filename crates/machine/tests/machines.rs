@@ -147,7 +147,7 @@ fn a_machine_that_hangs_meets_its_limit() {
     machine.wait(|| spec.mailbox.read(0, 4).ok().filter(|text| text == b"HUNG")).unwrap();
     let error = machine.wait(|| None::<()>).unwrap_err();
     assert!(matches!(&error, Error::Limit { .. }), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(8));
+    assert!(start.elapsed() < Duration::from_secs(60));
     assert!(emulators(&spec.console).is_empty());
 }
 

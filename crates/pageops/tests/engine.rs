@@ -210,7 +210,7 @@ fn one_in_a_hundred_goes_wrong_and_every_result_is_right() {
         ..Default::default()
     });
     let config =
-        Config { patience: Duration::from_secs(2), drain: Duration::from_secs(5), ..devices() };
+        Config { patience: Duration::from_secs(2), drain: Duration::from_secs(15), ..devices() };
     let mut dispatcher = Dispatcher::new(config, portals(&models));
     run(&mut dispatcher, 8000);
     let stats = dispatcher.stats();
@@ -273,7 +273,7 @@ fn late_and_lost_completions_hang_nothing() {
             });
             let config = Config {
                 patience: Duration::from_millis(30),
-                drain: Duration::from_secs(5),
+                drain: Duration::from_secs(15),
                 ..devices()
             };
             let mut dispatcher = Dispatcher::new(config, portals(&models));
@@ -288,7 +288,7 @@ fn late_and_lost_completions_hang_nothing() {
             assert!(stats.queues[0].dead.is_none(), "{name}: {}", stats.describe());
             // In a batch that was lost in part the batch's own record came: nothing has to be drained.
             assert_eq!(stats.queues[0].drains > 0, batch == 0 || name == "late", "{name}");
-            assert!(start.elapsed() < Duration::from_secs(4), "{name}");
+            assert!(start.elapsed() < Duration::from_secs(14), "{name}");
         }
     }
 }
@@ -449,7 +449,7 @@ fn jobs_are_polled_waited_for_and_awaited() {
 #[test]
 fn a_wait_ends_in_time() {
     let models =
-        models(1, |_| model::Config { service: Duration::from_millis(400), ..Default::default() });
+        models(1, |_| model::Config { service: Duration::from_secs(2), ..Default::default() });
     let engine =
         Engine::start(Config { patience: Duration::from_secs(9), ..devices() }, portals(&models));
     let work = Work::new(2);
@@ -457,7 +457,7 @@ fn a_wait_ends_in_time() {
     let job = unsafe { engine.submit(work.ops.clone()) };
     let start = Instant::now();
     assert!(job.wait(Duration::from_millis(50)).is_none());
-    assert!(start.elapsed() < Duration::from_millis(350));
+    assert!(start.elapsed() < Duration::from_millis(1900));
     drop(engine);
     work.check(&job.poll().unwrap());
 }

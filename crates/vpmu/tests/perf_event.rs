@@ -94,8 +94,8 @@ fn the_threads_time_overflows_and_interrupts() {
         let Some(mut pmu) = pmu(policy, Options::default()) else { return };
         let period = 1_000_000;
         pmu.write(0x4c1, WIDTH - period).unwrap();
-        pmu.write(0x186, CLOCK).unwrap();
         let begin = Instant::now();
+        pmu.write(0x186, CLOCK).unwrap();
         let mut samples = 0;
         while samples < 10 && begin.elapsed() < Duration::from_secs(20) {
             busy(Duration::from_micros(100));
@@ -110,7 +110,10 @@ fn the_threads_time_overflows_and_interrupts() {
         assert_eq!(samples, 10, "{policy:?}");
         let activity = pmu.activity();
         assert_eq!(activity.interrupts, activity.delivered + activity.merged + activity.dropped);
-        assert!((10 * period..=elapsed).contains(&activity.counted), "{activity:?} {elapsed}");
+        // The kernel counts by a clock that nobody corrects, `elapsed` is by one that the time service may run faster or slower,
+        // by 0.05 % at most (`MAXFREQ`).
+        let most = elapsed + elapsed / 1000;
+        assert!((10 * period..=most).contains(&activity.counted), "{activity:?} {elapsed}");
     }
 }
 
