@@ -8,6 +8,7 @@ mod error;
 mod file;
 mod format;
 mod reader;
+mod trial;
 mod writer;
 
 pub use error::{Error, Reason};

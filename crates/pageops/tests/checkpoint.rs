@@ -124,6 +124,31 @@ proptest! {
     }
 }
 
+/// Noise pauses compression; what compresses after it is found within a megabyte.
+#[test]
+fn compression_comes_back_after_noise() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ckpt");
+    let mut seed = 1u64;
+    let mut noise = |pages: usize| -> Vec<u8> {
+        let mut word = || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 32) as u8
+        };
+        (0..pages * PAGE).map(|_| word()).collect()
+    };
+    let text = |pages: usize| -> Vec<u8> {
+        (0..pages * PAGE / 8).flat_map(|i| format!("{i:07} ").into_bytes()).collect()
+    };
+    let bytes = [noise(2048), text(1024), noise(2048), text(1024)].concat();
+    let state = vec![("memory".to_owned(), bytes)];
+    let (summary, _) = save(&path, &state, None, Some(1)).unwrap();
+    // At most a megabyte passes unseen each time.
+    assert!((2 * (1024 - 256)..=2 * 1024).contains(&summary.compressed), "{summary:?}");
+    assert_eq!(summary.raw + summary.compressed, 6144);
+    assert!(restore(&path).unwrap() == state);
+}
+
 /// Three generations with pages of every sort.
 struct Family {
     dir: tempfile::TempDir,

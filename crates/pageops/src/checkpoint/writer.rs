@@ -10,13 +10,11 @@ use super::format::{
     DELTAS, GROUP, HEADER, Id, Index, Kind, Naming, Region, Run, TRAILER, Trailer, header,
 };
 use super::reader::Checkpoint;
+use super::trial::Trial;
 use crate::{Cpu, PAGE, PageFacts};
 
 /// Pages looked at together: what a core's second cache holds, so that writing reads from there.
 const CHUNK: usize = 64;
-/// Groups in a row that compression must have helped, or it pauses for as many.
-const TRIAL: u32 = 32;
-const PAUSE: u32 = 512;
 /// Bytes after which the disk is told to begin with them.
 const EAGER: u64 = 8 << 20;
 
@@ -78,39 +76,12 @@ pub struct Writer<'a> {
     facts: Vec<PageFacts>,
     old: Vec<u8>,
     delta: Vec<u8>,
+    /// A group that is compressed, copied: memory may be another's too, and zstd must not see it change.
+    group: Vec<u8>,
     compressed: Vec<u8>,
     compressor: Option<zstd::bulk::Compressor<'static>>,
     trial: Trial,
     summary: Summary,
-}
-
-/// Whether compression is worth its time here: tried on some groups, then switched off for a while.
-#[derive(Default)]
-struct Trial {
-    groups: u32,
-    before: u64,
-    after: u64,
-    pause: u32,
-}
-
-impl Trial {
-    fn on(&mut self) -> bool {
-        if self.pause > 0 {
-            self.pause -= 1;
-            return false;
-        }
-        true
-    }
-
-    fn learn(&mut self, before: usize, after: usize) {
-        self.groups += 1;
-        self.before += before as u64;
-        self.after += after.min(before) as u64;
-        if self.groups == TRIAL {
-            let helped = self.after * 20 < self.before * 19;
-            *self = Trial { pause: if helped { 0 } else { PAUSE }, ..Trial::default() };
-        }
-    }
 }
 
 impl<'a> Writer<'a> {
@@ -143,6 +114,7 @@ impl<'a> Writer<'a> {
             facts: vec![PageFacts::default(); CHUNK],
             old: vec![0; CHUNK * PAGE],
             delta: vec![0; PAGE - 8],
+            group: Vec::new(),
             compressed: Vec::new(),
             compressor,
             trial: Trial::default(),
@@ -359,14 +331,17 @@ impl<'a> Writer<'a> {
         for (crc, facts) in crcs.iter_mut().zip(facts) {
             *crc = facts.crc;
         }
-        let step = if self.compressor.is_some() { GROUP } else { CHUNK };
         let mut at = pages.start;
         while at < pages.end {
+            let step =
+                if self.compresses(&bytes[at * PAGE..pages.end * PAGE])? { GROUP } else { CHUNK };
             let end = (at + step).min(pages.end);
             let group = &bytes[at * PAGE..end * PAGE];
             let page = first + at as u64;
             let count = (end - at) as u64;
-            if let Some(compressed) = self.compress(group)? {
+            let smaller = step == GROUP && self.compress(group)?;
+            if smaller {
+                let compressed = std::mem::take(&mut self.compressed);
                 self.summary.compressed += count;
                 let kind = Kind::Zstd(compressed.len() as u32);
                 push(&mut self.index, kind, page, count, self.at, &crcs[at..end], &[]);
@@ -382,26 +357,28 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The group compressed, where that is on and saves something.
-    fn compress(&mut self, group: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        if self.compressor.is_none() || !self.trial.on() {
-            return Ok(None);
+    /// Whether to compress the data that comes.
+    fn compresses(&mut self, data: &[u8]) -> Result<bool, Error> {
+        if self.compressor.is_none() {
+            return Ok(false);
         }
-        let Some(compressor) = &mut self.compressor else { return Ok(None) };
-        let mut out = std::mem::take(&mut self.compressed);
-        out.clear();
-        out.reserve(zstd::zstd_safe::compress_bound(group.len()));
-        match compressor.compress_to_buffer(group, &mut out) {
-            Ok(len) => {
-                self.trial.learn(group.len(), len);
-                if len < group.len() {
-                    return Ok(Some(out));
-                }
-                self.compressed = out;
-                Ok(None)
-            }
-            Err(error) => Err(self.error(Reason::Io(error))),
+        if self.trial.pauses() && self.trial.probes(data.len() / PAGE) {
+            self.compress(&data[..PAGE])?;
         }
+        Ok(!self.trial.pauses())
+    }
+
+    /// Compresses a group; whether that saves something.
+    fn compress(&mut self, group: &[u8]) -> Result<bool, Error> {
+        let Some(compressor) = &mut self.compressor else { return Ok(false) };
+        self.group.clear();
+        self.group.extend_from_slice(group);
+        self.compressed.clear();
+        self.compressed.reserve(zstd::zstd_safe::compress_bound(group.len()));
+        let done = compressor.compress_to_buffer(&self.group, &mut self.compressed);
+        let len = done.map_err(|e| self.error(Reason::Io(e)))?;
+        self.trial.learn(group.len(), len);
+        Ok(len < group.len())
     }
 }
 

@@ -111,8 +111,7 @@ fn save(args: &SaveArgs, ram: &[Ram], state: &[u8]) -> anyhow::Result<Saved> {
     let mut done = 0;
     for (block, extents) in ram.iter().zip(&extents) {
         writer.region(&block.name, block.bytes / PAGE as u64).map_err(|e| fault(&e, true))?;
-        let copied = args.zstd.is_some() || args.parent.is_some();
-        let mut source = Source::new(&block.file, block.bytes, copied)?;
+        let mut source = Source::new(&block.file, block.bytes, args.parent.is_some())?;
         for extent in extents {
             let mut at = extent.start;
             while at < extent.end {
