@@ -7,6 +7,7 @@ mod diff;
 mod doctor;
 mod exit;
 mod explain;
+mod export;
 mod import;
 mod input;
 mod lab;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Record(args) => record::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Lab(args) => lab::main(&args),
         Command::Mem(args) => mem::run(&args),

@@ -17,7 +17,7 @@ use crate::exit::{Code, Fault};
 use crate::import::output_fault;
 
 /// Signals as something that can be waited for.
-pub(super) struct Stop {
+pub(crate) struct Stop {
     /// A byte for every Ctrl-C or SIGTERM.
     asked: UnixStream,
     /// A byte for every child that ended.
@@ -26,7 +26,7 @@ pub(super) struct Stop {
 
 impl Stop {
     /// From now on signals do not end the program.
-    pub(super) fn new() -> io::Result<Stop> {
+    pub(crate) fn new() -> io::Result<Stop> {
         let pipe = |signals: &[i32]| -> io::Result<UnixStream> {
             let (read, write) = UnixStream::pair()?;
             read.set_nonblocking(true)?;
@@ -40,7 +40,7 @@ impl Stop {
     }
 
     /// Waits until then, or until a signal came. Whether somebody wants an end.
-    fn wait(&self, until: Instant) -> io::Result<bool> {
+    pub(crate) fn wait(&self, until: Instant) -> io::Result<bool> {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         let mut watched =
@@ -272,7 +272,7 @@ fn stolen() -> Option<f64> {
 }
 
 /// Adds the VMs that were not seen before.
-fn name(facts: &mut Facts, rows: &Rows) {
+pub(super) fn name(facts: &mut Facts, rows: &Rows) {
     for vcpu in &rows.appeared {
         let is_new = facts.vms.iter().all(|vm| vm.id != vcpu.vm);
         if is_new && facts.vms.len() < MOST_VMS {
@@ -289,7 +289,7 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn facts(recorder: &Recorder) -> Facts {
+pub(super) fn facts(recorder: &Recorder) -> Facts {
     let system = rustix::system::uname();
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
     let cpu = processor();

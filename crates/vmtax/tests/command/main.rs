@@ -13,6 +13,7 @@ mod diff;
 mod disk_full;
 mod errors;
 mod explain;
+mod export;
 mod hostile;
 mod inputs;
 mod manuals;
