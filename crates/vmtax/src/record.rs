@@ -4,7 +4,7 @@ mod args;
 mod session;
 mod watch;
 
-pub(crate) use args::{RecordArgs, WhichArgs};
+pub(crate) use args::{RecordArgs, WhichArgs, check_interval};
 pub(crate) use session::Stop;
 pub(crate) use watch::Watch;
 

@@ -83,9 +83,12 @@ impl RecordArgs {
     }
 }
 
-/// A segment is a few files that are synced: more often than that serves nobody.
 fn interval(text: &str) -> Result<Duration, String> {
-    let interval = crate::cli::duration(text)?;
+    crate::cli::duration(text).and_then(check_interval)
+}
+
+/// A segment is a few files that are synced, and a reading has a cost: more often than that serves nobody.
+pub(crate) fn check_interval(interval: Duration) -> Result<Duration, String> {
     if interval < Duration::from_millis(10) || interval > Duration::from_secs(3600) {
         return Err("use 10ms to 3600s".to_owned());
     }

@@ -41,15 +41,29 @@ impl Stop {
 
     /// Waits until then, or until a signal came. Whether somebody wants an end.
     pub(crate) fn wait(&self, until: Instant) -> io::Result<bool> {
+        self.wait_beside(&mut [], until)
+    }
+
+    /// The same, or until one of the others is ready: they say themselves which.
+    pub(crate) fn wait_beside<'a>(
+        &'a self,
+        others: &mut [PollFd<'a>],
+        until: Instant,
+    ) -> io::Result<bool> {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let mut watched =
-            [PollFd::new(&self.asked, PollFlags::IN), PollFd::new(&self.children, PollFlags::IN)];
+        let mut watched = vec![
+            PollFd::new(&self.asked, PollFlags::IN),
+            PollFd::new(&self.children, PollFlags::IN),
+        ];
+        watched.extend_from_slice(others);
         match poll(&mut watched, Some(&left)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [asked, child] = watched.map(|one| one.revents().contains(PollFlags::IN));
+        let came = |one: &PollFd<'_>| one.revents().contains(PollFlags::IN);
+        let (asked, child) = (came(&watched[0]), came(&watched[1]));
+        others.clone_from_slice(&watched[2..]);
         if child {
             drain(&self.children);
         }
