@@ -131,7 +131,7 @@ impl Frames {
         self.set_span();
     }
 
-    /// Adds a frame of a running kernel, and forgets what was counted of VMs that ended.
+    /// Adds a frame of a running kernel, and leaves VMs that ended long ago out of the total.
     pub fn push(&mut self, frame: Frame, ended: &BTreeSet<u32>) {
         self.is_timed = true;
         self.total.merge(&frame);
@@ -179,7 +179,7 @@ impl Frames {
         }
     }
 
-    /// All of it. Of a running kernel: since it began, without VMs that ended.
+    /// All of it. Of a running kernel: since it began, without VMs that ended long ago.
     pub fn total(&self) -> &Frame {
         &self.total
     }

@@ -26,6 +26,7 @@ pub(crate) enum Command {
     Report(ReportArgs),
     Import(ImportArgs),
     Record(crate::record::RecordArgs),
+    Top(crate::top::TopArgs),
     Export(crate::export::ExportArgs),
     Explain(crate::explain::ExplainArgs),
     Diff(DiffArgs),

@@ -63,7 +63,8 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
         None => {
             args.reading.check_live()?;
             let mut watch = Watch::new(&args.which)?;
-            server.set_page(page(&watch.advance()?)?);
+            watch.step()?;
+            server.set_page(page(&watch.ledger())?);
             Some(watch)
         }
     };
@@ -79,7 +80,8 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
             return Ok(());
         }
         if let Some(watch) = &mut watch {
-            server.set_page(page(&watch.advance()?)?);
+            watch.step()?;
+            server.set_page(page(&watch.ledger())?);
         }
     }
 }

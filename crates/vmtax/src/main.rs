@@ -18,6 +18,7 @@ mod progress;
 mod record;
 mod report;
 mod shell;
+mod top;
 mod vpmu;
 
 use std::process::ExitCode;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Import(args) => import::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Lab(args) => lab::main(&args),
         Command::Mem(args) => mem::run(&args),

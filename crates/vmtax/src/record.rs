@@ -5,7 +5,7 @@ mod session;
 mod watch;
 
 pub(crate) use args::{RecordArgs, WhichArgs, check_interval};
-pub(crate) use session::Stop;
+pub(crate) use session::{Stop, drain, signals};
 pub(crate) use watch::Watch;
 
 use std::collections::BTreeSet;

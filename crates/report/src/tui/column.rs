@@ -30,8 +30,8 @@ use Column::*;
 
 /// With a split of time: the most telling first, for not all have room. Then the order on the screen is theirs here.
 const TIMED: [Column; 15] = [
-    Id, Tax, Exits, Mean, Slow, Longest, Guest, L2, Kernel, User, Preempted, Halted, Unknown, Vcpus,
-    Name,
+    Id, Tax, Exits, Mean, Slow, Longest, Guest, L2, Kernel, User, Preempted, Halted, Unknown,
+    Vcpus, Name,
 ];
 const COUNTED: [Column; 6] = [Tax, Exits, Mean, Slow, Longest, Name];
 
@@ -121,9 +121,7 @@ impl Column {
                 Cell::of(share.filter(|_| row.has_taxed), percent)
             }
             Exits => match measure.length_ns {
-                Some(ns) => {
-                    Cell::of(Some(row.tally.count as f64 * 1e9 / ns.max(1) as f64), rate)
-                }
+                Some(ns) => Cell::of(Some(row.tally.count as f64 * 1e9 / ns.max(1) as f64), rate),
                 None => Cell::of(Some(row.tally.count as f64), |_| fitting(row.tally.count)),
             },
             Mean => Cell::of(statistics::mean_ns(&row.tally), numbers::duration),

@@ -133,7 +133,9 @@ pub(super) fn group(frame: &Frame, coverage: Coverage, within: &Within, view: Vi
         grouped.rows.entry(view.key(key)).or_default().exit(key, tally);
         grouped.whole.exit(key, tally);
     }
-    for ((vm, vcpu), time) in frame.time.iter().filter(|((vm, vcpu), _)| within.holds_vcpu(*vm, *vcpu)) {
+    for ((vm, vcpu), time) in
+        frame.time.iter().filter(|((vm, vcpu), _)| within.holds_vcpu(*vm, *vcpu))
+    {
         grouped.whole.time(time);
         if view.has_time() {
             let key = if view == View::Vms { Value::Vm(*vm) } else { Value::Vcpu(*vm, *vcpu) };

@@ -27,16 +27,8 @@ pub(crate) struct Stop {
 impl Stop {
     /// From now on signals do not end the program.
     pub(crate) fn new() -> io::Result<Stop> {
-        let pipe = |signals: &[i32]| -> io::Result<UnixStream> {
-            let (read, write) = UnixStream::pair()?;
-            read.set_nonblocking(true)?;
-            for &signal in signals {
-                signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
-            }
-            Ok(read)
-        };
         use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
-        Ok(Stop { asked: pipe(&[SIGINT, SIGTERM, SIGHUP])?, children: pipe(&[SIGCHLD])? })
+        Ok(Stop { asked: signals(&[SIGINT, SIGTERM, SIGHUP])?, children: signals(&[SIGCHLD])? })
     }
 
     /// Waits until then, or until a signal came. Whether somebody wants an end.
@@ -74,7 +66,18 @@ impl Stop {
     }
 }
 
-fn drain(mut from: &UnixStream) {
+/// Something that has a byte for each of these signals, which from now on do nothing else.
+pub(crate) fn signals(signals: &[i32]) -> io::Result<UnixStream> {
+    let (read, write) = UnixStream::pair()?;
+    read.set_nonblocking(true)?;
+    for &signal in signals {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    Ok(read)
+}
+
+/// Takes all bytes there are.
+pub(crate) fn drain(mut from: &UnixStream) {
     use std::io::Read;
     let mut bytes = [0; 64];
     while from.read(&mut bytes).is_ok_and(|got| got > 0) {}
@@ -298,7 +301,7 @@ pub(super) fn name(facts: &mut Facts, rows: &Rows) {
 }
 
 /// Time on the recorder's clock.
-fn now_ns() -> u64 {
+pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -24,4 +24,8 @@ mod prometheus;
 mod runs;
 mod stopped;
 mod tables;
+#[expect(dead_code, reason = "shared with other tests, which use all of it")]
+#[path = "../terminal/mod.rs"]
+mod terminal;
 mod texts;
+mod top;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::run::{json, output, paths};
 
 /// The command without what a debugger wants: it is copied into the host, which has it in memory.
-fn stripped(folder: &Path) -> PathBuf {
+pub(crate) fn stripped(folder: &Path) -> PathBuf {
     let program = folder.join("vmtax");
     let mut strip = Command::new("strip");
     strip.arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_vmtax"));
@@ -19,7 +19,7 @@ fn stripped(folder: &Path) -> PathBuf {
 }
 
 /// Runs the lab with an observer; returns what it left.
-fn observe(folder: &Path, observer: &str, arguments: &[&str]) -> PathBuf {
+pub(crate) fn observe(folder: &Path, observer: &str, arguments: &[&str]) -> PathBuf {
     let run = folder.join("run");
     let run_name = run.to_str().unwrap();
     let made =
@@ -279,52 +279,4 @@ fn what_is_left_is_right(found: &Path) {
         "{}",
         report["losses"]
     );
-}
-
-/// A server of metrics beside a recorder; asked once when the suite is over.
-const ASK: &str = r#"
-ip link set lo up
-./vmtax export --interval 500ms >export.said 2>&1 & server=$!
-./vmtax record -o live --interval 500ms & recorder=$!
-end() {
-    sleep 2
-    exec 3<>/dev/tcp/127.0.0.1/9435
-    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-    cat <&3 >answer
-    kill -INT $recorder $server
-    wait $recorder
-    wait $server; echo $? >server.code
-    exit 0
-}
-trap end INT
-while kill -0 $server; do wait $server; done
-"#;
-
-#[test]
-fn what_is_exported_is_what_is_recorded() {
-    let folder = tempfile::tempdir().unwrap();
-    let (program, script) = (stripped(folder.path()), folder.path().join("ask.sh"));
-    fs::write(&script, ASK.replace("./vmtax", program.to_str().unwrap())).unwrap();
-    let mut brought =
-        vec!["--bring", script.to_str().unwrap(), "--bring", program.to_str().unwrap()];
-    for tool in ["/usr/bin/sleep", "/usr/bin/cat", "/usr/sbin/ip"] {
-        brought.extend(["--bring", tool]);
-    }
-    let observer = format!("/bin/bash {}", script.display());
-    let found = observe(folder.path(), &observer, &brought);
-    let answer = fs::read_to_string(found.join("answer")).unwrap();
-    let live = found.join("live");
-    let report = output(&["report", live.to_str().unwrap(), "--format", "prometheus"]);
-    let recorded = String::from_utf8(report.stdout).unwrap();
-    let exits = |text: &str| -> Vec<String> {
-        text.lines()
-            .filter(|line| line.starts_with("vmtax_exits_total"))
-            .map(str::to_owned)
-            .collect()
-    };
-    assert!(exits(&recorded).len() > 10, "{recorded}");
-    assert_eq!(exits(&answer), exits(&recorded));
-    assert!(answer.contains("vmtax_losses_total{what=\"recorder-lost\"} 0"), "{answer}");
-    assert!(answer.ends_with("# EOF\n"));
-    assert_eq!(fs::read_to_string(found.join("server.code")).unwrap().trim(), "0");
 }
