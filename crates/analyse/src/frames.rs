@@ -137,6 +137,9 @@ impl Frames {
         self.total.merge(&frame);
         self.total.forget(ended);
         frame.vms().into_iter().for_each(|vm| self.seen(vm, frame.start_ns));
+        if self.total.length_ns == 0 {
+            self.total.start_ns = frame.start_ns;
+        }
         self.total.length_ns = self.total.length_ns.saturating_add(frame.length_ns);
         self.size += frame.size();
         if let Some(same) = self.frames.insert(frame.start_ns, frame) {

@@ -61,7 +61,7 @@ fn the_screen_is_as_it_should_be() {
     terminal.press("Down Enter Enter Enter");
     terminal.expect(include_str!("screens/exits.txt"));
     terminal.press("Escape");
-    terminal.wait_for("causes            ");
+    terminal.wait_for(" executing CPUID");
     terminal.press("BSpace BSpace s s");
     terminal.wait_for("MEAN▼");
     terminal.press("r");

@@ -25,13 +25,14 @@ ask() {
 }
 # Which keys are pressed when: all, then the end.
 keys() {
-    while [ ! -e over ]; do sleep 1; done
+    while [ ! -e over ]; do sleep 2; done
+    sleep 6
     printf a
-    sleep 3
+    sleep 2
     printf q
-    sleep 3
+    sleep 2
 }
-keys | script -q -f -c 'stty rows 24 cols 80; ./vmtax top --interval 500ms; echo $? >top.code' screen >/dev/null 2>&1 & top=$!
+keys | SHELL=/bin/bash script -q -f -c 'stty rows 24 cols 80; ./vmtax top --interval 5s; echo $? >top.code' screen >top.said 2>&1 & top=$!
 end() {
     sleep 2
     ask
@@ -43,7 +44,7 @@ end() {
     exit 0
 }
 trap end INT
-sleep 5
+sleep 10
 while kill -0 $server; do ask; sleep 1; done 2>/dev/null
 "#;
 
@@ -68,7 +69,12 @@ fn what_is_exported_and_shown_is_what_is_recorded() {
     let observer = format!("/bin/bash {}", script.display());
     let found = observe(folder.path(), &observer, &brought);
     let said = |name: &str| fs::read_to_string(found.join(name)).unwrap_or_default();
-    assert_eq!((said("server.code").trim(), said("top.code").trim()), ("0", "0"));
+    assert_eq!(
+        (said("server.code").trim(), said("top.code").trim()),
+        ("0", "0"),
+        "{}",
+        said("top.said")
+    );
     exported(&found);
     shown(&found);
 }
