@@ -111,7 +111,12 @@ fn shown(found: &Path) {
     let (screen, after) = text.rsplit_once("\u{1b}[?1049l").unwrap();
     // The terminal was given back.
     assert!(after.contains("\u{1b}[?25h"), "{after:?}");
+    // What was painted first, before anything was counted.
+    let first = screen.split("\u{1b}[0m\u{1b}[?25l").next().unwrap();
+    let first = crate::terminal::lines(first);
+    assert!(first.contains(&" No VM runs; waiting.".to_owned()), "{first:#?}");
     let lines = crate::terminal::lines(screen);
+    assert!(lines.iter().any(|line| line.ends_with(" ended init")), "{lines:#?}");
     let live = found.join("live");
     let report = output(&[
         "report",
