@@ -208,7 +208,10 @@ fn a_dump_of_counts_has_counts_and_no_rates() {
         }
         let lines = screen(&mut model);
         assert!(lines[1].starts_with(" tax [                        ] unknown"), "{}", lines[1]);
-        assert_eq!(lines[6], "      1     -    1.235e9       -      -     -     -     -     - dump");
+        assert_eq!(
+            lines[6],
+            "      1     -    1.235e9       -      -     -     -     -     - dump"
+        );
     }
 }
 
@@ -242,12 +245,25 @@ fn what_is_lost_is_said() {
     let mut model = live();
     let mut known = facts(&[]);
     known.losses =
-        vec!["12 events were lost by the recorder.".to_owned(), "x".repeat(200), "y".to_owned()];
+        vec!["12 events were lost by the recorder.".to_owned(), "xyz ".repeat(50), "y".to_owned()];
     model.push(frame(1), known, &BTreeSet::new());
     let (lines, is_colored) = paint(&mut model, (80, 24), true);
     assert!(lines[3].starts_with(" 12 events were lost by the recorder. "), "{}", lines[3]);
-    assert!(lines[3].ends_with(" and 2 more") && is_colored);
+    assert!(lines[3].ends_with(" l: all 3") && is_colored);
     assert!(!paint(&mut model, (80, 24), false).1);
+    model.key(Key::Char('l'));
+    let lines = screen(&mut model);
+    assert_eq!(lines[5], " What the figures lack: any key leads back");
+    assert_eq!(lines[6], " 12 events were lost by the recorder.");
+    assert_eq!(lines[7..].concat().matches("xyz").count(), 50);
+    assert!(lines[7..10].iter().all(|line| line.len() <= 79), "{lines:#?}");
+    assert_eq!(lines[10], " y");
+    // A single sentence that is too long says so.
+    model.key(Key::Enter);
+    let mut known = facts(&[]);
+    known.losses = vec!["xyz ".repeat(50)];
+    model.push(frame(2), known, &BTreeSet::new());
+    assert!(screen(&mut model)[3].ends_with("… l: all of it"), "{}", screen(&mut model)[3]);
 }
 
 /// Numbers that anybody gets who starts with the same one.
@@ -294,6 +310,7 @@ fn any_keys_frames_and_sizes_do_no_harm() {
         Key::Char('1'),
         Key::Char('4'),
         Key::Char('h'),
+        Key::Char('l'),
         Key::Char('w'),
         Key::Char('é'),
     ];

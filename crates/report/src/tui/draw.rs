@@ -9,7 +9,7 @@ use vmtax_events::TimeRow;
 use super::column::{self, Column};
 use super::figure;
 use super::keys::HELP;
-use super::model::{Model, Row, Shown, State};
+use super::model::{Model, PageOver, Row, Shown, State};
 use super::rows::View;
 use crate::names::printable;
 use crate::numbers::{self, count, counted, duration, percent, significant};
@@ -39,11 +39,13 @@ pub fn draw(model: &Model, area: Rect, buffer: &mut Buffer, has_colors: bool) {
     }
     let shown = model.shown();
     head(&mut pen, model, &shown);
-    if model.shows_help {
-        help(&mut pen);
-    } else {
-        rows(&mut pen, model, &shown);
-        figures(&mut pen, model, &shown);
+    match model.page_over {
+        Some(PageOver::Help) => help(&mut pen),
+        Some(PageOver::Losses) => all_losses(&mut pen, model),
+        None => {
+            rows(&mut pen, model, &shown);
+            figures(&mut pen, model, &shown);
+        }
     }
     keys(&mut pen, model);
 }
@@ -164,14 +166,16 @@ fn split(time: &TimeRow, measure: &column::Measure) -> String {
 }
 
 fn losses(pen: &mut Pen<'_>, model: &Model) {
-    match model.facts.losses.as_slice() {
+    let all = model.facts.losses.as_slice();
+    match all {
         [] => {
             pen.line(3, "Nothing is known to be missing.", DIM);
         }
-        [first, rest @ ..] => {
-            let more = match rest.len() {
-                0 => String::new(),
-                n => format!("and {n} more"),
+        [first, ..] => {
+            let more = match all.len() {
+                1 if Span::raw(first).width() + 2 <= usize::from(pen.area.width) => String::new(),
+                1 => "l: all of it".to_owned(),
+                n => format!("l: all {n}"),
             };
             let room = pen.area.width.saturating_sub(more.len() as u16 + 4);
             let warning = pen.warning();
@@ -179,6 +183,34 @@ fn losses(pen: &mut Pen<'_>, model: &Model) {
             pen.right(3, end, &more, warning);
         }
     }
+}
+
+/// All that is missing, as far as it has room.
+fn all_losses(pen: &mut Pen<'_>, model: &Model) {
+    pen.fill(5, REVERSED);
+    pen.line(5, "What the figures lack: any key leads back", REVERSED);
+    let width = usize::from(pen.area.width - 2);
+    let lines = model.facts.losses.iter().flat_map(|sentence| wrapped(sentence, width));
+    for (y, line) in (6..pen.area.height - 1).zip(lines) {
+        pen.line(y, &line, PLAIN);
+    }
+}
+
+/// Text in lines of so many cells, broken between words.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = vec![String::new()];
+    for word in text.split(' ') {
+        let fits = |line: &String| Span::raw(line).width() + Span::raw(word).width() < width;
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if fits(line) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 fn place(pen: &mut Pen<'_>, model: &Model) {

@@ -1,6 +1,6 @@
 //! Keys, as in htop.
 
-use super::model::Model;
+use super::model::{Model, PageOver};
 
 /// A key that means something here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub enum Wish {
 }
 
 /// What the help says.
-pub(super) const HELP: [(&str, &str); 16] = [
+pub(super) const HELP: [(&str, &str); 17] = [
     ("Up Down PgUp PgDn Home End", "choose a row"),
     ("Enter", "into the row: its vCPUs, its causes, its exits"),
     ("Esc Backspace", "back out"),
@@ -65,6 +65,7 @@ pub(super) const HELP: [(&str, &str); 16] = [
     ("Left Right", "an interval back, on"),
     ("+ -", "play faster, slower"),
     ("a", "all since the beginning, in counts"),
+    ("l", "all that the figures lack"),
     ("h ? F1", "this help"),
     ("q F10 Ctrl-C", "end"),
     ("TAX%", "time in exits, of the time that is not halted"),
@@ -85,9 +86,8 @@ impl Model {
             self.type_filter(key);
             return Wish::GoOn;
         }
-        if self.shows_help {
+        if self.page_over.take().is_some() {
             // Any key leads back, and the one that ends ends.
-            self.shows_help = false;
             return if matches!(key, Key::Char('q') | Key::F(10)) {
                 Wish::Quit
             } else {
@@ -96,7 +96,8 @@ impl Model {
         }
         match key {
             Key::Char('q') | Key::F(10) => return Wish::Quit,
-            Key::Char('h' | '?') | Key::F(1) => self.shows_help = true,
+            Key::Char('h' | '?') | Key::F(1) => self.page_over = Some(PageOver::Help),
+            Key::Char('l') => self.page_over = Some(PageOver::Losses),
             Key::Char('/' | '\\') | Key::F(3 | 4) => {
                 self.prompt = Some(self.place().filter.clone());
             }

@@ -65,6 +65,13 @@ enum At {
     All,
 }
 
+/// A page that is read and left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PageOver {
+    Help,
+    Losses,
+}
+
 /// How a VM is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -117,7 +124,8 @@ pub struct Model {
     places: Vec<Place>,
     /// What is typed into the filter.
     pub(super) prompt: Option<String>,
-    pub(super) shows_help: bool,
+    /// What covers the rows.
+    pub(super) page_over: Option<PageOver>,
     /// Rows that have room.
     pub(super) page: usize,
     width: u16,
@@ -137,7 +145,7 @@ impl Model {
             speed: 1,
             places: vec![Place::new(Within::default(), View::Vms)],
             prompt: None,
-            shows_help: false,
+            page_over: None,
             page: 1,
             width: 0,
         }
