@@ -1,7 +1,5 @@
 //! The screen of `vmtax top`, painted into cells: the running kernel, hostile names, any keys.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -263,7 +261,7 @@ fn what_is_lost_is_said() {
     let mut known = facts(&[]);
     known.losses = vec!["xyz ".repeat(50)];
     model.push(frame(2), known, &BTreeSet::new());
-    assert!(screen(&mut model)[3].ends_with("… l: all of it"), "{}", screen(&mut model)[3]);
+    assert!(screen(&mut model)[3].ends_with("…  l: all of it"), "{}", screen(&mut model)[3]);
 }
 
 /// Numbers that anybody gets who starts with the same one.

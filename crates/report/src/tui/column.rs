@@ -28,7 +28,7 @@ pub(super) enum Column {
 
 use Column::*;
 
-/// With a split of time: the most telling first, for not all have room. Then the order on the screen is theirs here.
+/// In the order of the screen.
 const TIMED: [Column; 15] = [
     Id, Tax, Exits, Mean, Slow, Longest, Guest, L2, Kernel, User, Preempted, Halted, Unknown,
     Vcpus, Name,

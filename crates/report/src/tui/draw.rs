@@ -13,6 +13,7 @@ use super::model::{Model, PageOver, Row, Shown, State};
 use super::rows::View;
 use crate::names::printable;
 use crate::numbers::{self, count, counted, duration, percent, significant};
+use crate::text::layout::wrap;
 
 /// In less nothing is aligned any more.
 const LEAST: (u16, u16) = (80, 24);
@@ -190,27 +191,10 @@ fn all_losses(pen: &mut Pen<'_>, model: &Model) {
     pen.fill(5, REVERSED);
     pen.line(5, "What the figures lack: any key leads back", REVERSED);
     let width = usize::from(pen.area.width - 2);
-    let lines = model.facts.losses.iter().flat_map(|sentence| wrapped(sentence, width));
+    let lines = model.facts.losses.iter().flat_map(|sentence| wrap(sentence, Some(width), "", ""));
     for (y, line) in (6..pen.area.height - 1).zip(lines) {
         pen.line(y, &line, PLAIN);
     }
-}
-
-/// Text in lines of so many cells, broken between words.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = vec![String::new()];
-    for word in text.split(' ') {
-        let fits = |line: &String| Span::raw(line).width() + Span::raw(word).width() < width;
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if fits(line) => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 fn place(pen: &mut Pen<'_>, model: &Model) {
