@@ -18,6 +18,7 @@ pub mod pages;
 pub mod perfetto;
 pub mod predict;
 pub mod text;
+pub mod tui;
 
 use std::io;
 

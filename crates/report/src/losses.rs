@@ -1,14 +1,19 @@
 //! What a recording lacks, as sentences: every output says it.
 
 use vmtax_analyse::Ledger;
+use vmtax_events::Losses;
 
 use crate::names;
 use crate::numbers::{count, counted};
 
 /// One sentence for each thing that the recording lacks; empty when nothing is known to be missing.
 pub fn sentences(ledger: &Ledger) -> Vec<String> {
-    let losses = &ledger.losses;
-    let mut said = events(ledger);
+    of(&ledger.losses, ledger.complete)
+}
+
+/// The same for what is no ledger yet.
+pub fn of(losses: &Losses, complete: bool) -> Vec<String> {
+    let mut said = events_of(losses, complete);
     let mut say = |n: u64, one: &str, many: &str| match n {
         0 => {}
         1 => said.push(format!("1 {one}.")),
@@ -36,7 +41,10 @@ pub fn sentences(ledger: &Ledger) -> Vec<String> {
 
 /// What lowers the counts themselves.
 pub(crate) fn events(ledger: &Ledger) -> Vec<String> {
-    let losses = &ledger.losses;
+    events_of(&ledger.losses, ledger.complete)
+}
+
+fn events_of(losses: &Losses, complete: bool) -> Vec<String> {
     let mut said = Vec::new();
     match losses.recorder_lost {
         0 => {}
@@ -48,7 +56,7 @@ pub(crate) fn events(ledger: &Ledger) -> Vec<String> {
         said.push(format!("The recorder lost events at {places} without saying how many."));
     }
     said.extend(losses.truncated.iter().map(|sentence| names::printable(sentence)));
-    if !ledger.complete && losses.truncated.is_empty() {
+    if !complete && losses.truncated.is_empty() {
         said.push("The recording did not end as it should: its end is missing.".to_owned());
     }
     said

@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Report(ReportArgs),
     Import(ImportArgs),
     Record(crate::record::RecordArgs),
+    Top(crate::top::TopArgs),
+    Export(crate::export::ExportArgs),
     Explain(crate::explain::ExplainArgs),
     Diff(DiffArgs),
     Predict(crate::predict::PredictArgs),
@@ -203,6 +205,19 @@ impl ReadingArgs {
     pub(crate) fn interval_ns(&self) -> u64 {
         let interval = self.interval.unwrap_or(Duration::from_millis(100));
         u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// What watches the running kernel has no recording to read, only intervals of a bearable length.
+    pub(crate) fn check_live(&self) -> anyhow::Result<()> {
+        let usage = |message| crate::exit::fail(crate::exit::Code::Usage, message);
+        if self.isa.is_some() || self.emulated.is_some() {
+            let flag = if self.isa.is_some() { "--isa" } else { "--emulated" };
+            return usage(format!("{flag} says how a recording is read; it goes with --replay"));
+        }
+        match self.interval.map(crate::record::check_interval) {
+            Some(Err(range)) => usage(format!("--interval: {range}")),
+            _ => Ok(()),
+        }
     }
 
     /// The first flag given. A run was read when it was imported, so none means anything to it.

@@ -7,6 +7,7 @@ mod diff;
 mod doctor;
 mod exit;
 mod explain;
+mod export;
 mod import;
 mod input;
 mod lab;
@@ -17,6 +18,7 @@ mod progress;
 mod record;
 mod report;
 mod shell;
+mod top;
 mod vpmu;
 
 use std::process::ExitCode;
@@ -34,6 +36,8 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Record(args) => record::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Lab(args) => lab::main(&args),
         Command::Mem(args) => mem::run(&args),

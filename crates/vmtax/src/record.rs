@@ -2,8 +2,11 @@
 
 mod args;
 mod session;
+mod watch;
 
-pub(crate) use args::RecordArgs;
+pub(crate) use args::{RecordArgs, WhichArgs, check_interval};
+pub(crate) use session::{Stop, drain, signals};
+pub(crate) use watch::Watch;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,7 +22,7 @@ const ROOT: &str = "/";
 
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let stop = session::Stop::new()?;
-    let options = Options { processes: processes(args)?, ..args.limits() };
+    let options = Options { processes: processes(&args.which)?, ..args.limits() };
     let recorder = Recorder::new(Path::new(ROOT), &options).map_err(|e| fault(&e))?;
     let created_folder = !args.output.exists();
     let writer = Writer::create(&args.output, &create_options(args)).map_err(output_fault)?;
@@ -42,7 +45,7 @@ fn fault(error: &vmtax_live::Error) -> anyhow::Error {
 }
 
 /// The processes that are meant; `None` for all.
-fn processes(args: &RecordArgs) -> anyhow::Result<Option<BTreeSet<u32>>> {
+fn processes(args: &WhichArgs) -> anyhow::Result<Option<BTreeSet<u32>>> {
     if args.pid.is_empty() && args.vm.is_empty() {
         return Ok(None);
     }

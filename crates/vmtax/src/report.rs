@@ -91,7 +91,7 @@ pub(crate) fn check_output(inputs: &[&Path], output: Option<&Path>) -> anyhow::R
 }
 
 /// A flag that could not have any effect is a mistake.
-fn check_reading(reading: &ReadingArgs, input: &Input) -> anyhow::Result<()> {
+pub(crate) fn check_reading(reading: &ReadingArgs, input: &Input) -> anyhow::Result<()> {
     match (input, reading.given()) {
         (Input::Run(run), Some(flag)) => fail(
             Code::Usage,

@@ -7,6 +7,22 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 use vmtax_live::Options;
 
+/// Which of the running VMs are meant.
+#[derive(Debug, Args)]
+pub(crate) struct WhichArgs {
+    /// Only the VMs of this process; may be given several times.
+    #[arg(short, long, value_name = "PID")]
+    pub(super) pid: Vec<u32>,
+
+    /// Only the VM of this name (QEMU's -name, Firecracker's --id); may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub(super) vm: Vec<String>,
+
+    /// All VMs, those that come later too. That is the default.
+    #[arg(short, long, conflicts_with_all = ["pid", "vm"])]
+    all: bool,
+}
+
 /// Record the running kernel's exits: counted in the kernel, so cheap that it can stay on.
 ///
 /// Exits are counted where they happen by eBPF programs, by reason, detail, level and outcome, with times and
@@ -19,17 +35,8 @@ use vmtax_live::Options;
   vmtax record -o run -- ssh guest make -j8      while a command runs
   vmtax report run")]
 pub(crate) struct RecordArgs {
-    /// Only the VMs of this process; may be given several times.
-    #[arg(short, long, value_name = "PID")]
-    pub(crate) pid: Vec<u32>,
-
-    /// Only the VM of this name (QEMU's -name, Firecracker's --id); may be given several times.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) vm: Vec<String>,
-
-    /// All VMs, those that come later too. That is the default.
-    #[arg(short, long, conflicts_with_all = ["pid", "vm"])]
-    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
 
     /// End after this time: 90s, 15m, 1h.
     #[arg(long, value_name = "TIME", value_parser = crate::cli::long_duration)]
@@ -76,9 +83,12 @@ impl RecordArgs {
     }
 }
 
-/// A segment is a few files that are synced: more often than that serves nobody.
 fn interval(text: &str) -> Result<Duration, String> {
-    let interval = crate::cli::duration(text)?;
+    crate::cli::duration(text).and_then(check_interval)
+}
+
+/// A segment is a few files that are synced, and a reading has a cost: more often than that serves nobody.
+pub(crate) fn check_interval(interval: Duration) -> Result<Duration, String> {
     if interval < Duration::from_millis(10) || interval > Duration::from_secs(3600) {
         return Err("use 10ms to 3600s".to_owned());
     }

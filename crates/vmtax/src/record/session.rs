@@ -17,7 +17,7 @@ use crate::exit::{Code, Fault};
 use crate::import::output_fault;
 
 /// Signals as something that can be waited for.
-pub(super) struct Stop {
+pub(crate) struct Stop {
     /// A byte for every Ctrl-C or SIGTERM.
     asked: UnixStream,
     /// A byte for every child that ended.
@@ -26,30 +26,36 @@ pub(super) struct Stop {
 
 impl Stop {
     /// From now on signals do not end the program.
-    pub(super) fn new() -> io::Result<Stop> {
-        let pipe = |signals: &[i32]| -> io::Result<UnixStream> {
-            let (read, write) = UnixStream::pair()?;
-            read.set_nonblocking(true)?;
-            for &signal in signals {
-                signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
-            }
-            Ok(read)
-        };
+    pub(crate) fn new() -> io::Result<Stop> {
         use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
-        Ok(Stop { asked: pipe(&[SIGINT, SIGTERM, SIGHUP])?, children: pipe(&[SIGCHLD])? })
+        Ok(Stop { asked: signals(&[SIGINT, SIGTERM, SIGHUP])?, children: signals(&[SIGCHLD])? })
     }
 
     /// Waits until then, or until a signal came. Whether somebody wants an end.
-    fn wait(&self, until: Instant) -> io::Result<bool> {
+    pub(crate) fn wait(&self, until: Instant) -> io::Result<bool> {
+        self.wait_beside(&mut [], until)
+    }
+
+    /// The same, or until one of the others is ready: they say themselves which.
+    pub(crate) fn wait_beside<'a>(
+        &'a self,
+        others: &mut [PollFd<'a>],
+        until: Instant,
+    ) -> io::Result<bool> {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let mut watched =
-            [PollFd::new(&self.asked, PollFlags::IN), PollFd::new(&self.children, PollFlags::IN)];
+        let mut watched = vec![
+            PollFd::new(&self.asked, PollFlags::IN),
+            PollFd::new(&self.children, PollFlags::IN),
+        ];
+        watched.extend_from_slice(others);
         match poll(&mut watched, Some(&left)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [asked, child] = watched.map(|one| one.revents().contains(PollFlags::IN));
+        let came = |one: &PollFd<'_>| one.revents().contains(PollFlags::IN);
+        let (asked, child) = (came(&watched[0]), came(&watched[1]));
+        others.clone_from_slice(&watched[2..]);
         if child {
             drain(&self.children);
         }
@@ -60,7 +66,18 @@ impl Stop {
     }
 }
 
-fn drain(mut from: &UnixStream) {
+/// Something that has a byte for each of these signals, which from now on do nothing else.
+pub(crate) fn signals(signals: &[i32]) -> io::Result<UnixStream> {
+    let (read, write) = UnixStream::pair()?;
+    read.set_nonblocking(true)?;
+    for &signal in signals {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    Ok(read)
+}
+
+/// Takes all bytes there are.
+pub(crate) fn drain(mut from: &UnixStream) {
     use std::io::Read;
     let mut bytes = [0; 64];
     while from.read(&mut bytes).is_ok_and(|got| got > 0) {}
@@ -272,7 +289,7 @@ fn stolen() -> Option<f64> {
 }
 
 /// Adds the VMs that were not seen before.
-fn name(facts: &mut Facts, rows: &Rows) {
+pub(super) fn name(facts: &mut Facts, rows: &Rows) {
     for vcpu in &rows.appeared {
         let is_new = facts.vms.iter().all(|vm| vm.id != vcpu.vm);
         if is_new && facts.vms.len() < MOST_VMS {
@@ -284,12 +301,12 @@ fn name(facts: &mut Facts, rows: &Rows) {
 }
 
 /// Time on the recorder's clock.
-fn now_ns() -> u64 {
+pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn facts(recorder: &Recorder) -> Facts {
+pub(super) fn facts(recorder: &Recorder) -> Facts {
     let system = rustix::system::uname();
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
     let cpu = processor();

@@ -25,7 +25,10 @@ fn a_wrong_flag_is_a_usage_error() {
     let folder = folder();
     let help = "; `vmtax help` and --help list what there is";
     let cases = [
-        ("reprot good", "unrecognized subcommand 'reprot'; a similar subcommand exists: 'report'*"),
+        (
+            "reprot good",
+            "unrecognized subcommand 'reprot'; some similar subcommands exist: 'export', 'report'*",
+        ),
         ("report", "the following required arguments were not provided: <RUN|FILE>*"),
         ("import good", "the following required arguments were not provided: --output <RUN>*"),
         ("import -o new", "the following required arguments were not provided: <FILE>...*"),

@@ -13,6 +13,7 @@ mod diff;
 mod disk_full;
 mod errors;
 mod explain;
+mod export;
 mod hostile;
 mod inputs;
 mod manuals;
@@ -23,4 +24,8 @@ mod prometheus;
 mod runs;
 mod stopped;
 mod tables;
+#[expect(dead_code, reason = "shared with other tests, which use all of it")]
+#[path = "../terminal/mod.rs"]
+mod terminal;
 mod texts;
+mod top;

@@ -16,3 +16,7 @@ mod pmu;
 mod record;
 mod run;
 mod soak;
+#[expect(dead_code, reason = "shared with other tests, which use all of it")]
+#[path = "../terminal/mod.rs"]
+mod terminal;
+mod watch;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::run::{json, output, paths};
 
 /// The command without what a debugger wants: it is copied into the host, which has it in memory.
-fn stripped(folder: &Path) -> PathBuf {
+pub(crate) fn stripped(folder: &Path) -> PathBuf {
     let program = folder.join("vmtax");
     let mut strip = Command::new("strip");
     strip.arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_vmtax"));
@@ -19,7 +19,7 @@ fn stripped(folder: &Path) -> PathBuf {
 }
 
 /// Runs the lab with an observer; returns what it left.
-fn observe(folder: &Path, observer: &str, arguments: &[&str]) -> PathBuf {
+pub(crate) fn observe(folder: &Path, observer: &str, arguments: &[&str]) -> PathBuf {
     let run = folder.join("run");
     let run_name = run.to_str().unwrap();
     let made =

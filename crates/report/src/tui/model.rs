@@ -1,0 +1,457 @@
+//! What is looked at, and how: time, place, order. No clock and no terminal.
+
+mod moves;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use vmtax_analyse::{Frame, Frames, Value, ledger};
+use vmtax_events::{Coverage, Recording};
+
+use super::column::{Column, Measure};
+use super::draw;
+use super::rows::{self, Grouped, Sums, View, Within};
+use crate::names;
+
+/// Where frames come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The running kernel, read this often.
+    Live(Duration),
+    /// A recording. All of it is there.
+    Replay,
+}
+
+/// What is known of the host and of what is recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Host, kernel, emulator, names of VMs. Hostile text.
+    pub recording: Recording,
+    /// One sentence for each thing that is missing; hostile text is made harmless already.
+    pub losses: Vec<String>,
+}
+
+/// A place in the tree of VMs, vCPUs, causes and exits, with the order there.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) within: Within,
+    pub(super) view: View,
+    pub(super) filter: String,
+    pub(super) sort: Column,
+    pub(super) is_descending: bool,
+    /// The row that was chosen, and where it was: another may take its place when it is gone.
+    chosen: Option<Vec<Value>>,
+    index: usize,
+}
+
+impl Place {
+    fn new(within: Within, view: View) -> Place {
+        Place {
+            within,
+            view,
+            filter: String::new(),
+            sort: Column::Tax,
+            is_descending: true,
+            chosen: None,
+            index: 0,
+        }
+    }
+}
+
+/// Which time is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Newest,
+    /// The frame that starts then.
+    Start(u64),
+    All,
+}
+
+/// A page that is read and left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PageOver {
+    Help,
+    Losses,
+}
+
+/// How a VM is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Runs,
+    /// Nothing of it in this interval.
+    Idle,
+    /// Its process has ended, or a recording has nothing of it any more.
+    Gone,
+}
+
+/// A row as it is shown.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) key: Vec<Value>,
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) state: State,
+    pub(super) sums: Sums,
+}
+
+/// All that is to be painted but for fixed words.
+pub(super) struct Shown {
+    pub(super) rows: Vec<Row>,
+    pub(super) index: usize,
+    pub(super) whole: Sums,
+    pub(super) vms: usize,
+    pub(super) measure: Measure,
+    /// Exits a second of the chosen row, frame by frame, up to the one that is shown.
+    pub(super) history: Vec<f64>,
+}
+
+/// One that is gone is shown for so many frames more.
+const FAREWELL: usize = 3;
+/// Frames a second.
+const SPEEDS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+/// The state of the screen.
+#[derive(Clone, Debug)]
+pub struct Model {
+    source: Source,
+    pub(super) facts: Facts,
+    pub(super) frames: Frames,
+    /// VMs whose processes run; a recording does not say it.
+    alive: Option<BTreeSet<u32>>,
+    /// VMs that have ended and are still known.
+    ended: BTreeSet<u32>,
+    at: At,
+    is_playing: bool,
+    speed: usize,
+    places: Vec<Place>,
+    /// What is typed into the filter.
+    pub(super) prompt: Option<String>,
+    /// What covers the rows.
+    pub(super) page_over: Option<PageOver>,
+    /// Rows that have room.
+    pub(super) page: usize,
+    width: u16,
+}
+
+impl Model {
+    /// With what there is so far.
+    pub fn new(source: Source, facts: Facts, frames: Frames) -> Model {
+        Model {
+            source,
+            facts,
+            frames,
+            alive: None,
+            ended: BTreeSet::new(),
+            at: if source == Source::Replay { At::All } else { At::Newest },
+            is_playing: false,
+            speed: 1,
+            places: vec![Place::new(Within::default(), View::Vms)],
+            prompt: None,
+            page_over: None,
+            page: 1,
+            width: 0,
+        }
+    }
+
+    /// The terminal has so many cells.
+    pub fn resize(&mut self, width: u16, height: u16) {
+        self.width = width;
+        self.page = draw::rows_in(height);
+    }
+
+    /// A frame of the running kernel, with what is known now. `ended` are those of its VMs whose processes have ended.
+    pub fn push(&mut self, frame: Frame, facts: Facts, ended: &BTreeSet<u32>) {
+        let vms = facts.recording.vms.iter().map(|vm| vm.id);
+        let alive: BTreeSet<u32> = vms.filter(|vm| !ended.contains(vm)).collect();
+        let is_forgotten = |vm: &u32| !ended.contains(vm) && !alive.contains(vm);
+        let forgotten = self.ended.iter().copied().filter(is_forgotten).collect();
+        self.alive = Some(alive);
+        self.ended.clone_from(ended);
+        // Names of those that ended are needed for a while.
+        let mut vms = std::mem::take(&mut self.facts.recording.vms);
+        self.facts = facts;
+        let spans = self.frames.spans();
+        let known: BTreeSet<u32> = self.facts.recording.vms.iter().map(|vm| vm.id).collect();
+        vms.retain(|vm| !known.contains(&vm.id) && spans.contains_key(&vm.id));
+        self.facts.recording.vms.extend(vms);
+        self.frames.push(frame, &forgotten);
+        // What was looked at may have been forgotten.
+        if let (At::Start(start), Some(first)) = (self.at, self.frames.first()) {
+            self.at = At::Start(start.max(first));
+        }
+    }
+
+    /// When a recording plays: how long until [`Model::tick`].
+    pub fn tick_after(&self) -> Option<Duration> {
+        self.is_playing.then(|| Duration::from_secs(1) / SPEEDS[self.speed])
+    }
+
+    /// The next frame of a recording that plays.
+    pub fn tick(&mut self) {
+        let next = match self.at {
+            At::Start(start) => self.frames.after(start),
+            At::All | At::Newest => self.frames.first(),
+        };
+        match next {
+            Some(next) if self.is_playing => self.at = At::Start(next),
+            _ => self.is_playing = false,
+        }
+        if let At::Start(start) = self.at
+            && self.frames.last() == Some(start)
+        {
+            self.is_playing = false;
+        }
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        // The first place is never left.
+        self.places.last().unwrap_or(&self.places[0])
+    }
+
+    fn place_mut(&mut self) -> &mut Place {
+        let last = self.places.len() - 1;
+        &mut self.places[last]
+    }
+
+    fn coverage(&self) -> Coverage {
+        self.facts.recording.coverage
+    }
+
+    /// The frame that is shown: of one that is not there nothing.
+    fn frame(&self) -> Option<&Frame> {
+        match self.at {
+            At::All => Some(self.frames.total()),
+            At::Newest => self.frames.iter().next_back(),
+            At::Start(start) => self.frames.at(start),
+        }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.source != Source::Replay
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.at != At::Newest
+    }
+
+    /// What time is shown, in words.
+    pub(super) fn when(&self) -> String {
+        let seconds = |ns: u64| format!("{:.1}", ns as f64 / 1e9);
+        let first = self.frames.total().start_ns;
+        let place = |start: u64| {
+            let length = self.frames.at(start).map_or(0, |frame| frame.length_ns);
+            let (from, to) = (start.saturating_sub(first), (start - first).saturating_add(length));
+            let number = self.frames.before(start) + 1;
+            format!("{number} of {}, {}-{} s", self.frames.len(), seconds(from), seconds(to))
+        };
+        let length = seconds(self.frames.total().length_ns);
+        match (self.source, self.at) {
+            (Source::Live(every), At::Newest) => {
+                format!("live, every {}", crate::numbers::duration(every.as_nanos() as f64))
+            }
+            (Source::Live(_), At::Start(start)) => format!("paused at {}", place(start)),
+            (Source::Live(_), At::All) => format!("all since the start, {length} s"),
+            (Source::Replay, At::Start(start)) if self.is_playing => {
+                format!("playing {}/s, {}", SPEEDS[self.speed], place(start))
+            }
+            (Source::Replay, At::Start(start)) => format!("interval {}", place(start)),
+            (Source::Replay, _) if self.frames.is_timed() => format!("all {length} s"),
+            (Source::Replay, _) => "all".to_owned(),
+        }
+    }
+
+    /// What is to be painted.
+    pub(super) fn shown(&self) -> Shown {
+        let place = self.place();
+        let empty = Frame::default();
+        let frame = self.frame().unwrap_or(&empty);
+        let grouped = rows::group(frame, self.coverage(), &place.within, place.view);
+        let is_rate = self.at != At::All && self.frames.is_timed();
+        let time = &grouped.whole.time;
+        let measure = Measure {
+            length_ns: is_rate.then_some(frame.length_ns),
+            base_ns: time.wall_ns.saturating_sub(time.halted_ns),
+            coverage: self.coverage(),
+        };
+        let whole = grouped.whole.clone();
+        let rows = self.rows(grouped, frame, &measure);
+        let index = self.index(&rows);
+        let history = rows.get(index).map_or_else(Vec::new, |row| self.history(&row.key));
+        Shown {
+            index,
+            vms: self.vms(frame).values().filter(|state| **state != State::Gone).count(),
+            rows,
+            whole,
+            measure,
+            history,
+        }
+    }
+
+    /// Rows of the place, with those of which there is nothing just now, filtered and sorted.
+    fn rows(&self, grouped: Grouped, frame: &Frame, measure: &Measure) -> Vec<Row> {
+        let place = self.place();
+        let vms = self.vms(frame);
+        let mut groups = grouped.rows;
+        if place.view == View::Vms {
+            vms.keys().for_each(|vm| {
+                groups.entry(vec![Value::Vm(*vm)]).or_default();
+            });
+        }
+        if place.view == View::Vcpus {
+            for (vm, vcpu) in self.frames.total().time.keys() {
+                if place.within.holds_vcpu(*vm, *vcpu) && vms.contains_key(vm) {
+                    groups.entry(vec![Value::Vcpu(*vm, *vcpu)]).or_default();
+                }
+            }
+        }
+        let mut rows: Vec<Row> = groups
+            .into_iter()
+            .map(|(key, sums)| self.row(key, sums, &vms, grouped.has_levels))
+            .filter(|row| matches(row, &place.filter))
+            .collect();
+        self.sort(&mut rows, measure);
+        rows
+    }
+
+    fn row(
+        &self,
+        key: Vec<Value>,
+        sums: Sums,
+        vms: &BTreeMap<u32, State>,
+        has_levels: bool,
+    ) -> Row {
+        let recording = &self.facts.recording;
+        let vm_name = |vm: u32| names::vm_name(recording, vm).map(names::printable);
+        let is_one = self.place().within.vm.is_some();
+        let (id, name, vm) = match key.as_slice() {
+            [Value::Vm(vm)] => (vm.to_string(), vm_name(*vm).unwrap_or_default(), Some(*vm)),
+            [Value::Vcpu(vm, vcpu)] if is_one => {
+                (vm.to_string(), format!("vCPU {}", names::vcpu_name(*vcpu)), Some(*vm))
+            }
+            [Value::Vcpu(vm, vcpu)] => {
+                let name = vm_name(*vm).unwrap_or_default();
+                let vcpu = names::vcpu_name(*vcpu);
+                (vm.to_string(), format!("vCPU {vcpu} {name}").trim_end().to_owned(), Some(*vm))
+            }
+            [Value::Cause(cause)] => {
+                (String::new(), format!("{:<16} {}", cause.name(), cause.describe()), None)
+            }
+            values => {
+                let parts = values.iter().filter_map(|value| match value {
+                    Value::Level(level) => has_levels.then(|| format!("({})", level.name())),
+                    value => Some(names::value(*value)).filter(|name| !name.is_empty()),
+                });
+                (String::new(), parts.collect::<Vec<_>>().join(" "), None)
+            }
+        };
+        let is_empty = sums == Sums::default();
+        let state = match vm.and_then(|vm| vms.get(&vm)) {
+            Some(State::Gone) => State::Gone,
+            _ if is_empty => State::Idle,
+            _ => State::Runs,
+        };
+        Row { key, id, name, state, sums }
+    }
+
+    /// The VMs that are to be shown, and how they are.
+    fn vms(&self, frame: &Frame) -> BTreeMap<u32, State> {
+        let mut vms: BTreeMap<u32, State> = BTreeMap::new();
+        let seen = frame.exits.keys().map(|key| key.vm);
+        for vm in seen.chain(frame.time.keys().map(|(vm, _)| *vm)) {
+            let is_gone = self.at == At::All && self.ended.contains(&vm);
+            vms.insert(vm, if is_gone { State::Gone } else { State::Runs });
+        }
+        let now = match self.at {
+            At::Start(start) => start,
+            At::Newest => self.frames.last().unwrap_or_default(),
+            At::All => return vms,
+        };
+        for (&vm, &(first, last)) in self.frames.spans() {
+            let is_alive = match &self.alive {
+                Some(alive) => alive.contains(&vm),
+                None => last >= now,
+            };
+            if vms.contains_key(&vm) || first > now {
+                continue;
+            }
+            if is_alive || last > now {
+                vms.insert(vm, State::Idle);
+            } else if self.frames.before(now) <= self.frames.before(last) + FAREWELL {
+                vms.insert(vm, State::Gone);
+            }
+        }
+        if self.at == At::Newest {
+            self.alive.iter().flatten().for_each(|vm| {
+                vms.entry(*vm).or_insert(State::Idle);
+            });
+        }
+        vms
+    }
+
+    fn sort(&self, rows: &mut [Row], measure: &Measure) {
+        let place = self.place();
+        let number = |row: &Row, column: Column| column.cell(&row.sums, place.view, measure).number;
+        let mut keyed: Vec<(Vec<Option<f64>>, Row)> = rows
+            .iter()
+            .map(|row| {
+                let numbers = [place.sort, Column::Exits].map(|column| number(row, column));
+                (numbers.to_vec(), row.clone())
+            })
+            .collect();
+        keyed.sort_by(|(a, x), (b, y)| {
+            let order = match place.sort {
+                Column::Id => x.key.cmp(&y.key),
+                Column::Name => x.name.cmp(&y.name),
+                // What is not known is less than any number.
+                _ => a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal),
+            };
+            let order = if place.is_descending { order.reverse() } else { order };
+            order.then_with(|| x.key.cmp(&y.key))
+        });
+        for (place, (_, row)) in rows.iter_mut().zip(keyed) {
+            *place = row;
+        }
+    }
+
+    /// Where the chosen row is, or the one that took its place.
+    fn index(&self, rows: &[Row]) -> usize {
+        let place = self.place();
+        let chosen = place.chosen.as_ref();
+        let found = rows.iter().position(|row| Some(&row.key) == chosen);
+        found.unwrap_or(place.index).min(rows.len().saturating_sub(1))
+    }
+
+    fn history(&self, row: &[Value]) -> Vec<f64> {
+        let place = self.place();
+        let until = match self.at {
+            At::Start(start) => start,
+            At::All | At::Newest => u64::MAX,
+        };
+        let frames = self.frames.iter().filter(|frame| frame.start_ns <= until);
+        frames
+            .map(|frame| {
+                let count = rows::count(frame, &place.within, place.view, row);
+                count as f64 * 1e9 / frame.length_ns.max(1) as f64
+            })
+            .collect()
+    }
+
+    /// Where we are: `all > web1 (1234) > vCPU 0 > ipi`.
+    pub(super) fn path(&self) -> String {
+        let within = &self.place().within;
+        let mut path = vec!["host".to_owned()];
+        path.extend(within.vm.map(|vm| names::vm(&self.facts.recording, vm)));
+        path.extend(within.vcpu.map(|vcpu| format!("vCPU {}", names::vcpu_name(vcpu))));
+        path.extend(within.cause.map(|cause| cause.name().to_owned()));
+        path.join(" > ")
+    }
+
+    pub(super) fn whole_tax(whole: &Sums) -> Option<f64> {
+        ledger::tax(&whole.time)
+    }
+}
+
+fn matches(row: &Row, filter: &str) -> bool {
+    let filter = filter.to_lowercase();
+    row.name.to_lowercase().contains(&filter) || (!row.id.is_empty() && row.id.contains(&filter))
+}

@@ -1,0 +1,134 @@
+//! Ways through the rows, the tree and the time.
+
+use super::{At, Model, Place, SPEEDS, Shown, Source};
+use crate::tui::column::Column;
+use crate::tui::rows::View;
+
+impl Model {
+    pub(in crate::tui) fn choose(&mut self, by: isize) {
+        let Shown { rows, index, .. } = self.shown();
+        let last = rows.len().saturating_sub(1);
+        let index = index.saturating_add_signed(by).min(last);
+        let chosen = rows.get(index).map(|row| row.key.clone());
+        let place = self.place_mut();
+        (place.chosen, place.index) = (chosen, index);
+    }
+
+    pub(in crate::tui) fn enter(&mut self) {
+        // Where it was chosen without a key it is now.
+        self.choose(0);
+        let place = self.place();
+        let Some(row) = place.chosen.clone().filter(|_| place.view != View::Exits) else { return };
+        let within = place.within.row(&row);
+        let next = within.views().into_iter().find(|view| *view > place.view);
+        self.places.push(Place::new(within, next.unwrap_or(View::Exits)));
+    }
+
+    /// Out of the row; at the top out of the filter.
+    pub(in crate::tui) fn leave(&mut self) {
+        if !self.place().filter.is_empty() {
+            self.filter_by(String::new());
+        } else if self.places.len() > 1 {
+            self.places.pop();
+        }
+    }
+
+    pub(in crate::tui) fn next_view(&mut self, by: isize) {
+        let views = self.place().within.views();
+        let now = views.iter().position(|view| *view == self.place().view).unwrap_or(0);
+        let next = (now as isize + by).rem_euclid(views.len().max(1) as isize) as usize;
+        self.look(views[next]);
+    }
+
+    pub(in crate::tui) fn view(&mut self, number: usize) {
+        if let Some(view) = View::ALL.get(number)
+            && self.place().within.views().contains(view)
+        {
+            self.look(*view);
+        }
+    }
+
+    fn look(&mut self, view: View) {
+        let within = self.place().within;
+        *self.place_mut() = Place::new(within, view);
+    }
+
+    pub(in crate::tui) fn filter_by(&mut self, text: String) {
+        let place = self.place_mut();
+        place.filter = text;
+        (place.chosen, place.index) = (None, 0);
+    }
+
+    pub(in crate::tui) fn sort_by(&mut self, by: isize) {
+        let place = self.place();
+        // Not by what a wider terminal would show.
+        let columns = Column::fitting(place.view, self.width);
+        let now = columns.iter().position(|column| *column == place.sort).unwrap_or(0);
+        let next = (now as isize + by).rem_euclid(columns.len() as isize) as usize;
+        let place = self.place_mut();
+        (place.sort, place.is_descending) = (columns[next], columns[next].is_descending());
+    }
+
+    pub(in crate::tui) fn reverse(&mut self) {
+        let place = self.place_mut();
+        place.is_descending = !place.is_descending;
+    }
+
+    pub(in crate::tui) fn pause(&mut self) {
+        match (self.source, self.at) {
+            (Source::Live(_), At::Newest) => {
+                self.at = self.frames.last().map_or(At::Newest, At::Start);
+            }
+            (Source::Live(_), _) => self.at = At::Newest,
+            (Source::Replay, at) => {
+                self.is_playing = !self.is_playing && self.frames.len() > 1;
+                let is_at_end = at == self.frames.last().map_or(At::All, At::Start);
+                if self.is_playing && (at == At::All || is_at_end) {
+                    self.at = self.frames.first().map_or(At::All, At::Start);
+                }
+            }
+        }
+    }
+
+    pub(in crate::tui) fn toggle_all(&mut self) {
+        self.is_playing = false;
+        self.at = match (self.at, self.source) {
+            (At::All, Source::Live(_)) => At::Newest,
+            (At::All, Source::Replay) => self.frames.first().map_or(At::All, At::Start),
+            _ => At::All,
+        };
+    }
+
+    pub(in crate::tui) fn step_back(&mut self) {
+        self.is_playing = false;
+        let end = self.frames.last();
+        let to = match self.at {
+            At::Start(start) => self.frames.previous(start).or(Some(start)),
+            At::Newest => end.and_then(|end| self.frames.previous(end)).or(end),
+            At::All => end,
+        };
+        self.at = to.map_or(self.at, At::Start);
+    }
+
+    pub(in crate::tui) fn step_on(&mut self) {
+        self.is_playing = false;
+        let next = match self.at {
+            At::Start(start) => self.frames.after(start),
+            At::All => self.frames.first(),
+            At::Newest => None,
+        };
+        self.at = match (next, self.at) {
+            (Some(next), _) => At::Start(next),
+            (None, At::Start(_)) if self.is_live() => At::Newest,
+            (None, at) => at,
+        };
+    }
+
+    pub(in crate::tui) fn faster(&mut self) {
+        self.speed = (self.speed + 1).min(SPEEDS.len() - 1);
+    }
+
+    pub(in crate::tui) fn slower(&mut self) {
+        self.speed = self.speed.saturating_sub(1);
+    }
+}

@@ -1,0 +1,117 @@
+//! `vmtax export`: the running kernel's exits, or a run's, as OpenMetrics for a server that asks for them.
+
+mod serve;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueHint};
+use vmtax_analyse::Ledger;
+use vmtax_report::openmetrics;
+
+use crate::cli::ReadingArgs;
+use crate::exit::{Code, Fault};
+use crate::record::{Stop, Watch, WhichArgs};
+use crate::report;
+use serve::Server;
+
+/// Serve the running kernel's exits as OpenMetrics: http://ADDRESS/metrics.
+///
+/// Exits are counted by eBPF, as `vmtax record` does; docs/record.md says what that needs and costs. Series are by VM, level,
+/// cause and reason, and their number is bounded. Nothing but this computer can ask, unless --listen says otherwise: what
+/// is served has names of VMs, and there is no encryption and no password. docs/export.md has the metrics.
+#[derive(Debug, Args)]
+#[command(mut_arg("interval", |interval| interval.help(INTERVAL)))]
+#[command(after_help = "Examples:
+  vmtax export
+  vmtax export --vm web1 --listen 127.0.0.1:9500
+  vmtax export --replay run                        a run that was recorded
+  curl http://127.0.0.1:9435/metrics")]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    which: WhichArgs,
+
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9435", value_parser = address)]
+    listen: SocketAddr,
+
+    /// Serve this run or recording, as it is.
+    #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["pid", "vm", "all"])]
+    replay: Option<PathBuf>,
+
+    #[command(flatten)]
+    reading: ReadingArgs,
+}
+
+const INTERVAL: &str = "How often what was counted is read: 100ms, 1s, ... [default: 5s]; with --replay of a recording the \
+    length of the intervals it is counted in [default: 100ms]";
+
+/// A run stays as it is.
+const NEVER: Duration = Duration::from_secs(3600);
+
+pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
+    let stop = Stop::new()?;
+    let mut server =
+        Server::new(args.listen).map_err(|error| cannot_listen(args.listen, &error))?;
+    let mut watch = match &args.replay {
+        Some(path) => {
+            server.set_page(page(&report::ledger(path, &args.reading, Default::default())?)?);
+            None
+        }
+        None => {
+            args.reading.check_live()?;
+            let mut watch = Watch::new(&args.which)?;
+            watch.step()?;
+            server.set_page(page(&watch.ledger())?);
+            Some(watch)
+        }
+    };
+    say(server.address()?);
+    let every = match watch {
+        Some(_) => args.reading.interval.unwrap_or(Duration::from_secs(5)),
+        None => NEVER,
+    };
+    let mut next = Instant::now();
+    loop {
+        next = (next + every).max(Instant::now());
+        if server.serve(&stop, next)? {
+            return Ok(());
+        }
+        if let Some(watch) = &mut watch {
+            watch.step()?;
+            server.set_page(page(&watch.ledger())?);
+        }
+    }
+}
+
+fn page(ledger: &Ledger) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    openmetrics::write(ledger, env!("CARGO_PKG_VERSION"), &mut text)?;
+    Ok(text)
+}
+
+fn say(address: SocketAddr) {
+    let who = if address.ip().is_loopback() { "" } else { " to all who can reach it," };
+    // Where nobody reads it, it is not missed.
+    let _ = writeln!(io::stderr(), "vmtax: serving http://{address}/metrics{who} until Ctrl-C");
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> Fault {
+    let why = match error.kind() {
+        io::ErrorKind::AddrInUse => "another program listens there; choose another port".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "this user may not listen on that port; choose one from 1024 on".to_owned()
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "this computer does not have that address; choose one of its own".to_owned()
+        }
+        _ => format!("cannot listen there: {error}"),
+    };
+    Fault::new(Code::Output, format!("--listen {address}: {why}"))
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "use an IP address and a port, such as 127.0.0.1:9435".to_owned())
+}

@@ -1,0 +1,136 @@
+//! The running kernel as a ledger that goes on: what was counted since it began.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use vmtax_analyse::{Filter, Frame, Ledger, LedgerBuilder};
+use vmtax_events::{ExitKey, ExitRow, Losses, Recording as Facts, Tally, TimeRow};
+use vmtax_live::{Options, Recorder, Rows};
+
+use super::{ROOT, WhichArgs, fault, processes, session};
+
+/// So long the sums of a VM that has ended are kept: who asks once a minute still learns how it ended.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// With more keys than this, those that have ended make room at once.
+const MOST_KEYS: usize = 65_536;
+
+/// Counts by eBPF, and sums.
+pub(crate) struct Watch {
+    recorder: Recorder,
+    facts: Facts,
+    exits: BTreeMap<ExitKey, Tally>,
+    times: HashMap<(u32, u32), TimeRow>,
+    /// VMs that did nothing and whose process is gone, and since when.
+    ended: BTreeMap<u32, Instant>,
+    /// The run's clock when the open interval began.
+    began_ns: u64,
+}
+
+impl Watch {
+    /// Begins to count.
+    pub(crate) fn new(which: &WhichArgs) -> anyhow::Result<Watch> {
+        let options = Options { processes: processes(which)?, ..Options::default() };
+        let mut recorder = Recorder::new(Path::new(ROOT), &options).map_err(|e| fault(&e))?;
+        recorder.start();
+        let facts = session::facts(&recorder);
+        Ok(Watch {
+            recorder,
+            facts,
+            exits: BTreeMap::new(),
+            times: HashMap::new(),
+            ended: BTreeMap::new(),
+            began_ns: session::now_ns(),
+        })
+    }
+
+    /// Adds what was counted since the last time, and gives it.
+    pub(crate) fn step(&mut self) -> anyhow::Result<Frame> {
+        let rows = self.recorder.interval().map_err(|e| fault(&e))?;
+        let now_ns = session::now_ns();
+        let mut frame = Frame {
+            start_ns: self.began_ns,
+            length_ns: now_ns.saturating_sub(self.began_ns).max(1),
+            ..Frame::default()
+        };
+        self.began_ns = now_ns;
+        self.notice_ends(&rows);
+        self.forget();
+        session::name(&mut self.facts, &rows);
+        for (key, tally) in rows.exits {
+            self.exits.entry(key).or_default().merge(&tally);
+            frame.exit(key, &tally);
+        }
+        for row in rows.times {
+            let sum = self.times.entry((row.vm, row.vcpu)).or_insert_with(|| TimeRow {
+                vm: row.vm,
+                vcpu: row.vcpu,
+                ..TimeRow::default()
+            });
+            vmtax_analyse::ledger::add_time(sum, &row);
+            frame.time(&row);
+        }
+        Ok(frame)
+    }
+
+    /// All since the start, but for VMs that ended long ago.
+    pub(crate) fn ledger(&self) -> Ledger {
+        // Sums have no place in time: one interval holds all.
+        let mut builder = LedgerBuilder::new(Filter::default(), 1);
+        for (key, tally) in &self.exits {
+            builder.exit(&ExitRow { interval_start_ns: 0, key: *key, tally: tally.clone() });
+        }
+        self.times.values().for_each(|time| builder.time(time));
+        builder.finish(self.facts.clone(), self.recorder.losses(), true)
+    }
+
+    /// The host, what can be counted there, and the VMs seen.
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// What could not be counted so far.
+    pub(crate) fn losses(&self) -> Losses {
+        self.recorder.losses()
+    }
+
+    /// VMs that have ended and are still known.
+    pub(crate) fn ended(&self) -> BTreeSet<u32> {
+        self.ended.keys().copied().collect()
+    }
+
+    /// A VM that did nothing and whose process is gone has ended.
+    fn notice_ends(&mut self, rows: &Rows) {
+        let active: BTreeSet<u32> = rows
+            .exits
+            .keys()
+            .map(|key| key.vm)
+            .chain(rows.times.iter().map(|time| time.vm))
+            .chain(rows.appeared.iter().map(|vcpu| vcpu.vm))
+            .collect();
+        let runs = |vm: u32| Path::new(ROOT).join("proc").join(vm.to_string()).exists();
+        for vm in self.facts.vms.iter().map(|vm| vm.id) {
+            if active.contains(&vm) || runs(vm) {
+                self.ended.remove(&vm);
+            } else {
+                self.ended.entry(vm).or_insert_with(Instant::now);
+            }
+        }
+    }
+
+    /// On a host where VMs come and go the sums of those that ended would stay for ever.
+    fn forget(&mut self) {
+        let is_full = self.exits.len() > MOST_KEYS;
+        let is_over = |since: &Instant| is_full || since.elapsed() >= KEPT;
+        let over: BTreeSet<u32> =
+            self.ended.iter().filter(|(_, since)| is_over(since)).map(|(vm, _)| *vm).collect();
+        if over.is_empty() {
+            return;
+        }
+        self.facts.vms.retain(|vm| !over.contains(&vm.id));
+        self.exits.retain(|key, _| !over.contains(&key.vm));
+        self.times.retain(|(vm, _), _| !over.contains(vm));
+        self.ended.retain(|vm, _| !over.contains(vm));
+    }
+}

@@ -1,0 +1,143 @@
+//! `vmtax top`: the running kernel's exits, or a run's, on a screen.
+
+mod replay;
+mod terminal;
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueHint};
+use vmtax_analyse::{Frames, Keep};
+use vmtax_report::losses;
+use vmtax_report::tui::{Facts, Model, Source, Wish};
+
+use crate::cli::ReadingArgs;
+use crate::exit::{Code, Fault, fail};
+use crate::output;
+use crate::record::{Stop, Watch, WhichArgs};
+use terminal::{Heard, Screen};
+
+/// Watch VMs on a screen: their tax, exits and time, by vCPU, cause and exit, as it happens or as it was recorded.
+///
+/// Exits are counted by eBPF, as `vmtax record` does; docs/record.md says what that needs and costs. Keys are those of htop;
+/// h shows them. docs/top.md has the columns.
+#[derive(Debug, Args)]
+#[command(mut_arg("interval", |interval| interval.help(INTERVAL)))]
+#[command(after_help = "Examples:
+  vmtax top
+  vmtax top --vm web1 --interval 500ms
+  vmtax top --replay run                 a run that was recorded: Left and Right go through its time
+  vmtax top --replay perf.data")]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    which: WhichArgs,
+
+    /// Show this run or recording.
+    #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["pid", "vm", "all"])]
+    replay: Option<PathBuf>,
+
+    #[command(flatten)]
+    reading: ReadingArgs,
+}
+
+const INTERVAL: &str =
+    "Length of an interval: 100ms, 1s, ... [default: 1s; with --replay of a recording 100ms]";
+
+pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
+    match &args.replay {
+        Some(path) => replayed(path, &args.reading),
+        None => {
+            args.reading.check_live()?;
+            live(args)
+        }
+    }
+}
+
+fn replayed(path: &Path, reading: &ReadingArgs) -> anyhow::Result<()> {
+    check_terminal()?;
+    let mut model = replay::model(path, reading)?;
+    let stop = Stop::new()?;
+    let mut screen = Screen::open(output::has_colors())?;
+    let mut next: Option<Instant> = None;
+    loop {
+        screen.paint(&mut model)?;
+        let now = Instant::now();
+        // A tick that was due when a key came stays due.
+        next = model.tick_after().map(|after| next.unwrap_or(now + after).min(now + after));
+        let until = next.unwrap_or(now + Duration::from_secs(3600));
+        if is_over(&mut screen, &mut model, &stop, until)? {
+            return Ok(());
+        }
+        if next.is_some_and(|next| Instant::now() >= next) {
+            model.tick();
+            next = None;
+        }
+    }
+}
+
+fn live(args: &TopArgs) -> anyhow::Result<()> {
+    check_terminal()?;
+    let mut watch = Watch::new(&args.which)?;
+    let every = args.reading.interval.unwrap_or(Duration::from_secs(1));
+    let frames = Frames::new(Keep::Newest, 1);
+    let mut model = Model::new(Source::Live(every), known(&watch), frames);
+    let stop = Stop::new()?;
+    let mut screen = Screen::open(output::has_colors())?;
+    let mut next = Instant::now() + every;
+    loop {
+        screen.paint(&mut model)?;
+        if is_over(&mut screen, &mut model, &stop, next)? {
+            return Ok(());
+        }
+        let now = Instant::now();
+        if now >= next {
+            let frame = watch.step()?;
+            model.push(frame, known(&watch), &watch.ended());
+            // Intervals that were slept through are not made up for.
+            next = (next + every).max(now);
+        }
+    }
+}
+
+/// Waits for a key, a signal or the time. Whether it is to end.
+fn is_over(
+    screen: &mut Screen,
+    model: &mut Model,
+    stop: &Stop,
+    until: Instant,
+) -> anyhow::Result<bool> {
+    match screen.wait(stop, until)? {
+        Heard::End => return Ok(true),
+        Heard::Stop => screen.stop()?,
+        Heard::Nothing => {}
+    }
+    while let Some(key) = screen.key()? {
+        match model.key(key) {
+            Wish::GoOn => {}
+            Wish::Quit => return Ok(true),
+            Wish::Stop => screen.stop()?,
+            Wish::Redraw => screen.clear()?,
+        }
+    }
+    Ok(false)
+}
+
+fn known(watch: &Watch) -> Facts {
+    Facts { recording: watch.facts().clone(), losses: losses::of(&watch.losses(), true) }
+}
+
+fn check_terminal() -> anyhow::Result<()> {
+    if io::stdin().is_terminal() && io::stdout().is_terminal() {
+        return Ok(());
+    }
+    fail(
+        Code::Usage,
+        "top needs a terminal for input and output; `vmtax report` writes into pipes and files",
+    )
+}
+
+/// What the terminal refused.
+fn terminal_fault(error: &io::Error) -> anyhow::Error {
+    Fault::new(Code::Output, format!("the terminal cannot be used: {error}")).answered(error).into()
+}

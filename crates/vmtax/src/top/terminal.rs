@@ -1,0 +1,173 @@
+//! The terminal: taken for the screen, and given back whatever happens.
+
+use std::io::{self, Stdout, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::{cursor, execute, terminal};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Signal, getpid, kill_process};
+use signal_hook::consts::{SIGCONT, SIGTSTP, SIGWINCH};
+use vmtax_report::tui::{self, Key, Model};
+
+use super::terminal_fault;
+use crate::record::{Stop, drain, signals};
+
+/// The terminal is ours and not as a shell wants it.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// What happened beside keys.
+pub(super) enum Heard {
+    Nothing,
+    /// The program is to end, or the terminal is gone.
+    End,
+    /// The program is to be stopped, as by Ctrl-Z.
+    Stop,
+}
+
+/// The terminal while the screen is on it.
+pub(super) struct Screen {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+    has_colors: bool,
+    /// A byte when the terminal has another size, or the program goes on after it was stopped.
+    changed: UnixStream,
+    /// A byte for every SIGTSTP.
+    stopped: UnixStream,
+}
+
+impl Screen {
+    pub(super) fn open(has_colors: bool) -> anyhow::Result<Screen> {
+        let (changed, stopped) = (signals(&[SIGWINCH, SIGCONT])?, signals(&[SIGTSTP])?);
+        // A panic is to be read where the user then is.
+        let say = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            give_back();
+            say(panic);
+        }));
+        let terminal = Terminal::new(CrosstermBackend::new(io::stdout()));
+        let terminal = terminal.and_then(|terminal| take().map(|()| terminal));
+        let terminal = terminal.map_err(|e| {
+            give_back();
+            terminal_fault(&e)
+        })?;
+        Ok(Screen { terminal, has_colors, changed, stopped })
+    }
+
+    pub(super) fn paint(&mut self, model: &mut Model) -> anyhow::Result<()> {
+        let has_colors = self.has_colors;
+        let painted = self.terminal.draw(|frame| {
+            let area = frame.area();
+            model.resize(area.width, area.height);
+            tui::draw(model, area, frame.buffer_mut(), has_colors);
+        });
+        painted.map(drop).map_err(|e| terminal_fault(&e))
+    }
+
+    /// Waits for a key, a signal or the time.
+    pub(super) fn wait(&mut self, stop: &Stop, until: Instant) -> anyhow::Result<Heard> {
+        let input = io::stdin();
+        let mut watched = [
+            PollFd::new(&input, PollFlags::IN),
+            PollFd::new(&self.changed, PollFlags::IN),
+            PollFd::new(&self.stopped, PollFlags::IN),
+        ];
+        if stop.wait_beside(&mut watched, until)? {
+            return Ok(Heard::End);
+        }
+        let [input, changed, stopped] = watched.map(|one| one.revents());
+        if input.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            return Ok(Heard::End);
+        }
+        if !changed.is_empty() {
+            drain(&self.changed);
+            self.go_on()?;
+        }
+        if !stopped.is_empty() {
+            drain(&self.stopped);
+            return Ok(Heard::Stop);
+        }
+        Ok(Heard::Nothing)
+    }
+
+    /// A key that was pressed, if there is one that means something.
+    pub(super) fn key(&mut self) -> anyhow::Result<Option<Key>> {
+        let failed = |e: io::Error| terminal_fault(&e);
+        while event::poll(Duration::ZERO).map_err(failed)? {
+            if let Event::Key(key) = event::read().map_err(failed)?
+                && key.kind != KeyEventKind::Release
+                && let Some(key) = meaning(key)
+            {
+                return Ok(Some(key));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives the terminal back and stops, as a program that knows nothing of Ctrl-Z; then goes on.
+    pub(super) fn stop(&mut self) -> anyhow::Result<()> {
+        give_back();
+        kill_process(getpid(), Signal::STOP)?;
+        self.go_on()
+    }
+
+    /// What the terminal shows may be anything.
+    pub(super) fn clear(&mut self) -> anyhow::Result<()> {
+        self.terminal.clear().map_err(|e| terminal_fault(&e))
+    }
+
+    /// Takes the terminal again as it should be: while the program was stopped others used it.
+    fn go_on(&mut self) -> anyhow::Result<()> {
+        // What it was before is known only while it is taken.
+        let _ = terminal::disable_raw_mode();
+        take().map_err(|e| terminal_fault(&e))?;
+        self.clear()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn take() -> io::Result<()> {
+    IS_TAKEN.store(true, Ordering::SeqCst);
+    terminal::enable_raw_mode()?;
+    execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)
+}
+
+/// Once: a second time would move the cursor over what was written since.
+fn give_back() {
+    if IS_TAKEN.swap(false, Ordering::SeqCst) {
+        // There is nobody to tell, and the terminal may be gone.
+        let _ = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
+        let _ = terminal::disable_raw_mode();
+        let _ = io::stdout().flush();
+    }
+}
+
+fn meaning(key: KeyEvent) -> Option<Key> {
+    Some(match key.code {
+        KeyCode::Char(c) if key.modifiers.contains(KeyModifiers::CONTROL) => Key::Ctrl(c),
+        KeyCode::Char(c) => Key::Char(c),
+        KeyCode::F(number) => Key::F(number),
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::Left => Key::Left,
+        KeyCode::Right => Key::Right,
+        KeyCode::PageUp => Key::PageUp,
+        KeyCode::PageDown => Key::PageDown,
+        KeyCode::Home => Key::Home,
+        KeyCode::End => Key::End,
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Backspace,
+        KeyCode::Tab => Key::Tab,
+        KeyCode::BackTab => Key::BackTab,
+        _ => return None,
+    })
+}

@@ -1,0 +1,190 @@
+//! `vmtax export`: what a server that asks gets is the report's OpenMetrics, and whatever else comes in does no harm.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::captures::unpack;
+use crate::check::{Program, check, stdout};
+
+/// A server of a recording, on a port that was free.
+struct Exporter {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Exporter {
+    fn start(recording: &str) -> Exporter {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_vmtax"))
+            .args(["export", "--listen", "127.0.0.1:0", "--replay", recording])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split_once("http://").unwrap().1.split_once('/').unwrap().0;
+        Exporter { child, address: address.parse().unwrap() }
+    }
+
+    /// Sends bytes; all that comes back.
+    fn exchange(&self, request: &[u8]) -> Vec<u8> {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.write_all(request).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        // A server may cut who does not speak its language.
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    }
+
+    fn get(&self, method: &str, path: &str) -> (String, Vec<u8>) {
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let answer = self.exchange(request.as_bytes());
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+        (head, answer[end + 4..].to_vec())
+    }
+
+    /// Asks for its end. The exit code.
+    fn end(mut self, signal: Signal) -> Option<i32> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        // It has ended already where the test got so far.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn served() -> (Exporter, Vec<u8>) {
+    let recording = unpack("amd-two-vms", "two-vms.perf.data.zst");
+    let recording = recording.to_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let expected = stdout(folder.path(), &format!("report {recording} --format prometheus"));
+    (Exporter::start(recording), expected)
+}
+
+#[test]
+fn a_recording_is_served() {
+    let (exporter, expected) = served();
+    let (head, body) = exporter.get("GET", "/metrics");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert!(
+        head.contains("Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        "{head}"
+    );
+    assert_eq!(body, expected);
+    assert_eq!(exporter.get("GET", "/metrics?a=b").1, expected);
+    assert_eq!(exporter.get("HEAD", "/metrics"), (head, Vec::new()));
+    for (method, path, code) in [
+        ("GET", "/", "404"),
+        ("HEAD", "/", "404"),
+        ("GET", "/../etc/passwd", "404"),
+        ("POST", "/metrics", "405"),
+    ] {
+        let (head, _) = exporter.get(method, path);
+        assert!(head.starts_with(&format!("HTTP/1.1 {code} ")), "{method} {path}: {head}");
+    }
+    // By a client that nobody here wrote.
+    let curl = Command::new("curl")
+        .args(["-sS", "--fail", &format!("http://{}/metrics", exporter.address)])
+        .output();
+    if let Ok(answer) = curl {
+        assert_eq!(answer.stdout, expected, "{}", String::from_utf8_lossy(&answer.stderr));
+    }
+    assert_eq!(exporter.end(Signal::INT), Some(0));
+}
+
+#[test]
+fn clients_of_bad_will_harm_themselves() {
+    let (exporter, expected) = served();
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "X: x\r\n".repeat(100));
+    for (garbage, code) in [
+        (&b"\r\n\r\n"[..], ""),
+        (b"GET", ""),
+        (&[0xff; 4096], "HTTP/1.1 400 "),
+        (b"GET /metrics HTTP/9.9\r\n\r\n", "HTTP/1.1 400 "),
+        (long.as_bytes(), "HTTP/1.1 431 "),
+        (many.as_bytes(), "HTTP/1.1 431 "),
+    ] {
+        let answer = exporter.exchange(garbage);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with(code), "{}: {answer}", String::from_utf8_lossy(garbage));
+    }
+    // Hundreds who say nothing, half of it, or do not listen keep nobody waiting, and cost no more than so many files.
+    let mut silent = Vec::new();
+    for n in 0..300 {
+        let mut stream = TcpStream::connect(exporter.address).unwrap();
+        let said: &[u8] = [&b""[..], b"GET /metr", b"GET /metrics HTTP/1.1\r\n\r\n"][n % 3];
+        // Who came long before has been closed already.
+        let _ = stream.write_all(said);
+        silent.push(stream);
+    }
+    assert_eq!(exporter.get("GET", "/metrics").1, expected);
+    let open = std::fs::read_dir(format!("/proc/{}/fd", exporter.child.id())).unwrap().count();
+    assert!(open < 100, "{open} files are open");
+    let threads = std::fs::read_dir(format!("/proc/{}/task", exporter.child.id())).unwrap();
+    assert_eq!(threads.count(), 1);
+    // The first is gone: it reads an end and not for ever.
+    silent[0].set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    assert!(!matches!(silent[0].read(&mut [0]), Ok(1..)));
+    // One who says a byte now and then has so much time and no more.
+    let mut slow = TcpStream::connect(exporter.address).unwrap();
+    let ended = (0..600).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        slow.write_all(b"G").is_err()
+    });
+    assert!(ended);
+    assert_eq!(exporter.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn mistakes_are_said() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("dump"), super::diff::PLAIN).unwrap();
+    let listen = "use an IP address and a port, such as 127.0.0.1:9435";
+    check(
+        &Program::new(),
+        folder.path(),
+        &[
+            (
+                &format!("export --replay dump --isa vmx --listen {address}"),
+                5,
+                &format!("--listen {address}: another program listens there; choose another port"),
+            ),
+            (
+                "export --replay dump --isa vmx --listen 192.0.2.1:9435",
+                5,
+                "--listen 192.0.2.1:9435: this computer does not have that address; choose one of its own",
+            ),
+            (
+                "export --replay none --listen 127.0.0.1:0",
+                3,
+                "none: there is no such file or folder; check its name",
+            ),
+            ("export --listen here", 2, &format!("*{listen}*")),
+            ("export --listen 127.0.0.1:70000", 2, &format!("*{listen}*")),
+            ("export --replay dump --pid 1", 2, "*"),
+            ("export --pid -1", 2, "*"),
+            ("export --pid 4294967296", 2, "*"),
+            (
+                "export --isa vmx --listen 127.0.0.1:0",
+                2,
+                "--isa says how a recording is read; it goes with --replay",
+            ),
+            ("export --interval 0s", 2, "*use a number with ns, us, ms or s, such as 100ms*"),
+            ("export --interval 1ns --listen 127.0.0.1:0", 2, "--interval: use 10ms to 3600s"),
+            ("export --interval 2000000s --listen 127.0.0.1:0", 2, "--interval: use 10ms to 3600s"),
+        ],
+    );
+}
