@@ -206,7 +206,15 @@ impl Setup {
             entries.push(Entry::file("l1/initramfs", 0o644, &inner));
             entries.push(Entry::file("l1/command_line", 0o644, inner_command_line.as_bytes()));
         }
-        let files = observer::files(&self.observer, &self.brought)?;
+        let mut files = observer::files(&self.observer, &self.brought)?;
+        if !self.observer.is_empty() {
+            // Where a distribution has the module, for programs that look into it.
+            let release = &self.kernel.release;
+            let found = modules.iter().filter(|(path, _)| path.ends_with("-kvm_intel.ko"));
+            files.extend(found.map(|(_, bytes)| {
+                (format!("lib/modules/{release}/kernel/arch/x86/kvm/kvm-intel.ko"), bytes.to_vec())
+            }));
+        }
         entries.extend(observer::entries(&files));
         let mut command_line =
             format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=host");

@@ -132,6 +132,9 @@ struct Session {
 /// A host on which VMs come and go for months has names for so many of them; the others are known by their numbers.
 const MOST_VMS: usize = 16_384;
 
+/// How often single events are taken from the kernel's buffer.
+const EVENTS_EVERY: Duration = Duration::from_millis(50);
+
 /// How often counters that KVM and the host keep are read.
 const STATS_EVERY: Duration = Duration::from_secs(1);
 
@@ -159,7 +162,10 @@ impl Session {
         let end = args.duration.and_then(|duration| started.checked_add(duration));
         let mut next = started + self.interval;
         loop {
-            let until = end.map_or(next, |end| end.min(next));
+            let mut until = end.map_or(next, |end| end.min(next));
+            if args.raw {
+                until = until.min(Instant::now() + EVENTS_EVERY);
+            }
             if stop.wait(until)? {
                 return Ok(());
             }
@@ -172,6 +178,9 @@ impl Session {
             if end.is_some_and(|end| now >= end) {
                 return Ok(());
             }
+            if args.raw {
+                self.events()?;
+            }
             if now < next {
                 continue;
             }
@@ -181,6 +190,14 @@ impl Session {
                 next += self.interval;
             }
         }
+    }
+
+    /// Takes the single events that are there.
+    fn events(&mut self) -> anyhow::Result<()> {
+        for event in self.recorder.events().map_err(|e| fault(&e))? {
+            self.writer.event(&event).map_err(output_fault)?;
+        }
+        Ok(())
     }
 
     /// Ends an interval: what it brought becomes a segment.
@@ -203,8 +220,11 @@ impl Session {
 
     fn finish(mut self) -> anyhow::Result<()> {
         let recorder = self.recorder;
-        let (rows, losses) = recorder.finish().map_err(|e| fault(&e))?;
+        let (rows, events, losses) = recorder.finish().map_err(|e| fault(&e))?;
         name(&mut self.facts, &rows);
+        for event in events {
+            self.writer.event(&event).map_err(output_fault)?;
+        }
         store(&mut self.writer, rows, self.began_ns, self.interval).map_err(output_fault)?;
         stats(&mut self.writer, &self.facts).map_err(output_fault)?;
         self.writer.finish(&self.facts, &losses).map_err(output_fault)?;
