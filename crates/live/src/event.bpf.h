@@ -8,11 +8,11 @@ INLINE int put(struct slot *slot, struct event *event)
 	if (slot->lost) {
 		struct event gap = {.time = event->time, .cpu = event->cpu, .vcpu = NO_VCPU, .what = LOST, .a = slot->lost};
 
-		if (bpf_ringbuf_output(&ring, &gap, sizeof(gap), BPF_RB_NO_WAKEUP))
+		if (bpf_ringbuf_output(&ring, &gap, sizeof(gap), 0))
 			goto lost;
 		slot->lost = 0;
 	}
-	if (!bpf_ringbuf_output(&ring, event, sizeof(*event), BPF_RB_NO_WAKEUP))
+	if (!bpf_ringbuf_output(&ring, event, sizeof(*event), 0))
 		return 0;
 lost:
 	slot->lost++;
@@ -41,9 +41,11 @@ INLINE int hold(struct slot *slot, struct thread *thread, struct event *event)
 }
 
 // Whether events of a thread go out now.
-INLINE int wanted_now(struct thread *thread)
+INLINE u32 wanted_now(struct thread *thread)
 {
-	return thread && ((config.sample < 2 && !config.slower_ns) || thread->chosen);
+	if (!thread)
+		return 0;
+	return config.sample < 2 && !config.slower_ns ? 1 : thread->chosen;
 }
 
 // An event of the thread that runs. A switch of tasks concerns the thread that comes, too: `c` is its index.
@@ -52,6 +54,7 @@ APART int send(u32 what, u64 time, u64 a, u64 b, u64 c)
 	struct event event = {.time = time, .what = what, .a = a, .b = b};
 	struct slot *slot = here();
 	struct thread *thread = thread_at(slot->thread), *next = NULL;
+	u32 mine, others;
 
 	if (what == SWITCH)
 		next = thread_at(c);
@@ -68,21 +71,20 @@ APART int send(u32 what, u64 time, u64 a, u64 b, u64 c)
 	}
 	if (what == THREAD_END)
 		return put(slot, &event);
-	if (!wanted_now(thread))
-		thread = NULL;
-	if (!wanted_now(next))
-		next = NULL;
+	// Not by pointers: the kernel's verifier does not let two of them be joined.
+	mine = wanted_now(thread);
+	others = wanted_now(next);
 	if (config.slower_ns) {
 		// What is not held any more is the entry.
-		if (thread && !(thread->flags & OPEN))
+		if (mine && thread && !(thread->flags & OPEN))
 			return put(slot, &event);
-		if (thread)
+		if (mine && thread)
 			hold(slot, thread, &event);
-		if (next && next->flags & OPEN)
+		if (others && next && next->flags & OPEN)
 			hold(slot, next, &event);
 		return 0;
 	}
-	return thread || next ? put(slot, &event) : 0;
+	return mine + others ? put(slot, &event) : 0;
 }
 
 INLINE int tell(u32 what, u64 time, u64 a, u64 b, u64 c)

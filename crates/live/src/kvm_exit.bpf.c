@@ -234,16 +234,18 @@ INLINE int switched(int preempted, u32 next)
 	struct slot *slot = here();
 	struct thread *thread = thread_at(slot->thread);
 	u32 *index = next ? bpf_map_lookup_elem(&thread_of_tid, &next) : NULL;
+	u64 next_thread = index ? *index : 0, now = 0;
 
-	u64 now = thread || index ? bpf_ktime_get_ns() : 0;
+	if (slot->thread | next_thread)
+		now = bpf_ktime_get_ns();
 
 	if (thread) {
 		thread->out = now;
 		thread->state = (thread->state & ~OUT_PREEMPTED) | OUT | (preempted ? OUT_PREEMPTED : 0);
 	}
-	if (thread || index)
-		tell(SWITCH, now, next, preempted, index ? *index : 0);
-	slot->thread = index ? *index : 0;
+	if (now)
+		tell(SWITCH, now, next, preempted, next_thread);
+	slot->thread = next_thread;
 	thread = thread_at(slot->thread);
 	if (thread)
 		switched_in(thread, now);

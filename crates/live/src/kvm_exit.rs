@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -92,6 +92,8 @@ pub struct Recorder {
     seen: HashMap<usize, Seen>,
     /// VMs of the threads that live: KVM's own address of one, in its process.
     vms: HashMap<(u32, u64), Group>,
+    /// Readable when single events are there.
+    ring: Option<OwnedFd>,
     /// Single events that came after the time up to which all are there.
     pending: Vec<Event>,
     /// Of those, how many were said to be lost.
@@ -171,6 +173,10 @@ impl Recorder {
             config,
             seen: HashMap::new(),
             vms: HashMap::new(),
+            ring: match options.raw {
+                None => None,
+                Some(_) => Some(descriptor(map(&object, "ring")?.as_fd())?),
+            },
             pending: Vec::new(),
             told_lost: 0,
             notes: why_classic.into_iter().collect(),
@@ -245,6 +251,11 @@ impl Recorder {
             ));
         }
         notes
+    }
+
+    /// What becomes readable when there are single events; nothing where none are recorded.
+    pub fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().map(AsFd::as_fd)
     }
 
     /// Single events that are complete up to now, in order of time. Also where none are recorded.
@@ -430,6 +441,14 @@ fn tracepoints(
 fn is_nameless(isa: Isa, key: &Key) -> bool {
     let is_vmcs = matches!(key.reason & 0xffff, 23 | 25);
     isa == Isa::Vmx && is_vmcs && key.kind == 0 && key.flags & (Key::ACCESS | Key::NESTED) == 0
+}
+
+fn descriptor(of: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+    of.try_clone_to_owned().map_err(|source| Error::Map {
+        map: "ring",
+        what: "keep a descriptor",
+        source,
+    })
 }
 
 /// Time as the programs have it.

@@ -24,7 +24,6 @@ static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
 static long (*bpf_map_pop_elem)(void *map, void *value) = (void *)88;
 static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
-#define BPF_RB_NO_WAKEUP 1
 #define BPF_NOEXIST 1
 #define MAP_HASH 1
 #define MAP_ARRAY 2

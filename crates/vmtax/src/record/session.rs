@@ -1,6 +1,7 @@
 //! A recording from its start to its end.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -41,15 +42,23 @@ impl Stop {
 
     /// Waits until then, or until a signal came. Whether somebody wants an end.
     fn wait(&self, until: Instant) -> io::Result<bool> {
+        self.wait_or(until, None)
+    }
+
+    /// As [`Stop::wait`], or until something can be read there.
+    fn wait_or(&self, until: Instant, readable: Option<BorrowedFd<'_>>) -> io::Result<bool> {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let mut watched =
-            [PollFd::new(&self.asked, PollFlags::IN), PollFd::new(&self.children, PollFlags::IN)];
+        let mut watched = vec![
+            PollFd::new(&self.asked, PollFlags::IN),
+            PollFd::new(&self.children, PollFlags::IN),
+        ];
+        watched.extend(readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         match poll(&mut watched, Some(&left)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [asked, child] = watched.map(|one| one.revents().contains(PollFlags::IN));
+        let [asked, child] = [0, 1].map(|at| watched[at].revents().contains(PollFlags::IN));
         if child {
             drain(&self.children);
         }
@@ -132,7 +141,7 @@ struct Session {
 /// A host on which VMs come and go for months has names for so many of them; the others are known by their numbers.
 const MOST_VMS: usize = 16_384;
 
-/// How often single events are taken from the kernel's buffer.
+/// How often single events are taken at most from the kernel's buffer.
 const EVENTS_EVERY: Duration = Duration::from_millis(50);
 
 /// How often counters that KVM and the host keep are read.
@@ -162,11 +171,16 @@ impl Session {
         let end = args.duration.and_then(|duration| started.checked_add(duration));
         let mut next = started + self.interval;
         loop {
-            let mut until = end.map_or(next, |end| end.min(next));
-            if args.raw {
-                until = until.min(Instant::now() + EVENTS_EVERY);
-            }
-            if stop.wait(until)? {
+            let until = end.map_or(next, |end| end.min(next));
+            // Events come by themselves, but are taken some at a time.
+            let is_asked = match self.recorder.readiness() {
+                Some(events) => {
+                    stop.wait(until.min(Instant::now() + EVENTS_EVERY))?
+                        || stop.wait_or(until, Some(events))?
+                }
+                None => stop.wait(until)?,
+            };
+            if is_asked {
                 return Ok(());
             }
             if let Some(child) = &mut child

@@ -163,11 +163,19 @@ fn same_losses(live: &Value, trace: &Value, run: &str) {
     assert_eq!(live["recorder_lost"].as_u64(), Some(0), "{run}: {live}");
 }
 
-/// Where the time went, as a report says it.
-fn times(run: &Path) -> Vec<String> {
+/// Where the time of all vCPUs went, as a report says it: ns by part.
+fn times(run: &Path) -> BTreeMap<String, u64> {
     let report = output(&["report", run.to_str().unwrap(), "--event", "cause", "--format", "csv"]);
     let report = String::from_utf8(report.stdout).unwrap();
-    report.lines().filter(|line| line.starts_with("time,")).map(str::to_owned).collect()
+    let mut times = BTreeMap::new();
+    for line in report.lines().filter(|line| line.starts_with("time,")) {
+        // The part, the vCPU, its time.
+        let cells: Vec<&str> = line.split(',').filter(|cell| !cell.is_empty()).collect();
+        let time: u64 = cells[cells.len() - 1].parse().unwrap();
+        *times.entry(cells[2].to_owned()).or_default() += time;
+    }
+    assert!(times["guest"] > 0 && times["exit-kernel"] > 0, "{times:?}");
+    times
 }
 
 /// What it adds to a CPUID exit, in instructions, with details, levels and histograms. `perf kvm stat record`, which
