@@ -102,6 +102,9 @@ pub struct Setup {
     pub observer: Vec<String>,
     /// Files and programs that it needs besides.
     pub brought: Vec<PathBuf>,
+    /// Processors. With more than one, instructions are not counted, and only an observer's own recording is kept: cycles are
+    /// no path lengths.
+    pub processors: u32,
     /// Where booted states are kept.
     pub cache: PathBuf,
     /// Boot afresh, and save again.
@@ -131,6 +134,13 @@ pub(crate) struct Ready {
 }
 
 impl Setup {
+    fn emulator(&self) -> Emulator {
+        match self.host.emulator() {
+            Emulator::Tcg { .. } if self.processors > 1 => Emulator::Tcg { icount: false },
+            emulator => emulator,
+        }
+    }
+
     /// Boots or restores it.
     pub(crate) fn start(&self, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
         let started = Instant::now();
@@ -158,7 +168,7 @@ impl Setup {
         progress(if self.nested { "booting the host and its guest" } else { "booting the host" });
         let mut machine = Machine::boot(&boot)?;
         conversation.ready(&mut machine)?;
-        if let Err(reason) = vmtax_machine::can_save(self.host.emulator()) {
+        if let Err(reason) = vmtax_machine::can_save(self.emulator()) {
             notes.push(format!("the booted host was not saved: {reason}"));
             return Ok(Ready {
                 machine,
@@ -226,12 +236,12 @@ impl Setup {
             command_line.push_str(option);
         }
         Ok(Spec {
-            emulator: self.host.emulator(),
+            emulator: self.emulator(),
             kernel: self.kernel.clone(),
             initramfs: Initramfs::Bytes(cpio::archive(&entries).into()),
             command_line,
             memory_mib: if self.nested { 1024 } else { 512 } + observer::memory_mib(&files),
-            cpus: 1,
+            cpus: self.processors,
             mailbox,
             console: self.console.clone(),
             limit: self.limit,

@@ -134,7 +134,7 @@ impl Recorder {
         // Exact keys of exits and of accesses, as many coarse ones as of one of them, the coarsest, and the one place
         // that stands for none.
         config.cells = 3 * config.exact + 256;
-        config.threads = options.most_threads.clamp(1, 1 << 16) - 1;
+        config.threads = options.most_threads.clamp(1, 1 << 16);
         config.filtered = u32::from(options.processes.is_some());
         if let Some(raw) = &options.raw {
             config.raw = 1;

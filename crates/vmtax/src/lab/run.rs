@@ -94,6 +94,7 @@ pub(crate) fn suite(host: vmtax_lab::Host, plan: &Plan) -> anyhow::Result<Outcom
         options: Vec::new(),
         observer: Vec::new(),
         brought: Vec::new(),
+        processors: 1,
         cache,
         fresh: false,
         console: consoles.0.join(format!("{host}.txt")),
@@ -194,6 +195,7 @@ fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result
             .map(str::to_owned)
             .collect(),
         brought: args.bring.clone(),
+        processors: args.processors,
         cache: cache.clone(),
         fresh: args.fresh,
         console: consoles.0.join(format!("{host}.txt")),

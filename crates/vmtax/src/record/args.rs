@@ -23,7 +23,7 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, value_name = "PID")]
     pub(crate) pid: Vec<u32>,
 
-    /// Only the VM of this name (QEMU's -name, Firecracker's --id); may be given several times.
+    /// Only the VM of this name (QEMU's and libvirt's, Firecracker's --id, ...); may be given several times.
     #[arg(long, value_name = "NAME")]
     pub(crate) vm: Vec<String>,
 
@@ -50,6 +50,11 @@ pub(crate) struct RecordArgs {
     /// With --raw: the events of exits that took at least so long: 100us, 5ms. The tables have all.
     #[arg(long, value_name = "TIME", requires = "raw", value_parser = crate::cli::duration)]
     slower_than: Option<Duration>,
+
+    /// Count cycles, instructions and cache misses of the host's processors too, in guests and outside of them, once a
+    /// second. It takes counters that guests and profilers may want.
+    #[arg(long)]
+    pub(crate) pmu: bool,
 
     /// A label of the run; may be given several times.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = crate::cli::label)]

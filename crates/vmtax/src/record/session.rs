@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use vmtax_events::{AccessRow, ExitRow, Recording as Facts, Stat, TimeRow, Vm};
-use vmtax_live::{Recorder, Rows};
+use vmtax_live::{HostCounters, Recorder, Rows};
 use vmtax_store::{Error, Writer};
 
 use super::{ROOT, RecordArgs, fault};
@@ -134,6 +134,9 @@ struct Session {
     interval: Duration,
     /// The run's clock at the start of the open interval.
     began_ns: u64,
+    /// The host's counters, and why there are none, if they were asked for.
+    pmu: HostCounters,
+    pmu_note: Option<String>,
     /// When counters of others are read again.
     next_stats: Instant,
 }
@@ -150,12 +153,16 @@ const STATS_EVERY: Duration = Duration::from_secs(1);
 impl Session {
     fn new(args: &RecordArgs, recorder: Recorder, writer: Writer) -> Session {
         let facts = facts(&recorder);
+        let (pmu, pmu_note) =
+            if args.pmu { HostCounters::open(Path::new(ROOT)) } else { Default::default() };
         Session {
             recorder,
             writer,
             facts,
             interval: args.interval,
             began_ns: now_ns(),
+            pmu,
+            pmu_note,
             next_stats: Instant::now(),
         }
     }
@@ -225,7 +232,7 @@ impl Session {
         self.store(rows).map_err(output_fault)?;
         if Instant::now() >= self.next_stats {
             self.next_stats = Instant::now() + STATS_EVERY;
-            stats(&mut self.writer, &self.facts).map_err(output_fault)?;
+            stats(&mut self.writer, &self.facts, &mut self.pmu).map_err(output_fault)?;
         }
         self.describe();
         self.writer.segment().map_err(output_fault)?;
@@ -234,13 +241,14 @@ impl Session {
 
     fn finish(mut self) -> anyhow::Result<()> {
         let recorder = self.recorder;
-        let (rows, events, losses) = recorder.finish().map_err(|e| fault(&e))?;
+        let (rows, events, mut losses) = recorder.finish().map_err(|e| fault(&e))?;
+        losses.notes.extend(self.pmu_note);
         name(&mut self.facts, &rows);
         for event in events {
             self.writer.event(&event).map_err(output_fault)?;
         }
         store(&mut self.writer, rows, self.began_ns, self.interval).map_err(output_fault)?;
-        stats(&mut self.writer, &self.facts).map_err(output_fault)?;
+        stats(&mut self.writer, &self.facts, &mut self.pmu).map_err(output_fault)?;
         self.writer.finish(&self.facts, &losses).map_err(output_fault)?;
         Ok(())
     }
@@ -253,7 +261,8 @@ impl Session {
     }
 
     fn describe(&mut self) {
-        let losses = self.recorder.losses();
+        let mut losses = self.recorder.losses();
+        losses.notes.extend(self.pmu_note.clone());
         self.writer.describe(&self.facts, &losses);
     }
 }
@@ -278,7 +287,7 @@ fn store(writer: &mut Writer, rows: Rows, began_ns: u64, interval: Duration) -> 
 }
 
 /// Stores what KVM counts of each VM, and the time that whoever runs this host took from it.
-fn stats(writer: &mut Writer, facts: &Facts) -> Result<(), Error> {
+fn stats(writer: &mut Writer, facts: &Facts, pmu: &mut HostCounters) -> Result<(), Error> {
     let time_ns = now_ns();
     // A VM is known by its process; of several in one process the first has what KVM counts of all.
     for vm in &facts.vms {
@@ -292,8 +301,9 @@ fn stats(writer: &mut Writer, facts: &Facts) -> Result<(), Error> {
             writer.stat(&Stat { time_ns, vm: vm.id, name, unit, value: value as f64 })?;
         }
     }
-    if let Some(value) = stolen() {
-        let (name, unit) = ("steal".to_owned(), "ticks".to_owned());
+    let counted = pmu.read().into_iter().map(|(name, value)| (name, "count", value));
+    for (name, unit, value) in counted.chain(stolen().map(|value| ("steal", "ticks", value))) {
+        let (name, unit) = (name.to_owned(), unit.to_owned());
         writer.stat(&Stat { time_ns, vm: Stat::HOST, name, unit, value })?;
     }
     Ok(())
