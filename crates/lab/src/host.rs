@@ -105,6 +105,8 @@ pub struct Setup {
     /// Processors. With more than one, instructions are not counted, and only an observer's own recording is kept: cycles are
     /// no path lengths.
     pub processors: u32,
+    /// Memory beside what the host and an observer's files need, MiB.
+    pub memory_mib: u32,
     /// Where booted states are kept.
     pub cache: PathBuf,
     /// Boot afresh, and save again.
@@ -240,7 +242,9 @@ impl Setup {
             kernel: self.kernel.clone(),
             initramfs: Initramfs::Bytes(cpio::archive(&entries).into()),
             command_line,
-            memory_mib: if self.nested { 1024 } else { 512 } + observer::memory_mib(&files),
+            memory_mib: if self.nested { 1024 } else { 512 }
+                + observer::memory_mib(&files)
+                + self.memory_mib,
             cpus: self.processors,
             mailbox,
             console: self.console.clone(),

@@ -106,7 +106,7 @@ INLINE void choose(struct thread *thread)
 	u32 index = thread->index;
 	struct held *events;
 
-	if (!config.raw || (config.sample < 2 && !config.slower_ns))
+	if (config.sample < 2 && !config.slower_ns)
 		return;
 	thread->chosen = config.sample < 2 || thread->exits % config.sample == 0;
 	thread->exits++;

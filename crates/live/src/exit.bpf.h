@@ -261,11 +261,14 @@ INLINE void enter_guest(struct thread *thread, u64 now)
 		told = close(thread, which, now);
 	else if (state & SEEN)
 		add_one(&totals.unpaired_entries);
-	if (config.slower_ns)
-		release(thread, thread->flags & OPEN ? now - thread->start : 0);
+	if (config.raw) {
+		if (config.slower_ns)
+			release(thread, thread->flags & OPEN ? now - thread->start : 0);
+		thread->flags = 0;
+		tell(ENTRY, now, 0, 0, 0);
+		thread->chosen = 0;
+	}
 	thread->flags = 0;
-	tell(ENTRY, now, 0, 0, 0);
-	thread->chosen = 0;
 	if (thread->accesses)
 		accesses_end(thread, now, 1);
 	if (!told && state & SEEN && now > thread->since)

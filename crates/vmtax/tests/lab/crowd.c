@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -112,6 +113,8 @@ static void many(int machines, int processors) {
 int main(int count, char **words) {
     const char *what = count > 2 ? words[1] : "";
     int number = count > 2 ? atoi(words[2]) : 0, other = count > 3 ? atoi(words[3]) : 0;
+    struct rlimit files = {65536, 65536};
+    setrlimit(RLIMIT_NOFILE, &files);
     kvm = must(open("/dev/kvm", O_RDWR), "/dev/kvm");
     if (!strcmp(what, "leaves")) {
         leaves(processor(machine(), 0), number);
