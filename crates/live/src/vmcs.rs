@@ -1,7 +1,8 @@
 //! Probes that name the VMCS fields which a guest hypervisor reads and writes.
 //!
 //! No tracepoint says them. Where in KVM's code the field's number is in which register the caller knows (vmtax-lab finds
-//! it in the module's machine code); a kprobe there needs no more than the tracepoints do.
+//! it in the module's machine code); a kprobe there needs no more than the tracepoints do,
+//! unless the kernel is a distribution's that keeps perf_event_open to CAP_SYS_ADMIN.
 
 use std::ffi::CString;
 use std::ptr::NonNull;
@@ -95,8 +96,15 @@ fn attach(object: &Object, number: usize, place: &VmcsPlace) -> Result<Link, Str
         )
     };
     let error = std::io::Error::last_os_error();
-    let link = NonNull::new(link)
-        .ok_or_else(|| format!("{}+{:#x}: {error}", place.function, place.offset))?;
+    let link = NonNull::new(link).ok_or_else(|| {
+        let help = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => {
+                "; where kernel.perf_event_paranoid is above 2 a probe takes CAP_SYS_ADMIN"
+            }
+            _ => "",
+        };
+        format!("{}+{:#x}: {error}{help}", place.function, place.offset)
+    })?;
     // SAFETY: libbpf made it, and nobody else has it.
     #[expect(unsafe_code, reason = "libbpf-rs has no offsets of kprobes")]
     let link = unsafe { Link::from_ptr(link) };
