@@ -90,7 +90,7 @@ fn fields(path: &Path, text: &str, of: &Tracepoint) -> Result<[Field; FIELDS], E
     Ok(fields)
 }
 
-/// `field:unsigned int exit_reason;	offset:8;	size:4;	signed:0;`
+/// `field:unsigned int exit_reason; offset:8; size:4; signed:0;`
 fn field(line: &str, name: &str) -> Option<Field> {
     let mut parts = line.trim().strip_prefix("field:")?.split(';').map(str::trim);
     let declared = parts.next()?;
