@@ -12,11 +12,18 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let folder = var("OUT_DIR").expect("cargo sets OUT_DIR");
-    for (name, isa) in [("vmx", 1), ("svm", 2)] {
+    let kinds = [
+        ("vmx", 1, ""),
+        ("svm", 2, ""),
+        ("vmx.classic", 1, "-DCLASSIC"),
+        ("svm.classic", 2, "-DCLASSIC"),
+    ];
+    for (name, isa, kind) in kinds {
         let status = Command::new(&clang)
             // v3 has 32-bit instructions; kernels know it since 5.1.
             .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
             .arg(format!("-DISA={isa}"))
+            .args(Some(kind).filter(|kind| !kind.is_empty()))
             .args(["-c", PROGRAMS, "-o"])
             .arg(Path::new(&folder).join(format!("kvm_exit.{name}.o")))
             .status();

@@ -48,9 +48,11 @@ fn host(
     guest: Option<&Linux>,
     shared: &mut Shared,
 ) -> Result<(Report, Vec<Attachment>)> {
+    // An observer may want to record them too; they cost nothing until somebody does.
+    let refused = trace::define(&order.probes);
     let observer = Observer::start(&order.observer)?;
-    let mut report =
-        Report { release: system::release(), processor: processor(), ..Report::default() };
+    let (release, processor) = (system::release(), processor());
+    let mut report = Report { release, processor, refused, ..Report::default() };
     report.outcomes = all(order, guest, Tracer::Off, shared)?.0;
     if observer.is_some() {
         // It may want to see KVM without VMs, or to unload it.
@@ -58,8 +60,7 @@ fn host(
     }
     let mut files = observer.map(Observer::finish).transpose()?.unwrap_or_default();
     if order.trace {
-        let (tracer, refused) = Tracer::arm(&order.probes)?;
-        report.refused = refused;
+        let tracer = Tracer::arm(report.refused.len() < order.probes.len())?;
         let (traced, _) = all(order, guest, tracer, shared)?;
         for (outcome, traced) in report.outcomes.iter_mut().zip(traced) {
             outcome.failure = outcome.failure.take().or(traced.failure);

@@ -46,6 +46,11 @@ pub(crate) fn prepare(buffer_kib: u32) -> Result<()> {
     set("buffer_size_kb", &buffer_kib.to_string())
 }
 
+/// Makes these probes known to the kernel; those that it refused, with its answer.
+pub(crate) fn define(probes: &[String]) -> Vec<String> {
+    probes.iter().filter_map(|probe| add(probe).err()).collect()
+}
+
 /// Adds a probe to those that are there.
 fn add(probe: &str) -> Result<()> {
     let path = format!("{ROOT}/kprobe_events");
@@ -57,21 +62,19 @@ fn add(probe: &str) -> Result<()> {
 }
 
 impl Tracer {
-    /// Switches the tracepoints and these probes on; [`Tracer::record`] then starts and stops. Also returns the probes
-    /// that the kernel refused, with its answer.
-    pub(crate) fn arm(probes: &[String]) -> Result<(Tracer, Vec<String>)> {
+    /// Switches the tracepoints on, and the probes if there are any; [`Tracer::record`] then starts and stops.
+    pub(crate) fn arm(has_probes: bool) -> Result<Tracer> {
         for event in EVENTS {
             set(&format!("events/{event}/enable"), "1")?;
         }
-        let refused: Vec<String> = probes.iter().filter_map(|probe| add(probe).err()).collect();
-        if refused.len() < probes.len() {
+        if has_probes {
             set(&format!("events/{PROBES}/enable"), "1")?;
         }
         let switch = fs::OpenOptions::new()
             .write(true)
             .open(format!("{ROOT}/tracing_on"))
             .map_err(|e| format!("{ROOT}/tracing_on: {e}"))?;
-        Ok((Tracer::Here(switch), refused))
+        Ok(Tracer::Here(switch))
     }
 
     /// Waits for so much time without clock ticks, in this kernel and in the one outside.

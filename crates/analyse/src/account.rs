@@ -370,10 +370,15 @@ impl<R: RowSink> Accountant<R> {
                 self.detail(event, Detail::new(K::VmcsField, field.into()))
             }
             Kind::UserspaceExit { reason, .. } => self.userspace_exit(event, reason),
-            Kind::Wakeup { ns, .. } => {
+            Kind::Wakeup { ns, polled } => {
                 self.saw_wakeup = true;
                 if let Some(open) = self.open(event) {
-                    open.wakeup_ns = Some(open.wakeup_ns.unwrap_or(0).saturating_add(ns));
+                    open.woken(ns, polled);
+                }
+            }
+            Kind::Information { info1, info2 } => {
+                if let Some(open) = self.open(event) {
+                    open.inform(info1, info2);
                 }
             }
             Kind::NestedExit { .. } => {

@@ -98,6 +98,7 @@ fn tracepoint(kind: Kind) -> &'static str {
         Kind::Tdvmcall { .. } => "tdvmcall",
         Kind::VmcsField { write: false, .. } => "vmcs_read",
         Kind::VmcsField { write: true, .. } => "vmcs_write",
+        Kind::Information { .. } => "information",
         Kind::UserspaceExit { .. } => "kvm_userspace_exit",
         Kind::NestedExit { .. } => "kvm_nested_vmexit",
         Kind::NestedInject { .. } => "kvm_nested_vmexit_inject",

@@ -303,7 +303,7 @@ fn of_detail(detail: Detail) -> Option<Verdict> {
     let value = detail.value;
     let write = detail.is_write() == Some(true);
     let cause = match detail.kind {
-        DetailKind::None | DetailKind::Overflow => return None,
+        DetailKind::None | DetailKind::Halt | DetailKind::Overflow => return None,
         DetailKind::MsrRead | DetailKind::MsrWrite => of_msr(value, write),
         DetailKind::PortOut if PIT.contains(&value) => Cause::TimerArm,
         DetailKind::PortIn | DetailKind::PortOut => Cause::DevicePio,

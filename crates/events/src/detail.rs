@@ -53,7 +53,14 @@ pub enum DetailKind {
     VmcsField = 19,
     /// More distinct details than the table holds; value 0.
     Overflow = 20,
+    /// A halt of the vCPU in KVM; value: [`HALT_POLLED`] or [`HALT_BLOCKED`].
+    Halt = 21,
 }
+
+/// Something woke the vCPU while KVM still polled for that, so it never gave up its CPU.
+pub const HALT_POLLED: u64 = 0;
+/// The vCPU gave up its CPU.
+pub const HALT_BLOCKED: u64 = 1;
 
 /// Faults on guest memory are told apart by 2 MiB region.
 pub const PAGE_REGION: u64 = 2 << 20;
@@ -107,7 +114,7 @@ impl Detail {
 }
 
 /// Every kind with its stable word, at the index of its number.
-const KINDS: [(DetailKind, &str); 21] = [
+const KINDS: [(DetailKind, &str); 22] = [
     (DetailKind::None, "none"),
     (DetailKind::MsrRead, "msr-read"),
     (DetailKind::MsrWrite, "msr-write"),
@@ -129,6 +136,7 @@ const KINDS: [(DetailKind, &str); 21] = [
     (DetailKind::Tdvmcall, "tdvmcall"),
     (DetailKind::VmcsField, "vmcs-field"),
     (DetailKind::Overflow, "overflow"),
+    (DetailKind::Halt, "halt"),
 ];
 
 impl DetailKind {
@@ -181,6 +189,11 @@ impl Detail {
             DetailKind::Ghcb => hex(value, ghcb::code_name(value)),
             DetailKind::GhcbMsr => hex(value, ghcb::msr_protocol_name(value)),
             DetailKind::Tdvmcall => hex(value, tdx::leaf_name(value)),
+            DetailKind::Halt => match value {
+                HALT_POLLED => "polled".to_owned(),
+                HALT_BLOCKED => "blocked".to_owned(),
+                other => other.to_string(),
+            },
             DetailKind::VmcsField => match narrow.and_then(vmcs::field_name) {
                 Some(name) => name.to_owned(),
                 None => format!("{value:#x}"),
@@ -211,6 +224,7 @@ impl Detail {
             | DetailKind::GhcbMsr
             | DetailKind::Tdvmcall
             | DetailKind::VmcsField
+            | DetailKind::Halt
             | DetailKind::Overflow => None,
         }
     }
@@ -253,7 +267,7 @@ mod tests {
             assert_eq!(kind.name(), name);
             assert_eq!(DetailKind::from_name(name), Some(kind));
         }
-        assert_eq!(DetailKind::from_u8(DetailKind::Overflow as u8 + 1), None);
+        assert_eq!(DetailKind::from_u8(DetailKind::Halt as u8 + 1), None);
         assert_eq!(DetailKind::from_name("msr"), None);
     }
 
@@ -292,6 +306,8 @@ mod tests {
             (K::Tdvmcall, 0x1_0002, "0x10002 GetQuote"),
             (K::VmcsField, 0x681e, "GUEST_RIP"),
             (K::VmcsField, 0x7777, "0x7777"),
+            (K::Halt, HALT_POLLED, "polled"),
+            (K::Halt, HALT_BLOCKED, "blocked"),
         ] {
             assert_eq!(Detail::new(kind, value).label(), label, "{kind:?} {value:#x}");
         }

@@ -143,6 +143,14 @@ pub enum Kind {
         /// Field encoding.
         field: u32,
     },
+    /// What `kvm_exit` could not say yet: of VMX the exit qualification, which KVM reads while it handles the exit. The
+    /// words take the place of those that the open exit has.
+    Information {
+        /// First information word.
+        info1: u64,
+        /// Second information word.
+        info2: u64,
+    },
     /// `kvm_userspace_exit`.
     UserspaceExit {
         /// `KVM_EXIT_*`.

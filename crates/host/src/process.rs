@@ -1,11 +1,14 @@
 //! Finds the VMs that run: processes that hold a VM of KVM open.
 
+mod name;
+
 use std::collections::BTreeMap;
 
 use vmtax_events::setting::{Backing, COUNTERS, Fact, Known, Thread, Unknown, VmProcess};
 
 use crate::memory::{Smaps, numa_line};
 use crate::root::Root;
+use name::name;
 
 /// At most so many VMs are looked at; a hostile root may hold any number.
 const VMS: usize = 4096;
@@ -149,19 +152,6 @@ fn arguments(root: &Root, pid: u32) -> Fact<Vec<String>> {
     Fact::new(path, words)
 }
 
-/// The name of QEMU's `-name NAME,...` or `-name guest=NAME,...`; other VMMs have `--name` or `--id`.
-fn name(words: &[String]) -> Option<String> {
-    let at = words.iter().position(|w| matches!(w.as_str(), "-name" | "--name" | "--id"))?;
-    let value = words.get(at + 1)?;
-    let first = |text: &str| text.split(',').next().unwrap_or_default().to_owned();
-    let name = match value.split_once("guest=") {
-        Some(("", name)) => first(name),
-        Some((before, name)) if before.ends_with(',') => first(name),
-        _ => first(value),
-    };
-    (!name.is_empty() && !name.starts_with("debug-threads=")).then_some(name)
-}
-
 fn threads(root: &Root, pid: u32) -> Fact<Vec<Thread>> {
     let folder = format!("/proc/{pid}/task");
     let threads = root.names(&folder).map(|names| {
@@ -229,21 +219,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_in_command_lines() {
-        for (words, expected) in [
-            ("qemu -name vm1", Some("vm1")),
-            ("qemu -name guest=vm1,debug-threads=on", Some("vm1")),
-            ("qemu -name debug-threads=on,guest=vm1", Some("vm1")),
-            ("qemu -name vm1,process=x", Some("vm1")),
-            ("qemu -name debug-threads=on", None),
-            ("firecracker --id a1", Some("a1")),
-            ("qemu -name", None),
-            ("qemu", None),
-            ("", None),
-        ] {
-            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-            assert_eq!(name(&words).as_deref(), expected, "{words:?}");
+    fn vms_of_other_vmms_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let lines = [
+            (7, "/usr/bin/qemu-system-x86_64\0-name\0guest=web1,debug-threads=on\0-S\0"),
+            (
+                8,
+                "cloud-hypervisor\0--api-socket\0fd=22\0--event-monitor\0path=/run/libvirt/ch/db-event-monitor-fifo\0",
+            ),
+            (9, "cloud-hypervisor\0--kernel\0vmlinux\0"),
+        ];
+        for (pid, line) in lines {
+            let path = folder.path().join(format!("proc/{pid}"));
+            std::fs::create_dir_all(path.join("fd")).unwrap();
+            std::os::unix::fs::symlink("anon_inode:kvm-vm", path.join("fd/5")).unwrap();
+            std::fs::write(path.join("cmdline"), line).unwrap();
+            std::fs::write(path.join("comm"), "vmm\n").unwrap();
         }
+        let named = |(pid, name): (u32, &str)| (pid, name.to_owned());
+        let root = Root::open(folder.path()).unwrap();
+        let expected = [(7, "web1"), (8, "db"), (9, "vmm")].map(named);
+        let mut found = running(&root);
+        found.sort();
+        assert_eq!(found, expected);
     }
 
     #[test]

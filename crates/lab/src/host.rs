@@ -102,6 +102,11 @@ pub struct Setup {
     pub observer: Vec<String>,
     /// Files and programs that it needs besides.
     pub brought: Vec<PathBuf>,
+    /// Processors. With more than one, instructions are not counted, and only an observer's own recording is kept: cycles are
+    /// no path lengths.
+    pub processors: u32,
+    /// Memory beside what the host and an observer's files need, MiB.
+    pub memory_mib: u32,
     /// Where booted states are kept.
     pub cache: PathBuf,
     /// Boot afresh, and save again.
@@ -131,6 +136,13 @@ pub(crate) struct Ready {
 }
 
 impl Setup {
+    fn emulator(&self) -> Emulator {
+        match self.host.emulator() {
+            Emulator::Tcg { .. } if self.processors > 1 => Emulator::Tcg { icount: false },
+            emulator => emulator,
+        }
+    }
+
     /// Boots or restores it.
     pub(crate) fn start(&self, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
         let started = Instant::now();
@@ -158,7 +170,7 @@ impl Setup {
         progress(if self.nested { "booting the host and its guest" } else { "booting the host" });
         let mut machine = Machine::boot(&boot)?;
         conversation.ready(&mut machine)?;
-        if let Err(reason) = vmtax_machine::can_save(self.host.emulator()) {
+        if let Err(reason) = vmtax_machine::can_save(self.emulator()) {
             notes.push(format!("the booted host was not saved: {reason}"));
             return Ok(Ready {
                 machine,
@@ -206,7 +218,15 @@ impl Setup {
             entries.push(Entry::file("l1/initramfs", 0o644, &inner));
             entries.push(Entry::file("l1/command_line", 0o644, inner_command_line.as_bytes()));
         }
-        let files = observer::files(&self.observer, &self.brought)?;
+        let mut files = observer::files(&self.observer, &self.brought)?;
+        if !self.observer.is_empty() {
+            // Where a distribution has the module, for programs that look into it.
+            let release = &self.kernel.release;
+            let found = modules.iter().filter(|(path, _)| path.ends_with("-kvm_intel.ko"));
+            files.extend(found.map(|(_, bytes)| {
+                (format!("lib/modules/{release}/kernel/arch/x86/kvm/kvm-intel.ko"), bytes.to_vec())
+            }));
+        }
         entries.extend(observer::entries(&files));
         let mut command_line =
             format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=host");
@@ -218,12 +238,14 @@ impl Setup {
             command_line.push_str(option);
         }
         Ok(Spec {
-            emulator: self.host.emulator(),
+            emulator: self.emulator(),
             kernel: self.kernel.clone(),
             initramfs: Initramfs::Bytes(cpio::archive(&entries).into()),
             command_line,
-            memory_mib: if self.nested { 1024 } else { 512 } + observer::memory_mib(&files),
-            cpus: 1,
+            memory_mib: if self.nested { 1024 } else { 512 }
+                + observer::memory_mib(&files)
+                + self.memory_mib,
+            cpus: self.processors,
             mailbox,
             console: self.console.clone(),
             limit: self.limit,

@@ -23,5 +23,6 @@ mod window;
 
 pub use error::Error;
 pub use host::{Host, Setup, Start};
+pub use probe::{FieldPlace, field_places};
 pub use run::{Measured, Outcomes, Plan, run};
 pub use window::{Windows, vm_of};

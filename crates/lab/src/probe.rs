@@ -31,7 +31,7 @@ use vmtax_machine::kernel::Module;
 
 /// The module with the handlers.
 const MODULE: &str = "kvm_intel";
-/// KVM's functions, and the events that their probes make; `capture/import/tracepoint.rs` knows these and `field`.
+/// KVM's functions, for reads and for writes, and the events that their probes make; `capture/import/tracepoint.rs` knows these and `field`.
 const HANDLERS: [(&str, &str); 2] =
     [("handle_vmread", "vmcs_read"), ("handle_vmwrite", "vmcs_write")];
 /// Where the register's number begins in the instruction information: Intel SDM volume 3, 28.2.5, "Reg2".
@@ -39,15 +39,39 @@ const REGISTER_NUMBER: u64 = 28;
 /// Linux's are about 2 KB.
 const LARGEST_FUNCTION: usize = 64 << 10;
 
+/// Where KVM has the field of a VMREAD or VMWRITE in a register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldPlace {
+    /// Of a VMWRITE, not of a VMREAD.
+    pub write: bool,
+    /// The handler, with its module, as probes name it: `kvm_intel:handle_vmread`.
+    pub function: String,
+    /// Of the instruction, from the function's start.
+    pub offset: u64,
+    /// As the kernel's `kprobe_events` calls it.
+    pub register: &'static str,
+}
+
 /// One definition a line of `kprobe_events`, of probes in the system `vmtax`; or why there are none.
 pub(crate) fn definitions(modules: &[Module]) -> Result<Vec<String>, String> {
+    let define = |place: &FieldPlace| {
+        let FieldPlace { write, function, offset, register } = place;
+        let event = HANDLERS[usize::from(*write)].1;
+        // Several probes of one name make one event.
+        format!("p:vmtax/{event} {function}+{offset:#x} field=%{register}:u64")
+    };
+    Ok(field_places(modules)?.iter().map(define).collect())
+}
+
+/// All such places in the module `kvm_intel`; or why they are not known.
+pub fn field_places(modules: &[Module]) -> Result<Vec<FieldPlace>, String> {
     let module = modules.iter().find(|module| module.name == MODULE);
     let module = module
         .ok_or_else(|| format!("{MODULE} is built into this kernel, which has no symbols"))?;
     let file = object::File::parse(module.bytes.as_slice())
         .map_err(|error| format!("{MODULE}: {error}"))?;
-    let mut definitions = Vec::new();
-    for (symbol, event) in HANDLERS {
+    let mut found = Vec::new();
+    for (index, (symbol, _)) in HANDLERS.into_iter().enumerate() {
         let function = Function::of(&file, symbol)
             .ok_or_else(|| format!("{MODULE} has no function {symbol}"))?;
         let places = function.places();
@@ -56,13 +80,14 @@ pub(crate) fn definitions(modules: &[Module]) -> Result<Vec<String>, String> {
                 "where {symbol} of {MODULE} has read the field's register was not found"
             ));
         }
-        // Several probes of one name make one event.
-        definitions.extend(places.iter().map(|place| {
-            let Place { offset, register } = place;
-            format!("p:vmtax/{event} {MODULE}:{symbol}+{offset:#x} field=%{register}:u64")
+        found.extend(places.into_iter().map(|Place { offset, register }| FieldPlace {
+            write: index == 1,
+            function: format!("{MODULE}:{symbol}"),
+            offset,
+            register,
         }));
     }
-    Ok(definitions)
+    Ok(found)
 }
 
 /// Where the encoding is in a register.

@@ -118,7 +118,7 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
 
 /// Probes for what KVM's tracepoints do not say. Without them the recording says less, and a note says so.
 fn probes(setup: &Setup, start: &mut Start) -> Vec<String> {
-    if setup.host.isa() != Isa::Vmx || !setup.observer.is_empty() {
+    if setup.host.isa() != Isa::Vmx {
         return Vec::new();
     }
     let modules =

@@ -61,22 +61,6 @@ INLINE struct thread *vcpu_thread(void)
 	return thread ? thread : thread_at(new_thread());
 }
 
-// Which vCPU the thread runs now.
-APART int learn_vcpu(struct thread *thread, u64 vcpu)
-{
-	u32 number = 0;
-
-	if (!thread)
-		return 0;
-	thread->vcpu_at = vcpu;
-	bpf_probe_read_kernel(&number, sizeof(number), (void *)(vcpu + config.vcpu_id));
-	bpf_probe_read_kernel(&thread->kvm, sizeof(thread->kvm), (void *)(vcpu + config.vcpu_kvm));
-	thread->vcpu = number;
-	if (config.svm_vmcb01)
-		bpf_probe_read_kernel(&thread->vmcb01, sizeof(u64), (void *)(vcpu + config.svm_vmcb01));
-	return 0;
-}
-
 // The first cell for one of the keys, from exact to coarse, that there is room for; 0 for none.
 APART u32 new_cell(struct key *key)
 {

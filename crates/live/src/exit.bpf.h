@@ -51,7 +51,7 @@ INLINE u32 from_information(struct thread *thread, u64 *value)
 	}
 	if (reason != 28 && reason != 30 && reason != 44 && reason != 56)
 		return NONE;
-	info = qualification(thread);
+	info = thread->info1 = qualification(thread);
 	*value = info & 0xfff;
 	if (reason == 56)
 		return APIC_WRITE;
@@ -120,8 +120,12 @@ APART int close_any(struct thread *thread, u64 now, int timed)
 	kind = thread->kind;
 	value = thread->value;
 	duration = now - thread->start;
-	if (!thread->weight)
+	if (!thread->weight) {
 		kind = from_information(thread, &value);
+		// kvm_exit came before KVM had read it.
+		if (ISA == VMX && kind != NONE)
+			tell(INFORMATION, now, thread->info1, 0, 0);
+	}
 	if ((flags & (INJECTED | NESTED)) == (INJECTED | NESTED))
 		outcome = OUTCOME_L1;
 	else if (flags & USER_HALT || is_halt(thread->reason) || (kind == GHCB && value == 0x78))
@@ -174,13 +178,15 @@ APART int accesses_end(struct thread *thread, u64 now, int timed)
 }
 
 // An exit is open already.
-APART int exit_in_exit(struct thread *thread)
+APART int exit_in_exit(struct thread *thread, u64 now)
 {
 	if (!thread)
 		return 0;
+	if (config.slower_ns)
+		release(thread, 0);
 	if (is_fast_path(thread)) {
-		close_any(thread, 0, 0);
-		accesses_end(thread, 0, 0);
+		close_any(thread, now, 0);
+		accesses_end(thread, now, 0);
 	} else {
 		add_one(&totals.unpaired_exits);
 	}
@@ -196,7 +202,7 @@ APART int leave_somewhere(struct thread *thread, u64 now)
 	if (!thread)
 		return 0;
 	if (thread->flags & OPEN)
-		exit_in_exit(thread);
+		exit_in_exit(thread, now);
 	state = thread->state;
 	thread->guest = 0;
 	if (state & SEEN) {
@@ -255,6 +261,13 @@ INLINE void enter_guest(struct thread *thread, u64 now)
 		told = close(thread, which, now);
 	else if (state & SEEN)
 		add_one(&totals.unpaired_entries);
+	if (config.raw) {
+		if (config.slower_ns)
+			release(thread, thread->flags & OPEN ? now - thread->start : 0);
+		thread->flags = 0;
+		tell(ENTRY, now, 0, 0, 0);
+		thread->chosen = 0;
+	}
 	thread->flags = 0;
 	if (thread->accesses)
 		accesses_end(thread, now, 1);

@@ -13,7 +13,7 @@ use crate::layout::Config;
 const TYPES: &str = "sys/kernel/btf";
 
 /// Which KVM runs here. The modules' folders are there when they are built in, too.
-pub(crate) fn isa(root: &Path) -> Result<Isa, Error> {
+pub fn isa(root: &Path) -> Result<Isa, Error> {
     let loaded = |name: &str| root.join("sys/module").join(name).exists();
     match (loaded("kvm_amd"), loaded("kvm_intel")) {
         (true, false) => Ok(Isa::Svm),

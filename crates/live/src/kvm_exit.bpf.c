@@ -11,15 +11,18 @@
 // The way of an exit is short: sched_switch says what runs on each CPU, so the state is at hand; its cell is found
 // by a small cache in the state; and an access, of which most exits have one, is counted with its exit.
 //
-// layout.bpf.h has the structs, count.bpf.h states and cells, exit.bpf.h an exit's beginning and end; here are the
-// tracepoints.
+// layout.bpf.h has the structs, count.bpf.h states and cells, event.bpf.h single events, exit.bpf.h an exit's beginning and
+// end; here is what happens between, and raw.bpf.h or classic.bpf.h have the tracepoints.
 
 #include "layout.bpf.h"
 #include "count.bpf.h"
+#include "event.bpf.h"
 #include "exit.bpf.h"
 
 // How much a kind of detail says about an exit; the most telling one stays, the first among equals.
 #define WEIGHT_FAULT 1
+#define WEIGHT_POLLED 1
+#define WEIGHT_BLOCKED 2
 #define WEIGHT_APIC 2
 #define WEIGHT_GHCB 3
 #define WEIGHT_ACCESS 4
@@ -139,7 +142,7 @@ INLINE int cpuid(u32 leaf, u32 index)
 	return access(CPUID, (u64)leaf << 32 | (has ? index : 0));
 }
 
-INLINE int userspace_exit(u32 reason)
+INLINE int userspace_exit(u32 reason, u32 error)
 {
 	struct thread *thread = current_thread();
 
@@ -149,6 +152,7 @@ INLINE int userspace_exit(u32 reason)
 		thread->flags |= USER;
 		thread->user_start = bpf_ktime_get_ns();
 	}
+	tell(USER_EXIT, thread->user_start, reason, error, 0);
 	// The thread may come back with another vCPU, of which KVM may have put what it knows in the same place.
 	thread->vcpu_at = 0;
 	// KVM_EXIT_HLT: user space emulates the halt.
@@ -157,7 +161,7 @@ INLINE int userspace_exit(u32 reason)
 	return 0;
 }
 
-INLINE int wakeup(u64 ns)
+INLINE int wakeup(u64 ns, u32 waited)
 {
 	struct thread *thread = current_thread();
 
@@ -166,8 +170,11 @@ INLINE int wakeup(u64 ns)
 	if (thread && thread->flags & OPEN) {
 		thread->wakeup = ns + (thread->flags & WOKEN ? thread->wakeup : 0);
 		thread->flags |= WOKEN;
+		// Without waiting KVM polled until something came, and the vCPU kept its CPU.
+		if (is_halt(thread->reason))
+			learn(thread, waited ? WEIGHT_BLOCKED : WEIGHT_POLLED, HALT, waited != 0);
 	}
-	return 0;
+	return tell_now(WAKEUP, ns, waited, 0);
 }
 
 INLINE int nested_exit(struct thread *thread)
@@ -175,7 +182,7 @@ INLINE int nested_exit(struct thread *thread)
 	thread->flags |= NESTED;
 	thread->spans[totals.half & 1].l2 += thread->guest;
 	thread->guest = 0;
-	return 0;
+	return tell_now(NESTED_EXIT, 0, 0, 0);
 }
 
 INLINE int nested_inject(u32 reason)
@@ -184,6 +191,7 @@ INLINE int nested_inject(u32 reason)
 
 	if (!thread)
 		return 0;
+	tell_now(NESTED_INJECT, reason, 0, 0);
 	if (thread->flags & OPEN) {
 		thread->flags |= INJECTED;
 		if (thread->flags & NESTED)
@@ -200,7 +208,7 @@ INLINE int nested_enter(void)
 
 	if (thread)
 		thread->state &= ~THREAD_ANCILLARY;
-	return 0;
+	return tell_now(NESTED_ENTER, 0, 0, 0);
 }
 
 INLINE void switched_in(struct thread *thread, u64 now)
@@ -226,15 +234,21 @@ INLINE int switched(int preempted, u32 next)
 	struct slot *slot = here();
 	struct thread *thread = thread_at(slot->thread);
 	u32 *index = next ? bpf_map_lookup_elem(&thread_of_tid, &next) : NULL;
+	u64 next_thread = index ? *index : 0, now = 0;
+
+	if (slot->thread | next_thread)
+		now = bpf_ktime_get_ns();
 
 	if (thread) {
-		thread->out = bpf_ktime_get_ns();
+		thread->out = now;
 		thread->state = (thread->state & ~OUT_PREEMPTED) | OUT | (preempted ? OUT_PREEMPTED : 0);
 	}
-	slot->thread = index ? *index : 0;
+	if (now)
+		tell(SWITCH, now, next, preempted, next_thread);
+	slot->thread = next_thread;
 	thread = thread_at(slot->thread);
 	if (thread)
-		switched_in(thread, bpf_ktime_get_ns());
+		switched_in(thread, now);
 	return 0;
 }
 
@@ -247,6 +261,7 @@ INLINE int thread_ends(void)
 
 	if (!thread)
 		return 0;
+	tell_now(THREAD_END, 0, 0, 0);
 	if (thread->flags & OPEN)
 		add_one(&totals.unpaired_exits);
 	thread->flags = 0;
@@ -257,204 +272,112 @@ INLINE int thread_ends(void)
 	return 0;
 }
 
-//
-// Their arguments are what the kernel's code gives to the tracepoint: nothing is copied and nothing formatted.
-
-#define RAW(name) SEC("raw_tp/" #name) int raw_##name(u64 *args)
-
-// One of two arguments. Both are read first: the kernel's verifier does not let a place in them be computed.
-INLINE u64 one_of(u32 second, u64 a, u64 b)
+// What a tracepoint says, and its single event.
+INLINE int msr(u32 write, u32 index, u64 data)
 {
-	__asm__ volatile("" : "+r"(a), "+r"(b));
-	return second ? b : a;
+	access(write ? MSR_WRITE : MSR_READ, index);
+	return tell_now(MSR, write, index, data);
 }
 
-// Its reason cannot be read: better none than a wrong one.
-APART int lose_exit(struct thread *thread)
+INLINE int pio(u32 write, u16 port, u32 size, u32 count)
 {
-	add_one(&totals.lost);
-	if (thread) {
-		thread->flags = 0;
-		thread->state &= ~SEEN;
+	access(write ? PORT_OUT : PORT_IN, port);
+	return tell_now(PIO, write, port | (u64)size << 32, count);
+}
+
+INLINE int mmio_of(u32 type, u64 length, u64 address)
+{
+	mmio(type, address);
+	return tell_now(MMIO, type, address, length);
+}
+
+INLINE int fast_mmio(u64 address)
+{
+	access(MMIO_WRITE, address);
+	return tell_now(FAST_MMIO, address, 0, 0);
+}
+
+INLINE int call(u32 kind, u64 number)
+{
+	access(kind, number);
+	return tell_now(CALL, kind, number, 0);
+}
+
+INLINE int page_fault(u64 address, u64 error)
+{
+	detail(WEIGHT_FAULT, PAGE_FAULT, address & ~0x1fffffULL);
+	return tell_now(FAULT, address, error, 0);
+}
+
+INLINE int leaf(u32 function, u32 index)
+{
+	cpuid(function, index);
+	return tell_now(LEAF, function, index, 0);
+}
+
+INLINE int control_register(u32 write, u8 number, u64 value)
+{
+	detail(WEIGHT_ACCESS, write ? CR_WRITE : CR_READ, number);
+	return tell_now(CR, write, number, value);
+}
+
+INLINE int apic(u32 write, u32 at, u64 value)
+{
+	detail(WEIGHT_APIC, write ? APIC_WRITE : APIC_READ, at);
+	return tell_now(APIC, write, at, value);
+}
+
+INLINE int ghcb(u64 code, u64 first, u64 second)
+{
+	detail(WEIGHT_GHCB, GHCB, code);
+	return tell_now(GHCB_ENTER, code, first, second);
+}
+
+INLINE int ghcb_request(u64 value)
+{
+	detail(WEIGHT_GHCB, GHCB_MSR, value & 0xfff);
+	return tell_now(GHCB_REQUEST, value, 0, 0);
+}
+
+// The end of kvm_exit, when the reason is known.
+INLINE int exit_known(struct thread *thread)
+{
+	if (!config.raw)
+		return 0;
+	choose(thread);
+	return tell(EXIT, thread->start, thread->info1, thread->info2, 0);
+}
+
+#ifdef CLASSIC
+#include "classic.bpf.h"
+#else
+#include "raw.bpf.h"
+#endif
+
+#if ISA == VMX
+// KVM has loaded the guest's register that holds the field's number, and has it in a register of its own.
+INLINE int vmcs_field(void *registers, u32 at, u32 write)
+{
+	u64 field = 0;
+
+	bpf_probe_read_kernel(&field, sizeof(field), registers + at);
+	// No encoding has more than 32 bits; a guest that names such a field gets an error.
+	if (field >> 32)
+		return 0;
+	detail(WEIGHT_ACCESS, VMCS_FIELD, field);
+	return tell_now(VMCS, write, field, 0);
+}
+
+// Places in the handler of VMREAD, then those in that of VMWRITE.
+#define PROBE(n, write)                                                                                                \
+	SEC("kprobe/vmcs") int on_vmcs_##n(void *registers)                                                            \
+	{                                                                                                              \
+		return vmcs_field(registers, config.vmcs_register[n], write);                                          \
 	}
-	return 0;
-}
-
-// The VMCB's layout is the processor's: AMD APM volume 2, appendix B. EXITCODE is at 0x70.
-INLINE void read_vmcb(struct thread *thread, u64 vmcb)
-{
-	if (bpf_probe_read_kernel(&thread->reason, 24, (void *)(vmcb + 0x70)))
-		lose_exit(thread);
-}
-
-// The VMCB that the processor last ran: L1's or L2's.
-INLINE void read_present_vmcb(struct thread *thread, u64 vcpu)
-{
-	u64 vmcb = 0;
-
-	bpf_probe_read_kernel(&vmcb, sizeof(vmcb), (void *)(vcpu + config.svm_vmcb));
-	read_vmcb(thread, vmcb);
-}
-
-RAW(kvm_exit)
-{
-	struct thread *thread = vcpu_thread();
-	u64 vcpu = one_of(config.exit_vcpu, args[0], args[1]);
-
-	if (!thread)
-		return 0;
-	if (thread->vcpu_at != vcpu)
-		learn_vcpu(thread, vcpu);
-	leave_guest(thread, bpf_ktime_get_ns());
-	if (ISA == VMX) {
-		if (bpf_probe_read_kernel(&thread->reason, 4, (void *)(vcpu + config.vmx_exit_reason)))
-			lose_exit(thread);
-	} else if (config.svm_vmcb01) {
-		// If it was L2's, kvm_nested_vmexit comes next and says so.
-		read_vmcb(thread, thread->vmcb01);
-	} else {
-		read_present_vmcb(thread, vcpu);
-	}
-	return 0;
-}
-
-RAW(kvm_entry)
-{
-	struct thread *thread = vcpu_thread();
-	u64 vcpu = args[0];
-
-	if (!thread)
-		return 0;
-	if (thread->vcpu_at != vcpu)
-		learn_vcpu(thread, vcpu);
-	enter_guest(thread, bpf_ktime_get_ns());
-	return 0;
-}
-
-RAW(kvm_msr)
-{
-	return access(args[0] ? MSR_WRITE : MSR_READ, (u32)args[1]);
-}
-
-RAW(kvm_pio)
-{
-	return access(args[0] ? PORT_OUT : PORT_IN, (u16)args[1]);
-}
-
-RAW(kvm_mmio)
-{
-	return mmio(args[0], args[2]);
-}
-
-RAW(kvm_fast_mmio)
-{
-	return access(MMIO_WRITE, args[0]);
-}
-
-RAW(kvm_hypercall)
-{
-	return access(HYPERCALL, args[0]);
-}
-
-RAW(kvm_hv_hypercall)
-{
-	return access(HYPERV_HYPERCALL, (u16)args[0]);
-}
-
-RAW(kvm_xen_hypercall)
-{
-	return access(XEN_HYPERCALL, one_of(config.xen_number, args[0], args[1]));
-}
-
-RAW(kvm_page_fault)
-{
-	return detail(WEIGHT_FAULT, PAGE_FAULT, one_of(config.fault_address, args[0], args[1]) & ~0x1fffffULL);
-}
-
-RAW(kvm_cpuid)
-{
-	return cpuid(args[0], args[1]);
-}
-
-RAW(kvm_cr)
-{
-	return detail(WEIGHT_ACCESS, args[0] ? CR_WRITE : CR_READ, (u8)args[1]);
-}
-
-RAW(kvm_apic)
-{
-	return detail(WEIGHT_APIC, args[0] ? APIC_WRITE : APIC_READ, (u32)args[1]);
-}
-
-RAW(kvm_vmgexit_enter)
-{
-	u64 code = 0;
-
-	bpf_probe_read_kernel(&code, sizeof(code), (void *)(args[1] + config.ghcb_exit_code));
-	return detail(WEIGHT_GHCB, GHCB, code);
-}
-
-RAW(kvm_vmgexit_msr_protocol_enter)
-{
-	return detail(WEIGHT_GHCB, GHCB_MSR, args[1] & 0xfff);
-}
-
-RAW(kvm_userspace_exit)
-{
-	return userspace_exit(args[0]);
-}
-
-RAW(kvm_vcpu_wakeup)
-{
-	return wakeup(args[0]);
-}
-
-RAW(kvm_nested_vmexit)
-{
-	struct thread *thread = current_thread();
-
-	(void)args;
-	if (!thread || !(thread->flags & OPEN))
-		return 0;
-	if (ISA == SVM && config.svm_vmcb01)
-		read_present_vmcb(thread, thread->vcpu_at);
-	return nested_exit(thread);
-}
-
-RAW(kvm_nested_vmexit_inject)
-{
-	return nested_inject(args[0]);
-}
-
-RAW(kvm_nested_vmenter)
-{
-	(void)args;
-	return nested_enter();
-}
-
-RAW(kvm_nested_vmrun)
-{
-	(void)args;
-	return nested_enter();
-}
-
-RAW(sched_switch)
-{
-	u32 state = 0, next = 0;
-
-	if (config.switch_has_state)
-		state = args[3];
-	else
-		bpf_probe_read_kernel(&state, sizeof(state), (void *)(args[1] + config.task_state));
-	bpf_probe_read_kernel(&next, sizeof(next), (void *)(args[2] + config.task_pid));
-	// A task that is in none of the states in which it sleeps or dies could have run on: TASK_REPORT.
-	return switched(args[0] || !(state & 0x7f), next);
-}
-
-RAW(sched_process_exit)
-{
-	(void)args;
-	return thread_ends();
-}
+PROBE(0, 0)
+PROBE(1, 0)
+PROBE(2, 1)
+PROBE(3, 1)
+#endif
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -8,53 +8,20 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use libbpf_rs::{
-    ErrorKind, Link, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel,
-};
-use vmtax_events::{Coverage, Isa, Losses};
+use libbpf_rs::{Link, MapCore, MapFlags, Object, RingBufferBuilder};
+use rustix::time::{ClockId, clock_gettime};
+use vmtax_events::{Coverage, Event, Isa, Losses};
 
-use crate::layout::{Cell, Config, Key, Spans, Thread, Totals};
+use crate::layout::{Cell, Config, Key, Sent, Spans, Thread, Totals};
+use crate::load::{self, Wanted, map, refused};
 use crate::memory::Mapped;
 use crate::rows::{Rows, Vcpu};
-use crate::{Error, kernel, privileges};
-
-/// The programs, compiled with this crate for each processor.
-const OF_VMX: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kvm_exit.vmx.o"));
-const OF_SVM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kvm_exit.svm.o"));
-
-/// Tracepoints, in the order in which they are attached: what tells of an exit before the exit itself. Without those
-/// needed nothing can be counted; others may be missing in a kernel.
-const TRACEPOINTS: [&str; 23] = [
-    "sched_process_exit",
-    "sched_switch",
-    "kvm_nested_vmrun",
-    "kvm_nested_vmenter",
-    "kvm_nested_vmexit",
-    "kvm_nested_vmexit_inject",
-    "kvm_vcpu_wakeup",
-    "kvm_userspace_exit",
-    "kvm_vmgexit_enter",
-    "kvm_vmgexit_msr_protocol_enter",
-    "kvm_apic",
-    "kvm_cr",
-    "kvm_cpuid",
-    "kvm_page_fault",
-    "kvm_xen_hypercall",
-    "kvm_hv_hypercall",
-    "kvm_hypercall",
-    "kvm_fast_mmio",
-    "kvm_mmio",
-    "kvm_pio",
-    "kvm_msr",
-    "kvm_entry",
-    "kvm_exit",
-];
-const NEEDED: [&str; 3] = ["sched_switch", "kvm_entry", "kvm_exit"];
+use crate::vmcs::{self, VmcsPlace};
+use crate::{Error, classic, kernel, privileges, raw};
 
 /// What is to be recorded.
 #[derive(Clone, Debug)]
@@ -65,12 +32,50 @@ pub struct Options {
     pub most_keys: u32,
     /// So many vCPU threads at a time.
     pub most_threads: u32,
+    /// Where KVM's code has the fields of VMREADs and VMWRITEs, or why that is not known. Of no use with SVM.
+    pub vmcs: Result<Vec<VmcsPlace>, String>,
+    /// Single events too.
+    pub raw: Option<Raw>,
+    /// Classic tracepoints, even where the kernel describes its types.
+    pub classic: bool,
+}
+
+/// Which single events.
+#[derive(Clone, Debug)]
+pub struct Raw {
+    /// Those of one exit in so many of each vCPU; 1 for all.
+    pub sample: u32,
+    /// Those of exits that took at least so long.
+    pub slower: Duration,
+    /// Room for those that are on their way, rounded up to a power of two.
+    pub buffer: u32,
+}
+
+impl Default for Raw {
+    /// All; a quarter of a million are on their way at most.
+    fn default() -> Self {
+        Raw { sample: 1, slower: Duration::ZERO, buffer: 16 << 20 }
+    }
+}
+
+impl Raw {
+    /// What the kernel takes as a size.
+    pub(crate) fn buffer_bytes(&self) -> u32 {
+        self.buffer.clamp(4096, 1 << 30).next_power_of_two()
+    }
 }
 
 impl Default for Options {
     /// All processes, and as many keys as the accounting of recordings has: 35 MB of the kernel's memory.
     fn default() -> Self {
-        Options { processes: None, most_keys: 16_384, most_threads: 4096 }
+        Options {
+            processes: None,
+            most_keys: 16_384,
+            most_threads: 4096,
+            vmcs: Ok(Vec::new()),
+            raw: None,
+            classic: false,
+        }
     }
 }
 
@@ -87,6 +92,16 @@ pub struct Recorder {
     seen: HashMap<usize, Seen>,
     /// VMs of the threads that live: KVM's own address of one, in its process.
     vms: HashMap<(u32, u64), Group>,
+    /// Readable when single events are there.
+    ring: Option<OwnedFd>,
+    /// Single events that came after the time up to which all are there.
+    pending: Vec<Event>,
+    /// Of those, how many were said to be lost.
+    told_lost: u64,
+    notes: Vec<String>,
+    /// Why VMCS fields are not named, if so, and whether there was one.
+    nameless: Option<String>,
+    had_nameless: bool,
     /// Links come off before the programs and maps go.
     links: Vec<Link>,
     object: Object,
@@ -114,15 +129,34 @@ impl Recorder {
     pub fn new(root: &Path, options: &Options) -> Result<Recorder, Error> {
         let isa = kernel::isa(root)?;
         privileges::check()?;
-        let mut config = kernel::config(root, isa)?;
+        let (mut config, why_classic) = tracepoints(root, isa, options)?;
         config.exact = options.most_keys.clamp(1, 1 << 20);
         // Exact keys of exits and of accesses, as many coarse ones as of one of them, the coarsest, and the one place
         // that stands for none.
         config.cells = 3 * config.exact + 256;
-        config.threads = options.most_threads.clamp(1, 1 << 16) - 1;
+        config.threads = options.most_threads.clamp(1, 1 << 16);
         config.filtered = u32::from(options.processes.is_some());
-        let object = load(isa, &config, options)?;
-        let (links, coverage) = attach(&object)?;
+        if let Some(raw) = &options.raw {
+            config.raw = 1;
+            config.sample = raw.sample;
+            config.slower_ns = u64::try_from(raw.slower.as_nanos()).unwrap_or(u64::MAX);
+        }
+        let places = options.vmcs.as_deref().map_err(Clone::clone);
+        let planned = places.and_then(|places| vmcs::plan(places, &mut config));
+        let (probes, mut nameless) = match planned {
+            Ok(probes) => (probes, None),
+            Err(problem) => (vmcs::Planned::default(), Some(problem)),
+        };
+        let is_classic = why_classic.is_some();
+        let wanted = Wanted { isa, is_classic, config: &config, probes: &probes, options };
+        let object = load::load(&wanted)?;
+        // Before the exits that they tell of.
+        let mut links = probes.attach(&object).unwrap_or_else(|problem| {
+            nameless = Some(problem);
+            Vec::new()
+        });
+        let (others, coverage) = load::attach(&object, is_classic)?;
+        links.extend(others);
         let totals = Mapped::new(map(&object, ".bss")?.as_fd(), "totals", 1)?;
         let count = config.cells as usize;
         Ok(Recorder {
@@ -139,6 +173,15 @@ impl Recorder {
             config,
             seen: HashMap::new(),
             vms: HashMap::new(),
+            ring: match options.raw {
+                None => None,
+                Some(_) => Some(descriptor(map(&object, "ring")?.as_fd())?),
+            },
+            pending: Vec::new(),
+            told_lost: 0,
+            notes: why_classic.into_iter().collect(),
+            nameless,
+            had_nameless: false,
             links,
             object,
         })
@@ -177,6 +220,7 @@ impl Recorder {
             let key = self.keys.read(index);
             let vm = self.seen.get(&(key.thread as usize)).map_or(key.thread, |seen| seen.vm);
             rows.add(self.isa, vm, &key, &cell);
+            self.had_nameless |= is_nameless(self.isa, &key);
         }
         self.give_back()?;
         Ok(rows)
@@ -190,19 +234,87 @@ impl Recorder {
             unpaired_exits: totals.unpaired_exits,
             unpaired_entries: totals.unpaired_entries,
             details_dropped: totals.details_dropped,
+            notes: self.notes(totals.raw_lost),
             ..Losses::default()
         }
     }
 
-    /// Stops counting, and gives what was counted since the last interval and all losses.
-    pub fn finish(mut self) -> Result<(Rows, Losses), Error> {
+    fn notes(&self, raw_lost: u64) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        if let Some(problem) = self.nameless.as_ref().filter(|_| self.had_nameless) {
+            notes.push(format!("VMCS fields are not named: {problem}"));
+        }
+        if raw_lost > 0 {
+            notes.push(format!(
+                "{raw_lost} single events found no room on their way and are missing among the events; \
+                 in the tables everything is counted"
+            ));
+        }
+        notes
+    }
+
+    /// What becomes readable when there are single events; nothing where none are recorded.
+    pub fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Single events that are complete up to now, in order of time. Also where none are recorded.
+    pub fn events(&mut self) -> Result<Vec<Event>, Error> {
+        if self.config.raw == 0 {
+            return Ok(Vec::new());
+        }
+        // Programs give an event its time and then send it: those that began before this are waited for.
+        let until = now_ns();
+        wait_for_programs();
+        self.receive()?;
+        self.pending.sort_by_key(|event| event.time_ns);
+        let later = self.pending.partition_point(|event| event.time_ns <= until);
+        let rest = self.pending.split_off(later);
+        Ok(std::mem::replace(&mut self.pending, rest))
+    }
+
+    fn receive(&mut self) -> Result<(), Error> {
+        let (isa, pending, told) = (self.isa, &mut self.pending, &mut self.told_lost);
+        let failed = refused("ring", "receive events");
+        let ring = map(&self.object, "ring")?;
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&ring, |bytes| {
+                if let Some(event) = Sent::read(bytes).and_then(|sent| raw::event(isa, &sent)) {
+                    if let vmtax_events::Kind::Lost { count } = event.kind {
+                        *told += count;
+                    }
+                    pending.push(event);
+                }
+                0
+            })
+            .map_err(&failed)?;
+        builder.build().and_then(|ring| ring.consume()).map_err(&failed)
+    }
+
+    /// All single events that are left, and at their end what was lost since the last of its CPU.
+    fn last_events(&mut self) -> Result<Vec<Event>, Error> {
+        let mut events = self.events()?;
+        events.append(&mut self.pending);
+        let count = self.totals.read(0).raw_lost.saturating_sub(self.told_lost);
+        if count > 0 {
+            let kind = vmtax_events::Kind::Lost { count };
+            let vcpu = vmtax_events::NO_VCPU;
+            events.push(Event { time_ns: now_ns(), pid: 0, tid: 0, cpu: 0, vcpu, kind });
+        }
+        Ok(events)
+    }
+
+    /// Stops counting, and gives what was counted since the last interval, the single events that are left, and all losses.
+    pub fn finish(mut self) -> Result<(Rows, Vec<Event>, Losses), Error> {
         self.links.clear();
         let rows = self.interval()?;
+        let events = self.last_events()?;
         let mut losses = self.losses();
         // What is still open has no entry any more.
         losses.unpaired_exits +=
             self.seen.keys().filter(|&&index| self.is_open(index)).count() as u64;
-        Ok((rows, losses))
+        Ok((rows, events, losses))
     }
 
     fn is_open(&self, index: usize) -> bool {
@@ -307,6 +419,44 @@ impl Recorder {
     }
 }
 
+/// What the programs need to know, and why they sit on classic tracepoints if they do.
+fn tracepoints(
+    root: &Path,
+    isa: Isa,
+    options: &Options,
+) -> Result<(Config, Option<String>), Error> {
+    let why = match kernel::config(root, isa) {
+        Ok(config) if !options.classic => return Ok((config, None)),
+        Ok(_) => "as was asked for".to_owned(),
+        Err(Error::NoTypes { .. }) => "for the kernel does not describe its types".to_owned(),
+        Err(error) => return Err(error),
+    };
+    let note = format!(
+        "exits were watched by classic tracepoints, {why}: each costs more, and VMs of one process are taken for one"
+    );
+    Ok((classic::config(root)?, Some(note)))
+}
+
+/// A VMREAD or VMWRITE (Intel SDM volume 3, appendix C) of which nothing more is known.
+fn is_nameless(isa: Isa, key: &Key) -> bool {
+    let is_vmcs = matches!(key.reason & 0xffff, 23 | 25);
+    isa == Isa::Vmx && is_vmcs && key.kind == 0 && key.flags & (Key::ACCESS | Key::NESTED) == 0
+}
+
+fn descriptor(of: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+    of.try_clone_to_owned().map_err(|source| Error::Map {
+        map: "ring",
+        what: "keep a descriptor",
+        source,
+    })
+}
+
+/// Time as the programs have it.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Waits until every program that began before has ended.
 fn wait_for_programs() {
     use rustix::thread::{MembarrierCommand, membarrier};
@@ -326,96 +476,4 @@ fn missed(program: i32) -> u64 {
         libbpf_rs::libbpf_sys::bpf_prog_get_info_by_fd(program, &raw mut info, &raw mut length)
     };
     if answer == 0 { info.recursion_misses } else { 0 }
-}
-
-/// What libbpf said: of a refused program the verifier's words.
-static SAID: Mutex<String> = Mutex::new(String::new());
-
-fn load(isa: Isa, config: &Config, options: &Options) -> Result<Object, Error> {
-    libbpf_rs::set_print(Some((PrintLevel::Warn, |_, line| {
-        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-        said.push_str(&line);
-    })));
-    let programs = if isa == Isa::Svm { OF_SVM } else { OF_VMX };
-    let failed = |source| Error::Load { source, said: said() };
-    let mut open = ObjectBuilder::default().open_memory(programs).map_err(failed)?;
-    size_maps(&mut open, config, options).map_err(failed)?;
-    let object = open.load().map_err(failed)?;
-    for pid in options.processes.iter().flatten() {
-        map(&object, "wanted")?
-            .update(&pid.to_le_bytes(), &[1], MapFlags::ANY)
-            .map_err(refused("wanted", "add a process"))?;
-    }
-    Ok(object)
-}
-
-fn size_maps(open: &mut OpenObject, config: &Config, options: &Options) -> libbpf_rs::Result<()> {
-    let processes = options.processes.as_ref().map_or(0, BTreeSet::len) as u32;
-    for mut map in open.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        let entries = match name.as_str() {
-            "threads" => config.threads + 1,
-            "thread_of_tid" | "free_threads" => config.threads,
-            "cells" => 2 * config.cells,
-            "keys" | "cell_of_key" | "free_cells" => config.cells,
-            "wanted" => processes.max(1),
-            _ if name.ends_with(".rodata") => {
-                let bytes = config.bytes();
-                if let Some(value) = map.initial_value_mut() {
-                    value[..bytes.len()].copy_from_slice(&bytes);
-                }
-                continue;
-            }
-            _ => continue,
-        };
-        map.set_max_entries(entries)?;
-    }
-    Ok(())
-}
-
-/// The verifier's last word on the program, after a colon: what it says then is about itself.
-fn said() -> String {
-    let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = said.lines().take_while(|line| !line.starts_with("processed "));
-    let word =
-        before.map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("-- ")).last();
-    word.map_or_else(String::new, |word| format!(": {word}"))
-}
-
-fn attach(object: &Object) -> Result<(Vec<Link>, Coverage), Error> {
-    let (mut links, mut coverage) = (Vec::new(), Coverage::default());
-    for tracepoint in TRACEPOINTS {
-        let name = format!("raw_{tracepoint}");
-        let program =
-            object.progs_mut().find(|program| program.name().to_str() == Some(name.as_str()));
-        let Some(program) = program else { continue };
-        match program.attach_raw_tracepoint(tracepoint) {
-            Ok(link) => {
-                coverage.add(tracepoint);
-                links.push(link);
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound && !NEEDED.contains(&tracepoint) => {}
-            Err(source) => return Err(Error::Attach { tracepoint, source }),
-        }
-    }
-    Ok((links, coverage))
-}
-
-/// A map by its name. libbpf puts the object's name before those of sections.
-fn map<'a>(object: &'a Object, name: &'static str) -> Result<libbpf_rs::Map<'a>, Error> {
-    object
-        .maps()
-        .find(|map| {
-            let found = map.name().to_string_lossy();
-            found == name || (name.starts_with('.') && found.ends_with(name))
-        })
-        .ok_or(Error::Map {
-            map: name,
-            what: "find it among those",
-            source: std::io::ErrorKind::NotFound.into(),
-        })
-}
-
-fn refused(map: &'static str, what: &'static str) -> impl Fn(libbpf_rs::Error) -> Error {
-    move |error| Error::Map { map, what, source: std::io::Error::other(error) }
 }

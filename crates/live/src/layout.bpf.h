@@ -23,10 +23,12 @@ static u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
 static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
 static long (*bpf_map_pop_elem)(void *map, void *value) = (void *)88;
 static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 #define BPF_NOEXIST 1
 #define MAP_HASH 1
 #define MAP_ARRAY 2
 #define MAP_STACK 23
+#define MAP_RINGBUF 27
 #define MAPPED (1U << 10)
 
 #define UINT(name, value) int (*name)[value]
@@ -39,6 +41,18 @@ static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (vo
 #ifndef ISA
 #error "compile with -DISA=1 or -DISA=2"
 #endif
+
+// As many places in KVM's code are watched for VMCS fields.
+#define VMCS_PROBES 4
+
+// A number in the record of a classic tracepoint.
+struct field {
+	u16 offset;
+	u16 size;
+};
+// As classic.rs lists them.
+#define TRACEPOINTS 23
+#define FIELDS 4
 
 // What this kernel is like, and what is wanted; written before the programs are loaded.
 struct config {
@@ -64,6 +78,15 @@ struct config {
 	u32 task_pid;
 	u32 task_state;
 	u32 ghcb_exit_code;
+	// Where in struct pt_regs a probe of KVM finds the VMCS field.
+	u32 vmcs_register[VMCS_PROBES];
+	// Single events go out: all, those of one exit in `sample`, those of exits of `slower_ns` and more.
+	u32 raw;
+	u32 sample;
+	u32 unused;
+	u64 slower_ns;
+	// Where classic tracepoints have what raw ones give as arguments; size 0 for what they do not have.
+	struct field fields[TRACEPOINTS][FIELDS];
 };
 const volatile struct config config SEC(".rodata");
 
@@ -114,6 +137,7 @@ enum kind {
 	GHCB_MSR = 17,
 	VMCS_FIELD = 19,
 	OVERFLOW = 20,
+	HALT = 21,
 };
 
 #define BUCKETS 40
@@ -213,6 +237,9 @@ struct thread {
 	u64 accesses;
 	// The VMCB of L1.
 	u64 vmcb01;
+	// Of single events: exits so far, and whether those of this one go out.
+	u32 exits;
+	u32 chosen;
 	struct access access[ACCESSES];
 	struct spans spans[2];
 	struct line lines[LINES];
@@ -232,17 +259,19 @@ struct totals {
 	u64 details_dropped;
 	// Events that could not be counted at all: no thread, no cell, no way to read the reason.
 	u64 lost;
+	// Single events that found no room on their way out; they are counted all the same.
+	u64 raw_lost;
 };
 struct totals totals SEC(".bss");
 
 // layout.rs asserts the same.
-_Static_assert(sizeof(struct config) == 68, "config");
+_Static_assert(sizeof(struct config) == 472, "config");
 _Static_assert(sizeof(struct key) == 24, "key");
 _Static_assert(sizeof(struct cell) == 256, "cell");
 _Static_assert(sizeof(struct spans) == 56, "spans");
-_Static_assert(sizeof(struct thread) == 992, "thread");
-_Static_assert(__builtin_offsetof(struct thread, spans) == 368, "thread");
-_Static_assert(sizeof(struct totals) == 96, "totals");
+_Static_assert(sizeof(struct thread) == 1000, "thread");
+_Static_assert(__builtin_offsetof(struct thread, spans) == 376, "thread");
+_Static_assert(sizeof(struct totals) == 104, "totals");
 
 // What runs on a CPU: sched_switch keeps it true.
 struct slot {
@@ -250,6 +279,8 @@ struct slot {
 	u64 thread;
 	// The thread that runs a vCPU there and is not wanted.
 	u64 unwanted;
+	// Single events of this CPU that were lost since the last one that went out.
+	u64 lost;
 };
 // As many as Linux can be built for.
 #define CPUS 8192
@@ -314,6 +345,65 @@ struct {
 	UINT(max_entries, 1);
 	TYPE(value, u32);
 } free_threads SEC(".maps");
+
+// A single event on its way to user space: raw.rs has the other side.
+struct event {
+	u64 time;
+	// tgid << 32 | tid
+	u64 id;
+	u32 cpu;
+	u32 vcpu;
+	u32 what;
+	u32 reason;
+	u64 a;
+	u64 b;
+	u64 c;
+};
+_Static_assert(sizeof(struct event) == 56, "event");
+
+enum what {
+	EXIT = 1,
+	ENTRY = 2,
+	MSR = 3,
+	PIO = 4,
+	MMIO = 5,
+	FAST_MMIO = 6,
+	CALL = 7,
+	FAULT = 8,
+	LEAF = 9,
+	CR = 10,
+	APIC = 11,
+	GHCB_ENTER = 12,
+	GHCB_REQUEST = 13,
+	VMCS = 14,
+	USER_EXIT = 15,
+	NESTED_EXIT = 16,
+	NESTED_INJECT = 17,
+	NESTED_ENTER = 18,
+	WAKEUP = 19,
+	SWITCH = 20,
+	LOST = 21,
+	THREAD_END = 22,
+	INFORMATION = 23,
+};
+
+struct {
+	UINT(type, MAP_RINGBUF);
+	UINT(max_entries, 4096);
+} ring SEC(".maps");
+
+// Events of an exit that is open, until it is known how long it was.
+#define HELD 32
+struct held {
+	u64 count;
+	struct event events[HELD];
+};
+struct {
+	UINT(type, MAP_ARRAY);
+	UINT(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct held);
+} held SEC(".maps");
 
 INLINE void add_one(u64 *to)
 {

@@ -27,6 +27,27 @@ pub(crate) struct Config {
     pub(crate) task_pid: u32,
     pub(crate) task_state: u32,
     pub(crate) ghcb_exit_code: u32,
+    pub(crate) vmcs_register: [u32; VMCS_PROBES],
+    pub(crate) raw: u32,
+    pub(crate) sample: u32,
+    pub(crate) slower_ns: u64,
+    pub(crate) fields: [[Field; FIELDS]; TRACEPOINTS],
+}
+
+/// So many places in KVM's code can be watched for VMCS fields.
+pub(crate) const VMCS_PROBES: usize = 4;
+
+/// Numbers of a classic tracepoint's record that are read.
+pub(crate) const FIELDS: usize = 4;
+
+/// Tracepoints that programs sit on.
+pub(crate) const TRACEPOINTS: usize = 23;
+
+/// `struct field`: where a number lies in a classic tracepoint's record; its size is 0 when it has none such.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Field {
+    pub(crate) offset: u16,
+    pub(crate) size: u16,
 }
 
 impl Config {
@@ -51,7 +72,14 @@ impl Config {
             self.task_state,
             self.ghcb_exit_code,
         ];
-        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+        // The last stands where the programs have nothing.
+        let choice = [self.raw, self.sample, 0];
+        let numbers = numbers.iter().chain(&self.vmcs_register).chain(&choice);
+        let mut bytes: Vec<u8> = numbers.flat_map(|number| number.to_le_bytes()).collect();
+        bytes.extend(self.slower_ns.to_le_bytes());
+        let fields = self.fields.iter().flatten().flat_map(|field| [field.offset, field.size]);
+        bytes.extend(fields.flat_map(u16::to_le_bytes));
+        bytes
     }
 }
 
@@ -154,7 +182,7 @@ pub(crate) struct Thread {
     pub(crate) out: u64,
     pub(crate) flags: u32,
     pub(crate) open_ancillary: u32,
-    pub(crate) own: [u64; 13 + 24],
+    pub(crate) own: [u64; 14 + 24],
     pub(crate) spans: [Spans; 2],
     pub(crate) lines: [[u64; 4]; 16],
 }
@@ -176,7 +204,7 @@ impl Thread {
         out: 0,
         flags: 0,
         open_ancillary: 0,
-        own: [0; 37],
+        own: [0; 38],
         spans: [Spans { guest: 0, l2: 0, kernel: 0, user: 0, halted: 0, preempted: 0, unknown: 0 };
             2],
         lines: [[0; 4]; 16],
@@ -198,14 +226,44 @@ pub(crate) struct Totals {
     pub(crate) unpaired_entries: u64,
     pub(crate) details_dropped: u64,
     pub(crate) lost: u64,
+    pub(crate) raw_lost: u64,
+}
+
+/// `struct event`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) time: u64,
+    pub(crate) id: u64,
+    pub(crate) cpu: u32,
+    pub(crate) vcpu: u32,
+    pub(crate) what: u32,
+    pub(crate) reason: u32,
+    pub(crate) words: [u64; 3],
+}
+
+impl Sent {
+    /// As the programs send it; `None` for what is no event.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Sent> {
+        let long = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        Some(Sent {
+            time: long(0)?,
+            id: long(8)?,
+            cpu: word(16)?,
+            vcpu: word(20)?,
+            what: word(24)?,
+            reason: word(28)?,
+            words: [long(32)?, long(40)?, long(48)?],
+        })
+    }
 }
 
 // kvm_exit.bpf.c asserts the same.
 const _: () = assert!(size_of::<Key>() == 24);
 const _: () = assert!(size_of::<Cell>() == 256);
 const _: () = assert!(size_of::<Spans>() == 56);
-const _: () = assert!(size_of::<Thread>() == 992);
-const _: () = assert!(size_of::<Totals>() == 96);
+const _: () = assert!(size_of::<Thread>() == 1000);
+const _: () = assert!(size_of::<Totals>() == 104);
 const _: () = assert!(BUCKETS == vmtax_events::HIST_BUCKETS);
 
 macro_rules! plain {
@@ -216,3 +274,14 @@ macro_rules! plain {
     )*};
 }
 plain!(Key Cell Spans Thread Totals);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_as_long_as_the_programs_have_it() {
+        // kvm_exit.bpf.c asserts the same number.
+        assert_eq!(Config::default().bytes().len(), 472);
+    }
+}

@@ -13,14 +13,22 @@
 //! Left out on purpose: naming VMs, writing rows anywhere, and printing.
 
 mod btf;
+mod classic;
 mod error;
 mod kernel;
 mod kvm_exit;
 mod layout;
+mod load;
 mod memory;
+mod pmu;
 mod privileges;
+mod raw;
 mod rows;
+mod vmcs;
 
 pub use error::Error;
-pub use kvm_exit::{Options, Recorder};
+pub use kernel::isa;
+pub use kvm_exit::{Options, Raw, Recorder};
+pub use pmu::HostCounters;
 pub use rows::{Rows, Vcpu};
+pub use vmcs::VmcsPlace;

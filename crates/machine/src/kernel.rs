@@ -11,7 +11,7 @@ mod modules;
 use std::path::{Path, PathBuf};
 
 pub use distribution::distribution;
-pub use modules::Module;
+pub use modules::{Module, module};
 
 use crate::Error;
 use image::Image;

@@ -51,6 +51,7 @@ pub fn detail(detail: Detail) -> String {
         K::GhcbMsr => "GHCB MSR",
         K::Tdvmcall => "TDVMCALL",
         K::VmcsField => "VMCS field",
+        K::Halt => return detail.label(),
     };
     format!("{what} {}", detail.label())
 }
@@ -61,7 +62,7 @@ pub fn detail_name(detail: Detail) -> Option<String> {
     let label = detail.label();
     match detail.kind {
         K::None | K::Overflow | K::PageFault | K::XenHypercall | K::Cpuid => None,
-        K::CrRead | K::CrWrite => Some(label),
+        K::CrRead | K::CrWrite | K::Halt => Some(label),
         K::VmcsField => (!label.starts_with("0x")).then_some(label),
         // The others are labelled with their number, then the name.
         _ => label.split_once(' ').map(|(_, name)| name.to_owned()),

@@ -84,6 +84,7 @@ pub fn exit_name(reason: Reason, detail: Detail) -> String {
         (K::PortOut, _) => format!("{name} out {}", port()),
         (K::CrRead, "CR_ACCESS") => format!("{name} read {}", known()),
         (K::CrWrite, "CR_ACCESS") => format!("{name} write {}", known()),
+        (K::Halt, _) => format!("{name} {}", known()),
         (K::ApicRead | K::ApicWrite | K::VmcsField | K::Ghcb | K::GhcbMsr | K::Tdvmcall, _) => {
             format!("{name} {}", known())
         }

@@ -21,6 +21,8 @@
 //! | `ghcb-msr` | value | | | |
 //! | `tdvmcall` | leaf | | | |
 //! | `userspace-exit` | reason | | | `errno` |
+//! | `vmcs-read`, `vmcs-write` | field | | | |
+//! | `information` | info1 | info2 | | |
 //! | `nested-exit`, `nested-inject` | | | | `isa`, `reason`, `reason_flags` |
 //! | `wakeup`, `wakeup-polled` | ns | | | |
 //! | `switch`, `switch-preempted` | next tid | | | |
@@ -137,6 +139,7 @@ fn flatten(kind: Kind) -> Flat {
         Kind::VmcsField { write, field } => {
             Flat::one(pick(write, ["vmcs-read", "vmcs-write"]), field.into())
         }
+        Kind::Information { info1, info2 } => Flat::two("information", info1, info2),
         Kind::UserspaceExit { reason, errno } => {
             Flat { errno: Some(errno), ..Flat::one("userspace-exit", reason.into()) }
         }
@@ -297,6 +300,7 @@ impl<'a> KindColumns<'a> {
             "vmcs-read" | "vmcs-write" => {
                 Kind::VmcsField { write: word == "vmcs-write", field: self.a(i)? }
             }
+            "information" => Kind::Information { info1: self.a(i)?, info2: self.b(i)? },
             "userspace-exit" => {
                 if self.errno.is_null(i) {
                     return Err(self.columns.bad(i, "errno", format!("is null for {word}")));

@@ -5,10 +5,11 @@ use vmtax_capture::import::Options;
 use vmtax_capture::{Error, Sink, Source, pipeline};
 use vmtax_events::{Event, ExitRow, Losses, Recording as Facts, Sample};
 use vmtax_lab::Windows;
+use vmtax_store::Run;
 
 use crate::cli::ReadingArgs;
 use crate::exit::{Code, Fault};
-use crate::input::{Bytes, Recording};
+use crate::input::{Bytes, Recording, run_fault};
 use crate::progress::Progress;
 
 /// Takes what a recording becomes.
@@ -62,6 +63,29 @@ pub(crate) fn run_lab<R: Rows>(
         accountant.thread_name(*vm, name);
     }
     run_with(recording, reading, Accounting { accountant, windows: Some(Windows::default()) })
+}
+
+/// Counts the single events of a run anew.
+pub(crate) fn of_events<R: Rows>(
+    run: &Run,
+    reading: &ReadingArgs,
+    rows: R,
+) -> anyhow::Result<Converted<R>> {
+    let manifest = run.manifest();
+    let mut accountant = accountant(reading, rows);
+    for vm in &manifest.recording.vms {
+        accountant.thread_name(vm.id, &vm.name);
+    }
+    let each = &mut |events: &[Event]| {
+        accountant.sink_mut().events(events);
+        events.iter().for_each(|event| accountant.event(event));
+    };
+    let mut losses = run.read_events(each).map_err(|e| run_fault(&e))?.losses;
+    let (rows, vms, unused) = accountant.finish();
+    losses.merge(&unused);
+    losses.notes.extend(manifest.losses.notes.iter().cloned());
+    let facts = Facts { vms, ..manifest.recording.clone() };
+    Ok(Converted { rows, facts, losses })
 }
 
 fn accountant<R: Rows>(reading: &ReadingArgs, rows: R) -> Accountant<R> {

@@ -10,18 +10,19 @@ use crate::besides::Besides;
 use crate::cli::ImportArgs;
 use crate::convert::{self, Rows};
 use crate::exit::{Code, Fault, fail};
-use crate::input::{Input, Recording};
+use crate::input::Input;
+use crate::report;
 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
     // Everything that can be told before the run is made is told before.
-    let mut recordings = Vec::new();
+    let mut inputs = Vec::new();
     for path in &args.inputs {
-        recordings.push(open(path)?);
+        inputs.push(open(path, args)?);
     }
     let besides = args.besides.read()?;
     let created_folder = !args.output.exists();
     let writer = Writer::create(&args.output, &options(args)).map_err(output_fault)?;
-    let result = import_all(args, recordings, besides, writer);
+    let result = import_all(args, inputs, besides, writer);
     if result.is_err() {
         remove_if_empty(&args.output, created_folder);
     }
@@ -30,7 +31,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
 
 fn import_all(
     args: &ImportArgs,
-    recordings: Vec<Recording>,
+    inputs: Vec<Input>,
     besides: Besides,
     writer: Writer,
 ) -> anyhow::Result<()> {
@@ -38,9 +39,15 @@ fn import_all(
     let mut facts: Option<Facts> = None;
     let mut losses = besides.losses.clone();
     rows.besides(besides);
-    for recording in recordings {
-        let name = recording.name.clone();
-        let converted = convert::run(recording, &args.reading, rows)?;
+    for input in inputs {
+        let (name, converted) = match input {
+            Input::Recording(recording) => {
+                (recording.name.clone(), convert::run(recording, &args.reading, rows)?)
+            }
+            Input::Run(run) => {
+                (run.folder().display().to_string(), convert::of_events(&run, &args.reading, rows)?)
+            }
+        };
         rows = converted.rows;
         if let Some(error) = rows.failed.take() {
             return Err(output_fault(error).into());
@@ -55,13 +62,22 @@ fn import_all(
     rows.finish(&facts, &losses)
 }
 
-fn open(path: &std::path::Path) -> anyhow::Result<Recording> {
-    match Input::open(path)? {
-        Input::Recording(recording) => Ok(recording),
-        Input::Run(_) => fail(
+/// A run can be counted anew if it holds single events.
+fn open(path: &std::path::Path, args: &ImportArgs) -> anyhow::Result<Input> {
+    let input = Input::open(path)?;
+    match &input {
+        Input::Run(run) if !report::has_events(run) => fail(
             Code::Usage,
-            format!("{}: is a run already; give the recordings to import", path.display()),
+            format!(
+                "{}: is a run already, and holds no single events to count anew; give the recordings to import",
+                path.display()
+            ),
         ),
+        Input::Run(_) if args.reading.isa.is_some() => fail(
+            Code::Usage,
+            format!("--isa: {} is a run, and says whose its exits are", path.display()),
+        ),
+        _ => Ok(input),
     }
 }
 

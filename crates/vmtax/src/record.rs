@@ -11,7 +11,8 @@ pub(crate) use watch::Watch;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use vmtax_live::{Options, Recorder};
+use vmtax_events::Isa;
+use vmtax_live::{Options, Recorder, VmcsPlace};
 use vmtax_store::{CreateOptions, Writer};
 
 use crate::exit::{Code, Fault, fail};
@@ -22,7 +23,9 @@ const ROOT: &str = "/";
 
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let stop = session::Stop::new()?;
-    let options = Options { processes: processes(&args.which)?, ..args.limits() };
+    let root = Path::new(ROOT);
+    let options =
+        Options { processes: processes(&args.which)?, vmcs: vmcs_places(root), ..args.limits() };
     let recorder = Recorder::new(Path::new(ROOT), &options).map_err(|e| fault(&e))?;
     let created_folder = !args.output.exists();
     let writer = Writer::create(&args.output, &create_options(args)).map_err(output_fault)?;
@@ -33,13 +36,37 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     result
 }
 
+/// Where KVM's code has the fields of VMREADs and VMWRITEs, or why that is not known.
+fn vmcs_places(root: &Path) -> Result<Vec<VmcsPlace>, String> {
+    if vmtax_live::isa(root).ok() != Some(Isa::Vmx) {
+        return Ok(Vec::new());
+    }
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let folder = root.join("lib/modules").join(release);
+    let module = vmtax_machine::kernel::module(&folder, "kvm_intel")
+        .map_err(|error| format!("{}: {error}", folder.display()))?;
+    let modules: Vec<_> = module.into_iter().collect();
+    if modules.is_empty() {
+        return Err(format!("{} has no module kvm_intel", folder.display()));
+    }
+    let place = |place: vmtax_lab::FieldPlace| VmcsPlace {
+        write: place.write,
+        function: place.function,
+        offset: place.offset,
+        register: place.register,
+    };
+    Ok(vmtax_lab::field_places(&modules)?.into_iter().map(place).collect())
+}
+
 /// What an error of the recorder means for the exit code.
 fn fault(error: &vmtax_live::Error) -> anyhow::Error {
     use vmtax_live::Error;
     match error {
-        Error::NoKvm | Error::NoTypes { .. } | Error::Types { .. } | Error::Privilege { .. } => {
-            Fault::new(Code::Input, error.to_string()).into()
-        }
+        Error::NoKvm
+        | Error::NoTypes { .. }
+        | Error::NoFormats { .. }
+        | Error::Types { .. }
+        | Error::Privilege { .. } => Fault::new(Code::Input, error.to_string()).into(),
         other => anyhow::anyhow!("{other}"),
     }
 }
@@ -79,7 +106,7 @@ fn create_options(args: &RecordArgs) -> CreateOptions {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
         interval_ns: args.interval_ns(),
-        raw_events: false,
+        raw_events: args.raw,
         labels: args.labels.iter().cloned().collect(),
     }
 }

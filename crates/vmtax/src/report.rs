@@ -353,14 +353,19 @@ fn perfetto(args: &ReportArgs, input: Input, filter: &Filter) -> anyhow::Result<
     })
 }
 
+/// Whether a run holds single events.
+pub(crate) fn has_events(run: &Run) -> bool {
+    run.manifest().segments_of(vmtax_store::Table::Events).next().is_some()
+}
+
 fn check_raw(run: &Run) -> anyhow::Result<()> {
-    if run.manifest().segments_of(vmtax_store::Table::Events).next().is_some() {
+    if has_events(run) {
         return Ok(());
     }
     fail(
         Code::Data,
         format!(
-            "{}: holds no single events; make the run with `vmtax import --raw`",
+            "{}: holds no single events; make the run with `vmtax import --raw` or `vmtax record --raw`",
             run.folder().display()
         ),
     )

@@ -1,5 +1,6 @@
 //! The state of one vCPU thread, and of the exit that it has open.
 
+use vmtax_events::detail::{HALT_BLOCKED, HALT_POLLED};
 use vmtax_events::{Detail, DetailKind, Isa, NO_VCPU, Outcome, Reason, TimeRow, svm, vmx};
 
 use crate::detail::{from_information, is_halt};
@@ -234,9 +235,23 @@ impl OpenExit {
 
     /// Another event says what the exit is about. The most telling one stays, the first among equals.
     pub(super) fn learn(&mut self, detail: Detail) {
-        if weight(detail.kind) > weight(self.learnt.kind) {
+        if weight(detail) > weight(self.learnt) {
             self.learnt = detail;
         }
+    }
+
+    /// The vCPU was woken after so long.
+    pub(super) fn woken(&mut self, ns: u64, polled: bool) {
+        self.wakeup_ns = Some(self.wakeup_ns.unwrap_or(0).saturating_add(ns));
+        if is_halt(self.reason, Detail::NONE) {
+            let how = if polled { HALT_POLLED } else { HALT_BLOCKED };
+            self.learn(Detail::new(DetailKind::Halt, how));
+        }
+    }
+
+    /// KVM has read more of what the processor says of the exit.
+    pub(super) fn inform(&mut self, info1: u64, info2: u64) {
+        (self.info1, self.info2) = (info1, info2);
     }
 
     /// What the exit was about.
@@ -305,9 +320,12 @@ impl OpenExit {
 }
 
 /// How much a kind of detail says about an exit, beside others of the same exit.
-fn weight(kind: DetailKind) -> u8 {
-    match kind {
+fn weight(detail: Detail) -> u8 {
+    match detail.kind {
         DetailKind::None => 0,
+        // One that blocked was no polled one, though KVM polled before.
+        DetailKind::Halt if detail.value == HALT_POLLED => 1,
+        DetailKind::Halt => 2,
         // Every emulated device access begins as a fault.
         DetailKind::PageFault => 1,
         // The register is known better by the MSR or the address it was reached by.

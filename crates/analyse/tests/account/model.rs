@@ -198,6 +198,8 @@ impl Model<'_> {
             Kind::Apic { write: true, register, .. } => (2, K::ApicWrite, register.into()),
             Kind::Apic { register, .. } => (2, K::ApicRead, register.into()),
             Kind::PageFault { gpa, .. } => (1, K::PageFault, gpa & !0x1f_ffff),
+            Kind::Wakeup { polled: true, .. } => (1, K::Halt, 0),
+            Kind::Wakeup { .. } => (2, K::Halt, 1),
             _ => return None,
         };
         Some((worth, Detail::new(kind, value)))
@@ -214,7 +216,8 @@ impl Model<'_> {
         };
         let mut detail = (0, Detail::NONE);
         for said in self.within(at, end).filter_map(|i| self.says(i)) {
-            if said.0 > detail.0 {
+            let is_halt = [vmx::HLT, svm::HLT].contains(&reason.code);
+            if said.0 > detail.0 && (is_halt || said.1.kind != DetailKind::Halt) {
                 detail = said;
             }
         }

@@ -147,6 +147,37 @@ fn events_between_exit_and_entry_tell_the_detail() {
 }
 
 #[test]
+fn halts_tell_how_they_ended() {
+    for (events, detail) in [
+        ("18 poll 5", "halt=0"),
+        ("18 wakeup 5", "halt=1"),
+        ("14 poll 3; 18 wakeup 2", "halt=1"),
+        ("14 wakeup 3; 18 poll 2", "halt=1"),
+    ] {
+        check(
+            "a halt",
+            &format!("10 exit HLT; {events}; 20 entry"),
+            &format!("exit HLT {detail} halted : 10"),
+        );
+    }
+    // What else KVM waits for in an exit is no halt of the guest.
+    check(
+        "no halt",
+        "10 exit EXCEPTION_NMI; 18 poll 5; 20 entry",
+        "exit EXCEPTION_NMI kernel : 10",
+    );
+}
+
+#[test]
+fn information_that_comes_later_counts() {
+    check(
+        "a port by the qualification",
+        "10 exit IO_INSTRUCTION; 12 inform 0x3f80000; 20 entry",
+        "exit IO_INSTRUCTION port-out=0x3f8 kernel : 10",
+    );
+}
+
+#[test]
 fn the_most_telling_detail_wins_in_any_order() {
     for (events, detail, accesses) in [
         (["fault 0xfee00300", "mmio-write 0xfee00300"], "mmio-write=0xfee00300", true),

@@ -196,6 +196,8 @@ fn kind(words: &[&str]) -> Kind {
         "inject" => Kind::NestedInject { reason: reason(words[1]) },
         "nenter" => Kind::NestedEnter,
         "wakeup" => Kind::Wakeup { ns: arg(1), polled: false },
+        "poll" => Kind::Wakeup { ns: arg(1), polled: true },
+        "inform" => Kind::Information { info1: arg(1), info2: 0 },
         "preempt" => Kind::Switch { next_tid: arg32(1), preempted: true },
         "block" => Kind::Switch { next_tid: arg32(1), preempted: false },
         "lost" => Kind::Lost { count: arg(1) },

@@ -70,6 +70,13 @@ impl Kernel {
     }
 }
 
+/// A module of the kernel that runs here, from a folder such as `/lib/modules/RELEASE`; `None` if it is not there.
+pub fn module(folder: &Path, name: &str) -> io::Result<Option<Module>> {
+    let name = normal(name);
+    let Some(path) = find(folder)?.remove(&name) else { return Ok(None) };
+    Ok(Some(Module { bytes: unpacked(&path)?, name }))
+}
+
 struct Search<'a> {
     kernel: &'a Kernel,
     folder: &'a Path,

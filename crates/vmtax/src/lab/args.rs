@@ -80,6 +80,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", requires = "observe", value_hint = ValueHint::FilePath)]
     pub(crate) bring: Vec<PathBuf>,
 
+    /// Processors of an emulated AMD host; for tests of observers, since cycles are then no instructions.
+    #[arg(long, value_name = "N", hide = true, default_value_t = 1, requires = "observe", value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub(crate) processors: u32,
+
+    /// Memory of the host beside what it needs, in MiB; for observers that need much.
+    #[arg(long, value_name = "MIB", hide = true, default_value_t = 0, requires = "observe", value_parser = clap::value_parser!(u32).range(0..=65536))]
+    pub(crate) memory: u32,
+
     /// Hold the run against this budget; a breach ends with exit code 6.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) budget: Option<PathBuf>,

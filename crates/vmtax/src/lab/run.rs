@@ -94,6 +94,8 @@ pub(crate) fn suite(host: vmtax_lab::Host, plan: &Plan) -> anyhow::Result<Outcom
         options: Vec::new(),
         observer: Vec::new(),
         brought: Vec::new(),
+        processors: 1,
+        memory_mib: 0,
         cache,
         fresh: false,
         console: consoles.0.join(format!("{host}.txt")),
@@ -194,6 +196,8 @@ fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result
             .map(str::to_owned)
             .collect(),
         brought: args.bring.clone(),
+        processors: args.processors,
+        memory_mib: args.memory,
         cache: cache.clone(),
         fresh: args.fresh,
         console: consoles.0.join(format!("{host}.txt")),

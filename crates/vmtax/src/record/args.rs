@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use vmtax_live::Options;
+use vmtax_live::{Options, Raw};
 
 /// Which of the running VMs are meant.
 #[derive(Debug, Args)]
@@ -14,7 +14,7 @@ pub(crate) struct WhichArgs {
     #[arg(short, long, value_name = "PID")]
     pub(super) pid: Vec<u32>,
 
-    /// Only the VM of this name (QEMU's -name, Firecracker's --id); may be given several times.
+    /// Only the VM of this name (QEMU's and libvirt's, Firecracker's --id, ...); may be given several times.
     #[arg(long, value_name = "NAME")]
     pub(super) vm: Vec<String>,
 
@@ -46,6 +46,23 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
     pub(crate) interval: Duration,
 
+    /// Keep single events too, for a timeline (`vmtax report --format perfetto`) or to count them anew (`vmtax import RUN`).
+    #[arg(long)]
+    pub(crate) raw: bool,
+
+    /// With --raw: the events of one exit in so many of each vCPU. The tables have all.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "raw", value_parser = clap::value_parser!(u32).range(1..))]
+    sample: u32,
+
+    /// With --raw: the events of exits that took at least so long: 100us, 5ms. The tables have all.
+    #[arg(long, value_name = "TIME", requires = "raw", value_parser = crate::cli::duration)]
+    slower_than: Option<Duration>,
+
+    /// Count cycles, instructions and cache misses of the host's processors too, in guests and outside of them, once a
+    /// second. It takes counters that guests and profilers may want.
+    #[arg(long)]
+    pub(crate) pmu: bool,
+
     /// A label of the run; may be given several times.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = crate::cli::label)]
     pub(crate) labels: Vec<(String, String)>,
@@ -62,6 +79,14 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "N", hide = true)]
     most_threads: Option<u32>,
 
+    /// Room for single events that are on their way, in KiB; for tests.
+    #[arg(long, value_name = "KIB", hide = true)]
+    buffer: Option<u32>,
+
+    /// Watch by classic tracepoints, as on kernels without types; for tests.
+    #[arg(long, hide = true)]
+    classic: bool,
+
     /// Record while this command runs.
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -74,11 +99,18 @@ impl RecordArgs {
 
     /// What is bounded, and by how much.
     pub(super) fn limits(&self) -> Options {
-        let usual = Options::default();
+        let (usual, raw) = (Options::default(), Raw::default());
+        let raw = Raw {
+            sample: self.sample,
+            slower: self.slower_than.unwrap_or(raw.slower),
+            buffer: self.buffer.map_or(raw.buffer, |kib| kib.saturating_mul(1024)),
+        };
         Options {
-            processes: None,
             most_keys: self.most_keys.unwrap_or(usual.most_keys),
             most_threads: self.most_threads.unwrap_or(usual.most_threads),
+            raw: self.raw.then_some(raw),
+            classic: self.classic,
+            ..usual
         }
     }
 }

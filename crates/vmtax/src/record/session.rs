@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use vmtax_events::{AccessRow, ExitRow, Recording as Facts, Stat, TimeRow, Vm};
-use vmtax_live::{Recorder, Rows};
+use vmtax_live::{HostCounters, Recorder, Rows};
 use vmtax_store::{Error, Writer};
 
 use super::{ROOT, RecordArgs, fault};
@@ -142,6 +142,9 @@ struct Session {
     interval: Duration,
     /// The run's clock at the start of the open interval.
     began_ns: u64,
+    /// The host's counters, and why there are none, if they were asked for.
+    pmu: HostCounters,
+    pmu_note: Option<String>,
     /// When counters of others are read again.
     next_stats: Instant,
 }
@@ -149,18 +152,25 @@ struct Session {
 /// A host on which VMs come and go for months has names for so many of them; the others are known by their numbers.
 const MOST_VMS: usize = 16_384;
 
+/// How often single events are taken at most from the kernel's buffer.
+const EVENTS_EVERY: Duration = Duration::from_millis(50);
+
 /// How often counters that KVM and the host keep are read.
 const STATS_EVERY: Duration = Duration::from_secs(1);
 
 impl Session {
     fn new(args: &RecordArgs, recorder: Recorder, writer: Writer) -> Session {
         let facts = facts(&recorder);
+        let (pmu, pmu_note) =
+            if args.pmu { HostCounters::open(Path::new(ROOT)) } else { Default::default() };
         Session {
             recorder,
             writer,
             facts,
             interval: args.interval,
             began_ns: now_ns(),
+            pmu,
+            pmu_note,
             next_stats: Instant::now(),
         }
     }
@@ -177,7 +187,18 @@ impl Session {
         let mut next = started + self.interval;
         loop {
             let until = end.map_or(next, |end| end.min(next));
-            if stop.wait(until)? {
+            // Events come by themselves, but are taken some at a time.
+            let is_asked = match self.recorder.readiness() {
+                Some(events) => {
+                    stop.wait(until.min(Instant::now() + EVENTS_EVERY))?
+                        || stop.wait_beside(
+                            &mut [PollFd::from_borrowed_fd(events, PollFlags::IN)],
+                            until,
+                        )?
+                }
+                None => stop.wait(until)?,
+            };
+            if is_asked {
                 return Ok(());
             }
             if let Some(child) = &mut child
@@ -189,6 +210,9 @@ impl Session {
             if end.is_some_and(|end| now >= end) {
                 return Ok(());
             }
+            if args.raw {
+                self.events()?;
+            }
             if now < next {
                 continue;
             }
@@ -198,6 +222,14 @@ impl Session {
                 next += self.interval;
             }
         }
+    }
+
+    /// Takes the single events that are there.
+    fn events(&mut self) -> anyhow::Result<()> {
+        for event in self.recorder.events().map_err(|e| fault(&e))? {
+            self.writer.event(&event).map_err(output_fault)?;
+        }
+        Ok(())
     }
 
     /// Ends an interval: what it brought becomes a segment.
@@ -211,7 +243,7 @@ impl Session {
         self.store(rows).map_err(output_fault)?;
         if Instant::now() >= self.next_stats {
             self.next_stats = Instant::now() + STATS_EVERY;
-            stats(&mut self.writer, &self.facts).map_err(output_fault)?;
+            stats(&mut self.writer, &self.facts, &mut self.pmu).map_err(output_fault)?;
         }
         self.describe();
         self.writer.segment().map_err(output_fault)?;
@@ -220,10 +252,14 @@ impl Session {
 
     fn finish(mut self) -> anyhow::Result<()> {
         let recorder = self.recorder;
-        let (rows, losses) = recorder.finish().map_err(|e| fault(&e))?;
+        let (rows, events, mut losses) = recorder.finish().map_err(|e| fault(&e))?;
+        losses.notes.extend(self.pmu_note);
         name(&mut self.facts, &rows);
+        for event in events {
+            self.writer.event(&event).map_err(output_fault)?;
+        }
         store(&mut self.writer, rows, self.began_ns, self.interval).map_err(output_fault)?;
-        stats(&mut self.writer, &self.facts).map_err(output_fault)?;
+        stats(&mut self.writer, &self.facts, &mut self.pmu).map_err(output_fault)?;
         self.writer.finish(&self.facts, &losses).map_err(output_fault)?;
         Ok(())
     }
@@ -236,7 +272,8 @@ impl Session {
     }
 
     fn describe(&mut self) {
-        let losses = self.recorder.losses();
+        let mut losses = self.recorder.losses();
+        losses.notes.extend(self.pmu_note.clone());
         self.writer.describe(&self.facts, &losses);
     }
 }
@@ -261,7 +298,7 @@ fn store(writer: &mut Writer, rows: Rows, began_ns: u64, interval: Duration) -> 
 }
 
 /// Stores what KVM counts of each VM, and the time that whoever runs this host took from it.
-fn stats(writer: &mut Writer, facts: &Facts) -> Result<(), Error> {
+fn stats(writer: &mut Writer, facts: &Facts, pmu: &mut HostCounters) -> Result<(), Error> {
     let time_ns = now_ns();
     // A VM is known by its process; of several in one process the first has what KVM counts of all.
     for vm in &facts.vms {
@@ -275,8 +312,9 @@ fn stats(writer: &mut Writer, facts: &Facts) -> Result<(), Error> {
             writer.stat(&Stat { time_ns, vm: vm.id, name, unit, value: value as f64 })?;
         }
     }
-    if let Some(value) = stolen() {
-        let (name, unit) = ("steal".to_owned(), "ticks".to_owned());
+    let counted = pmu.read().into_iter().map(|(name, value)| (name, "count", value));
+    for (name, unit, value) in counted.chain(stolen().map(|value| ("steal", "ticks", value))) {
+        let (name, unit) = (name.to_owned(), unit.to_owned());
         writer.stat(&Stat { time_ns, vm: Stat::HOST, name, unit, value })?;
     }
     Ok(())

@@ -80,7 +80,15 @@ fn flags_that_contradict_each_other_are_usage_errors() {
                 "--by detail: none of the tables asked for has it; add one of --event vmexit,msr,*",
             ),
             ("report good -o good", 2, "good: is the input; name another file for the report"),
-            ("import run -o new", 2, "run: is a run already; give the recordings to import"),
+            (
+                "import run -o new",
+                2,
+                "run: is a run already, and holds no single events to count anew; give the recordings to import",
+            ),
+            ("record --raw --sample 0", 2, "*0 is not in 1..*"),
+            ("record --sample 3", 2, "*--raw*"),
+            ("record --slower-than 1ms", 2, "*--raw*"),
+            ("record --raw --slower-than soon", 2, "*soon*"),
             (
                 "report run --interval 10ms",
                 2,

@@ -149,3 +149,22 @@ fn recordings_of_one_host_add_up() {
     assert_eq!(manifest["labels"], serde_json::json!({"a": "1", "b": "2"}));
     assert_eq!(manifest["complete"], true);
 }
+
+#[test]
+fn single_events_of_a_run_are_counted_anew() {
+    for (capture, file) in [
+        ("amd-nested", "all.perf.data.zst"),
+        ("amd-two-vms", "two-vms.perf.data.zst"),
+        ("intel-nested", "intel-nested.perf.data.zst"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, again) = (folder.path().join("first"), folder.path().join("again"));
+        fs::create_dir(&first).unwrap();
+        fs::create_dir(&again).unwrap();
+        stdout(&first, &format!("import {} --raw -o it", unpack(capture, file).display()));
+        stdout(&again, &format!("import {} -o it", first.join("it").display()));
+        let report = format!("report it --format csv {EVERYTHING}");
+        let [first, again] = [first, again].map(|folder| stdout(&folder, &report));
+        assert!(first.len() > 1000 && first == again, "{capture}: {file}");
+    }
+}

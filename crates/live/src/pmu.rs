@@ -1,0 +1,160 @@
+//! The host's own performance counters, of all its processors together: what ran in guests apart from what ran on the host.
+//!
+//! They count and do not sample. Where the processor has fewer counters than are asked for, the kernel takes turns, and what it
+//! says of the time that each counted scales the number.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::FromRawFd;
+use std::path::Path;
+
+use libbpf_rs::libbpf_sys::perf_event_attr;
+
+/// `PERF_COUNT_HW_*` of Linux `include/uapi/linux/perf_event.h`, and names.
+const EVENTS: [(u64, &str); 3] = [(0, "cycles"), (1, "instructions"), (3, "cache_misses")];
+
+/// Bits of `perf_event_attr`, from the first of its bit fields on.
+const EXCLUDE_HOST: u64 = 1 << 19;
+const EXCLUDE_GUEST: u64 = 1 << 20;
+
+/// Where events count, beside their names.
+const PLACES: [(u64, &str); 2] = [(EXCLUDE_HOST, "guest"), (EXCLUDE_GUEST, "host")];
+
+/// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `PERF_FORMAT_TOTAL_TIME_RUNNING`.
+const TIMES: u64 = 1 | 2;
+
+/// A hostile root may name any number of processors.
+const MOST_PROCESSORS: u32 = 8192;
+
+/// Counters that are open.
+#[derive(Debug, Default)]
+pub struct HostCounters(Vec<Counter>);
+
+#[derive(Debug)]
+struct Counter {
+    name: String,
+    /// One file for each processor.
+    files: Vec<File>,
+}
+
+impl HostCounters {
+    /// Opens what this host has, and says in one sentence what it has not.
+    pub fn open(root: &Path) -> (HostCounters, Option<String>) {
+        let online = std::fs::read_to_string(root.join("sys/devices/system/cpu/online"));
+        let processors = processors(online.unwrap_or_default().trim());
+        let (mut counters, mut problems) = (Vec::new(), Vec::new());
+        for (event, name) in EVENTS {
+            for (place, of) in PLACES {
+                let name = format!("pmu_{of}_{name}");
+                let files = processors.iter().map(|&processor| file(event, place, processor));
+                match files.collect::<std::io::Result<Vec<File>>>() {
+                    Ok(files) => counters.push(Counter { name, files }),
+                    Err(error) => problems.push((name, error)),
+                }
+            }
+        }
+        let note = problems.first().map(|(_, error)| {
+            let names: Vec<&str> = problems.iter().map(|(name, _)| name.as_str()).collect();
+            format!(
+                "counters of the host's processors are not there: {} ({error})",
+                names.join(", ")
+            )
+        });
+        (HostCounters(counters), note)
+    }
+
+    /// What each has counted since it was opened.
+    pub fn read(&mut self) -> Vec<(&str, f64)> {
+        let sum = |counter: &mut Counter| counter.files.iter_mut().filter_map(count).sum();
+        self.0
+            .iter_mut()
+            .map(|counter| (sum(counter), counter.name.as_str()))
+            .map(|(n, s)| (s, n))
+            .collect()
+    }
+}
+
+/// `0-3,8`
+fn processors(list: &str) -> Vec<u32> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse::<u32>().ok()?.min(MOST_PROCESSORS))
+    };
+    list.split(',').filter_map(range).flatten().collect()
+}
+
+fn file(event: u64, place: u64, processor: u32) -> std::io::Result<File> {
+    let mut attributes =
+        perf_event_attr { config: event, read_format: TIMES, ..perf_event_attr::default() };
+    attributes.size = size_of_val(&attributes) as u32;
+    attributes._bitfield_1 = bits(place);
+    let (everybody, no_group, close_on_exec) = (-1, -1, 8);
+    // SAFETY: the structure is whole and of the size that it says; the kernel reads it and keeps nothing of it.
+    #[expect(unsafe_code, reason = "perf_event_open has no safe form")]
+    let descriptor = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            everybody,
+            processor,
+            no_group,
+            close_on_exec,
+        )
+    };
+    if descriptor < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just opened it, and nobody else has it.
+    #[expect(unsafe_code, reason = "perf_event_open has no safe form")]
+    let file = unsafe { File::from_raw_fd(descriptor as i32) };
+    Ok(file)
+}
+
+fn bits(flags: u64) -> libbpf_rs::libbpf_sys::__BindgenBitfieldUnit<[u8; 8]> {
+    libbpf_rs::libbpf_sys::__BindgenBitfieldUnit::new(flags.to_le_bytes())
+}
+
+/// The count, the time that it was wanted and the time that it counted.
+fn count(file: &mut File) -> Option<f64> {
+    let mut bytes = [0; 24];
+    file.read_exact(&mut bytes).ok()?;
+    let word = |at: usize| bytes[8 * at..].first_chunk().map(|word| u64::from_le_bytes(*word));
+    scaled([word(0)?, word(1)?, word(2)?])
+}
+
+fn scaled([count, wanted, counted]: [u64; 3]) -> Option<f64> {
+    (counted > 0).then(|| count as f64 * (wanted as f64 / counted as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_read() {
+        assert_eq!(processors("0-2,5"), [0, 1, 2, 5]);
+        assert_eq!(processors(""), []);
+        assert_eq!(processors("x,3-1,7"), [7]);
+    }
+
+    #[test]
+    fn a_count_of_part_of_the_time_is_scaled() {
+        assert_eq!(scaled([10, 100, 50]), Some(20.0));
+        assert_eq!(scaled([10, 100, 100]), Some(10.0));
+        assert_eq!(scaled([10, 100, 0]), None);
+    }
+
+    #[test]
+    fn each_counter_is_there_or_said_not_to_be() {
+        let (mut counters, note) = HostCounters::open(Path::new("/"));
+        let said = note.unwrap_or_default();
+        let names: Vec<String> =
+            counters.read().iter().map(|(name, _)| (*name).to_owned()).collect();
+        for (_, name) in EVENTS {
+            for (_, of) in PLACES {
+                let name = format!("pmu_{of}_{name}");
+                assert!(names.contains(&name) != said.contains(&name), "{name}: {names:?}, {said}");
+            }
+        }
+    }
+}

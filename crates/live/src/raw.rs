@@ -1,0 +1,107 @@
+//! Single events as the programs send them -> the vocabulary's.
+
+use vmtax_events::event::{HypercallInterface, MmioAccess};
+use vmtax_events::{DetailKind, Event, Isa, Kind, NO_VCPU, Reason};
+
+use crate::layout::Sent;
+
+/// The event; `None` for what is none.
+pub(crate) fn event(isa: Isa, sent: &Sent) -> Option<Event> {
+    Some(Event {
+        time_ns: sent.time,
+        pid: (sent.id >> 32) as u32,
+        tid: sent.id as u32,
+        cpu: sent.cpu,
+        vcpu: if sent.vcpu == u32::from(u16::MAX) { NO_VCPU } else { sent.vcpu },
+        kind: kind(isa, sent)?,
+    })
+}
+
+/// In the order of `enum what`.
+fn kind(isa: Isa, sent: &Sent) -> Option<Kind> {
+    let [a, b, c] = sent.words;
+    let (reason, is_write) = (|| Reason::from_trace(isa, sent.reason), a != 0);
+    Some(match sent.what {
+        1 => Kind::Exit { reason: reason(), info1: a, info2: b },
+        2 => Kind::Entry,
+        3 => Kind::Msr { write: is_write, index: b as u32, data: c },
+        4 => Kind::Pio { write: is_write, size: (b >> 32) as u8, port: b as u16, count: c as u32 },
+        5 => Kind::Mmio { access: mmio(a)?, len: c as u32, gpa: b },
+        6 => Kind::FastMmio { gpa: a },
+        7 => Kind::Hypercall { interface: interface(a)?, number: b },
+        8 => Kind::PageFault { gpa: a, error_code: b },
+        9 => Kind::Cpuid { function: a as u32, index: b as u32 },
+        10 => Kind::Cr { write: is_write, number: b as u8, value: c },
+        11 => Kind::Apic { write: is_write, register: b as u32, value: c },
+        12 => Kind::GhcbEnter { code: a, info1: b, info2: c },
+        13 => Kind::GhcbMsr { value: a },
+        14 => Kind::VmcsField { write: is_write, field: b as u32 },
+        15 => Kind::UserspaceExit { reason: a as u32, errno: b as u32 as i32 },
+        16 => Kind::NestedExit { reason: reason() },
+        17 => Kind::NestedInject { reason: reason() },
+        18 => Kind::NestedEnter,
+        19 => Kind::Wakeup { ns: a, polled: b == 0 },
+        20 => Kind::Switch { next_tid: a as u32, preempted: b != 0 },
+        21 => Kind::Lost { count: a },
+        22 => Kind::ThreadEnd,
+        23 => Kind::Information { info1: a, info2: b },
+        _ => return None,
+    })
+}
+
+/// KVM's numbers: `KVM_TRACE_MMIO_*`.
+fn mmio(number: u64) -> Option<MmioAccess> {
+    Some(match number {
+        0 => MmioAccess::UnsatisfiedRead,
+        1 => MmioAccess::Read,
+        2 => MmioAccess::Write,
+        _ => return None,
+    })
+}
+
+/// The programs say it by the kind of detail.
+fn interface(kind: u64) -> Option<HypercallInterface> {
+    Some(match DetailKind::from_u8(u8::try_from(kind).ok()?)? {
+        DetailKind::Hypercall => HypercallInterface::Kvm,
+        DetailKind::HypervHypercall => HypercallInterface::HyperV,
+        DetailKind::XenHypercall => HypercallInterface::Xen,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_has_a_kind_of_its_own() {
+        let sent = |what| Sent { what, words: [2, 0, 0], ..Sent::default() };
+        let name = |kind: Kind| format!("{kind:?}").split(' ').next().unwrap().to_owned();
+        let calls = Sent { what: 7, words: [8, 3, 0], ..Sent::default() };
+        let mut names: Vec<String> = (1..=23)
+            .map(|what| if what == 7 { calls } else { sent(what) })
+            .map(|sent| name(kind(Isa::Svm, &sent).unwrap()))
+            .collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 23);
+        assert_eq!((kind(Isa::Svm, &sent(0)), kind(Isa::Svm, &sent(24))), (None, None));
+        assert_eq!(kind(Isa::Svm, &sent(7)), None);
+    }
+
+    #[test]
+    fn words_are_where_the_programs_put_them() {
+        let mut bytes = vec![0; 56];
+        bytes[0] = 9;
+        bytes[8..16].copy_from_slice(&(7_u64 << 32 | 8).to_le_bytes());
+        bytes[20..24].copy_from_slice(&0xffff_u32.to_le_bytes());
+        bytes[24] = 4;
+        bytes[32] = 1;
+        bytes[40..48].copy_from_slice(&(2_u64 << 32 | 0x3f8).to_le_bytes());
+        bytes[48] = 5;
+        let event = event(Isa::Vmx, &Sent::read(&bytes).unwrap()).unwrap();
+        assert_eq!((event.time_ns, event.pid, event.tid, event.vcpu), (9, 7, 8, NO_VCPU));
+        assert_eq!(event.kind, Kind::Pio { write: true, size: 2, port: 0x3f8, count: 5 });
+        assert_eq!(Sent::read(&bytes[..55]), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! VMs, vCPUs and details in numbers that the recorder cannot all hold, and an hour's intervals: crowd.c makes them, and what
+//! it makes is known beforehand.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use vmtax_store::{Run, Table};
+
+use super::{losses, observe_script};
+use crate::run::json;
+
+/// Exits of this reason in a run.
+fn exits(run: &Path, reason: &str) -> u64 {
+    let report = json(&["report", run.to_str().unwrap(), "--event", "vmexit", "--by", "reason"]);
+    let rows = report["tables"][0]["rows"].as_array().unwrap();
+    let of_reason = |row: &&Value| row.to_string().contains(&format!("\"{reason}\""));
+    rows.iter().filter(of_reason).map(|row| row["count"].as_u64().unwrap()).sum()
+}
+
+/// Runs a script with the programs `./crowd` and `./vmtax` when nothing else runs in an emulated host with so much more memory, MiB.
+fn crowd(folder: &Path, script: &str, memory: &str) -> PathBuf {
+    let program = folder.join("crowd");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/crowd.c");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-pthread", "-o"]).arg(&program).arg(source);
+    assert!(gcc.status().unwrap().success());
+    let program = program.to_str().unwrap();
+    let script = format!(
+        "end() {{\n{}\ndmesg >dmesg.txt\nexit 0\n}}\ntrap end INT\nwhile true; do sleep 1000 & wait $!; done\n",
+        script.replace("./crowd", program)
+    );
+    let found =
+        observe_script(folder, &script, &[program], &["--operation", "cpuid", "--memory", memory]);
+    let said = fs::read_to_string(found.join("dmesg.txt")).unwrap();
+    // The kernel warns with a trace of calls, whatever it is about.
+    assert!(said.contains("clocksource") && !said.contains("Call Trace"), "{said}");
+    found
+}
+
+/// The intervals of an hour, made short: 10 s each become 30 ms.
+const HOUR: &str = r#"        size() {
+            while read -r name value unit; do
+                case $name in RssAnon:) echo $2 $value >>sizes;; esac
+            done </proc/$1/status
+        }
+        ./crowd pulse 130 100 & calm=$!
+        ./crowd pulse 1300 10 & load=$!
+        ./vmtax record -o idle --interval 30ms --pid $calm & idle=$!
+        ./vmtax record -o busy --interval 30ms --pid $load & busy=$!
+        while kill -0 $load 2>/dev/null; do sleep 0.5; size $busy busy; size $idle idle; done
+        kill -TERM $busy $idle
+        wait $busy; wait $idle
+        "#;
+
+#[test]
+fn what_is_too_much_is_counted_and_an_hour_takes_no_more_at_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "./vmtax record -o leaves --most-keys 2000 -- ./crowd leaves 3000 2>leaves.said
+        ./vmtax record -o vcpus -- ./crowd vcpus 2 32 2>vcpus.said
+        ./vmtax record -o churn --interval 100ms -- ./crowd churn 60 2>churn.said
+        ./vmtax record -o ring --raw --buffer 16 -- ./crowd leaves 3000 2>ring.said
+        {HOUR}"
+    );
+    let found = crowd(folder.path(), &script, "256");
+    let expected = [("leaves", 3000), ("vcpus", 640), ("churn", 600), ("ring", 3000)];
+    all_are_counted(&found, &expected);
+    // The last of the keys that are told apart are not all of CPUIDs.
+    let dropped = losses(&found.join("leaves"))["details_dropped"].as_u64().unwrap();
+    assert!((1000..1050).contains(&dropped), "{dropped}");
+    // Of single events that found no room the tables have all.
+    let notes = losses(&found.join("ring"))["notes"].to_string();
+    assert!(notes.contains("single events found no room"), "{notes}");
+    hour(&found);
+}
+
+/// Each run has so many exits for CPUID, and nothing that could not be counted.
+fn all_are_counted(found: &Path, runs: &[(&str, u64)]) {
+    for (run, expected) in runs {
+        let said = fs::read_to_string(found.join(format!("{run}.said"))).unwrap();
+        assert_eq!(said, "", "{run}");
+        let run = found.join(run);
+        assert_eq!((exits(&run, "cpuid"), &losses(&run)["recorder_lost"]), (*expected, &0.into()));
+    }
+}
+
+fn hour(found: &Path) {
+    let sizes = fs::read_to_string(found.join("sizes")).unwrap();
+    for run in ["busy", "idle"] {
+        let sizes: Vec<u64> =
+            sizes.lines().filter_map(|line| line.strip_prefix(run)?.trim().parse().ok()).collect();
+        eprintln!("memory of {run}, KiB: {sizes:?}");
+        // After a third of the hour everything has been needed once.
+        let (early, last) = (sizes[sizes.len() / 3], sizes[sizes.len() - 1]);
+        assert!(sizes.len() > 9 && last <= early + early / 8, "{run}: {sizes:?}");
+    }
+    let run = Run::open(&found.join("busy")).unwrap();
+    let exits: Vec<u64> = run.manifest().segments_of(Table::Exits).map(|s| s.bytes).collect();
+    eprintln!("{} intervals, of {:?} bytes", exits.len(), (exits.iter().min(), exits.iter().max()));
+    assert!(exits.len() >= 300, "{}", exits.len());
+    let part = |of: &[u64]| of.iter().sum::<u64>() / of.len() as u64;
+    let (first, last) = (part(&exits[1..exits.len() / 3]), part(&exits[exits.len() * 2 / 3..]));
+    assert!(last <= first + first / 20, "{first} bytes an interval, then {last}");
+}
+
+/// Limits at their full size: a million details and 4,096 vCPUs at a time, which take minutes.
+#[test]
+#[ignore = "minutes"]
+fn a_million_details_and_thousands_of_vcpus_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "./vmtax record -o leaves -- ./crowd leaves 1000000 2>leaves.said
+        ./vmtax record -o vcpus -- ./crowd vcpus 4 1024 2>vcpus.said
+        ./vmtax record -o churn --interval 100ms -- ./crowd churn 500 2>churn.said";
+    let found = crowd(folder.path(), script, "768");
+    let expected = [("leaves", 1_000_000), ("vcpus", 40_960), ("churn", 5000)];
+    all_are_counted(&found, &expected);
+    let dropped = losses(&found.join("leaves"))["details_dropped"].as_u64().unwrap();
+    assert!((1_000_000 - 16_384..1_000_000 - 16_000).contains(&dropped), "{dropped}");
+}
