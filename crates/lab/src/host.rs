@@ -11,13 +11,13 @@ use sha2::{Digest, Sha256};
 use vmtax_events::Isa;
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
-use vmtax_machine::{Emulator, Initramfs, Machine, Mailbox, QUICK_BOOT, Spec};
+use vmtax_machine::{Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, programs};
 
 use crate::conversation::Conversation;
 use crate::{Error, elf, observer};
 
 /// The program inside, built with this crate.
-const PROGRAM: &[u8] = include_bytes!(env!("VMTAX_GUEST_PROGRAM"));
+pub const PROGRAM: &[u8] = include_bytes!(env!("VMTAX_GUEST_PROGRAM"));
 
 /// Which emulated host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,7 +207,7 @@ impl Setup {
             entries.push(Entry::file("l1/command_line", 0o644, inner_command_line.as_bytes()));
         }
         let files = observer::files(&self.observer, &self.brought)?;
-        entries.extend(observer::entries(&files));
+        entries.extend(programs::entries(&files));
         let mut command_line =
             format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=host");
         if self.nested {
@@ -222,11 +222,12 @@ impl Setup {
             kernel: self.kernel.clone(),
             initramfs: Initramfs::Bytes(cpio::archive(&entries).into()),
             command_line,
-            memory_mib: if self.nested { 1024 } else { 512 } + observer::memory_mib(&files),
+            memory_mib: if self.nested { 1024 } else { 512 } + programs::memory_mib(&files),
             cpus: 1,
             mailbox,
             console: self.console.clone(),
             limit: self.limit,
+            options: Options::default(),
         })
     }
 }

@@ -22,6 +22,6 @@ mod trace_dat;
 mod window;
 
 pub use error::Error;
-pub use host::{Host, Setup, Start};
+pub use host::{Host, PROGRAM, Setup, Start};
 pub use run::{Measured, Outcomes, Plan, run};
 pub use window::{Windows, vm_of};

@@ -50,15 +50,6 @@ pub(super) fn after<'a>(text: &'a str, key: &str) -> Result<&'a str, Refusal> {
         .ok_or_else(|| Refusal::missing(key))
 }
 
-/// As [`after`], of the last such line.
-pub(super) fn after_last<'a>(text: &'a str, key: &str) -> Result<&'a str, Refusal> {
-    text.lines()
-        .rev()
-        .find_map(|line| line.trim().strip_prefix(key))
-        .map(str::trim)
-        .ok_or_else(|| Refusal::missing(key))
-}
-
 /// The first word.
 pub(super) fn word(text: &str) -> &str {
     text.split_whitespace().next().unwrap_or_default()
