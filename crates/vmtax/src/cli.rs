@@ -29,6 +29,7 @@ pub(crate) enum Command {
     Explain(crate::explain::ExplainArgs),
     Diff(DiffArgs),
     Predict(crate::predict::PredictArgs),
+    Bench(crate::bench::args::BenchArgs),
     Mem(crate::mem::MemArgs),
     Vpmu(crate::vpmu::VpmuArgs),
     Lab(crate::lab::args::LabArgs),
