@@ -106,7 +106,7 @@ impl Workload {
             (String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
         let output = Output { stdout: &stdout, stderr: &stderr, elapsed_ns: outcome.elapsed_ns };
         let readings = match &self.kind {
-            Kind::Adapter(adapter) => (adapter.parse)(&output),
+            Kind::Adapter(adapter) => adapter.readings(&output),
             Kind::Own { own, .. } => own.parse(&output),
         };
         readings.map_err(|refusal| format!("its output is not taken: {refusal}"))

@@ -28,7 +28,7 @@ pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let mut readings = Vec::new();
     let mut rows = 0.0;
     for line in text.lines().filter(|line| line.starts_with("perf,")) {
-        let row: Vec<&str> = line.split(',').collect();
+        let row = cells(line);
         if row.len() != columns.len() {
             return Err(Refusal::missing(format!("a column of {}", brief(line))));
         }
@@ -48,4 +48,14 @@ pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
         )));
     }
     sane(readings)
+}
+
+/// The columns of a line; commas within quotes belong to a name.
+fn cells(line: &str) -> Vec<&str> {
+    let mut quoted = false;
+    let part = |c: char| {
+        quoted ^= c == '"';
+        c == ',' && !quoted
+    };
+    line.split(part).collect()
 }

@@ -42,7 +42,9 @@ pub(super) fn schbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     if readings.is_empty() {
         return Err(Refusal::missing("the percentiles of latencies"));
     }
-    if let Ok(rate) = after(text, "average rps:") {
+    // Older versions measure no requests. Where they are, the line of their mean is the last.
+    if text.contains("Request Latencies") {
+        let rate = after(text, "average rps:")?;
         readings.push(Reading::higher(
             "rate",
             unit::PER_SECOND,

@@ -27,8 +27,8 @@ pub struct Adapter {
     pub server: &'static [&'static str],
     /// The client.
     pub client: &'static [&'static str],
-    /// Reads the client's output.
-    pub parse: fn(&Output<'_>) -> Result<Vec<Reading>, Refusal>,
+    /// Reads the client's output; [`Adapter::readings`] looks first whether it is whole.
+    pub(crate) parse: fn(&Output<'_>) -> Result<Vec<Reading>, Refusal>,
     /// The metric that stands for all in short tables.
     pub headline: &'static str,
 }
@@ -369,6 +369,15 @@ impl Adapter {
     /// The adapter of that name.
     pub fn named(name: &str) -> Option<&'static Adapter> {
         ADAPTERS.iter().find(|adapter| adapter.name == name)
+    }
+
+    /// What an output says. A program that was stopped in the middle of a line may have written half a number.
+    pub fn readings(&self, output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+        let cut = |text: &str| !text.is_empty() && !text.ends_with(['\n', '}']);
+        if cut(output.stdout) || cut(output.stderr) {
+            return Err(Refusal::missing("the end of the last line"));
+        }
+        (self.parse)(output)
     }
 
     /// Whether it needs nothing but the agent.
