@@ -75,13 +75,16 @@ fn try_run(job: &Job, outcome: &mut Outcome) -> Result<()> {
 
 impl Place {
     fn filled(&self, text: &str) -> String {
-        text.replace(DIR, &self.folder.to_string_lossy()).replace(PORT, &self.port.to_string())
+        // By its number: the agent may be a file without a name, and another program may be what starts it.
+        let agent = format!("/proc/{}/exe", std::process::id());
+        text.replace(DIR, &self.folder.to_string_lossy())
+            .replace(PORT, &self.port.to_string())
+            .replace(AGENT, &agent)
     }
 
     fn start(&self, words: &[String], out: &str, errors: &str) -> Result<Running> {
         let (program, rest) = words.split_first().ok_or("a command of no words was ordered")?;
-        let program =
-            if program == AGENT { "/proc/self/exe".to_owned() } else { self.filled(program) };
+        let program = self.filled(program);
         let file = |name: &str| {
             let path = self.folder.join(name);
             File::options()

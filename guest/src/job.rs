@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub const DIR: &str = "{dir}";
 /// In a word of a command or in a file: a free TCP and UDP port.
 pub const PORT: &str = "{port}";
-/// As the first word of a command: the agent itself, for its built-in workloads.
+/// In a word of a command: the agent itself, for its built-in workloads.
 pub const AGENT: &str = "{agent}";
 
 /// What is asked.

@@ -42,8 +42,8 @@ pub(super) fn schbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     if readings.is_empty() {
         return Err(Refusal::missing("the percentiles of latencies"));
     }
-    // Older versions measure no requests. Where they are, the line of their mean is the last.
-    if text.contains("Request Latencies") {
+    // Older versions measure no requests and have one title. Where there are two, the line of the mean rate is the last.
+    if text.contains("Wakeup Latencies") {
         let rate = after(text, "average rps:")?;
         readings.push(Reading::higher(
             "rate",
