@@ -41,12 +41,12 @@ pub(crate) fn serve(disk: &Disk) -> Result<()> {
     }
 }
 
-/// As a program: `job` or `builtin NAME SECONDS`. Returns the exit code.
+/// As a program: `job PARENT` or `builtin NAME SECONDS`. Returns the exit code.
 pub(crate) fn program() -> i32 {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["job"] => from_input(),
+        ["job", parent] => from_input(parent),
         ["builtin", name, seconds] => builtin::run(name, seconds),
         _ => Err("vmtax-guest is started by vmtax: as the first process of a VM, or with a job"
             .to_owned()),
@@ -60,9 +60,13 @@ pub(crate) fn program() -> i32 {
     }
 }
 
-fn from_input() -> Result<()> {
+/// A job from standard input. `parent` is who ordered it, or 0 where that is on another computer.
+fn from_input(parent: &str) -> Result<()> {
     // Whoever ordered the job may be killed; nothing of the job is to stay then.
     system::end_with_parent(errand::clean_up)?;
+    if parent != "0" && parent != std::os::unix::process::parent_id().to_string() {
+        return Err("whoever ordered the job is gone".to_owned());
+    }
     let mut bytes = Vec::new();
     let read = std::io::stdin().take(REQUEST_MOST).read_to_end(&mut bytes);
     read.map_err(|e| format!("standard input: {e}"))?;

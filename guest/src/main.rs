@@ -13,7 +13,7 @@
 //! | `vmtax.buffer=KIB` | size of the trace buffer |
 //! | `kvm*.NAME=VALUE` | parameters of the module, as modprobe would give them |
 //!
-//! As a program among others it is the agent of benchmarks: `vmtax-guest job` reads one job from its standard input, and
+//! As a program among others it is the agent of benchmarks: `vmtax-guest job PARENT` reads one job from its standard input, and
 //! `vmtax-guest builtin NAME SECONDS` is a workload.
 //!
 //! Left out on purpose: a shell, other programs (they are brought by the one who orders them), network but the loopback.

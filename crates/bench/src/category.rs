@@ -9,7 +9,7 @@ use std::path::Path;
 
 use vmtax_machine::{Emulator, Options};
 
-/// What a category needs of the host. Each is checked by [`Need::missing`].
+/// What a category needs of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Hardware virtualization.

@@ -87,7 +87,7 @@ impl Here {
     fn ask(&self, request: &Request) -> Result<Answer, Error> {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.agent.as_raw_fd());
         let mut command = Command::new(path);
-        command.arg("job");
+        command.args(["job", &std::process::id().to_string()]);
         converse(&mut command, &encode(request), "host")
     }
 }
@@ -117,7 +117,7 @@ impl There {
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, Error> {
-        let script = format!("exec {}/vmtax-agent job", self.folder.display());
+        let script = format!("exec {}/vmtax-agent job 0", self.folder.display());
         converse(&mut ssh(&self.address, &script), &encode(request), &self.name)
     }
 }

@@ -99,7 +99,8 @@ impl<'a> Benchmark<'a> {
             )),
             _ => {}
         }
-        let compared = self.bench.rows.iter().filter(|row| row.against.is_some()).count();
+        let compared =
+            self.bench.rows.iter().filter(|row| row.against.is_some() && !row.is_thin()).count();
         if compared > 20 {
             warnings.push(format!(
                 "{compared} comparisons: of as many equals, about {} would be marked as different by chance.",

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     runner.parity()?;
     runner.all(&cells)?;
     drop(runner);
-    session.finish(&matrix)?;
+    session.finish()?;
     compare::show_run(folder)
 }
 

@@ -46,6 +46,7 @@ pub(super) struct Session {
     done: HashSet<(String, String, u32)>,
     /// What was not captured, and why.
     notes: BTreeSet<String>,
+    recording: Recording,
     /// Locked as long as the run is being made.
     _lock: File,
 }
@@ -71,6 +72,7 @@ impl Session {
             raw_events: false,
             labels: labels(args, matrix),
         };
+        let mut notes: BTreeSet<String> = describe::not_captured(matrix).into_iter().collect();
         let (writer, done) = if started && args.resume {
             let run = Run::open(folder).map_err(|e| run_fault(&e))?;
             let mut done = Done::default();
@@ -81,6 +83,7 @@ impl Session {
                     format!("{}: is finished; there is nothing to go on with", folder.display()),
                 );
             }
+            notes.extend(run.manifest().losses.notes.iter().cloned());
             (Writer::resume(folder).map_err(output_fault)?, done.0)
         } else {
             (Writer::create(folder, &options).map_err(|e| exists(folder, &e))?, HashSet::new())
@@ -115,15 +118,10 @@ impl Session {
                 _ => {}
             }
         }
-        let mut session = Session {
-            folder: folder.to_owned(),
-            writer,
-            done,
-            notes: BTreeSet::new(),
-            _lock: lock,
-        };
-        session.notes.extend(describe::not_captured(matrix));
-        session.describe(matrix);
+        let recording = describe::recording(matrix);
+        let mut session =
+            Session { folder: folder.to_owned(), writer, done, notes, recording, _lock: lock };
+        session.describe();
         Ok(session)
     }
 
@@ -206,6 +204,7 @@ impl Session {
             }
             Err(_) => samples.push(sample(FAILED, "count", 1.0, Better::Neither)),
         }
+        self.describe();
         for sample in &samples {
             self.writer.sample(sample).map_err(output_fault)?;
         }
@@ -214,20 +213,19 @@ impl Session {
         Ok(())
     }
 
-    fn describe(&mut self, matrix: &Matrix) {
-        let (recording, losses) = self.about(matrix);
-        self.writer.describe(&recording, &losses);
+    /// What is known so far enters the run with the next segment.
+    fn describe(&mut self) {
+        self.writer.describe(&self.recording, &self.losses());
     }
 
-    fn about(&self, matrix: &Matrix) -> (Recording, Losses) {
-        let losses = Losses { notes: self.notes.iter().cloned().collect(), ..Losses::default() };
-        (describe::recording(matrix), losses)
+    fn losses(&self) -> Losses {
+        Losses { notes: self.notes.iter().cloned().collect(), ..Losses::default() }
     }
 
     /// The run is whole.
-    pub(super) fn finish(self, matrix: &Matrix) -> anyhow::Result<()> {
-        let (recording, losses) = self.about(matrix);
-        self.writer.finish(&recording, &losses).map_err(|e| output_fault(e).into())
+    pub(super) fn finish(self) -> anyhow::Result<()> {
+        let losses = self.losses();
+        self.writer.finish(&self.recording, &losses).map_err(|e| output_fault(e).into())
     }
 }
 

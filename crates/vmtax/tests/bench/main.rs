@@ -5,6 +5,7 @@
 mod errors;
 mod kills;
 mod programs;
+mod slurm;
 mod tables;
 mod vms;
 
