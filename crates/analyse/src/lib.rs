@@ -24,6 +24,7 @@ pub mod nested;
 pub mod operations;
 pub mod predict;
 pub mod published;
+pub mod recorded;
 pub mod samples;
 pub mod statistics;
 pub mod table;

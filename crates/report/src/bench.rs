@@ -87,7 +87,10 @@ impl<'a> Benchmark<'a> {
                 printable(which)
             ));
         }
-        let least = self.bench.rows.iter().map(|row| row.values.len()).min();
+        // Recorded exits are counted exactly, once.
+        let measured =
+            self.bench.rows.iter().filter(|row| row.metric != vmtax_analyse::bench::EXITS);
+        let least = measured.map(|row| row.values.len()).min();
         match least {
             Some(1) => warnings.push(
                 "One run each: there is no spread, so nothing tells a difference from chance. Measure at least five times."

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use vmtax_analyse::bench::{Bench, compare, table};
 use vmtax_analyse::explain::Explanation;
-use vmtax_analyse::{Filter, Ledger, Side, samples};
+use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
 use vmtax_report::bench::{Benchmark, Look, csv, text};
 use vmtax_report::html::Html;
+use vmtax_report::numbers::significant;
 
 use super::args::{CompareArgs, Format, ImportArgs};
 use crate::besides::BesidesArgs;
@@ -25,6 +26,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut bench = of(&args.run, &ledger)?;
     let mut source = args.run.display().to_string();
     let mut findings = findings(&source, &ledger);
+    findings.extend(recorded::parts(&bench).iter().map(in_parts));
     if let Some(path) = &args.other {
         let other = self::ledger(path)?;
         if ledger.recording.emulated.is_some() != other.recording.emulated.is_some() {
@@ -102,7 +104,9 @@ fn ledger(path: &Path) -> anyhow::Result<Ledger> {
 }
 
 fn of(path: &Path, ledger: &Ledger) -> anyhow::Result<Bench> {
-    match table(&ledger.samples) {
+    let of_lab = recorded::samples(ledger);
+    let samples = if of_lab.is_empty() { &ledger.samples } else { &of_lab };
+    match table(samples) {
         Some(bench) => Ok(bench),
         None => fail(
             Code::Data,
@@ -123,6 +127,19 @@ fn findings(source: &str, ledger: &Ledger) -> Vec<String> {
     let mut findings = vec![step.says.clone()];
     findings.extend(step.evidence.iter().cloned());
     findings
+}
+
+/// An overhead taken apart, as a sentence.
+fn in_parts(parts: &recorded::Parts) -> String {
+    let recorded::Parts { workload, category, baseline, difference, exits, cost } = parts;
+    format!(
+        "{workload} in {category}: {} instructions more than in {baseline}: {} exits more x {} (a CPUID exit here) = {}; the rest: {}",
+        significant(*difference),
+        significant(*exits),
+        significant(*cost),
+        significant(parts.of_exits()),
+        significant(parts.rest())
+    )
 }
 
 /// Each cell of the other run beside the same of the first.

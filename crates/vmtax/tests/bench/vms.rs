@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::{matrix, name, ok, row, rows};
+use crate::{matrix, name, ok, row, rows, vmtax};
 
 const MATRIX: &str = r#"
 name = "vms"
@@ -72,4 +72,43 @@ fn programs_run_in_vms_of_two_categories() {
     assert!(changed.contains("\"bounce buffer slots\": \"32768\"") && !plain.contains("\"32768\""));
     // A modern virtio device: it uses the DMA interface, and so the bounce buffer.
     assert!(plain.contains("1af4:1000") && changed.contains("1af4:1041"));
+}
+
+/// Exits of a real KVM on an emulated host, by category, and the overhead taken apart.
+#[test]
+fn a_run_of_the_lab_is_a_benchmark_with_exits() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let operations = "cpuid,deadline-x2apic-hlt,deadline-x2apic-poll,ring-direct,ring-bounced";
+    let suites = [
+        "lab",
+        "run",
+        "--suite",
+        "primitives,timers,bounce",
+        "--operation",
+        operations,
+        "-o",
+        name(&run),
+    ];
+    let made = vmtax(&suites);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let found = rows(&run);
+    let median = |workload: &str, metric: &str, category: &str| -> f64 {
+        row(&found, workload, metric, category)["median"].parse().unwrap()
+    };
+    assert_eq!(median("cpuid", "exits", "plain"), 1.0);
+    // A kick is a port write, with the bounce buffer and without.
+    assert_eq!(median("ring", "exits", "plain"), 1.0);
+    assert_eq!(median("ring", "exits", "plain+swiotlb"), 1.0);
+    assert!(median("ring", "path", "plain+swiotlb") > median("ring", "path", "plain"));
+    // A guest that polls does not halt.
+    assert!(median("timer", "exits", "plain+poll") < median("timer", "exits", "plain"));
+    assert_eq!(row(&found, "timer", "exits", "plain+poll")["baseline"], "plain");
+    let text = ok(&["compare", name(&run)]);
+    let parts = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(parts.contains("ring in plain+swiotlb: "), "{text}");
+    assert!(parts.contains(" instructions more than in plain: 0 exits more x "), "{text}");
+    let page = folder.path().join("page.html");
+    ok(&["compare", name(&run), "--format", "html", "-o", name(&page)]);
+    assert!(fs::read_to_string(&page).unwrap().contains("Exits and overhead"));
 }
