@@ -4,7 +4,6 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use vmtax_guest::job::{Answer, Job, Outcome, Request};
@@ -176,6 +175,3 @@ fn read(from: Option<impl Read>, most: u64) -> Vec<u8> {
 pub(crate) fn at(place: &str, problem: String) -> Error {
     Error::Agent { place: place.to_owned(), problem }
 }
-
-/// How long an agent may take for what has no limit of its own.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

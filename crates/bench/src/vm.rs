@@ -16,7 +16,7 @@ use vmtax_machine::{
 use crate::Error;
 use crate::category::Category;
 use crate::matrix::{Accel, Target};
-use crate::place::{PATIENCE, at};
+use crate::place::at;
 use crate::workload::Workload;
 
 const BYTES: u64 = SECTOR as u64;
@@ -232,10 +232,5 @@ impl Vm {
             return Err(at(&self.name, header.message));
         }
         Ok(header)
-    }
-
-    /// Time that it may still live.
-    pub fn has_time(&self) -> bool {
-        self.machine.remaining() > PATIENCE
     }
 }

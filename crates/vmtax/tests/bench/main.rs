@@ -6,6 +6,7 @@ mod errors;
 mod kills;
 mod programs;
 mod slurm;
+mod ssh;
 mod tables;
 mod vms;
 
