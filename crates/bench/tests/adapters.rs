@@ -97,7 +97,7 @@ const CASES: &[(&str, &str, &[(&str, &str, f64)])] = &[
         "time.txt",
         &[("time", "s", 62.34), ("user-time", "s", 101.25), ("memory", "KiB", 204_800.0)],
     ),
-    ("cpuid", "builtin.txt", &[("time", "ns", 71.25), ("operations", "count", 1_400_000.0)]),
+    ("cpuid", "builtin.txt", &[("time", "ns", 71.25), ("rounds", "count", 1_400_000.0)]),
 ];
 
 fn value<'a>(readings: &'a [Reading], metric: &str) -> Option<&'a Reading> {

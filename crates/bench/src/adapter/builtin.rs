@@ -13,6 +13,6 @@ pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let time = number("ns_per_operation", after(output.stdout, "ns_per_operation")?)?;
     sane(vec![
         Reading::lower("time", unit::NANOSECONDS, time),
-        Reading::new("operations", unit::COUNT, operations, Better::Neither),
+        Reading::new("rounds", unit::COUNT, operations, Better::Neither),
     ])
 }
