@@ -79,13 +79,29 @@ impl Channel {
     }
 }
 
+/// Hands an answer back that is nothing but bytes.
+pub(crate) fn answer(disk: &Disk, number: u32, bytes: &[u8]) -> Result<()> {
+    disk.write(REPORT, bytes)?;
+    status(disk, number, State::Done, bytes, "")
+}
+
 fn mailbox_order(disk: &Disk) -> Result<(u32, Vec<u8>)> {
-    status(disk, 0, State::Ready, &[], "")?;
+    ready(disk)?;
+    next_after(disk, 0)
+}
+
+/// Says that an order may come.
+pub(crate) fn ready(disk: &Disk) -> Result<()> {
+    status(disk, 0, State::Ready, &[], "")
+}
+
+/// Waits for an order with a higher number.
+pub(crate) fn next_after(disk: &Disk, last: u32) -> Result<(u32, Vec<u8>)> {
     let mut sector = [0; SECTOR];
     let header = loop {
         disk.read(ORDER_HEADER, &mut sector)?;
         match Header::from_sector(&sector) {
-            Some(header) if header.state == State::Ordered => break header,
+            Some(header) if header.state == State::Ordered && header.number > last => break header,
             _ => std::thread::sleep(std::time::Duration::from_millis(1)),
         }
     };

@@ -7,7 +7,15 @@ use crate::channel::Channel;
 use crate::{Result, system, trace};
 
 /// What this program is to be.
-pub(crate) struct Start {
+pub(crate) enum Start {
+    /// A host of emulated guests, or such a guest.
+    Host(Host),
+    /// The agent of a benchmark's VM, with its mailbox.
+    Agent(Disk),
+}
+
+/// A host, or a guest that takes its orders from one.
+pub(crate) struct Host {
     /// Where orders come from.
     pub(crate) channel: Channel,
     /// Boot a guest that nests.
@@ -35,6 +43,9 @@ pub(crate) fn start() -> Result<Start> {
     huge_pages();
     system::all_ports()?;
     let role = value(&words, "vmtax.role=").unwrap_or("host");
+    if role == "agent" {
+        return Ok(Start::Agent(Disk::open()?));
+    }
     let channel = match role {
         "guest" => Channel::Port,
         _ => {
@@ -49,7 +60,7 @@ pub(crate) fn start() -> Result<Start> {
     }
     let buffer_kib =
         value(&words, "vmtax.buffer=").and_then(|v| v.parse().ok()).unwrap_or(16 << 10);
-    Ok(Start { channel, nested: words.contains(&"vmtax.nested"), buffer_kib })
+    Ok(Start::Host(Host { channel, nested: words.contains(&"vmtax.nested"), buffer_kib }))
 }
 
 /// Linux switches transparent huge pages off in small machines; an operation that wants one looks whether this worked.

@@ -8,19 +8,26 @@
 //! | word | meaning |
 //! |---|---|
 //! | `vmtax.role=host` or `guest` | orders come through the mailbox, or through the port of a VMM like this |
+//! | `vmtax.role=agent` | no KVM: a VM of a benchmark, whose jobs come through the mailbox |
 //! | `vmtax.nested` | boot `/l1/vmlinux` with `/l1/initramfs` before reporting ready |
 //! | `vmtax.buffer=KIB` | size of the trace buffer |
 //! | `kvm*.NAME=VALUE` | parameters of the module, as modprobe would give them |
 //!
-//! Left out on purpose: a shell, other programs (an observer is brought by the one who orders it), network.
+//! As a program among others it is the agent of benchmarks: `vmtax-guest job PARENT` reads one job from its standard input, and
+//! `vmtax-guest builtin NAME SECONDS` is a workload.
+//!
+//! Left out on purpose: a shell, other programs (they are brought by the one who orders them), network but the loopback.
 #![expect(
     unsafe_code,
     reason = "this program is the machine's lowest layer: system calls, ports, guest memory"
 )]
 #![expect(clippy::print_stdout, reason = "standard output is the console, until it is closed")]
 
+mod agent;
 mod ata;
+mod builtin;
 mod channel;
+mod errand;
 mod init;
 mod observer;
 mod ports;
@@ -34,10 +41,12 @@ pub(crate) type Result<T> = std::result::Result<T, String>;
 
 fn main() {
     if std::process::id() != 1 {
-        println!("vmtax-guest is the first process of an emulated host; vmtax lab starts it");
-        std::process::exit(2);
+        std::process::exit(agent::program());
     }
-    let verdict = match init::start().and_then(serve::run) {
+    let verdict = match init::start().and_then(|start| match start {
+        init::Start::Host(start) => serve::run(start),
+        init::Start::Agent(disk) => agent::serve(&disk),
+    }) {
         Ok(()) => "done".to_owned(),
         Err(problem) => format!("failed: {problem}"),
     };

@@ -3,7 +3,7 @@
 use vmtax_guest::order::{Operation, Order, Outcome, Report};
 
 use crate::channel::{Attachment, Channel};
-use crate::init::Start;
+use crate::init::Host;
 use crate::observer::Observer;
 use crate::trace::{self, Tracer};
 use crate::vmm::linux::Linux;
@@ -11,7 +11,7 @@ use crate::vmm::payload::{Batches, Plan, Shared, execute};
 use crate::{Result, system};
 
 /// Serves until there is nothing more to do.
-pub(crate) fn run(start: Start) -> Result<()> {
+pub(crate) fn run(start: Host) -> Result<()> {
     let channel = &start.channel;
     let prepared = match channel {
         Channel::Mailbox(_) => prepare(&start),
@@ -37,7 +37,7 @@ pub(crate) fn run(start: Start) -> Result<()> {
     }
 }
 
-fn prepare(start: &Start) -> Result<Option<Linux>> {
+fn prepare(start: &Host) -> Result<Option<Linux>> {
     trace::prepare(start.buffer_kib)?;
     start.nested.then(Linux::boot).transpose()
 }

@@ -148,3 +148,195 @@ pub(crate) fn interrupt(pid: u32) {
     // SAFETY: sends a signal to a child of ours that has not been waited for.
     unsafe { libc::kill(pid.cast_signed(), libc::SIGINT) };
 }
+
+/// Whether this is the first process, in a machine of its own.
+pub(crate) fn is_first() -> bool {
+    std::process::id() == 1
+}
+
+/// Says on standard error what is wrong.
+#[expect(
+    clippy::print_stderr,
+    reason = "as a program among others it speaks to whoever started it"
+)]
+pub(crate) fn complain(line: &str) {
+    eprintln!("{line}");
+}
+
+/// Makes a folder that only its owner can enter.
+pub(crate) fn private_folder(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().mode(0o700).create(path)
+}
+
+/// Switches the loopback on.
+pub(crate) fn loopback_up() -> Result<()> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a new descriptor, which is owned from here on, or -1, which is not used.
+    let socket = unsafe {
+        match libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) {
+            -1 => return Err(format!("socket: {}", Error::last_os_error())),
+            fd => std::os::fd::OwnedFd::from_raw_fd(fd),
+        }
+    };
+    // SAFETY: an interface request of zeroes is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = (*from).cast_signed();
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+    // SAFETY: the request is of the form that SIOCSIFFLAGS reads.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) } < 0 {
+        return Err(format!("switching the loopback on: {}", Error::last_os_error()));
+    }
+    Ok(())
+}
+
+/// When whoever started this program dies, or asks it to end, `last` is called and it ends.
+pub(crate) fn end_with_parent(last: fn()) -> Result<()> {
+    // SAFETY: sets of signals are plain memory; the mask is that of this thread and of those it starts.
+    let signals = unsafe {
+        let mut signals: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut signals);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&raw mut signals, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+        signals
+    };
+    let waits = move || {
+        let mut signal = 0;
+        // SAFETY: both live over the call.
+        while unsafe { libc::sigwait(&raw const signals, &raw mut signal) } != 0 {}
+        last();
+        std::process::exit(128 + signal);
+    };
+    std::thread::Builder::new().spawn(waits).map(drop).map_err(|e| format!("thread: {e}"))?;
+    Ok(())
+}
+
+/// The command's process leads a group of its own, is killed when this one dies, and hears all signals.
+pub(crate) fn bind_to_parent(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    command.process_group(0);
+    let prepare = || {
+        // SAFETY: system calls on memory of this function.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls alone.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// Kills a process and all of its group.
+pub(crate) fn kill_group(leader: u32) {
+    // SAFETY: sends a signal to a group whose leader is a child of ours that was not waited for, or just was.
+    unsafe { libc::kill(-leader.cast_signed(), libc::SIGKILL) };
+}
+
+/// Asks a process to end.
+pub(crate) fn terminate(pid: u32) {
+    // SAFETY: sends a signal to a child of ours that has not been waited for.
+    unsafe { libc::kill(pid.cast_signed(), libc::SIGTERM) };
+}
+
+/// Two processors that this program may run on.
+pub(crate) fn two_processors() -> Result<[usize; 2]> {
+    // SAFETY: a set of processors is plain memory, and the call writes one.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
+        set
+    };
+    // SAFETY: the numbers are within the set.
+    let mut usable =
+        (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) });
+    match (usable.next(), usable.next()) {
+        (Some(first), Some(second)) => Ok([first, second]),
+        _ => Err("it needs two processors, and there is one".to_owned()),
+    }
+}
+
+/// Keeps the calling thread on a processor.
+pub(crate) fn stay_on(cpu: usize) -> Result<()> {
+    // SAFETY: the set is plain memory that lives over the call.
+    let answer = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    if answer == 0 { Ok(()) } else { Err(format!("processor {cpu}: {}", Error::last_os_error())) }
+}
+
+/// Memory that nobody has touched yet.
+pub(crate) struct Fresh {
+    start: *mut u8,
+    /// From here on it is aligned to a huge page.
+    aligned: *mut u8,
+    bytes: usize,
+}
+
+/// Bytes of a huge page.
+const HUGE: usize = 2 << 20;
+
+impl Fresh {
+    /// So many bytes, in huge pages or not.
+    pub(crate) fn new(bytes: usize, huge: bool) -> Result<Fresh> {
+        // SAFETY: a new private mapping; nothing else is changed.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes + HUGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(format!("memory: {}", Error::last_os_error()));
+        }
+        let start = start.cast::<u8>();
+        let aligned = start.wrapping_add(start.align_offset(HUGE));
+        let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+        // SAFETY: the range lies within the mapping. A kernel without huge pages refuses, and has small ones.
+        unsafe { libc::madvise(aligned.cast(), bytes, advice) };
+        Ok(Fresh { start, aligned, bytes })
+    }
+
+    /// Writes a byte in each `step`.
+    pub(crate) fn touch(&self, step: usize) {
+        for at in (0..self.bytes).step_by(step) {
+            // SAFETY: within the mapping, which is this value's alone.
+            unsafe { self.aligned.add(at).write_volatile(1) };
+        }
+    }
+
+    /// Whether huge pages lie there, as the kernel says.
+    pub(crate) fn is_huge(&self) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let head = format!("{:x}-", self.aligned as usize);
+        let mapping = maps.split_inclusive("VmFlags").find(|part| {
+            // The advice splits the mapping where the aligned part begins.
+            part.lines().any(|line| line.starts_with(&head))
+        });
+        mapping.is_some_and(|part| {
+            part.lines().any(|line| {
+                line.starts_with("AnonHugePages:") && !line.trim_end().ends_with(" 0 kB")
+            })
+        })
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's, and nothing of it is used any more.
+        unsafe { libc::munmap(self.start.cast(), self.bytes + HUGE) };
+    }
+}

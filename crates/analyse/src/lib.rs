@@ -13,6 +13,7 @@
 
 pub mod account;
 pub mod audit;
+pub mod bench;
 pub mod confidence;
 mod detail;
 pub mod diff;
@@ -24,6 +25,8 @@ pub mod nested;
 pub mod operations;
 pub mod predict;
 pub mod published;
+pub mod recorded;
+pub mod samples;
 pub mod statistics;
 pub mod table;
 pub mod timeline;

@@ -11,13 +11,13 @@ use sha2::{Digest, Sha256};
 use vmtax_events::Isa;
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
-use vmtax_machine::{Emulator, Initramfs, Machine, Mailbox, QUICK_BOOT, Spec};
+use vmtax_machine::{Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, programs};
 
 use crate::conversation::Conversation;
 use crate::{Error, elf, observer};
 
 /// The program inside, built with this crate.
-const PROGRAM: &[u8] = include_bytes!(env!("VMTAX_GUEST_PROGRAM"));
+pub const PROGRAM: &[u8] = include_bytes!(env!("VMTAX_GUEST_PROGRAM"));
 
 /// Which emulated host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,7 +227,7 @@ impl Setup {
                 (format!("lib/modules/{release}/kernel/arch/x86/kvm/kvm-intel.ko"), bytes.to_vec())
             }));
         }
-        entries.extend(observer::entries(&files));
+        entries.extend(programs::entries(&files));
         let mut command_line =
             format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=host");
         if self.nested {
@@ -243,12 +243,13 @@ impl Setup {
             initramfs: Initramfs::Bytes(cpio::archive(&entries).into()),
             command_line,
             memory_mib: if self.nested { 1024 } else { 512 }
-                + observer::memory_mib(&files)
+                + programs::memory_mib(&files)
                 + self.memory_mib,
             cpus: self.processors,
             mailbox,
             console: self.console.clone(),
             limit: self.limit,
+            options: Options::default(),
         })
     }
 }

@@ -22,7 +22,7 @@ mod trace_dat;
 mod window;
 
 pub use error::Error;
-pub use host::{Host, Setup, Start};
+pub use host::{Host, PROGRAM, Setup, Start};
 pub use probe::{FieldPlace, field_places};
 pub use run::{Measured, Outcomes, Plan, run};
 pub use window::{Windows, vm_of};

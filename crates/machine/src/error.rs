@@ -11,6 +11,14 @@ use crate::{Emulator, Tail};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A program of this computer that a machine is to have.
+    #[error("{program}: {problem}")]
+    Program {
+        /// The program.
+        program: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// A program that is needed is not installed.
     #[error("{program} is not installed, and {need} needs it; as root: {install}")]
     Missing {

@@ -22,6 +22,7 @@
 //!     mailbox: mailbox.clone(),
 //!     console: "console.txt".into(),
 //!     limit: Duration::from_secs(60),
+//!     options: Options::default(),
 //! };
 //! let mut machine = Machine::boot(&spec)?;
 //! machine.wait(|| mailbox.read(0, 1).ok().filter(|byte| byte == b"R"))?;
@@ -42,6 +43,7 @@ pub mod kernel;
 mod machine;
 mod mailbox;
 mod process;
+pub mod programs;
 mod qemu;
 mod qmp;
 mod spec;
@@ -52,4 +54,5 @@ pub use console::Tail;
 pub use error::Error;
 pub use machine::Machine;
 pub use mailbox::Mailbox;
-pub use spec::{Emulator, Initramfs, QUICK_BOOT, Spec, can_save, check};
+pub use qemu::arguments as qemu_arguments;
+pub use spec::{Emulator, Initramfs, Options, QUICK_BOOT, Spec, can_save, check};

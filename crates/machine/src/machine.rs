@@ -148,6 +148,28 @@ impl Machine {
         }
     }
 
+    /// Keeps each vCPU on a processor of its own: the first on the first given, and so on.
+    pub fn pin(&mut self, processors: &[usize]) -> Result<(), Error> {
+        let emulator = self.emulator;
+        let problem = |problem: String| Error::Control { emulator, what: "pin the vCPUs", problem };
+        let Control::Qemu(qemu) = &mut self.control else {
+            return Err(problem("it has no threads of its own for them".to_owned()));
+        };
+        let threads = qemu.vcpu_threads().map_err(|e| problem(e.to_string()))?;
+        if threads.is_empty() || threads.len() > processors.len() {
+            let counts = format!("{} vCPUs, {} processors", threads.len(), processors.len());
+            return Err(problem(counts));
+        }
+        for (thread, processor) in threads.iter().zip(processors) {
+            let mut set = rustix::thread::CpuSet::new();
+            set.set(*processor);
+            let thread = rustix::process::Pid::from_raw(thread.cast_signed());
+            rustix::thread::sched_setaffinity(thread, &set)
+                .map_err(|e| problem(format!("processor {processor}: {e}")))?;
+        }
+        Ok(())
+    }
+
     /// Wall-clock time that it may still live.
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())

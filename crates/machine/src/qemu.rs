@@ -16,7 +16,7 @@ use crate::mailbox::memory;
 use crate::process::{Handed, Process};
 use crate::qmp::Qmp;
 use crate::state::NewState;
-use crate::{Emulator, Error, Spec};
+use crate::{Emulator, Error, Options, Spec};
 
 /// QEMU's richest processor, as a Zen 3: `max` calls itself a family whose timers Linux takes for unreliable in idle
 /// (erratum 400), and then uses the PIT.
@@ -58,11 +58,7 @@ impl Qemu {
         let words = memory("vmtax-qemu-words").map_err(|e| start_error(e.into()))?;
         let mut handed = Handed::default();
         let mut command = Command::new(PROGRAM);
-        command
-            .args(["-no-user-config", "-nodefaults", "-display", "none", "-no-reboot"])
-            .args(["-machine", "pc"])
-            .args(accelerator(spec.emulator))
-            .args(["-smp", &spec.cpus.to_string(), "-m", &format!("{}M", spec.memory_mib)]);
+        command.args(arguments(spec.emulator, spec.cpus, spec.memory_mib, &spec.options));
         let console = handed.give_path(console.file().try_clone().map_err(start_error)?);
         command
             .args(["-chardev", &format!("file,id=console,path={console}")])
@@ -71,11 +67,16 @@ impl Qemu {
             .args(["-chardev", &format!("socket,id=qmp,fd={}", handed.give(theirs))])
             .args(["-mon", "chardev=qmp,mode=control"]);
         let mailbox = handed.give_path(spec.mailbox.file().try_clone().map_err(start_error)?);
-        command.args([
-            "-drive",
-            // The second IDE channel's master. Nothing else opens it, so nobody needs its lock.
-            &format!("if=ide,index=2,media=disk,format=raw,file.locking=off,file={mailbox}"),
-        ]);
+        // The second IDE channel's master. Nothing else opens it, so nobody needs its lock.
+        let drive = format!("media=disk,format=raw,file.locking=off,file={mailbox}");
+        if spec.options.machine.as_deref().is_some_and(|machine| !machine.starts_with("pc")) {
+            command
+                .args(["-device", "isa-ide,id=second,iobase=0x170,iobase2=0x376,irq=15"])
+                .args(["-drive", &format!("if=none,id=mailbox,{drive}")])
+                .args(["-device", "ide-hd,bus=second.0,unit=0,drive=mailbox"]);
+        } else {
+            command.args(["-drive", &format!("if=ide,index=2,{drive}")]);
+        }
         match start {
             Start::Boot(image) => {
                 let initramfs = handed.give_path(spec.initramfs.open()?);
@@ -151,6 +152,21 @@ impl Qemu {
         }
     }
 
+    /// The thread of each vCPU, in order.
+    pub(crate) fn vcpu_threads(&mut self) -> io::Result<Vec<u32>> {
+        let answer = self.qmp.run("query-cpus-fast", json!({}))?;
+        let cpus = answer.as_array().cloned().unwrap_or_default();
+        let mut threads: Vec<(u64, u32)> = cpus
+            .iter()
+            .filter_map(|cpu| {
+                let number = cpu.get("cpu-index")?.as_u64()?;
+                Some((number, u32::try_from(cpu.get("thread-id")?.as_u64()?).ok()?))
+            })
+            .collect();
+        threads.sort_unstable();
+        Ok(threads.into_iter().map(|(_, thread)| thread).collect())
+    }
+
     /// Why it is gone.
     pub(crate) fn epitaph(&mut self) -> Option<String> {
         let reason = self.qmp.shutdown().map(|reason| match reason {
@@ -169,6 +185,23 @@ impl Qemu {
         let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
         Some(line.strip_prefix("qemu-system-x86_64: ").unwrap_or(line).to_owned())
     }
+}
+
+/// What a machine is made of: the arguments but those of kernel, console, control and mailbox.
+pub fn arguments(emulator: Emulator, cpus: u32, memory_mib: u32, options: &Options) -> Vec<String> {
+    let words = ["-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-machine"];
+    let mut arguments: Vec<String> = words.map(str::to_owned).to_vec();
+    arguments.push(options.machine.clone().unwrap_or_else(|| "pc".to_owned()));
+    arguments.extend(accelerator(emulator).iter().map(|word| (*word).to_owned()));
+    if let (Some(cpu), Some(last)) = (&options.cpu, arguments.last_mut()) {
+        // The accelerator's arguments end with the processor.
+        last.clone_from(cpu);
+    }
+    let size =
+        [String::from("-smp"), cpus.to_string(), String::from("-m"), format!("{memory_mib}M")];
+    arguments.extend(size);
+    arguments.extend(options.arguments.iter().cloned());
+    arguments
 }
 
 /// The options that make a machine that of this emulator.

@@ -109,6 +109,20 @@ pub struct Spec {
     pub console: PathBuf,
     /// How long it may live, from its start, by the clock on the wall.
     pub limit: Duration,
+    /// What is particular to it.
+    pub options: Options,
+}
+
+/// What is particular to a QEMU machine; nothing by default. Bochs has none of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `-machine` in place of `pc`: `q35,kernel_irqchip=split`. One without an IDE controller of its own gets one for the
+    /// mailbox.
+    pub machine: Option<String>,
+    /// `-cpu` in place of the accelerator's.
+    pub cpu: Option<String>,
+    /// Further arguments: devices, objects, networks.
+    pub arguments: Vec<String>,
 }
 
 /// Whether this computer can run that emulator; the error says what is missing.

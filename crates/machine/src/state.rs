@@ -8,7 +8,7 @@ use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 
 use crate::durable::NewFolder;
-use crate::{Emulator, Error, Spec, bochs, checksum, qemu};
+use crate::{Emulator, Error, Options, Spec, bochs, checksum, qemu};
 
 const DESCRIPTION: &str = "machine.json";
 const SAVE: &str = "save the machine";
@@ -29,7 +29,12 @@ impl Identity {
             emulator: spec.emulator.to_string(),
             settings: match spec.emulator {
                 Emulator::Bochs => bochs::PROCESSOR.to_owned(),
-                emulator => qemu::accelerator(emulator).join(" "),
+                emulator if spec.options == Options::default() => {
+                    qemu::accelerator(emulator).join(" ")
+                }
+                emulator => {
+                    qemu::arguments(emulator, spec.cpus, spec.memory_mib, &spec.options).join(" ")
+                }
             },
             memory_mib: spec.memory_mib,
             cpus: spec.cpus,

@@ -338,7 +338,7 @@ fn tally_cells(tally: &Tally) -> [String; 10] {
 }
 
 /// A text that neither a terminal nor a spreadsheet acts on.
-fn guarded(text: &str) -> String {
+pub(crate) fn guarded(text: &str) -> String {
     let text = names::printable(text);
     // Spreadsheets skip spaces before a formula.
     if text.trim_start().starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text }

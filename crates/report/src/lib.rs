@@ -3,6 +3,7 @@
 //! Left out on purpose: analysis. A renderer formats what [`Document`] holds; numbers that are not in
 //! it are computed in `vmtax-analyse`.
 
+pub mod bench;
 pub mod csv;
 pub mod doctor;
 pub mod explain;

@@ -80,6 +80,13 @@ impl Drop for Temporary {
     }
 }
 
+/// Removes what a killed writer of `target` may have left beside it.
+pub(crate) fn forget_temporary(target: &Path) {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    // Where it is not there all is well; where it cannot be removed the next write says so.
+    let _ = fs::remove_file(target.with_file_name(format!(".{name}.tmp")));
+}
+
 /// A file that has its final name but that nothing refers to yet. Dropping it removes it unless
 /// [`Published::keep`] was called.
 pub(crate) struct Published {

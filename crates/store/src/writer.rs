@@ -137,10 +137,50 @@ impl Writer {
         };
         manifest.replace(folder)?;
         durable::sync_folder(folder)?;
-        Ok(Writer {
+        Ok(Writer::over(folder, manifest, *raw_events))
+    }
+
+    /// Goes on with a run that was not finished: its segments stay, and further ones follow. What a stop left behind that
+    /// no manifest lists is written over.
+    pub fn resume(folder: &Path) -> Result<Writer, Error> {
+        let manifest = Manifest::read(&folder.join(MANIFEST))?;
+        if manifest.complete {
+            return Err(Error::Exists { path: folder.to_owned(), found: "holds a finished run" });
+        }
+        durable::forget_temporary(&folder.join(MANIFEST));
+        let mut writer = Writer::over(folder, manifest, false);
+        let last = |table: Table| {
+            let numbers = writer.manifest.segments_of(table).filter_map(|segment| {
+                let name = segment.path.rsplit_once('/')?.1;
+                name.split('.').next()?.parse::<u64>().ok()
+            });
+            numbers.max().unwrap_or(0)
+        };
+        let numbers = Table::ALL.map(last);
+        for (table, number) in Table::ALL.into_iter().zip(numbers) {
+            writer.continue_after(table, number);
+            durable::forget_temporary(&folder.join(table.segment_path(number.saturating_add(1))));
+        }
+        Ok(writer)
+    }
+
+    fn continue_after(&mut self, table: Table, number: u64) {
+        let segments = match table {
+            Table::Exits => &mut self.exits.segments,
+            Table::Accesses => &mut self.accesses.segments,
+            Table::Time => &mut self.time.segments,
+            Table::Bench => &mut self.bench.segments,
+            Table::Stats => &mut self.stats.segments,
+            Table::Events => &mut self.events.segments,
+        };
+        *segments = number;
+    }
+
+    fn over(folder: &Path, manifest: Manifest, raw_events: bool) -> Writer {
+        Writer {
             folder: folder.to_owned(),
             manifest,
-            raw_events: *raw_events,
+            raw_events,
             exits: Buffer::default(),
             accesses: Buffer::default(),
             time: Buffer::default(),
@@ -150,7 +190,7 @@ impl Writer {
             events: Buffer::default(),
             exact_span: false,
             failed: false,
-        })
+        }
     }
 
     /// Adds counted exits.
@@ -340,7 +380,11 @@ impl Writer {
             segment::encode(table, fields, columns).map_err(segment::encode_error(&path))?;
         if number == 1 {
             let folder = self.folder.join(table.folder());
-            durable::create_folder(&folder).map_err(Error::io(&folder, "create the folder"))?;
+            match durable::create_folder(&folder) {
+                // A run that is gone on with may have got so far.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made.map_err(Error::io(&folder, "create the folder"))?,
+            }
             durable::sync_folder(&self.folder)?;
         }
         let temporary = Temporary::write(&path, &bytes, "write the segment")?;

@@ -31,6 +31,7 @@ pub(crate) enum Command {
     Explain(crate::explain::ExplainArgs),
     Diff(DiffArgs),
     Predict(crate::predict::PredictArgs),
+    Bench(crate::bench::args::BenchArgs),
     Mem(crate::mem::MemArgs),
     Vpmu(crate::vpmu::VpmuArgs),
     Lab(crate::lab::args::LabArgs),

@@ -1,5 +1,6 @@
 //! The `vmtax` command: flags, dispatch, exit codes. The only crate that sees all others.
 
+mod bench;
 mod besides;
 mod cli;
 mod convert;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Lab(args) => lab::main(&args),
+        Command::Bench(args) => bench::main(&args),
         Command::Mem(args) => mem::run(&args),
         Command::Vpmu(args) => vpmu::run(&args),
         Command::Doctor(args) => doctor::doctor(&args),

@@ -34,6 +34,7 @@ fn main() {
     seeds.run_json();
     seeds.checkpoints();
     seeds.profiles();
+    seeds.outputs();
 }
 
 struct Seeds<'a> {
@@ -52,6 +53,18 @@ impl Seeds<'_> {
             let folder = self.corpus.join(target);
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join(format!("seed-{name}")), bytes).unwrap();
+        }
+    }
+
+    /// Outputs of benchmark programs; the first byte says whose.
+    fn outputs(&self) {
+        let folder = self.captures.join("../crates/bench/tests/outputs");
+        for entry in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+            let text = fs::read(entry.path()).unwrap();
+            for which in 0..22 {
+                let name = format!("{}-{which}", entry.file_name().to_string_lossy());
+                self.write("bench", &name, &[&[which], text.as_slice()].concat());
+            }
         }
     }
 

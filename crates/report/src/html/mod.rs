@@ -10,6 +10,7 @@
 //! cells), and anything fetched from elsewhere.
 
 mod axis;
+mod bench;
 mod diff;
 mod digest;
 mod explain;
@@ -30,6 +31,7 @@ mod timesplit;
 
 use std::io;
 
+use crate::bench::Benchmark;
 use crate::explain::Explained;
 use crate::{Compares, Comparison, Document, Renderer};
 
@@ -48,6 +50,12 @@ impl Compares for Html {
 }
 
 impl Html {
+    /// Writes a benchmark's page.
+    pub fn bench(&self, shown: &Benchmark<'_>, out: &mut dyn io::Write) -> io::Result<()> {
+        out.write_all(bench::page(shown).into_string().as_bytes())?;
+        out.write_all(b"\n")
+    }
+
     /// Writes an explanation, with the flame graphs of the profiles that it rests on.
     pub fn explain(&self, explained: &Explained<'_>, out: &mut dyn io::Write) -> io::Result<()> {
         out.write_all(explain::page(explained).into_string().as_bytes())?;

@@ -1,0 +1,302 @@
+//! What a benchmark's samples come to: each category beside its baseline.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vmtax_events::{Better, Sample};
+
+use crate::samples::{self, ENOUGH, Estimate, LEVEL};
+
+/// Metric of a cell that failed; its value is 1.
+pub const FAILED: &str = "failed";
+/// Metric of what was recorded beside a workload: exits for each of its operations.
+pub const EXITS: &str = "exits";
+/// Plain VMs, as a matrix calls them and as published tables do.
+const PLAIN: [&str; 2] = ["plain", "VM"];
+/// No VM at all.
+const HOST: &str = "host";
+
+/// A table of results.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bench {
+    /// One for each workload, metric and category, in the order in which they were measured.
+    pub rows: Vec<Row>,
+    /// Cells that gave no result: workload, category, repeat.
+    pub failed: Vec<(String, String, u32)>,
+}
+
+/// A workload's metric in a category.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// What ran.
+    pub workload: String,
+    /// In which category.
+    pub category: String,
+    /// What was measured.
+    pub metric: String,
+    /// Its unit.
+    pub unit: String,
+    /// Which values are good news.
+    pub better: Better,
+    /// The values, by repeat.
+    pub values: Vec<f64>,
+    /// Their median.
+    pub median: Estimate,
+    /// Which of the values are outliers. They count all the same.
+    pub outliers: Vec<usize>,
+    /// Beside the baseline.
+    pub against: Option<Against>,
+}
+
+impl Row {
+    /// Fewer values than a comparison should have.
+    pub fn is_thin(&self) -> bool {
+        self.values.len() < ENOUGH
+    }
+}
+
+/// A category beside its baseline.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Against {
+    /// The baseline.
+    pub baseline: String,
+    /// The shift of the values, in their unit.
+    pub shift: Estimate,
+    /// How much worse it is, as a part of the baseline's median: negative when it is better. `None` where no direction is
+    /// worse, or the baseline is nothing.
+    pub overhead: Option<Estimate>,
+    /// Chance that equals differ as much.
+    pub p: f64,
+}
+
+impl Against {
+    /// The difference is no chance.
+    pub fn differs(&self) -> bool {
+        self.p < LEVEL
+    }
+}
+
+/// The baseline of a category among those that there are: itself with fewer parts; else the plain VM with the same parts, or
+/// with none; else the host.
+pub fn baseline<'a>(category: &str, there: &BTreeSet<&'a str>) -> Option<&'a str> {
+    let mut kind = category;
+    while let Some((front, _)) = kind.rsplit_once('+') {
+        if let Some(found) = there.get(front) {
+            return Some(found);
+        }
+        kind = front;
+    }
+    if kind == HOST {
+        return None;
+    }
+    let host = there.get(HOST).copied();
+    if PLAIN.contains(&kind) {
+        return host;
+    }
+    let parts = category.strip_prefix(kind).unwrap_or_default();
+    let alike = PLAIN.iter().find_map(|plain| there.get(format!("{plain}{parts}").as_str()));
+    alike.or_else(|| PLAIN.iter().find_map(|plain| there.get(*plain))).copied().or(host)
+}
+
+/// Groups the samples of a benchmark run. `None` when there are none.
+pub fn table(samples: &[Sample]) -> Option<Bench> {
+    let mut order: Vec<(&str, &str, &str, &str)> = Vec::new();
+    let mut groups: BTreeMap<(&str, &str, &str, &str), Vec<&Sample>> = BTreeMap::new();
+    let mut bench = Bench::default();
+    for sample in samples {
+        if sample.metric == FAILED {
+            bench.failed.push((sample.workload.clone(), sample.category.clone(), sample.repeat));
+            continue;
+        }
+        let key = (
+            sample.workload.as_str(),
+            sample.metric.as_str(),
+            sample.category.as_str(),
+            sample.unit.as_str(),
+        );
+        let group = groups.entry(key).or_default();
+        if group.is_empty() {
+            order.push(key);
+        }
+        group.push(sample);
+    }
+    // Workloads and metrics in the order of their first appearance, categories with the baselines before what is compared.
+    let first = |what: &dyn Fn(&(&str, &str, &str, &str)) -> String| {
+        let mut seen: Vec<String> = Vec::new();
+        order.iter().for_each(|key| {
+            let word = what(key);
+            if !seen.contains(&word) {
+                seen.push(word);
+            }
+        });
+        seen
+    };
+    let workloads = first(&|key| key.0.to_owned());
+    let metrics = first(&|key| format!("{}\0{}", key.0, key.1));
+    let place = |list: &[String], word: &str| list.iter().position(|other| other == word);
+    order.sort_by_key(|key| {
+        let metric = format!("{}\0{}", key.0, key.1);
+        let parts = key.2.matches('+').count();
+        (
+            place(&workloads, key.0),
+            place(&metrics, &metric),
+            kind_order(key.2),
+            parts,
+            key.2.to_owned(),
+        )
+    });
+    for key in order {
+        let Some(mut group) = groups.get(&key).cloned() else { continue };
+        group.sort_by_key(|sample| sample.repeat);
+        let values = numbers(&group);
+        let Some(median) = samples::median_interval(&values) else { continue };
+        let there: BTreeSet<&str> = groups
+            .keys()
+            .filter(|(w, m, _, u)| (*w, *m, *u) == (key.0, key.1, key.3))
+            .map(|(_, _, category, _)| *category)
+            .collect();
+        let against = baseline(key.2, &there).and_then(|name| {
+            let base = numbers(groups.get(&(key.0, key.1, name, key.3))?);
+            compare(name, &base, &values, group[0].better)
+        });
+        bench.rows.push(Row {
+            workload: key.0.to_owned(),
+            category: key.2.to_owned(),
+            metric: key.1.to_owned(),
+            unit: key.3.to_owned(),
+            better: group[0].better,
+            outliers: samples::outliers(&values),
+            values,
+            median,
+            against,
+        });
+    }
+    (!bench.rows.is_empty() || !bench.failed.is_empty()).then_some(bench)
+}
+
+/// The host first, then plain VMs, then the others in the order of their names.
+fn kind_order(category: &str) -> usize {
+    let kind = category.split('+').next().unwrap_or_default();
+    if kind == HOST {
+        0
+    } else if PLAIN.contains(&kind) {
+        1
+    } else {
+        2
+    }
+}
+
+fn numbers(samples: &[&Sample]) -> Vec<f64> {
+    samples.iter().map(|sample| sample.value).collect()
+}
+
+/// Values beside those of a baseline.
+pub fn compare(baseline: &str, base: &[f64], values: &[f64], better: Better) -> Option<Against> {
+    let shift = samples::shift(base, values)?;
+    let p = samples::rank_sum(base, values)?;
+    let middle = samples::median(base)?;
+    let part = |value: f64| value / middle.abs();
+    let overhead = match better {
+        _ if middle == 0.0 => None,
+        Better::Lower => Some(Estimate {
+            value: part(shift.value),
+            low: part(shift.low),
+            high: part(shift.high),
+        }),
+        Better::Higher => Some(Estimate {
+            value: part(-shift.value),
+            low: part(-shift.high),
+            high: part(-shift.low),
+        }),
+        Better::Neither => None,
+    };
+    Some(Against { baseline: baseline.to_owned(), shift, overhead, p })
+}
+
+/// A workload in a category: what it does more than in the baseline, and what it loses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// What ran.
+    pub workload: String,
+    /// In which category.
+    pub category: String,
+    /// Exits of one operation, less those in the baseline.
+    pub exits: f64,
+    /// The overhead of the workload's first metric.
+    pub overhead: f64,
+    /// The difference of that metric's medians: in units of cost an operation, where it is a cost.
+    pub difference: f64,
+}
+
+/// Where exits were recorded: what each category adds of them, beside its overhead.
+pub fn exits_and_overhead(bench: &Bench) -> Vec<Point> {
+    let exits = bench.rows.iter().filter(|row| row.metric == EXITS);
+    exits
+        .filter_map(|row| {
+            let alike = |other: &&Row| {
+                (&other.workload, &other.category) == (&row.workload, &row.category)
+                    && other.metric != EXITS
+            };
+            let first = bench.rows.iter().find(alike)?.against.as_ref()?;
+            Some(Point {
+                workload: row.workload.clone(),
+                category: row.category.clone(),
+                exits: row.against.as_ref()?.shift.value,
+                overhead: first.overhead?.value,
+                difference: first.shift.value,
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(category: &str, repeat: u32, value: f64) -> Sample {
+        Sample {
+            workload: "w".to_owned(),
+            category: category.to_owned(),
+            repeat,
+            metric: "rate".to_owned(),
+            unit: "1/s".to_owned(),
+            value,
+            better: Better::Higher,
+        }
+    }
+
+    #[test]
+    fn baselines() {
+        let there: BTreeSet<&str> =
+            ["VM", "VM+vhost", "SNP", "SNP+vhost", "SNP+vhost+poll", "plain+poll", "TDX+x"].into();
+        let of = |category| baseline(category, &there);
+        assert_eq!(of("VM"), None);
+        assert_eq!(of("VM+vhost"), Some("VM"));
+        assert_eq!(of("SNP"), Some("VM"));
+        assert_eq!(of("SNP+vhost+poll"), Some("SNP+vhost"));
+        assert_eq!(of("TDX+x"), Some("VM"));
+        assert_eq!(baseline("host", &["host", "plain"].into()), None);
+        assert_eq!(baseline("plain", &["host", "plain"].into()), Some("host"));
+    }
+
+    #[test]
+    fn overhead_is_how_much_worse() {
+        let mut samples: Vec<Sample> =
+            (0..5).map(|i| sample("plain", i, 100.0 + f64::from(i))).collect();
+        samples.extend((0..5).map(|i| sample("plain+swiotlb", i, 50.0 + f64::from(i))));
+        samples.push(Sample {
+            metric: FAILED.to_owned(),
+            value: 1.0,
+            ..sample("plain+poll", 0, 0.0)
+        });
+        let bench = table(&samples).unwrap();
+        assert_eq!(bench.failed, [("w".to_owned(), "plain+poll".to_owned(), 0)]);
+        let against = bench.rows[1].against.as_ref().unwrap();
+        assert_eq!(against.baseline, "plain");
+        assert_eq!(against.shift.value, -50.0);
+        assert!((against.overhead.unwrap().value - 50.0 / 102.0).abs() < 1e-12);
+        assert!(against.differs());
+        assert!(bench.rows[0].against.is_none());
+        assert!(!bench.rows[0].is_thin());
+        assert_eq!(table(&[]), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! Runs of the lab as benchmarks: what its operations are as workloads in categories of VM, with the exits that were recorded.
+//!
+//! An emulated host counts exits and instructions exactly. What an option of a VM changes, its operations have apart: a timer
+//! whose guest halts or polls, a ring with or without the copy into a bounce buffer. So overhead there comes apart too:
+//!
+//! ```text
+//! instructions more than the baseline = exits more x instructions of an exit + the rest
+//! ```
+
+use vmtax_events::{Better, Level, Sample};
+
+use crate::bench::{Bench, EXITS};
+use crate::{Ledger, Operations};
+
+/// Operation, workload, category. An operation at L2 is the same in `plain+nested`.
+const RECORDED: [(&str, &str, &str); 17] = [
+    (YARDSTICK, YARDSTICK, "plain"),
+    ("hypercall", "hypercall", "plain"),
+    ("rdmsr", "rdmsr", "plain"),
+    ("pio-user", "pio-user", "plain"),
+    ("mmio-user", "mmio-user", "plain"),
+    ("touch-4k", "touch-4k", "plain"),
+    ("touch-2m", "touch-2m", "plain"),
+    ("context-switch", "ipi", "plain"),
+    ("deadline-x2apic-hlt", "timer", "plain"),
+    ("deadline-x2apic-poll", "timer", "plain+poll"),
+    ("deadline-x2apic-haltpoll", "timer", "plain+haltpoll"),
+    ("short-x2apic-hlt", "timer-5us", "plain"),
+    ("short-x2apic-haltpoll", "timer-5us", "plain+haltpoll"),
+    ("ring-direct", "ring", "plain"),
+    ("ring-bounced", "ring", "plain+swiotlb"),
+    ("ring-direct-16", "ring-16", "plain"),
+    ("ring-bounced-16", "ring-16", "plain+swiotlb"),
+];
+
+/// The operation whose path is what an exit costs.
+const YARDSTICK: &str = "cpuid";
+
+/// Samples of a benchmark; none when the ledger is not that of a lab run.
+pub fn samples(ledger: &Ledger) -> Vec<Sample> {
+    let operations = Operations::new(ledger);
+    let mut samples = Vec::new();
+    for (operation, workload, category) in RECORDED {
+        for row in operations.rows.iter().filter(|row| row.name == operation && row.count > 0) {
+            let category = match row.level {
+                Level::L1 => category.to_owned(),
+                Level::L2 => format!("{category}+nested"),
+                Level::Unknown => continue,
+            };
+            let sample = |repeat: usize, metric: &str, unit: &str, value: f64| Sample {
+                workload: workload.to_owned(),
+                category: category.clone(),
+                repeat: u32::try_from(repeat).unwrap_or(u32::MAX),
+                metric: metric.to_owned(),
+                unit: unit.to_owned(),
+                value,
+                better: Better::Lower,
+            };
+            let name = if row.level == Level::L2 {
+                format!("{operation}@L2")
+            } else {
+                operation.to_owned()
+            };
+            let paths =
+                ledger.samples.iter().filter(|s| s.workload == name && s.metric == Sample::PATH);
+            samples.extend(
+                paths
+                    .enumerate()
+                    .map(|(at, path)| sample(at, Sample::PATH, &path.unit, path.value)),
+            );
+            if let Some(exits) = row.exits_per_operation().value() {
+                samples.push(sample(0, EXITS, "exits an operation", exits));
+            }
+        }
+    }
+    samples
+}
+
+/// An overhead in parts, in instructions of one operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parts {
+    /// What ran.
+    pub workload: String,
+    /// In which category.
+    pub category: String,
+    /// Beside which.
+    pub baseline: String,
+    /// Instructions more than the baseline.
+    pub difference: f64,
+    /// Exits more than the baseline.
+    pub exits: f64,
+    /// Instructions of one exit: of a CPUID exit in the plain VM of the same recording.
+    pub cost: f64,
+}
+
+impl Parts {
+    /// What the exits come to.
+    pub fn of_exits(&self) -> f64 {
+        self.exits * self.cost
+    }
+
+    /// What they do not explain.
+    pub fn rest(&self) -> f64 {
+        self.difference - self.of_exits()
+    }
+}
+
+/// Takes each overhead apart where exits and paths were recorded.
+pub fn parts(bench: &Bench) -> Vec<Parts> {
+    let row = |workload: &str, category: &str, metric: &str| {
+        bench.rows.iter().find(|row| {
+            (&*row.workload, &*row.category, &*row.metric) == (workload, category, metric)
+        })
+    };
+    let of_plain = |metric: &str| row(YARDSTICK, "plain", metric).map(|row| row.median.value);
+    let Some((path, exits)) =
+        of_plain(Sample::PATH).zip(of_plain(EXITS)).filter(|(_, exits)| *exits > 0.0)
+    else {
+        return Vec::new();
+    };
+    let paths = bench.rows.iter().filter(|row| row.metric == Sample::PATH);
+    paths
+        .filter_map(|found| {
+            let against = found.against.as_ref()?;
+            let of_exits = row(&found.workload, &found.category, EXITS)?.against.as_ref()?;
+            Some(Parts {
+                workload: found.workload.clone(),
+                category: found.category.clone(),
+                baseline: against.baseline.clone(),
+                difference: against.shift.value,
+                exits: of_exits.shift.value,
+                cost: path / exits,
+            })
+        })
+        .collect()
+}

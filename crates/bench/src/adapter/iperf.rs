@@ -1,0 +1,130 @@
+//! iperf3: throughput. The receiver's figure counts; what a sender pushed into a queue has not arrived.
+
+use serde_json::Value;
+use vmtax_events::Better;
+
+use super::text::{brief, number, scaled};
+use super::{Output, Reading, Refusal, sane, unit};
+
+/// Units of iperf3's text, as bits a second.
+const RATES: &[(&str, f64)] = &[
+    ("bits/sec", 1.0),
+    ("Kbits/sec", 1e3),
+    ("Mbits/sec", 1e6),
+    ("Gbits/sec", 1e9),
+    ("Tbits/sec", 1e12),
+    ("Bytes/sec", 8.0),
+    // iperf3 counts bytes in powers of 1024 and bits in powers of 1000.
+    ("KBytes/sec", 8192.0),
+    ("MBytes/sec", 8_388_608.0),
+    ("GBytes/sec", 8_589_934_592.0),
+];
+
+pub(super) fn tcp(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+    if !output.stdout.trim_start().starts_with('{') {
+        return text(output.stdout);
+    }
+    let end = document(output.stdout)?;
+    let mut readings = vec![received(&end)?];
+    if let Some(count) = end.pointer("/sum_sent/retransmits").and_then(Value::as_f64) {
+        readings.push(Reading::lower("retransmits", unit::COUNT, count));
+    }
+    readings.extend(cpu(&end));
+    sane(readings)
+}
+
+pub(super) fn udp(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+    if !output.stdout.trim_start().starts_with('{') {
+        return text(output.stdout);
+    }
+    let end = document(output.stdout)?;
+    let sum = |field: &str| {
+        let value = end.pointer(&format!("/sum_received/{field}"));
+        let value = value.or_else(|| end.pointer(&format!("/sum/{field}")));
+        value.and_then(Value::as_f64).ok_or_else(|| Refusal::missing(format!("end.sum.{field}")))
+    };
+    let mut readings = vec![
+        udp_received(&end, &sum)?,
+        Reading::lower("jitter", unit::MICROSECONDS, sum("jitter_ms")? * 1e3),
+        Reading::lower("loss", unit::PERCENT, sum("lost_percent")?),
+    ];
+    readings.extend(cpu(&end));
+    sane(readings)
+}
+
+fn document(text: &str) -> Result<Value, Refusal> {
+    let document: Value = serde_json::from_str(text)
+        .map_err(|e| Refusal::missing(format!("the end of the JSON ({e})")))?;
+    if let Some(error) = document.get("error").and_then(Value::as_str) {
+        return Err(Refusal::Failed(brief(error)));
+    }
+    document.get("end").cloned().ok_or_else(|| Refusal::missing("end"))
+}
+
+fn received(end: &Value) -> Result<Reading, Refusal> {
+    let rate = end.pointer("/sum_received/bits_per_second").and_then(Value::as_f64);
+    let rate = rate.ok_or_else(|| Refusal::missing("end.sum_received.bits_per_second"))?;
+    Ok(Reading::higher("throughput", unit::BITS, rate))
+}
+
+/// Older versions have no `sum_received` for UDP; their `sum` counts what was sent, and says how much of it was lost.
+fn udp_received(
+    end: &Value,
+    sum: &dyn Fn(&str) -> Result<f64, Refusal>,
+) -> Result<Reading, Refusal> {
+    if end.get("sum_received").is_some() {
+        return received(end);
+    }
+    let (packets, lost) = (sum("packets")?, sum("lost_packets")?);
+    if !(packets > 0.0 && (0.0..=packets).contains(&lost)) {
+        let value = format!("{lost} of {packets}");
+        return Err(Refusal::Unbelievable { what: "lost_packets".to_owned(), value });
+    }
+    let sent = sum("bits_per_second")?;
+    Ok(Reading::higher("throughput", unit::BITS, sent * (packets - lost) / packets))
+}
+
+fn cpu(end: &Value) -> Vec<Reading> {
+    let share = |field: &str| end.pointer(&format!("/cpu_utilization_percent/{field}"))?.as_f64();
+    let sides = [("cpu-sender", share("host_total")), ("cpu-receiver", share("remote_total"))];
+    sides
+        .into_iter()
+        .filter_map(|(name, share)| {
+            Some(Reading::new(name, unit::PERCENT, share?, Better::Neither))
+        })
+        .collect()
+}
+
+/// The text form: the receiver's line, that of the sum where there are several streams.
+fn text(text: &str) -> Result<Vec<Reading>, Refusal> {
+    if let Some(line) = text.lines().find(|line| line.starts_with("iperf3: error")) {
+        return Err(Refusal::Failed(brief(line)));
+    }
+    let lines: Vec<&str> =
+        text.lines().filter(|line| line.trim_end().ends_with("receiver")).collect();
+    let line = lines
+        .iter()
+        .find(|line| line.trim_start().starts_with("[SUM]"))
+        .or_else(|| lines.first().filter(|_| lines.len() == 1))
+        .ok_or_else(|| Refusal::missing("the receiver's line"))?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let at = words
+        .iter()
+        .position(|word| word.ends_with("/sec"))
+        .filter(|at| *at > 0)
+        .ok_or_else(|| Refusal::missing("the receiver's rate"))?;
+    let rate = scaled("throughput", number("throughput", words[at - 1])?, words[at], RATES)?;
+    let mut readings = vec![Reading::higher("throughput", unit::BITS, rate)];
+    if let [jitter, "ms", counts, ..] = words[at + 1..] {
+        let (lost, packets) =
+            counts.split_once('/').ok_or_else(|| Refusal::missing("lost/packets"))?;
+        let (lost, packets) = (number("lost packets", lost)?, number("packets", packets)?);
+        readings.push(Reading::lower(
+            "jitter",
+            unit::MICROSECONDS,
+            number("jitter", jitter)? * 1e3,
+        ));
+        readings.push(Reading::lower("loss", unit::PERCENT, lost / packets.max(1.0) * 100.0));
+    }
+    sane(readings)
+}

@@ -1,0 +1,57 @@
+//! Any other program: its value by a pattern or by a place in JSON.
+
+use regex_lite::Regex;
+use serde_json::Value;
+use vmtax_events::Better;
+
+use super::text::number;
+use super::{Output, Reading, Refusal, sane};
+
+/// Where the value stands.
+#[derive(Clone, Debug)]
+pub enum Extract {
+    /// The group `value` of a regular expression, or its first; that of the last match.
+    Pattern(Regex),
+    /// A JSON pointer into standard output: `/results/0/seconds`.
+    Json(String),
+    /// The time from the command's start to its end, in seconds.
+    Elapsed,
+}
+
+/// What one's own command measures.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// Name of the value.
+    pub metric: String,
+    /// Its unit.
+    pub unit: String,
+    /// Which values are good news.
+    pub better: Better,
+    /// Where it stands.
+    pub extract: Extract,
+}
+
+impl Own {
+    /// The value in an output.
+    pub fn parse(&self, output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+        let value = match &self.extract {
+            Extract::Elapsed => output.elapsed_ns as f64 / 1e9,
+            Extract::Pattern(pattern) => {
+                let found = pattern.captures_iter(output.stdout).last();
+                let found = found.or_else(|| pattern.captures_iter(output.stderr).last());
+                let found = found.ok_or_else(|| Refusal::missing("what the pattern looks for"))?;
+                let group = found.name("value").or_else(|| found.get(1));
+                let group = group.ok_or_else(|| Refusal::missing("a group in the pattern"))?;
+                number(&self.metric, group.as_str())?
+            }
+            Extract::Json(pointer) => {
+                let document: Value = serde_json::from_str(output.stdout.trim())
+                    .map_err(|e| Refusal::missing(format!("a JSON document ({e})")))?;
+                let value = document.pointer(pointer).ok_or_else(|| Refusal::missing(pointer))?;
+                let found = || Refusal::Number { what: pointer.clone(), found: value.to_string() };
+                value.as_f64().ok_or_else(found)?
+            }
+        };
+        sane(vec![Reading::new(self.metric.clone(), &self.unit, value, self.better)])
+    }
+}

@@ -1,0 +1,387 @@
+//! The table of workloads.
+//!
+//! In commands and files `{dir}` is the job's folder, `{port}` a free port, `{agent}` the program that carries the job
+//! out, and the adapter's parameters stand by their names.
+
+use super::{
+    Output, Reading, Refusal, builtin, dnn, fio, iperf, npb, ping, redis, sched, sysbench, time,
+    wrk,
+};
+
+/// A workload that is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Adapter {
+    /// Its name in a matrix.
+    pub name: &'static str,
+    /// What it is.
+    pub about: &'static str,
+    /// The program whose version counts, and the words that make it say it; none for the agent's own.
+    pub version: &'static [&'static str],
+    /// Programs that it needs where it runs.
+    pub programs: &'static [&'static str],
+    /// Parameters and their values where a matrix gives none.
+    pub parameters: &'static [(&'static str, &'static str)],
+    /// Files for the job's folder.
+    pub files: &'static [(&'static str, &'static str)],
+    /// The server, if it has one.
+    pub server: &'static [&'static str],
+    /// The client.
+    pub client: &'static [&'static str],
+    /// Reads the client's output; [`Adapter::readings`] looks first whether it is whole.
+    pub(crate) parse: fn(&Output<'_>) -> Result<Vec<Reading>, Refusal>,
+    /// The metric that stands for all in short tables.
+    pub headline: &'static str,
+}
+
+const NONE: Adapter = Adapter {
+    name: "",
+    about: "",
+    version: &[],
+    programs: &[],
+    parameters: &[],
+    files: &[],
+    server: &[],
+    client: &[],
+    parse: builtin::parse,
+    headline: "time",
+};
+
+const NGINX: &str = "daemon off;
+master_process off;
+user root;
+pid {dir}/nginx.pid;
+error_log stderr error;
+events { worker_connections 512; }
+http {
+  access_log off;
+  client_body_temp_path {dir}/body;
+  proxy_temp_path {dir}/proxy;
+  fastcgi_temp_path {dir}/fastcgi;
+  uwsgi_temp_path {dir}/uwsgi;
+  scgi_temp_path {dir}/scgi;
+  keepalive_requests 100000000;
+  server { listen 127.0.0.1:{port}; location / { return 200 \"vmtax\\n\"; } }
+}
+";
+
+const REDIS: &[&str] = &[
+    "redis-server",
+    "--bind",
+    "127.0.0.1",
+    "--port",
+    "{port}",
+    "--save",
+    "",
+    "--appendonly",
+    "no",
+    "--dir",
+    "{dir}",
+];
+
+/// All of them. Sources of the commands: each program's manual; what is measured follows S0, S2 and S4.
+pub const ADAPTERS: &[Adapter] = &[
+    Adapter {
+        name: "ping",
+        about: "round trips of ICMP on the loopback (iputils)",
+        version: &["ping", "-V"],
+        programs: &["ping"],
+        parameters: &[("count", "200"), ("interval", "0.01"), ("address", "127.0.0.1")],
+        client: &["ping", "-n", "-q", "-c", "{count}", "-i", "{interval}", "{address}"],
+        parse: ping::parse,
+        headline: "latency",
+        ..NONE
+    },
+    Adapter {
+        name: "iperf-tcp",
+        about: "throughput of TCP, as received (iperf3)",
+        version: &["iperf3", "--version"],
+        programs: &["iperf3"],
+        parameters: &[("seconds", "2"), ("length", "128K")],
+        server: &["iperf3", "-s", "-B", "127.0.0.1", "-p", "{port}"],
+        client: &[
+            "iperf3",
+            "-J",
+            "-c",
+            "127.0.0.1",
+            "-p",
+            "{port}",
+            "-t",
+            "{seconds}",
+            "-l",
+            "{length}",
+        ],
+        parse: iperf::tcp,
+        headline: "throughput",
+        ..NONE
+    },
+    Adapter {
+        name: "iperf-udp",
+        about: "throughput of UDP, as received (iperf3)",
+        version: &["iperf3", "--version"],
+        programs: &["iperf3"],
+        parameters: &[("seconds", "2"), ("length", "1460"), ("rate", "0")],
+        server: &["iperf3", "-s", "-B", "127.0.0.1", "-p", "{port}"],
+        client: &[
+            "iperf3",
+            "-J",
+            "-u",
+            "-b",
+            "{rate}",
+            "-c",
+            "127.0.0.1",
+            "-p",
+            "{port}",
+            "-t",
+            "{seconds}",
+            "-l",
+            "{length}",
+        ],
+        parse: iperf::udp,
+        headline: "throughput",
+        ..NONE
+    },
+    Adapter {
+        name: "redis",
+        about: "redis under redis-benchmark",
+        version: &["redis-server", "--version"],
+        programs: &["redis-server", "redis-benchmark"],
+        parameters: &[("requests", "20000"), ("clients", "10"), ("tests", "set,get")],
+        server: REDIS,
+        client: &[
+            "redis-benchmark",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            "{port}",
+            "-n",
+            "{requests}",
+            "-c",
+            "{clients}",
+            "-t",
+            "{tests}",
+            "--csv",
+        ],
+        parse: redis::parse,
+        headline: "set-rate",
+        ..NONE
+    },
+    Adapter {
+        name: "redis-memtier",
+        about: "redis under memtier_benchmark",
+        version: &["memtier_benchmark", "--version"],
+        programs: &["redis-server", "memtier_benchmark"],
+        parameters: &[("seconds", "10"), ("clients", "10"), ("threads", "2")],
+        server: REDIS,
+        client: &[
+            "memtier_benchmark",
+            "-s",
+            "127.0.0.1",
+            "-p",
+            "{port}",
+            "--protocol=redis",
+            "--test-time={seconds}",
+            "-c",
+            "{clients}",
+            "-t",
+            "{threads}",
+            "--hide-histogram",
+            "--json-out-file=/dev/stdout",
+        ],
+        parse: redis::memtier,
+        headline: "rate",
+        ..NONE
+    },
+    Adapter {
+        name: "memcached",
+        about: "memcached under memtier_benchmark",
+        version: &["memcached", "--version"],
+        programs: &["memcached", "memtier_benchmark"],
+        parameters: &[("seconds", "10"), ("clients", "10"), ("threads", "2")],
+        server: &["memcached", "-u", "root", "-l", "127.0.0.1", "-p", "{port}"],
+        client: &[
+            "memtier_benchmark",
+            "-s",
+            "127.0.0.1",
+            "-p",
+            "{port}",
+            "--protocol=memcache_text",
+            "--test-time={seconds}",
+            "-c",
+            "{clients}",
+            "-t",
+            "{threads}",
+            "--hide-histogram",
+            "--json-out-file=/dev/stdout",
+        ],
+        parse: redis::memtier,
+        headline: "rate",
+        ..NONE
+    },
+    Adapter {
+        name: "nginx",
+        about: "nginx under wrk",
+        version: &["nginx", "-v"],
+        programs: &["nginx", "wrk"],
+        parameters: &[("seconds", "2"), ("threads", "1"), ("connections", "10")],
+        files: &[("nginx.conf", NGINX)],
+        server: &["nginx", "-e", "stderr", "-c", "{dir}/nginx.conf"],
+        client: &[
+            "wrk",
+            "-t",
+            "{threads}",
+            "-c",
+            "{connections}",
+            "-d",
+            "{seconds}s",
+            "--latency",
+            "http://127.0.0.1:{port}/",
+        ],
+        parse: wrk::parse,
+        headline: "rate",
+        ..NONE
+    },
+    Adapter {
+        name: "npb",
+        about: "a program of the NAS parallel benchmarks, by its path",
+        programs: &[],
+        parameters: &[("program", "ua.A.x")],
+        client: &["{program}"],
+        parse: npb::parse,
+        headline: "speed",
+        ..NONE
+    },
+    Adapter {
+        name: "benchdnn",
+        about: "oneDNN's benchdnn: S0's matrix product on one processor",
+        programs: &["benchdnn"],
+        parameters: &[
+            ("problem", "1024x4096:4096x1000_n\"Alexnet_train:FWD,ip3*1\""),
+            ("driver", "matmul"),
+        ],
+        client: &[
+            "benchdnn",
+            "--{driver}",
+            "--mode=P",
+            "--stag=ab",
+            "--wtag=ab",
+            "--dtag=ab",
+            "{problem}",
+        ],
+        parse: dnn::parse,
+        headline: "time",
+        ..NONE
+    },
+    Adapter {
+        name: "schbench",
+        about: "schbench: wake-up latencies",
+        programs: &["schbench"],
+        parameters: &[("seconds", "10"), ("messengers", "2"), ("threads", "2")],
+        client: &["schbench", "-m", "{messengers}", "-t", "{threads}", "-r", "{seconds}"],
+        parse: sched::schbench,
+        headline: "wakeup-latency-p99.0",
+        ..NONE
+    },
+    Adapter {
+        name: "hackbench",
+        about: "hackbench of rt-tests: messages between processes",
+        programs: &["hackbench"],
+        parameters: &[("groups", "1"), ("loops", "100")],
+        client: &["hackbench", "-g", "{groups}", "-l", "{loops}"],
+        parse: sched::hackbench,
+        ..NONE
+    },
+    Adapter {
+        name: "perf-messaging",
+        about: "perf bench sched messaging",
+        version: &["perf", "--version"],
+        programs: &["perf"],
+        parameters: &[("groups", "1"), ("loops", "100")],
+        client: &["perf", "bench", "sched", "messaging", "-g", "{groups}", "-l", "{loops}"],
+        parse: sched::perf_bench,
+        ..NONE
+    },
+    Adapter {
+        name: "sysbench-cpu",
+        about: "sysbench cpu: prime numbers",
+        version: &["sysbench", "--version"],
+        programs: &["sysbench"],
+        parameters: &[("seconds", "2"), ("threads", "1")],
+        client: &["sysbench", "cpu", "--time={seconds}", "--threads={threads}", "run"],
+        parse: sysbench::parse,
+        headline: "rate",
+        ..NONE
+    },
+    Adapter {
+        name: "fio",
+        about: "fio: random reads of a file in the job's folder",
+        version: &["fio", "--version"],
+        programs: &["fio"],
+        parameters: &[("seconds", "2"), ("size", "16m"), ("pattern", "randread"), ("block", "4k")],
+        client: &[
+            "fio",
+            "--name=vmtax",
+            "--ioengine=psync",
+            "--rw={pattern}",
+            "--bs={block}",
+            "--size={size}",
+            "--runtime={seconds}",
+            "--time_based",
+            "--filename={dir}/fio.data",
+            "--output-format=json",
+        ],
+        parse: fio::parse,
+        headline: "read-rate",
+        ..NONE
+    },
+    Adapter {
+        name: "build",
+        about: "a kernel build under GNU time; `tree` is the configured source",
+        version: &["time", "--version"],
+        programs: &["time", "make"],
+        parameters: &[("tree", "/usr/src/linux"), ("jobs", "2"), ("target", "bzImage")],
+        client: &[
+            "time", "-v", "make", "-C", "{tree}", "O={dir}", "-j", "{jobs}", "-s", "{target}",
+        ],
+        parse: time::parse,
+        ..NONE
+    },
+    own("cpuid", "built in: CPUID in a loop, an exit each in a VM"),
+    own("timer", "built in: how late a thread runs that slept 50 us"),
+    own("ipi", "built in: two processors wake each other"),
+    own("matmul", "built in: a matrix product read down its columns, S0's access pattern"),
+    own("touch-4k", "built in: fresh memory touched in 4 KiB pages"),
+    own("touch-2m", "built in: fresh memory touched in huge pages"),
+    own("loopback", "built in: a byte to a TCP server on the loopback and back"),
+];
+
+/// A workload of the agent's own.
+const fn own(name: &'static str, about: &'static str) -> Adapter {
+    Adapter {
+        name,
+        about,
+        parameters: &[("seconds", "1")],
+        client: &["{agent}", "builtin", "{name}", "{seconds}"],
+        ..NONE
+    }
+}
+
+impl Adapter {
+    /// The adapter of that name.
+    pub fn named(name: &str) -> Option<&'static Adapter> {
+        ADAPTERS.iter().find(|adapter| adapter.name == name)
+    }
+
+    /// What an output says. A program that was stopped in the middle of a line may have written half a number.
+    pub fn readings(&self, output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+        let cut = |text: &str| !text.is_empty() && !text.ends_with(['\n', '}']);
+        if cut(output.stdout) || cut(output.stderr) {
+            return Err(Refusal::missing("the end of the last line"));
+        }
+        (self.parse)(output)
+    }
+
+    /// Whether it needs nothing but the agent.
+    pub fn is_builtin(&self) -> bool {
+        self.client.first() == Some(&"{agent}")
+    }
+}

@@ -1,0 +1,61 @@
+//! Numbers with units in lines of text.
+
+use super::Refusal;
+
+/// The number, if the word is one.
+pub(super) fn number(what: &str, word: &str) -> Result<f64, Refusal> {
+    let word = word.trim();
+    let refused = || Refusal::Number { what: what.to_owned(), found: brief(word) };
+    let plain = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e' | 'E');
+    if !word.chars().all(plain) {
+        return Err(refused());
+    }
+    word.parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(refused)
+}
+
+/// `218.37us` -> the number and `us`.
+pub(super) fn split<'a>(what: &str, word: &'a str) -> Result<(f64, &'a str), Refusal> {
+    let word = word.trim();
+    let end = word.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(word.len());
+    Ok((number(what, &word[..end])?, word[end..].trim()))
+}
+
+/// A value with its unit, times what the table says of that unit.
+pub(super) fn in_unit(what: &str, word: &str, units: &[(&str, f64)]) -> Result<f64, Refusal> {
+    let (value, unit) = split(what, word)?;
+    scaled(what, value, unit, units)
+}
+
+/// A value times what the table says of its unit.
+pub(super) fn scaled(
+    what: &str,
+    value: f64,
+    unit: &str,
+    units: &[(&str, f64)],
+) -> Result<f64, Refusal> {
+    let factor = units.iter().find(|(name, _)| *name == unit);
+    let refused = || Refusal::Unit { what: what.to_owned(), unit: brief(unit) };
+    factor.map(|(_, factor)| value * factor).ok_or_else(refused)
+}
+
+/// Units of time, as microseconds.
+pub(super) const TIME: &[(&str, f64)] =
+    &[("ns", 1e-3), ("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6), ("h", 3600e6)];
+
+/// What follows this key in the first line that begins with it.
+pub(super) fn after<'a>(text: &'a str, key: &str) -> Result<&'a str, Refusal> {
+    text.lines()
+        .find_map(|line| line.trim().strip_prefix(key))
+        .map(str::trim)
+        .ok_or_else(|| Refusal::missing(key))
+}
+
+/// The first word.
+pub(super) fn word(text: &str) -> &str {
+    text.split_whitespace().next().unwrap_or_default()
+}
+
+/// What is quoted of an output.
+pub(super) fn brief(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(60).collect()
+}

@@ -1,0 +1,30 @@
+//! GNU time -v, around a build for one.
+
+use super::text::{after, brief, number};
+use super::{Output, Reading, Refusal, sane, unit};
+
+const ELAPSED: &str = "Elapsed (wall clock) time (h:mm:ss or m:ss):";
+
+pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+    let text = output.stderr;
+    let status = number("Exit status", after(text, "Exit status:")?)?;
+    if status != 0.0 {
+        return Err(Refusal::Failed(format!("the command ended with {status}")));
+    }
+    let word = after(text, ELAPSED)?;
+    let parts: Vec<&str> = word.split(':').collect();
+    if !(2..=3).contains(&parts.len()) {
+        return Err(Refusal::Number { what: "the elapsed time".to_owned(), found: brief(word) });
+    }
+    let mut seconds = 0.0;
+    for part in parts {
+        seconds = seconds * 60.0 + number("the elapsed time", part)?;
+    }
+    let field = |key: &str| number(key, after(text, key)?);
+    sane(vec![
+        Reading::lower("time", unit::SECONDS, seconds),
+        Reading::lower("user-time", unit::SECONDS, field("User time (seconds):")?),
+        Reading::lower("system-time", unit::SECONDS, field("System time (seconds):")?),
+        Reading::lower("memory", unit::KIBIBYTES, field("Maximum resident set size (kbytes):")?),
+    ])
+}

@@ -1,0 +1,48 @@
+//! wrk: requests a second and their latencies.
+
+use super::text::{TIME, after, brief, in_unit, number, word};
+use super::{Output, Reading, Refusal, sane, unit};
+
+/// Units of sizes, as bytes: wrk counts in powers of 1024.
+const SIZES: &[(&str, f64)] = &[
+    ("B", 1.0),
+    ("KB", 1024.0),
+    ("MB", 1_048_576.0),
+    ("GB", 1_073_741_824.0),
+    ("TB", 1_099_511_627_776.0),
+];
+
+pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+    let text = output.stdout;
+    for bad in ["Socket errors:", "Non-2xx or 3xx responses:"] {
+        if let Ok(what) = after(text, bad) {
+            return Err(Refusal::Failed(format!("{bad} {}", brief(what))));
+        }
+    }
+    let rate = number("Requests/sec", after(text, "Requests/sec:")?)?;
+    let transfer = in_unit("Transfer/sec", after(text, "Transfer/sec:")?, SIZES)?;
+    // The line of the distribution begins with the same word.
+    let line = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Latency "))
+        .find(|rest| rest.trim().starts_with(|c: char| c.is_ascii_digit()))
+        .ok_or_else(|| Refusal::missing("Latency"))?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [mean, _, most, _] = words[..] else { return Err(Refusal::missing("a column of Latency")) };
+    let mut readings = vec![
+        Reading::higher("rate", unit::PER_SECOND, rate),
+        Reading::higher("transfer", unit::BYTES, transfer),
+        Reading::lower("latency", unit::MICROSECONDS, in_unit("Latency", mean, TIME)?),
+        Reading::lower("latency-max", unit::MICROSECONDS, in_unit("Latency", most, TIME)?),
+    ];
+    for (key, metric) in [("50%", "latency-p50"), ("99%", "latency-p99")] {
+        if let Ok(value) = after(text, key) {
+            readings.push(Reading::lower(
+                metric,
+                unit::MICROSECONDS,
+                in_unit(key, word(value), TIME)?,
+            ));
+        }
+    }
+    sane(readings)
+}

@@ -1,0 +1,443 @@
+//! VM categories: a plain VM, and what can be changed of it, one thing at a time.
+//!
+//! A category is written as `plain`, `snp` or `tdx` and the parts added to it: `plain+swiotlb+poll`. Its baseline is itself
+//! without its last part; that of `snp+X` and `tdx+X` without parts left is `plain`. What a part changes is in one table,
+//! and the parity check takes no other difference.
+
+use std::fs;
+use std::path::Path;
+
+use vmtax_machine::{Emulator, Options};
+
+/// What a category needs of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Hardware virtualization.
+    Kvm,
+    /// SEV-SNP.
+    Snp,
+    /// TDX.
+    Tdx,
+    /// `/dev/vhost-net`, and permission to make a tap device.
+    Vhost,
+    /// Free huge pages for all of the VM's memory.
+    HugePages,
+    /// A processor for each vCPU.
+    Processors,
+    /// Permission to set `kvm.halt_poll_ns`.
+    HaltPoll,
+    /// Something that this program does not do.
+    Unbuilt(&'static str),
+}
+
+/// What is changed of a VM.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Its word in a category.
+    pub name: &'static str,
+    /// What it is.
+    pub about: &'static str,
+    /// `-machine`, where it is not `pc`.
+    pub machine: Option<&'static str>,
+    /// `-cpu`, where it is not the accelerator's.
+    pub cpu: Option<&'static str>,
+    /// Further arguments of QEMU; `{memory}` is the VM's memory.
+    pub arguments: &'static [&'static str],
+    /// Options of each virtio device.
+    pub device: &'static str,
+    /// The network behind the card, where it is not the user's.
+    pub network: Option<&'static str>,
+    /// Words on the guest's command line.
+    pub guest: &'static [&'static str],
+    /// Guest modules.
+    pub modules: &'static [&'static str],
+    /// Settings of the host while the VM runs: a file and its content.
+    pub host: &'static [(&'static str, &'static str)],
+    /// Each vCPU is kept on a processor of its own.
+    pub pinned: bool,
+    /// What it needs.
+    pub needs: &'static [Need],
+    /// Facts of the guest that it is meant to change, besides its words on the command line.
+    pub changes: &'static [&'static str],
+}
+
+const NONE: Part = Part {
+    name: "",
+    about: "",
+    machine: None,
+    cpu: None,
+    arguments: &[],
+    device: "",
+    network: None,
+    guest: &[],
+    modules: &[],
+    host: &[],
+    pinned: false,
+    needs: &[],
+    changes: &[],
+};
+
+/// Everything that a confidential VM changes of itself.
+const CONFIDENTIAL: &[&str] = &[
+    "processor",
+    "processor flags",
+    "clocksource",
+    "devices",
+    "memory",
+    "bounce buffer slots",
+    "idle driver",
+    "idle governor",
+];
+
+/// Kinds of VM. Source of the flags: QEMU's documentation of `sev-snp-guest` and `tdx-guest`.
+pub const KINDS: &[Part] = &[
+    Part { name: "plain", about: "a VM without anything special", ..NONE },
+    Part {
+        name: "snp",
+        about: "a confidential VM: AMD SEV-SNP",
+        machine: Some("q35,memory-encryption=sev0,memory-backend=ram0"),
+        cpu: Some("EPYC-v4,host-phys-bits=true"),
+        arguments: &[
+            "-object",
+            "sev-snp-guest,id=sev0,cbitpos=51,reduced-phys-bits=1",
+            "-object",
+            "memory-backend-memfd,id=ram0,size={memory}M,share=true",
+        ],
+        device: ",iommu_platform=on,disable-legacy=on",
+        needs: &[Need::Kvm, Need::Snp],
+        changes: CONFIDENTIAL,
+        ..NONE
+    },
+    Part {
+        name: "tdx",
+        about: "a confidential VM: Intel TDX",
+        machine: Some("q35,kernel_irqchip=split,confidential-guest-support=tdx"),
+        cpu: Some("host,pmu=off"),
+        arguments: &["-object", "tdx-guest,id=tdx"],
+        device: ",iommu_platform=on,disable-legacy=on",
+        needs: &[Need::Kvm, Need::Tdx],
+        changes: CONFIDENTIAL,
+        ..NONE
+    },
+];
+
+/// What can be added. Sources: S2's categories, the kernel's documentation of each word.
+pub const PARTS: &[Part] = &[
+    Part {
+        name: "vhost",
+        about: "the network card's queues are worked on in the host's kernel",
+        network: Some("tap,id=net0,script=no,downscript=no,vhost=on"),
+        needs: &[Need::Vhost],
+        ..NONE
+    },
+    Part {
+        name: "swiotlb",
+        about: "all that devices read and write goes through a bounce buffer of 64 MiB, as a confidential VM's does",
+        guest: &["swiotlb=32768,force"],
+        // Without it virtio devices do not use the DMA interface, and bypass the buffer.
+        device: ",iommu_platform=on,disable-legacy=on",
+        changes: &["memory", "bounce buffer slots", "devices"],
+        ..NONE
+    },
+    Part {
+        name: "poll",
+        about: "an idle vCPU polls and never halts",
+        guest: &["idle=poll"],
+        changes: &["idle driver", "idle governor"],
+        ..NONE
+    },
+    Part {
+        name: "haltpoll",
+        about: "an idle vCPU polls for a while before it halts",
+        guest: &["cpuidle_haltpoll.force=Y"],
+        modules: &["cpuidle_haltpoll"],
+        needs: &[Need::Kvm],
+        changes: &["idle driver", "idle governor"],
+        ..NONE
+    },
+    Part {
+        name: "hpoll",
+        about: "the host polls for up to 200 us before a halted vCPU's thread sleeps",
+        host: &[("/sys/module/kvm/parameters/halt_poll_ns", "200000")],
+        needs: &[Need::Kvm, Need::HaltPoll],
+        ..NONE
+    },
+    Part {
+        name: "hugepages",
+        about: "the VM's memory lies in huge pages, taken before it starts",
+        machine: Some("pc,memory-backend=ram0"),
+        arguments: &[
+            "-object",
+            "memory-backend-memfd,id=ram0,size={memory}M,hugetlb=on,prealloc=on",
+        ],
+        needs: &[Need::HugePages],
+        ..NONE
+    },
+    Part {
+        name: "pinned",
+        about: "each vCPU's thread stays on a processor of its own",
+        pinned: true,
+        needs: &[Need::Processors],
+        ..NONE
+    },
+    Part {
+        name: "nested",
+        about: "the workload runs in a guest of the VM",
+        needs: &[
+            Need::Kvm,
+            Need::Unbuilt(
+                "vmtax bench does not start a guest in its guest; `vmtax lab run --nested` measures operations there, and a \
+             matrix with the target ssh can name a nested VM of yours",
+            ),
+        ],
+        ..NONE
+    },
+];
+
+/// A category of a matrix.
+#[derive(Clone, Debug)]
+pub struct Category {
+    /// As written.
+    pub name: String,
+    /// The kind, then what was added.
+    parts: Vec<&'static Part>,
+}
+
+impl Category {
+    /// Reads `plain+poll`; the error says what is known.
+    pub fn read(name: &str) -> Result<Category, String> {
+        let mut words = name.split('+').map(str::trim);
+        let kind = words.next().unwrap_or_default();
+        let known =
+            |parts: &[Part]| parts.iter().map(|part| part.name).collect::<Vec<_>>().join(", ");
+        let unknown = |word: &str, parts| {
+            format!("category {name:?}: {word:?} is not one of {}", known(parts))
+        };
+        let kind =
+            KINDS.iter().find(|part| part.name == kind).ok_or_else(|| unknown(kind, KINDS))?;
+        let mut parts = vec![kind];
+        for word in words {
+            let part =
+                PARTS.iter().find(|part| part.name == word).ok_or_else(|| unknown(word, PARTS))?;
+            if parts.iter().any(|other| other.name == word) {
+                return Err(format!("category {name:?}: {word:?} is there twice"));
+            }
+            parts.push(part);
+        }
+        if parts.iter().filter(|part| part.machine.is_some()).count() > 1 {
+            return Err(format!(
+                "category {name:?}: its parts want different machines; take one of them"
+            ));
+        }
+        let name = parts.iter().map(|part| part.name).collect::<Vec<_>>().join("+");
+        Ok(Category { name, parts })
+    }
+
+    /// The category that it is compared with where a matrix names no other; `None` for `plain`.
+    pub fn baseline(&self) -> Option<Category> {
+        let mut parts = self.parts.clone();
+        let last = parts.pop()?;
+        if parts.is_empty() {
+            return (last.name != KINDS[0].name)
+                .then(|| Category { name: KINDS[0].name.to_owned(), parts: vec![&KINDS[0]] });
+        }
+        let name = parts.iter().map(|part| part.name).collect::<Vec<_>>().join("+");
+        Some(Category { name, parts })
+    }
+
+    /// What its parts are.
+    pub fn about(&self) -> Vec<&'static str> {
+        self.parts.iter().map(|part| part.about).collect()
+    }
+
+    /// QEMU's arguments but those that every machine has.
+    pub fn options(&self, memory_mib: u32) -> Options {
+        let device: String =
+            match self.parts.iter().map(|part| part.device).find(|device| !device.is_empty()) {
+                Some(device) => device.to_owned(),
+                None => String::new(),
+            };
+        let network =
+            self.parts.iter().find_map(|part| part.network).unwrap_or("user,id=net0,restrict=on");
+        let fill = |word: &&str| word.replace("{memory}", &memory_mib.to_string());
+        let mut arguments: Vec<String> =
+            self.parts.iter().flat_map(|part| part.arguments.iter().map(fill)).collect();
+        arguments.extend(["-netdev".to_owned(), network.to_owned()]);
+        // No option ROM: nothing boots from the network, and its package may be missing.
+        arguments
+            .extend(["-device".to_owned(), format!("virtio-net-pci,netdev=net0,romfile={device}")]);
+        Options {
+            machine: self.parts.iter().find_map(|part| part.machine).map(str::to_owned),
+            cpu: self.parts.iter().find_map(|part| part.cpu).map(str::to_owned),
+            arguments,
+        }
+    }
+
+    /// Words on the guest's command line.
+    pub fn guest_words(&self) -> Vec<&'static str> {
+        self.parts.iter().flat_map(|part| part.guest.iter().copied()).collect()
+    }
+
+    /// Modules of the guest, besides those that every guest has.
+    pub fn modules(&self) -> Vec<&'static str> {
+        self.parts.iter().flat_map(|part| part.modules.iter().copied()).collect()
+    }
+
+    /// Settings of the host while it runs.
+    pub fn host_settings(&self) -> Vec<(&'static str, &'static str)> {
+        self.parts.iter().flat_map(|part| part.host.iter().copied()).collect()
+    }
+
+    /// Whether each vCPU has a processor of its own.
+    pub fn is_pinned(&self) -> bool {
+        self.parts.iter().any(|part| part.pinned)
+    }
+
+    /// Facts that may differ from the other category's.
+    pub fn changes_against(&self, other: &Category) -> Vec<&'static str> {
+        let only = |a: &Category, b: &Category| -> Vec<&'static str> {
+            let parts =
+                a.parts.iter().filter(|part| !b.parts.iter().any(|other| other.name == part.name));
+            parts.flat_map(|part| part.changes.iter().copied()).collect()
+        };
+        let mut changes = only(self, other);
+        changes.extend(only(other, self));
+        changes
+    }
+
+    /// All that this host lacks for it; each is a sentence.
+    pub fn missing(
+        &self,
+        emulator: Emulator,
+        cpus: u32,
+        memory_mib: u32,
+        root: &Path,
+    ) -> Vec<String> {
+        let host = HostView { root, emulator, cpus, memory_mib };
+        let mut missing = Vec::new();
+        for part in &self.parts {
+            for need in part.needs {
+                if let Some(problem) = need.missing(&host) {
+                    missing.push(format!("{}: {problem}", part.name));
+                }
+            }
+        }
+        missing
+    }
+}
+
+/// What needs are held against.
+struct HostView<'a> {
+    root: &'a Path,
+    emulator: Emulator,
+    cpus: u32,
+    memory_mib: u32,
+}
+
+impl HostView<'_> {
+    fn read(&self, file: &str) -> Option<String> {
+        fs::read_to_string(self.root.join(file)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// Whether a module's switch is on.
+    fn is_on(&self, file: &str) -> bool {
+        self.read(file).is_some_and(|value| ["Y", "1"].contains(&value.as_str()))
+    }
+}
+
+impl Need {
+    /// What is missing, as a sentence without its end; `None` when it is there.
+    fn missing(self, host: &HostView<'_>) -> Option<String> {
+        let unless = |there: bool, problem: &str| (!there).then(|| problem.to_owned());
+        match self {
+            Need::Kvm => match host.emulator {
+                Emulator::Kvm => None,
+                _ => Some(
+                    "needs KVM: an emulated processor offers nothing of it (accel = \"kvm\")"
+                        .to_owned(),
+                ),
+            },
+            Need::Snp => unless(
+                host.is_on("sys/module/kvm_amd/parameters/sev_snp"),
+                "/sys/module/kvm_amd/parameters/sev_snp is not Y: the processor, its firmware or the kernel has no SEV-SNP",
+            ),
+            Need::Tdx => unless(
+                host.is_on("sys/module/kvm_intel/parameters/tdx"),
+                "/sys/module/kvm_intel/parameters/tdx is not Y: the processor, its firmware or the kernel has no TDX",
+            ),
+            Need::Vhost => unless(
+                host.root.join("dev/vhost-net").exists() && host.root.join("dev/net/tun").exists(),
+                "/dev/vhost-net or /dev/net/tun is missing: load vhost_net and tun",
+            ),
+            Need::HugePages => huge_pages(host),
+            Need::Processors => {
+                let there = std::thread::available_parallelism().map_or(1, usize::from);
+                (there < host.cpus as usize).then(|| {
+                    format!(
+                        "{} vCPUs need as many processors, and this host offers {there}",
+                        host.cpus
+                    )
+                })
+            }
+            Need::HaltPoll => unless(
+                fs::OpenOptions::new()
+                    .write(true)
+                    .open(host.root.join("sys/module/kvm/parameters/halt_poll_ns"))
+                    .is_ok(),
+                "/sys/module/kvm/parameters/halt_poll_ns cannot be written: load kvm, and run as root",
+            ),
+            Need::Unbuilt(what) => Some(what.to_owned()),
+        }
+    }
+}
+
+fn huge_pages(host: &HostView<'_>) -> Option<String> {
+    let text = host.read("proc/meminfo").unwrap_or_default();
+    let number = |key: &str| -> u64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+        line.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
+    };
+    let (free, size) = (number("HugePages_Free:"), number("Hugepagesize:").max(1));
+    let wanted = (u64::from(host.memory_mib) << 10).div_ceil(size);
+    (free < wanted)
+        .then(|| format!("{wanted} free huge pages are needed and {free} are there: sysctl vm.nr_hugepages={wanted}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn categories_are_read_and_have_baselines() {
+        let name = |word: &str| Category::read(word).map(|category| category.name);
+        assert_eq!(name("plain + poll").unwrap(), "plain+poll");
+        for wrong in ["", "poll", "plain+", "plain+poll+poll", "plain+x", "snp+hugepages", "PLAIN"]
+        {
+            assert!(name(wrong).is_err(), "{wrong}");
+        }
+        let baseline = |word: &str| Category::read(word).unwrap().baseline().map(|c| c.name);
+        assert_eq!(baseline("plain"), None);
+        assert_eq!(baseline("snp").unwrap(), "plain");
+        assert_eq!(baseline("snp+poll").unwrap(), "snp");
+        assert_eq!(baseline("plain+swiotlb+poll").unwrap(), "plain+swiotlb");
+    }
+
+    #[test]
+    fn a_host_that_lacks_everything_says_what() {
+        let root = std::path::Path::new("/nonexistent");
+        for part in KINDS.iter().skip(1).chain(PARTS.iter().filter(|part| !part.needs.is_empty())) {
+            let base = if KINDS.iter().any(|kind| kind.name == part.name) {
+                String::new()
+            } else {
+                "plain+".to_owned()
+            };
+            let category = Category::read(&format!("{base}{}", part.name)).unwrap();
+            let missing = category.missing(Emulator::Tcg { icount: false }, 1 << 20, 1024, root);
+            assert!(!missing.is_empty(), "{}", part.name);
+        }
+        for free in ["plain", "plain+poll", "plain+swiotlb"] {
+            let missing = Category::read(free).unwrap().missing(Emulator::Kvm, 1, 64, root);
+            assert_eq!(missing, [String::new(); 0], "{free}");
+        }
+    }
+}

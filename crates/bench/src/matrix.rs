@@ -1,0 +1,359 @@
+//! The matrix file: what is to be run, where, how often.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use regex_lite::Regex;
+use serde::Deserialize;
+use vmtax_events::Better;
+
+use crate::adapter::{Adapter, Extract, Own};
+use crate::category::Category;
+use crate::workload::{Kind, Workload};
+
+/// Most cells of a matrix.
+const CELLS_MOST: usize = 1 << 20;
+/// Most bytes of a file.
+pub const BYTES_MOST: u64 = 1 << 20;
+
+/// A matrix that can be run.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    /// Its name.
+    pub name: String,
+    /// Measured runs of each workload in each category.
+    pub repeats: u32,
+    /// Run each client once unmeasured before.
+    pub warmup: bool,
+    /// Count processor events around each client by `perf stat`.
+    pub counters: bool,
+    /// How long a cell may take, ms.
+    pub limit_ms: u64,
+    /// Where it runs.
+    pub target: Target,
+    /// Categories, or places: in order.
+    pub categories: Vec<Where>,
+    /// Workloads, in order.
+    pub workloads: Vec<Workload>,
+}
+
+/// A category of VM, or a system that is there already.
+#[derive(Clone, Debug)]
+pub enum Where {
+    /// This computer, without a VM.
+    Host,
+    /// A system that is reached by ssh, under the name that tables give it.
+    Ssh {
+        /// Its name in tables.
+        name: String,
+        /// `user@host`, as ssh takes it.
+        address: String,
+    },
+    /// A VM that is launched.
+    Vm(Category),
+}
+
+impl Where {
+    /// Its name in tables.
+    pub fn name(&self) -> &str {
+        match self {
+            Where::Host => "host",
+            Where::Ssh { name, .. } => name,
+            Where::Vm(category) => &category.name,
+        }
+    }
+}
+
+/// What VMs are made of.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Target {
+    /// `kvm`, or `tcg` for QEMU's emulator.
+    pub accel: Accel,
+    /// vCPUs.
+    pub cpus: u32,
+    /// Memory of each VM, MiB.
+    pub memory: u32,
+    /// The kernel: `distribution`, `host`, or an image.
+    pub kernel: PathBuf,
+    /// The folder with an image's modules.
+    pub modules: Option<PathBuf>,
+}
+
+/// What runs VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accel {
+    /// The processor's virtualization.
+    Kvm,
+    /// QEMU's emulator.
+    Tcg,
+}
+
+impl Default for Target {
+    fn default() -> Target {
+        Target {
+            accel: Accel::Kvm,
+            cpus: 2,
+            memory: 1024,
+            kernel: "distribution".into(),
+            modules: None,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: Option<String>,
+    #[serde(default = "five")]
+    repeats: u32,
+    #[serde(default = "yes")]
+    warmup: bool,
+    #[serde(default)]
+    counters: bool,
+    #[serde(default = "limit")]
+    limit_seconds: u64,
+    categories: Vec<String>,
+    #[serde(default)]
+    vm: Target,
+    #[serde(default)]
+    ssh: BTreeMap<String, String>,
+    #[serde(rename = "workload")]
+    workloads: Vec<Entry>,
+}
+
+fn five() -> u32 {
+    5
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn limit() -> u64 {
+    120
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    #[serde(rename = "use")]
+    adapter: Option<String>,
+    name: Option<String>,
+    #[serde(default)]
+    set: BTreeMap<String, toml::Value>,
+    #[serde(default)]
+    command: Vec<String>,
+    #[serde(default)]
+    bring: Vec<PathBuf>,
+    metric: Option<String>,
+    unit: Option<String>,
+    better: Option<String>,
+    pattern: Option<String>,
+    json: Option<String>,
+}
+
+impl Matrix {
+    /// Reads a matrix; the error is a sentence about the text.
+    pub fn read(text: &str) -> Result<Matrix, String> {
+        let file: File = toml::from_str(text).map_err(|e| sentence(&e.to_string()))?;
+        let between = |what: &str, value: u64, most: u64| {
+            if (1..=most).contains(&value) {
+                Ok(())
+            } else {
+                Err(format!("{what} = {value}: use 1 to {most}"))
+            }
+        };
+        between("repeats", file.repeats.into(), 1000)?;
+        between("limit_seconds", file.limit_seconds, 86_400)?;
+        between("vm.cpus", file.vm.cpus.into(), 1024)?;
+        between("vm.memory", file.vm.memory.into(), 1 << 24)?;
+        let mut categories = Vec::new();
+        for name in &file.categories {
+            let place = match (name.as_str(), file.ssh.get(name)) {
+                ("host", None) => Where::Host,
+                (_, Some(address)) => {
+                    Where::Ssh { name: printable(name)?, address: safe_address(address)? }
+                }
+                (_, None) => Where::Vm(Category::read(name)?),
+            };
+            if categories.iter().any(|other: &Where| other.name() == place.name()) {
+                return Err(format!("categories: {name:?} is there twice"));
+            }
+            categories.push(place);
+        }
+        let mut workloads: Vec<Workload> = Vec::new();
+        for entry in &file.workloads {
+            let workload = entry.workload()?;
+            if workloads.iter().any(|other| other.name == workload.name) {
+                return Err(format!(
+                    "workload {:?} is there twice; give one of them a name",
+                    workload.name
+                ));
+            }
+            workloads.push(workload);
+        }
+        if categories.is_empty() || workloads.is_empty() {
+            return Err("a matrix has at least one category and one workload".to_owned());
+        }
+        if categories.len() * workloads.len() * file.repeats as usize > CELLS_MOST {
+            return Err(format!("it has more than {CELLS_MOST} cells"));
+        }
+        Ok(Matrix {
+            name: printable(file.name.as_deref().unwrap_or("matrix"))?,
+            repeats: file.repeats,
+            warmup: file.warmup,
+            counters: file.counters,
+            limit_ms: file.limit_seconds * 1000,
+            target: file.vm,
+            categories,
+            workloads,
+        })
+    }
+
+    /// Keeps the categories and workloads that are named; an error names what there is not.
+    pub fn only(&mut self, names: &[String]) -> Result<(), String> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        for name in names {
+            let known = self.categories.iter().any(|place| place.name() == name)
+                || self.workloads.iter().any(|workload| &workload.name == name);
+            if !known {
+                return Err(format!("{name}: is neither a category nor a workload of the matrix"));
+            }
+        }
+        if self.categories.iter().any(|place| names.iter().any(|name| name == place.name())) {
+            self.categories.retain(|place| names.iter().any(|name| name == place.name()));
+        }
+        if self.workloads.iter().any(|workload| names.contains(&workload.name)) {
+            self.workloads.retain(|workload| names.contains(&workload.name));
+        }
+        Ok(())
+    }
+
+    /// Whether a VM of it is emulated.
+    pub fn is_emulated(&self) -> bool {
+        self.target.accel == Accel::Tcg
+            && self.categories.iter().any(|place| matches!(place, Where::Vm(_)))
+    }
+}
+
+impl Entry {
+    fn workload(&self) -> Result<Workload, String> {
+        let parameters =
+            self.set.iter().map(|(name, value)| Ok((name.clone(), word(name, value)?)));
+        let parameters: BTreeMap<String, String> = parameters.collect::<Result<_, String>>()?;
+        let own_fields = [&self.metric, &self.unit, &self.better, &self.pattern, &self.json];
+        match (&self.adapter, self.command.as_slice()) {
+            (Some(adapter), []) => {
+                let name = self.name.clone().unwrap_or_else(|| adapter.clone());
+                let found = Adapter::named(adapter)
+                    .ok_or_else(|| format!("workload {adapter:?}: there is no such adapter; `vmtax bench list` lists them"))?;
+                for parameter in parameters.keys() {
+                    if !found.parameters.iter().any(|(known, _)| known == parameter) {
+                        return Err(format!(
+                            "workload {name:?}: {adapter} has no parameter {parameter:?}"
+                        ));
+                    }
+                }
+                if own_fields.iter().any(|field| field.is_some()) {
+                    return Err(format!(
+                        "workload {name:?}: metric, unit, better, pattern and json belong to a command of your own"
+                    ));
+                }
+                let kind = Kind::Adapter(found);
+                Ok(Workload {
+                    name: printable(&name)?,
+                    kind,
+                    parameters,
+                    bring: self.bring.clone(),
+                })
+            }
+            (None, [_, ..]) => {
+                let name = self.name.as_deref().ok_or("a workload with a command needs a name")?;
+                let kind = Kind::Own { command: self.command.clone(), own: self.own(name)? };
+                Ok(Workload { name: printable(name)?, kind, parameters, bring: self.bring.clone() })
+            }
+            _ => {
+                Err("a workload has either `use`, an adapter, or `command`, the words of your own"
+                    .to_owned())
+            }
+        }
+    }
+
+    fn own(&self, name: &str) -> Result<Own, String> {
+        let extract = match (&self.pattern, &self.json) {
+            (Some(pattern), None) => Extract::Pattern(Regex::new(pattern).map_err(|e| {
+                format!("workload {name:?}: pattern: {}", sentence(&e.to_string()))
+            })?),
+            (None, Some(pointer)) if pointer.starts_with('/') => Extract::Json(pointer.clone()),
+            (None, Some(pointer)) => {
+                return Err(format!(
+                    "workload {name:?}: json = {pointer:?}: begin with /, as in /results/0/time"
+                ));
+            }
+            (None, None) => Extract::Elapsed,
+            (Some(_), Some(_)) => {
+                return Err(format!("workload {name:?}: give a pattern or json, not both"));
+            }
+        };
+        let elapsed = matches!(extract, Extract::Elapsed);
+        let need = |field: &Option<String>, what: &str, default: &str| match field {
+            Some(value) => printable(value),
+            None if elapsed => Ok(default.to_owned()),
+            None => Err(format!("workload {name:?}: say the {what} of its value")),
+        };
+        if elapsed && self.unit.as_deref().is_some_and(|unit| unit != "s") {
+            return Err(format!(
+                "workload {name:?}: without a pattern or json its time is measured, and its unit is s"
+            ));
+        }
+        let better = need(&self.better, "direction (better = \"lower\" or \"higher\")", "lower")?;
+        let better = Better::from_name(&better).ok_or_else(|| {
+            format!("workload {name:?}: better = {better:?}: use lower or higher")
+        })?;
+        Ok(Own {
+            metric: need(&self.metric, "metric", "time")?,
+            unit: need(&self.unit, "unit", "s")?,
+            better,
+            extract,
+        })
+    }
+}
+
+/// A parameter as a word.
+fn word(name: &str, value: &toml::Value) -> Result<String, String> {
+    match value {
+        toml::Value::String(word) => Ok(word.clone()),
+        toml::Value::Integer(number) => Ok(number.to_string()),
+        toml::Value::Float(number) => Ok(number.to_string()),
+        _ => Err(format!("set.{name}: use a number or a text")),
+    }
+}
+
+/// A name that tables and file names can have.
+fn printable(name: &str) -> Result<String, String> {
+    let fine = !name.is_empty() && name.len() <= 80 && !name.chars().any(char::is_control);
+    if fine {
+        Ok(name.to_owned())
+    } else {
+        Err(format!("{name:?}: a name has 1 to 80 characters, none of them a control character"))
+    }
+}
+
+/// An address that ssh does not take for an option.
+fn safe_address(address: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "@._-:[]%".contains(c);
+    let fine = !address.is_empty() && !address.starts_with('-') && address.chars().all(plain);
+    if fine {
+        Ok(address.to_owned())
+    } else {
+        Err(format!("ssh: {address:?} is no address; use user@host"))
+    }
+}
+
+fn sentence(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,64 @@
+//! The order of cells.
+//!
+//! Repeats are outermost, so that what drifts with time touches all categories alike; within a repeat all workloads of a
+//! category run together, for a VM is started once for them; and each repeat begins with another category, so that none is
+//! always first.
+//!
+//! ```text
+//! repeat 0   plain: a b c | poll: a b c | swiotlb: a b c
+//! repeat 1   poll: a b c | swiotlb: a b c | plain: a b c
+//! ```
+
+use crate::matrix::Matrix;
+
+/// One run of one workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Index into the matrix's categories.
+    pub category: usize,
+    /// Index into its workloads.
+    pub workload: usize,
+    /// From 0.
+    pub repeat: u32,
+}
+
+/// A part of a matrix: `1/4` is the first of four.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// From 1.
+    pub number: u32,
+    /// Of how many.
+    pub of: u32,
+}
+
+impl Shard {
+    /// All of it.
+    pub const WHOLE: Shard = Shard { number: 1, of: 1 };
+
+    /// Reads `K/N`.
+    pub fn read(text: &str) -> Option<Shard> {
+        let (number, of) = text.split_once('/')?;
+        let shard = Shard { number: number.parse().ok()?, of: of.parse().ok()? };
+        (1..=shard.of).contains(&shard.number).then_some(shard)
+    }
+
+    /// Whether a workload is of this part. All cells of a workload are on one machine, or they could not be compared.
+    fn has(self, workload: usize) -> bool {
+        workload as u64 % u64::from(self.of) == u64::from(self.number - 1)
+    }
+}
+
+/// All cells of a part, in the order in which they run.
+pub fn cells(matrix: &Matrix, shard: Shard) -> Vec<Cell> {
+    let (categories, workloads) = (matrix.categories.len(), matrix.workloads.len());
+    let mut cells = Vec::new();
+    for repeat in 0..matrix.repeats {
+        for turn in 0..categories {
+            let category = (turn + repeat as usize) % categories;
+            for workload in (0..workloads).filter(|workload| shard.has(*workload)) {
+                cells.push(Cell { category, workload, repeat });
+            }
+        }
+    }
+    cells
+}

@@ -1,0 +1,236 @@
+//! A VM of a category: what it boots, and the conversation with its agent through the mailbox.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use vmtax_guest::job::{Answer, Request};
+use vmtax_guest::mailbox::{Header, ORDER, ORDER_HEADER, REPORT, SECTOR, STATUS, State};
+use vmtax_guest::order::{decode, encode};
+use vmtax_machine::cpio::{self, Entry};
+use vmtax_machine::kernel::Kernel;
+use vmtax_machine::programs::{self, Files};
+use vmtax_machine::{
+    Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, qemu_arguments,
+};
+
+use crate::Error;
+use crate::category::Category;
+use crate::matrix::{Accel, Target};
+use crate::place::at;
+use crate::workload::Workload;
+
+const BYTES: u64 = SECTOR as u64;
+/// How long a VM may take to boot, on an emulator on a busy machine.
+const BOOT: Duration = Duration::from_secs(300);
+/// Modules that every guest has.
+const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
+/// Programs that look users up find these.
+const PASSWD: &str = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
+const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
+
+/// All VMs of a matrix: what they have in common.
+#[derive(Debug)]
+pub struct Vms {
+    target: Target,
+    kernel: Kernel,
+    program: &'static [u8],
+    files: Files,
+    console: PathBuf,
+    life: Duration,
+}
+
+/// What VMs are made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Purpose<'a> {
+    /// The agent.
+    pub program: &'static [u8],
+    /// What is to run in them.
+    pub workloads: &'a [Workload],
+    /// Time for all workloads together, beside the boot.
+    pub limit: Duration,
+    /// The file for consoles.
+    pub console: &'a Path,
+}
+
+impl Vms {
+    /// Gathers the programs that the workloads need.
+    pub fn new(target: &Target, kernel: Kernel, purpose: &Purpose<'_>) -> Result<Vms, Error> {
+        let mut files = Files::new();
+        for workload in purpose.workloads {
+            for program in workload.programs() {
+                bring(&mut files, &program)?;
+            }
+            for path in &workload.bring {
+                let inside = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                programs::add(&mut files, &path.display().to_string(), path, &inside)?;
+            }
+        }
+        let most = target.memory / 2;
+        if programs::memory_mib(&files) > most {
+            let problem = format!(
+                "the programs of its workloads need {} MiB of the VM's memory while it boots, and it has {}; raise vm.memory",
+                programs::memory_mib(&files) * 2,
+                target.memory
+            );
+            return Err(at("vm", problem));
+        }
+        Ok(Vms {
+            target: target.clone(),
+            kernel,
+            program: purpose.program,
+            files,
+            console: purpose.console.to_owned(),
+            life: BOOT + purpose.limit,
+        })
+    }
+
+    /// Boots a VM of a category.
+    pub fn boot(&self, category: &Category) -> Result<Vm, Error> {
+        let mailbox = Mailbox::new()?;
+        let spec = Spec {
+            emulator: emulator(self.target.accel),
+            kernel: self.kernel.clone(),
+            initramfs: Initramfs::Bytes(self.initramfs(category)?.into()),
+            command_line: command_line(category),
+            memory_mib: self.target.memory,
+            cpus: self.target.cpus,
+            mailbox: mailbox.clone(),
+            console: self.console.clone(),
+            limit: self.life,
+            options: category.options(self.target.memory),
+        };
+        let mut machine = Machine::boot(&spec)?;
+        if category.is_pinned() {
+            let processors: Vec<usize> = (0..self.target.cpus as usize).collect();
+            machine.pin(&processors)?;
+        }
+        let mut vm = Vm { name: category.name.clone(), machine, mailbox, last: 0 };
+        vm.wait(State::Ready, 0)?;
+        Ok(vm)
+    }
+
+    fn initramfs(&self, category: &Category) -> Result<Vec<u8>, Error> {
+        let names: Vec<&str> = MODULES.into_iter().chain(category.modules()).collect();
+        let mut modules = self.kernel.modules_for(&names)?;
+        modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
+        let paths: Vec<String> = modules
+            .iter()
+            .enumerate()
+            .map(|(index, module)| format!("modules/{index:02}-{}.ko", module.name))
+            .collect();
+        let mut entries = vec![
+            Entry::folder("dev"),
+            Entry::device("dev/console", 5, 1),
+            Entry::folder("modules"),
+            Entry::folder("tmp"),
+            Entry::file("init", 0o755, self.program),
+        ];
+        if !self.files.keys().any(|path| path.starts_with("etc/")) {
+            entries.push(Entry::folder("etc"));
+            entries.push(Entry::file("etc/passwd", 0o644, PASSWD.as_bytes()));
+            entries.push(Entry::file("etc/group", 0o644, GROUP.as_bytes()));
+        }
+        for (path, module) in paths.iter().zip(&modules) {
+            entries.push(Entry::file(path.clone(), 0o644, &module.bytes));
+        }
+        entries.extend(programs::entries(&self.files));
+        Ok(cpio::archive(&entries))
+    }
+}
+
+/// A program under the name by which commands call it.
+fn bring(files: &mut Files, program: &str) -> Result<(), Error> {
+    let named = Path::new(program);
+    let problem = |problem: &str| vmtax_machine::Error::Program {
+        program: program.to_owned(),
+        problem: problem.to_owned(),
+    };
+    let path = programs::find(program)
+        .ok_or_else(|| problem("there is no such program here; install it, or give its path"))?;
+    let inside = if named.is_absolute() {
+        named.to_owned()
+    } else {
+        Path::new("/usr/bin").join(named.file_name().unwrap_or_default())
+    };
+    if !programs::add(files, program, &path, &inside)? {
+        return Err(
+            problem("is a script; name its interpreter first, and `bring` the script").into()
+        );
+    }
+    Ok(())
+}
+
+/// What runs VMs of this kind.
+pub fn emulator(accel: Accel) -> Emulator {
+    match accel {
+        Accel::Kvm => Emulator::Kvm,
+        Accel::Tcg => Emulator::Tcg { icount: false },
+    }
+}
+
+/// The guest's command line.
+pub fn command_line(category: &Category) -> String {
+    let mut line = format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=agent");
+    for word in category.guest_words() {
+        line.push(' ');
+        line.push_str(word);
+    }
+    line
+}
+
+/// QEMU's arguments for a category, but those of kernel, console, control and mailbox.
+pub fn arguments(target: &Target, category: &Category) -> Vec<String> {
+    let options: Options = category.options(target.memory);
+    qemu_arguments(emulator(target.accel), target.cpus, target.memory, &options)
+}
+
+/// A running VM. Dropping it ends it.
+#[derive(Debug)]
+pub struct Vm {
+    name: String,
+    machine: Machine,
+    mailbox: Mailbox,
+    last: u32,
+}
+
+impl Vm {
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
+        let bytes = encode(request);
+        if bytes.len() as u64 > (REPORT - ORDER) * BYTES {
+            return Err(at(&self.name, "the job is too large for the mailbox".to_owned()));
+        }
+        self.last += 1;
+        let header = Header {
+            number: self.last,
+            state: State::Ordered,
+            length: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+            crc: crc32fast::hash(&bytes),
+            message: String::new(),
+        };
+        self.mailbox.write(ORDER * BYTES, &bytes)?;
+        self.mailbox.write(ORDER_HEADER * BYTES, &header.to_sector())?;
+        let header = self.wait(State::Done, self.last)?;
+        let bytes = self.mailbox.read(REPORT * BYTES, header.length as usize)?;
+        let problem =
+            |problem: &str| Error::Answer { place: self.name.clone(), problem: problem.to_owned() };
+        if crc32fast::hash(&bytes) != header.crc {
+            return Err(problem("its checksum is wrong"));
+        }
+        decode(&bytes).ok_or_else(|| problem("it has another form than this vmtax reads"))
+    }
+
+    fn wait(&mut self, state: State, number: u32) -> Result<Header, Error> {
+        let mut sector = [0; SECTOR];
+        let mailbox = &self.mailbox;
+        let header = self.machine.wait(|| {
+            mailbox.read_into(STATUS * BYTES, &mut sector).ok()?;
+            let header = Header::from_sector(&sector)?;
+            let there = header.state == state && header.number == number;
+            (there || header.state == State::Failed).then_some(header)
+        })?;
+        if header.state == State::Failed {
+            return Err(at(&self.name, header.message));
+        }
+        Ok(header)
+    }
+}

@@ -1,0 +1,120 @@
+//! A workload of a matrix: its job, and its readings.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use vmtax_guest::job::{Job, Outcome};
+
+use crate::adapter::{Adapter, COUNTERS, Output, Own, Reading};
+
+/// A workload.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Its name in tables.
+    pub name: String,
+    /// What it runs.
+    pub kind: Kind,
+    /// Parameters that the matrix gives.
+    pub parameters: BTreeMap<String, String>,
+    /// Files of this computer that its command needs in a VM.
+    pub bring: Vec<PathBuf>,
+}
+
+/// What a workload runs.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// A known program.
+    Adapter(&'static Adapter),
+    /// One's own.
+    Own {
+        /// Its words.
+        command: Vec<String>,
+        /// What it measures.
+        own: Own,
+    },
+}
+
+impl Workload {
+    /// What is to be done for one cell.
+    pub fn job(&self, warmup: bool, counters: bool, limit_ms: u64) -> Job {
+        let (files, server, client) = match &self.kind {
+            Kind::Own { command, .. } => (Vec::new(), Vec::new(), command.clone()),
+            Kind::Adapter(adapter) => (
+                adapter
+                    .files
+                    .iter()
+                    .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+                    .collect(),
+                adapter.server.iter().map(|word| self.filled(adapter, word)).collect(),
+                adapter.client.iter().map(|word| self.filled(adapter, word)).collect(),
+            ),
+        };
+        let warmups = if warmup { vec![client.clone()] } else { Vec::new() };
+        let client = if counters { counted(client) } else { client };
+        Job { files, server, warmups, client, limit_ms }
+    }
+
+    fn filled(&self, adapter: &Adapter, word: &str) -> String {
+        let mut word = word.replace("{name}", adapter.name);
+        for (name, default) in adapter.parameters {
+            let value = self.parameters.get(*name).map_or(*default, String::as_str);
+            word = word.replace(&format!("{{{name}}}"), value);
+        }
+        word
+    }
+
+    /// Programs that it needs where it runs, by name or path.
+    pub fn programs(&self) -> Vec<String> {
+        match &self.kind {
+            Kind::Own { command, .. } => command.first().cloned().into_iter().collect(),
+            Kind::Adapter(adapter) if adapter.programs.is_empty() && !adapter.is_builtin() => {
+                adapter.client.first().map(|word| self.filled(adapter, word)).into_iter().collect()
+            }
+            Kind::Adapter(adapter) => {
+                adapter.programs.iter().map(|name| (*name).to_owned()).collect()
+            }
+        }
+    }
+
+    /// The command that says its version; `None` where nothing is known to.
+    pub fn version(&self) -> Option<Vec<String>> {
+        match &self.kind {
+            Kind::Adapter(adapter) if !adapter.version.is_empty() => {
+                Some(adapter.version.iter().map(|word| (*word).to_owned()).collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// The metric that stands for all of them.
+    pub fn headline(&self) -> &str {
+        match &self.kind {
+            Kind::Adapter(adapter) => adapter.headline,
+            Kind::Own { own, .. } => &own.metric,
+        }
+    }
+
+    /// What an outcome says; the error is a sentence.
+    pub fn readings(&self, outcome: &Outcome) -> Result<Vec<Reading>, String> {
+        if !outcome.problem.is_empty() {
+            return Err(outcome.problem.clone());
+        }
+        if outcome.code != Some(0) {
+            return Err("it did not end with success".to_owned());
+        }
+        let (stdout, stderr) =
+            (String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
+        let output = Output { stdout: &stdout, stderr: &stderr, elapsed_ns: outcome.elapsed_ns };
+        let readings = match &self.kind {
+            Kind::Adapter(adapter) => adapter.readings(&output),
+            Kind::Own { own, .. } => own.parse(&output),
+        };
+        readings.map_err(|refusal| format!("its output is not taken: {refusal}"))
+    }
+}
+
+/// A command with `perf stat` around it.
+fn counted(client: Vec<String>) -> Vec<String> {
+    let before = ["perf", "stat", "-x,", "-e", &COUNTERS.join(","), "--"].map(str::to_owned);
+    before.into_iter().chain(client).collect()
+}

@@ -1,0 +1,96 @@
+//! Programs of this computer for a machine: each, and the libraries that its loader would load.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+use crate::Error;
+use crate::cpio::Entry;
+
+/// Files by the path they must have, without the leading slash.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// Adds a file under the path that it is to have, and the libraries of a program; whether it is a program. `name` is what
+/// the user called it.
+///
+/// The loader itself is asked, and it runs nothing of the program.
+pub fn add(files: &mut Files, name: &str, path: &Path, inside: &Path) -> Result<bool, Error> {
+    let problem = |problem: String| Error::Program { program: name.to_owned(), problem };
+    let bytes = std::fs::read(path).map_err(|e| problem(format!("cannot be read: {e}")))?;
+    let is_program = bytes.starts_with(b"\x7fELF");
+    files.insert(relative(inside), bytes);
+    if is_program {
+        for library in libraries(path).map_err(problem)? {
+            let bytes = std::fs::read(&library).map_err(|e| {
+                problem(format!("needs {}, which cannot be read: {e}", library.display()))
+            })?;
+            files.insert(relative(&library), bytes);
+        }
+    }
+    Ok(is_program)
+}
+
+/// Memory that these files need beside what the host needs: while it boots they are there twice, packed and unpacked, and a
+/// root file system in memory may take half of it.
+pub fn memory_mib(files: &Files) -> u32 {
+    let bytes: usize = files.values().map(Vec::len).sum();
+    u32::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u32::MAX).saturating_mul(4)
+}
+
+/// As entries of an archive, with the folders above them.
+pub fn entries(files: &Files) -> Vec<Entry<'_>> {
+    let mut entries: Vec<Entry<'_>> = Vec::new();
+    let mut folders = std::collections::BTreeSet::new();
+    for path in files.keys() {
+        for (slash, _) in path.match_indices('/') {
+            folders.insert(&path[..slash]);
+        }
+    }
+    entries.extend(folders.into_iter().map(Entry::folder));
+    entries.extend(files.iter().map(|(path, bytes)| Entry::file(path.clone(), 0o755, bytes)));
+    entries
+}
+
+/// The file of a program that is named by a path or found on the PATH.
+pub fn find(program: &str) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Path::new(program).canonicalize().ok();
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())?
+        .canonicalize()
+        .ok()
+}
+
+/// Libraries and the loader, as the loader lists them. A static program has none.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
+    let output = Command::new("ldd")
+        .arg(program)
+        .env("LC_ALL", "C")
+        .output()
+        .map_err(|e| format!("ldd does not run: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if line.contains("not found") {
+            return Err(format!("a library is missing: {line}"));
+        }
+        let place = line.split_once("=> ").map_or(line, |(_, place)| place);
+        let place = place.split(" (").next().unwrap_or_default();
+        if place.starts_with('/') {
+            found.push(PathBuf::from(place));
+        }
+    }
+    Ok(found)
+}
+
+fn relative(path: &Path) -> String {
+    let parts: Vec<_> = path
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_)))
+        .map(|part| part.as_os_str().to_string_lossy())
+        .collect();
+    parts.join("/")
+}

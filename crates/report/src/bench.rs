@@ -1,0 +1,290 @@
+//! A benchmark's table, for a terminal or as CSV; `html/bench.rs` is the page.
+
+use std::io::{self, Write};
+
+use vmtax_analyse::Ledger;
+use vmtax_analyse::bench::{Against, Bench, Row};
+use vmtax_analyse::samples::Estimate;
+use vmtax_events::Better;
+
+use crate::csv::{guarded, write_record};
+use crate::names::printable;
+use crate::numbers::{counted, significant};
+use crate::text::layout::{Column, Grid, Paint, Room, Style, wrap};
+
+/// Columns of the CSV.
+const COLUMNS: [&str; 20] = [
+    "workload",
+    "metric",
+    "unit",
+    "better",
+    "category",
+    "n",
+    "median",
+    "median_low",
+    "median_high",
+    "baseline",
+    "shift",
+    "overhead",
+    "overhead_low",
+    "overhead_high",
+    "p",
+    "differs",
+    "outliers",
+    "failed",
+    "values",
+    "accelerator",
+];
+
+/// What is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Benchmark<'a> {
+    /// Where it came from, as the user named it. Hostile text.
+    pub source: &'a str,
+    /// Version of this tool.
+    pub tool_version: &'a str,
+    /// The table.
+    pub bench: &'a Bench,
+    /// The run itself.
+    pub ledger: &'a Ledger,
+    /// What the categories say of each other; sentences.
+    pub findings: &'a [String],
+    /// All metrics; else the first of each workload.
+    pub all: bool,
+}
+
+/// How text is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// With colours.
+    pub color: bool,
+    /// Columns of the terminal.
+    pub width: Option<usize>,
+}
+
+impl<'a> Benchmark<'a> {
+    /// The rows, by workload and metric.
+    pub(crate) fn groups(&self) -> Vec<&'a [Row]> {
+        let groups =
+            self.bench.rows.chunk_by(|a, b| (&a.workload, &a.metric) == (&b.workload, &b.metric));
+        let mut shown: Vec<&[Row]> = Vec::new();
+        for group in groups {
+            let first = shown.iter().all(|other| other[0].workload != group[0].workload);
+            // What an exit costs and how many there are belongs beside the first.
+            if self.all || first || group[0].metric == vmtax_analyse::bench::EXITS {
+                shown.push(group);
+            }
+        }
+        shown
+    }
+
+    /// Sentences on what limits these numbers.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let Some(which) = &self.ledger.recording.emulated {
+            warnings.push(format!(
+                "Emulated ({}): what runs here is compared with what runs here; no number says anything of hardware.",
+                printable(which)
+            ));
+        }
+        // Recorded exits are counted exactly, once.
+        let measured =
+            self.bench.rows.iter().filter(|row| row.metric != vmtax_analyse::bench::EXITS);
+        let least = measured.map(|row| row.values.len()).min();
+        match least {
+            Some(1) => warnings.push(
+                "One run each: there is no spread, so nothing tells a difference from chance. Measure at least five times."
+                    .to_owned(),
+            ),
+            Some(n) if n < vmtax_analyse::samples::ENOUGH => warnings.push(format!(
+                "Some cells have only {}: below five, even the largest difference can be chance.",
+                counted(n as u64, "run")
+            )),
+            _ => {}
+        }
+        let compared =
+            self.bench.rows.iter().filter(|row| row.against.is_some() && !row.is_thin()).count();
+        if compared > 20 {
+            warnings.push(format!(
+                "{compared} comparisons: of as many equals, about {} would be marked as different by chance.",
+                compared.div_ceil(20)
+            ));
+        }
+        let failed = &self.bench.failed;
+        if !failed.is_empty() {
+            let named: Vec<String> = failed
+                .iter()
+                .take(3)
+                .map(|(workload, category, repeat)| {
+                    printable(&format!("{workload} in {category}, repeat {repeat}"))
+                })
+                .collect();
+            let more = if failed.len() > 3 { ", ..." } else { "" };
+            warnings.push(format!(
+                "{} failed ({}{more}); the folder cells of the run holds what each said.",
+                counted(failed.len() as u64, "cell"),
+                named.join("; ")
+            ));
+        }
+        for note in self.ledger.losses.truncated.iter().chain(&self.ledger.losses.notes) {
+            warnings.push(printable(note));
+        }
+        warnings
+    }
+}
+
+/// `higher is better`, or nothing.
+pub(crate) fn direction(better: Better) -> &'static str {
+    match better {
+        Better::Higher => "higher is better",
+        Better::Lower => "lower is better",
+        Better::Neither => "neither direction is better",
+    }
+}
+
+fn percent(value: f64) -> String {
+    let value = value * 100.0;
+    if value.is_infinite() {
+        return "?".to_owned();
+    }
+    format!("{value:+.1}")
+}
+
+/// How much worse, as text.
+pub(crate) fn overhead(estimate: Option<Estimate>) -> (String, String) {
+    match estimate {
+        None => ("-".to_owned(), "-".to_owned()),
+        Some(e) => (
+            format!("{} %", percent(e.value)),
+            format!("{} to {}", percent(e.low), percent(e.high)),
+        ),
+    }
+}
+
+/// Writes tables for a terminal.
+pub fn text(shown: &Benchmark<'_>, look: Look, out: &mut dyn Write) -> io::Result<()> {
+    let paint = Paint { color: look.color };
+    for warning in shown.warnings() {
+        for line in wrap(&warning, look.width, "! ", "  ") {
+            paint.line(out, Style::Warning, &line)?;
+        }
+    }
+    for group in shown.groups() {
+        let head = &group[0];
+        writeln!(out)?;
+        let title = format!(
+            "{}: {}, {}, {}",
+            head.workload,
+            head.metric,
+            head.unit,
+            direction(head.better)
+        );
+        paint.line(out, Style::Heading, &printable(&title))?;
+        let mut grid = Grid::new(vec![
+            Column::key("category"),
+            Column::number("n", Room::Keep),
+            Column::number("median", Room::Keep),
+            Column::number("95 % interval", Room::Drop(2)),
+            Column::number("overhead", Room::Keep),
+            Column::number("95 % interval", Room::Drop(3)),
+            Column::number("p", Room::Drop(4)),
+            Column::words(""),
+        ]);
+        for row in group {
+            grid.row(Style::Plain, cells(row));
+        }
+        grid.write(out, paint, look.width)?;
+    }
+    if !shown.findings.is_empty() {
+        writeln!(out)?;
+        paint.line(out, Style::Heading, "What the categories say")?;
+        for finding in shown.findings {
+            for line in wrap(&printable(finding), look.width, "  - ", "    ") {
+                paint.line(out, Style::Plain, &line)?;
+            }
+        }
+    }
+    writeln!(out)?;
+    let legend = "Overhead: how much worse than the baseline (the category without its last part), by the Hodges-Lehmann shift; \
+                  negative is better. *: rank-sum test, p below 5 %. o: outliers, which are kept.";
+    for line in wrap(legend, look.width, "", "") {
+        paint.line(out, Style::Faint, &line)?;
+    }
+    Ok(())
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let interval = format!("{} to {}", significant(row.median.low), significant(row.median.high));
+    let (worse, range) = overhead(row.against.as_ref().and_then(|against| against.overhead));
+    let p = row.against.as_ref().map_or("-".to_owned(), |against| format!("{:.4}", against.p));
+    let mut marks = Vec::new();
+    if row.against.as_ref().is_some_and(|against| against.differs()) {
+        marks.push("*".to_owned());
+    }
+    if !row.outliers.is_empty() {
+        let which: Vec<String> =
+            row.outliers.iter().map(|at| significant(row.values[*at])).collect();
+        marks.push(format!("o {}", which.join(" ")));
+    }
+    vec![
+        printable(&row.category),
+        row.values.len().to_string(),
+        significant(row.median.value),
+        interval,
+        worse,
+        range,
+        p,
+        marks.join(" "),
+    ]
+}
+
+/// Writes one line a row, all metrics. Shares are of 1; what does not apply or is not known is empty.
+pub fn csv(shown: &Benchmark<'_>, out: &mut dyn Write) -> io::Result<()> {
+    write_record(out, &COLUMNS)?;
+    let accelerator = shown
+        .ledger
+        .recording
+        .emulated
+        .as_ref()
+        .map_or(String::new(), |which| format!("emulated:{which}"));
+    let number = |value: f64| if value.is_finite() { value.to_string() } else { String::new() };
+    let list = |values: Vec<f64>| values.into_iter().map(number).collect::<Vec<_>>().join(" ");
+    for row in &shown.bench.rows {
+        let against = row.against.as_ref();
+        let worse = against.and_then(|against| against.overhead);
+        let part = |of: fn(&Estimate) -> f64| {
+            worse.as_ref().map_or(String::new(), |worse| number(of(worse)))
+        };
+        let of_against = |of: &dyn Fn(&Against) -> String| against.map_or(String::new(), of);
+        let failed = shown
+            .bench
+            .failed
+            .iter()
+            .filter(|(w, c, _)| (w, c) == (&row.workload, &row.category))
+            .count();
+        let cells: [String; COLUMNS.len()] = [
+            guarded(&row.workload),
+            guarded(&row.metric),
+            guarded(&row.unit),
+            row.better.name().to_owned(),
+            guarded(&row.category),
+            row.values.len().to_string(),
+            number(row.median.value),
+            number(row.median.low),
+            number(row.median.high),
+            of_against(&|against| guarded(&against.baseline)),
+            of_against(&|against| number(against.shift.value)),
+            part(|e| e.value),
+            part(|e| e.low),
+            part(|e| e.high),
+            of_against(&|against| number(against.p)),
+            of_against(&|against| against.differs().to_string()),
+            list(row.outliers.iter().map(|at| row.values[*at]).collect()),
+            failed.to_string(),
+            list(row.values.clone()),
+            guarded(&accelerator),
+        ];
+        write_record(out, &cells)?;
+    }
+    Ok(())
+}

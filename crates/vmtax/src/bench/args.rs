@@ -1,0 +1,135 @@
+//! Flags of `vmtax bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use vmtax_bench::plan::Shard;
+
+/// Run benchmarks in categories of VM and say what each category costs, with repeats and statistics.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) verb: BenchVerb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchVerb {
+    Run(RunArgs),
+    Compare(CompareArgs),
+    List(ListArgs),
+    Merge(MergeArgs),
+    Import(ImportArgs),
+}
+
+/// Run a matrix: categories x workloads x repeats. Each result is saved as it comes; --resume goes on after a stop.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax bench run matrix.toml --dry-run            what would run, and what this host lacks
+  vmtax bench run matrix.toml -o run
+  vmtax bench run matrix.toml -o run --resume      after a crash or a kill
+  vmtax bench run matrix.toml -o part2 --shard 2/4
+
+The matrix file is described in docs/bench.md.")]
+pub(crate) struct RunArgs {
+    /// The matrix.
+    #[arg(value_name = "MATRIX", value_hint = ValueHint::FilePath)]
+    pub(crate) matrix: PathBuf,
+
+    /// The run folder to make.
+    #[arg(short, long, value_name = "RUN", required_unless_present = "dry_run", value_hint = ValueHint::DirPath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Go on with a run that was stopped: what it holds is not run again.
+    #[arg(long, requires = "output")]
+    pub(crate) resume: bool,
+
+    /// Only these categories and workloads, separated by commas.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+
+    /// Only this part of N: the K-th of the workloads, each with all of its categories and repeats.
+    #[arg(long, value_name = "K/N", value_parser = shard)]
+    pub(crate) shard: Option<Shard>,
+
+    /// Print categories, cells and what is missing, and run nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Show a run, or set two side by side: each category beside its baseline, or each cell of one run beside the other's.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax bench compare run
+  vmtax bench compare before after
+  vmtax bench compare run --format html -o bench.html")]
+pub(crate) struct CompareArgs {
+    /// The run.
+    #[arg(value_name = "RUN", value_hint = ValueHint::AnyPath)]
+    pub(crate) run: PathBuf,
+
+    /// Another, whose cells are compared with those of the first.
+    #[arg(value_name = "OTHER", value_hint = ValueHint::AnyPath)]
+    pub(crate) other: Option<PathBuf>,
+
+    /// All metrics. Without it: the first of each workload.
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// How to write it.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// How a table is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For a terminal.
+    Text,
+    /// One line a category and metric.
+    Csv,
+    /// One page with plots that opens offline.
+    Html,
+}
+
+/// List categories and workloads.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  vmtax bench list")]
+pub(crate) struct ListArgs {}
+
+/// Put the parts of a matrix that ran on several machines together.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  vmtax bench merge part1 part2 part3 -o whole")]
+pub(crate) struct MergeArgs {
+    /// Runs of parts of one matrix.
+    #[arg(value_name = "RUN", required = true, num_args = 2.., value_hint = ValueHint::DirPath)]
+    pub(crate) runs: Vec<PathBuf>,
+
+    /// The run folder to make.
+    #[arg(short, long, value_name = "RUN", value_hint = ValueHint::DirPath)]
+    pub(crate) output: PathBuf,
+}
+
+/// Make a run of a table of results (CSV: workload,category,repeat,metric,unit,value,better).
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  vmtax bench import table.csv -o run && vmtax bench compare run")]
+pub(crate) struct ImportArgs {
+    /// The table.
+    #[arg(value_name = "TABLE", value_hint = ValueHint::FilePath)]
+    pub(crate) table: PathBuf,
+
+    /// The run folder to make. Without it the table is shown and nothing kept.
+    #[arg(short, long, value_name = "RUN", value_hint = ValueHint::DirPath)]
+    pub(crate) output: Option<PathBuf>,
+}
+
+fn shard(text: &str) -> Result<Shard, String> {
+    Shard::read(text).ok_or_else(|| "use K/N with K from 1 to N, such as 2/4".to_owned())
+}

@@ -1,0 +1,156 @@
+//! `vmtax bench compare` and `import`: a run's table, or two runs side by side.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use vmtax_analyse::bench::{Bench, compare, table};
+use vmtax_analyse::explain::Explanation;
+use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
+use vmtax_report::bench::{Benchmark, Look, csv, text};
+use vmtax_report::html::Html;
+use vmtax_report::numbers::significant;
+
+use super::args::{CompareArgs, Format, ImportArgs};
+use crate::besides::BesidesArgs;
+use crate::cli::{Color, ReadingArgs};
+use crate::exit::{Code, fail};
+use crate::{import, output, report};
+
+const READING: ReadingArgs = ReadingArgs { interval: None, isa: None, emulated: None };
+
+pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
+    let mut inputs = vec![args.run.as_path()];
+    inputs.extend(args.other.as_deref());
+    report::check_output(&inputs, args.output.as_deref())?;
+    let ledger = ledger(&args.run)?;
+    let mut bench = of(&args.run, &ledger)?;
+    let mut source = args.run.display().to_string();
+    let mut findings = findings(&source, &ledger);
+    findings.extend(recorded::parts(&bench).iter().map(in_parts));
+    if let Some(path) = &args.other {
+        let other = self::ledger(path)?;
+        if ledger.recording.emulated.is_some() != other.recording.emulated.is_some() {
+            return fail(
+                Code::Data,
+                "one of these runs is emulated and the other is not: their times cannot be compared",
+            );
+        }
+        let others = of(path, &other)?;
+        bench = between(&source, &bench, others);
+        if bench.rows.iter().all(|row| row.against.is_none()) {
+            return fail(
+                Code::Data,
+                format!("{source} and {}: have no cell in common", path.display()),
+            );
+        }
+        source = path.display().to_string();
+        findings.clear();
+    }
+    let shown = Benchmark {
+        source: &source,
+        tool_version: env!("CARGO_PKG_VERSION"),
+        bench: &bench,
+        ledger: &ledger,
+        findings: &findings,
+        all: args.all,
+    };
+    show(&shown, args.format, args.output.as_deref())
+}
+
+/// The table of a run just made.
+pub(super) fn show_run(folder: &Path) -> anyhow::Result<()> {
+    let args = CompareArgs {
+        run: folder.to_owned(),
+        other: None,
+        all: false,
+        format: Format::Text,
+        output: None,
+    };
+    run(&args)
+}
+
+/// A table of results as a run, or only shown.
+pub(crate) fn import(args: &ImportArgs) -> anyhow::Result<()> {
+    let Some(folder) = &args.output else { return show_run(&args.table) };
+    // Before a run is made of it: it has to be a table of results.
+    of(&args.table, &ledger(&args.table)?)?;
+    import::run(&crate::cli::ImportArgs {
+        inputs: vec![args.table.clone()],
+        output: folder.clone(),
+        raw: false,
+        labels: Vec::new(),
+        besides: BesidesArgs::default(),
+        reading: READING,
+    })?;
+    show_run(folder)
+}
+
+fn show(shown: &Benchmark<'_>, format: Format, to: Option<&Path>) -> anyhow::Result<()> {
+    output::write(to, |out| {
+        match format {
+            Format::Text => {
+                let look = Look { color: report::color(Color::Auto, to), width: report::width(to) };
+                text(shown, look, out)?;
+            }
+            Format::Csv => csv(shown, out)?,
+            Format::Html => Html.bench(shown, out)?,
+        }
+        Ok(())
+    })
+}
+
+fn ledger(path: &Path) -> anyhow::Result<Ledger> {
+    report::ledger(path, &READING, Filter::default())
+}
+
+fn of(path: &Path, ledger: &Ledger) -> anyhow::Result<Bench> {
+    let of_lab = recorded::samples(ledger);
+    let samples = if of_lab.is_empty() { &ledger.samples } else { &of_lab };
+    match table(samples) {
+        Some(bench) => Ok(bench),
+        None => fail(
+            Code::Data,
+            format!(
+                "{}: holds no results; give a run of `vmtax bench run` or a table of results",
+                path.display()
+            ),
+        ),
+    }
+}
+
+/// What kinds of VM say of each other.
+fn findings(source: &str, ledger: &Ledger) -> Vec<String> {
+    let labels = BTreeMap::new();
+    let side = Side { source, ledger, labels: &labels, seconds: None };
+    let explanation = Explanation::new(&side, None);
+    let Some(step) = explanation.step("results") else { return Vec::new() };
+    let mut findings = vec![step.says.clone()];
+    findings.extend(step.evidence.iter().cloned());
+    findings
+}
+
+/// An overhead taken apart, as a sentence.
+fn in_parts(parts: &recorded::Parts) -> String {
+    let recorded::Parts { workload, category, baseline, difference, exits, cost } = parts;
+    format!(
+        "{workload} in {category}: {} instructions more than in {baseline}: {} exits more x {} (a CPUID exit here) = {}; the rest: {}",
+        significant(*difference),
+        significant(*exits),
+        significant(*cost),
+        significant(parts.of_exits()),
+        significant(parts.rest())
+    )
+}
+
+/// Each cell of the other run beside the same of the first.
+fn between(name: &str, base: &Bench, mut other: Bench) -> Bench {
+    for row in &mut other.rows {
+        let alike = base.rows.iter().find(|found| {
+            (&found.workload, &found.metric, &found.category, &found.unit)
+                == (&row.workload, &row.metric, &row.category, &row.unit)
+        });
+        row.against = alike.and_then(|found| compare(name, &found.values, &row.values, row.better));
+        row.outliers = samples::outliers(&row.values);
+    }
+    other
+}

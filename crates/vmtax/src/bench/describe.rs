@@ -1,0 +1,251 @@
+//! What a matrix comes to, before and beside its numbers: categories, cells, what is missing, what is not captured.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use vmtax_bench::adapter::{ADAPTERS, COUNTERS, Counter, counters as read_counters};
+use vmtax_bench::category::{Category, KINDS, PARTS};
+use vmtax_bench::matrix::{Accel, Matrix, Where};
+use vmtax_bench::plan::Cell;
+use vmtax_bench::vm::{arguments, command_line, emulator};
+use vmtax_bench::workload::Workload;
+use vmtax_events::Recording;
+use vmtax_guest::job::Outcome;
+use vmtax_report::names::printable;
+
+use crate::output;
+
+/// How long a program may take to say its version.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// `vmtax bench list`.
+pub(super) fn list() -> anyhow::Result<()> {
+    output::write(None, |out| {
+        writeln!(
+            out,
+            "Categories: a kind of VM, and what is added to it: plain+swiotlb+poll. Also host, and names of ssh."
+        )?;
+        for part in KINDS {
+            writeln!(out, "  {:<10} {}", part.name, part.about)?;
+        }
+        for part in PARTS {
+            writeln!(out, "  +{:<9} {}", part.name, part.about)?;
+        }
+        writeln!(
+            out,
+            "\nWorkloads, their first metric and parameters; and commands of your own (docs/bench.md)"
+        )?;
+        for adapter in ADAPTERS {
+            let there =
+                adapter.programs.iter().find(|name| vmtax_machine::programs::find(name).is_none());
+            let missing =
+                there.map_or(String::new(), |name| format!(" [{name} is not installed here]"));
+            let parameters: Vec<String> =
+                adapter.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            writeln!(
+                out,
+                "  {:<15} {}: {}{missing}",
+                adapter.name, adapter.about, adapter.headline
+            )?;
+            writeln!(out, "  {:<15}   {}", "", parameters.join(" "))?;
+        }
+        Ok(())
+    })
+}
+
+/// `vmtax bench run --dry-run`.
+pub(super) fn dry_run(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
+    output::write(None, |out| {
+        writeln!(
+            out,
+            "{}: {} categories x {} workloads x {} repeats; {} cells here",
+            printable(&matrix.name),
+            matrix.categories.len(),
+            matrix.workloads.len(),
+            matrix.repeats,
+            cells.len()
+        )?;
+        for place in &matrix.categories {
+            writeln!(out, "\ncategory {}", printable(place.name()))?;
+            match place {
+                Where::Host => writeln!(out, "  this computer, without a VM")?,
+                Where::Ssh { address, .. } => writeln!(out, "  reached by ssh: {address}")?,
+                Where::Vm(category) => vm(matrix, category, out)?,
+            }
+        }
+        writeln!(out, "\norder of the cells")?;
+        for cell in cells {
+            let workload = &matrix.workloads[cell.workload];
+            let place = &matrix.categories[cell.category];
+            writeln!(
+                out,
+                "  repeat {} {} {}",
+                cell.repeat,
+                printable(place.name()),
+                printable(&workload.name)
+            )?;
+        }
+        writeln!(out, "\ncommands")?;
+        for workload in &matrix.workloads {
+            let job = workload.job(matrix.warmup, matrix.counters, matrix.limit_ms);
+            for (what, words) in [("server", &job.server), ("client", &job.client)] {
+                if !words.is_empty() {
+                    writeln!(
+                        out,
+                        "  {} {what}: {}",
+                        printable(&workload.name),
+                        printable(&words.join(" "))
+                    )?;
+                }
+            }
+        }
+        for missing in missing(matrix) {
+            writeln!(out, "\nmissing: {}", printable(&missing))?;
+        }
+        Ok(())
+    })
+}
+
+fn vm(matrix: &Matrix, category: &Category, out: &mut dyn Write) -> std::io::Result<()> {
+    let target = &matrix.target;
+    let label = if target.accel == Accel::Tcg { " (EMULATED: QEMU TCG)" } else { "" };
+    writeln!(out, "  is{label}: {}", category.about().join("; "))?;
+    let baseline = category.baseline().map_or("none".to_owned(), |baseline| baseline.name);
+    writeln!(out, "  baseline: {baseline}")?;
+    writeln!(out, "  qemu: qemu-system-x86_64 {}", arguments(target, category).join(" "))?;
+    writeln!(out, "  guest command line: {}", command_line(category))?;
+    let settings: Vec<String> =
+        category.host_settings().iter().map(|(file, value)| format!("{file} = {value}")).collect();
+    let mut settings = if settings.is_empty() { "none".to_owned() } else { settings.join("; ") };
+    if category.is_pinned() {
+        settings.push_str("; each vCPU thread (query-cpus-fast) on a processor of its own");
+    }
+    writeln!(out, "  host settings: {settings}")?;
+    let missing =
+        category.missing(emulator(target.accel), target.cpus, target.memory, Path::new("/"));
+    for missing in missing {
+        writeln!(out, "  missing here: {missing}")?;
+    }
+    Ok(())
+}
+
+/// All that this host lacks for the matrix; each is a sentence.
+pub(super) fn missing(matrix: &Matrix) -> Vec<String> {
+    let target = &matrix.target;
+    let mut missing = Vec::new();
+    for place in &matrix.categories {
+        if let Where::Vm(category) = place {
+            let found = category.missing(
+                emulator(target.accel),
+                target.cpus,
+                target.memory,
+                Path::new("/"),
+            );
+            missing.extend(
+                found.into_iter().map(|problem| format!("category {}: {problem}", category.name)),
+            );
+        }
+    }
+    let launches = matrix.categories.iter().any(|place| matches!(place, Where::Vm(_)));
+    if launches && let Err(error) = vmtax_machine::check(emulator(target.accel)) {
+        missing.push(error.to_string());
+    }
+    missing
+}
+
+/// What S2 captures and this run does not, each with its reason.
+pub(super) fn not_captured(matrix: &Matrix) -> Vec<String> {
+    let mut notes = Vec::new();
+    let events = COUNTERS.join(", ");
+    let vms = matrix.categories.iter().any(|place| matches!(place, Where::Vm(_)));
+    let others = matrix.categories.iter().any(|place| !matches!(place, Where::Vm(_)));
+    if !matrix.counters {
+        notes.push(format!(
+            "{events}: not captured: the matrix does not ask for them (counters = true)"
+        ));
+    } else if vms {
+        let reason = match matrix.target.accel {
+            Accel::Tcg => "an emulated processor has no counters",
+            Accel::Kvm => "perf is not taken into VMs; count on the host by perf kvm stat",
+        };
+        notes.push(format!("{events} in VMs: not available: {reason}"));
+    }
+    let exits = "exits, their reasons, addresses of MMIO and MSRs";
+    if vms {
+        let reason = match matrix.target.accel {
+            Accel::Tcg => {
+                "QEMU's emulator has none; vmtax lab run records those of a KVM on an emulated host"
+            }
+            Accel::Kvm => "not recorded by this command; run vmtax record -a beside it",
+        };
+        notes.push(format!("{exits} of VMs: not available: {reason}"));
+    }
+    if others {
+        notes.push(format!(
+            "{exits} where no VM is launched: not available: there is nothing to record them of"
+        ));
+    }
+    notes
+}
+
+/// What `perf stat` counted around a client.
+pub(super) fn counters(outcome: &Outcome) -> Vec<Counter> {
+    let text = String::from_utf8_lossy(&outcome.stderr);
+    read_counters(&text).unwrap_or_else(|refusal| {
+        let failed = |event: &str| Counter {
+            event: event.to_owned(),
+            count: Err(format!("perf stat: {refusal}")),
+        };
+        COUNTERS.map(failed).to_vec()
+    })
+}
+
+/// What the run is of.
+pub(super) fn recording(matrix: &Matrix) -> Recording {
+    let name = rustix::system::uname();
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let count = info.lines().filter(|line| line.starts_with("processor")).count();
+    Recording {
+        format: "benchmark".to_owned(),
+        tool: format!("vmtax {}", env!("CARGO_PKG_VERSION")),
+        hostname: name.nodename().to_string_lossy().into_owned(),
+        kernel: name.release().to_string_lossy().into_owned(),
+        arch: name.machine().to_string_lossy().into_owned(),
+        cpu: model.map_or(String::new(), |(_, model)| model.to_owned()),
+        cpus: u32::try_from(count).unwrap_or(u32::MAX),
+        emulated: matrix.is_emulated().then(|| "QEMU TCG".to_owned()),
+        ..Recording::default()
+    }
+}
+
+/// The first line that a workload's program says of its version, where it is installed here.
+pub(super) fn version(workload: &Workload) -> Option<String> {
+    let words = workload.version()?;
+    let (program, rest) = words.split_first()?;
+    let child = Command::new(program)
+        .args(rest)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.ok()?;
+    let end = Instant::now() + PATIENCE;
+    while child.try_wait().ok()?.is_none() {
+        if Instant::now() > end {
+            // It is reaped with this process.
+            let _ = child.kill();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let output = child.wait_with_output().ok()?;
+    let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    let text = String::from_utf8_lossy(&text).into_owned();
+    text.lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty())
+        .map(|line| line.chars().take(200).collect())
+}

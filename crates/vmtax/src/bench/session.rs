@@ -1,0 +1,320 @@
+//! A run that is being made: what it holds already, and how each cell enters it.
+//!
+//! ```text
+//! RUN/
+//!   matrix.toml           the matrix, as it was given, and what of it is run
+//!   facts/CATEGORY.json   what each system says of itself
+//!   cells/NNNN-*.txt      what each cell's programs said: synced before the cell counts
+//!   bench/NNNN.parquet    a segment for each cell: when it is listed, the cell is done
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use vmtax_analyse::bench::FAILED;
+use vmtax_bench::adapter::{Counter, Reading};
+use vmtax_bench::facts::Facts;
+use vmtax_bench::matrix::Matrix;
+use vmtax_events::{AccessRow, Better, ExitRow, Losses, Recording, Sample, TimeRow};
+use vmtax_guest::job::Outcome;
+use vmtax_store::{CreateOptions, MANIFEST, RowSink, Run, Writer};
+
+use super::args::RunArgs;
+use super::describe;
+use crate::exit::{Code, Fault, fail};
+use crate::import::output_fault;
+use crate::input::run_fault;
+use crate::output::cannot_write;
+
+const MATRIX: &str = "matrix.toml";
+const FACTS: &str = "facts";
+const CELLS: &str = "cells";
+
+/// What a cell gave.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Readings {
+    pub(super) values: Vec<Reading>,
+    pub(super) counters: Vec<Counter>,
+}
+
+/// The run.
+pub(super) struct Session {
+    folder: PathBuf,
+    writer: Writer,
+    done: HashSet<(String, String, u32)>,
+    /// What was not captured, and why.
+    notes: BTreeSet<String>,
+    recording: Recording,
+    /// Locked as long as the run is being made.
+    _lock: File,
+}
+
+impl Session {
+    /// Makes a run, or goes on with one.
+    pub(super) fn open(
+        folder: &Path,
+        text: &str,
+        args: &RunArgs,
+        matrix: &Matrix,
+    ) -> anyhow::Result<Session> {
+        let what = described(text, args);
+        let started = folder.join(MANIFEST).exists();
+        if !started && args.resume {
+            // It was stopped before there was anything to go on with.
+            let _ = fs::remove_file(folder.join(format!(".{MANIFEST}.tmp")));
+        }
+        let options = CreateOptions {
+            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+            command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+            interval_ns: 1_000_000_000,
+            raw_events: false,
+            labels: labels(args, matrix),
+        };
+        let mut notes: BTreeSet<String> = describe::not_captured(matrix).into_iter().collect();
+        let (writer, done) = if started && args.resume {
+            let run = Run::open(folder).map_err(|e| run_fault(&e))?;
+            let mut done = Done::default();
+            run.read(&mut done).map_err(|e| run_fault(&e))?;
+            if run.is_complete() {
+                return fail(
+                    Code::Usage,
+                    format!("{}: is finished; there is nothing to go on with", folder.display()),
+                );
+            }
+            notes.extend(run.manifest().losses.notes.iter().cloned());
+            (Writer::resume(folder).map_err(output_fault)?, done.0)
+        } else {
+            (Writer::create(folder, &options).map_err(|e| exists(folder, &e))?, HashSet::new())
+        };
+        let path = folder.join(MATRIX);
+        match fs::read_to_string(&path) {
+            Ok(before) if before == what => {}
+            Ok(_) => {
+                let name = folder.display();
+                return fail(
+                    Code::Usage,
+                    format!(
+                        "{name}: was begun with another matrix, --only or --shard; give the same, or another folder"
+                    ),
+                );
+            }
+            Err(_) => durable(&path, what.as_bytes())?,
+        }
+        let lock = File::open(&path).map_err(|e| cannot_write(&path.display().to_string(), &e))?;
+        if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+            return fail(
+                Code::Output,
+                format!("{}: another vmtax is at work there; wait for its end", folder.display()),
+            );
+        }
+        for name in [FACTS, CELLS] {
+            let path = folder.join(name);
+            match fs::create_dir(&path) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(cannot_write(&path.display().to_string(), &e).into());
+                }
+                _ => {}
+            }
+        }
+        let recording = describe::recording(matrix);
+        let mut session =
+            Session { folder: folder.to_owned(), writer, done, notes, recording, _lock: lock };
+        session.describe();
+        Ok(session)
+    }
+
+    /// The console of the VM that runs.
+    pub(super) fn console(&self) -> PathBuf {
+        self.folder.join("console.txt")
+    }
+
+    /// Whether a cell is done.
+    pub(super) fn holds(&self, workload: &str, category: &str, repeat: u32) -> bool {
+        self.done.contains(&(workload.to_owned(), category.to_owned(), repeat))
+    }
+
+    /// What a category said of itself.
+    pub(super) fn facts(&self, name: &str) -> anyhow::Result<Option<Facts>> {
+        let path = self.folder.join(FACTS).join(format!("{}.json", file_name(name)));
+        match fs::read(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(crate::input::cannot_read(&path.display().to_string(), &e).into()),
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(facts) => Ok(Some(facts)),
+                Err(e) => fail(
+                    Code::Data,
+                    format!(
+                        "{}: is damaged ({e}); remove it, and it is asked for again",
+                        path.display()
+                    ),
+                ),
+            },
+        }
+    }
+
+    pub(super) fn keep_facts(&mut self, name: &str, facts: &Facts) -> anyhow::Result<()> {
+        let path = self.folder.join(FACTS).join(format!("{}.json", file_name(name)));
+        let mut bytes = serde_json::to_vec_pretty(facts)?;
+        bytes.push(b'\n');
+        durable(&path, &bytes)
+    }
+
+    /// Makes a cell part of the run.
+    pub(super) fn save(
+        &mut self,
+        index: usize,
+        (workload, category, repeat): (&str, &str, u32),
+        outcome: &Outcome,
+        readings: Result<Readings, String>,
+    ) -> anyhow::Result<()> {
+        let name =
+            format!("{index:05}-{}-{}-{repeat}.txt", file_name(workload), file_name(category));
+        let problem = readings.as_ref().err().map(String::as_str);
+        durable(&self.folder.join(CELLS).join(name), &transcript(outcome, problem))?;
+        let sample = |metric: &str, unit: &str, value: f64, better: Better| Sample {
+            workload: workload.to_owned(),
+            category: category.to_owned(),
+            repeat,
+            metric: metric.to_owned(),
+            unit: unit.to_owned(),
+            value,
+            better,
+        };
+        let mut samples = Vec::new();
+        match readings {
+            Ok(readings) => {
+                samples.extend(
+                    readings.values.iter().map(|r| sample(&r.metric, &r.unit, r.value, r.better)),
+                );
+                for counter in readings.counters {
+                    match counter.count {
+                        Ok(count) => {
+                            samples.push(sample(&counter.event, "count", count, Better::Neither))
+                        }
+                        Err(reason) => {
+                            self.notes.insert(format!(
+                                "{} in {category}: not available: {reason}",
+                                counter.event
+                            ));
+                        }
+                    }
+                }
+            }
+            Err(_) => samples.push(sample(FAILED, "count", 1.0, Better::Neither)),
+        }
+        self.describe();
+        for sample in &samples {
+            self.writer.sample(sample).map_err(output_fault)?;
+        }
+        self.writer.segment().map_err(output_fault)?;
+        self.done.insert((workload.to_owned(), category.to_owned(), repeat));
+        Ok(())
+    }
+
+    /// What is known so far enters the run with the next segment.
+    fn describe(&mut self) {
+        self.writer.describe(&self.recording, &self.losses());
+    }
+
+    fn losses(&self) -> Losses {
+        Losses { notes: self.notes.iter().cloned().collect(), ..Losses::default() }
+    }
+
+    /// The run is whole.
+    pub(super) fn finish(self) -> anyhow::Result<()> {
+        let losses = self.losses();
+        self.writer.finish(&self.recording, &losses).map_err(|e| output_fault(e).into())
+    }
+}
+
+/// A folder that holds a run already is a mistake that has a way out.
+fn exists(folder: &Path, error: &vmtax_store::Error) -> Fault {
+    match error {
+        vmtax_store::Error::Exists { found, .. } if found.contains("run") => Fault::new(
+            Code::Output,
+            format!(
+                "{}: {found}; go on with it by --resume, or name another folder",
+                folder.display()
+            ),
+        ),
+        other => Fault::new(Code::Output, other.to_string()),
+    }
+}
+
+/// The matrix, and what of it is run.
+fn described(text: &str, args: &RunArgs) -> String {
+    let mut head = String::new();
+    if !args.only.is_empty() {
+        head.push_str(&format!("# --only {}\n", args.only.join(",").replace(['\n', '\r'], " ")));
+    }
+    if let Some(shard) = args.shard {
+        head.push_str(&format!("# --shard {}/{}\n", shard.number, shard.of));
+    }
+    head + text
+}
+
+fn labels(args: &RunArgs, matrix: &Matrix) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::from([("matrix".to_owned(), matrix.name.clone())]);
+    if let Some(shard) = args.shard {
+        labels.insert("shard".to_owned(), format!("{}/{}", shard.number, shard.of));
+    }
+    for workload in &matrix.workloads {
+        if let Some(version) = describe::version(workload) {
+            labels.insert(format!("version of {}", workload.name), version);
+        }
+    }
+    labels
+}
+
+/// A name as part of a file's name.
+fn file_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_+".contains(c) { c } else { '_' };
+    name.chars().map(plain).collect()
+}
+
+/// What a cell's programs said.
+fn transcript(outcome: &Outcome, problem: Option<&str>) -> Vec<u8> {
+    let mut text = Vec::new();
+    let code = outcome.code.map_or("none".to_owned(), |code| code.to_string());
+    let head = format!(
+        "problem: {}\nexit code: {code}\nelapsed: {} ns\n",
+        problem.unwrap_or("none"),
+        outcome.elapsed_ns
+    );
+    text.extend(head.bytes());
+    for (name, part) in
+        [("output", &outcome.stdout), ("errors", &outcome.stderr), ("server", &outcome.server)]
+    {
+        text.extend(format!("\n--- {name} ---\n").bytes());
+        text.extend(part);
+    }
+    text
+}
+
+/// Writes a file that is whole or not there.
+fn durable(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let write = || -> io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|e| e.error)?;
+        File::open(folder)?.sync_all()
+    };
+    write().map_err(|e| cannot_write(&path.display().to_string(), &e).into())
+}
+
+/// The cells that a run holds.
+#[derive(Default)]
+struct Done(HashSet<(String, String, u32)>);
+
+impl RowSink for Done {
+    fn exit(&mut self, _: &ExitRow) {}
+    fn access(&mut self, _: &AccessRow) {}
+    fn time(&mut self, _: &TimeRow) {}
+    fn sample(&mut self, sample: &Sample) {
+        self.0.insert((sample.workload.clone(), sample.category.clone(), sample.repeat));
+    }
+}

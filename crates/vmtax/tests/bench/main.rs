@@ -1,0 +1,93 @@
+//! `vmtax bench`: real programs, kills, published tables, parts, bad input, and VMs on an emulator.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod errors;
+mod kills;
+mod programs;
+mod slurm;
+mod ssh;
+mod tables;
+mod vms;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// `vmtax` with these words, and the cache of kernels that the tests of the lab have.
+fn vmtax(words: &[&str]) -> Output {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab-cache");
+    Command::new(env!("CARGO_BIN_EXE_vmtax"))
+        .args(words)
+        .env("XDG_CACHE_HOME", cache)
+        .output()
+        .unwrap()
+}
+
+/// `vmtax bench` with these words.
+fn bench(words: &[&str]) -> Output {
+    vmtax(&[&["bench"], words].concat())
+}
+
+/// What a run that succeeds prints.
+fn ok(words: &[&str]) -> String {
+    let output = bench(words);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "vmtax bench {words:?}: {:?} {error}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The exit code and the sentence of a run that fails, and the lines below it.
+fn refused(words: &[&str]) -> (i32, String) {
+    let output = bench(words);
+    assert!(!output.status.success(), "vmtax bench {words:?} did not fail");
+    let sentence = String::from_utf8(output.stderr).unwrap();
+    assert!(sentence.starts_with("vmtax: "), "{sentence}");
+    let below = sentence.lines().skip(1);
+    assert!(below.clone().all(|line| line.starts_with("  ")), "not one sentence: {sentence}");
+    (output.status.code().unwrap(), sentence)
+}
+
+fn name(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A matrix file in a folder.
+fn matrix(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("matrix.toml");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// Rows of the CSV, by workload, metric and category; each by column.
+type Rows = BTreeMap<(String, String, String), BTreeMap<String, String>>;
+
+fn rows(run: &Path) -> Rows {
+    let text = ok(&["compare", name(run), "--all", "--format", "csv"]);
+    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    let mut rows = Rows::new();
+    for line in lines {
+        assert_eq!(line.len(), head.len(), "{line:?}");
+        let row: BTreeMap<String, String> = head
+            .iter()
+            .zip(line)
+            .map(|(column, cell)| ((*column).to_owned(), cell.to_owned()))
+            .collect();
+        let key = ["workload", "metric", "category"].map(|column| row[column].clone());
+        assert!(rows.insert(key.into(), row).is_none());
+    }
+    rows
+}
+
+/// A row.
+fn row<'a>(
+    rows: &'a Rows,
+    workload: &str,
+    metric: &str,
+    category: &str,
+) -> &'a BTreeMap<String, String> {
+    let key = (workload.to_owned(), metric.to_owned(), category.to_owned());
+    rows.get(&key).unwrap_or_else(|| panic!("no {key:?} among {:?}", rows.keys()))
+}

@@ -1,0 +1,121 @@
+//! Tables from elsewhere, runs side by side, parts put together, the page.
+
+use std::fs;
+use std::path::Path;
+
+use crate::{matrix, name, ok, refused, row, rows};
+
+fn published() -> String {
+    format!("{}/../../captures/published/s2.csv", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn the_published_table_is_shown_with_its_findings_and_its_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let text = ok(&["import", &published(), "-o", name(&run)]);
+    assert!(text.contains("One run each: there is no spread"), "{text}");
+    // 3.40 Gb/s of the plain VM, 0.591 of the SNP guest, 3.25 with polling.
+    let found = rows(&run);
+    let udp = |category: &str| row(&found, "iperf-udp", "throughput", category);
+    assert_eq!((udp("VM")["median"].as_str(), udp("SNP")["baseline"].as_str()), ("3.4", "VM"));
+    let loss: f64 = udp("SNP")["overhead"].parse().unwrap();
+    assert!((loss - (3.40 - 0.591) / 3.40).abs() < 1e-9, "{loss}");
+    assert_eq!(udp("SNP+vhost")["baseline"], "SNP");
+    assert_eq!(udp("SNP+vhost")["differs"], "false", "one run each proves nothing");
+    // Over 80 % lost, most of it got back by polling, and not by the bounce buffer.
+    assert!(text.contains("SNP loses 82.6 % of VM"), "{text}");
+    assert!(text.contains("poll gets back"), "{text}");
+    assert!(text.contains("the bounce buffer does not explain it"), "{text}");
+    // Shown only, the table is the same.
+    let shown = ok(&["import", &published()]);
+    assert_eq!(
+        shown.lines().filter(|l| l.contains("SNP")).count(),
+        text.lines().filter(|l| l.contains("SNP")).count()
+    );
+}
+
+#[test]
+fn a_page_holds_plots_and_no_name_of_it_is_markup() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("t.csv");
+    let evil = "</title><script>alert(1)</script>";
+    let mut text = "workload,category,repeat,metric,unit,value,better\n".to_owned();
+    for repeat in 0..5 {
+        text += &format!(
+            "{evil},plain,{repeat},m,s,1{repeat},lower\n{evil},plain+x,{repeat},m,s,2{repeat},lower\n"
+        );
+    }
+    fs::write(&table, text).unwrap();
+    let page = folder.path().join("page.html");
+    ok(&["compare", name(&table), "--format", "html", "-o", name(&page)]);
+    let page = fs::read_to_string(&page).unwrap();
+    assert!(!page.contains("<script>alert"), "a name became markup");
+    assert_eq!(page.matches("<figure class=\"bench\">").count(), 2, "overhead and repeats");
+    assert_eq!(page.matches("<circle").count(), 10, "a point for each repeat");
+    let shown = ok(&["compare", name(&table)]);
+    // All five above all five: p is 2 of 252.
+    assert!(shown.contains("0.0079") && shown.contains('*'), "{shown}");
+}
+
+#[test]
+fn two_runs_stand_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = |file: &str, add: i32| {
+        let path = folder.path().join(file);
+        let lines = (0..5)
+            .map(|repeat| format!("w,plain,{repeat},rate,1/s,{},higher\n", 100 + repeat + add));
+        fs::write(
+            &path,
+            "workload,category,repeat,metric,unit,value,better\n".to_owned()
+                + &lines.collect::<String>(),
+        )
+        .unwrap();
+        path
+    };
+    let (before, after) = (table("before.csv", 0), table("after.csv", -20));
+    let text = ok(&["compare", name(&before), name(&after)]);
+    assert!(text.contains("+19.6 %"), "20 less of 102: {text}");
+    let (code, sentence) = refused(&["compare", name(&before), &published()]);
+    assert_eq!(code, 4, "{sentence}");
+    assert!(sentence.contains("no cell in common"), "{sentence}");
+}
+
+const PARTS: &str = r#"
+name = "parts"
+repeats = 2
+warmup = false
+categories = ["host"]
+[[workload]]
+name = "a"
+command = ["true"]
+[[workload]]
+name = "b"
+command = ["true"]
+[[workload]]
+name = "c"
+command = ["true"]
+"#;
+
+fn part(folder: &Path, shard: &str) -> String {
+    let run = folder.join(format!("part-{}", shard.replace('/', "-")));
+    ok(&["run", name(&matrix(folder, PARTS)), "-o", name(&run), "--shard", shard]);
+    name(&run).to_owned()
+}
+
+#[test]
+fn parts_make_a_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let parts = ["1/2", "2/2"].map(|shard| part(folder.path(), shard));
+    let whole = folder.path().join("whole");
+    ok(&["merge", &parts[0], &parts[1], "-o", name(&whole)]);
+    let found = rows(&whole);
+    let names: Vec<&str> = found.keys().map(|(workload, ..)| workload.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert!(found.values().all(|row| row["n"] == "2"));
+    let again = folder.path().join("again");
+    let (code, sentence) = refused(&["merge", &parts[0], &parts[0], "-o", name(&again)]);
+    assert_eq!(code, 4);
+    assert!(sentence.contains("another part has too"), "{sentence}");
+    assert!(!again.exists());
+}

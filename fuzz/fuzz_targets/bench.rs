@@ -1,0 +1,24 @@
+//! Bytes as the output of a benchmark program: whatever it is, a value that is taken is a number that can be.
+#![no_main]
+
+use vmtax_bench::adapter::{ADAPTERS, Output, counters};
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let Some((&which, rest)) = data.split_first() else { return };
+    let text = String::from_utf8_lossy(rest);
+    let adapter = &ADAPTERS[usize::from(which) % ADAPTERS.len()];
+    for output in [
+        Output { stdout: &text, ..Output::default() },
+        Output { stderr: &text, ..Output::default() },
+    ] {
+        let Ok(readings) = adapter.readings(&output) else { continue };
+        assert!(!readings.is_empty());
+        for reading in readings {
+            assert!(reading.value.is_finite() && reading.value >= 0.0, "{reading:?}");
+            assert!(!reading.unit.is_empty(), "{reading:?}");
+        }
+    }
+    for counter in counters(&text).unwrap_or_default() {
+        assert!(counter.count.is_err() || counter.count.is_ok_and(f64::is_finite));
+    }
+});

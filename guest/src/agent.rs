@@ -1,0 +1,130 @@
+//! The agent of benchmarks: carries jobs out, in a VM as its first process and elsewhere as a program.
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use vmtax_guest::job::{Answer, Request};
+use vmtax_guest::order::{decode, encode};
+
+use crate::ata::Disk;
+use crate::{Result, builtin, channel, errand, system};
+
+/// A request is no longer.
+const REQUEST_MOST: u64 = 4 << 20;
+
+/// Facts: a name and the file that holds it.
+const FILES: [(&str, &str); 9] = [
+    ("kernel", "/proc/sys/kernel/osrelease"),
+    ("command line", "/proc/cmdline"),
+    ("clocksource", "/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+    ("huge pages", "/sys/kernel/mm/transparent_hugepage/enabled"),
+    ("idle driver", "/sys/devices/system/cpu/cpuidle/current_driver"),
+    ("idle governor", "/sys/devices/system/cpu/cpuidle/current_governor"),
+    ("hypervisor", "/sys/hypervisor/type"),
+    ("bounce buffer slots", "/sys/kernel/debug/swiotlb/io_tlb_nslabs"),
+    ("bounce buffer used at most", "/sys/kernel/debug/swiotlb/io_tlb_used_hiwater"),
+];
+
+/// In a VM: jobs through the mailbox, until the machine is ended.
+pub(crate) fn serve(disk: &Disk) -> Result<()> {
+    // What these two are for is missing then, and shows.
+    let _ = system::mount("debugfs", "/sys/kernel/debug");
+    let _ = system::mount("tmpfs", "/dev/shm");
+    system::loopback_up()?;
+    channel::ready(disk)?;
+    let mut last = 0;
+    loop {
+        let (number, bytes) = channel::next_after(disk, last)?;
+        last = number;
+        let request = decode(&bytes).ok_or("the request cannot be read")?;
+        channel::answer(disk, number, &encode(&carry_out(request)))?;
+    }
+}
+
+/// As a program: `job PARENT` or `builtin NAME SECONDS`. Returns the exit code.
+pub(crate) fn program() -> i32 {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["job", parent] => from_input(parent),
+        ["builtin", name, seconds] => builtin::run(name, seconds),
+        _ => Err("vmtax-guest is started by vmtax: as the first process of a VM, or with a job"
+            .to_owned()),
+    };
+    match done {
+        Ok(()) => 0,
+        Err(problem) => {
+            system::complain(&format!("vmtax-guest: {problem}"));
+            2
+        }
+    }
+}
+
+/// A job from standard input. `parent` is who ordered it, or 0 where that is on another computer.
+fn from_input(parent: &str) -> Result<()> {
+    // Whoever ordered the job may be killed; nothing of the job is to stay then.
+    system::end_with_parent(errand::clean_up)?;
+    if parent != "0" && parent != std::os::unix::process::parent_id().to_string() {
+        return Err("whoever ordered the job is gone".to_owned());
+    }
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().take(REQUEST_MOST).read_to_end(&mut bytes);
+    read.map_err(|e| format!("standard input: {e}"))?;
+    let request = decode(&bytes).ok_or("standard input holds no job")?;
+    let answer = encode(&carry_out(request));
+    std::io::stdout().write_all(&answer).map_err(|e| format!("standard output: {e}"))
+}
+
+fn carry_out(request: Request) -> Answer {
+    match request {
+        Request::Facts => Answer::Facts(facts()),
+        Request::Do(job) => Answer::Done(errand::run(&job)),
+    }
+}
+
+fn facts() -> Vec<(String, String)> {
+    let mut facts = Vec::new();
+    let mut add = |name: &str, value: String| facts.push((name.to_owned(), value));
+    for (name, file) in FILES {
+        if let Ok(text) = std::fs::read_to_string(file) {
+            add(name, text.trim().to_owned());
+        }
+    }
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = |key: &str| {
+        let line = info.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(": ")?.1.to_owned())
+    };
+    add("processor", line("model name").unwrap_or_default());
+    add("processor flags", line("flags").unwrap_or_default());
+    add(
+        "processors",
+        info.lines().filter(|line| line.starts_with("processor")).count().to_string(),
+    );
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    add(
+        "memory",
+        memory.lines().next().unwrap_or_default().replace("MemTotal:", "").trim().to_owned(),
+    );
+    add("devices", devices().join(" "));
+    facts
+}
+
+/// Vendor and device of each PCI device, in order.
+fn devices() -> Vec<String> {
+    let Ok(folder) = std::fs::read_dir("/sys/bus/pci/devices") else { return Vec::new() };
+    let word = |path: &Path, file: &str| {
+        let text = std::fs::read_to_string(path.join(file)).unwrap_or_default();
+        text.trim().trim_start_matches("0x").to_owned()
+    };
+    let mut devices: Vec<String> = folder
+        .flatten()
+        .map(|entry| {
+            let (path, name) = (entry.path(), entry.file_name());
+            let (vendor, device) = (word(&path, "vendor"), word(&path, "device"));
+            format!("{}={vendor}:{device}", name.to_string_lossy())
+        })
+        .collect();
+    devices.sort();
+    devices
+}

@@ -1,0 +1,186 @@
+//! Workloads that need nothing but this program: each does one thing for a while and prints what one of it took.
+//!
+//! ```text
+//! vmtax-builtin cpuid
+//! ns_per_operation 71.25
+//! operations 1400000
+//! ```
+
+use std::arch::x86_64::__cpuid;
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::{Result, system};
+
+/// Longest time that one may be asked to take.
+const LONGEST: f64 = 3600.0;
+/// What the timer workload waits for.
+const WAIT: Duration = Duration::from_micros(50);
+/// Memory that is touched at a time.
+const TOUCHED: usize = 32 << 20;
+const PAGE: usize = 4096;
+
+/// What was done, and how long that took.
+struct Done {
+    operations: u64,
+    time: Duration,
+}
+
+/// Runs one of them for so many seconds and prints the result.
+pub(crate) fn run(name: &str, seconds: &str) -> Result<()> {
+    let seconds: f64 = seconds.parse().unwrap_or(0.0);
+    if !(seconds > 0.0 && seconds <= LONGEST) {
+        return Err(format!("{name}: give a number of seconds, at most {LONGEST}"));
+    }
+    let time = Duration::from_secs_f64(seconds);
+    let done = match name {
+        "cpuid" => Ok(repeated(time, 100, || {
+            black_box(__cpuid(0));
+        })),
+        "timer" => Ok(timer(time)),
+        "ipi" => ping_pong(time),
+        "matmul" => Ok(matmul(time)),
+        "touch-4k" => touch(time, false),
+        "touch-2m" => touch(time, true),
+        "loopback" => loopback(time),
+        _ => Err(format!("there is no built-in workload {name:?}")),
+    }?;
+    println!("vmtax-builtin {name}");
+    println!("ns_per_operation {}", done.time.as_nanos() as f64 / done.operations.max(1) as f64);
+    println!("operations {}", done.operations);
+    Ok(())
+}
+
+/// Does `one` in batches until the time is over.
+fn repeated(time: Duration, batch: u32, mut one: impl FnMut()) -> Done {
+    let (started, mut operations) = (Instant::now(), 0);
+    loop {
+        for _ in 0..batch {
+            one();
+        }
+        operations += u64::from(batch);
+        let elapsed = started.elapsed();
+        if elapsed >= time {
+            return Done { operations, time: elapsed };
+        }
+    }
+}
+
+/// How much later than asked a sleeping thread runs again.
+fn timer(time: Duration) -> Done {
+    let (started, mut late, mut operations) = (Instant::now(), Duration::ZERO, 0);
+    while started.elapsed() < time {
+        let before = Instant::now();
+        std::thread::sleep(WAIT);
+        late += before.elapsed().saturating_sub(WAIT);
+        operations += 1;
+    }
+    Done { operations, time: late }
+}
+
+/// Two threads on two processors wake each other in turn: each wake-up of an idle processor is an interrupt.
+fn ping_pong(time: Duration) -> Result<Done> {
+    let [first, second] = system::two_processors()?;
+    let ball = Arc::new(AtomicU32::new(0));
+    let over = Arc::new(AtomicBool::new(false));
+    system::stay_on(first)?;
+    let me = std::thread::current();
+    let (theirs, ended) = (Arc::clone(&ball), Arc::clone(&over));
+    let other = std::thread::spawn(move || -> Result<()> {
+        system::stay_on(second)?;
+        while !ended.load(Ordering::Acquire) {
+            if theirs.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                me.unpark();
+            } else {
+                std::thread::park();
+            }
+        }
+        Ok(())
+    });
+    let done = repeated(time, 1, || {
+        ball.store(1, Ordering::Release);
+        other.thread().unpark();
+        while ball.load(Ordering::Acquire) == 1 && !other.is_finished() {
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+    });
+    over.store(true, Ordering::Release);
+    other.thread().unpark();
+    other.join().map_err(|_| "the second thread failed".to_owned())??;
+    Ok(done)
+}
+
+/// One row of a matrix product whose right-hand side is read down its columns, as a reference implementation does: each
+/// access is a row further, so most are in another page. An operation is a multiplication and an addition.
+fn matmul(time: Duration) -> Done {
+    const INNER: usize = 1024;
+    const COLUMNS: usize = 1000;
+    let left: Vec<f32> = (0..INNER).map(|i| i as f32 * 0.5).collect();
+    let right: Vec<f32> = (0..INNER * COLUMNS).map(|i| (i % 97) as f32).collect();
+    let mut row = vec![0f32; COLUMNS];
+    let done = repeated(time, 1, || {
+        for (column, out) in row.iter_mut().enumerate() {
+            let mut sum = 0f32;
+            for (inner, factor) in left.iter().enumerate() {
+                sum += factor * right[inner * COLUMNS + column];
+            }
+            *out = sum;
+        }
+        black_box(&mut row);
+    });
+    Done { operations: done.operations * (INNER * COLUMNS) as u64, ..done }
+}
+
+/// Fresh memory, touched once in each 4 KiB, in small pages or in huge ones.
+fn touch(time: Duration, huge: bool) -> Result<Done> {
+    let mut problem = None;
+    let done = repeated(time, 1, || match system::Fresh::new(TOUCHED, huge) {
+        Ok(memory) => {
+            memory.touch(PAGE);
+            if huge && !memory.is_huge() {
+                problem = Some(
+                    "the kernel gave no huge pages; set transparent_hugepage/enabled to madvise"
+                        .to_owned(),
+                );
+            }
+        }
+        Err(refused) => problem = Some(refused),
+    });
+    match problem {
+        Some(problem) => Err(problem),
+        None => Ok(Done { operations: done.operations * (TOUCHED / PAGE) as u64, ..done }),
+    }
+}
+
+/// A byte to a server on the loopback and back.
+fn loopback(time: Duration) -> Result<Done> {
+    let failed = |e: std::io::Error| format!("the loopback: {e}");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let server = std::thread::spawn(move || -> std::io::Result<()> {
+        let (mut stream, _) = listener.accept()?;
+        stream.set_nodelay(true)?;
+        let mut byte = [0];
+        while stream.read(&mut byte)? == 1 {
+            stream.write_all(&byte)?;
+        }
+        Ok(())
+    });
+    let mut stream = TcpStream::connect(address).map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    let mut result = Ok(());
+    let done = repeated(time, 1, || {
+        let mut byte = [7];
+        let round = stream.write_all(&byte).and_then(|()| stream.read_exact(&mut byte));
+        if let Err(e) = round {
+            result = Err(failed(e));
+        }
+    });
+    drop(stream);
+    server.join().map_err(|_| "the server failed".to_owned())?.map_err(failed)?;
+    result.map(|()| done)
+}

@@ -1,0 +1,284 @@
+//! Carries a job out: its folder, its server, its warming up, its client; and leaves nothing of it behind.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use vmtax_guest::job::{AGENT, DIR, Job, Outcome, PORT};
+
+use crate::{Result, system};
+
+/// Most bytes of an output that are kept.
+const OUTPUT_MOST: u64 = 4 << 20;
+/// Most bytes of what the server wrote.
+const SERVER_MOST: u64 = 64 << 10;
+/// Time between two looks at a program.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long a server may take to end when it is asked to.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What is to be gone in the end, however that comes.
+static LEFT: Mutex<Left> = Mutex::new(Left { programs: Vec::new(), folder: None });
+
+struct Left {
+    programs: Vec<u32>,
+    folder: Option<PathBuf>,
+}
+
+/// Ends every program of the job, and what those started, and removes its folder.
+pub(crate) fn clean_up() {
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left.programs.drain(..).for_each(system::kill_group);
+    if let Some(folder) = left.folder.take() {
+        // Nothing more can be done about it.
+        let _ = fs::remove_dir_all(folder);
+    }
+}
+
+/// Does the job. What goes wrong is in the outcome.
+pub(crate) fn run(job: &Job) -> Outcome {
+    let mut outcome = Outcome::default();
+    if let Err(problem) = try_run(job, &mut outcome) {
+        outcome.problem = problem;
+    }
+    clean_up();
+    outcome
+}
+
+struct Place {
+    folder: PathBuf,
+    port: u16,
+    deadline: Instant,
+}
+
+fn try_run(job: &Job, outcome: &mut Outcome) -> Result<()> {
+    let place = Place {
+        folder: folder()?,
+        port: free_port()?,
+        deadline: Instant::now() + Duration::from_millis(job.limit_ms),
+    };
+    for (name, content) in &job.files {
+        let path = place.folder.join(name);
+        fs::write(&path, place.filled(content)).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    let mut server = place.serve(&job.server)?;
+    let done = place.clients(job, &mut server, outcome);
+    if let Some(server) = &mut server {
+        server.end();
+        outcome.server = tail(&place.folder.join("server.txt"), SERVER_MOST);
+    }
+    done
+}
+
+impl Place {
+    fn filled(&self, text: &str) -> String {
+        // By its number: the agent may be a file without a name, and another program may be what starts it.
+        let agent = format!("/proc/{}/exe", std::process::id());
+        text.replace(DIR, &self.folder.to_string_lossy())
+            .replace(PORT, &self.port.to_string())
+            .replace(AGENT, &agent)
+    }
+
+    fn start(&self, words: &[String], out: &str, errors: &str) -> Result<Running> {
+        let (program, rest) = words.split_first().ok_or("a command of no words was ordered")?;
+        let program = self.filled(program);
+        let file = |name: &str| {
+            let path = self.folder.join(name);
+            File::options()
+                .create(true)
+                .append(true)
+                .open(&path)
+                .map_err(|e| format!("{}: {e}", path.display()))
+        };
+        let mut command = Command::new(&program);
+        command
+            .args(rest.iter().map(|word| self.filled(word)))
+            .env("LC_ALL", "C")
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(file(out)?)
+            .stderr(file(errors)?);
+        if system::is_first() {
+            command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+            command.env("HOME", "/tmp");
+        }
+        system::bind_to_parent(&mut command);
+        let child = command.spawn().map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => format!("{program} is not installed there"),
+            _ => format!("{program} does not start: {e}"),
+        })?;
+        let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+        left.programs.push(child.id());
+        Ok(Running { child, ended: None })
+    }
+
+    /// Starts the server and waits until it accepts connections.
+    fn serve(&self, words: &[String]) -> Result<Option<Running>> {
+        if words.is_empty() {
+            return Ok(None);
+        }
+        let mut server = self.start(words, "server.txt", "server.txt")?;
+        loop {
+            if let Some(status) = server.ended()? {
+                let said = tail(&self.folder.join("server.txt"), 2000);
+                let said = String::from_utf8_lossy(&said);
+                return Err(format!(
+                    "the server ended before it served ({status}): {}",
+                    said.trim()
+                ));
+            }
+            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
+                return Ok(Some(server));
+            }
+            if Instant::now() > self.deadline {
+                return Err("the server does not accept connections within the limit".to_owned());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn clients(
+        &self,
+        job: &Job,
+        server: &mut Option<Running>,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        for warmup in &job.warmups {
+            let status = self.client(warmup, server, "warmup.txt", "warmup.txt")?.0;
+            if !status.success() {
+                outcome.stderr = tail(&self.folder.join("warmup.txt"), OUTPUT_MOST);
+                return Err(format!("the warming up failed ({status})"));
+            }
+        }
+        let done = self.client(&job.client, server, "stdout.txt", "stderr.txt");
+        outcome.stdout = tail(&self.folder.join("stdout.txt"), OUTPUT_MOST);
+        outcome.stderr = tail(&self.folder.join("stderr.txt"), OUTPUT_MOST);
+        let (status, elapsed) = done?;
+        outcome.code = status.code();
+        outcome.elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+        match status.success() {
+            true => Ok(()),
+            false => Err(format!("it failed ({status})")),
+        }
+    }
+
+    fn client(
+        &self,
+        words: &[String],
+        server: &mut Option<Running>,
+        out: &str,
+        errors: &str,
+    ) -> Result<(ExitStatus, Duration)> {
+        let started = Instant::now();
+        let mut client = self.start(words, out, errors)?;
+        loop {
+            if let Some(status) = client.ended()? {
+                return Ok((status, started.elapsed()));
+            }
+            if let Some(server) = server
+                && let Some(status) = server.ended()?
+            {
+                return Err(format!("the server ended while it was measured ({status})"));
+            }
+            if Instant::now() > self.deadline {
+                return Err("it took longer than its limit, and was ended".to_owned());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// A program of the job.
+struct Running {
+    child: Child,
+    ended: Option<ExitStatus>,
+}
+
+impl Running {
+    fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended =
+                self.child.try_wait().map_err(|e| format!("waiting for a program: {e}"))?;
+            if self.ended.is_some() {
+                self.forget();
+            }
+        }
+        Ok(self.ended)
+    }
+
+    /// What it started ends with it; then its number may become somebody else's.
+    fn forget(&self) {
+        system::kill_group(self.child.id());
+        let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+        left.programs.retain(|pid| *pid != self.child.id());
+    }
+
+    /// Asks it to end, so that it writes what it has, and waits a moment.
+    fn end(&mut self) {
+        if matches!(self.ended(), Ok(None)) {
+            system::terminate(self.child.id());
+            let end = Instant::now() + GRACE;
+            while matches!(self.ended(), Ok(None)) && Instant::now() < end {
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            system::kill_group(self.child.id());
+            let _ = self.child.wait();
+            self.forget();
+        }
+    }
+}
+
+/// A folder that nobody else has.
+fn folder() -> Result<PathBuf> {
+    let above = if system::is_first() { PathBuf::from("/tmp") } else { std::env::temp_dir() };
+    let problem = |e| format!("{}: a folder cannot be made there: {e}", above.display());
+    for number in 0..1000 {
+        let path = above.join(format!("vmtax-job-{}-{number}", std::process::id()));
+        match system::private_folder(&path) {
+            Ok(()) => {
+                LEFT.lock().unwrap_or_else(PoisonError::into_inner).folder = Some(path.clone());
+                return Ok(path);
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(problem(e)),
+        }
+    }
+    Err(problem(std::io::ErrorKind::AlreadyExists.into()))
+}
+
+/// A port that is free for TCP and UDP now.
+fn free_port() -> Result<u16> {
+    for _ in 0..100 {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .map_err(|e| format!("the loopback: {e}"))?;
+        let port = listener.local_addr().map_err(|e| format!("the loopback: {e}"))?.port();
+        if UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err("the loopback has no free port".to_owned())
+}
+
+/// The last bytes of a file; none where there is no file.
+fn tail(path: &Path, most: u64) -> Vec<u8> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|mut file| {
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
+        file.take(most).read_to_end(&mut bytes)
+    });
+    // What could not be read is missing, and its parser says so.
+    drop(read);
+    bytes
+}

@@ -1,0 +1,63 @@
+//! What the agent is asked to do on behalf of a benchmark, and what it answers.
+//!
+//! The same program carries jobs out in a VM (through the mailbox, [`crate::mailbox`]), on another computer (through its
+//! standard input, over ssh) and on this one, so that what differs between two results is not how they were taken.
+
+use serde::{Deserialize, Serialize};
+
+/// In a word of a command or in a file: the folder that the job has for itself.
+pub const DIR: &str = "{dir}";
+/// In a word of a command or in a file: a free TCP and UDP port.
+pub const PORT: &str = "{port}";
+/// In a word of a command: the agent itself, for its built-in workloads.
+pub const AGENT: &str = "{agent}";
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// What this system is.
+    Facts,
+    /// Do this.
+    Do(Job),
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Name and value of each fact.
+    Facts(Vec<(String, String)>),
+    /// What became of the job.
+    Done(Outcome),
+}
+
+/// A server, maybe, and a client that is measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Files that the folder is to hold: name and content.
+    pub files: Vec<(String, String)>,
+    /// Runs while the others do, and must accept connections before they start.
+    pub server: Vec<String>,
+    /// Run first; their output is thrown away.
+    pub warmups: Vec<Vec<String>>,
+    /// What is measured.
+    pub client: Vec<String>,
+    /// How long all of it may take, ms.
+    pub limit_ms: u64,
+}
+
+/// What became of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Why it could not be done, or was stopped; empty when the client ran to its end.
+    pub problem: String,
+    /// The client's exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// From the client's start to its end.
+    pub elapsed_ns: u64,
+    /// The client's output.
+    pub stdout: Vec<u8>,
+    /// Its errors.
+    pub stderr: Vec<u8>,
+    /// All that the server wrote.
+    pub server: Vec<u8>,
+}
