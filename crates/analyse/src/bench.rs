@@ -97,10 +97,13 @@ pub fn baseline<'a>(category: &str, there: &BTreeSet<&'a str>) -> Option<&'a str
     alike.or_else(|| PLAIN.iter().find_map(|plain| there.get(*plain))).copied().or(host)
 }
 
+/// Workload, metric, category, unit.
+type Key<'a> = (&'a str, &'a str, &'a str, &'a str);
+
 /// Groups the samples of a benchmark run. `None` when there are none.
 pub fn table(samples: &[Sample]) -> Option<Bench> {
-    let mut order: Vec<(&str, &str, &str, &str)> = Vec::new();
-    let mut groups: BTreeMap<(&str, &str, &str, &str), Vec<&Sample>> = BTreeMap::new();
+    let mut order: Vec<Key<'_>> = Vec::new();
+    let mut groups: BTreeMap<Key<'_>, Vec<&Sample>> = BTreeMap::new();
     let mut bench = Bench::default();
     for sample in samples {
         if sample.metric == FAILED {
@@ -120,18 +123,18 @@ pub fn table(samples: &[Sample]) -> Option<Bench> {
         group.push(sample);
     }
     // Workloads and metrics in the order of their first appearance, categories with the baselines before what is compared.
-    let first = |what: &dyn Fn(&(&str, &str, &str, &str)) -> String| {
-        let mut seen: Vec<String> = Vec::new();
-        order.iter().for_each(|key| {
-            let word = what(key);
+    let mut workloads: Vec<String> = Vec::new();
+    let mut metrics: Vec<String> = Vec::new();
+    for (workload, metric, ..) in &order {
+        for (seen, word) in [
+            (&mut workloads, (*workload).to_owned()),
+            (&mut metrics, format!("{workload}\0{metric}")),
+        ] {
             if !seen.contains(&word) {
                 seen.push(word);
             }
-        });
-        seen
-    };
-    let workloads = first(&|key| key.0.to_owned());
-    let metrics = first(&|key| format!("{}\0{}", key.0, key.1));
+        }
+    }
     let place = |list: &[String], word: &str| list.iter().position(|other| other == word);
     order.sort_by_key(|key| {
         let metric = format!("{}\0{}", key.0, key.1);

@@ -82,10 +82,14 @@ impl<'a> Benchmark<'a> {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Some(which) = &self.ledger.recording.emulated {
-            warnings.push(format!(
-                "Emulated ({}): what runs here is compared with what runs here; no number says anything of hardware.",
-                printable(which)
-            ));
+            let counted =
+                self.bench.rows.iter().any(|row| row.metric == vmtax_analyse::bench::EXITS);
+            let worth = if counted {
+                "exits and path lengths are exact, and compare with those of hardware; nothing here is a time"
+            } else {
+                "what runs here is compared with what runs here; no number says anything of hardware"
+            };
+            warnings.push(format!("Emulated ({}): {worth}.", printable(which)));
         }
         // Recorded exits are counted exactly, once.
         let measured =

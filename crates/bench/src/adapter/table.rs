@@ -238,7 +238,6 @@ pub const ADAPTERS: &[Adapter] = &[
         ],
         parse: wrk::parse,
         headline: "rate",
-        ..NONE
     },
     Adapter {
         name: "npb",
