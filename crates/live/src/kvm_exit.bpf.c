@@ -342,7 +342,8 @@ INLINE int ghcb_request(u64 value)
 // The end of kvm_exit, when the reason is known.
 INLINE int exit_known(struct thread *thread)
 {
-	if (!config.raw)
+	// Not where the reason could not be read.
+	if (!config.raw || !(thread->flags & OPEN))
 		return 0;
 	choose(thread);
 	return tell(EXIT, thread->start, thread->info1, thread->info2, 0);

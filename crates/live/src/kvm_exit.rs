@@ -59,6 +59,17 @@ impl Default for Raw {
 }
 
 impl Raw {
+    /// Who counts the events anew must know that they are not all.
+    fn note(&self) -> Option<String> {
+        let sampled = (self.sample > 1).then(|| format!("of one exit in {}", self.sample));
+        let slow = (!self.slower.is_zero())
+            .then(|| format!("of exits that took at least {:?}", self.slower));
+        let which: Vec<String> = [sampled, slow].into_iter().flatten().collect();
+        (!which.is_empty()).then(|| {
+            format!("single events are those {}; the tables have all", which.join(" and "))
+        })
+    }
+
     /// What the kernel takes as a size.
     pub(crate) fn buffer_bytes(&self) -> u32 {
         self.buffer.clamp(4096, 1 << 30).next_power_of_two()
@@ -179,7 +190,10 @@ impl Recorder {
             },
             pending: Vec::new(),
             told_lost: 0,
-            notes: why_classic.into_iter().collect(),
+            notes: why_classic
+                .into_iter()
+                .chain(options.raw.as_ref().and_then(Raw::note))
+                .collect(),
             nameless,
             had_nameless: false,
             links,
@@ -476,4 +490,21 @@ fn missed(program: i32) -> u64 {
         libbpf_rs::libbpf_sys::bpf_prog_get_info_by_fd(program, &raw mut info, &raw mut length)
     };
     if answer == 0 { info.recursion_misses } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_of_events_is_said() {
+        let note = |sample, slower| Raw { sample, slower, ..Raw::default() }.note();
+        assert_eq!(note(1, Duration::ZERO), None);
+        assert_eq!(
+            note(10, Duration::from_millis(2)).as_deref(),
+            Some(
+                "single events are those of one exit in 10 and of exits that took at least 2ms; the tables have all"
+            )
+        );
+    }
 }

@@ -27,25 +27,25 @@ fn outcomes() {
         (
             "a halt with its wakeup",
             "10 exit HLT; 88 wakeup 70; 90 entry",
-            "exit HLT halted : 80
+            "exit HLT halt=1 halted : 80
              time kernel=10 halted=70",
         ),
         (
             "two wakeups in one exit add up",
             "10 exit HLT; 40 wakeup 20; 88 wakeup 30; 90 entry",
-            "exit HLT halted : 80
+            "exit HLT halt=1 halted : 80
              time kernel=30 halted=50",
         ),
         (
             "a wakeup that says more than the exit lasted",
             "10 exit HLT; 88 wakeup 900; 90 entry",
-            "exit HLT halted : 80
+            "exit HLT halt=1 halted : 80
              time halted=80",
         ),
         (
             "wakeups are recorded, and this halt has none: it did not wait",
             "10 exit hlt; 88 wakeup 70; 90 entry; 100 exit idle-halt; 105 entry",
-            "exit hlt halted : 80
+            "exit hlt halt=1 halted : 80
              exit idle-halt halted : 5
              time kernel=15 halted=70 guest=10",
         ),
@@ -58,13 +58,14 @@ fn outcomes() {
         (
             "the same with wakeups recorded",
             "1 exit hlt; 2 wakeup 1; 4 entry; 10 exit hlt; 14 user 5; 90 entry",
-            "exit hlt halted : 3 80
+            "exit hlt halt=1 halted : 3
+             exit hlt halted : 80
              time kernel=6 halted=77 guest=6",
         ),
         (
             "a halt that a signal ends in the VMM",
             "10 exit hlt; 60 wakeup 45; 65 user 10; 90 entry",
-            "exit hlt halted : 80
+            "exit hlt halt=1 halted : 80
              time kernel=10 halted=45 user=25",
         ),
         (
@@ -114,7 +115,7 @@ fn preemption() {
         (
             "halted, then preempted, then woken",
             "10 exit hlt; 15 block 7; 50 t7 block 101; 52 preempt 7; 56 t7 block 101; 58 wakeup 42; 60 entry",
-            "exit hlt halted : 50
+            "exit hlt halt=1 halted : 50
              time halted=42 kernel=4 preempted=4",
         ),
         (

@@ -141,7 +141,7 @@ fn asking_for_what_is_not_there_is_a_data_error() {
         &[(
             "report run --format perfetto",
             4,
-            "run: holds no single events; make the run with `vmtax import --raw`",
+            "run: holds no single events; make the run with `vmtax import --raw` or `vmtax record --raw`",
         )],
     );
 }
