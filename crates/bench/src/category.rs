@@ -437,7 +437,7 @@ mod tests {
         }
         for free in ["plain", "plain+poll", "plain+swiotlb"] {
             let missing = Category::read(free).unwrap().missing(Emulator::Kvm, 1, 64, root);
-            assert_eq!(missing, [String::new(); 0], "{free}");
+            assert!(missing.is_empty(), "{free}: {missing:?}");
         }
     }
 }

@@ -21,8 +21,11 @@ fn read(adapter: &str, text: &str) -> Result<Vec<Reading>, Refusal> {
     adapter.readings(&output)
 }
 
+/// Metric, unit and value.
+type Expected = (&'static str, &'static str, f64);
+
 /// Adapter, output, and values that it holds.
-const CASES: &[(&str, &str, &[(&str, &str, f64)])] = &[
+const CASES: &[(&str, &str, &[Expected])] = &[
     (
         "ping",
         "ping.txt",
