@@ -99,10 +99,10 @@ const KINDS: [(&str, &str); 3] = [
     ),
 ];
 
-/// The ring buffer of the kernel must hold all of a run: whoever loses events cannot be compared with.
+/// Nothing here sleeps before all are at work: an observer at rest is taken for one that is ready. The ring buffer of the
+/// kernel must hold all of a run: whoever loses events cannot be compared with.
 const WATCHERS: &str = r#"
 OTHERS
-sleep 2
 ./vmtax record -o live --interval 2s -- trace-cmd record -b 30000 -C mono -e kvm -e sched:sched_switch PROBES -o trace.dat & live=$!
 end() {
     kill -INT $live
