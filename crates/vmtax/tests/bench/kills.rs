@@ -17,7 +17,7 @@ fn a_run_that_is_killed_ten_times_becomes_whole() {
         "name = \"kills\"\nrepeats = 5\nwarmup = false\ncategories = [\"host\"]\n{}",
         (0..4)
             .map(|n| format!(
-                "[[workload]]\nname = \"w{n}\"\ncommand = [\"sh\", \"-c\", \"sleep 0.1; : {mark}; echo value {n}\"]\n\
+                "[[workload]]\nname = \"w{n}\"\ncommand = [\"sh\", \"-c\", \"sleep 0.3; : {mark}; echo value {n}\"]\n\
                  pattern = 'value (\\d+)'\nmetric = \"value\"\nunit = \"count\"\nbetter = \"lower\"\n"
             ))
             .collect::<String>()
