@@ -10,9 +10,10 @@ use crate::{Result, system, trace};
 /// The running program.
 pub(crate) struct Observer(Child);
 
-/// The program has settled when it, and what it started, use less than a thousandth of so much time: some look around ten
-/// times a second for ever.
+/// The program has settled when it, and what it started, use less than [`REST`] of so much time: some look around twenty
+/// times a second for ever, and several may do so together. What starts takes all there is.
 const WINDOW: Duration = Duration::from_secs(1);
+const REST: Duration = Duration::from_millis(20);
 /// How long that may take.
 const MOST: Duration = Duration::from_secs(60);
 
@@ -56,7 +57,7 @@ impl Observer {
                 ));
             }
             let now = spent();
-            if now.saturating_sub(before) < WINDOW / 1000 {
+            if now.saturating_sub(before) < REST {
                 return Ok(());
             }
             if waited > MOST {
