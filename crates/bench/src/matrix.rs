@@ -157,7 +157,7 @@ struct Entry {
 impl Matrix {
     /// Reads a matrix; the error is a sentence about the text.
     pub fn read(text: &str) -> Result<Matrix, String> {
-        let file: File = toml::from_str(text).map_err(|e| sentence(&e.to_string()))?;
+        let file: File = toml::from_str(text).map_err(|e| sentence(text, &e))?;
         let between = |what: &str, value: u64, most: u64| {
             if (1..=most).contains(&value) {
                 Ok(())
@@ -286,7 +286,7 @@ impl Entry {
     fn own(&self, name: &str) -> Result<Own, String> {
         let extract = match (&self.pattern, &self.json) {
             (Some(pattern), None) => Extract::Pattern(Regex::new(pattern).map_err(|e| {
-                format!("workload {name:?}: pattern: {}", sentence(&e.to_string()))
+                format!("workload {name:?}: pattern: {}", one_line(&e.to_string()))
             })?),
             (None, Some(pointer)) if pointer.starts_with('/') => Extract::Json(pointer.clone()),
             (None, Some(pointer)) => {
@@ -354,6 +354,15 @@ fn safe_address(address: &str) -> Result<String, String> {
     }
 }
 
-fn sentence(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Where it is wrong, and how, without the drawing that toml makes of it.
+fn sentence(text: &str, error: &toml::de::Error) -> String {
+    let message = one_line(error.message());
+    match error.span().and_then(|span| text.get(..span.start)) {
+        Some(before) => format!("line {}: {message}", before.matches('\n').count() + 1),
+        None => message,
+    }
 }

@@ -74,6 +74,15 @@ pub struct Breach {
     pub found: f64,
 }
 
+/// Where it is wrong, and how, without the drawing that toml makes of it.
+fn sentence(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+    match error.span().and_then(|span| text.get(..span.start)) {
+        Some(before) => format!("line {}: {message}", before.matches('\n').count() + 1),
+        None => message,
+    }
+}
+
 impl Budget {
     /// Reads a budget file.
     ///
@@ -83,10 +92,7 @@ impl Budget {
         let text = std::fs::read_to_string(path).map_err(Error::io(path, "read the budget"))?;
         let budget: Budget = toml::from_str(&text).map_err(|error| Error::Budget {
             path: path.to_owned(),
-            problem: format!(
-                "is no budget: {}",
-                error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
-            ),
+            problem: format!("is no budget: {}", sentence(&text, &error)),
         })?;
         for one in &budget.operations {
             let numbers = [one.path, one.tolerance];
