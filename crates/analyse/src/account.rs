@@ -60,12 +60,15 @@ pub trait RowSink {
 pub struct Options {
     /// Length of the intervals, ns (at least 1).
     pub interval_ns: u64,
+    /// The events are those of all exits. Of a choice of them nobody knows what was between them: where a vCPU's time went,
+    /// and which exit of L2 was being handled.
+    pub all_exits: bool,
 }
 
 impl Default for Options {
     /// 100 ms.
     fn default() -> Self {
-        Options { interval_ns: 100_000_000 }
+        Options { interval_ns: 100_000_000, all_exits: true }
     }
 }
 
@@ -74,6 +77,7 @@ impl Default for Options {
 pub struct Accountant<R> {
     sink: R,
     interval_ns: u64,
+    all_exits: bool,
     interval_start: u64,
     interval_end: u64,
     threads: Vec<Thread>,
@@ -99,6 +103,7 @@ impl<R: RowSink> Accountant<R> {
         Accountant {
             sink,
             interval_ns: options.interval_ns.max(1),
+            all_exits: options.all_exits,
             interval_start: 0,
             interval_end: 0,
             threads: Vec::new(),
@@ -469,7 +474,7 @@ impl<R: RowSink> Accountant<R> {
                 of = open.reason;
             }
         }
-        thread.ancillary_of = Some(of);
+        thread.ancillary_of = Some(of).filter(|_| self.all_exits);
     }
 
     fn switch(&mut self, event: &Event, next_tid: u32, preempted: bool) {
@@ -537,7 +542,8 @@ impl<R: RowSink> Accountant<R> {
         for index in self.active.drain(..) {
             let thread = &mut self.threads[index];
             thread.is_active = false;
-            if let Some(row) = thread.take_time(interval_start_ns) {
+            let row = thread.take_time(interval_start_ns);
+            if let Some(row) = row.filter(|_| self.all_exits) {
                 self.sink.time(&row);
             }
         }

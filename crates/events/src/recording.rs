@@ -28,6 +28,8 @@ pub struct Recording {
     /// The emulator under which the host ran, when the recording shows one (`QEMU TCG`). Times of an
     /// emulated host are never set beside hardware times.
     pub emulated: Option<String>,
+    /// Which exits its single events are, when they are not those of all (`of one exit in 10`).
+    pub choice: Option<String>,
     /// What the recording could hold.
     pub coverage: Coverage,
     /// The VMs seen.
@@ -35,6 +37,11 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// That the single events are not those of all exits, if so.
+    pub fn note_of_choice(&self) -> Option<String> {
+        self.choice.as_ref().map(|which| format!("single events are those {which}"))
+    }
+
     /// The emulator that a CPU model string gives away.
     pub fn emulator_of_cpu(cpu: &str) -> Option<String> {
         // QEMU names its TCG-only CPU models "QEMU TCG CPU version ..."; Bochs' models carry real names.

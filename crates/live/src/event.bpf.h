@@ -40,6 +40,43 @@ INLINE int hold(struct slot *slot, struct thread *thread, struct event *event)
 	return 0;
 }
 
+// The exit that is open took, or has taken already, so long. What comes after it goes out at once.
+APART int release(struct thread *thread, u64 duration)
+{
+	struct slot *slot = here();
+	struct held *events;
+	u32 index, i;
+
+	if (!thread || !thread->chosen)
+		return 0;
+	thread->chosen = duration >= config.slower_ns;
+	index = thread->index;
+	events = thread->chosen ? bpf_map_lookup_elem(&held, &index) : NULL;
+	if (!events)
+		return 0;
+	for (i = 0; i < HELD; i++) {
+		if (i >= events->count)
+			break;
+		put(slot, &events->events[i]);
+	}
+	events->count = 0;
+	return 0;
+}
+
+// An event of an exit of which is not known yet how long it is, unless it has been long enough already: then no room is
+// needed for what comes.
+INLINE void hold_or_put(struct slot *slot, struct thread *thread, struct event *event)
+{
+	u64 now = event->time, start = thread->start;
+
+	if (now >= start && now - start >= config.slower_ns) {
+		release(thread, now - start);
+		put(slot, event);
+	} else {
+		hold(slot, thread, event);
+	}
+}
+
 // Whether events of a thread go out now.
 INLINE u32 wanted_now(struct thread *thread)
 {
@@ -79,9 +116,9 @@ APART int send(u32 what, u64 time, u64 a, u64 b, u64 c)
 		if (mine && thread && !(thread->flags & OPEN))
 			return put(slot, &event);
 		if (mine && thread)
-			hold(slot, thread, &event);
+			hold_or_put(slot, thread, &event);
 		if (others && next && next->flags & OPEN)
-			hold(slot, next, &event);
+			hold_or_put(slot, next, &event);
 		return 0;
 	}
 	return mine + others ? put(slot, &event) : 0;
@@ -115,27 +152,4 @@ INLINE void choose(struct thread *thread)
 	events = bpf_map_lookup_elem(&held, &index);
 	if (events)
 		events->count = 0;
-}
-
-// The exit that is open took so long. Its entry goes out afterwards.
-APART int release(struct thread *thread, u64 duration)
-{
-	struct slot *slot = here();
-	struct held *events;
-	u32 index, i;
-
-	if (!thread || !thread->chosen)
-		return 0;
-	thread->chosen = duration >= config.slower_ns;
-	index = thread->index;
-	events = thread->chosen ? bpf_map_lookup_elem(&held, &index) : NULL;
-	if (!events)
-		return 0;
-	for (i = 0; i < HELD; i++) {
-		if (i >= events->count)
-			break;
-		put(slot, &events->events[i]);
-	}
-	events->count = 0;
-	return 0;
 }

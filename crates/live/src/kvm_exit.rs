@@ -59,15 +59,13 @@ impl Default for Raw {
 }
 
 impl Raw {
-    /// Who counts the events anew must know that they are not all.
-    fn note(&self) -> Option<String> {
+    /// Which exits they are of, when not of all.
+    pub fn choice(&self) -> Option<String> {
         let sampled = (self.sample > 1).then(|| format!("of one exit in {}", self.sample));
         let slow = (!self.slower.is_zero())
             .then(|| format!("of exits that took at least {:?}", self.slower));
         let which: Vec<String> = [sampled, slow].into_iter().flatten().collect();
-        (!which.is_empty()).then(|| {
-            format!("single events are those {}; the tables have all", which.join(" and "))
-        })
+        (!which.is_empty()).then(|| which.join(" and "))
     }
 
     /// What the kernel takes as a size.
@@ -110,6 +108,8 @@ pub struct Recorder {
     /// Of those, how many were said to be lost.
     told_lost: u64,
     notes: Vec<String>,
+    /// Which exits the single events are of.
+    choice: Option<String>,
     /// Why VMCS fields are not named, if so, and whether there was one.
     nameless: Option<String>,
     had_nameless: bool,
@@ -190,10 +190,8 @@ impl Recorder {
             },
             pending: Vec::new(),
             told_lost: 0,
-            notes: why_classic
-                .into_iter()
-                .chain(options.raw.as_ref().and_then(Raw::note))
-                .collect(),
+            notes: why_classic.into_iter().collect(),
+            choice: options.raw.as_ref().and_then(Raw::choice),
             nameless,
             had_nameless: false,
             links,
@@ -209,6 +207,11 @@ impl Recorder {
     /// What can be counted.
     pub fn coverage(&self) -> Coverage {
         self.coverage
+    }
+
+    /// Which exits the single events are of, when not of all.
+    pub fn choice(&self) -> Option<&str> {
+        self.choice.as_deref()
     }
 
     /// From now on exits are counted.
@@ -260,8 +263,7 @@ impl Recorder {
         }
         if raw_lost > 0 {
             notes.push(format!(
-                "{raw_lost} single events found no room on their way and are missing among the events; \
-                 in the tables everything is counted"
+                "{raw_lost} single events found no room on their way and are missing among the events"
             ));
         }
         notes
@@ -498,13 +500,11 @@ mod tests {
 
     #[test]
     fn a_choice_of_events_is_said() {
-        let note = |sample, slower| Raw { sample, slower, ..Raw::default() }.note();
-        assert_eq!(note(1, Duration::ZERO), None);
+        let choice = |sample, slower| Raw { sample, slower, ..Raw::default() }.choice();
+        assert_eq!(choice(1, Duration::ZERO), None);
         assert_eq!(
-            note(10, Duration::from_millis(2)).as_deref(),
-            Some(
-                "single events are those of one exit in 10 and of exits that took at least 2ms; the tables have all"
-            )
+            choice(10, Duration::from_millis(2)).as_deref(),
+            Some("of one exit in 10 and of exits that took at least 2ms")
         );
     }
 }

@@ -289,7 +289,7 @@ fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
         .collect();
     if !inferred.is_empty() {
         said.push(format!(
-            "The recording has no process ids: which threads make up {} {} is inferred from thread numbers and vCPU ids.",
+            "Which threads make up {} {} is inferred from thread numbers and vCPU ids: the recording has no process ids, or one process ran several VMs.",
             if inferred.len() == 1 { "VM" } else { "VMs" },
             inferred.join(", ")
         ));

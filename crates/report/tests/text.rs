@@ -373,7 +373,7 @@ fn what_the_recording_could_not_tell_is_said_and_not_claimed() {
         "kvm_userspace_exit was not recorded: time in the VMM is counted as time in the kernel.",
         "sched_switch was not recorded: time preempted is counted as time in exits.",
         "kvm_vcpu_wakeup was not recorded: the whole of an exit by which a vCPU halts is counted as halted.",
-        "The recording has no process ids: which threads make up VM qemu-system-x86 (1234) is inferred from thread numbers and vCPU ids.",
+        "Which threads make up VM qemu-system-x86 (1234) is inferred from thread numbers and vCPU ids: the recording has no process ids, or one process ran several VMs.",
     ] {
         assert!(sentences.iter().any(|sentence| sentence == said), "{said}\n{sentences:#?}");
     }

@@ -288,6 +288,8 @@ struct RecordingFields {
     // In `Manifest::accelerator`.
     #[serde(skip)]
     emulated: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    choice: Option<String>,
     #[serde(default, with = "CoverageFields")]
     coverage: Coverage,
     #[serde(default, with = "vms")]

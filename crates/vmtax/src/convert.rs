@@ -72,7 +72,10 @@ pub(crate) fn of_events<R: Rows>(
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
     let manifest = run.manifest();
-    let mut accountant = accountant(reading, rows);
+    let choice = &manifest.recording.choice;
+    let options =
+        vmtax_analyse::Options { interval_ns: reading.interval_ns(), all_exits: choice.is_none() };
+    let mut accountant = Accountant::new(options, rows);
     for vm in &manifest.recording.vms {
         accountant.thread_name(vm.id, &vm.name);
     }
@@ -83,13 +86,21 @@ pub(crate) fn of_events<R: Rows>(
     let mut losses = run.read_events(each).map_err(|e| run_fault(&e))?.losses;
     let (rows, vms, unused) = accountant.finish();
     losses.merge(&unused);
-    losses.notes.extend(manifest.losses.notes.iter().cloned());
+    let note = manifest.recording.note_of_choice();
+    let notes = manifest.losses.notes.iter().filter(|text| note.as_ref() != Some(*text));
+    losses.notes.extend(notes.cloned());
+    losses.notes.extend(choice.iter().map(|which| {
+        format!("counted anew from the single events {which}: other exits are in no table, and how a vCPU's time divides is not known")
+    }));
     let facts = Facts { vms, ..manifest.recording.clone() };
     Ok(Converted { rows, facts, losses })
 }
 
 fn accountant<R: Rows>(reading: &ReadingArgs, rows: R) -> Accountant<R> {
-    Accountant::new(vmtax_analyse::Options { interval_ns: reading.interval_ns() }, rows)
+    Accountant::new(
+        vmtax_analyse::Options { interval_ns: reading.interval_ns(), ..Default::default() },
+        rows,
+    )
 }
 
 fn run_with<R: Rows>(

@@ -374,7 +374,10 @@ fn check_raw(run: &Run) -> anyhow::Result<()> {
 /// Raw events of a run go through the same accounting as a recording's.
 fn replay<W: Write>(run: &Run, timeline: ToTimeline<W>) -> anyhow::Result<ToTimeline<W>> {
     let manifest = run.manifest();
-    let options = vmtax_analyse::Options { interval_ns: manifest.interval_ns };
+    let options = vmtax_analyse::Options {
+        interval_ns: manifest.interval_ns,
+        all_exits: manifest.recording.choice.is_none(),
+    };
     let mut accountant = Accountant::new(options, timeline);
     for vm in &manifest.recording.vms {
         accountant.thread_name(vm.id, &vm.name);

@@ -48,7 +48,8 @@ impl RowSink for Rows {
 
 /// Accounts for events.
 pub(crate) fn run(interval_ns: u64, events: &[Event]) -> Rows {
-    let mut accountant = Accountant::new(Options { interval_ns }, Rows::default());
+    let mut accountant =
+        Accountant::new(Options { interval_ns, ..Options::default() }, Rows::default());
     for event in events {
         accountant.event(event);
     }

@@ -89,7 +89,7 @@ fn vms(recording: &Recording) -> Markup {
                 li {
                     (figures::text(&names::vm(recording, vm.id)))
                     @if vm.inferred {
-                        " " span.aside title="The recording has no process ids: which threads belong to this VM is inferred." {
+                        " " span.aside title="The recording has no process ids, or one process ran several VMs: which threads belong to this VM is inferred." {
                             "inferred"
                         }
                     }

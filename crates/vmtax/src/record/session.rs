@@ -142,9 +142,10 @@ struct Session {
     interval: Duration,
     /// The run's clock at the start of the open interval.
     began_ns: u64,
-    /// The host's counters, and why there are none, if they were asked for.
+    /// The host's counters, if they were asked for.
     pmu: HostCounters,
-    pmu_note: Option<String>,
+    /// Why there are none, and other things that do not change.
+    notes: Vec<String>,
     /// When counters of others are read again.
     next_stats: Instant,
 }
@@ -161,8 +162,9 @@ const STATS_EVERY: Duration = Duration::from_secs(1);
 impl Session {
     fn new(args: &RecordArgs, recorder: Recorder, writer: Writer) -> Session {
         let facts = facts(&recorder);
-        let (pmu, pmu_note) =
+        let (pmu, problem) =
             if args.pmu { HostCounters::open(Path::new(ROOT)) } else { Default::default() };
+        let notes = problem.into_iter().chain(facts.note_of_choice()).collect();
         Session {
             recorder,
             writer,
@@ -170,7 +172,7 @@ impl Session {
             interval: args.interval,
             began_ns: now_ns(),
             pmu,
-            pmu_note,
+            notes,
             next_stats: Instant::now(),
         }
     }
@@ -253,7 +255,7 @@ impl Session {
     fn finish(mut self) -> anyhow::Result<()> {
         let recorder = self.recorder;
         let (rows, events, mut losses) = recorder.finish().map_err(|e| fault(&e))?;
-        losses.notes.extend(self.pmu_note);
+        losses.notes.extend(self.notes);
         name(&mut self.facts, &rows);
         for event in events {
             self.writer.event(&event).map_err(output_fault)?;
@@ -273,7 +275,7 @@ impl Session {
 
     fn describe(&mut self) {
         let mut losses = self.recorder.losses();
-        losses.notes.extend(self.pmu_note.clone());
+        losses.notes.extend(self.notes.iter().cloned());
         self.writer.describe(&self.facts, &losses);
     }
 }
@@ -358,6 +360,7 @@ pub(super) fn facts(recorder: &Recorder) -> Facts {
         cpus: std::thread::available_parallelism().map_or(0, |n| n.get() as u32),
         clock: "mono".to_owned(),
         emulated: Facts::emulator_of_cpu(&cpu),
+        choice: recorder.choice().map(str::to_owned),
         cpu,
         coverage: recorder.coverage(),
         vms: Vec::new(),

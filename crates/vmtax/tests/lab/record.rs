@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::run::{json, output, paths};
 
+mod choice;
 mod crowd;
 
 /// The command without what a debugger wants: it is copied into the host, which has it in memory.
