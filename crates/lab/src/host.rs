@@ -5,13 +5,15 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use vmtax_events::Isa;
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
-use vmtax_machine::{Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, programs};
+use vmtax_machine::programs::Files;
+use vmtax_machine::{Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec};
 
 use crate::conversation::Conversation;
 use crate::{Error, elf, observer};
@@ -147,10 +149,9 @@ impl Setup {
     pub(crate) fn start(&self, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
         let started = Instant::now();
         let mailbox = Mailbox::new()?;
-        let spec = self.spec(mailbox.clone())?;
-        // Of its own, or what happened before the state was saved would be lost.
-        let boot = Spec { console: self.console.with_extension("boot.txt"), ..spec.clone() };
-        let state = self.cache.join(STATES).join(key(&spec)?);
+        let programs = Programs::of(self)?;
+        let spec = self.spec(mailbox.clone(), &programs);
+        let state = self.cache.join(STATES).join(key(&spec, &programs)?);
         let conversation = Conversation::new(mailbox);
         let mut notes = Vec::new();
         if !self.fresh && state.exists() {
@@ -168,6 +169,13 @@ impl Setup {
             }
         }
         progress(if self.nested { "booting the host and its guest" } else { "booting the host" });
+        let kernel = if self.nested { elf::trimmed(&self.kernel.vmlinux()?)? } else { Vec::new() };
+        let boot = Spec {
+            initramfs: Initramfs::Bytes(programs.archive(&kernel).into()),
+            // Of its own, or what happened before the state was saved would be lost.
+            console: self.console.with_extension("boot.txt"),
+            ..spec.clone()
+        };
         let mut machine = Machine::boot(&boot)?;
         conversation.ready(&mut machine)?;
         if let Err(reason) = vmtax_machine::can_save(self.emulator()) {
@@ -189,45 +197,8 @@ impl Setup {
         })
     }
 
-    fn spec(&self, mailbox: Mailbox) -> Result<Spec, Error> {
-        let mut modules = self.kernel.modules_for(&[self.host.module()])?;
-        modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
-        let modules: Vec<(String, &[u8])> = modules
-            .iter()
-            .enumerate()
-            .map(|(index, module)| {
-                (format!("modules/{index:02}-{}.ko", module.name), module.bytes.as_slice())
-            })
-            .collect();
-        let mut entries = vec![
-            Entry::folder("dev"),
-            Entry::device("dev/console", 5, 1),
-            Entry::folder("modules"),
-            Entry::file("init", 0o755, PROGRAM),
-        ];
-        for (path, bytes) in &modules {
-            entries.push(Entry::file(path.clone(), 0o644, bytes));
-        }
-        let inner = cpio::archive(&entries);
-        let kernel;
-        let inner_command_line = self.host.inner_command_line();
-        if self.nested {
-            kernel = elf::trimmed(&self.kernel.vmlinux()?)?;
-            entries.push(Entry::folder("l1"));
-            entries.push(Entry::file("l1/vmlinux", 0o644, &kernel));
-            entries.push(Entry::file("l1/initramfs", 0o644, &inner));
-            entries.push(Entry::file("l1/command_line", 0o644, inner_command_line.as_bytes()));
-        }
-        let mut files = observer::files(&self.observer, &self.brought)?;
-        if !self.observer.is_empty() {
-            // Where a distribution has the module, for programs that look into it.
-            let release = &self.kernel.release;
-            let found = modules.iter().filter(|(path, _)| path.ends_with("-kvm_intel.ko"));
-            files.extend(found.map(|(_, bytes)| {
-                (format!("lib/modules/{release}/kernel/arch/x86/kvm/kvm-intel.ko"), bytes.to_vec())
-            }));
-        }
-        entries.extend(programs::entries(&files));
+    /// The machine, whose programs are still to come: a restored one has them in its memory.
+    fn spec(&self, mailbox: Mailbox, programs: &Programs) -> Spec {
         let mut command_line =
             format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=host");
         if self.nested {
@@ -237,20 +208,74 @@ impl Setup {
             command_line.push(' ');
             command_line.push_str(option);
         }
-        Ok(Spec {
+        Spec {
             emulator: self.emulator(),
             kernel: self.kernel.clone(),
-            initramfs: Initramfs::Bytes(cpio::archive(&entries).into()),
+            initramfs: Initramfs::Bytes(Arc::default()),
             command_line,
             memory_mib: if self.nested { 1024 } else { 512 }
-                + programs::memory_mib(&files)
+                + vmtax_machine::programs::memory_mib(&programs.files)
                 + self.memory_mib,
             cpus: self.processors,
             mailbox,
             console: self.console.clone(),
             limit: self.limit,
             options: Options::default(),
-        })
+        }
+    }
+}
+
+/// What is brought into a host, but for L1's kernel.
+struct Programs {
+    modules: Vec<(String, Vec<u8>)>,
+    /// The observer's.
+    files: Files,
+    /// Of L1, if there is one.
+    inner_command_line: Option<String>,
+}
+
+impl Programs {
+    fn of(setup: &Setup) -> Result<Programs, Error> {
+        let mut modules = setup.kernel.modules_for(&[setup.host.module()])?;
+        modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
+        let modules: Vec<(String, Vec<u8>)> = modules
+            .into_iter()
+            .enumerate()
+            .map(|(index, module)| (format!("modules/{index:02}-{}.ko", module.name), module.bytes))
+            .collect();
+        let mut files = observer::files(&setup.observer, &setup.brought)?;
+        if !setup.observer.is_empty() {
+            // Where a distribution has the module, for programs that look into it.
+            let release = &setup.kernel.release;
+            let found = modules.iter().filter(|(path, _)| path.ends_with("-kvm_intel.ko"));
+            files.extend(found.map(|(_, bytes)| {
+                (format!("lib/modules/{release}/kernel/arch/x86/kvm/kvm-intel.ko"), bytes.clone())
+            }));
+        }
+        let inner_command_line = setup.nested.then(|| setup.host.inner_command_line());
+        Ok(Programs { modules, files, inner_command_line })
+    }
+
+    /// All of it as an initramfs, with this kernel for L1.
+    fn archive(&self, kernel: &[u8]) -> Vec<u8> {
+        let mut entries = vec![
+            Entry::folder("dev"),
+            Entry::device("dev/console", 5, 1),
+            Entry::folder("modules"),
+            Entry::file("init", 0o755, PROGRAM),
+        ];
+        for (path, bytes) in &self.modules {
+            entries.push(Entry::file(path.clone(), 0o644, bytes));
+        }
+        let inner = cpio::archive(&entries);
+        if let Some(command_line) = &self.inner_command_line {
+            entries.push(Entry::folder("l1"));
+            entries.push(Entry::file("l1/vmlinux", 0o644, kernel));
+            entries.push(Entry::file("l1/initramfs", 0o644, &inner));
+            entries.push(Entry::file("l1/command_line", 0o644, command_line.as_bytes()));
+        }
+        entries.extend(vmtax_machine::programs::entries(&self.files));
+        cpio::archive(&entries)
     }
 }
 
@@ -280,17 +305,14 @@ fn prune(folder: &Path) {
     }
 }
 
-/// What a saved state depends on, as a name.
-fn key(spec: &Spec) -> Result<String, Error> {
+/// What a saved state depends on, as a name. L1's kernel is made of the image, and not made for this.
+fn key(spec: &Spec, programs: &Programs) -> Result<String, Error> {
     let mut digest = Sha256::new();
     let image = std::fs::read(&spec.kernel.image)
         .map_err(Error::io(&spec.kernel.image, "read the kernel"))?;
-    let initramfs: &[u8] = match &spec.initramfs {
-        Initramfs::Bytes(bytes) => bytes,
-        Initramfs::File(_) => &[],
-    };
     let what = format!("{} {} {}", spec.emulator, spec.memory_mib, spec.cpus);
-    for part in [what.as_bytes(), spec.command_line.as_bytes(), &image, initramfs] {
+    let archive = programs.archive(&[]);
+    for part in [what.as_bytes(), spec.command_line.as_bytes(), &image, &archive] {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);
     }

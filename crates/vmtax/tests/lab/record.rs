@@ -215,7 +215,7 @@ fn counts_on_amd_are_those_of_the_trace() {
 }
 
 #[test]
-#[ignore = "from one minute to ten"]
+#[ignore = "two minutes"]
 fn counts_on_amd_are_those_of_the_trace_in_every_way() {
     amd(&["raw", "classic", "bare/run"]);
 }
