@@ -63,10 +63,10 @@ impl Host {
     }
 
     /// The command line of L1: as few exits on the way to its first process as can be.
-    fn inner_command_line(self) -> String {
+    pub(crate) fn inner_command_line(self, role: &str) -> String {
         let mut line = format!(
             "console=ttyS0,115200 {QUICK_BOOT} panic=-1 pci=off acpi=off tsc=reliable random.trust_cpu=on \
-             initcall_blacklist=i8042_init,cubictcp_register vmtax.role=guest"
+             initcall_blacklist=i8042_init,cubictcp_register {role}"
         );
         if self == Host::Amd {
             // QEMU's TCG does not know the XSETBV intercept, so KVM restores an XCR0 that L1 has long changed.
@@ -145,72 +145,17 @@ impl Setup {
 
     /// Boots or restores it.
     pub(crate) fn start(&self, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
-        let started = Instant::now();
-        let mailbox = Mailbox::new()?;
-        let spec = self.spec(mailbox.clone())?;
-        // Of its own, or what happened before the state was saved would be lost.
-        let boot = Spec { console: self.console.with_extension("boot.txt"), ..spec.clone() };
-        let state = self.cache.join(STATES).join(key(&spec)?);
-        let conversation = Conversation::new(mailbox);
-        let mut notes = Vec::new();
-        if !self.fresh && state.exists() {
-            progress("restoring the saved host");
-            match Machine::restore(&spec, &state) {
-                Ok(machine) => {
-                    used(&state);
-                    let start = Start { restored: true, time: started.elapsed(), notes };
-                    return Ok(Ready { machine, conversation, start });
-                }
-                Err(error @ vmtax_machine::Error::State { .. }) => {
-                    notes.push(format!("{error}; booted afresh"))
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        progress(if self.nested { "booting the host and its guest" } else { "booting the host" });
-        let mut machine = Machine::boot(&boot)?;
-        conversation.ready(&mut machine)?;
-        if let Err(reason) = vmtax_machine::can_save(self.emulator()) {
-            notes.push(format!("the booted host was not saved: {reason}"));
-            return Ok(Ready {
-                machine,
-                conversation,
-                start: Start { restored: false, time: started.elapsed(), notes },
-            });
-        }
-        progress("saving the booted host");
-        machine.save(&state)?;
-        prune(&self.cache.join(STATES));
-        let machine = Machine::restore(&spec, &state)?;
-        Ok(Ready {
-            machine,
-            conversation,
-            start: Start { restored: false, time: started.elapsed(), notes },
-        })
+        let spec = self.spec(Mailbox::new()?)?;
+        let what = if self.nested { "the host and its guest" } else { "the host" };
+        start(&spec, (&self.cache, self.fresh), &|doing| progress(&format!("{doing} {what}")))
     }
 
     fn spec(&self, mailbox: Mailbox) -> Result<Spec, Error> {
-        let mut modules = self.kernel.modules_for(&[self.host.module()])?;
-        modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
-        let modules: Vec<(String, &[u8])> = modules
-            .iter()
-            .enumerate()
-            .map(|(index, module)| {
-                (format!("modules/{index:02}-{}.ko", module.name), module.bytes.as_slice())
-            })
-            .collect();
-        let mut entries = vec![
-            Entry::folder("dev"),
-            Entry::device("dev/console", 5, 1),
-            Entry::folder("modules"),
-            Entry::file("init", 0o755, PROGRAM),
-        ];
-        for (path, bytes) in &modules {
-            entries.push(Entry::file(path.clone(), 0o644, bytes));
-        }
+        let modules = modules(&self.kernel, &[self.host.module()])?;
+        let mut entries = base(&modules);
         let inner = cpio::archive(&entries);
         let kernel;
-        let inner_command_line = self.host.inner_command_line();
+        let inner_command_line = self.host.inner_command_line("vmtax.role=guest");
         if self.nested {
             kernel = elf::trimmed(&self.kernel.vmlinux()?)?;
             entries.push(Entry::folder("l1"));
@@ -224,7 +169,7 @@ impl Setup {
             let release = &self.kernel.release;
             let found = modules.iter().filter(|(path, _)| path.ends_with("-kvm_intel.ko"));
             files.extend(found.map(|(_, bytes)| {
-                (format!("lib/modules/{release}/kernel/arch/x86/kvm/kvm-intel.ko"), bytes.to_vec())
+                (format!("lib/modules/{release}/kernel/arch/x86/kvm/kvm-intel.ko"), bytes.clone())
             }));
         }
         entries.extend(programs::entries(&files));
@@ -252,6 +197,71 @@ impl Setup {
             options: Options::default(),
         })
     }
+}
+
+/// Boots a host, or restores it from what the cache has, if that is wanted and not to be made afresh.
+pub(crate) fn start(
+    spec: &Spec,
+    (cache, fresh): (&Path, bool),
+    progress: &dyn Fn(&str),
+) -> Result<Ready, Error> {
+    let started = Instant::now();
+    // Of its own, or what happened before the state was saved would be lost.
+    let boot = Spec { console: spec.console.with_extension("boot.txt"), ..spec.clone() };
+    let state = cache.join(STATES).join(key(spec)?);
+    let conversation = Conversation::new(spec.mailbox.clone());
+    let mut notes = Vec::new();
+    if !fresh && state.exists() {
+        progress("restoring");
+        match Machine::restore(spec, &state) {
+            Ok(machine) => {
+                used(&state);
+                let start = Start { restored: true, time: started.elapsed(), notes };
+                return Ok(Ready { machine, conversation, start });
+            }
+            Err(error @ vmtax_machine::Error::State { .. }) => {
+                notes.push(format!("{error}; booted afresh"))
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    progress("booting");
+    let mut machine = Machine::boot(&boot)?;
+    conversation.ready(&mut machine)?;
+    let booted = |notes| Start { restored: false, time: started.elapsed(), notes };
+    if let Err(reason) = vmtax_machine::can_save(spec.emulator) {
+        notes.push(format!("the booted host was not saved: {reason}"));
+        return Ok(Ready { machine, conversation, start: booted(notes) });
+    }
+    progress("saving");
+    machine.save(&state)?;
+    prune(&cache.join(STATES));
+    let machine = Machine::restore(spec, &state)?;
+    Ok(Ready { machine, conversation, start: booted(notes) })
+}
+
+/// Modules and those that they need, by their path in the initramfs.
+pub(crate) fn modules(kernel: &Kernel, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, Error> {
+    let mut modules = kernel.modules_for(names)?;
+    modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
+    let named = |(index, module): (usize, vmtax_machine::kernel::Module)| {
+        (format!("modules/{index:02}-{}.ko", module.name), module.bytes)
+    };
+    Ok(modules.into_iter().enumerate().map(named).collect())
+}
+
+/// What every initramfs has: the program, and modules.
+pub(crate) fn base(modules: &[(String, Vec<u8>)]) -> Vec<Entry<'_>> {
+    let mut entries = vec![
+        Entry::folder("dev"),
+        Entry::device("dev/console", 5, 1),
+        Entry::folder("modules"),
+        Entry::file("init", 0o755, PROGRAM),
+    ];
+    for (path, bytes) in modules {
+        entries.push(Entry::file(path.clone(), 0o644, bytes));
+    }
+    entries
 }
 
 /// Folder of the cache with saved states.
