@@ -6,8 +6,9 @@ use std::path::Path;
 use vmtax_guest::job::{Answer, Request};
 use vmtax_guest::order::{decode, encode};
 
-use crate::ata::Disk;
-use crate::{Result, builtin, channel, errand, system};
+use crate::channel::Channel;
+use crate::trace::Tracer;
+use crate::{Result, builtin, errand, system};
 
 /// A request is no longer.
 const REQUEST_MOST: u64 = 4 << 20;
@@ -25,19 +26,23 @@ const FILES: [(&str, &str); 9] = [
     ("bounce buffer used at most", "/sys/kernel/debug/swiotlb/io_tlb_used_hiwater"),
 ];
 
-/// In a VM: jobs through the mailbox, until the machine is ended.
-pub(crate) fn serve(disk: &Disk) -> Result<()> {
+/// In a VM: job after job, until the machine is ended.
+pub(crate) fn serve(channel: &Channel) -> Result<()> {
     // What these two are for is missing then, and shows.
     let _ = system::mount("debugfs", "/sys/kernel/debug");
     let _ = system::mount("tmpfs", "/dev/shm");
     system::loopback_up()?;
-    channel::ready(disk)?;
+    // Whoever stands outside of the port records this VM's exits.
+    let tracer = match channel {
+        Channel::Port => Tracer::Outside,
+        Channel::Mailbox(_) => Tracer::Off,
+    };
     let mut last = 0;
     loop {
-        let (number, bytes) = channel::next_after(disk, last)?;
+        let (number, bytes) = channel.hear(last)?;
         last = number;
         let request = decode(&bytes).ok_or("the request cannot be read")?;
-        channel::answer(disk, number, &encode(&carry_out(request)))?;
+        channel.say(number, &encode(&carry_out(request, &tracer)), &[])?;
     }
 }
 
@@ -71,14 +76,14 @@ fn from_input(parent: &str) -> Result<()> {
     let read = std::io::stdin().take(REQUEST_MOST).read_to_end(&mut bytes);
     read.map_err(|e| format!("standard input: {e}"))?;
     let request = decode(&bytes).ok_or("standard input holds no job")?;
-    let answer = encode(&carry_out(request));
+    let answer = encode(&carry_out(request, &Tracer::Off));
     std::io::stdout().write_all(&answer).map_err(|e| format!("standard output: {e}"))
 }
 
-fn carry_out(request: Request) -> Answer {
+fn carry_out(request: Request, tracer: &Tracer) -> Answer {
     match request {
         Request::Facts => Answer::Facts(facts()),
-        Request::Do(job) => Answer::Done(errand::run(&job)),
+        Request::Do(job) => Answer::Done(errand::run(&job, tracer)),
     }
 }
 

@@ -26,14 +26,7 @@ pub(crate) struct Attachment {
 impl Channel {
     /// Says that an order may come, and waits for it. Returns it and its number.
     pub(crate) fn next(&self) -> Result<(u32, Order)> {
-        let (number, bytes) = match self {
-            Channel::Mailbox(disk) => mailbox_order(disk)?,
-            Channel::Port => {
-                // A report of nothing says that this guest is up.
-                send(&encode(&Report::default()));
-                (0, receive())
-            }
-        };
+        let (number, bytes) = self.hear(0)?;
         Ok((
             number,
             decode(&bytes)
@@ -43,28 +36,46 @@ impl Channel {
 
     /// Gives the report back.
     pub(crate) fn finish(&self, number: u32, report: &Report, files: &[Attachment]) -> Result<()> {
-        let bytes = encode(report);
+        self.say(number, &encode(report), files)
+    }
+
+    /// The same for what is no order: bytes, and a number above the last one.
+    pub(crate) fn hear(&self, last: u32) -> Result<(u32, Vec<u8>)> {
         match self {
-            Channel::Port => send(&bytes),
             Channel::Mailbox(disk) => {
-                let room = (SECTORS - REPORT) * SECTOR as u64;
-                let wanted =
-                    bytes.len() + files.iter().map(|f| f.bytes.len() + SECTOR).sum::<usize>();
-                if wanted as u64 > room {
-                    return Err(format!(
-                        "the report has {wanted} bytes and the mailbox room for {room}; trace fewer operations"
-                    ));
+                if last == 0 {
+                    status(disk, 0, State::Ready, &[], "")?;
                 }
-                disk.write(REPORT, &bytes)?;
-                let mut sector = REPORT + sectors(bytes.len());
-                for file in files {
-                    disk.write(sector, &file.bytes)?;
-                    sector += sectors(file.bytes.len());
-                }
-                status(disk, number, State::Done, &bytes, "")?;
+                next_after(disk, last)
+            }
+            Channel::Port => {
+                // A report of nothing says that this guest is up.
+                send(&encode(&Report::default()));
+                Ok((last + 1, receive()))
             }
         }
-        Ok(())
+    }
+
+    /// Gives an answer back, and the files that it names.
+    pub(crate) fn say(&self, number: u32, bytes: &[u8], files: &[Attachment]) -> Result<()> {
+        let Channel::Mailbox(disk) = self else {
+            send(bytes);
+            return Ok(());
+        };
+        let room = (SECTORS - REPORT) * SECTOR as u64;
+        let wanted = bytes.len() + files.iter().map(|f| f.bytes.len() + SECTOR).sum::<usize>();
+        if wanted as u64 > room {
+            return Err(format!(
+                "the report has {wanted} bytes and the mailbox room for {room}; trace fewer operations"
+            ));
+        }
+        disk.write(REPORT, bytes)?;
+        let mut sector = REPORT + sectors(bytes.len());
+        for file in files {
+            disk.write(sector, &file.bytes)?;
+            sector += sectors(file.bytes.len());
+        }
+        status(disk, number, State::Done, bytes, "")
     }
 
     /// Says that the order cannot be carried out.
@@ -79,24 +90,8 @@ impl Channel {
     }
 }
 
-/// Hands an answer back that is nothing but bytes.
-pub(crate) fn answer(disk: &Disk, number: u32, bytes: &[u8]) -> Result<()> {
-    disk.write(REPORT, bytes)?;
-    status(disk, number, State::Done, bytes, "")
-}
-
-fn mailbox_order(disk: &Disk) -> Result<(u32, Vec<u8>)> {
-    ready(disk)?;
-    next_after(disk, 0)
-}
-
-/// Says that an order may come.
-pub(crate) fn ready(disk: &Disk) -> Result<()> {
-    status(disk, 0, State::Ready, &[], "")
-}
-
 /// Waits for an order with a higher number.
-pub(crate) fn next_after(disk: &Disk, last: u32) -> Result<(u32, Vec<u8>)> {
+fn next_after(disk: &Disk, last: u32) -> Result<(u32, Vec<u8>)> {
     let mut sector = [0; SECTOR];
     let header = loop {
         disk.read(ORDER_HEADER, &mut sector)?;

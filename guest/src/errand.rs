@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use vmtax_guest::job::{AGENT, DIR, Job, Outcome, PORT};
 
+use crate::trace::Tracer;
 use crate::{Result, system};
 
 /// Most bytes of an output that are kept.
@@ -39,9 +40,10 @@ pub(crate) fn clean_up() {
 }
 
 /// Does the job. What goes wrong is in the outcome.
-pub(crate) fn run(job: &Job) -> Outcome {
+pub(crate) fn run(job: &Job, tracer: &Tracer) -> Outcome {
     let mut outcome = Outcome::default();
-    if let Err(problem) = try_run(job, &mut outcome) {
+    let tracer = if job.record { tracer } else { &Tracer::Off };
+    if let Err(problem) = try_run(job, tracer, &mut outcome) {
         outcome.problem = problem;
     }
     clean_up();
@@ -54,7 +56,7 @@ struct Place {
     deadline: Instant,
 }
 
-fn try_run(job: &Job, outcome: &mut Outcome) -> Result<()> {
+fn try_run(job: &Job, tracer: &Tracer, outcome: &mut Outcome) -> Result<()> {
     let place = Place {
         folder: folder()?,
         port: free_port()?,
@@ -65,7 +67,7 @@ fn try_run(job: &Job, outcome: &mut Outcome) -> Result<()> {
         fs::write(&path, place.filled(content)).map_err(|e| format!("{}: {e}", path.display()))?;
     }
     let mut server = place.serve(&job.server)?;
-    let done = place.clients(job, &mut server, outcome);
+    let done = place.clients((job, tracer), &mut server, outcome);
     if let Some(server) = &mut server {
         server.end();
         outcome.server = tail(&place.folder.join("server.txt"), SERVER_MOST);
@@ -142,7 +144,7 @@ impl Place {
 
     fn clients(
         &self,
-        job: &Job,
+        (job, tracer): (&Job, &Tracer),
         server: &mut Option<Running>,
         outcome: &mut Outcome,
     ) -> Result<()> {
@@ -153,7 +155,9 @@ impl Place {
                 return Err(format!("the warming up failed ({status})"));
             }
         }
+        tracer.record(true);
         let done = self.client(&job.client, server, "stdout.txt", "stderr.txt");
+        tracer.record(false);
         outcome.stdout = tail(&self.folder.join("stdout.txt"), OUTPUT_MOST);
         outcome.stderr = tail(&self.folder.join("stderr.txt"), OUTPUT_MOST);
         let (status, elapsed) = done?;

@@ -4,14 +4,18 @@ use std::path::{Path, PathBuf};
 
 use crate::ata::Disk;
 use crate::channel::Channel;
+use crate::relay::Relay;
+use crate::vmm::linux;
 use crate::{Result, system, trace};
 
 /// What this program is to be.
 pub(crate) enum Start {
     /// A host of emulated guests, or such a guest.
     Host(Host),
-    /// The agent of a benchmark's VM, with its mailbox.
-    Agent(Disk),
+    /// The agent of a benchmark's VM, and where its jobs come from.
+    Agent(Channel),
+    /// A host between such an agent and whoever gives it jobs.
+    Relay(Relay),
 }
 
 /// A host, or a guest that takes its orders from one.
@@ -43,16 +47,16 @@ pub(crate) fn start() -> Result<Start> {
     huge_pages();
     system::all_ports()?;
     let role = value(&words, "vmtax.role=").unwrap_or("host");
-    if role == "agent" {
-        return Ok(Start::Agent(Disk::open()?));
-    }
-    let channel = match role {
-        "guest" => Channel::Port,
-        _ => {
-            trace::mount()?;
-            Channel::Mailbox(Disk::open()?)
-        }
+    let channel = match role == "guest" || words.contains(&"vmtax.port") {
+        true => Channel::Port,
+        false => Channel::Mailbox(Disk::open()?),
     };
+    if role == "agent" {
+        return Ok(Start::Agent(channel));
+    }
+    if let Channel::Mailbox(_) = channel {
+        trace::mount()?;
+    }
     if !Path::new("/dev/kvm").exists() {
         let problem = "the kernel offers no /dev/kvm: KVM did not find virtualization in this emulated processor";
         channel.fail(0, problem);
@@ -60,6 +64,11 @@ pub(crate) fn start() -> Result<Start> {
     }
     let buffer_kib =
         value(&words, "vmtax.buffer=").and_then(|v| v.parse().ok()).unwrap_or(16 << 10);
+    if role == "relay" {
+        let memory_mib = value(&words, "vmtax.memory=").and_then(|v| v.parse().ok());
+        let memory_mib = memory_mib.unwrap_or(linux::MEMORY_MIB);
+        return Ok(Start::Relay(Relay { channel, buffer_kib, memory_mib }));
+    }
     Ok(Start::Host(Host { channel, nested: words.contains(&"vmtax.nested"), buffer_kib }))
 }
 

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::order::File;
+
 /// In a word of a command or in a file: the folder that the job has for itself.
 pub const DIR: &str = "{dir}";
 /// In a word of a command or in a file: a free TCP and UDP port.
@@ -43,6 +45,8 @@ pub struct Job {
     pub client: Vec<String>,
     /// How long all of it may take, ms.
     pub limit_ms: u64,
+    /// Record the exits of this system while the client runs. Only in a guest of an emulated host, which does it.
+    pub record: bool,
 }
 
 /// What became of a job.
@@ -60,4 +64,6 @@ pub struct Outcome {
     pub stderr: Vec<u8>,
     /// All that the server wrote.
     pub server: Vec<u8>,
+    /// What follows the answer in the mailbox, in this order: what an emulated host recorded.
+    pub files: Vec<File>,
 }

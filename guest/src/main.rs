@@ -9,6 +9,9 @@
 //! |---|---|
 //! | `vmtax.role=host` or `guest` | orders come through the mailbox, or through the port of a VMM like this |
 //! | `vmtax.role=agent` | no KVM: a VM of a benchmark, whose jobs come through the mailbox |
+//! | `vmtax.role=relay` | boot `/l1/vmlinux`, an agent or a relay again, and hand jobs on to it |
+//! | `vmtax.port` | an agent or a relay: its jobs come through the port |
+//! | `vmtax.memory=MIB` | a relay: memory of its guest |
 //! | `vmtax.nested` | boot `/l1/vmlinux` with `/l1/initramfs` before reporting ready |
 //! | `vmtax.buffer=KIB` | size of the trace buffer |
 //! | `kvm*.NAME=VALUE` | parameters of the module, as modprobe would give them |
@@ -31,6 +34,7 @@ mod errand;
 mod init;
 mod observer;
 mod ports;
+mod relay;
 mod serve;
 mod system;
 mod trace;
@@ -45,7 +49,8 @@ fn main() {
     }
     let verdict = match init::start().and_then(|start| match start {
         init::Start::Host(start) => serve::run(start),
-        init::Start::Agent(disk) => agent::serve(&disk),
+        init::Start::Agent(channel) => agent::serve(&channel),
+        init::Start::Relay(relay) => relay.run(),
     }) {
         Ok(()) => "done".to_owned(),
         Err(problem) => format!("failed: {problem}"),

@@ -6,7 +6,7 @@ use crate::channel::{Attachment, Channel};
 use crate::init::Host;
 use crate::observer::Observer;
 use crate::trace::{self, Tracer};
-use crate::vmm::linux::Linux;
+use crate::vmm::linux::{Linux, MEMORY_MIB};
 use crate::vmm::payload::{Batches, Plan, Shared, execute};
 use crate::{Result, system};
 
@@ -39,7 +39,7 @@ pub(crate) fn run(start: Host) -> Result<()> {
 
 fn prepare(start: &Host) -> Result<Option<Linux>> {
     trace::prepare(start.buffer_kib)?;
-    start.nested.then(Linux::boot).transpose()
+    start.nested.then(|| Linux::boot(MEMORY_MIB)).transpose()
 }
 
 /// The emulated host: first everything without recording, for the path lengths; then once more with it.

@@ -77,6 +77,12 @@ impl Tracer {
         Ok(Tracer::Here(switch))
     }
 
+    /// Switches the tracepoints off again: KVM's path is as short as before.
+    pub(crate) fn disarm(self) -> Result<()> {
+        self.record(false);
+        EVENTS.iter().try_for_each(|event| set(&format!("events/{event}/enable"), "0"))
+    }
+
     /// Waits for so much time without clock ticks, in this kernel and in the one outside.
     pub(crate) fn settle(&self, need: Duration) {
         // First for the kernel outside, so that it knows its ticks: to find one anew takes as long as ours are apart.
@@ -101,6 +107,11 @@ impl Tracer {
             Tracer::Off => {}
         }
     }
+}
+
+/// Forgets what was recorded, and how much was lost.
+pub(crate) fn clear() -> Result<()> {
+    set("trace", "")
 }
 
 /// All that a `trace.dat` is made of, as the kernel gives it.
@@ -132,6 +143,7 @@ pub(crate) fn collect() -> Result<Vec<Attachment>> {
     add("formats", vmtax_guest::order::encode(&formats));
     add("cpu0", pages(0)?);
     add("trace_clock", read("trace_clock")?);
+    add("stats", read("per_cpu/cpu0/stats")?);
     Ok(files)
 }
 

@@ -10,6 +10,8 @@ use crate::samples::{self, ENOUGH, Estimate, LEVEL};
 pub const FAILED: &str = "failed";
 /// Metric of what was recorded beside a workload: exits for each of its operations.
 pub const EXITS: &str = "exits";
+/// Its unit where a workload says how many operations it did.
+pub const AN_OPERATION: &str = "exits an operation";
 /// Plain VMs, as a matrix calls them and as published tables do.
 const PLAIN: [&str; 2] = ["plain", "VM"];
 /// No VM at all.

@@ -6,10 +6,12 @@
 //! ```text
 //! instructions more than the baseline = exits more x instructions of an exit + the rest
 //! ```
+//! A matrix whose VMs ran on an emulated host, or were recorded on a real one, comes apart the same way: there the time of an
+//! operation stands for its instructions, and what an exit costs is the time of the workload `cpuid` in the plain VM.
 
 use vmtax_events::{Better, Level, Sample};
 
-use crate::bench::{Bench, EXITS};
+use crate::bench::{AN_OPERATION, Bench, EXITS, Row};
 use crate::{Ledger, Operations};
 
 /// Operation, workload, category. An operation at L2 is the same in `plain+nested`.
@@ -69,14 +71,14 @@ pub fn samples(ledger: &Ledger) -> Vec<Sample> {
                     .map(|(at, path)| sample(at, Sample::PATH, &path.unit, path.value)),
             );
             if let Some(exits) = row.exits_per_operation().value() {
-                samples.push(sample(0, EXITS, "exits an operation", exits));
+                samples.push(sample(0, EXITS, AN_OPERATION, exits));
             }
         }
     }
     samples
 }
 
-/// An overhead in parts, in instructions of one operation.
+/// An overhead in parts, of one operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parts {
     /// What ran.
@@ -85,11 +87,13 @@ pub struct Parts {
     pub category: String,
     /// Beside which.
     pub baseline: String,
-    /// Instructions more than the baseline.
+    /// Instructions or nanoseconds more than the baseline.
     pub difference: f64,
+    /// Which of the two.
+    pub unit: String,
     /// Exits more than the baseline.
     pub exits: f64,
-    /// Instructions of one exit: of a CPUID exit in the plain VM of the same recording.
+    /// One exit's: of a CPUID exit in the plain VM of the same run.
     pub cost: f64,
 }
 
@@ -105,32 +109,42 @@ impl Parts {
     }
 }
 
-/// Takes each overhead apart where exits and paths were recorded.
+/// What an operation costs: instructions, or time.
+const COSTS: [(&str, &str); 2] = [(Sample::PATH, "instructions"), ("time", "ns")];
+
+/// Takes each overhead apart where exits and costs of operations are known.
 pub fn parts(bench: &Bench) -> Vec<Parts> {
-    let row = |workload: &str, category: &str, metric: &str| {
+    COSTS.iter().flat_map(|cost| parts_of(bench, *cost)).collect()
+}
+
+fn parts_of(bench: &Bench, (metric, unit): (&str, &str)) -> Vec<Parts> {
+    let row = |workload: &str, category: &str, metric: &str, unit: &str| {
         bench.rows.iter().find(|row| {
-            (&*row.workload, &*row.category, &*row.metric) == (workload, category, metric)
+            (&*row.workload, &*row.category, &*row.metric, &*row.unit)
+                == (workload, category, metric, unit)
         })
     };
-    let of_plain = |metric: &str| row(YARDSTICK, "plain", metric).map(|row| row.median.value);
-    let Some((path, exits)) =
-        of_plain(Sample::PATH).zip(of_plain(EXITS)).filter(|(_, exits)| *exits > 0.0)
+    let of_plain =
+        |metric: &str, unit: &str| Some(row(YARDSTICK, "plain", metric, unit)?.median.value);
+    let Some((cost, exits)) =
+        of_plain(metric, unit).zip(of_plain(EXITS, AN_OPERATION)).filter(|(_, exits)| *exits > 0.0)
     else {
         return Vec::new();
     };
-    let paths = bench.rows.iter().filter(|row| row.metric == Sample::PATH);
-    paths
-        .filter_map(|found| {
-            let against = found.against.as_ref()?;
-            let of_exits = row(&found.workload, &found.category, EXITS)?.against.as_ref()?;
-            Some(Parts {
-                workload: found.workload.clone(),
-                category: found.category.clone(),
-                baseline: against.baseline.clone(),
-                difference: against.shift.value,
-                exits: of_exits.shift.value,
-                cost: path / exits,
-            })
+    let in_parts = |found: &Row| {
+        let against = found.against.as_ref()?;
+        let of_exits =
+            row(&found.workload, &found.category, EXITS, AN_OPERATION)?.against.as_ref()?;
+        Some(Parts {
+            workload: found.workload.clone(),
+            category: found.category.clone(),
+            baseline: against.baseline.clone(),
+            difference: against.shift.value,
+            unit: unit.to_owned(),
+            exits: of_exits.shift.value,
+            cost: cost / exits,
         })
-        .collect()
+    };
+    let costs = bench.rows.iter().filter(|row| (&*row.metric, &*row.unit) == (metric, unit));
+    costs.filter_map(in_parts).collect()
 }

@@ -2,18 +2,23 @@
 //!
 //! A category is written as `plain`, `snp` or `tdx` and the parts added to it: `plain+swiotlb+poll`. Its baseline is itself
 //! without its last part; that of `snp+X` and `tdx+X` without parts left is `plain`. What a part changes is in one table,
-//! and the parity check takes no other difference.
+//! and the parity check takes no other difference. `nested` is a part that has an inside: parts before it are those of the
+//! VM, parts after it those of the guest in it, where the workload runs.
 
 use std::fs;
 use std::path::Path;
 
-use vmtax_machine::{Emulator, Options};
+use vmtax_machine::Options;
+
+use crate::matrix::{Accel, Target};
 
 /// What a category needs of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Hardware virtualization.
+    /// A KVM, on hardware or on an emulated host.
     Kvm,
+    /// A KVM on an emulated host, in whose VMs there is one too.
+    Nested,
     /// SEV-SNP.
     Snp,
     /// TDX.
@@ -26,8 +31,6 @@ pub enum Need {
     Processors,
     /// Permission to set `kvm.halt_poll_ns`.
     HaltPoll,
-    /// Something that this program does not do.
-    Unbuilt(&'static str),
 }
 
 /// What is changed of a VM.
@@ -59,6 +62,8 @@ pub struct Part {
     pub needs: &'static [Need],
     /// Facts of the guest that it is meant to change, besides its words on the command line.
     pub changes: &'static [&'static str],
+    /// A VM on an emulated host can have it.
+    pub on_emulated_host: bool,
 }
 
 const NONE: Part = Part {
@@ -75,6 +80,7 @@ const NONE: Part = Part {
     pinned: false,
     needs: &[],
     changes: &[],
+    on_emulated_host: false,
 };
 
 /// Everything that a confidential VM changes of itself.
@@ -91,7 +97,7 @@ const CONFIDENTIAL: &[&str] = &[
 
 /// Kinds of VM. Source of the flags: QEMU's documentation of `sev-snp-guest` and `tdx-guest`.
 pub const KINDS: &[Part] = &[
-    Part { name: "plain", about: "a VM without anything special", ..NONE },
+    Part { name: "plain", about: "a VM without anything special", on_emulated_host: true, ..NONE },
     Part {
         name: "snp",
         about: "a confidential VM: AMD SEV-SNP",
@@ -121,6 +127,9 @@ pub const KINDS: &[Part] = &[
     },
 ];
 
+/// The part that has an inside.
+const NESTED: &str = "nested";
+
 /// What can be added. Sources: S2's categories, the kernel's documentation of each word.
 pub const PARTS: &[Part] = &[
     Part {
@@ -137,6 +146,7 @@ pub const PARTS: &[Part] = &[
         // Without it virtio devices do not use the DMA interface, and bypass the buffer.
         device: ",iommu_platform=on,disable-legacy=on",
         changes: &["memory", "bounce buffer slots", "devices"],
+        on_emulated_host: true,
         ..NONE
     },
     Part {
@@ -144,6 +154,7 @@ pub const PARTS: &[Part] = &[
         about: "an idle vCPU polls and never halts",
         guest: &["idle=poll"],
         changes: &["idle driver", "idle governor"],
+        on_emulated_host: true,
         ..NONE
     },
     Part {
@@ -153,6 +164,7 @@ pub const PARTS: &[Part] = &[
         modules: &["cpuidle_haltpoll"],
         needs: &[Need::Kvm],
         changes: &["idle driver", "idle governor"],
+        on_emulated_host: true,
         ..NONE
     },
     Part {
@@ -160,6 +172,7 @@ pub const PARTS: &[Part] = &[
         about: "the host polls for up to 200 us before a halted vCPU's thread sleeps",
         host: &[("/sys/module/kvm/parameters/halt_poll_ns", "200000")],
         needs: &[Need::Kvm, Need::HaltPoll],
+        on_emulated_host: true,
         ..NONE
     },
     Part {
@@ -181,15 +194,11 @@ pub const PARTS: &[Part] = &[
         ..NONE
     },
     Part {
-        name: "nested",
-        about: "the workload runs in a guest of the VM",
-        needs: &[
-            Need::Kvm,
-            Need::Unbuilt(
-                "vmtax bench does not start a guest in its guest; `vmtax lab run --nested` measures operations there, and a \
-             matrix with the target ssh can name a nested VM of yours",
-            ),
-        ],
+        name: NESTED,
+        about: "the workload runs in a guest of the VM; parts after this one are the guest's",
+        needs: &[Need::Nested],
+        changes: &["processor", "processor flags", "clocksource", "idle driver", "idle governor"],
+        on_emulated_host: true,
         ..NONE
     },
 ];
@@ -273,14 +282,36 @@ impl Category {
         }
     }
 
-    /// Words on the guest's command line.
+    /// Words on the command line of the guest in which workloads run.
     pub fn guest_words(&self) -> Vec<&'static str> {
-        self.parts.iter().flat_map(|part| part.guest.iter().copied()).collect()
+        self.levels().last().map_or(Vec::new(), |parts| words(parts))
     }
 
-    /// Modules of the guest, besides those that every guest has.
+    /// Modules of that guest, besides those that every guest has.
     pub fn modules(&self) -> Vec<&'static str> {
-        self.parts.iter().flat_map(|part| part.modules.iter().copied()).collect()
+        self.levels().last().map_or(Vec::new(), |parts| modules(parts))
+    }
+
+    /// Words and modules of the VM and, where it is nested, of the guest in it.
+    pub fn guests(&self) -> Vec<(Vec<&'static str>, Vec<&'static str>)> {
+        self.levels().iter().map(|parts| (words(parts), modules(parts))).collect()
+    }
+
+    /// The parts of the VM, then those of the guest in it.
+    fn levels(&self) -> Vec<&[&'static Part]> {
+        self.parts.split(|part| part.name == NESTED).collect()
+    }
+
+    /// What cannot be of it on an emulated host, a sentence each.
+    fn impossible(&self) -> Vec<String> {
+        let cannot = |part: &&&Part| !part.on_emulated_host;
+        let sentence = |part: &&Part| {
+            format!(
+                "{}: a VM on an emulated host cannot have it: there is no such hardware, and one processor",
+                part.name
+            )
+        };
+        self.parts.iter().filter(cannot).map(sentence).collect()
     }
 
     /// Settings of the host while it runs.
@@ -306,14 +337,13 @@ impl Category {
     }
 
     /// All that this host lacks for it; each is a sentence.
-    pub fn missing(
-        &self,
-        emulator: Emulator,
-        cpus: u32,
-        memory_mib: u32,
-        root: &Path,
-    ) -> Vec<String> {
-        let host = HostView { root, emulator, cpus, memory_mib };
+    pub fn missing(&self, accel: Accel, target: &Target, root: &Path) -> Vec<String> {
+        let (cpus, memory_mib) = (target.cpus, target.memory);
+        let host = HostView { root, accel, cpus, memory_mib };
+        if accel.is_emulated_host() {
+            // It brings its own KVM, and nothing of this host.
+            return self.impossible();
+        }
         let mut missing = Vec::new();
         for part in &self.parts {
             for need in part.needs {
@@ -329,7 +359,7 @@ impl Category {
 /// What needs are held against.
 struct HostView<'a> {
     root: &'a Path,
-    emulator: Emulator,
+    accel: Accel,
     cpus: u32,
     memory_mib: u32,
 }
@@ -350,13 +380,15 @@ impl Need {
     fn missing(self, host: &HostView<'_>) -> Option<String> {
         let unless = |there: bool, problem: &str| (!there).then(|| problem.to_owned());
         match self {
-            Need::Kvm => match host.emulator {
-                Emulator::Kvm => None,
-                _ => Some(
-                    "needs KVM: an emulated processor offers nothing of it (accel = \"kvm\")"
-                        .to_owned(),
-                ),
-            },
+            Need::Kvm => unless(
+                host.accel == Accel::Kvm,
+                "needs KVM: QEMU's emulator alone offers nothing of it (accel = \"kvm\", or \"amd\" for an emulated host)",
+            ),
+            Need::Nested => Some(
+                "vmtax bench starts a guest in its guest on an emulated host only (accel = \"amd\" or \"intel\"); on \
+                 hardware start one of your own and name it under [ssh]"
+                    .to_owned(),
+            ),
             Need::Snp => unless(
                 host.is_on("sys/module/kvm_amd/parameters/sev_snp"),
                 "/sys/module/kvm_amd/parameters/sev_snp is not Y: the processor, its firmware or the kernel has no SEV-SNP",
@@ -386,9 +418,16 @@ impl Need {
                     .is_ok(),
                 "/sys/module/kvm/parameters/halt_poll_ns cannot be written: load kvm, and run as root",
             ),
-            Need::Unbuilt(what) => Some(what.to_owned()),
         }
     }
+}
+
+fn words(parts: &[&'static Part]) -> Vec<&'static str> {
+    parts.iter().flat_map(|part| part.guest.iter().copied()).collect()
+}
+
+fn modules(parts: &[&'static Part]) -> Vec<&'static str> {
+    parts.iter().flat_map(|part| part.modules.iter().copied()).collect()
 }
 
 fn huge_pages(host: &HostView<'_>) -> Option<String> {
@@ -432,12 +471,46 @@ mod tests {
                 "plain+".to_owned()
             };
             let category = Category::read(&format!("{base}{}", part.name)).unwrap();
-            let missing = category.missing(Emulator::Tcg { icount: false }, 1 << 20, 1024, root);
+            let target = Target { cpus: 1 << 20, ..Target::default() };
+            let missing = category.missing(Accel::Tcg, &target, root);
             assert!(!missing.is_empty(), "{}", part.name);
         }
         for free in ["plain", "plain+poll", "plain+swiotlb"] {
-            let missing = Category::read(free).unwrap().missing(Emulator::Kvm, 1, 64, root);
-            assert!(missing.is_empty(), "{free}: {missing:?}");
+            let category = Category::read(free).unwrap();
+            for accel in [Accel::Kvm, Accel::Tcg, Accel::Amd] {
+                let missing = category.missing(accel, &Target::default(), root);
+                assert!(missing.is_empty(), "{free}: {missing:?}");
+            }
         }
+    }
+
+    #[test]
+    fn an_emulated_host_has_its_own_kvm_and_no_hardware() {
+        let missing = |name: &str| {
+            let category = Category::read(name).unwrap();
+            category.missing(Accel::Intel, &Target::default(), std::path::Path::new("/nonexistent"))
+        };
+        assert!(missing("plain+haltpoll+nested+poll").is_empty());
+        for (name, part) in
+            [("plain+pinned+poll", "pinned"), ("snp", "snp"), ("plain+vhost", "vhost")]
+        {
+            let missing = missing(name);
+            assert_eq!(missing.len(), 1, "{missing:?}");
+            assert!(missing[0].starts_with(&format!("{part}: a VM on an emulated host cannot")));
+        }
+    }
+
+    #[test]
+    fn parts_after_nested_are_those_of_the_inner_guest() {
+        let category = Category::read("plain+poll+nested+swiotlb+haltpoll").unwrap();
+        let guests = category.guests();
+        assert_eq!(guests[0], (vec!["idle=poll"], vec![]));
+        let inner =
+            (vec!["swiotlb=32768,force", "cpuidle_haltpoll.force=Y"], vec!["cpuidle_haltpoll"]);
+        assert_eq!(guests[1], inner);
+        assert_eq!((category.guest_words(), category.modules()), inner);
+        assert_eq!(category.baseline().unwrap().name, "plain+poll+nested+swiotlb");
+        let plain = Category::read("plain+nested").unwrap();
+        assert_eq!(plain.guests(), [(vec![], vec![]), (vec![], vec![])]);
     }
 }

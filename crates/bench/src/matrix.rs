@@ -27,6 +27,8 @@ pub struct Matrix {
     pub warmup: bool,
     /// Count processor events around each client by `perf stat`.
     pub counters: bool,
+    /// Run each client once more and record the exits meanwhile, where that is possible.
+    pub exits: bool,
     /// How long a cell may take, ms.
     pub limit_ms: u64,
     /// Where it runs.
@@ -68,7 +70,7 @@ impl Where {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Target {
-    /// `kvm`, or `tcg` for QEMU's emulator.
+    /// `kvm`; `tcg` for QEMU's emulator; `amd` or `intel` for the KVM of an emulated host.
     pub accel: Accel,
     /// vCPUs.
     pub cpus: u32,
@@ -88,6 +90,37 @@ pub enum Accel {
     Kvm,
     /// QEMU's emulator.
     Tcg,
+    /// The KVM of an emulated AMD host (QEMU's emulator).
+    Amd,
+    /// The KVM of an emulated Intel host (Bochs).
+    Intel,
+}
+
+impl Accel {
+    /// Its word in a matrix.
+    pub fn name(self) -> &'static str {
+        match self {
+            Accel::Kvm => "kvm",
+            Accel::Tcg => "tcg",
+            Accel::Amd => "amd",
+            Accel::Intel => "intel",
+        }
+    }
+
+    /// Whether a KVM runs VMs that is itself emulated, with its host.
+    pub fn is_emulated_host(self) -> bool {
+        matches!(self, Accel::Amd | Accel::Intel)
+    }
+
+    /// What emulates, where something does.
+    pub fn emulator(self) -> Option<&'static str> {
+        match self {
+            Accel::Kvm => None,
+            Accel::Tcg => Some("QEMU TCG"),
+            Accel::Amd => Some("KVM on an emulated AMD host, QEMU TCG"),
+            Accel::Intel => Some("KVM on an emulated Intel host, Bochs"),
+        }
+    }
 }
 
 impl Default for Target {
@@ -112,6 +145,8 @@ struct File {
     warmup: bool,
     #[serde(default)]
     counters: bool,
+    #[serde(default = "yes")]
+    exits: bool,
     #[serde(default = "limit")]
     limit_seconds: u64,
     categories: Vec<String>,
@@ -147,6 +182,7 @@ struct Entry {
     command: Vec<String>,
     #[serde(default)]
     bring: Vec<PathBuf>,
+    accel: Option<Accel>,
     metric: Option<String>,
     unit: Option<String>,
     better: Option<String>,
@@ -205,6 +241,7 @@ impl Matrix {
             repeats: file.repeats,
             warmup: file.warmup,
             counters: file.counters,
+            exits: file.exits,
             limit_ms: file.limit_seconds * 1000,
             target: file.vm,
             categories,
@@ -233,10 +270,28 @@ impl Matrix {
         Ok(())
     }
 
-    /// Whether a VM of it is emulated.
-    pub fn is_emulated(&self) -> bool {
-        self.target.accel == Accel::Tcg
-            && self.categories.iter().any(|place| matches!(place, Where::Vm(_)))
+    /// What runs the VMs of a workload.
+    pub fn accel(&self, workload: &Workload) -> Accel {
+        workload.accel.unwrap_or(self.target.accel)
+    }
+
+    /// What runs its VMs, in the order of its workloads; nothing where it has no VMs.
+    pub fn accels(&self) -> Vec<Accel> {
+        let mut accels = Vec::new();
+        if self.categories.iter().any(|place| matches!(place, Where::Vm(_))) {
+            for accel in self.workloads.iter().map(|workload| self.accel(workload)) {
+                if !accels.contains(&accel) {
+                    accels.push(accel);
+                }
+            }
+        }
+        accels
+    }
+
+    /// What emulates VMs of it, if anything does.
+    pub fn emulated(&self) -> Option<String> {
+        let names: Vec<&str> = self.accels().into_iter().filter_map(Accel::emulator).collect();
+        (!names.is_empty()).then(|| names.join("; "))
     }
 }
 
@@ -269,12 +324,19 @@ impl Entry {
                     kind,
                     parameters,
                     bring: self.bring.clone(),
+                    accel: self.accel,
                 })
             }
             (None, [_, ..]) => {
                 let name = self.name.as_deref().ok_or("a workload with a command needs a name")?;
                 let kind = Kind::Own { command: self.command.clone(), own: self.own(name)? };
-                Ok(Workload { name: printable(name)?, kind, parameters, bring: self.bring.clone() })
+                Ok(Workload {
+                    name: printable(name)?,
+                    kind,
+                    parameters,
+                    bring: self.bring.clone(),
+                    accel: self.accel,
+                })
             }
             _ => {
                 Err("a workload has either `use`, an adapter, or `command`, the words of your own"

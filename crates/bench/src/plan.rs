@@ -2,7 +2,7 @@
 //!
 //! Repeats are outermost, so that what drifts with time touches all categories alike; within a repeat all workloads of a
 //! category run together, for a VM is started once for them; and each repeat begins with another category, so that none is
-//! always first.
+//! always first. Workloads whose VMs run on something else come after the others of their category.
 //!
 //! ```text
 //! repeat 0   plain: a b c | poll: a b c | swiotlb: a b c
@@ -48,16 +48,34 @@ impl Shard {
     }
 }
 
+impl Cell {
+    /// Its number among all cells of the matrix, whatever part of it runs. From 1.
+    pub fn number(self, matrix: &Matrix) -> u32 {
+        let (categories, workloads) = (matrix.categories.len(), matrix.workloads.len());
+        let before = (self.repeat as usize * categories + self.category) * workloads;
+        u32::try_from(before + self.workload + 1).unwrap_or(u32::MAX)
+    }
+}
+
 /// All cells of a part, in the order in which they run.
 pub fn cells(matrix: &Matrix, shard: Shard) -> Vec<Cell> {
-    let (categories, workloads) = (matrix.categories.len(), matrix.workloads.len());
+    let categories = matrix.categories.len();
+    let mut workloads: Vec<usize> =
+        (0..matrix.workloads.len()).filter(|workload| shard.has(*workload)).collect();
+    let accels = matrix.accels();
+    workloads.sort_by_key(|index| {
+        let accel = matrix.accel(&matrix.workloads[*index]);
+        accels.iter().position(|other| *other == accel)
+    });
     let mut cells = Vec::new();
     for repeat in 0..matrix.repeats {
         for turn in 0..categories {
             let category = (turn + repeat as usize) % categories;
-            for workload in (0..workloads).filter(|workload| shard.has(*workload)) {
-                cells.push(Cell { category, workload, repeat });
-            }
+            cells.extend(workloads.iter().map(|workload| Cell {
+                category,
+                workload: *workload,
+                repeat,
+            }));
         }
     }
     cells

@@ -28,7 +28,7 @@ const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
 const PASSWD: &str = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
 
-/// All VMs of a matrix: what they have in common.
+/// All VMs of a matrix that this computer runs: what they have in common.
 #[derive(Debug)]
 pub struct Vms {
     target: Target,
@@ -37,6 +37,7 @@ pub struct Vms {
     files: Files,
     console: PathBuf,
     life: Duration,
+    accel: Accel,
 }
 
 /// What VMs are made for.
@@ -45,35 +46,19 @@ pub struct Purpose<'a> {
     /// The agent.
     pub program: &'static [u8],
     /// What is to run in them.
-    pub workloads: &'a [Workload],
+    pub workloads: &'a [&'a Workload],
     /// Time for all workloads together, beside the boot.
     pub limit: Duration,
     /// The file for consoles.
     pub console: &'a Path,
+    /// What runs them.
+    pub accel: Accel,
 }
 
 impl Vms {
     /// Gathers the programs that the workloads need.
     pub fn new(target: &Target, kernel: Kernel, purpose: &Purpose<'_>) -> Result<Vms, Error> {
-        let mut files = Files::new();
-        for workload in purpose.workloads {
-            for program in workload.programs() {
-                bring(&mut files, &program)?;
-            }
-            for path in &workload.bring {
-                let inside = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                programs::add(&mut files, &path.display().to_string(), path, &inside)?;
-            }
-        }
-        let most = target.memory / 2;
-        if programs::memory_mib(&files) > most {
-            let problem = format!(
-                "the programs of its workloads need {} MiB of the VM's memory while it boots, and it has {}; raise vm.memory",
-                programs::memory_mib(&files) * 2,
-                target.memory
-            );
-            return Err(at("vm", problem));
-        }
+        let files = files(target, purpose.workloads)?;
         Ok(Vms {
             target: target.clone(),
             kernel,
@@ -81,6 +66,7 @@ impl Vms {
             files,
             console: purpose.console.to_owned(),
             life: BOOT + purpose.limit,
+            accel: purpose.accel,
         })
     }
 
@@ -88,7 +74,7 @@ impl Vms {
     pub fn boot(&self, category: &Category) -> Result<Vm, Error> {
         let mailbox = Mailbox::new()?;
         let spec = Spec {
-            emulator: emulator(self.target.accel),
+            emulator: emulator(self.accel),
             kernel: self.kernel.clone(),
             initramfs: Initramfs::Bytes(self.initramfs(category)?.into()),
             command_line: command_line(category),
@@ -125,17 +111,39 @@ impl Vms {
             Entry::folder("tmp"),
             Entry::file("init", 0o755, self.program),
         ];
-        if !self.files.keys().any(|path| path.starts_with("etc/")) {
-            entries.push(Entry::folder("etc"));
-            entries.push(Entry::file("etc/passwd", 0o644, PASSWD.as_bytes()));
-            entries.push(Entry::file("etc/group", 0o644, GROUP.as_bytes()));
-        }
         for (path, module) in paths.iter().zip(&modules) {
             entries.push(Entry::file(path.clone(), 0o644, &module.bytes));
         }
         entries.extend(programs::entries(&self.files));
         Ok(cpio::archive(&entries))
     }
+}
+
+/// The programs that workloads need in a VM, their libraries, and what those look for.
+pub fn files(target: &Target, workloads: &[&Workload]) -> Result<Files, Error> {
+    let mut files = Files::new();
+    for workload in workloads {
+        for program in workload.programs() {
+            bring(&mut files, &program)?;
+        }
+        for path in &workload.bring {
+            let inside = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            programs::add(&mut files, &path.display().to_string(), path, &inside)?;
+        }
+    }
+    let most = target.memory / 2;
+    if programs::memory_mib(&files) > most {
+        let problem = format!(
+            "the programs of its workloads need {} MiB of the VM's memory while it boots, and it has {}; raise vm.memory",
+            programs::memory_mib(&files) * 2,
+            target.memory
+        );
+        return Err(at("vm", problem));
+    }
+    for (name, text) in [("etc/passwd", PASSWD), ("etc/group", GROUP)] {
+        files.entry(name.to_owned()).or_insert_with(|| text.as_bytes().to_vec());
+    }
+    Ok(files)
 }
 
 /// A program under the name by which commands call it.
@@ -160,11 +168,13 @@ fn bring(files: &mut Files, program: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// What runs VMs of this kind.
+/// What runs VMs of this kind, or the host that has them.
 pub fn emulator(accel: Accel) -> Emulator {
     match accel {
         Accel::Kvm => Emulator::Kvm,
         Accel::Tcg => Emulator::Tcg { icount: false },
+        Accel::Amd => Emulator::Tcg { icount: true },
+        Accel::Intel => Emulator::Bochs,
     }
 }
 
@@ -179,9 +189,9 @@ pub fn command_line(category: &Category) -> String {
 }
 
 /// QEMU's arguments for a category, but those of kernel, console, control and mailbox.
-pub fn arguments(target: &Target, category: &Category) -> Vec<String> {
+pub fn arguments(target: &Target, accel: Accel, category: &Category) -> Vec<String> {
     let options: Options = category.options(target.memory);
-    qemu_arguments(emulator(target.accel), target.cpus, target.memory, &options)
+    qemu_arguments(emulator(accel), target.cpus, target.memory, &options)
 }
 
 /// A running VM. Dropping it ends it.
@@ -194,6 +204,11 @@ pub struct Vm {
 }
 
 impl Vm {
+    /// The process that runs it.
+    pub fn process(&self) -> u32 {
+        self.machine.process()
+    }
+
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
         let bytes = encode(request);
         if bytes.len() as u64 > (REPORT - ORDER) * BYTES {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use vmtax_guest::job::{Job, Outcome};
 
 use crate::adapter::{Adapter, COUNTERS, Output, Own, Reading};
+use crate::matrix::Accel;
 
 /// A workload.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct Workload {
     pub parameters: BTreeMap<String, String>,
     /// Files of this computer that its command needs in a VM.
     pub bring: Vec<PathBuf>,
+    /// What runs its VMs, where not what runs the others'.
+    pub accel: Option<Accel>,
 }
 
 /// What a workload runs.
@@ -51,7 +54,7 @@ impl Workload {
         };
         let warmups = if warmup { vec![client.clone()] } else { Vec::new() };
         let client = if counters { counted(client) } else { client };
-        Job { files, server, warmups, client, limit_ms }
+        Job { files, server, warmups, client, limit_ms, record: false }
     }
 
     fn filled(&self, adapter: &Adapter, word: &str) -> String {

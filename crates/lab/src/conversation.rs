@@ -1,14 +1,17 @@
 //! Orders to the emulated host and its answers, through the mailbox.
 
 use vmtax_guest::mailbox::{Header, ORDER, ORDER_HEADER, REPORT, SECTOR, STATUS, State, sectors};
-use vmtax_guest::order::{Order, Report, decode, encode};
+use vmtax_guest::order::{File, Order, Report, decode, encode};
 use vmtax_machine::{Machine, Mailbox};
 
 use crate::Error;
 
 /// One side of it.
+#[derive(Debug)]
 pub(crate) struct Conversation {
     mailbox: Mailbox,
+    /// Number of the last order.
+    last: u32,
 }
 
 /// What came back.
@@ -22,7 +25,7 @@ const BYTES: u64 = SECTOR as u64;
 
 impl Conversation {
     pub(crate) fn new(mailbox: Mailbox) -> Conversation {
-        Conversation { mailbox }
+        Conversation { mailbox, last: 0 }
     }
 
     /// Waits until the host waits.
@@ -31,20 +34,55 @@ impl Conversation {
     }
 
     /// Has an order carried out.
-    pub(crate) fn execute(&self, machine: &mut Machine, order: &Order) -> Result<Answer, Error> {
-        let bytes = encode(order);
-        let number = 1;
+    pub(crate) fn execute(
+        &mut self,
+        machine: &mut Machine,
+        order: &Order,
+    ) -> Result<Answer, Error> {
+        let bytes = self.ask(machine, &encode(order))?;
+        let report: Report = decode(&bytes).ok_or_else(strange)?;
+        let files = self.files(bytes.len(), &report.files)?;
+        Ok(Answer { report, files })
+    }
+
+    /// Hands bytes over, and gives those that come back.
+    pub(crate) fn ask(&mut self, machine: &mut Machine, bytes: &[u8]) -> Result<Vec<u8>, Error> {
+        if bytes.len() as u64 > (REPORT - ORDER) * BYTES {
+            let problem = "what it is to do is too large for the mailbox".to_owned();
+            return Err(Error::Report { problem });
+        }
+        self.last += 1;
         let header = Header {
-            number,
+            number: self.last,
             state: State::Ordered,
             length: bytes.len() as u32,
-            crc: crc32fast::hash(&bytes),
+            crc: crc32fast::hash(bytes),
             message: String::new(),
         };
-        self.mailbox.write(ORDER * BYTES, &bytes)?;
+        self.mailbox.write(ORDER * BYTES, bytes)?;
         self.mailbox.write(ORDER_HEADER * BYTES, &header.to_sector())?;
-        let header = self.wait(machine, State::Done, number)?;
-        self.read(&header)
+        let header = self.wait(machine, State::Done, self.last)?;
+        let bytes = self.mailbox.read(REPORT * BYTES, header.length as usize)?;
+        if crc32fast::hash(&bytes) != header.crc {
+            return Err(Error::Report { problem: "its checksum is wrong".to_owned() });
+        }
+        Ok(bytes)
+    }
+
+    /// The files that follow a report of that length.
+    pub(crate) fn files(
+        &self,
+        length: usize,
+        files: &[File],
+    ) -> Result<Vec<(String, Vec<u8>)>, Error> {
+        let mut found = Vec::new();
+        let mut sector = REPORT + sectors(length);
+        for file in files {
+            let length = file.length as usize;
+            found.push((file.name.clone(), self.mailbox.read(sector * BYTES, length)?));
+            sector += sectors(length);
+        }
+        Ok(found)
     }
 
     fn wait(&self, machine: &mut Machine, state: State, number: u32) -> Result<Header, Error> {
@@ -60,23 +98,9 @@ impl Conversation {
         }
         Ok(header)
     }
+}
 
-    fn read(&self, header: &Header) -> Result<Answer, Error> {
-        let length = header.length as usize;
-        let bytes = self.mailbox.read(REPORT * BYTES, length)?;
-        if crc32fast::hash(&bytes) != header.crc {
-            return Err(Error::Report { problem: "its checksum is wrong".to_owned() });
-        }
-        let report: Report = decode(&bytes).ok_or_else(|| Error::Report {
-            problem: "it has another form than this vmtax writes and reads".to_owned(),
-        })?;
-        let mut files = Vec::new();
-        let mut sector = REPORT + sectors(length);
-        for file in &report.files {
-            let length = file.length as usize;
-            files.push((file.name.clone(), self.mailbox.read(sector * BYTES, length)?));
-            sector += sectors(length);
-        }
-        Ok(Answer { report, files })
-    }
+/// What came back was written by another version.
+pub(crate) fn strange() -> Error {
+    Error::Report { problem: "it has another form than this vmtax writes and reads".to_owned() }
 }

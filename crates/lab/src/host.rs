@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use vmtax_events::Isa;
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
-use vmtax_machine::programs::Files;
+use vmtax_machine::programs::{self, Files};
 use vmtax_machine::{Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec};
 
 use crate::conversation::Conversation;
@@ -65,10 +65,10 @@ impl Host {
     }
 
     /// The command line of L1: as few exits on the way to its first process as can be.
-    fn inner_command_line(self) -> String {
+    pub(crate) fn inner_command_line(self, role: &str) -> String {
         let mut line = format!(
             "console=ttyS0,115200 {QUICK_BOOT} panic=-1 pci=off acpi=off tsc=reliable random.trust_cpu=on \
-             initcall_blacklist=i8042_init,cubictcp_register vmtax.role=guest"
+             initcall_blacklist=i8042_init,cubictcp_register {role}"
         );
         if self == Host::Amd {
             // QEMU's TCG does not know the XSETBV intercept, so KVM restores an XCR0 that L1 has long changed.
@@ -147,57 +147,21 @@ impl Setup {
 
     /// Boots or restores it.
     pub(crate) fn start(&self, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
-        let started = Instant::now();
-        let mailbox = Mailbox::new()?;
         let programs = Programs::of(self)?;
-        let spec = self.spec(mailbox.clone(), &programs);
-        let state = self.cache.join(STATES).join(key(&spec, &programs)?);
-        let conversation = Conversation::new(mailbox);
-        let mut notes = Vec::new();
-        if !self.fresh && state.exists() {
-            progress("restoring the saved host");
-            match Machine::restore(&spec, &state) {
-                Ok(machine) => {
-                    used(&state);
-                    let start = Start { restored: true, time: started.elapsed(), notes };
-                    return Ok(Ready { machine, conversation, start });
-                }
-                Err(error @ vmtax_machine::Error::State { .. }) => {
-                    notes.push(format!("{error}; booted afresh"))
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        progress(if self.nested { "booting the host and its guest" } else { "booting the host" });
-        let kernel = if self.nested { elf::trimmed(&self.kernel.vmlinux()?)? } else { Vec::new() };
-        let boot = Spec {
-            initramfs: Initramfs::Bytes(programs.archive(&kernel).into()),
-            // Of its own, or what happened before the state was saved would be lost.
-            console: self.console.with_extension("boot.txt"),
-            ..spec.clone()
+        let spec = self.spec(Mailbox::new()?, &programs);
+        let what = if self.nested { "the host and its guest" } else { "the host" };
+        // L1's kernel is made of the image, and is not made for a name.
+        let named = programs.archive(&[]);
+        let archive = || {
+            let kernel =
+                if self.nested { elf::trimmed(&self.kernel.vmlinux()?)? } else { Vec::new() };
+            Ok(programs.archive(&kernel))
         };
-        let mut machine = Machine::boot(&boot)?;
-        conversation.ready(&mut machine)?;
-        if let Err(reason) = vmtax_machine::can_save(self.emulator()) {
-            notes.push(format!("the booted host was not saved: {reason}"));
-            return Ok(Ready {
-                machine,
-                conversation,
-                start: Start { restored: false, time: started.elapsed(), notes },
-            });
-        }
-        progress("saving the booted host");
-        machine.save(&state)?;
-        prune(&self.cache.join(STATES));
-        let machine = Machine::restore(&spec, &state)?;
-        Ok(Ready {
-            machine,
-            conversation,
-            start: Start { restored: false, time: started.elapsed(), notes },
-        })
+        let progress = |doing: &str| progress(&format!("{doing} {what}"));
+        start(&spec, (&named, &archive), (&self.cache, self.fresh), &progress)
     }
 
-    /// The machine, whose programs are still to come: a restored one has them in its memory.
+    /// The machine, whose programs are still to come.
     fn spec(&self, mailbox: Mailbox, programs: &Programs) -> Spec {
         let mut command_line =
             format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=host");
@@ -214,7 +178,7 @@ impl Setup {
             initramfs: Initramfs::Bytes(Arc::default()),
             command_line,
             memory_mib: if self.nested { 1024 } else { 512 }
-                + vmtax_machine::programs::memory_mib(&programs.files)
+                + programs::memory_mib(&programs.files)
                 + self.memory_mib,
             cpus: self.processors,
             mailbox,
@@ -236,13 +200,7 @@ struct Programs {
 
 impl Programs {
     fn of(setup: &Setup) -> Result<Programs, Error> {
-        let mut modules = setup.kernel.modules_for(&[setup.host.module()])?;
-        modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
-        let modules: Vec<(String, Vec<u8>)> = modules
-            .into_iter()
-            .enumerate()
-            .map(|(index, module)| (format!("modules/{index:02}-{}.ko", module.name), module.bytes))
-            .collect();
+        let modules = modules(&setup.kernel, &[setup.host.module()])?;
         let mut files = observer::files(&setup.observer, &setup.brought)?;
         if !setup.observer.is_empty() {
             // Where a distribution has the module, for programs that look into it.
@@ -252,21 +210,14 @@ impl Programs {
                 (format!("lib/modules/{release}/kernel/arch/x86/kvm/kvm-intel.ko"), bytes.clone())
             }));
         }
-        let inner_command_line = setup.nested.then(|| setup.host.inner_command_line());
+        let inner_command_line =
+            setup.nested.then(|| setup.host.inner_command_line("vmtax.role=guest"));
         Ok(Programs { modules, files, inner_command_line })
     }
 
     /// All of it as an initramfs, with this kernel for L1.
     fn archive(&self, kernel: &[u8]) -> Vec<u8> {
-        let mut entries = vec![
-            Entry::folder("dev"),
-            Entry::device("dev/console", 5, 1),
-            Entry::folder("modules"),
-            Entry::file("init", 0o755, PROGRAM),
-        ];
-        for (path, bytes) in &self.modules {
-            entries.push(Entry::file(path.clone(), 0o644, bytes));
-        }
+        let mut entries = base(&self.modules);
         let inner = cpio::archive(&entries);
         if let Some(command_line) = &self.inner_command_line {
             entries.push(Entry::folder("l1"));
@@ -274,9 +225,82 @@ impl Programs {
             entries.push(Entry::file("l1/initramfs", 0o644, &inner));
             entries.push(Entry::file("l1/command_line", 0o644, command_line.as_bytes()));
         }
-        entries.extend(vmtax_machine::programs::entries(&self.files));
+        entries.extend(programs::entries(&self.files));
         cpio::archive(&entries)
     }
+}
+
+/// Boots a host, or restores it from what the cache has, if that is wanted and not to be made afresh.
+///
+/// A restored host has its programs in its memory: the initramfs is made for a boot only, and its state has its name from
+/// what the initramfs is made of, `named`.
+pub(crate) fn start(
+    spec: &Spec,
+    (named, initramfs): (&[u8], &dyn Fn() -> Result<Vec<u8>, Error>),
+    (cache, fresh): (&Path, bool),
+    progress: &dyn Fn(&str),
+) -> Result<Ready, Error> {
+    let started = Instant::now();
+    let state = cache.join(STATES).join(key(spec, named)?);
+    let conversation = Conversation::new(spec.mailbox.clone());
+    let mut notes = Vec::new();
+    if !fresh && state.exists() {
+        progress("restoring");
+        match Machine::restore(spec, &state) {
+            Ok(machine) => {
+                used(&state);
+                let start = Start { restored: true, time: started.elapsed(), notes };
+                return Ok(Ready { machine, conversation, start });
+            }
+            Err(error @ vmtax_machine::Error::State { .. }) => {
+                notes.push(format!("{error}; booted afresh"))
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    progress("booting");
+    let boot = Spec {
+        initramfs: Initramfs::Bytes(initramfs()?.into()),
+        // Of its own, or what happened before the state was saved would be lost.
+        console: spec.console.with_extension("boot.txt"),
+        ..spec.clone()
+    };
+    let mut machine = Machine::boot(&boot)?;
+    conversation.ready(&mut machine)?;
+    let booted = |notes| Start { restored: false, time: started.elapsed(), notes };
+    if let Err(reason) = vmtax_machine::can_save(spec.emulator) {
+        notes.push(format!("the booted host was not saved: {reason}"));
+        return Ok(Ready { machine, conversation, start: booted(notes) });
+    }
+    progress("saving");
+    machine.save(&state)?;
+    prune(&cache.join(STATES));
+    let machine = Machine::restore(spec, &state)?;
+    Ok(Ready { machine, conversation, start: booted(notes) })
+}
+
+/// Modules and those that they need, by their path in the initramfs.
+pub(crate) fn modules(kernel: &Kernel, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, Error> {
+    let mut modules = kernel.modules_for(names)?;
+    modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
+    let named = |(index, module): (usize, vmtax_machine::kernel::Module)| {
+        (format!("modules/{index:02}-{}.ko", module.name), module.bytes)
+    };
+    Ok(modules.into_iter().enumerate().map(named).collect())
+}
+
+/// What every initramfs has: the program, and modules.
+pub(crate) fn base(modules: &[(String, Vec<u8>)]) -> Vec<Entry<'_>> {
+    let mut entries = vec![
+        Entry::folder("dev"),
+        Entry::device("dev/console", 5, 1),
+        Entry::folder("modules"),
+        Entry::file("init", 0o755, PROGRAM),
+    ];
+    for (path, bytes) in modules {
+        entries.push(Entry::file(path.clone(), 0o644, bytes));
+    }
+    entries
 }
 
 /// Folder of the cache with saved states.
@@ -305,14 +329,13 @@ fn prune(folder: &Path) {
     }
 }
 
-/// What a saved state depends on, as a name. L1's kernel is made of the image, and not made for this.
-fn key(spec: &Spec, programs: &Programs) -> Result<String, Error> {
+/// What a saved state depends on, as a name.
+fn key(spec: &Spec, named: &[u8]) -> Result<String, Error> {
     let mut digest = Sha256::new();
     let image = std::fs::read(&spec.kernel.image)
         .map_err(Error::io(&spec.kernel.image, "read the kernel"))?;
     let what = format!("{} {} {}", spec.emulator, spec.memory_mib, spec.cpus);
-    let archive = programs.archive(&[]);
-    for part in [what.as_bytes(), spec.command_line.as_bytes(), &image, &archive] {
+    for part in [what.as_bytes(), spec.command_line.as_bytes(), &image, named] {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);
     }

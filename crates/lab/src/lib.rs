@@ -19,10 +19,12 @@ mod probe;
 mod run;
 pub mod suite;
 mod trace_dat;
+mod vm;
 mod window;
 
 pub use error::Error;
 pub use host::{Host, PROGRAM, Setup, Start};
 pub use probe::{FieldPlace, field_places};
 pub use run::{Measured, Outcomes, Plan, run};
-pub use window::{Windows, vm_of};
+pub use vm::{Answered, Vm, VmLevel, VmPlan, VmSetup};
+pub use window::{Window, Windows, vm_of};

@@ -74,7 +74,7 @@ const NO_PML: &str = "Bochs has no page-modification logging, and without it Lin
 /// When the host does not come up or cannot do its work. An operation that fails alone is an outcome.
 pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcomes, Error> {
     let tasks = tasks(setup, plan)?;
-    let Ready { mut machine, conversation, mut start } = setup.start(progress)?;
+    let Ready { mut machine, mut conversation, mut start } = setup.start(progress)?;
     progress("running the suite");
     let order = Order {
         operations: tasks.iter().map(|task| task.operation.clone()).collect(),
@@ -204,7 +204,7 @@ fn median(values: &[u64]) -> Option<u64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec<u8>, Error> {
+pub(crate) fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec<u8>, Error> {
     let files: BTreeMap<&str, &[u8]> =
         files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
     let part = |name: &str| {

@@ -28,8 +28,26 @@ const VMX_IO: u32 = 30;
 #[derive(Debug, Default)]
 pub struct Windows {
     state: State,
-    /// The threads of the present window, in order of appearance.
-    threads: HashMap<u32, u32>,
+    threads: Threads,
+}
+
+/// The threads of a window, in order of appearance.
+#[derive(Debug, Default)]
+struct Threads(HashMap<u32, u32>);
+
+impl Threads {
+    /// The event as one of this VM's.
+    fn moved(&mut self, event: &Event, vm: u32) -> Event {
+        let mut tid = |tid: u32| {
+            let next = self.0.len() as u32;
+            vm.saturating_mul(THREADS).saturating_add(*self.0.entry(tid).or_insert(next))
+        };
+        let mut moved = Event { pid: vm, tid: tid(event.tid), ..*event };
+        if let Kind::Switch { next_tid, preempted } = event.kind {
+            moved.kind = Kind::Switch { next_tid: tid(next_tid), preempted };
+        }
+        moved
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -69,7 +87,7 @@ impl Windows {
         if let Kind::Exit { reason, info1, .. } = event.kind
             && let Some((operation, begins)) = mark(reason, info1)
         {
-            self.threads.clear();
+            self.threads.0.clear();
             self.state = if begins {
                 State::Opening { operation, tid: event.tid, level: Level::One }
             } else {
@@ -100,27 +118,67 @@ impl Windows {
     }
 
     fn moved(&mut self, event: &Event, operation: u16) -> Event {
-        let vm = vm_of(operation);
-        let mut tid = |tid: u32| {
-            let next = self.threads.len() as u32;
-            vm * THREADS + *self.threads.entry(tid).or_insert(next)
-        };
-        let mut moved = Event { pid: vm, tid: tid(event.tid), ..*event };
-        if let Kind::Switch { next_tid, preempted } = event.kind {
-            moved.kind = Kind::Switch { next_tid: tid(next_tid), preempted };
-        }
-        moved
+        self.threads.moved(event, vm_of(operation))
     }
 }
 
-/// Which mark an exit is. Both processors have the port in bits 16 to 31 of the first information word.
+/// A recording that a VM's agent started and stopped, by a write to a port each: all of it is one VM's.
+#[derive(Debug)]
+pub struct Window {
+    vm: u32,
+    state: Stretch,
+    threads: Threads,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stretch {
+    /// The VM that started it was not entered yet. A guest's guest is so by its host.
+    Starting {
+        nested: bool,
+    },
+    Inside,
+    Over,
+}
+
+impl Window {
+    /// Whose events they are to be, and whether the agent runs in a guest's guest.
+    pub fn new(vm: u32, nested: bool) -> Window {
+        Window { vm, state: Stretch::Starting { nested }, threads: Threads::default() }
+    }
+
+    /// The event as one of the VM's, or `None` when it belongs to starting or stopping.
+    pub fn place(&mut self, event: &Event) -> Option<Event> {
+        if let Kind::Exit { reason, info1, .. } = event.kind
+            && port(reason, info1) == Some(layout::TRACE)
+            && self.state == Stretch::Inside
+        {
+            self.state = Stretch::Over;
+        }
+        match (self.state, event.kind) {
+            (Stretch::Starting { nested: true }, Kind::NestedEnter) => {
+                self.state = Stretch::Starting { nested: false };
+                return None;
+            }
+            (Stretch::Starting { nested: false }, Kind::Entry) => self.state = Stretch::Inside,
+            _ => {}
+        }
+        (self.state == Stretch::Inside).then(|| self.threads.moved(event, self.vm))
+    }
+}
+
+/// Which mark an exit is.
 fn mark(reason: Reason, info1: u64) -> Option<(u16, bool)> {
+    port(reason, info1).and_then(layout::mark)
+}
+
+/// The port of an exit for one. Both processors have it in bits 16 to 31 of the first information word.
+fn port(reason: Reason, info1: u64) -> Option<u16> {
     let io = match reason.isa {
         Isa::Svm => SVM_IO,
         Isa::Vmx => VMX_IO,
         Isa::Unknown => return None,
     };
-    (reason.code == io).then(|| layout::mark((info1 >> 16) as u16)).flatten()
+    (reason.code == io).then_some((info1 >> 16) as u16)
 }
 
 #[cfg(test)]
@@ -160,6 +218,26 @@ mod tests {
             event(10, 7, Kind::Entry),
         ];
         assert_eq!(placed(&events), [(5, 5, 0x500), (6, 5, 0x500), (7, 5, 0x501), (8, 5, 0x500)]);
+    }
+
+    #[test]
+    fn an_agent_starts_and_stops_a_recording() {
+        let events = [
+            event(1, 7, exit(0x72, 0)),
+            event(2, 7, Kind::Entry),
+            event(3, 9, exit(0x72, 0)),
+            event(4, 7, Kind::NestedEnter),
+            event(5, 7, Kind::Entry),
+            event(6, 7, exit(SVM_IO, layout::TRACE)),
+            event(7, 7, Kind::Entry),
+        ];
+        let placed = |nested| {
+            let mut window = Window::new(70_000, nested);
+            let placed = events.iter().filter_map(|e| window.place(e));
+            placed.map(|e| (e.time_ns, e.pid, e.tid - 70_000 * THREADS)).collect::<Vec<_>>()
+        };
+        assert_eq!(placed(false), [2, 3, 4, 5].map(|t| (t, 70_000, u32::from(t == 3))));
+        assert_eq!(placed(true), [(5, 70_000, 0)]);
     }
 
     #[test]

@@ -170,6 +170,11 @@ impl Machine {
         Ok(())
     }
 
+    /// The emulator's process.
+    pub fn process(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Wall-clock time that it may still live.
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())

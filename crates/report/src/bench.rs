@@ -84,7 +84,10 @@ impl<'a> Benchmark<'a> {
         if let Some(which) = &self.ledger.recording.emulated {
             let counted =
                 self.bench.rows.iter().any(|row| row.metric == vmtax_analyse::bench::EXITS);
-            let worth = if counted {
+            let timed = self.bench.rows.iter().any(|row| row.unit == "ns");
+            let worth = if counted && timed {
+                "recorded exits are counted exactly, and compare with those of hardware; times compare with times here alone"
+            } else if counted {
                 "exits and path lengths are exact, and compare with those of hardware; nothing here is a time"
             } else {
                 "what runs here is compared with what runs here; no number says anything of hardware"

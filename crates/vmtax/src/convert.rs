@@ -58,11 +58,30 @@ pub(crate) fn run_lab<R: Rows>(
     names: &[(u32, String)],
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
+    let mut windows = Windows::default();
+    run_placed(recording, reading, Placed { names, place: &mut |event| windows.place(event) }, rows)
+}
+
+/// Whose events they are to be, where not those of the threads that they happened on.
+pub(crate) struct Placed<'a> {
+    /// VMs and their names.
+    pub(crate) names: &'a [(u32, String)],
+    /// The event as its VM's; `None` when it is nobody's.
+    pub(crate) place: &'a mut dyn FnMut(&Event) -> Option<Event>,
+}
+
+/// As [`run`], with events moved to other VMs.
+pub(crate) fn run_placed<R: Rows>(
+    recording: Recording,
+    reading: &ReadingArgs,
+    placed: Placed<'_>,
+    rows: R,
+) -> anyhow::Result<Converted<R>> {
     let mut accountant = accountant(reading, rows);
-    for (vm, name) in names {
+    for (vm, name) in placed.names {
         accountant.thread_name(*vm, name);
     }
-    run_with(recording, reading, Accounting { accountant, windows: Some(Windows::default()) })
+    run_with(recording, reading, Accounting { accountant, windows: Some(placed.place) })
 }
 
 /// Counts the single events of a run anew.
@@ -106,7 +125,7 @@ fn accountant<R: Rows>(reading: &ReadingArgs, rows: R) -> Accountant<R> {
 fn run_with<R: Rows>(
     recording: Recording,
     reading: &ReadingArgs,
-    mut accounting: Accounting<R>,
+    mut accounting: Accounting<'_, R>,
 ) -> anyhow::Result<Converted<R>> {
     let Recording { name, format, bytes } = recording;
     let options = Options { isa: reading.isa.unwrap_or(vmtax_events::Isa::Unknown) };
@@ -145,25 +164,25 @@ pub(crate) struct Converted<R> {
 }
 
 /// The accounting as the sink of an import.
-struct Accounting<R> {
+struct Accounting<'a, R> {
     accountant: Accountant<R>,
     /// A recording of the lab: events outside of a window are nobody's.
-    windows: Option<Windows>,
+    windows: Option<&'a mut dyn FnMut(&Event) -> Option<Event>>,
 }
 
-impl<R: Rows> Accounting<R> {
+impl<R: Rows> Accounting<'_, R> {
     fn go_on(&mut self) -> Result<(), Error> {
         if self.accountant.sink_mut().has_failed() { Err(Error::Stopped) } else { Ok(()) }
     }
 }
 
-impl<R: Rows> Sink for &mut Accounting<R> {
+impl<R: Rows> Sink for &mut Accounting<'_, R> {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         self.accountant.sink_mut().events(events);
         match &mut self.windows {
             None => events.iter().for_each(|event| self.accountant.event(event)),
-            Some(windows) => {
-                for event in events.iter().filter_map(|event| windows.place(event)) {
+            Some(place) => {
+                for event in events.iter().filter_map(place) {
                     self.accountant.event(&event);
                 }
             }

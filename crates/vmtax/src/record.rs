@@ -5,7 +5,7 @@ mod session;
 mod watch;
 
 pub(crate) use args::{RecordArgs, WhichArgs, check_interval};
-pub(crate) use session::{Stop, drain, signals};
+pub(crate) use session::{Stop, drain, now_ns, signals};
 pub(crate) use watch::Watch;
 
 use std::collections::BTreeSet;
@@ -34,6 +34,14 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
         remove_if_empty(&args.output, created_folder);
     }
     result
+}
+
+/// A recorder for this process's VM, or for all VMs; the error is a sentence.
+pub(crate) fn recorder(process: Option<u32>) -> Result<Recorder, String> {
+    let root = Path::new(ROOT);
+    let processes = process.map(|pid| BTreeSet::from([pid]));
+    let options = Options { processes, vmcs: vmcs_places(root), ..Options::default() };
+    Recorder::new(root, &options).map_err(|error| error.to_string())
 }
 
 /// Where KVM's code has the fields of VMREADs and VMWRITEs, or why that is not known.

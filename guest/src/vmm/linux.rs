@@ -26,8 +26,8 @@ use crate::{Result, system};
 const KERNEL: &str = "/l1/vmlinux";
 const INITRAMFS: &str = "/l1/initramfs";
 const COMMAND_LINE_FILE: &str = "/l1/command_line";
-/// The guest's memory.
-const MEMORY: usize = 192 << 20;
+/// The guest's memory where nobody says how much.
+pub(crate) const MEMORY_MIB: usize = 192;
 const ZERO_PAGE: u64 = 0x7000;
 const PAGE_TABLES: u64 = 0x9000;
 const COMMAND_LINE: u64 = 0x2_0000;
@@ -42,19 +42,20 @@ const ORDER_LIMIT: Duration = Duration::from_secs(600);
 /// A running Linux guest.
 pub(crate) struct Linux {
     orders: Sender<Vec<u8>>,
-    reports: Receiver<Result<Report>>,
+    reports: Receiver<Result<Vec<u8>>>,
     console: Console,
     tracer: Arc<Mutex<Option<Tracer>>>,
 }
 
 impl Linux {
-    /// Boots it and waits until it is up.
-    pub(crate) fn boot() -> Result<Linux> {
+    /// Boots it with so much memory and waits until it is up.
+    pub(crate) fn boot(memory_mib: usize) -> Result<Linux> {
         let command_line = std::fs::read_to_string(COMMAND_LINE_FILE)
             .map_err(|e| format!("{COMMAND_LINE_FILE}: {e}"))?;
-        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), MEMORY)])
+        let bytes = memory_mib << 20;
+        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), bytes)])
             .map_err(|e| format!("L1's memory: {e}"))?;
-        let entry = load(&memory, &command_line)?;
+        let entry = load(&memory, bytes, &command_line)?;
         let (orders, waiting) = channel();
         let (answer, reports) = channel();
         let console = Console::default();
@@ -70,7 +71,7 @@ impl Linux {
             tracer: Arc::clone(&tracer),
         };
         let body = move || {
-            let result = machine(&memory, entry)
+            let result = machine(&memory, bytes, entry)
                 .and_then(|(_vm, mut vcpu)| run(&mut vcpu, &AtomicBool::new(false), &mut devices));
             let _ = answer.send(Err(result.err().unwrap_or_else(|| "L1 ended".to_owned())));
         };
@@ -79,25 +80,42 @@ impl Linux {
             .spawn(body)
             .map_err(|e| format!("thread: {e}"))?;
         let linux = Linux { orders, reports, console, tracer };
-        let hello = linux.report(BOOT_LIMIT, "booting L1")?;
-        if hello.release.is_empty() { Ok(linux) } else { Err(format!("L1: {}", hello.release)) }
+        linux.up("booting L1")?;
+        Ok(linux)
     }
 
     /// Has an order carried out.
     pub(crate) fn execute(&self, order: &Order, tracer: Tracer) -> Result<(Report, Tracer)> {
-        let lock = || self.tracer.lock().unwrap_or_else(PoisonError::into_inner);
-        *lock() = Some(tracer);
-        let bytes = encode(order);
-        let mut message = (bytes.len() as u32).to_le_bytes().to_vec();
-        message.extend(bytes);
-        self.orders.send(message).map_err(|_| "L1 ended".to_owned())?;
-        let report = self.report(ORDER_LIMIT, "an order to L1")?;
-        // L1 asks for its next order.
-        self.report(BOOT_LIMIT, "L1 after an order")?;
-        Ok((report, lock().take().unwrap_or(Tracer::Off)))
+        let (report, tracer) = self.ask(&encode(order), tracer, ORDER_LIMIT)?;
+        Ok((decode(&report).ok_or("L1's report cannot be read")?, tracer))
     }
 
-    fn report(&self, limit: Duration, what: &str) -> Result<Report> {
+    /// Hands something on to what runs there, and its answer back.
+    pub(crate) fn ask(
+        &self,
+        request: &[u8],
+        tracer: Tracer,
+        limit: Duration,
+    ) -> Result<(Vec<u8>, Tracer)> {
+        let lock = || self.tracer.lock().unwrap_or_else(PoisonError::into_inner);
+        *lock() = Some(tracer);
+        let mut message = (request.len() as u32).to_le_bytes().to_vec();
+        message.extend(request);
+        self.orders.send(message).map_err(|_| "L1 ended".to_owned())?;
+        let answer = self.report(limit, "an order to L1")?;
+        // L1 asks for its next order.
+        self.up("L1 after an order")?;
+        Ok((answer, lock().take().unwrap_or(Tracer::Off)))
+    }
+
+    /// Waits until L1 waits: a report of nothing says so.
+    fn up(&self, what: &str) -> Result<()> {
+        let bytes = self.report(BOOT_LIMIT, what)?;
+        let hello: Report = decode(&bytes).ok_or("L1's report cannot be read")?;
+        if hello.release.is_empty() { Ok(()) } else { Err(format!("L1: {}", hello.release)) }
+    }
+
+    fn report(&self, limit: Duration, what: &str) -> Result<Vec<u8>> {
         let result = match self.reports.recv_timeout(limit) {
             Ok(result) => result,
             Err(RecvTimeoutError::Disconnected) => Err("L1 ended".into()),
@@ -109,11 +127,11 @@ impl Linux {
     }
 }
 
-fn machine(memory: &GuestMemoryMmap, entry: u64) -> Result<(Vm, kvm_ioctls::VcpuFd)> {
+fn machine(memory: &GuestMemoryMmap, bytes: usize, entry: u64) -> Result<(Vm, kvm_ioctls::VcpuFd)> {
     let vm = Vm::new()?;
     let host = memory.get_host_address(GuestAddress(0)).map_err(|e| format!("L1's memory: {e}"))?;
     // SAFETY: the caller keeps `memory` for as long as the vCPU runs.
-    unsafe { vm.memory(0, host, MEMORY)? };
+    unsafe { vm.memory(0, host, bytes)? };
     let registers =
         kvm_regs { rip: entry, rsi: ZERO_PAGE, rsp: 0x8ff0, rflags: 2, ..Default::default() };
     let (vcpu, special) = vm.vcpu(0, PAGE_TABLES, None)?;
@@ -123,7 +141,7 @@ fn machine(memory: &GuestMemoryMmap, entry: u64) -> Result<(Vm, kvm_ioctls::Vcpu
 }
 
 /// Puts kernel, initramfs and what the 64-bit boot protocol asks for into memory. Returns the entry.
-fn load(memory: &GuestMemoryMmap, command_line: &str) -> Result<u64> {
+fn load(memory: &GuestMemoryMmap, bytes: usize, command_line: &str) -> Result<u64> {
     let mut kernel = File::open(KERNEL).map_err(|e| format!("{KERNEL}: {e}"))?;
     let loaded = Elf::load(memory, None, &mut kernel, Some(GuestAddress(HIGH)))
         .map_err(|e| format!("{KERNEL}: {e}"))?;
@@ -131,7 +149,8 @@ fn load(memory: &GuestMemoryMmap, command_line: &str) -> Result<u64> {
     File::open(INITRAMFS)
         .and_then(|mut file| file.read_to_end(&mut initramfs))
         .map_err(|e| format!("{INITRAMFS}: {e}"))?;
-    let at = (MEMORY - initramfs.len()) as u64 & !0xfff;
+    let room = bytes.checked_sub(initramfs.len()).ok_or("L1's memory: its files do not fit in")?;
+    let at = room as u64 & !0xfff;
     let put = |bytes: &[u8], to: u64| {
         memory.write_slice(bytes, GuestAddress(to)).map_err(|e| format!("L1's memory: {e}"))
     };
@@ -149,8 +168,7 @@ fn load(memory: &GuestMemoryMmap, command_line: &str) -> Result<u64> {
     parameters.hdr.ramdisk_image = at as u32;
     parameters.hdr.ramdisk_size = initramfs.len() as u32;
     parameters.e820_table[0] = boot_e820_entry { addr: 0, size: LOW_END, r#type: 1 };
-    parameters.e820_table[1] =
-        boot_e820_entry { addr: HIGH, size: MEMORY as u64 - HIGH, r#type: 1 };
+    parameters.e820_table[1] = boot_e820_entry { addr: HIGH, size: bytes as u64 - HIGH, r#type: 1 };
     parameters.e820_entries = 2;
     put(Parameters(parameters).as_slice(), ZERO_PAGE)?;
     Ok(loaded.kernel_load.0)
@@ -261,7 +279,7 @@ struct Port {
     waiting: Receiver<Vec<u8>>,
     outgoing: VecDeque<u8>,
     incoming: Vec<u8>,
-    answer: Sender<Result<Report>>,
+    answer: Sender<Result<Vec<u8>>>,
 }
 
 impl Port {
@@ -286,8 +304,8 @@ impl Port {
         if rest.len() < length {
             return;
         }
-        let report = decode(&rest[..length]).ok_or_else(|| "L1's report cannot be read".to_owned());
+        let report = rest[..length].to_vec();
         self.incoming.drain(..4 + length);
-        let _ = self.answer.send(report);
+        let _ = self.answer.send(Ok(report));
     }
 }

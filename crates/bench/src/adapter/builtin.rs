@@ -1,7 +1,7 @@
 //! The workloads that the agent has in itself.
 
 use super::text::{after, number};
-use super::{Output, Reading, Refusal, sane, unit};
+use super::{Output, ROUNDS, Reading, Refusal, sane, unit};
 use vmtax_events::Better;
 
 pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
@@ -13,6 +13,6 @@ pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let time = number("ns_per_operation", after(output.stdout, "ns_per_operation")?)?;
     sane(vec![
         Reading::lower("time", unit::NANOSECONDS, time),
-        Reading::new("rounds", unit::COUNT, operations, Better::Neither),
+        Reading::new(ROUNDS, unit::COUNT, operations, Better::Neither),
     ])
 }

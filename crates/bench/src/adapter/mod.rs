@@ -53,6 +53,9 @@ pub mod unit {
     pub const GFLOPS: &str = "Gflop/s";
 }
 
+/// The metric of a built-in workload that says how many operations it did.
+pub const ROUNDS: &str = "rounds";
+
 /// A value that a program reported.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {

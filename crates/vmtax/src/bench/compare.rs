@@ -131,9 +131,9 @@ fn findings(source: &str, ledger: &Ledger) -> Vec<String> {
 
 /// An overhead taken apart, as a sentence.
 fn in_parts(parts: &recorded::Parts) -> String {
-    let recorded::Parts { workload, category, baseline, difference, exits, cost } = parts;
+    let recorded::Parts { workload, category, baseline, difference, unit, exits, cost } = parts;
     format!(
-        "{workload} in {category}: {} instructions more than in {baseline}: {} exits more x {} (a CPUID exit here) = {}; the rest: {}",
+        "{workload} in {category}: {} {unit} more than in {baseline}: {} exits more x {} (a CPUID exit here) = {}; the rest: {}",
         significant(*difference),
         significant(*exits),
         significant(*cost),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use vmtax_bench::adapter::{ADAPTERS, COUNTERS, Counter, counters as read_counters};
 use vmtax_bench::category::{Category, KINDS, PARTS};
-use vmtax_bench::matrix::{Accel, Matrix, Where};
+use vmtax_bench::matrix::{Accel, Matrix, Target, Where};
 use vmtax_bench::plan::Cell;
 use vmtax_bench::vm::{arguments, command_line, emulator};
 use vmtax_bench::workload::Workload;
@@ -15,6 +15,8 @@ use vmtax_events::Recording;
 use vmtax_guest::job::Outcome;
 use vmtax_report::names::printable;
 
+use super::launch::plan;
+use super::system::{host, module_options, why_not};
 use crate::output;
 
 /// How long a program may take to say its version.
@@ -72,7 +74,11 @@ pub(super) fn dry_run(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
             match place {
                 Where::Host => writeln!(out, "  this computer, without a VM")?,
                 Where::Ssh { address, .. } => writeln!(out, "  reached by ssh: {address}")?,
-                Where::Vm(category) => vm(matrix, category, out)?,
+                Where::Vm(category) => {
+                    for accel in matrix.accels() {
+                        vm(matrix, category, accel, out)?;
+                    }
+                }
             }
         }
         writeln!(out, "\norder of the cells")?;
@@ -108,13 +114,47 @@ pub(super) fn dry_run(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
     })
 }
 
-fn vm(matrix: &Matrix, category: &Category, out: &mut dyn Write) -> std::io::Result<()> {
+fn vm(
+    matrix: &Matrix,
+    category: &Category,
+    accel: Accel,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
     let target = &matrix.target;
-    let label = if target.accel == Accel::Tcg { " (EMULATED: QEMU TCG)" } else { "" };
+    let label = accel.emulator().map_or(String::new(), |name| format!(" (EMULATED: {name})"));
     writeln!(out, "  is{label}: {}", category.about().join("; "))?;
     let baseline = category.baseline().map_or("none".to_owned(), |baseline| baseline.name);
     writeln!(out, "  baseline: {baseline}")?;
-    writeln!(out, "  qemu: qemu-system-x86_64 {}", arguments(target, category).join(" "))?;
+    match host(accel) {
+        None => here(target, accel, category, out)?,
+        Some(host) => {
+            let plan = plan(host, target, category);
+            writeln!(out, "  processors: 1 of the emulated host, 1 vCPU")?;
+            writeln!(out, "  emulated host's command line: {}", plan.command_line(0))?;
+            for level in 1..=plan.levels.len() {
+                let whose = if level == 1 { "guest" } else { "guest's guest" };
+                writeln!(out, "  {whose} command line: {}", plan.command_line(level))?;
+            }
+            let options = module_options(category).join(" ");
+            let options = if options.is_empty() { "none".to_owned() } else { options };
+            writeln!(out, "  settings of the emulated host: {options}")?;
+        }
+    }
+    for missing in category.missing(accel, target, Path::new("/")) {
+        writeln!(out, "  missing here: {missing}")?;
+    }
+    Ok(())
+}
+
+/// A VM of this computer.
+fn here(
+    target: &Target,
+    accel: Accel,
+    category: &Category,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    let words = arguments(target, accel, category).join(" ");
+    writeln!(out, "  qemu: qemu-system-x86_64 {words}")?;
     writeln!(out, "  guest command line: {}", command_line(category))?;
     let settings: Vec<String> =
         category.host_settings().iter().map(|(file, value)| format!("{file} = {value}")).collect();
@@ -122,73 +162,68 @@ fn vm(matrix: &Matrix, category: &Category, out: &mut dyn Write) -> std::io::Res
     if category.is_pinned() {
         settings.push_str("; each vCPU thread (query-cpus-fast) on a processor of its own");
     }
-    writeln!(out, "  host settings: {settings}")?;
-    let missing =
-        category.missing(emulator(target.accel), target.cpus, target.memory, Path::new("/"));
-    for missing in missing {
-        writeln!(out, "  missing here: {missing}")?;
-    }
-    Ok(())
+    writeln!(out, "  host settings: {settings}")
 }
 
 /// All that this host lacks for the matrix; each is a sentence.
 pub(super) fn missing(matrix: &Matrix) -> Vec<String> {
-    let target = &matrix.target;
     let mut missing = Vec::new();
+    let accels = matrix.accels();
     for place in &matrix.categories {
-        if let Where::Vm(category) = place {
-            let found = category.missing(
-                emulator(target.accel),
-                target.cpus,
-                target.memory,
-                Path::new("/"),
-            );
+        let Where::Vm(category) = place else { continue };
+        for accel in &accels {
+            let found = category.missing(*accel, &matrix.target, Path::new("/"));
+            let of = if accels.len() > 1 { format!(" on {}", accel.name()) } else { String::new() };
             missing.extend(
-                found.into_iter().map(|problem| format!("category {}: {problem}", category.name)),
+                found
+                    .into_iter()
+                    .map(|problem| format!("category {}{of}: {problem}", category.name)),
             );
         }
     }
-    let launches = matrix.categories.iter().any(|place| matches!(place, Where::Vm(_)));
-    if launches && let Err(error) = vmtax_machine::check(emulator(target.accel)) {
-        missing.push(error.to_string());
+    for accel in accels {
+        if let Err(error) = vmtax_machine::check(emulator(accel)) {
+            missing.push(error.to_string());
+        }
     }
     missing
 }
 
-/// What S2 captures and this run does not, each with its reason.
+/// What S2 captures and this run does not, each with its reason: by what runs it.
 pub(super) fn not_captured(matrix: &Matrix) -> Vec<String> {
     let mut notes = Vec::new();
     let events = COUNTERS.join(", ");
-    let vms = matrix.categories.iter().any(|place| matches!(place, Where::Vm(_)));
-    let others = matrix.categories.iter().any(|place| !matches!(place, Where::Vm(_)));
     if !matrix.counters {
         notes.push(format!(
             "{events}: not captured: the matrix does not ask for them (counters = true)"
         ));
-    } else if vms {
-        let reason = match matrix.target.accel {
-            Accel::Tcg => "an emulated processor has no counters",
-            Accel::Kvm => "perf is not taken into VMs; count on the host by perf kvm stat",
-        };
-        notes.push(format!("{events} in VMs: not available: {reason}"));
     }
-    let exits = "exits, their reasons, addresses of MMIO and MSRs";
-    if vms {
-        let reason = match matrix.target.accel {
-            Accel::Tcg => {
-                "QEMU's emulator has none; vmtax lab run records those of a KVM on an emulated host"
-            }
-            Accel::Kvm => "not recorded by this command; run vmtax record -a beside it",
+    for accel in matrix.accels() {
+        let whose = format!("of VMs with accel = \"{}\"", accel.name());
+        let reason = match accel {
+            _ if !matrix.counters => None,
+            Accel::Tcg | Accel::Amd | Accel::Intel => Some("an emulated processor has no counters"),
+            Accel::Kvm => Some("perf is not taken into VMs; count on the host by perf kvm stat"),
         };
-        notes.push(format!("{exits} of VMs: not available: {reason}"));
+        notes.extend(reason.map(|reason| format!("{events} {whose}: not available: {reason}")));
+        let vm = matrix.categories.iter().find(|place| matches!(place, Where::Vm(_)));
+        if let Some(reason) = vm.and_then(|place| why_not(matrix, place, accel)) {
+            notes.push(format!("{EXITS} {whose}: not available: {reason}"));
+        }
     }
-    if others {
-        notes.push(format!(
-            "{exits} where no VM is launched: not available: there is nothing to record them of"
-        ));
+    for place in &matrix.categories {
+        if matches!(place, Where::Vm(_)) {
+            continue;
+        }
+        if let Some(reason) = why_not(matrix, place, matrix.target.accel) {
+            notes.push(format!("{EXITS} in {}: not available: {reason}", place.name()));
+        }
     }
     notes
 }
+
+/// What is recorded of exits.
+const EXITS: &str = "exits, their reasons, addresses of MMIO and MSRs";
 
 /// What `perf stat` counted around a client.
 pub(super) fn counters(outcome: &Outcome) -> Vec<Counter> {
@@ -216,7 +251,7 @@ pub(super) fn recording(matrix: &Matrix) -> Recording {
         arch: name.machine().to_string_lossy().into_owned(),
         cpu: model.map_or(String::new(), |(_, model)| model.to_owned()),
         cpus: u32::try_from(count).unwrap_or(u32::MAX),
-        emulated: matrix.is_emulated().then(|| "QEMU TCG".to_owned()),
+        emulated: matrix.emulated(),
         ..Recording::default()
     }
 }

@@ -3,9 +3,12 @@
 pub(crate) mod args;
 mod compare;
 mod describe;
+mod launch;
 mod merge;
+mod recorded;
 mod run;
 mod session;
+mod system;
 
 use args::{BenchArgs, BenchVerb};
 

@@ -3,21 +3,22 @@
 use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
-use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vmtax_bench::Error;
+use vmtax_bench::adapter::ROUNDS;
 use vmtax_bench::category::Category;
 use vmtax_bench::facts::{Facts, changed, unexplained};
-use vmtax_bench::matrix::{BYTES_MOST, Matrix, Where};
-use vmtax_bench::place::{Here, Place, There};
+use vmtax_bench::matrix::{Accel, BYTES_MOST, Matrix, Where};
+use vmtax_bench::place::{Place, There};
 use vmtax_bench::plan::{Cell, Shard, cells};
-use vmtax_bench::vm::{Purpose, Vms, emulator};
-use vmtax_guest::job::Outcome;
-use vmtax_machine::kernel;
+use vmtax_bench::workload::Workload;
+use vmtax_guest::job::{Job, Outcome};
 
 use super::args::RunArgs;
-use super::session::Session;
+use super::launch::Launcher;
+use super::session::{Named, Readings, Session};
+use super::system::{System, why_not};
 use super::{compare, describe};
 use crate::exit::{Code, Fault, fail};
 use crate::input::cannot_read;
@@ -120,16 +121,21 @@ fn check(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
 struct Runner<'a> {
     matrix: &'a Matrix,
     session: &'a mut Session,
-    vms: Option<Vms>,
-    /// The category and repeat that are set up, and where, or why not.
-    present: Option<(usize, u32, Result<Set, String>)>,
+    launcher: Launcher,
+    /// The category, repeat and accelerator that are set up, and where, or why not.
+    present: Option<(Here, Result<Set, String>)>,
     bar: ProgressBar,
 }
 
-/// A place, and what was changed of the host for it.
+/// A category in a repeat, and what runs its VM; nothing where it is none.
+type Here = (usize, u32, Option<Accel>);
+
+/// A system, and what was changed of the host for it.
 struct Set {
-    place: Place,
+    system: System,
     _settings: Settings,
+    /// Whether exits are recorded there.
+    records: bool,
 }
 
 impl<'a> Runner<'a> {
@@ -138,8 +144,7 @@ impl<'a> Runner<'a> {
         cells: &[Cell],
         session: &'a mut Session,
     ) -> anyhow::Result<Runner<'a>> {
-        let launches = matrix.categories.iter().any(|place| matches!(place, Where::Vm(_)));
-        let vms = if launches { Some(vms(matrix, session)?) } else { None };
+        let launcher = Launcher::new(matrix, session.console())?;
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::new(cells.len() as u64)
         } else {
@@ -147,7 +152,7 @@ impl<'a> Runner<'a> {
         };
         let style = ProgressStyle::with_template("{bar:30} {pos} of {len} cells, {msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Ok(Runner { matrix, session, vms, present: None, bar })
+        Ok(Runner { matrix, session, launcher, present: None, bar })
     }
 
     /// Asks each category what it is, and compares it with its baseline, before the first number.
@@ -159,28 +164,34 @@ impl<'a> Runner<'a> {
             !self.session.holds(&workload.name, place.name(), cell.repeat)
         });
         // The one that is needed next is asked last, and stays.
-        let (last, others): (Vec<_>, Vec<_>) = (0..matrix.categories.len())
-            .partition(|index| next.is_some_and(|cell| cell.category == *index));
-        for index in others.into_iter().chain(last) {
-            let place = &matrix.categories[index];
-            let name = place.name();
+        let next_here = next.map(|cell| self.here(cell));
+        let mut pairs: Vec<(usize, Option<Accel>)> = Vec::new();
+        for cell in cells {
+            let (index, _, accel) = self.here(cell);
+            if !pairs.contains(&(index, accel)) {
+                pairs.push((index, accel));
+            }
+        }
+        pairs
+            .sort_by_key(|pair| next_here.is_some_and(|(index, _, accel)| *pair == (index, accel)));
+        for (index, accel) in &pairs {
+            let name = self.name(*index, *accel);
             self.bar.set_message(format!("asking {name} what it is"));
-            if self.session.facts(name)?.is_some() {
+            if self.session.facts(&name)?.is_some() {
                 continue;
             }
-            let mut set = self.set_up(place)?;
-            let facts = set.place.facts().map_err(|e| of_bench(&e))?;
-            self.session.keep_facts(name, &facts)?;
-            if let Some(cell) = next.filter(|cell| cell.category == index) {
-                self.present = Some((index, cell.repeat, Ok(set)));
+            let mut set = self.set_up(*index, *accel)?;
+            let facts = set.system.facts()?;
+            self.session.keep_facts(&name, &facts)?;
+            if let Some(here) = next_here.filter(|here| (here.0, here.2) == (*index, *accel)) {
+                self.present = Some((here, Ok(set)));
             }
         }
         let mut found = Vec::new();
-        for place in &self.matrix.categories {
-            let Where::Vm(category) = place else { continue };
-            let known = |name: &str| self.session.facts(name);
-            let Some((baseline, base)) = self.base(category, &known)? else { continue };
-            if let Some(facts) = known(&category.name)? {
+        for (index, accel) in &pairs {
+            let Where::Vm(category) = &self.matrix.categories[*index] else { continue };
+            let Some((baseline, base)) = self.base(category, *accel)? else { continue };
+            if let Some(facts) = self.session.facts(&self.name(*index, *accel))? {
                 found.extend(unexplained((category, &facts), (&baseline, &base)));
             }
         }
@@ -191,16 +202,35 @@ impl<'a> Runner<'a> {
         Err(Fault::new(Code::Data, message).detailed(found).into())
     }
 
+    /// Where a cell runs.
+    fn here(&self, cell: &Cell) -> Here {
+        let is_vm = matches!(self.matrix.categories[cell.category], Where::Vm(_));
+        let accel = self.matrix.accel(&self.matrix.workloads[cell.workload]);
+        (cell.category, cell.repeat, is_vm.then_some(accel))
+    }
+
+    /// The name of a category's facts. One that runs on several accelerators has several.
+    fn name(&self, category: usize, accel: Option<Accel>) -> String {
+        let name = self.matrix.categories[category].name();
+        match accel.filter(|accel| *accel != self.matrix.target.accel) {
+            Some(accel) => format!("{name} on {}", accel.name()),
+            None => name.to_owned(),
+        }
+    }
+
     /// The category of the matrix that another is compared with: its baseline, or the plain VM.
     fn base(
         &self,
         category: &Category,
-        known: &dyn Fn(&str) -> anyhow::Result<Option<Facts>>,
+        accel: Option<Accel>,
     ) -> anyhow::Result<Option<(Category, Facts)>> {
         let mut next = category.baseline();
         while let Some(baseline) = next {
-            let there = self.matrix.categories.iter().any(|place| place.name() == baseline.name);
-            if let Some(facts) = known(&baseline.name)?.filter(|_| there) {
+            let categories = &self.matrix.categories;
+            let there = categories.iter().position(|place| place.name() == baseline.name);
+            if let Some(index) = there
+                && let Some(facts) = self.session.facts(&self.name(index, accel))?
+            {
                 return Ok(Some((baseline, facts)));
             }
             next = baseline.baseline();
@@ -209,19 +239,16 @@ impl<'a> Runner<'a> {
     }
 
     fn all(&mut self, cells: &[Cell]) -> anyhow::Result<()> {
-        for cell in cells {
-            let workload = &self.matrix.workloads[cell.workload];
-            let category = self.matrix.categories[cell.category].name();
-            if !self.session.holds(&workload.name, category, cell.repeat) {
-                self.bar.set_message(format!("{} in {category}", workload.name));
+        for (index, cell) in cells.iter().enumerate() {
+            let matrix = self.matrix;
+            let workload = &matrix.workloads[cell.workload].name;
+            let category = matrix.categories[cell.category].name();
+            if !self.session.holds(workload, category, cell.repeat) {
+                self.bar.set_message(format!("{workload} in {category}"));
                 let (outcome, readings) = self.one(cell)?;
-                let index = cells.iter().position(|other| other == cell).unwrap_or_default();
-                self.session.save(
-                    index,
-                    (&workload.name, category, cell.repeat),
-                    &outcome,
-                    readings,
-                )?;
+                let (number, repeat) = (cell.number(matrix), cell.repeat);
+                let named = Named { index, number, workload, category, repeat };
+                self.session.save(named, &outcome, readings)?;
             }
             self.bar.inc(1);
         }
@@ -230,60 +257,75 @@ impl<'a> Runner<'a> {
     }
 
     /// A cell: its outcome and readings, or why there are none.
-    fn one(
-        &mut self,
-        cell: &Cell,
-    ) -> anyhow::Result<(Outcome, Result<super::session::Readings, String>)> {
+    fn one(&mut self, cell: &Cell) -> anyhow::Result<(Outcome, Result<Readings, String>)> {
         let matrix = self.matrix;
         let workload = &matrix.workloads[cell.workload];
-        let place = &matrix.categories[cell.category];
-        let counted = matrix.counters && !matches!(place, Where::Vm(_));
+        let here = self.here(cell);
+        let counted = matrix.counters && here.2.is_none();
         let job = workload.job(matrix.warmup, counted, matrix.limit_ms);
-        let here = (cell.category, cell.repeat);
-        if self.present.as_ref().is_none_or(|(category, repeat, _)| (*category, *repeat) != here) {
+        if self.present.as_ref().is_none_or(|(present, _)| *present != here) {
             // The one before ends first: two VMs would disturb each other.
             self.present = None;
-            let set = self.prepared(place)?;
-            self.present = Some((here.0, here.1, set));
+            let set = self.prepared(here)?;
+            self.present = Some((here, set));
         }
         let failed = |problem: &str| {
             (Outcome { problem: problem.to_owned(), ..Outcome::default() }, Err(problem.to_owned()))
         };
-        let Some((_, _, Ok(set))) = &mut self.present else {
-            let problem = self.present.as_ref().and_then(|(_, _, set)| set.as_ref().err());
+        let Some((_, Ok(set))) = &mut self.present else {
+            let problem = self.present.as_ref().and_then(|(_, set)| set.as_ref().err());
             return Ok(failed(problem.map_or("", String::as_str)));
         };
-        match set.place.execute(&job) {
-            Ok(outcome) => {
-                let readings = workload.readings(&outcome);
-                let counters = readings
-                    .is_ok()
-                    .then(|| counted.then(|| describe::counters(&outcome)))
-                    .flatten();
-                let readings = readings.map(|values| super::session::Readings {
-                    values,
-                    counters: counters.unwrap_or_default(),
-                });
-                Ok((outcome, readings))
-            }
+        let outcome = match set.system.execute(&job) {
+            Ok(outcome) => outcome,
             Err(error) => {
                 // What is left of that place is not trusted with another cell.
                 self.present = None;
-                Ok(failed(&of_bench(&error).to_string()))
+                return Ok(failed(&error.to_string()));
             }
-        }
+        };
+        let readings = match workload.readings(&outcome) {
+            Ok(values) => values,
+            Err(problem) => return Ok((outcome, Err(problem))),
+        };
+        let counters = counted.then(|| describe::counters(&outcome)).unwrap_or_default();
+        let records = set.records;
+        let recorded = if records { self.recorded(cell, &job)? } else { None };
+        Ok((outcome, Ok(Readings { values: readings, counters, recorded })))
     }
 
-    /// A place for the next cells; the inner error is theirs, the outer one ends the run.
-    fn prepared(&mut self, place: &Where) -> anyhow::Result<Result<Set, String>> {
-        let mut set = match self.set_up(place) {
+    /// The exits of a cell, by doing its job once more; where that does not work a note says why.
+    fn recorded(&mut self, cell: &Cell, job: &Job) -> anyhow::Result<Option<Exits>> {
+        let Some((_, Ok(set))) = &mut self.present else { return Ok(None) };
+        let workload = &self.matrix.workloads[cell.workload];
+        let problem = match set.system.record(job, cell.number(self.matrix)) {
+            Ok((outcome, Ok(recorded))) => match workload.readings(&outcome) {
+                Ok(_) => return Ok(Some(exits(workload, &outcome, recorded))),
+                Err(problem) => problem,
+            },
+            Ok((_, Err(problem))) => problem,
+            Err(error) => {
+                self.present = None;
+                error.to_string()
+            }
+        };
+        let category = self.matrix.categories[cell.category].name();
+        let note = format!("exits of {} in {category}: not recorded: {problem}", workload.name);
+        self.session.note(note);
+        Ok(None)
+    }
+
+    /// A system for the next cells; the inner error is theirs, the outer one ends the run.
+    fn prepared(&mut self, (category, _, accel): Here) -> anyhow::Result<Result<Set, String>> {
+        let mut set = match self.set_up(category, accel) {
             Ok(set) => set,
             Err(error) => return Ok(Err(error.to_string())),
         };
-        let before = self.session.facts(place.name())?;
-        let now = set.place.facts();
+        let name = self.name(category, accel);
+        let before = self.session.facts(&name)?;
+        let now = set.system.facts();
         Ok(match (before, now) {
-            (Some(before), Ok(now)) => match changed(place.name(), &before, &now).as_slice() {
+            (Some(before), Ok(now)) => match changed(&name, &before, &now).as_slice() {
                 [] => Ok(set),
                 found => Err(format!(
                     "it is not what it was before the first number: {}",
@@ -291,47 +333,41 @@ impl<'a> Runner<'a> {
                 )),
             },
             (None, Ok(_)) => Ok(set),
-            (_, Err(error)) => Err(of_bench(&error).to_string()),
+            (_, Err(error)) => Err(error.to_string()),
         })
     }
 
-    fn set_up(&self, place: &Where) -> anyhow::Result<Set> {
-        let program = vmtax_lab::PROGRAM;
-        let (place, settings) = match place {
-            Where::Host => (Here::new(program).map(Place::Here), Settings::default()),
-            Where::Ssh { name, address } => {
-                (There::new(name, address, program).map(Place::There), Settings::default())
-            }
+    fn set_up(&self, category: usize, accel: Option<Accel>) -> anyhow::Result<Set> {
+        let place = &self.matrix.categories[category];
+        let mut settings = Settings::default();
+        let system = match place {
+            Where::Host => System::Place(Place::Here(
+                vmtax_bench::place::Here::new(vmtax_lab::PROGRAM).map_err(|e| of_bench(&e))?,
+            )),
+            Where::Ssh { name, address } => System::Place(Place::There(
+                There::new(name, address, vmtax_lab::PROGRAM).map_err(|e| of_bench(&e))?,
+            )),
             Where::Vm(category) => {
-                let settings = Settings::apply(category)?;
-                let Some(vms) = &self.vms else {
-                    return fail(Code::Machine, "no VM can be launched");
-                };
-                (vms.boot(category).map(|vm| Place::Vm(Box::new(vm))), settings)
+                let accel = accel.unwrap_or(self.matrix.target.accel);
+                if !accel.is_emulated_host() {
+                    settings = Settings::apply(category)?;
+                }
+                self.launcher.launch(category, accel)?
             }
         };
-        Ok(Set { place: place.map_err(|e| of_bench(&e))?, _settings: settings })
+        let accel = accel.unwrap_or(self.matrix.target.accel);
+        let records = why_not(self.matrix, place, accel).is_none();
+        Ok(Set { system, _settings: settings, records })
     }
 }
 
-/// All that VMs of this matrix have in common.
-fn vms(matrix: &Matrix, session: &Session) -> anyhow::Result<Vms> {
-    let target = &matrix.target;
-    vmtax_machine::check(emulator(target.accel)).map_err(|e| of_bench(&e.into()))?;
-    let kernel = match target.kernel.to_str() {
-        Some("distribution") => kernel::distribution(&kernel::cache_folder()),
-        Some("host") => kernel::host(),
-        _ => kernel::files(&target.kernel, target.modules.as_deref()),
-    };
-    let kernel = kernel.map_err(|e| of_bench(&e.into()))?;
-    let count = u32::try_from(matrix.workloads.len()).unwrap_or(u32::MAX);
-    let purpose = Purpose {
-        program: vmtax_lab::PROGRAM,
-        workloads: &matrix.workloads,
-        limit: Duration::from_millis(matrix.limit_ms).saturating_mul(count),
-        console: &session.console(),
-    };
-    Vms::new(target, kernel, &purpose).map_err(|e| of_bench(&e).into())
+/// A recorded run of a client: the exits, of how many operations, in which time.
+type Exits = (super::recorded::Recorded, Option<f64>, u64);
+
+fn exits(workload: &Workload, outcome: &Outcome, recorded: super::recorded::Recorded) -> Exits {
+    let readings = workload.readings(outcome).unwrap_or_default();
+    let operations = readings.iter().find(|reading| reading.metric == ROUNDS);
+    (recorded, operations.map(|reading| reading.value), outcome.elapsed_ns)
 }
 
 /// What an error of a benchmark means for the exit code.

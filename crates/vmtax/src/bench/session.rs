@@ -6,6 +6,7 @@
 //!   facts/CATEGORY.json   what each system says of itself
 //!   cells/NNNN-*.txt      what each cell's programs said: synced before the cell counts
 //!   bench/NNNN.parquet    a segment for each cell: when it is listed, the cell is done
+//!   exits/NNNN.parquet    what was recorded for it, as the exits of a VM of its name
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -17,12 +18,13 @@ use vmtax_analyse::bench::FAILED;
 use vmtax_bench::adapter::{Counter, Reading};
 use vmtax_bench::facts::Facts;
 use vmtax_bench::matrix::Matrix;
-use vmtax_events::{AccessRow, Better, ExitRow, Losses, Recording, Sample, TimeRow};
+use vmtax_events::{AccessRow, Better, ExitRow, Losses, Recording, Sample, TimeRow, Vm};
 use vmtax_guest::job::Outcome;
 use vmtax_store::{CreateOptions, MANIFEST, RowSink, Run, Writer};
 
 use super::args::RunArgs;
 use super::describe;
+use super::recorded::Recorded;
 use crate::exit::{Code, Fault, fail};
 use crate::import::output_fault;
 use crate::input::run_fault;
@@ -33,10 +35,24 @@ const FACTS: &str = "facts";
 const CELLS: &str = "cells";
 
 /// What a cell gave.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Readings {
     pub(super) values: Vec<Reading>,
     pub(super) counters: Vec<Counter>,
+    /// The exits of the client's run that was recorded: of how many operations, in which time.
+    pub(super) recorded: Option<(Recorded, Option<f64>, u64)>,
+}
+
+/// Which cell.
+#[derive(Clone, Copy)]
+pub(super) struct Named<'a> {
+    /// In the order of the cells of this part.
+    pub(super) index: usize,
+    /// Among all of the matrix.
+    pub(super) number: u32,
+    pub(super) workload: &'a str,
+    pub(super) category: &'a str,
+    pub(super) repeat: u32,
 }
 
 /// The run.
@@ -46,6 +62,8 @@ pub(super) struct Session {
     done: HashSet<(String, String, u32)>,
     /// What was not captured, and why.
     notes: BTreeSet<String>,
+    /// What the recorder lost; its notes are above.
+    losses: Losses,
     recording: Recording,
     /// Locked as long as the run is being made.
     _lock: File,
@@ -73,6 +91,8 @@ impl Session {
             labels: labels(args, matrix),
         };
         let mut notes: BTreeSet<String> = describe::not_captured(matrix).into_iter().collect();
+        let mut recording = describe::recording(matrix);
+        let mut losses = Losses::default();
         let (writer, done) = if started && args.resume {
             let run = Run::open(folder).map_err(|e| run_fault(&e))?;
             let mut done = Done::default();
@@ -83,7 +103,10 @@ impl Session {
                     format!("{}: is finished; there is nothing to go on with", folder.display()),
                 );
             }
-            notes.extend(run.manifest().losses.notes.iter().cloned());
+            losses = run.manifest().losses.clone();
+            notes.extend(losses.notes.drain(..));
+            let Recording { vms, coverage, .. } = &run.manifest().recording;
+            (recording.vms, recording.coverage) = (vms.clone(), *coverage);
             (Writer::resume(folder).map_err(output_fault)?, done.0)
         } else {
             (Writer::create(folder, &options).map_err(|e| exists(folder, &e))?, HashSet::new())
@@ -118,9 +141,8 @@ impl Session {
                 _ => {}
             }
         }
-        let recording = describe::recording(matrix);
-        let mut session =
-            Session { folder: folder.to_owned(), writer, done, notes, recording, _lock: lock };
+        let folder = folder.to_owned();
+        let mut session = Session { folder, writer, done, notes, losses, recording, _lock: lock };
         session.describe();
         Ok(session)
     }
@@ -164,11 +186,11 @@ impl Session {
     /// Makes a cell part of the run.
     pub(super) fn save(
         &mut self,
-        index: usize,
-        (workload, category, repeat): (&str, &str, u32),
+        cell: Named<'_>,
         outcome: &Outcome,
         readings: Result<Readings, String>,
     ) -> anyhow::Result<()> {
+        let Named { index, number, workload, category, repeat } = cell;
         let name =
             format!("{index:05}-{}-{}-{repeat}.txt", file_name(workload), file_name(category));
         let problem = readings.as_ref().err().map(String::as_str);
@@ -188,6 +210,12 @@ impl Session {
                 samples.extend(
                     readings.values.iter().map(|r| sample(&r.metric, &r.unit, r.value, r.better)),
                 );
+                if let Some((recorded, operations, elapsed_ns)) = readings.recorded {
+                    let name = (workload, category, repeat);
+                    samples.extend(recorded.sample(name, operations, elapsed_ns));
+                    let name = format!("{workload} in {category}, repeat {repeat}");
+                    self.keep(recorded, Vm { id: number, name, inferred: false })?;
+                }
                 for counter in readings.counters {
                     match counter.count {
                         Ok(count) => {
@@ -213,13 +241,38 @@ impl Session {
         Ok(())
     }
 
+    /// What was recorded for a cell, as a VM of its own.
+    fn keep(&mut self, recorded: Recorded, vm: Vm) -> anyhow::Result<()> {
+        for row in &recorded.exits {
+            self.writer.exit(row).map_err(output_fault)?;
+        }
+        for row in &recorded.accesses {
+            self.writer.access(row).map_err(output_fault)?;
+        }
+        for row in &recorded.times {
+            self.writer.time(row).map_err(output_fault)?;
+        }
+        self.recording.coverage = recorded.coverage;
+        // One that was killed before it was whole may be there already.
+        self.recording.vms.retain(|known| known.id != vm.id);
+        self.recording.vms.push(vm);
+        self.losses.merge(&recorded.losses);
+        self.notes.extend(self.losses.notes.drain(..));
+        Ok(())
+    }
+
+    /// Something was not captured.
+    pub(super) fn note(&mut self, note: String) {
+        self.notes.insert(note);
+    }
+
     /// What is known so far enters the run with the next segment.
     fn describe(&mut self) {
         self.writer.describe(&self.recording, &self.losses());
     }
 
     fn losses(&self) -> Losses {
-        Losses { notes: self.notes.iter().cloned().collect(), ..Losses::default() }
+        Losses { notes: self.notes.iter().cloned().collect(), ..self.losses.clone() }
     }
 
     /// The run is whole.

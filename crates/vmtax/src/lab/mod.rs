@@ -8,6 +8,8 @@ pub(crate) mod run;
 
 use args::{LabArgs, LabVerb};
 
+pub(crate) use run::lab_fault;
+
 pub(crate) fn main(args: &LabArgs) -> anyhow::Result<()> {
     match &args.verb {
         LabVerb::Run(args) => run::run(args),

@@ -385,7 +385,7 @@ fn keep_console(error: vmtax_lab::Error, output: Option<&Path>, console: &Path) 
 }
 
 /// What an error of the lab means for the exit code.
-pub(super) fn lab_fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyhow::Error {
+pub(crate) fn lab_fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyhow::Error {
     use vmtax_lab::Error as Lab;
     use vmtax_machine::Error as Machine;
     let code = match &error {

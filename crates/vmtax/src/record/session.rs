@@ -341,7 +341,7 @@ pub(super) fn name(facts: &mut Facts, rows: &Rows) {
 }
 
 /// Time on the recorder's clock.
-pub(super) fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -1,0 +1,230 @@
+//! A Linux VM under the KVM of an emulated host, in which an agent carries jobs out: exits of real workloads, recorded.
+//!
+//! ```text
+//!   vmtax ──mailbox──> emulated host (L0), which records ──port──> VM with the agent (L1)
+//!   vmtax ──mailbox──> emulated host (L0), which records ──port──> VM with KVM (L1) ──port──> its VM with the agent (L2)
+//! ```
+//! Each is booted once and saved; a VM goes on from the moment when its agent first waited for a job.
+//!
+//! Left out: what the jobs are (`vmtax-bench`), and what the exits come to (`vmtax-analyse`).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vmtax_guest::job::{Answer, Request};
+use vmtax_guest::order::{decode, encode};
+use vmtax_machine::cpio::{self, Entry};
+use vmtax_machine::kernel::Kernel;
+use vmtax_machine::programs::{self, Files};
+use vmtax_machine::{Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec};
+
+use crate::conversation::{Conversation, strange};
+use crate::host::{Host, Ready, base, modules, start};
+use crate::{Error, elf, run};
+
+/// Memory of a host beside its guest's and what it unpacks, MiB.
+const HOST_MIB: u32 = 192;
+/// Most memory of the host: the guest's has to lie below the gap for devices.
+const MOST_MIB: u32 = 3 << 10;
+/// KiB of the trace buffer: it has to fit the mailbox.
+const BUFFER_KIB: u32 = 48 << 10;
+
+/// What a VM is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VmLevel {
+    /// Words on its kernel's command line.
+    pub words: Vec<String>,
+    /// Modules that it loads.
+    pub modules: Vec<String>,
+}
+
+/// What is to be there.
+#[derive(Clone, Debug)]
+pub struct VmPlan {
+    /// On which host.
+    pub host: Host,
+    /// Parameters of the host's modules: `kvm.halt_poll_ns=0`.
+    pub options: Vec<String>,
+    /// The VM; or a VM and the one in it, which has the agent.
+    pub levels: Vec<VmLevel>,
+    /// Memory of the VM with the agent, MiB.
+    pub memory_mib: u32,
+}
+
+/// What is to be booted.
+#[derive(Clone, Debug)]
+pub struct VmSetup {
+    /// What is to be there.
+    pub plan: VmPlan,
+    /// The kernel of all of them.
+    pub kernel: Kernel,
+    /// Programs for it.
+    pub files: Files,
+    /// Where booted states are kept.
+    pub cache: PathBuf,
+    /// The file for the console.
+    pub console: PathBuf,
+    /// Wall-clock limit.
+    pub limit: Duration,
+}
+
+/// A running VM. Dropping it ends it.
+#[derive(Debug)]
+pub struct Vm {
+    machine: Machine,
+    conversation: Conversation,
+    release: String,
+}
+
+/// An answer, and what the host recorded for it.
+#[derive(Debug)]
+pub struct Answered {
+    /// The agent's.
+    pub answer: Answer,
+    /// The recording, a `trace.dat`.
+    pub trace: Option<Vec<u8>>,
+    /// Events that its buffer had no room for.
+    pub lost: u64,
+}
+
+impl VmPlan {
+    /// The command line of the VM at a level: 0 is the emulated host, the last one has the agent. Memory that a VM needs for
+    /// the kernel of the next is not in it yet.
+    pub fn command_line(&self, level: usize) -> String {
+        self.line(level, self.memory(level + 1, 0))
+    }
+
+    fn line(&self, level: usize, memory_of_next: u32) -> String {
+        let relay = format!("vmtax.role=relay vmtax.memory={memory_of_next}");
+        let Some(own) = level.checked_sub(1).and_then(|index| self.levels.get(index)) else {
+            let options = self.options.iter().map(|option| format!(" {option}"));
+            return format!(
+                "console=ttyS0,115200 {QUICK_BOOT} panic=-1 {relay} vmtax.buffer={BUFFER_KIB}{}",
+                options.collect::<String>()
+            );
+        };
+        let role = if level == self.levels.len() {
+            "vmtax.role=agent vmtax.port".to_owned()
+        } else {
+            format!("{relay} vmtax.port")
+        };
+        let words = own.words.iter().map(|word| format!(" {word}")).collect::<String>();
+        self.host.inner_command_line(&role) + &words
+    }
+
+    /// Memory of the VM at a level, MiB, where what it unpacks for the next takes so many bytes.
+    fn memory(&self, level: usize, bytes: usize) -> u32 {
+        let packed = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
+        match self.levels.len().saturating_sub(level) {
+            0 => self.memory_mib,
+            above => self.memory_mib + above as u32 * (HOST_MIB + 3 * packed),
+        }
+    }
+}
+
+impl VmSetup {
+    /// Boots or restores it.
+    ///
+    /// # Errors
+    /// When the host or a VM does not come up.
+    pub fn start(&self, progress: &dyn Fn(&str)) -> Result<Vm, Error> {
+        let (spec, archive) = self.spec()?;
+        if spec.memory_mib > MOST_MIB {
+            let message = format!(
+                "it would need {} MiB of memory and can have {MOST_MIB}; lower vm.memory",
+                spec.memory_mib
+            );
+            return Err(Error::Guest { message });
+        }
+        let Ready { machine, conversation, .. } =
+            start(&spec, (&archive, &|| Ok(archive.clone())), (&self.cache, false), progress)?;
+        Ok(Vm { machine, conversation, release: self.kernel.release.clone() })
+    }
+
+    /// The machine, and its initramfs. From the inside out: each has the next one's kernel and files in its own.
+    fn spec(&self) -> Result<(Spec, Vec<u8>), Error> {
+        let plan = &self.plan;
+        let vmlinux = elf::trimmed(&self.kernel.vmlinux()?)?;
+        let count = plan.levels.len();
+        let mut archive = Vec::new();
+        for level in (0..=count).rev() {
+            let own = level.checked_sub(1).and_then(|index| plan.levels.get(index));
+            let mut names: Vec<&str> =
+                own.map_or(Vec::new(), |own| own.modules.iter().map(String::as_str).collect());
+            if level < count {
+                names.push(plan.host.module());
+            }
+            let modules = modules(&self.kernel, &names)?;
+            let mut entries = base(&modules);
+            let line = plan.line(level + 1, plan.memory(level + 2, vmlinux.len()));
+            if level < count {
+                entries.push(Entry::folder("l1"));
+                entries.push(Entry::file("l1/vmlinux", 0o644, &vmlinux));
+                entries.push(Entry::file("l1/initramfs", 0o644, &archive));
+                entries.push(Entry::file("l1/command_line", 0o644, line.as_bytes()));
+            } else {
+                entries.push(Entry::folder("tmp"));
+                entries.extend(programs::entries(&self.files));
+            }
+            archive = cpio::archive(&entries);
+        }
+        let spec = Spec {
+            emulator: plan.host.emulator(),
+            kernel: self.kernel.clone(),
+            command_line: plan.line(0, plan.memory(1, vmlinux.len())),
+            memory_mib: plan.memory(0, vmlinux.len() + archive.len() / 2),
+            initramfs: Initramfs::Bytes(Arc::default()),
+            cpus: 1,
+            mailbox: Mailbox::new()?,
+            console: self.console.clone(),
+            limit: self.limit,
+            options: Options::default(),
+        };
+        Ok((spec, archive))
+    }
+}
+
+impl Vm {
+    /// Has the agent answer.
+    ///
+    /// # Errors
+    /// When it or the host ends, or what comes back cannot be read.
+    pub fn ask(&mut self, request: &Request) -> Result<Answered, Error> {
+        let bytes = self.conversation.ask(&mut self.machine, &encode(request))?;
+        let answer: Answer = decode(&bytes).ok_or_else(strange)?;
+        let mut answered = Answered { answer, trace: None, lost: 0 };
+        if let Answer::Done(outcome) = &answered.answer
+            && !outcome.files.is_empty()
+        {
+            let files = self.conversation.files(bytes.len(), &outcome.files)?;
+            answered.lost = lost(&files);
+            answered.trace = Some(run::assemble(&files, &self.release)?);
+        }
+        Ok(answered)
+    }
+}
+
+/// What the kernel says of its buffer: a line for each number.
+fn lost(files: &[(String, Vec<u8>)]) -> u64 {
+    let stats = files.iter().find(|(name, _)| name == "trace/stats");
+    let text =
+        stats.map_or(String::new(), |(_, bytes)| String::from_utf8_lossy(bytes).into_owned());
+    let of = |key: &str| {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(": "));
+        line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    of("dropped events") + of("overrun")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_full_buffer_lost_is_known() {
+        let text = b"entries: 12\noverrun: 0\ncommit overrun: 7\nbytes: 400\ndropped events: 31\nread events: 0\n";
+        assert_eq!(lost(&[("trace/stats".to_owned(), text.to_vec())]), 31);
+        assert_eq!(lost(&[]), 0);
+    }
+}

@@ -1,0 +1,141 @@
+//! VMs of a matrix: those that this computer runs, and those of emulated hosts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use vmtax_bench::category::Category;
+use vmtax_bench::matrix::{Accel, Matrix, Target};
+use vmtax_bench::place::Place;
+use vmtax_bench::vm::{Purpose, Vms, emulator, files};
+use vmtax_bench::workload::Workload;
+use vmtax_lab::{Host, VmLevel, VmPlan, VmSetup};
+use vmtax_machine::kernel::{self, Kernel};
+use vmtax_machine::programs::Files;
+
+use super::run::of_bench;
+use super::system::{System, host, module_options};
+use crate::exit::{Code, fail};
+use crate::lab::lab_fault;
+use crate::output::cannot_write;
+
+/// How long booting an emulated host and its guests may take, by the clock on the wall.
+const BOOT: Duration = Duration::from_secs(30 * 60);
+/// How much longer than its own clock says an emulated host may take.
+const SLOWER: u32 = 20;
+
+/// What launches VMs, by what runs them.
+pub(super) struct Launcher(Vec<(Accel, Kind)>);
+
+enum Kind {
+    Here(Vms),
+    Emulated(Emulated),
+}
+
+/// What VMs of an emulated host have in common.
+struct Emulated {
+    host: Host,
+    target: Target,
+    kernel: Kernel,
+    files: Files,
+    cache: PathBuf,
+    console: PathBuf,
+    limit: Duration,
+}
+
+impl Launcher {
+    /// Gathers what the VMs of a matrix need; nothing where it has none.
+    pub(super) fn new(matrix: &Matrix, console: PathBuf) -> anyhow::Result<Launcher> {
+        let mut kinds = Vec::new();
+        for accel in matrix.accels() {
+            vmtax_machine::check(emulator(accel)).map_err(|e| of_bench(&e.into()))?;
+            let workloads: Vec<&Workload> = matrix
+                .workloads
+                .iter()
+                .filter(|workload| matrix.accel(workload) == accel)
+                .collect();
+            let count = u32::try_from(workloads.len()).unwrap_or(u32::MAX);
+            let limit = Duration::from_millis(matrix.limit_ms).saturating_mul(count);
+            let (target, kernel) = (&matrix.target, kernel(&matrix.target)?);
+            let kind = match host(accel) {
+                None => {
+                    let purpose = Purpose {
+                        program: vmtax_lab::PROGRAM,
+                        workloads: &workloads,
+                        limit,
+                        console: &console,
+                        accel,
+                    };
+                    Kind::Here(Vms::new(target, kernel, &purpose).map_err(|e| of_bench(&e))?)
+                }
+                Some(host) => {
+                    let cache = kernel::cache_folder();
+                    std::fs::create_dir_all(&cache)
+                        .map_err(|e| cannot_write(&cache.display().to_string(), &e))?;
+                    Kind::Emulated(Emulated {
+                        host,
+                        target: target.clone(),
+                        kernel,
+                        files: files(target, &workloads).map_err(|e| of_bench(&e))?,
+                        cache,
+                        console: console.clone(),
+                        limit: BOOT + limit.saturating_mul(SLOWER),
+                    })
+                }
+            };
+            kinds.push((accel, kind));
+        }
+        Ok(Launcher(kinds))
+    }
+
+    /// Boots a VM of a category, or restores it.
+    pub(super) fn launch(&self, category: &Category, accel: Accel) -> anyhow::Result<System> {
+        match self.0.iter().find(|(other, _)| *other == accel) {
+            Some((_, Kind::Here(vms))) => {
+                let vm = vms.boot(category).map_err(|e| of_bench(&e))?;
+                Ok(System::Place(Place::Vm(Box::new(vm))))
+            }
+            Some((_, Kind::Emulated(emulated))) => {
+                let setup = emulated.setup(category);
+                let vm = setup.start(&|_| {}).map_err(|error| lab_fault(error, None))?;
+                Ok(System::Emulated { vm, nested: setup.plan.levels.len() > 1 })
+            }
+            None => fail(Code::Machine, "no VM can be launched"),
+        }
+    }
+}
+
+impl Emulated {
+    fn setup(&self, category: &Category) -> VmSetup {
+        VmSetup {
+            plan: plan(self.host, &self.target, category),
+            kernel: self.kernel.clone(),
+            files: self.files.clone(),
+            cache: self.cache.clone(),
+            console: self.console.clone(),
+            limit: self.limit,
+        }
+    }
+}
+
+/// A category's VM on an emulated host.
+pub(super) fn plan(host: Host, target: &Target, category: &Category) -> VmPlan {
+    let text = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect();
+    let levels = category.guests().into_iter();
+    VmPlan {
+        host,
+        options: module_options(category),
+        levels: levels
+            .map(|(words, modules)| VmLevel { words: text(words), modules: text(modules) })
+            .collect(),
+        memory_mib: target.memory,
+    }
+}
+
+fn kernel(target: &Target) -> anyhow::Result<Kernel> {
+    let kernel = match target.kernel.to_str() {
+        Some("distribution") => kernel::distribution(&kernel::cache_folder()),
+        Some("host") => kernel::host(),
+        _ => kernel::files(&target.kernel, target.modules.as_deref()),
+    };
+    kernel.map_err(|e| of_bench(&e.into()).into())
+}

@@ -1,0 +1,112 @@
+//! What was recorded while a cell's client ran once more: the rows of a VM that stands for the cell.
+
+use std::io::{Seek, Write};
+
+use vmtax_analyse::RowSink;
+use vmtax_analyse::bench::{AN_OPERATION, EXITS};
+use vmtax_events::{AccessRow, Better, Coverage, ExitRow, Losses, Recording, Sample, TimeRow};
+use vmtax_lab::Window;
+use vmtax_live::Rows;
+
+use crate::cli::ReadingArgs;
+use crate::convert::{self, Placed};
+use crate::{input, record};
+
+const READING: ReadingArgs = ReadingArgs { interval: None, isa: None, emulated: None };
+
+/// Rows of a cell's VM.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    pub(super) exits: Vec<ExitRow>,
+    pub(super) accesses: Vec<AccessRow>,
+    pub(super) times: Vec<TimeRow>,
+    pub(super) losses: Losses,
+    /// What the recorder could see.
+    pub(super) coverage: Coverage,
+}
+
+impl Recorded {
+    /// Of a `trace.dat` of an emulated host.
+    pub(super) fn of_trace(trace: &[u8], vm: u32, nested: bool) -> anyhow::Result<Recorded> {
+        let mut file = tempfile::tempfile()?;
+        file.write_all(trace)?;
+        file.rewind()?;
+        let recording = input::open_file(file, "the emulated host's recording".to_owned())?;
+        let mut window = Window::new(vm, nested);
+        let placed = Placed { names: &[], place: &mut |event| window.place(event) };
+        let done = convert::run_placed(recording, &READING, placed, Recorded::default())?;
+        let Recording { coverage, .. } = done.facts;
+        Ok(Recorded { losses: done.losses, coverage, ..done.rows })
+    }
+
+    /// Of what was counted in the running kernel. Of several VMs all is the cell's.
+    pub(super) fn of_rows(rows: Rows, losses: Losses, vm: u32) -> Recorded {
+        let interval = READING.interval_ns().max(1);
+        let now = record::now_ns();
+        let interval_start_ns = now - now % interval;
+        let mut exits: Vec<ExitRow> = rows
+            .exits
+            .into_iter()
+            .map(|(mut key, tally)| {
+                key.vm = vm;
+                ExitRow { interval_start_ns, key, tally }
+            })
+            .collect();
+        exits.sort_by_key(|row| row.key);
+        let mut accesses: Vec<AccessRow> = rows
+            .accesses
+            .into_iter()
+            .map(|(mut key, tally)| {
+                key.vm = vm;
+                AccessRow { interval_start_ns, key, tally }
+            })
+            .collect();
+        accesses.sort_by_key(|row| row.key);
+        let times = rows.times.into_iter().map(|time| TimeRow { interval_start_ns, vm, ..time });
+        let times = times.collect();
+        Recorded { exits, accesses, times, losses, coverage: Coverage::default() }
+    }
+
+    /// All exits.
+    fn count(&self) -> u64 {
+        self.exits.iter().map(|row| row.tally.count).sum()
+    }
+
+    /// The number that stands for them in tables: exits for each of so many operations, or a second. The lower the better.
+    pub(super) fn sample(
+        &self,
+        (workload, category, repeat): (&str, &str, u32),
+        operations: Option<f64>,
+        elapsed_ns: u64,
+    ) -> Option<Sample> {
+        let (unit, whole) = match operations {
+            Some(operations) => (AN_OPERATION, operations),
+            None => ("exits/s", elapsed_ns as f64 / 1e9),
+        };
+        (whole > 0.0).then(|| Sample {
+            workload: workload.to_owned(),
+            category: category.to_owned(),
+            repeat,
+            metric: EXITS.to_owned(),
+            unit: unit.to_owned(),
+            value: self.count() as f64 / whole,
+            better: Better::Lower,
+        })
+    }
+}
+
+impl RowSink for Recorded {
+    fn exit(&mut self, row: &ExitRow) {
+        self.exits.push(row.clone());
+    }
+
+    fn access(&mut self, row: &AccessRow) {
+        self.accesses.push(row.clone());
+    }
+
+    fn time(&mut self, row: &TimeRow) {
+        self.times.push(*row);
+    }
+}
+
+impl convert::Rows for Recorded {}

@@ -1,0 +1,141 @@
+//! Where a category's cells run, and how the exits of one are recorded there.
+
+use vmtax_bench::category::Category;
+use vmtax_bench::facts::Facts;
+use vmtax_bench::matrix::{Accel, Matrix, Where};
+use vmtax_bench::place::Place;
+use vmtax_guest::job::{Answer, Job, Outcome, Request};
+use vmtax_lab::{Host, Vm};
+
+use super::recorded::Recorded;
+use super::run::of_bench;
+use crate::exit::Fault;
+use crate::lab::lab_fault;
+use crate::record;
+
+/// A system with an agent.
+pub(super) enum System {
+    /// This computer, one behind ssh, or a VM of this computer.
+    Place(Place),
+    /// A VM on an emulated host, and whether it is the guest of a guest.
+    Emulated { vm: Vm, nested: bool },
+}
+
+/// An error of a place, as a sentence.
+type Problem = anyhow::Error;
+
+impl System {
+    /// What it is.
+    pub(super) fn facts(&mut self) -> Result<Facts, Problem> {
+        match self {
+            System::Place(place) => place.facts().map_err(|e| of_bench(&e).into()),
+            System::Emulated { vm, .. } => match ask(vm, &Request::Facts)?.0 {
+                Answer::Facts(facts) => Ok(facts.into_iter().collect()),
+                Answer::Done(_) => Err(strange()),
+            },
+        }
+    }
+
+    /// Does a job.
+    pub(super) fn execute(&mut self, job: &Job) -> Result<Outcome, Problem> {
+        match self {
+            System::Place(place) => place.execute(job).map_err(|e| of_bench(&e).into()),
+            System::Emulated { vm, .. } => match ask(vm, &Request::Do(job.clone()))?.0 {
+                Answer::Done(outcome) => Ok(outcome),
+                Answer::Facts(_) => Err(strange()),
+            },
+        }
+    }
+
+    /// Does a job once more, without warming up, and records the exits meanwhile as those of a VM of this number. The inner
+    /// error says why nothing was recorded.
+    pub(super) fn record(
+        &mut self,
+        job: &Job,
+        number: u32,
+    ) -> Result<(Outcome, Result<Recorded, String>), Problem> {
+        let job = Job { warmups: Vec::new(), ..job.clone() };
+        let System::Emulated { vm, nested } = self else { return self.record_live(&job, number) };
+        let (answer, trace, lost) = ask(vm, &Request::Do(Job { record: true, ..job }))?;
+        let Answer::Done(outcome) = answer else { return Err(strange()) };
+        let recorded = match (lost, trace) {
+            (0, Some(trace)) => Ok(Recorded::of_trace(&trace, number, *nested)?),
+            (0, None) => Err("the emulated host gave no recording".to_owned()),
+            (lost, _) => Err(format!(
+                "the buffer of the emulated host was too small for {lost} events; have the workload do less"
+            )),
+        };
+        Ok((outcome, recorded))
+    }
+
+    /// By eBPF, of the running kernel: the VM's exits, or those of all VMs that run while this computer is measured.
+    fn record_live(
+        &mut self,
+        job: &Job,
+        number: u32,
+    ) -> Result<(Outcome, Result<Recorded, String>), Problem> {
+        let process = match self {
+            System::Place(Place::Vm(vm)) => Some(vm.process()),
+            _ => None,
+        };
+        let mut recorder = match record::recorder(process) {
+            Ok(recorder) => recorder,
+            Err(problem) => return Ok((Outcome::default(), Err(problem))),
+        };
+        recorder.start();
+        let outcome = self.execute(job)?;
+        let coverage = recorder.coverage();
+        let recorded = match recorder.finish() {
+            Ok((rows, _, losses)) => {
+                Ok(Recorded { coverage, ..Recorded::of_rows(rows, losses, number) })
+            }
+            Err(problem) => Err(problem.to_string()),
+        };
+        Ok((outcome, recorded))
+    }
+}
+
+fn ask(vm: &mut Vm, request: &Request) -> Result<(Answer, Option<Vec<u8>>, u64), Problem> {
+    let answered = vm.ask(request).map_err(|error| lab_fault(error, None))?;
+    Ok((answered.answer, answered.trace, answered.lost))
+}
+
+fn strange() -> Problem {
+    Fault::new(crate::exit::Code::Machine, "the agent's answer is one to another question").into()
+}
+
+/// The emulated host of such VMs.
+pub(super) fn host(accel: Accel) -> Option<Host> {
+    match accel {
+        Accel::Amd => Some(Host::Amd),
+        Accel::Intel => Some(Host::Intel),
+        Accel::Kvm | Accel::Tcg => None,
+    }
+}
+
+/// Parameters of the modules of a category's emulated host.
+pub(super) fn module_options(category: &Category) -> Vec<String> {
+    let option = |(file, value): (&str, &str)| {
+        let name = file.strip_prefix("/sys/module/")?.replace("/parameters/", ".");
+        Some(format!("{name}={value}"))
+    };
+    category.host_settings().into_iter().filter_map(option).collect()
+}
+
+/// Why nothing is recorded of a category's cells; `None` where it is.
+pub(super) fn why_not(matrix: &Matrix, place: &Where, accel: Accel) -> Option<String> {
+    if !matrix.exits {
+        return Some("the matrix does not want them (exits = false)".to_owned());
+    }
+    match (place, accel) {
+        (Where::Ssh { .. }, _) => {
+            Some("the recorder is on this computer; run vmtax record there, beside it".to_owned())
+        }
+        (Where::Vm(_), Accel::Tcg) => Some(
+            "QEMU's emulator runs a VM without KVM, so it has none; accel = \"amd\" runs it by the KVM of an emulated host"
+                .to_owned(),
+        ),
+        (Where::Vm(_), Accel::Amd | Accel::Intel) => None,
+        (Where::Vm(_), Accel::Kvm) | (Where::Host, _) => record::recorder(None).err(),
+    }
+}

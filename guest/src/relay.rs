@@ -1,0 +1,87 @@
+//! A host between an agent and whoever gives it jobs: its guest is the agent's VM, or a relay again, whose guest is that.
+//!
+//! ```text
+//!   vmtax ──mailbox──> relay (L0) ──port──> agent (L1)
+//!   vmtax ──mailbox──> relay (L0) ──port──> relay (L1) ──port──> agent (L2)
+//! ```
+//! The outermost one records KVM's tracepoints where a job asks for it, from the moment the agent names to the other.
+//!
+//! Left out on purpose: what the jobs are.
+
+use std::time::Duration;
+
+use vmtax_guest::job::{Answer, Request};
+use vmtax_guest::order::{File, decode, encode};
+
+use crate::Result;
+use crate::channel::{Attachment, Channel};
+use crate::trace::{self, Tracer};
+use crate::vmm::linux::Linux;
+
+/// Emulated time that an answer may take besides the job's own limit.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// What such a host is made of.
+pub(crate) struct Relay {
+    /// Where jobs come from.
+    pub(crate) channel: Channel,
+    /// KiB of trace buffer.
+    pub(crate) buffer_kib: u32,
+    /// Memory of the guest, MiB.
+    pub(crate) memory_mib: usize,
+}
+
+impl Relay {
+    /// Boots the guest and hands jobs on until the machine is ended.
+    pub(crate) fn run(&self) -> Result<()> {
+        let channel = &self.channel;
+        let guest = self.prepare().inspect_err(|problem| channel.fail(0, problem))?;
+        let mut last = 0;
+        loop {
+            let (number, request) = channel.hear(last)?;
+            last = number;
+            let handed = self.hand_on(&guest, &request);
+            let (answer, files) = handed.inspect_err(|problem| channel.fail(number, problem))?;
+            channel
+                .say(number, &answer, &files)
+                .inspect_err(|problem| channel.fail(number, problem))?;
+        }
+    }
+
+    fn prepare(&self) -> Result<Linux> {
+        if let Channel::Mailbox(_) = self.channel {
+            trace::prepare(self.buffer_kib)?;
+        }
+        Linux::boot(self.memory_mib)
+    }
+
+    fn hand_on(&self, guest: &Linux, request: &[u8]) -> Result<(Vec<u8>, Vec<Attachment>)> {
+        let (record, limit) = match decode(request).ok_or("the request cannot be read")? {
+            Request::Facts => (false, Duration::ZERO),
+            Request::Do(job) => (job.record, Duration::from_millis(job.limit_ms)),
+        };
+        let tracer = match (record, &self.channel) {
+            (false, _) => Tracer::Off,
+            (true, Channel::Port) => Tracer::Outside,
+            (true, Channel::Mailbox(_)) => {
+                trace::clear()?;
+                Tracer::arm(false)?
+            }
+        };
+        let recorded_here = matches!(tracer, Tracer::Here(_));
+        let (answer, tracer) = guest.ask(request, tracer, limit + GRACE)?;
+        if !recorded_here {
+            return Ok((answer, Vec::new()));
+        }
+        tracer.disarm()?;
+        let files = trace::collect()?;
+        let Some(Answer::Done(mut outcome)) = decode(&answer) else {
+            return Err("the answer cannot be read".to_owned());
+        };
+        let named = files
+            .iter()
+            .map(|file| File { name: file.name.clone(), length: file.bytes.len() as u32 });
+        outcome.files = named.collect();
+        Ok((encode(&Answer::Done(outcome)), files))
+    }
+}
