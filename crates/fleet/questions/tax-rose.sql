@@ -39,6 +39,7 @@ WITH sample AS (
 )
 SELECT host, emulated, CAST(n0 AS BIGINT) AS runs_before, CAST(n1 AS BIGINT) AS runs_since,
   100 * mean0 AS tax_before, 100 * mean1 AS tax_since, 100 * rise AS rise_points, 100 * error AS standard_error,
+  freedom AS degrees_of_freedom,
   100 * (rise - quantile * error) AS at_least_points
 FROM judged
 WHERE rise > quantile * error

@@ -9,9 +9,11 @@ use crate::show::Format;
 /// Ask the runs of many hosts one question, and look after them.
 #[derive(Debug, Parser)]
 #[command(name = "vmtax-fleet", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "`vmtax query ...` is `vmtax-fleet query ...`, and `vmtax fleet ...` is `vmtax-fleet ...`.
+#[command(
+    after_help = "`vmtax query ...` is `vmtax-fleet query ...`, and `vmtax fleet ...` is `vmtax-fleet ...`.
 
-Exit codes: 0 done, 1 unexpected, 2 usage, 3 input, 4 data, 5 output; see docs/exit-codes.md.")]
+Exit codes: 0 done, 1 unexpected, 2 usage, 3 input, 4 data, 5 output; see docs/exit-codes.md."
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -45,7 +45,9 @@ pub fn address(url: &str) -> Result<String, String> {
     let help = || format!("--cluster {url}: use df://HOST:PORT, such as df://127.0.0.1:50050");
     let address = url.strip_prefix("df://").ok_or_else(help)?.trim_end_matches('/');
     let (host, port) = address.rsplit_once(':').ok_or_else(help)?;
-    let plain = !host.is_empty() && !host.contains(['/', '@', '?', '#']) && !host.contains(char::is_whitespace);
+    let plain = !host.is_empty()
+        && !host.contains(['/', '@', '?', '#'])
+        && !host.contains(char::is_whitespace);
     let port: u16 = port.parse().map_err(|_| help())?;
     if plain && port > 0 { Ok(address.to_owned()) } else { Err(help()) }
 }
@@ -114,16 +116,24 @@ pub async fn ask(address: &str) -> Result<(Scheduler, Vec<Executor>), String> {
 /// The scheduler's REST interface: one request, one answer, the connection closed.
 async fn get<T: for<'de> Deserialize<'de>>(address: &str, path: &str) -> Result<T, String> {
     let mut stream = reach(address).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nConnection: close\r\n\r\n");
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
+    );
     let broken = |e: std::io::Error| format!("it broke off ({})", e.kind());
     let mut answer = Vec::new();
     let exchange = async {
         stream.write_all(request.as_bytes()).await.map_err(broken)?;
         (&mut stream).take(16 << 20).read_to_end(&mut answer).await.map_err(broken)
     };
-    tokio::time::timeout(PATIENCE, exchange).await.map_err(|_| "it did not answer in time".to_owned())??;
+    tokio::time::timeout(PATIENCE, exchange)
+        .await
+        .map_err(|_| "it did not answer in time".to_owned())??;
     let text = String::from_utf8_lossy(&answer);
-    let strange = || format!("it does not answer {path} as a Ballista scheduler does; is its REST interface off?");
+    let strange = || {
+        format!(
+            "it does not answer {path} as a Ballista scheduler does; is its REST interface off?"
+        )
+    };
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(strange)?;
     if !head.starts_with("HTTP/1.1 200") {
         return Err(strange());
@@ -203,7 +213,17 @@ mod tests {
     fn addresses() {
         assert_eq!(address("df://a:50050").as_deref(), Ok("a:50050"));
         assert_eq!(address("df://[::1]:1/").as_deref(), Ok("[::1]:1"));
-        for wrong in ["", "a:1", "http://a:1", "df://a", "df://:1", "df://a:0", "df://a:x", "df://a/b:1", "df://u@a:1"] {
+        for wrong in [
+            "",
+            "a:1",
+            "http://a:1",
+            "df://a",
+            "df://:1",
+            "df://a:0",
+            "df://a:x",
+            "df://a/b:1",
+            "df://u@a:1",
+        ] {
             assert!(address(wrong).is_err(), "{wrong}");
         }
     }

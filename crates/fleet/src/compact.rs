@@ -95,7 +95,8 @@ pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
         NoFleet::Input(why) => Failure::Input(why),
         NoFleet::Data(why) => Failure::Data(why),
     })?;
-    let root = fs::canonicalize(tree).map_err(|e| Failure::Input(format!("{}: {}", tree.display(), e.kind())))?;
+    let root = fs::canonicalize(tree)
+        .map_err(|e| Failure::Input(format!("{}: {}", tree.display(), e.kind())))?;
     let Selection { runs, days } = found.select(&Everything).map_err(Failure::Data)?;
     let mut by_day: BTreeMap<String, Vec<Arc<FleetRun>>> = BTreeMap::new();
     for run in runs {
@@ -116,7 +117,9 @@ pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
                 root.join(day::FOLDER).join(format!("date={date}")).display()
             )));
         }
-        runs.sort_by(|a, b| (&a.attributes.host, &a.attributes.run).cmp(&(&b.attributes.host, &b.attributes.run)));
+        runs.sort_by(|a, b| {
+            (&a.attributes.host, &a.attributes.run).cmp(&(&b.attributes.host, &b.attributes.run))
+        });
         done.files.0 += runs.iter().map(|run| run.manifest.segments.len()).sum::<usize>();
         done.files.1 += compact_day(&root, &date, &runs, options)?;
         done.runs += runs.len();
@@ -124,7 +127,8 @@ pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
     }
     if options.remove {
         // Looked for anew: only what a reader finds in a day may go.
-        let found = Fleet::find(&[tree.to_owned()]).map_err(|_| Failure::Data("the tree changed".to_owned()))?;
+        let found = Fleet::find(&[tree.to_owned()])
+            .map_err(|_| Failure::Data("the tree changed".to_owned()))?;
         let Selection { days, .. } = found.select(&Everything).map_err(Failure::Data)?;
         let wanted = |date: &str| options.date.as_ref().is_none_or(|only| only == date);
         for (_, runs) in days.iter().filter(|(day, _)| wanted(&day.date)) {
@@ -149,7 +153,12 @@ fn remove(run: &FleetRun) -> Result<bool, Failure> {
 }
 
 /// Writes a day. Returns how many files it has.
-fn compact_day(root: &Path, date: &str, runs: &[Arc<FleetRun>], options: &Options) -> Result<usize, Failure> {
+fn compact_day(
+    root: &Path,
+    date: &str,
+    runs: &[Arc<FleetRun>],
+    options: &Options,
+) -> Result<usize, Failure> {
     let folder = root.join(day::FOLDER);
     let part = folder.join(format!(".date={date}.part"));
     let output = |path: &Path| {
@@ -159,7 +168,12 @@ fn compact_day(root: &Path, date: &str, runs: &[Arc<FleetRun>], options: &Option
     fs::create_dir_all(&folder).map_err(output(&folder))?;
     // Two at once would remove each other's files.
     let lock = File::create(folder.join(".lock")).map_err(output(&folder))?;
-    lock.try_lock().map_err(|_| Failure::Data(format!("{}: somebody is compacting this tree already; wait for that to end", root.display())))?;
+    lock.try_lock().map_err(|_| {
+        Failure::Data(format!(
+            "{}: somebody is compacting this tree already; wait for that to end",
+            root.display()
+        ))
+    })?;
     match fs::remove_dir_all(&part) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Failure::Output(part, e)),
         _ => fs::create_dir(&part).map_err(output(&part))?,
@@ -176,13 +190,19 @@ fn compact_day(root: &Path, date: &str, runs: &[Arc<FleetRun>], options: &Option
     Ok(files)
 }
 
-fn write_day(part: &Path, date: &str, runs: &[Arc<FleetRun>], options: &Options) -> Result<usize, Failure> {
+fn write_day(
+    part: &Path,
+    date: &str,
+    runs: &[Arc<FleetRun>],
+    options: &Options,
+) -> Result<usize, Failure> {
     let mut segments = Vec::new();
     for table in Table::ALL {
         let (written, expected) = write_table(part, table, runs)?;
         let mut found = Sum::new(table)?;
         for segment in &written {
-            run::verify(part, segment).map_err(|why| Failure::Data(format!("what was written {why}")))?;
+            run::verify(part, segment)
+                .map_err(|why| Failure::Data(format!("what was written {why}")))?;
             read_file(&part.join(&segment.path), &mut |batch| found.add(&batch))?;
         }
         if found.value != expected.value {
@@ -197,7 +217,10 @@ fn write_day(part: &Path, date: &str, runs: &[Arc<FleetRun>], options: &Options)
         format_version: day::FORMAT_VERSION,
         tool_version: options.tool_version.clone(),
         date: date.to_owned(),
-        runs: runs.iter().map(|run| DayRun { path: run.attributes.run.clone(), manifest: run.manifest.clone() }).collect(),
+        runs: runs
+            .iter()
+            .map(|run| DayRun { path: run.attributes.run.clone(), manifest: run.manifest.clone() })
+            .collect(),
         segments,
     };
     let path = part.join(day::MANIFEST);
@@ -209,14 +232,21 @@ fn write_day(part: &Path, date: &str, runs: &[Arc<FleetRun>], options: &Options)
     Ok(day.segments.len())
 }
 
-fn write_table(part: &Path, table: Table, runs: &[Arc<FleetRun>]) -> Result<(Vec<Segment>, Sum), Failure> {
+fn write_table(
+    part: &Path,
+    table: Table,
+    runs: &[Arc<FleetRun>],
+) -> Result<(Vec<Segment>, Sum), Failure> {
     let mut sum = Sum::new(table)?;
     let schema = Arc::clone(&sum.schema);
     let mut files = Files { part, table, schema, open: None, written: Vec::new() };
     for run in runs {
         for (segment, path) in run.files(table) {
             run::verify(&run.folder, segment).map_err(|why| {
-                Failure::Data(format!("{}: {why}; leave it out by moving it away, and compact again", run.folder.display()))
+                Failure::Data(format!(
+                    "{}: {why}; leave it out by moving it away, and compact again",
+                    run.folder.display()
+                ))
             })?;
             read_file(&path, &mut |batch| {
                 let batch = with_attributes(&batch, table, &sum.schema, &run.attributes)?;
@@ -304,10 +334,16 @@ fn of_parquet(path: &Path, error: datafusion::parquet::errors::ParquetError) -> 
 }
 
 /// Passes on the batches of a file.
-fn read_file(path: &Path, each: &mut dyn FnMut(RecordBatch) -> Result<(), Failure>) -> Result<(), Failure> {
-    let damaged = |e: &dyn std::fmt::Display| Failure::Data(format!("{}: cannot be read: {e}", path.display()));
+fn read_file(
+    path: &Path,
+    each: &mut dyn FnMut(RecordBatch) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let damaged = |e: &dyn std::fmt::Display| {
+        Failure::Data(format!("{}: cannot be read: {e}", path.display()))
+    };
     let file = File::open(path).map_err(|e| damaged(&e.kind()))?;
-    let batches = ParquetRecordBatchReaderBuilder::try_new(file).and_then(|b| b.with_batch_size(64 << 10).build());
+    let batches = ParquetRecordBatchReaderBuilder::try_new(file)
+        .and_then(|b| b.with_batch_size(64 << 10).build());
     for batch in batches.map_err(|e| damaged(&e))? {
         each(batch.map_err(|e| damaged(&e))?)?;
     }
@@ -315,16 +351,26 @@ fn read_file(path: &Path, each: &mut dyn FnMut(RecordBatch) -> Result<(), Failur
 }
 
 /// A batch of a run with all columns of its table, and those of its run.
-fn with_attributes(batch: &RecordBatch, table: Table, schema: &SchemaRef, run: &Attributes) -> Result<RecordBatch, Failure> {
+fn with_attributes(
+    batch: &RecordBatch,
+    table: Table,
+    schema: &SchemaRef,
+    run: &Attributes,
+) -> Result<RecordBatch, Failure> {
     let of_table = schema::columns(table, Texts::Plain);
     if let Some(wrong) = disagreement(&of_table, &batch.schema()) {
-        return Err(Failure::Data(format!("{}: {wrong}; another tool or version wrote it: move it away", run.run)));
+        return Err(Failure::Data(format!(
+            "{}: {wrong}; another tool or version wrote it: move it away",
+            run.run
+        )));
     }
     let rows = batch.num_rows();
     let mut columns: Vec<ArrayRef> = Vec::new();
     for field in of_table.fields() {
         columns.push(match batch.column_by_name(field.name()) {
-            Some(column) => cast(column, field.data_type()).map_err(|e| Failure::Data(e.to_string()))?,
+            Some(column) => {
+                cast(column, field.data_type()).map_err(|e| Failure::Data(e.to_string()))?
+            }
             None => new_null_array(field.data_type(), rows),
         });
     }
@@ -346,15 +392,18 @@ struct Sum {
 impl Sum {
     fn new(table: Table) -> Result<Sum, Failure> {
         let columns = schema::columns(table, Texts::Plain);
-        let all: Vec<_> = columns.fields().iter().cloned().chain(schema::attributes(Texts::Plain)).collect();
+        let all: Vec<_> =
+            columns.fields().iter().cloned().chain(schema::attributes(Texts::Plain)).collect();
         let schema: SchemaRef = Arc::new(Schema::new(all));
-        let fields = schema.fields().iter().map(|f| SortField::new(f.data_type().clone())).collect();
+        let fields =
+            schema.fields().iter().map(|f| SortField::new(f.data_type().clone())).collect();
         let rows = RowConverter::new(fields).map_err(|e| Failure::Data(e.to_string()))?;
         Ok(Sum { schema, rows, value: (0, 0) })
     }
 
     fn add(&mut self, batch: &RecordBatch) -> Result<(), Failure> {
-        let rows = self.rows.convert_columns(batch.columns()).map_err(|e| Failure::Data(e.to_string()))?;
+        let rows =
+            self.rows.convert_columns(batch.columns()).map_err(|e| Failure::Data(e.to_string()))?;
         for row in &rows {
             let mut hasher = std::hash::DefaultHasher::new();
             hasher.write(row.as_ref());

@@ -84,7 +84,11 @@ pub fn open(root: &Path, folder: &Path) -> Result<Day, Skipped> {
     run::check_sizes(folder, &segments).map_err(skip)?;
     let runs = runs.into_iter().map(|DayRun { path, manifest }| {
         let folder = root.join(&path);
-        Arc::new(FleetRun { attributes: run::attributes(&folder, &path, &manifest), folder, manifest })
+        Arc::new(FleetRun {
+            attributes: run::attributes(&folder, &path, &manifest),
+            folder,
+            manifest,
+        })
     });
     Ok(Day { folder: folder.to_owned(), date, runs: runs.collect(), segments })
 }
@@ -100,8 +104,11 @@ pub fn read(folder: &Path) -> Result<DayManifest, String> {
         return Err(format!("is damaged: its {MANIFEST} is not a regular file"));
     }
     let mut bytes = Vec::new();
-    fs::File::open(&path).and_then(|f| f.take(MAX_BYTES).read_to_end(&mut bytes)).map_err(unreadable)?;
-    let damaged = |e: serde_json::Error| format!("is damaged: its {MANIFEST} does not describe a day ({e})");
+    fs::File::open(&path)
+        .and_then(|f| f.take(MAX_BYTES).read_to_end(&mut bytes))
+        .map_err(unreadable)?;
+    let damaged =
+        |e: serde_json::Error| format!("is damaged: its {MANIFEST} does not describe a day ({e})");
     let day: DayManifest = serde_json::from_slice(&bytes).map_err(damaged)?;
     if day.format_version > FORMAT_VERSION {
         return Err(format!(
@@ -112,7 +119,9 @@ pub fn read(folder: &Path) -> Result<DayManifest, String> {
     let strange = |path: &str| path.split('/').any(|part| matches!(part, "" | "." | ".."));
     let paths = day.segments.iter().map(|s| &s.path).chain(day.runs.iter().map(|r| &r.path));
     match paths.into_iter().find(|path| strange(path)) {
-        Some(path) => Err(format!("is damaged: its {MANIFEST} names {path:?}, which leads out of it")),
+        Some(path) => {
+            Err(format!("is damaged: its {MANIFEST} names {path:?}, which leads out of it"))
+        }
         None => Ok(day),
     }
 }

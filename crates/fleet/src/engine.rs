@@ -50,12 +50,20 @@ impl Engine {
     ///
     /// # Errors
     /// When there is no room for what is spilled, or a table cannot be made.
-    pub fn new(fleet: Arc<Fleet>, limits: Limits, base: SessionConfig, texts: Texts) -> Result<Engine> {
+    pub fn new(
+        fleet: Arc<Fleet>,
+        limits: Limits,
+        base: SessionConfig,
+        texts: Texts,
+    ) -> Result<Engine> {
         let spill = tempfile::Builder::new().prefix("vmtax-query-").tempdir()?;
         let places: Vec<PathBuf> = vec![spill.path().to_owned()];
         let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(places));
         let runtime = RuntimeEnvBuilder::new()
-            .with_memory_pool(Arc::new(TrackConsumersPool::new(FairSpillPool::new(limits.memory), NAMED)))
+            .with_memory_pool(Arc::new(TrackConsumersPool::new(
+                FairSpillPool::new(limits.memory),
+                NAMED,
+            )))
             .with_disk_manager_builder(disk)
             .build_arc()?;
         let mut config = base.with_target_partitions(limits.threads).with_information_schema(true);
@@ -88,14 +96,22 @@ impl Engine {
     ///
     /// # Errors
     /// When it is not SQL, does more than read, or names what there is not.
-    pub async fn plan(&self, sql: &str, parameters: Vec<(String, ScalarValue)>) -> Result<LogicalPlan> {
+    pub async fn plan(
+        &self,
+        sql: &str,
+        parameters: Vec<(String, ScalarValue)>,
+    ) -> Result<LogicalPlan> {
         let statement = guard::statement(sql)?;
         let plan = self.context.state().statement_to_plan(statement).await?;
         guard::plan(&plan)?;
         let names = plan.get_parameter_names()?;
-        let given: Vec<_> =
-            parameters.into_iter().filter(|(name, _)| names.contains(&format!("${name}"))).collect();
-        if let Some(missing) = names.iter().find(|n| !given.iter().any(|(g, _)| format!("${g}") == **n)) {
+        let given: Vec<_> = parameters
+            .into_iter()
+            .filter(|(name, _)| names.contains(&format!("${name}")))
+            .collect();
+        if let Some(missing) =
+            names.iter().find(|n| !given.iter().any(|(g, _)| format!("${g}") == **n))
+        {
             return Err(DataFusionError::Plan(format!(
                 "{missing} has no value; give it with --param {}=VALUE",
                 missing.trim_start_matches('$')
@@ -124,7 +140,11 @@ impl Engine {
     ///
     /// # Errors
     /// As the steps.
-    pub async fn collect(&self, sql: &str, parameters: Vec<(String, ScalarValue)>) -> Result<Vec<RecordBatch>> {
+    pub async fn collect(
+        &self,
+        sql: &str,
+        parameters: Vec<(String, ScalarValue)>,
+    ) -> Result<Vec<RecordBatch>> {
         let plan = self.plan(sql, parameters).await?;
         let physical = self.physical(&plan).await?;
         datafusion::physical_plan::collect(physical, self.context.task_ctx()).await
@@ -156,7 +176,8 @@ impl Engine {
             // What cannot be opened or decoded is another error's business.
             let Ok(file) = std::fs::File::open(&path) else { continue };
             let Ok(found) = ParquetRecordBatchReaderBuilder::try_new(file) else { continue };
-            if let Some(wrong) = disagreement(&schema::columns(table, Texts::Plain), found.schema()) {
+            if let Some(wrong) = disagreement(&schema::columns(table, Texts::Plain), found.schema())
+            {
                 return Err(sentence(&path.display().to_string(), &wrong));
             }
         }

@@ -77,7 +77,8 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     let lines = text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:"));
-    let lines: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("tip: to pass")).collect();
+    let lines: Vec<&str> =
+        lines.filter(|line| !line.is_empty() && !line.starts_with("tip: to pass")).collect();
     let sentence = lines.join(" ");
     say(&format!("{}; --help lists what there is", sentence.trim_start_matches("error: ")));
     ExitCode::from(Code::Usage as u8)

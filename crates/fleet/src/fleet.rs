@@ -89,8 +89,11 @@ impl Fleet {
         let (days, mut skipped) = open_days(days, skipped);
         let superseded: HashSet<&Path> =
             days.iter().flat_map(|d| d.runs.iter().map(|run| run.folder.as_path())).collect();
-        let mut names: HashMap<&str, &Path> =
-            days.iter().flat_map(|d| &d.runs).map(|r| (r.attributes.run.as_str(), r.folder.as_path())).collect();
+        let mut names: HashMap<&str, &Path> = days
+            .iter()
+            .flat_map(|d| &d.runs)
+            .map(|r| (r.attributes.run.as_str(), r.folder.as_path()))
+            .collect();
         let found: Vec<Found> =
             found.into_iter().filter(|f| !superseded.contains(f.folder.as_path())).collect();
         for run in &found {
@@ -136,7 +139,11 @@ impl Fleet {
         let placed: Vec<Attributes> = self.found.iter().map(of_place).collect();
         let answers = wants.wants(&placed.iter().collect::<Vec<_>>(), true)?;
         let candidates: Vec<usize> = (0..self.found.len())
-            .filter(|&i| answers[i] || self.found[i].place.host.is_none() || self.found[i].place.date.is_none())
+            .filter(|&i| {
+                answers[i]
+                    || self.found[i].place.host.is_none()
+                    || self.found[i].place.date.is_none()
+            })
             .collect();
         let opened = self.open(&candidates);
         let runs = keep(opened, wants)?;
@@ -186,7 +193,8 @@ impl Fleet {
         let mut count = 0;
         for slot in opened.values_mut() {
             let Some(run) = slot else { continue };
-            let damage = run.manifest.segments.iter().find_map(|s| run::verify(&run.folder, s).err());
+            let damage =
+                run.manifest.segments.iter().find_map(|s| run::verify(&run.folder, s).err());
             if let Some(why) = damage {
                 lock(&self.skipped).insert(run.folder.clone(), why);
                 *slot = None;
@@ -200,7 +208,12 @@ impl Fleet {
     pub fn files(&self) -> Vec<(Table, PathBuf)> {
         let opened = lock(&self.opened);
         let of_run = |run: &Arc<FleetRun>| {
-            Table::ALL.into_iter().flat_map(|table| run.files(table).map(move |(_, path)| (table, path)).collect::<Vec<_>>()).collect::<Vec<_>>()
+            Table::ALL
+                .into_iter()
+                .flat_map(|table| {
+                    run.files(table).map(move |(_, path)| (table, path)).collect::<Vec<_>>()
+                })
+                .collect::<Vec<_>>()
         };
         opened.values().flatten().flat_map(of_run).collect()
     }
@@ -265,7 +278,9 @@ impl Search {
     fn path(&mut self, named: &Path) -> Result<(), NoFleet> {
         let refused = |e: io::Error| {
             let what = match e.kind() {
-                io::ErrorKind::NotFound => "there is no such file or folder; check the path".to_owned(),
+                io::ErrorKind::NotFound => {
+                    "there is no such file or folder; check the path".to_owned()
+                }
                 io::ErrorKind::PermissionDenied => {
                     "you may not look into it; ask its owner, or run as a user who may".to_owned()
                 }
@@ -309,7 +324,8 @@ impl Search {
                 folders.iter().for_each(|below| self.walk(root, below, depth - 1));
             }
             Err(e) => {
-                self.skipped.insert(folder.to_owned(), format!("cannot be looked into: {}", e.kind()));
+                self.skipped
+                    .insert(folder.to_owned(), format!("cannot be looked into: {}", e.kind()));
             }
         }
     }

@@ -30,7 +30,9 @@ pub fn statement(sql: &str) -> Result<Statement> {
         return refused("there is no statement in it".to_owned());
     };
     match forbidden(&statement) {
-        Some(verb) => refused(format!("{verb} is not allowed: a query only reads the runs that it is given")),
+        Some(verb) => {
+            refused(format!("{verb} is not allowed: a query only reads the runs that it is given"))
+        }
         None => Ok(statement),
     }
 }
@@ -103,7 +105,10 @@ mod tests {
             ("DROP TABLE exits", "DROP TABLE"),
             ("CREATE TABLE t AS SELECT 1", "CREATE TABLE"),
             ("CREATE VIEW v AS SELECT 1", "CREATE VIEW"),
-            ("CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '/etc/passwd'", "CREATE EXTERNAL TABLE"),
+            (
+                "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '/etc/passwd'",
+                "CREATE EXTERNAL TABLE",
+            ),
             ("COPY exits TO '/tmp/x.parquet'", "COPY"),
             ("COPY (SELECT 1) TO '/tmp/x.csv'", "COPY"),
             ("EXPLAIN COPY exits TO '/tmp/x.parquet'", "COPY"),
@@ -114,7 +119,10 @@ mod tests {
             ("BEGIN", "BEGIN"),
         ] {
             let said = statement(sql).map(|_| ()).unwrap_err().to_string();
-            assert!(said.contains(&format!("{verb} ")) && said.contains("not allowed"), "{sql}: {said}");
+            assert!(
+                said.contains(&format!("{verb} ")) && said.contains("not allowed"),
+                "{sql}: {said}"
+            );
         }
         assert!(statement("SELECT 1; SELECT 2").is_err());
         assert!(statement("").is_err() && statement("-- nothing").is_err());

@@ -39,7 +39,10 @@ impl Place {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
             let folder = folder.display();
-            return fail(Code::Output, format!("{name}: there is no folder {folder}; make it first"));
+            return fail(
+                Code::Output,
+                format!("{name}: there is no folder {folder}; make it first"),
+            );
         }
         let file = tempfile::NamedTempFile::new_in(folder).map_err(|e| cannot_write(&name, &e))?;
         Ok(Place::File(file, path, name))
@@ -51,7 +54,10 @@ impl Place {
     }
 
     /// Writes, and makes a file appear when all went well.
-    pub(crate) fn write<T>(self, write: impl FnOnce(Out<'_>) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    pub(crate) fn write<T>(
+        self,
+        write: impl FnOnce(Out<'_>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
         match self {
             Place::Standard => through(io::stdout(), "standard output", write),
             Place::Stream(file, name) => through(file, &name, write),
@@ -82,11 +88,15 @@ fn through<T>(
 /// What the system's refusal to write comes to.
 pub(crate) fn cannot_write(name: &str, source: &io::Error) -> Fault {
     let why = match source.kind() {
-        io::ErrorKind::PermissionDenied => "you may not write there; choose another place".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "you may not write there; choose another place".to_owned()
+        }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "there is no room left; free some space, or write to another file system".to_owned()
         }
-        io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only; write to another one".to_owned(),
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "the file system is read-only; write to another one".to_owned()
+        }
         kind => format!("cannot write it: {kind}"),
     };
     Fault::new(Code::Output, format!("{name}: {why}")).answered(source)

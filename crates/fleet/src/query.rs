@@ -71,28 +71,39 @@ fn asked(args: &QueryArgs) -> anyhow::Result<Asked> {
     let words = &args.words;
     let (question, paths) = match &args.question {
         Some(name) => {
-            let named = question::named(name).map_err(|why| Fault::new(Code::Usage, format!("{why}; --list says more")))?;
+            let named = question::named(name)
+                .map_err(|why| Fault::new(Code::Usage, format!("{why}; --list says more")))?;
             (Some(named), &words[..])
         }
         None if words.is_empty() => {
-            return fail(Code::Usage, "there is nothing to ask; give SQL, or a question with --question");
+            return fail(
+                Code::Usage,
+                "there is nothing to ask; give SQL, or a question with --question",
+            );
         }
         None => (None, &words[1..]),
     };
     if paths.is_empty() {
-        return fail(Code::Usage, "there are no runs to ask; name runs or trees of runs after the SQL");
+        return fail(
+            Code::Usage,
+            "there are no runs to ask; name runs or trees of runs after the SQL",
+        );
     }
     let source = paths.join(" ");
     let paths = paths.iter().map(PathBuf::from).collect();
     Ok(match question {
         Some(question) => {
-            let parameters = question.values(&args.parameters).map_err(|why| Fault::new(Code::Usage, why))?;
+            let parameters =
+                question.values(&args.parameters).map_err(|why| Fault::new(Code::Usage, why))?;
             let notes = vec![format!("{}. Units: {}.", question.title, question.unit)];
             let caption = Caption { title: question.title, source, notes };
             Asked { sql: question.sql, parameters, paths, caption }
         }
         None => {
-            let parameters = args.parameters.iter().map(|(name, value)| (name.clone(), ScalarValue::from(value.as_str())));
+            let parameters = args
+                .parameters
+                .iter()
+                .map(|(name, value)| (name.clone(), ScalarValue::from(value.as_str())));
             let caption = Caption { title: words[0].clone(), source, notes: Vec::new() };
             Asked { sql: words[0].clone(), parameters: parameters.collect(), paths, caption }
         }
@@ -100,7 +111,12 @@ fn asked(args: &QueryArgs) -> anyhow::Result<Asked> {
 }
 
 /// Asks; once more without the damaged runs when a file turns out to be damaged before the first row is written.
-async fn answer(args: &QueryArgs, asked: &Asked, fleet: &Arc<Fleet>, place: Place) -> anyhow::Result<()> {
+async fn answer(
+    args: &QueryArgs,
+    asked: &Asked,
+    fleet: &Arc<Fleet>,
+    place: Place,
+) -> anyhow::Result<()> {
     let engine = engine(args, fleet)?;
     if args.verify {
         // Planning finds out which runs are wanted.
@@ -109,10 +125,15 @@ async fn answer(args: &QueryArgs, asked: &Asked, fleet: &Arc<Fleet>, place: Plac
         fleet.leave_out_damaged();
     }
     let mut rows = match begin(args, asked, &engine).await {
-        Err(error) if !refused(&error) && fleet.leave_out_damaged() > 0 => begin(args, asked, &engine).await,
+        Err(error) if !refused(&error) && fleet.leave_out_damaged() > 0 => {
+            begin(args, asked, &engine).await
+        }
         begun => begun,
     }?;
-    let width = place.is_terminal().then(|| terminal_size::terminal_size().map(|(w, _)| usize::from(w.0))).flatten();
+    let width = place
+        .is_terminal()
+        .then(|| terminal_size::terminal_size().map(|(w, _)| usize::from(w.0)))
+        .flatten();
     let (sender, mut receiver) = tokio::sync::mpsc::channel(2);
     let schema = rows.stream.schema();
     let caption = asked.caption.clone();
@@ -162,7 +183,9 @@ async fn stream(
     plan: Arc<dyn datafusion::physical_plan::ExecutionPlan>,
 ) -> anyhow::Result<SendableRecordBatchStream> {
     use vmtax_fleet::cluster;
-    let Some(url) = &args.cluster else { return engine.stream(plan).map_err(|e| of_query(engine, e)) };
+    let Some(url) = &args.cluster else {
+        return engine.stream(plan).map_err(|e| of_query(engine, e));
+    };
     let address = cluster::address(url).map_err(|why| Fault::new(Code::Usage, why))?;
     engine.check_types().map_err(|why| Fault::new(Code::Data, why))?;
     cluster::stream(&address, engine, plan).await.map_err(|e| of_cluster(&address, &e))
@@ -220,7 +243,10 @@ fn of_query(engine: &Engine, error: DataFusionError) -> anyhow::Error {
 pub(crate) fn of_cluster(address: &str, error: &DataFusionError) -> anyhow::Error {
     Fault::new(
         Code::Input,
-        format!("the scheduler at {address} does not take the query: {}; vmtax fleet check says more", first_line(error)),
+        format!(
+            "the scheduler at {address} does not take the query: {}; vmtax fleet check says more",
+            first_line(error)
+        ),
     )
     .into()
 }
@@ -233,7 +259,11 @@ fn refused(error: &anyhow::Error) -> bool {
 /// DataFusion explains over several lines; the first says what is wrong.
 pub(crate) fn first_line(error: &DataFusionError) -> String {
     let text = error.strip_backtrace();
-    text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it does not say why").to_owned()
+    text.lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty())
+        .unwrap_or("it does not say why")
+        .to_owned()
 }
 
 /// Names what was left out, and returns how many that are.
@@ -243,7 +273,11 @@ fn tell_skipped(fleet: &Fleet) -> usize {
         return 0;
     }
     let runs = if skipped.len() == 1 { "run or folder was" } else { "runs or folders were" };
-    say(&format!("{} {runs} left out; the rows are those of the {} others that were asked:", skipped.len(), fleet.wanted()));
+    say(&format!(
+        "{} {runs} left out; the rows are those of the {} others that were asked:",
+        skipped.len(),
+        fleet.wanted()
+    ));
     for Skipped { path, why } in skipped.iter().take(NAMED) {
         say_more(&format!("{}: {why}", path.display()));
     }
@@ -256,14 +290,22 @@ fn tell_skipped(fleet: &Fleet) -> usize {
 fn list() -> anyhow::Result<()> {
     let questions = question::all().map_err(|why| anyhow::anyhow!(why))?;
     Place::open(None)?.write(|out| {
-        for (i, Question { name, title, unit, about, parameters, .. }) in questions.iter().enumerate() {
+        for (i, Question { name, title, unit, about, parameters, .. }) in
+            questions.iter().enumerate()
+        {
             if i > 0 {
                 writeln!(out)?;
             }
             writeln!(out, "{name}: {title}\n  units: {unit}\n  {about}")?;
             for p in parameters {
                 let default = if p.default.is_empty() { "nothing" } else { &p.default };
-                writeln!(out, "  --param {}=... {} ({}; default: {default})", p.name, p.about, p.kind.word())?;
+                writeln!(
+                    out,
+                    "  --param {}=... {} ({}; default: {default})",
+                    p.name,
+                    p.about,
+                    p.kind.word()
+                )?;
             }
         }
         Ok(())

@@ -86,9 +86,25 @@ impl Kind {
         let wrong = || format!("{text:?} is not {}", Kind::ALL[self as usize].2);
         match self {
             Kind::Text => Ok(ScalarValue::from(text)),
-            Kind::Count => text.parse::<i64>().ok().filter(|&n| n >= 0).map(ScalarValue::from).ok_or_else(wrong),
-            Kind::Number => text.parse::<f64>().ok().filter(|n| n.is_finite()).map(ScalarValue::from).ok_or_else(wrong),
-            Kind::Date => if is_date(text) { Ok(ScalarValue::from(text)) } else { Err(wrong()) },
+            Kind::Count => text
+                .parse::<i64>()
+                .ok()
+                .filter(|&n| n >= 0)
+                .map(ScalarValue::from)
+                .ok_or_else(wrong),
+            Kind::Number => text
+                .parse::<f64>()
+                .ok()
+                .filter(|n| n.is_finite())
+                .map(ScalarValue::from)
+                .ok_or_else(wrong),
+            Kind::Date => {
+                if is_date(text) {
+                    Ok(ScalarValue::from(text))
+                } else {
+                    Err(wrong())
+                }
+            }
         }
     }
 }
@@ -96,7 +112,9 @@ impl Kind {
 /// `2026-01-31`: by its shape, which is what days of runs are compared by.
 pub fn is_date(text: &str) -> bool {
     let number = |part: &str, digits: usize, most: u32| {
-        part.len() == digits && part.bytes().all(|b| b.is_ascii_digit()) && part.parse::<u32>().is_ok_and(|n| n <= most)
+        part.len() == digits
+            && part.bytes().all(|b| b.is_ascii_digit())
+            && part.parse::<u32>().is_ok_and(|n| n <= most)
     };
     matches!(text.split('-').collect::<Vec<_>>()[..], [y, m, d] if number(y, 4, 9999) && number(m, 2, 12) && number(d, 2, 31))
 }
@@ -106,7 +124,10 @@ pub fn is_date(text: &str) -> bool {
 /// # Errors
 /// When a head is wrong; a test reads them all.
 pub fn all() -> Result<Vec<Question>, String> {
-    FILES.iter().map(|(name, text)| parse(name, text).map_err(|e| format!("question {name}: {e}"))).collect()
+    FILES
+        .iter()
+        .map(|(name, text)| parse(name, text).map_err(|e| format!("question {name}: {e}")))
+        .collect()
 }
 
 /// The question of this name.
@@ -127,14 +148,23 @@ impl Question {
     /// # Errors
     /// A sentence: which value is wrong, or which name there is not.
     pub fn values(&self, given: &[(String, String)]) -> Result<Vec<(String, ScalarValue)>, String> {
-        if let Some((name, _)) = given.iter().find(|(name, _)| !self.parameters.iter().any(|p| p.name == *name)) {
+        if let Some((name, _)) =
+            given.iter().find(|(name, _)| !self.parameters.iter().any(|p| p.name == *name))
+        {
             let names: Vec<&str> = self.parameters.iter().map(|p| p.name.as_str()).collect();
-            return Err(format!("question {} has no parameter {name:?}; it has {}", self.name, names.join(", ")));
+            return Err(format!(
+                "question {} has no parameter {name:?}; it has {}",
+                self.name,
+                names.join(", ")
+            ));
         }
         let value = |parameter: &Parameter| {
             let last = given.iter().rev().find(|(name, _)| *name == parameter.name);
             let text = last.map_or(&parameter.default, |(_, value)| value);
-            let value = parameter.kind.value(text).map_err(|e| format!("--param {}: {e}", parameter.name))?;
+            let value = parameter
+                .kind
+                .value(text)
+                .map_err(|e| format!("--param {}: {e}", parameter.name))?;
             Ok((parameter.name.clone(), value))
         };
         self.parameters.iter().map(value).collect()
@@ -162,13 +192,18 @@ pub fn parse(name: &str, text: &str) -> Result<Question, String> {
         match key {
             "title:" => question.title = rest.to_owned(),
             "unit:" => question.unit = rest.to_owned(),
-            "about:" => question.about = [question.about.as_str(), rest].join(" ").trim().to_owned(),
+            "about:" => {
+                question.about = [question.about.as_str(), rest].join(" ").trim().to_owned()
+            }
             "param" => question.parameters.push(parameter(rest).map_err(|e| wrong(&e))?),
             _ => return Err(wrong("is not title:, unit:, about: or param")),
         }
     }
     question.sql = lines.map(|(_, line)| line).collect::<Vec<_>>().join("\n");
-    match [&question.title, &question.unit, &question.sql].iter().all(|part| !part.trim().is_empty()) {
+    match [&question.title, &question.unit, &question.sql]
+        .iter()
+        .all(|part| !part.trim().is_empty())
+    {
         true => Ok(question),
         false => Err("lacks its title, its unit or its SQL".to_owned()),
     }
@@ -183,7 +218,11 @@ fn parameter(text: &str) -> Result<Parameter, String> {
     if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase()) {
         return Err(format!("{name:?} is no name of small letters"));
     }
-    let kind = Kind::ALL.into_iter().find(|(_, word, _)| *word == kind).ok_or_else(|| format!("{kind:?} is no kind"))?.0;
+    let kind = Kind::ALL
+        .into_iter()
+        .find(|(_, word, _)| *word == kind)
+        .ok_or_else(|| format!("{kind:?} is no kind"))?
+        .0;
     kind.value(default.trim())?;
     Ok(Parameter {
         name: name.to_owned(),
@@ -204,7 +243,11 @@ mod tests {
         for question in all {
             assert!(!question.about.is_empty(), "{}", question.name);
             for parameter in &question.parameters {
-                assert!(question.sql.contains(&format!("${}", parameter.name)), "{}", parameter.name);
+                assert!(
+                    question.sql.contains(&format!("${}", parameter.name)),
+                    "{}",
+                    parameter.name
+                );
             }
         }
     }
@@ -232,7 +275,13 @@ mod tests {
         let question = parse("q", text).unwrap();
         let set = |name: &str, value: &str| question.values(&[(name.to_owned(), value.to_owned())]);
         assert_eq!(set("limit", "7").unwrap()[1].1, ScalarValue::from(7i64));
-        for (name, value) in [("limit", "x"), ("limit", "-1"), ("since", "yesterday"), ("since", "2026-13-01"), ("no", "1")] {
+        for (name, value) in [
+            ("limit", "x"),
+            ("limit", "-1"),
+            ("since", "yesterday"),
+            ("since", "2026-13-01"),
+            ("no", "1"),
+        ] {
             assert!(set(name, value).is_err(), "{name} {value}");
         }
     }

@@ -92,7 +92,11 @@ pub fn open(folder: &Path, name: &str) -> Result<FleetRun, Skipped> {
     }
     let manifest = run.manifest().clone();
     check_sizes(folder, &manifest.segments).map_err(&skip)?;
-    Ok(FleetRun { attributes: attributes(folder, name, &manifest), folder: folder.to_owned(), manifest })
+    Ok(FleetRun {
+        attributes: attributes(folder, name, &manifest),
+        folder: folder.to_owned(),
+        manifest,
+    })
 }
 
 impl FleetRun {
@@ -105,7 +109,9 @@ impl FleetRun {
 fn why(error: &Error) -> String {
     match error {
         Error::Newer { found, supported, .. } => {
-            format!("is of format version {found}, and {supported} is the newest that this vmtax reads")
+            format!(
+                "is of format version {found}, and {supported} is the newest that this vmtax reads"
+            )
         }
         Error::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
             "may not be read by you: its run.json is closed to you".to_owned()
@@ -143,7 +149,9 @@ fn check_size(folder: &Path, segment: &Segment) -> Result<(), String> {
             segment.bytes
         )),
         Ok(_) => Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(format!("is damaged: {name} is missing")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            Err(format!("is damaged: {name} is missing"))
+        }
         Err(e) => Err(format!("cannot be read: {name}: {}", e.kind())),
     }
 }
@@ -171,7 +179,10 @@ pub fn verify(folder: &Path, segment: &Segment) -> Result<(), String> {
     if found == segment.crc32 {
         return Ok(());
     }
-    Err(format!("is damaged: {name} has checksum {found:08x} where run.json says {:08x}", segment.crc32))
+    Err(format!(
+        "is damaged: {name} has checksum {found:08x} where run.json says {:08x}",
+        segment.crc32
+    ))
 }
 
 /// What rows of a run carry.

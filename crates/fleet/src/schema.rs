@@ -40,7 +40,8 @@ impl Texts {
 pub const TABLES: [Table; 6] = Table::ALL;
 
 /// What every row carries of its run.
-pub const ATTRIBUTES: [&str; 7] = ["run", "host", "date", "kernel", "cpu_model", "labels", "emulated"];
+pub const ATTRIBUTES: [&str; 7] =
+    ["run", "host", "date", "kernel", "cpu_model", "labels", "emulated"];
 
 /// [`ATTRIBUTES`] as columns.
 pub fn attributes(texts: Texts) -> Vec<FieldRef> {

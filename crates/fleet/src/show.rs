@@ -68,10 +68,18 @@ impl<'a> Sheet<'a> {
         out: Out<'a>,
     ) -> anyhow::Result<Sheet<'a>> {
         let columns = schema.fields().iter();
-        let columns = columns.map(|f| Heading { name: f.name().clone(), number: f.data_type().is_numeric() });
+        let columns =
+            columns.map(|f| Heading { name: f.name().clone(), number: f.data_type().is_numeric() });
         let Caption { title, source, notes } = caption;
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let rows = Rows { title, source, tool_version: version, notes, columns: columns.collect(), ..Rows::default() };
+        let rows = Rows {
+            title,
+            source,
+            tool_version: version,
+            notes,
+            columns: columns.collect(),
+            ..Rows::default()
+        };
         Ok(match format {
             Format::Text | Format::Html => Sheet::Kept { rows, format, width, out },
             Format::Csv => {
@@ -82,13 +90,24 @@ impl<'a> Sheet<'a> {
                 let columns: Vec<_> = schema.fields().iter().map(|field| {
                     serde_json::json!({"name": field.name(), "type": field.data_type().to_string()})
                 }).collect();
-                write!(out, "{{\"schema\":\"{SCHEMA}\",\"columns\":{},\"rows\":", serde_json::to_string(&columns)?)?;
-                let writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, JsonArray>(Vec::new());
+                write!(
+                    out,
+                    "{{\"schema\":\"{SCHEMA}\",\"columns\":{},\"rows\":",
+                    serde_json::to_string(&columns)?
+                )?;
+                let writer = WriterBuilder::new()
+                    .with_explicit_nulls(true)
+                    .build::<_, JsonArray>(Vec::new());
                 Sheet::Json { out, writer }
             }
             Format::Parquet => {
-                let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?));
-                Sheet::Parquet(Box::new(ArrowWriter::try_new(out, schema.clone(), Some(properties.build()))?))
+                let properties = WriterProperties::builder()
+                    .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?));
+                Sheet::Parquet(Box::new(ArrowWriter::try_new(
+                    out,
+                    schema.clone(),
+                    Some(properties.build()),
+                )?))
             }
         })
     }
@@ -97,7 +116,8 @@ impl<'a> Sheet<'a> {
     pub(crate) fn batch(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
         match self {
             Sheet::Kept { rows, format, .. } => {
-                let most = if *format == Format::Text { TEXT_ROWS } else { vmtax_report::html::MAX_ROWS };
+                let most =
+                    if *format == Format::Text { TEXT_ROWS } else { vmtax_report::html::MAX_ROWS };
                 let room = most.saturating_sub(rows.rows.len()).min(batch.num_rows());
                 rows.rows.extend(cells(&batch.slice(0, room), true)?);
                 rows.more += (batch.num_rows() - room) as u64;
@@ -154,7 +174,8 @@ fn cells(batch: &RecordBatch, rounded: bool) -> Result<Vec<Vec<Option<String>>>>
     let mut rows = vec![Vec::with_capacity(batch.num_columns()); batch.num_rows()];
     for column in batch.columns() {
         let formatter = ArrayFormatter::try_new(column.as_ref(), &options)?;
-        let floats = (rounded && *column.data_type() == DataType::Float64).then(|| column.as_primitive::<Float64Type>());
+        let floats = (rounded && *column.data_type() == DataType::Float64)
+            .then(|| column.as_primitive::<Float64Type>());
         for (i, row) in rows.iter_mut().enumerate() {
             row.push(match floats {
                 _ if column.is_null(i) => None,

@@ -94,7 +94,13 @@ pub fn make(
     options: &Options,
     each: &mut dyn FnMut(u64),
 ) -> Result<(), Error> {
-    let made = |path: &Path| fs::create_dir_all(path).map_err(|source| Error::Io { path: path.to_owned(), what: "make the folder", source });
+    let made = |path: &Path| {
+        fs::create_dir_all(path).map_err(|source| Error::Io {
+            path: path.to_owned(),
+            what: "make the folder",
+            source,
+        })
+    };
     for host in 0..options.hosts {
         for day in 0..options.days {
             let folder = root.join(format!("host=h{host:06}")).join(format!("date={}", date(day)));
@@ -114,7 +120,11 @@ struct Place {
 }
 
 fn write(template: &Template, place: &Place, options: &Options) -> Result<(), Error> {
-    let mut chance = Chance(options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(place.host) << 20 ^ u64::from(place.day));
+    let mut chance = Chance(
+        options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ u64::from(place.host) << 20
+            ^ u64::from(place.day),
+    );
     // Hosts differ by up to four times, days of a host by a tenth.
     let host = 0.5 + 1.5 * Chance(options.seed ^ u64::from(place.host)).next();
     let factor = host * (0.95 + 0.1 * chance.next());
@@ -236,7 +246,13 @@ mod tests {
 
     #[test]
     fn days_are_those_of_the_calendar() {
-        for (day, expected) in [(0, "2026-01-01"), (30, "2026-01-31"), (31, "2026-02-01"), (364, "2026-12-31"), (365, "2027-01-01")] {
+        for (day, expected) in [
+            (0, "2026-01-01"),
+            (30, "2026-01-31"),
+            (31, "2026-02-01"),
+            (364, "2026-12-31"),
+            (365, "2027-01-01"),
+        ] {
             assert_eq!(date(day), expected);
         }
     }

@@ -8,13 +8,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use datafusion::arrow::array::{
+    ArrayRef, AsArray, BooleanArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
+};
 use datafusion::arrow::compute::{and_kleene, cast, prep_null_mask_filter};
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::config::TableParquetOptions;
 use datafusion::common::stats::Precision;
-use datafusion::common::{DFSchema, DataFusionError, Result, ScalarValue, Statistics, project_schema};
+use datafusion::common::{
+    DFSchema, DataFusionError, Result, ScalarValue, Statistics, project_schema,
+};
 use datafusion::datasource::TableType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::memory::MemorySourceConfig;
@@ -84,7 +88,9 @@ impl FleetTable {
         let single = TableSchema::new(Arc::clone(&columns), of_run.clone());
         let files = selection.runs.iter().flat_map(|run| {
             let values = self.values(&run.attributes);
-            run.files(table).map(move |(segment, path)| Ok((segment, file(segment, &path)?.with_partition_values(values.clone()))))
+            run.files(table).map(move |(segment, path)| {
+                Ok((segment, file(segment, &path)?.with_partition_values(values.clone())))
+            })
         });
         parts.extend(scan.of(single, files)?);
         // In a day's files the attributes are columns like the others.
@@ -122,7 +128,8 @@ impl FleetTable {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         // Texts were collected plainly.
         let columns = columns.iter().zip(self.schema.fields()).map(|(c, f)| cast(c, f.data_type()));
-        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns.collect::<Result<_, _>>()?)?;
+        let batch =
+            RecordBatch::try_new(Arc::clone(&self.schema), columns.collect::<Result<_, _>>()?)?;
         Ok(MemorySourceConfig::try_new_exec(
             &[vec![batch]],
             Arc::clone(&self.schema),
@@ -224,13 +231,14 @@ impl Scan<'_> {
             TableParquetOptions { global: options.execution.parquet.clone(), ..Default::default() };
         let source = ParquetSource::new(schema).with_table_parquet_options(parquet);
         let groups = FileGroup::new(found).split_files(options.execution.target_partitions);
-        let config = FileScanConfigBuilder::new(ObjectStoreUrl::local_filesystem(), Arc::new(source))
-            .with_file_groups(groups)
-            .with_statistics(statistics)
-            .with_projection_indices(self.projection.cloned())?
-            .with_limit(self.limit)
-            .with_expr_adapter(Some(Arc::new(TypesAgree)))
-            .build();
+        let config =
+            FileScanConfigBuilder::new(ObjectStoreUrl::local_filesystem(), Arc::new(source))
+                .with_file_groups(groups)
+                .with_statistics(statistics)
+                .with_projection_indices(self.projection.cloned())?
+                .with_limit(self.limit)
+                .with_expr_adapter(Some(Arc::new(TypesAgree)))
+                .build();
         Ok(Some(DataSourceExec::from_data_source(config)))
     }
 }
@@ -260,7 +268,8 @@ impl Filters {
             datafusion::arrow::datatypes::DataType::Utf8 => cast(c, &self.texts.data_type()),
             _ => Ok(Arc::clone(c)),
         });
-        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns.collect::<Result<_, _>>()?)?;
+        let batch =
+            RecordBatch::try_new(Arc::clone(&self.schema), columns.collect::<Result<_, _>>()?)?;
         let mut wanted = BooleanArray::from(vec![true; runs.len()]);
         for (filter, _) in self.filters.iter().filter(|(_, place)| *place || !place_only) {
             let answer = filter.evaluate(&batch)?.into_array(runs.len())?;
@@ -296,7 +305,8 @@ fn run_columns(selection: &Selection) -> Vec<ArrayRef> {
         Arc::new(UInt64Array::from_iter(runs.iter().map(|run| of(run))))
     };
     let commands: Vec<String> = runs.iter().map(|run| run.manifest.command.join(" ")).collect();
-    let accelerators: Vec<String> = runs.iter().map(|run| run.manifest.accelerator.to_string()).collect();
+    let accelerators: Vec<String> =
+        runs.iter().map(|run| run.manifest.accelerator.to_string()).collect();
     let mut columns = attribute_columns(runs.iter().map(|run| &run.attributes));
     columns.extend([
         texts(accelerators.iter().map(String::as_str)),

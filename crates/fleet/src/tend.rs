@@ -30,7 +30,11 @@ pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
         let (before, after) = files;
         match days.len() {
             0 => writeln!(out, "There was no day to compact; {removed} runs removed.")?,
-            _ => writeln!(out, "{}: {runs} runs, {before} files are {after} now; {removed} runs removed.", days.join(", "))?,
+            _ => writeln!(
+                out,
+                "{}: {runs} runs, {before} files are {after} now; {removed} runs removed.",
+                days.join(", ")
+            )?,
         }
         Ok(())
     })
@@ -39,9 +43,13 @@ pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
 pub(crate) fn synth(args: &SynthArgs) -> anyhow::Result<()> {
     let mut templates = Vec::new();
     for folder in &args.runs {
-        let template = synth::Template::read(folder).map_err(|e| Fault::new(Code::Input, e.to_string()))?;
+        let template =
+            synth::Template::read(folder).map_err(|e| Fault::new(Code::Input, e.to_string()))?;
         if !template.has_exits() {
-            return fail(Code::Data, format!("{}: it has no exits to make hosts of; name another run", folder.display()));
+            return fail(
+                Code::Data,
+                format!("{}: it has no exits to make hosts of; name another run", folder.display()),
+            );
         }
         templates.push(template);
     }
@@ -57,7 +65,8 @@ pub(crate) fn synth(args: &SynthArgs) -> anyhow::Result<()> {
     let mut runs = 0;
     synth::make(&templates, &args.output, &options, &mut |n| runs += n)
         .map_err(|e| Fault::new(Code::Output, e.to_string()))?;
-    Place::open(None)?.write(|out| Ok(writeln!(out, "{}: {runs} synthetic runs.", args.output.display())?))
+    Place::open(None)?
+        .write(|out| Ok(writeln!(out, "{}: {runs} synthetic runs.", args.output.display())?))
 }
 
 /// A tree that is new, or an empty folder.
@@ -95,7 +104,8 @@ FROM (SELECT run, count(interval_start_ns) AS rows FROM exits GROUP BY run) c
 JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
 
     pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
-        let address = cluster::address(&args.cluster).map_err(|why| Fault::new(Code::Usage, why))?;
+        let address =
+            cluster::address(&args.cluster).map_err(|why| Fault::new(Code::Usage, why))?;
         let fleet = Arc::new(find(&args.paths)?);
         crate::runtime()?.block_on(async {
             let unreachable = |why: String| Fault::new(Code::Input, format!("the scheduler at {address}: {why}"));
@@ -138,25 +148,32 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
 
     pub(crate) fn scheduler(args: &SchedulerArgs) -> anyhow::Result<()> {
         say(&format!("scheduler of Ballista {} at {}", cluster::VERSION, args.listen));
-        crate::runtime()?
-            .block_on(cluster::scheduler(args.listen, args.timeout))
-            .map_err(|why| Fault::new(Code::Output, format!("{}: cannot listen: {why}", args.listen)).into())
+        crate::runtime()?.block_on(cluster::scheduler(args.listen, args.timeout)).map_err(|why| {
+            Fault::new(Code::Output, format!("{}: cannot listen: {why}", args.listen)).into()
+        })
     }
 
     pub(crate) fn executor(args: &ExecutorArgs) -> anyhow::Result<()> {
-        let parts = args.scheduler.rsplit_once(':').and_then(|(h, p)| Some((h.to_owned(), p.parse().ok()?)));
+        let parts = args
+            .scheduler
+            .rsplit_once(':')
+            .and_then(|(h, p)| Some((h.to_owned(), p.parse().ok()?)));
         let Some(scheduler) = parts else {
             return fail(Code::Usage, format!("--scheduler {}: use HOST:PORT", args.scheduler));
         };
         // Held until the end: what is passed between tasks goes with it.
         let own = tempfile::Builder::new().prefix("vmtax-executor-").tempdir()?;
         let work = args.work.clone().unwrap_or_else(|| own.path().to_owned());
-        std::fs::create_dir_all(&work).map_err(|e| crate::output::cannot_write(&work.display().to_string(), &e))?;
+        std::fs::create_dir_all(&work)
+            .map_err(|e| crate::output::cannot_write(&work.display().to_string(), &e))?;
         let options = ExecutorOptions {
             scheduler,
             listen: args.listen,
             control_port: args.control_port,
-            external_host: args.external_host.clone().unwrap_or_else(|| args.listen.ip().to_string()),
+            external_host: args
+                .external_host
+                .clone()
+                .unwrap_or_else(|| args.listen.ip().to_string()),
             tasks: args.tasks,
             memory: args.memory as u64,
             work,

@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, BooleanArray, RecordBatch, StringViewArray, UInt32Array, UInt64Array};
+use datafusion::arrow::array::{
+    ArrayRef, BooleanArray, RecordBatch, StringViewArray, UInt32Array, UInt64Array,
+};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::error::Result;
@@ -67,10 +69,16 @@ const ORDINARY: u64 = 0x7777_7777_7777;
 /// `cause` where the detail does not decide, `alone`: the detail plays no part, `bare`: without any detail,
 /// `ancillary`: while L1 handled an exit of L2.
 pub fn reasons() -> Result<RecordBatch> {
-    let codes = |isa| (0..CODES).chain(SVM_HIGH..SVM_HIGH + CODES).chain([u32::MAX]).map(move |code| Reason { isa, code, flags: 0 });
-    let known = codes(Isa::Vmx).chain(codes(Isa::Svm)).filter(|reason| {
-        reason.is_known() || Cause::of(*reason, SILENT, false) != Cause::Other
-    });
+    let codes = |isa| {
+        (0..CODES).chain(SVM_HIGH..SVM_HIGH + CODES).chain([u32::MAX]).map(move |code| Reason {
+            isa,
+            code,
+            flags: 0,
+        })
+    };
+    let known = codes(Isa::Vmx)
+        .chain(codes(Isa::Svm))
+        .filter(|reason| reason.is_known() || Cause::of(*reason, SILENT, false) != Cause::Other);
     let known: Vec<Reason> = known.collect();
     let cause = |reason: &Reason, detail| Cause::of(*reason, detail, false);
     let stands_alone = |reason: &Reason| {
@@ -97,11 +105,16 @@ pub fn detail_kinds() -> Result<RecordBatch> {
     let kinds: Vec<DetailKind> = DetailKind::all().collect();
     let by_value = |kind| BY_VALUE.iter().chain(&CALLS).any(|(k, _)| *k == kind);
     batch(vec![
-        ("detail_kind", Arc::new(StringViewArray::from_iter_values(kinds.iter().map(|k| k.name())))),
+        (
+            "detail_kind",
+            Arc::new(StringViewArray::from_iter_values(kinds.iter().map(|k| k.name()))),
+        ),
         ("by_value", Arc::new(BooleanArray::from_iter(kinds.iter().map(|&k| Some(by_value(k)))))),
         (
             "cause",
-            Arc::new(StringViewArray::from_iter(kinds.iter().map(|&k| of_detail(k, ORDINARY).map(Cause::name)))),
+            Arc::new(StringViewArray::from_iter(
+                kinds.iter().map(|&k| of_detail(k, ORDINARY).map(Cause::name)),
+            )),
         ),
     ])
 }
@@ -112,11 +125,16 @@ pub fn details() -> Result<RecordBatch> {
     for (kind, ranges) in BY_VALUE.iter().chain(&CALLS) {
         let usual = of_detail(*kind, ORDINARY);
         for value in ranges.iter().flat_map(|&(first, last)| first..=last) {
-            rows.extend(of_detail(*kind, value).filter(|c| Some(*c) != usual).map(|c| (*kind, value, c)));
+            rows.extend(
+                of_detail(*kind, value).filter(|c| Some(*c) != usual).map(|c| (*kind, value, c)),
+            );
         }
     }
     batch(vec![
-        ("detail_kind", Arc::new(StringViewArray::from_iter_values(rows.iter().map(|r| r.0.name())))),
+        (
+            "detail_kind",
+            Arc::new(StringViewArray::from_iter_values(rows.iter().map(|r| r.0.name()))),
+        ),
         ("detail", Arc::new(UInt64Array::from_iter_values(rows.iter().map(|r| r.1)))),
         ("cause", Arc::new(StringViewArray::from_iter_values(rows.iter().map(|r| r.2.name())))),
     ])
@@ -127,7 +145,8 @@ pub fn details() -> Result<RecordBatch> {
 /// # Errors
 /// Those of Arrow; a test makes them all.
 pub fn tables(texts: Texts) -> Result<Vec<(&'static str, RecordBatch)>> {
-    let tables = [("reasons", reasons()?), ("detail_kinds", detail_kinds()?), ("details", details()?)];
+    let tables =
+        [("reasons", reasons()?), ("detail_kinds", detail_kinds()?), ("details", details()?)];
     tables.into_iter().map(|(name, batch)| Ok((name, with_texts(batch, texts)?))).collect()
 }
 
@@ -145,8 +164,10 @@ fn with_texts(batch: RecordBatch, texts: Texts) -> Result<RecordBatch> {
 }
 
 fn batch(columns: Vec<(&str, ArrayRef)>) -> Result<RecordBatch> {
-    let fields: Vec<Field> =
-        columns.iter().map(|(name, array)| Field::new(*name, array.data_type().clone(), true)).collect();
+    let fields: Vec<Field> = columns
+        .iter()
+        .map(|(name, array)| Field::new(*name, array.data_type().clone(), true))
+        .collect();
     let arrays = columns.into_iter().map(|(_, array)| array).collect();
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?)
 }

@@ -52,7 +52,8 @@ impl Rows {
         });
         let mut grid = Grid::new(columns.collect());
         for row in &self.rows {
-            let cell = |cell: &Option<String>| cell.as_deref().map_or("-".to_owned(), names::printable);
+            let cell =
+                |cell: &Option<String>| cell.as_deref().map_or("-".to_owned(), names::printable);
             grid.row(Style::Plain, row.iter().map(cell).collect());
         }
         grid.write(paint, out, width)?;
@@ -133,7 +134,9 @@ mod tests {
             "host,exits\r\n<b>&\\u{202e},-12\r\n'=cmd(),\r\n"
         );
         let html = String::from_utf8(html).unwrap();
-        assert!(!html.contains("<script>alert") && !html.contains("<b>&") && !html.contains('\u{1b}'));
+        assert!(
+            !html.contains("<script>alert") && !html.contains("<b>&") && !html.contains('\u{1b}')
+        );
         assert!(html.contains("&lt;b&gt;&amp;\\u{202e}"));
     }
 }

@@ -17,9 +17,12 @@ const PROGRAM: &str = "vmtax-fleet";
 ///
 /// The flags are those of `vmtax-fleet query`, which it runs: it is looked for beside this program, then in PATH.
 #[derive(Debug, Args)]
-#[command(disable_help_flag = true, after_help = "Examples:
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:
   vmtax query --help
-  vmtax query 'SELECT host, sum(count) FROM exits GROUP BY host' fleet/")]
+  vmtax query 'SELECT host, sum(count) FROM exits GROUP BY host' fleet/"
+)]
 pub(crate) struct QueryArgs {
     /// What `vmtax-fleet query` takes.
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
@@ -30,9 +33,12 @@ pub(crate) struct QueryArgs {
 ///
 /// The commands are those of `vmtax-fleet`, which it runs: it is looked for beside this program, then in PATH.
 #[derive(Debug, Args)]
-#[command(disable_help_flag = true, after_help = "Examples:
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:
   vmtax fleet --help
-  vmtax fleet compact fleet/ --date 2026-01-31")]
+  vmtax fleet compact fleet/ --date 2026-01-31"
+)]
 pub(crate) struct FleetArgs {
     /// What `vmtax-fleet` takes.
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]

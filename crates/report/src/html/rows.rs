@@ -34,7 +34,8 @@ pub(super) fn page(shown: &Rows) -> Markup {
 fn table(shown: &Rows) -> Markup {
     let rows = &shown.rows[..shown.rows.len().min(MAX_ROWS)];
     let more = shown.more + (shown.rows.len() - rows.len()) as u64;
-    let whole: Vec<bool> = (0..shown.columns.len()).map(|i| rows.iter().all(|row| is_whole(&row[i]))).collect();
+    let whole: Vec<bool> =
+        (0..shown.columns.len()).map(|i| rows.iter().all(|row| is_whole(&row[i]))).collect();
     html! {
         @for note in &shown.notes { p.note { (figures::text(note)) } }
         @if more > 0 {
