@@ -197,6 +197,7 @@ impl Fleet {
                 run.manifest.segments.iter().find_map(|s| run::verify(&run.folder, s).err());
             if let Some(why) = damage {
                 lock(&self.skipped).insert(run.folder.clone(), why);
+                lock(&self.wanted).remove(&run.folder);
                 *slot = None;
                 count += 1;
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{
     ArrayRef, AsArray, BooleanArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
-use datafusion::arrow::compute::{and_kleene, cast, prep_null_mask_filter};
+use datafusion::arrow::compute::{and_kleene, cast};
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::config::TableParquetOptions;
@@ -276,7 +276,7 @@ impl Filters {
             wanted = and_kleene(&wanted, answer.as_boolean())?;
         }
         // Null is no yes.
-        Ok(prep_null_mask_filter(&wanted).values().iter().collect())
+        Ok(wanted.iter().map(|wanted| wanted == Some(true)).collect())
     }
 }
 

@@ -72,11 +72,9 @@ pub(crate) fn synth(args: &SynthArgs) -> anyhow::Result<()> {
 /// A tree that is new, or an empty folder.
 fn claim(tree: &Path) -> anyhow::Result<()> {
     let name = tree.display().to_string();
-    match fs::read_dir(tree) {
-        Ok(mut entries) if entries.next().is_some() => {
-            fail(Code::Output, format!("{name}: it is not empty; name a new folder"))
-        }
-        Ok(_) => Ok(()),
+    match fs::read_dir(tree).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => fail(Code::Output, format!("{name}: it is not empty; name a new folder")),
         Err(_) => Ok(fs::create_dir_all(tree).map_err(|e| cannot_write(&name, &e))?),
     }
 }

@@ -56,7 +56,7 @@ impl Rows {
                 |cell: &Option<String>| cell.as_deref().map_or("-".to_owned(), names::printable);
             grid.row(Style::Plain, row.iter().map(cell).collect());
         }
-        grid.write(paint, out, width)?;
+        grid.write(out, paint, width)?;
         let shown = self.rows.len() as u64;
         let rows = match self.more {
             0 => format!("{}.", numbers::counted(shown, "row")),

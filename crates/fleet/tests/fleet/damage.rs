@@ -162,7 +162,8 @@ fn a_column_of_another_type_is_refused_by_name() {
     two(folder.path());
     rewrite(&folder.path().join("tree/bad"), &|batch| {
         let text: ArrayRef = cast(batch.column_by_name("count").unwrap(), &DataType::Utf8).unwrap();
-        let columns = batch.schema().fields().iter().zip(batch.columns()).map(|(field, column)| {
+        let schema = batch.schema();
+        let columns = schema.fields().iter().zip(batch.columns()).map(|(field, column)| {
             (
                 field.name().clone(),
                 if field.name() == "count" { Arc::clone(&text) } else { Arc::clone(column) },

@@ -80,7 +80,7 @@ fn a_plan_has_the_files_of_wanted_runs_alone() {
     tree(folder.path());
     let plan = |filter: &str| {
         let sql = format!("EXPLAIN SELECT sum(count) FROM exits WHERE {filter}");
-        let rows = rows(folder.path(), &[&sql, "tree"]);
+        let rows = rows(folder.path(), &[&sql, "tree", "--threads", "2"]);
         rows.iter()
             .map(|row| row[1].as_str().unwrap().matches("exits/000001.parquet").count())
             .max()
