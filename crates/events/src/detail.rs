@@ -150,6 +150,11 @@ impl DetailKind {
         KINDS[usize::from(self as u8)].1
     }
 
+    /// Every kind.
+    pub fn all() -> impl Iterator<Item = DetailKind> {
+        KINDS.iter().map(|row| row.0)
+    }
+
     /// The inverse of [`DetailKind::name`].
     pub fn from_name(name: &str) -> Option<Self> {
         table::key_of(&KINDS, name)

@@ -18,6 +18,7 @@ pub mod operations;
 pub mod pages;
 pub mod perfetto;
 pub mod predict;
+pub mod rows;
 pub mod text;
 pub mod tui;
 

@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Lab(crate::lab::args::LabArgs),
     Doctor(crate::doctor::DoctorArgs),
     Pages(crate::doctor::PagesArgs),
+    Query(crate::fleet::QueryArgs),
+    Fleet(crate::fleet::FleetArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }

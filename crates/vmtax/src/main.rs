@@ -9,6 +9,7 @@ mod doctor;
 mod exit;
 mod explain;
 mod export;
+mod fleet;
 mod import;
 mod input;
 mod lab;
@@ -48,6 +49,8 @@ fn main() -> ExitCode {
         Command::Pages(args) => doctor::pages(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Predict(args) => predict::run(&args),
+        Command::Query(args) => fleet::query(&args),
+        Command::Fleet(args) => fleet::fleet(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };

@@ -14,6 +14,7 @@ mod disk_full;
 mod errors;
 mod explain;
 mod export;
+mod fleet;
 mod hostile;
 mod inputs;
 mod manuals;

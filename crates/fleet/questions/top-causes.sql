@@ -1,0 +1,49 @@
+-- title: What the exits of each class of host are for
+-- unit: exits; time from exit to entry in ms; percent of the exits and of the time of the class
+-- about: A class is a model of processor, a kernel, a host or the value of a label. Hosts that were emulated are classes of their own: their times say nothing of hardware. Causes are those of vmtax report.
+-- param class text = cpu_model: what hosts are told apart by: cpu_model, kernel, host, or the name of a label
+-- param since date = 0000-01-01: the first day that counts
+-- param limit count = 50: rows at most
+WITH counted AS (
+  SELECT
+    CASE WHEN $class = 'cpu_model' THEN cpu_model
+         WHEN $class = 'kernel' THEN kernel
+         WHEN $class = 'host' THEN host
+         ELSE nullif(split_part(split_part(concat(',', labels), concat(',', $class, '='), 2), ',', 1), '')
+    END AS class,
+    emulated, isa, reason, detail_kind, ancillary_of IS NOT NULL AS ancillary,
+    CASE WHEN detail_kind IN ('page-fault', 'cpuid', 'vmcs-field', 'xen-hypercall', 'port-in') THEN 0 ELSE detail
+    END AS detail,
+    sum(count) AS exits, sum(time_ns) AS time_ns
+  FROM exits
+  WHERE date >= $since
+  GROUP BY 1, 2, 3, 4, 5, 6, 7
+), named AS (
+  SELECT c.class, c.emulated, c.exits, c.time_ns,
+    CASE WHEN c.ancillary THEN coalesce(r.ancillary, 'nested-ancillary')
+         WHEN r.alone THEN r.cause
+         WHEN d.cause IS NOT NULL THEN d.cause
+         WHEN k.cause IS NOT NULL THEN k.cause
+         WHEN c.detail_kind = 'none' THEN coalesce(r.bare, 'other')
+         ELSE coalesce(r.cause, 'other')
+    END AS cause
+  FROM counted c
+  LEFT JOIN reasons r ON r.isa = c.isa AND r.reason = c.reason
+  LEFT JOIN detail_kinds k ON k.detail_kind = c.detail_kind
+  LEFT JOIN details d ON d.detail_kind = c.detail_kind AND d.detail = c.detail
+), summed AS (
+  SELECT class, emulated, cause, sum(exits) AS exits, sum(time_ns) AS time_ns
+  FROM named
+  GROUP BY class, emulated, cause
+), whole AS (
+  SELECT class, emulated, sum(exits) AS exits, sum(time_ns) AS time_ns
+  FROM summed
+  GROUP BY class, emulated
+)
+SELECT s.class, s.emulated, s.cause, s.exits, s.time_ns / 1e6 AS time_ms,
+  100.0 * s.exits / w.exits AS percent_of_exits,
+  CASE WHEN w.time_ns > 0 THEN 100.0 * s.time_ns / w.time_ns END AS percent_of_time
+FROM summed s
+JOIN whole w ON coalesce(w.class, '') = coalesce(s.class, '') AND w.emulated = s.emulated
+ORDER BY time_ms DESC, s.exits DESC, s.class, s.cause
+LIMIT $limit

@@ -1,0 +1,230 @@
+//! A query on a Ballista cluster.
+//!
+//! The query is planned here, with the files that this process found; the plan that is sent holds nothing but what
+//! DataFusion writes down itself. So any Ballista scheduler and executors of [`VERSION`] carry it out, and the files
+//! have to lie at the same paths on the executors as here. Files are found, and runs left out, here alone.
+//!
+//! Left out on purpose: encryption and identities. Ballista's ports trust whoever reaches them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ballista_core::config::TaskSchedulingPolicy;
+use ballista_core::execution_plans::execute_physical_plan;
+use ballista_core::extension::SessionConfigExt;
+use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
+use ballista_scheduler::cluster::BallistaCluster;
+use ballista_scheduler::config::SchedulerConfig;
+use ballista_scheduler::scheduler_process::start_server;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream};
+use datafusion::prelude::SessionConfig;
+use datafusion_proto::protobuf::PhysicalPlanNode;
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::engine::Engine;
+
+/// The version of Ballista that is spoken: it has no other way to say what a plan is.
+pub const VERSION: &str = ballista_core::BALLISTA_VERSION;
+
+/// A plan names every file, and a scheduler takes no larger message than it was started with.
+const MESSAGE: u32 = 256 << 20;
+
+/// A scheduler that is there answers sooner.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// `HOST:PORT` of `df://HOST:PORT`.
+///
+/// # Errors
+/// What it should be.
+pub fn address(url: &str) -> Result<String, String> {
+    let help = || format!("--cluster {url}: use df://HOST:PORT, such as df://127.0.0.1:50050");
+    let address = url.strip_prefix("df://").ok_or_else(help)?.trim_end_matches('/');
+    let (host, port) = address.rsplit_once(':').ok_or_else(help)?;
+    let plain = !host.is_empty()
+        && !host.contains(['/', '@', '?', '#'])
+        && !host.contains(char::is_whitespace);
+    let port: u16 = port.parse().map_err(|_| help())?;
+    if plain && port > 0 { Ok(address.to_owned()) } else { Err(help()) }
+}
+
+/// What Ballista wants a session to be.
+pub fn config() -> SessionConfig {
+    SessionConfig::new_with_ballista().with_ballista_grpc_client_max_message_size(MESSAGE as usize)
+}
+
+/// Has the scheduler carry a plan out.
+///
+/// # Errors
+/// When it cannot be reached, or the query fails there.
+pub async fn stream(
+    address: &str,
+    engine: &Engine,
+    plan: Arc<dyn ExecutionPlan>,
+) -> Result<SendableRecordBatchStream> {
+    reach(address).await.map_err(|why| DataFusionError::External(why.into()))?;
+    let config = engine.context().copied_config();
+    let codec = config.ballista_physical_extension_codec();
+    execute_physical_plan::<PhysicalPlanNode>(
+        format!("http://{address}"),
+        &config.ballista_config(),
+        plan,
+        codec.as_ref(),
+        engine.context().session_id(),
+        config,
+    )
+    .await
+}
+
+/// A connection to the scheduler.
+async fn reach(address: &str) -> Result<TcpStream, String> {
+    match tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(e)) => Err(format!("it cannot be reached ({})", e.kind())),
+        Err(_) => Err(format!("it did not answer for {} s", PATIENCE.as_secs())),
+    }
+}
+
+/// What a scheduler says of itself.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Scheduler {
+    /// Its version of Ballista.
+    pub version: String,
+}
+
+/// What a scheduler says of an executor.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Executor {
+    /// Its host.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// Asks the scheduler for its version and its executors.
+///
+/// # Errors
+/// A sentence without its subject, the scheduler.
+pub async fn ask(address: &str) -> Result<(Scheduler, Vec<Executor>), String> {
+    Ok((get(address, "/api/state").await?, get(address, "/api/executors").await?))
+}
+
+/// The scheduler's REST interface: one request, one answer, the connection closed.
+async fn get<T: for<'de> Deserialize<'de>>(address: &str, path: &str) -> Result<T, String> {
+    let mut stream = reach(address).await?;
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
+    );
+    let broken = |e: std::io::Error| format!("it broke off ({})", e.kind());
+    let mut answer = Vec::new();
+    let exchange = async {
+        stream.write_all(request.as_bytes()).await.map_err(broken)?;
+        (&mut stream).take(16 << 20).read_to_end(&mut answer).await.map_err(broken)
+    };
+    tokio::time::timeout(PATIENCE, exchange)
+        .await
+        .map_err(|_| "it did not answer in time".to_owned())??;
+    let text = String::from_utf8_lossy(&answer);
+    let strange = || {
+        format!(
+            "it does not answer {path} as a Ballista scheduler does; is its REST interface off?"
+        )
+    };
+    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(strange)?;
+    if !head.starts_with("HTTP/1.1 200") {
+        return Err(strange());
+    }
+    serde_json::from_str(body).map_err(|_| strange())
+}
+
+/// Runs a scheduler until it is stopped.
+///
+/// # Errors
+/// When it cannot listen.
+pub async fn scheduler(listen: SocketAddr, timeout: u64) -> Result<(), String> {
+    let config = SchedulerConfig {
+        bind_host: listen.ip().to_string(),
+        bind_port: listen.port(),
+        external_host: listen.ip().to_string(),
+        scheduling_policy: TaskSchedulingPolicy::PullStaged,
+        executor_timeout_seconds: timeout,
+        expire_dead_executor_interval_seconds: (timeout / 2).clamp(1, 15),
+        grpc_server_max_decoding_message_size: MESSAGE,
+        grpc_server_max_encoding_message_size: MESSAGE,
+        ..SchedulerConfig::default()
+    };
+    let cluster = BallistaCluster::new_from_config(&config).await.map_err(|e| e.to_string())?;
+    start_server(cluster, listen, Arc::new(config)).await.map_err(|e| e.to_string())
+}
+
+/// How an executor is run.
+#[derive(Clone, Debug)]
+pub struct ExecutorOptions {
+    /// Host and port of the scheduler.
+    pub scheduler: (String, u16),
+    /// Where results are fetched.
+    pub listen: SocketAddr,
+    /// Where the scheduler speaks to it.
+    pub control_port: u16,
+    /// Its name for others.
+    pub external_host: String,
+    /// Tasks at the same time; 0: one for each processor.
+    pub tasks: usize,
+    /// Memory of all tasks together.
+    pub memory: u64,
+    /// What is passed between tasks lies here.
+    pub work: PathBuf,
+}
+
+/// Runs an executor until it is stopped.
+///
+/// # Errors
+/// When the scheduler cannot be reached, or it cannot listen.
+pub async fn executor(options: ExecutorOptions) -> Result<(), String> {
+    let (scheduler_host, scheduler_port) = options.scheduler;
+    reach(&format!("{scheduler_host}:{scheduler_port}")).await?;
+    let config = ExecutorProcessConfig {
+        bind_host: options.listen.ip().to_string(),
+        external_host: Some(options.external_host),
+        port: options.listen.port(),
+        grpc_port: options.control_port,
+        scheduler_host,
+        scheduler_port,
+        concurrent_tasks: options.tasks,
+        task_scheduling_policy: TaskSchedulingPolicy::PullStaged,
+        work_dir: Some(options.work.to_string_lossy().into_owned()),
+        memory_pool_size: Some(options.memory),
+        grpc_max_decoding_message_size: MESSAGE,
+        grpc_max_encoding_message_size: MESSAGE,
+        ..ExecutorProcessConfig::default()
+    };
+    start_executor_process(Arc::new(config)).await.map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        assert_eq!(address("df://a:50050").as_deref(), Ok("a:50050"));
+        assert_eq!(address("df://[::1]:1/").as_deref(), Ok("[::1]:1"));
+        for wrong in [
+            "",
+            "a:1",
+            "http://a:1",
+            "df://a",
+            "df://:1",
+            "df://a:0",
+            "df://a:x",
+            "df://a/b:1",
+            "df://u@a:1",
+        ] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Few sorted files of the many that the runs of a day have.
+//!
+//! ```text
+//! runs of a day ──in order──> compacted/.date=D.part/  ──read again──> same rows? ──rename──> compacted/date=D/
+//!                             day.json written last                                            from here on the
+//!                                                                                              runs are read here
+//! ```
+//!
+//! A kill leaves a folder with a dot, which nobody reads and the next start removes, or a day that is whole. The runs
+//! are removed, when that is asked for, only after the rename and one by one; a reader does not look at them any more.
+//!
+//! "The same rows" is decided by a sum that does not depend on the order of rows or on how they lie in files: for each
+//! table the number of rows, and the sum of a hash of every row, of what was read of the runs and of what is read of
+//! the files that were written.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::hash::Hasher;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, BooleanArray, RecordBatch, StringArray, new_null_array};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::arrow::row::{RowConverter, SortField};
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use datafusion::parquet::basic::{Compression, ZstdLevel};
+use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
+use vmtax_store::{Segment, Table};
+
+use crate::day::{self, DayManifest, DayRun};
+use crate::fleet::{Fleet, NoFleet, Selection, Wants};
+use crate::run::{self, Attributes, FleetRun, Skipped};
+use crate::schema::{self, Texts};
+use crate::types::disagreement;
+
+/// Rows of a file.
+const FILE_ROWS: u64 = 8 << 20;
+/// Rows of a row group: small enough that a query for one host reads a small part of a file.
+const GROUP_ROWS: usize = 128 << 10;
+
+/// Why a day was not compacted.
+#[derive(Debug)]
+pub enum Failure {
+    /// The tree cannot be opened.
+    Input(String),
+    /// What is in it cannot be used.
+    Data(String),
+    /// The files cannot be written.
+    Output(PathBuf, io::Error),
+}
+
+/// What became of a tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Days that were compacted now.
+    pub days: Vec<String>,
+    /// Runs in them.
+    pub runs: usize,
+    /// Files that were read, and that were written.
+    pub files: (usize, usize),
+    /// Runs that were removed.
+    pub removed: usize,
+    /// Runs that were left out.
+    pub skipped: Vec<Skipped>,
+}
+
+/// Which days, and what becomes of the runs.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// This day alone.
+    pub date: Option<String>,
+    /// Remove runs that are in a compacted day.
+    pub remove: bool,
+    /// Version of the tool.
+    pub tool_version: String,
+}
+
+struct Everything;
+
+impl Wants for Everything {
+    fn wants(&self, runs: &[&Attributes], _: bool) -> Result<Vec<bool>, String> {
+        Ok(vec![true; runs.len()])
+    }
+}
+
+/// Compacts the days of a tree.
+///
+/// # Errors
+/// When a day cannot be read or written. Days before it are done.
+pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
+    let found = Fleet::find(&[tree.to_owned()]).map_err(|e| match e {
+        NoFleet::Input(why) => Failure::Input(why),
+        NoFleet::Data(why) => Failure::Data(why),
+    })?;
+    let root = fs::canonicalize(tree)
+        .map_err(|e| Failure::Input(format!("{}: {}", tree.display(), e.kind())))?;
+    let Selection { runs, days } = found.select(&Everything).map_err(Failure::Data)?;
+    let mut by_day: BTreeMap<String, Vec<Arc<FleetRun>>> = BTreeMap::new();
+    for run in runs {
+        let date = run.attributes.date.clone();
+        if options.date.as_ref().is_none_or(|only| *only == date) {
+            by_day.entry(date).or_default().push(run);
+        }
+    }
+    let mut done = Done { skipped: found.skipped(), ..Done::default() };
+    for (date, mut runs) in by_day {
+        if !crate::question::is_date(&date) {
+            return Err(Failure::Data(format!("{date:?} is no day; its runs cannot be compacted")));
+        }
+        if days.iter().any(|(day, _)| day.date == date) {
+            return Err(Failure::Data(format!(
+                "{date} is compacted already, and {} was added to it later; ask it where it is, or move {} away and compact again",
+                runs[0].attributes.run,
+                root.join(day::FOLDER).join(format!("date={date}")).display()
+            )));
+        }
+        runs.sort_by(|a, b| {
+            (&a.attributes.host, &a.attributes.run).cmp(&(&b.attributes.host, &b.attributes.run))
+        });
+        done.files.0 += runs.iter().map(|run| run.manifest.segments.len()).sum::<usize>();
+        done.files.1 += compact_day(&root, &date, &runs, options)?;
+        done.runs += runs.len();
+        done.days.push(date);
+    }
+    if options.remove {
+        // Looked for anew: only what a reader finds in a day may go.
+        let found = Fleet::find(&[tree.to_owned()])
+            .map_err(|_| Failure::Data("the tree changed".to_owned()))?;
+        let Selection { days, .. } = found.select(&Everything).map_err(Failure::Data)?;
+        let wanted = |date: &str| options.date.as_ref().is_none_or(|only| only == date);
+        for (_, runs) in days.iter().filter(|(day, _)| wanted(&day.date)) {
+            for run in runs {
+                done.removed += usize::from(remove(run)?);
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// Removes a run, unless it has more than rows or is gone.
+fn remove(run: &FleetRun) -> Result<bool, Failure> {
+    if !run.manifest.profiles.is_empty() {
+        return Ok(false);
+    }
+    match fs::remove_dir_all(&run.folder) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Failure::Output(run.folder.clone(), e)),
+    }
+}
+
+/// Writes a day. Returns how many files it has.
+fn compact_day(
+    root: &Path,
+    date: &str,
+    runs: &[Arc<FleetRun>],
+    options: &Options,
+) -> Result<usize, Failure> {
+    let folder = root.join(day::FOLDER);
+    let part = folder.join(format!(".date={date}.part"));
+    let output = |path: &Path| {
+        let path = path.to_owned();
+        move |e: io::Error| Failure::Output(path, e)
+    };
+    fs::create_dir_all(&folder).map_err(output(&folder))?;
+    // Two at once would remove each other's files.
+    let lock = File::create(folder.join(".lock")).map_err(output(&folder))?;
+    lock.try_lock().map_err(|_| {
+        Failure::Data(format!(
+            "{}: somebody is compacting this tree already; wait for that to end",
+            root.display()
+        ))
+    })?;
+    match fs::remove_dir_all(&part) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Failure::Output(part, e)),
+        _ => fs::create_dir(&part).map_err(output(&part))?,
+    }
+    let written = write_day(&part, date, runs, options);
+    if written.is_err() {
+        // Best effort: the name says that it is no day.
+        let _ = fs::remove_dir_all(&part);
+    }
+    let files = written?;
+    let target = folder.join(format!("date={date}"));
+    fs::rename(&part, &target).map_err(output(&target))?;
+    File::open(&folder).and_then(|f| f.sync_all()).map_err(output(&folder))?;
+    Ok(files)
+}
+
+fn write_day(
+    part: &Path,
+    date: &str,
+    runs: &[Arc<FleetRun>],
+    options: &Options,
+) -> Result<usize, Failure> {
+    let mut segments = Vec::new();
+    for table in Table::ALL {
+        let (written, expected) = write_table(part, table, runs)?;
+        let mut found = Sum::new(table)?;
+        for segment in &written {
+            run::verify(part, segment)
+                .map_err(|why| Failure::Data(format!("what was written {why}")))?;
+            read_file(&part.join(&segment.path), &mut |batch| found.add(&batch))?;
+        }
+        if found.value != expected.value {
+            return Err(Failure::Data(format!(
+                "{}: the rows that were written are not those that were read; nothing was changed, try another disk",
+                part.display()
+            )));
+        }
+        segments.extend(written);
+    }
+    let day = DayManifest {
+        format_version: day::FORMAT_VERSION,
+        tool_version: options.tool_version.clone(),
+        date: date.to_owned(),
+        runs: runs
+            .iter()
+            .map(|run| DayRun { path: run.attributes.run.clone(), manifest: run.manifest.clone() })
+            .collect(),
+        segments,
+    };
+    let path = part.join(day::MANIFEST);
+    let output = |e| Failure::Output(path.clone(), e);
+    let bytes = serde_json::to_vec(&day).map_err(|e| Failure::Data(e.to_string()))?;
+    let mut file = File::create(&path).map_err(output)?;
+    io::Write::write_all(&mut file, &bytes).and_then(|()| file.sync_all()).map_err(output)?;
+    File::open(part).and_then(|f| f.sync_all()).map_err(output)?;
+    Ok(day.segments.len())
+}
+
+fn write_table(
+    part: &Path,
+    table: Table,
+    runs: &[Arc<FleetRun>],
+) -> Result<(Vec<Segment>, Sum), Failure> {
+    let mut sum = Sum::new(table)?;
+    let schema = Arc::clone(&sum.schema);
+    let mut files = Files { part, table, schema, open: None, written: Vec::new() };
+    for run in runs {
+        for (segment, path) in run.files(table) {
+            run::verify(&run.folder, segment).map_err(|why| {
+                Failure::Data(format!(
+                    "{}: {why}; leave it out by moving it away, and compact again",
+                    run.folder.display()
+                ))
+            })?;
+            read_file(&path, &mut |batch| {
+                let batch = with_attributes(&batch, table, &sum.schema, &run.attributes)?;
+                sum.add(&batch)?;
+                files.write(&batch)
+            })?;
+        }
+    }
+    files.close()?;
+    Ok((files.written, sum))
+}
+
+/// The files of a table as they are written.
+struct Files<'a> {
+    part: &'a Path,
+    table: Table,
+    schema: SchemaRef,
+    open: Option<(ArrowWriter<File>, String, u64)>,
+    written: Vec<Segment>,
+}
+
+impl Files<'_> {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), Failure> {
+        if self.open.is_none() {
+            let folder = self.part.join(self.table.folder());
+            if self.written.is_empty() {
+                fs::create_dir(&folder).map_err(|e| Failure::Output(folder.clone(), e))?;
+            }
+            let name = format!("{}/{:06}.parquet", self.table.folder(), self.written.len() + 1);
+            let path = self.part.join(&name);
+            let file = File::create_new(&path).map_err(|e| Failure::Output(path.clone(), e))?;
+            let properties = WriterProperties::builder()
+                .set_compression(Compression::ZSTD(ZstdLevel::default()))
+                .set_max_row_group_row_count(Some(GROUP_ROWS))
+                .set_statistics_enabled(EnabledStatistics::Chunk)
+                .build();
+            let writer = ArrowWriter::try_new(file, Arc::clone(&self.schema), Some(properties));
+            self.open = Some((writer.map_err(|e| of_parquet(&path, e))?, name, 0));
+        }
+        let Some((writer, name, rows)) = &mut self.open else { return Ok(()) };
+        writer.write(batch).map_err(|e| of_parquet(&self.part.join(&*name), e))?;
+        *rows += batch.num_rows() as u64;
+        if *rows >= FILE_ROWS { self.close() } else { Ok(()) }
+    }
+
+    fn close(&mut self) -> Result<(), Failure> {
+        let Some((writer, name, rows)) = self.open.take() else { return Ok(()) };
+        let path = self.part.join(&name);
+        let file = writer.into_inner().map_err(|e| of_parquet(&path, e))?;
+        file.sync_all().map_err(|e| Failure::Output(path.clone(), e))?;
+        drop(file);
+        let (bytes, crc32) = checksum(&path).map_err(|e| Failure::Output(path.clone(), e))?;
+        self.written.push(Segment { path: name, rows, bytes, crc32 });
+        let folder = self.part.join(self.table.folder());
+        File::open(&folder).and_then(|f| f.sync_all()).map_err(|e| Failure::Output(folder, e))
+    }
+}
+
+fn checksum(path: &Path) -> io::Result<(u64, u32)> {
+    let mut file = File::open(path)?;
+    let mut hasher = crc32fast::Hasher::new();
+    let mut block = vec![0; 256 << 10];
+    let mut bytes = 0;
+    loop {
+        match io::Read::read(&mut file, &mut block)? {
+            0 => return Ok((bytes, hasher.finalize())),
+            n => {
+                hasher.update(&block[..n]);
+                bytes += n as u64;
+            }
+        }
+    }
+}
+
+fn of_parquet(path: &Path, error: datafusion::parquet::errors::ParquetError) -> Failure {
+    use datafusion::parquet::errors::ParquetError;
+    let error = match error {
+        ParquetError::External(source) => match source.downcast::<io::Error>() {
+            Ok(source) => *source,
+            Err(source) => io::Error::other(source),
+        },
+        other => io::Error::other(other),
+    };
+    Failure::Output(path.to_owned(), error)
+}
+
+/// Passes on the batches of a file.
+fn read_file(
+    path: &Path,
+    each: &mut dyn FnMut(RecordBatch) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let damaged = |e: &dyn std::fmt::Display| {
+        Failure::Data(format!("{}: cannot be read: {e}", path.display()))
+    };
+    let file = File::open(path).map_err(|e| damaged(&e.kind()))?;
+    let batches = ParquetRecordBatchReaderBuilder::try_new(file)
+        .and_then(|b| b.with_batch_size(64 << 10).build());
+    for batch in batches.map_err(|e| damaged(&e))? {
+        each(batch.map_err(|e| damaged(&e))?)?;
+    }
+    Ok(())
+}
+
+/// A batch of a run with all columns of its table, and those of its run.
+fn with_attributes(
+    batch: &RecordBatch,
+    table: Table,
+    schema: &SchemaRef,
+    run: &Attributes,
+) -> Result<RecordBatch, Failure> {
+    let of_table = schema::columns(table, Texts::Plain);
+    if let Some(wrong) = disagreement(&of_table, &batch.schema()) {
+        return Err(Failure::Data(format!(
+            "{}: {wrong}; another tool or version wrote it: move it away",
+            run.run
+        )));
+    }
+    let rows = batch.num_rows();
+    let mut columns: Vec<ArrayRef> = Vec::new();
+    for field in of_table.fields() {
+        columns.push(match batch.column_by_name(field.name()) {
+            Some(column) => {
+                cast(column, field.data_type()).map_err(|e| Failure::Data(e.to_string()))?
+            }
+            None => new_null_array(field.data_type(), rows),
+        });
+    }
+    for text in run.texts() {
+        let said = (!text.is_empty()).then_some(text);
+        columns.push(Arc::new(StringArray::from_iter(std::iter::repeat_n(said, rows))));
+    }
+    columns.push(Arc::new(BooleanArray::from(vec![run.emulated; rows])));
+    RecordBatch::try_new(Arc::clone(schema), columns).map_err(|e| Failure::Data(e.to_string()))
+}
+
+/// What is the same of two sets of rows in any order.
+struct Sum {
+    schema: SchemaRef,
+    rows: RowConverter,
+    value: (u64, u128),
+}
+
+impl Sum {
+    fn new(table: Table) -> Result<Sum, Failure> {
+        let columns = schema::columns(table, Texts::Plain);
+        let all: Vec<_> =
+            columns.fields().iter().cloned().chain(schema::attributes(Texts::Plain)).collect();
+        let schema: SchemaRef = Arc::new(Schema::new(all));
+        let fields =
+            schema.fields().iter().map(|f| SortField::new(f.data_type().clone())).collect();
+        let rows = RowConverter::new(fields).map_err(|e| Failure::Data(e.to_string()))?;
+        Ok(Sum { schema, rows, value: (0, 0) })
+    }
+
+    fn add(&mut self, batch: &RecordBatch) -> Result<(), Failure> {
+        let rows =
+            self.rows.convert_columns(batch.columns()).map_err(|e| Failure::Data(e.to_string()))?;
+        for row in &rows {
+            let mut hasher = std::hash::DefaultHasher::new();
+            hasher.write(row.as_ref());
+            self.value.0 += 1;
+            self.value.1 += u128::from(hasher.finish());
+        }
+        Ok(())
+    }
+}

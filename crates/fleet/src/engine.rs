@@ -1,0 +1,190 @@
+//! DataFusion with the tables of a fleet, and no more memory than it was given.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::{DataFusionError, ParamValues, Result, ScalarValue};
+use datafusion::datasource::MemTable;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, execute_stream};
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::fleet::Fleet;
+use crate::schema::{self, Texts};
+use crate::table::{FleetTable, Kind};
+use crate::types::{WrongType, disagreement};
+use crate::{guard, vocabulary};
+
+/// What a query may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes that operators may hold before they spill to the disk.
+    pub memory: usize,
+    /// Parts of a query that run at the same time.
+    pub threads: usize,
+}
+
+/// Consumers of memory that an error names.
+const NAMED: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
+
+/// A small file is read with one call; the end of a large one holds its metadata.
+const METADATA_HINT: usize = 64 << 10;
+
+/// Where queries run.
+pub struct Engine {
+    context: SessionContext,
+    fleet: Arc<Fleet>,
+    /// Removed with all that was spilled when the engine goes.
+    _spill: tempfile::TempDir,
+}
+
+impl Engine {
+    /// An engine for a fleet; `base` has what a cluster wants to be set.
+    ///
+    /// # Errors
+    /// When there is no room for what is spilled, or a table cannot be made.
+    pub fn new(
+        fleet: Arc<Fleet>,
+        limits: Limits,
+        base: SessionConfig,
+        texts: Texts,
+    ) -> Result<Engine> {
+        let spill = tempfile::Builder::new().prefix("vmtax-query-").tempdir()?;
+        let places: Vec<PathBuf> = vec![spill.path().to_owned()];
+        let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(places));
+        let runtime = RuntimeEnvBuilder::new()
+            .with_memory_pool(Arc::new(TrackConsumersPool::new(
+                FairSpillPool::new(limits.memory),
+                NAMED,
+            )))
+            .with_disk_manager_builder(disk)
+            .build_arc()?;
+        let mut config = base.with_target_partitions(limits.threads).with_information_schema(true);
+        let parquet = &mut config.options_mut().execution.parquet;
+        parquet.metadata_size_hint = Some(METADATA_HINT);
+        parquet.enable_page_index = false;
+        parquet.bloom_filter_on_read = false;
+        let state = SessionStateBuilder::new()
+            .with_default_features()
+            .with_config(config)
+            .with_runtime_env(runtime)
+            .build();
+        let context = SessionContext::new_with_state(state);
+        for table in schema::TABLES {
+            let provider = FleetTable::new(Arc::clone(&fleet), Kind::Rows(table), texts);
+            context.register_table(table.folder(), Arc::new(provider))?;
+        }
+        for (name, kind) in [("runs", Kind::Runs), ("vms", Kind::Vms)] {
+            let provider = FleetTable::new(Arc::clone(&fleet), kind, texts);
+            context.register_table(name, Arc::new(provider))?;
+        }
+        for (name, batch) in vocabulary::tables(texts)? {
+            let table = MemTable::try_new(batch.schema(), vec![vec![batch]])?;
+            context.register_table(name, Arc::new(table))?;
+        }
+        Ok(Engine { context, fleet, _spill: spill })
+    }
+
+    /// The plan of a query.
+    ///
+    /// # Errors
+    /// When it is not SQL, does more than read, or names what there is not.
+    pub async fn plan(
+        &self,
+        sql: &str,
+        parameters: Vec<(String, ScalarValue)>,
+    ) -> Result<LogicalPlan> {
+        let statement = guard::statement(sql)?;
+        let plan = self.context.state().statement_to_plan(statement).await?;
+        guard::plan(&plan)?;
+        let names = plan.get_parameter_names()?;
+        let given: Vec<_> = parameters
+            .into_iter()
+            .filter(|(name, _)| names.contains(&format!("${name}")))
+            .collect();
+        if let Some(missing) =
+            names.iter().find(|n| !given.iter().any(|(g, _)| format!("${g}") == **n))
+        {
+            return Err(DataFusionError::Plan(format!(
+                "{missing} has no value; give it with --param {}=VALUE",
+                missing.trim_start_matches('$')
+            )));
+        }
+        if given.is_empty() { Ok(plan) } else { plan.with_param_values(ParamValues::from(given)) }
+    }
+
+    /// What the plan becomes here.
+    ///
+    /// # Errors
+    /// When it cannot be carried out.
+    pub async fn physical(&self, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
+        self.context.state().create_physical_plan(plan).await
+    }
+
+    /// Carries a plan out in this process.
+    ///
+    /// # Errors
+    /// When it cannot begin.
+    pub fn stream(&self, plan: Arc<dyn ExecutionPlan>) -> Result<SendableRecordBatchStream> {
+        execute_stream(plan, self.context.task_ctx())
+    }
+
+    /// All rows of a query; for questions whose answer is known to be small, and tests.
+    ///
+    /// # Errors
+    /// As the steps.
+    pub async fn collect(
+        &self,
+        sql: &str,
+        parameters: Vec<(String, ScalarValue)>,
+    ) -> Result<Vec<RecordBatch>> {
+        let plan = self.plan(sql, parameters).await?;
+        let physical = self.physical(&plan).await?;
+        datafusion::physical_plan::collect(physical, self.context.task_ctx()).await
+    }
+
+    /// The session.
+    pub fn context(&self) -> &SessionContext {
+        &self.context
+    }
+
+    /// The fleet.
+    pub fn fleet(&self) -> &Arc<Fleet> {
+        &self.fleet
+    }
+
+    /// The file that has a column of another type, when that is what an error says.
+    pub fn wrong_type(&self, error: &DataFusionError) -> Option<String> {
+        let DataFusionError::External(cause) = error.find_root() else { return None };
+        let wrong = cause.downcast_ref::<WrongType>()?;
+        Some(self.check_types().err().unwrap_or_else(|| sentence("a file", wrong)))
+    }
+
+    /// Looks at the types of the columns of every file that was wanted so far. Executors of a cluster do not.
+    ///
+    /// # Errors
+    /// A sentence about the first that has another.
+    pub fn check_types(&self) -> Result<(), String> {
+        for (table, path) in self.fleet.files() {
+            // What cannot be opened or decoded is another error's business.
+            let Ok(file) = std::fs::File::open(&path) else { continue };
+            let Ok(found) = ParquetRecordBatchReaderBuilder::try_new(file) else { continue };
+            if let Some(wrong) = disagreement(&schema::columns(table, Texts::Plain), found.schema())
+            {
+                return Err(sentence(&path.display().to_string(), &wrong));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sentence(place: &str, wrong: &WrongType) -> String {
+    format!("{place}: {wrong}; another tool or version wrote it: leave its run out")
+}

@@ -1,0 +1,131 @@
+//! What SQL may do: read the tables of the fleet.
+//!
+//! One statement, and it is SELECT (or WITH, VALUES), EXPLAIN of one, SHOW or DESCRIBE. It is looked at twice: as it is
+//! written, and as the plan that it becomes. The session that runs it knows no table but the fleet's, and no
+//! function that opens a file.
+
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::context::SQLOptions;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::sql::parser::{DFParser, Statement};
+use datafusion::sql::sqlparser::ast::Statement as Sql;
+
+/// SQL texts longer than this are refused before they are parsed.
+const MAX_BYTES: usize = 1 << 20;
+
+/// The one statement of a text.
+///
+/// # Errors
+/// A sentence: what is not allowed, or what cannot be parsed.
+pub fn statement(sql: &str) -> Result<Statement> {
+    let refused = |why: String| Err(DataFusionError::Plan(why));
+    if sql.len() > MAX_BYTES {
+        return refused(format!("the SQL is longer than {MAX_BYTES} bytes"));
+    }
+    let mut statements = DFParser::parse_sql(sql)?;
+    if statements.len() > 1 {
+        return refused(format!("one statement at a time, and this is {}", statements.len()));
+    }
+    let Some(statement) = statements.pop_front() else {
+        return refused("there is no statement in it".to_owned());
+    };
+    match forbidden(&statement) {
+        Some(verb) => {
+            refused(format!("{verb} is not allowed: a query only reads the runs that it is given"))
+        }
+        None => Ok(statement),
+    }
+}
+
+/// What a statement would do besides reading.
+fn forbidden(statement: &Statement) -> Option<String> {
+    match statement {
+        Statement::Explain(explain) => forbidden(&explain.statement),
+        Statement::CopyTo(_) => Some("COPY".to_owned()),
+        Statement::CreateExternalTable(_) => Some("CREATE EXTERNAL TABLE".to_owned()),
+        Statement::Reset(_) => Some("RESET".to_owned()),
+        Statement::Statement(sql) => match sql.as_ref() {
+            Sql::Query(_)
+            | Sql::ExplainTable { .. }
+            | Sql::ShowTables { .. }
+            | Sql::ShowColumns { .. }
+            | Sql::ShowFunctions { .. }
+            | Sql::ShowVariable { .. } => None,
+            other => Some(verb(&other.to_string())),
+        },
+    }
+}
+
+/// The words in capitals that a statement begins with.
+fn verb(statement: &str) -> String {
+    let words = statement.split_whitespace().take(3);
+    let verb: Vec<&str> = words.take_while(|w| w.bytes().all(|b| b.is_ascii_uppercase())).collect();
+    if verb.is_empty() { "this".to_owned() } else { verb.join(" ") }
+}
+
+/// The plan of a statement does nothing but read, wherever in it something is hidden.
+///
+/// # Errors
+/// A sentence.
+pub fn plan(plan: &LogicalPlan) -> Result<()> {
+    SQLOptions::new()
+        .with_allow_ddl(false)
+        .with_allow_dml(false)
+        .with_allow_statements(false)
+        .verify_plan(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_is_allowed() {
+        for sql in [
+            "SELECT 1",
+            "select count(*) from exits;",
+            "WITH a AS (SELECT 1) SELECT * FROM a",
+            "EXPLAIN SELECT 1",
+            "EXPLAIN ANALYZE SELECT 1",
+            "SHOW TABLES",
+            "DESCRIBE exits",
+            "VALUES (1), (2)",
+        ] {
+            assert!(statement(sql).is_ok(), "{sql}: {:?}", statement(sql));
+        }
+    }
+
+    #[test]
+    fn nothing_else_is() {
+        for (sql, verb) in [
+            ("INSERT INTO exits VALUES (1)", "INSERT INTO"),
+            ("UPDATE exits SET count = 0", "UPDATE"),
+            ("DELETE FROM exits", "DELETE FROM"),
+            ("TRUNCATE TABLE exits", "TRUNCATE TABLE"),
+            ("DROP TABLE exits", "DROP TABLE"),
+            ("CREATE TABLE t AS SELECT 1", "CREATE TABLE"),
+            ("CREATE VIEW v AS SELECT 1", "CREATE VIEW"),
+            (
+                "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '/etc/passwd'",
+                "CREATE EXTERNAL TABLE",
+            ),
+            ("COPY exits TO '/tmp/x.parquet'", "COPY"),
+            ("COPY (SELECT 1) TO '/tmp/x.csv'", "COPY"),
+            ("EXPLAIN COPY exits TO '/tmp/x.parquet'", "COPY"),
+            ("EXPLAIN ANALYZE INSERT INTO exits VALUES (1)", "INSERT INTO"),
+            ("SET datafusion.execution.batch_size = 1", "SET"),
+            ("RESET datafusion.execution.batch_size", "RESET"),
+            ("PREPARE p AS SELECT 1", "PREPARE"),
+            ("BEGIN", "BEGIN"),
+        ] {
+            let said = statement(sql).map(|_| ()).unwrap_err().to_string();
+            assert!(
+                said.contains(&format!("{verb} ")) && said.contains("not allowed"),
+                "{sql}: {said}"
+            );
+        }
+        assert!(statement("SELECT 1; SELECT 2").is_err());
+        assert!(statement("").is_err() && statement("-- nothing").is_err());
+        assert!(statement(&format!("SELECT {}1", "-".repeat(MAX_BYTES))).is_err());
+    }
+}

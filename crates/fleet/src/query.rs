@@ -1,0 +1,313 @@
+//! `vmtax-fleet query`: SQL or a question, the runs, rows.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::common::{DataFusionError, ScalarValue};
+use datafusion::physical_plan::SendableRecordBatchStream;
+use datafusion::prelude::SessionConfig;
+use futures::StreamExt;
+use vmtax_fleet::engine::{Engine, Limits};
+use vmtax_fleet::fleet::{Fleet, NoFleet};
+use vmtax_fleet::question::{self, Question};
+use vmtax_fleet::run::Skipped;
+use vmtax_fleet::schema::Texts;
+
+use crate::cli::{LimitArgs, QueryArgs};
+use crate::exit::{Code, Fault, fail, say, say_more};
+use crate::output::{Out, Place};
+use crate::show::{Caption, Format, Sheet};
+
+/// Runs left out that are named; the others are counted.
+const NAMED: usize = 20;
+
+/// What is asked.
+struct Asked {
+    sql: String,
+    parameters: Vec<(String, ScalarValue)>,
+    paths: Vec<PathBuf>,
+    caption: Caption,
+}
+
+pub(crate) fn run(args: &QueryArgs) -> anyhow::Result<()> {
+    if args.list {
+        return list();
+    }
+    let asked = asked(args)?;
+    let place = Place::open(args.output.as_deref())?;
+    if args.format == Format::Parquet && place.is_terminal() {
+        return fail(Code::Usage, "Parquet is not for a terminal; name a file with -o");
+    }
+    let fleet = Arc::new(find(&asked.paths)?);
+    crate::runtime()?.block_on(async {
+        let answered = answer(args, &asked, &fleet, place).await;
+        let skipped = tell_skipped(&fleet);
+        answered?;
+        if skipped > 0 && args.strict {
+            return fail(Code::Data, "runs were left out, and --strict does not allow that");
+        }
+        if skipped > 0 && fleet.wanted() == 0 {
+            return fail(Code::Data, "no run is left that can be asked");
+        }
+        Ok(())
+    })
+}
+
+/// The runs below the paths.
+pub(crate) fn find(paths: &[PathBuf]) -> anyhow::Result<Fleet> {
+    let fleet = Fleet::find(paths).map_err(|e| match e {
+        NoFleet::Input(why) => Fault::new(Code::Input, why),
+        NoFleet::Data(why) => Fault::new(Code::Data, why),
+    })?;
+    if fleet.is_empty() && fleet.skipped().is_empty() {
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        let hint = "a run is a folder with a run.json; vmtax record and vmtax import make one";
+        return fail(Code::Data, format!("{}: there is no run in it; {hint}", names.join(", ")));
+    }
+    Ok(fleet)
+}
+
+fn asked(args: &QueryArgs) -> anyhow::Result<Asked> {
+    let words = &args.words;
+    let (question, paths) = match &args.question {
+        Some(name) => {
+            let named = question::named(name)
+                .map_err(|why| Fault::new(Code::Usage, format!("{why}; --list says more")))?;
+            (Some(named), &words[..])
+        }
+        None if words.is_empty() => {
+            return fail(
+                Code::Usage,
+                "there is nothing to ask; give SQL, or a question with --question",
+            );
+        }
+        None => (None, &words[1..]),
+    };
+    if paths.is_empty() {
+        return fail(
+            Code::Usage,
+            "there are no runs to ask; name runs or trees of runs after the SQL",
+        );
+    }
+    let source = paths.join(" ");
+    let paths = paths.iter().map(PathBuf::from).collect();
+    Ok(match question {
+        Some(question) => {
+            let parameters =
+                question.values(&args.parameters).map_err(|why| Fault::new(Code::Usage, why))?;
+            let notes = vec![format!("{}. Units: {}.", question.title, question.unit)];
+            let caption = Caption { title: question.title, source, notes };
+            Asked { sql: question.sql, parameters, paths, caption }
+        }
+        None => {
+            let parameters = args
+                .parameters
+                .iter()
+                .map(|(name, value)| (name.clone(), ScalarValue::from(value.as_str())));
+            let caption = Caption { title: words[0].clone(), source, notes: Vec::new() };
+            Asked { sql: words[0].clone(), parameters: parameters.collect(), paths, caption }
+        }
+    })
+}
+
+/// Asks; once more without the damaged runs when a file turns out to be damaged before the first row is written.
+async fn answer(
+    args: &QueryArgs,
+    asked: &Asked,
+    fleet: &Arc<Fleet>,
+    place: Place,
+) -> anyhow::Result<()> {
+    let engine = engine(args, fleet)?;
+    if args.verify {
+        // Planning finds out which runs are wanted.
+        let plan = engine.plan(&asked.sql, asked.parameters.clone()).await.map_err(of_sql)?;
+        engine.physical(&plan).await.map_err(|e| of_query(&engine, e))?;
+        fleet.leave_out_damaged();
+    }
+    let mut rows = match begin(args, asked, &engine).await {
+        Err(error) if !refused(&error) && fleet.leave_out_damaged() > 0 => {
+            begin(args, asked, &engine).await
+        }
+        begun => begun,
+    }?;
+    let width = place
+        .is_terminal()
+        .then(|| terminal_size::terminal_size().map(|(w, _)| usize::from(w.0)))
+        .flatten();
+    let (sender, mut receiver) = tokio::sync::mpsc::channel(2);
+    let schema = rows.stream.schema();
+    let caption = asked.caption.clone();
+    let format = args.format;
+    let writer = tokio::task::spawn_blocking(move || {
+        place.write(|out: Out<'_>| {
+            let mut sheet = Sheet::new(format, &schema, caption, width, out)?;
+            while let Some(batch) = receiver.blocking_recv() {
+                // An error of the query: nothing that looks whole may appear.
+                sheet.batch(&batch?)?;
+            }
+            sheet.finish()
+        })
+    });
+    let mut next = rows.first.take();
+    while let Some(batch) = next {
+        let batch = batch.map_err(|e| of_query(&engine, e));
+        let failed = batch.is_err();
+        if sender.send(batch).await.is_err() || failed {
+            break;
+        }
+        next = rows.stream.next().await;
+    }
+    drop(sender);
+    writer.await?
+}
+
+/// A stream that has begun.
+struct Begun {
+    first: Option<datafusion::common::Result<datafusion::arrow::array::RecordBatch>>,
+    stream: SendableRecordBatchStream,
+}
+
+/// Plans, and waits for the first rows: most of what can go wrong has gone wrong by then.
+async fn begin(args: &QueryArgs, asked: &Asked, engine: &Engine) -> anyhow::Result<Begun> {
+    let plan = engine.plan(&asked.sql, asked.parameters.clone()).await.map_err(of_sql)?;
+    let physical = engine.physical(&plan).await.map_err(|e| of_query(engine, e))?;
+    let mut stream = stream(args, engine, physical).await?;
+    let first = stream.next().await.transpose().map_err(|e| of_query(engine, e))?;
+    Ok(Begun { first: first.map(Ok), stream })
+}
+
+#[cfg(feature = "cluster")]
+async fn stream(
+    args: &QueryArgs,
+    engine: &Engine,
+    plan: Arc<dyn datafusion::physical_plan::ExecutionPlan>,
+) -> anyhow::Result<SendableRecordBatchStream> {
+    use vmtax_fleet::cluster;
+    let Some(url) = &args.cluster else {
+        return engine.stream(plan).map_err(|e| of_query(engine, e));
+    };
+    let address = cluster::address(url).map_err(|why| Fault::new(Code::Usage, why))?;
+    engine.check_types().map_err(|why| Fault::new(Code::Data, why))?;
+    cluster::stream(&address, engine, plan).await.map_err(|e| of_cluster(&address, &e))
+}
+
+#[cfg(not(feature = "cluster"))]
+async fn stream(
+    _: &QueryArgs,
+    engine: &Engine,
+    plan: Arc<dyn datafusion::physical_plan::ExecutionPlan>,
+) -> anyhow::Result<SendableRecordBatchStream> {
+    engine.stream(plan).map_err(|e| of_query(engine, e))
+}
+
+fn engine(args: &QueryArgs, fleet: &Arc<Fleet>) -> anyhow::Result<Engine> {
+    let limits = limits(&args.limits);
+    #[cfg(feature = "cluster")]
+    if args.cluster.is_some() {
+        let config = vmtax_fleet::cluster::config();
+        return Engine::new(Arc::clone(fleet), limits, config, Texts::Plain).map_err(of_start);
+    }
+    Engine::new(Arc::clone(fleet), limits, SessionConfig::new(), Texts::Views).map_err(of_start)
+}
+
+pub(crate) fn limits(args: &LimitArgs) -> Limits {
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    Limits { memory: args.memory, threads: args.threads.map_or(all, usize::from) }
+}
+
+fn of_start(error: DataFusionError) -> anyhow::Error {
+    anyhow::anyhow!("a query cannot be started: {}; is there room in TMPDIR?", first_line(&error))
+}
+
+/// An error of planning: the SQL is wrong.
+fn of_sql(error: DataFusionError) -> anyhow::Error {
+    Fault::new(Code::Usage, format!("the SQL cannot be asked: {}", first_line(&error))).into()
+}
+
+/// An error of carrying out: what is read is wrong, or too large.
+fn of_query(engine: &Engine, error: DataFusionError) -> anyhow::Error {
+    if let Some(why) = engine.wrong_type(&error) {
+        return Fault::new(Code::Data, why).into();
+    }
+    match error.find_root() {
+        DataFusionError::ResourcesExhausted(_) => Fault::new(
+            Code::Unexpected,
+            format!("the query needs more memory than it may take: {}; give it more with --memory, or ask for less", first_line(&error)),
+        )
+        .into(),
+        _ => Fault::new(Code::Data, format!("the query failed: {}", first_line(&error))).into(),
+    }
+}
+
+#[cfg(feature = "cluster")]
+pub(crate) fn of_cluster(address: &str, error: &DataFusionError) -> anyhow::Error {
+    Fault::new(
+        Code::Input,
+        format!(
+            "the scheduler at {address} does not take the query: {}; vmtax fleet check says more",
+            first_line(error)
+        ),
+    )
+    .into()
+}
+
+/// A second attempt would say the same.
+fn refused(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Fault>().is_none_or(|fault| fault.code() != Code::Data)
+}
+
+/// DataFusion explains over several lines; the first says what is wrong.
+pub(crate) fn first_line(error: &DataFusionError) -> String {
+    let text = error.strip_backtrace();
+    text.lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty())
+        .unwrap_or("it does not say why")
+        .to_owned()
+}
+
+/// Names what was left out, and returns how many that are.
+fn tell_skipped(fleet: &Fleet) -> usize {
+    let skipped = fleet.skipped();
+    if skipped.is_empty() {
+        return 0;
+    }
+    let runs = if skipped.len() == 1 { "run or folder was" } else { "runs or folders were" };
+    say(&format!(
+        "{} {runs} left out; the rows are those of the {} others that were asked:",
+        skipped.len(),
+        fleet.wanted()
+    ));
+    for Skipped { path, why } in skipped.iter().take(NAMED) {
+        say_more(&format!("{}: {why}", path.display()));
+    }
+    if skipped.len() > NAMED {
+        say_more(&format!("and {} more", skipped.len() - NAMED));
+    }
+    skipped.len()
+}
+
+fn list() -> anyhow::Result<()> {
+    let questions = question::all().map_err(|why| anyhow::anyhow!(why))?;
+    Place::open(None)?.write(|out| {
+        for (i, Question { name, title, unit, about, parameters, .. }) in
+            questions.iter().enumerate()
+        {
+            if i > 0 {
+                writeln!(out)?;
+            }
+            writeln!(out, "{name}: {title}\n  units: {unit}\n  {about}")?;
+            for p in parameters {
+                let default = if p.default.is_empty() { "nothing" } else { &p.default };
+                writeln!(
+                    out,
+                    "  --param {}=... {} ({}; default: {default})",
+                    p.name,
+                    p.about,
+                    p.kind.word()
+                )?;
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,288 @@
+//! Questions with names: SQL with a head that says what it answers and what can be set.
+//!
+//! ```sql
+//! -- title: What the exits of each class of host are for
+//! -- unit: exits, milliseconds
+//! -- about: More, for the documents.
+//! -- param class text = cpu_model: what hosts are told apart by
+//! SELECT ...
+//! ```
+//!
+//! A parameter is a value, bound to `$class` in the plan: it is never part of the text that is parsed.
+
+use datafusion::common::ScalarValue;
+
+/// The questions, as they are in `questions/`.
+const FILES: [(&str, &str); 6] = [
+    ("top-causes", include_str!("../questions/top-causes.sql")),
+    ("tax-rose", include_str!("../questions/tax-rose.sql")),
+    ("kernels", include_str!("../questions/kernels.sql")),
+    ("small-pages", include_str!("../questions/small-pages.sql")),
+    ("nested", include_str!("../questions/nested.sql")),
+    ("worst-vcpus", include_str!("../questions/worst-vcpus.sql")),
+];
+
+/// A question.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// What it is called on the command line.
+    pub name: String,
+    /// What it answers, one line.
+    pub title: String,
+    /// Units of its columns.
+    pub unit: String,
+    /// More of it: how it is computed, what it leaves out.
+    pub about: String,
+    /// What can be set.
+    pub parameters: Vec<Parameter>,
+    /// The SQL.
+    pub sql: String,
+}
+
+/// What can be set in a question.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Its name.
+    pub name: String,
+    /// What its values are.
+    pub kind: Kind,
+    /// Its value unless told, as it would be given.
+    pub default: String,
+    /// What it is.
+    pub about: String,
+}
+
+/// What values a parameter takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any text.
+    Text,
+    /// A whole number from 0.
+    Count,
+    /// A number.
+    Number,
+    /// A day, `2026-01-31`.
+    Date,
+}
+
+impl Kind {
+    const ALL: [(Kind, &'static str, &'static str); 4] = [
+        (Kind::Text, "text", "a text"),
+        (Kind::Count, "count", "a whole number from 0"),
+        (Kind::Number, "number", "a number"),
+        (Kind::Date, "date", "a day such as 2026-01-31"),
+    ];
+
+    /// The word for it in a head.
+    pub fn word(self) -> &'static str {
+        Kind::ALL[self as usize].1
+    }
+
+    /// A value of this kind.
+    ///
+    /// # Errors
+    /// What it should be.
+    pub fn value(self, text: &str) -> Result<ScalarValue, String> {
+        let wrong = || format!("{text:?} is not {}", Kind::ALL[self as usize].2);
+        match self {
+            Kind::Text => Ok(ScalarValue::from(text)),
+            Kind::Count => text
+                .parse::<i64>()
+                .ok()
+                .filter(|&n| n >= 0)
+                .map(ScalarValue::from)
+                .ok_or_else(wrong),
+            Kind::Number => text
+                .parse::<f64>()
+                .ok()
+                .filter(|n| n.is_finite())
+                .map(ScalarValue::from)
+                .ok_or_else(wrong),
+            Kind::Date => {
+                if is_date(text) {
+                    Ok(ScalarValue::from(text))
+                } else {
+                    Err(wrong())
+                }
+            }
+        }
+    }
+}
+
+/// `2026-01-31`: by its shape, which is what days of runs are compared by.
+pub fn is_date(text: &str) -> bool {
+    let number = |part: &str, digits: usize, most: u32| {
+        part.len() == digits
+            && part.bytes().all(|b| b.is_ascii_digit())
+            && part.parse::<u32>().is_ok_and(|n| n <= most)
+    };
+    matches!(text.split('-').collect::<Vec<_>>()[..], [y, m, d] if number(y, 4, 9999) && number(m, 2, 12) && number(d, 2, 31))
+}
+
+/// Every question.
+///
+/// # Errors
+/// When a head is wrong; a test reads them all.
+pub fn all() -> Result<Vec<Question>, String> {
+    FILES
+        .iter()
+        .map(|(name, text)| parse(name, text).map_err(|e| format!("question {name}: {e}")))
+        .collect()
+}
+
+/// The question of this name.
+///
+/// # Errors
+/// When there is none: which there are.
+pub fn named(name: &str) -> Result<Question, String> {
+    let all = all()?;
+    let names: Vec<String> = all.iter().map(|q| q.name.clone()).collect();
+    all.into_iter()
+        .find(|q| q.name == name)
+        .ok_or_else(|| format!("there is no question {name:?}; there are {}", names.join(", ")))
+}
+
+impl Question {
+    /// Its parameters with the values given, the others with their defaults.
+    ///
+    /// # Errors
+    /// A sentence: which value is wrong, or which name there is not.
+    pub fn values(&self, given: &[(String, String)]) -> Result<Vec<(String, ScalarValue)>, String> {
+        if let Some((name, _)) =
+            given.iter().find(|(name, _)| !self.parameters.iter().any(|p| p.name == *name))
+        {
+            let names: Vec<&str> = self.parameters.iter().map(|p| p.name.as_str()).collect();
+            return Err(format!(
+                "question {} has no parameter {name:?}; it has {}",
+                self.name,
+                names.join(", ")
+            ));
+        }
+        let value = |parameter: &Parameter| {
+            let last = given.iter().rev().find(|(name, _)| *name == parameter.name);
+            let text = last.map_or(&parameter.default, |(_, value)| value);
+            let value = parameter
+                .kind
+                .value(text)
+                .map_err(|e| format!("--param {}: {e}", parameter.name))?;
+            Ok((parameter.name.clone(), value))
+        };
+        self.parameters.iter().map(value).collect()
+    }
+}
+
+/// Reads a question.
+///
+/// # Errors
+/// What is wrong, with the line.
+pub fn parse(name: &str, text: &str) -> Result<Question, String> {
+    let mut question = Question {
+        name: name.to_owned(),
+        title: String::new(),
+        unit: String::new(),
+        about: String::new(),
+        parameters: Vec::new(),
+        sql: String::new(),
+    };
+    let mut lines = text.lines().enumerate().peekable();
+    while let Some((at, line)) = lines.next_if(|(_, line)| line.starts_with("--")) {
+        let line = line.trim_start_matches('-').trim();
+        let wrong = |why: &str| format!("line {}: {why}", at + 1);
+        let (key, rest) = line.split_once(' ').ok_or_else(|| wrong("is no KEY: TEXT"))?;
+        match key {
+            "title:" => question.title = rest.to_owned(),
+            "unit:" => question.unit = rest.to_owned(),
+            "about:" => {
+                question.about = [question.about.as_str(), rest].join(" ").trim().to_owned()
+            }
+            "param" => question.parameters.push(parameter(rest).map_err(|e| wrong(&e))?),
+            _ => return Err(wrong("is not title:, unit:, about: or param")),
+        }
+    }
+    question.sql = lines.map(|(_, line)| line).collect::<Vec<_>>().join("\n");
+    match [&question.title, &question.unit, &question.sql]
+        .iter()
+        .all(|part| !part.trim().is_empty())
+    {
+        true => Ok(question),
+        false => Err("lacks its title, its unit or its SQL".to_owned()),
+    }
+}
+
+/// `NAME KIND = DEFAULT: ABOUT`.
+fn parameter(text: &str) -> Result<Parameter, String> {
+    let shape = || "is no `param NAME KIND = DEFAULT: ABOUT`".to_owned();
+    let (head, rest) = text.split_once(" = ").ok_or_else(shape)?;
+    let (name, kind) = head.trim().split_once(' ').ok_or_else(shape)?;
+    let (default, about) = rest.split_once(": ").ok_or_else(shape)?;
+    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase()) {
+        return Err(format!("{name:?} is no name of small letters"));
+    }
+    let kind = Kind::ALL
+        .into_iter()
+        .find(|(_, word, _)| *word == kind)
+        .ok_or_else(|| format!("{kind:?} is no kind"))?
+        .0;
+    kind.value(default.trim())?;
+    Ok(Parameter {
+        name: name.to_owned(),
+        kind,
+        default: default.trim().to_owned(),
+        about: about.trim().to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_question_has_its_head() {
+        let all = all().unwrap();
+        assert_eq!(all.len(), FILES.len());
+        for question in all {
+            assert!(!question.about.is_empty(), "{}", question.name);
+            for parameter in &question.parameters {
+                assert!(
+                    question.sql.contains(&format!("${}", parameter.name)),
+                    "{}",
+                    parameter.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_heads_say_where() {
+        for (text, why) in [
+            ("-- title: t\n-- unit: u\n", "lacks"),
+            ("-- title: t\nSELECT 1", "lacks"),
+            ("-- what: t\nSELECT 1", "line 1: is not title:"),
+            ("-- title: t\n-- unit: u\n-- param x\nSELECT 1", "line 3: is no `param"),
+            ("-- title: t\n-- param X text = a: b\nSELECT 1", "line 2: \"X\" is no name"),
+            ("-- param x word = a: b\nSELECT 1", "line 1: \"word\" is no kind"),
+            ("-- param x count = -1: b\nSELECT 1", "line 1: \"-1\" is not a whole number"),
+            ("--\nSELECT 1", "line 1: is no KEY"),
+        ] {
+            let said = parse("q", text).unwrap_err();
+            assert!(said.contains(why), "{text:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn values_are_of_their_kind() {
+        let text = "-- title: t\n-- unit: u\n-- param since date = 2026-01-31: a\n-- param limit count = 5: b\nSELECT $since, $limit";
+        let question = parse("q", text).unwrap();
+        let set = |name: &str, value: &str| question.values(&[(name.to_owned(), value.to_owned())]);
+        assert_eq!(set("limit", "7").unwrap()[1].1, ScalarValue::from(7i64));
+        for (name, value) in [
+            ("limit", "x"),
+            ("limit", "-1"),
+            ("since", "yesterday"),
+            ("since", "2026-13-01"),
+            ("no", "1"),
+        ] {
+            assert!(set(name, value).is_err(), "{name} {value}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The columns of every table that can be asked.
+//!
+//! A table of rows has the columns of its Parquet files (`crates/store/FORMAT.md`), all of which may be null: an
+//! older run can lack any of them. After them come the columns of the run that a row is of, [`attributes`].
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use vmtax_store::Table;
+
+/// Stands for the type of texts in the lists below.
+const TEXT: DataType = DataType::Utf8;
+
+/// How texts are held: as views here, which is faster, or plain, which is what may travel in a cluster (Ballista
+/// does not send views).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Texts {
+    /// `Utf8View`.
+    Views,
+    /// `Utf8`.
+    Plain,
+}
+
+impl Texts {
+    /// The type.
+    pub fn data_type(self) -> DataType {
+        match self {
+            Texts::Views => DataType::Utf8View,
+            Texts::Plain => DataType::Utf8,
+        }
+    }
+
+    fn field(self, name: &str, kind: &DataType) -> FieldRef {
+        let kind = if *kind == TEXT { self.data_type() } else { kind.clone() };
+        Arc::new(Field::new(name, kind, true))
+    }
+}
+
+/// The tables of rows, by the name that SQL knows them by. It is the name of their folder.
+pub const TABLES: [Table; 6] = Table::ALL;
+
+/// What every row carries of its run.
+pub const ATTRIBUTES: [&str; 7] =
+    ["run", "host", "date", "kernel", "cpu_model", "labels", "emulated"];
+
+/// [`ATTRIBUTES`] as columns.
+pub fn attributes(texts: Texts) -> Vec<FieldRef> {
+    let column = |name: &&str| {
+        texts.field(name, if *name == "emulated" { &DataType::Boolean } else { &TEXT })
+    };
+    ATTRIBUTES.iter().map(column).collect()
+}
+
+/// The columns of a table's files.
+pub fn columns(table: Table, texts: Texts) -> SchemaRef {
+    let columns: &[(&str, DataType)] = match table {
+        Table::Exits => EXITS,
+        Table::Accesses => ACCESSES,
+        Table::Time => TIME,
+        Table::Bench => BENCH,
+        Table::Stats => STATS,
+        Table::Events => EVENTS,
+    };
+    let mut fields: Vec<FieldRef> =
+        columns.iter().map(|(name, kind)| texts.field(name, kind)).collect();
+    if matches!(table, Table::Exits | Table::Accesses) {
+        fields.push(texts.field("sum_sq", &DataType::Decimal128(38, 0)));
+        let bucket = Arc::new(Field::new("element", DataType::UInt64, false));
+        fields.push(texts.field("hist", &DataType::List(bucket)));
+    }
+    Arc::new(Schema::new(fields))
+}
+
+const U32: DataType = DataType::UInt32;
+const U64: DataType = DataType::UInt64;
+
+const EXITS: &[(&str, DataType)] = &[
+    ("interval_start_ns", U64),
+    ("vm", U32),
+    ("vcpu", U32),
+    ("level", TEXT),
+    ("isa", TEXT),
+    ("reason", U32),
+    ("reason_flags", U32),
+    ("detail_kind", TEXT),
+    ("detail", U64),
+    ("outcome", TEXT),
+    ("ancillary_isa", TEXT),
+    ("ancillary_of", U32),
+    ("ancillary_flags", U32),
+    ("count", U64),
+    ("timed", U64),
+    ("time_ns", U64),
+    ("min_ns", U64),
+    ("max_ns", U64),
+];
+
+const ACCESSES: &[(&str, DataType)] = &[
+    ("interval_start_ns", U64),
+    ("vm", U32),
+    ("vcpu", U32),
+    ("level", TEXT),
+    ("detail_kind", TEXT),
+    ("detail", U64),
+    ("count", U64),
+    ("timed", U64),
+    ("time_ns", U64),
+    ("min_ns", U64),
+    ("max_ns", U64),
+];
+
+const TIME: &[(&str, DataType)] = &[
+    ("interval_start_ns", U64),
+    ("vm", U32),
+    ("vcpu", U32),
+    ("wall_ns", U64),
+    ("guest_ns", U64),
+    ("l2_ns", U64),
+    ("exit_kernel_ns", U64),
+    ("exit_user_ns", U64),
+    ("halted_ns", U64),
+    ("preempted_ns", U64),
+    ("unknown_ns", U64),
+];
+
+const BENCH: &[(&str, DataType)] = &[
+    ("workload", TEXT),
+    ("category", TEXT),
+    ("repeat", U32),
+    ("metric", TEXT),
+    ("unit", TEXT),
+    ("value", DataType::Float64),
+    ("better", TEXT),
+];
+
+const STATS: &[(&str, DataType)] =
+    &[("time_ns", U64), ("vm", U32), ("name", TEXT), ("unit", TEXT), ("value", DataType::Float64)];
+
+const EVENTS: &[(&str, DataType)] = &[
+    ("time_ns", U64),
+    ("pid", U32),
+    ("tid", U32),
+    ("cpu", U32),
+    ("vcpu", U32),
+    ("kind", TEXT),
+    ("isa", TEXT),
+    ("reason", U32),
+    ("reason_flags", U32),
+    ("errno", DataType::Int32),
+    ("a", U64),
+    ("b", U64),
+    ("c", U64),
+];
+
+/// The columns of `runs`: a row for each run, besides [`ATTRIBUTES`].
+pub fn runs(texts: Texts) -> SchemaRef {
+    let mut fields = attributes(texts);
+    let columns: &[(&str, DataType)] = &[
+        ("accelerator", TEXT),
+        ("arch", TEXT),
+        ("cpus", U32),
+        ("created", TEXT),
+        ("command", TEXT),
+        ("tool_version", TEXT),
+        ("recorder", TEXT),
+        ("interval_ns", U64),
+        ("start_ns", U64),
+        ("end_ns", U64),
+        ("lost", U64),
+        ("exit_rows", U64),
+        ("bytes", U64),
+    ];
+    fields.extend(columns.iter().map(|(name, kind)| texts.field(name, kind)));
+    Arc::new(Schema::new(fields))
+}
+
+/// The columns of `vms`: a row for each VM of each run, besides [`ATTRIBUTES`].
+pub fn vms(texts: Texts) -> SchemaRef {
+    let mut fields = attributes(texts);
+    let columns = [("vm", U32), ("name", TEXT), ("inferred", DataType::Boolean)];
+    fields.extend(columns.iter().map(|(name, kind)| texts.field(name, kind)));
+    Arc::new(Schema::new(fields))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A column of the files with the name of an attribute would hide it.
+    #[test]
+    fn no_name_is_taken_twice() {
+        for table in TABLES {
+            let columns = columns(table, Texts::Views);
+            assert!(ATTRIBUTES.iter().all(|name| columns.field_with_name(name).is_err()));
+        }
+    }
+}

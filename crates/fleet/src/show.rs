@@ -1,0 +1,188 @@
+//! The rows of an answer, in the formats that there are.
+//!
+//! CSV, JSON and Parquet are written as rows come, so that an answer may be larger than memory. A table for a
+//! terminal and a page keep the first rows, and say how many there are besides.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use datafusion::arrow::array::{AsArray, RecordBatch};
+use datafusion::arrow::datatypes::{DataType, Float64Type, SchemaRef};
+use datafusion::arrow::json::writer::{JsonArray, WriterBuilder};
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+use datafusion::common::{DataFusionError, Result};
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::basic::{Compression, ZstdLevel};
+use datafusion::parquet::file::properties::WriterProperties;
+use vmtax_report::numbers;
+use vmtax_report::rows::{Heading, Rows};
+
+use crate::output::Out;
+
+/// Rows that a table for a terminal has.
+const TEXT_ROWS: usize = 10_000;
+/// The shape of the JSON.
+const SCHEMA: &str = "vmtax-query-1";
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// A table for a terminal.
+    Text,
+    /// One row per row.
+    Csv,
+    /// For programs; docs/fleet.md.
+    Json,
+    /// As columns with their types, for other tools and for joining.
+    Parquet,
+    /// One page that opens offline.
+    Html,
+}
+
+/// What stands beside the rows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caption {
+    /// What was asked.
+    pub(crate) title: String,
+    /// Of what.
+    pub(crate) source: String,
+    /// Said above.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Takes batches one after the other.
+pub(crate) enum Sheet<'a> {
+    Kept { rows: Rows, format: Format, width: Option<usize>, out: Out<'a> },
+    Csv { rows: Rows, out: Out<'a> },
+    Json { out: Out<'a>, writer: datafusion::arrow::json::Writer<Vec<u8>, JsonArray> },
+    Parquet(Box<ArrowWriter<Out<'a>>>),
+}
+
+impl<'a> Sheet<'a> {
+    /// A sheet with the columns' names on it.
+    pub(crate) fn new(
+        format: Format,
+        schema: &SchemaRef,
+        caption: Caption,
+        width: Option<usize>,
+        out: Out<'a>,
+    ) -> anyhow::Result<Sheet<'a>> {
+        let columns = schema.fields().iter();
+        let columns =
+            columns.map(|f| Heading { name: f.name().clone(), number: f.data_type().is_numeric() });
+        let Caption { title, source, notes } = caption;
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let rows = Rows {
+            title,
+            source,
+            tool_version: version,
+            notes,
+            columns: columns.collect(),
+            ..Rows::default()
+        };
+        Ok(match format {
+            Format::Text | Format::Html => Sheet::Kept { rows, format, width, out },
+            Format::Csv => {
+                rows.csv_head(&mut *out)?;
+                Sheet::Csv { rows, out }
+            }
+            Format::Json => {
+                let columns: Vec<_> = schema.fields().iter().map(|field| {
+                    serde_json::json!({"name": field.name(), "type": field.data_type().to_string()})
+                }).collect();
+                write!(
+                    out,
+                    "{{\"schema\":\"{SCHEMA}\",\"columns\":{},\"rows\":",
+                    serde_json::to_string(&columns)?
+                )?;
+                let writer = WriterBuilder::new()
+                    .with_explicit_nulls(true)
+                    .build::<_, JsonArray>(Vec::new());
+                Sheet::Json { out, writer }
+            }
+            Format::Parquet => {
+                let properties = WriterProperties::builder()
+                    .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?));
+                Sheet::Parquet(Box::new(ArrowWriter::try_new(
+                    out,
+                    schema.clone(),
+                    Some(properties.build()),
+                )?))
+            }
+        })
+    }
+
+    /// The next rows.
+    pub(crate) fn batch(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
+        match self {
+            Sheet::Kept { rows, format, .. } => {
+                let most =
+                    if *format == Format::Text { TEXT_ROWS } else { vmtax_report::html::MAX_ROWS };
+                let room = most.saturating_sub(rows.rows.len()).min(batch.num_rows());
+                rows.rows.extend(cells(&batch.slice(0, room), true)?);
+                rows.more += (batch.num_rows() - room) as u64;
+            }
+            Sheet::Csv { rows, out } => {
+                rows.rows = cells(batch, false)?;
+                rows.csv_rows(&mut **out)?;
+            }
+            Sheet::Json { out, writer } => {
+                writer.write(batch)?;
+                out.write_all(&std::mem::take(writer.get_mut()))?;
+            }
+            Sheet::Parquet(writer) => writer.write(batch).map_err(of_parquet)?,
+        }
+        Ok(())
+    }
+
+    /// No more rows.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        match self {
+            Sheet::Kept { rows, format: Format::Html, out, .. } => rows.html(&mut *out)?,
+            Sheet::Kept { rows, width, out, .. } => rows.text(width, &mut *out)?,
+            Sheet::Csv { .. } => {}
+            Sheet::Json { out, mut writer } => {
+                writer.finish()?;
+                let end = writer.into_inner();
+                // An empty array has not begun either.
+                out.write_all(if end.is_empty() { b"[]" } else { &end })?;
+                out.write_all(b"}\n")?;
+            }
+            Sheet::Parquet(writer) => {
+                writer.close().map_err(of_parquet)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the system answered, where it was that: the reader of an exit code wants to know.
+fn of_parquet(error: datafusion::parquet::errors::ParquetError) -> anyhow::Error {
+    use datafusion::parquet::errors::ParquetError;
+    match error {
+        ParquetError::External(source) => match source.downcast::<io::Error>() {
+            Ok(source) => (*source).into(),
+            Err(source) => anyhow::anyhow!("{source}"),
+        },
+        other => other.into(),
+    }
+}
+
+/// The cells of a batch. Fractions are rounded for people.
+fn cells(batch: &RecordBatch, rounded: bool) -> Result<Vec<Vec<Option<String>>>> {
+    let options = FormatOptions::default();
+    let mut rows = vec![Vec::with_capacity(batch.num_columns()); batch.num_rows()];
+    for column in batch.columns() {
+        let formatter = ArrayFormatter::try_new(column.as_ref(), &options)?;
+        let floats = (rounded && *column.data_type() == DataType::Float64)
+            .then(|| column.as_primitive::<Float64Type>());
+        for (i, row) in rows.iter_mut().enumerate() {
+            row.push(match floats {
+                _ if column.is_null(i) => None,
+                Some(floats) => Some(numbers::significant(floats.value(i))),
+                None => Some(formatter.value(i).try_to_string().map_err(DataFusionError::from)?),
+            });
+        }
+    }
+    Ok(rows)
+}

@@ -1,0 +1,259 @@
+//! A fleet for trials, made of real runs.
+//!
+//! Each host and day is one of the given runs, with its counts and times scaled by a factor of the host and one of
+//! the day, and its rows repeated, interval after interval, until there are as many as asked for. The same seed gives
+//! the same rows. Every run says in its labels that it is synthetic.
+//!
+//! Left out on purpose: anything that would make the numbers plausible. They are for trying out queries.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use vmtax_events::{AccessRow, ExitRow, Losses, Recording, Sample, Stat, Tally, TimeRow};
+use vmtax_store::{CreateOptions, Error, RowSink, Run, Writer};
+
+/// What fleet to make.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Hosts.
+    pub hosts: u32,
+    /// Days, from 2026-01-01 on.
+    pub days: u32,
+    /// Rows of exits in each run at least.
+    pub rows: u64,
+    /// Segments of each run.
+    pub segments: u32,
+    /// What the factors come from.
+    pub seed: u64,
+    /// Stored as each run's command.
+    pub command: Vec<String>,
+}
+
+/// A real run in memory.
+#[derive(Debug, Default)]
+pub struct Template {
+    exits: Vec<ExitRow>,
+    accesses: Vec<AccessRow>,
+    time: Vec<TimeRow>,
+    samples: Vec<Sample>,
+    stats: Vec<Stat>,
+    recording: Recording,
+    interval_ns: u64,
+    source: String,
+}
+
+impl RowSink for Template {
+    fn exit(&mut self, row: &ExitRow) {
+        self.exits.push(row.clone());
+    }
+    fn access(&mut self, row: &AccessRow) {
+        self.accesses.push(row.clone());
+    }
+    fn time(&mut self, row: &TimeRow) {
+        self.time.push(*row);
+    }
+    fn sample(&mut self, sample: &Sample) {
+        self.samples.push(sample.clone());
+    }
+    fn stat(&mut self, stat: &Stat) {
+        self.stats.push(stat.clone());
+    }
+}
+
+impl Template {
+    /// Reads a run.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read(folder: &Path) -> Result<Template, Error> {
+        let run = Run::open(folder)?;
+        let manifest = run.manifest();
+        let mut template = Template {
+            recording: manifest.recording.clone(),
+            interval_ns: manifest.interval_ns,
+            source: folder.display().to_string(),
+            ..Template::default()
+        };
+        run.read(&mut template)?;
+        Ok(template)
+    }
+
+    /// It has rows of exits to repeat.
+    pub fn has_exits(&self) -> bool {
+        !self.exits.is_empty()
+    }
+}
+
+/// Makes the tree `host=H/date=D/000`, and tells of each run.
+///
+/// # Errors
+/// When a run cannot be written. What was written before is whole.
+pub fn make(
+    templates: &[Template],
+    root: &Path,
+    options: &Options,
+    each: &mut dyn FnMut(u64),
+) -> Result<(), Error> {
+    let made = |path: &Path| {
+        fs::create_dir_all(path).map_err(|source| Error::Io {
+            path: path.to_owned(),
+            what: "make the folder",
+            source,
+        })
+    };
+    for host in 0..options.hosts {
+        for day in 0..options.days {
+            let folder = root.join(format!("host=h{host:06}")).join(format!("date={}", date(day)));
+            made(&folder)?;
+            let place = Place { host, day, folder: folder.join("000") };
+            write(&templates[host as usize % templates.len()], &place, options)?;
+            each(1);
+        }
+    }
+    Ok(())
+}
+
+struct Place {
+    host: u32,
+    day: u32,
+    folder: PathBuf,
+}
+
+fn write(template: &Template, place: &Place, options: &Options) -> Result<(), Error> {
+    let mut chance = Chance(
+        options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ u64::from(place.host) << 20
+            ^ u64::from(place.day),
+    );
+    // Hosts differ by up to four times, days of a host by a tenth.
+    let host = 0.5 + 1.5 * Chance(options.seed ^ u64::from(place.host)).next();
+    let factor = host * (0.95 + 0.1 * chance.next());
+    let labels = [
+        ("synthetic".to_owned(), template.source.clone()),
+        ("rack".to_owned(), format!("r{}", place.host % 40)),
+    ];
+    let create = CreateOptions {
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: options.command.clone(),
+        interval_ns: template.interval_ns,
+        labels: labels.into_iter().collect(),
+        ..CreateOptions::default()
+    };
+    let mut writer = Writer::create(&place.folder, &create)?;
+    let rows = rows_of(template, options.rows);
+    let share = rows.div_ceil(u64::from(options.segments)).max(1);
+    let (mut count, mut offset) = (0u64, 0u64);
+    let period = period(template);
+    while count < rows {
+        for row in &template.exits {
+            let mut row = row.clone();
+            row.interval_start_ns = row.interval_start_ns.saturating_add(offset);
+            scale_tally(&mut row.tally, factor * (0.9 + 0.2 * chance.next()));
+            writer.exit(&row)?;
+            count += 1;
+            if count.is_multiple_of(share) {
+                writer.segment()?;
+            }
+        }
+        for row in &template.time {
+            writer.time(&scale_time(row, offset, factor))?;
+        }
+        offset += period;
+    }
+    template.accesses.iter().try_for_each(|row| writer.access(row))?;
+    template.samples.iter().try_for_each(|sample| writer.sample(sample))?;
+    template.stats.iter().try_for_each(|stat| writer.stat(stat))?;
+    let recording = Recording {
+        hostname: format!("h{:06}", place.host),
+        kernel: format!("{}+{}", template.recording.kernel, place.host % 3),
+        ..template.recording.clone()
+    };
+    writer.finish(&recording, &Losses::default())
+}
+
+/// Rows that a run will have: whole repetitions of the template.
+fn rows_of(template: &Template, least: u64) -> u64 {
+    let once = (template.exits.len() as u64).max(1);
+    least.div_ceil(once).max(1) * once
+}
+
+/// The time that a repetition takes.
+fn period(template: &Template) -> u64 {
+    let starts = || template.exits.iter().map(|row| row.interval_start_ns);
+    let first = starts().min().unwrap_or(0);
+    starts().max().unwrap_or(0) - first + template.interval_ns
+}
+
+fn scaled(n: u64, factor: f64) -> u64 {
+    (n as f64 * factor).round() as u64
+}
+
+fn scale_tally(tally: &mut Tally, factor: f64) {
+    // At least one: a row of nothing is no row. Durations stay what they were.
+    tally.count = scaled(tally.count, factor).max(1);
+    tally.timed = scaled(tally.timed, factor).min(tally.count);
+    tally.time_ns = scaled(tally.time_ns, factor);
+}
+
+fn scale_time(row: &TimeRow, offset: u64, factor: f64) -> TimeRow {
+    let mut row = *row;
+    row.interval_start_ns = row.interval_start_ns.saturating_add(offset);
+    // More exits take their time from the guest, as far as that has any.
+    let spent = row.exit_kernel_ns.saturating_add(row.exit_user_ns);
+    let kernel = scaled(row.exit_kernel_ns, factor);
+    let user = scaled(row.exit_user_ns, factor);
+    if kernel + user <= spent + row.guest_ns {
+        row.guest_ns = spent + row.guest_ns - kernel - user;
+        row.l2_ns = row.l2_ns.min(row.guest_ns);
+        row.exit_kernel_ns = kernel;
+        row.exit_user_ns = user;
+    }
+    row
+}
+
+/// A day of 2026.
+fn date(day: u32) -> String {
+    const MONTHS: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let (mut year, mut day) = (2026, day);
+    loop {
+        for (month, length) in MONTHS.into_iter().enumerate() {
+            if day < length {
+                return format!("{year}-{:02}-{:02}", month + 1, day + 1);
+            }
+            day -= length;
+        }
+        year += 1;
+    }
+}
+
+/// Numbers that look like chance: `SplitMix64`.
+struct Chance(u64);
+
+impl Chance {
+    /// From 0 to below 1.
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (day, expected) in [
+            (0, "2026-01-01"),
+            (30, "2026-01-31"),
+            (31, "2026-02-01"),
+            (364, "2026-12-31"),
+            (365, "2027-01-01"),
+        ] {
+            assert_eq!(date(day), expected);
+        }
+    }
+}

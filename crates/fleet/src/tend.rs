@@ -1,0 +1,184 @@
+//! The commands that look after a fleet: compact, synth, and those of a cluster.
+
+use std::fs;
+use std::path::Path;
+
+use vmtax_fleet::compact::{self, Done, Failure};
+use vmtax_fleet::synth;
+
+use crate::cli::{CompactArgs, SynthArgs};
+use crate::exit::{Code, Fault, fail, say, say_more};
+use crate::output::{Place, cannot_write};
+
+pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
+    let options = compact::Options {
+        date: args.date.clone(),
+        remove: args.remove,
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let done = compact::compact(&args.tree, &options).map_err(|failure| match failure {
+        Failure::Input(why) => Fault::new(Code::Input, why),
+        Failure::Data(why) => Fault::new(Code::Data, why),
+        Failure::Output(path, source) => cannot_write(&path.display().to_string(), &source),
+    })?;
+    let Done { days, runs, files, removed, skipped } = done;
+    if !skipped.is_empty() {
+        say(&format!("{} runs or folders were left out and stay as they are:", skipped.len()));
+        skipped.iter().for_each(|s| say_more(&format!("{}: {}", s.path.display(), s.why)));
+    }
+    Place::open(None)?.write(|out| {
+        let (before, after) = files;
+        match days.len() {
+            0 => writeln!(out, "There was no day to compact; {removed} runs removed.")?,
+            _ => writeln!(
+                out,
+                "{}: {runs} runs, {before} files are {after} now; {removed} runs removed.",
+                days.join(", ")
+            )?,
+        }
+        Ok(())
+    })
+}
+
+pub(crate) fn synth(args: &SynthArgs) -> anyhow::Result<()> {
+    let mut templates = Vec::new();
+    for folder in &args.runs {
+        let template =
+            synth::Template::read(folder).map_err(|e| Fault::new(Code::Input, e.to_string()))?;
+        if !template.has_exits() {
+            return fail(
+                Code::Data,
+                format!("{}: it has no exits to make hosts of; name another run", folder.display()),
+            );
+        }
+        templates.push(template);
+    }
+    claim(&args.output)?;
+    let options = synth::Options {
+        hosts: args.hosts,
+        days: args.days,
+        rows: args.rows,
+        segments: args.segments,
+        seed: args.seed,
+        command: std::env::args().collect(),
+    };
+    let mut runs = 0;
+    synth::make(&templates, &args.output, &options, &mut |n| runs += n)
+        .map_err(|e| Fault::new(Code::Output, e.to_string()))?;
+    Place::open(None)?
+        .write(|out| Ok(writeln!(out, "{}: {runs} synthetic runs.", args.output.display())?))
+}
+
+/// A tree that is new, or an empty folder.
+fn claim(tree: &Path) -> anyhow::Result<()> {
+    let name = tree.display().to_string();
+    match fs::read_dir(tree).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => fail(Code::Output, format!("{name}: it is not empty; name a new folder")),
+        Err(_) => Ok(fs::create_dir_all(tree).map_err(|e| cannot_write(&name, &e))?),
+    }
+}
+
+#[cfg(feature = "cluster")]
+pub(crate) use cluster::{check, executor, scheduler};
+
+#[cfg(feature = "cluster")]
+mod cluster {
+    use std::sync::Arc;
+
+    use futures::TryStreamExt;
+    use vmtax_fleet::cluster::{self, ExecutorOptions};
+    use vmtax_fleet::engine::{Engine, Limits};
+    use vmtax_fleet::schema::Texts;
+
+    use crate::cli::{CheckArgs, ExecutorArgs, SchedulerArgs};
+    use crate::exit::{Code, Fault, fail, say};
+    use crate::output::Place;
+    use crate::query::{find, first_line};
+
+    /// Every file is opened on an executor, and what it holds is compared with what `run.json` says.
+    const EVERY_FILE: &str = "SELECT c.run, c.rows, r.exit_rows
+FROM (SELECT run, count(interval_start_ns) AS rows FROM exits GROUP BY run) c
+JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
+
+    pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
+        let address =
+            cluster::address(&args.cluster).map_err(|why| Fault::new(Code::Usage, why))?;
+        let fleet = Arc::new(find(&args.paths)?);
+        crate::runtime()?.block_on(async {
+            let unreachable = |why: String| Fault::new(Code::Input, format!("the scheduler at {address}: {why}"));
+            let (scheduler, executors) = cluster::ask(&address).await.map_err(unreachable)?;
+            if scheduler.version != cluster::VERSION {
+                return fail(Code::Data, format!(
+                    "the scheduler at {address} is Ballista {}, and this program speaks {}; run one of that version",
+                    scheduler.version, cluster::VERSION
+                ));
+            }
+            if executors.is_empty() {
+                return fail(Code::Data, format!("the scheduler at {address} has no executors; start some"));
+            }
+            let limits = Limits { memory: 1 << 30, threads: executors.len() * 4 };
+            let engine = Engine::new(Arc::clone(&fleet), limits, cluster::config(), Texts::Plain)?;
+            let hidden = |e: datafusion::common::DataFusionError| Fault::new(
+                Code::Data,
+                format!("the executors cannot read the files: {}; they have to lie at the same paths there", first_line(&e)),
+            );
+            let plan = engine.plan(EVERY_FILE, Vec::new()).await?;
+            let plan = engine.physical(&plan).await?;
+            let stream = cluster::stream(&address, &engine, plan).await.map_err(hidden)?;
+            let wrong: usize = stream.try_collect::<Vec<_>>().await.map_err(hidden)?.iter().map(|b| b.num_rows()).sum();
+            if wrong > 0 {
+                return fail(Code::Data, format!("the executors read other rows of {wrong} runs than are here; they have to see these files, not others"));
+            }
+            let skipped = fleet.skipped().len();
+            if skipped > 0 {
+                say(&format!("{skipped} runs or folders were left out; vmtax query names them"));
+            }
+            Place::open(None)?.write(|out| {
+                writeln!(out, "Ballista {} at {address}, executors:", scheduler.version)?;
+                for executor in &executors {
+                    writeln!(out, "  {}:{}", vmtax_report::names::printable(&executor.host), executor.port)?;
+                }
+                Ok(writeln!(out, "They see the exits of {} runs.", fleet.wanted())?)
+            })
+        })
+    }
+
+    pub(crate) fn scheduler(args: &SchedulerArgs) -> anyhow::Result<()> {
+        say(&format!("scheduler of Ballista {} at {}", cluster::VERSION, args.listen));
+        crate::runtime()?.block_on(cluster::scheduler(args.listen, args.timeout)).map_err(|why| {
+            Fault::new(Code::Output, format!("{}: cannot listen: {why}", args.listen)).into()
+        })
+    }
+
+    pub(crate) fn executor(args: &ExecutorArgs) -> anyhow::Result<()> {
+        let parts = args
+            .scheduler
+            .rsplit_once(':')
+            .and_then(|(h, p)| Some((h.to_owned(), p.parse().ok()?)));
+        let Some(scheduler) = parts else {
+            return fail(Code::Usage, format!("--scheduler {}: use HOST:PORT", args.scheduler));
+        };
+        // Held until the end: what is passed between tasks goes with it.
+        let own = tempfile::Builder::new().prefix("vmtax-executor-").tempdir()?;
+        let work = args.work.clone().unwrap_or_else(|| own.path().to_owned());
+        std::fs::create_dir_all(&work)
+            .map_err(|e| crate::output::cannot_write(&work.display().to_string(), &e))?;
+        let options = ExecutorOptions {
+            scheduler,
+            listen: args.listen,
+            control_port: args.control_port,
+            external_host: args
+                .external_host
+                .clone()
+                .unwrap_or_else(|| args.listen.ip().to_string()),
+            tasks: args.tasks,
+            memory: args.memory as u64,
+            work,
+        };
+        say(&format!("executor of Ballista {} at {}", cluster::VERSION, args.listen));
+        crate::runtime()?
+            .block_on(cluster::executor(options))
+            .map_err(|why| Fault::new(Code::Input, format!("the executor ended: {why}")).into())
+    }
+}

@@ -1,0 +1,132 @@
+//! The SQL of causes against `vmtax_events::Cause`, which every report of one run uses.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::{
+    Cause, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, Reason, Recording,
+    Tally,
+};
+use vmtax_store::{CreateOptions, Writer};
+
+use crate::recorded::{INTEL, NESTED, PLAIN, import, rows};
+
+/// Exits by cause, as the reports of one run decide it.
+fn expected(exits: &[ExitRow]) -> BTreeMap<String, (u64, u64)> {
+    let mut causes = BTreeMap::new();
+    for ExitRow { key, tally, .. } in exits {
+        let cause = Cause::of(key.reason, key.detail, key.ancillary_of.is_some());
+        let sum: &mut (u64, u64) = causes.entry(cause.name().to_owned()).or_default();
+        *sum = (sum.0 + tally.count, sum.1 + tally.time_ns);
+    }
+    causes
+}
+
+fn found(folder: &std::path::Path) -> BTreeMap<String, (u64, u64)> {
+    let rows = rows(folder, &["--question", "top-causes", "run"]);
+    rows.iter()
+        .map(|row| {
+            let ns = (row[4].as_f64().unwrap() * 1e6).round() as u64;
+            (row[2].as_str().unwrap().to_owned(), (row[3].as_u64().unwrap(), ns))
+        })
+        .collect()
+}
+
+#[test]
+fn causes_of_real_recordings_are_those_of_the_reports() {
+    for recording in [NESTED, INTEL] {
+        let folder = tempfile::tempdir().unwrap();
+        let counted = import(recording, &folder.path().join("run"), PLAIN);
+        assert!(counted.exits.len() > 10);
+        assert_eq!(found(folder.path()), expected(&counted.exits), "{recording}");
+    }
+}
+
+/// An exit without anything special, not yet counted.
+pub(crate) fn exit(vm: u32) -> ExitRow {
+    let key = ExitKey {
+        vm,
+        vcpu: 0,
+        level: Level::L1,
+        reason: Reason { isa: Isa::Vmx, code: 10, flags: 0 },
+        detail: Detail::NONE,
+        outcome: Outcome::Kernel,
+        ancillary_of: None,
+    };
+    ExitRow { interval_start_ns: 0, key, tally: Tally::default() }
+}
+
+/// Every kind of detail with values that some rule looks at, under every reason.
+#[test]
+fn causes_of_all_reasons_and_details_are_those_of_the_reports() {
+    let values = [
+        0,
+        1,
+        8,
+        0x30,
+        0x40,
+        0x43,
+        0x44,
+        0xb,
+        0x20,
+        0x80,
+        0x300,
+        0x310,
+        0x380,
+        0x3f0,
+        0xfee0_0300,
+        0xfee0_0380,
+        0xfee0_1000,
+        0x6e0,
+        0x830,
+        0x838,
+        0xc1,
+        0x38f,
+        0xc001_0200,
+        0x4000_0070,
+        0x4000_0071,
+        0x4000_00b0,
+        0x4000_00f0,
+        0xc000_0080,
+        0x72,
+        0x78,
+        0x7b,
+        0x81,
+        0x400,
+        0x8000_0001,
+        0x8000_0004,
+        10,
+        12,
+        30,
+        31,
+        32,
+        48,
+        54,
+        0x1_0003,
+        u64::MAX,
+    ];
+    let mut exits = Vec::new();
+    for isa in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
+        for code in (0..0x500).step_by(1).filter(|c| *c < 0x90 || *c >= 0x3f0) {
+            for (i, kind) in DetailKind::all().enumerate() {
+                for (j, &value) in values.iter().enumerate().filter(|(j, _)| {
+                    code < 0x90 && (code as usize + i + j) % 7 == 0 || code == 0x1f
+                }) {
+                    let mut row = exit(1);
+                    row.key.reason = Reason { isa, code, flags: 0 };
+                    row.key.detail = Detail::new(kind, value);
+                    row.key.ancillary_of =
+                        (j % 5 == 0).then_some(Reason { isa, code: 1, flags: 0 });
+                    row.tally.add(1 + (j as u64));
+                    exits.push(row);
+                }
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::create(&folder.path().join("run"), &CreateOptions::default()).unwrap();
+    exits.iter().for_each(|row| writer.exit(row).unwrap());
+    writer.finish(&Recording::default(), &Losses::default()).unwrap();
+    let expected = expected(&exits);
+    assert!(expected.len() >= 14, "{expected:?}");
+    assert_eq!(found(folder.path()), expected);
+}

@@ -1,0 +1,14 @@
+//! `vmtax-fleet` from outside: the real program on runs of real recordings, its rows, its sentences, its exit codes.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod causes;
+#[cfg(feature = "cluster")]
+mod cluster;
+mod compact;
+mod damage;
+mod formats;
+mod pruning;
+mod questions;
+mod readonly;
+mod recorded;

@@ -1,0 +1,142 @@
+//! Rows of any columns, as text, CSV or a page: the answer to a question that somebody else put.
+//!
+//! Cells are text already; what a column means is the business of whoever asked. Every cell is hostile.
+//!
+//! Left out on purpose: JSON and Parquet, which keep types and are written where the types are known.
+
+use std::io::{self, Write};
+
+use crate::csv::{guarded, write_record};
+use crate::text::layout::{Column, Grid, Paint, Room, Style};
+use crate::{names, numbers};
+
+/// A column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heading {
+    /// Its name. Hostile text.
+    pub name: String,
+    /// Its cells are numbers.
+    pub number: bool,
+}
+
+/// Rows with what is to be said of them.
+#[derive(Clone, Debug, Default)]
+pub struct Rows {
+    /// What was asked. Hostile text.
+    pub title: String,
+    /// What was asked of. Hostile text.
+    pub source: String,
+    /// Version of this tool.
+    pub tool_version: String,
+    /// Said above the rows. Hostile text.
+    pub notes: Vec<String>,
+    /// The columns.
+    pub columns: Vec<Heading>,
+    /// A cell for each column; `None` has no value.
+    pub rows: Vec<Vec<Option<String>>>,
+    /// Rows that there are besides these.
+    pub more: u64,
+}
+
+impl Rows {
+    /// A table for a terminal of this many columns.
+    pub fn text(&self, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+        let paint = Paint { color: false };
+        for note in &self.notes {
+            paint.line(out, Style::Plain, &names::printable(note))?;
+        }
+        let columns = self.columns.iter().map(|column| Column {
+            title: names::printable(&column.name),
+            right: column.number,
+            room: if column.number { Room::Keep } else { Room::Cut },
+        });
+        let mut grid = Grid::new(columns.collect());
+        for row in &self.rows {
+            let cell =
+                |cell: &Option<String>| cell.as_deref().map_or("-".to_owned(), names::printable);
+            grid.row(Style::Plain, row.iter().map(cell).collect());
+        }
+        grid.write(out, paint, width)?;
+        let shown = self.rows.len() as u64;
+        let rows = match self.more {
+            0 => format!("{}.", numbers::counted(shown, "row")),
+            more => format!(
+                "{} of {}; all of them: --format csv.",
+                numbers::counted(shown, "row"),
+                numbers::count(shown.saturating_add(more))
+            ),
+        };
+        paint.line(out, Style::Faint, &rows)
+    }
+
+    /// The line of names of a CSV table.
+    pub fn csv_head(&self, out: &mut dyn Write) -> io::Result<()> {
+        let names: Vec<String> = self.columns.iter().map(|c| guarded(&c.name)).collect();
+        write_record(out, &names)
+    }
+
+    /// The rows of a CSV table: without a value nothing, and texts that neither a terminal nor a spreadsheet acts on.
+    pub fn csv_rows(&self, out: &mut dyn Write) -> io::Result<()> {
+        for row in &self.rows {
+            let cell = |(cell, column): (&Option<String>, &Heading)| match cell {
+                None => String::new(),
+                Some(number) if column.number => number.clone(),
+                Some(text) => guarded(text),
+            };
+            let cells: Vec<String> = row.iter().zip(&self.columns).map(cell).collect();
+            write_record(out, &cells)?;
+        }
+        Ok(())
+    }
+
+    /// One page that opens offline.
+    pub fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(crate::html::rows(self).into_string().as_bytes())?;
+        out.write_all(b"\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hostile() -> Rows {
+        Rows {
+            title: "<script>alert(1)</script>".to_owned(),
+            source: "a\u{1b}[31m".to_owned(),
+            columns: vec![
+                Heading { name: "host".to_owned(), number: false },
+                Heading { name: "exits".to_owned(), number: true },
+            ],
+            rows: vec![
+                vec![Some("<b>&\u{202e}".to_owned()), Some("-12".to_owned())],
+                vec![Some("=cmd()".to_owned()), None],
+            ],
+            ..Rows::default()
+        }
+    }
+
+    #[test]
+    fn names_do_nothing_anywhere() {
+        let rows = hostile();
+        let (mut text, mut csv, mut html) = (Vec::new(), Vec::new(), Vec::new());
+        rows.text(None, &mut text).unwrap();
+        rows.csv_head(&mut csv).unwrap();
+        rows.csv_rows(&mut csv).unwrap();
+        rows.html(&mut html).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(
+            text,
+            "  host         exits\n  <b>&\\u{202e}    -12\n  =cmd()           -\n2 rows.\n"
+        );
+        assert_eq!(
+            String::from_utf8(csv).unwrap(),
+            "host,exits\r\n<b>&\\u{202e},-12\r\n'=cmd(),\r\n"
+        );
+        let html = String::from_utf8(html).unwrap();
+        assert!(
+            !html.contains("<script>alert") && !html.contains("<b>&") && !html.contains('\u{1b}')
+        );
+        assert!(html.contains("&lt;b&gt;&amp;\\u{202e}"));
+    }
+}

@@ -1,0 +1,72 @@
+//! `vmtax query` and `vmtax fleet`: another program does the work, because its engine is as large as all of this one.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use clap::Args;
+
+use crate::exit::{Code, Fault};
+
+/// The program.
+const PROGRAM: &str = "vmtax-fleet";
+
+/// Ask the runs of many hosts with SQL, or by the name of a question.
+///
+/// The flags are those of `vmtax-fleet query`, which it runs: it is looked for beside this program, then in PATH.
+#[derive(Debug, Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:
+  vmtax query --help
+  vmtax query 'SELECT host, sum(count) FROM exits GROUP BY host' fleet/"
+)]
+pub(crate) struct QueryArgs {
+    /// What `vmtax-fleet query` takes.
+    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+/// Look after the runs of many hosts: compact days, try a fleet out, check a cluster.
+///
+/// The commands are those of `vmtax-fleet`, which it runs: it is looked for beside this program, then in PATH.
+#[derive(Debug, Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:
+  vmtax fleet --help
+  vmtax fleet compact fleet/ --date 2026-01-31"
+)]
+pub(crate) struct FleetArgs {
+    /// What `vmtax-fleet` takes.
+    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+pub(crate) fn query(args: &QueryArgs) -> anyhow::Result<()> {
+    run(["query".into()].into_iter().chain(args.words.iter().cloned()))
+}
+
+pub(crate) fn fleet(args: &FleetArgs) -> anyhow::Result<()> {
+    run(args.words.iter().cloned())
+}
+
+/// Becomes the other program; returns only when there is none.
+fn run(words: impl Iterator<Item = OsString>) -> anyhow::Result<()> {
+    let words: Vec<OsString> = words.collect();
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
+    let mut error = io::Error::from(io::ErrorKind::NotFound);
+    for program in beside.into_iter().chain([PathBuf::from(PROGRAM)]) {
+        error = Command::new(&program).args(&words).exec();
+        if error.kind() != io::ErrorKind::NotFound {
+            break;
+        }
+    }
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "is neither beside vmtax nor in PATH; build it with: cargo build --release -p vmtax-fleet".to_owned(),
+        kind => format!("cannot be started: {kind}"),
+    };
+    Err(Fault::new(Code::Input, format!("{PROGRAM} {why}")).into())
+}
