@@ -27,6 +27,7 @@ fn recording() -> Recording {
         cpus: 192,
         clock: "mono".to_owned(),
         emulated: Some("QEMU TCG".to_owned()),
+        choice: Some("of one exit in 10".to_owned()),
         coverage: Coverage { exits: true, sched: true, page_fault: true, ..Coverage::default() },
         vms: vec![
             Vm { id: 1, name: "qemu".to_owned(), inferred: false },
