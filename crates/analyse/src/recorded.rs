@@ -124,7 +124,8 @@ fn parts_of(bench: &Bench, (metric, unit): (&str, &str)) -> Vec<Parts> {
                 == (workload, category, metric, unit)
         })
     };
-    let of_plain = |metric: &str, unit: &str| Some(row(YARDSTICK, "plain", metric, unit)?.median.value);
+    let of_plain =
+        |metric: &str, unit: &str| Some(row(YARDSTICK, "plain", metric, unit)?.median.value);
     let Some((cost, exits)) =
         of_plain(metric, unit).zip(of_plain(EXITS, AN_OPERATION)).filter(|(_, exits)| *exits > 0.0)
     else {
@@ -132,7 +133,8 @@ fn parts_of(bench: &Bench, (metric, unit): (&str, &str)) -> Vec<Parts> {
     };
     let in_parts = |found: &Row| {
         let against = found.against.as_ref()?;
-        let of_exits = row(&found.workload, &found.category, EXITS, AN_OPERATION)?.against.as_ref()?;
+        let of_exits =
+            row(&found.workload, &found.category, EXITS, AN_OPERATION)?.against.as_ref()?;
         Some(Parts {
             workload: found.workload.clone(),
             category: found.category.clone(),

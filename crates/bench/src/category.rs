@@ -97,12 +97,7 @@ const CONFIDENTIAL: &[&str] = &[
 
 /// Kinds of VM. Source of the flags: QEMU's documentation of `sev-snp-guest` and `tdx-guest`.
 pub const KINDS: &[Part] = &[
-    Part {
-        name: "plain",
-        about: "a VM without anything special",
-        on_emulated_host: true,
-        ..NONE
-    },
+    Part { name: "plain", about: "a VM without anything special", on_emulated_host: true, ..NONE },
     Part {
         name: "snp",
         about: "a confidential VM: AMD SEV-SNP",
@@ -496,7 +491,8 @@ mod tests {
             category.missing(Accel::Intel, &Target::default(), std::path::Path::new("/nonexistent"))
         };
         assert!(missing("plain+haltpoll+nested+poll").is_empty());
-        for (name, part) in [("plain+pinned+poll", "pinned"), ("snp", "snp"), ("plain+vhost", "vhost")]
+        for (name, part) in
+            [("plain+pinned+poll", "pinned"), ("snp", "snp"), ("plain+vhost", "vhost")]
         {
             let missing = missing(name);
             assert_eq!(missing.len(), 1, "{missing:?}");
@@ -509,7 +505,8 @@ mod tests {
         let category = Category::read("plain+poll+nested+swiotlb+haltpoll").unwrap();
         let guests = category.guests();
         assert_eq!(guests[0], (vec!["idle=poll"], vec![]));
-        let inner = (vec!["swiotlb=32768,force", "cpuidle_haltpoll.force=Y"], vec!["cpuidle_haltpoll"]);
+        let inner =
+            (vec!["swiotlb=32768,force", "cpuidle_haltpoll.force=Y"], vec!["cpuidle_haltpoll"]);
         assert_eq!(guests[1], inner);
         assert_eq!((category.guest_words(), category.modules()), inner);
         assert_eq!(category.baseline().unwrap().name, "plain+poll+nested+swiotlb");

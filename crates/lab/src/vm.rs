@@ -148,9 +148,8 @@ impl VmSetup {
         let mut archive = Vec::new();
         for level in (0..=count).rev() {
             let own = level.checked_sub(1).and_then(|index| plan.levels.get(index));
-            let mut names: Vec<&str> = own.map_or(Vec::new(), |own| {
-                own.modules.iter().map(String::as_str).collect()
-            });
+            let mut names: Vec<&str> =
+                own.map_or(Vec::new(), |own| own.modules.iter().map(String::as_str).collect());
             if level < count {
                 names.push(plan.host.module());
             }
@@ -206,7 +205,8 @@ impl Vm {
 /// What the kernel says of its buffer: a line for each number.
 fn lost(files: &[(String, Vec<u8>)]) -> u64 {
     let stats = files.iter().find(|(name, _)| name == "trace/stats");
-    let text = stats.map_or(String::new(), |(_, bytes)| String::from_utf8_lossy(bytes).into_owned());
+    let text =
+        stats.map_or(String::new(), |(_, bytes)| String::from_utf8_lossy(bytes).into_owned());
     let of = |key: &str| {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(": "));
         line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)

@@ -133,7 +133,9 @@ pub struct Window {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stretch {
     /// The VM that started it was not entered yet. A guest's guest is so by its host.
-    Starting { nested: bool },
+    Starting {
+        nested: bool,
+    },
     Inside,
     Over,
 }

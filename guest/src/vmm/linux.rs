@@ -134,11 +134,7 @@ impl Linux {
     }
 }
 
-fn machine(
-    memory: &GuestMemoryMmap,
-    bytes: usize,
-    entry: u64,
-) -> Result<(Vm, kvm_ioctls::VcpuFd)> {
+fn machine(memory: &GuestMemoryMmap, bytes: usize, entry: u64) -> Result<(Vm, kvm_ioctls::VcpuFd)> {
     let vm = Vm::new()?;
     let host = memory.get_host_address(GuestAddress(0)).map_err(|e| format!("L1's memory: {e}"))?;
     // SAFETY: the caller keeps `memory` for as long as the vCPU runs.
@@ -179,8 +175,7 @@ fn load(memory: &GuestMemoryMmap, bytes: usize, command_line: &str) -> Result<u6
     parameters.hdr.ramdisk_image = at as u32;
     parameters.hdr.ramdisk_size = initramfs.len() as u32;
     parameters.e820_table[0] = boot_e820_entry { addr: 0, size: LOW_END, r#type: 1 };
-    parameters.e820_table[1] =
-        boot_e820_entry { addr: HIGH, size: bytes as u64 - HIGH, r#type: 1 };
+    parameters.e820_table[1] = boot_e820_entry { addr: HIGH, size: bytes as u64 - HIGH, r#type: 1 };
     parameters.e820_entries = 2;
     put(Parameters(parameters).as_slice(), ZERO_PAGE)?;
     Ok(loaded.kernel_load.0)

@@ -4,9 +4,7 @@ use std::io::{Seek, Write};
 
 use vmtax_analyse::RowSink;
 use vmtax_analyse::bench::{AN_OPERATION, EXITS};
-use vmtax_events::{
-    AccessRow, Better, Coverage, ExitRow, Losses, Recording, Sample, TimeRow,
-};
+use vmtax_events::{AccessRow, Better, Coverage, ExitRow, Losses, Recording, Sample, TimeRow};
 use vmtax_lab::Window;
 use vmtax_live::Rows;
 

@@ -172,9 +172,8 @@ impl<'a> Runner<'a> {
                 pairs.push((index, accel));
             }
         }
-        pairs.sort_by_key(|pair| {
-            next_here.is_some_and(|(index, _, accel)| *pair == (index, accel))
-        });
+        pairs
+            .sort_by_key(|pair| next_here.is_some_and(|(index, _, accel)| *pair == (index, accel)));
         for (index, accel) in &pairs {
             let name = self.name(*index, *accel);
             self.bar.set_message(format!("asking {name} what it is"));
