@@ -114,8 +114,8 @@ fn what_runs_in_a_guest_of_a_guest_is_told_before() {
     let host = text.lines().find(|line| line.contains("emulated host's command line")).unwrap();
     assert!(host.contains("vmtax.role=relay"), "{text}");
     let line = |whose: &str| {
-        let found = text.lines().filter(|line| line.contains(&format!("  {whose} command line")));
-        found.last().unwrap().to_owned()
+        let is = |line: &&str| line.contains(&format!("  {whose} command line"));
+        text.lines().rfind(is).unwrap().to_owned()
     };
     let (outer, inner) = (line("guest"), line("guest's guest"));
     assert!(outer.contains("vmtax.role=relay") || outer.contains("idle=poll"), "{outer}");
