@@ -5,6 +5,7 @@
 mod errors;
 mod exits;
 mod kills;
+mod pinned;
 mod programs;
 mod slurm;
 mod ssh;
