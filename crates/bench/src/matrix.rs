@@ -117,8 +117,8 @@ impl Accel {
         match self {
             Accel::Kvm => None,
             Accel::Tcg => Some("QEMU TCG"),
-            Accel::Amd => Some("KVM on an emulated AMD host, QEMU TCG"),
-            Accel::Intel => Some("KVM on an emulated Intel host, Bochs"),
+            Accel::Amd => Some("KVM on an emulated AMD host (QEMU TCG)"),
+            Accel::Intel => Some("KVM on an emulated Intel host (Bochs)"),
         }
     }
 }

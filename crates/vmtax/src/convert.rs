@@ -67,8 +67,11 @@ pub(crate) struct Placed<'a> {
     /// VMs and their names.
     pub(crate) names: &'a [(u32, String)],
     /// The event as its VM's; `None` when it is nobody's.
-    pub(crate) place: &'a mut dyn FnMut(&Event) -> Option<Event>,
+    pub(crate) place: &'a mut Placing<'a>,
 }
+
+/// Moves an event to a VM.
+pub(crate) type Placing<'a> = dyn FnMut(&Event) -> Option<Event> + 'a;
 
 /// As [`run`], with events moved to other VMs.
 pub(crate) fn run_placed<R: Rows>(
@@ -167,7 +170,7 @@ pub(crate) struct Converted<R> {
 struct Accounting<'a, R> {
     accountant: Accountant<R>,
     /// A recording of the lab: events outside of a window are nobody's.
-    windows: Option<&'a mut dyn FnMut(&Event) -> Option<Event>>,
+    windows: Option<&'a mut Placing<'a>>,
 }
 
 impl<R: Rows> Accounting<'_, R> {

@@ -19,7 +19,7 @@ use vm_superio::serial::NoEvents;
 use vmtax_guest::layout::{CHANNEL, SETTLE, TRACE};
 use vmtax_guest::order::{Order, Report, decode, encode};
 
-use super::{Around, Next, Request, Vm, failed, identity_map, run};
+use super::{Around, Next, Request, Vm, failed, identity_map, mptable, run};
 use crate::trace::Tracer;
 use crate::{Result, system};
 
@@ -48,14 +48,19 @@ pub(crate) struct Linux {
 }
 
 impl Linux {
-    /// Boots it with so much memory and waits until it is up.
-    pub(crate) fn boot(memory_mib: usize) -> Result<Linux> {
+    /// Boots it with so much memory and waits until it is up. It uses its APICs if it is told of them.
+    pub(crate) fn boot(memory_mib: usize, apics: bool) -> Result<Linux> {
         let command_line = std::fs::read_to_string(COMMAND_LINE_FILE)
             .map_err(|e| format!("{COMMAND_LINE_FILE}: {e}"))?;
         let bytes = memory_mib << 20;
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), bytes)])
             .map_err(|e| format!("L1's memory: {e}"))?;
         let entry = load(&memory, bytes, &command_line)?;
+        if apics {
+            memory
+                .write_slice(&mptable::bytes(), GuestAddress(mptable::AT))
+                .map_err(|e| format!("L1's memory: {e}"))?;
+        }
         let (orders, waiting) = channel();
         let (answer, reports) = channel();
         let console = Console::default();
@@ -66,6 +71,7 @@ impl Linux {
                 waiting,
                 outgoing: VecDeque::new(),
                 incoming: Vec::new(),
+                held: Vec::new(),
                 answer: answer.clone(),
             },
             tracer: Arc::clone(&tracer),
@@ -73,6 +79,7 @@ impl Linux {
         let body = move || {
             let result = machine(&memory, bytes, entry)
                 .and_then(|(_vm, mut vcpu)| run(&mut vcpu, &AtomicBool::new(false), &mut devices));
+            devices.channel.hand_over();
             let _ = answer.send(Err(result.err().unwrap_or_else(|| "L1 ended".to_owned())));
         };
         std::thread::Builder::new()
@@ -275,10 +282,14 @@ impl Around for Devices {
 }
 
 /// The port that orders and reports go through: each with its length before it.
+///
+/// What the guest writes is handed over when it reads: then it stands still until there is an order, and the machine can be
+/// saved. QEMU restores none that was saved while a guest ran.
 struct Port {
     waiting: Receiver<Vec<u8>>,
     outgoing: VecDeque<u8>,
     incoming: Vec<u8>,
+    held: Vec<Vec<u8>>,
     answer: Sender<Result<Vec<u8>>>,
 }
 
@@ -287,6 +298,7 @@ impl Port {
     fn send(&mut self, bytes: &mut [u8]) -> Result<Next> {
         for byte in bytes {
             if self.outgoing.is_empty() {
+                self.hand_over();
                 match self.waiting.recv() {
                     Ok(order) => self.outgoing.extend(order),
                     Err(_) => return Ok(Next::End),
@@ -306,6 +318,12 @@ impl Port {
         }
         let report = rest[..length].to_vec();
         self.incoming.drain(..4 + length);
-        let _ = self.answer.send(Ok(report));
+        self.held.push(report);
+    }
+
+    fn hand_over(&mut self) {
+        for report in self.held.drain(..) {
+            let _ = self.answer.send(Ok(report));
+        }
     }
 }

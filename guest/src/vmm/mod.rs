@@ -4,6 +4,7 @@
 //! [`payload`] runs bare code, [`linux`] a Linux kernel. Left out: every device that neither of them needs.
 
 pub(crate) mod linux;
+mod mptable;
 pub(crate) mod payload;
 mod pmu;
 

@@ -78,6 +78,27 @@ const REDIS: &[&str] = &[
     "{dir}",
 ];
 
+/// memtier_benchmark against a server of this protocol.
+macro_rules! memtier {
+    ($protocol:literal) => {
+        &[
+            "memtier_benchmark",
+            "-s",
+            "127.0.0.1",
+            "-p",
+            "{port}",
+            concat!("--protocol=", $protocol),
+            "--test-time={seconds}",
+            "-c",
+            "{clients}",
+            "-t",
+            "{threads}",
+            "--hide-histogram",
+            "--json-out-file=/dev/stdout",
+        ]
+    };
+}
+
 /// All of them. Sources of the commands: each program's manual; what is measured follows S0, S2 and S4.
 pub const ADAPTERS: &[Adapter] = &[
     Adapter {
@@ -172,21 +193,7 @@ pub const ADAPTERS: &[Adapter] = &[
         programs: &["redis-server", "memtier_benchmark"],
         parameters: &[("seconds", "10"), ("clients", "10"), ("threads", "2")],
         server: REDIS,
-        client: &[
-            "memtier_benchmark",
-            "-s",
-            "127.0.0.1",
-            "-p",
-            "{port}",
-            "--protocol=redis",
-            "--test-time={seconds}",
-            "-c",
-            "{clients}",
-            "-t",
-            "{threads}",
-            "--hide-histogram",
-            "--json-out-file=/dev/stdout",
-        ],
+        client: memtier!("redis"),
         parse: redis::memtier,
         headline: "rate",
         ..NONE
@@ -198,21 +205,7 @@ pub const ADAPTERS: &[Adapter] = &[
         programs: &["memcached", "memtier_benchmark"],
         parameters: &[("seconds", "10"), ("clients", "10"), ("threads", "2")],
         server: &["memcached", "-u", "root", "-l", "127.0.0.1", "-p", "{port}"],
-        client: &[
-            "memtier_benchmark",
-            "-s",
-            "127.0.0.1",
-            "-p",
-            "{port}",
-            "--protocol=memcache_text",
-            "--test-time={seconds}",
-            "-c",
-            "{clients}",
-            "-t",
-            "{threads}",
-            "--hide-histogram",
-            "--json-out-file=/dev/stdout",
-        ],
+        client: memtier!("memcache_text"),
         parse: redis::memtier,
         headline: "rate",
         ..NONE

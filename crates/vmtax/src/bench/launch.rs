@@ -97,6 +97,7 @@ impl Launcher {
             Some((_, Kind::Emulated(emulated))) => {
                 let setup = emulated.setup(category);
                 let vm = setup.start(&|_| {}).map_err(|error| lab_fault(error, None))?;
+                let vm = Box::new(vm);
                 Ok(System::Emulated { vm, nested: setup.plan.levels.len() > 1 })
             }
             None => fail(Code::Machine, "no VM can be launched"),

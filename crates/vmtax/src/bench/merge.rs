@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use vmtax_events::{Losses, Recording, Sample};
+use vmtax_events::{AccessRow, ExitRow, Losses, Recording, Sample, TimeRow};
 use vmtax_store::{CreateOptions, Run, Writer};
 
 use super::args::MergeArgs;
@@ -20,6 +20,7 @@ pub(crate) fn run(args: &MergeArgs) -> anyhow::Result<()> {
     let mut seen: HashSet<(String, String, u32)> = HashSet::new();
     for (path, part) in args.runs.iter().zip(&parts) {
         let cells: HashSet<_> = part
+            .rows
             .samples
             .iter()
             .map(|s| (s.workload.clone(), s.category.clone(), s.repeat))
@@ -65,9 +66,15 @@ fn write(args: &MergeArgs, parts: &[Part]) -> anyhow::Result<()> {
     let mut writer = Writer::create(&args.output, &options).map_err(output_fault)?;
     let mut losses = Losses::default();
     let mut hosts: BTreeMap<String, usize> = BTreeMap::new();
+    let mut recording = parts[0].recording.clone();
     for part in parts {
-        for sample in &part.samples {
-            writer.sample(sample).map_err(output_fault)?;
+        part.rows.write(&mut writer).map_err(output_fault)?;
+        // A cell's exits are those of a VM whose number is the cell's in the whole matrix: none is in two parts.
+        let known: HashSet<u32> = recording.vms.iter().map(|vm| vm.id).collect();
+        let vms = part.recording.vms.iter().filter(|vm| !known.contains(&vm.id));
+        recording.vms.extend(vms.cloned());
+        if part.recording.coverage != Default::default() {
+            recording.coverage = part.recording.coverage;
         }
         losses.merge(&part.losses);
         *hosts
@@ -87,7 +94,7 @@ fn write(args: &MergeArgs, parts: &[Part]) -> anyhow::Result<()> {
             names.join("; ")
         ));
     }
-    writer.finish(&parts[0].recording, &losses).map_err(|e| output_fault(e).into())
+    writer.finish(&recording, &losses).map_err(|e| output_fault(e).into())
 }
 
 /// One part.
@@ -95,7 +102,7 @@ struct Part {
     recording: Recording,
     losses: Losses,
     matrix: Option<String>,
-    samples: Vec<Sample>,
+    rows: Rows,
 }
 
 fn part(path: &Path) -> anyhow::Result<Part> {
@@ -109,8 +116,8 @@ fn part(path: &Path) -> anyhow::Result<Part> {
             ),
         );
     }
-    let mut samples = Samples::default();
-    let read = run.read(&mut samples).map_err(|e| run_fault(&e))?;
+    let mut rows = Rows::default();
+    let read = run.read(&mut rows).map_err(|e| run_fault(&e))?;
     if read.damaged > 0 {
         return fail(
             Code::Data,
@@ -122,18 +129,42 @@ fn part(path: &Path) -> anyhow::Result<Part> {
         recording: manifest.recording.clone(),
         losses: read.losses,
         matrix: manifest.labels.get("matrix").cloned(),
-        samples: samples.0,
+        rows,
     })
 }
 
+/// All that a part holds.
 #[derive(Default)]
-struct Samples(Vec<Sample>);
+struct Rows {
+    samples: Vec<Sample>,
+    exits: Vec<ExitRow>,
+    accesses: Vec<AccessRow>,
+    times: Vec<TimeRow>,
+}
 
-impl vmtax_store::RowSink for Samples {
-    fn exit(&mut self, _: &vmtax_events::ExitRow) {}
-    fn access(&mut self, _: &vmtax_events::AccessRow) {}
-    fn time(&mut self, _: &vmtax_events::TimeRow) {}
+impl Rows {
+    fn write(&self, writer: &mut Writer) -> Result<(), vmtax_store::Error> {
+        self.samples.iter().try_for_each(|row| writer.sample(row))?;
+        self.exits.iter().try_for_each(|row| writer.exit(row))?;
+        self.accesses.iter().try_for_each(|row| writer.access(row))?;
+        self.times.iter().try_for_each(|row| writer.time(row))
+    }
+}
+
+impl vmtax_store::RowSink for Rows {
+    fn exit(&mut self, row: &ExitRow) {
+        self.exits.push(row.clone());
+    }
+
+    fn access(&mut self, row: &AccessRow) {
+        self.accesses.push(row.clone());
+    }
+
+    fn time(&mut self, row: &TimeRow) {
+        self.times.push(*row);
+    }
+
     fn sample(&mut self, sample: &Sample) {
-        self.0.push(sample.clone());
+        self.samples.push(sample.clone());
     }
 }

@@ -288,7 +288,7 @@ impl<'a> Runner<'a> {
             Ok(values) => values,
             Err(problem) => return Ok((outcome, Err(problem))),
         };
-        let counters = counted.then(|| describe::counters(&outcome)).unwrap_or_default();
+        let counters = if counted { describe::counters(&outcome) } else { Vec::new() };
         let records = set.records;
         let recorded = if records { self.recorded(cell, &job)? } else { None };
         Ok((outcome, Ok(Readings { values: readings, counters, recorded })))

@@ -213,7 +213,7 @@ impl Session {
                 if let Some((recorded, operations, elapsed_ns)) = readings.recorded {
                     let name = (workload, category, repeat);
                     samples.extend(recorded.sample(name, operations, elapsed_ns));
-                    let name = format!("{workload} in {category}, repeat {repeat}");
+                    let name = format!("{workload} in {category} (repeat {repeat})");
                     self.keep(recorded, Vm { id: number, name, inferred: false })?;
                 }
                 for counter in readings.counters {

@@ -18,7 +18,7 @@ pub(super) enum System {
     /// This computer, one behind ssh, or a VM of this computer.
     Place(Place),
     /// A VM on an emulated host, and whether it is the guest of a guest.
-    Emulated { vm: Vm, nested: bool },
+    Emulated { vm: Box<Vm>, nested: bool },
 }
 
 /// An error of a place, as a sentence.

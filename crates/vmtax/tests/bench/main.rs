@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod errors;
+mod exits;
 mod kills;
+mod pinned;
 mod programs;
 mod slurm;
 mod ssh;

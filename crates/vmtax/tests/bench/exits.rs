@@ -1,0 +1,134 @@
+//! Exits of a matrix's own cells: VMs under the KVM of an emulated host, and what is said where there are none.
+
+use std::fs;
+use std::path::Path;
+
+use crate::{matrix, name, ok, refused, row, rows, vmtax};
+
+const MATRIX: &str = r#"
+name = "exits"
+repeats = 1
+warmup = false
+categories = ["plain", "plain+poll"]
+[vm]
+accel = "amd"
+memory = 160
+[[workload]]
+use = "cpuid"
+set = { seconds = 0.005 }
+[[workload]]
+use = "timer"
+set = { seconds = 0.005 }
+"#;
+
+/// Exits of a VM of a run: reason, detail, how many.
+fn exits(run: &Path, cell: &str) -> Vec<(String, String, u64)> {
+    let report = vmtax(&["report", name(run), "--by", "vm,reason,detail", "--format", "csv"]);
+    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+    let text = String::from_utf8(report.stdout).unwrap();
+    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    let column = |wanted: &str| head.iter().position(|name| *name == wanted).unwrap();
+    let [table, vm, reason, detail, count] =
+        ["table", "vm_name", "reason", "detail_name", "count"].map(column);
+    lines
+        .filter(|line| line[table] == "vmexit" && line[vm] == cell)
+        .map(|line| {
+            (line[reason].to_owned(), line[detail].to_owned(), line[count].parse().unwrap())
+        })
+        .collect()
+}
+
+/// One run of a matrix: each cell has the exits of its client's window, by reason and address, and what they cost.
+#[test]
+fn a_cell_has_its_own_exits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = matrix(folder.path(), MATRIX);
+    // In two parts, put together: their exits too.
+    let parts = ["1/2", "2/2"].map(|shard| {
+        let part = folder.path().join(shard.replace('/', "-"));
+        ok(&["run", name(&path), "--shard", shard, "-o", name(&part)]);
+        part
+    });
+    let run = folder.path().join("run");
+    let text = ok(&["merge", name(&parts[0]), name(&parts[1]), "-o", name(&run)]);
+    assert!(text.contains("Emulated (KVM on an emulated AMD host (QEMU TCG))"), "{text}");
+    assert!(!text.contains("failed ("), "{text}");
+    let found = rows(&run);
+    let median = |workload: &str, metric: &str, category: &str| -> f64 {
+        row(&found, workload, metric, category)["median"].parse().unwrap()
+    };
+    for category in ["plain", "plain+poll"] {
+        // An exit each, and some for the program's start and the clock's ticks.
+        let each = median("cpuid", "exits", category);
+        assert!((1.0..1.5).contains(&each), "{each} in {category}");
+        let recorded = exits(&run, &format!("cpuid in {category} (repeat 0)"));
+        let cpuid: u64 =
+            recorded.iter().filter(|(reason, ..)| reason == "cpuid").map(|(.., count)| count).sum();
+        let all: u64 = recorded.iter().map(|(.., count)| count).sum();
+        // The program does whole hundreds of them.
+        assert!(cpuid > 500 && cpuid * 10 > all * 7, "{recorded:?}");
+        let timer = exits(&run, &format!("timer in {category} (repeat 0)"));
+        let armed = timer.iter().filter(|(_, detail, _)| detail.contains("IA32_TSC_DEADLINE"));
+        assert!(armed.map(|(.., count)| count).sum::<u64>() > 20, "{timer:?}");
+        let halts = timer.iter().filter(|(reason, ..)| reason == "hlt").count();
+        assert_eq!(halts == 0, category == "plain+poll", "{timer:?}");
+    }
+    let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("timer in plain+poll: "), "{text}");
+    assert!(said.contains(" ns more than in plain: "), "{text}");
+    assert!(said.contains(" (a CPUID exit here) = "), "{text}");
+}
+
+/// The recorder's way around a real kernel is tested where it is; here, what is said of one that has nothing to record.
+#[test]
+fn what_cannot_be_recorded_has_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "name = \"n\"\nrepeats = 1\nwarmup = false\nexits = false\ncategories = [\"host\"]\n\
+                [[workload]]\nname = \"w\"\ncommand = [\"true\"]\n";
+    let run = folder.path().join("run");
+    let text = ok(&["run", name(&matrix(folder.path(), text)), "-o", name(&run)]);
+    assert!(
+        text.contains("not available: the matrix does not want them (exits = false)"),
+        "{text}"
+    );
+}
+
+const NESTED: &str = r#"
+name = "nested"
+categories = ["plain", "plain+haltpoll+nested+poll"]
+[vm]
+accel = "amd"
+[[workload]]
+use = "cpuid"
+[[workload]]
+use = "redis"
+accel = "tcg"
+"#;
+
+#[test]
+fn what_runs_in_a_guest_of_a_guest_is_told_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = matrix(folder.path(), NESTED);
+    let text = ok(&["run", name(&path), "--dry-run"]);
+    let host = text.lines().find(|line| line.contains("emulated host's command line")).unwrap();
+    assert!(host.contains("vmtax.role=relay"), "{text}");
+    let line = |whose: &str| {
+        let is = |line: &&str| line.contains(&format!("  {whose} command line"));
+        text.lines().rfind(is).unwrap().to_owned()
+    };
+    let (outer, inner) = (line("guest"), line("guest's guest"));
+    assert!(outer.contains("vmtax.role=relay") || outer.contains("idle=poll"), "{outer}");
+    assert!(inner.contains("vmtax.role=agent") && inner.contains("idle=poll"), "{inner}");
+    assert!(!inner.contains("haltpoll"), "{inner}");
+    assert!(text.contains("baseline: plain+haltpoll+nested"), "{text}");
+    // Redis would run in it on QEMU's emulator, where there is none.
+    let output = folder.path().join("run");
+    let (code, sentence) = refused(&["run", name(&path), "-o", name(&output)]);
+    assert_eq!(code, 7, "{sentence}");
+    assert!(
+        sentence.contains("on tcg: nested: ") && sentence.contains("emulated host only"),
+        "{sentence}"
+    );
+    assert!(!fs::exists(&output).unwrap(), "nothing was begun");
+}
