@@ -13,7 +13,12 @@ fn alone(folder: &Path, words: &[&str]) -> Output {
         let status = Command::new("cp").arg(env!("CARGO_BIN_EXE_vmtax")).arg(&copy).status();
         assert!(status.unwrap().success());
     }
-    Command::new(copy).args(words).current_dir(folder).env("PATH", folder.join("bin")).output().unwrap()
+    Command::new(copy)
+        .args(words)
+        .current_dir(folder)
+        .env("PATH", folder.join("bin"))
+        .output()
+        .unwrap()
 }
 
 fn program(path: &Path) {
@@ -29,13 +34,19 @@ fn the_other_program_is_found_beside_or_in_path_or_missed() {
         let output = alone(folder.path(), &words);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(3), "{said}");
-        assert!(said.starts_with("vmtax: vmtax-fleet is neither beside vmtax nor in PATH"), "{said}");
+        assert!(
+            said.starts_with("vmtax: vmtax-fleet is neither beside vmtax nor in PATH"),
+            "{said}"
+        );
     }
     for place in ["bin/vmtax-fleet", "vmtax-fleet"] {
         let path = folder.path().join(place);
         program(&path);
         for (words, passed) in [
-            (&["query", "SELECT 'a b'", "--format", "csv", "run"][..], "query|SELECT 'a b'|--format|csv|run|"),
+            (
+                &["query", "SELECT 'a b'", "--format", "csv", "run"][..],
+                "query|SELECT 'a b'|--format|csv|run|",
+            ),
             (&["query", "--help"], "query|--help|"),
             (&["fleet", "synth", "-o", "x", "--", "-y"], "synth|-o|x|--|-y|"),
             (&["fleet"], ""),
