@@ -40,13 +40,16 @@ fn only_good(folder: &Path, why: &str) {
     }
 }
 
+/// What is done to a run, and what is said of it then.
+type Damage<'a> = (&'a dyn Fn(&Path), &'a str);
+
 fn segment(run: &Path) -> std::path::PathBuf {
     run.join("exits/000001.parquet")
 }
 
 #[test]
 fn damaged_runs_are_left_out_and_named() {
-    let damages: [(&dyn Fn(&Path), &str); 7] = [
+    let damages: [Damage<'_>; 7] = [
         (
             &|run| {
                 let bytes = fs::read(segment(run)).unwrap();
