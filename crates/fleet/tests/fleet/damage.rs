@@ -330,3 +330,12 @@ fn little_memory_spills_or_says_so() {
     }
     assert_eq!(fs::read_dir(folder.path().join("tmp")).unwrap().count(), 0);
 }
+
+#[test]
+fn the_document_lists_every_exit_code() {
+    let document = include_str!("../../../../docs/exit-codes.md");
+    let codes = [(1, "unexpected"), (2, "usage"), (3, "input"), (4, "data"), (5, "output")];
+    for (code, word) in codes {
+        assert!(document.contains(&format!("| {code} | {word} |")), "{word}");
+    }
+}
