@@ -12,7 +12,7 @@ WITH counted AS (
          ELSE nullif(split_part(split_part(concat(',', labels), concat(',', $class, '='), 2), ',', 1), '')
     END AS class,
     emulated, isa, reason, detail_kind, ancillary_of IS NOT NULL AS ancillary,
-    CASE WHEN detail_kind IN ('page-fault', 'cpuid', 'vmcs-field', 'xen-hypercall', 'port-in') THEN 0 ELSE detail
+    CASE WHEN detail_kind IN ('page-fault', 'cpuid', 'vmcs-field', 'xen-hypercall', 'port-in') THEN NULL ELSE detail
     END AS detail,
     sum(count) AS exits, sum(time_ns) AS time_ns
   FROM exits
@@ -23,6 +23,7 @@ WITH counted AS (
     CASE WHEN c.ancillary THEN coalesce(r.ancillary, 'nested-ancillary')
          WHEN r.alone THEN r.cause
          WHEN d.cause IS NOT NULL THEN d.cause
+         WHEN c.detail_kind = 'ghcb' AND c.detail > 2147483903 THEN 'hypercall'
          WHEN k.cause IS NOT NULL THEN k.cause
          WHEN c.detail_kind = 'none' THEN coalesce(r.bare, 'other')
          ELSE coalesce(r.cause, 'other')

@@ -95,23 +95,3 @@ pub(crate) fn say(sentence: &str) {
 pub(crate) fn say_more(line: &str) {
     eprintln!("  {}", vmtax_report::names::printable(line));
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_document_lists_every_code() {
-        let document = include_str!("../../../docs/exit-codes.md");
-        let codes = [
-            (Code::Unexpected, "unexpected"),
-            (Code::Usage, "usage"),
-            (Code::Input, "input"),
-            (Code::Data, "data"),
-            (Code::Output, "output"),
-        ];
-        for (code, word) in codes {
-            assert!(document.contains(&format!("| {} | {word} |", code as u8)), "{word}");
-        }
-    }
-}

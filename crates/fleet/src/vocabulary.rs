@@ -48,7 +48,8 @@ const MSRS: &[(u64, u64)] = &[
 const APIC_PAGE: &[(u64, u64)] = &[(0xfee0_0000, 0xfee0_0fff)];
 /// GHCB exit codes and TDVMCALL leaves.
 const CALLS: [(DetailKind, &[(u64, u64)]); 2] = [
-    (DetailKind::Ghcb, &[(0, 0xfff), (0x8000_0000, 0x8000_ffff)]),
+    // Requests of the host from 2^31 on: those above all mean the same, which the question says itself.
+    (DetailKind::Ghcb, &[(0, 0xfff), (0x8000_0000, 0x8000_00ff)]),
     (DetailKind::Tdvmcall, &[(0, 0xf_ffff)]),
 ];
 
@@ -62,7 +63,7 @@ fn of_detail(kind: DetailKind, value: u64) -> Option<Cause> {
 }
 
 /// A value that no list has: what is true of it is true of the kind.
-const ORDINARY: u64 = 0x7777_7777_7777;
+const ORDINARY: u64 = 0x7777_7777;
 
 /// The table `reasons`: a row for each reason that has a name or a cause.
 ///

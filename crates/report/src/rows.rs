@@ -125,10 +125,9 @@ mod tests {
         rows.csv_rows(&mut csv).unwrap();
         rows.html(&mut html).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert_eq!(
-            text,
-            "  host         exits\n  <b>&\\u{202e}    -12\n  =cmd()           -\n2 rows.\n"
-        );
+        let line = |host: &str, exits: &str| format!("  {host:12}  {exits:>5}\n");
+        let lines = [line("host", "exits"), line(r"<b>&\u{202e}", "-12"), line("=cmd()", "-")];
+        assert_eq!(text, lines.concat() + "2 rows.\n");
         assert_eq!(
             String::from_utf8(csv).unwrap(),
             "host,exits\r\n<b>&\\u{202e},-12\r\n'=cmd(),\r\n"

@@ -106,16 +106,16 @@ fn causes_of_all_reasons_and_details_are_those_of_the_reports() {
     ];
     let mut exits = Vec::new();
     for isa in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
-        for code in (0..0x500).step_by(1).filter(|c| *c < 0x90 || *c >= 0x3f0) {
+        for code in (0..0x500).filter(|c| *c < 0x90 || *c >= 0x3f0) {
             for (i, kind) in DetailKind::all().enumerate() {
                 for (j, &value) in values.iter().enumerate().filter(|(j, _)| {
-                    code < 0x90 && (code as usize + i + j) % 7 == 0 || code == 0x1f
+                    code < 0x90 && (code as usize + i + j).is_multiple_of(7) || code == 0x1f
                 }) {
                     let mut row = exit(1);
                     row.key.reason = Reason { isa, code, flags: 0 };
                     row.key.detail = Detail::new(kind, value);
                     row.key.ancillary_of =
-                        (j % 5 == 0).then_some(Reason { isa, code: 1, flags: 0 });
+                        j.is_multiple_of(5).then_some(Reason { isa, code: 1, flags: 0 });
                     row.tally.add(1 + (j as u64));
                     exits.push(row);
                 }

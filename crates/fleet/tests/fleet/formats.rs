@@ -65,7 +65,7 @@ fn parquet_is_a_file_with_types_that_appears_whole() {
         &["query", "SELECT 1 / (count - count) FROM exits", "run", "-o", "all.parquet"],
     );
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
-    assert_eq!(fs::metadata(folder.path().join("all.parquet")).unwrap().len() > 1000, true);
+    assert!(fs::metadata(folder.path().join("all.parquet")).unwrap().len() > 1000);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
 }
 
