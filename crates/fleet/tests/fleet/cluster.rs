@@ -35,7 +35,13 @@ impl Cluster {
     fn start(folder: &Path) -> Cluster {
         let address = format!("127.0.0.1:{}", port());
         let start = |args: &[&str]| {
-            program(folder).args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+            program(folder)
+                .args(args)
+                .env("TMPDIR", folder)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
         };
         let scheduler = start(&["scheduler", "--listen", &address, "--timeout", "8"]);
         let mut cluster =
