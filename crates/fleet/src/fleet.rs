@@ -10,6 +10,7 @@
 //! could lead out of what the user named.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -289,6 +290,9 @@ impl Search {
             };
             NoFleet::Input(format!("{}: {what}", named.display()))
         };
+        if named.symlink_metadata().is_err() && named.iter().any(is_pattern) {
+            return self.pattern(named, &refused);
+        }
         // Once, so that what is opened later is what was found, wherever links on the way lead.
         let root = fs::canonicalize(named).map_err(refused)?;
         if root.is_file() {
@@ -302,6 +306,36 @@ impl Search {
         }
         fs::read_dir(&root).map_err(refused)?;
         self.walk(&root, &root, DEPTH);
+        Ok(())
+    }
+
+    /// What matches, part by part: `host=web*/date=2026-11-*`. The tree is what stands before the first such part.
+    fn pattern(
+        &mut self,
+        named: &Path,
+        refused: &dyn Fn(io::Error) -> NoFleet,
+    ) -> Result<(), NoFleet> {
+        let tree: PathBuf = named.iter().take_while(|part| !is_pattern(part)).collect();
+        let tree = if tree.as_os_str().is_empty() { PathBuf::from(".") } else { tree };
+        let root = fs::canonicalize(tree).map_err(refused)?;
+        let mut folders = vec![root.clone()];
+        for part in named.iter().skip_while(|part| !is_pattern(part)) {
+            let pattern = glob::Pattern::new(&part.to_string_lossy()).map_err(|e| {
+                NoFleet::Input(format!("{}: is no pattern: {}", named.display(), e.msg))
+            })?;
+            let mut below = Vec::new();
+            for folder in &folders {
+                below.extend(entries(folder).map_err(refused)?);
+            }
+            below.retain(|path| {
+                path.file_name().is_some_and(|name| pattern.matches(&name.to_string_lossy()))
+            });
+            folders = below;
+        }
+        if folders.is_empty() {
+            return Err(NoFleet::Input(format!("{}: no folder matches it", named.display())));
+        }
+        folders.iter().for_each(|folder| self.walk(&root, folder, DEPTH));
         Ok(())
     }
 
@@ -330,6 +364,10 @@ impl Search {
             }
         }
     }
+}
+
+fn is_pattern(part: &OsStr) -> bool {
+    part.as_encoded_bytes().iter().any(|byte| b"*?[".contains(byte))
 }
 
 fn has(folder: &Path, name: &str) -> bool {

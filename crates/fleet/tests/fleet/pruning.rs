@@ -139,3 +139,27 @@ fn runs_say_of_themselves_what_they_are() {
     assert_eq!(rows(folder.path(), &["SELECT count(*) FROM runs", "x/run", "y/run"]), [[json!(2)]]);
     assert_eq!(rows(folder.path(), &["SELECT count(DISTINCT run) FROM runs", "."]), [[json!(2)]]);
 }
+
+#[test]
+fn patterns_name_parts_of_a_tree() {
+    let folder = tempfile::tempdir().unwrap();
+    tree(folder.path());
+    let sql = "SELECT run FROM runs ORDER BY run";
+    for (pattern, found) in [
+        ("tree/host=[ab]/date=*-02", &["host=a/date=2026-01-02/0", "host=b/date=2026-01-02/0"][..]),
+        ("t*/host=c", &["tree/host=c/date=2026-01-01/0", "tree/host=c/date=2026-01-02/0"]),
+        ("tree/host=c/date=2026-01-01/?", &["0"]),
+    ] {
+        let names: Vec<_> = found.iter().map(|name| vec![json!(name)]).collect();
+        assert_eq!(rows(folder.path(), &[sql, pattern]), names, "{pattern}");
+    }
+    // Links are not followed here either, and nothing leads up.
+    std::os::unix::fs::symlink("host=a", folder.path().join("tree/host=z")).unwrap();
+    refuses(folder.path(), &["query", sql, "tree/host=z*"], 3, &["no folder matches it"]);
+    refuses(folder.path(), &["query", sql, "tree/*/../host=a"], 3, &["no folder matches it"]);
+    refuses(folder.path(), &["query", sql, "tree/host=[a"], 3, &["is no pattern"]);
+    refuses(folder.path(), &["query", sql, "nowhere/*"], 3, &["no such file or folder"]);
+    // What has such a name is meant itself.
+    fs::rename(folder.path().join("tree/host=c"), folder.path().join("tree/[x]")).unwrap();
+    assert_eq!(rows(folder.path(), &["SELECT count(*) FROM runs", "tree/[x]"]), [[json!(2)]]);
+}

@@ -86,7 +86,8 @@ pub(crate) fn import(recording: &str, run: &Path, said: Said<'_>) -> Counted {
         CreateOptions { interval_ns, labels, raw_events: true, ..CreateOptions::default() };
     let writer = Writer::create(run, &options).unwrap();
     let keep = Keep { writer, exits: Vec::new(), time: Vec::new() };
-    let mut count = Count(Accountant::new(vmtax_analyse::Options { interval_ns }, keep));
+    let mut count =
+        Count(Accountant::new(vmtax_analyse::Options { interval_ns, ..Default::default() }, keep));
     let source = Source::Random(&file);
     let imported = pipeline::run(Format::TraceDat, source, Options::default(), &mut count).unwrap();
     let (keep, vms, _) = count.0.finish();
