@@ -162,6 +162,7 @@ pub(crate) fn hostile() -> Document {
         cpus: 3,
         clock: hostile(),
         emulated: Some(hostile()),
+        choice: Some(hostile()),
         coverage: covered(),
         vms: vec![
             Vm { id: 4242, name: hostile(), inferred: true },
@@ -336,6 +337,7 @@ pub(crate) fn demo() -> Document {
         cpus: 4,
         clock: "local".to_owned(),
         emulated: Some("QEMU TCG".to_owned()),
+        choice: None,
         coverage: Coverage { hypercall: false, ..covered() },
         vms: vec![Vm { id: 4242, name: "qemu-system-x86".to_owned(), inferred: false }],
     };

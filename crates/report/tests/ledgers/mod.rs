@@ -84,6 +84,7 @@ fn recording() -> Recording {
         cpus: 4,
         clock: "mono".into(),
         emulated: None,
+        choice: None,
         coverage,
         vms: vec![Vm { id: 1234, name: "qemu-system-x86".into(), inferred: false }],
     }
