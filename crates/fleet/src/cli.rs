@@ -147,7 +147,7 @@ pub(crate) struct SynthArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=366))]
     pub(crate) days: u32,
 
-    /// Rows of exits that each run has at least.
+    /// Rows of exits that each run has; 0: as many as the one it is made of.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) rows: u64,
 

@@ -1,8 +1,6 @@
 //! The `vmtax-fleet` command: flags, dispatch, exit codes.
 
 mod cli;
-mod exit;
-mod output;
 mod query;
 mod show;
 mod tend;
@@ -10,6 +8,7 @@ mod tend;
 use std::process::ExitCode;
 
 use clap::Parser;
+use vmtax_cli::{exit, output};
 
 use cli::{Cli, Command};
 

@@ -15,7 +15,7 @@ use vmtax_fleet::schema::Texts;
 
 use crate::cli::{LimitArgs, QueryArgs};
 use crate::exit::{Code, Fault, fail, say, say_more};
-use crate::output::{Out, Place};
+use crate::output::{self, Out, Place};
 use crate::show::{Caption, Format, Sheet};
 
 /// Runs left out that are named; the others are counted.
@@ -130,10 +130,7 @@ async fn answer(
         }
         begun => begun,
     }?;
-    let width = place
-        .is_terminal()
-        .then(|| terminal_size::terminal_size().map(|(w, _)| usize::from(w.0)))
-        .flatten();
+    let width = place.is_terminal().then(output::width).flatten();
     let (sender, mut receiver) = tokio::sync::mpsc::channel(2);
     let schema = rows.stream.schema();
     let caption = asked.caption.clone();
@@ -256,14 +253,30 @@ fn refused(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Fault>().is_none_or(|fault| fault.code() != Code::Data)
 }
 
+/// What DataFusion puts before what is wrong.
+const KINDS: &[&str] = &[
+    "Error during planning: ",
+    "Execution error: ",
+    "Schema error: ",
+    "Arrow error: ",
+    "External error: ",
+    "Parquet error: ",
+    "Parser error: ",
+    "Invalid or Unsupported Configuration: ",
+];
+
 /// DataFusion explains over several lines; the first says what is wrong.
 pub(crate) fn first_line(error: &DataFusionError) -> String {
+    if let DataFusionError::SQL(error, _) = error.find_root() {
+        let text = error.to_string();
+        return text.strip_prefix("sql parser error: ").unwrap_or(&text).to_owned();
+    }
     let text = error.strip_backtrace();
-    text.lines()
-        .map(str::trim)
-        .find(|line| !line.is_empty())
-        .unwrap_or("it does not say why")
-        .to_owned()
+    let mut line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    while let Some(rest) = KINDS.iter().find_map(|kind| line.strip_prefix(kind)) {
+        line = rest;
+    }
+    if line.is_empty() { "it does not say why".to_owned() } else { line.to_owned() }
 }
 
 /// Names what was left out, and returns how many that are.

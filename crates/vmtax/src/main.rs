@@ -6,7 +6,6 @@ mod cli;
 mod convert;
 mod diff;
 mod doctor;
-mod exit;
 mod explain;
 mod export;
 mod fleet;
@@ -14,7 +13,6 @@ mod import;
 mod input;
 mod lab;
 mod mem;
-mod output;
 mod predict;
 mod progress;
 mod record;
@@ -26,6 +24,7 @@ mod vpmu;
 use std::process::ExitCode;
 
 use clap::Parser;
+use vmtax_cli::{exit, output};
 
 use cli::{Cli, Command};
 

@@ -23,7 +23,7 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) {
 #[test]
 fn a_wrong_flag_is_a_usage_error() {
     let folder = folder();
-    let help = "; `vmtax help` and --help list what there is";
+    let help = "; --help lists what there is";
     let cases = [
         (
             "reprot good",

@@ -1,4 +1,4 @@
-//! Where rows go: standard output, or a file that appears only when it is whole.
+//! Where an output goes: standard output, or a file that appears only when it is whole.
 
 use std::fs;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -6,22 +6,42 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::{Code, Fault, fail};
 
-/// Rows are written to this.
-pub(crate) type Out<'a> = &'a mut (dyn Write + Send);
+/// An output is written to this.
+pub type Out<'a> = &'a mut (dyn Write + Send);
+
+const BUFFER: usize = 64 << 10;
+
+/// Standard output is a terminal that is to have colours.
+pub fn has_colors() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+/// Columns of the terminal that standard output is.
+pub fn width() -> Option<usize> {
+    terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
+}
+
+/// Opens the place and writes to it.
+pub fn write<T>(
+    path: Option<&Path>,
+    write: impl FnOnce(Out<'_>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    Place::open(path)?.write(write)
+}
 
 /// A place to write to.
-pub(crate) enum Place {
+pub enum Place {
     /// Standard output.
     Standard,
     /// A device or a pipe, which can only be written to.
     Stream(fs::File, String),
-    /// A file beside its final name.
+    /// A file beside its final name, private to the user.
     File(tempfile::NamedTempFile, PathBuf, String),
 }
 
 impl Place {
     /// Opens it, before anything is asked: what cannot be written need not be computed.
-    pub(crate) fn open(path: Option<&Path>) -> anyhow::Result<Place> {
+    pub fn open(path: Option<&Path>) -> anyhow::Result<Place> {
         let Some(path) = path else { return Ok(Place::Standard) };
         let name = path.display().to_string();
         // Through a symbolic link to what it names: renaming would replace the link.
@@ -49,15 +69,12 @@ impl Place {
     }
 
     /// Standard output is a terminal.
-    pub(crate) fn is_terminal(&self) -> bool {
+    pub fn is_terminal(&self) -> bool {
         matches!(self, Place::Standard) && io::stdout().is_terminal()
     }
 
     /// Writes, and makes a file appear when all went well.
-    pub(crate) fn write<T>(
-        self,
-        write: impl FnOnce(Out<'_>) -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
+    pub fn write<T>(self, write: impl FnOnce(Out<'_>) -> anyhow::Result<T>) -> anyhow::Result<T> {
         match self {
             Place::Standard => through(io::stdout(), "standard output", write),
             Place::Stream(file, name) => through(file, &name, write),
@@ -76,7 +93,7 @@ fn through<T>(
     name: &str,
     write: impl FnOnce(Out<'_>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let mut out = BufWriter::with_capacity(64 << 10, out);
+    let mut out = BufWriter::with_capacity(BUFFER, out);
     let done = write(&mut out).map_err(|error| match error.downcast_ref::<io::Error>() {
         Some(source) => cannot_write(name, source).into(),
         None => error,
@@ -86,10 +103,10 @@ fn through<T>(
 }
 
 /// What the system's refusal to write comes to.
-pub(crate) fn cannot_write(name: &str, source: &io::Error) -> Fault {
+pub fn cannot_write(name: &str, source: &io::Error) -> Fault {
     let why = match source.kind() {
         io::ErrorKind::PermissionDenied => {
-            "you may not write there; choose another place".to_owned()
+            "you may not write there; choose another place, or run vmtax as its owner".to_owned()
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "there is no room left; free some space, or write to another file system".to_owned()

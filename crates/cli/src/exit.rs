@@ -8,10 +8,12 @@ use clap::error::ErrorKind;
 
 /// Why the command ends with something other than 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Code {
-    /// A flag or its value is wrong.
+pub enum Code {
+    /// A fault of the system, of vmtax, or of a cluster.
+    Unexpected = 1,
+    /// A flag, its value or SQL is wrong.
     Usage = 2,
-    /// The input cannot be opened or read.
+    /// The input cannot be opened or read, or a cluster not reached.
     Input = 3,
     /// The input is not what it should be: unknown, damaged, newer, or lacks what was asked for.
     Data = 4,
@@ -25,7 +27,7 @@ pub(crate) enum Code {
 
 /// An error that knows its exit code. The first `Fault` of a chain counts.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub struct Fault {
     code: Code,
     message: String,
     /// The system's answer, when there was one. The message says it already.
@@ -35,17 +37,23 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    pub(crate) fn new(code: Code, message: impl Into<String>) -> Fault {
+    /// An error that is this sentence.
+    pub fn new(code: Code, message: impl Into<String>) -> Fault {
         Fault { code, message: message.into(), answer: None, details: Vec::new() }
     }
 
+    /// Its exit code.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
     /// With what the system answered.
-    pub(crate) fn answered(self, source: &io::Error) -> Fault {
+    pub fn answered(self, source: &io::Error) -> Fault {
         Fault { answer: Some(source.kind()), ..self }
     }
 
     /// With a line for each of several things that are wrong.
-    pub(crate) fn detailed(self, details: Vec<String>) -> Fault {
+    pub fn detailed(self, details: Vec<String>) -> Fault {
         Fault { details, ..self }
     }
 }
@@ -59,13 +67,13 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 /// `anyhow` result of this code, for short returns.
-pub(crate) fn fail<T>(code: Code, message: impl Into<String>) -> anyhow::Result<T> {
+pub fn fail<T>(code: Code, message: impl Into<String>) -> anyhow::Result<T> {
     Err(Fault::new(code, message).into())
 }
 
 /// Prints the error as one sentence and gives its exit code. A closed pipe is success: whoever read our
 /// output had enough.
-pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+pub fn report(error: &anyhow::Error) -> ExitCode {
     let fault = error.chain().find_map(|e| e.downcast_ref::<Fault>());
     if fault.is_some_and(|f| f.code == Code::Output && f.answer == Some(io::ErrorKind::BrokenPipe))
     {
@@ -73,11 +81,11 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     }
     say(&format!("{error:#}"));
     fault.into_iter().flat_map(|f| &f.details).for_each(|line| say_more(line));
-    ExitCode::from(fault.map_or(1, |f| f.code as u8))
+    ExitCode::from(fault.map_or(Code::Unexpected, |f| f.code) as u8)
 }
 
 /// Help and version go to standard output with 0, mistakes to standard error with 2.
-pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+pub fn usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         say(&sentence(&error.to_string()));
     } else {
@@ -87,13 +95,15 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(if error.use_stderr() { Code::Usage as u8 } else { 0 })
 }
 
+/// A line on standard error, in which names do nothing to a terminal.
 #[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
-fn say(sentence: &str) {
+pub fn say(sentence: &str) {
     eprintln!("vmtax: {}", vmtax_report::names::printable(sentence));
 }
 
+/// A line that belongs to the one before.
 #[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
-fn say_more(line: &str) {
+pub fn say_more(line: &str) {
     eprintln!("  {}", vmtax_report::names::printable(line));
 }
 
@@ -113,7 +123,7 @@ fn sentence(text: &str) -> String {
             None => sentence.push_str(&format!(" {line}")),
         }
     }
-    sentence + "; `vmtax help` and --help list what there is"
+    sentence + "; --help lists what there is"
 }
 
 #[cfg(test)]
@@ -125,7 +135,7 @@ mod tests {
         let document = include_str!("../../../docs/exit-codes.md");
         for (code, word) in [
             (0, "success"),
-            (1, "unexpected"),
+            (Code::Unexpected as u8, "unexpected"),
             (Code::Usage as u8, "usage"),
             (Code::Input as u8, "input"),
             (Code::Data as u8, "data"),
@@ -164,7 +174,7 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert!(
-                sentence(text).starts_with(&format!("{expected}; `vmtax")),
+                sentence(text).starts_with(&format!("{expected}; --help")),
                 "{}",
                 sentence(text)
             );
