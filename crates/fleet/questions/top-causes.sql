@@ -12,8 +12,7 @@ WITH counted AS (
          ELSE nullif(split_part(split_part(concat(',', labels), concat(',', $class, '='), 2), ',', 1), '')
     END AS class,
     emulated, isa, reason, detail_kind, ancillary_of IS NOT NULL AS ancillary,
-    CASE WHEN detail_kind IN ('page-fault', 'cpuid', 'vmcs-field', 'xen-hypercall', 'port-in') THEN NULL ELSE detail
-    END AS detail,
+    detail * CAST(detail_kind NOT IN ('page-fault', 'cpuid', 'vmcs-field', 'xen-hypercall', 'port-in') AS BIGINT UNSIGNED) AS detail,
     sum(count) AS exits, sum(time_ns) AS time_ns
   FROM exits
   WHERE date >= $since
@@ -36,15 +35,11 @@ WITH counted AS (
   SELECT class, emulated, cause, sum(exits) AS exits, sum(time_ns) AS time_ns
   FROM named
   GROUP BY class, emulated, cause
-), whole AS (
-  SELECT class, emulated, sum(exits) AS exits, sum(time_ns) AS time_ns
-  FROM summed
-  GROUP BY class, emulated
 )
-SELECT s.class, s.emulated, s.cause, s.exits, s.time_ns / 1e6 AS time_ms,
-  100.0 * s.exits / w.exits AS percent_of_exits,
-  CASE WHEN w.time_ns > 0 THEN 100.0 * s.time_ns / w.time_ns END AS percent_of_time
-FROM summed s
-JOIN whole w ON coalesce(w.class, '') = coalesce(s.class, '') AND w.emulated = s.emulated
-ORDER BY time_ms DESC, s.exits DESC, s.class, s.cause
+SELECT class, emulated, cause, exits, time_ns / 1e6 AS time_ms,
+  100.0 * exits / sum(exits) OVER of_class AS percent_of_exits,
+  CASE WHEN sum(time_ns) OVER of_class > 0 THEN 100.0 * time_ns / sum(time_ns) OVER of_class END AS percent_of_time
+FROM summed
+WINDOW of_class AS (PARTITION BY class, emulated)
+ORDER BY time_ms DESC, exits DESC, class, cause
 LIMIT $limit

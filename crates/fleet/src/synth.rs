@@ -1,13 +1,14 @@
 //! A fleet for trials, made of real runs.
 //!
 //! Each host and day is one of the given runs, with its counts and times scaled by a factor of the host and one of
-//! the day, and its rows repeated, interval after interval, until there are as many as asked for. The same seed gives
+//! the day, and its rows repeated or cut, interval after interval, until there are as many as asked for. The same seed gives
 //! the same rows. Every run says in its labels that it is synthetic.
 //!
 //! Left out on purpose: anything that would make the numbers plausible. They are for trying out queries.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use vmtax_events::{AccessRow, ExitRow, Losses, Recording, Sample, Stat, Tally, TimeRow};
 use vmtax_store::{CreateOptions, Error, RowSink, Run, Writer};
@@ -19,7 +20,7 @@ pub struct Options {
     pub hosts: u32,
     /// Days, from 2026-01-01 on.
     pub days: u32,
-    /// Rows of exits in each run at least.
+    /// Rows of exits in each run; 0: as many as the real one has.
     pub rows: u64,
     /// Segments of each run.
     pub segments: u32,
@@ -75,6 +76,7 @@ impl Template {
             ..Template::default()
         };
         run.read(&mut template)?;
+        template.exits.sort_by_key(|row| row.interval_start_ns);
         Ok(template)
     }
 
@@ -84,33 +86,43 @@ impl Template {
     }
 }
 
-/// Makes the tree `host=H/date=D/000`, and tells of each run.
+/// Makes the tree `host=H/date=D/000`.
 ///
 /// # Errors
 /// When a run cannot be written. What was written before is whole.
-pub fn make(
-    templates: &[Template],
-    root: &Path,
-    options: &Options,
-    each: &mut dyn FnMut(u64),
-) -> Result<(), Error> {
-    let made = |path: &Path| {
-        fs::create_dir_all(path).map_err(|source| Error::Io {
-            path: path.to_owned(),
-            what: "make the folder",
-            source,
-        })
-    };
-    for host in 0..options.hosts {
+pub fn make(templates: &[Template], root: &Path, options: &Options) -> Result<(), Error> {
+    let one = |host: u32| {
         for day in 0..options.days {
             let folder = root.join(format!("host=h{host:06}")).join(format!("date={}", date(day)));
-            made(&folder)?;
+            fs::create_dir_all(&folder).map_err(|source| Error::Io {
+                path: folder.clone(),
+                what: "make the folder",
+                source,
+            })?;
             let place = Place { host, day, folder: folder.join("000") };
             write(&templates[host as usize % templates.len()], &place, options)?;
-            each(1);
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    let next = AtomicU32::new(0);
+    let work = || {
+        loop {
+            let host = next.fetch_add(1, Ordering::Relaxed);
+            if host >= options.hosts {
+                return Ok(());
+            }
+            // The others stop with the host that they are at.
+            one(host).inspect_err(|_| next.store(options.hosts, Ordering::Relaxed))?;
+        }
+    };
+    // More than there are processors: each run waits for the disk when it ends.
+    let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })
 }
 
 struct Place {
@@ -140,12 +152,16 @@ fn write(template: &Template, place: &Place, options: &Options) -> Result<(), Er
         ..CreateOptions::default()
     };
     let mut writer = Writer::create(&place.folder, &create)?;
-    let rows = rows_of(template, options.rows);
+    let rows = if options.rows == 0 { template.exits.len() as u64 } else { options.rows };
     let share = rows.div_ceil(u64::from(options.segments)).max(1);
     let (mut count, mut offset) = (0u64, 0u64);
     let period = period(template);
     while count < rows {
-        for row in &template.exits {
+        let left = usize::try_from(rows - count).unwrap_or(usize::MAX);
+        let exits = &template.exits[..template.exits.len().min(left)];
+        // What comes after the last row that is wanted belongs to no row.
+        let end = if exits.len() < left { u64::MAX } else { exits[left - 1].interval_start_ns };
+        for row in exits {
             let mut row = row.clone();
             row.interval_start_ns = row.interval_start_ns.saturating_add(offset);
             scale_tally(&mut row.tally, factor * (0.9 + 0.2 * chance.next()));
@@ -155,12 +171,17 @@ fn write(template: &Template, place: &Place, options: &Options) -> Result<(), Er
                 writer.segment()?;
             }
         }
-        for row in &template.time {
+        for row in template.accesses.iter().filter(|row| row.interval_start_ns <= end) {
+            let mut row = row.clone();
+            row.interval_start_ns = row.interval_start_ns.saturating_add(offset);
+            scale_tally(&mut row.tally, factor);
+            writer.access(&row)?;
+        }
+        for row in template.time.iter().filter(|row| row.interval_start_ns <= end) {
             writer.time(&scale_time(row, offset, factor))?;
         }
         offset += period;
     }
-    template.accesses.iter().try_for_each(|row| writer.access(row))?;
     template.samples.iter().try_for_each(|sample| writer.sample(sample))?;
     template.stats.iter().try_for_each(|stat| writer.stat(stat))?;
     let recording = Recording {
@@ -169,12 +190,6 @@ fn write(template: &Template, place: &Place, options: &Options) -> Result<(), Er
         ..template.recording.clone()
     };
     writer.finish(&recording, &Losses::default())
-}
-
-/// Rows that a run will have: whole repetitions of the template.
-fn rows_of(template: &Template, least: u64) -> u64 {
-    let once = (template.exits.len() as u64).max(1);
-    least.div_ceil(once).max(1) * once
 }
 
 /// The time that a repetition takes.

@@ -62,9 +62,9 @@ pub(crate) fn synth(args: &SynthArgs) -> anyhow::Result<()> {
         seed: args.seed,
         command: std::env::args().collect(),
     };
-    let mut runs = 0;
-    synth::make(&templates, &args.output, &options, &mut |n| runs += n)
+    synth::make(&templates, &args.output, &options)
         .map_err(|e| Fault::new(Code::Output, e.to_string()))?;
+    let runs = u64::from(args.hosts) * u64::from(args.days);
     Place::open(None)?
         .write(|out| Ok(writeln!(out, "{}: {runs} synthetic runs.", args.output.display())?))
 }

@@ -28,11 +28,11 @@ const SILENT: Detail = Detail { kind: DetailKind::Overflow, value: 0 };
 const BY_VALUE: [(DetailKind, &[(u64, u64)]); 12] = [
     (DetailKind::MsrRead, MSRS),
     (DetailKind::MsrWrite, MSRS),
-    (DetailKind::PortOut, &[(0, 0xffff)]),
+    (DetailKind::PortOut, &[(0, 0xfff)]),
     (DetailKind::MmioRead, APIC_PAGE),
     (DetailKind::MmioWrite, APIC_PAGE),
     (DetailKind::Hypercall, &[(0, 0xff)]),
-    (DetailKind::HypervHypercall, &[(0, 0xffff)]),
+    (DetailKind::HypervHypercall, &[(0, 0xfff)]),
     (DetailKind::CrRead, &[(0, 15)]),
     (DetailKind::CrWrite, &[(0, 15)]),
     (DetailKind::ApicRead, &[(0, 0xfff)]),
@@ -40,17 +40,18 @@ const BY_VALUE: [(DetailKind, &[(u64, u64)]); 12] = [
     (DetailKind::GhcbMsr, &[(0, 0xfff)]),
 ];
 const MSRS: &[(u64, u64)] = &[
-    (0, 0x1_ffff),
-    (0x4000_0000, 0x4000_ffff),
+    (0, 0x1fff),
+    (0x4000_0000, 0x4000_0fff),
     (0x4b56_4d00, 0x4b56_4dff),
-    (0xc000_0000, 0xc001_ffff),
+    (0xc000_0000, 0xc000_0fff),
+    (0xc001_0000, 0xc001_1fff),
 ];
 const APIC_PAGE: &[(u64, u64)] = &[(0xfee0_0000, 0xfee0_0fff)];
 /// GHCB exit codes and TDVMCALL leaves.
 const CALLS: [(DetailKind, &[(u64, u64)]); 2] = [
     // Requests of the host from 2^31 on: those above all mean the same, which the question says itself.
     (DetailKind::Ghcb, &[(0, 0xfff), (0x8000_0000, 0x8000_00ff)]),
-    (DetailKind::Tdvmcall, &[(0, 0xf_ffff)]),
+    (DetailKind::Tdvmcall, &[(0, 0xff)]),
 ];
 
 /// What a detail alone says of a cause, if anything: a reason that nobody knows leaves the decision to it.
