@@ -126,8 +126,8 @@ fn status(disk: &Disk, number: u32, state: State, report: &[u8], message: &str) 
 }
 
 fn send(bytes: &[u8]) {
-    ports::write_bytes(CHANNEL, &(bytes.len() as u32).to_le_bytes());
-    ports::write_bytes(CHANNEL, bytes);
+    ports::write_fours(CHANNEL, &(bytes.len() as u32).to_le_bytes());
+    ports::write_fours(CHANNEL, bytes);
 }
 
 fn receive() -> Vec<u8> {

@@ -37,7 +37,6 @@ pub(crate) fn start() -> Result<Start> {
     for folder in ["/tmp", "/out"] {
         std::fs::create_dir_all(folder).map_err(|e| format!("{folder}: {e}"))?;
     }
-    system::leave_console()?;
     let line =
         std::fs::read_to_string("/proc/cmdline").map_err(|e| format!("/proc/cmdline: {e}"))?;
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -46,6 +45,7 @@ pub(crate) fn start() -> Result<Start> {
     }
     huge_pages();
     system::all_ports()?;
+    system::leave_console()?;
     let role = value(&words, "vmtax.role=").unwrap_or("host");
     let channel = match role == "guest" || words.contains(&"vmtax.port") {
         true => Channel::Port,

@@ -45,6 +45,8 @@ pub const PREPARE: u16 = 0x5ff8;
 pub const DONE: u16 = 0x5ff0;
 /// The VMM reads zeroes and drops writes.
 pub const DEVICE_PORT: u16 = 0x5fe0;
+/// Written in a loop that waits for another vCPU: the VMM sleeps, and that one's thread runs.
+pub const YIELD: u16 = 0x5fd8;
 /// Written by a driver of the ring device: the VMM takes what is new in [`RING`].
 pub const KICK: u16 = 0x5fd0;
 /// L1 asks L0 to start (1) or stop (0) tracing.

@@ -35,7 +35,7 @@ pub struct Operation {
     pub count: u32,
     /// Memory at [`crate::layout::TOUCH`] that is given back before each batch.
     pub touch: Option<Touch>,
-    /// It leaves nothing behind but memory and registers, so it may run in the VM of others like it.
+    /// It leaves nothing behind but memory, registers and its APIC's state, so it may run in the VM of others like it.
     pub shares: bool,
     /// A virtual PMU that the VMM gives the first vCPU, in place of KVM's.
     pub pmu: Option<Pmu>,

@@ -41,6 +41,16 @@ pub(crate) fn write_bytes(port: u16, from: &[u8]) {
     }
 }
 
+/// Writes bytes to a port, four at a time.
+pub(crate) fn write_fours(port: u16, from: &[u8]) {
+    let (fours, rest) = from.as_chunks::<4>();
+    // SAFETY: reads fours.len() * 4 bytes of `fours`, no more.
+    unsafe {
+        asm!("rep outsd", in("dx") port, inout("rsi") fours.as_ptr() => _, inout("rcx") fours.len() => _, options(nostack, preserves_flags, readonly));
+    }
+    write_bytes(port, rest);
+}
+
 /// Reads 16-bit words; the length is even.
 pub(crate) fn read_words(port: u16, into: &mut [u8]) {
     // SAFETY: writes len / 2 * 2 bytes to `into`, no more.

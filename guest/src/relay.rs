@@ -52,7 +52,7 @@ impl Relay {
         if let Channel::Mailbox(_) = self.channel {
             trace::prepare(self.buffer_kib)?;
         }
-        Linux::boot(self.memory_mib, true)
+        Linux::boot(self.memory_mib)
     }
 
     fn hand_on(&self, guest: &Linux, request: &[u8]) -> Result<(Vec<u8>, Vec<Attachment>)> {

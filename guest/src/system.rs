@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use crate::Result;
+use crate::{Result, ports};
 
 fn text(string: &str) -> Result<CString> {
     CString::new(string).map_err(|_| format!("{string:?} has a NUL byte in it"))
@@ -49,8 +49,8 @@ pub(crate) fn all_ports() -> Result<()> {
     Err(format!("iopl: {}", Error::last_os_error()))
 }
 
-/// Lets go of the console's terminal. A serial port that a saved state was restored with may send bytes for ever, and a
-/// terminal that is open would answer each.
+/// Lets go of the console's terminal, and has its serial port interrupt no more: Bochs's says every millisecond that a byte has come, and
+/// the kernel, which writes to it without interrupts, keeps a console's port open. Needs [`all_ports`].
 pub(crate) fn leave_console() -> Result<()> {
     let nothing = std::fs::File::options()
         .read(true)
@@ -63,8 +63,12 @@ pub(crate) fn leave_console() -> Result<()> {
             return Err(format!("dup2: {}", Error::last_os_error()));
         }
     }
+    ports::out8(COM1_INTERRUPTS, 0);
     Ok(())
 }
+
+/// COM1's register of the interrupts that it may raise.
+const COM1_INTERRUPTS: u16 = 0x3f9;
 
 /// Prints a line on the console by way of the kernel's log, at a level that `quiet` lets through.
 pub(crate) fn say(line: &str) {

@@ -48,19 +48,17 @@ pub(crate) struct Linux {
 }
 
 impl Linux {
-    /// Boots it with so much memory and waits until it is up. It uses its APICs if it is told of them.
-    pub(crate) fn boot(memory_mib: usize, apics: bool) -> Result<Linux> {
+    /// Boots it with so much memory and waits until it is up.
+    pub(crate) fn boot(memory_mib: usize) -> Result<Linux> {
         let command_line = std::fs::read_to_string(COMMAND_LINE_FILE)
             .map_err(|e| format!("{COMMAND_LINE_FILE}: {e}"))?;
         let bytes = memory_mib << 20;
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), bytes)])
             .map_err(|e| format!("L1's memory: {e}"))?;
         let entry = load(&memory, bytes, &command_line)?;
-        if apics {
-            memory
-                .write_slice(&mptable::bytes(), GuestAddress(mptable::AT))
-                .map_err(|e| format!("L1's memory: {e}"))?;
-        }
+        memory
+            .write_slice(&mptable::bytes(), GuestAddress(mptable::AT))
+            .map_err(|e| format!("L1's memory: {e}"))?;
         let (orders, waiting) = channel();
         let (answer, reports) = channel();
         let console = Console::default();

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kvm_bindings::{kvm_regs, kvm_sregs};
+use kvm_bindings::{kvm_debugregs, kvm_lapic_state, kvm_regs, kvm_sregs};
 use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
@@ -26,8 +26,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) tracer: &'a Tracer,
 }
 
-/// The VM that payloads share which leave nothing behind in it. To make and to end a VM takes longer than to run most of
-/// them.
+/// The VM that payloads share of which nothing is left once its vCPU is as it was. To make and to end a VM takes longer than to
+/// run most of them.
 #[derive(Default)]
 pub(crate) struct Shared(Option<Machine>);
 
@@ -72,10 +72,33 @@ pub(crate) fn execute(
 
 /// A VM that runs payloads. What it has mapped is given back last.
 struct Machine {
-    vcpus: Vec<(VcpuFd, kvm_sregs)>,
+    vcpus: Vec<(VcpuFd, Fresh)>,
     vm: Vm,
     memory: GuestMemoryMmap,
     touched: Option<Touched>,
+}
+
+/// What a vCPU is before its payload, and becomes again before the next: its mode, its local APIC with the timer stopped, its debug
+/// registers.
+struct Fresh {
+    special: kvm_sregs,
+    apic: kvm_lapic_state,
+    debug: kvm_debugregs,
+}
+
+impl Fresh {
+    fn of(vcpu: &VcpuFd, special: kvm_sregs) -> Result<Fresh> {
+        let apic = vcpu.get_lapic().map_err(failed("KVM_GET_LAPIC"))?;
+        let debug = vcpu.get_debug_regs().map_err(failed("KVM_GET_DEBUGREGS"))?;
+        Ok(Fresh { special, apic, debug })
+    }
+
+    fn again(&self, vcpu: &VcpuFd) -> Result<()> {
+        // The mode says where the APIC is, so it comes first.
+        vcpu.set_sregs(&self.special).map_err(failed("KVM_SET_SREGS"))?;
+        vcpu.set_lapic(&self.apic).map_err(failed("KVM_SET_LAPIC"))?;
+        vcpu.set_debug_regs(&self.debug).map_err(failed("KVM_SET_DEBUGREGS"))
+    }
 }
 
 fn of_memory(error: impl std::fmt::Display) -> String {
@@ -104,7 +127,9 @@ impl Machine {
             machine.vm.virtual_pmu(model)?;
         }
         for number in 0..=operation.entries.len() as u32 {
-            machine.vcpus.push(machine.vm.vcpu(number, layout::PAGE_TABLES, model.as_ref())?);
+            let (vcpu, special) = machine.vm.vcpu(number, layout::PAGE_TABLES, model.as_ref())?;
+            let fresh = Fresh::of(&vcpu, special)?;
+            machine.vcpus.push((vcpu, fresh));
         }
         Ok(machine)
     }
@@ -121,7 +146,7 @@ impl Machine {
         put(&[0; layout::TABLES_SHARED], layout::TABLES)?;
         let entries = std::iter::once(layout::CODE)
             .chain(operation.entries.iter().map(|entry| layout::CODE + u64::from(*entry)));
-        for (number, ((vcpu, special), rip)) in self.vcpus.iter().zip(entries).enumerate() {
+        for (number, ((vcpu, fresh), rip)) in self.vcpus.iter().zip(entries).enumerate() {
             let registers = kvm_regs {
                 rip,
                 rsp: layout::STACK + layout::STACK_SIZE * number as u64,
@@ -130,7 +155,7 @@ impl Machine {
                 rflags: 2,
                 ..Default::default()
             };
-            vcpu.set_sregs(special).map_err(failed("KVM_SET_SREGS"))?;
+            fresh.again(vcpu)?;
             vcpu.set_regs(&registers).map_err(failed("KVM_SET_REGS"))?;
         }
         Ok(())
@@ -275,6 +300,9 @@ struct Device<'a> {
 const MARGIN: f64 = 1.5;
 const RECORDED_MARGIN: f64 = 4.0;
 
+/// How long a vCPU that waits for another sleeps. To yield is not enough: a thread that has just been made comes later than one that runs.
+const NAP: Duration = Duration::from_micros(50);
+
 impl Around for Device<'_> {
     fn enter(&mut self, vcpu: &VcpuFd) -> Result<()> {
         self.meter.as_mut().map_or(Ok(()), |meter| meter.enter(vcpu))
@@ -285,6 +313,7 @@ impl Around for Device<'_> {
             Request::Out(layout::DONE, _) => return Ok(Next::End),
             Request::Out(layout::PREPARE, batch) => self.prepare(batch),
             Request::Out(layout::KICK, _) => self.take()?,
+            Request::Out(layout::YIELD, _) => std::thread::sleep(NAP),
             Request::Out(port, batch)
                 if port == layout::end(self.operation.number) && self.is_traced(batch) =>
             {

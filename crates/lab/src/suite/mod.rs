@@ -62,7 +62,7 @@ struct Code {
     isa: Option<Isa>,
     /// The body is one straight line: its other instructions are not part of the path.
     straight: bool,
-    /// It leaves nothing behind but memory and registers.
+    /// It leaves nothing behind but memory, registers and its APIC's state.
     shares: bool,
     /// The guest waits for time to pass, so its cycles are no instructions.
     waits: bool,

@@ -62,28 +62,28 @@ pub(super) const OPERATIONS: &[Definition] = &[
         summary: "WRMSR IA32_TSC_DEADLINE, far in the future",
         count: COUNT,
         kind: each("msr", "MSR_WRITE"),
-        code: with_setup(deadline_mode, arm_far),
+        code: clean(with_setup(deadline_mode, arm_far)),
     },
     Definition {
         name: "timer-tick",
         summary: "a tick of the local APIC's periodic timer, 200 us, with its EOI",
         count: 20,
         kind: Kind::Measured,
-        code: waiting(periodic, wait_for_tick),
+        code: clean(waiting(periodic, wait_for_tick)),
     },
     Definition {
         name: "x2apic-self-ipi",
         summary: "x2APIC ICR to itself, interrupt, EOI",
         count: COUNT,
         kind: Kind::Each { svm: ("msr", 2), vmx: ("MSR_WRITE", 2) },
-        code: whole(x2apic, self_ipi),
+        code: clean(whole(x2apic, self_ipi)),
     },
     Definition {
         name: "xapic-read",
         summary: "read of the local APIC's TPR in memory",
         count: COUNT,
         kind: Kind::Each { svm: ("npf", 1), vmx: ("EPT_VIOLATION", TWICE) },
-        code: with_setup(Assembler::enable_apic, read_tpr),
+        code: clean(with_setup(Assembler::enable_apic, read_tpr)),
     },
     Definition {
         name: "pio-user",
@@ -132,7 +132,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
         summary: "one-shot timer of the local APIC, HLT, interrupt, EOI",
         count: 20,
         kind: Kind::Each { svm: ("hlt", 1), vmx: ("HLT", 1) },
-        code: waiting(one_shot, halt),
+        code: clean(waiting(one_shot, halt)),
     },
     Definition {
         name: "pause",
@@ -160,7 +160,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
         summary: "MOV to DR0; KVM lets all but the first through",
         count: COUNT,
         kind: Kind::Measured,
-        code: line(write_dr),
+        code: clean(line(write_dr)),
     },
     Definition {
         name: "wbinvd",
@@ -411,11 +411,11 @@ fn ping_pong(asm: &mut Assembler) -> Assembled {
     asm.a.jne(again)
 }
 
-/// In a loop that waits for the other vCPU, before anything is measured: leaves the guest, so that whoever shares its
-/// processor runs. Of an exit for PAUSE neither can be sure: QEMU's emulator stops to think at each, and a guest's guest
+/// In a loop that waits for the other vCPU, before anything is measured: asks the VMM to let it run, with which it shares its
+/// processor. Of an exit for PAUSE one cannot be sure: QEMU's emulator stops to think at each, and a guest's guest
 /// takes none on Intel; and Bochs takes no interrupt of the host in so short a loop.
 fn spin(asm: &mut Assembler) -> Assembled {
-    asm.a.mov(edx, i32::from(layout::DEVICE_PORT))?;
+    asm.a.mov(edx, i32::from(layout::YIELD))?;
     asm.a.out(dx, al)
 }
 
