@@ -143,13 +143,19 @@ fn portals(models: &[Model]) -> Vec<Box<dyn Portal>> {
     models.iter().map(|m| Box::new(m.portal()) as Box<dyn Portal>).collect()
 }
 
+/// Patience that a busy machine does not use up: where nothing is lost or dead, nothing is waited for.
 fn devices() -> Config {
     Config {
         policy: Policy::Device,
-        patience: Duration::from_millis(60),
-        drain: Duration::from_millis(200),
+        patience: Duration::from_secs(9),
+        drain: Duration::from_secs(15),
         ..Config::default()
     }
+}
+
+/// Where something dies, and is waited for.
+fn hasty() -> Config {
+    Config { patience: Duration::from_millis(500), drain: Duration::from_secs(2), ..devices() }
 }
 
 fn run(dispatcher: &mut Dispatcher, count: usize) {
@@ -209,8 +215,7 @@ fn one_in_a_hundred_goes_wrong_and_every_result_is_right() {
         script: Script::default().random(100, 40 + i as u64, &faults),
         ..Default::default()
     });
-    let config =
-        Config { patience: Duration::from_secs(2), drain: Duration::from_secs(15), ..devices() };
+    let config = Config { patience: Duration::from_secs(2), ..devices() };
     let mut dispatcher = Dispatcher::new(config, portals(&models));
     run(&mut dispatcher, 8000);
     let stats = dispatcher.stats();
@@ -229,7 +234,7 @@ fn a_dead_engine_is_taken_out_and_reported() {
         script: if i == 1 { Script::default().at(70, Wrong::Dead) } else { Script::default() },
         ..Default::default()
     });
-    let mut dispatcher = Dispatcher::new(devices(), portals(&models));
+    let mut dispatcher = Dispatcher::new(hasty(), portals(&models));
     run(&mut dispatcher, 3000);
     let stats = dispatcher.stats();
     assert!(stats.queues[1].dead.is_some(), "{}", stats.describe());
@@ -252,7 +257,7 @@ fn with_all_devices_dead_the_cpu_does_it() {
         script: Script::default().at(0, Wrong::Dead),
         ..Default::default()
     });
-    let mut dispatcher = Dispatcher::new(devices(), portals(&models));
+    let mut dispatcher = Dispatcher::new(hasty(), portals(&models));
     run(&mut dispatcher, 2000);
     let stats = dispatcher.stats();
     assert!(stats.queues.iter().all(|q| q.dead.is_some()), "{}", stats.describe());
@@ -271,11 +276,7 @@ fn late_and_lost_completions_hang_nothing() {
                 script: script.clone(),
                 ..Default::default()
             });
-            let config = Config {
-                patience: Duration::from_millis(30),
-                drain: Duration::from_secs(15),
-                ..devices()
-            };
+            let config = Config { patience: Duration::from_millis(30), ..devices() };
             let mut dispatcher = Dispatcher::new(config, portals(&models));
             let start = Instant::now();
             run(&mut dispatcher, 400);
@@ -348,7 +349,7 @@ fn near_queues_are_preferred() {
         service: Duration::from_micros(500),
         ..Default::default()
     });
-    let config = Config { node: Some(1), patience: Duration::from_secs(5), ..devices() };
+    let config = Config { node: Some(1), ..devices() };
     let mut dispatcher = Dispatcher::new(config, portals(&models));
     run(&mut dispatcher, 480);
     let queues = dispatcher.stats().queues;
@@ -362,13 +363,7 @@ fn least_loaded_goes_round_a_slow_queue() {
             service: Duration::from_micros(if i == 0 { 2000 } else { 100 }),
             ..Default::default()
         });
-        let config = Config {
-            spread,
-            batch: 8,
-            in_flight: 4,
-            patience: Duration::from_secs(9),
-            ..devices()
-        };
+        let config = Config { spread, batch: 8, in_flight: 4, ..devices() };
         let mut dispatcher = Dispatcher::new(config, portals(&models));
         run(&mut dispatcher, 600);
         let queues = dispatcher.stats().queues;
@@ -450,8 +445,7 @@ fn jobs_are_polled_waited_for_and_awaited() {
 fn a_wait_ends_in_time() {
     let models =
         models(1, |_| model::Config { service: Duration::from_secs(2), ..Default::default() });
-    let engine =
-        Engine::start(Config { patience: Duration::from_secs(9), ..devices() }, portals(&models));
+    let engine = Engine::start(devices(), portals(&models));
     let work = Work::new(2);
     // SAFETY: the work outlives the engine, which is dropped first.
     let job = unsafe { engine.submit(work.ops.clone()) };
