@@ -1,7 +1,7 @@
 //! Bytes as the output of a benchmark program: whatever it is, a value that is taken is a number that can be.
 #![no_main]
 
-use vmtax_bench::adapter::{ADAPTERS, Output, counters};
+use vmtax_bench::adapter::{ADAPTERS, Output};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((&which, rest)) = data.split_first() else { return };
@@ -17,8 +17,5 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             assert!(reading.value.is_finite() && reading.value >= 0.0, "{reading:?}");
             assert!(!reading.unit.is_empty(), "{reading:?}");
         }
-    }
-    for counter in counters(&text).unwrap_or_default() {
-        assert!(counter.count.is_err() || counter.count.is_ok_and(f64::is_finite));
     }
 });

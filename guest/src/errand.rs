@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use vmtax_guest::job::{AGENT, DIR, Job, Outcome, PORT};
 
+use crate::counters::Counters;
 use crate::trace::Tracer;
 use crate::{Result, system};
 
@@ -155,12 +156,14 @@ impl Place {
                 return Err(format!("the warming up failed ({status})"));
             }
         }
+        let counters = job.counters.then(Counters::open);
         tracer.record(true);
         let done = self.client(&job.client, server, "stdout.txt", "stderr.txt");
         tracer.record(false);
         outcome.stdout = tail(&self.folder.join("stdout.txt"), OUTPUT_MOST);
         outcome.stderr = tail(&self.folder.join("stderr.txt"), OUTPUT_MOST);
         let (status, elapsed) = done?;
+        outcome.counters = counters.map_or_else(Vec::new, Counters::read);
         outcome.code = status.code();
         outcome.elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         match status.success() {

@@ -47,6 +47,22 @@ pub struct Job {
     pub limit_ms: u64,
     /// Record the exits of this system while the client runs. Only in a guest of an emulated host, which does it.
     pub record: bool,
+    /// Have the processor count [`EVENTS`] while the client runs, in it and all that it starts.
+    pub counters: bool,
+}
+
+/// What a processor counts: instructions, and misses of branches, of the data TLB and of the first data cache, by
+/// their names in perf. Source: S2's metrics.
+pub const EVENTS: [&str; 4] =
+    ["instructions", "branch-misses", "dTLB-load-misses", "L1-dcache-load-misses"];
+
+/// What an event counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counter {
+    /// Its name in perf; with `:u` where the kernel's part was not to be had.
+    pub event: String,
+    /// Its count, or why there is none.
+    pub count: Result<u64, String>,
 }
 
 /// What became of a job.
@@ -64,6 +80,8 @@ pub struct Outcome {
     pub stderr: Vec<u8>,
     /// All that the server wrote.
     pub server: Vec<u8>,
+    /// What the processor counted, if that was asked for.
+    pub counters: Vec<Counter>,
     /// What follows the answer in the mailbox, in this order: what an emulated host recorded.
     pub files: Vec<File>,
 }

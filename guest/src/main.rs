@@ -30,6 +30,7 @@ mod agent;
 mod ata;
 mod builtin;
 mod channel;
+mod counters;
 mod errand;
 mod init;
 mod observer;

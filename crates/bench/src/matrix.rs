@@ -25,7 +25,7 @@ pub struct Matrix {
     pub repeats: u32,
     /// Run each client once unmeasured before.
     pub warmup: bool,
-    /// Count processor events around each client by `perf stat`.
+    /// Have the processor count events while each client runs.
     pub counters: bool,
     /// Run each client once more and record the exits meanwhile, where that is possible.
     pub exits: bool,

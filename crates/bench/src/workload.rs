@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use vmtax_guest::job::{Job, Outcome};
 
-use crate::adapter::{Adapter, COUNTERS, Output, Own, Reading};
+use crate::adapter::{Adapter, Output, Own, Reading};
 use crate::matrix::Accel;
 
 /// A workload.
@@ -53,8 +53,7 @@ impl Workload {
             ),
         };
         let warmups = if warmup { vec![client.clone()] } else { Vec::new() };
-        let client = if counters { counted(client) } else { client };
-        Job { files, server, warmups, client, limit_ms, record: false }
+        Job { files, server, warmups, client, limit_ms, record: false, counters }
     }
 
     fn filled(&self, adapter: &Adapter, word: &str) -> String {
@@ -114,10 +113,4 @@ impl Workload {
         };
         readings.map_err(|refusal| format!("its output is not taken: {refusal}"))
     }
-}
-
-/// A command with `perf stat` around it.
-fn counted(client: Vec<String>) -> Vec<String> {
-    let before = ["perf", "stat", "-x,", "-e", &COUNTERS.join(","), "--"].map(str::to_owned);
-    before.into_iter().chain(client).collect()
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use vmtax_bench::adapter::{ADAPTERS, Adapter, COUNTERS, Output, Reading, Refusal, counters};
+use vmtax_bench::adapter::{ADAPTERS, Adapter, Output, Reading, Refusal};
 
 fn output(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/outputs").join(file);
@@ -235,18 +235,4 @@ fn what_is_wrong_is_refused_by_name() {
         assert!(read(adapter.name, "").is_err(), "{}", adapter.name);
         assert!(read(adapter.name, "Segmentation fault\n").is_err(), "{}", adapter.name);
     }
-}
-
-#[test]
-fn processor_counters() {
-    let text = "1000,,instructions,5,100.00,,\n<not supported>,,branch-misses,0,100.00,,\n\
-                <not counted>,,dTLB-load-misses,0,0.00,,\n77,,L1-dcache-load-misses:u,5,42.00,,\n";
-    let found = counters(text).unwrap();
-    assert_eq!(found.len(), COUNTERS.len());
-    assert_eq!(found[0].count, Ok(1000.0));
-    assert!(found[1].count.as_ref().unwrap_err().contains("offers no such counter"));
-    assert!(found[2].count.as_ref().unwrap_err().contains("never scheduled"));
-    // Scaled counts are estimates.
-    assert!(found[3].count.as_ref().unwrap_err().contains("42"));
-    assert!(counters("1000,,cycles,5,100.00,,\n").is_err());
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use vmtax_vpmu::bench::steady;
 use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
-use vmtax_vpmu::{Counter, Event, Intel, Model, Pmu, Policy, Trouble};
+use vmtax_vpmu::host::{Host, Request};
+use vmtax_vpmu::{Counter, Event, Intel, Model, Pmu, Policy, Programme, Trouble};
 
 const BOTH: [Policy; 2] = [Policy::Legacy, Policy::Reuse];
 /// Enabled in both modes with an interrupt: page faults and the thread's time, by the names the guest has for them.
@@ -132,6 +133,40 @@ fn threads_that_are_started_count_if_inherited() {
         assert_eq!(pmu.read(0x38e), Ok(u64::from(inherit)), "inherit {inherit}");
         assert_eq!(pmu.deliver(false), inherit);
     }
+}
+
+/// Minor and major page faults of processes that have ended and were waited for.
+fn faults_of_children() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    // Fields 11 and 13 of the file; the third is the first behind the name.
+    [fields[8], fields[10]].iter().map(|f| f.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn only_a_program_that_is_started_counts_on_exec() {
+    let options = Options { inherit: true, on_exec: true, ..Options::default() };
+    let faults = Event::Raw(0x1234);
+    let mut host = PerfEventHost::this_thread(options)
+        .with_source(faults, Source::Software(Software::PageFaults));
+    let programme = Programme { event: faults, user: true, kernel: false };
+    let request = Request { counter: Counter::General(0), programme, left: 0 };
+    let id = match host.create(&request) {
+        Err(Trouble::Denied) => return not_here(),
+        created => created.unwrap(),
+    };
+    let kept = touch(1 << 20);
+    assert_eq!(host.read(id).unwrap().count, 0, "this process is not a program that is started");
+    let before = faults_of_children();
+    // Children of a child count, and faults in the kernel do not.
+    let words = ["-c", "for i in 1 2 3 4 5 6 7 8 9 10; do /bin/true; done; (exit 3)"];
+    let status = std::process::Command::new("/bin/sh").args(words).status().unwrap();
+    assert_eq!(status.code(), Some(3));
+    let (counted, all) = (host.read(id).unwrap(), faults_of_children() - before);
+    // Before the exec there are some, of the forked copy of this process.
+    assert!(counted.count <= all && counted.count > all / 2, "{counted:?} of {all}");
+    assert_eq!(counted.enabled, counted.running);
+    drop(kept);
 }
 
 #[test]

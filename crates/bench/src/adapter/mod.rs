@@ -9,7 +9,6 @@ mod fio;
 mod iperf;
 mod npb;
 mod own;
-mod perf;
 mod ping;
 mod redis;
 mod sched;
@@ -24,7 +23,6 @@ use std::fmt;
 use vmtax_events::Better;
 
 pub use own::{Extract, Own};
-pub use perf::{Counter, EVENTS as COUNTERS, counters};
 pub use table::{ADAPTERS, Adapter};
 
 /// Units that readings have. Whatever a program writes is converted to one of these.

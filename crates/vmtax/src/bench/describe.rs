@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use vmtax_bench::adapter::{ADAPTERS, COUNTERS, Counter, counters as read_counters};
+use vmtax_bench::adapter::ADAPTERS;
 use vmtax_bench::category::{Category, KINDS, PARTS};
 use vmtax_bench::matrix::{Accel, Matrix, Target, Where};
 use vmtax_bench::plan::Cell;
 use vmtax_bench::vm::{arguments, command_line, emulator};
 use vmtax_bench::workload::Workload;
 use vmtax_events::Recording;
-use vmtax_guest::job::Outcome;
+use vmtax_guest::job::EVENTS;
 use vmtax_report::names::printable;
 
 use super::launch::plan;
@@ -192,20 +192,14 @@ pub(super) fn missing(matrix: &Matrix) -> Vec<String> {
 /// What S2 captures and this run does not, each with its reason: by what runs it.
 pub(super) fn not_captured(matrix: &Matrix) -> Vec<String> {
     let mut notes = Vec::new();
-    let events = COUNTERS.join(", ");
     if !matrix.counters {
         notes.push(format!(
-            "{events}: not captured: the matrix does not ask for them (counters = true)"
+            "{}: not captured: the matrix does not ask for them (counters = true)",
+            EVENTS.join(", ")
         ));
     }
     for accel in matrix.accels() {
         let whose = format!("of VMs with accel = \"{}\"", accel.name());
-        let reason = match accel {
-            _ if !matrix.counters => None,
-            Accel::Tcg | Accel::Amd | Accel::Intel => Some("an emulated processor has no counters"),
-            Accel::Kvm => Some("perf is not taken into VMs; count on the host by perf kvm stat"),
-        };
-        notes.extend(reason.map(|reason| format!("{events} {whose}: not available: {reason}")));
         let vm = matrix.categories.iter().find(|place| matches!(place, Where::Vm(_)));
         if let Some(reason) = vm.and_then(|place| why_not(matrix, place, accel)) {
             notes.push(format!("{EXITS} {whose}: not available: {reason}"));
@@ -224,18 +218,6 @@ pub(super) fn not_captured(matrix: &Matrix) -> Vec<String> {
 
 /// What is recorded of exits.
 const EXITS: &str = "exits, their reasons, addresses of MMIO and MSRs";
-
-/// What `perf stat` counted around a client.
-pub(super) fn counters(outcome: &Outcome) -> Vec<Counter> {
-    let text = String::from_utf8_lossy(&outcome.stderr);
-    read_counters(&text).unwrap_or_else(|refusal| {
-        let failed = |event: &str| Counter {
-            event: event.to_owned(),
-            count: Err(format!("perf stat: {refusal}")),
-        };
-        COUNTERS.map(failed).to_vec()
-    })
-}
 
 /// What the run is of.
 pub(super) fn recording(matrix: &Matrix) -> Recording {

@@ -108,12 +108,6 @@ fn check(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
             );
         }
     }
-    if matrix.counters && here && vmtax_machine::programs::find("perf").is_none() {
-        return fail(
-            Code::Input,
-            "counters = true: perf is not installed here; install it, or leave counters out",
-        );
-    }
     Ok(())
 }
 
@@ -261,8 +255,7 @@ impl<'a> Runner<'a> {
         let matrix = self.matrix;
         let workload = &matrix.workloads[cell.workload];
         let here = self.here(cell);
-        let counted = matrix.counters && here.2.is_none();
-        let job = workload.job(matrix.warmup, counted, matrix.limit_ms);
+        let job = workload.job(matrix.warmup, matrix.counters, matrix.limit_ms);
         if self.present.as_ref().is_none_or(|(present, _)| *present != here) {
             // The one before ends first: two VMs would disturb each other.
             self.present = None;
@@ -288,7 +281,7 @@ impl<'a> Runner<'a> {
             Ok(values) => values,
             Err(problem) => return Ok((outcome, Err(problem))),
         };
-        let counters = if counted { describe::counters(&outcome) } else { Vec::new() };
+        let counters = outcome.counters.clone();
         let records = set.records;
         let recorded = if records { self.recorded(cell, &job)? } else { None };
         Ok((outcome, Ok(Readings { values: readings, counters, recorded })))

@@ -15,11 +15,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use vmtax_analyse::bench::FAILED;
-use vmtax_bench::adapter::{Counter, Reading};
+use vmtax_bench::adapter::Reading;
 use vmtax_bench::facts::Facts;
 use vmtax_bench::matrix::Matrix;
 use vmtax_events::{AccessRow, Better, ExitRow, Losses, Recording, Sample, TimeRow, Vm};
-use vmtax_guest::job::Outcome;
+use vmtax_guest::job::{Counter, Outcome};
 use vmtax_store::{CreateOptions, MANIFEST, RowSink, Run, Writer};
 
 use super::args::RunArgs;
@@ -218,9 +218,12 @@ impl Session {
                 }
                 for counter in readings.counters {
                     match counter.count {
-                        Ok(count) => {
-                            samples.push(sample(&counter.event, "count", count, Better::Neither))
-                        }
+                        Ok(count) => samples.push(sample(
+                            &counter.event,
+                            "count",
+                            count as f64,
+                            Better::Neither,
+                        )),
                         Err(reason) => {
                             self.notes.insert(format!(
                                 "{} in {category}: not available: {reason}",

@@ -56,7 +56,8 @@ impl System {
     ) -> Result<(Outcome, Result<Recorded, String>), Problem> {
         let job = Job { warmups: Vec::new(), ..job.clone() };
         let System::Emulated { vm, nested } = self else { return self.record_live(&job, number) };
-        let (answer, trace, lost) = ask(vm, &Request::Do(Job { record: true, ..job }))?;
+        let (answer, trace, lost) =
+            ask(vm, &Request::Do(Job { record: true, counters: false, ..job }))?;
         let Answer::Done(outcome) = answer else { return Err(strange()) };
         let recorded = match (lost, trace) {
             (0, Some(trace)) => Ok(Recorded::of_trace(&trace, number, *nested)?),

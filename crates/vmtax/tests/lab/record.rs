@@ -270,7 +270,7 @@ mount -t tmpfs -o size=40k none disk
 ./vmtax record -o whole --interval 500ms >whole.said 2>&1 & whole=$!
 ./vmtax record -o few --interval 500ms --most-keys 3 >few.said 2>&1 & few=$!
 ./vmtax record -o killed --most-keys 1000 --interval 500ms >killed.said 2>&1 & killed=$!
-./vmtax record -o churn --most-keys 1000 --interval 100ms --most-threads 12 >churn.said 2>&1 & churn=$!
+./vmtax record -o churn --most-keys 1000 --interval 20ms --most-threads 4 >churn.said 2>&1 & churn=$!
 ./vmtax record -o tight --interval 1000s --most-keys 1000 --most-threads 3 >tight.said 2>&1 & tight=$!
 ./vmtax record -o mine --interval 500ms --most-keys 1000 --pid 1 >mine.said 2>&1 & mine=$!
 ./vmtax record -o other --interval 500ms --most-keys 1000 --pid $$ >other.said 2>&1 & other=$!
@@ -387,8 +387,9 @@ fn what_is_left_is_right(found: &Path) {
         );
     }
     assert!(exits("tight") < all);
-    // Threads that ended have made room for others.
-    assert!(lost("churn", "unpaired_exits") > 12);
+    // Each thread that ended left an exit; of more threads than there is room for, so they made room for others.
+    let ended = lost("churn", "unpaired_exits");
+    assert!(ended > 4, "{ended}");
     // What was written before the disk was full reads, and says that it is not all.
     assert!(exits("full") > 0 && exits("full") < all);
     let report = json(&["report", found.join("full").to_str().unwrap()]);

@@ -96,6 +96,9 @@ pub struct Options {
     pub pinned: bool,
     /// Threads that the thread starts count too. Such an event has no buffer: its overflows are found by reading it.
     pub inherit: bool,
+    /// Count only what a program does that is started: from the next exec on, the thread's own or, inherited, that of
+    /// a process that it starts.
+    pub on_exec: bool,
     /// Signal that an overflow sends to the thread, to get it out of the guest.
     pub signal: Option<i32>,
 }
@@ -154,12 +157,14 @@ impl PerfEventHost {
         let (kind, config) = source.kind_and_config();
         // Bits of the attribute, in the order of include/uapi/linux/perf_event.h.
         let flags = [
+            (0, self.options.on_exec),
             (1, self.options.inherit),
             (2, self.options.pinned),
             (4, !programme.user),
             (5, !programme.kernel),
             // Hypervisors below this host are not the guest.
             (6, true),
+            (12, self.options.on_exec),
             (19, self.options.exclude_host),
         ];
         let attr = Attr {
