@@ -65,8 +65,10 @@ pub struct VmSetup {
     pub cache: PathBuf,
     /// The file for the console.
     pub console: PathBuf,
-    /// Wall-clock limit.
+    /// Wall-clock limit of booting.
     pub limit: Duration,
+    /// Wall-clock limit of an answer.
+    pub answer: Duration,
 }
 
 /// A running VM. Dropping it ends it.
@@ -75,6 +77,7 @@ pub struct Vm {
     machine: Machine,
     conversation: Conversation,
     release: String,
+    answer: Duration,
 }
 
 /// An answer, and what the host recorded for it.
@@ -139,7 +142,7 @@ impl VmSetup {
         }
         let Ready { machine, conversation, .. } =
             start(&spec, (&archive, &|| Ok(archive.clone())), (&self.cache, false), progress)?;
-        Ok(Vm { machine, conversation, release: self.kernel.release.clone() })
+        Ok(Vm { machine, conversation, release: self.kernel.release.clone(), answer: self.answer })
     }
 
     /// The machine, and its initramfs. From the inside out: each has the next one's kernel and files in its own.
@@ -191,6 +194,7 @@ impl Vm {
     /// # Errors
     /// When it or the host ends, or what comes back cannot be read.
     pub fn ask(&mut self, request: &Request) -> Result<Answered, Error> {
+        self.machine.allow(self.answer);
         let bytes = self.conversation.ask(&mut self.machine, &encode(request))?;
         let answer: Answer = decode(&bytes).ok_or_else(strange)?;
         let mut answered = Answered { answer, trace: None, lost: 0 };

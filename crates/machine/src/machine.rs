@@ -101,6 +101,12 @@ impl Machine {
         })
     }
 
+    /// From now on it has this much time, whatever it had before.
+    pub fn allow(&mut self, limit: Duration) {
+        self.limit = limit;
+        self.deadline = Instant::now() + limit;
+    }
+
     /// Polls every few milliseconds until `poll` gives something. Fails when the machine ends first,
     /// fails, or is out of time; then it should be dropped.
     pub fn wait<T>(&mut self, mut poll: impl FnMut() -> Option<T>) -> Result<T, Error> {

@@ -39,7 +39,7 @@ struct Emulated {
     files: Files,
     cache: PathBuf,
     console: PathBuf,
-    limit: Duration,
+    answer: Duration,
 }
 
 impl Launcher {
@@ -78,7 +78,7 @@ impl Launcher {
                         files: files(target, &workloads).map_err(|e| of_bench(&e))?,
                         cache,
                         console: console.clone(),
-                        limit: BOOT + limit.saturating_mul(SLOWER),
+                        answer: Duration::from_millis(matrix.limit_ms).saturating_mul(SLOWER),
                     })
                 }
             };
@@ -113,7 +113,8 @@ impl Emulated {
             files: self.files.clone(),
             cache: self.cache.clone(),
             console: self.console.clone(),
-            limit: self.limit,
+            limit: BOOT,
+            answer: self.answer,
         }
     }
 }
