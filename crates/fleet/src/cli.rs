@@ -36,14 +36,16 @@ pub(crate) enum Command {
 ///
 /// Tables: runs, vms, exits, accesses, time, stats, bench, events; reasons, details and detail_kinds say what numbers
 /// stand for. Every row of a run carries run, host, date, kernel, cpu_model, labels and emulated. A PATH is a run, or a
-/// tree of runs such as host=H/date=D/RUN. A run that is damaged or was never finished is left out and named on
-/// standard error.
+/// tree of runs such as host=H/date=D/RUN, here or in a store such as s3://BUCKET/FOLDER, whose credentials are taken from
+/// the environment (AWS_ACCESS_KEY_ID, ...; see docs/fleet.md). A run that is damaged or was never finished is left out
+/// and named on standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax query --list
   vmtax query 'SELECT host, sum(count) AS exits FROM exits GROUP BY host ORDER BY exits DESC' fleet/
   vmtax query --question tax-rose --param since=2026-01-15 fleet/
   vmtax query --question top-causes --param class=rack fleet/ --format html -o causes.html
+  vmtax query --question nested 's3://bucket/fleet/host=web*/date=2026-01-*'
   vmtax query 'SELECT * FROM runs' fleet/ --cluster df://scheduler:50050")]
 pub(crate) struct QueryArgs {
     /// The SQL, then runs or trees of runs. After --question and --list there is no SQL.

@@ -2,31 +2,41 @@
 //!
 //! The query is planned here, with the files that this process found; the plan that is sent holds nothing but what
 //! DataFusion writes down itself. So any Ballista scheduler and executors of [`VERSION`] carry it out, and the files
-//! have to lie at the same paths on the executors as here. Files are found, and runs left out, here alone.
+//! have to lie at the same paths on the executors as here, or in stores that their environment opens. Files are
+//! found, and runs left out, here alone.
 //!
 //! Left out on purpose: encryption and identities. Ballista's ports trust whoever reaches them.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ballista_core::RuntimeProducer;
 use ballista_core::config::TaskSchedulingPolicy;
 use ballista_core::execution_plans::execute_physical_plan;
 use ballista_core::extension::SessionConfigExt;
+use ballista_core::utils::default_session_builder;
 use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
 use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::SchedulerConfig;
 use ballista_scheduler::scheduler_process::start_server;
 use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::object_store::{DefaultObjectStoreRegistry, ObjectStoreRegistry};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::object_store::ObjectStore;
+use datafusion::object_store::memory::InMemory;
 use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream};
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use url::{Position, Url};
 
 use crate::engine::Engine;
+use crate::stores::{self, Store};
 
 /// The version of Ballista that is spoken: it has no other way to say what a plan is.
 pub const VERSION: &str = ballista_core::BALLISTA_VERSION;
@@ -151,6 +161,7 @@ pub async fn scheduler(listen: SocketAddr, timeout: u64) -> Result<(), String> {
         bind_port: listen.port(),
         external_host: listen.ip().to_string(),
         scheduling_policy: TaskSchedulingPolicy::PullStaged,
+        override_session_builder: Some(Arc::new(session)),
         executor_timeout_seconds: timeout,
         expire_dead_executor_interval_seconds: (timeout / 2).clamp(1, 15),
         grpc_server_max_decoding_message_size: MESSAGE,
@@ -159,6 +170,13 @@ pub async fn scheduler(listen: SocketAddr, timeout: u64) -> Result<(), String> {
     };
     let cluster = BallistaCluster::new_from_config(&config).await.map_err(|e| e.to_string())?;
     start_server(cluster, listen, Arc::new(config)).await.map_err(|e| e.to_string())
+}
+
+/// A session of the scheduler's. Plans can name stores, of which it reads nothing.
+fn session(config: SessionConfig) -> Result<SessionState> {
+    let runtime = RuntimeEnvBuilder::new().with_object_store_registry(Arc::new(Unasked::default()));
+    let state = default_session_builder(config)?;
+    Ok(SessionStateBuilder::new_from_existing(state).with_runtime_env(runtime.build_arc()?).build())
 }
 
 /// How an executor is run.
@@ -197,12 +215,66 @@ pub async fn executor(options: ExecutorOptions) -> Result<(), String> {
         concurrent_tasks: options.tasks,
         task_scheduling_policy: TaskSchedulingPolicy::PullStaged,
         work_dir: Some(options.work.to_string_lossy().into_owned()),
+        override_runtime_producer: Some(runtimes(&options.work)),
         memory_pool_size: Some(options.memory),
         grpc_max_decoding_message_size: MESSAGE,
         grpc_max_encoding_message_size: MESSAGE,
         ..ExecutorProcessConfig::default()
     };
     start_executor_process(Arc::new(config)).await.map_err(|e| e.to_string())
+}
+
+/// What tasks run in: as Ballista has it, and with the stores that a plan names, by this process's environment.
+fn runtimes(work: &Path) -> RuntimeProducer {
+    let work = work.to_owned();
+    let stores = Arc::new(OfEnvironment::default());
+    Arc::new(move |_| {
+        let builder = RuntimeEnvBuilder::new().with_temp_file_path(&work);
+        builder.with_object_store_registry(Arc::clone(&stores) as _).build_arc()
+    })
+}
+
+/// The stores that an executor of a cluster is asked for: clients are made when a plan names them.
+#[derive(Debug, Default)]
+struct OfEnvironment(DefaultObjectStoreRegistry);
+
+impl ObjectStoreRegistry for OfEnvironment {
+    fn register_store(
+        &self,
+        url: &Url,
+        store: Arc<dyn ObjectStore>,
+    ) -> Option<Arc<dyn ObjectStore>> {
+        self.0.register_store(url, store)
+    }
+
+    fn get_store(&self, url: &Url) -> Result<Arc<dyn ObjectStore>> {
+        if let Ok(known) = self.0.get_store(url) {
+            return Ok(known);
+        }
+        let base = &url[..Position::BeforePath];
+        let made = stores::split(base).and_then(|(base, _)| Store::open(&base));
+        let store = made.map_err(|why| DataFusionError::Execution(format!("{base}: {why}")))?;
+        self.0.register_store(url, Arc::clone(store.client()));
+        Ok(Arc::clone(store.client()))
+    }
+}
+
+/// Stands for every store where plans are only passed on, so that credentials are not needed there: all are empty.
+#[derive(Debug, Default)]
+struct Unasked(DefaultObjectStoreRegistry);
+
+impl ObjectStoreRegistry for Unasked {
+    fn register_store(
+        &self,
+        url: &Url,
+        store: Arc<dyn ObjectStore>,
+    ) -> Option<Arc<dyn ObjectStore>> {
+        self.0.register_store(url, store)
+    }
+
+    fn get_store(&self, url: &Url) -> Result<Arc<dyn ObjectStore>> {
+        Ok(self.0.get_store(url).unwrap_or_else(|_| Arc::new(InMemory::new())))
+    }
 }
 
 #[cfg(test)]

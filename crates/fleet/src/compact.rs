@@ -32,8 +32,10 @@ use vmtax_store::{Segment, Table};
 
 use crate::day::{self, DayManifest, DayRun};
 use crate::fleet::{Fleet, NoFleet, Selection, Wants};
+use crate::folder::Folder;
 use crate::run::{self, Attributes, FleetRun, Skipped};
 use crate::schema::{self, Texts};
+use crate::stores;
 use crate::types::disagreement;
 
 /// Rows of a file.
@@ -91,6 +93,12 @@ impl Wants for Everything {
 /// # Errors
 /// When a day cannot be read or written. Days before it are done.
 pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
+    if stores::is_stored(tree) {
+        return Err(Failure::Input(
+            "a tree in a store cannot be compacted; compact it on a machine, then copy it to the store"
+                .to_owned(),
+        ));
+    }
     let found = Fleet::find(&[tree.to_owned()]).map_err(|e| match e {
         NoFleet::Input(why) => Failure::Input(why),
         NoFleet::Data(why) => Failure::Data(why),
@@ -145,10 +153,11 @@ fn remove(tree: &Path, run: &FleetRun) -> Result<bool, Failure> {
     if !run.manifest.profiles.is_empty() {
         return Ok(false);
     }
-    match fs::remove_dir_all(&run.folder) {
+    let folder = local(&run.folder)?;
+    match fs::remove_dir_all(folder) {
         Ok(()) => {
             // host=H/date=D that nothing is left in: the next query need not look there.
-            for empty in run.folder.ancestors().skip(1).take_while(|folder| *folder != tree) {
+            for empty in folder.ancestors().skip(1).take_while(|folder| *folder != tree) {
                 if fs::remove_dir(empty).is_err() {
                     break;
                 }
@@ -156,8 +165,12 @@ fn remove(tree: &Path, run: &FleetRun) -> Result<bool, Failure> {
             Ok(true)
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(Failure::Output(run.folder.clone(), e)),
+        Err(e) => Err(Failure::Output(folder.to_owned(), e)),
     }
+}
+
+fn local(folder: &Folder) -> Result<&Path, Failure> {
+    folder.local().ok_or_else(|| Failure::Data(format!("{folder}: it is not on this machine")))
 }
 
 /// Writes a day. Returns how many files it has.
@@ -244,7 +257,7 @@ fn verified_table(
     let (written, expected) = write_table(part, table, runs)?;
     let mut found = Sum::new(table)?;
     for segment in &written {
-        run::verify(part, segment)
+        run::verify(&Folder::Local(part.to_owned()), segment)
             .map_err(|why| Failure::Data(format!("what was written {why}")))?;
         read_file(&part.join(&segment.path), &mut |batch| found.add(&batch))?;
     }
@@ -266,14 +279,14 @@ fn write_table(
     let schema = Arc::clone(&sum.schema);
     let mut files = Files { part, table, schema, open: None, written: Vec::new() };
     for run in runs {
-        for (segment, path) in run.files(table) {
+        for segment in run.manifest.segments_of(table) {
             run::verify(&run.folder, segment).map_err(|why| {
                 Failure::Data(format!(
                     "{}: {why}; leave it out by moving it away, and compact again",
-                    run.folder.display()
+                    run.folder
                 ))
             })?;
-            read_file(&path, &mut |batch| {
+            read_file(&local(&run.folder)?.join(&segment.path), &mut |batch| {
                 let batch = with_attributes(&batch, table, &sum.schema, &run.attributes)?;
                 sum.add(&batch)?;
                 files.write(&batch)

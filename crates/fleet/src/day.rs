@@ -9,14 +9,12 @@
 //! Rows are in the order of host, run and the run's own files. A day counts only when its `day.json` is there, which
 //! is written last; from then on its runs are read here and not where they were.
 
-use std::fs;
-use std::io::Read;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use vmtax_store::{Manifest, Segment, Table};
 
+use crate::folder::{Folder, Unread};
 use crate::run::{self, FleetRun, Skipped};
 
 /// Name of the manifest of a day.
@@ -56,7 +54,7 @@ pub struct DayRun {
 #[derive(Debug)]
 pub struct Day {
     /// Its folder.
-    pub folder: PathBuf,
+    pub folder: Folder,
     /// The day.
     pub date: String,
     /// Its runs; the folders are where they were.
@@ -67,10 +65,9 @@ pub struct Day {
 
 impl Day {
     /// The files of a table.
-    pub fn files(&self, table: Table) -> impl Iterator<Item = (&Segment, PathBuf)> {
+    pub fn segments_of(&self, table: Table) -> impl Iterator<Item = &Segment> {
         let prefix = format!("{}/", table.folder());
-        let of_table = move |s: &&Segment| s.path.starts_with(&prefix);
-        self.segments.iter().filter(of_table).map(|s| (s, self.folder.join(&s.path)))
+        self.segments.iter().filter(move |s| s.path.starts_with(&prefix))
     }
 }
 
@@ -78,8 +75,8 @@ impl Day {
 ///
 /// # Errors
 /// When the day cannot be asked: why.
-pub fn open(root: &Path, folder: &Path) -> Result<Day, Skipped> {
-    let skip = |why: String| Skipped { path: folder.to_owned(), why };
+pub fn open(root: &Folder, folder: &Folder) -> Result<Day, Skipped> {
+    let skip = |why: String| Skipped { path: folder.to_string(), why };
     let DayManifest { date, runs, segments, .. } = read(folder).map_err(skip)?;
     run::check_sizes(folder, &segments).map_err(skip)?;
     let runs = runs.into_iter().map(|DayRun { path, manifest }| {
@@ -90,23 +87,18 @@ pub fn open(root: &Path, folder: &Path) -> Result<Day, Skipped> {
             manifest,
         })
     });
-    Ok(Day { folder: folder.to_owned(), date, runs: runs.collect(), segments })
+    Ok(Day { folder: folder.clone(), date, runs: runs.collect(), segments })
 }
 
 /// `day.json` of a folder.
 ///
 /// # Errors
 /// What is wrong with it, to follow the folder's name.
-pub fn read(folder: &Path) -> Result<DayManifest, String> {
-    let unreadable = |e: std::io::Error| format!("cannot be read: its {MANIFEST}: {}", e.kind());
-    let path = folder.join(MANIFEST);
-    if !path.symlink_metadata().map_err(unreadable)?.is_file() {
-        return Err(format!("is damaged: its {MANIFEST} is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    fs::File::open(&path)
-        .and_then(|f| f.take(MAX_BYTES).read_to_end(&mut bytes))
-        .map_err(unreadable)?;
+pub fn read(folder: &Folder) -> Result<DayManifest, String> {
+    let bytes = folder.whole(MANIFEST, MAX_BYTES).map_err(|unread| match unread {
+        Unread::Strange => format!("is damaged: its {MANIFEST} is not a regular file"),
+        other => format!("cannot be read: its {MANIFEST}: {other}"),
+    })?;
     let damaged =
         |e: serde_json::Error| format!("is damaged: its {MANIFEST} does not describe a day ({e})");
     let day: DayManifest = serde_json::from_slice(&bytes).map_err(damaged)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, ParamValues, Result, ScalarValue};
 use datafusion::datasource::MemTable;
 use datafusion::execution::SessionStateBuilder;
@@ -12,11 +13,16 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use datafusion::parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use datafusion::parquet::errors::ParquetError;
+use datafusion::parquet::file::metadata::ParquetMetaDataReader;
 use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
+use vmtax_store::{Segment, Table};
 
 use crate::fleet::Fleet;
+use crate::folder::Folder;
+use crate::run::FleetRun;
 use crate::schema::{self, Texts};
 use crate::table::{FleetTable, Kind};
 use crate::types::{WrongType, disagreement};
@@ -66,6 +72,9 @@ impl Engine {
             )))
             .with_disk_manager_builder(disk)
             .build_arc()?;
+        for store in fleet.stores() {
+            runtime.register_object_store(store.url().as_ref(), Arc::clone(store.client()));
+        }
         let mut config = base.with_target_partitions(limits.threads).with_information_schema(true);
         let parquet = &mut config.options_mut().execution.parquet;
         parquet.metadata_size_hint = Some(METADATA_HINT);
@@ -172,17 +181,37 @@ impl Engine {
     /// # Errors
     /// A sentence about the first that has another.
     pub fn check_types(&self) -> Result<(), String> {
-        for (table, path) in self.fleet.files() {
-            // What cannot be opened or decoded is another error's business.
-            let Ok(file) = std::fs::File::open(&path) else { continue };
-            let Ok(found) = ParquetRecordBatchReaderBuilder::try_new(file) else { continue };
-            if let Some(wrong) = disagreement(&schema::columns(table, Texts::Plain), found.schema())
-            {
-                return Err(sentence(&path.display().to_string(), &wrong));
-            }
+        let look = |(table, run, segment): &(Table, Arc<FleetRun>, Segment)| {
+            // What cannot be read or decoded is another error's business.
+            let found = file_schema(&run.folder, segment)?;
+            let wrong = disagreement(&schema::columns(*table, Texts::Plain), &found)?;
+            Some(sentence(&run.folder.join(&segment.path).to_string(), &wrong))
+        };
+        match self.fleet.at_once(&self.fleet.files(), &look).into_iter().flatten().next() {
+            Some(wrong) => Err(wrong),
+            None => Ok(()),
         }
-        Ok(())
     }
+}
+
+/// The columns of a file, which are said at its end.
+fn file_schema(folder: &Folder, segment: &Segment) -> Option<SchemaRef> {
+    let mut reader = ParquetMetaDataReader::new();
+    let mut wanted = METADATA_HINT as u64;
+    loop {
+        let start = segment.bytes.saturating_sub(wanted);
+        let end = folder.read(&segment.path, start..segment.bytes).ok()?;
+        match reader.try_parse_sized(&end, segment.bytes) {
+            Ok(()) => break,
+            Err(ParquetError::NeedMoreData(more)) if more as u64 > wanted && start > 0 => {
+                wanted = more as u64;
+            }
+            Err(_) => return None,
+        }
+    }
+    let metadata = Arc::new(reader.finish().ok()?);
+    let arrow = ArrowReaderMetadata::try_new(metadata, ArrowReaderOptions::new()).ok()?;
+    Some(Arc::clone(arrow.schema()))
 }
 
 fn sentence(place: &str, wrong: &WrongType) -> String {

@@ -7,19 +7,19 @@
 //! ```
 //!
 //! A run that cannot be asked is left out and told of, [`Fleet::skipped`]. Links in a tree are not followed: they
-//! could lead out of what the user named.
+//! could lead out of what the user named. Of a store, what was named is listed once, with all sizes; after that a
+//! run costs one request, for its `run.json`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsStr;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vmtax_store::Table;
+use vmtax_store::{Segment, Table};
 
 use crate::day::{self, Day};
+use crate::folder::{self, Folder, Named, Unread};
 use crate::run::{self, Attributes, FleetRun, Place, Skipped};
+use crate::stores::{self, Store};
 
 /// Folders below a path that are looked into, one in another.
 const DEPTH: usize = 8;
@@ -29,15 +29,16 @@ const DEPTH: usize = 8;
 pub struct Fleet {
     found: Vec<Found>,
     days: Vec<Arc<Day>>,
+    stores: Vec<Arc<Store>>,
     opened: Mutex<HashMap<usize, Option<Arc<FleetRun>>>>,
-    skipped: Mutex<BTreeMap<PathBuf, String>>,
-    wanted: Mutex<HashSet<PathBuf>>,
+    skipped: Mutex<BTreeMap<String, String>>,
+    wanted: Mutex<HashSet<Folder>>,
 }
 
 /// A folder with a `run.json`.
 #[derive(Debug)]
 struct Found {
-    folder: PathBuf,
+    folder: Folder,
     name: String,
     place: Place,
 }
@@ -86,28 +87,30 @@ impl Fleet {
         for path in paths {
             search.path(path)?;
         }
-        let Search { found, days, skipped } = search;
-        let (days, mut skipped) = open_days(days, skipped);
-        let superseded: HashSet<&Path> =
-            days.iter().flat_map(|d| d.runs.iter().map(|run| run.folder.as_path())).collect();
-        let mut names: HashMap<&str, &Path> = days
+        let Search { found, days, stores, skipped } = search;
+        let (days, mut skipped) = open_days(&stores, &days, skipped);
+        if let Some(why) = stores.iter().find_map(|store| store.lost()) {
+            return Err(NoFleet::Input(why));
+        }
+        #[expect(clippy::mutable_key_type, reason = "a store is known by its URL, which stays")]
+        let superseded: HashSet<&Folder> =
+            days.iter().flat_map(|d| d.runs.iter().map(|run| &run.folder)).collect();
+        let mut names: HashMap<&str, &Folder> = days
             .iter()
             .flat_map(|d| &d.runs)
-            .map(|r| (r.attributes.run.as_str(), r.folder.as_path()))
+            .map(|r| (r.attributes.run.as_str(), &r.folder))
             .collect();
         let found: Vec<Found> =
-            found.into_iter().filter(|f| !superseded.contains(f.folder.as_path())).collect();
+            found.into_iter().filter(|f| !superseded.contains(&f.folder)).collect();
         for run in &found {
             match names.insert(&run.name, &run.folder) {
-                Some(other) if other == run.folder => {
-                    skipped.insert(run.folder.clone(), "is named twice".to_owned());
+                Some(other) if *other == run.folder => {
+                    skipped.insert(run.folder.to_string(), "is named twice".to_owned());
                 }
                 Some(other) => {
                     return Err(NoFleet::Data(format!(
-                        "{} and {} would both be called {}; name one path above both, or ask one at a time",
-                        other.display(),
-                        run.folder.display(),
-                        run.name
+                        "{other} and {} would both be called {}; name one path above both, or ask one at a time",
+                        run.folder, run.name
                     )));
                 }
                 None => {}
@@ -116,6 +119,7 @@ impl Fleet {
         Ok(Fleet {
             found,
             days,
+            stores,
             opened: Mutex::default(),
             skipped: Mutex::new(skipped),
             wanted: Mutex::default(),
@@ -132,10 +136,20 @@ impl Fleet {
         !self.days.is_empty()
     }
 
+    /// The stores that were named.
+    pub fn stores(&self) -> &[Arc<Store>] {
+        &self.stores
+    }
+
+    /// A store that stopped answering: what is missing then is no fault of the runs. A sentence.
+    pub fn lost(&self) -> Option<String> {
+        self.stores.iter().find_map(|store| store.lost())
+    }
+
     /// The runs that are wanted, opened. Those that cannot be asked are left out.
     ///
     /// # Errors
-    /// What `wants` says.
+    /// What `wants` says, or that a store stopped answering.
     pub fn select(&self, wants: &dyn Wants) -> Result<Selection, String> {
         let placed: Vec<Attributes> = self.found.iter().map(of_place).collect();
         let answers = wants.wants(&placed.iter().collect::<Vec<_>>(), true)?;
@@ -147,6 +161,9 @@ impl Fleet {
             })
             .collect();
         let opened = self.open(&candidates);
+        if let Some(why) = self.lost() {
+            return Err(why);
+        }
         let runs = keep(opened, wants)?;
         let mut days = Vec::new();
         for day in &self.days {
@@ -165,19 +182,14 @@ impl Fleet {
         let mut opened = lock(&self.opened);
         let missing: Vec<usize> =
             candidates.iter().copied().filter(|i| !opened.contains_key(i)).collect();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let share = missing.len().div_ceil(threads).max(1);
         let open = |i: &usize| {
             let found = &self.found[*i];
             (*i, run::open(&found.folder, &found.name))
         };
-        let results: Vec<(usize, Result<FleetRun, Skipped>)> = std::thread::scope(|scope| {
-            let parts: Vec<_> = missing
-                .chunks(share)
-                .map(|part| scope.spawn(move || part.iter().map(open).collect::<Vec<_>>()))
-                .collect();
-            parts.into_iter().flat_map(|part| part.join().unwrap_or_default()).collect()
-        });
+        let results = self.at_once(&missing, &open);
+        if self.lost().is_some() {
+            return Vec::new();
+        }
         for (i, result) in results {
             let run = result.map(Arc::new).map_err(|Skipped { path, why }| {
                 lock(&self.skipped).insert(path, why);
@@ -187,37 +199,50 @@ impl Fleet {
         candidates.iter().filter_map(|i| opened.get(i)?.clone()).collect()
     }
 
+    /// As [`at_once`], with the stores of this fleet.
+    pub(crate) fn at_once<T: Sync, R: Send>(
+        &self,
+        items: &[T],
+        ask: &(dyn Fn(&T) -> R + Sync),
+    ) -> Vec<R> {
+        at_once(&self.stores, items, ask)
+    }
+
     /// Reads every file that a query has wanted so far, and leaves out the runs of which one is damaged. Returns
     /// how many that are.
     pub fn leave_out_damaged(&self) -> usize {
         let mut opened = lock(&self.opened);
+        let runs: Vec<(usize, Arc<FleetRun>)> =
+            opened.iter().filter_map(|(i, run)| Some((*i, run.clone()?))).collect();
+        let damage = |(_, run): &(usize, Arc<FleetRun>)| {
+            run.manifest.segments.iter().find_map(|s| run::verify(&run.folder, s).err())
+        };
+        let damages = self.at_once(&runs, &damage);
+        if self.lost().is_some() {
+            return 0;
+        }
         let mut count = 0;
-        for slot in opened.values_mut() {
-            let Some(run) = slot else { continue };
-            let damage =
-                run.manifest.segments.iter().find_map(|s| run::verify(&run.folder, s).err());
-            if let Some(why) = damage {
-                lock(&self.skipped).insert(run.folder.clone(), why);
-                lock(&self.wanted).remove(&run.folder);
-                *slot = None;
-                count += 1;
-            }
+        for ((i, run), damage) in runs.iter().zip(damages) {
+            let Some(why) = damage else { continue };
+            lock(&self.skipped).insert(run.folder.to_string(), why);
+            lock(&self.wanted).remove(&run.folder);
+            opened.insert(*i, None);
+            count += 1;
         }
         count
     }
 
     /// The files of the single runs that were opened so far.
-    pub fn files(&self) -> Vec<(Table, PathBuf)> {
+    pub fn files(&self) -> Vec<(Table, Arc<FleetRun>, Segment)> {
         let opened = lock(&self.opened);
-        let of_run = |run: &Arc<FleetRun>| {
-            Table::ALL
-                .into_iter()
-                .flat_map(|table| {
-                    run.files(table).map(move |(_, path)| (table, path)).collect::<Vec<_>>()
-                })
-                .collect::<Vec<_>>()
-        };
-        opened.values().flatten().flat_map(of_run).collect()
+        let mut files = Vec::new();
+        for run in opened.values().flatten() {
+            for table in Table::ALL {
+                let segments = run.manifest.segments_of(table);
+                files.extend(segments.map(|segment| (table, Arc::clone(run), segment.clone())));
+            }
+        }
+        files
     }
 
     /// What was left out so far, and why.
@@ -230,6 +255,29 @@ impl Fleet {
     pub fn wanted(&self) -> usize {
         lock(&self.wanted).len()
     }
+}
+
+/// Asks of each, several at the same time: what a store is asked takes long, and costs nothing here.
+fn at_once<T: Sync, R: Send>(
+    stores: &[Arc<Store>],
+    items: &[T],
+    ask: &(dyn Fn(&T) -> R + Sync),
+) -> Vec<R> {
+    let threads = match stores.is_empty() {
+        true => std::thread::available_parallelism().map_or(1, usize::from),
+        false => stores::REQUESTS,
+    };
+    let share = items.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = items
+            .chunks(share)
+            .map(|part| scope.spawn(move || part.iter().map(ask).collect::<Vec<_>>()))
+            .collect();
+        let results = parts
+            .into_iter()
+            .map(|part| part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        results.flatten().collect()
+    })
 }
 
 /// A thread that panicked with it has left nothing half done: every change is one call.
@@ -253,12 +301,13 @@ fn keep(runs: Vec<Arc<FleetRun>>, wants: &dyn Wants) -> Result<Vec<Arc<FleetRun>
 
 /// A day that is damaged is told of, and its runs are asked one by one where they are still there.
 fn open_days(
-    days: Vec<(PathBuf, PathBuf)>,
-    mut skipped: BTreeMap<PathBuf, String>,
-) -> (Vec<Arc<Day>>, BTreeMap<PathBuf, String>) {
+    stores: &[Arc<Store>],
+    days: &[(Folder, Folder)],
+    mut skipped: BTreeMap<String, String>,
+) -> (Vec<Arc<Day>>, BTreeMap<String, String>) {
     let mut opened = Vec::new();
-    for (root, folder) in days {
-        match day::open(&root, &folder) {
+    for day in at_once(stores, days, &|(root, folder)| day::open(root, folder)) {
+        match day {
             Ok(day) => opened.push(Arc::new(day)),
             Err(Skipped { path, why }) => {
                 skipped.insert(path, why);
@@ -272,118 +321,69 @@ fn open_days(
 struct Search {
     found: Vec<Found>,
     /// The tree and the folder in it.
-    days: Vec<(PathBuf, PathBuf)>,
-    skipped: BTreeMap<PathBuf, String>,
+    days: Vec<(Folder, Folder)>,
+    stores: Vec<Arc<Store>>,
+    skipped: BTreeMap<String, String>,
 }
 
 impl Search {
-    fn path(&mut self, named: &Path) -> Result<(), NoFleet> {
-        let refused = |e: io::Error| {
-            let what = match e.kind() {
-                io::ErrorKind::NotFound => {
-                    "there is no such file or folder; check the path".to_owned()
-                }
-                io::ErrorKind::PermissionDenied => {
-                    "you may not look into it; ask its owner, or run as a user who may".to_owned()
-                }
-                kind => format!("cannot be looked into: {kind}"),
-            };
-            NoFleet::Input(format!("{}: {what}", named.display()))
-        };
-        if named.symlink_metadata().is_err() && named.iter().any(is_pattern) {
-            return self.pattern(named, &refused);
-        }
-        // Once, so that what is opened later is what was found, wherever links on the way lead.
-        let root = fs::canonicalize(named).map_err(refused)?;
-        if root.is_file() {
-            let hint = "is a file; name the folder of its run, or a tree of runs";
-            return Err(NoFleet::Input(format!("{}: {hint}", named.display())));
-        }
-        if has(&root, vmtax_store::MANIFEST) {
-            let name = named.to_string_lossy().into_owned();
-            self.found.push(Found { place: Place::of(&root), folder: root, name });
-            return Ok(());
-        }
-        fs::read_dir(&root).map_err(refused)?;
-        self.walk(&root, &root, DEPTH);
-        Ok(())
-    }
-
-    /// What matches, part by part: `host=web*/date=2026-11-*`. The tree is what stands before the first such part.
-    fn pattern(
-        &mut self,
-        named: &Path,
-        refused: &dyn Fn(io::Error) -> NoFleet,
-    ) -> Result<(), NoFleet> {
-        let tree: PathBuf = named.iter().take_while(|part| !is_pattern(part)).collect();
-        let tree = if tree.as_os_str().is_empty() { PathBuf::from(".") } else { tree };
-        let root = fs::canonicalize(tree).map_err(refused)?;
-        let mut folders = vec![root.clone()];
-        for part in named.iter().skip_while(|part| !is_pattern(part)) {
-            let pattern = glob::Pattern::new(&part.to_string_lossy()).map_err(|e| {
-                NoFleet::Input(format!("{}: is no pattern: {}", named.display(), e.msg))
-            })?;
-            let mut below = Vec::new();
-            for folder in &folders {
-                below.extend(entries(folder).map_err(refused)?);
+    fn path(&mut self, path: &Path) -> Result<(), NoFleet> {
+        let Named { folder: root, patterns } =
+            Named::open(path, &mut self.stores).map_err(NoFleet::Input)?;
+        let refused = |why: String| NoFleet::Input(format!("{}: {why}", path.display()));
+        if !patterns.is_empty() {
+            for folder in matching(&root, &patterns).map_err(refused)? {
+                self.walk(&root, &folder, DEPTH);
             }
-            below.retain(|path| {
-                path.file_name().is_some_and(|name| pattern.matches(&name.to_string_lossy()))
-            });
-            folders = below;
+        } else if root.has(vmtax_store::MANIFEST) {
+            let name = path.to_string_lossy().into_owned();
+            self.found.push(Found { place: Place::of(&root), folder: root, name });
+        } else {
+            root.folders().map_err(|why| refused(folder::refusal(&why)))?;
+            self.walk(&root, &root, DEPTH);
         }
-        if folders.is_empty() {
-            return Err(NoFleet::Input(format!("{}: no folder matches it", named.display())));
-        }
-        folders.iter().for_each(|folder| self.walk(&root, folder, DEPTH));
         Ok(())
     }
 
-    fn walk(&mut self, root: &Path, folder: &Path, depth: usize) {
-        if has(folder, day::MANIFEST) {
-            self.days.push((root.to_owned(), folder.to_owned()));
+    fn walk(&mut self, root: &Folder, folder: &Folder, depth: usize) {
+        if folder.has(day::MANIFEST) {
+            self.days.push((root.clone(), folder.clone()));
             return;
         }
-        if folder != root && has(folder, vmtax_store::MANIFEST) {
-            let name = folder.strip_prefix(root).unwrap_or(folder).to_string_lossy().into_owned();
-            let folder = folder.to_owned();
-            self.found.push(Found { place: Place::of(&folder), folder, name });
+        if folder != root && folder.has(vmtax_store::MANIFEST) {
+            let name = folder.below(root);
+            self.found.push(Found { place: Place::of(folder), folder: folder.clone(), name });
             return;
         }
         if depth == 0 {
-            self.skipped.insert(folder.to_owned(), format!("is more than {DEPTH} folders deep"));
+            self.skipped.insert(folder.to_string(), format!("is more than {DEPTH} folders deep"));
             return;
         }
-        match entries(folder) {
+        match folder.folders() {
             Ok(folders) => {
                 folders.iter().for_each(|below| self.walk(root, below, depth - 1));
             }
-            Err(e) => {
-                self.skipped
-                    .insert(folder.to_owned(), format!("cannot be looked into: {}", e.kind()));
+            Err(why) => {
+                self.skipped.insert(folder.to_string(), format!("cannot be looked into: {why}"));
             }
         }
     }
 }
 
-fn is_pattern(part: &OsStr) -> bool {
-    part.as_encoded_bytes().iter().any(|byte| b"*?[".contains(byte))
-}
-
-fn has(folder: &Path, name: &str) -> bool {
-    folder.join(name).symlink_metadata().is_ok()
-}
-
-/// The folders in a folder, by name. Those with a dot are somebody's work in progress.
-fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut folders = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if !hidden && entry.file_type()?.is_dir() {
-            folders.push(entry.path());
+/// The folders that match, part by part: `host=web*/date=2026-11-*`.
+fn matching(root: &Folder, patterns: &[String]) -> Result<Vec<Folder>, String> {
+    let mut folders = vec![root.clone()];
+    for part in patterns {
+        let pattern = glob::Pattern::new(part).map_err(|e| format!("is no pattern: {}", e.msg))?;
+        let mut below = Vec::new();
+        for folder in &folders {
+            below.extend(folder.folders().map_err(|why: Unread| folder::refusal(&why))?);
         }
+        below.retain(|folder| folder.parts().last().is_some_and(|name| pattern.matches(name)));
+        folders = below;
     }
-    folders.sort_unstable();
-    Ok(folders)
+    match folders.is_empty() {
+        true => Err("no folder matches it".to_owned()),
+        false => Ok(folders),
+    }
 }

@@ -6,7 +6,8 @@
 //!                            guard, question ┘
 //! ```
 //!
-//! [`fleet`] finds runs and reads what they say of themselves; [`table`] makes tables of them, and leaves the files
+//! [`fleet`] finds runs and reads what they say of themselves, in a [`folder`] of this machine or of one of the
+//! [`stores`]; [`table`] makes tables of them, and leaves the files
 //! of runs alone that a query does not want; [`engine`] is DataFusion with these tables, within limits; [`guard`]
 //! lets nothing but reading through; [`question`] has the questions with names. [`compact`] makes few large files of
 //! a day's many small ones, [`synth`] makes fleets for trials.
@@ -20,10 +21,12 @@ pub mod compact;
 pub mod day;
 pub mod engine;
 pub mod fleet;
+pub mod folder;
 pub mod guard;
 pub mod question;
 pub mod run;
 pub mod schema;
+pub mod stores;
 pub mod synth;
 pub mod table;
 mod types;

@@ -9,9 +9,11 @@ use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
 use vmtax_fleet::engine::{Engine, Limits};
 use vmtax_fleet::fleet::{Fleet, NoFleet};
+use vmtax_fleet::folder::Unread;
 use vmtax_fleet::question::{self, Question};
 use vmtax_fleet::run::Skipped;
 use vmtax_fleet::schema::Texts;
+use vmtax_fleet::stores::{Refusal, refusal};
 
 use crate::cli::{LimitArgs, QueryArgs};
 use crate::exit::{Code, Fault, fail, say, say_more};
@@ -223,6 +225,12 @@ fn of_sql(error: DataFusionError) -> anyhow::Error {
 
 /// An error of carrying out: what is read is wrong, or too large.
 fn of_query(engine: &Engine, error: DataFusionError) -> anyhow::Error {
+    if let Some(why) = engine.fleet().lost() {
+        return Fault::new(Code::Input, format!("the query failed: {why}")).into();
+    }
+    if let Some(refusal) = refusal(&error) {
+        return of_store(refusal).into();
+    }
     if let Some(why) = engine.wrong_type(&error) {
         return Fault::new(Code::Data, why).into();
     }
@@ -234,6 +242,12 @@ fn of_query(engine: &Engine, error: DataFusionError) -> anyhow::Error {
         .into(),
         _ => Fault::new(Code::Data, format!("the query failed: {}", first_line(&error))).into(),
     }
+}
+
+/// An object that a store did not give. When the store does not answer, asking again would take as long.
+fn of_store(refusal: &Refusal) -> Fault {
+    let code = if matches!(refusal.why, Unread::Lost(_)) { Code::Input } else { Code::Data };
+    Fault::new(code, format!("the query failed: {refusal}"))
 }
 
 #[cfg(feature = "cluster")]
@@ -292,7 +306,7 @@ fn tell_skipped(fleet: &Fleet) -> usize {
         fleet.wanted()
     ));
     for Skipped { path, why } in skipped.iter().take(NAMED) {
-        say_more(&format!("{}: {why}", path.display()));
+        say_more(&format!("{path}: {why}"));
     }
     if skipped.len() > NAMED {
         say_more(&format!("and {} more", skipped.len() - NAMED));

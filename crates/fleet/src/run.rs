@@ -4,17 +4,22 @@
 //! damaged, and its whole run is left out, because what remains of a run counts too little without saying so.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use vmtax_store::{Accelerator, Error, Manifest, Run, Segment, Table};
+use vmtax_store::{Accelerator, Error, MANIFEST, Manifest, Segment};
+
+use crate::folder::{Folder, Unread};
+
+/// Manifests larger than this are not read, as `vmtax-store` has it.
+const MAX_BYTES: u64 = 256 << 20;
+/// What is read of a file at once: from a store each is a request.
+const BLOCK: u64 = 8 << 20;
 
 /// A run that can be asked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetRun {
     /// Its folder.
-    pub folder: PathBuf,
+    pub folder: Folder,
     /// [`crate::schema::ATTRIBUTES`], without the mark.
     pub attributes: Attributes,
     /// What `run.json` says.
@@ -58,9 +63,9 @@ pub struct Place {
 
 impl Place {
     /// What the parts of a path say. The last of several counts.
-    pub fn of(path: &Path) -> Place {
+    pub fn of(folder: &Folder) -> Place {
         let mut place = Place::default();
-        for part in path.iter().filter_map(|part| part.to_str()) {
+        for part in folder.parts() {
             if let Some(host) = part.strip_prefix("host=") {
                 place.host = Some(host.to_owned());
             } else if let Some(date) = part.strip_prefix("date=") {
@@ -75,7 +80,7 @@ impl Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// The run, or the folder that could not be looked into.
-    pub path: PathBuf,
+    pub path: String,
     /// To follow "it".
     pub why: String,
 }
@@ -84,26 +89,19 @@ pub struct Skipped {
 ///
 /// # Errors
 /// When the run cannot be asked: why.
-pub fn open(folder: &Path, name: &str) -> Result<FleetRun, Skipped> {
-    let skip = |why: String| Skipped { path: folder.to_owned(), why };
-    let run = Run::open(folder).map_err(|error| skip(why(&error)))?;
-    if !run.is_complete() {
+pub fn open(folder: &Folder, name: &str) -> Result<FleetRun, Skipped> {
+    let skip = |why: String| Skipped { path: folder.to_string(), why };
+    let bytes = folder.whole(MANIFEST, MAX_BYTES).map_err(|unread| skip(no_manifest(&unread)))?;
+    let manifest = Manifest::from_bytes(Path::new(MANIFEST), &bytes).map_err(|e| skip(why(&e)))?;
+    if !manifest.complete {
         return Err(skip("was never finished: later rows are missing".to_owned()));
     }
-    let manifest = run.manifest().clone();
     check_sizes(folder, &manifest.segments).map_err(&skip)?;
     Ok(FleetRun {
         attributes: attributes(folder, name, &manifest),
-        folder: folder.to_owned(),
+        folder: folder.clone(),
         manifest,
     })
-}
-
-impl FleetRun {
-    /// The listed files of a table.
-    pub fn files(&self, table: Table) -> impl Iterator<Item = (&Segment, PathBuf)> {
-        self.manifest.segments_of(table).map(|s| (s, self.folder.join(&s.path)))
-    }
 }
 
 fn why(error: &Error) -> String {
@@ -113,23 +111,27 @@ fn why(error: &Error) -> String {
                 "is of format version {found}, and {supported} is the newest that this vmtax reads"
             )
         }
-        Error::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-            "may not be read by you: its run.json is closed to you".to_owned()
-        }
         Error::Manifest { problem, .. } => format!("is damaged: its run.json {problem}"),
         other => format!("cannot be read: {other}"),
     }
 }
 
+fn no_manifest(unread: &Unread) -> String {
+    match unread {
+        Unread::Closed => "may not be read by you: its run.json is closed to you".to_owned(),
+        Unread::Strange => "is damaged: its run.json is not a regular file".to_owned(),
+        other => format!("cannot be read: its run.json: {other}"),
+    }
+}
+
 /// Each listed file is there, is a file of the folder, and has its size.
-pub(crate) fn check_sizes(folder: &Path, segments: &[Segment]) -> Result<(), String> {
+pub(crate) fn check_sizes(folder: &Folder, segments: &[Segment]) -> Result<(), String> {
     let mut looked = "";
     for segment in segments {
         let table = segment.path.split('/').next().unwrap_or_default();
         if table != looked {
             // A link would lead out of the run.
-            let found = folder.join(table).symlink_metadata();
-            if !found.is_ok_and(|found| found.is_dir()) {
+            if !folder.join(table).is_there() {
                 return Err(format!("is damaged: {table} is no folder in it"));
             }
             looked = table;
@@ -139,20 +141,24 @@ pub(crate) fn check_sizes(folder: &Path, segments: &[Segment]) -> Result<(), Str
     Ok(())
 }
 
-fn check_size(folder: &Path, segment: &Segment) -> Result<(), String> {
+fn check_size(folder: &Folder, segment: &Segment) -> Result<(), String> {
     let name = &segment.path;
-    match folder.join(name).symlink_metadata() {
-        Ok(found) if !found.is_file() => Err(format!("is damaged: {name} is not a regular file")),
-        Ok(found) if found.len() != segment.bytes => Err(format!(
-            "is damaged: {name} has {} bytes where run.json says {}",
-            found.len(),
+    match folder.size(name) {
+        Ok(size) if size == segment.bytes => Ok(()),
+        Ok(size) => Err(format!(
+            "is damaged: {name} has {size} bytes where run.json says {}",
             segment.bytes
         )),
-        Ok(_) => Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            Err(format!("is damaged: {name} is missing"))
-        }
-        Err(e) => Err(format!("cannot be read: {name}: {}", e.kind())),
+        Err(unread) => Err(no_file(name, &unread)),
+    }
+}
+
+fn no_file(name: &str, unread: &Unread) -> String {
+    match unread {
+        Unread::Missing => format!("is damaged: {name} is missing"),
+        Unread::Strange => format!("is damaged: {name} is not a regular file"),
+        Unread::Closed => format!("may not be read by you: its {name} is closed to you"),
+        other => format!("cannot be read: {name}: {other}"),
     }
 }
 
@@ -160,20 +166,15 @@ fn check_size(folder: &Path, segment: &Segment) -> Result<(), String> {
 ///
 /// # Errors
 /// What is wrong with it, to follow its run's name.
-pub fn verify(folder: &Path, segment: &Segment) -> Result<(), String> {
+pub fn verify(folder: &Folder, segment: &Segment) -> Result<(), String> {
     check_size(folder, segment)?;
     let name = &segment.path;
     let mut hasher = crc32fast::Hasher::new();
-    let mut block = vec![0; 256 << 10];
-    let mut file = fs::File::open(folder.join(name))
-        .map_err(|e| format!("cannot be read: {name}: {}", e.kind()))?;
-    loop {
-        match io::Read::read(&mut file, &mut block) {
-            Ok(0) => break,
-            Ok(n) => hasher.update(&block[..n]),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(format!("cannot be read: {name}: {}", e.kind())),
-        }
+    let mut start = 0;
+    while start < segment.bytes {
+        let end = segment.bytes.min(start + BLOCK);
+        hasher.update(&folder.read(name, start..end).map_err(|unread| no_file(name, &unread))?);
+        start = end;
     }
     let found = hasher.finalize();
     if found == segment.crc32 {
@@ -186,7 +187,7 @@ pub fn verify(folder: &Path, segment: &Segment) -> Result<(), String> {
 }
 
 /// What rows of a run carry.
-pub(crate) fn attributes(folder: &Path, name: &str, manifest: &Manifest) -> Attributes {
+pub(crate) fn attributes(folder: &Folder, name: &str, manifest: &Manifest) -> Attributes {
     let place = Place::of(folder);
     let recording = &manifest.recording;
     Attributes {
@@ -232,6 +233,7 @@ fn escape(word: &str, text: &mut String) {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::path::PathBuf;
 
     use super::*;
 
@@ -249,8 +251,9 @@ mod tests {
 
     #[test]
     fn a_path_says_host_and_day() {
-        let place = Place::of(Path::new("fleet/host=a/date=2026-01-31/7"));
+        let of = |path: &str| Place::of(&Folder::Local(PathBuf::from(path)));
+        let place = of("fleet/host=a/date=2026-01-31/7");
         assert_eq!((place.host.as_deref(), place.date.as_deref()), (Some("a"), Some("2026-01-31")));
-        assert_eq!(Place::of(Path::new("runs/7")), Place::default());
+        assert_eq!(of("runs/7"), Place::default());
     }
 }

@@ -5,7 +5,6 @@
 //! nothing but what DataFusion can write down itself, and a Ballista scheduler and executors that know nothing of
 //! vmtax can carry it out.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
@@ -27,7 +26,6 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
-use datafusion::object_store::path::Path as StorePath;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
@@ -35,8 +33,10 @@ use datafusion::physical_plan::union::UnionExec;
 use vmtax_store::{Segment, Table};
 
 use crate::fleet::{Fleet, Selection, Wants};
+use crate::folder::Folder;
 use crate::run::{Attributes, FleetRun};
 use crate::schema::{self, Texts};
+use crate::stores::Store;
 use crate::types::TypesAgree;
 
 /// What a row is.
@@ -85,21 +85,28 @@ impl FleetTable {
         let of_run = schema::attributes(self.texts);
         let scan = Scan { state, projection, limit };
         let mut parts = Vec::new();
-        let single = TableSchema::new(Arc::clone(&columns), of_run.clone());
-        let files = selection.runs.iter().flat_map(|run| {
-            let values = self.values(&run.attributes);
-            run.files(table).map(move |(segment, path)| {
-                Ok((segment, file(segment, &path)?.with_partition_values(values.clone())))
-            })
-        });
-        parts.extend(scan.of(single, files)?);
         // In a day's files the attributes are columns like the others.
-        let all: Vec<_> = columns.fields().iter().cloned().chain(of_run).collect();
+        let all: Vec<_> = columns.fields().iter().cloned().chain(of_run.clone()).collect();
+        let single = TableSchema::new(Arc::clone(&columns), of_run);
         let whole = TableSchema::from_file_schema(Arc::new(Schema::new(all)));
-        let files = selection.days.iter().flat_map(|(day, _)| {
-            day.files(table).map(|(segment, path)| Ok((segment, file(segment, &path)?)))
-        });
-        parts.extend(scan.of(whole, files)?);
+        // A scan reads from one place: this machine, or one store.
+        for place in places(selection) {
+            let url = place.map_or_else(ObjectStoreUrl::local_filesystem, |s| s.url().clone());
+            let runs = selection.runs.iter().filter(|run| run.folder.store() == place);
+            let files = runs.flat_map(|run| {
+                let values = self.values(&run.attributes);
+                run.manifest.segments_of(table).map(move |segment| {
+                    let file = file(&run.folder, segment)?;
+                    Ok((segment, file.with_partition_values(values.clone())))
+                })
+            });
+            parts.extend(scan.of(&url, single.clone(), files)?);
+            let days = selection.days.iter().filter(|(day, _)| day.folder.store() == place);
+            let files = days.flat_map(|(day, _)| {
+                day.segments_of(table).map(|segment| Ok((segment, file(&day.folder, segment)?)))
+            });
+            parts.extend(scan.of(&url, whole.clone(), files)?);
+        }
         match parts.len() {
             0 => Ok(Arc::new(EmptyExec::new(project_schema(&self.schema, projection)?))),
             1 => Ok(parts.remove(0)),
@@ -190,9 +197,21 @@ fn of_runs(filter: &Expr) -> bool {
         && filter.column_refs().iter().all(|column| schema::ATTRIBUTES.contains(&column.name()))
 }
 
-fn file(segment: &Segment, path: &Path) -> Result<PartitionedFile> {
+/// Where the files of a selection lie, each store once. `None`: on this machine.
+fn places(selection: &Selection) -> Vec<Option<&Arc<Store>>> {
+    let runs = selection.runs.iter().map(|run| &run.folder);
+    let mut places = Vec::new();
+    for folder in runs.chain(selection.days.iter().map(|(day, _)| &day.folder)) {
+        if !places.contains(&folder.store()) {
+            places.push(folder.store());
+        }
+    }
+    places
+}
+
+fn file(folder: &Folder, segment: &Segment) -> Result<PartitionedFile> {
     let mut file = PartitionedFile::new(String::new(), segment.bytes);
-    file.object_meta.location = StorePath::from_absolute_path(path)?;
+    file.object_meta.location = folder.join(&segment.path).key()?;
     Ok(file)
 }
 
@@ -207,6 +226,7 @@ impl Scan<'_> {
     /// A plan that reads the files; `None` when there are none.
     fn of<'s>(
         &self,
+        url: &ObjectStoreUrl,
         schema: TableSchema,
         files: impl Iterator<Item = Result<(&'s Segment, PartitionedFile)>>,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
@@ -229,16 +249,18 @@ impl Scan<'_> {
         let options = self.state.config_options();
         let parquet =
             TableParquetOptions { global: options.execution.parquet.clone(), ..Default::default() };
-        let source = ParquetSource::new(schema).with_table_parquet_options(parquet);
+        let mut source = ParquetSource::new(schema).with_table_parquet_options(parquet);
+        if let Some(hint) = options.execution.parquet.metadata_size_hint {
+            source = source.with_metadata_size_hint(hint);
+        }
         let groups = FileGroup::new(found).split_files(options.execution.target_partitions);
-        let config =
-            FileScanConfigBuilder::new(ObjectStoreUrl::local_filesystem(), Arc::new(source))
-                .with_file_groups(groups)
-                .with_statistics(statistics)
-                .with_projection_indices(self.projection.cloned())?
-                .with_limit(self.limit)
-                .with_expr_adapter(Some(Arc::new(TypesAgree)))
-                .build();
+        let config = FileScanConfigBuilder::new(url.clone(), Arc::new(source))
+            .with_file_groups(groups)
+            .with_statistics(statistics)
+            .with_projection_indices(self.projection.cloned())?
+            .with_limit(self.limit)
+            .with_expr_adapter(Some(Arc::new(TypesAgree)))
+            .build();
         Ok(Some(DataSourceExec::from_data_source(config)))
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use vmtax_fleet::compact::{self, Done, Failure};
-use vmtax_fleet::synth;
+use vmtax_fleet::{stores, synth};
 
 use crate::cli::{CompactArgs, SynthArgs};
 use crate::exit::{Code, Fault, fail, say, say_more};
@@ -24,7 +24,7 @@ pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
     let Done { days, runs, files, removed, skipped } = done;
     if !skipped.is_empty() {
         say(&format!("{} runs or folders were left out and stay as they are:", skipped.len()));
-        skipped.iter().for_each(|s| say_more(&format!("{}: {}", s.path.display(), s.why)));
+        skipped.iter().for_each(|s| say_more(&format!("{}: {}", s.path, s.why)));
     }
     Place::open(None)?.write(|out| {
         let (before, after) = files;
@@ -41,6 +41,13 @@ pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
 }
 
 pub(crate) fn synth(args: &SynthArgs) -> anyhow::Result<()> {
+    if args.runs.iter().chain([&args.output]).any(|path| stores::is_stored(path)) {
+        let hint = "name folders of this machine, and copy the tree to the store";
+        return fail(
+            Code::Usage,
+            format!("a fleet for trials is not made from or in a store; {hint}"),
+        );
+    }
     let mut templates = Vec::new();
     for folder in &args.runs {
         let template =

@@ -184,11 +184,18 @@ impl Manifest {
 
     /// Reads and checks `run.json`.
     pub(crate) fn read(path: &Path) -> Result<Manifest, Error> {
-        let bytes = read_capped(path)?;
+        Manifest::from_bytes(path, &read_capped(path)?)
+    }
+
+    /// Checks what `run.json` holds; `path` is for the error.
+    ///
+    /// # Errors
+    /// When it does not describe a run, or a newer version wrote it.
+    pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Manifest, Error> {
         let problem = |problem| Error::Manifest { path: path.to_owned(), problem };
         // The version first: what else a newer file holds need not make sense here.
         let value: serde_json::Value =
-            serde_json::from_slice(&bytes).map_err(|e| problem(format!("is not JSON ({e})")))?;
+            serde_json::from_slice(bytes).map_err(|e| problem(format!("is not JSON ({e})")))?;
         let version = value.get("format_version").and_then(serde_json::Value::as_u64);
         match version {
             Some(version) if version > FORMAT_VERSION => {
@@ -203,7 +210,7 @@ impl Manifest {
             Some(1..) => {}
             _ => return Err(problem("has no format_version, a number from 1".to_owned())),
         }
-        let mut manifest: Manifest = serde_json::from_slice(&bytes)
+        let mut manifest: Manifest = serde_json::from_slice(bytes)
             .map_err(|e| problem(format!("does not describe a run ({e})")))?;
         if let Accelerator::Emulated(emulator) = &manifest.accelerator {
             manifest.recording.emulated = Some(emulator.clone());

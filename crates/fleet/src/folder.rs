@@ -1,0 +1,287 @@
+//! A folder that runs lie in, on this machine or in an object store: the one place where they are told apart.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use datafusion::object_store::path::Path as Key;
+
+use crate::stores::{self, Store};
+
+/// A folder.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Folder {
+    /// On this machine.
+    Local(PathBuf),
+    /// In a store: all objects whose keys begin with this and a `/`. Empty: all.
+    Stored(Arc<Store>, String),
+}
+
+/// Why something could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It is not there.
+    Missing,
+    /// It is closed to us.
+    Closed,
+    /// It is there, and is no regular file.
+    Strange,
+    /// Its store does not answer.
+    Lost(String),
+    /// Something else.
+    Other(String),
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unread::Missing => f.write_str("it is not there"),
+            Unread::Closed => f.write_str("access is denied"),
+            Unread::Strange => f.write_str("it is not a regular file"),
+            Unread::Lost(why) => write!(f, "its store cannot be reached ({why})"),
+            Unread::Other(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Unread {
+        match error.kind() {
+            io::ErrorKind::NotFound => Unread::Missing,
+            io::ErrorKind::PermissionDenied => Unread::Closed,
+            kind => Unread::Other(kind.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Folder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Folder::Local(path) => path.display().fmt(f),
+            Folder::Stored(store, key) => write!(f, "{}{key}", store.url()),
+        }
+    }
+}
+
+impl Folder {
+    /// What lies in it under a name, which can have several parts.
+    pub fn join(&self, name: &str) -> Folder {
+        match self {
+            Folder::Local(path) => Folder::Local(path.join(name)),
+            Folder::Stored(store, key) if key.is_empty() => {
+                Folder::Stored(Arc::clone(store), name.to_owned())
+            }
+            Folder::Stored(store, key) => {
+                Folder::Stored(Arc::clone(store), format!("{key}/{name}"))
+            }
+        }
+    }
+
+    /// Its path, when it is on this machine.
+    pub fn local(&self) -> Option<&Path> {
+        match self {
+            Folder::Local(path) => Some(path),
+            Folder::Stored(..) => None,
+        }
+    }
+
+    /// The store that it is in.
+    pub fn store(&self) -> Option<&Arc<Store>> {
+        match self {
+            Folder::Local(_) => None,
+            Folder::Stored(store, _) => Some(store),
+        }
+    }
+
+    /// Its parts, the outermost first.
+    pub(crate) fn parts(&self) -> Vec<&str> {
+        match self {
+            Folder::Local(path) => path.iter().filter_map(|part| part.to_str()).collect(),
+            Folder::Stored(_, key) => key.split('/').collect(),
+        }
+    }
+
+    /// Its path in a folder that it lies in.
+    pub(crate) fn below(&self, root: &Folder) -> String {
+        match (self, root) {
+            (Folder::Local(path), Folder::Local(root)) => {
+                path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned()
+            }
+            (Folder::Stored(_, key), Folder::Stored(_, root)) => {
+                key.strip_prefix(root.as_str()).unwrap_or(key).trim_start_matches('/').to_owned()
+            }
+            _ => self.to_string(),
+        }
+    }
+
+    /// Something of this name lies in it.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match self.join(name) {
+            Folder::Local(path) => path.symlink_metadata().is_ok(),
+            Folder::Stored(store, key) => store.size(&key).is_some(),
+        }
+    }
+
+    /// It is there, and no link to another.
+    pub(crate) fn is_there(&self) -> bool {
+        match self {
+            Folder::Local(path) => path.symlink_metadata().is_ok_and(|found| found.is_dir()),
+            Folder::Stored(store, key) => store.is_folder(key),
+        }
+    }
+
+    /// The folders in it, by name. Those with a dot are somebody's work in progress. Links are none.
+    pub(crate) fn folders(&self) -> Result<Vec<Folder>, Unread> {
+        let mut folders = Vec::new();
+        match self {
+            Folder::Local(path) => {
+                for entry in fs::read_dir(path)? {
+                    let entry = entry?;
+                    let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+                    if !hidden && entry.file_type()?.is_dir() {
+                        folders.push(entry.path());
+                    }
+                }
+                folders.sort_unstable();
+                Ok(folders.into_iter().map(Folder::Local).collect())
+            }
+            Folder::Stored(store, key) => {
+                let names = store.folders(key).into_iter().filter(|name| !name.starts_with('.'));
+                Ok(names.map(|name| self.join(&name)).collect())
+            }
+        }
+    }
+
+    /// The size of a file in it. A link would lead out of the folder, so it is no file.
+    pub(crate) fn size(&self, name: &str) -> Result<u64, Unread> {
+        match self.join(name) {
+            Folder::Local(path) => match path.symlink_metadata()? {
+                found if found.is_file() => Ok(found.len()),
+                _ => Err(Unread::Strange),
+            },
+            Folder::Stored(store, key) => store.size(&key).ok_or(Unread::Missing),
+        }
+    }
+
+    /// A part of a file, or what there is of it.
+    pub(crate) fn read(&self, name: &str, range: Range<u64>) -> Result<Bytes, Unread> {
+        match self.join(name) {
+            Folder::Local(path) => {
+                let mut file = fs::File::open(path)?;
+                file.seek(SeekFrom::Start(range.start))?;
+                let mut bytes = Vec::new();
+                file.take(range.end.saturating_sub(range.start)).read_to_end(&mut bytes)?;
+                Ok(bytes.into())
+            }
+            Folder::Stored(store, key) => store.read(&key, range),
+        }
+    }
+
+    /// A file, if it has no more than `max` bytes.
+    pub(crate) fn whole(&self, name: &str, max: u64) -> Result<Bytes, Unread> {
+        match self.size(name)? {
+            size if size > max => {
+                Err(Unread::Other(format!("it is larger than {} MiB", max >> 20)))
+            }
+            size => self.read(name, 0..size),
+        }
+    }
+
+    /// What DataFusion calls it, there.
+    pub(crate) fn key(&self) -> Result<Key, datafusion::object_store::path::Error> {
+        match self {
+            Folder::Local(path) => Key::from_absolute_path(path),
+            Folder::Stored(_, key) => Key::parse(key),
+        }
+    }
+}
+
+/// What a user named: a folder, and what is to match below it, part by part.
+pub(crate) struct Named {
+    pub(crate) folder: Folder,
+    pub(crate) patterns: Vec<String>,
+}
+
+impl Named {
+    /// Looks whether it is there. What of a store was named is listed; `stores` has those that were seen before.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) fn open(path: &Path, stores: &mut Vec<Arc<Store>>) -> Result<Named, String> {
+        match path.to_str() {
+            Some(text) if stores::is_stored(path) => Named::stored(text, stores),
+            _ => Named::local(path).map_err(|why| format!("{}: {why}", path.display())),
+        }
+    }
+
+    fn local(path: &Path) -> Result<Named, String> {
+        // What has such a name is meant itself.
+        let plain = match path.iter().position(|part| is_pattern(&part.to_string_lossy())) {
+            Some(plain) if path.symlink_metadata().is_err() => plain,
+            _ => path.iter().count(),
+        };
+        let patterns =
+            path.iter().skip(plain).map(|part| part.to_string_lossy().into_owned()).collect();
+        let tree: PathBuf = match plain {
+            0 => PathBuf::from("."),
+            _ => path.iter().take(plain).collect(),
+        };
+        // Once, so that what is opened later is what was found, wherever links on the way lead.
+        let root = fs::canonicalize(tree).map_err(|e| refusal(&e.into()))?;
+        if root.is_file() {
+            return Err("is a file; name the folder of its run, or a tree of runs".to_owned());
+        }
+        Ok(Named { folder: Folder::Local(root), patterns })
+    }
+
+    fn stored(text: &str, stores: &mut Vec<Arc<Store>>) -> Result<Named, String> {
+        let (url, key) = stores::split(text)?;
+        let refused = |why: String| format!("{text}: {why}");
+        let mut store = Arc::new(Store::open(&url).map_err(refused)?);
+        match stores.iter().find(|known| **known == store) {
+            Some(known) => store = Arc::clone(known),
+            None => stores.push(Arc::clone(&store)),
+        }
+        let parts: Vec<&str> = key.split('/').filter(|part| !part.is_empty()).collect();
+        let plain = parts.iter().take_while(|part| !is_pattern(part)).count();
+        let root = parts[..plain].join("/");
+        store.list(&root).map_err(|why| {
+            let settings = store.settings();
+            refused(match why {
+                Unread::Missing => "there is no such bucket; check its name, and which endpoint it is asked of".to_owned(),
+                Unread::Closed => format!("access is denied, or there are no credentials; check {settings}, and what may be read and listed with them"),
+                lost @ Unread::Lost(_) => format!("{lost}; check the network, and {settings}"),
+                other => other.to_string(),
+            })
+        })?;
+        let all = Folder::Stored(Arc::clone(&store), key.clone());
+        // What has such a name is meant itself.
+        if plain == parts.len() || all.is_there() {
+            return match all.is_there() {
+                true => Ok(Named { folder: all, patterns: Vec::new() }),
+                false => Err(refused("there is nothing below it; check the path".to_owned())),
+            };
+        }
+        let patterns = parts[plain..].iter().map(|part| (*part).to_owned()).collect();
+        Ok(Named { folder: Folder::Stored(store, root), patterns })
+    }
+}
+
+/// Why a folder that was named cannot be asked.
+pub(crate) fn refusal(why: &Unread) -> String {
+    match why {
+        Unread::Missing => "there is no such file or folder; check the path".to_owned(),
+        Unread::Closed => {
+            "you may not look into it; ask its owner, or run as a user who may".to_owned()
+        }
+        other => format!("cannot be looked into: {other}"),
+    }
+}
+
+fn is_pattern(part: &str) -> bool {
+    part.contains(['*', '?', '['])
+}
