@@ -10,8 +10,8 @@ use crate::questions::NAMES;
 use crate::recorded::{program, refuses, rows, rows_of, run, stderr};
 
 /// A scheduler and executors, ended with the test.
-struct Cluster {
-    url: String,
+pub(crate) struct Cluster {
+    pub(crate) url: String,
     scheduler: Child,
     executors: Vec<Child>,
 }
@@ -27,17 +27,19 @@ impl Drop for Cluster {
 }
 
 /// A port that nobody listens on.
-fn port() -> String {
+pub(crate) fn port() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
 impl Cluster {
-    fn start(folder: &Path) -> Cluster {
+    /// What executors are to find in their environment can be given.
+    pub(crate) fn start(folder: &Path, environment: &[(&str, &str)]) -> Cluster {
         let address = format!("127.0.0.1:{}", port());
         let start = |args: &[&str]| {
             program(folder)
                 .args(args)
                 .env("TMPDIR", folder)
+                .envs(environment.iter().copied())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
@@ -80,7 +82,7 @@ impl Cluster {
 }
 
 /// Fractions are added in another order there.
-fn close(a: &serde_json::Value, b: &serde_json::Value) -> bool {
+pub(crate) fn close(a: &serde_json::Value, b: &serde_json::Value) -> bool {
     match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()),
         _ => a == b,
@@ -91,7 +93,7 @@ fn close(a: &serde_json::Value, b: &serde_json::Value) -> bool {
 fn the_same_rows_here_and_on_a_cluster_and_when_an_executor_dies() {
     let folder = tempfile::tempdir().unwrap();
     fleet(folder.path(), "4", "4");
-    let mut cluster = Cluster::start(folder.path());
+    let mut cluster = Cluster::start(folder.path(), &[]);
     let check = run(folder.path(), &["check", "tree", "--cluster", &cluster.url]);
     assert!(check.status.success(), "{}", stderr(&check));
     assert!(

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::questions::NAMES;
 use crate::recorded::{NESTED, PLAIN, import, program, refuses, rows, run, stderr};
 
-const SUMS: [&str; 4] = [
+pub(crate) const SUMS: [&str; 4] = [
     "SELECT host, date, run, kernel, labels, emulated, count(*), sum(count), sum(time_ns), sum(sum_sq), min(interval_start_ns) FROM exits GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY run",
     "SELECT run, sum(wall_ns), count(*), sum(exit_kernel_ns) FROM \"time\" GROUP BY run ORDER BY run",
     "SELECT detail_kind, count(*), sum(count) FROM accesses WHERE host = 'h000001' GROUP BY 1 ORDER BY 1",
@@ -33,7 +33,7 @@ fn answers(folder: &Path) -> Vec<Vec<Vec<Value>>> {
 }
 
 /// Sums of fractions depend on their order.
-fn rounded(answers: &[Vec<Vec<Value>>]) -> Vec<String> {
+pub(crate) fn rounded(answers: &[Vec<Vec<Value>>]) -> Vec<String> {
     let cell = |cell: &Value| match cell.as_f64() {
         Some(number) if cell.is_f64() => format!("{number:.9e}"),
         _ => cell.to_string(),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::recorded::{NESTED, PLAIN, Said, import, program, refuses, rows, rows_of, run, stderr};
 
-const COUNT: &str =
+pub(crate) const COUNT: &str =
     "SELECT run, count(*) AS rows, sum(count) AS exits FROM exits GROUP BY run ORDER BY run";
 
 /// A good run and another that something is done to.
@@ -159,11 +159,9 @@ fn a_column_that_an_older_run_lacks_is_null() {
     assert_eq!(both[0][1..], both[1][1..]);
 }
 
-#[test]
-fn a_column_of_another_type_is_refused_by_name() {
-    let folder = tempfile::tempdir().unwrap();
-    two(folder.path());
-    rewrite(&folder.path().join("tree/bad"), &|batch| {
+/// Another tool wrote the counts of this run as texts.
+pub(crate) fn counts_as_text(run: &Path) {
+    rewrite(run, &|batch| {
         let text: ArrayRef = cast(batch.column_by_name("count").unwrap(), &DataType::Utf8).unwrap();
         let schema = batch.schema();
         let columns = schema.fields().iter().zip(batch.columns()).map(|(field, column)| {
@@ -174,6 +172,13 @@ fn a_column_of_another_type_is_refused_by_name() {
         });
         RecordBatch::try_from_iter(columns.collect::<Vec<_>>()).unwrap()
     });
+}
+
+#[test]
+fn a_column_of_another_type_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    two(folder.path());
+    counts_as_text(&folder.path().join("tree/bad"));
     let words =
         ["tree/bad/exits/000001.parquet", "column count is Utf8", "UInt64", "leave its run out"];
     refuses(folder.path(), &["query", COUNT, "tree"], 4, &words);

@@ -12,3 +12,5 @@ mod pruning;
 mod questions;
 mod readonly;
 mod recorded;
+#[cfg(feature = "stores")]
+mod stores;
