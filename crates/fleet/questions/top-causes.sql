@@ -12,7 +12,7 @@ WITH counted AS (
          ELSE nullif(split_part(split_part(concat(',', labels), concat(',', $class, '='), 2), ',', 1), '')
     END AS class,
     emulated, isa, reason, detail_kind, ancillary_of IS NOT NULL AS ancillary,
-    detail * CAST(detail_kind NOT IN ('page-fault', 'cpuid', 'vmcs-field', 'xen-hypercall', 'port-in') AS BIGINT UNSIGNED) AS detail,
+    CASE WHEN detail_kind NOT IN ('page-fault', 'cpuid', 'vmcs-field', 'xen-hypercall', 'port-in') THEN detail END AS detail,
     sum(count) AS exits, sum(time_ns) AS time_ns
   FROM exits
   WHERE date >= $since

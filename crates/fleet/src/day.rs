@@ -87,7 +87,24 @@ pub fn open(root: &Folder, folder: &Folder) -> Result<Day, Skipped> {
             manifest,
         })
     });
-    Ok(Day { folder: folder.clone(), date, runs: runs.collect(), segments })
+    let runs: Vec<_> = runs.collect();
+    // A filter on the date decides about all rows of a day at once.
+    if let Some(other) = runs.iter().find(|run| run.attributes.date != date) {
+        return Err(skip(format!(
+            "is damaged: its {MANIFEST} has {:?}, which is not of that day",
+            other.attributes.run
+        )));
+    }
+    Ok(Day { folder: folder.clone(), date, runs, segments })
+}
+
+/// Reads all of a day's files and compares their checksums.
+///
+/// # Errors
+/// What is wrong, as [`open`].
+pub fn verify(day: &Day) -> Result<(), Skipped> {
+    let damage = day.segments.iter().find_map(|s| run::verify(&day.folder, s).err());
+    damage.map_or(Ok(()), |why| Err(Skipped { path: day.folder.to_string(), why }))
 }
 
 /// `day.json` of a folder.

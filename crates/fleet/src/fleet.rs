@@ -83,12 +83,25 @@ impl Fleet {
     /// # Errors
     /// When a path cannot be opened, or two runs have the same name.
     pub fn find(paths: &[PathBuf]) -> Result<Fleet, NoFleet> {
+        Fleet::search(paths, &|_| Ok(()))
+    }
+
+    /// The same, with all files of compacted days read and their checksums compared: the runs of a day that is damaged
+    /// are those that are still where they were. Of single runs see [`Fleet::leave_out_damaged`].
+    ///
+    /// # Errors
+    /// As [`Fleet::find`].
+    pub fn find_verified(paths: &[PathBuf]) -> Result<Fleet, NoFleet> {
+        Fleet::search(paths, &day::verify)
+    }
+
+    fn search(paths: &[PathBuf], check: &CheckDay) -> Result<Fleet, NoFleet> {
         let mut search = Search::default();
         for path in paths {
             search.path(path)?;
         }
         let Search { found, days, stores, skipped } = search;
-        let (days, mut skipped) = open_days(&stores, &days, skipped);
+        let (days, mut skipped) = open_days(&stores, &days, check, skipped);
         if let Some(why) = stores.iter().find_map(|store| store.lost()) {
             return Err(NoFleet::Input(why));
         }
@@ -303,10 +316,16 @@ fn keep(runs: Vec<Arc<FleetRun>>, wants: &dyn Wants) -> Result<Vec<Arc<FleetRun>
 fn open_days(
     stores: &[Arc<Store>],
     days: &[(Folder, Folder)],
+    check: &CheckDay,
     mut skipped: BTreeMap<String, String>,
 ) -> (Vec<Arc<Day>>, BTreeMap<String, String>) {
     let mut opened = Vec::new();
-    for day in at_once(stores, days, &|(root, folder)| day::open(root, folder)) {
+    let open = |(root, folder): &(Folder, Folder)| {
+        let day = day::open(root, folder)?;
+        check(&day)?;
+        Ok(day)
+    };
+    for day in at_once(stores, days, &open) {
         match day {
             Ok(day) => opened.push(Arc::new(day)),
             Err(Skipped { path, why }) => {
@@ -316,6 +335,9 @@ fn open_days(
     }
     (opened, skipped)
 }
+
+/// What more is looked at in a day.
+type CheckDay = dyn Fn(&Day) -> Result<(), Skipped> + Sync;
 
 #[derive(Default)]
 struct Search {

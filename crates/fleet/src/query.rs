@@ -40,7 +40,7 @@ pub(crate) fn run(args: &QueryArgs) -> anyhow::Result<()> {
     if args.format == Format::Parquet && place.is_terminal() {
         return fail(Code::Usage, "Parquet is not for a terminal; name a file with -o");
     }
-    let fleet = Arc::new(find(&asked.paths)?);
+    let fleet = Arc::new(find(&asked.paths, args.verify)?);
     crate::runtime()?.block_on(async {
         let answered = answer(args, &asked, &fleet, place).await;
         let skipped = tell_skipped(&fleet);
@@ -56,8 +56,9 @@ pub(crate) fn run(args: &QueryArgs) -> anyhow::Result<()> {
 }
 
 /// The runs below the paths.
-pub(crate) fn find(paths: &[PathBuf]) -> anyhow::Result<Fleet> {
-    let fleet = Fleet::find(paths).map_err(|e| match e {
+pub(crate) fn find(paths: &[PathBuf], verified: bool) -> anyhow::Result<Fleet> {
+    let fleet = if verified { Fleet::find_verified(paths) } else { Fleet::find(paths) };
+    let fleet = fleet.map_err(|e| match e {
         NoFleet::Input(why) => Fault::new(Code::Input, why),
         NoFleet::Data(why) => Fault::new(Code::Data, why),
     })?;

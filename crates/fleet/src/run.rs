@@ -181,7 +181,7 @@ pub fn verify(folder: &Folder, segment: &Segment) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "is damaged: {name} has checksum {found:08x} where run.json says {:08x}",
+        "is damaged: {name} has checksum {found:08x} where {:08x} is listed",
         segment.crc32
     ))
 }

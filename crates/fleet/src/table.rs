@@ -159,10 +159,14 @@ impl TableProvider for FleetTable {
         &self,
         filters: &[&Expr],
     ) -> Result<Vec<TableProviderFilterPushDown>> {
-        let exact = !self.fleet.has_days() && matches!(self.kind, Kind::Rows(_));
+        // Of a compacted day all rows have one date, and of the rest there may be any.
+        let exact = |filter: &Expr| {
+            let all_or_none = !self.fleet.has_days() || is_about(filter, &["date"]);
+            matches!(self.kind, Kind::Rows(_)) && of_runs(filter) && all_or_none
+        };
         Ok(filters
             .iter()
-            .map(|filter| match of_runs(filter) && exact {
+            .map(|filter| match exact(filter) {
                 true => TableProviderFilterPushDown::Exact,
                 false => TableProviderFilterPushDown::Inexact,
             })
@@ -194,7 +198,12 @@ impl TableProvider for FleetTable {
 fn of_runs(filter: &Expr) -> bool {
     !filter.is_volatile()
         && !filter.column_refs().is_empty()
-        && filter.column_refs().iter().all(|column| schema::ATTRIBUTES.contains(&column.name()))
+        && is_about(filter, &schema::ATTRIBUTES)
+}
+
+/// A filter that looks at no other columns.
+fn is_about(filter: &Expr, columns: &[&str]) -> bool {
+    filter.column_refs().iter().all(|column| columns.contains(&column.name()))
 }
 
 /// Where the files of a selection lie, each store once. `None`: on this machine.
@@ -278,7 +287,7 @@ impl Filters {
         let schema = Arc::new(Schema::new(schema::attributes(texts)));
         let of_schema = DFSchema::try_from(Arc::clone(&schema))?;
         let filters = filters.iter().filter(|filter| of_runs(filter)).map(|filter| {
-            let place = filter.column_refs().iter().all(|c| matches!(c.name(), "host" | "date"));
+            let place = is_about(filter, &["host", "date"]);
             Ok((state.create_physical_expr(filter.clone(), &of_schema)?, place))
         });
         Ok(Filters { texts, filters: filters.collect::<Result<_>>()?, schema })

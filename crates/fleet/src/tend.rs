@@ -111,7 +111,7 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
     pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
         let address =
             cluster::address(&args.cluster).map_err(|why| Fault::new(Code::Usage, why))?;
-        let fleet = Arc::new(find(&args.paths)?);
+        let fleet = Arc::new(find(&args.paths, false)?);
         crate::runtime()?.block_on(async {
             let unreachable = |why: String| Fault::new(Code::Input, format!("the scheduler at {address}: {why}"));
             let (scheduler, executors) = cluster::ask(&address).await.map_err(unreachable)?;

@@ -105,6 +105,74 @@ fn a_damaged_day_is_named_and_its_runs_are_asked() {
     assert_eq!(crate::recorded::rows_of(&output), before);
 }
 
+/// A flipped bit need not stop a decoder: only --verify looks for it.
+#[test]
+fn verify_finds_a_flipped_bit_in_a_day() {
+    let folder = tempfile::tempdir().unwrap();
+    fleet(folder.path(), "2", "1");
+    let before = rows(folder.path(), &[SUMS[0], "tree"]);
+    assert!(run(folder.path(), &["compact", "tree"]).status.success());
+    let file = folder.path().join("tree/compacted/date=2026-01-01/accesses/000001.parquet");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let ask = |verify: &[&str]| {
+        let words = [&["query"], verify, &[SUMS[0], "tree", "--format", "json"]].concat();
+        let output = run(folder.path(), &words);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(crate::recorded::rows_of(&output), before);
+        stderr(&output)
+    };
+    // The question reads no accesses.
+    assert_eq!(ask(&[]), "");
+    let said = ask(&["--verify"]);
+    assert!(
+        said.contains("date=2026-01-01: is damaged: accesses/000001.parquet has checksum"),
+        "{said}"
+    );
+}
+
+/// A filter on the date is answered by the day alone, and its rows are not looked at again.
+#[test]
+fn filters_on_the_date_decide_about_whole_days() {
+    let folder = tempfile::tempdir().unwrap();
+    fleet(folder.path(), "3", "3");
+    let ask = || -> Vec<_> {
+        [
+            "date = '2026-01-02'",
+            "date > '2026-01-01'",
+            "date <> '2026-01-03'",
+            "date LIKE '%-01'",
+            "date IS NULL",
+            "date = '2026-01-01' OR host = 'h000001'",
+            "date >= '2026-01-02' AND host <> 'h000001'",
+        ]
+        .map(|filter| {
+            let sql = format!(
+                "SELECT date, host, count(*) AS n, sum(count) AS exits FROM exits WHERE {filter} GROUP BY 1, 2 ORDER BY 1, 2"
+            );
+            rows(folder.path(), &[&sql, "tree"])
+        })
+        .into()
+    };
+    let before = ask();
+    assert_eq!(before.iter().map(Vec::len).collect::<Vec<_>>(), [3, 6, 6, 3, 0, 5, 4]);
+    assert!(run(folder.path(), &["compact", "tree", "--date", "2026-01-02"]).status.success());
+    assert_eq!(ask(), before, "one day of three is compacted");
+    assert!(run(folder.path(), &["compact", "tree"]).status.success());
+    assert_eq!(ask(), before);
+    // A day that says it has runs of another is no day, and its runs are asked.
+    let path = folder.path().join("tree/compacted/date=2026-01-02/day.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let run_of = "host=h000001/date=2026-01-02/000";
+    assert!(text.contains(run_of));
+    fs::write(&path, text.replace(run_of, "host=h000001/date=2026-01-09/000")).unwrap();
+    let output = run(folder.path(), &["query", SUMS[0], "tree", "--format", "json"]);
+    assert!(stderr(&output).contains("which is not of that day"), "{}", stderr(&output));
+    assert_eq!(ask(), before);
+}
+
 #[test]
 fn it_can_be_killed_at_any_moment() {
     let folder = tempfile::tempdir().unwrap();
