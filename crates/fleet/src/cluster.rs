@@ -174,7 +174,7 @@ pub async fn scheduler(listen: SocketAddr, timeout: u64) -> Result<(), String> {
 
 /// A session of the scheduler's. Plans can name stores, of which it reads nothing.
 fn session(config: SessionConfig) -> Result<SessionState> {
-    let runtime = RuntimeEnvBuilder::new().with_object_store_registry(Arc::new(Unasked::default()));
+    let runtime = RuntimeEnvBuilder::new().with_object_store_registry(Named::new(unasked));
     let state = default_session_builder(config)?;
     Ok(SessionStateBuilder::new_from_existing(state).with_runtime_env(runtime.build_arc()?).build())
 }
@@ -227,54 +227,57 @@ pub async fn executor(options: ExecutorOptions) -> Result<(), String> {
 /// What tasks run in: as Ballista has it, and with the stores that a plan names, by this process's environment.
 fn runtimes(work: &Path) -> RuntimeProducer {
     let work = work.to_owned();
-    let stores = Arc::new(OfEnvironment::default());
+    let stores = Named::new(of_environment);
     Arc::new(move |_| {
         let builder = RuntimeEnvBuilder::new().with_temp_file_path(&work);
         builder.with_object_store_registry(Arc::clone(&stores) as _).build_arc()
     })
 }
 
-/// The stores that an executor of a cluster is asked for: clients are made when a plan names them.
-#[derive(Debug, Default)]
-struct OfEnvironment(DefaultObjectStoreRegistry);
+/// The stores that plans name, each made when it is first asked for.
+#[derive(Debug)]
+struct Named {
+    known: DefaultObjectStoreRegistry,
+    make: fn(&Url) -> Result<Arc<dyn ObjectStore>>,
+}
 
-impl ObjectStoreRegistry for OfEnvironment {
-    fn register_store(
-        &self,
-        url: &Url,
-        store: Arc<dyn ObjectStore>,
-    ) -> Option<Arc<dyn ObjectStore>> {
-        self.0.register_store(url, store)
-    }
-
-    fn get_store(&self, url: &Url) -> Result<Arc<dyn ObjectStore>> {
-        if let Ok(known) = self.0.get_store(url) {
-            return Ok(known);
-        }
-        let base = &url[..Position::BeforePath];
-        let made = stores::split(base).and_then(|(base, _)| Store::open(&base));
-        let store = made.map_err(|why| DataFusionError::Execution(format!("{base}: {why}")))?;
-        self.0.register_store(url, Arc::clone(store.client()));
-        Ok(Arc::clone(store.client()))
+impl Named {
+    fn new(make: fn(&Url) -> Result<Arc<dyn ObjectStore>>) -> Arc<Self> {
+        Arc::new(Self { known: DefaultObjectStoreRegistry::new(), make })
     }
 }
 
-/// Stands for every store where plans are only passed on, so that credentials are not needed there: all are empty.
-#[derive(Debug, Default)]
-struct Unasked(DefaultObjectStoreRegistry);
-
-impl ObjectStoreRegistry for Unasked {
+impl ObjectStoreRegistry for Named {
     fn register_store(
         &self,
         url: &Url,
         store: Arc<dyn ObjectStore>,
     ) -> Option<Arc<dyn ObjectStore>> {
-        self.0.register_store(url, store)
+        self.known.register_store(url, store)
     }
 
     fn get_store(&self, url: &Url) -> Result<Arc<dyn ObjectStore>> {
-        Ok(self.0.get_store(url).unwrap_or_else(|_| Arc::new(InMemory::new())))
+        if let Ok(known) = self.known.get_store(url) {
+            return Ok(known);
+        }
+        let made = (self.make)(url)?;
+        self.known.register_store(url, Arc::clone(&made));
+        Ok(made)
     }
+}
+
+/// A store as this process's environment says, which an executor reads.
+fn of_environment(url: &Url) -> Result<Arc<dyn ObjectStore>> {
+    let base = &url[..Position::BeforePath];
+    let made = stores::split(base).and_then(|(base, _)| Store::open(&base));
+    let store = made.map_err(|why| DataFusionError::Execution(format!("{base}: {why}")))?;
+    Ok(Arc::clone(store.client()))
+}
+
+/// An empty one, where plans are only passed on: no credentials are needed there.
+#[expect(clippy::unnecessary_wraps, reason = "a maker of stores, as others that may fail")]
+fn unasked(_: &Url) -> Result<Arc<dyn ObjectStore>> {
+    Ok(Arc::new(InMemory::new()))
 }
 
 #[cfg(test)]
