@@ -1,5 +1,7 @@
 //! Orders to the emulated host and its answers, through the mailbox.
 
+use std::path::{Component, Path};
+
 use vmtax_guest::mailbox::{Header, ORDER, ORDER_HEADER, REPORT, SECTOR, STATUS, State, sectors};
 use vmtax_guest::order::{File, Order, Report, decode, encode};
 use vmtax_machine::{Machine, Mailbox};
@@ -69,7 +71,7 @@ impl Conversation {
         Ok(bytes)
     }
 
-    /// The files that follow a report of that length.
+    /// The files that follow a report of that length. Their names come from the guest: they stay within a folder.
     pub(crate) fn files(
         &self,
         length: usize,
@@ -78,6 +80,13 @@ impl Conversation {
         let mut found = Vec::new();
         let mut sector = REPORT + sectors(length);
         for file in files {
+            if !is_within(&file.name) {
+                let problem = format!(
+                    "a file of it is called {:?}, which is not a path within the run",
+                    file.name
+                );
+                return Err(Error::Report { problem });
+            }
             let length = file.length as usize;
             found.push((file.name.clone(), self.mailbox.read(sector * BYTES, length)?));
             sector += sectors(length);
@@ -100,7 +109,40 @@ impl Conversation {
     }
 }
 
+/// Whether a path stays below the folder it is put into.
+fn is_within(name: &str) -> bool {
+    let mut parts = Path::new(name).components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
+}
+
 /// What came back was written by another version.
 pub(crate) fn strange() -> Error {
     Error::Report { problem: "it has another form than this vmtax writes and reads".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_guest_names_stays_within_the_run() {
+        let mailbox = Mailbox::new().expect("memory");
+        mailbox.write(REPORT * BYTES, b"a report").expect("room");
+        mailbox.write((REPORT + 1) * BYTES, b"left").expect("room");
+        let conversation = Conversation::new(mailbox);
+        let files = |name: &str, length: u32| {
+            conversation.files(8, &[File { name: name.to_owned(), length }])
+        };
+        assert_eq!(
+            files("observer/a.txt", 4).expect("a file"),
+            [("observer/a.txt".to_owned(), b"left".to_vec())]
+        );
+        for name in ["", "/", "/etc/x", "..", "../x", "a/../../x", "./x"] {
+            let Err(Error::Report { problem }) = files(name, 4) else { panic!("{name:?}") };
+            assert!(problem.contains(&format!("{name:?}")), "{problem}");
+        }
+        // More than the mailbox has.
+        let error = files("a", u32::MAX).expect_err("it is too long");
+        assert!(error.to_string().contains("beyond the end"), "{error}");
+    }
 }

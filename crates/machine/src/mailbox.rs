@@ -41,6 +41,7 @@ impl Mailbox {
 
     /// Reads `length` bytes at `offset`; what lies beyond the end is an error.
     pub fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
+        within(offset, length, "read")?;
         let mut bytes = vec![0; length];
         self.read_into(offset, &mut bytes)?;
         Ok(bytes)
@@ -53,17 +54,22 @@ impl Mailbox {
 
     /// Writes `bytes` at `offset`. The guest sees them from its next read on.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let name = Path::new("the mailbox");
-        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > Self::SIZE) {
-            let full = std::io::Error::from(std::io::ErrorKind::InvalidInput);
-            return Err(Error::io(name, "write beyond the end")(full));
-        }
-        self.file.write_all_at(bytes, offset).map_err(Error::io(name, "write"))
+        within(offset, bytes.len(), "write")?;
+        self.file.write_all_at(bytes, offset).map_err(Error::io(Path::new("the mailbox"), "write"))
     }
 
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
+}
+
+/// The other side names lengths: memory is taken only for those that can be there.
+fn within(offset: u64, length: usize, what: &'static str) -> Result<(), Error> {
+    if offset.checked_add(length as u64).is_none_or(|end| end > Mailbox::SIZE) {
+        let beyond = io::Error::new(io::ErrorKind::InvalidInput, "it lies beyond the end");
+        return Err(Error::io(Path::new("the mailbox"), what)(beyond));
+    }
+    Ok(())
 }
 
 /// Memory that can be given to a child as a file.
