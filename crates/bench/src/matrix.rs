@@ -219,6 +219,9 @@ impl Matrix {
             }
             categories.push(place);
         }
+        if let Some(name) = file.ssh.keys().find(|name| !file.categories.contains(name)) {
+            return Err(format!("ssh: {name:?} is not among the categories"));
+        }
         let mut workloads: Vec<Workload> = Vec::new();
         for entry in &file.workloads {
             let workload = entry.workload()?;

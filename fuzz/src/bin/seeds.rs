@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 use build::{Buffer, Bytes, Codec, Page, Spec};
 use shrink::Perf;
+use vmtax_guest::job::{Answer, Counter, Job, Outcome, Request};
+use vmtax_guest::order::{File, encode};
 
 /// Bytes of a piece of compressed data: large enough for some records, small enough to cut one.
 const PIECE: usize = 1500;
@@ -35,6 +37,7 @@ fn main() {
     seeds.checkpoints();
     seeds.profiles();
     seeds.outputs();
+    seeds.matrices();
 }
 
 struct Seeds<'a> {
@@ -66,6 +69,31 @@ impl Seeds<'_> {
                 self.write("bench", &name, &[&[which], text.as_slice()].concat());
             }
         }
+    }
+
+    /// Matrices, and what an agent is asked and answers.
+    fn matrices(&self) {
+        for name in ["emulated", "confidential"] {
+            let path = format!("../examples/bench/{name}.toml");
+            self.write("matrix", name, &self.capture(&path));
+        }
+        let own = "repeats = 2\ncategories = [\"host\", \"far\"]\n[ssh]\nfar = \"me@host\"\n[[workload]]\nname = \"w\"\n\
+                   command = [\"w\", \"{port}\"]\nmetric = \"t\"\nunit = \"s\"\nbetter = \"lower\"\npattern = 't=([0-9.]+)'\n";
+        self.write("matrix", "own", own.as_bytes());
+        let facts = vec![("kernel".to_owned(), "6.1".to_owned())];
+        self.write("matrix", "facts", &encode(&Answer::Facts(facts)));
+        let count = Err("not there".to_owned());
+        let outcome = Outcome {
+            code: Some(0),
+            elapsed_ns: 1_000_000,
+            stdout: b"t=1.5\n".to_vec(),
+            counters: vec![Counter { event: "instructions".to_owned(), count }],
+            files: vec![File { name: "trace/stats".to_owned(), length: 9 }],
+            ..Outcome::default()
+        };
+        self.write("matrix", "done", &encode(&Answer::Done(outcome)));
+        let job = Job { client: vec!["w".to_owned()], limit_ms: 1000, ..Job::default() };
+        self.write("matrix", "request", &encode(&Request::Do(job)));
     }
 
     fn profiles(&self) {

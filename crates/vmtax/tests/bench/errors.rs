@@ -32,6 +32,11 @@ fn matrices_that_are_none() {
             "direction",
         ),
         ("\"host\"]", "\"x\"]\nssh = { x = \"-oProxyCommand=evil\" }", "no address"),
+        (
+            "\"host\"]",
+            "\"host\"]\nssh = { far = \"me@far\" }",
+            "\"far\" is not among the categories",
+        ),
         ("name = \"w\"", "name = \"w\\u001b[31m\"", "control character"),
         ("[[workload]]", "[[workload", "expected"),
     ] {
