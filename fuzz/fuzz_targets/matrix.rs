@@ -1,8 +1,7 @@
 //! Bytes as a matrix: it is refused with a sentence, or has cells that are each of one shard; and as what an agent answers.
 #![no_main]
 
-use vmtax_bench::category;
-use vmtax_bench::matrix::{Matrix, Where};
+use vmtax_bench::matrix::Matrix;
 use vmtax_bench::plan::{Shard, cells};
 use vmtax_guest::job::{Answer, Request};
 use vmtax_guest::order::{Report, decode, encode};
