@@ -67,7 +67,8 @@ pub(crate) fn start() -> Result<Start> {
     if role == "relay" {
         let memory_mib = value(&words, "vmtax.memory=").and_then(|v| v.parse().ok());
         let memory_mib = memory_mib.unwrap_or(linux::MEMORY_MIB);
-        return Ok(Start::Relay(Relay { channel, buffer_kib, memory_mib }));
+        let cpus = value(&words, "vmtax.cpus=").and_then(|v| v.parse().ok()).unwrap_or(1);
+        return Ok(Start::Relay(Relay { channel, buffer_kib, memory_mib, cpus }));
     }
     Ok(Start::Host(Host { channel, nested: words.contains(&"vmtax.nested"), buffer_kib }))
 }

@@ -29,6 +29,8 @@ pub(crate) struct Relay {
     pub(crate) buffer_kib: u32,
     /// Memory of the guest, MiB.
     pub(crate) memory_mib: usize,
+    /// Its vCPUs.
+    pub(crate) cpus: u32,
 }
 
 impl Relay {
@@ -52,7 +54,7 @@ impl Relay {
         if let Channel::Mailbox(_) = self.channel {
             trace::prepare(self.buffer_kib)?;
         }
-        Linux::boot(self.memory_mib)
+        Linux::boot(self.memory_mib, self.cpus)
     }
 
     fn hand_on(&self, guest: &Linux, request: &[u8]) -> Result<(Vec<u8>, Vec<Attachment>)> {

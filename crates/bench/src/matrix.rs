@@ -123,6 +123,18 @@ impl Accel {
     }
 }
 
+/// What runs a VM, and with how many vCPUs.
+///
+/// Those of an emulated host's VM share one processor, so it has no more than its workload needs: one that is idle would
+/// take half the time with `idle=poll`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Platform {
+    /// What runs it.
+    pub accel: Accel,
+    /// vCPUs.
+    pub cpus: u32,
+}
+
 impl Default for Target {
     fn default() -> Target {
         Target {
@@ -278,17 +290,23 @@ impl Matrix {
         workload.accel.unwrap_or(self.target.accel)
     }
 
+    /// The same, and with how many vCPUs.
+    pub fn platform(&self, workload: &Workload) -> Platform {
+        let accel = self.accel(workload);
+        let cpus = if accel.is_emulated_host() { workload.cpus() } else { self.target.cpus };
+        Platform { accel, cpus }
+    }
+
     /// What runs its VMs, in the order of its workloads; nothing where it has no VMs.
+    pub fn platforms(&self) -> Vec<Platform> {
+        let has_vms = self.categories.iter().any(|place| matches!(place, Where::Vm(_)));
+        let workloads = if has_vms { self.workloads.as_slice() } else { &[] };
+        distinct(workloads.iter().map(|workload| self.platform(workload)))
+    }
+
+    /// As [`Matrix::platforms`], whatever the vCPUs.
     pub fn accels(&self) -> Vec<Accel> {
-        let mut accels = Vec::new();
-        if self.categories.iter().any(|place| matches!(place, Where::Vm(_))) {
-            for accel in self.workloads.iter().map(|workload| self.accel(workload)) {
-                if !accels.contains(&accel) {
-                    accels.push(accel);
-                }
-            }
-        }
-        accels
+        distinct(self.platforms().into_iter().map(|platform| platform.accel))
     }
 
     /// What emulates VMs of it, if anything does.
@@ -386,6 +404,16 @@ impl Entry {
             extract,
         })
     }
+}
+
+fn distinct<T: PartialEq>(of: impl Iterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for one in of {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found
 }
 
 /// A parameter as a word.

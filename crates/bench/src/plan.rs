@@ -62,10 +62,10 @@ pub fn cells(matrix: &Matrix, shard: Shard) -> Vec<Cell> {
     let categories = matrix.categories.len();
     let mut workloads: Vec<usize> =
         (0..matrix.workloads.len()).filter(|workload| shard.has(*workload)).collect();
-    let accels = matrix.accels();
+    let platforms = matrix.platforms();
     workloads.sort_by_key(|index| {
-        let accel = matrix.accel(&matrix.workloads[*index]);
-        accels.iter().position(|other| *other == accel)
+        let platform = matrix.platform(&matrix.workloads[*index]);
+        platforms.iter().position(|other| *other == platform)
     });
     let mut cells = Vec::new();
     for repeat in 0..matrix.repeats {

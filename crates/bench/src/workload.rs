@@ -78,6 +78,14 @@ impl Workload {
         }
     }
 
+    /// Processors without which it cannot run.
+    pub fn cpus(&self) -> u32 {
+        match &self.kind {
+            Kind::Adapter(adapter) => adapter.cpus,
+            Kind::Own { .. } => 1,
+        }
+    }
+
     /// The command that says its version; `None` where nothing is known to.
     pub fn version(&self) -> Option<Vec<String>> {
         match &self.kind {

@@ -50,6 +50,8 @@ pub struct VmPlan {
     pub levels: Vec<VmLevel>,
     /// Memory of the VM with the agent, MiB.
     pub memory_mib: u32,
+    /// Its vCPUs, which share the host's one processor.
+    pub cpus: u32,
 }
 
 /// What is to be booted.
@@ -99,7 +101,10 @@ impl VmPlan {
     }
 
     fn line(&self, level: usize, memory_of_next: u32) -> String {
-        let relay = format!("vmtax.role=relay vmtax.memory={memory_of_next}");
+        let mut relay = format!("vmtax.role=relay vmtax.memory={memory_of_next}");
+        if level + 1 == self.levels.len() && self.cpus > 1 {
+            relay.push_str(&format!(" vmtax.cpus={}", self.cpus));
+        }
         let Some(own) = level.checked_sub(1).and_then(|index| self.levels.get(index)) else {
             let options = self.options.iter().map(|option| format!(" {option}"));
             return format!(

@@ -7,10 +7,11 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kvm_bindings::kvm_regs;
+use kvm_ioctls::VcpuFd;
 use linux_loader::bootparam::{boot_e820_entry, boot_params};
 use linux_loader::loader::{Elf, KernelLoader};
 use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -19,6 +20,7 @@ use vm_superio::serial::NoEvents;
 use vmtax_guest::layout::{CHANNEL, SETTLE, TRACE};
 use vmtax_guest::order::{Order, Report, decode, encode};
 
+use super::gate::Gate;
 use super::{Around, Next, Request, Vm, failed, identity_map, mptable, run};
 use crate::trace::Tracer;
 use crate::{Result, system};
@@ -48,8 +50,14 @@ pub(crate) struct Linux {
 }
 
 impl Linux {
-    /// Boots it with so much memory and waits until it is up.
-    pub(crate) fn boot(memory_mib: usize) -> Result<Linux> {
+    /// Boots it with so much memory and so many vCPUs, and waits until it is up.
+    pub(crate) fn boot(memory_mib: usize, cpus: u32) -> Result<Linux> {
+        if cpus == 0 || cpus > mptable::MOST {
+            return Err(format!(
+                "a guest has 1 to {} vCPUs, and {cpus} were asked for",
+                mptable::MOST
+            ));
+        }
         let command_line = std::fs::read_to_string(COMMAND_LINE_FILE)
             .map_err(|e| format!("{COMMAND_LINE_FILE}: {e}"))?;
         let bytes = memory_mib << 20;
@@ -57,33 +65,43 @@ impl Linux {
             .map_err(|e| format!("L1's memory: {e}"))?;
         let entry = load(&memory, bytes, &command_line)?;
         memory
-            .write_slice(&mptable::bytes(), GuestAddress(mptable::AT))
+            .write_slice(&mptable::bytes(cpus), GuestAddress(mptable::AT))
             .map_err(|e| format!("L1's memory: {e}"))?;
         let (orders, waiting) = channel();
         let (answer, reports) = channel();
         let console = Console::default();
         let tracer = Arc::new(Mutex::new(None));
-        let mut devices = Devices {
-            serial: Serial::new(NoTrigger, console.clone()),
-            channel: Port {
+        let devices = Arc::new(Devices {
+            serial: Mutex::new(Serial::new(NoTrigger, console.clone())),
+            channel: Mutex::new(Port {
                 waiting,
                 outgoing: VecDeque::new(),
                 incoming: Vec::new(),
                 held: Vec::new(),
                 answer: answer.clone(),
-            },
+            }),
             tracer: Arc::clone(&tracer),
-        };
-        let body = move || {
-            let result = machine(&memory, bytes, entry)
-                .and_then(|(_vm, mut vcpu)| run(&mut vcpu, &AtomicBool::new(false), &mut devices));
-            devices.channel.hand_over();
-            let _ = answer.send(Err(result.err().unwrap_or_else(|| "L1 ended".to_owned())));
-        };
-        std::thread::Builder::new()
-            .name("L1".into())
-            .spawn(body)
-            .map_err(|e| format!("thread: {e}"))?;
+            gate: (cpus > 1).then(|| Gate::new(cpus)),
+        });
+        let vcpus = vcpus(&memory, bytes, entry, cpus)?;
+        // Given back after the last of them.
+        let memory = Arc::new(memory);
+        for (number, mut vcpu) in (0..).zip(vcpus) {
+            let (memory, devices) = (Arc::clone(&memory), Arc::clone(&devices));
+            let answer = answer.clone();
+            let body = move || {
+                let mut around = Attached { vcpu: number, devices };
+                let result = run(&mut vcpu, &AtomicBool::new(false), &mut around);
+                around.devices.end(number);
+                let _ = answer.send(Err(result.err().unwrap_or_else(|| "L1 ended".to_owned())));
+                drop((vcpu, memory));
+            };
+            let name = if number == 0 { "L1".to_owned() } else { format!("L1:{number}") };
+            std::thread::Builder::new()
+                .name(name)
+                .spawn(body)
+                .map_err(|e| format!("thread: {e}"))?;
+        }
         let linux = Linux { orders, reports, console, tracer };
         linux.up("booting L1")?;
         Ok(linux)
@@ -102,15 +120,14 @@ impl Linux {
         tracer: Tracer,
         limit: Duration,
     ) -> Result<(Vec<u8>, Tracer)> {
-        let lock = || self.tracer.lock().unwrap_or_else(PoisonError::into_inner);
-        *lock() = Some(tracer);
+        *lock(&self.tracer) = Some(tracer);
         let mut message = (request.len() as u32).to_le_bytes().to_vec();
         message.extend(request);
         self.orders.send(message).map_err(|_| "L1 ended".to_owned())?;
         let answer = self.report(limit, "an order to L1")?;
         // L1 asks for its next order.
         self.up("L1 after an order")?;
-        Ok((answer, lock().take().unwrap_or(Tracer::Off)))
+        Ok((answer, lock(&self.tracer).take().unwrap_or(Tracer::Off)))
     }
 
     /// Waits until L1 waits: a report of nothing says so.
@@ -132,17 +149,22 @@ impl Linux {
     }
 }
 
-fn machine(memory: &GuestMemoryMmap, bytes: usize, entry: u64) -> Result<(Vm, kvm_ioctls::VcpuFd)> {
+/// The vCPUs of a VM with this memory. They are what keeps the VM.
+fn vcpus(memory: &GuestMemoryMmap, bytes: usize, entry: u64, cpus: u32) -> Result<Vec<VcpuFd>> {
     let vm = Vm::new()?;
     let host = memory.get_host_address(GuestAddress(0)).map_err(|e| format!("L1's memory: {e}"))?;
-    // SAFETY: the caller keeps `memory` for as long as the vCPU runs.
+    // SAFETY: the caller keeps `memory` for as long as a vCPU runs.
     unsafe { vm.memory(0, host, bytes)? };
     let registers =
         kvm_regs { rip: entry, rsi: ZERO_PAGE, rsp: 0x8ff0, rflags: 2, ..Default::default() };
-    let (vcpu, special) = vm.vcpu(0, PAGE_TABLES, None)?;
-    vcpu.set_sregs(&special).map_err(failed("KVM_SET_SREGS"))?;
-    vcpu.set_regs(&registers).map_err(failed("KVM_SET_REGS"))?;
-    Ok((vm, vcpu))
+    let (first, special) = vm.vcpu(0, PAGE_TABLES, None)?;
+    first.set_sregs(&special).map_err(failed("KVM_SET_SREGS"))?;
+    first.set_regs(&registers).map_err(failed("KVM_SET_REGS"))?;
+    let mut vcpus = vec![first];
+    for number in 1..cpus {
+        vcpus.push(vm.waiting_vcpu(number, None)?);
+    }
+    Ok(vcpus)
 }
 
 /// Puts kernel, initramfs and what the 64-bit boot protocol asks for into memory. Returns the entry.
@@ -192,8 +214,7 @@ struct Console(Arc<Mutex<VecDeque<u8>>>);
 
 impl Console {
     fn end(&self) -> String {
-        let bytes: Vec<u8> =
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        let bytes: Vec<u8> = lock(&self.0).iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<&str> =
             text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -203,7 +224,7 @@ impl Console {
 
 impl Write for Console {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         for byte in bytes {
             if *byte == b'\n' {
                 // The host's console has it too, whatever becomes of this program.
@@ -236,35 +257,90 @@ impl vm_superio::Trigger for NoTrigger {
     }
 }
 
+/// What all vCPUs have in common.
 struct Devices {
-    serial: Serial<NoTrigger, NoEvents, Console>,
-    channel: Port,
+    serial: Mutex<Serial<NoTrigger, NoEvents, Console>>,
+    channel: Mutex<Port>,
     tracer: Arc<Mutex<Option<Tracer>>>,
+    /// Of a VM with several.
+    gate: Option<Gate>,
 }
 
-impl Around for Devices {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Devices {
+    /// A vCPU has ended: what the guest has said so far is handed over, unless another one is at it.
+    fn end(&self, vcpu: u32) {
+        if let Some(gate) = &self.gate {
+            gate.leave(vcpu);
+        }
+        if let Ok(mut channel) = self.channel.try_lock() {
+            channel.hand_over();
+        }
+    }
+
+    /// The guest reads: it waits here until there is an order, and no vCPU runs meanwhile.
+    fn send(&self, vcpu: u32, bytes: &mut [u8]) -> Next {
+        let mut channel = lock(&self.channel);
+        for byte in bytes {
+            if channel.outgoing.is_empty() {
+                if let Some(gate) = &self.gate {
+                    gate.close(vcpu);
+                }
+                channel.hand_over();
+                match channel.waiting.recv() {
+                    Ok(order) => channel.outgoing.extend(order),
+                    Err(_) => return Next::End,
+                }
+                if let Some(gate) = &self.gate {
+                    gate.open();
+                }
+            }
+            *byte = channel.outgoing.pop_front().unwrap_or_default();
+        }
+        Next::Run
+    }
+}
+
+/// The devices, as a vCPU has them around it.
+struct Attached {
+    vcpu: u32,
+    devices: Arc<Devices>,
+}
+
+impl Around for Attached {
+    fn enter(&mut self, _: &VcpuFd) -> Result<()> {
+        if let Some(gate) = &self.devices.gate {
+            gate.pass(self.vcpu);
+        }
+        Ok(())
+    }
+
     fn answer(&mut self, request: Request<'_>) -> Result<Next> {
+        let devices = &*self.devices;
         match request {
-            Request::Out(CHANNEL, bytes) => self.channel.receive(bytes),
-            Request::In(CHANNEL, bytes) => return self.channel.send(bytes),
+            Request::Out(CHANNEL, bytes) => lock(&devices.channel).receive(bytes),
+            Request::In(CHANNEL, bytes) => return Ok(devices.send(self.vcpu, bytes)),
             Request::Out(SETTLE, bytes) => {
                 let need = bytes.try_into().map_or(u32::MAX, u32::from_le_bytes);
                 system::away_from_tick(Duration::from_nanos(need.into()));
             }
             Request::Out(TRACE, on) => {
-                if let Some(tracer) = &*self.tracer.lock().unwrap_or_else(PoisonError::into_inner) {
+                if let Some(tracer) = &*lock(&devices.tracer) {
                     tracer.record(on == [1]);
                 }
             }
             Request::Out(port @ COM1..=0x3ff, bytes) => {
                 for byte in bytes {
                     // The console cannot fail: it is memory.
-                    let _ = self.serial.write((port - COM1) as u8, *byte);
+                    let _ = lock(&devices.serial).write((port - COM1) as u8, *byte);
                 }
             }
             Request::In(port @ COM1..=0x3ff, bytes) => {
                 for byte in bytes {
-                    *byte = self.serial.read((port - COM1) as u8);
+                    *byte = lock(&devices.serial).read((port - COM1) as u8);
                 }
             }
             Request::Out(..) | Request::Store | Request::Interrupted => {}
@@ -292,21 +368,6 @@ struct Port {
 }
 
 impl Port {
-    /// The guest reads: it waits here until there is an order.
-    fn send(&mut self, bytes: &mut [u8]) -> Result<Next> {
-        for byte in bytes {
-            if self.outgoing.is_empty() {
-                self.hand_over();
-                match self.waiting.recv() {
-                    Ok(order) => self.outgoing.extend(order),
-                    Err(_) => return Ok(Next::End),
-                }
-            }
-            *byte = self.outgoing.pop_front().unwrap_or_default();
-        }
-        Ok(Next::Run)
-    }
-
     fn receive(&mut self, bytes: &[u8]) {
         self.incoming.extend_from_slice(bytes);
         let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else { return };

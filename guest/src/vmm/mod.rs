@@ -3,6 +3,7 @@
 //!
 //! [`payload`] runs bare code, [`linux`] a Linux kernel. Left out: every device that neither of them needs.
 
+mod gate;
 pub(crate) mod linux;
 mod mptable;
 pub(crate) mod payload;
@@ -72,14 +73,9 @@ impl Vm {
         vmtax_vpmu::kvm::filter(&self.kvm, &self.fd, model).map_err(|e| e.to_string())
     }
 
-    /// A vCPU with all that this processor offers, and with a PMU if there is one; and the registers that put it in 64-bit
-    /// mode, flat.
-    pub(crate) fn vcpu(
-        &self,
-        number: u32,
-        page_tables: u64,
-        pmu: Option<&Model>,
-    ) -> Result<(VcpuFd, kvm_sregs)> {
+    /// A vCPU with all that this processor offers, and with a PMU if there is one. The first runs, others wait for the
+    /// guest to start them.
+    fn waiting_vcpu(&self, number: u32, pmu: Option<&Model>) -> Result<VcpuFd> {
         let vcpu = self.fd.create_vcpu(u64::from(number)).map_err(failed("KVM_CREATE_VCPU"))?;
         let mut cpuid = self
             .kvm
@@ -105,6 +101,17 @@ impl Vm {
             vmtax_vpmu::kvm::show(model, &mut cpuid).map_err(|e| e.to_string())?;
         }
         vcpu.set_cpuid2(&cpuid).map_err(failed("KVM_SET_CPUID2"))?;
+        Ok(vcpu)
+    }
+
+    /// A vCPU that runs, and the registers that put it in 64-bit mode, flat.
+    pub(crate) fn vcpu(
+        &self,
+        number: u32,
+        page_tables: u64,
+        pmu: Option<&Model>,
+    ) -> Result<(VcpuFd, kvm_sregs)> {
+        let vcpu = self.waiting_vcpu(number, pmu)?;
         let mut special = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
         let code = kvm_segment {
             base: 0,
@@ -204,6 +211,18 @@ fn place(vcpu: &VcpuFd) -> String {
     match vcpu.get_regs() {
         Ok(registers) => format!("rip {:#x}", registers.rip),
         Err(_) => "an unknown place".to_owned(),
+    }
+}
+
+/// Makes a thread leave `KVM_RUN`.
+fn kick(thread: libc::pthread_t) {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing; the thread has not been joined, so its handle is good.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+        libc::pthread_kill(thread, libc::SIGUSR1);
     }
 }
 

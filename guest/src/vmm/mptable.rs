@@ -8,7 +8,6 @@ pub(crate) const AT: u64 = 0x9_fc00;
 
 const LOCAL_APIC: u32 = 0xfee0_0000;
 const IO_APIC: u32 = 0xfec0_0000;
-const IO_APIC_ID: u8 = 1;
 const INTERRUPTS: u8 = 16;
 
 /// Kinds of interrupt.
@@ -16,16 +15,24 @@ const INT: u8 = 0;
 const NMI: u8 = 1;
 const EXT_INT: u8 = 3;
 
-/// The pointer and the table after it, for one processor.
-pub(crate) fn bytes() -> Vec<u8> {
-    let mut entries: Vec<Vec<u8>> = vec![
-        // A processor: number 0, enabled, the one that boots; family 6 with an FPU and an APIC.
-        [&[0, 0, 0x14, 3, 0, 6, 0, 0, 1, 2, 0, 0][..], &[0; 8]].concat(),
-        [&[1, 0][..], b"ISA   "].concat(),
-        [&[2, IO_APIC_ID, 0x11, 1][..], &IO_APIC.to_le_bytes()].concat(),
-    ];
+/// Most processors for which the table has room.
+pub(crate) const MOST: u32 = 16;
+
+/// The pointer and the table after it, for so many processors, of which the first boots.
+pub(crate) fn bytes(cpus: u32) -> Vec<u8> {
+    let cpus = cpus.clamp(1, MOST) as u8;
+    let mut entries: Vec<Vec<u8>> = Vec::new();
+    for number in 0..cpus {
+        // Enabled, and the one that boots; family 6 with an FPU and an APIC.
+        let flags = if number == 0 { 3 } else { 1 };
+        entries.push([&[0, number, 0x14, flags, 0, 6, 0, 0, 1, 2, 0, 0][..], &[0; 8]].concat());
+    }
+    // Its number is one that no processor has.
+    let io_apic = cpus;
+    entries.push([&[1, 0][..], b"ISA   "].concat());
+    entries.push([&[2, io_apic, 0x11, 1][..], &IO_APIC.to_le_bytes()].concat());
     // KVM's own routing: each interrupt at the pin of its number.
-    entries.extend((0..INTERRUPTS).map(|n| vec![3, INT, 0, 0, 0, n, IO_APIC_ID, n]));
+    entries.extend((0..INTERRUPTS).map(|n| vec![3, INT, 0, 0, 0, n, io_apic, n]));
     entries.push(vec![4, EXT_INT, 0, 0, 0, 0, 0, 0]);
     entries.push(vec![4, NMI, 0, 0, 0, 0, 0xff, 1]);
     let body = entries.concat();

@@ -11,7 +11,7 @@ use vmtax_guest::layout;
 use vmtax_guest::order::{Counting, Operation, Touch};
 
 use super::pmu::{self, Meter};
-use super::{Around, Next, Request, Vm, failed, identity_map, run};
+use super::{Around, Next, Request, Vm, failed, identity_map, kick, run};
 use crate::Result;
 use crate::trace::Tracer;
 
@@ -266,18 +266,6 @@ impl Drop for Alarm {
     fn drop(&mut self) {
         // SAFETY: made in `set`, and deleted once.
         unsafe { libc::timer_delete(self.0) };
-    }
-}
-
-/// Makes a thread leave `KVM_RUN`.
-fn kick(thread: libc::pthread_t) {
-    extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: the handler does nothing; the thread has not been joined, so its handle is good.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = nothing as *const () as usize;
-        libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
-        libc::pthread_kill(thread, libc::SIGUSR1);
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Adapter {
     pub(crate) parse: fn(&Output<'_>) -> Result<Vec<Reading>, Refusal>,
     /// The metric that stands for all in short tables.
     pub headline: &'static str,
+    /// Processors without which it cannot run.
+    pub cpus: u32,
 }
 
 const NONE: Adapter = Adapter {
@@ -44,6 +46,7 @@ const NONE: Adapter = Adapter {
     client: &[],
     parse: builtin::parse,
     headline: "time",
+    cpus: 1,
 };
 
 const NGINX: &str = "daemon off;
@@ -231,6 +234,7 @@ pub const ADAPTERS: &[Adapter] = &[
         ],
         parse: wrk::parse,
         headline: "rate",
+        ..NONE
     },
     Adapter {
         name: "npb",
@@ -339,7 +343,7 @@ pub const ADAPTERS: &[Adapter] = &[
     },
     own("cpuid", "built in: CPUID in a loop, an exit each in a VM"),
     own("timer", "built in: how late a thread runs that slept 50 us"),
-    own("ipi", "built in: two processors wake each other"),
+    Adapter { cpus: 2, ..own("ipi", "built in: two processors wake each other") },
     own("matmul", "built in: a matrix product read down its columns, S0's access pattern"),
     own("touch-4k", "built in: fresh memory touched in 4 KiB pages"),
     own("touch-2m", "built in: fresh memory touched in huge pages"),

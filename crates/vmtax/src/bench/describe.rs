@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use vmtax_bench::adapter::ADAPTERS;
 use vmtax_bench::category::{Category, KINDS, PARTS};
-use vmtax_bench::matrix::{Accel, Matrix, Target, Where};
+use vmtax_bench::matrix::{Accel, Matrix, Platform, Target, Where};
 use vmtax_bench::plan::Cell;
 use vmtax_bench::vm::{arguments, command_line, emulator};
 use vmtax_bench::workload::Workload;
@@ -75,8 +75,8 @@ pub(super) fn dry_run(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
                 Where::Host => writeln!(out, "  this computer, without a VM")?,
                 Where::Ssh { address, .. } => writeln!(out, "  reached by ssh: {address}")?,
                 Where::Vm(category) => {
-                    for accel in matrix.accels() {
-                        vm(matrix, category, accel, out)?;
+                    for platform in matrix.platforms() {
+                        vm(matrix, category, platform, out)?;
                     }
                 }
             }
@@ -117,7 +117,7 @@ pub(super) fn dry_run(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
 fn vm(
     matrix: &Matrix,
     category: &Category,
-    accel: Accel,
+    Platform { accel, cpus }: Platform,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     let target = &matrix.target;
@@ -128,8 +128,9 @@ fn vm(
     match host(accel) {
         None => here(target, accel, category, out)?,
         Some(host) => {
-            let plan = plan(host, target, category);
-            writeln!(out, "  processors: 1 of the emulated host, 1 vCPU")?;
+            let plan = plan(host, target, category, cpus);
+            let vcpus = if cpus == 1 { "vCPU" } else { "vCPUs, which share it" };
+            writeln!(out, "  processors: 1 of the emulated host, {cpus} {vcpus}")?;
             writeln!(out, "  emulated host's command line: {}", plan.command_line(0))?;
             for level in 1..=plan.levels.len() {
                 let whose = if level == 1 { "guest" } else { "guest's guest" };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use vmtax_bench::category::Category;
-use vmtax_bench::matrix::{Accel, Matrix, Target};
+use vmtax_bench::matrix::{Accel, Matrix, Platform, Target};
 use vmtax_bench::place::Place;
 use vmtax_bench::vm::{Purpose, Vms, emulator, files};
 use vmtax_bench::workload::Workload;
@@ -88,14 +88,14 @@ impl Launcher {
     }
 
     /// Boots a VM of a category, or restores it.
-    pub(super) fn launch(&self, category: &Category, accel: Accel) -> anyhow::Result<System> {
-        match self.0.iter().find(|(other, _)| *other == accel) {
+    pub(super) fn launch(&self, category: &Category, platform: Platform) -> anyhow::Result<System> {
+        match self.0.iter().find(|(accel, _)| *accel == platform.accel) {
             Some((_, Kind::Here(vms))) => {
                 let vm = vms.boot(category).map_err(|e| of_bench(&e))?;
                 Ok(System::Place(Place::Vm(Box::new(vm))))
             }
             Some((_, Kind::Emulated(emulated))) => {
-                let setup = emulated.setup(category);
+                let setup = emulated.setup(category, platform.cpus);
                 let vm = setup.start(&|_| {}).map_err(|error| lab_fault(error, None))?;
                 let vm = Box::new(vm);
                 Ok(System::Emulated { vm, nested: setup.plan.levels.len() > 1 })
@@ -106,9 +106,9 @@ impl Launcher {
 }
 
 impl Emulated {
-    fn setup(&self, category: &Category) -> VmSetup {
+    fn setup(&self, category: &Category, cpus: u32) -> VmSetup {
         VmSetup {
-            plan: plan(self.host, &self.target, category),
+            plan: plan(self.host, &self.target, category, cpus),
             kernel: self.kernel.clone(),
             files: self.files.clone(),
             cache: self.cache.clone(),
@@ -120,7 +120,7 @@ impl Emulated {
 }
 
 /// A category's VM on an emulated host.
-pub(super) fn plan(host: Host, target: &Target, category: &Category) -> VmPlan {
+pub(super) fn plan(host: Host, target: &Target, category: &Category, cpus: u32) -> VmPlan {
     let text = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect();
     let levels = category.guests().into_iter();
     VmPlan {
@@ -130,6 +130,7 @@ pub(super) fn plan(host: Host, target: &Target, category: &Category) -> VmPlan {
             .map(|(words, modules)| VmLevel { words: text(words), modules: text(modules) })
             .collect(),
         memory_mib: target.memory,
+        cpus,
     }
 }
 

@@ -9,7 +9,7 @@ use vmtax_bench::Error;
 use vmtax_bench::adapter::ROUNDS;
 use vmtax_bench::category::Category;
 use vmtax_bench::facts::{Facts, changed, unexplained};
-use vmtax_bench::matrix::{Accel, BYTES_MOST, Matrix, Where};
+use vmtax_bench::matrix::{BYTES_MOST, Matrix, Platform, Target, Where};
 use vmtax_bench::place::{Place, There};
 use vmtax_bench::plan::{Cell, Shard, cells};
 use vmtax_bench::workload::Workload;
@@ -122,7 +122,7 @@ struct Runner<'a> {
 }
 
 /// A category in a repeat, and what runs its VM; nothing where it is none.
-type Here = (usize, u32, Option<Accel>);
+type Here = (usize, u32, Option<Platform>);
 
 /// A system, and what was changed of the host for it.
 struct Set {
@@ -159,33 +159,34 @@ impl<'a> Runner<'a> {
         });
         // The one that is needed next is asked last, and stays.
         let next_here = next.map(|cell| self.here(cell));
-        let mut pairs: Vec<(usize, Option<Accel>)> = Vec::new();
+        let mut pairs: Vec<(usize, Option<Platform>)> = Vec::new();
         for cell in cells {
-            let (index, _, accel) = self.here(cell);
-            if !pairs.contains(&(index, accel)) {
-                pairs.push((index, accel));
+            let (index, _, platform) = self.here(cell);
+            if !pairs.contains(&(index, platform)) {
+                pairs.push((index, platform));
             }
         }
-        pairs
-            .sort_by_key(|pair| next_here.is_some_and(|(index, _, accel)| *pair == (index, accel)));
-        for (index, accel) in &pairs {
-            let name = self.name(*index, *accel);
+        pairs.sort_by_key(|pair| {
+            next_here.is_some_and(|(index, _, platform)| *pair == (index, platform))
+        });
+        for (index, platform) in &pairs {
+            let name = self.name(*index, *platform);
             self.bar.set_message(format!("asking {name} what it is"));
             if self.session.facts(&name)?.is_some() {
                 continue;
             }
-            let mut set = self.set_up(*index, *accel)?;
+            let mut set = self.set_up(*index, *platform)?;
             let facts = set.system.facts()?;
             self.session.keep_facts(&name, &facts)?;
-            if let Some(here) = next_here.filter(|here| (here.0, here.2) == (*index, *accel)) {
+            if let Some(here) = next_here.filter(|here| (here.0, here.2) == (*index, *platform)) {
                 self.present = Some((here, Ok(set)));
             }
         }
         let mut found = Vec::new();
-        for (index, accel) in &pairs {
+        for (index, platform) in &pairs {
             let Where::Vm(category) = &self.matrix.categories[*index] else { continue };
-            let Some((baseline, base)) = self.base(category, *accel)? else { continue };
-            if let Some(facts) = self.session.facts(&self.name(*index, *accel))? {
+            let Some((baseline, base)) = self.base(category, *platform)? else { continue };
+            if let Some(facts) = self.session.facts(&self.name(*index, *platform))? {
                 found.extend(unexplained((category, &facts), (&baseline, &base)));
             }
         }
@@ -199,31 +200,35 @@ impl<'a> Runner<'a> {
     /// Where a cell runs.
     fn here(&self, cell: &Cell) -> Here {
         let is_vm = matches!(self.matrix.categories[cell.category], Where::Vm(_));
-        let accel = self.matrix.accel(&self.matrix.workloads[cell.workload]);
-        (cell.category, cell.repeat, is_vm.then_some(accel))
+        let platform = self.matrix.platform(&self.matrix.workloads[cell.workload]);
+        (cell.category, cell.repeat, is_vm.then_some(platform))
     }
 
-    /// The name of a category's facts. One that runs on several accelerators has several.
-    fn name(&self, category: usize, accel: Option<Accel>) -> String {
-        let name = self.matrix.categories[category].name();
-        match accel.filter(|accel| *accel != self.matrix.target.accel) {
-            Some(accel) => format!("{name} on {}", accel.name()),
-            None => name.to_owned(),
+    /// The name of a category's facts. One that runs on several platforms has several.
+    fn name(&self, category: usize, platform: Option<Platform>) -> String {
+        let mut name = self.matrix.categories[category].name().to_owned();
+        let Some(Platform { accel, cpus }) = platform else { return name };
+        if accel != self.matrix.target.accel {
+            name.push_str(&format!(" on {}", accel.name()));
         }
+        if accel.is_emulated_host() && cpus > 1 {
+            name.push_str(&format!(" with {cpus} vCPUs"));
+        }
+        name
     }
 
     /// The category of the matrix that another is compared with: its baseline, or the plain VM.
     fn base(
         &self,
         category: &Category,
-        accel: Option<Accel>,
+        platform: Option<Platform>,
     ) -> anyhow::Result<Option<(Category, Facts)>> {
         let mut next = category.baseline();
         while let Some(baseline) = next {
             let categories = &self.matrix.categories;
             let there = categories.iter().position(|place| place.name() == baseline.name);
             if let Some(index) = there
-                && let Some(facts) = self.session.facts(&self.name(index, accel))?
+                && let Some(facts) = self.session.facts(&self.name(index, platform))?
             {
                 return Ok(Some((baseline, facts)));
             }
@@ -309,12 +314,12 @@ impl<'a> Runner<'a> {
     }
 
     /// A system for the next cells; the inner error is theirs, the outer one ends the run.
-    fn prepared(&mut self, (category, _, accel): Here) -> anyhow::Result<Result<Set, String>> {
-        let mut set = match self.set_up(category, accel) {
+    fn prepared(&mut self, (category, _, platform): Here) -> anyhow::Result<Result<Set, String>> {
+        let mut set = match self.set_up(category, platform) {
             Ok(set) => set,
             Err(error) => return Ok(Err(error.to_string())),
         };
-        let name = self.name(category, accel);
+        let name = self.name(category, platform);
         let before = self.session.facts(&name)?;
         let now = set.system.facts();
         Ok(match (before, now) {
@@ -330,8 +335,10 @@ impl<'a> Runner<'a> {
         })
     }
 
-    fn set_up(&self, category: usize, accel: Option<Accel>) -> anyhow::Result<Set> {
+    fn set_up(&self, category: usize, platform: Option<Platform>) -> anyhow::Result<Set> {
         let place = &self.matrix.categories[category];
+        let Target { accel, cpus, .. } = self.matrix.target;
+        let platform = platform.unwrap_or(Platform { accel, cpus });
         let mut settings = Settings::default();
         let system = match place {
             Where::Host => System::Place(Place::Here(
@@ -341,15 +348,13 @@ impl<'a> Runner<'a> {
                 There::new(name, address, vmtax_lab::PROGRAM).map_err(|e| of_bench(&e))?,
             )),
             Where::Vm(category) => {
-                let accel = accel.unwrap_or(self.matrix.target.accel);
-                if !accel.is_emulated_host() {
+                if !platform.accel.is_emulated_host() {
                     settings = Settings::apply(category)?;
                 }
-                self.launcher.launch(category, accel)?
+                self.launcher.launch(category, platform)?
             }
         };
-        let accel = accel.unwrap_or(self.matrix.target.accel);
-        let records = why_not(self.matrix, place, accel).is_none();
+        let records = why_not(self.matrix, place, platform.accel).is_none();
         Ok(Set { system, _settings: settings, records })
     }
 }

@@ -80,6 +80,49 @@ fn a_cell_has_its_own_exits() {
     assert!(said.contains(" (a CPUID exit here) = "), "{text}");
 }
 
+const TWO: &str = r#"
+name = "two"
+repeats = 1
+warmup = false
+categories = ["plain"]
+[vm]
+accel = "amd"
+memory = 160
+[[workload]]
+use = "ipi"
+set = { seconds = 0.02 }
+"#;
+
+/// A VM with two vCPUs: each wake-up is the sender's write of the ICR, the receiver's end of interrupt and its halt, and a round
+/// has two.
+#[test]
+fn two_vcpus_wake_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let text = ok(&["run", name(&matrix(folder.path(), TWO)), "-o", name(&run)]);
+    assert!(!text.contains("failed ("), "{text}");
+    let found = rows(&run);
+    let median =
+        |metric: &str| -> f64 { row(&found, "ipi", metric, "plain")["median"].parse().unwrap() };
+    let each = median("exits");
+    assert!((6.0..7.0).contains(&each), "{each}");
+    let recorded = exits(&run, "ipi in plain (repeat 0)");
+    let count = |wanted: &dyn Fn(&str, &str) -> bool| -> f64 {
+        let alike = recorded.iter().filter(|(reason, detail, _)| wanted(reason, detail));
+        alike.map(|(.., count)| *count as f64).sum()
+    };
+    let rounds = recorded.iter().map(|(.., count)| *count as f64).sum::<f64>() / each;
+    assert!(rounds > 50.0, "{rounds}");
+    for (what, found) in [
+        ("sent", count(&|_, detail| detail == "X2APIC_ICR")),
+        ("ended", count(&|_, detail| detail == "X2APIC_EOI")),
+        ("halted", count(&|reason, _| reason == "hlt")),
+    ] {
+        // A tick that comes while a vCPU wakes another changes some.
+        assert!((found / rounds - 2.0).abs() < 0.2, "{what}: {found} in {rounds} rounds");
+    }
+}
+
 /// The recorder's way around a real kernel is tested where it is; here, what is said of one that has nothing to record.
 #[test]
 fn what_cannot_be_recorded_has_its_reason() {
