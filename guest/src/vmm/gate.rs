@@ -55,19 +55,23 @@ impl Gate {
     /// Closes it and returns when all vCPUs but this one are outside.
     pub(crate) fn close(&self, vcpu: u32) {
         self.state().closed = true;
-        loop {
-            let inside: Vec<libc::pthread_t> = (0..)
-                .zip(&self.state().seats)
-                .filter(|(number, seat)| *number != vcpu && !seat.outside)
-                .filter_map(|(_, seat)| seat.thread)
-                .collect();
-            if inside.is_empty() {
-                return;
-            }
-            // One that is about to enter misses it, and gets the next.
-            inside.into_iter().for_each(kick);
+        while self.kick_all_but(vcpu) {
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Kicks the vCPUs that are inside; false if none is. A vCPU that is about to enter misses it.
+    fn kick_all_but(&self, vcpu: u32) -> bool {
+        // Held meanwhile: a vCPU's thread does not end before its seat is empty.
+        let state = self.state();
+        let mut any = false;
+        for (number, seat) in (0..).zip(&state.seats) {
+            if let (false, false, Some(thread)) = (number == vcpu, seat.outside, seat.thread) {
+                kick(thread);
+                any = true;
+            }
+        }
+        any
     }
 
     /// Opens it.
