@@ -94,7 +94,7 @@ set = { seconds = 0.02 }
 "#;
 
 /// A VM with two vCPUs: each wake-up is the sender's write of the ICR, the receiver's end of interrupt and its halt, and a round
-/// has two.
+/// has two; unless the ball comes back before the other vCPU has halted.
 #[test]
 fn two_vcpus_wake_each_other() {
     let folder = tempfile::tempdir().unwrap();
@@ -105,7 +105,7 @@ fn two_vcpus_wake_each_other() {
     let median =
         |metric: &str| -> f64 { row(&found, "ipi", metric, "plain")["median"].parse().unwrap() };
     let each = median("exits");
-    assert!((6.0..7.0).contains(&each), "{each}");
+    assert!((4.5..7.5).contains(&each), "{each}");
     let recorded = exits(&run, "ipi in plain (repeat 0)");
     let count = |wanted: &dyn Fn(&str, &str) -> bool| -> f64 {
         let alike = recorded.iter().filter(|(reason, detail, _)| wanted(reason, detail));
@@ -113,14 +113,15 @@ fn two_vcpus_wake_each_other() {
     };
     let rounds = recorded.iter().map(|(.., count)| *count as f64).sum::<f64>() / each;
     assert!(rounds > 50.0, "{rounds}");
-    for (what, found) in [
-        ("sent", count(&|_, detail| detail == "X2APIC_ICR")),
-        ("ended", count(&|_, detail| detail == "X2APIC_EOI")),
-        ("halted", count(&|reason, _| reason == "hlt")),
-    ] {
-        // A tick that comes while a vCPU wakes another changes some.
-        assert!((found / rounds - 2.0).abs() < 0.2, "{what}: {found} in {rounds} rounds");
+    let sent = count(&|_, detail| detail == "X2APIC_ICR");
+    let ended = count(&|_, detail| detail == "X2APIC_EOI");
+    let halted = count(&|reason, _| reason == "hlt");
+    for (what, found) in [("sent", sent), ("ended", ended), ("halted", halted)] {
+        assert!((1.4..2.4).contains(&(found / rounds)), "{what}: {found} in {rounds} rounds");
     }
+    // What is sent is ended, and what is ended beside that is a timer's, which had to be armed.
+    let armed = count(&|_, detail| detail == "IA32_TSC_DEADLINE");
+    assert!((-2.0..=armed + 2.0).contains(&(ended - sent)), "{recorded:?}");
 }
 
 /// The recorder's way around a real kernel is tested where it is; here, what is said of one that has nothing to record.
