@@ -44,8 +44,11 @@ pub(super) fn tick_label(value: f64) -> String {
     let rounded = value.round();
     if (value - rounded).abs() < 1e-9 * value.abs().max(1.0) && rounded >= 0.0 {
         match rounded as u64 {
-            n if n >= 10_000_000 && n % 1_000_000 == 0 => {
+            n if n >= 1_000_000 && n % 1_000_000 == 0 => {
                 format!("{}M", numbers::count(n / 1_000_000))
+            }
+            n if n >= 1_000_000 && n % 100_000 == 0 => {
+                format!("{}.{}M", numbers::count(n / 1_000_000), n / 100_000 % 10)
             }
             n if n >= 10_000 && n % 1_000 == 0 => format!("{}k", numbers::count(n / 1_000)),
             n => numbers::count(n),
@@ -73,9 +76,15 @@ mod tests {
 
     #[test]
     fn labels_are_short() {
-        for (value, expected) in
-            [(0.0, "0"), (0.5, "0.5"), (2_000.0, "2,000"), (20_000.0, "20k"), (50_000_000.0, "50M")]
-        {
+        for (value, expected) in [
+            (0.0, "0"),
+            (0.5, "0.5"),
+            (2_000.0, "2,000"),
+            (20_000.0, "20k"),
+            (1_500_000.0, "1.5M"),
+            (2_000_000.0, "2M"),
+            (50_000_000.0, "50M"),
+        ] {
             assert_eq!(tick_label(value), expected);
         }
     }

@@ -65,8 +65,8 @@ fn header(shown: &Benchmark<'_>) -> Markup {
                         }
                     }
                 }
-                div { dt { "Processor" } dd { (figures::text(&shown.ledger.recording.cpu)) } }
-                div { dt { "Kernel" } dd { (figures::text(&shown.ledger.recording.kernel)) } }
+                div { dt { "Host processor" } dd { (figures::text(&shown.ledger.recording.cpu)) } }
+                div { dt { "Host kernel" } dd { (figures::text(&shown.ledger.recording.kernel)) } }
             }
         }
     }
@@ -173,8 +173,11 @@ fn correlation(shown: &Benchmark<'_>) -> Option<Markup> {
         points.iter().map(|point| point.overhead * 100.0).fold(0.0, f64::max),
     );
     let across = Scale::new(least, most);
-    let height = 220.0;
-    let y = |value: f64| height - (value - low) / (high - low).max(1e-9) * height;
+    // Points at the ends are drawn whole.
+    let (height, margin) = (220.0, 6.0);
+    let y = |value: f64| {
+        height - margin - (value - low) / (high - low).max(1e-9) * (height - 2.0 * margin)
+    };
     Some(html! {
         h2 #exits-title { "Exits and overhead" }
         p { "Each point is a workload in a category: the exits that one operation takes more than in the baseline (" code { (EXITS) } "), and the overhead." }
