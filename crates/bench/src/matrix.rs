@@ -222,7 +222,7 @@ impl Matrix {
             let place = match (name.as_str(), file.ssh.get(name)) {
                 ("host", None) => Where::Host,
                 (_, Some(address)) => {
-                    Where::Ssh { name: printable(name)?, address: safe_address(address)? }
+                    Where::Ssh { name: plain(name)?, address: safe_address(address)? }
                 }
                 (_, None) => Where::Vm(Category::read(name)?),
             };
@@ -433,6 +433,15 @@ fn printable(name: &str) -> Result<String, String> {
         Ok(name.to_owned())
     } else {
         Err(format!("{name:?}: a name has 1 to 80 characters, none of them a control character"))
+    }
+}
+
+/// The name of a system behind ssh, which names a file of facts and is no other's there.
+fn plain(name: &str) -> Result<String, String> {
+    if name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
+        printable(name)
+    } else {
+        Err(format!("ssh: {name:?}: a name there has letters, digits and . _ - only"))
     }
 }
 

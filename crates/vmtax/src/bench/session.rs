@@ -326,7 +326,7 @@ fn labels(args: &RunArgs, matrix: &Matrix) -> BTreeMap<String, String> {
 
 /// A name as part of a file's name.
 fn file_name(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_+".contains(c) { c } else { '_' };
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_+.".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()
 }
 

@@ -37,6 +37,7 @@ fn matrices_that_are_none() {
             "\"host\"]\nssh = { far = \"me@far\" }",
             "\"far\" is not among the categories",
         ),
+        ("\"host\"]", "\"x/y\"]\nssh = { \"x/y\" = \"me@far\" }", "letters, digits"),
         ("name = \"w\"", "name = \"w\\u001b[31m\"", "control character"),
         ("[[workload]]", "[[workload", "expected"),
     ] {
