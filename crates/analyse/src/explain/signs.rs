@@ -115,7 +115,7 @@ pub const SIGNS: &[Sign] = &[
             let handled = sum(ledger, |key| key.level == Level::L2 && key.outcome == Outcome::L1);
             let n = sum(ledger, vmcs_accesses);
             let each = n as f64 / handled as f64;
-            (handled >= FEW / 2 && each >= VMCS_ACCESSES).then(|| {
+            (handled > 0 && n >= FEW && each >= VMCS_ACCESSES).then(|| {
                 (
                     Certainty::Certain,
                     format!(
