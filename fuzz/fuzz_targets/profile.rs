@@ -9,11 +9,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(format) = Format::recognise(&data[..data.len().min(64 << 10)]) else { return };
     let place = if format == Format::Annotate { Place::Instructions } else { Place::Host };
     let mut input = data;
-    let source = if format.needs_seeking() {
-        Source::Random(&data)
-    } else {
-        Source::Stream(&mut input)
-    };
+    let source =
+        if format.needs_seeking() { Source::Random(&data) } else { Source::Stream(&mut input) };
     let Ok(imported) = import(format, place, source, &mut NoSymbols) else { return };
     let profile = imported.profile;
     assert!(!profile.stacks.is_empty());

@@ -38,6 +38,7 @@ fn main() {
     seeds.profiles();
     seeds.outputs();
     seeds.matrices();
+    seeds.answers();
 }
 
 struct Seeds<'a> {
@@ -71,7 +72,7 @@ impl Seeds<'_> {
         }
     }
 
-    /// Matrices, and what an agent is asked and answers.
+    /// Files of `vmtax bench run`.
     fn matrices(&self) {
         for name in ["emulated", "confidential"] {
             let path = format!("../examples/bench/{name}.toml");
@@ -80,8 +81,12 @@ impl Seeds<'_> {
         let own = "repeats = 2\ncategories = [\"host\", \"far\"]\n[ssh]\nfar = \"me@host\"\n[[workload]]\nname = \"w\"\n\
                    command = [\"w\", \"{port}\"]\nmetric = \"t\"\nunit = \"s\"\nbetter = \"lower\"\npattern = 't=([0-9.]+)'\n";
         self.write("matrix", "own", own.as_bytes());
+    }
+
+    /// What an agent is asked and answers.
+    fn answers(&self) {
         let facts = vec![("kernel".to_owned(), "6.1".to_owned())];
-        self.write("matrix", "facts", &encode(&Answer::Facts(facts)));
+        self.write("answer", "facts", &encode(&Answer::Facts(facts)));
         let count = Err("not there".to_owned());
         let outcome = Outcome {
             code: Some(0),
@@ -91,9 +96,9 @@ impl Seeds<'_> {
             files: vec![File { name: "trace/stats".to_owned(), length: 9 }],
             ..Outcome::default()
         };
-        self.write("matrix", "done", &encode(&Answer::Done(outcome)));
+        self.write("answer", "done", &encode(&Answer::Done(outcome)));
         let job = Job { client: vec!["w".to_owned()], limit_ms: 1000, ..Job::default() };
-        self.write("matrix", "request", &encode(&Request::Do(job)));
+        self.write("answer", "request", &encode(&Request::Do(job)));
     }
 
     fn profiles(&self) {
@@ -180,7 +185,9 @@ impl Seeds<'_> {
         let target = self.corpus.join("checkpoint");
         fs::create_dir_all(&target).unwrap();
         let parent = dir.path().join("parent");
-        for (name, zstd, child) in [("parent", None, false), ("zstd", Some(1), false), ("child", None, true)] {
+        for (name, zstd, child) in
+            [("parent", None, false), ("zstd", Some(1), false), ("child", None, true)]
+        {
             let path = dir.path().join(name);
             let parent = child.then(|| Checkpoint::open(&parent).unwrap());
             let mut writer = Writer::create(&path, Options { zstd, parent }, &mut cpu).unwrap();

@@ -18,9 +18,9 @@ const EXT_INT: u8 = 3;
 /// Most processors for which the table has room.
 pub(crate) const MOST: u32 = 16;
 
-/// The pointer and the table after it, for so many processors, of which the first boots.
+/// The pointer and the table after it, for so many processors, at most [`MOST`], of which the first boots.
 pub(crate) fn bytes(cpus: u32) -> Vec<u8> {
-    let cpus = cpus.clamp(1, MOST) as u8;
+    let cpus = cpus as u8;
     let mut entries: Vec<Vec<u8>> = Vec::new();
     for number in 0..cpus {
         // Enabled, and the one that boots; family 6 with an FPU and an APIC.
