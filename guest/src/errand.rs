@@ -1,7 +1,7 @@
 //! Carries a job out: its folder, its server, its warming up, its client; and leaves nothing of it behind.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -133,7 +133,7 @@ impl Place {
                     said.trim()
                 ));
             }
-            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
+            if listens(self.port)? {
                 return Ok(Some(server));
             }
             if Instant::now() > self.deadline {
@@ -155,6 +155,12 @@ impl Place {
                 outcome.stderr = tail(&self.folder.join("warmup.txt"), OUTPUT_MOST);
                 return Err(format!("the warming up failed ({status})"));
             }
+        }
+        if job.server_anew && !job.warmups.is_empty() {
+            if let Some(mut old) = server.take() {
+                old.end();
+            }
+            *server = self.serve(&job.server)?;
         }
         let counters = job.counters.then(Counters::open);
         tracer.record(true);
@@ -274,6 +280,26 @@ fn free_port() -> Result<u16> {
         }
     }
     Err("the loopback has no free port".to_owned())
+}
+
+/// Whether a program waits for TCP connections on the port. The kernel is asked, not the program: one that serves a client
+/// at a time, as iperf3 does, takes a connection that only tries for a client, and may refuse the next while it is at it.
+fn listens(port: u16) -> Result<bool> {
+    let table = |name: &str| fs::read_to_string(format!("/proc/self/net/{name}"));
+    let old = table("tcp").map_err(|e| format!("/proc/self/net/tcp: {e}"))?;
+    // Kernels without IPv6 have no such table.
+    let new = table("tcp6").unwrap_or_default();
+    Ok([old, new].iter().any(|table| listed(table, port)))
+}
+
+/// Whether a table of sockets has one that listens on the port. A line is `0: 0100007F:1F90 00000000:0000 0A ...`: number,
+/// address and port of both ends, state (TCP_LISTEN is 10), all in hexadecimal digits.
+fn listed(table: &str, port: u16) -> bool {
+    table.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().take(4).collect();
+        let [_, local, _, "0A"] = words[..] else { return false };
+        local.rsplit_once(':').is_some_and(|(_, at)| u16::from_str_radix(at, 16) == Ok(port))
+    })
 }
 
 /// The last bytes of a file; none where there is no file.

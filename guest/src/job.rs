@@ -39,6 +39,8 @@ pub struct Job {
     pub files: Vec<(String, String)>,
     /// Runs while the others do, and must accept connections before they start.
     pub server: Vec<String>,
+    /// Start the server anew for what is measured, after what runs first.
+    pub server_anew: bool,
     /// Run first; their output is thrown away.
     pub warmups: Vec<Vec<String>>,
     /// What is measured.

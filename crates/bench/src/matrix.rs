@@ -327,12 +327,10 @@ impl Entry {
                 let name = self.name.clone().unwrap_or_else(|| adapter.clone());
                 let found = Adapter::named(adapter)
                     .ok_or_else(|| format!("workload {adapter:?}: there is no such adapter; `vmtax bench list` lists them"))?;
-                for parameter in parameters.keys() {
-                    if !found.parameters.iter().any(|(known, _)| known == parameter) {
-                        return Err(format!(
-                            "workload {name:?}: {adapter} has no parameter {parameter:?}"
-                        ));
-                    }
+                for (parameter, value) in &parameters {
+                    found
+                        .check(parameter, value)
+                        .map_err(|problem| format!("workload {name:?}: {problem}"))?;
                 }
                 if own_fields.iter().any(|field| field.is_some()) {
                     return Err(format!(

@@ -52,8 +52,9 @@ impl Workload {
                 adapter.client.iter().map(|word| self.filled(adapter, word)).collect(),
             ),
         };
+        let server_anew = matches!(&self.kind, Kind::Adapter(adapter) if adapter.one_client);
         let warmups = if warmup { vec![client.clone()] } else { Vec::new() };
-        Job { files, server, warmups, client, limit_ms, record: false, counters }
+        Job { files, server, server_anew, warmups, client, limit_ms, record: false, counters }
     }
 
     fn filled(&self, adapter: &Adapter, word: &str) -> String {

@@ -25,6 +25,8 @@ pub struct Adapter {
     pub files: &'static [(&'static str, &'static str)],
     /// The server, if it has one.
     pub server: &'static [&'static str],
+    /// Whether the server refuses a client while it has not yet done with the last one; then each gets one of its own.
+    pub one_client: bool,
     /// The client.
     pub client: &'static [&'static str],
     /// Reads the client's output; [`Adapter::readings`] looks first whether it is whole.
@@ -43,6 +45,7 @@ const NONE: Adapter = Adapter {
     parameters: &[],
     files: &[],
     server: &[],
+    one_client: false,
     client: &[],
     parse: builtin::parse,
     headline: "time",
@@ -122,6 +125,7 @@ pub const ADAPTERS: &[Adapter] = &[
         programs: &["iperf3"],
         parameters: &[("seconds", "2"), ("length", "128K")],
         server: &["iperf3", "-s", "-B", "127.0.0.1", "-p", "{port}"],
+        one_client: true,
         client: &[
             "iperf3",
             "-J",
@@ -145,6 +149,7 @@ pub const ADAPTERS: &[Adapter] = &[
         programs: &["iperf3"],
         parameters: &[("seconds", "2"), ("length", "1460"), ("rate", "0")],
         server: &["iperf3", "-s", "-B", "127.0.0.1", "-p", "{port}"],
+        one_client: true,
         client: &[
             "iperf3",
             "-J",
@@ -374,6 +379,27 @@ impl Adapter {
             return Err(Refusal::missing("the end of the last line"));
         }
         (self.parse)(output)
+    }
+
+    /// Whether it can do with a value that a matrix gives for a parameter; the error is half a sentence. Where its own value is
+    /// a whole number the matrix's must be one, too: 0, and 0.5 which is read as 0, is "for ever" or "no limit" to many programs.
+    pub fn check(&self, parameter: &str, value: &str) -> Result<(), String> {
+        let name = self.name;
+        let (_, default) = self
+            .parameters
+            .iter()
+            .find(|(known, _)| *known == parameter)
+            .ok_or_else(|| format!("{name} has no parameter {parameter:?}"))?;
+        let counts = |text: &str| text.parse::<u64>().is_ok_and(|number| number > 0);
+        let (number, fits) = if self.is_builtin() {
+            ("number", value.parse::<f64>().is_ok_and(|seconds| seconds > 0.0))
+        } else {
+            ("whole number", !counts(default) || counts(value))
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(format!("{name} takes a {number} of {parameter} above zero, not {value}"))
     }
 
     /// Whether it needs nothing but the agent.

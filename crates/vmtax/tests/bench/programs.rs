@@ -1,6 +1,7 @@
 //! Every adapter whose program the distribution has, on the program itself.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::{matrix, name, ok, row, rows};
 
@@ -81,11 +82,53 @@ unit = "1/s"
 better = "higher"
 "#;
 
+/// Workload of each cell, and what its programs said.
+fn cells(run: &Path) -> Vec<(String, String)> {
+    let files = fs::read_dir(run.join("cells")).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.collect();
+    files.sort();
+    let cell = |path: &PathBuf| {
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        let (_, workload) = stem.split_once('-').unwrap();
+        (workload.trim_end_matches("-host-0").to_owned(), fs::read_to_string(path).unwrap())
+    };
+    files.iter().map(cell).collect()
+}
+
+/// iperf3 serves a client at a time, and refuses others: nobody but the client may connect to it, and what is measured has a
+/// server that has not to end something before.
+#[test]
+fn servers_see_their_client_and_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let text = r#"
+name = "servers"
+repeats = 1
+categories = ["host"]
+[[workload]]
+use = "iperf-udp"
+set = { seconds = 1 }
+"#;
+    ok(&["run", name(&matrix(folder.path(), text)), "-o", name(&run)]);
+    let cells = cells(&run);
+    let [(_, said)] = &cells[..] else { panic!("{cells:?}") };
+    assert!(said.starts_with("problem: none\n"), "{said}");
+    let (_, server) = said.split_once("--- server ---").unwrap();
+    assert_eq!(server.matches("Accepted connection").count(), 2, "{server}");
+    assert_eq!(server.matches("(test #1)").count(), 2, "{server}");
+    assert!(!server.contains("error"), "{server}");
+}
+
 #[test]
 fn real_programs_are_run_and_read() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let text = ok(&["run", name(&matrix(folder.path(), MATRIX)), "-o", name(&run)]);
+    let cells = cells(&run);
+    let failed: Vec<&(String, String)> =
+        cells.iter().filter(|(_, said)| !said.starts_with("problem: none\n")).collect();
+    let names: Vec<&str> = failed.iter().map(|(workload, _)| workload.as_str()).collect();
+    assert_eq!(names, ["fails", "says-nothing"], "{failed:#?}");
     let found = rows(&run);
     for (workload, metric, unit) in [
         ("ping", "latency", "us"),
@@ -119,13 +162,9 @@ fn real_programs_are_run_and_read() {
         text.contains("2 cells failed (fails in host, repeat 0; says-nothing in host, repeat 0)"),
         "{text}"
     );
-    let kept = |what: &str| {
-        let mut files =
-            fs::read_dir(run.join("cells")).unwrap().flatten().map(|entry| entry.path());
-        fs::read_to_string(files.find(|path| name(path).contains(what)).unwrap()).unwrap()
-    };
-    assert!(kept("-fails-").contains("the disk is on fire"));
-    assert!(kept("-says-nothing-").contains("what the pattern looks for is missing"));
+    let kept = |workload: &str| &cells.iter().find(|(name, _)| name == workload).unwrap().1;
+    assert!(kept("fails").contains("the disk is on fire"));
+    assert!(kept("says-nothing").contains("what the pattern looks for is missing"));
     // Processor events are there, or why not.
     for event in ["instructions", "branch-misses", "dTLB-load-misses", "L1-dcache-load-misses"] {
         let counted =
