@@ -133,7 +133,7 @@ impl Place {
                     said.trim()
                 ));
             }
-            if listens(self.port)? {
+            if is_served(self.port)? {
                 return Ok(Some(server));
             }
             if Instant::now() > self.deadline {
@@ -283,23 +283,18 @@ fn free_port() -> Result<u16> {
 }
 
 /// Whether a program waits for TCP connections on the port. The kernel is asked, not the program: one that serves a client
-/// at a time, as iperf3 does, takes a connection that only tries for a client, and may refuse the next while it is at it.
-fn listens(port: u16) -> Result<bool> {
-    let table = |name: &str| fs::read_to_string(format!("/proc/self/net/{name}"));
-    let old = table("tcp").map_err(|e| format!("/proc/self/net/tcp: {e}"))?;
-    // Kernels without IPv6 have no such table.
-    let new = table("tcp6").unwrap_or_default();
-    Ok([old, new].iter().any(|table| listed(table, port)))
-}
-
-/// Whether a table of sockets has one that listens on the port. A line is `0: 0100007F:1F90 00000000:0000 0A ...`: number,
-/// address and port of both ends, state (TCP_LISTEN is 10), all in hexadecimal digits.
-fn listed(table: &str, port: u16) -> bool {
-    table.lines().any(|line| {
+/// at a time, as iperf3 does, would take a connection that only tries for its client, and reset the next one.
+///
+/// A line of the table is `0: 0100007F:1F90 00000000:0000 0A ...`: number, address and port of both ends, state (TCP_LISTEN
+/// is 10), all in hexadecimal digits.
+fn is_served(port: u16) -> Result<bool> {
+    let path = "/proc/self/net/tcp";
+    let table = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+    Ok(table.lines().any(|line| {
         let words: Vec<&str> = line.split_whitespace().take(4).collect();
         let [_, local, _, "0A"] = words[..] else { return false };
         local.rsplit_once(':').is_some_and(|(_, at)| u16::from_str_radix(at, 16) == Ok(port))
-    })
+    }))
 }
 
 /// The last bytes of a file; none where there is no file.

@@ -37,7 +37,7 @@ pub enum Answer {
 pub struct Job {
     /// Files that the folder is to hold: name and content.
     pub files: Vec<(String, String)>,
-    /// Runs while the others do, and must accept connections before they start.
+    /// Runs while the others do, and must listen on [`PORT`] of 127.0.0.1 before they start.
     pub server: Vec<String>,
     /// Start the server anew for what is measured, after what runs first.
     pub server_anew: bool,

@@ -434,7 +434,7 @@ fn printable(name: &str) -> Result<String, String> {
     }
 }
 
-/// The name of a system behind ssh, which names a file of facts and is no other's there.
+/// The name of a system behind ssh, which names a file of facts.
 fn plain(name: &str) -> Result<String, String> {
     if name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
         printable(name)

@@ -23,7 +23,7 @@ pub struct Adapter {
     pub parameters: &'static [(&'static str, &'static str)],
     /// Files for the job's folder.
     pub files: &'static [(&'static str, &'static str)],
-    /// The server, if it has one.
+    /// The server, if it has one. It listens on 127.0.0.1.
     pub server: &'static [&'static str],
     /// Whether the server refuses a client while it has not yet done with the last one; then each gets one of its own.
     pub one_client: bool,
@@ -399,7 +399,7 @@ impl Adapter {
         if fits {
             return Ok(());
         }
-        Err(format!("{name} takes a {number} of {parameter} above zero, not {value}"))
+        Err(format!("{name} takes a {number} above zero for {parameter}, not {value:?}"))
     }
 
     /// Whether it needs nothing but the agent.

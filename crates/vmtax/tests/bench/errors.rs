@@ -21,21 +21,21 @@ fn matrices_that_are_none() {
         ("command = [\"true\"]", "", "either `use`"),
         ("command = [\"true\"]", "use = \"minesweeper\"", "no such adapter"),
         ("command = [\"true\"]", "use = \"redis\"\nset = { speed = 11 }", "no parameter"),
-        // For ever, to iperf3; wrk knows no such time.
+        // 0 to iperf3, and so for ever.
         (
             "command = [\"true\"]",
             "use = \"iperf-udp\"\nset = { seconds = 0.2 }",
-            "iperf-udp takes a whole number of seconds above zero, not 0.2",
+            "iperf-udp takes a whole number above zero for seconds, not \"0.2\"",
         ),
         (
             "command = [\"true\"]",
             "use = \"hackbench\"\nset = { loops = 0 }",
-            "hackbench takes a whole number of loops above zero, not 0",
+            "hackbench takes a whole number above zero for loops, not \"0\"",
         ),
         (
             "command = [\"true\"]",
             "use = \"cpuid\"\nset = { seconds = 0 }",
-            "cpuid takes a number of seconds above zero, not 0",
+            "cpuid takes a number above zero for seconds, not \"0\"",
         ),
         (
             "command = [\"true\"]",
