@@ -48,6 +48,7 @@ mod qemu;
 mod qmp;
 mod spec;
 mod state;
+pub mod stream;
 mod tool;
 
 pub use console::Tail;
