@@ -1,38 +1,49 @@
-//! Compiles the programs that run in the kernel. Needs clang, and nothing else: what they use of the kernel's and of
-//! libbpf's headers they declare themselves.
+//! Compiles the programs that run in the kernel, and makes Rust's side of their structs from what the compiler says of
+//! them. Needs clang, and no headers: what the programs use of the kernel's and libbpf's they declare themselves.
 
 use std::env::var;
 use std::path::Path;
-use std::process::Command;
+
+use libbpf_cargo::SkeletonBuilder;
 
 const PROGRAMS: &str = "src/kvm_exit.bpf.c";
+/// Name, `ISA`, and the kind of tracepoint they attach to. The structs are the same in all.
+const KINDS: [(&str, u32, &str); 4] = [
+    ("vmx", 1, "-DRAW_TRACEPOINTS"),
+    ("svm", 2, "-DRAW_TRACEPOINTS"),
+    ("vmx.classic", 1, "-DCLASSIC"),
+    ("svm.classic", 2, "-DCLASSIC"),
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=src");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let folder = var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let kinds = [
-        ("vmx", 1, ""),
-        ("svm", 2, ""),
-        ("vmx.classic", 1, "-DCLASSIC"),
-        ("svm.classic", 2, "-DCLASSIC"),
-    ];
-    for (name, isa, kind) in kinds {
-        let status = Command::new(&clang)
+    for (name, isa, tracepoints) in KINDS {
+        let object = Path::new(&folder).join(format!("kvm_exit.{name}.o"));
+        let mut builder = SkeletonBuilder::new();
+        builder
+            .source(PROGRAMS)
+            .clang(&clang)
+            .obj(&object)
             // v3 has 32-bit instructions; kernels know it since 5.1.
-            .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
-            .arg(format!("-DISA={isa}"))
-            .args(Some(kind).filter(|kind| !kind.is_empty()))
-            .args(["-c", PROGRAMS, "-o"])
-            .arg(Path::new(&folder).join(format!("kvm_exit.{name}.o")))
-            .status();
-        match status {
-            Ok(status) if status.success() => {}
-            Ok(_) => panic!("{clang} could not compile {PROGRAMS}"),
-            Err(error) => {
-                panic!("{clang} does not run ({error}); install clang, or name it in CLANG")
-            }
+            .clang_args([
+                "-mcpu=v3",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                &format!("-DISA={isa}"),
+                tracepoints,
+            ]);
+        if let Err(error) = builder.build() {
+            panic!(
+                "{clang} could not compile {PROGRAMS}; install clang, or name it in CLANG: {error:#}"
+            );
+        }
+        if name == KINDS[0].0 {
+            let rust = Path::new(&folder).join("kvm_exit.skel.rs");
+            builder.generate(&rust).unwrap_or_else(|error| panic!("{PROGRAMS}: {error:#}"));
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Classic tracepoints: where their records have the numbers that programs read, from the kernel's format files.
 //!
-//! This is the way of kernels that do not describe their types. It costs more, for the kernel fills a record for every event,
-//! and it cannot tell apart VMs of one process.
+//! For kernels without BTF of their modules. One such is still supported: Linux 5.10 (Debian 11), since modules have BTF
+//! only from 5.11 on and distributions build KVM as modules; likewise any kernel built without `CONFIG_DEBUG_INFO_BTF`.
+//! It costs more than raw tracepoints, because the kernel fills a record for every event, and it cannot tell VMs of one
+//! process apart.
 
 use std::fs;
 use std::io;

@@ -21,7 +21,7 @@ use crate::load::{self, Wanted, map, refused};
 use crate::memory::Mapped;
 use crate::rows::{Rows, Vcpu};
 use crate::vmcs::{self, VmcsPlace};
-use crate::{Error, classic, kernel, privileges, raw};
+use crate::{Error, classic, kernel, memory, privileges, raw};
 
 /// What is to be recorded.
 #[derive(Clone, Debug)]
@@ -230,10 +230,10 @@ impl Recorder {
         for index in 1..=self.within_cells(totals.cells_used) {
             let at = half * self.config.cells as usize + index;
             let cell = self.cells.read(at);
-            if cell == Cell::EMPTY {
+            if cell.is_empty() {
                 continue;
             }
-            self.cells.write(at, Cell::EMPTY);
+            self.cells.write(at, Cell::default());
             let key = self.keys.read(index);
             let vm = self.seen.get(&(key.thread as usize)).map_or(key.thread, |seen| seen.vm);
             rows.add(self.isa, vm, &key, &cell);
@@ -395,7 +395,7 @@ impl Recorder {
                 continue;
             }
             // Two cells may have had the same key when a place for it could not be written.
-            let _ = map(&self.object, "cell_of_key")?.delete(&key.bytes());
+            let _ = map(&self.object, "cell_of_key")?.delete(memory::bytes(&key));
             self.keys.write(index, Key::default());
             let kind = usize::from(key.flags & Key::ACCESS != 0);
             let is_coarse = key.kind == vmtax_events::DetailKind::Overflow as u8;
@@ -416,7 +416,7 @@ impl Recorder {
                     self.vms.remove(&seen.group);
                 }
             }
-            self.threads.write(index, Thread::EMPTY);
+            self.threads.write(index, Thread::default());
             self.push("free_threads", index)?;
         }
         Ok(())

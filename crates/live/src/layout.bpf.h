@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 //
-// What the programs share among them and with user space: layout.rs holds the other side of every struct.
+// What the programs share among them and with user space. Rust's side of every struct is generated from here (build.rs).
 // What is used of the kernel's headers is declared here.
 
 typedef unsigned char u8;
@@ -264,14 +264,6 @@ struct totals {
 };
 struct totals totals SEC(".bss");
 
-// layout.rs asserts the same.
-_Static_assert(sizeof(struct config) == 472, "config");
-_Static_assert(sizeof(struct key) == 24, "key");
-_Static_assert(sizeof(struct cell) == 256, "cell");
-_Static_assert(sizeof(struct spans) == 56, "spans");
-_Static_assert(sizeof(struct thread) == 1000, "thread");
-_Static_assert(__builtin_offsetof(struct thread, spans) == 376, "thread");
-_Static_assert(sizeof(struct totals) == 104, "totals");
 
 // What runs on a CPU: sched_switch keeps it true.
 struct slot {
@@ -346,7 +338,7 @@ struct {
 	TYPE(value, u32);
 } free_threads SEC(".maps");
 
-// A single event on its way to user space: raw.rs has the other side.
+// A single event on its way to user space; raw.rs reads it.
 struct event {
 	u64 time;
 	// tgid << 32 | tid
@@ -359,7 +351,6 @@ struct event {
 	u64 b;
 	u64 c;
 };
-_Static_assert(sizeof(struct event) == 56, "event");
 
 enum what {
 	EXIT = 1,

@@ -11,7 +11,7 @@ use vmtax_events::{Coverage, Isa};
 
 use crate::layout::Config;
 use crate::vmcs::Planned;
-use crate::{Error, Options, classic};
+use crate::{Error, Options, classic, memory};
 
 /// The programs, compiled with this crate for each processor and each kind of tracepoint.
 macro_rules! programs {
@@ -80,9 +80,9 @@ fn size_maps(open: &mut OpenObject, config: &Config, options: &Options) -> libbp
             // Room for the events of an exit that may turn out to be a slow one.
             "held" if config.slower_ns > 0 => config.threads + 1,
             _ if name.ends_with(".rodata") => {
-                let bytes = config.bytes();
+                let bytes = memory::bytes(config);
                 if let Some(value) = map.initial_value_mut() {
-                    value[..bytes.len()].copy_from_slice(&bytes);
+                    value[..bytes.len()].copy_from_slice(bytes);
                 }
                 continue;
             }

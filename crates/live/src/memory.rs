@@ -9,16 +9,33 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::Error;
 
-/// Structs that any bytes make a value of.
+/// Structs of which any bytes make a value.
 ///
 /// # Safety
-/// Whole numbers only, without padding.
+/// Integers only, without padding.
 #[expect(unsafe_code, reason = "shared with the kernel")]
 pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: whole numbers.
 #[expect(unsafe_code, reason = "shared with the kernel")]
 unsafe impl Plain for u32 {}
+
+/// The value at the front of these bytes; `None` when they are too few.
+pub(crate) fn read<T: Plain>(bytes: &[u8]) -> Option<T> {
+    let bytes = bytes.get(..size_of::<T>())?;
+    // SAFETY: as many bytes as a value has, and any bytes are a value; they need not be aligned.
+    #[expect(unsafe_code, reason = "shared with the kernel")]
+    Some(unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) })
+}
+
+/// The bytes of a value, as the kernel sees them.
+pub(crate) fn bytes<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: the bytes of a value without padding, for as long as it is borrowed.
+    #[expect(unsafe_code, reason = "shared with the kernel")]
+    unsafe {
+        std::slice::from_raw_parts(ptr::from_ref(value).cast(), size_of::<T>())
+    }
+}
 
 /// An array that programs in the kernel write too. Every access is volatile; what they write at the same moment may
 /// come out torn, so callers read what is at rest.

@@ -19,7 +19,7 @@ pub(crate) fn event(isa: Isa, sent: &Sent) -> Option<Event> {
 
 /// In the order of `enum what`.
 fn kind(isa: Isa, sent: &Sent) -> Option<Kind> {
-    let [a, b, c] = sent.words;
+    let Sent { a, b, c, .. } = *sent;
     let (reason, is_write) = (|| Reason::from_trace(isa, sent.reason), a != 0);
     Some(match sent.what {
         1 => Kind::Exit { reason: reason(), info1: a, info2: b },
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn every_number_has_a_kind_of_its_own() {
-        let sent = |what| Sent { what, words: [2, 0, 0], ..Sent::default() };
+        let sent = |what| Sent { what, a: 2, ..Sent::default() };
         let name = |kind: Kind| format!("{kind:?}").split(' ').next().unwrap().to_owned();
-        let calls = Sent { what: 7, words: [8, 3, 0], ..Sent::default() };
+        let calls = Sent { what: 7, a: 8, b: 3, ..Sent::default() };
         let mut names: Vec<String> = (1..=23)
             .map(|what| if what == 7 { calls } else { sent(what) })
             .map(|sent| name(kind(Isa::Svm, &sent).unwrap()))
@@ -102,6 +102,6 @@ mod tests {
         let event = event(Isa::Vmx, &Sent::read(&bytes).unwrap()).unwrap();
         assert_eq!((event.time_ns, event.pid, event.tid, event.vcpu), (9, 7, 8, NO_VCPU));
         assert_eq!(event.kind, Kind::Pio { write: true, size: 2, port: 0x3f8, count: 5 });
-        assert_eq!(Sent::read(&bytes[..55]), None);
+        assert!(Sent::read(&bytes[..55]).is_none());
     }
 }

@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_cell_is_the_tally_that_the_accounting_would_make() {
         let mut expected = Tally::default();
-        let mut cell = Cell { untimed: 2, ..Cell::EMPTY };
+        let mut cell = Cell { untimed: 2, ..Cell::default() };
         for ns in [3_u64, 900, 5_000_000_000] {
             expected.add(ns);
             cell.time += ns;
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn an_empty_cell_is_an_empty_tally() {
-        assert_eq!(counted(&Cell::EMPTY), Tally::default());
+        assert_eq!(counted(&Cell::default()), Tally::default());
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
         let key =
             Key { reason: 0x8000_0021, ancillary: 18, flags: Key::ANCILLARY, ..Key::default() };
         let mut rows = Rows::default();
-        rows.add(Isa::Vmx, 1, &key, &Cell { untimed: 1, ..Cell::EMPTY });
+        rows.add(Isa::Vmx, 1, &key, &Cell { untimed: 1, ..Cell::default() });
         let key = rows.exits.keys().next().unwrap();
         assert_eq!((key.reason.code, key.reason.flags), (0x21, 0x8000_0000));
         assert_eq!(key.ancillary_of.map(|of| of.code), Some(18));
