@@ -16,17 +16,20 @@
 //! need not be in time order: Perfetto sorts. Time stamps are those of the recorder's clock, declared as
 //! the trace's own (BOOTTIME), since a file of one clock needs no other.
 
-mod field;
-mod wire;
+pub mod message;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::{self, Write};
 
+use prost::Message;
 use vmtax_analyse::{Exit, table};
 use vmtax_events::{Level, NO_VCPU, Vm};
 
-use self::wire::Message;
+use self::message::{
+    DebugAnnotation, Interned, InternedData, ProcessDescriptor, ThreadDescriptor, TracePacket,
+    TracePacketDefaults, TrackDescriptor, TrackEvent,
+};
 use crate::names;
 
 /// `TrackEvent.Type`.
@@ -38,13 +41,13 @@ enum Type {
 }
 
 /// `BuiltinClock.BUILTIN_CLOCK_BOOTTIME`.
-const BOOTTIME: u64 = 6;
+const BOOTTIME: u32 = 6;
 /// All packets are of one sequence.
-const SEQUENCE: u64 = 1;
+const SEQUENCE: u32 = 1;
 /// `SEQ_INCREMENTAL_STATE_CLEARED`: names are declared anew from here.
-const STATE_CLEARED: u64 = 1;
+const STATE_CLEARED: u32 = 1;
 /// `SEQ_NEEDS_INCREMENTAL_STATE`: names declared before are used.
-const NEEDS_STATE: u64 = 2;
+const NEEDS_STATE: u32 = 2;
 /// Details beyond this many are written out each time instead of being kept in memory.
 const MOST_NAMES: usize = 1 << 16;
 
@@ -55,9 +58,18 @@ pub struct PerfettoWriter<W: Write> {
     source: String,
     vm_names: HashMap<u32, String>,
     tracks: HashMap<Track, u64>,
-    names: HashMap<u32, HashMap<String, u64>>,
+    names: HashMap<Names, HashMap<String, u64>>,
     /// Names that the next packet declares.
-    declared: Message,
+    declared: InternedData,
+}
+
+/// Kinds of names, each with numbers of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Names {
+    Category,
+    Event,
+    Annotation,
+    AnnotationValue,
 }
 
 /// What has a track of its own.
@@ -93,14 +105,13 @@ impl<W: Write> PerfettoWriter<W> {
             vm_names: HashMap::new(),
             tracks: HashMap::new(),
             names: HashMap::new(),
-            declared: Message::new(),
+            declared: InternedData::default(),
         };
-        let defaults = Message::new().uint(field::packet::TIMESTAMP_CLOCK_ID, BOOTTIME);
-        let first = Message::new()
-            .uint(field::packet::SEQUENCE_ID, SEQUENCE)
-            .uint(field::packet::SEQUENCE_FLAGS, STATE_CLEARED | NEEDS_STATE)
-            .message(field::packet::DEFAULTS, &defaults);
-        writer.out.write_all(&first.framed(field::trace::PACKET))?;
+        writer.write(TracePacket {
+            sequence_flags: Some(STATE_CLEARED | NEEDS_STATE),
+            trace_packet_defaults: Some(TracePacketDefaults { timestamp_clock_id: Some(BOOTTIME) }),
+            ..TracePacket::default()
+        })?;
         Ok(writer)
     }
 
@@ -140,8 +151,7 @@ impl<W: Write> PerfettoWriter<W> {
 
     /// Marks a point at which the recorder lost events of a host CPU; `count` 0 when it does not say how many.
     pub fn lost(&mut self, time_ns: u64, cpu: u32, count: u64) -> io::Result<()> {
-        let track = self
-            .track(Track::Losses, |_| Ok(Message::new().text(field::track::NAME, "lost events")))?;
+        let track = self.track(Track::Losses, |_| Ok(TrackDescriptor::named("lost events")))?;
         let mut annotations = vec![self.annotation("cpu", Value::Number(cpu.into()))];
         if count > 0 {
             annotations.push(self.annotation("count", Value::Number(count)));
@@ -156,7 +166,7 @@ impl<W: Write> PerfettoWriter<W> {
         Ok(self.out)
     }
 
-    fn annotations(&mut self, exit: &Exit) -> Vec<Message> {
+    fn annotations(&mut self, exit: &Exit) -> Vec<DebugAnnotation> {
         let mut list = Vec::new();
         let detail = names::detail(exit.key.detail);
         if !detail.is_empty() {
@@ -176,17 +186,16 @@ impl<W: Write> PerfettoWriter<W> {
         list
     }
 
-    fn annotation(&mut self, name: &str, value: Value<'_>) -> Message {
-        use field::annotation;
-        let name = self.interned(field::interned::ANNOTATION_NAMES, name);
-        let message = Message::new().uint(annotation::NAME_IID, name);
+    fn annotation(&mut self, name: &str, value: Value<'_>) -> DebugAnnotation {
+        let name_iid = Some(self.interned(Names::Annotation, name));
+        let named = DebugAnnotation { name_iid, ..DebugAnnotation::default() };
         match value {
-            Value::Number(n) => message.uint(annotation::UINT, n),
+            Value::Number(n) => DebugAnnotation { uint_value: Some(n), ..named },
             Value::Text(text) if self.has_room_for(text) => {
-                let iid = self.interned(field::interned::ANNOTATION_STRINGS, text);
-                message.uint(annotation::STRING_IID, iid)
+                let iid = self.interned(Names::AnnotationValue, text);
+                DebugAnnotation { string_value_iid: Some(iid), ..named }
             }
-            Value::Text(text) => message.text(annotation::STRING, text),
+            Value::Text(text) => DebugAnnotation { string_value: Some(text.to_owned()), ..named },
         }
     }
 
@@ -195,54 +204,58 @@ impl<W: Write> PerfettoWriter<W> {
         kind: Type,
         track: u64,
         name_and_category: Option<(&str, &str)>,
-        annotations: Vec<Message>,
-    ) -> Message {
-        let mut event = Message::new();
-        if let Some((_, category)) = name_and_category {
-            let iid = self.interned(field::interned::CATEGORIES, category);
-            event = event.uint(field::event::CATEGORY_IIDS, iid);
+        debug_annotations: Vec<DebugAnnotation>,
+    ) -> TrackEvent {
+        let iids = name_and_category.map(|(name, category)| {
+            (self.interned(Names::Event, name), self.interned(Names::Category, category))
+        });
+        TrackEvent {
+            category_iids: iids.map(|(_, category)| category).into_iter().collect(),
+            debug_annotations,
+            r#type: Some(kind as i32),
+            name_iid: iids.map(|(name, _)| name),
+            track_uuid: Some(track),
         }
-        for annotation in &annotations {
-            event = event.message(field::event::ANNOTATIONS, annotation);
-        }
-        event = event.uint(field::event::TYPE, kind as u64);
-        if let Some((name, _)) = name_and_category {
-            let iid = self.interned(field::interned::EVENT_NAMES, name);
-            event = event.uint(field::event::NAME_IID, iid);
-        }
-        event.uint(field::event::TRACK_UUID, track)
     }
 
     /// Writes an event with the names declared since the last one.
-    fn packet(&mut self, time_ns: u64, event: Message) -> io::Result<()> {
-        let mut packet = Message::new()
-            .uint(field::packet::TIMESTAMP, time_ns)
-            .uint(field::packet::SEQUENCE_ID, SEQUENCE)
-            .message(field::packet::TRACK_EVENT, &event);
+    fn packet(&mut self, time_ns: u64, event: TrackEvent) -> io::Result<()> {
         let declared = std::mem::take(&mut self.declared);
-        if !declared.is_empty() {
-            packet = packet.message(field::packet::INTERNED_DATA, &declared);
-        }
-        packet = packet.uint(field::packet::SEQUENCE_FLAGS, NEEDS_STATE);
-        self.out.write_all(&packet.framed(field::trace::PACKET))
+        self.write(TracePacket {
+            timestamp: Some(time_ns),
+            track_event: Some(event),
+            interned_data: (declared != InternedData::default()).then_some(declared),
+            sequence_flags: Some(NEEDS_STATE),
+            ..TracePacket::default()
+        })
+    }
+
+    /// Writes a packet as the next element of `Trace.packet`.
+    fn write(&mut self, packet: TracePacket) -> io::Result<()> {
+        let packet = TracePacket { trusted_packet_sequence_id: Some(SEQUENCE), ..packet };
+        self.out.write_all(&message::Trace { packet: vec![packet] }.encode_to_vec())
     }
 
     fn has_room_for(&self, text: &str) -> bool {
-        let known = self.names.get(&field::interned::ANNOTATION_STRINGS);
+        let known = self.names.get(&Names::AnnotationValue);
         known.is_none_or(|known| known.len() < MOST_NAMES || known.contains_key(text))
     }
 
-    /// The number of a name among its kind (a field of `InternedData`).
-    fn interned(&mut self, kind: u32, name: &str) -> u64 {
+    /// The number of a name among its kind.
+    fn interned(&mut self, kind: Names, name: &str) -> u64 {
         let known = self.names.entry(kind).or_default();
         if let Some(&iid) = known.get(name) {
             return iid;
         }
         let iid = known.len() as u64 + 1;
         known.insert(name.to_owned(), iid);
-        let entry =
-            Message::new().uint(field::interned::IID, iid).text(field::interned::NAME, name);
-        self.declared = std::mem::take(&mut self.declared).message(kind, &entry);
+        let declared = match kind {
+            Names::Category => &mut self.declared.event_categories,
+            Names::Event => &mut self.declared.event_names,
+            Names::Annotation => &mut self.declared.debug_annotation_names,
+            Names::AnnotationValue => &mut self.declared.debug_annotation_string_values,
+        };
+        declared.push(Interned { iid: Some(iid), name: Some(name.to_owned()) });
         iid
     }
 
@@ -251,27 +264,23 @@ impl<W: Write> PerfettoWriter<W> {
         let tid = if vcpu == NO_VCPU { exit.tid } else { 0 };
         let name = format!("vCPU {}", names::vcpu_name(vcpu));
         let thread = self.track(Track::Vcpu { vm, vcpu, tid }, |writer| {
-            let parent = writer.vm_track(vm)?;
-            let track = Message::new();
-            Ok(match (system_id(vm), system_id(exit.tid)) {
-                (Some(pid), Some(tid)) => track.message(
-                    field::track::THREAD,
-                    &Message::new()
-                        .uint(field::thread::PID, pid)
-                        .uint(field::thread::TID, tid)
-                        .text(field::thread::NAME, &name),
-                ),
-                _ => track.text(field::track::NAME, &name),
-            }
-            .uint(field::track::PARENT, parent))
+            let parent_uuid = Some(writer.vm_track(vm)?);
+            let track = match (system_id(vm), system_id(exit.tid)) {
+                (Some(pid), Some(tid)) => {
+                    let thread_name = Some(name.clone());
+                    let thread = ThreadDescriptor { pid: Some(pid), tid: Some(tid), thread_name };
+                    TrackDescriptor { thread: Some(thread), ..TrackDescriptor::default() }
+                }
+                _ => TrackDescriptor::named(&name),
+            };
+            Ok(TrackDescriptor { parent_uuid, ..track })
         })?;
         if exit.level() != Level::L2 {
             return Ok(thread);
         }
         self.track(Track::L2 { vm, vcpu, tid }, |_| {
-            Ok(Message::new()
-                .text(field::track::NAME, &format!("{name} (L2)"))
-                .uint(field::track::PARENT, thread))
+            let track = TrackDescriptor::named(&format!("{name} (L2)"));
+            Ok(TrackDescriptor { parent_uuid: Some(thread), ..track })
         })
     }
 
@@ -279,16 +288,13 @@ impl<W: Write> PerfettoWriter<W> {
         self.track(Track::Vm(vm), |writer| {
             let name = writer.vm_names.get(&vm).filter(|name| !name.is_empty());
             let name = name.cloned().unwrap_or_else(|| format!("VM {vm}"));
-            Ok(match system_id(vm) {
-                Some(pid) => Message::new().message(
-                    field::track::PROCESS,
-                    &Message::new()
-                        .uint(field::process::PID, pid)
-                        .text(field::process::NAME, &name)
-                        .text(field::process::LABELS, &writer.source),
-                ),
-                None => Message::new().text(field::track::NAME, &name),
-            })
+            let Some(pid) = system_id(vm) else { return Ok(TrackDescriptor::named(&name)) };
+            let process = ProcessDescriptor {
+                pid: Some(pid),
+                process_name: Some(name),
+                process_labels: vec![writer.source.clone()],
+            };
+            Ok(TrackDescriptor { process: Some(process), ..TrackDescriptor::default() })
         })
     }
 
@@ -296,7 +302,7 @@ impl<W: Write> PerfettoWriter<W> {
     fn track(
         &mut self,
         track: Track,
-        descriptor: impl FnOnce(&mut Self) -> io::Result<Message>,
+        descriptor: impl FnOnce(&mut Self) -> io::Result<TrackDescriptor>,
     ) -> io::Result<u64> {
         if let Some(&uuid) = self.tracks.get(&track) {
             return Ok(uuid);
@@ -307,15 +313,21 @@ impl<W: Write> PerfettoWriter<W> {
             Entry::Occupied(known) => return Ok(*known.get()),
             Entry::Vacant(free) => *free.insert(next),
         };
-        let packet = Message::new()
-            .uint(field::packet::SEQUENCE_ID, SEQUENCE)
-            .message(field::packet::TRACK_DESCRIPTOR, &descriptor.uint(field::track::UUID, uuid));
-        self.out.write_all(&packet.framed(field::trace::PACKET))?;
+        self.write(TracePacket {
+            track_descriptor: Some(TrackDescriptor { uuid: Some(uuid), ..descriptor }),
+            ..TracePacket::default()
+        })?;
         Ok(uuid)
     }
 }
 
+impl TrackDescriptor {
+    fn named(name: &str) -> TrackDescriptor {
+        TrackDescriptor { name: Some(name.to_owned()), ..TrackDescriptor::default() }
+    }
+}
+
 /// A process or thread id that Perfetto takes: a positive int32 (0 is the idle task to it).
-fn system_id(id: u32) -> Option<u64> {
-    (id > 0 && i32::try_from(id).is_ok()).then_some(u64::from(id))
+fn system_id(id: u32) -> Option<i32> {
+    i32::try_from(id).ok().filter(|&id| id > 0)
 }

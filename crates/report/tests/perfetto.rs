@@ -1,9 +1,5 @@
-//! The timeline, read back with Perfetto's message definitions and asserted slice by slice.
-//!
-//! The definitions below have the field numbers of `protos/perfetto/trace/`; a trace with all of
-//! them was also read, without an unknown field, by the bindings in Perfetto's own Python package
-//! (0.59.1). They hold what the writer uses and no more: a field that they lack fails the test,
-//! since what was read is encoded again and must be as long.
+//! The timeline, read back and asserted slice by slice. A trace with all fields was also read, without an unknown field, by
+//! the bindings in Perfetto's own Python package (0.59.1).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,117 +9,9 @@ use prost::Message;
 use vmtax_analyse::Exit;
 use vmtax_events::{Detail, DetailKind, ExitKey, Isa, Level, NO_VCPU, Outcome, Reason, Vm, svm};
 use vmtax_report::perfetto::PerfettoWriter;
-
-#[derive(Clone, PartialEq, Message)]
-struct Trace {
-    #[prost(message, repeated, tag = "1")]
-    packet: Vec<TracePacket>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TracePacket {
-    #[prost(uint64, optional, tag = "8")]
-    timestamp: Option<u64>,
-    #[prost(uint32, optional, tag = "10")]
-    trusted_packet_sequence_id: Option<u32>,
-    #[prost(message, optional, tag = "11")]
-    track_event: Option<TrackEvent>,
-    #[prost(message, optional, tag = "12")]
-    interned_data: Option<InternedData>,
-    #[prost(uint32, optional, tag = "13")]
-    sequence_flags: Option<u32>,
-    #[prost(message, optional, tag = "59")]
-    trace_packet_defaults: Option<TracePacketDefaults>,
-    #[prost(message, optional, tag = "60")]
-    track_descriptor: Option<TrackDescriptor>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TracePacketDefaults {
-    #[prost(uint32, optional, tag = "58")]
-    timestamp_clock_id: Option<u32>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TrackDescriptor {
-    #[prost(uint64, optional, tag = "1")]
-    uuid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    name: Option<String>,
-    #[prost(message, optional, tag = "3")]
-    process: Option<ProcessDescriptor>,
-    #[prost(message, optional, tag = "4")]
-    thread: Option<ThreadDescriptor>,
-    #[prost(uint64, optional, tag = "5")]
-    parent_uuid: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ProcessDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pid: Option<i32>,
-    #[prost(string, optional, tag = "6")]
-    process_name: Option<String>,
-    #[prost(string, repeated, tag = "8")]
-    process_labels: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ThreadDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pid: Option<i32>,
-    #[prost(int32, optional, tag = "2")]
-    tid: Option<i32>,
-    #[prost(string, optional, tag = "5")]
-    thread_name: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TrackEvent {
-    #[prost(uint64, repeated, packed = "false", tag = "3")]
-    category_iids: Vec<u64>,
-    #[prost(message, repeated, tag = "4")]
-    debug_annotations: Vec<DebugAnnotation>,
-    #[prost(int32, optional, tag = "9")]
-    r#type: Option<i32>,
-    #[prost(uint64, optional, tag = "10")]
-    name_iid: Option<u64>,
-    #[prost(uint64, optional, tag = "11")]
-    track_uuid: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct DebugAnnotation {
-    #[prost(uint64, optional, tag = "1")]
-    name_iid: Option<u64>,
-    #[prost(uint64, optional, tag = "3")]
-    uint_value: Option<u64>,
-    #[prost(string, optional, tag = "6")]
-    string_value: Option<String>,
-    #[prost(uint64, optional, tag = "17")]
-    string_value_iid: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct InternedData {
-    #[prost(message, repeated, tag = "1")]
-    event_categories: Vec<Interned>,
-    #[prost(message, repeated, tag = "2")]
-    event_names: Vec<Interned>,
-    #[prost(message, repeated, tag = "3")]
-    debug_annotation_names: Vec<Interned>,
-    #[prost(message, repeated, tag = "29")]
-    debug_annotation_string_values: Vec<Interned>,
-}
-
-/// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString` are alike.
-#[derive(Clone, PartialEq, Message)]
-struct Interned {
-    #[prost(uint64, optional, tag = "1")]
-    iid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    name: Option<String>,
-}
+use vmtax_report::perfetto::message::{
+    DebugAnnotation, Trace, TracePacket, TrackDescriptor, TrackEvent,
+};
 
 /// A slice or an instant, put together as Perfetto does.
 #[derive(Clone, Debug, PartialEq, Eq)]
