@@ -360,31 +360,10 @@ pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A time above zero: `100ms`, `90s`, `1h 30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let help = || "use a number with ns, us, ms or s, such as 100ms".to_owned();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(help)?;
-    let number: u64 = text[..digits].parse().map_err(|_| help())?;
-    let unit: u64 = match &text[digits..] {
-        "ns" => 1,
-        "us" | "µs" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000,
-        _ => return Err(help()),
-    };
-    let ns = number.checked_mul(unit).filter(|&ns| ns > 0).ok_or_else(help)?;
-    Ok(Duration::from_nanos(ns))
-}
-
-/// A time that people wait for: `90s`, `15m`, `1h`.
-pub(crate) fn long_duration(text: &str) -> Result<Duration, String> {
-    let help = || "use a number with s, m or h, such as 15m".to_owned();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(help)?;
-    let number: u64 = text[..digits].parse().map_err(|_| help())?;
-    let unit = match &text[digits..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err(help()),
-    };
-    number.checked_mul(unit).filter(|&s| s > 0).map(Duration::from_secs).ok_or_else(help)
+    match humantime::parse_duration(text) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err("use a time above zero with its unit, such as 100ms, 90s or 1h".to_owned()),
+    }
 }

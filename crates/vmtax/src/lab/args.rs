@@ -101,7 +101,7 @@ pub(crate) struct RunArgs {
     pub(crate) fresh: bool,
 
     /// How long the emulated host may live, by the clock on the wall.
-    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = crate::cli::long_duration)]
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = crate::cli::duration)]
     pub(crate) limit: Duration,
 
     /// Keep the run in this folder; with several kernels, in a folder for each in it.

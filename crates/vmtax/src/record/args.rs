@@ -39,7 +39,7 @@ pub(crate) struct RecordArgs {
     pub(crate) which: WhichArgs,
 
     /// End after this time: 90s, 15m, 1h.
-    #[arg(long, value_name = "TIME", value_parser = crate::cli::long_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cli::duration)]
     pub(crate) duration: Option<Duration>,
 
     /// Length of the intervals that exits are counted in, each a segment of the run: 100ms, 1s, ...

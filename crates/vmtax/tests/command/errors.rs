@@ -42,10 +42,10 @@ fn a_wrong_flag_is_a_usage_error() {
         ("report good --vcpu -1", "*'-1'*"),
         (
             "report good --interval 5",
-            "invalid value '5' for '--interval <TIME>': use a number with*",
+            "invalid value '5' for '--interval <TIME>': use a time above zero with its unit*",
         ),
         ("report good --interval 0ms", "invalid value '0ms' for '--interval <TIME>': use a*"),
-        ("report good --interval 1.5s", "invalid value '1.5s' for '--interval <TIME>': use a*"),
+        ("report good --interval 1.5x", "invalid value '1.5x' for '--interval <TIME>': use a*"),
         ("report good --interval ms", "invalid value 'ms' for '--interval <TIME>': use a*"),
         ("report good --interval 99999999999s", "invalid value '99999999999s' for*: use a*"),
         ("report good --isa arm", "invalid value 'arm' for '--isa <vmx|svm>': use vmx or svm*"),

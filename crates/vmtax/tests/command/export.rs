@@ -182,7 +182,7 @@ fn mistakes_are_said() {
                 2,
                 "--isa says how a recording is read; it goes with --replay",
             ),
-            ("export --interval 0s", 2, "*use a number with ns, us, ms or s, such as 100ms*"),
+            ("export --interval 0s", 2, "*use a time above zero with its unit, such as 100ms*"),
             ("export --interval 1ns --listen 127.0.0.1:0", 2, "--interval: use 10ms to 3600s"),
             ("export --interval 2000000s --listen 127.0.0.1:0", 2, "--interval: use 10ms to 3600s"),
         ],

@@ -177,7 +177,7 @@ fn mistakes_are_said() {
             ("top", 2, no_terminal),
             (&format!("top --replay {}", recording.display()), 2, no_terminal),
             ("top --replay x --pid 1", 2, "*"),
-            ("top --interval 0ms", 2, "*use a number with ns, us, ms or s, such as 100ms*"),
+            ("top --interval 0ms", 2, "*use a time above zero with its unit, such as 100ms*"),
             ("top --interval 1ms", 2, "--interval: use 10ms to 3600s"),
             (
                 "top --emulated x",
