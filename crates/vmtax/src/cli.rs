@@ -363,7 +363,7 @@ pub(crate) fn label(text: &str) -> Result<(String, String), String> {
 /// A time above zero: `100ms`, `90s`, `1h 30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        Ok(duration) if !duration.is_zero() => Ok(duration),
+        Ok(time) if !time.is_zero() && u64::try_from(time.as_nanos()).is_ok() => Ok(time),
         _ => Err("use a time above zero with its unit, such as 100ms, 90s or 1h".to_owned()),
     }
 }
