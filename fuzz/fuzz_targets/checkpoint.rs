@@ -24,7 +24,8 @@ fn folder() -> &'static TempDir {
         let mut writer = Writer::create(&path, Options::default(), &mut cpu).expect("a parent");
         writer.region("m", 64).expect("a region");
         writer.pages(3, &[7; 5 * PAGE]).expect("pages");
-        writer.finish(&mut std::io::empty()).expect("a parent");
+        let finished = writer.finish(&mut std::io::empty(), b"").expect("a parent");
+        finished.publish().expect("a parent");
         folder
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Writer`] takes pages in ascending order and leaves a file that appears under its name only when it is whole
 //! and on the disk. [`Checkpoint`] opens one with its parents and checks everything it gives. The format is
-//! docs/checkpoint.md. Nothing here knows of QEMU: device state is bytes that are carried along.
+//! docs/checkpoint.md. Nothing here knows of QEMU: device state and the machine's description are bytes that are carried along.
 
 mod error;
 mod file;
@@ -15,4 +15,4 @@ pub use error::{Error, Reason};
 pub use file::NewFile;
 pub use format::{Id, Kind, VERSION};
 pub use reader::{Checkpoint, RegionInfo, Target, Totals};
-pub use writer::{Accelerate, Options, Summary, Writer};
+pub use writer::{Accelerate, Finished, Options, Summary, Writer};

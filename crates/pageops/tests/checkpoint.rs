@@ -8,8 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use vmtax_pageops::checkpoint::{Checkpoint, Error, Id, Options, Reason, Summary, Target, Writer};
-use vmtax_pageops::{Cpu, PAGE};
+use vmtax_pageops::checkpoint::{
+    Accelerate, Checkpoint, Error, Id, Options, Reason, Summary, Target, Writer,
+};
+use vmtax_pageops::memory::Map;
+use vmtax_pageops::{Cpu, PAGE, PageFacts};
 
 /// Memory as a test sees it: regions by name.
 type Memory = Vec<(String, Vec<u8>)>;
@@ -48,7 +51,10 @@ fn save(
             }
         }
     }
-    writer.finish(&mut &b"state of devices"[..])
+    let finished = writer.finish(&mut &b"state of devices"[..], b"a machine")?;
+    let written = (finished.summary(), finished.id());
+    finished.publish()?;
+    Ok(written)
 }
 
 fn restore(path: &Path) -> Result<Memory, Error> {
@@ -58,6 +64,8 @@ fn restore(path: &Path) -> Result<Memory, Error> {
     let mut state = Vec::new();
     io::Read::read_to_end(&mut checkpoint.state(), &mut state).unwrap();
     assert_eq!(state, b"state of devices");
+    let expected: &[u8] = if checkpoint.version() == 1 { b"" } else { b"a machine" };
+    assert_eq!(checkpoint.description(), expected);
     Ok(checkpoint.regions().map(|r| r.name.to_owned()).zip(restored.0.into_values()).collect())
 }
 
@@ -311,7 +319,7 @@ fn wrong_use_is_an_error() {
     let mut writer = Writer::create(&child, parent(), &mut cpu).unwrap();
     assert!(matches!(writer.region("m", 9).unwrap_err().reason, Reason::Shape(_)));
     let writer = Writer::create(&child, parent(), &mut cpu).unwrap();
-    assert!(matches!(writer.finish(&mut io::empty()).unwrap_err().reason, Reason::Shape(_)));
+    assert!(matches!(writer.finish(&mut io::empty(), b"").unwrap_err().reason, Reason::Shape(_)));
     assert!(matches!(Checkpoint::open(dir.path()).unwrap_err().reason, Reason::NotOne));
 }
 
@@ -331,4 +339,93 @@ fn increments_are_small() {
     // Zero pages in between were left out.
     assert_eq!((summary.zero, summary.unchanged), (6, 256 - 15 - 20), "{summary:?}");
     assert!(summary.bytes < 3 * PAGE as u64, "{summary:?}");
+}
+
+/// Files that version 1 of the format had, as a program of that time wrote them.
+#[test]
+fn older_versions_are_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let sorts: Vec<(u8, u64)> = (0..12).map(|i| ((i / 2) as u8, i * 31 + 5)).collect();
+    for (age, file) in [(0, "v1-base.ckpt"), (1, "v1-child.ckpt")] {
+        assert_eq!(Checkpoint::open(&folder.join(file)).unwrap().version(), 1);
+        assert!(restore(&folder.join(file)).unwrap() == memory(&sorts, age), "{file}");
+    }
+    // A child of today over a parent of then.
+    let dir = tempfile::tempdir().unwrap();
+    let child = dir.path().join("child.ckpt");
+    save(&child, &memory(&sorts, 2), Some(&folder.join("v1-child.ckpt")), None).unwrap();
+    assert_eq!(Checkpoint::open(&child).unwrap().version(), 2);
+    assert!(restore(&child).unwrap() == memory(&sorts, 2));
+    // One that calls itself version 1 has no field for a description.
+    let mut bytes = fs::read(folder.join("v1-base.ckpt")).unwrap();
+    let at = bytes.len() - 128 + 72;
+    bytes[at] = 1;
+    fs::write(&child, &bytes).unwrap();
+    assert!(matches!(restore(&child).unwrap_err().reason, Reason::Damaged { .. }));
+}
+
+/// Until it is published a checkpoint is nowhere, and what has its name stays.
+#[test]
+fn a_finished_checkpoint_is_not_there_before_it_is_published() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.ckpt");
+    let old: Memory = vec![("m".to_owned(), vec![3; 8 * PAGE])];
+    for publish in [false, true] {
+        save(&path, &old, None, None).unwrap();
+        let mut cpu = Cpu::best();
+        let mut writer = Writer::create(&path, Options::default(), &mut cpu).unwrap();
+        writer.region("m", 8).unwrap();
+        let finished = writer.finish(&mut &b"state of devices"[..], b"a machine").unwrap();
+        assert!(restore(&path).unwrap() == old);
+        if publish {
+            finished.publish().unwrap();
+        } else {
+            drop(finished);
+        }
+        assert_eq!(restore(&path).unwrap() == old, !publish);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}
+
+/// Writes to the memory that is being saved after every look at it.
+struct Meddler<'a> {
+    memory: &'a fs::File,
+    pages: usize,
+    age: u8,
+}
+
+impl Accelerate for Meddler<'_> {
+    fn scan(&mut self, pages: &[u8], out: &mut [PageFacts]) {
+        Cpu::best().scan(pages, out);
+        self.age = self.age.wrapping_add(1);
+        // Of every page a word that was zero, or what compresses, or noise.
+        for page in 0..self.pages {
+            let at = (page * PAGE + 8 * usize::from(self.age)) as u64;
+            std::os::unix::fs::FileExt::write_all_at(self.memory, &[self.age, 7, 9], at).unwrap();
+        }
+    }
+}
+
+/// Checksums are those of the bytes that are written, though the memory changes between any two looks at it.
+#[test]
+fn memory_that_changes_gives_a_checkpoint_that_verifies() {
+    let dir = tempfile::tempdir().unwrap();
+    let sorts: Vec<(u8, u64)> = (0..300).map(|i| ((i / 3) as u8, i * 31 + 5)).collect();
+    let [_, (name, bytes)] = &memory(&sorts, 0)[..] else { panic!("two regions") };
+    let base = dir.path().join("base.ckpt");
+    save(&base, &vec![(name.clone(), bytes.clone())], None, None).unwrap();
+    for (zstd, child) in [(None, false), (Some(1), false), (None, true), (Some(3), true)] {
+        let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0).unwrap();
+        let map = Map::new(&file, bytes.len()).unwrap();
+        let mut meddler = Meddler { memory: &file, pages: bytes.len() / PAGE, age: 0 };
+        let parent = child.then(|| Checkpoint::open(&base).unwrap());
+        let path = dir.path().join("x.ckpt");
+        let mut writer = Writer::create(&path, Options { zstd, parent }, &mut meddler).unwrap();
+        writer.region(name, (bytes.len() / PAGE) as u64).unwrap();
+        map.with(0..bytes.len(), |pages| writer.pages(0, pages)).unwrap();
+        writer.finish(&mut io::empty(), b"").unwrap().publish().unwrap();
+        let done = Checkpoint::open(&path).unwrap().verify(&mut |_| {});
+        done.unwrap_or_else(|e| panic!("zstd {zstd:?}, child {child}: {e}"));
+    }
 }

@@ -196,7 +196,7 @@ impl Seeds<'_> {
             pages[4096..8192].fill(9);
             pages[100] = u8::from(child);
             writer.pages(3, &pages).unwrap();
-            writer.finish(&mut &b"devices"[..]).unwrap();
+            writer.finish(&mut &b"devices"[..], b"{}").unwrap().publish().unwrap();
             fs::copy(&path, target.join(format!("seed-{name}"))).unwrap();
         }
     }

@@ -7,8 +7,10 @@ use sha2::{Digest, Sha256};
 use super::error::Reason;
 use crate::PAGE;
 
-/// Version written; readers take it and older ones.
-pub const VERSION: u32 = 1;
+/// Version written; readers take it and older ones. Version 2 added the description.
+pub const VERSION: u32 = 2;
+/// The oldest version that can be read.
+const OLDEST: u32 = 1;
 /// Bytes before the payload.
 pub(super) const HEADER: u64 = PAGE as u64;
 /// Bytes at the end.
@@ -21,12 +23,15 @@ pub(super) const GROUP: usize = 16;
 pub(super) const DELTAS: usize = 64;
 /// Bytes of index, at most.
 const INDEX: u64 = 8 << 30;
+/// Bytes of description, at most.
+pub(super) const DESCRIPTION: u64 = 16 << 20;
 /// Names of regions and parents are no longer.
 const NAME: u64 = 4096;
 /// No machine has more pages (2^52 bytes).
 const PAGES: u64 = 1 << 40;
 
-/// Names a checkpoint: SHA-256 of its header, device state, index (which holds the checksums of pages) and trailer.
+/// Names a checkpoint: SHA-256 of its header, device state, description, index (which holds the checksums of pages) and
+/// trailer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Id(pub [u8; 32]);
 
@@ -106,32 +111,44 @@ pub(super) struct Index {
 /// What stands at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trailer {
+    pub(super) version: u32,
     pub(super) state_at: u64,
     pub(super) state_len: u64,
+    /// 0 in version 1.
+    pub(super) description_len: u64,
     pub(super) index_len: u64,
     /// Zeros: none.
     pub(super) parent: [u8; 32],
 }
 
 impl Trailer {
-    pub(super) fn index_at(&self) -> u64 {
+    pub(super) fn description_at(&self) -> u64 {
         self.state_at + self.state_len
+    }
+
+    pub(super) fn index_at(&self) -> u64 {
+        self.description_at() + self.description_len
     }
 
     /// All but the id.
     pub(super) fn encode(&self) -> [u8; 96] {
         let mut bytes = [0; 96];
         bytes[..8].copy_from_slice(&END);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.state_at.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.state_len.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.index_len.to_le_bytes());
         bytes[40..72].copy_from_slice(&self.parent);
+        bytes[72..80].copy_from_slice(&self.description_len.to_le_bytes());
         bytes
     }
 
-    /// Reads one that ends a file of `file_len` bytes.
-    pub(super) fn decode(bytes: &[u8; 128], file_len: u64) -> Result<(Trailer, Id), Reason> {
+    /// Reads one that ends a file of `file_len` bytes, whose header has this version.
+    pub(super) fn decode(
+        bytes: &[u8; 128],
+        file_len: u64,
+        version: u32,
+    ) -> Result<(Trailer, Id), Reason> {
         let at = file_len - TRAILER;
         let damaged = |what| Reason::Damaged { at, what };
         if bytes[..8] != END {
@@ -140,9 +157,11 @@ impl Trailer {
             ));
         }
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
-        if bytes[8..12] != VERSION.to_le_bytes()
+        // Version 1 has no description, and zeros here.
+        let unused = if version == 1 { 72 } else { 80 };
+        if bytes[8..12] != version.to_le_bytes()
             || bytes[12..16] != [0; 4]
-            || bytes[72..96] != [0; 24]
+            || bytes[unused..96].iter().any(|byte| *byte != 0)
         {
             return Err(damaged("the end has fields that are unknown"));
         }
@@ -150,18 +169,28 @@ impl Trailer {
         parent.copy_from_slice(&bytes[40..72]);
         let mut id = [0; 32];
         id.copy_from_slice(&bytes[96..]);
-        let trailer =
-            Trailer { state_at: word(16), state_len: word(24), index_len: word(32), parent };
-        let sum = trailer.state_at.checked_add(trailer.state_len);
-        let sum = sum.and_then(|sum| sum.checked_add(trailer.index_len));
-        if sum != Some(at) || trailer.state_at < HEADER || trailer.index_len > INDEX {
+        let trailer = Trailer {
+            version,
+            state_at: word(16),
+            state_len: word(24),
+            description_len: word(72),
+            index_len: word(32),
+            parent,
+        };
+        let parts = [trailer.state_len, trailer.description_len, trailer.index_len];
+        let sum = parts.iter().try_fold(trailer.state_at, |sum, part| sum.checked_add(*part));
+        if sum != Some(at)
+            || trailer.state_at < HEADER
+            || trailer.index_len > INDEX
+            || trailer.description_len > DESCRIPTION
+        {
             return Err(damaged("the lengths of its parts do not add up to the file's"));
         }
         Ok((trailer, Id(id)))
     }
 }
 
-/// Makes the name of what has these parts: header, state, index, trailer, in this order.
+/// Makes the name of what has these parts: header, state, description, index, trailer, in this order.
 #[derive(Default)]
 pub(super) struct Naming(Sha256);
 
@@ -185,20 +214,21 @@ pub(super) fn header(nonce: [u8; 16]) -> [u8; HEADER as usize] {
     bytes
 }
 
-/// Checks a first page.
-pub(super) fn check_header(bytes: &[u8]) -> Result<(), Reason> {
+/// Checks a first page, and gives its version.
+pub(super) fn check_header(bytes: &[u8]) -> Result<u32, Reason> {
     if bytes.len() < 16 || bytes[..8] != MAGIC {
         return Err(Reason::NotOne);
     }
     let word =
         |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    if word(8) != VERSION {
-        return Err(Reason::Version { found: word(8) });
+    let version = word(8);
+    if !(OLDEST..=VERSION).contains(&version) {
+        return Err(Reason::Version { found: version });
     }
     if word(12) != PAGE as u32 {
         return Err(Reason::Damaged { at: 12, what: "pages of another size than 4096 bytes" });
     }
-    Ok(())
+    Ok(version)
 }
 
 fn put(out: &mut Vec<u8>, mut value: u64) {

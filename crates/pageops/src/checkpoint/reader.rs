@@ -22,6 +22,7 @@ pub struct Checkpoint {
     file: File,
     index: Index,
     trailer: Trailer,
+    description: Vec<u8>,
     id: Id,
     len: u64,
     parent: Option<Box<Checkpoint>>,
@@ -100,13 +101,13 @@ impl Checkpoint {
         let len = file.metadata()?.len();
         let mut header = vec![0; HEADER.min(len) as usize];
         file.read_exact_at(&mut header, 0)?;
-        check_header(&header)?;
+        let version = check_header(&header)?;
         if len < HEADER + TRAILER {
             return Err(Reason::Damaged { at: len, what: "it ends before its first page" });
         }
         let mut end = [0; TRAILER as usize];
         file.read_exact_at(&mut end, len - TRAILER)?;
-        let (trailer, id) = Trailer::decode(&end, len)?;
+        let (trailer, id) = Trailer::decode(&end, len, version)?;
         let mut naming = Naming::default();
         naming.update(&header);
         let mut chunk = vec![0; 64 << 10];
@@ -129,12 +130,25 @@ impl Checkpoint {
             return Err(Reason::Checksum);
         }
         let index = Index::decode(&index, at, trailer.state_at)?;
-        Ok(Checkpoint { path: path.to_owned(), file, index, trailer, id, len, parent: None })
+        let mut description = vec![0; trailer.description_len as usize];
+        file.read_exact_at(&mut description, trailer.description_at())?;
+        let path = path.to_owned();
+        Ok(Checkpoint { path, file, index, trailer, description, id, len, parent: None })
     }
 
     /// Its file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Version of its format.
+    pub fn version(&self) -> u32 {
+        self.trailer.version
+    }
+
+    /// What its writer said of the machine; empty for an image, and in version 1.
+    pub fn description(&self) -> &[u8] {
+        &self.description
     }
 
     /// Its name for children, and the checksum of the whole.
@@ -179,7 +193,7 @@ impl Checkpoint {
 
     /// Reads the device state.
     pub fn state(&self) -> impl Read + '_ {
-        State { file: &self.file, at: self.trailer.state_at, end: self.trailer.index_at() }
+        State { file: &self.file, at: self.trailer.state_at, end: self.trailer.description_at() }
     }
 
     /// Ranges of pages within `range` that this or a parent stores. All others are zero.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use super::error::{Error, Reason};
 use super::file::NewFile;
 use super::format::{
-    DELTAS, GROUP, HEADER, Id, Index, Kind, Naming, Region, Run, TRAILER, Trailer, header,
+    DELTAS, DESCRIPTION, GROUP, HEADER, Id, Index, Kind, Naming, Region, Run, TRAILER, Trailer,
+    VERSION, header,
 };
 use super::reader::Checkpoint;
 use super::trial::Trial;
@@ -74,10 +75,11 @@ pub struct Writer<'a> {
     /// First page of the region that was not yet given.
     next: u64,
     facts: Vec<PageFacts>,
+    /// The chunk under way. The caller's memory may be a VM's, and change between two looks: it is read once, and all
+    /// that is compared, checksummed and written is this copy.
+    chunk: Vec<u8>,
     old: Vec<u8>,
     delta: Vec<u8>,
-    /// A group that is compressed, copied: memory may be another's too, and zstd must not see it change.
-    group: Vec<u8>,
     compressed: Vec<u8>,
     compressor: Option<zstd::bulk::Compressor<'static>>,
     trial: Trial,
@@ -85,7 +87,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins a checkpoint that will be `path`. Nothing is seen there before [`Writer::finish`].
+    /// Begins a checkpoint that will be `path`. Nothing is seen there before [`Finished::publish`].
     pub fn create(
         path: &Path,
         options: Options,
@@ -112,9 +114,9 @@ impl<'a> Writer<'a> {
             index,
             next: 0,
             facts: vec![PageFacts::default(); CHUNK],
+            chunk: vec![0; CHUNK * PAGE],
             old: vec![0; CHUNK * PAGE],
             delta: vec![0; PAGE - 8],
-            group: Vec::new(),
             compressed: Vec::new(),
             compressor,
             trial: Trial::default(),
@@ -153,7 +155,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Takes pages from `first` on. Pages left out before them are zero.
+    /// Takes pages from `first` on. Pages left out before them are zero. Each byte is read once, so memory that changes
+    /// meanwhile gives a checkpoint that verifies; whether it is the memory of one moment is the caller's to know.
     pub fn pages(&mut self, first: u64, bytes: &[u8]) -> Result<(), Error> {
         let Some(region) = self.index.regions.last() else {
             return Err(self.error(Reason::Misused("pages outside of a region")));
@@ -164,10 +167,14 @@ impl<'a> Writer<'a> {
         }
         self.gap(first)?;
         let mut at = first;
+        let mut copy = std::mem::take(&mut self.chunk);
         for chunk in bytes.chunks(CHUNK * PAGE) {
-            self.chunk(at, chunk)?;
+            let copy = &mut copy[..chunk.len()];
+            copy.copy_from_slice(chunk);
+            self.chunk(at, copy)?;
             at += (chunk.len() / PAGE) as u64;
         }
+        self.chunk = copy;
         self.next = at;
         Ok(())
     }
@@ -177,8 +184,12 @@ impl<'a> Writer<'a> {
         self.at
     }
 
-    /// Ends with the device state and puts the file in its place.
-    pub fn finish(mut self, state: &mut dyn Read) -> Result<(Summary, Id), Error> {
+    /// Ends with the device state and a description of the machine, at most 16 MiB, and syncs the file. It has no name
+    /// yet: [`Finished::publish`] gives it one.
+    pub fn finish(mut self, state: &mut dyn Read, description: &[u8]) -> Result<Finished, Error> {
+        if description.len() as u64 > DESCRIPTION {
+            return Err(self.error(Reason::Misused("a description of more than 16 MiB")));
+        }
         self.end_region()?;
         if let Some(parent) = &self.options.parent
             && parent.regions().count() != self.index.regions.len()
@@ -196,12 +207,17 @@ impl<'a> Writer<'a> {
             self.put(&buffer[..read])?;
         }
         let state_len = self.at - state_at;
+        self.naming.update(description);
+        self.put(description)?;
+        let description_len = description.len() as u64;
         let index = std::mem::take(&mut self.index).encode();
         self.naming.update(&index);
         self.put(&index)?;
         let parent = self.options.parent.as_ref().map_or([0; 32], |p| p.id().0);
         let index_len = index.len() as u64;
-        let trailer = Trailer { state_at, state_len, index_len, parent }.encode();
+        let version = VERSION;
+        let trailer =
+            Trailer { version, state_at, state_len, description_len, index_len, parent }.encode();
         self.naming.update(&trailer);
         let id = std::mem::take(&mut self.naming).finish();
         self.put(&trailer)?;
@@ -209,9 +225,10 @@ impl<'a> Writer<'a> {
         debug_assert_eq!(trailer.len() + id.0.len(), TRAILER as usize);
         let Writer { new, mut out, path, mut summary, at, .. } = self;
         summary.bytes = at;
-        let done = out.flush().and_then(|()| new.publish());
-        done.map_err(|e| Error { path, reason: Reason::Io(e) })?;
-        Ok((summary, id))
+        match out.flush().and_then(|()| new.file().sync_all()) {
+            Ok(()) => Ok(Finished { new, path, summary, id }),
+            Err(e) => Err(Error { path, reason: Reason::Io(e) }),
+        }
     }
 
     fn error(&self, reason: Reason) -> Error {
@@ -371,14 +388,40 @@ impl<'a> Writer<'a> {
     /// Compresses a group; whether that saves something.
     fn compress(&mut self, group: &[u8]) -> Result<bool, Error> {
         let Some(compressor) = &mut self.compressor else { return Ok(false) };
-        self.group.clear();
-        self.group.extend_from_slice(group);
         self.compressed.clear();
         self.compressed.reserve(zstd::zstd_safe::compress_bound(group.len()));
-        let done = compressor.compress_to_buffer(&self.group, &mut self.compressed);
+        let done = compressor.compress_to_buffer(group, &mut self.compressed);
         let len = done.map_err(|e| self.error(Reason::Io(e)))?;
         self.trial.learn(group.len(), len);
         Ok(len < group.len())
+    }
+}
+
+/// A checkpoint that is whole and on the disk, without a name. Dropped, it leaves nothing.
+#[derive(Debug)]
+#[must_use = "the checkpoint is gone unless it is published"]
+pub struct Finished {
+    new: NewFile,
+    path: PathBuf,
+    summary: Summary,
+    id: Id,
+}
+
+impl Finished {
+    /// What was written.
+    pub fn summary(&self) -> Summary {
+        self.summary
+    }
+
+    /// Its name for children.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
+    /// Puts it in the place of whatever has its name, in one step.
+    pub fn publish(self) -> Result<(), Error> {
+        let Finished { new, path, .. } = self;
+        new.publish().map_err(|e| Error { path, reason: Reason::Io(e) })
     }
 }
 

@@ -124,7 +124,9 @@ fn save(args: &SaveArgs, ram: &[Ram], state: &[u8]) -> anyhow::Result<Saved> {
             }
         }
     }
-    let (summary, id) = writer.finish(&mut &state[..]).map_err(|e| fault(&e, true))?;
+    let finished = writer.finish(&mut &state[..], b"").map_err(|e| fault(&e, true))?;
+    let (summary, id) = (finished.summary(), finished.id());
+    finished.publish().map_err(|e| fault(&e, true))?;
     Ok(Saved { summary, id, memory, data, seconds: 0.0, accel: accel.describe() })
 }
 
