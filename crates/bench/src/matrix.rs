@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use regex_lite::Regex;
 use serde::Deserialize;
 use vmtax_events::Better;
+use vmtax_machine::ssh::{Address, AddressError};
 
 use crate::adapter::{Adapter, Extract, Own};
 use crate::category::Category;
@@ -48,8 +49,8 @@ pub enum Where {
     Ssh {
         /// Its name in tables.
         name: String,
-        /// `user@host`, as ssh takes it.
-        address: String,
+        /// Its address.
+        address: Address,
     },
     /// A VM that is launched.
     Vm(Category),
@@ -222,7 +223,10 @@ impl Matrix {
             let place = match (name.as_str(), file.ssh.get(name)) {
                 ("host", None) => Where::Host,
                 (_, Some(address)) => {
-                    Where::Ssh { name: plain(name)?, address: safe_address(address)? }
+                    let address = address
+                        .parse()
+                        .map_err(|e: AddressError| format!("ssh: {address:?}: {e}"))?;
+                    Where::Ssh { name: plain(name)?, address }
                 }
                 (_, None) => Where::Vm(Category::read(name)?),
             };
@@ -440,17 +444,6 @@ fn plain(name: &str) -> Result<String, String> {
         printable(name)
     } else {
         Err(format!("ssh: {name:?}: a name there has letters, digits and . _ - only"))
-    }
-}
-
-/// An address that ssh does not take for an option.
-fn safe_address(address: &str) -> Result<String, String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "@._-:[]%".contains(c);
-    let fine = !address.is_empty() && !address.starts_with('-') && address.chars().all(plain);
-    if fine {
-        Ok(address.to_owned())
-    } else {
-        Err(format!("ssh: {address:?} is no address; use user@host"))
     }
 }
 

@@ -1,22 +1,31 @@
 //! Where jobs run: this computer, a system behind ssh, a VM. The same agent everywhere.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::rand::{GetRandomFlags, getrandom};
 use vmtax_guest::job::{Answer, Job, Outcome, Request};
 use vmtax_guest::order::{decode, encode};
+use vmtax_machine::ssh::{self, Address, SshError};
+use vmtax_machine::{Limits, Stop, Tool};
 
 use crate::Error;
 use crate::facts::Facts;
 use crate::vm::Vm;
 
-/// An answer is no longer.
-const ANSWER_MOST: u64 = 64 << 20;
-/// Most of what ssh says that is quoted.
-const WORDS_MOST: usize = 300;
+/// No answer is longer.
+const ANSWER_MOST: usize = 64 << 20;
+/// How long an agent may take to answer, in addition to its job's own limit: a connection, and ending programs.
+const GRACE: Duration = Duration::from_secs(60);
+/// Copying the agent, a few MB, to another system.
+const COPYING: Limits = Limits { time: Duration::from_secs(120), output: 64 << 10 };
+/// Removing it.
+const REMOVING: Limits = Limits { time: Duration::from_secs(20), output: 64 << 10 };
+/// The same after a stop request.
+const REMOVING_SOON: Limits = Limits { time: Duration::from_secs(5), ..REMOVING };
 
 /// A system with an agent.
 #[derive(Debug)]
@@ -62,15 +71,24 @@ impl Place {
     }
 }
 
+/// How long a request may take.
+pub(crate) fn time_of(request: &Request) -> Duration {
+    match request {
+        Request::Facts => GRACE,
+        Request::Do(job) => GRACE + Duration::from_millis(job.limit_ms),
+    }
+}
+
 /// This computer. The agent is a file without a name, so nothing of it stays.
 #[derive(Debug)]
 pub struct Here {
     agent: std::fs::File,
+    stop: Stop,
 }
 
 impl Here {
     /// With this program as the agent.
-    pub fn new(program: &[u8]) -> Result<Here, Error> {
+    pub fn new(program: &[u8], stop: &Stop) -> Result<Here, Error> {
         let failed =
             |e: std::io::Error| at("host", format!("the agent cannot be kept in memory: {e}"));
         // Not closed in children: the kernel opens it by this process's number.
@@ -80,96 +98,111 @@ impl Here {
         // The kernel does not start a file that is open for writing: this is the same one, open for reading.
         let path = format!("/proc/self/fd/{}", agent.as_raw_fd());
         let agent = std::fs::File::open(path).map_err(failed)?;
-        Ok(Here { agent })
+        Ok(Here { agent, stop: stop.clone() })
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, Error> {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.agent.as_raw_fd());
         let mut command = Command::new(path);
         command.args(["job", &std::process::id().to_string()]);
-        converse(&mut command, &encode(request), "host")
+        let limits = Limits { time: time_of(request), output: ANSWER_MOST };
+        let finished = Tool::new(command, limits).input(&encode(request)).until(&self.stop).run();
+        let finished = finished.map_err(|e| at("host", format!("the agent {e}")))?;
+        if !finished.status.success() {
+            return Err(at("host", format!("the agent failed: {}", finished.reason())));
+        }
+        answer(&finished.stdout, "host")
     }
 }
 
-/// A system behind ssh. The agent lies in a folder of its own there, which is removed in the end.
+/// A system behind ssh. The agent lies there in a folder of its own, which is removed in the end.
+///
+/// This side chooses the folder's name, so nothing that the other system prints becomes part of a command, and only
+/// the agent's file and then the folder, if it is empty, are removed.
 #[derive(Debug)]
 pub struct There {
     name: String,
-    address: String,
-    folder: PathBuf,
+    address: Address,
+    folder: Folder,
+    stop: Stop,
+    /// Whether there may be something to remove.
+    connected: bool,
 }
 
 impl There {
-    /// Takes the agent there.
-    pub fn new(name: &str, address: &str, program: &[u8]) -> Result<There, Error> {
-        let script = "umask 077 && d=$(mktemp -d) && cat > $d/vmtax-agent && chmod 700 $d/vmtax-agent && echo $d";
-        let output = talk(&mut ssh(address, script), program, name)?;
-        let folder = String::from_utf8_lossy(&output).trim().to_owned();
-        let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-        if !folder.starts_with('/') || !folder.chars().all(plain) || folder.contains("..") {
-            return Err(at(
-                name,
-                "mktemp -d there gave no folder; the agent needs a shell with mktemp".to_owned(),
-            ));
+    /// Copies the agent there.
+    pub fn new(name: &str, address: &Address, program: &[u8], stop: &Stop) -> Result<There, Error> {
+        let folder = Folder::new().map_err(|e| at(name, format!("no random number: {e}")))?;
+        let script = folder.receive();
+        let (name, address, stop) = (name.to_owned(), address.clone(), stop.clone());
+        let copied = ssh::run(&address, &script, program, COPYING, &stop);
+        // Without a connection nothing was made.
+        let connected = !matches!(copied, Err(SshError::Failed(_)));
+        let there = There { name, address, folder, stop, connected };
+        match copied {
+            Ok(_) => Ok(there),
+            Err(e) => {
+                let problem = format!(
+                    "the agent cannot be copied there: {e}; try `ssh {} true`",
+                    there.address
+                );
+                Err(at(&there.name, problem))
+            }
         }
-        Ok(There { name: name.to_owned(), address: address.to_owned(), folder: folder.into() })
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, Error> {
-        let script = format!("exec {}/vmtax-agent job 0", self.folder.display());
-        converse(&mut ssh(&self.address, &script), &encode(request), &self.name)
+        let limits = Limits { time: time_of(request), output: ANSWER_MOST };
+        let script = self.folder.start();
+        let said = ssh::run(&self.address, &script, &encode(request), limits, &self.stop);
+        answer(&said.map_err(|e| at(&self.name, format!("the agent: {e}")))?, &self.name)
     }
 }
 
 impl Drop for There {
     fn drop(&mut self) {
-        let script = format!("rm -rf {}", self.folder.display());
-        // Where that fails a file stays in a folder for temporary files.
-        let _ = talk(&mut ssh(&self.address, &script), &[], &self.name);
+        if !self.connected {
+            return;
+        }
+        let limits = if self.stop.is_requested() { REMOVING_SOON } else { REMOVING };
+        // If that fails, a file stays in the other system's folder for temporary files.
+        let _ = ssh::run(&self.address, &self.folder.remove(), &[], limits, &Stop::default());
     }
 }
 
-fn ssh(address: &str, script: &str) -> Command {
-    let mut command = Command::new("ssh");
-    command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "--", address, script]);
-    command
+/// The agent's folder on another system, as commands of its shell.
+#[derive(Debug)]
+struct Folder(String);
+
+impl Folder {
+    fn new() -> rustix::io::Result<Folder> {
+        let mut random = [0; 16];
+        getrandom(&mut random, GetRandomFlags::empty())?;
+        let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Folder(format!("d=${{TMPDIR:-/tmp}}/vmtax-{digits}")))
+    }
+
+    /// Makes the folder, which must not exist, and the agent of standard input.
+    fn receive(&self) -> String {
+        format!(
+            "{}; umask 077; mkdir \"$d\" && cat > \"$d/vmtax-agent\" && chmod 700 \"$d/vmtax-agent\"",
+            self.0
+        )
+    }
+
+    /// Becomes the agent.
+    fn start(&self) -> String {
+        format!("{}; exec \"$d/vmtax-agent\" job 0", self.0)
+    }
+
+    fn remove(&self) -> String {
+        format!("{}; rm -f \"$d/vmtax-agent\" && rmdir \"$d\"", self.0)
+    }
 }
 
-fn converse(command: &mut Command, request: &[u8], place: &str) -> Result<Answer, Error> {
-    let bytes = talk(command, request, place)?;
+fn answer(bytes: &[u8], place: &str) -> Result<Answer, Error> {
     let problem = "it has another form than this vmtax reads".to_owned();
-    decode(&bytes).ok_or_else(|| Error::Answer { place: place.to_owned(), problem })
-}
-
-/// Runs a command with this input; returns its output, if it ends with success.
-fn talk(command: &mut Command, input: &[u8], place: &str) -> Result<Vec<u8>, Error> {
-    let failed = |what: &str, e: std::io::Error| at(place, format!("{what}: {e}"));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|e| failed("the agent does not start", e))?;
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let words = std::thread::spawn(move || read(stderr, 64 << 10));
-    if let Some(mut stdin) = stdin {
-        // One that ends without reading says why on its other end.
-        let _ = stdin.write_all(input);
-    }
-    let bytes = read(stdout, ANSWER_MOST);
-    let status = child.wait().map_err(|e| failed("waiting for the agent", e))?;
-    let words = words.join().unwrap_or_default();
-    if status.success() {
-        return Ok(bytes);
-    }
-    let words = String::from_utf8_lossy(&words);
-    let words: String = words.trim().chars().filter(|c| !c.is_control()).take(WORDS_MOST).collect();
-    Err(at(place, format!("the agent did not do its work ({status}): {words}")))
-}
-
-fn read(from: Option<impl Read>, most: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(from) = from {
-        // What is missing makes the answer unreadable, and that is said.
-        let _ = from.take(most).read_to_end(&mut bytes);
-    }
-    bytes
+    decode(bytes).ok_or_else(|| Error::Answer { place: place.to_owned(), problem })
 }
 
 pub(crate) fn at(place: &str, problem: String) -> Error {

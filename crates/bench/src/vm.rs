@@ -10,13 +10,13 @@ use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
 use vmtax_machine::programs::{self, Files};
 use vmtax_machine::{
-    Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, qemu_arguments,
+    Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop, qemu_arguments,
 };
 
 use crate::Error;
 use crate::category::Category;
 use crate::matrix::{Accel, Target};
-use crate::place::at;
+use crate::place::{at, time_of};
 use crate::workload::Workload;
 
 const BYTES: u64 = SECTOR as u64;
@@ -36,8 +36,8 @@ pub struct Vms {
     program: &'static [u8],
     files: Files,
     console: PathBuf,
-    life: Duration,
     accel: Accel,
+    stop: Stop,
 }
 
 /// What VMs are made for.
@@ -47,12 +47,12 @@ pub struct Purpose<'a> {
     pub program: &'static [u8],
     /// What is to run in them.
     pub workloads: &'a [&'a Workload],
-    /// Time for all workloads together, beside the boot.
-    pub limit: Duration,
     /// The file for consoles.
     pub console: &'a Path,
     /// What runs them.
     pub accel: Accel,
+    /// Ends them early.
+    pub stop: &'a Stop,
 }
 
 impl Vms {
@@ -65,8 +65,8 @@ impl Vms {
             program: purpose.program,
             files,
             console: purpose.console.to_owned(),
-            life: BOOT + purpose.limit,
             accel: purpose.accel,
+            stop: purpose.stop.clone(),
         })
     }
 
@@ -82,7 +82,8 @@ impl Vms {
             cpus: self.target.cpus,
             mailbox: mailbox.clone(),
             console: self.console.clone(),
-            limit: self.life,
+            limit: BOOT,
+            stop: self.stop.clone(),
             options: category.options(self.target.memory),
         };
         let mut machine = Machine::boot(&spec)?;
@@ -222,6 +223,7 @@ impl Vm {
             crc: crc32fast::hash(&bytes),
             message: String::new(),
         };
+        self.machine.allow(time_of(request));
         self.mailbox.write(ORDER * BYTES, &bytes)?;
         self.mailbox.write(ORDER_HEADER * BYTES, &header.to_sector())?;
         let header = self.wait(State::Done, self.last)?;

@@ -4,99 +4,35 @@
 //! `PATH VERDICT HEX`. Nothing that a user or a guest wrote becomes part of a command. The answer is a
 //! guest's, so it is checked: only paths of the list are taken, and only up to a limit.
 
-use std::io::{self, Read};
-use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use vmtax_events::setting::files::{FILES, fits};
 use vmtax_events::setting::{Known, Settings, Unknown};
+use vmtax_machine::ssh::{self, Address, SshError};
+use vmtax_machine::{Limits, Stop};
 
-/// The whole answer.
-const ANSWER: u64 = 64 << 20;
+/// The whole answer. A guest starts three programs for each file, four files for each CPU.
+const LIMITS: Limits = Limits { time: Duration::from_secs(180), output: 64 << 20 };
 
 /// Why a guest could not be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The name is none that ssh takes for one.
-    Target,
-    /// ssh could not be started.
-    Start(io::Error),
-    /// ssh failed; the last line that it said. Hostile text.
-    Failed(String),
-    /// The answer is longer than any such answer is.
-    TooLong,
-}
-
-impl std::fmt::Display for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Error::Target => {
-                f.write_str("use ssh:USER@HOST, of letters, digits and @ . : _ - % [ ]")
-            }
-            Error::Start(error) => write!(f, "ssh cannot be started: {}", error.kind()),
-            Error::Failed(said) => write!(f, "ssh failed: {said}"),
-            Error::TooLong => f.write_str("the guest's answer does not end"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-/// `USER@HOST`, or a name in ssh's configuration.
-pub fn is_target(target: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "@.:_-%[]".contains(c);
-    !target.is_empty() && !target.starts_with('-') && target.chars().all(plain)
+    /// The command did not run there.
+    #[error(transparent)]
+    Ssh(#[from] SshError),
+    /// The answer holds no setting.
+    #[error("the guest's shell gave no answer")]
+    Empty,
 }
 
 /// Reads a guest. Asks for no password: keys must be in place.
-pub fn settings(target: &str) -> Result<Settings, Error> {
-    if !is_target(target) {
-        return Err(Error::Target);
-    }
-    let mut child = Command::new("ssh")
-        .args(["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"])
-        .args(["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "--"])
-        .args([target, &script()])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(Error::Start)?;
-    let said = child.stderr.take().map(|said| std::thread::spawn(move || last_line(said)));
-    let mut answer = Vec::new();
-    let mut read = Ok(0);
-    if let Some(out) = child.stdout.take() {
-        read = out.take(ANSWER + 1).read_to_end(&mut answer);
-    }
-    if answer.len() as u64 > ANSWER {
-        // It is ours, and would go on for ever.
-        let _ = child.kill();
-        let _ = child.wait();
-        return Err(Error::TooLong);
-    }
-    let status = child.wait().map_err(Error::Start)?;
-    let said = said.and_then(|thread| thread.join().ok()).unwrap_or_default();
-    if !status.success() || read.is_err() {
-        let said = if said.is_empty() { status.to_string() } else { said };
-        return Err(Error::Failed(said));
-    }
+pub fn settings(address: &Address) -> Result<Settings, Error> {
+    let answer = ssh::run(address, &script(), &[], LIMITS, &Stop::default())?;
     let settings = parse(&answer);
     if settings.iter().next().is_none() {
-        return Err(Error::Failed("the guest's shell gave no answer".to_owned()));
+        return Err(Error::Empty);
     }
     Ok(settings)
-}
-
-/// The last line of what ssh says: the reason. All of it is read, so that ssh does not wait.
-fn last_line(mut said: impl Read) -> String {
-    let mut tail = Vec::new();
-    let mut buffer = [0; 4096];
-    while let Ok(got @ 1..) = said.read(&mut buffer) {
-        tail.extend_from_slice(&buffer[..got]);
-        let over = tail.len().saturating_sub(4096);
-        tail.drain(..over);
-    }
-    let text = String::from_utf8_lossy(&tail);
-    text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
 }
 
 /// What runs in the guest, in any POSIX shell. It reads, and changes nothing.
@@ -171,19 +107,11 @@ fn text(hex: &str) -> Known<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use vmtax_events::setting::files;
 
     use super::*;
-
-    #[test]
-    fn targets_cannot_be_flags_or_commands() {
-        for good in ["root@10.0.0.1", "vm", "user@[fe80::1%eth0]", "a-b.c_d"] {
-            assert!(is_target(good), "{good}");
-        }
-        for bad in ["", "-oProxyCommand=x", "a b", "a;b", "$(x)", "a\nb", "`x`", "a'b"] {
-            assert!(!is_target(bad), "{bad:?}");
-        }
-    }
 
     #[test]
     fn answers_are_read_line_by_line() {

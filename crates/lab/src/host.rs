@@ -13,7 +13,7 @@ use vmtax_events::Isa;
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
 use vmtax_machine::programs::{self, Files};
-use vmtax_machine::{Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec};
+use vmtax_machine::{Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop};
 
 use crate::conversation::Conversation;
 use crate::{Error, elf, observer};
@@ -184,6 +184,7 @@ impl Setup {
             mailbox,
             console: self.console.clone(),
             limit: self.limit,
+            stop: Stop::default(),
             options: Options::default(),
         }
     }

@@ -17,7 +17,7 @@ use vmtax_guest::order::{decode, encode};
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
 use vmtax_machine::programs::{self, Files};
-use vmtax_machine::{Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec};
+use vmtax_machine::{Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop};
 
 use crate::conversation::{Conversation, strange};
 use crate::host::{Host, Ready, base, modules, start};
@@ -71,6 +71,8 @@ pub struct VmSetup {
     pub limit: Duration,
     /// Wall-clock limit of an answer.
     pub answer: Duration,
+    /// Ends it early.
+    pub stop: Stop,
 }
 
 /// A running VM. Dropping it ends it.
@@ -187,6 +189,7 @@ impl VmSetup {
             mailbox: Mailbox::new()?,
             console: self.console.clone(),
             limit: self.limit,
+            stop: self.stop.clone(),
             options: Options::default(),
         };
         Ok((spec, archive))

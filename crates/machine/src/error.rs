@@ -96,6 +96,12 @@ pub enum Error {
         /// The end of the console.
         console: Tail,
     },
+    /// A stop was requested, and the machine was ended.
+    #[error("the machine on {emulator} was stopped")]
+    Stopped {
+        /// What ran it.
+        emulator: Emulator,
+    },
     /// A saved state cannot be used. A cold boot still can.
     #[error("{path}: the saved machine cannot be used: {problem}; remove it to boot afresh")]
     State {

@@ -22,6 +22,7 @@
 //!     mailbox: mailbox.clone(),
 //!     console: "console.txt".into(),
 //!     limit: Duration::from_secs(60),
+//!     stop: Stop::default(),
 //!     options: Options::default(),
 //! };
 //! let mut machine = Machine::boot(&spec)?;
@@ -47,7 +48,9 @@ pub mod programs;
 mod qemu;
 mod qmp;
 mod spec;
+pub mod ssh;
 mod state;
+mod stop;
 pub mod stream;
 mod tool;
 
@@ -57,3 +60,5 @@ pub use machine::Machine;
 pub use mailbox::Mailbox;
 pub use qemu::arguments as qemu_arguments;
 pub use spec::{Emulator, Initramfs, Options, QUICK_BOOT, Spec, can_save, check};
+pub use stop::Stop;
+pub use tool::{Finished, Limits, Tool, ToolError};

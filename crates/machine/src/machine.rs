@@ -9,7 +9,7 @@ use crate::console::Console;
 use crate::process::{Process, describe};
 use crate::qemu::{self, Qemu, Start};
 use crate::state::{self, NewState};
-use crate::{Emulator, Error, Spec, spec};
+use crate::{Emulator, Error, Spec, Stop, spec};
 
 /// Time between two polls.
 const POLL: Duration = Duration::from_millis(2);
@@ -36,6 +36,7 @@ pub struct Machine {
     console: Console,
     process: Process,
     control: Control,
+    stop: Stop,
     /// What a saved state has to be restored with.
     identity: state::Identity,
 }
@@ -97,6 +98,7 @@ impl Machine {
             console,
             process,
             control,
+            stop: spec.stop.clone(),
             identity: state::Identity::of(spec),
         })
     }
@@ -108,7 +110,7 @@ impl Machine {
     }
 
     /// Polls every few milliseconds until `poll` gives something. Fails when the machine ends first,
-    /// fails, or is out of time; then it should be dropped.
+    /// fails, is out of time, or a stop is requested; then it should be dropped.
     pub fn wait<T>(&mut self, mut poll: impl FnMut() -> Option<T>) -> Result<T, Error> {
         loop {
             if let Some(found) = poll() {
@@ -121,6 +123,10 @@ impl Machine {
             if self.ended_within(Duration::ZERO)? {
                 // What it did last counts.
                 return poll().map_or_else(|| Err(self.epitaph()), Ok);
+            }
+            if self.stop.is_requested() {
+                self.process.end();
+                return Err(Error::Stopped { emulator: self.emulator });
             }
             if Instant::now() >= self.deadline {
                 self.process.end();

@@ -5,6 +5,7 @@
 //! That request is bound to the *thread* that spawned the child, not to the process: a child
 //! spawned by a worker would die with the worker. Hence one thread, which never ends, spawns all.
 
+use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -15,10 +16,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::io::{Errno, dup2};
-use rustix::process::{
-    Pid, Signal, getppid, kill_process, kill_process_group, set_parent_process_death_signal,
-};
+use rustix::io::{Errno, dup2, ioctl_fionbio};
+use rustix::process::{Pid, Signal, getppid, kill_process_group, set_parent_process_death_signal};
 
 /// A running child. Dropping it kills its process group and reaps it.
 #[derive(Debug)]
@@ -61,6 +60,20 @@ impl Process {
         Ok(self.ended)
     }
 
+    /// Our ends of its pipes, which from now on read and write without waiting.
+    pub(crate) fn pipes(&mut self) -> io::Result<Pipes> {
+        let file = |fd: Option<OwnedFd>| {
+            let Some(fd) = fd else { return Ok(None) };
+            ioctl_fionbio(&fd, true)?;
+            io::Result::Ok(Some(File::from(fd)))
+        };
+        Ok(Pipes {
+            stdin: file(self.child.stdin.take().map(OwnedFd::from))?,
+            stdout: file(self.child.stdout.take().map(OwnedFd::from))?,
+            stderr: file(self.child.stderr.take().map(OwnedFd::from))?,
+        })
+    }
+
     /// Its number.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
@@ -79,13 +92,13 @@ impl Process {
         }
     }
 
-    /// Asks it to end, and kills it if it has not by `deadline`.
+    /// Asks it and its process group to end, and kills them if it has not by `deadline`.
     pub(crate) fn end_gently(&mut self, deadline: Instant) {
         if self.ended.is_none()
-            && let Some(pid) = Pid::from_raw(self.child.id().cast_signed())
+            && let Some(group) = Pid::from_raw(self.child.id().cast_signed())
         {
             // As in `end`: the number is still its own.
-            let _ = kill_process(pid, Signal::TERM);
+            let _ = kill_process_group(group, Signal::TERM);
             let _ = self.wait_until(deadline);
         }
         self.end();
@@ -101,6 +114,19 @@ impl Process {
             let _ = kill_process_group(group, Signal::KILL);
         }
         self.ended = self.child.wait().ok();
+    }
+}
+
+/// Our ends of a child's pipes, as far as they are open.
+pub(crate) struct Pipes {
+    pub(crate) stdin: Option<File>,
+    pub(crate) stdout: Option<File>,
+    pub(crate) stderr: Option<File>,
+}
+
+impl Pipes {
+    pub(crate) fn are_closed(&self) -> bool {
+        self.stdin.is_none() && self.stdout.is_none() && self.stderr.is_none()
     }
 }
 

@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use crate::Error;
 use crate::cpio::Entry;
+use crate::{Error, Limits, Tool};
+
+/// Of ldd, whose output is a line for each library.
+const LIMITS: Limits = Limits { time: Duration::from_secs(60), output: 1 << 20 };
 
 /// Files by the path they must have, without the leading slash.
 pub type Files = BTreeMap<String, Vec<u8>>;
@@ -66,12 +70,10 @@ pub fn find(program: &str) -> Option<PathBuf> {
 
 /// Libraries and the loader, as the loader lists them. A static program has none.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
-    let output = Command::new("ldd")
-        .arg(program)
-        .env("LC_ALL", "C")
-        .output()
-        .map_err(|e| format!("ldd does not run: {e}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let mut command = Command::new("ldd");
+    command.arg(program).env("LC_ALL", "C");
+    let finished = Tool::new(command, LIMITS).run().map_err(|e| format!("ldd {e}"))?;
+    let text = String::from_utf8_lossy(&finished.stdout);
     let mut found = Vec::new();
     for line in text.lines().map(str::trim) {
         if line.contains("not found") {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::kernel::Kernel;
 use crate::mailbox::with_content;
-use crate::{Error, Mailbox, bochs, qemu};
+use crate::{Error, Mailbox, Stop, bochs, qemu};
 
 /// Kernel options that make an emulated boot shorter and change nothing of what KVM does. Instructions
 /// are those of Debian's Linux 6.1 under QEMU TCG, whose boot to init takes 1.6 billion without the last four and
@@ -109,6 +109,8 @@ pub struct Spec {
     pub console: PathBuf,
     /// How long it may live, from its start, by the clock on the wall.
     pub limit: Duration,
+    /// Ends it early: a wait then returns [`Error::Stopped`].
+    pub stop: Stop,
     /// What is particular to it.
     pub options: Options,
 }

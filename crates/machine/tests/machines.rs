@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use support::{ECHO, HANG, PANIC, initramfs};
 use vmtax_machine::kernel::{self, Kernel};
-use vmtax_machine::{Emulator, Error, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec};
+use vmtax_machine::{
+    Emulator, Error, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop,
+};
 
 const ORDER: u64 = 512;
 const ANSWER: u64 = 1024;
@@ -34,6 +36,7 @@ fn spec(folder: &Path) -> Spec {
         mailbox: Mailbox::new().expect("there is memory"),
         console: folder.join("console"),
         limit: Duration::from_secs(120),
+        stop: Stop::default(),
         options: Options::default(),
     }
 }

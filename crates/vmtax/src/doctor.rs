@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use vmtax_analyse::audit::{self, Input};
 use vmtax_events::setting::{Settings, System, VmProcess};
 use vmtax_host::remote;
+use vmtax_machine::ssh::Address;
 use vmtax_report::doctor::Audit;
 use vmtax_report::pages::Pages;
 
@@ -35,7 +36,7 @@ pub(crate) struct DoctorArgs {
 
     /// A guest to read through ssh; keys must be in place, as no password is asked for.
     #[arg(long, value_name = "ssh:USER@HOST", value_parser = guest, conflicts_with = "guest_root")]
-    guest: Option<String>,
+    guest: Option<Address>,
 
     /// A guest's /proc and /sys below this folder; / when vmtax runs in the guest.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -87,11 +88,9 @@ enum Format {
     Json,
 }
 
-fn guest(text: &str) -> Result<String, String> {
-    match text.strip_prefix("ssh:") {
-        Some(target) if remote::is_target(target) => Ok(target.to_owned()),
-        _ => Err(remote::Error::Target.to_string()),
-    }
+fn guest(text: &str) -> Result<Address, String> {
+    let address = text.strip_prefix("ssh:").and_then(|address| address.parse().ok());
+    address.ok_or_else(|| "use ssh:USER@HOST, of letters, digits and @ . : _ - % [ ]".to_owned())
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -175,9 +174,9 @@ fn guest_settings(args: &DoctorArgs) -> anyhow::Result<Option<(String, Settings)
         let settings = vmtax_host::settings(root).map_err(|e| input::cannot_read(&name, &e))?;
         return Ok(Some((name, settings)));
     }
-    let Some(target) = &args.guest else { return Ok(None) };
-    let name = format!("ssh:{target}");
-    let settings = remote::settings(target)
-        .map_err(|e| Fault::new(Code::Input, format!("{name}: {e}; try `ssh {target} true`")))?;
+    let Some(address) = &args.guest else { return Ok(None) };
+    let name = format!("ssh:{address}");
+    let settings = remote::settings(address)
+        .map_err(|e| Fault::new(Code::Input, format!("{name}: {e}; try `ssh {address} true`")))?;
     Ok(Some((name, settings)))
 }

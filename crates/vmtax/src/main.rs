@@ -18,6 +18,7 @@ mod progress;
 mod record;
 mod report;
 mod shell;
+mod signals;
 mod top;
 mod vpmu;
 

@@ -16,13 +16,15 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::mailbox::{memory, with_content};
 use crate::process::{Handed, Process};
-use crate::tool::Tool;
+use crate::{Limits, Tool};
 
 /// The X server.
 pub(crate) const SERVER: &str = "Xvfb";
 /// The program that clicks and types.
 pub(crate) const HAND: &str = "xdotool";
 
+/// Of the program that clicks and types.
+const LIMITS: Limits = Limits { time: Duration::from_secs(60), output: 1 << 20 };
 const START: Duration = Duration::from_secs(10);
 const END: Duration = Duration::from_secs(2);
 
@@ -78,7 +80,12 @@ impl Screen {
         let mut handed = Handed::default();
         self.show(&mut command, &mut handed).map_err(|e| e.to_string())?;
         command.args(arguments);
-        Tool { program: HAND, command, handed }.run()
+        let finished = Tool::new(command, LIMITS).handing(handed).run();
+        let finished = finished.map_err(|e| format!("{HAND} {e}"))?;
+        match finished.status.success() {
+            true => Ok(String::from_utf8_lossy(&finished.stdout).into_owned()),
+            false => Err(finished.reason()),
+        }
     }
 
     /// A window whose title has these words.

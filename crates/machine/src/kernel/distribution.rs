@@ -14,16 +14,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::Kernel;
 use super::image::Image;
 use crate::durable::{NewFolder, remove};
-use crate::process::Handed;
-use crate::tool::Tool;
-use crate::{Error, checksum};
+use crate::{Error, Limits, Tool, checksum};
 
 const SUMS: &str = "SHA256SUMS";
+/// apt may fetch 100 MB over a slow line.
+const LIMITS: Limits = Limits { time: Duration::from_secs(600), output: 16 << 20 };
 /// The packages that stand for "the kernel": Debian's and Ubuntu's.
 const META: [&str; 2] = ["linux-image-amd64", "linux-image-generic"];
 
@@ -216,8 +216,17 @@ fn tidy(folder: &Path) -> io::Result<()> {
 /// Runs a program of the package manager in a folder and returns what it prints.
 fn apt(program: &'static str, arguments: &[&str], folder: &Path) -> Result<String, Error> {
     let mut command = Command::new(program);
-    command.args(arguments).current_dir(folder);
-    Tool { program, command, handed: Handed::default() }.run().map_err(|problem| Error::Fetch {
-        problem: format!("`{program} {}` failed: {problem}", arguments.join(" ")),
-    })
+    command.args(arguments).current_dir(folder).env("LC_ALL", "C");
+    let problem = |problem: String| Error::Fetch {
+        problem: format!("`{program} {}`: {problem}", arguments.join(" ")),
+    };
+    let finished =
+        Tool::new(command, LIMITS).run().map_err(|e| problem(format!("{program} {e}")))?;
+    if finished.status.success() {
+        return Ok(String::from_utf8_lossy(&finished.stdout).into_owned());
+    }
+    // apt marks its errors; the last line is often another one.
+    let errors = String::from_utf8_lossy(&finished.stderr);
+    let marked = errors.lines().find_map(|line| line.trim().strip_prefix("E: "));
+    Err(problem(marked.map_or_else(|| finished.reason(), str::to_owned)))
 }

@@ -9,6 +9,7 @@ use vmtax_bench::place::Place;
 use vmtax_bench::vm::{Purpose, Vms, emulator, files};
 use vmtax_bench::workload::Workload;
 use vmtax_lab::{Host, VmLevel, VmPlan, VmSetup};
+use vmtax_machine::Stop;
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_machine::programs::Files;
 
@@ -40,11 +41,12 @@ struct Emulated {
     cache: PathBuf,
     console: PathBuf,
     answer: Duration,
+    stop: Stop,
 }
 
 impl Launcher {
     /// Gathers what the VMs of a matrix need; nothing where it has none.
-    pub(super) fn new(matrix: &Matrix, console: PathBuf) -> anyhow::Result<Launcher> {
+    pub(super) fn new(matrix: &Matrix, console: PathBuf, stop: &Stop) -> anyhow::Result<Launcher> {
         let mut kinds = Vec::new();
         for accel in matrix.accels() {
             vmtax_machine::check(emulator(accel)).map_err(|e| of_bench(&e.into()))?;
@@ -53,17 +55,15 @@ impl Launcher {
                 .iter()
                 .filter(|workload| matrix.accel(workload) == accel)
                 .collect();
-            let count = u32::try_from(workloads.len()).unwrap_or(u32::MAX);
-            let limit = Duration::from_millis(matrix.limit_ms).saturating_mul(count);
             let (target, kernel) = (&matrix.target, kernel(&matrix.target)?);
             let kind = match host(accel) {
                 None => {
                     let purpose = Purpose {
                         program: vmtax_lab::PROGRAM,
                         workloads: &workloads,
-                        limit,
                         console: &console,
                         accel,
+                        stop,
                     };
                     Kind::Here(Vms::new(target, kernel, &purpose).map_err(|e| of_bench(&e))?)
                 }
@@ -79,6 +79,7 @@ impl Launcher {
                         cache,
                         console: console.clone(),
                         answer: Duration::from_millis(matrix.limit_ms).saturating_mul(SLOWER),
+                        stop: stop.clone(),
                     })
                 }
             };
@@ -115,6 +116,7 @@ impl Emulated {
             console: self.console.clone(),
             limit: BOOT,
             answer: self.answer,
+            stop: self.stop.clone(),
         }
     }
 }

@@ -10,10 +10,11 @@ use vmtax_bench::adapter::ROUNDS;
 use vmtax_bench::category::Category;
 use vmtax_bench::facts::{Facts, changed, unexplained};
 use vmtax_bench::matrix::{BYTES_MOST, Matrix, Platform, Target, Where};
-use vmtax_bench::place::{Place, There};
+use vmtax_bench::place::{self, Place, There};
 use vmtax_bench::plan::{Cell, Shard, cells};
 use vmtax_bench::workload::Workload;
 use vmtax_guest::job::{Job, Outcome};
+use vmtax_machine::Stop;
 
 use super::args::RunArgs;
 use super::launch::Launcher;
@@ -22,6 +23,7 @@ use super::system::{System, why_not};
 use super::{compare, describe};
 use crate::exit::{Code, Fault, fail};
 use crate::input::cannot_read;
+use crate::signals;
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let (text, mut matrix) = read(&args.matrix)?;
@@ -40,10 +42,15 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     check(&matrix, &cells)?;
     let mut session = Session::open(folder, &text, args, &matrix)?;
-    let mut runner = Runner::new(&matrix, &cells, &mut session)?;
-    runner.parity(&cells)?;
-    runner.all(&cells)?;
+    let stop = signals::catch()?;
+    let mut runner = Runner::new(&matrix, &cells, &mut session, stop.clone())?;
+    let result = runner.parity(&cells).and_then(|()| runner.all(&cells));
+    // Undoes what it has changed of this host and others.
     drop(runner);
+    if stop.is_requested() && result.is_err() {
+        return fail(Code::Unexpected, "stopped; the same command with --resume continues the run");
+    }
+    result?;
     session.finish()?;
     compare::show_run(folder)
 }
@@ -116,6 +123,7 @@ struct Runner<'a> {
     matrix: &'a Matrix,
     session: &'a mut Session,
     launcher: Launcher,
+    stop: Stop,
     /// The category, repeat and accelerator that are set up, and where, or why not.
     present: Option<(Here, Result<Set, String>)>,
     bar: ProgressBar,
@@ -137,8 +145,9 @@ impl<'a> Runner<'a> {
         matrix: &'a Matrix,
         cells: &[Cell],
         session: &'a mut Session,
+        stop: Stop,
     ) -> anyhow::Result<Runner<'a>> {
-        let launcher = Launcher::new(matrix, session.console())?;
+        let launcher = Launcher::new(matrix, session.console(), &stop)?;
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::new(cells.len() as u64)
         } else {
@@ -146,7 +155,7 @@ impl<'a> Runner<'a> {
         };
         let style = ProgressStyle::with_template("{bar:30} {pos} of {len} cells, {msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Ok(Runner { matrix, session, launcher, present: None, bar })
+        Ok(Runner { matrix, session, launcher, stop, present: None, bar })
     }
 
     /// Asks each category what it is, and compares it with its baseline, before the first number.
@@ -245,6 +254,10 @@ impl<'a> Runner<'a> {
             if !self.session.holds(workload, category, cell.repeat) {
                 self.bar.set_message(format!("{workload} in {category}"));
                 let (outcome, readings) = self.one(cell)?;
+                if self.stop.is_requested() {
+                    // What it gave may be cut short.
+                    return fail(Code::Unexpected, "stopped");
+                }
                 let (number, repeat) = (cell.number(matrix), cell.repeat);
                 let named = Named { index, number, workload, category, repeat };
                 self.session.save(named, &outcome, readings)?;
@@ -342,10 +355,11 @@ impl<'a> Runner<'a> {
         let mut settings = Settings::default();
         let system = match place {
             Where::Host => System::Place(Place::Here(
-                vmtax_bench::place::Here::new(vmtax_lab::PROGRAM).map_err(|e| of_bench(&e))?,
+                place::Here::new(vmtax_lab::PROGRAM, &self.stop).map_err(|e| of_bench(&e))?,
             )),
             Where::Ssh { name, address } => System::Place(Place::There(
-                There::new(name, address, vmtax_lab::PROGRAM).map_err(|e| of_bench(&e))?,
+                There::new(name, address, vmtax_lab::PROGRAM, &self.stop)
+                    .map_err(|e| of_bench(&e))?,
             )),
             Where::Vm(category) => {
                 if !platform.accel.is_emulated_host() {

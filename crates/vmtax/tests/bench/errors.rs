@@ -47,7 +47,7 @@ fn matrices_that_are_none() {
             "command = [\"true\"]\npattern = '(1)'\nmetric = \"m\"\nunit = \"s\"",
             "direction",
         ),
-        ("\"host\"]", "\"x\"]\nssh = { x = \"-oProxyCommand=evil\" }", "no address"),
+        ("\"host\"]", "\"x\"]\nssh = { x = \"-oProxyCommand=evil\" }", "an address is USER@HOST"),
         (
             "\"host\"]",
             "\"host\"]\nssh = { far = \"me@far\" }",

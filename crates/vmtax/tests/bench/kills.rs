@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::{matrix, name, ok, refused, row, rows};
+use crate::{matrix, name, ok, refused, row, rows, runs};
 
 /// Moments of the kills, ms after the start: from before there is a run to the middle of cells.
 const KILLS: [u64; 10] = [3, 15, 40, 90, 160, 230, 310, 420, 570, 800];
@@ -59,12 +59,4 @@ fn a_run_that_is_killed_ten_times_becomes_whole() {
     let (code, sentence) = refused(&words);
     assert_eq!(code, 2);
     assert!(sentence.contains("is finished"), "{sentence}");
-}
-
-/// Whether a program runs that has this word on its command line. The test itself has not.
-fn runs(mark: &str) -> bool {
-    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(&format!(": {mark};"))
-    })
 }
