@@ -125,7 +125,11 @@ fn one(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared
     };
     match execute(operation, &plan, shared) {
         Ok(Batches { cycles, pmu }) => Outcome { number, cycles, pmu, failure: None },
-        Err(problem) => failed(Some(problem)),
+        Err(problem) => {
+            // It may have failed within the batch that is recorded; the next one must not be recorded from its first batch on.
+            tracer.record(false);
+            failed(Some(problem))
+        }
     }
 }
 

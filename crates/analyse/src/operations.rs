@@ -39,6 +39,8 @@ pub struct OperationRow {
     pub level: Level,
     /// How often it was executed in the traced window; 0 when the samples do not say.
     pub count: u64,
+    /// Its exits were recorded. They are not when an observer ran beside the suite: then they are unknown, not 0.
+    pub recorded: bool,
     /// Its exits: those of L2, those of L1, ancillary ones last; most first within each.
     pub exits: Vec<OperationExit>,
     /// Exits of L2 that were handed to L1.
@@ -125,9 +127,10 @@ impl OperationRow {
         Ratio { part: count, whole: self.count }
     }
 
-    /// All exits of an operation, ancillary ones included.
+    /// All exits of an operation, ancillary ones included; no number when they were not recorded.
     pub fn exits_per_operation(&self) -> Ratio {
-        self.per_operation(sum(self.exits.iter()))
+        let whole = if self.recorded { self.count } else { 0 };
+        Ratio { part: sum(self.exits.iter()), whole }
     }
 
     /// Exits of L2.
@@ -215,6 +218,7 @@ impl Operations {
                 vm: ids.first().copied(),
                 level,
                 count: m.count,
+                recorded: ledger.recording.coverage.exits,
                 exits,
                 to_l1,
                 path,

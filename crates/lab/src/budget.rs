@@ -159,16 +159,19 @@ impl Allowance {
             ));
             return;
         }
-        if let Some(exits) = &self.exits {
-            let now = found.exits.clone().unwrap_or_default();
+        if let (Some(exits), None) = (&self.exits, &found.exits) {
+            let allowed: u64 = exits.values().sum();
+            breaches.push(self.breach("exits were not recorded", allowed as f64, 0.0));
+        }
+        if let (Some(exits), Some(now)) = (&self.exits, &found.exits) {
             let names: BTreeSet<&String> = exits.keys().chain(now.keys()).collect();
             for name in names {
                 let number = |of: &BTreeMap<String, u64>| of.get(name).copied().unwrap_or(0);
-                if number(exits) != number(&now) {
+                if number(exits) != number(now) {
                     breaches.push(self.breach(
                         name.clone(),
                         number(exits) as f64,
-                        number(&now) as f64,
+                        number(now) as f64,
                     ));
                 }
             }

@@ -9,6 +9,7 @@
 //! Left out: emulators (`vmtax-machine`), what the exits mean (`vmtax-analyse`), storing and printing.
 
 pub mod budget;
+mod check;
 mod conversation;
 mod elf;
 mod error;
@@ -27,4 +28,4 @@ pub use host::{Host, PROGRAM, Setup, Start};
 pub use probe::{FieldPlace, field_places};
 pub use run::{Measured, Outcomes, Plan, run};
 pub use vm::{Answered, Vm, VmLevel, VmPlan, VmSetup};
-pub use window::{Window, Windows, vm_of};
+pub use window::{Extent, Seen, SeenExits, Window, Windows, is_of_the_host, vm_of};

@@ -8,7 +8,8 @@ use vmtax_guest::order::{Counting, Operation, Order, Outcome};
 use crate::conversation::Answer;
 use crate::host::{Host, Ready, Setup, Start};
 use crate::suite::{Definition, EMPTY, Suite};
-use crate::{Error, probe, trace_dat, window};
+use crate::window::Windows;
+use crate::{Error, check, probe, trace_dat, window};
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
@@ -41,7 +42,7 @@ pub struct Measured {
     pub paths: Vec<f64>,
     /// What the guest's virtual PMU did in these batches, if it has one.
     pub pmu: Option<Counting>,
-    /// Why it could not be done.
+    /// Why it was not measured.
     pub failure: Option<String>,
 }
 
@@ -54,6 +55,8 @@ pub struct Outcomes {
     pub vms: Vec<(u32, String)>,
     /// The recording of one batch of each, a `trace.dat`; none when an observer ran.
     pub trace: Option<Vec<u8>>,
+    /// Events that the recording's buffer had no room for.
+    pub trace_lost: u64,
     /// What the observer left, by name.
     pub files: Vec<(String, Vec<u8>)>,
     /// Kernel of the host.
@@ -87,9 +90,10 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
     }
     let Answer { report, files } = conversation.execute(&mut machine, &order)?;
     machine.finish()?;
-    if report.outcomes.len() != tasks.len() {
+    let numbers = |task: &Task| task.operation.number;
+    if !report.outcomes.iter().map(|one| one.number).eq(tasks.iter().map(numbers)) {
         let problem = format!(
-            "{} operations were ordered and {} came back",
+            "{} operations were ordered and {} came back, or others",
             tasks.len(),
             report.outcomes.len()
         );
@@ -100,6 +104,7 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
         .extend(report.refused.iter().map(|probe| format!("VMCS fields are not named: {probe}")));
     let (trace, files): (Vec<_>, Vec<_>) =
         files.into_iter().partition(|(name, _)| name.starts_with("trace/"));
+    let trace_lost = trace_dat::lost(&trace);
     let trace = if trace.is_empty() { None } else { Some(assemble(&trace, &report.release)?) };
     let operations = measured(&tasks, &report.outcomes)?;
     let named = |task: &Task| {
@@ -109,6 +114,7 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
         operations,
         vms: tasks.iter().map(named).collect(),
         trace,
+        trace_lost,
         files,
         release: report.release,
         processor: report.processor,
@@ -171,10 +177,13 @@ fn measured(tasks: &[Task], outcomes: &[Outcome]) -> Result<Vec<Measured>, Error
     for (task, outcome) in tasks.iter().zip(outcomes) {
         let operation = &task.operation;
         let cycles = outcome.cycles.get(1..).unwrap_or_default();
+        let failure = || outcome.failure.clone().or_else(|| check::incomplete(operation, outcome));
         if task.definition.name == EMPTY.name {
-            empty = median(cycles).ok_or_else(|| Error::Report {
-                problem: "the empty loop was not measured".to_owned(),
-            })?;
+            let not_measured = || {
+                let why = failure().unwrap_or_else(|| "no batch came back".to_owned());
+                Error::Report { problem: format!("the empty loop was not measured: {why}") }
+            };
+            empty = median(cycles).filter(|_| failure().is_none()).ok_or_else(not_measured)?;
             continue;
         }
         let count = f64::from(operation.count);
@@ -192,7 +201,7 @@ fn measured(tasks: &[Task], outcomes: &[Outcome]) -> Result<Vec<Measured>, Error
                 cycles.iter().map(path).collect()
             },
             pmu: outcome.pmu,
-            failure: outcome.failure.clone(),
+            failure: failure(),
         });
     }
     Ok(measured)
@@ -229,6 +238,26 @@ pub(crate) fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec
 /// `cpuid`, or `cpuid@L2`.
 fn workload(name: &str, level: u8) -> String {
     if level < 2 { name.to_owned() } else { format!("{name}@L2") }
+}
+
+impl Outcomes {
+    /// Holds the operations against what the import of their recording showed: one whose exits are missing was not measured.
+    pub fn check_recording(&mut self, host: Host, windows: &Windows) {
+        if self.trace.is_none() {
+            return;
+        }
+        for one in self.operations.iter_mut().filter(|one| one.failure.is_none()) {
+            let seen = windows.of_vm(one.vm);
+            one.failure = check::missing(one, &seen, host.isa(), host == Host::Kvm);
+        }
+    }
+
+    /// Each operation that was not measured, and why.
+    pub fn failures(&self) -> Vec<String> {
+        let failed =
+            |one: &Measured| Some(format!("{}: {}", one.workload(), one.failure.as_ref()?));
+        self.operations.iter().filter_map(failed).collect()
+    }
 }
 
 impl Measured {

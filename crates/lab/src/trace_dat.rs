@@ -84,3 +84,27 @@ fn option(out: &mut Vec<u8>, number: u16, bytes: &[u8]) {
     number32(out, bytes.len());
     out.extend_from_slice(bytes);
 }
+
+/// Events that the guest's buffer had no room for, by the numbers that its kernel keeps of it.
+pub(crate) fn lost(files: &[(String, Vec<u8>)]) -> u64 {
+    let stats = files.iter().find(|(name, _)| name == "trace/stats");
+    let text =
+        stats.map_or(String::new(), |(_, bytes)| String::from_utf8_lossy(bytes).into_owned());
+    let of = |key: &str| {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(": "));
+        line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    of("dropped events") + of("overrun")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_buffer_is_told() {
+        let text = b"entries: 12\noverrun: 0\ncommit overrun: 7\nbytes: 400\ndropped events: 31\nread events: 0\n";
+        assert_eq!(lost(&[("trace/stats".to_owned(), text.to_vec())]), 31);
+        assert_eq!(lost(&[]), 0);
+    }
+}

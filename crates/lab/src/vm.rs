@@ -21,7 +21,7 @@ use vmtax_machine::{Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop
 
 use crate::conversation::{Conversation, strange};
 use crate::host::{Host, Ready, base, modules, start};
-use crate::{Error, elf, run};
+use crate::{Error, elf, run, trace_dat};
 
 /// Memory of a host beside its guest's and what it unpacks, MiB.
 const HOST_MIB: u32 = 192;
@@ -210,33 +210,9 @@ impl Vm {
             && !outcome.files.is_empty()
         {
             let files = self.conversation.files(bytes.len(), &outcome.files)?;
-            answered.lost = lost(&files);
+            answered.lost = trace_dat::lost(&files);
             answered.trace = Some(run::assemble(&files, &self.release)?);
         }
         Ok(answered)
-    }
-}
-
-/// What the kernel says of its buffer: a line for each number.
-fn lost(files: &[(String, Vec<u8>)]) -> u64 {
-    let stats = files.iter().find(|(name, _)| name == "trace/stats");
-    let text =
-        stats.map_or(String::new(), |(_, bytes)| String::from_utf8_lossy(bytes).into_owned());
-    let of = |key: &str| {
-        let line = text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(": "));
-        line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
-    };
-    of("dropped events") + of("overrun")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_full_buffer_lost_is_known() {
-        let text = b"entries: 12\noverrun: 0\ncommit overrun: 7\nbytes: 400\ndropped events: 31\nread events: 0\n";
-        assert_eq!(lost(&[("trace/stats".to_owned(), text.to_vec())]), 31);
-        assert_eq!(lost(&[]), 0);
     }
 }

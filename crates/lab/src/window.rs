@@ -6,29 +6,79 @@
 //! ```text
 //!  L1 │ OUT begin  entry │ exit entry exit entry ... │ OUT end
 //!     │            ▲──────────── window ────────────▲│
-//!  L2 │ OUT begin  (L1's exits)  nested enter  entry │ exit entry ... │ OUT end
-//!     │                                        ▲───── window ────────▲│
+//!  L2 │ OUT begin  (L1's exits)  VMRESUME exit, entry │ exit entry ... │ OUT end
+//!     │                                          ▲───── window ────────▲│
 //! ```
+//! That L1 enters L2 is told by the exit of its VMRUN, VMLAUNCH or VMRESUME: `kvm_nested_vmenter` is absent on VMX before
+//! Linux 6.1.
+//!
 //! In the window events get a process and threads of their own, so that the analysis, which knows nothing of
 //! operations, takes each operation for a VM.
 
 use std::collections::HashMap;
 
-use vmtax_events::{Event, Isa, Kind, Reason};
+use vmtax_events::{Event, Isa, Kind, Reason, svm, vmx};
 use vmtax_guest::layout;
 
 /// Thread ids of an operation's events start here, times its VM's id.
 const THREADS: u32 = 0x100;
-
-/// `SVM_EXIT_IOIO` and `EXIT_REASON_IO_INSTRUCTION`.
-const SVM_IO: u32 = 0x7b;
-const VMX_IO: u32 = 30;
 
 /// The windows of a recording; events go in in time order.
 #[derive(Debug, Default)]
 pub struct Windows {
     state: State,
     threads: Threads,
+    seen: HashMap<u16, Seen>,
+}
+
+/// What a recording shows of an operation.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// How far its window got.
+    pub extent: Extent,
+    /// Exits of L1 and L2 in it.
+    pub exits: SeenExits,
+    /// Those of them that came from L2.
+    pub nested: SeenExits,
+    /// Events were lost between its marks.
+    pub lost: bool,
+    /// How often it began: one batch is recorded.
+    pub begun: u32,
+}
+
+/// How much of a window was seen.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// No mark.
+    #[default]
+    Nothing,
+    /// The begin mark, and no entry of the guest after it.
+    Begin,
+    /// It opened, and no end mark came.
+    Open,
+    /// All of it.
+    Whole,
+}
+
+/// Exits in a window.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct SeenExits {
+    /// All of them.
+    pub all: u64,
+    /// Interrupts of the host, which it gets whatever the guest does.
+    pub interrupts: u64,
+}
+
+impl SeenExits {
+    fn add(&mut self, reason: Reason) {
+        self.all += 1;
+        self.interrupts += u64::from(is_of_the_host(reason));
+    }
+
+    /// Those that the guest caused.
+    pub fn caused(self) -> u64 {
+        self.all - self.interrupts
+    }
 }
 
 /// The threads of a window, in order of appearance.
@@ -87,24 +137,25 @@ impl Windows {
         if let Kind::Exit { reason, info1, .. } = event.kind
             && let Some((operation, begins)) = mark(reason, info1)
         {
-            self.threads.0.clear();
-            self.state = if begins {
-                State::Opening { operation, tid: event.tid, level: Level::One }
-            } else {
-                State::Outside
-            };
+            self.mark(event, operation, begins);
             return None;
         }
         match self.state {
             State::Outside => None,
             State::Opening { operation, tid, level } => {
+                if let Kind::Lost { .. } = event.kind {
+                    self.seen(operation).lost = true;
+                }
                 if event.tid != tid {
                     return None;
                 }
                 let level = match event.kind {
                     Kind::NestedExit { .. } => Level::Two,
-                    Kind::NestedEnter if level == Level::Two => Level::Resumed,
+                    Kind::Exit { reason, .. } if level == Level::Two && enters_guest(reason) => {
+                        Level::Resumed
+                    }
                     Kind::Entry if level != Level::Two => {
+                        self.seen(operation).extent = Extent::Open;
                         self.state = State::Inside { operation };
                         return Some(self.moved(event, operation));
                     }
@@ -113,8 +164,46 @@ impl Windows {
                 self.state = State::Opening { operation, tid, level };
                 None
             }
-            State::Inside { operation } => Some(self.moved(event, operation)),
+            State::Inside { operation } => {
+                self.count(event, operation);
+                Some(self.moved(event, operation))
+            }
         }
+    }
+
+    /// What the recording showed of the operation that has this VM ([`vm_of`]).
+    pub fn of_vm(&self, vm: u32) -> Seen {
+        let operation = vm.checked_sub(1).and_then(|number| u16::try_from(number).ok());
+        operation.and_then(|number| self.seen.get(&number)).copied().unwrap_or_default()
+    }
+
+    fn mark(&mut self, event: &Event, operation: u16, begins: bool) {
+        self.threads.0.clear();
+        self.state = if begins {
+            let seen = self.seen(operation);
+            *seen = Seen { extent: Extent::Begin, begun: seen.begun + 1, ..Seen::default() };
+            State::Opening { operation, tid: event.tid, level: Level::One }
+        } else {
+            let seen = self.seen(operation);
+            if seen.extent == Extent::Open {
+                seen.extent = Extent::Whole;
+            }
+            State::Outside
+        };
+    }
+
+    fn count(&mut self, event: &Event, operation: u16) {
+        let seen = self.seen(operation);
+        match event.kind {
+            Kind::Exit { reason, .. } => seen.exits.add(reason),
+            Kind::NestedExit { reason } => seen.nested.add(reason),
+            Kind::Lost { .. } => seen.lost = true,
+            _ => {}
+        }
+    }
+
+    fn seen(&mut self, operation: u16) -> &mut Seen {
+        self.seen.entry(operation).or_default()
     }
 
     fn moved(&mut self, event: &Event, operation: u16) -> Event {
@@ -155,7 +244,9 @@ impl Window {
             self.state = Stretch::Over;
         }
         match (self.state, event.kind) {
-            (Stretch::Starting { nested: true }, Kind::NestedEnter) => {
+            (Stretch::Starting { nested: true }, Kind::Exit { reason, .. })
+                if enters_guest(reason) =>
+            {
                 self.state = Stretch::Starting { nested: false };
                 return None;
             }
@@ -163,6 +254,38 @@ impl Window {
             _ => {}
         }
         (self.state == Stretch::Inside).then(|| self.threads.moved(event, self.vm))
+    }
+
+    /// What is missing of it, if anything is.
+    pub fn problem(&self) -> Option<&'static str> {
+        match self.state {
+            Stretch::Starting { nested: true } => {
+                Some("the recording shows no VMRUN, VMLAUNCH or VMRESUME of L1 after its start")
+            }
+            Stretch::Starting { nested: false } => {
+                Some("the recording shows no entry of the VM after its start")
+            }
+            Stretch::Inside => Some("the recording ends before the VM's end mark"),
+            Stretch::Over => None,
+        }
+    }
+}
+
+/// Interrupts of the host's own clock and devices: which operation they hit is chance.
+pub fn is_of_the_host(reason: Reason) -> bool {
+    match reason.isa {
+        Isa::Svm => matches!(reason.code, svm::INTR | svm::NMI | svm::SMI),
+        Isa::Vmx => reason.code == vmx::EXTERNAL_INTERRUPT,
+        Isa::Unknown => false,
+    }
+}
+
+/// By this exit a hypervisor in the guest asks for its own guest to be entered.
+fn enters_guest(reason: Reason) -> bool {
+    match reason.isa {
+        Isa::Svm => reason.code == svm::VMRUN,
+        Isa::Vmx => matches!(reason.code, vmx::VMLAUNCH | vmx::VMRESUME),
+        Isa::Unknown => false,
     }
 }
 
@@ -174,86 +297,13 @@ fn mark(reason: Reason, info1: u64) -> Option<(u16, bool)> {
 /// The port of an exit for one. Both processors have it in bits 16 to 31 of the first information word.
 fn port(reason: Reason, info1: u64) -> Option<u16> {
     let io = match reason.isa {
-        Isa::Svm => SVM_IO,
-        Isa::Vmx => VMX_IO,
+        Isa::Svm => svm::IOIO,
+        Isa::Vmx => vmx::IO_INSTRUCTION,
         Isa::Unknown => return None,
     };
     (reason.code == io).then_some((info1 >> 16) as u16)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn event(time_ns: u64, tid: u32, kind: Kind) -> Event {
-        Event { time_ns, pid: 0, tid, cpu: 0, vcpu: 0, kind }
-    }
-
-    fn exit(code: u32, port: u16) -> Kind {
-        Kind::Exit {
-            reason: Reason { isa: Isa::Svm, code, flags: 0 },
-            info1: u64::from(port) << 16,
-            info2: 0,
-        }
-    }
-
-    /// Times of the events that are in a window, with their VM.
-    fn placed(events: &[Event]) -> Vec<(u64, u32, u32)> {
-        let mut windows = Windows::default();
-        events.iter().filter_map(|e| windows.place(e)).map(|e| (e.time_ns, e.pid, e.tid)).collect()
-    }
-
-    #[test]
-    fn a_window_is_between_the_marks() {
-        let events = [
-            event(1, 7, exit(0x72, 0)),
-            event(2, 7, Kind::Entry),
-            event(3, 7, exit(SVM_IO, layout::begin(4))),
-            event(4, 8, Kind::Entry),
-            event(5, 7, Kind::Entry),
-            event(6, 7, exit(0x72, 0)),
-            event(7, 8, exit(0x78, 0)),
-            event(8, 7, Kind::Entry),
-            event(9, 7, exit(SVM_IO, layout::end(4))),
-            event(10, 7, Kind::Entry),
-        ];
-        assert_eq!(placed(&events), [(5, 5, 0x500), (6, 5, 0x500), (7, 5, 0x501), (8, 5, 0x500)]);
-    }
-
-    #[test]
-    fn an_agent_starts_and_stops_a_recording() {
-        let events = [
-            event(1, 7, exit(0x72, 0)),
-            event(2, 7, Kind::Entry),
-            event(3, 9, exit(0x72, 0)),
-            event(4, 7, Kind::NestedEnter),
-            event(5, 7, Kind::Entry),
-            event(6, 7, exit(SVM_IO, layout::TRACE)),
-            event(7, 7, Kind::Entry),
-        ];
-        let placed = |nested| {
-            let mut window = Window::new(70_000, nested);
-            let placed = events.iter().filter_map(|e| window.place(e));
-            placed.map(|e| (e.time_ns, e.pid, e.tid - 70_000 * THREADS)).collect::<Vec<_>>()
-        };
-        assert_eq!(placed(false), [2, 3, 4, 5].map(|t| (t, 70_000, u32::from(t == 3))));
-        assert_eq!(placed(true), [(5, 70_000, 0)]);
-    }
-
-    #[test]
-    fn in_l2_it_opens_when_l1_has_resumed_l2() {
-        let reason = Reason { isa: Isa::Svm, code: SVM_IO, flags: 0 };
-        let events = [
-            event(1, 7, exit(SVM_IO, layout::begin(0))),
-            event(2, 7, Kind::NestedExit { reason }),
-            event(3, 7, Kind::NestedInject { reason }),
-            event(4, 7, Kind::Entry),
-            event(5, 7, exit(0x80, 0)),
-            event(6, 7, Kind::NestedEnter),
-            event(7, 7, Kind::Entry),
-            event(8, 7, exit(0x72, 0)),
-            event(9, 7, exit(SVM_IO, layout::end(0))),
-        ];
-        assert_eq!(placed(&events), [(7, 1, 0x100), (8, 1, 0x100)]);
-    }
-}
+#[path = "window_tests.rs"]
+mod tests;

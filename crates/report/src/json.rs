@@ -226,6 +226,7 @@ fn operation(row: &OperationRow) -> shape::Operation {
         vm: row.vm,
         level: row.level.name(),
         count: row.count,
+        recorded: row.recorded,
         exits: row.exits.iter().map(exit).collect(),
         exits_per_operation: row.exits_per_operation().value(),
         l2_exits: row.l2_exits(),

@@ -92,6 +92,16 @@ pub fn exit_name(reason: Reason, detail: Detail) -> String {
     }
 }
 
+/// Whether the exits of some operation were recorded: all of a run are, or none.
+pub fn are_recorded(rows: &[OperationRow]) -> bool {
+    rows.iter().any(|row| row.recorded)
+}
+
+/// What stands for an empty list of exits.
+pub fn no_exits(row: &OperationRow) -> &'static str {
+    if row.recorded { "none" } else { "not recorded" }
+}
+
 /// The exits of an operation as words that may be parted at spaces between them:
 /// `cpuid 1 →`, `vmload 2,`, `vmsave 1,`, `vmrun 1`. The arrow leads from an exit of L2 to what L1 took for it.
 pub fn exit_list(row: &OperationRow) -> Vec<String> {
@@ -283,6 +293,7 @@ mod tests {
             vm: None,
             level,
             count,
+            recorded: true,
             exits: exits.collect(),
             to_l1: 0,
             path: None,

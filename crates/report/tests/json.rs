@@ -148,7 +148,7 @@ fn operations_are_exact() {
                 ancillary("vmrun", 128, &none, 200),
                 ancillary("vmsave", 131, &none, 200),
             ],
-            "exits_per_operation": 6.0, "l2_exits": 200, "to_l1": 200, "ancillary_exits": 1000,
+            "recorded": true, "exits_per_operation": 6.0, "l2_exits": 200, "to_l1": 200, "ancillary_exits": 1000,
             "ancillary_per_exit": 5.0,
             "path": {
                 "unit": "instructions", "median": 24120.25, "min": 24119.0, "max": 24150.0,

@@ -51,14 +51,15 @@ pub(crate) fn run<R: Rows>(
     )
 }
 
-/// As [`run`], for a recording of the lab: its events are told apart by operation, and VMs are what `names` says.
+/// As [`run`], for a recording of the lab: its events are told apart by operation, and VMs are what `names` says. `windows`
+/// then knows what was seen of each.
 pub(crate) fn run_lab<R: Rows>(
     recording: Recording,
     reading: &ReadingArgs,
     names: &[(u32, String)],
+    windows: &mut Windows,
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
-    let mut windows = Windows::default();
     run_placed(recording, reading, Placed { names, place: &mut |event| windows.place(event) }, rows)
 }
 

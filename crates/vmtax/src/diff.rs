@@ -20,6 +20,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
     let (base, other) = (read(args, &args.base)?, read(args, &args.other)?);
     for one in [&base, &other] {
         report::check_isa(&one.source, &one.ledger)?;
+        check_recorded(&one.source, &one.ledger)?;
     }
     let seconds = args.length.map(|length| length.as_secs_f64());
     let (base_side, other_side) = (base.side(seconds), other.side(seconds));
@@ -57,6 +58,15 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Exits that were not recorded are unknown: they are not fewer than those of the other side.
+fn check_recorded(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
+    if ledger.recording.coverage.exits || !ledger.exits.is_empty() {
+        return Ok(());
+    }
+    let source = vmtax_report::names::printable(source);
+    fail(Code::Data, format!("{source}: exits were not recorded, so there is nothing to compare"))
 }
 
 fn no_unit(source: &str, per: vmtax_analyse::Per) -> String {

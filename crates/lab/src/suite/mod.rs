@@ -37,10 +37,28 @@ pub enum Kind {
         /// Reason and exits of an operation on VMX.
         vmx: (&'static str, u32),
     },
+    /// As `Each`, where KVM emulates the local APIC: APICv or AVIC may handle it without an exit.
+    EachByApic {
+        /// Reason and exits of an operation on SVM.
+        svm: (&'static str, u32),
+        /// Reason and exits of an operation on VMX.
+        vmx: (&'static str, u32),
+    },
+    /// A batch has exits. How many depends on time or on the processor.
+    Some,
     /// The guest does it without leaving.
     None,
-    /// Depends on time or on the processor: measured, not expected.
+    /// Whether it exits depends on the processor.
     Measured,
+}
+
+/// The fewest exits that a batch can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Least {
+    /// How many.
+    pub exits: u64,
+    /// The reason of each; `None` when there are several.
+    pub reason: Option<&'static str>,
 }
 
 /// The same number of exits on both.
@@ -219,13 +237,19 @@ impl Definition {
         if level < 2 { self.count } else { self.count.div_ceil(4) }
     }
 
-    /// Reason and exits that one operation takes, where known.
-    pub fn expected(&self, isa: Isa) -> Option<(&'static str, u32)> {
-        match self.kind {
-            Kind::Each { svm, vmx } => Some(if isa == Isa::Svm { svm } else { vmx }),
-            Kind::None => Some(("", 0)),
-            Kind::Measured => None,
-        }
+    /// The fewest exits that a batch at this level can have, interrupts of the host not counted where each operation has its
+    /// own; `None` for an operation that may do without. With `apic_may_be_virtual` the processor may have APICv or AVIC.
+    pub fn least_exits(&self, isa: Isa, level: u8, apic_may_be_virtual: bool) -> Option<Least> {
+        let (svm, vmx) = match self.kind {
+            Kind::Each { svm, vmx } => (svm, vmx),
+            Kind::EachByApic { svm, vmx } if !apic_may_be_virtual => (svm, vmx),
+            Kind::Some => return Some(Least { exits: 1, reason: None }),
+            Kind::EachByApic { .. } | Kind::None | Kind::Measured => return None,
+        };
+        let (reason, exits) = if isa == Isa::Svm { svm } else { vmx };
+        // Of several exits of an operation some may be spared by a later kernel; the first is what the operation is about.
+        let exits = u64::from(self.count_at(level)) * u64::from(exits.min(1));
+        (exits > 0).then_some(Least { exits, reason: Some(reason) })
     }
 
     /// As an order to the guest, and the instructions of an operation that are not part of its path.

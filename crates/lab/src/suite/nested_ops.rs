@@ -23,8 +23,14 @@ pub(super) const OPERATIONS: &[Definition] = &[
     vmx("vmwrite-guest-cr3", "VMWRITE GUEST_CR3", vmwrite::<0x6802>),
     vmx("vmwrite-host-cr3", "VMWRITE HOST_CR3", vmwrite::<0x6c02>),
     vmx("vmwrite-tsc-offset", "VMWRITE TSC_OFFSET", vmwrite::<0x2010>),
-    vmx("vmptrld", "VMPTRLD of the current VMCS", vmptrld),
-    vmx("invept", "INVEPT, all contexts", invept),
+    Definition {
+        kind: Kind::Each { svm: ("", 0), vmx: ("VMPTRLD", 1) },
+        ..vmx("vmptrld", "VMPTRLD of the current VMCS", vmptrld)
+    },
+    Definition {
+        kind: Kind::Each { svm: ("", 0), vmx: ("INVEPT", 1) },
+        ..vmx("invept", "INVEPT, all contexts", invept)
+    },
     Definition {
         name: "vmresume",
         summary: "VMRESUME, CPUID of L2, and back",

@@ -68,21 +68,21 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "timer-tick",
         summary: "a tick of the local APIC's periodic timer, 200 us, with its EOI",
         count: 20,
-        kind: Kind::Measured,
+        kind: Kind::Some,
         code: clean(waiting(periodic, wait_for_tick)),
     },
     Definition {
         name: "x2apic-self-ipi",
         summary: "x2APIC ICR to itself, interrupt, EOI",
         count: COUNT,
-        kind: Kind::Each { svm: ("msr", 2), vmx: ("MSR_WRITE", 2) },
+        kind: Kind::EachByApic { svm: ("msr", 2), vmx: ("MSR_WRITE", 2) },
         code: clean(whole(x2apic, self_ipi)),
     },
     Definition {
         name: "xapic-read",
         summary: "read of the local APIC's TPR in memory",
         count: COUNT,
-        kind: Kind::Each { svm: ("npf", 1), vmx: ("EPT_VIOLATION", TWICE) },
+        kind: Kind::EachByApic { svm: ("npf", 1), vmx: ("EPT_VIOLATION", TWICE) },
         code: clean(with_setup(Assembler::enable_apic, read_tpr)),
     },
     Definition {
@@ -159,7 +159,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "dr-write",
         summary: "MOV to DR0; KVM lets all but the first through",
         count: COUNT,
-        kind: Kind::Measured,
+        kind: Kind::Some,
         code: clean(line(write_dr)),
     },
     Definition {
@@ -201,7 +201,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "context-switch",
         summary: "to another vCPU and back: two IPIs, two HLTs",
         count: 20,
-        kind: Kind::Measured,
+        kind: Kind::Some,
         code: Code { second: Some(answer), ..whole(ping_pong, ping) },
     },
 ];

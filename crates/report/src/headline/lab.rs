@@ -4,7 +4,7 @@ use vmtax_analyse::{OperationRow, Operations};
 use vmtax_events::Level;
 
 use crate::numbers::counted;
-use crate::operations::{factor, instructions, name, ratio};
+use crate::operations::{are_recorded, factor, instructions, name, ratio};
 
 /// Operations that a level's sentence names.
 const COSTLIEST: usize = 3;
@@ -24,6 +24,9 @@ fn extent(rows: &[OperationRow]) -> String {
         (0, n) => format!("{} ran at L2", counted(n, "operation")),
         (l1, l2) => format!("{} ran at L1 and {l2} at L2", counted(l1, "operation")),
     };
+    if !are_recorded(rows) {
+        return format!("{who}; exits were not recorded.");
+    }
     let exits = rows.iter().flat_map(|row| &row.exits).map(|exit| exit.count);
     let exits = exits.fold(0, u64::saturating_add);
     let executed = rows.iter().map(|row| row.count).fold(0, u64::saturating_add);
@@ -43,13 +46,11 @@ fn costliest(rows: &[OperationRow], level: Level) -> Option<String> {
         .map(|(row, path)| {
             let exits = row.exits_per_operation();
             let (path, plural) = (instructions(*path), |one: bool| if one { "" } else { "s" });
-            format!(
-                "{} ({path} instruction{}, {} exit{})",
-                name(row),
-                plural(path == "1"),
-                ratio(exits),
-                plural(exits.exact() == Some(1))
-            )
+            let exits = match row.recorded {
+                true => format!(", {} exit{}", ratio(exits), plural(exits.exact() == Some(1))),
+                false => String::new(),
+            };
+            format!("{} ({path} instruction{}{exits})", name(row), plural(path == "1"))
         })
         .collect();
     (!named.is_empty()).then(|| format!("Costliest at {}: {}.", level.name(), named.join(", ")))

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::figures;
+use crate::operations::are_recorded;
 use crate::{Document, headline, numbers};
 
 /// The figure, the sentences, and the sums behind them.
@@ -67,6 +68,9 @@ fn sums(doc: &Document) -> Markup {
     let total = ledger.total();
     if let Some(operations) = doc.operations.as_ref().filter(|o| !o.rows.is_empty()) {
         let executed = operations.rows.iter().map(|row| row.count).fold(0, u64::saturating_add);
+        if !are_recorded(&operations.rows) {
+            return list(&[("exits", "not recorded".to_owned())]);
+        }
         return list(&[
             ("executions traced", numbers::count(executed)),
             ("exits", numbers::count(total.count)),

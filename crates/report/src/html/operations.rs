@@ -5,7 +5,7 @@ use vmtax_analyse::{OperationRow, Operations};
 
 use super::{MAX_ROWS, figures, series};
 use crate::numbers;
-use crate::operations::{exit_list, factor, instructions, ratio};
+use crate::operations::{exit_list, factor, instructions, no_exits, ratio};
 
 /// Who ran: class of its colour, name, explanation, share of the window.
 struct Part {
@@ -148,7 +148,7 @@ fn body_row(row: &OperationRow) -> Markup {
 fn exits_cell(row: &OperationRow) -> Markup {
     let list = exit_list(row);
     html! {
-        @if list.is_empty() { span.aside { "none" } }
+        @if list.is_empty() { span.aside { (no_exits(row)) } }
         @for (i, word) in list.iter().enumerate() {
             @if i > 0 { " " }
             span.word { (word) }

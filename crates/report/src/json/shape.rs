@@ -164,6 +164,7 @@ pub(super) struct Operation {
     pub(super) vm: Option<u32>,
     pub(super) level: &'static str,
     pub(super) count: u64,
+    pub(super) recorded: bool,
     pub(super) exits: Vec<OperationExit>,
     pub(super) exits_per_operation: Option<f64>,
     pub(super) l2_exits: u64,

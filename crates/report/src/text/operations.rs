@@ -6,7 +6,7 @@ use vmtax_analyse::{OperationRow, Operations};
 use vmtax_events::Level;
 
 use super::layout::{Column, Grid, Paint, Room, Style};
-use crate::operations::{exit_list, factor, instructions, name, ratio, shares, spread};
+use crate::operations::{exit_list, factor, instructions, name, no_exits, ratio, shares, spread};
 
 /// The list of exits is not broken narrower than this.
 const NARROWEST_LIST: usize = 26;
@@ -64,7 +64,11 @@ fn grid(operations: &Operations, width: Option<usize>) -> Grid {
         empty.room_for_last(width, words.max().unwrap_or(0).max(NARROWEST_LIST))
     });
     for (row, cells) in operations.rows.iter().zip(&first) {
-        let mut lines = broken(&exit_list(row), room).into_iter();
+        let mut words = exit_list(row);
+        if words.is_empty() {
+            words.push(no_exits(row).to_owned());
+        }
+        let mut lines = broken(&words, room).into_iter();
         grid.row(Style::Plain, with_list(cells, lines.next().unwrap_or_default()));
         for line in lines {
             grid.row(Style::Plain, with_list(&vec![String::new(); cells.len()], line));
@@ -108,9 +112,6 @@ fn broken(words: &[String], room: Option<usize>) -> Vec<String> {
             }
             _ => lines.push(word.clone()),
         }
-    }
-    if lines.is_empty() {
-        lines.push("none".to_owned());
     }
     lines
 }

@@ -26,8 +26,12 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
-    /// Of a `trace.dat` of an emulated host.
-    pub(super) fn of_trace(trace: &[u8], vm: u32, nested: bool) -> anyhow::Result<Recorded> {
+    /// Of a `trace.dat` of an emulated host. The inner error says what is missing of it.
+    pub(super) fn of_trace(
+        trace: &[u8],
+        vm: u32,
+        nested: bool,
+    ) -> anyhow::Result<Result<Recorded, String>> {
         let mut file = tempfile::tempfile()?;
         file.write_all(trace)?;
         file.rewind()?;
@@ -35,8 +39,11 @@ impl Recorded {
         let mut window = Window::new(vm, nested);
         let placed = Placed { names: &[], place: &mut |event| window.place(event) };
         let done = convert::run_placed(recording, &READING, placed, Recorded::default())?;
+        if let Some(problem) = window.problem() {
+            return Ok(Err(problem.to_owned()));
+        }
         let Recording { coverage, .. } = done.facts;
-        Ok(Recorded { losses: done.losses, coverage, ..done.rows })
+        Ok(Ok(Recorded { losses: done.losses, coverage, ..done.rows }))
     }
 
     /// Of what was counted in the running kernel. Of several VMs all is the cell's.

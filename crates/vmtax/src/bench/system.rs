@@ -60,7 +60,7 @@ impl System {
             ask(vm, &Request::Do(Job { record: true, counters: false, ..job }))?;
         let Answer::Done(outcome) = answer else { return Err(strange()) };
         let recorded = match (lost, trace) {
-            (0, Some(trace)) => Ok(Recorded::of_trace(&trace, number, *nested)?),
+            (0, Some(trace)) => Recorded::of_trace(&trace, number, *nested)?,
             (0, None) => Err("the emulated host gave no recording".to_owned()),
             (lost, _) => Err(format!(
                 "the buffer of the emulated host was too small for {lost} events; have the workload do less"

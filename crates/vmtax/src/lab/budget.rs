@@ -5,7 +5,6 @@ use std::fs;
 
 use vmtax_analyse::Ledger;
 use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
-use vmtax_events::{Isa, Reason};
 use vmtax_lab::budget::{Allowance, Breach, Budget};
 
 use super::args::RunArgs;
@@ -75,11 +74,15 @@ fn allowance(row: &OperationRow) -> Allowance {
     }
 }
 
-/// Exits by name, without the host's interrupts; `None` for an operation that waits, whose exits depend on time.
+/// Exits by name, without the host's interrupts; `None` for an operation that waits, whose exits depend on time, and for exits
+/// that were not recorded.
 pub(super) fn steady_exits(row: &OperationRow) -> Option<BTreeMap<String, u64>> {
+    if !row.recorded {
+        return None;
+    }
     vmtax_lab::suite::operation(&row.name).filter(|one| !one.waits())?;
     let mut exits: BTreeMap<String, u64> = BTreeMap::new();
-    for exit in row.exits.iter().filter(|exit| !is_of_the_host(exit.reason)) {
+    for exit in row.exits.iter().filter(|exit| !vmtax_lab::is_of_the_host(exit.reason)) {
         *exits.entry(exit_name(exit)).or_default() += exit.count;
     }
     Some(exits)
@@ -91,13 +94,4 @@ fn exit_name(exit: &OperationExit) -> String {
     format!("{} {} {detail}", exit.level.name(), vmtax_report::names::reason(exit.reason))
         .trim_end()
         .to_owned()
-}
-
-/// Interrupts of the host's own clock and devices: which operation they hit is chance.
-fn is_of_the_host(reason: Reason) -> bool {
-    match reason.isa {
-        Isa::Svm => matches!(reason.code, 0x60..=0x62),
-        Isa::Vmx => reason.code == 1,
-        Isa::Unknown => false,
-    }
 }

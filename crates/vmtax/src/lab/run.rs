@@ -8,7 +8,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_events::{Losses, Recording as Facts};
-use vmtax_lab::{Measured, Outcomes, Plan, Setup};
+use vmtax_lab::{Measured, Outcomes, Plan, Setup, Windows};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_store::{CreateOptions, Writer};
 
@@ -24,6 +24,9 @@ use crate::report::{self, ToLedger};
 /// How long an emulated host may live where no flag says so.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
+/// Said of a run beside which an observer ran.
+const NOT_RECORDED: &str = "exits were not recorded: an observer ran beside the suite, and may use the kernel's tracing itself";
+
 /// A lab run's intervals: a run is short, and its operations are told apart by VM.
 const READING: ReadingArgs = ReadingArgs { interval: None, isa: None, emulated: None };
 
@@ -34,8 +37,8 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         return several(args, &kernels);
     }
     let Some(kernel) = kernels.first() else { return Ok(()) };
-    let ledger = one(args, kernel, args.output.as_deref())?;
-    let verdict = budget::check(args, &ledger);
+    let Done { ledger, failures } = one(args, kernel, args.output.as_deref())?;
+    let verdict = not_measured(&failures).and_then(|()| budget::check(args, &ledger));
     let source = args
         .output
         .as_ref()
@@ -44,12 +47,30 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     verdict
 }
 
+/// What came of a kernel.
+struct Done {
+    ledger: Ledger,
+    /// Operations that were not measured, each with its reason.
+    failures: Vec<String>,
+}
+
+/// Operations without a measurement are an error, after the report of the others.
+fn not_measured(failures: &[String]) -> anyhow::Result<()> {
+    let what = match failures.len() {
+        0 => return Ok(()),
+        1 => "1 operation was not measured:".to_owned(),
+        many => format!("{many} operations were not measured:"),
+    };
+    Err(Fault::new(Code::Machine, what).detailed(failures.to_vec()).into())
+}
+
 /// A run of each kernel, and their comparison.
 fn several(args: &RunArgs, kernels: &[Kernel]) -> anyhow::Result<()> {
     if let Some(folder) = &args.output {
         fs::create_dir_all(folder).map_err(|e| cannot_write(folder, &e))?;
     }
     let mut runs: Vec<(String, Ledger)> = Vec::new();
+    let mut failures = Vec::new();
     for kernel in kernels {
         let alike = runs.iter().filter(|(_, run)| run.recording.kernel == kernel.release).count();
         let name = match alike {
@@ -57,12 +78,14 @@ fn several(args: &RunArgs, kernels: &[Kernel]) -> anyhow::Result<()> {
             before => format!("{}-{}", kernel.release, before + 1),
         };
         let output = args.output.as_ref().map(|folder| folder.join(&name));
-        let ledger = one(args, kernel, output.as_deref())?;
-        runs.push((name, ledger));
+        let done = one(args, kernel, output.as_deref())?;
+        failures.extend(done.failures.iter().map(|failure| format!("{name}: {failure}")));
+        runs.push((name, done.ledger));
     }
     let columns: Vec<(String, &Ledger)> =
         runs.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
-    compare::show(&columns, TableFormat::of(args.format).unwrap_or(TableFormat::Text))
+    compare::show(&columns, TableFormat::of(args.format).unwrap_or(TableFormat::Text))?;
+    not_measured(&failures)
 }
 
 /// The report of a run just made.
@@ -178,7 +201,7 @@ fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
 }
 
 /// One kernel: from the machine to the ledger, with the run written on the way.
-fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result<Ledger> {
+fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result<Done> {
     let cache = kernel::cache_folder();
     fs::create_dir_all(&cache).map_err(|e| cannot_write(&cache, &e))?;
     let host = args.host.host();
@@ -207,28 +230,22 @@ fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result
     let spinner = Spinner::new();
     let outcomes = vmtax_lab::run(&setup, &plan, &|what| spinner.say(what));
     drop(spinner);
-    let outcomes = outcomes.map_err(|error| keep_console(error, output, &setup.console))?;
+    let mut outcomes = outcomes.map_err(|error| keep_console(error, output, &setup.console))?;
     let Some(folder) = output else {
         consoles.remove();
-        let (facts, losses, rows) = into_rows(
-            &setup,
-            &outcomes,
-            None,
-            ToLedger(LedgerBuilder::new(Filter::default(), READING.interval_ns())),
-        )?;
-        let mut rows = rows;
-        outcomes
-            .operations
-            .iter()
-            .flat_map(Measured::samples)
-            .for_each(|sample| rows.0.sample(&sample));
+        let builder = LedgerBuilder::new(Filter::default(), READING.interval_ns());
+        let (facts, losses, rows) = into_rows(&setup, &mut outcomes, None, ToLedger(builder))?;
         let complete = losses.truncated.is_empty();
-        return Ok(rows.0.finish(facts, losses, complete));
+        let ledger = rows.0.finish(facts, losses, complete);
+        return Ok(Done { ledger, failures: outcomes.failures() });
     };
-    store(&setup, &outcomes, folder)?;
+    store(&setup, &mut outcomes, folder)?;
     consoles.remove();
     match input::Input::open(folder)? {
-        input::Input::Run(run) => report::of_run(&run, Filter::default()),
+        input::Input::Run(run) => {
+            let ledger = report::of_run(&run, Filter::default())?;
+            Ok(Done { ledger, failures: outcomes.failures() })
+        }
         input::Input::Recording(_) => {
             fail(Code::Input, format!("{}: is no run any more", folder.display()))
         }
@@ -268,7 +285,7 @@ fn suites(args: &RunArgs) -> Vec<&'static vmtax_lab::suite::Suite> {
     }
 }
 
-fn store(setup: &Setup, outcomes: &Outcomes, folder: &Path) -> anyhow::Result<()> {
+fn store(setup: &Setup, outcomes: &mut Outcomes, folder: &Path) -> anyhow::Result<()> {
     let mut writer = Writer::create(folder, &options(setup)).map_err(output_fault)?;
     writer.describe(&facts(setup, outcomes, Facts::default()), &Losses::default());
     let put = |name: &str, bytes: &[u8]| -> anyhow::Result<()> {
@@ -287,9 +304,6 @@ fn store(setup: &Setup, outcomes: &Outcomes, folder: &Path) -> anyhow::Result<()
         put(name, bytes)?;
     }
     put("console.txt", &fs::read(&setup.console).unwrap_or_default())?;
-    for sample in outcomes.operations.iter().flat_map(Measured::samples) {
-        writer.sample(&sample).map_err(output_fault)?;
-    }
     let (facts, losses, rows) = into_rows(setup, outcomes, Some(folder), ToRun::new(writer))?;
     rows.finish(&facts, &losses)
 }
@@ -319,23 +333,44 @@ fn options(setup: &Setup) -> CreateOptions {
     }
 }
 
-/// The recording's events, each with its operation, on their way to a ledger or a run.
+/// The recording's events, each with its operation, and the samples of what it shows to be measured, on their way to a ledger
+/// or a run.
 fn into_rows<R: Rows>(
     setup: &Setup,
-    outcomes: &Outcomes,
+    outcomes: &mut Outcomes,
     folder: Option<&Path>,
     rows: R,
 ) -> anyhow::Result<(Facts, Losses, R)> {
-    let mut losses = Losses::default();
-    losses.notes.extend(outcomes.start.notes.iter().map(|note| sentence(note)));
-    for failed in outcomes.operations.iter() {
-        if let Some(problem) = &failed.failure {
-            losses.notes.push(format!("{} was not measured: {problem}", failed.workload()));
+    let (of_trace, of_import, mut rows) = match &outcomes.trace {
+        Some(trace) => {
+            let mut windows = Windows::default();
+            let read = read_trace(trace, folder, &outcomes.vms, &mut windows, rows)?;
+            outcomes.check_recording(setup.host, &windows);
+            (read.facts, read.losses, read.rows)
         }
-    }
-    let Some(trace) = &outcomes.trace else {
-        return Ok((facts(setup, outcomes, Facts::default()), losses, rows));
+        None => (Facts::default(), Losses::default(), rows),
     };
+    outcomes.operations.iter().flat_map(Measured::samples).for_each(|sample| rows.sample(&sample));
+    let mut losses = Losses { recorder_lost: outcomes.trace_lost, ..Losses::default() };
+    losses.notes.extend(outcomes.start.notes.iter().map(|note| sentence(note)));
+    if outcomes.trace.is_none() {
+        losses.notes.push(NOT_RECORDED.to_owned());
+    }
+    losses
+        .notes
+        .extend(outcomes.failures().iter().map(|failure| format!("not measured: {failure}")));
+    losses.merge(&of_import);
+    Ok((facts(setup, outcomes, of_trace), losses, rows))
+}
+
+/// Reads the lab's recording.
+fn read_trace<R: Rows>(
+    trace: &[u8],
+    folder: Option<&Path>,
+    vms: &[(u32, String)],
+    windows: &mut Windows,
+    rows: R,
+) -> anyhow::Result<Converted<R>> {
     let mut file = tempfile::tempfile().map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
     file.write_all(trace)
         .and_then(|()| file.rewind())
@@ -345,10 +380,7 @@ fn into_rows<R: Rows>(
         |folder| folder.join("trace.dat").display().to_string(),
     );
     let recording = input::open_file(file, name)?;
-    let Converted { rows, facts: of_trace, losses: of_import } =
-        convert::run_lab(recording, &READING, &outcomes.vms, rows)?;
-    losses.merge(&of_import);
-    Ok((facts(setup, outcomes, of_trace), losses, rows))
+    convert::run_lab(recording, &READING, vms, windows, rows)
 }
 
 fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {

@@ -7,6 +7,7 @@
 
 mod amd;
 mod budget;
+mod check;
 mod compare;
 mod errors;
 mod explain;

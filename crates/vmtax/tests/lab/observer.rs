@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::run::{json, output, paths};
+use serde_json::json as value;
+
+use crate::run::{json, output, paths, refused};
 
 #[test]
 fn perf_in_the_same_host_counts_the_same() {
@@ -87,4 +89,48 @@ fn bpftrace_with_its_script_and_shell() {
     let counts =
         of_cpuid.lines().filter_map(|line| line.split(')').nth(1)?.split_whitespace().next());
     assert_eq!(counts.map(|count| count.parse::<u64>().unwrap()).sum::<u64>(), 120, "{said}");
+}
+
+/// With an observer exits are not recorded: whatever it does to the kernel's tracing, they are unknown and not 0.
+#[test]
+fn exits_beside_an_observer_are_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let script = path("off.sh");
+    std::fs::write(&script, "echo 0 > /sys/kernel/tracing/tracing_on; exec sleep 1000\n").unwrap();
+    let observer = format!("sh {script}");
+    let (plain, observed) = (path("plain"), path("observed"));
+    let arguments = ["lab", "run", "--operation", "cpuid,rdtsc"];
+    let beside = ["--observe", &observer, "--bring", &script, "--bring", "/usr/bin/sleep"];
+    json(&[&arguments[..], &["-o", &plain]].concat());
+    let report = json(&[&arguments[..], &beside, &["-o", &observed]].concat());
+    for row in report["operations"]["rows"].as_array().unwrap() {
+        let found = value!([row["recorded"], row["exits_per_operation"], row["exits"]]);
+        assert_eq!(found, value!([false, null, []]));
+        assert!(row["path"]["median"].as_f64().unwrap() >= 1.0, "{row}");
+    }
+    let notes = report["losses"]["notes"].to_string();
+    assert!(notes.contains("exits were not recorded: an observer ran beside the suite"), "{notes}");
+    let printed = |arguments: &[&str]| String::from_utf8(output(arguments).stdout).unwrap();
+    let shown = printed(&["report", &observed]);
+    assert!(shown.contains("2 operations ran at L1; exits were not recorded."), "{shown}");
+    let cpuid: Vec<&str> = shown
+        .lines()
+        .find(|line| line.trim_start().starts_with("cpuid "))
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    assert_eq!((cpuid[2], cpuid[cpuid.len() - 2..].join(" ").as_str()), ("-", "not recorded"));
+    // Beside a run that has exits nothing is called fewer.
+    let compared = printed(&["lab", "compare", &plain, &observed]);
+    assert!(compared.contains("- exits, ") && !compared.contains("0, not 1"), "{compared}");
+    let (code, said) = refused(&["diff", &plain, &observed]);
+    assert!(code == 4 && said.contains("exits were not recorded"), "{code} {said}");
+    let budget = path("budget.toml");
+    json(&[&arguments[..], &["--budget", &budget, "--bless"]].concat());
+    let (code, said) = refused(&[&arguments[..], &beside, &["--budget", &budget]].concat());
+    assert!(
+        code == 6 && said.contains("cpuid L1: exits were not recorded: 0, budget 20"),
+        "{said}"
+    );
 }

@@ -23,11 +23,16 @@ pub(crate) fn vmtax(arguments: &[&str]) -> Command {
     command
 }
 
+/// Does this while no other emulator runs.
+pub(crate) fn one_at_a_time<T>(work: impl FnOnce() -> T) -> T {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    work()
+}
+
 /// Runs it to its end.
 pub(crate) fn output(arguments: &[&str]) -> Output {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let started = Instant::now();
-    let output = vmtax(arguments).output().unwrap();
+    let output = one_at_a_time(|| vmtax(arguments).output().unwrap());
     eprintln!("{:6.1} s: vmtax {}", started.elapsed().as_secs_f64(), arguments.join(" "));
     output
 }

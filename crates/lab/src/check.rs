@@ -1,0 +1,232 @@
+//! Whether a run shows what the suite's table says it must.
+//!
+//! An operation that must exit and shows no exit was not measured: that its recording is missing is a failure, never a zero.
+//! Left out: how many exits are right. That depends on the kernel, and is what budgets are for.
+
+use vmtax_events::Isa;
+use vmtax_guest::order::{Operation, Outcome};
+
+use crate::run::Measured;
+use crate::suite::{self, Least};
+use crate::window::{Extent, Seen, SeenExits};
+
+/// What a recording lacks of an operation, as the reason why it was not measured.
+///
+/// `apic_may_be_virtual`: the host's processor may have APICv or AVIC.
+pub(crate) fn missing(
+    measured: &Measured,
+    seen: &Seen,
+    isa: Isa,
+    apic_may_be_virtual: bool,
+) -> Option<String> {
+    let exits = if measured.level < 2 { seen.exits } else { seen.nested };
+    let at = format!("L{}", measured.level);
+    match seen.extent {
+        Extent::Nothing => {
+            return Some("its batch is not in the recording: the begin mark is missing".to_owned());
+        }
+        Extent::Begin => {
+            return Some(format!(
+                "its batch is not in the recording: no VM entry of {at} follows the begin mark"
+            ));
+        }
+        Extent::Open => {
+            return Some(format!(
+                "its batch is cut off in the recording: the end mark is missing after {} exits at {at}",
+                exits.all
+            ));
+        }
+        Extent::Whole if seen.lost => {
+            return Some(format!(
+                "events were lost in its recorded batch: {} exits at {at} are left",
+                exits.all
+            ));
+        }
+        Extent::Whole if seen.begun > 1 => {
+            return Some(format!("{} batches of it are in the recording instead of 1", seen.begun));
+        }
+        Extent::Whole => {}
+    }
+    let least =
+        suite::operation(measured.name)?.least_exits(isa, measured.level, apic_may_be_virtual)?;
+    too_few(least, exits)
+        .map(|found| format!("{found} by its {} executions at {at}", measured.count))
+}
+
+fn too_few(least: Least, exits: SeenExits) -> Option<String> {
+    match least.reason {
+        None if exits.all < least.exits => {
+            Some("no exit was recorded, and some must be taken".to_owned())
+        }
+        Some(reason) if exits.caused() < least.exits => Some(format!(
+            "{} exits were recorded, and at least {} ({reason}) must be taken",
+            exits.caused(),
+            least.exits
+        )),
+        _ => None,
+    }
+}
+
+/// What an answer lacks of what was ordered.
+pub(crate) fn incomplete(operation: &Operation, outcome: &Outcome) -> Option<String> {
+    let (batches, ordered) = (outcome.cycles.len(), operation.batches as usize);
+    if batches < ordered {
+        return Some(format!("{batches} of {ordered} batches came back"));
+    }
+    let empty = outcome.cycles.iter().position(|cycles| *cycles == 0);
+    empty.map(|batch| format!("batch {} of {ordered} did not end", batch + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: Seen = Seen {
+        extent: Extent::Whole,
+        exits: SeenExits { all: 0, interrupts: 0 },
+        nested: SeenExits { all: 0, interrupts: 0 },
+        lost: false,
+        begun: 1,
+    };
+
+    /// What is missing of an operation of which so many exits were seen, interrupts among them.
+    fn missing_of(name: &'static str, level: u8, exits: (u64, u64), apic: bool) -> Option<String> {
+        let measured = Measured {
+            vm: 1,
+            name,
+            level,
+            count: suite::operation(name).expect("in a suite").count_at(level),
+            paths: Vec::new(),
+            pmu: None,
+            failure: None,
+        };
+        let exits = SeenExits { all: exits.0, interrupts: exits.1 };
+        let seen = match level {
+            1 => Seen { exits, ..WHOLE },
+            _ => Seen { nested: exits, exits: SeenExits { all: 1000, interrupts: 0 }, ..WHOLE },
+        };
+        missing(&measured, &seen, Isa::Svm, apic)
+    }
+
+    #[test]
+    fn what_must_exit_and_did_not_was_not_measured() {
+        for (name, level, exits, apic, is_missing) in [
+            ("cpuid", 1, (20, 0), false, false),
+            ("cpuid", 1, (19, 0), false, true),
+            ("cpuid", 1, (0, 0), false, true),
+            // Interrupts of the host are no CPUID exits.
+            ("cpuid", 1, (25, 6), false, true),
+            // At L2 exits of L1 do not count, and a batch is a quarter.
+            ("cpuid", 2, (0, 0), false, true),
+            ("cpuid", 2, (5, 0), false, false),
+            ("rdtsc", 1, (0, 0), false, false),
+            ("pause", 1, (0, 0), false, false),
+            ("hlt-timer", 1, (0, 0), false, true),
+            ("count-xapic-hlt", 1, (0, 0), false, true),
+            ("count-xapic-hlt", 1, (1, 1), false, false),
+            // QEMU's TCG does not intercept it.
+            ("xsetbv", 1, (0, 0), false, false),
+            ("xapic-read", 1, (0, 0), false, true),
+            ("xapic-read", 1, (0, 0), true, false),
+        ] {
+            let found = missing_of(name, level, exits, apic);
+            assert_eq!(found.is_some(), is_missing, "{name} L{level}: {found:?}");
+        }
+        assert_eq!(
+            missing_of("cpuid", 2, (0, 0), false).as_deref(),
+            Some(
+                "0 exits were recorded, and at least 5 (cpuid) must be taken by its 5 executions at L2"
+            )
+        );
+    }
+
+    #[test]
+    fn a_recording_without_marks_is_no_measurement() {
+        let measured = Measured {
+            vm: 1,
+            name: "rdtsc",
+            level: 1,
+            count: 20,
+            paths: Vec::new(),
+            pmu: None,
+            failure: None,
+        };
+        let said = |seen| missing(&measured, &seen, Isa::Svm, false).unwrap_or_default();
+        for (extent, part) in [
+            (Extent::Nothing, "the begin mark is missing"),
+            (Extent::Begin, "no VM entry of L1 follows"),
+            (Extent::Open, "the end mark is missing after 0 exits at L1"),
+            (Extent::Whole, ""),
+        ] {
+            let said = said(Seen { extent, ..WHOLE });
+            assert!(said.contains(part) && said.is_empty() == part.is_empty(), "{said}");
+        }
+        assert!(said(Seen { lost: true, ..WHOLE }).contains("events were lost"));
+        assert!(said(Seen { begun: 2, ..WHOLE }).contains("2 batches of it"));
+    }
+
+    #[test]
+    fn batches_that_are_missing_are_told() {
+        let operation = |batches| Operation {
+            number: 0,
+            name: String::new(),
+            level: 1,
+            code: Vec::new(),
+            entries: Vec::new(),
+            batches,
+            count: 20,
+            touch: None,
+            shares: true,
+            pmu: None,
+        };
+        let outcome = |cycles: &[u64]| Outcome {
+            number: 0,
+            cycles: cycles.to_vec(),
+            pmu: None,
+            failure: None,
+        };
+        assert_eq!(incomplete(&operation(3), &outcome(&[9, 8, 8])), None);
+        assert_eq!(incomplete(&operation(0), &outcome(&[])), None);
+        assert_eq!(
+            incomplete(&operation(6), &outcome(&[9, 8, 8])).as_deref(),
+            Some("3 of 6 batches came back")
+        );
+        assert_eq!(
+            incomplete(&operation(3), &outcome(&[9, 8, 0])).as_deref(),
+            Some("batch 3 of 3 did not end")
+        );
+    }
+
+    #[test]
+    fn every_operation_says_what_it_must_take() {
+        let may_do_without = |isa| {
+            suite::SUITES
+                .iter()
+                .flat_map(|suite| suite.operations)
+                .filter(|one| one.is_for(isa, 1) && one.least_exits(isa, 1, false).is_none())
+                .map(|one| one.name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            may_do_without(Isa::Svm),
+            ["pause", "xsetbv", "rdtsc", "invlpg", "vmload", "vmsave", "stgi", "clgi"]
+        );
+        assert_eq!(
+            may_do_without(Isa::Vmx),
+            [
+                "pause",
+                "rdtsc",
+                "invlpg",
+                "vmread-exit-reason",
+                "vmread-guest-rip",
+                "vmread-guest-cr3",
+                "vmread-msr-bitmap",
+                "vmread-host-rip",
+                "vmwrite-guest-rip",
+                "vmwrite-guest-cr3",
+                "vmwrite-host-cr3",
+                "vmwrite-tsc-offset"
+            ]
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! Windows of recordings that are whole, and of ones that are not.
+
+use super::*;
+
+fn event(time_ns: u64, tid: u32, kind: Kind) -> Event {
+    Event { time_ns, pid: 0, tid, cpu: 0, vcpu: 0, kind }
+}
+
+fn exit(code: u32, port: u16) -> Kind {
+    Kind::Exit {
+        reason: Reason { isa: Isa::Svm, code, flags: 0 },
+        info1: u64::from(port) << 16,
+        info2: 0,
+    }
+}
+
+/// Times of the events that are in a window, with their VM.
+fn placed(events: &[Event]) -> Vec<(u64, u32, u32)> {
+    let mut windows = Windows::default();
+    events.iter().filter_map(|e| windows.place(e)).map(|e| (e.time_ns, e.pid, e.tid)).collect()
+}
+
+#[test]
+fn a_window_is_between_the_marks() {
+    let events = [
+        event(1, 7, exit(0x72, 0)),
+        event(2, 7, Kind::Entry),
+        event(3, 7, exit(svm::IOIO, layout::begin(4))),
+        event(4, 8, Kind::Entry),
+        event(5, 7, Kind::Entry),
+        event(6, 7, exit(0x72, 0)),
+        event(7, 8, exit(0x78, 0)),
+        event(8, 7, Kind::Entry),
+        event(9, 7, exit(svm::IOIO, layout::end(4))),
+        event(10, 7, Kind::Entry),
+    ];
+    assert_eq!(placed(&events), [(5, 5, 0x500), (6, 5, 0x500), (7, 5, 0x501), (8, 5, 0x500)]);
+}
+
+#[test]
+fn an_agent_starts_and_stops_a_recording() {
+    let events = [
+        event(1, 7, exit(0x72, 0)),
+        event(2, 7, Kind::Entry),
+        event(3, 7, exit(svm::VMRUN, 0)),
+        event(4, 7, Kind::NestedEnter),
+        event(5, 7, Kind::Entry),
+        event(6, 7, exit(svm::IOIO, layout::TRACE)),
+        event(7, 7, Kind::Entry),
+    ];
+    let placed = |nested| {
+        let mut window = Window::new(70_000, nested);
+        let placed = events.iter().filter_map(|e| window.place(e));
+        placed.map(|e| (e.time_ns, e.pid, e.tid - 70_000 * THREADS)).collect::<Vec<_>>()
+    };
+    assert_eq!(placed(false), [2, 3, 4, 5].map(|t| (t, 70_000, 0)));
+    assert_eq!(placed(true), [(5, 70_000, 0)]);
+}
+
+#[test]
+fn in_l2_it_opens_when_l1_has_resumed_l2() {
+    let reason = Reason { isa: Isa::Svm, code: svm::IOIO, flags: 0 };
+    let events = [
+        event(1, 7, exit(svm::IOIO, layout::begin(0))),
+        event(2, 7, Kind::NestedExit { reason }),
+        event(3, 7, Kind::NestedInject { reason }),
+        event(4, 7, Kind::Entry),
+        event(5, 7, exit(0x80, 0)),
+        event(6, 7, Kind::NestedEnter),
+        event(7, 7, Kind::Entry),
+        event(8, 7, exit(0x72, 0)),
+        event(9, 7, exit(svm::IOIO, layout::end(0))),
+    ];
+    assert_eq!(placed(&events), [(7, 1, 0x100), (8, 1, 0x100)]);
+}
+
+/// An exit on VMX, with what KVM says of it when it came from L2.
+fn vmx(code: u32, port: u16) -> (Reason, Kind) {
+    let reason = Reason { isa: Isa::Vmx, code, flags: 0 };
+    (reason, Kind::Exit { reason, info1: u64::from(port) << 16, info2: 0 })
+}
+
+/// One CPUID of L2 under a kernel that has no `kvm_nested_vmenter` on VMX (5.10).
+fn without_vmenter() -> Vec<Event> {
+    let (io, begin) = vmx(vmx::IO_INSTRUCTION, layout::begin(0));
+    let (_, end) = vmx(vmx::IO_INSTRUCTION, layout::end(0));
+    let (cpuid, exit) = vmx(vmx::CPUID, 0);
+    let l1 = |code| vmx(code, 0).1;
+    let kinds = [
+        begin,
+        Kind::NestedExit { reason: io },
+        Kind::NestedInject { reason: io },
+        Kind::Entry,
+        l1(vmx::VMREAD),
+        Kind::Entry,
+        l1(vmx::VMRESUME),
+        Kind::Entry,
+        exit,
+        Kind::NestedExit { reason: cpuid },
+        Kind::NestedInject { reason: cpuid },
+        Kind::Entry,
+        l1(vmx::VMRESUME),
+        Kind::Entry,
+        end,
+        Kind::NestedExit { reason: io },
+    ];
+    kinds.into_iter().zip(1..).map(|(kind, time)| event(time, 7, kind)).collect()
+}
+
+#[test]
+fn in_l2_it_opens_without_the_nested_enter_event() {
+    let times: Vec<u64> = placed(&without_vmenter()).iter().map(|(time, ..)| *time).collect();
+    assert_eq!(times, [8, 9, 10, 11, 12, 13, 14]);
+}
+
+/// What is seen of operation 0.
+fn seen(events: &[Event]) -> Seen {
+    let mut windows = Windows::default();
+    events.iter().for_each(|event| _ = windows.place(event));
+    windows.of_vm(vm_of(0))
+}
+
+#[test]
+fn what_is_seen_of_a_batch() {
+    let events = without_vmenter();
+    let whole = seen(&events);
+    let count = |all| SeenExits { all, interrupts: 0 };
+    assert_eq!((whole.extent, whole.exits, whole.nested), (Extent::Whole, count(2), count(1)));
+    assert!(!whole.lost);
+    // Cut off after so many events, from the end and from the beginning.
+    for (events, extent) in [
+        (&events[..14], Extent::Open),
+        (&events[..7], Extent::Begin),
+        (&events[1..], Extent::Nothing),
+        (&[], Extent::Nothing),
+    ] {
+        assert_eq!(seen(events).extent, extent, "{} events", events.len());
+    }
+    let mut lost = events;
+    lost.insert(11, event(11, 7, Kind::Lost { count: 3 }));
+    assert!(seen(&lost).lost);
+}
+
+#[test]
+fn interrupts_are_not_the_guests() {
+    let interrupt = exit(svm::INTR, 0);
+    let events = [
+        event(1, 7, exit(svm::IOIO, layout::begin(0))),
+        event(2, 7, Kind::Entry),
+        event(3, 7, interrupt),
+        event(4, 7, Kind::Entry),
+        event(5, 7, exit(svm::IOIO, layout::end(0))),
+    ];
+    let exits = seen(&events).exits;
+    assert_eq!((exits, exits.caused()), (SeenExits { all: 1, interrupts: 1 }, 0));
+}
+
+#[test]
+fn a_recording_of_an_agent_says_what_it_lacks() {
+    let trace = exit(svm::IOIO, layout::TRACE);
+    let events = [event(1, 7, exit(svm::VMRUN, 0)), event(2, 7, Kind::Entry), event(3, 7, trace)];
+    for (events, nested, problem) in [
+        (&events[..], true, None),
+        (&events[..2], true, Some("ends before the VM's end mark")),
+        (&events[1..], true, Some("no VMRUN, VMLAUNCH or VMRESUME of L1")),
+        (&events[1..], false, None),
+        (&[], false, Some("no entry of the VM")),
+    ] {
+        let mut window = Window::new(1, nested);
+        events.iter().for_each(|event| _ = window.place(event));
+        match (window.problem(), problem) {
+            (None, None) => {}
+            (Some(said), Some(part)) => assert!(said.contains(part), "{said}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
