@@ -403,7 +403,7 @@ impl Need {
             ),
             Need::HugePages => huge_pages(host),
             Need::Processors => {
-                let there = std::thread::available_parallelism().map_or(1, usize::from);
+                let there = processors().len();
                 (there < host.cpus as usize).then(|| {
                     format!(
                         "{} vCPUs need as many processors, and this host offers {there}",
@@ -420,6 +420,13 @@ impl Need {
             ),
         }
     }
+}
+
+/// The processors that this process may use, in order.
+pub(crate) fn processors() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None);
+    let is_in = |number: &usize| set.as_ref().is_ok_and(|set| set.is_set(*number));
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(is_in).collect()
 }
 
 fn words(parts: &[&'static Part]) -> Vec<&'static str> {

@@ -14,7 +14,7 @@ use vmtax_machine::{
 };
 
 use crate::Error;
-use crate::category::Category;
+use crate::category::{Category, processors};
 use crate::matrix::{Accel, Target};
 use crate::place::{at, time_of};
 use crate::workload::Workload;
@@ -88,8 +88,7 @@ impl Vms {
         };
         let mut machine = Machine::boot(&spec)?;
         if category.is_pinned() {
-            let processors: Vec<usize> = (0..self.target.cpus as usize).collect();
-            machine.pin(&processors)?;
+            machine.pin(&processors())?;
         }
         let mut vm = Vm { name: category.name.clone(), machine, mailbox, last: 0 };
         vm.wait(State::Ready, 0)?;

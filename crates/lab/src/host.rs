@@ -275,7 +275,7 @@ pub(crate) fn start(
     }
     progress("saving");
     machine.save(&state)?;
-    prune(&cache.join(STATES));
+    vmtax_machine::prune_states(&cache.join(STATES), STATES_KEPT);
     let machine = Machine::restore(spec, &state)?;
     Ok(Ready { machine, conversation, start: booted(notes) })
 }
@@ -314,20 +314,6 @@ fn used(state: &Path) {
     // Where this fails the state may be forgotten sooner.
     let _ = std::fs::File::open(state)
         .and_then(|folder| folder.set_modified(std::time::SystemTime::now()));
-}
-
-/// Forgets the states that have not been of use for longest.
-fn prune(folder: &Path) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    let mut states: Vec<_> = entries
-        .flatten()
-        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-        .collect();
-    states.sort_by(|a, b| b.cmp(a));
-    for (_, state) in states.into_iter().skip(STATES_KEPT) {
-        // What cannot be removed now is tried again next time.
-        let _ = std::fs::remove_dir_all(state);
-    }
 }
 
 /// What a saved state depends on, as a name.

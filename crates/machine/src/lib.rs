@@ -60,5 +60,6 @@ pub use machine::Machine;
 pub use mailbox::Mailbox;
 pub use qemu::arguments as qemu_arguments;
 pub use spec::{Emulator, Initramfs, Options, QUICK_BOOT, Spec, can_save, check};
+pub use state::prune as prune_states;
 pub use stop::Stop;
 pub use tool::{Finished, Limits, Tool, ToolError};

@@ -62,6 +62,7 @@ impl Machine {
     /// mailbox is not part of the state: the guest sees what it holds now.
     pub fn restore(spec: &Spec, state: &Path) -> Result<Machine, Error> {
         spec::check(spec.emulator)?;
+        let _lock = state::lock(state)?;
         state::check(state, &state::Identity::of(spec))?;
         let mut machine = Machine::start(spec, |console| match spec.emulator {
             Emulator::Bochs => {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 
-use crate::durable::NewFolder;
+use crate::durable::{Lock, NewFolder};
 use crate::{Emulator, Error, Options, Spec, bochs, checksum, qemu};
 
 const DESCRIPTION: &str = "machine.json";
@@ -107,7 +107,39 @@ impl NewState {
             description.files.push(Part { name, sha256 });
         }
         fs::write(self.path().join(DESCRIPTION), serde_json::to_vec_pretty(&description)?)?;
+        // Nobody is in the middle of reading what is replaced.
+        let _lock = Lock::exclusive(above(&self.target))?;
         self.folder.publish()
+    }
+}
+
+/// The folder in which a state lies.
+fn above(state: &Path) -> &Path {
+    match state.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Held while a state is read, so that no other process replaces or removes it.
+pub(crate) fn lock(state: &Path) -> Result<Lock, Error> {
+    Lock::shared(above(state)).map_err(Error::io(state, "lock the saved machine"))
+}
+
+/// Removes all states of a folder but those that were of use last. What cannot be removed stays.
+pub fn prune(folder: &Path, kept: usize) {
+    let Ok(_lock) = Lock::exclusive(folder) else { return };
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let is_state = |entry: &fs::DirEntry| !entry.file_name().to_string_lossy().starts_with('.');
+    let mut states: Vec<_> = entries
+        .flatten()
+        .filter(is_state)
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    states.sort_by(|a, b| b.cmp(a));
+    for (_, state) in states.into_iter().skip(kept) {
+        // The next process tries again.
+        let _ = fs::remove_dir_all(state);
     }
 }
 

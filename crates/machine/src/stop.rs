@@ -13,14 +13,8 @@ impl Stop {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The flag, for [`crate::stream::Until`].
-    pub fn flag(&self) -> &AtomicBool {
+    /// The flag, for signal handlers and [`crate::stream::Until`].
+    pub fn flag(&self) -> &Arc<AtomicBool> {
         &self.0
-    }
-}
-
-impl From<Arc<AtomicBool>> for Stop {
-    fn from(flag: Arc<AtomicBool>) -> Stop {
-        Stop(flag)
     }
 }

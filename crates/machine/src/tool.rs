@@ -229,8 +229,7 @@ fn is_later(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::Ordering;
 
     use super::*;
 
@@ -286,17 +285,17 @@ mod tests {
 
     #[test]
     fn a_stop_request_ends_the_program() {
-        let flag = Arc::new(AtomicBool::new(false));
+        let stop = Stop::default();
         let folder = tempfile::tempdir().unwrap();
         let started = folder.path().join("started");
         let script = format!("touch {}; exec sleep 1000", started.display());
-        let stop = Stop::from(Arc::clone(&flag));
-        let runs = std::thread::spawn(move || shell(&script, LIMITS).until(&stop).run());
+        let tool = shell(&script, LIMITS).until(&stop);
+        let runs = std::thread::spawn(move || tool.run());
         while !started.exists() {
             assert!(!runs.is_finished());
             std::thread::sleep(Duration::from_millis(2));
         }
-        flag.store(true, Ordering::Relaxed);
+        stop.flag().store(true, Ordering::Relaxed);
         let error = runs.join().unwrap().unwrap_err();
         assert!(matches!(error, ToolError::Stopped), "{error}");
     }

@@ -1,7 +1,10 @@
 //! The distribution's kernel, its modules, and what is wrong with other kernels.
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use vmtax_machine::Error;
 use vmtax_machine::kernel::{self, Kernel};
@@ -83,7 +86,58 @@ fn broken_cache_entries_heal() {
     let module = find(kernel.modules.as_deref().unwrap(), "kvm.ko").unwrap();
     fs::write(&module, b"damaged").unwrap();
     assert!(kernel.modules_for(&["kvm"]).is_ok());
-    assert_eq!(fs::read_dir(cache.path().join("kernels")).unwrap().count(), 1);
+    assert_eq!(kept(cache.path()), [entry_name]);
+}
+
+/// The kernels of a cache, and what is being made there.
+fn kept(cache: &Path) -> Vec<OsString> {
+    let entries = fs::read_dir(cache.join("kernels")).expect("the cache is there");
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names.filter(|name| name != ".lock").collect()
+}
+
+/// Processes that start with an empty cache, as the tests of a new system do, all get the kernel, which is fetched once.
+#[test]
+fn processes_with_the_same_empty_cache_all_get_the_kernel() {
+    let cache = tempfile::tempdir().unwrap();
+    // A stand-in that notes each download, and passes it on.
+    let bin = cache.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let script = "#!/bin/sh\necho \"$@\" >> \"$VMTAX_TEST_CACHE/downloads\"\n\
+                  PATH=${PATH#*:}\nexec apt-get \"$@\"\n";
+    fs::write(bin.join("apt-get"), script).unwrap();
+    fs::set_permissions(bin.join("apt-get"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let others: Vec<_> = (0..4)
+        .map(|_| {
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "gets_the_kernel", "--nocapture"])
+                .env("VMTAX_TEST_CACHE", cache.path())
+                .env("PATH", &path)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for other in others {
+        let output = other.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {said}", output.status);
+    }
+    assert_eq!(kept(cache.path()).len(), 1);
+    let downloads = fs::read_to_string(cache.path().join("downloads")).unwrap();
+    assert_eq!(downloads.lines().count(), 1, "{downloads}");
+}
+
+/// Its other half. Alone it does nothing.
+#[test]
+fn gets_the_kernel() {
+    let Some(cache) = std::env::var_os("VMTAX_TEST_CACHE") else { return };
+    let kernel = kernel::distribution(Path::new(&cache)).unwrap();
+    assert!(kernel.modules_for(&["kvm"]).is_ok());
+    // Unpacked into the cache, as for an emulator that boots no image.
+    kernel.vmlinux().unwrap();
 }
 
 fn find(folder: &Path, start: &str) -> Option<std::path::PathBuf> {

@@ -2,24 +2,22 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use vmtax_machine::Stop;
 
 /// From now on the first of these signals is a request and the second one ends the program. Signals that are ignored, as
 /// nohup has it, stay ignored.
-pub(crate) fn catch() -> io::Result<Stop> {
-    let flag = Arc::new(AtomicBool::new(false));
+pub(crate) fn catch(stop: &Stop) -> io::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored(&status);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if ignored & (1 << (signal - 1)) == 0 {
-            signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))?;
-            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(stop.flag()))?;
+            signal_hook::flag::register(signal, Arc::clone(stop.flag()))?;
         }
     }
-    Ok(Stop::from(flag))
+    Ok(())
 }
 
 /// A bit for each ignored signal, from the text of `/proc/PID/status`.

@@ -18,10 +18,11 @@ use std::time::{Duration, SystemTime};
 
 use super::Kernel;
 use super::image::Image;
-use crate::durable::{NewFolder, remove};
+use crate::durable::{Lock, NewFolder, remove};
 use crate::{Error, Limits, Tool, checksum};
 
 const SUMS: &str = "SHA256SUMS";
+const KERNELS: &str = "kernels";
 /// apt may fetch 100 MB over a slow line.
 const LIMITS: Limits = Limits { time: Duration::from_secs(600), output: 16 << 20 };
 /// The packages that stand for "the kernel": Debian's and Ubuntu's.
@@ -29,18 +30,32 @@ const META: [&str; 2] = ["linux-image-amd64", "linux-image-generic"];
 
 /// The distribution's kernel: cached in `cache`, or fetched into it through apt.
 pub fn distribution(cache: &Path) -> Result<Kernel, Error> {
-    for entry in entries(cache) {
-        if let Ok(kernel) = open(&entry, cache) {
-            return Ok(kernel);
-        }
+    if let Some(kernel) = cached(cache) {
+        return Ok(kernel);
+    }
+    let _lock = lock(cache)?;
+    // Another process may have fetched it meanwhile.
+    if let Some(kernel) = cached(cache) {
+        return Ok(kernel);
     }
     let package = image_package()?;
     fetch(&package, cache)
 }
 
+/// The kernel that was fetched last and is sound.
+fn cached(cache: &Path) -> Option<Kernel> {
+    entries(cache).into_iter().find_map(|entry| open(&entry, cache).ok())
+}
+
+/// Held while kernels are fetched, so that each is fetched once.
+fn lock(cache: &Path) -> Result<Lock, Error> {
+    let folder = cache.join(KERNELS);
+    Lock::exclusive(&folder).map_err(Error::io(&folder, "lock the cached kernels"))
+}
+
 /// The cached kernels, the one that was fetched last first.
 fn entries(cache: &Path) -> Vec<PathBuf> {
-    let Ok(found) = fs::read_dir(cache.join("kernels")) else { return Vec::new() };
+    let Ok(found) = fs::read_dir(cache.join(KERNELS)) else { return Vec::new() };
     let mut entries: Vec<(SystemTime, PathBuf)> = found
         .flatten()
         .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
@@ -88,10 +103,14 @@ pub(super) fn checked<T>(
     read: impl Fn(&Path) -> io::Result<T>,
 ) -> Result<T, String> {
     let Some(entry) = &kernel.entry else { return read(path).map_err(|e| e.to_string()) };
-    if !Sums::read(entry).is_ok_and(|sums| sums.matches(entry, path)) {
-        let package = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        fetch(&package, &kernel.cache)
-            .map_err(|e| format!("it is damaged and could not be fetched again ({e})"))?;
+    let is_sound = || Sums::read(entry).is_ok_and(|sums| sums.matches(entry, path));
+    if !is_sound() {
+        let _lock = lock(&kernel.cache).map_err(|e| e.to_string())?;
+        if !is_sound() {
+            let package = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            fetch(&package, &kernel.cache)
+                .map_err(|e| format!("it is damaged and could not be fetched again ({e})"))?;
+        }
     }
     read(path).map_err(|e| e.to_string())
 }
@@ -175,7 +194,7 @@ fn fetch(package: &str, cache: &Path) -> Result<Kernel, Error> {
     let mut packages = vec![package.to_owned()];
     let is_modules = |name: &String| name.starts_with("linux-modules-");
     packages.extend(depends(package)?.into_iter().filter(is_modules));
-    let entry = cache.join("kernels").join(package);
+    let entry = cache.join(KERNELS).join(package);
     let keep = |e| Error::io(&entry, "keep the kernel")(e);
     let new = NewFolder::beside(&entry).map_err(keep)?;
     let mut arguments = vec!["download"];

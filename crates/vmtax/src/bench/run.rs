@@ -42,8 +42,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     check(&matrix, &cells)?;
     let mut session = Session::open(folder, &text, args, &matrix)?;
-    let stop = signals::catch()?;
+    let stop = Stop::default();
     let mut runner = Runner::new(&matrix, &cells, &mut session, stop.clone())?;
+    // Until here a signal finds nothing to undo.
+    signals::catch(&stop)?;
     let result = runner.parity(&cells).and_then(|()| runner.all(&cells));
     // Undoes what it has changed of this host and others.
     drop(runner);
