@@ -13,6 +13,7 @@
 
 mod gaps;
 mod thread;
+mod waiting;
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -21,13 +22,14 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
     AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Kind, Level, Losses,
-    NO_VCPU, Reason, Tally, TimeRow, Vm,
+    NO_VCPU, PreemptedRow, Reason, Tally, TimeRow, Vm,
 };
 
 use crate::Exit;
 use crate::vms::Vms;
 use gaps::Gaps;
 use thread::{OpenExit, Thread};
+use waiting::Waiting;
 
 /// A hostile recording may name any number of threads and details; real ones have a few hundred.
 const MAX_THREADS: usize = 16_384;
@@ -44,6 +46,10 @@ pub trait RowSink {
     fn access(&mut self, row: &AccessRow);
     /// The time of one vCPU in one interval.
     fn time(&mut self, row: &TimeRow);
+    /// Who had the CPU of preempted vCPUs in one interval.
+    fn preempted(&mut self, row: &PreemptedRow) {
+        let _ = row;
+    }
     /// A VM with its first event; its name may become known later.
     fn appeared(&mut self, vm: &Vm) {
         let _ = vm;
@@ -93,6 +99,7 @@ pub struct Accountant<R> {
     vms: Vms,
     exits: Counts<ExitKey>,
     accesses: Counts<AccessKey>,
+    waiting: Waiting,
     saw_wakeup: bool,
     losses: Losses,
 }
@@ -116,6 +123,7 @@ impl<R: RowSink> Accountant<R> {
             vms: Vms::default(),
             exits: Counts::new(),
             accesses: Counts::new(),
+            waiting: Waiting::new(),
             saw_wakeup: false,
             losses: Losses::default(),
         }
@@ -174,6 +182,7 @@ impl<R: RowSink> Accountant<R> {
         };
         self.last = index;
         self.settle(index);
+        self.runs(index, event.time_ns);
         let thread = &mut self.threads[index];
         if event.vcpu != NO_VCPU && thread.vcpu != event.vcpu {
             let was_unknown = thread.vcpu == NO_VCPU;
@@ -184,6 +193,21 @@ impl<R: RowSink> Accountant<R> {
         }
         self.threads[index].cpu = event.cpu;
         Some(index)
+    }
+
+    /// A thread has an event: it runs, whether or not the switch back was recorded.
+    #[inline]
+    fn runs(&mut self, index: usize, now_ns: u64) {
+        if self.threads[index].switched_out.is_some() {
+            self.ends_wait(index, now_ns);
+        }
+    }
+
+    #[cold]
+    fn ends_wait(&mut self, index: usize, now_ns: u64) {
+        let (cpu, tid) = (self.threads[index].cpu, self.threads[index].tid);
+        self.waiting.ended(cpu, now_ns, tid, &mut self.threads);
+        self.threads[index].came_back(now_ns);
     }
 
     #[cold]
@@ -306,6 +330,12 @@ impl<R: RowSink> Accountant<R> {
                 preempted_ns: split.preempted_ns,
             });
         }
+        if !thread.taken.is_empty() {
+            let taken = std::mem::take(&mut thread.taken);
+            if duration.is_some() {
+                self.waiting.count(key, &taken);
+            }
+        }
         let without_detail = ExitKey { detail: Detail::new(DetailKind::Overflow, 0), ..key };
         let reason = Reason { code: u32::MAX, flags: 0, ..key.reason };
         let without_reason = ExitKey { reason, ancillary_of: None, ..without_detail };
@@ -414,6 +444,7 @@ impl<R: RowSink> Accountant<R> {
             _ => *self.by_tid.get(&event.tid)?,
         };
         self.settle(index);
+        self.runs(index, event.time_ns);
         self.threads[index].cpu = event.cpu;
         Some(index)
     }
@@ -478,22 +509,20 @@ impl<R: RowSink> Accountant<R> {
     }
 
     fn switch(&mut self, event: &Event, next_tid: u32, preempted: bool) {
+        self.waiting.switched(event.cpu, event.time_ns, next_tid, &mut self.threads);
         if let Some(&index) = self.by_tid.get(&event.tid) {
             self.settle(index);
             let thread = &mut self.threads[index];
             thread.cpu = event.cpu;
             thread.switched_out = Some((event.time_ns, preempted));
+            if preempted && thread.open.is_some() {
+                self.waiting.add(event.cpu, event.time_ns, next_tid, index, event.tid);
+            }
         }
         if let Some(&index) = self.by_tid.get(&next_tid) {
             self.settle(index);
-            let thread = &mut self.threads[index];
-            thread.cpu = event.cpu;
-            if let Some((out_ns, true)) = thread.switched_out.take() {
-                let away = event.time_ns.saturating_sub(out_ns);
-                if let Some(open) = &mut thread.open {
-                    open.preempted(out_ns, away);
-                }
-            }
+            self.runs(index, event.time_ns);
+            self.threads[index].cpu = event.cpu;
         }
     }
 
@@ -537,6 +566,9 @@ impl<R: RowSink> Accountant<R> {
             self.sink.access(&AccessRow { interval_start_ns, key, tally });
         }
         self.accesses.index.clear();
+        for row in self.waiting.take_rows(interval_start_ns, |tid| self.vms.name_of(tid)) {
+            self.sink.preempted(&row);
+        }
         // In the order in which they appeared.
         self.active.sort_unstable();
         for index in self.active.drain(..) {

@@ -1,10 +1,11 @@
 //! The ledger: everything a report needs, built from rows.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vmtax_events::{
-    AccessKey, AccessRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Place, Profile,
-    Recording, Sample, Stat, Tally, TimeRow,
+    AccessKey, AccessRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Place, PreemptedRow,
+    Profile, Recording, Sample, Stat, Tally, TimeRow,
 };
 
 use crate::table::cause_of;
@@ -35,17 +36,45 @@ pub struct VcpuTime {
 }
 
 impl VcpuTime {
-    /// (exit-kernel + exit-user + preempted inside an exit) / (wall - halted); `None` without such time.
+    /// See [`tax`].
     pub fn tax(&self) -> Option<f64> {
         tax(&self.sum)
     }
+
+    /// See [`contention`].
+    pub fn contention(&self) -> Option<f64> {
+        contention(&self.sum)
+    }
 }
 
-/// See [`VcpuTime::tax`].
+/// Wall time less halted time, ns: what shares of running time are shares of.
+pub fn running_ns(t: &TimeRow) -> u64 {
+    t.wall_ns.saturating_sub(t.halted_ns)
+}
+
+fn of_running(part_ns: u64, t: &TimeRow) -> Option<f64> {
+    let base = running_ns(t);
+    (base > 0).then(|| part_ns as f64 / base as f64)
+}
+
+/// The exit tax, what being a VM costs: (exit-kernel + exit-user) / (wall - halted). `None` without running time.
 pub fn tax(t: &TimeRow) -> Option<f64> {
-    let spent = t.exit_kernel_ns.saturating_add(t.exit_user_ns).saturating_add(t.preempted_ns);
-    let base = t.wall_ns.saturating_sub(t.halted_ns);
-    (base > 0).then(|| spent as f64 / base as f64)
+    of_running(t.exit_kernel_ns.saturating_add(t.exit_user_ns), t)
+}
+
+/// Contention, what sharing the processor costs: preempted / (wall - halted). It is never added to the exit tax. `None`
+/// without running time.
+pub fn contention(t: &TimeRow) -> Option<f64> {
+    of_running(t.preempted_ns, t)
+}
+
+/// How often, and for how long, a thread had the CPU that a vCPU waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// How often it was given the CPU.
+    pub count: u64,
+    /// Time, ns.
+    pub time_ns: u64,
 }
 
 /// The result of an analysis.
@@ -67,6 +96,10 @@ pub struct Ledger {
     pub accesses: BTreeMap<AccessKey, Tally>,
     /// Time split by (VM, vCPU).
     pub time: BTreeMap<(u32, u32), VcpuTime>,
+    /// The part of the time of exits in which their vCPU was preempted, ns, where the recording has who ran meanwhile.
+    pub preempted: BTreeMap<ExitKey, u64>,
+    /// Who had the CPU of preempted vCPUs: (VM, vCPU, name). Hostile names.
+    pub taken_by: BTreeMap<(u32, u32, Arc<str>), Taken>,
     /// Exits over time by cause.
     pub timeline: Timeline,
     /// Measured values of a lab or benchmark run, as stored.
@@ -98,9 +131,27 @@ impl Ledger {
         sum
     }
 
-    /// The tax of all vCPUs together.
+    /// The exit tax of all vCPUs together.
     pub fn tax(&self) -> Option<f64> {
         tax(&self.time_total())
+    }
+
+    /// The contention of all vCPUs together; `None` where the recording cannot tell.
+    pub fn contention(&self) -> Option<f64> {
+        contention(&self.time_total()).filter(|_| self.recording.coverage.sched)
+    }
+
+    /// Who had the CPU of preempted vCPUs, most time first. Hostile names.
+    pub fn takers(&self) -> Vec<(&str, Taken)> {
+        let mut sums: BTreeMap<&str, Taken> = BTreeMap::new();
+        for ((_, _, name), taken) in &self.taken_by {
+            let sum = sums.entry(name).or_default();
+            sum.count = sum.count.saturating_add(taken.count);
+            sum.time_ns = sum.time_ns.saturating_add(taken.time_ns);
+        }
+        let mut takers: Vec<_> = sums.into_iter().collect();
+        takers.sort_by_key(|(name, taken)| (std::cmp::Reverse(taken.time_ns), *name));
+        takers
     }
 
     /// Exits by cause, most time first.
@@ -142,6 +193,8 @@ pub struct LedgerBuilder {
     exits: BTreeMap<ExitKey, Tally>,
     accesses: BTreeMap<AccessKey, Tally>,
     time: BTreeMap<(u32, u32), VcpuTime>,
+    preempted: BTreeMap<ExitKey, u64>,
+    taken_by: BTreeMap<(u32, u32, Arc<str>), Taken>,
     timeline: Timeline,
     samples: Vec<Sample>,
     stats: Vec<Stat>,
@@ -158,6 +211,8 @@ impl LedgerBuilder {
             exits: BTreeMap::new(),
             accesses: BTreeMap::new(),
             time: BTreeMap::new(),
+            preempted: BTreeMap::new(),
+            taken_by: BTreeMap::new(),
             timeline: Timeline::new(interval_ns),
             samples: Vec::new(),
             stats: Vec::new(),
@@ -197,6 +252,19 @@ impl LedgerBuilder {
             .or_insert(VcpuTime { sum: *row });
     }
 
+    /// Adds who had the CPU of preempted vCPUs.
+    pub fn preempted(&mut self, row: &PreemptedRow) {
+        if !self.filter.wants(row.key.vm, row.key.vcpu) {
+            return;
+        }
+        let sum = self.preempted.entry(row.key).or_default();
+        *sum = sum.saturating_add(row.time_ns);
+        let by = (row.key.vm, row.key.vcpu, row.by.clone());
+        let sum = self.taken_by.entry(by).or_default();
+        sum.count = sum.count.saturating_add(row.count);
+        sum.time_ns = sum.time_ns.saturating_add(row.time_ns);
+    }
+
     /// Adds a measured value. Samples belong to workloads, so no filter leaves one out.
     pub fn sample(&mut self, sample: &Sample) {
         self.samples.push(sample.clone());
@@ -229,15 +297,23 @@ impl LedgerBuilder {
         let nesting_vms: BTreeSet<u32> =
             self.exits.keys().filter(|k| enters_guest(k)).map(|k| k.vm).collect();
         let coverage = recording.coverage;
-        let mut exits: BTreeMap<ExitKey, Tally> = BTreeMap::new();
-        for (mut key, tally) in self.exits {
+        let known = |mut key: ExitKey| {
             if !coverage.nested && nesting_vms.contains(&key.vm) {
                 key.level = Level::Unknown;
             }
             if !coverage.userspace && key.outcome == Outcome::Kernel {
                 key.outcome = Outcome::Unknown;
             }
-            exits.entry(key).or_default().merge(&tally);
+            key
+        };
+        let mut exits: BTreeMap<ExitKey, Tally> = BTreeMap::new();
+        for (key, tally) in self.exits {
+            exits.entry(known(key)).or_default().merge(&tally);
+        }
+        let mut preempted: BTreeMap<ExitKey, u64> = BTreeMap::new();
+        for (key, time_ns) in self.preempted {
+            let sum = preempted.entry(known(key)).or_default();
+            *sum = sum.saturating_add(time_ns);
         }
         let mut accesses: BTreeMap<AccessKey, Tally> = BTreeMap::new();
         for (mut key, tally) in self.accesses {
@@ -256,6 +332,8 @@ impl LedgerBuilder {
             exits,
             accesses,
             time: self.time,
+            preempted,
+            taken_by: self.taken_by,
             timeline: self.timeline,
             samples: self.samples,
             stats: self.stats,

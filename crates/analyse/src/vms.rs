@@ -81,6 +81,11 @@ impl Vms {
         }
     }
 
+    /// A thread's name, where it is known.
+    pub(crate) fn name_of(&self, tid: u32) -> Option<&str> {
+        self.names.get(&tid).map(String::as_str)
+    }
+
     /// A VM, by its id.
     pub(crate) fn get(&self, id: u32) -> Option<Vm> {
         self.by_id.get(&id).and_then(|&at| self.groups.get(at)).map(|g| self.describe(g))

@@ -39,7 +39,8 @@ pub use profile::{Place, Profile};
 pub use reason::Reason;
 pub use recording::Recording;
 pub use row::{
-    AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, Tally, TimeRow, Vm,
+    AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, Tally,
+    TimeRow, Vm,
 };
 pub use sample::{Better, Sample};
 pub use stat::Stat;

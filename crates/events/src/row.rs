@@ -1,6 +1,8 @@
 //! Counted exits: what the accounting emits per interval, what the run folder stores, and what
 //! the ledger adds up.
 
+use std::sync::Arc;
+
 use crate::{Detail, Reason};
 
 /// Number of log2 buckets of a [`Tally`]'s histogram.
@@ -230,4 +232,20 @@ pub struct TimeRow {
     pub preempted_ns: u64,
     /// Time that cannot be told: exits or entries are missing around it.
     pub unknown_ns: u64,
+}
+
+/// Time in one interval in which vCPUs could have run, while they handled exits of one key, and one other thread had
+/// their CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreemptedRow {
+    /// Start of the interval on the recorder's clock, ns. The time belongs to the interval in which the exit ends.
+    pub interval_start_ns: u64,
+    /// The exits.
+    pub key: ExitKey,
+    /// Name of the thread that ran; hostile text.
+    pub by: Arc<str>,
+    /// How often it was given the CPU.
+    pub count: u64,
+    /// Time, ns.
+    pub time_ns: u64,
 }

@@ -5,7 +5,7 @@
 -- param limit count = 100: rows at most
 WITH sample AS (
   SELECT host, emulated, date >= $since AS later,
-    CAST(sum(exit_kernel_ns) + sum(exit_user_ns) + sum(preempted_ns) AS DOUBLE)
+    CAST(sum(exit_kernel_ns) + sum(exit_user_ns) AS DOUBLE)
       / CAST(sum(wall_ns) - sum(halted_ns) AS DOUBLE) AS tax
   FROM "time"
   GROUP BY host, emulated, date, run

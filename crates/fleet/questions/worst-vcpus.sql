@@ -1,6 +1,6 @@
 -- title: The vCPUs that lose most
--- unit: tax in percent of the time that the vCPU did not halt; exits for each second of it; time in ms
--- about: Tax is that of vmtax report: time in the kernel, in the VMM and preempted inside of exits, of the time that the vCPU did not halt.
+-- unit: tax and contention in percent of the time that the vCPU did not halt; exits for each second of it; time in ms
+-- about: Tax is the exit tax of vmtax report: time of exits in the kernel and in the VMM, of the time that the vCPU did not halt. Contention is the time preempted inside exits, of the same.
 -- param since date = 0000-01-01: the first day that counts
 -- param least number = 0.001: seconds that a vCPU did not halt at least
 -- param limit count = 50: rows at most
@@ -11,7 +11,8 @@ WITH counted AS (
   GROUP BY run, vm, coalesce(vcpu, 4294967295)
 ), split AS (
   SELECT host, date, run, vm, coalesce(vcpu, 4294967295) AS vcpu, emulated,
-    CAST(sum(exit_kernel_ns) + sum(exit_user_ns) + sum(preempted_ns) AS DOUBLE) AS spent,
+    CAST(sum(exit_kernel_ns) + sum(exit_user_ns) AS DOUBLE) AS spent,
+    CAST(sum(preempted_ns) AS DOUBLE) AS preempted,
     CAST(sum(wall_ns) - sum(halted_ns) AS DOUBLE) AS awake
   FROM "time"
   WHERE date >= $since
@@ -19,7 +20,7 @@ WITH counted AS (
   HAVING sum(wall_ns) > sum(halted_ns)
 )
 SELECT s.host, s.date, s.run, s.vm, nullif(s.vcpu, 4294967295) AS vcpu, s.emulated,
-  100 * s.spent / s.awake AS tax, 1e9 * coalesce(c.exits, 0) / s.awake AS exits_per_second,
+  100 * s.spent / s.awake AS tax, 100 * s.preempted / s.awake AS contention, 1e9 * coalesce(c.exits, 0) / s.awake AS exits_per_second,
   coalesce(c.exit_ns, 0) / 1e6 AS exit_ms, s.awake / 1e6 AS awake_ms
 FROM split s
 LEFT JOIN counted c ON c.run = s.run AND c.vm = s.vm AND c.vcpu = s.vcpu

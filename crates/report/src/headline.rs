@@ -11,10 +11,12 @@ use vmtax_analyse::{Ledger, ledger, table};
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Level, NO_VCPU, Reason, Tally};
 
 use crate::numbers::{count, counted, duration, percent, share};
-use crate::{Document, losses, names, operations};
+use crate::{Document, losses, names, numbers, operations};
 
 /// At most this many causes get a sentence.
 const CAUSES: usize = 4;
+/// Threads that are named for having had the processors.
+const TAKERS: usize = 3;
 /// A cause below this share is not worth one, unless it is the first.
 const WORTH_A_SENTENCE: f64 = 0.01;
 
@@ -39,6 +41,7 @@ pub fn findings(doc: &Document) -> Vec<String> {
     }
     let mut said = Vec::new();
     said.extend(tax(ledger, &total));
+    said.extend(contention(ledger, &total));
     said.push(extent(ledger, &total));
     said.extend(causes(ledger, &total));
     said.extend(idle(ledger, &total));
@@ -87,14 +90,33 @@ fn tax(ledger: &Ledger, total: &Tally) -> Option<String> {
     } else {
         parts.push(format!("{} in the kernel or the VMM", part(time.exit_kernel_ns)));
     }
-    if coverage.sched {
-        parts.push(format!("{} preempted", part(time.preempted_ns)));
-    }
     let who = match vms(ledger).len() {
         0 | 1 => "The VM lost {} of its running time".to_owned(),
         n => format!("The {n} VMs lost {{}} of their running time"),
     };
     Some(format!("{} to exits: {}.", who.replace("{}", &percent(lost)), parts.join(", ")))
+}
+
+/// What the VM lost to others on its processors, and to whom.
+fn contention(ledger: &Ledger, total: &Tally) -> Option<String> {
+    let share = ledger.contention().filter(|share| total.timed > 0 && *share > 0.0)?;
+    let who = if vms(ledger).len() > 1 { "The VMs' vCPUs" } else { "The VM's vCPUs" };
+    let all = ledger.time_total().preempted_ns;
+    let takers: Vec<String> = ledger
+        .takers()
+        .into_iter()
+        .take(TAKERS)
+        .filter_map(|(name, taken)| {
+            let part = numbers::share(taken.time_ns, all)?;
+            Some(format!("{} {}", names::printable(name), percent(part)))
+        })
+        .collect();
+    let by = if takers.is_empty() {
+        String::new()
+    } else {
+        format!("; their processors ran {} of that time", takers.join(", "))
+    };
+    Some(format!("{who} waited {} of their running time for a processor{by}.", percent(share)))
 }
 
 fn extent(ledger: &Ledger, total: &Tally) -> String {

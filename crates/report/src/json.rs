@@ -1,4 +1,4 @@
-//! The report as JSON, for programs: the shape is `vmtax-report-1`, published in
+//! The report as JSON, for programs: the shape is `vmtax-report-2`, published in
 //! `docs/report.schema.json` and explained in `docs/json.md`.
 //!
 //! Fields may be added to this version; none is renamed, removed or given another meaning. Strings
@@ -14,14 +14,17 @@ use serde::Serialize;
 use serde_json::ser::Formatter;
 use vmtax_analyse::{
     Ancillary, Ledger, Nested, OperationExit, OperationRow, Operations, Table, TableRow, Value,
-    statistics,
+    ledger, statistics,
 };
 use vmtax_events::{Detail, NO_VCPU, Reason, Tally};
 
 use crate::{Document, Renderer, names};
 
+/// Threads that had the CPUs of preempted vCPUs: at most so many.
+const TAKERS: usize = 64;
+
 /// Name and version of the shape.
-pub const SCHEMA: &str = "vmtax-report-1";
+pub const SCHEMA: &str = "vmtax-report-2";
 
 /// Renders JSON: one object on one line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,6 +115,8 @@ fn run(document: &Document) -> shape::Run<'_> {
         end_ns: ledger.end_ns,
         vcpus: vcpus(ledger),
         tax: ledger.tax(),
+        contention: ledger.contention(),
+        taken_by: takers(ledger),
     }
 }
 
@@ -129,8 +134,18 @@ fn vcpus(ledger: &Ledger) -> Vec<shape::Vcpu> {
         preempted_ns: coverage.sched.then_some(time.sum.preempted_ns),
         unknown_ns: time.sum.unknown_ns,
         tax: time.tax(),
+        contention: time.contention().filter(|_| coverage.sched),
     };
     ledger.time.iter().map(one).collect()
+}
+
+fn takers(ledger: &Ledger) -> Vec<shape::Taker<'_>> {
+    let taker = |(name, taken): (_, ledger::Taken)| shape::Taker {
+        name,
+        count: taken.count,
+        time_ns: taken.time_ns,
+    };
+    ledger.takers().into_iter().take(TAKERS).map(taker).collect()
 }
 
 fn known(vcpu: u32) -> Option<u32> {

@@ -265,11 +265,25 @@ fn time(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()>
         "vmtax_tax_ratio",
         "gauge",
         Some("ratio"),
-        "Time in exits, preempted included, of the time not halted",
+        "Exit tax: time in exits, kernel and VMM, of the time not halted",
     )?;
     for (vm, time) in &times {
         if let Some(tax) = ledger::tax(time) {
             page.sample("vmtax_tax_ratio", &vm.pairs(), tax)?;
+        }
+    }
+    if !coverage.sched {
+        return Ok(());
+    }
+    page.head(
+        "vmtax_contention_ratio",
+        "gauge",
+        Some("ratio"),
+        "Time that vCPUs were preempted in exits, of the time not halted",
+    )?;
+    for (vm, time) in &times {
+        if let Some(contention) = ledger::contention(time) {
+            page.sample("vmtax_contention_ratio", &vm.pairs(), contention)?;
         }
     }
     Ok(())

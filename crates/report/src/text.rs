@@ -136,7 +136,7 @@ impl Page<'_> {
         self.paragraph(
             Style::Faint,
             "  ",
-            "tax: time in exits, preempted included, as % of the time not halted.",
+            "tax: time in exits as % of the time not halted, without time preempted.",
         )
     }
 

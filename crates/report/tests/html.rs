@@ -189,9 +189,9 @@ fn a_lab_run_shows_its_operations_first() {
     {
         assert!(row.contains(cell), "{cell}: {row}");
     }
-    assert!(!page.contains("virtualization tax"), "a suite of operations has none");
+    assert!(!page.contains("exit tax"), "a suite of operations has none");
     let page = render(&documents::demo());
-    assert!(!page.contains("id=\"operations\"") && page.contains("virtualization tax"));
+    assert!(!page.contains("id=\"operations\"") && page.contains("exit tax"));
 }
 
 #[test]

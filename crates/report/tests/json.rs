@@ -69,7 +69,7 @@ fn every_document_fits_the_schema() {
 fn the_schema_refuses_what_is_not_a_report() {
     let (_, good) = rendered(&ledgers::small());
     let broken = [
-        ("/schema", json!("vmtax-report-2")),
+        ("/schema", json!("vmtax-report-1")),
         ("/losses/recorder_lost", json!(-1)),
         ("/tables/0/rows/0/level", json!("L3")),
         ("/tables/0/rows/0/p50_ns", json!(5)),
@@ -90,7 +90,7 @@ fn the_schema_refuses_what_is_not_a_report() {
 #[test]
 fn rows_are_exact() {
     let (_, report) = rendered(&ledgers::small());
-    assert_eq!(report["schema"], "vmtax-report-1");
+    assert_eq!(report["schema"], "vmtax-report-2");
     assert_eq!(report["tool"], json!({"name": "vmtax", "version": "0.1.0"}));
     let vmexit = &report["tables"][0];
     assert_eq!((&vmexit["event"], &vmexit["by"]), (&json!("vmexit"), &json!(["reason", "level"])));
@@ -184,10 +184,11 @@ fn the_run_says_where_the_time_went_and_what_is_missing() {
         json!({
             "vm": 1234, "vcpu": 1, "wall_ns": 900_000_000, "guest_ns": 395_000_000,
             "l2_ns": 0, "exit_kernel_ns": 0, "exit_user_ns": 0, "halted_ns": 500_000_000, "preempted_ns": 0,
-            "unknown_ns": 5_000_000, "tax": 0.0,
+            "unknown_ns": 5_000_000, "tax": 0.0, "contention": 0.0,
         })
     );
-    assert_eq!(run["tax"].as_f64(), Some(86_606_600.0 / 1_300_000_000.0));
+    assert_eq!(run["tax"].as_f64(), Some(85_606_600.0 / 1_300_000_000.0));
+    assert_eq!(run["contention"].as_f64(), Some(1_000_000.0 / 1_300_000_000.0));
     assert_eq!(
         report["losses"],
         json!({

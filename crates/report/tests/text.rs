@@ -29,7 +29,8 @@ fn a_wide_terminal_shows_everything() {
   recorded  trace.dat, by trace-cmd 3.1.6, clock mono
   host      host, kernel 6.1.0-30-amd64, x86_64, AMD EPYC 7713P, 4 CPUs
 
-The VM lost 6.7 % of its running time to exits: <0.1 % in the kernel, 6.5 % in the VMM, 0.1 % preempted.
+The VM lost 6.6 % of its running time to exits: <0.1 % in the kernel, 6.5 % in the VMM.
+- The VM's vCPUs waited 0.1 % of their running time for a processor.
 - 2 vCPUs of 1 VM took 2,405 exits in 900 ms: 2,672 per second.
 - device-pio (accessing an I/O port): 2,000 exits (83.2 % of all) took 86.0 ms, 99.3 % of the time in exits other than
   idle; mostly port in 0xcfc PCI config data.
@@ -39,10 +40,10 @@ The VM lost 6.7 % of its running time to exits: <0.1 % in the kernel, 6.5 % in t
 
 Time of each vCPU, % of its wall time
   VM                    vCPU    wall  guest  exit-kernel  exit-user  halted  preempted  unknown  tax
-  1234 qemu-system-x86     0  900 ms   90.4          0.1        9.4     0.0        0.1      0.0  9.6
+  1234 qemu-system-x86     0  900 ms   90.4          0.1        9.4     0.0        0.1      0.0  9.5
   1234 qemu-system-x86     1  900 ms   43.9          0.0        0.0    55.6        0.0      0.6  0.0
-  all                         1.80 s   67.1         <0.1        4.7    27.8        0.1      0.3  6.7
-  tax: time in exits, preempted included, as % of the time not halted.
+  all                         1.80 s   67.1         <0.1        4.7    27.8        0.1      0.3  6.6
+  tax: time in exits as % of the time not halted, without time preempted.
 
 VM exits by reason and level
   reason  exits      %     time      %      min     mean      ±      p50      p90      p99      max
@@ -88,8 +89,9 @@ fn a_narrow_terminal_shows_what_matters_most() {
   recorded  trace.dat, by trace-cmd 3.1.6, clock mono
   host      host, kernel 6.1.0-30-amd64, x86_64, AMD EPYC 7713P, 4 CPUs
 
-The VM lost 6.7 % of its running time to exits: <0.1 % in the kernel, 6.5 % in
-the VMM, 0.1 % preempted.
+The VM lost 6.6 % of its running time to exits: <0.1 % in the kernel, 6.5 % in
+the VMM.
+- The VM's vCPUs waited 0.1 % of their running time for a processor.
 - 2 vCPUs of 1 VM took 2,405 exits in 900 ms: 2,672 per second.
 - device-pio (accessing an I/O port): 2,000 exits (83.2 % of all) took 86.0 ms,
   99.3 % of the time in exits other than idle; mostly port in 0xcfc PCI config
@@ -102,10 +104,10 @@ the VMM, 0.1 % preempted.
 
 Time of each vCPU, % of its wall time
   VM                    vCPU    wall  guest  exit-kernel  exit-user  halted  tax
-  1234 qemu-system-x86     0  900 ms   90.4          0.1        9.4     0.0  9.6
+  1234 qemu-system-x86     0  900 ms   90.4          0.1        9.4     0.0  9.5
   1234 qemu-system-x86     1  900 ms   43.9          0.0        0.0    55.6  0.0
-  all                         1.80 s   67.1         <0.1        4.7    27.8  6.7
-  tax: time in exits, preempted included, as % of the time not halted.
+  all                         1.80 s   67.1         <0.1        4.7    27.8  6.6
+  tax: time in exits as % of the time not halted, without time preempted.
 
 VM exits by reason and level
   reason  exits      %     time      %     mean      ±      p99      max
@@ -311,7 +313,8 @@ fn huge_numbers_stay_whole() {
   recorded  trace.dat, by trace-cmd 3.1.6, clock mono
   host      host, kernel 6.1.0-30-amd64, x86_64, AMD EPYC 7713P, 4 CPUs
 
-The 2 VMs lost 50.0 % of their running time to exits: 16.7 % in the kernel, 16.7 % in the VMM, 16.7 % preempted.
+The 2 VMs lost 33.3 % of their running time to exits: 16.7 % in the kernel, 16.7 % in the VMM.
+- The VMs' vCPUs waited 16.7 % of their running time for a processor.
 - 1 vCPU of 2 VMs took 18,446,744,073,709,551,615 exits in 18,446,744,074 s: 1,000,000,000 per second.
 - device-mmio (accessing a device register in memory): 18,446,744,073,709,551,615 exits (100.0 % of all) took 18,446,744,074 s, 100.0 % of the time in exits; mostly mmio write 0xffffffffffffffff.
 - idle: the vCPU was halted for 4,611,686,018 s, 25.0 % of its time, which is not counted as lost.
@@ -321,8 +324,8 @@ The 2 VMs lost 50.0 % of their running time to exits: 16.7 % in the kernel, 16.7
 
 Time of each vCPU, % of its wall time
   VM                    vCPU              wall  guest  exit-kernel  exit-user  halted  preempted  unknown   tax
-  1234 qemu-system-x86     7  18,446,744,074 s  100.0         12.5       12.5    25.0       12.5    100.0  50.0
-  tax: time in exits, preempted included, as % of the time not halted.
+  1234 qemu-system-x86     7  18,446,744,074 s  100.0         12.5       12.5    25.0       12.5    100.0  33.3
+  tax: time in exits as % of the time not halted, without time preempted.
 
 VM exits by reason, level, cause, detail, outcome, VM and vCPU
   reason      level  cause        detail                         outcome  VM          vCPU                       exits      %              time      %   min             mean       ±               p50               p90               p99               max
@@ -369,7 +372,7 @@ fn what_the_recording_could_not_tell_is_said_and_not_claimed() {
     document.ledger.recording.vms[0].inferred = true;
     let sentences = vmtax_report::headline::sentences(&document);
     for said in [
-        "The VM lost 6.7 % of its running time to exits: <0.1 % in the kernel or the VMM.",
+        "The VM lost 6.6 % of its running time to exits: <0.1 % in the kernel or the VMM.",
         "kvm_userspace_exit was not recorded: time in the VMM is counted as time in the kernel.",
         "sched_switch was not recorded: time preempted is counted as time in exits.",
         "kvm_vcpu_wakeup was not recorded: the whole of an exit by which a vCPU halts is counted as halted.",

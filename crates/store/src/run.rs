@@ -5,14 +5,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vmtax_events::{AccessRow, Event, ExitRow, Losses, Profile, Sample, Stat, TimeRow};
+use vmtax_events::{
+    AccessRow, Event, ExitRow, Losses, PreemptedRow, Profile, Sample, Stat, TimeRow,
+};
 
 use crate::column::Columns;
 use crate::manifest::{MANIFEST, Manifest, Segment};
 use crate::segment::{self, EachBatch, Stop};
 use crate::{
-    Error, Table, access_table, bench_table, event_table, exit_table, stacks, stat_table,
-    time_table,
+    Error, Table, access_table, bench_table, event_table, exit_table, preempted_table, stacks,
+    stat_table, time_table,
 };
 
 /// Unlisted files that a note names; the others are counted.
@@ -26,6 +28,10 @@ pub trait RowSink {
     fn access(&mut self, row: &AccessRow);
     /// A vCPU's time split.
     fn time(&mut self, row: &TimeRow);
+    /// Who had the CPU of preempted vCPUs.
+    fn preempted(&mut self, row: &PreemptedRow) {
+        let _ = row;
+    }
     /// A measured value. Runs of a recording have none, and most sinks do not care.
     fn sample(&mut self, sample: &Sample) {
         let _ = sample;
@@ -113,6 +119,7 @@ impl Run {
             self.read_table(table, &mut report, &mut |columns| match table {
                 Table::Accesses => access_table::read(columns, &mut |row| sink.access(row)),
                 Table::Time => time_table::read(columns, &mut |row| sink.time(row)),
+                Table::Preempted => preempted_table::read(columns, &mut |row| sink.preempted(row)),
                 Table::Bench => bench_table::read(columns, &mut |sample| sink.sample(sample)),
                 Table::Stats => stat_table::read(columns, &mut |stat| sink.stat(stat)),
                 _ => exit_table::read(columns, &mut |row| sink.exit(row)),

@@ -9,6 +9,8 @@ pub enum Table {
     Accesses,
     /// The time split per vCPU ([`vmtax_events::TimeRow`]).
     Time,
+    /// Who had the CPU of preempted vCPUs ([`vmtax_events::PreemptedRow`]).
+    Preempted,
     /// Measured values ([`vmtax_events::Sample`]).
     Bench,
     /// Counters that were read now and then ([`vmtax_events::Stat`]).
@@ -19,12 +21,19 @@ pub enum Table {
 
 impl Table {
     /// Every table, in the order they are read.
-    pub const ALL: [Table; 6] =
-        [Table::Exits, Table::Accesses, Table::Time, Table::Bench, Table::Stats, Table::Events];
+    pub const ALL: [Table; 7] = [
+        Table::Exits,
+        Table::Accesses,
+        Table::Time,
+        Table::Preempted,
+        Table::Bench,
+        Table::Stats,
+        Table::Events,
+    ];
 
     /// The tables that [`crate::Run::read`] reads.
-    pub const COUNTED: [Table; 5] =
-        [Table::Exits, Table::Accesses, Table::Time, Table::Bench, Table::Stats];
+    pub const COUNTED: [Table; 6] =
+        [Table::Exits, Table::Accesses, Table::Time, Table::Preempted, Table::Bench, Table::Stats];
 
     /// Name of the folder inside the run.
     pub fn folder(self) -> &'static str {
@@ -32,6 +41,7 @@ impl Table {
             Table::Exits => "exits",
             Table::Accesses => "accesses",
             Table::Time => "time",
+            Table::Preempted => "preempted",
             Table::Bench => "bench",
             Table::Stats => "stats",
             Table::Events => "events",

@@ -9,7 +9,8 @@ use std::time::SystemTime;
 use arrow_array::ArrayRef;
 use arrow_schema::Field;
 use vmtax_events::{
-    AccessRow, Event, ExitRow, Losses, Place, Profile, Recording, Sample, Stat, TimeRow,
+    AccessRow, Event, ExitRow, Losses, Place, PreemptedRow, Profile, Recording, Sample, Stat,
+    TimeRow,
 };
 
 use crate::access_table::{self, AccessBuilder};
@@ -18,6 +19,7 @@ use crate::durable::{self, Temporary};
 use crate::event_table::{self, EventBuilder};
 use crate::exit_table::{self, ExitBuilder};
 use crate::manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
+use crate::preempted_table::{self, PreemptedBuilder};
 use crate::stat_table::{self, StatBuilder};
 use crate::time_table::{self, TimeBuilder};
 use crate::{Error, Table, created, segment, stacks};
@@ -46,14 +48,14 @@ pub struct CreateOptions {
 /// Writes a run folder.
 ///
 /// ```text
-///        exit, access, time, sample, stat     event
+///  exit, access, time, preempted, sample, stat    event
 ///                   |                          |
 ///          buffer of SEGMENT_ROWS   buffer of SEGMENT_EVENTS          memory is bounded by these
 ///                   |   (full, or segment())   |
 ///                   v                          v
-///   {exits,accesses,time,bench,stats}/.N.tmp  events/.N.tmp           written, synced
+///   {exits,accesses,...}/.N.tmp               events/.N.tmp           written, synced
 ///                   |                          |
-///   {exits,accesses,time,bench,stats}/N       events/N                renamed, folder synced
+///   {exits,accesses,...}/N                    events/N                renamed, folder synced
 ///                   |                          |
 ///                   +----------- run.json -----+                      replaced: now they belong to the run
 /// ```
@@ -69,6 +71,7 @@ pub struct Writer {
     exits: Buffer<ExitBuilder>,
     accesses: Buffer<AccessBuilder>,
     time: Buffer<TimeBuilder>,
+    preempted: Buffer<PreemptedBuilder>,
     bench: Buffer<BenchBuilder>,
     stats: Buffer<StatBuilder>,
     profiles: BTreeMap<Place, Profile>,
@@ -169,6 +172,7 @@ impl Writer {
             Table::Exits => &mut self.exits.segments,
             Table::Accesses => &mut self.accesses.segments,
             Table::Time => &mut self.time.segments,
+            Table::Preempted => &mut self.preempted.segments,
             Table::Bench => &mut self.bench.segments,
             Table::Stats => &mut self.stats.segments,
             Table::Events => &mut self.events.segments,
@@ -184,6 +188,7 @@ impl Writer {
             exits: Buffer::default(),
             accesses: Buffer::default(),
             time: Buffer::default(),
+            preempted: Buffer::default(),
             bench: Buffer::default(),
             stats: Buffer::default(),
             profiles: BTreeMap::new(),
@@ -216,6 +221,15 @@ impl Writer {
         self.check()?;
         self.time.builder.push(row);
         self.time.rows += 1;
+        self.cover_interval(row.interval_start_ns);
+        self.write_full_rows()
+    }
+
+    /// Adds who had the CPU of preempted vCPUs.
+    pub fn preempted(&mut self, row: &PreemptedRow) -> Result<(), Error> {
+        self.check()?;
+        self.preempted.builder.push(row);
+        self.preempted.rows += 1;
         self.cover_interval(row.interval_start_ns);
         self.write_full_rows()
     }
@@ -316,7 +330,7 @@ impl Writer {
     }
 
     fn write_full_rows(&mut self) -> Result<(), Error> {
-        let counted = self.exits.rows + self.accesses.rows + self.time.rows;
+        let counted = self.exits.rows + self.accesses.rows + self.time.rows + self.preempted.rows;
         let rows = counted + self.bench.rows + self.stats.rows;
         if rows < SEGMENT_ROWS {
             return Ok(());
@@ -331,7 +345,9 @@ impl Writer {
         let time = self.time.take(Table::Time, |b| (time_table::fields(), b.take()));
         let bench = self.bench.take(Table::Bench, |b| (bench_table::fields(), b.take()));
         let stats = self.stats.take(Table::Stats, |b| (stat_table::fields(), b.take()));
-        [exits, accesses, time, bench, stats].into_iter().flatten().collect()
+        let preempted =
+            self.preempted.take(Table::Preempted, |b| (preempted_table::fields(), b.take()));
+        [exits, accesses, time, preempted, bench, stats].into_iter().flatten().collect()
     }
 
     fn take_events(&mut self) -> Option<Pending> {

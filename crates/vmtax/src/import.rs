@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use vmtax_analyse::RowSink;
-use vmtax_events::{AccessRow, Event, ExitRow, Losses, Recording as Facts, Sample, TimeRow};
+use vmtax_events::{
+    AccessRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, Sample, TimeRow,
+};
 use vmtax_store::{CreateOptions, Error, Writer};
 
 use crate::besides::Besides;
@@ -173,6 +175,11 @@ impl RowSink for ToRun {
 
     fn access(&mut self, row: &AccessRow) {
         let result = self.writer.access(row);
+        self.keep(result);
+    }
+
+    fn preempted(&mut self, row: &PreemptedRow) {
+        let result = self.writer.preempted(row);
         self.keep(result);
     }
 

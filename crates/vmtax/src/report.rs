@@ -7,7 +7,7 @@ use std::path::Path;
 use vmtax_analyse::{
     Accountant, Exit, Filter, Ledger, LedgerBuilder, Nested, Operations, RowSink, Table, TableKind,
 };
-use vmtax_events::{AccessRow, ExitRow, Isa, Profile, Sample, Stat, TimeRow, Vm};
+use vmtax_events::{AccessRow, ExitRow, Isa, PreemptedRow, Profile, Sample, Stat, TimeRow, Vm};
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
 use vmtax_report::json::Json;
@@ -298,6 +298,10 @@ impl RowSink for ToLedger {
     fn time(&mut self, row: &TimeRow) {
         self.0.time(row);
     }
+
+    fn preempted(&mut self, row: &PreemptedRow) {
+        self.0.preempted(row);
+    }
 }
 
 impl Rows for ToLedger {
@@ -317,6 +321,10 @@ impl vmtax_store::RowSink for ToLedger {
 
     fn time(&mut self, row: &TimeRow) {
         self.0.time(row);
+    }
+
+    fn preempted(&mut self, row: &PreemptedRow) {
+        self.0.preempted(row);
     }
 
     fn sample(&mut self, sample: &Sample) {

@@ -8,6 +8,17 @@ use crate::detail::{from_information, is_halt};
 /// One exit holds at most so many accesses that are timed (string I/O has one per page).
 const MAX_ACCESSES: usize = 256;
 
+/// So many threads are told apart that take the CPU of one vCPU within one exit.
+const MAX_TAKERS: usize = 16;
+
+/// A thread that had the CPU which a vCPU waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) tid: u32,
+    pub(super) count: u64,
+    pub(super) time_ns: u64,
+}
+
 /// An access that waits for the entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenAccess {
@@ -28,6 +39,8 @@ pub(super) struct Thread {
     pub(super) ancillary_of: Option<Reason>,
     /// When the scheduler took the CPU away, and whether the thread could have run on.
     pub(super) switched_out: Option<(u64, bool)>,
+    /// Threads that ran while this one waited for its CPU in the open exit: how often, and how long (ns).
+    pub(super) taken: Vec<Taken>,
     /// The last loss of events that the thread has learnt of.
     pub(super) gaps_seen: u64,
     /// It had an exit or entry in this interval.
@@ -53,6 +66,7 @@ impl Thread {
             accesses: Vec::new(),
             ancillary_of: None,
             switched_out: None,
+            taken: Vec::new(),
             gaps_seen,
             is_active: false,
             seen: false,
@@ -113,8 +127,33 @@ impl Thread {
         self.in_guest = in_guest;
         self.seen = true;
         self.after_loss = false;
-        // Whoever enters or leaves the guest is on a CPU: a switch back was missed.
         self.switched_out = None;
+        self.taken.clear();
+    }
+
+    /// The thread runs at this time: whatever took its CPU has given it back.
+    pub(super) fn came_back(&mut self, now_ns: u64) {
+        let Some((out_ns, preempted)) = self.switched_out.take() else { return };
+        if let Some(open) = self.open.as_mut().filter(|_| preempted) {
+            open.preempted(out_ns, now_ns.saturating_sub(out_ns));
+        }
+    }
+
+    /// Another thread had the CPU that this one waits for.
+    pub(super) fn taken_by(&mut self, tid: u32, time_ns: u64, is_new: bool) {
+        let at = self.taken.iter().position(|taken| taken.tid == tid);
+        let at = match at {
+            Some(at) => at,
+            None if self.taken.len() < MAX_TAKERS => {
+                self.taken.push(Taken { tid, count: 0, time_ns: 0 });
+                self.taken.len() - 1
+            }
+            // The last one stands for all that there is no room for.
+            None => MAX_TAKERS - 1,
+        };
+        let taken = &mut self.taken[at];
+        taken.count += u64::from(is_new);
+        taken.time_ns = taken.time_ns.saturating_add(time_ns);
     }
 
     /// An entry without an exit means that the exit is missing and nobody said so.
@@ -152,6 +191,7 @@ impl Thread {
     pub(super) fn forget(&mut self) -> bool {
         self.in_guest = false;
         self.switched_out = None;
+        self.taken.clear();
         self.ancillary_of = None;
         self.after_loss = true;
         self.accesses.clear();

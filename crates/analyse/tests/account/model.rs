@@ -317,10 +317,17 @@ impl Model<'_> {
             if !matches!(self.0[out].kind, Kind::Switch { preempted: true, .. }) {
                 continue;
             }
-            let back = (out + 1..entry).find(
-                |&i| matches!(self.0[i].kind, Kind::Switch { next_tid, .. } if next_tid == tid),
-            );
-            let Some(back) = back else { continue };
+            // It is back when it is given a CPU, or, where that is not recorded, when it does something.
+            let back = (out + 1..=entry).find(|&i| match self.0[i].kind {
+                Kind::Switch { next_tid, .. } => next_tid == tid || self.0[i].tid == tid,
+                Kind::Lost { .. } | Kind::ThreadEnd => false,
+                _ => self.0[i].tid == tid,
+            });
+            let came_back = |&i: &usize| match self.0[i].kind {
+                Kind::Switch { next_tid, .. } => next_tid == tid,
+                _ => true,
+            };
+            let Some(back) = back.filter(came_back) else { continue };
             let away = self.0[back].time_ns - self.0[out].time_ns;
             time.preempted_ns += away;
             if user.is_some_and(|user| user < out) {

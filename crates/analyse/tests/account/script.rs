@@ -13,7 +13,7 @@ use vmtax_analyse::{Accountant, Exit, Options, RowSink};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
     AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level, Losses,
-    NO_PID, NO_VCPU, Outcome, Reason, Tally, TimeRow, Vm,
+    NO_PID, NO_VCPU, Outcome, PreemptedRow, Reason, Tally, TimeRow, Vm,
 };
 
 /// Everything that an accounting gave.
@@ -26,6 +26,7 @@ pub(crate) struct Rows {
     pub(crate) vms: Vec<Vm>,
     pub(crate) appeared: Vec<u32>,
     pub(crate) ended: Vec<Exit>,
+    pub(crate) preempted: Vec<PreemptedRow>,
 }
 
 impl RowSink for Rows {
@@ -37,6 +38,9 @@ impl RowSink for Rows {
     }
     fn time(&mut self, row: &TimeRow) {
         self.times.push(*row);
+    }
+    fn preempted(&mut self, row: &PreemptedRow) {
+        self.preempted.push(row.clone());
     }
     fn appeared(&mut self, vm: &Vm) {
         self.appeared.push(vm.id);

@@ -1,6 +1,8 @@
 //! Who handled an exit, and where its time went.
 
-use super::script::{check, run, script};
+use vmtax_analyse::{Accountant, Options};
+
+use super::script::{Rows, check, run, script};
 
 #[test]
 fn outcomes() {
@@ -154,10 +156,10 @@ fn preemption() {
              time 100/1 kernel=30 preempted=20",
         ),
         (
-            "a switch away whose switch back is missing",
+            "a switch away whose switch back is missing: it is back with its next event",
             "10 exit npf; 20 preempt 7; 60 entry; 70 exit npf; 75 entry",
             "exit npf page-fault=0 kernel : 50 5
-             time kernel=55 guest=10",
+             time guest=10 kernel=15 preempted=40",
         ),
         (
             "a switch back whose switch away is lost",
@@ -230,4 +232,52 @@ fn a_sink_sees_exits_one_by_one_as_they_end() {
     // The exit at 40 has no end that is known.
     assert_eq!(ended, [(101, 2, 10, 30, Some(14), 0, 5), (101, 0, 50, 60, None, 5, 0)]);
     assert_eq!(rows.ended[0].key, rows.exits[0].key);
+}
+
+/// Who had the CPU of a preempted vCPU: name, how often, how long.
+#[test]
+fn preemption_names_the_threads_that_ran() {
+    let cases = [
+        ("one", "10 exit npf; 20 preempt 7; 50 t7 preempt 101; 60 entry", vec![("seven", 1, 30)]),
+        (
+            "one after the other, each its part",
+            "10 exit npf; 20 preempt 8; 25 t8 block 7; 50 t7 preempt 101; 60 entry",
+            vec![("seven", 1, 25), ("thread 8", 1, 5)],
+        ),
+        (
+            "one again",
+            "10 exit npf; 20 preempt 7; 25 t7 block 101; 30 preempt 7; 31 t7 block 101; 60 entry",
+            vec![("seven", 2, 6)],
+        ),
+        (
+            "moved to another CPU, whose threads are not meant",
+            "10 exit npf; 20 preempt 7; 22 t9 c1 block 8; 30 t8 c1 block 101; 35 t7 preempt 9; 60 c1 entry",
+            vec![("seven", 1, 10)],
+        ),
+        (
+            "a missing switch back",
+            "10 exit npf; 20 preempt 7; 60 entry; 70 t7 block 8",
+            vec![("seven", 1, 40)],
+        ),
+        ("blocked is not preempted", "10 exit npf; 20 block 7; 50 t7 block 101; 60 entry", vec![]),
+        (
+            "two vCPUs wait for one CPU",
+            "10 exit npf; 11 t102 exit npf; 20 preempt 102; 30 t102 preempt 7; 40 t7 preempt 101; 45 preempt 102; 60 entry; 61 t102 entry",
+            vec![("seven", 1, 10), ("thread 102", 2, 25), ("seven", 1, 10), ("thread 101", 1, 5)],
+        ),
+    ];
+    for (what, events, expected) in cases {
+        let mut accountant = Accountant::new(Options::default(), Rows::default());
+        accountant.thread_name(7, "seven");
+        for event in &script(events) {
+            accountant.event(event);
+        }
+        let (rows, ..) = accountant.finish();
+        let found: Vec<(&str, u64, u64)> =
+            rows.preempted.iter().map(|row| (&*row.by, row.count, row.time_ns)).collect();
+        assert_eq!(found, expected, "{what}");
+        let by: u64 = rows.preempted.iter().map(|row| row.time_ns).sum();
+        let all: u64 = rows.times.iter().map(|row| row.preempted_ns).sum();
+        assert_eq!(by, all, "{what}");
+    }
 }

@@ -33,7 +33,16 @@ fn check(cases: &[(&str, u32, Kind)]) {
         ] {
             let (kept, imported) = import(how, &text);
             assert_eq!(kept.events, [expected], "{text}");
-            assert_eq!(kept.names, [(NO_PID, 12, "CPU 0/KVM".to_owned())], "{text}");
+            let own = (NO_PID, 12, "CPU 0/KVM".to_owned());
+            assert_eq!(kept.names.first(), Some(&own), "{text}");
+            // A switch names the thread that comes, too.
+            let others = kept.names.iter().skip(1);
+            assert!(
+                others.clone().all(
+                    |(_, tid, _)| matches!(kind, Kind::Switch { next_tid, .. } if next_tid == *tid)
+                ),
+                "{text}"
+            );
             assert!(imported.losses.is_empty(), "{text} {:?}", imported.losses);
         }
     }
@@ -447,4 +456,38 @@ fn vendor_of_numbers() {
     assert!(notes[0].contains("VMX"), "{notes:?}");
     let (_, imported) = import(ftrace, &line(2, "CPUID"));
     assert!(imported.losses.notes.is_empty());
+}
+
+/// A thread that takes a CPU may have no line of its own: its name stands in the switch.
+#[test]
+fn threads_that_come_have_names() {
+    for (payload, expected) in [
+        (
+            "prev_comm=CPU 0/KVM prev_pid=12 prev_prio=120 prev_state=R ==> next_comm=stress-ng next_pid=77 next_prio=120",
+            Some((77, "stress-ng")),
+        ),
+        (
+            "prev_comm=x prev_pid=12 prev_prio=120 prev_state=S ==> next_comm=a b next_pid=77 next_prio=120",
+            Some((77, "a b")),
+        ),
+        ("CPU 0/KVM:12 [120] R ==> kworker/0:1:44 [120]", Some((44, "kworker/0:1"))),
+        (
+            "prev_comm=x prev_pid=12 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120",
+            None,
+        ),
+        (
+            "prev_comm=x prev_pid=12 prev_prio=120 prev_state=S ==> next_comm= next_pid=7 next_prio=120",
+            None,
+        ),
+        (
+            "prev_comm=x prev_pid=12 prev_prio=120 prev_state=S ==> next_comm=longer than any name can be next_pid=7 next_prio=120",
+            None,
+        ),
+    ] {
+        let text = format!("  CPU 0/KVM-12    [003] d..1.     7.000001: sched_switch: {payload}\n");
+        let (kept, _) = import(ftrace, &text);
+        let names: Vec<(u32, &str)> =
+            kept.names.iter().skip(1).map(|(_, tid, name)| (*tid, name.as_str())).collect();
+        assert_eq!(names, expected.into_iter().collect::<Vec<_>>(), "{payload}");
+    }
 }

@@ -21,14 +21,16 @@ pub(super) fn section(doc: &Document) -> Markup {
                 } @else { @match doc.ledger.tax() {
                     Some(tax) => {
                         p.figure { (big_percent(tax)) }
-                        p.label { "virtualization tax" }
-                        p.formula {
-                            "exit-kernel, exit-user and preempted time, of all time not halted"
+                        p.label { "exit tax" }
+                        p.formula { "exit-kernel and exit-user time, of all time not halted" }
+                        @if let Some(contention) = doc.ledger.contention() {
+                            p.label { "contention: " (numbers::percent(contention)) }
+                            p.formula { "preempted time, of the same; not part of the tax" }
                         }
                     }
                     None => {
                         p.figure.unknown { "?" }
-                        p.label { "virtualization tax not known" }
+                        p.label { "exit tax not known" }
                         p.formula { (why_unknown(doc)) }
                     }
                 } }

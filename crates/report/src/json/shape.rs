@@ -41,6 +41,8 @@ pub(super) struct Run<'a> {
     pub(super) end_ns: u64,
     pub(super) vcpus: Vec<Vcpu>,
     pub(super) tax: Option<f64>,
+    pub(super) contention: Option<f64>,
+    pub(super) taken_by: Vec<Taker<'a>>,
 }
 
 #[derive(Serialize)]
@@ -78,6 +80,14 @@ pub(super) struct Vcpu {
     pub(super) preempted_ns: Option<u64>,
     pub(super) unknown_ns: u64,
     pub(super) tax: Option<f64>,
+    pub(super) contention: Option<f64>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Taker<'a> {
+    pub(super) name: &'a str,
+    pub(super) count: u64,
+    pub(super) time_ns: u64,
 }
 
 #[derive(Serialize)]

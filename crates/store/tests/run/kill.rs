@@ -87,7 +87,7 @@ fn check(folder: &Path, moment: u64) -> u64 {
     assert_eq!(rows, Rows::first(n));
     assert_eq!(n % ROWS_PER_SEGMENT, 0);
     assert_eq!(report.damaged, 0, "{report:?}");
-    assert_eq!(report.rows, 4 * n);
+    assert_eq!(report.rows, 5 * n);
     assert_eq!(report.losses.truncated.len(), 1, "{report:?}");
     let (events, report) = read_events(folder);
     assert_eq!(events, (0..n).map(samples::event).collect::<Vec<_>>());

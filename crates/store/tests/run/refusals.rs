@@ -93,7 +93,7 @@ fn manifests_with_fewer_and_more_fields() {
     });
     let run = Run::open(&folder).unwrap();
     assert_eq!(run.manifest().recording.vms[0].id, 1);
-    assert_eq!(run.read(&mut samples::Rows::default()).unwrap().rows, 4);
+    assert_eq!(run.read(&mut samples::Rows::default()).unwrap().rows, 5);
     edit_manifest(&folder, |json| drop(json.as_object_mut().unwrap().remove("complete")));
     assert!(Run::open(&folder).unwrap_err().to_string().contains("complete"));
 }
@@ -119,7 +119,7 @@ fn whatever_the_umask() {
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         let names = samples::tree(&folder);
-        assert_eq!(names.len(), 1 + 5 + 5 * 2);
+        assert_eq!(names.len(), 1 + 6 + 6 * 2);
         for path in names.iter().map(|name| folder.join(name)).chain([folder.clone()]) {
             let metadata = fs::metadata(&path).unwrap();
             let expected = if metadata.is_dir() { 0o700 } else { 0o600 };

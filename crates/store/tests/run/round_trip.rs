@@ -57,13 +57,13 @@ fn rows_of_every_kind() {
     write_run(&folder, 1000, 300);
     let (rows, report) = read_rows(&folder);
     assert_eq!(rows, Rows::first(1000));
-    assert_eq!((report.rows, report.segments, report.damaged), (4000, 16, 0));
+    assert_eq!((report.rows, report.segments, report.damaged), (5000, 20, 0));
     assert_eq!(report.losses, Losses::default());
     let (events, report) = read_events(&folder);
     assert_eq!(events, (0..1000).map(samples::event).collect::<Vec<_>>());
     assert_eq!((report.rows, report.segments, report.damaged), (1000, 4, 0));
     assert!(is_run(&folder));
-    let names = ["exits", "accesses", "time", "bench", "events"];
+    let names = ["exits", "accesses", "time", "preempted", "bench", "events"];
     let expected: HashSet<String> = names
         .iter()
         .flat_map(|t| (1..=4).map(move |n| format!("{t}/{n:06}.parquet")))

@@ -6,7 +6,7 @@ use std::path::Path;
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
     AccessKey, AccessRow, Better, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level,
-    Losses, NO_VCPU, Outcome, Reason, Recording, Sample, Tally, TimeRow,
+    Losses, NO_VCPU, Outcome, PreemptedRow, Reason, Recording, Sample, Tally, TimeRow,
 };
 use vmtax_store::{CreateOptions, ReadReport, RowSink, Run, Writer};
 
@@ -90,6 +90,16 @@ pub(crate) fn time(n: u64) -> TimeRow {
     }
 }
 
+pub(crate) fn preempted(n: u64) -> PreemptedRow {
+    PreemptedRow {
+        interval_start_ns: n,
+        key: exit(n).key,
+        by: ["stress-ng", "", "CPU 0/KVM", "a\u{1b}[31m"][(n % 4) as usize].into(),
+        count: n,
+        time_ns: u64::MAX - n,
+    }
+}
+
 pub(crate) fn sample(n: u64) -> Sample {
     Sample {
         workload: format!("work\"load\n{n}"),
@@ -163,6 +173,7 @@ pub(crate) struct Rows {
     pub(crate) exits: Vec<ExitRow>,
     pub(crate) accesses: Vec<AccessRow>,
     pub(crate) times: Vec<TimeRow>,
+    pub(crate) preempted: Vec<PreemptedRow>,
     pub(crate) samples: Vec<Sample>,
 }
 
@@ -173,6 +184,7 @@ impl Rows {
             exits: (0..n).map(exit).collect(),
             accesses: (0..n).map(access).collect(),
             times: (0..n).map(time).collect(),
+            preempted: (0..n).map(preempted).collect(),
             samples: (0..n).map(sample).collect(),
         }
     }
@@ -191,6 +203,10 @@ impl RowSink for Rows {
         self.times.push(*row);
     }
 
+    fn preempted(&mut self, row: &PreemptedRow) {
+        self.preempted.push(row.clone());
+    }
+
     fn sample(&mut self, sample: &Sample) {
         self.samples.push(sample.clone());
     }
@@ -201,6 +217,7 @@ pub(crate) fn add(writer: &mut Writer, n: u64) -> Result<(), vmtax_store::Error>
     writer.exit(&exit(n))?;
     writer.access(&access(n))?;
     writer.time(&time(n))?;
+    writer.preempted(&preempted(n))?;
     writer.sample(&sample(n))?;
     writer.event(&event(n))
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use vmtax_events::{AccessRow, ExitRow, Losses, Recording, Sample, TimeRow};
+use vmtax_events::{AccessRow, ExitRow, Losses, PreemptedRow, Recording, Sample, TimeRow};
 use vmtax_store::{CreateOptions, Run, Writer};
 
 use super::args::MergeArgs;
@@ -140,6 +140,7 @@ struct Rows {
     exits: Vec<ExitRow>,
     accesses: Vec<AccessRow>,
     times: Vec<TimeRow>,
+    preempted: Vec<PreemptedRow>,
 }
 
 impl Rows {
@@ -147,7 +148,8 @@ impl Rows {
         self.samples.iter().try_for_each(|row| writer.sample(row))?;
         self.exits.iter().try_for_each(|row| writer.exit(row))?;
         self.accesses.iter().try_for_each(|row| writer.access(row))?;
-        self.times.iter().try_for_each(|row| writer.time(row))
+        self.times.iter().try_for_each(|row| writer.time(row))?;
+        self.preempted.iter().try_for_each(|row| writer.preempted(row))
     }
 }
 
@@ -162,6 +164,10 @@ impl vmtax_store::RowSink for Rows {
 
     fn time(&mut self, row: &TimeRow) {
         self.times.push(*row);
+    }
+
+    fn preempted(&mut self, row: &PreemptedRow) {
+        self.preempted.push(row.clone());
     }
 
     fn sample(&mut self, sample: &Sample) {

@@ -504,6 +504,9 @@ fn vcpu_wakeup(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
     Some((NO_VCPU, Kind::Wakeup { ns, polled }))
 }
 
+/// Names of threads are shorter (TASK_COMM_LEN of Linux `include/linux/sched.h`).
+const LONGEST_NAME: usize = 16;
+
 fn sched_switch(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
     let text = payload.text;
     let (next_tid, preempted) = match words::rsplit_once(text, b" next_pid=") {
@@ -514,6 +517,24 @@ fn sched_switch(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
         None => switch_of_plugin(text)?,
     };
     Some((NO_VCPU, Kind::Switch { next_tid, preempted }))
+}
+
+/// The thread that gets the CPU, and its name.
+pub(super) fn next_of_switch(text: &[u8]) -> Option<(u32, &[u8])> {
+    let (tid, name) = match words::rsplit_once(text, b" next_pid=") {
+        Some((front, next)) => {
+            let (digits, _) = split_digits(words::trim_start(next));
+            (decimal_u32(digits)?, words::rsplit_once(front, b" next_comm=")?.1)
+        }
+        None => {
+            let (_, next) = words::rsplit_once(text, b" ==> ")?;
+            let (next, _) = words::rsplit_once(next, b" [")?;
+            let (name, tid) = words::rsplit_once(next, b":")?;
+            (decimal_u32(words::trim(tid))?, name)
+        }
+    };
+    let name = words::trim(name);
+    (!name.is_empty() && name.len() <= LONGEST_NAME).then_some((tid, name))
 }
 
 /// Whether `prev_state` says that the thread could have run on. Names of threads are hostile (at most

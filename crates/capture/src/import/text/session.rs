@@ -180,6 +180,11 @@ impl<'f, F: Feed> Session<'f, F> {
         if let Kind::Lost { count } = kind {
             self.count_lost(count);
         }
+        if let Kind::Switch { .. } = kind
+            && let Some((tid, name)) = payload::next_of_switch(line.payload)
+        {
+            self.name_of_next(tid, name)?;
+        }
         let &Line { pid, tid, cpu, .. } = line;
         self.feed.event(Event { time_ns, pid, tid, cpu, vcpu, kind })?;
         self.unreleased += 1;
@@ -212,6 +217,15 @@ impl<'f, F: Feed> Session<'f, F> {
         }
         self.names.insert(line.tid, (line.pid, line.comm.into()));
         self.feed.thread_name(line.pid, line.tid, &String::from_utf8_lossy(line.comm))
+    }
+
+    /// The same for a thread that gets a CPU: it may have no line of its own.
+    fn name_of_next(&mut self, tid: u32, name: &[u8]) -> Result<(), Error> {
+        if tid == 0 || self.names.contains_key(&tid) || self.names.len() >= MOST_THREADS {
+            return Ok(());
+        }
+        self.names.insert(tid, (NO_PID, name.into()));
+        self.feed.thread_name(NO_PID, tid, &String::from_utf8_lossy(name))
     }
 
     /// A loss that the text puts before the next event.
