@@ -1,5 +1,6 @@
 //! `vmtax export`: the running kernel's exits, or a run's, as OpenMetrics for a server that asks for them.
 
+mod host;
 mod serve;
 
 use std::io::{self, Write};
@@ -15,6 +16,7 @@ use crate::cli::ReadingArgs;
 use crate::exit::{Code, Fault};
 use crate::record::{Stop, Watch, WhichArgs};
 use crate::report;
+use host::Hosts;
 use serve::Server;
 
 /// Serve the running kernel's exits as OpenMetrics: http://ADDRESS/metrics.
@@ -27,6 +29,7 @@ use serve::Server;
 #[command(after_help = "Examples:
   vmtax export
   vmtax export --vm web1 --listen 127.0.0.1:9500
+  vmtax export --listen 0.0.0.0:9435 --allow-host web1.example.org
   vmtax export --replay run                        a run that was recorded
   curl http://127.0.0.1:9435/metrics")]
 pub(crate) struct ExportArgs {
@@ -36,6 +39,11 @@ pub(crate) struct ExportArgs {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9435", value_parser = address)]
     listen: SocketAddr,
+
+    /// Answer requests for this host name, too. Without it only loopback names, and the address that a client
+    /// connected to, are answered.
+    #[arg(long, value_name = "NAME", value_parser = host::name)]
+    allow_host: Vec<String>,
 
     /// Serve this run or recording, as it is.
     #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["pid", "vm", "all"])]
@@ -53,8 +61,8 @@ const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
     let stop = Stop::new()?;
-    let mut server =
-        Server::new(args.listen).map_err(|error| cannot_listen(args.listen, &error))?;
+    let mut server = Server::new(args.listen, Hosts::new(&args.allow_host))
+        .map_err(|error| cannot_listen(args.listen, &error))?;
     let mut watch = match &args.replay {
         Some(path) => {
             server.set_page(page(&report::ledger(path, &args.reading, Default::default())?)?);

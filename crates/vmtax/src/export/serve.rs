@@ -7,12 +7,13 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
+use super::host::Hosts;
 use crate::record::Stop;
 
 /// One more, and the oldest is closed: who asks as one should is done long before.
@@ -30,13 +31,14 @@ pub(super) struct Server {
     /// The oldest first.
     connections: VecDeque<Connection>,
     page: Rc<[u8]>,
+    hosts: Hosts,
 }
 
 impl Server {
-    pub(super) fn new(address: SocketAddr) -> io::Result<Server> {
+    pub(super) fn new(address: SocketAddr, hosts: Hosts) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        Ok(Server { listener, connections: VecDeque::new(), page: Rc::from([]) })
+        Ok(Server { listener, connections: VecDeque::new(), page: Rc::from([]), hosts })
     }
 
     pub(super) fn address(&self) -> io::Result<SocketAddr> {
@@ -67,8 +69,9 @@ impl Server {
             }
             let mut ready = ready.into_iter();
             let somebody_comes = ready.next().unwrap_or_default();
-            let page = &self.page;
-            self.connections.retain_mut(|one| !ready.next().unwrap_or_default() || one.go_on(page));
+            let content = Content { page: &self.page, hosts: &self.hosts };
+            self.connections
+                .retain_mut(|one| !ready.next().unwrap_or_default() || one.go_on(content));
             if somebody_comes {
                 self.let_in()?;
             }
@@ -102,6 +105,13 @@ fn is_of_client(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
 }
 
+/// What is served, and under which names.
+#[derive(Clone, Copy)]
+struct Content<'a> {
+    page: &'a Rc<[u8]>,
+    hosts: &'a Hosts,
+}
+
 /// Somebody who asks.
 struct Connection {
     stream: TcpStream,
@@ -132,8 +142,8 @@ impl Connection {
     }
 
     /// Does what can be done without waiting. Whether the connection goes on.
-    fn go_on(&mut self, page: &Rc<[u8]>) -> bool {
-        match self.step(page) {
+    fn go_on(&mut self, content: Content<'_>) -> bool {
+        match self.step(content) {
             Ok(goes_on) => goes_on,
             Err(error) => {
                 matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
@@ -141,12 +151,13 @@ impl Connection {
         }
     }
 
-    fn step(&mut self, page: &Rc<[u8]>) -> io::Result<bool> {
+    fn step(&mut self, content: Content<'_>) -> io::Result<bool> {
         if let State::Asking(asked) = &mut self.state {
             let mut bytes = [0; MOST_ASKED];
             let got = self.stream.read(&mut bytes[asked.len()..])?;
             asked.extend_from_slice(&bytes[asked.len()..][..got]);
-            match Answer::to(asked, page) {
+            let local = self.stream.local_addr().ok().map(|local| local.ip());
+            match Answer::to(asked, content, local) {
                 Some(answer) => self.state = State::Answering(answer, 0),
                 None => return Ok(got > 0),
             }
@@ -172,7 +183,7 @@ struct Answer {
 
 impl Answer {
     /// The answer to what was asked, once all of it is there.
-    fn to(asked: &[u8], page: &Rc<[u8]>) -> Option<Answer> {
+    fn to(asked: &[u8], content: Content<'_>, local: Option<IpAddr>) -> Option<Answer> {
         let mut headers = [httparse::EMPTY_HEADER; 64];
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(asked) {
@@ -186,6 +197,10 @@ impl Answer {
             }
             Err(_) => return Some(Answer::short("400 Bad Request", "that is not HTTP")),
         }
+        if let Some(refusal) = Answer::refusal(&request, content.hosts, local) {
+            return Some(refusal);
+        }
+        let page = content.page;
         let method = request.method.unwrap_or_default();
         let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default();
         let mut answer = match (method, path) {
@@ -201,6 +216,27 @@ impl Answer {
             answer.body = Rc::from([]);
         }
         Some(answer)
+    }
+
+    /// The answer to a request that does not name this server.
+    fn refusal(
+        request: &httparse::Request<'_, '_>,
+        hosts: &Hosts,
+        local: Option<IpAddr>,
+    ) -> Option<Answer> {
+        let is_host = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("host");
+        let headers: Vec<_> = request.headers.iter().filter(is_host).collect();
+        match headers.as_slice() {
+            // A browser never sends that, so no web page is behind it.
+            [] if request.version == Some(0) => None,
+            [host] => {
+                let host = std::str::from_utf8(host.value).unwrap_or_default().trim();
+                let refused = "this server has another name; --allow-host adds names";
+                (!hosts.allow(host, local))
+                    .then(|| Answer::short("421 Misdirected Request", refused))
+            }
+            _ => Some(Answer::short("400 Bad Request", "a request has one Host header")),
+        }
     }
 
     fn short(status: &str, text: &str) -> Answer {

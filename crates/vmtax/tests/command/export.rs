@@ -17,8 +17,13 @@ struct Exporter {
 
 impl Exporter {
     fn start(recording: &str) -> Exporter {
+        Exporter::with(&["--listen", "127.0.0.1:0", "--replay", recording])
+    }
+
+    fn with(args: &[&str]) -> Exporter {
         let mut child = Command::new(env!("CARGO_BIN_EXE_vmtax"))
-            .args(["export", "--listen", "127.0.0.1:0", "--replay", recording])
+            .arg("export")
+            .args(args)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -40,7 +45,9 @@ impl Exporter {
     }
 
     fn get(&self, method: &str, path: &str) -> (String, Vec<u8>) {
-        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let host = self.address;
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         let answer = self.exchange(request.as_bytes());
         let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
         let head = String::from_utf8(answer[..end].to_vec()).unwrap();
@@ -105,7 +112,8 @@ fn a_recording_is_served() {
 #[test]
 fn clients_of_bad_will_harm_themselves() {
     let (exporter, expected) = served();
-    let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    let long =
+        format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(20_000));
     let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "X: x\r\n".repeat(100));
     for (garbage, code) in [
         (&b"\r\n\r\n"[..], ""),
@@ -146,6 +154,56 @@ fn clients_of_bad_will_harm_themselves() {
     assert_eq!(exporter.end(Signal::TERM), Some(0));
 }
 
+/// A page of another name that resolves to this computer gets nothing.
+#[test]
+fn only_requests_for_this_server_are_answered() {
+    let recording = unpack("amd-two-vms", "two-vms.perf.data.zst");
+    let recording = recording.to_str().unwrap();
+    let exporter = Exporter::with(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--allow-host",
+        "metrics.example.org",
+        "--replay",
+        recording,
+    ]);
+    let port = exporter.address.port();
+    for (version, headers, code) in [
+        ("1.1", format!("Host: 127.0.0.1:{port}\r\n"), "200"),
+        ("1.1", format!("host: LocalHost:{port}\r\n"), "200"),
+        ("1.1", "Host: [::1]\r\n".to_owned(), "200"),
+        ("1.1", "Host: metrics.example.org\r\n".to_owned(), "200"),
+        ("1.0", "Host: localhost\r\n".to_owned(), "200"),
+        // Clients without the header are older than web pages that could be told apart by it.
+        ("1.0", String::new(), "200"),
+        ("1.1", String::new(), "400"),
+        ("1.1", "Host: localhost\r\nHost: evil.example\r\n".to_owned(), "400"),
+        ("1.1", format!("Host: evil.example:{port}\r\n"), "421"),
+        ("1.0", "Host: evil.example\r\n".to_owned(), "421"),
+        ("1.1", "Host: localhost.evil.example\r\n".to_owned(), "421"),
+        ("1.1", "Host: 192.0.2.1\r\n".to_owned(), "421"),
+        ("1.1", "Host:\r\n".to_owned(), "421"),
+        ("1.1", "Host: \u{e4}\r\n".to_owned(), "421"),
+    ] {
+        let answer =
+            exporter.exchange(format!("GET /metrics HTTP/{version}\r\n{headers}\r\n").as_bytes());
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {code} ")),
+            "{version} {headers:?}: {answer}"
+        );
+        // Neither what is measured nor a name of a VM is in a refusal.
+        assert_eq!(answer.contains("vmtax_exits"), code == "200", "{version} {headers:?}");
+    }
+    let answer = exporter.exchange(b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(
+        answer.ends_with("this server has another name; --allow-host adds names\n"),
+        "{answer}"
+    );
+    assert_eq!(exporter.end(Signal::TERM), Some(0));
+}
+
 #[test]
 fn mistakes_are_said() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -174,6 +232,7 @@ fn mistakes_are_said() {
             ),
             ("export --listen here", 2, &format!("*{listen}*")),
             ("export --listen 127.0.0.1:70000", 2, &format!("*{listen}*")),
+            ("export --allow-host http://x", 2, "*use a name or an address without a port*"),
             ("export --replay dump --pid 1", 2, "*"),
             ("export --pid -1", 2, "*"),
             ("export --pid 4294967296", 2, "*"),
