@@ -23,7 +23,7 @@ mod versions;
 mod view;
 mod vmm;
 
-use vmtax_events::setting::{Fact, Settings, VmProcess};
+use vmtax_events::setting::{Fact, Kvm, Settings, VmProcess};
 use vmtax_events::{Cause, ExitKey};
 
 use crate::Ledger;
@@ -103,6 +103,20 @@ pub enum Fix {
     Pin(Vec<u32>),
     /// Something else to do.
     Advice(&'static str),
+}
+
+impl Fix {
+    /// The option of a module that is built in belongs on the kernel's command line.
+    fn for_kernel(self, kvm: &Kvm) -> Fix {
+        match self {
+            Fix::Module { module, option }
+                if kvm.module(module).is_some_and(|module| module.built_in) =>
+            {
+                Fix::Kernel(format!("{module}.{option}"))
+            }
+            fix => fix,
+        }
+    }
 }
 
 /// What a check found.
@@ -227,6 +241,8 @@ impl Check {
 pub struct Input<'a> {
     /// The host.
     pub host: &'a Settings,
+    /// Its KVM.
+    pub kvm: &'a Kvm,
     /// The VMs to look at.
     pub vms: &'a [VmProcess],
     /// There are no others that matter.
@@ -267,7 +283,8 @@ pub fn audit(input: Input<'_>) -> Vec<Finding> {
                     input.guest.iter().map(|guest| (Subject::Guest, judge(&view, guest))).collect()
                 }
             };
-            for (subject, found) in found {
+            for (subject, mut found) in found {
+                found.fix = found.fix.map(|fix| fix.for_kernel(input.kvm));
                 let is_bad = matches!(found.verdict, Verdict::Costs | Verdict::Unknown);
                 let measured = input
                     .ledger

@@ -4,7 +4,7 @@
 
 use vmtax_analyse::audit::{Finding, Gain, Input, Subject, Verdict, audit};
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
-use vmtax_events::setting::{Fact, Settings, Unknown, VmProcess, files};
+use vmtax_events::setting::{Fact, Kvm, Settings, Unknown, VmProcess, files};
 use vmtax_events::{
     Cause, Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, Reason,
     Recording, Tally, TimeRow, vmx,
@@ -105,8 +105,14 @@ fn gain(findings: &[Finding], id: &str) -> Gain {
 #[test]
 fn gains_are_the_time_of_the_exits_that_go() {
     let (host, ledger) = (host(), ledger(recording()));
-    let findings =
-        audit(Input { host: &host, vms: &[], complete: true, guest: None, ledger: Some(&ledger) });
+    let findings = audit(Input {
+        host: &host,
+        kvm: &Kvm::default(),
+        vms: &[],
+        complete: true,
+        guest: None,
+        ledger: Some(&ledger),
+    });
     // 4 s of wall time, 1 s of it halted.
     let base_ns = 3 * SECOND;
     let faults = Gain::AtMost { count: 150, time_ns: 300_000_000, base_ns };
@@ -142,6 +148,7 @@ fn halted_time_is_no_gain() {
     }
     let findings = audit(Input {
         host: &host,
+        kvm: &Kvm::default(),
         vms: &[],
         complete: true,
         guest: Some(&guest),
@@ -155,7 +162,14 @@ fn halted_time_is_no_gain() {
 fn what_costs_most_comes_first() {
     let (host, ledger) = (host(), ledger(recording()));
     let order = |ledger| -> Vec<&str> {
-        let findings = audit(Input { host: &host, vms: &[], complete: true, guest: None, ledger });
+        let findings = audit(Input {
+            host: &host,
+            kvm: &Kvm::default(),
+            vms: &[],
+            complete: true,
+            guest: None,
+            ledger,
+        });
         let costs = findings.iter().filter(|finding| finding.found.verdict == Verdict::Costs);
         costs.map(|finding| finding.check.id).collect()
     };
@@ -177,6 +191,7 @@ fn a_vm_of_the_run_is_measured_alone() {
         let vms = [vm(pid)];
         let findings = audit(Input {
             host: &host,
+            kvm: &Kvm::default(),
             vms: &vms,
             complete: true,
             guest: None,
@@ -212,6 +227,7 @@ fn without_times_that_mean_anything_there_are_counts_alone() {
     for ledger in [ledger(emulated), bare] {
         let findings = audit(Input {
             host: &host,
+            kvm: &Kvm::default(),
             vms: &[],
             complete: true,
             guest: None,
@@ -227,8 +243,14 @@ fn without_times_that_mean_anything_there_are_counts_alone() {
         ..Recording::default()
     };
     let (ledger, vms) = (ledger(blind), [vm(10)]);
-    let findings =
-        audit(Input { host: &host, vms: &vms, complete: true, guest: None, ledger: Some(&ledger) });
+    let findings = audit(Input {
+        host: &host,
+        kvm: &Kvm::default(),
+        vms: &vms,
+        complete: true,
+        guest: None,
+        ledger: Some(&ledger),
+    });
     assert_eq!(gain(&findings, "vcpu-pinning"), Gain::Unknown);
 }
 
@@ -243,6 +265,7 @@ fn short_halts_call_for_polling() {
         let ledger = builder.finish(recording(), Losses::default(), true);
         let findings = audit(Input {
             host: &host,
+            kvm: &Kvm::default(),
             vms: &[],
             complete: true,
             guest: None,
@@ -265,6 +288,7 @@ fn nesting_in_the_run_makes_shadowing_matter() {
             builder.finish(Recording { coverage, ..Recording::default() }, Losses::default(), true);
         let findings = audit(Input {
             host: &host,
+            kvm: &Kvm::default(),
             vms: &[],
             complete: true,
             guest: None,

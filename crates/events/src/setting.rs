@@ -7,9 +7,12 @@
 //! hostile.
 
 pub mod files;
+mod kvm;
 
 use std::collections::BTreeMap;
 use std::fmt;
+
+pub use kvm::{Kvm, Module as KvmModule, Server as KvmServer};
 
 /// Why something is not known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -257,6 +260,8 @@ impl VmProcess {
 pub struct System {
     /// Its settings.
     pub settings: Settings,
+    /// Its KVM.
+    pub kvm: Kvm,
     /// The VMs that run on it, by process id.
     pub vms: Vec<VmProcess>,
     /// Its processes could be listed.

@@ -8,6 +8,7 @@
 //!
 //! Left out on purpose: judging what is found, and changing anything.
 
+mod kvm;
 pub mod memory;
 mod process;
 pub mod remote;
@@ -19,7 +20,7 @@ use std::io;
 use std::path::Path;
 
 use vmtax_events::setting::files::{FILES, name_fits};
-use vmtax_events::setting::{Known, Settings, System, Unknown};
+use vmtax_events::setting::{Known, Kvm, Settings, System, Unknown};
 
 use crate::root::Root;
 
@@ -34,11 +35,17 @@ pub fn system(root: &Path) -> io::Result<System> {
     let processes = process::vms(&root);
     Ok(System {
         settings: of_root(&root),
+        kvm: kvm::read(&root),
         vms: processes.vms,
         listed: processes.listed,
         hidden: processes.hidden,
         more: processes.more,
     })
+}
+
+/// Which KVM a system has.
+pub fn kvm(root: &Path) -> io::Result<Kvm> {
+    Ok(kvm::read(&Root::open(root)?))
 }
 
 /// Reads the settings alone, as of a guest.

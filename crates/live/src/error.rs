@@ -7,11 +7,6 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// KVM is not there.
-    #[error(
-        "no KVM module is loaded here (neither kvm_intel nor kvm_amd); load it with modprobe, or record on the host that runs the VMs"
-    )]
-    NoKvm,
     /// The kernel has no type information.
     #[error(
         "{path}: the kernel does not describe its types ({source}); a kernel with CONFIG_DEBUG_INFO_BTF and CONFIG_DEBUG_INFO_BTF_MODULES is needed, or record with `perf kvm stat record` and use `vmtax import`"

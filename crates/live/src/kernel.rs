@@ -12,21 +12,6 @@ use crate::layout::Config;
 /// Where kernels describe their types.
 const TYPES: &str = "sys/kernel/btf";
 
-/// Which KVM runs here. The modules' folders are there when they are built in, too.
-pub fn isa(root: &Path) -> Result<Isa, Error> {
-    let loaded = |name: &str| root.join("sys/module").join(name).exists();
-    match (loaded("kvm_amd"), loaded("kvm_intel")) {
-        (true, false) => Ok(Isa::Svm),
-        (false, true) => Ok(Isa::Vmx),
-        // Both are built in: the processor decides.
-        (true, true) => {
-            let info = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
-            Ok(if info.split_whitespace().any(|word| word == "svm") { Isa::Svm } else { Isa::Vmx })
-        }
-        (false, false) => Err(Error::NoKvm),
-    }
-}
-
 /// The part of the configuration that the kernel decides.
 pub(crate) fn config(root: &Path, isa: Isa) -> Result<Config, Error> {
     let folder = root.join(TYPES);
@@ -112,24 +97,6 @@ fn fill(isa: Isa, described: &[Types<'_>]) -> Result<Config, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_modules_folders_say_which_kvm_it_is() {
-        let with = |names: &[&str], processor: &str| {
-            let root = tempfile::tempdir().unwrap();
-            for name in names {
-                fs::create_dir_all(root.path().join("sys/module").join(name)).unwrap();
-            }
-            fs::create_dir_all(root.path().join("proc")).unwrap();
-            fs::write(root.path().join("proc/cpuinfo"), processor).unwrap();
-            isa(root.path()).ok()
-        };
-        assert_eq!(with(&["kvm", "kvm_amd"], ""), Some(Isa::Svm));
-        assert_eq!(with(&["kvm", "kvm_intel"], ""), Some(Isa::Vmx));
-        assert_eq!(with(&["kvm_amd", "kvm_intel"], "flags : fpu vmx"), Some(Isa::Vmx));
-        assert_eq!(with(&["kvm_amd", "kvm_intel"], "flags : fpu svm"), Some(Isa::Svm));
-        assert_eq!(with(&["kvm"], "flags : svm"), None);
-    }
 
     #[test]
     fn a_kernel_without_types_is_told() {

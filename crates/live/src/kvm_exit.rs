@@ -133,12 +133,11 @@ struct Group {
 }
 
 impl Recorder {
-    /// Loads the programs and has them called. They count from [`Recorder::start`] on.
+    /// Loads the programs for KVM's exits of this kind, and has them called. They count from [`Recorder::start`] on.
     ///
     /// # Errors
     /// One sentence on what is missing.
-    pub fn new(root: &Path, options: &Options) -> Result<Recorder, Error> {
-        let isa = kernel::isa(root)?;
+    pub fn new(root: &Path, isa: Isa, options: &Options) -> Result<Recorder, Error> {
         privileges::check()?;
         let (mut config, why_classic) = tracepoints(root, isa, options)?;
         config.exact = options.most_keys.clamp(1, 1 << 20);

@@ -27,7 +27,6 @@ mod rows;
 mod vmcs;
 
 pub use error::Error;
-pub use kernel::isa;
 pub use kvm_exit::{Options, Raw, Recorder};
 pub use pmu::HostCounters;
 pub use rows::{Rows, Vcpu};

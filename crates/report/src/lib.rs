@@ -10,6 +10,7 @@ pub mod explain;
 pub mod headline;
 pub mod html;
 pub mod json;
+pub mod kvm;
 pub mod losses;
 pub mod names;
 pub mod numbers;

@@ -39,6 +39,7 @@ impl Pages<'_> {
             printable(self.root)
         );
         paint.line(out, Style::Heading, &title)?;
+        paint.line(out, Style::Faint, &format!("  KVM  {}", crate::kvm::line(&self.system.kvm)))?;
         let mut notes: Vec<String> = Vec::new();
         if self.vms.is_empty() {
             paint.line(out, Style::Plain, "")?;
@@ -97,6 +98,7 @@ impl Pages<'_> {
             schema: SCHEMA,
             tool: Tool { name: "vmtax", version: self.tool_version },
             root: self.root,
+            kvm: crate::kvm::shaped(&self.system.kvm),
             hidden_processes: self.system.hidden,
             vms: self.vms.iter().map(shaped).collect(),
         };
@@ -159,6 +161,7 @@ struct Document<'a> {
     schema: &'static str,
     tool: Tool<'a>,
     root: &'a str,
+    kvm: crate::kvm::Shaped<'a>,
     hidden_processes: u64,
     vms: Vec<Vm<'a>>,
 }

@@ -106,6 +106,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
     let ledger = args.run.as_deref().map(read).transpose()?;
     let findings = audit::audit(Input {
         host: &system.settings,
+        kvm: &system.kvm,
         vms,
         complete: args.pid.is_some() || system.knows_all_vms(),
         guest: guest.as_ref(),

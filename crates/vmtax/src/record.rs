@@ -12,11 +12,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use vmtax_events::Isa;
+use vmtax_events::setting::KvmServer;
 use vmtax_live::{Options, Recorder, VmcsPlace};
 use vmtax_store::{CreateOptions, Writer};
 
 use crate::exit::{Code, Fault, fail};
 use crate::import::{output_fault, remove_if_empty};
+use crate::input::cannot_read;
 
 /// Where the system is that is recorded.
 const ROOT: &str = "/";
@@ -24,9 +26,7 @@ const ROOT: &str = "/";
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let stop = session::Stop::new()?;
     let root = Path::new(ROOT);
-    let options =
-        Options { processes: processes(&args.which)?, vmcs: vmcs_places(root), ..args.limits() };
-    let recorder = Recorder::new(Path::new(ROOT), &options).map_err(|e| fault(&e))?;
+    let recorder = open(root, processes(&args.which)?, args.limits())?;
     let created_folder = !args.output.exists();
     let writer = Writer::create(&args.output, &create_options(args)).map_err(output_fault)?;
     let result = session::record(args, recorder, writer, &stop);
@@ -38,15 +38,28 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
 
 /// A recorder for this process's VM, or for all VMs; the error is a sentence.
 pub(crate) fn recorder(process: Option<u32>) -> Result<Recorder, String> {
-    let root = Path::new(ROOT);
     let processes = process.map(|pid| BTreeSet::from([pid]));
-    let options = Options { processes, vmcs: vmcs_places(root), ..Options::default() };
-    Recorder::new(root, &options).map_err(|error| error.to_string())
+    open(Path::new(ROOT), processes, Options::default()).map_err(|error| error.to_string())
+}
+
+/// A recorder of the KVM that serves here, if exits of it are known.
+fn open(
+    root: &Path,
+    processes: Option<BTreeSet<u32>>,
+    options: Options,
+) -> anyhow::Result<Recorder> {
+    let kvm = vmtax_host::kvm(root).map_err(|e| cannot_read(&root.display().to_string(), &e))?;
+    let isa = match (kvm.server(), vmtax_report::kvm::not_recordable(&kvm)) {
+        (KvmServer::Hardware(isa, _), _) => isa,
+        (_, why) => return fail(Code::Input, why.unwrap_or_default()),
+    };
+    let options = Options { processes, vmcs: vmcs_places(root, isa), ..options };
+    Recorder::new(root, isa, &options).map_err(|error| fault(&error))
 }
 
 /// Where KVM's code has the fields of VMREADs and VMWRITEs, or why that is not known.
-fn vmcs_places(root: &Path) -> Result<Vec<VmcsPlace>, String> {
-    if vmtax_live::isa(root).ok() != Some(Isa::Vmx) {
+fn vmcs_places(root: &Path, isa: Isa) -> Result<Vec<VmcsPlace>, String> {
+    if isa != Isa::Vmx {
         return Ok(Vec::new());
     }
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
@@ -70,8 +83,7 @@ fn vmcs_places(root: &Path) -> Result<Vec<VmcsPlace>, String> {
 fn fault(error: &vmtax_live::Error) -> anyhow::Error {
     use vmtax_live::Error;
     match error {
-        Error::NoKvm
-        | Error::NoTypes { .. }
+        Error::NoTypes { .. }
         | Error::NoFormats { .. }
         | Error::Types { .. }
         | Error::Privilege { .. } => Fault::new(Code::Input, error.to_string()).into(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use vmtax_events::setting::{Fact, Known, Settings, Unknown, VmProcess, files};
+use vmtax_events::setting::{Fact, Known, Kvm, KvmServer, Settings, Unknown, VmProcess, files};
 
 use super::vmm::{self, Kind};
 use super::{Found, Input};
@@ -17,6 +17,7 @@ pub(super) enum Vendor {
 
 pub(super) struct View<'a> {
     pub(super) host: &'a Settings,
+    pub(super) kvm: &'a Kvm,
     pub(super) vms: &'a [VmProcess],
     pub(super) complete: bool,
     pub(super) guest: Option<&'a Settings>,
@@ -29,8 +30,8 @@ const CPUS: u32 = 1 << 16;
 
 impl<'a> View<'a> {
     pub(super) fn new(input: Input<'a>) -> View<'a> {
-        let Input { host, vms, complete, guest, ledger } = input;
-        View { host, vms, complete, guest, ledger, vendor: vendor(host) }
+        let Input { host, kvm, vms, complete, guest, ledger } = input;
+        View { host, kvm, vms, complete, guest, ledger, vendor: vendor(host) }
     }
 
     /// A parameter of a module of KVM, or why there is nothing to judge.
@@ -50,7 +51,7 @@ impl<'a> View<'a> {
                     let other = if vendor == Some(Vendor::Intel) { "Intel's" } else { "AMD's" };
                     Found::not_applicable(format!("the processor is not {other}"))
                 } else if self.host.text(witness) == Err(Unknown::Missing) {
-                    Found::not_applicable(format!("the module {module} is not loaded")).seen(fact)
+                    self.not_loaded(module).seen(fact)
                 } else if self.host.text(witness).is_ok() {
                     Found::not_applicable(format!("this kernel's {module} has no such parameter"))
                         .seen(fact)
@@ -60,6 +61,19 @@ impl<'a> View<'a> {
             }
             Err(_) => Err(Found::unread(fact)),
         }
+    }
+
+    /// That a module of KVM is not there, and which is in its place.
+    fn not_loaded(&self, module: &str) -> Found {
+        Found::not_applicable(match self.kvm.server() {
+            KvmServer::Other(other) if other.name != module => {
+                format!("KVM is served by {}, not by {module}", other.name)
+            }
+            _ if self.kvm.module(module).is_some_and(|module| module.built_in) => {
+                format!("{module} is built into the kernel, and the processor cannot run it")
+            }
+            _ => format!("the module {module} is not loaded"),
+        })
     }
 
     /// The same for one that is on or off.

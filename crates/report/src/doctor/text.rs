@@ -72,6 +72,7 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
         host += &format!(", {}", printable(&short(model.trim())));
     }
     page.paragraph(Style::Faint, "  host   ", &host)?;
+    page.paragraph(Style::Faint, "  KVM    ", &crate::kvm::line(&audit.system.kvm))?;
     let vms: Vec<String> = audit
         .vms
         .iter()

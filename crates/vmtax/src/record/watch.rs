@@ -8,7 +8,7 @@ use vmtax_analyse::{Filter, Frame, Ledger, LedgerBuilder};
 use vmtax_events::{ExitKey, ExitRow, Losses, Recording as Facts, Tally, TimeRow};
 use vmtax_live::{Options, Recorder, Rows};
 
-use super::{ROOT, WhichArgs, fault, processes, session, vmcs_places};
+use super::{ROOT, WhichArgs, fault, open, processes, session};
 
 /// So long the sums of a VM that has ended are kept: who asks once a minute still learns how it ended.
 const KEPT: Duration = Duration::from_secs(60);
@@ -31,10 +31,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// Begins to count.
     pub(crate) fn new(which: &WhichArgs) -> anyhow::Result<Watch> {
-        let root = Path::new(ROOT);
-        let vmcs = vmcs_places(root);
-        let options = Options { processes: processes(which)?, vmcs, ..Options::default() };
-        let mut recorder = Recorder::new(root, &options).map_err(|e| fault(&e))?;
+        let mut recorder = open(Path::new(ROOT), processes(which)?, Options::default())?;
         recorder.start();
         let facts = session::facts(&recorder);
         Ok(Watch {

@@ -82,6 +82,58 @@ fn a_vm_of_this_machine_is_found() {
     assert!(vm["backing"]["resident"].as_u64().unwrap() > 0, "{vm}");
 }
 
+/// `/dev/kvm` may be served by a module that is neither Intel's nor AMD's, and modules may be built in.
+#[test]
+fn which_kvm_serves_is_said() {
+    let built_in = |root: Root, vendor: &str| {
+        root.without("/sys/module/kvm/initstate")
+            .without(&format!("/sys/module/{vendor}/initstate"))
+            .with("/dev/kvm", "")
+    };
+    let other = Root::default()
+        .with("/dev/kvm", "")
+        .with("/proc/cpuinfo", "vendor_id\t: GenuineIntel\nflags\t\t: fpu hypervisor\n")
+        .with("/proc/sys/kernel/osrelease", "6.18.1\n")
+        .with("/sys/kernel/tracing/events/kvm/enable", "0\n")
+        .with("/sys/module/kvm/parameters/halt_poll_ns", "0\n")
+        .with("/sys/module/kvm_pvm/parameters/stats", "N\n");
+    let intel = built_in(Root::intel(), "kvm_intel")
+        .with("/sys/module/kvm_intel/parameters/enable_ipiv", "N\n");
+    for (root, line, module, is_built_in, why) in [
+        (
+            &other,
+            "kvm_pvm (built into the kernel), whose exits",
+            "kvm_pvm",
+            true,
+            "is served by kvm_pvm",
+        ),
+        (&intel, "kvm_intel (built into the kernel)", "kvm_intel", true, ""),
+        (&Root::amd(), "kvm_amd (a module)", "kvm_amd", false, ""),
+    ] {
+        let folder = made(root);
+        for command in ["doctor --root host", "pages --root host"] {
+            let text = String::from_utf8(stdout(folder.path(), command)).unwrap();
+            assert!(
+                text.lines().any(|l| l.trim().starts_with("KVM ") && l.contains(line)),
+                "{text}"
+            );
+            let document = json(&stdout(folder.path(), &format!("{command} --format json")));
+            let kvm = &document["kvm"];
+            assert_eq!((&kvm["module"], &kvm["built_in"]), (&module.into(), &is_built_in.into()));
+            let said = kvm["not_recordable"].as_str().unwrap_or_default();
+            assert!(said.contains(why) && said.is_empty() == why.is_empty(), "{said}");
+        }
+    }
+    // An option of a built-in module is a word of the kernel's command line.
+    let folder = made(&intel);
+    let text = String::from_utf8(stdout(folder.path(), "doctor --root host")).unwrap();
+    let fix = "fix   add to the kernel's command line: kvm_intel.enable_ipiv=1";
+    assert!(text.contains(fix), "{text}");
+    let folder = made(&other);
+    let text = String::from_utf8(stdout(folder.path(), "doctor --root host")).unwrap();
+    assert!(text.contains("KVM is served by kvm_pvm, not by kvm_intel"), "{text}");
+}
+
 /// Without root debugfs is closed and so are others' processes: nothing of it becomes "ok".
 #[test]
 fn without_root_what_is_closed_is_unknown() {

@@ -34,6 +34,7 @@ const COMMON: &[(&str, &str)] = &[
     ),
     ("/sys/kernel/mm/ksm/run", "0\n"),
     ("/sys/kernel/mm/ksm/pages_sharing", "0\n"),
+    ("/sys/module/kvm/initstate", "live\n"),
     ("/sys/module/kvm/parameters/nx_huge_pages", "N\n"),
     ("/sys/module/kvm/parameters/halt_poll_ns", "200000\n"),
     ("/sys/module/kvm/parameters/enable_pmu", "N\n"),
@@ -65,6 +66,7 @@ const INTEL: &[(&str, &str)] = &[
          vmx flags\t: vnmi preemption_timer posted_intr apicv ipi_virt ple shadow_vmcs\n\n\
          processor\t: 1\nvendor_id\t: GenuineIntel\nmicrocode\t: 0x2b\n",
     ),
+    ("/sys/module/kvm_intel/initstate", "live\n"),
     ("/sys/module/kvm_intel/parameters/preemption_timer", "Y\n"),
     ("/sys/module/kvm_intel/parameters/enable_apicv", "Y\n"),
     ("/sys/module/kvm_intel/parameters/enable_ipiv", "Y\n"),
@@ -81,6 +83,7 @@ const AMD: &[(&str, &str)] = &[
         "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: Made Up 2\nmicrocode\t: 0xa0011d5\n\
          flags\t\t: fpu svm tsc avic vgif vnmi pausefilter pfthreshold\n",
     ),
+    ("/sys/module/kvm_amd/initstate", "live\n"),
     ("/sys/module/kvm_amd/parameters/avic", "Y\n"),
     ("/sys/module/kvm_amd/parameters/pause_filter_thresh", "128\n"),
     ("/sys/module/kvm_amd/parameters/pause_filter_count", "3000\n"),
@@ -231,6 +234,7 @@ pub(crate) fn findings(system: &System, guest: Option<&Path>) -> Vec<Finding> {
     let guest = guest.map(|guest| vmtax_host::settings(guest).unwrap());
     audit(Input {
         host: &system.settings,
+        kvm: &system.kvm,
         vms: &system.vms,
         complete: system.knows_all_vms(),
         guest: guest.as_ref(),

@@ -345,7 +345,10 @@ fn troubles_cost_what_they_must_and_no_more() {
             "denied.said",
             "recording needs CAP_BPF and CAP_PERFMON, which this process does not have",
         ),
-        ("absent.said", "no KVM module is loaded here (neither kvm_intel nor kvm_amd)"),
+        (
+            "absent.said",
+            "the module kvm is there without kvm_intel or kvm_amd, so no VM can run here",
+        ),
         // What recording is attached to stays; the processor's part of KVM can go.
         ("kvm.said", "refused"),
         ("amd.said", "gone"),
