@@ -13,8 +13,8 @@ use crate::counters::Counters;
 use crate::trace::Tracer;
 use crate::{Result, system};
 
-/// Most bytes of an output that are kept.
-const OUTPUT_MOST: u64 = 4 << 20;
+/// Most bytes of an output. A program that writes more is ended: it would fill the disk, and its numbers are not read from a part.
+const OUTPUT_MOST: u64 = 16 << 20;
 /// Most bytes of what the server wrote.
 const SERVER_MOST: u64 = 64 << 10;
 /// Time between two looks at a program.
@@ -133,6 +133,7 @@ impl Place {
                     said.trim()
                 ));
             }
+            self.check_output(&["server.txt"])?;
             if is_served(self.port)? {
                 return Ok(Some(server));
             }
@@ -178,6 +179,20 @@ impl Place {
         }
     }
 
+    /// Fails if a program has written more than is kept.
+    fn check_output(&self, names: &[&str]) -> Result<()> {
+        // A file that is not there is of a job without a server.
+        let length =
+            |name: &&str| fs::metadata(self.folder.join(name)).map_or(0, |data| data.len());
+        match names.iter().any(|name| length(name) > OUTPUT_MOST) {
+            true => Err(format!(
+                "it wrote more than {} MiB of output, and was ended",
+                OUTPUT_MOST >> 20
+            )),
+            false => Ok(()),
+        }
+    }
+
     fn client(
         &self,
         words: &[String],
@@ -188,8 +203,11 @@ impl Place {
         let started = Instant::now();
         let mut client = self.start(words, out, errors)?;
         loop {
-            if let Some(status) = client.ended()? {
-                return Ok((status, started.elapsed()));
+            let ended = client.ended()?;
+            let elapsed = started.elapsed();
+            self.check_output(&[out, errors, "server.txt"])?;
+            if let Some(status) = ended {
+                return Ok((status, elapsed));
             }
             if let Some(server) = server
                 && let Some(status) = server.ended()?

@@ -13,13 +13,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use std::time::Instant;
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 
 use crate::console::Console;
 use crate::mailbox::{memory, with_content};
 use crate::process::{Handed, Process};
+use crate::stream::Until;
 use crate::{Emulator, Error, Mailbox, Spec};
 use boot_disk::{BootDisk, Content};
 use saved::Copy;
@@ -96,7 +96,7 @@ impl Bochs {
         spec: &Spec,
         folder: &Path,
         console: &Console,
-        deadline: Instant,
+        until: Until<'_>,
     ) -> Result<(Bochs, Process), Error> {
         let start_error = |e| Error::io(Path::new(PROGRAM), "start the emulator")(e);
         let copy = Copy::of(&spec.mailbox).map_err(start_error)?;
@@ -109,7 +109,7 @@ impl Bochs {
             launch.start(None)
         };
         let (bochs, mut process) = launch().map_err(start_error)?;
-        let restored = copy.wait(&spec.mailbox, (&mut process, &bochs.log), deadline);
+        let restored = copy.wait(&spec.mailbox, (&mut process, &bochs.log), until);
         let path = folder.to_owned();
         restored.map_err(|problem| Error::State { path, problem })?;
         Ok((bochs, process))
@@ -120,10 +120,10 @@ impl Bochs {
         &mut self,
         process: &mut Process,
         folder: &Path,
-        deadline: Instant,
+        until: Until<'_>,
     ) -> Result<(), Error> {
         let saved = match &self.screen {
-            Some(screen) => saved::save((screen, &self.log), process, folder, deadline),
+            Some(screen) => saved::save((screen, &self.log), process, folder, until),
             None => Err("a machine that was itself restored, or was booted without a screen \
                          (Xvfb, xdotool and bochs-x), cannot be saved"
                 .to_owned()),

@@ -22,6 +22,10 @@ const TAIL_LINES: usize = 40;
 const TAIL_BYTES: u64 = 16 << 10;
 /// A line longer than this is judged by its first bytes.
 const LINE_BYTES: usize = 1024;
+/// A guest that writes more is ended: a loop that prints would fill the disk. A verbose boot writes 100 KiB.
+const MOST_BYTES: u64 = 64 << 20;
+/// Bytes read between two looks at the deadline and the stop flag.
+const READ_BYTES: u64 = 1 << 20;
 
 /// What Linux prints when it cannot go on, or not go on soundly.
 const FAILURES: [&str; 12] = [
@@ -77,7 +81,8 @@ impl Console {
     /// The first line that tells of a failure, if there is one by now.
     pub(crate) fn failure(&mut self) -> Result<Option<&str>, Error> {
         let mut buffer = [0; 4096];
-        while self.failure.is_none() {
+        let end = self.read + READ_BYTES;
+        while self.failure.is_none() && self.read < end {
             let n = self
                 .file
                 .read_at(&mut buffer, self.read)
@@ -90,7 +95,16 @@ impl Console {
                 self.look_at(byte);
             }
         }
+        if self.failure.is_none() && self.is_full() {
+            let mib = MOST_BYTES >> 20;
+            self.failure = Some(format!("it wrote more than {mib} MiB to its console"));
+        }
         Ok(self.failure.as_deref())
+    }
+
+    /// Whether the guest wrote more than a console may have.
+    pub(crate) fn is_full(&self) -> bool {
+        self.length() > MOST_BYTES
     }
 
     fn look_at(&mut self, byte: u8) {
@@ -166,6 +180,21 @@ mod tests {
             failure_in("INFO: task init:1 blocked for more than 120 seconds.\n"),
             Some("INFO: task init:1 blocked for more than 120 seconds.".to_owned())
         );
+    }
+
+    #[test]
+    fn a_console_without_end_is_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("console");
+        let mut console = Console::create(&path).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        // Holes cost no space.
+        file.set_len(MOST_BYTES).unwrap();
+        assert_eq!(console.failure().unwrap(), None);
+        // A call reads a part only, however much there is.
+        assert!(console.read <= READ_BYTES);
+        file.set_len(MOST_BYTES + 1).unwrap();
+        assert_eq!(console.failure().unwrap(), Some("it wrote more than 64 MiB to its console"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::console::Console;
 use crate::process::{Process, describe};
 use crate::qemu::{self, Qemu, Start};
 use crate::state::{self, NewState};
+use crate::stream::Until;
 use crate::{Emulator, Error, Spec, Stop, spec};
 
 /// Time between two polls.
@@ -66,8 +67,8 @@ impl Machine {
         state::check(state, &state::Identity::of(spec))?;
         let mut machine = Machine::start(spec, |console| match spec.emulator {
             Emulator::Bochs => {
-                let deadline = Instant::now() + spec.limit;
-                let (bochs, process) = Bochs::restore(spec, state, console, deadline)?;
+                let until = Until::after(spec.limit).or_stopped(spec.stop.flag());
+                let (bochs, process) = Bochs::restore(spec, state, console, until)?;
                 Ok((Control::Bochs(bochs), process))
             }
             Emulator::Tcg { .. } | Emulator::Kvm => {
@@ -76,9 +77,9 @@ impl Machine {
                 Ok((Control::Qemu(qemu), process))
             }
         })?;
-        let deadline = machine.deadline;
+        let until = Until::deadline(machine.deadline).or_stopped(spec.stop.flag());
         let resumed = match &mut machine.control {
-            Control::Qemu(qemu) => qemu.resumed(deadline),
+            Control::Qemu(qemu) => qemu.resumed(until),
             Control::Bochs(_) => Ok(()),
         };
         resumed.map_err(|problem| Error::State { path: state.to_owned(), problem })?;
@@ -118,6 +119,9 @@ impl Machine {
                 return Ok(found);
             }
             if let Some(failure) = self.failure()? {
+                if self.console.is_full() {
+                    self.process.end();
+                }
                 self.hear_out()?;
                 return Err(self.failed(failure));
             }
@@ -142,9 +146,10 @@ impl Machine {
     /// whole or not at all, replacing what was there. The machine ends in any case.
     pub fn save(mut self, state: &Path) -> Result<(), Error> {
         let new = NewState::create(state)?;
+        let until = Until::deadline(self.deadline).or_stopped(self.stop.flag());
         let saved = match &mut self.control {
-            Control::Qemu(qemu) => qemu.save(&new, self.deadline),
-            Control::Bochs(bochs) => bochs.save(&mut self.process, new.path(), self.deadline),
+            Control::Qemu(qemu) => qemu.save(&new, until),
+            Control::Bochs(bochs) => bochs.save(&mut self.process, new.path(), until),
         };
         saved.map_err(|error| new.failed(error))?;
         self.process.end();

@@ -6,8 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -16,6 +15,7 @@ use crate::mailbox::memory;
 use crate::process::{Handed, Process};
 use crate::qmp::Qmp;
 use crate::state::NewState;
+use crate::stream::Until;
 use crate::{Emulator, Error, Options, Spec};
 
 /// QEMU's richest processor, as a Zen 3: `max` calls itself a family whose timers Linux takes for unreliable in idle
@@ -98,18 +98,18 @@ impl Qemu {
     }
 
     /// Stops the machine and writes its state to the folder.
-    pub(crate) fn save(&mut self, state: &NewState, deadline: Instant) -> Result<(), Error> {
+    pub(crate) fn save(&mut self, state: &NewState, until: Until<'_>) -> Result<(), Error> {
         let emulator = self.emulator;
         let path = state.path().join(MEMORY);
         let file = File::create_new(&path).map_err(Error::io(&path, "save the machine"))?;
-        self.migrate(&file, deadline).map_err(|e| Error::Control {
+        self.migrate(&file, until).map_err(|e| Error::Control {
             emulator,
             what: "save the machine",
             problem: e.to_string(),
         })
     }
 
-    fn migrate(&mut self, file: &File, deadline: Instant) -> io::Result<()> {
+    fn migrate(&mut self, file: &File, until: Until<'_>) -> io::Result<()> {
         self.qmp.run("stop", json!({}))?;
         // The machine stands still, so there is nothing to be gentle with.
         self.qmp.run("migrate-set-parameters", json!({"max-bandwidth": 1u64 << 40}))?;
@@ -124,23 +124,22 @@ impl Qemu {
                     let why = why.unwrap_or("no reason given; is the file system full?");
                     return Err(io::Error::other(format!("the transfer failed: {why}")));
                 }
-                status if Instant::now() > deadline => {
-                    return Err(io::Error::other(format!("the limit passed ({status})")));
-                }
-                _ => thread::sleep(Duration::from_millis(5)),
+                _ => until.sleep(Duration::from_millis(5))?,
             }
         }
     }
 
     /// Waits until a restored machine runs.
-    pub(crate) fn resumed(&mut self, deadline: Instant) -> Result<(), String> {
+    pub(crate) fn resumed(&mut self, until: Until<'_>) -> Result<(), String> {
         loop {
             let answer = match self.qmp.run("query-status", json!({})) {
                 Ok(answer) => answer,
                 Err(e) => return Err(self.last_words().unwrap_or_else(|| e.to_string())),
             };
             match answer.get("status").and_then(Value::as_str).unwrap_or_default() {
-                "inmigrate" if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
+                "inmigrate" => until
+                    .sleep(Duration::from_millis(2))
+                    .map_err(|e| format!("waiting for QEMU to restore it: {e}"))?,
                 // It was stopped to be saved, and is restored as that.
                 "paused" => {
                     return self.qmp.run("cont", json!({})).map(drop).map_err(|e| e.to_string());

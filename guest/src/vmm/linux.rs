@@ -18,6 +18,7 @@ use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemory
 use vm_superio::Serial;
 use vm_superio::serial::NoEvents;
 use vmtax_guest::layout::{CHANNEL, SETTLE, TRACE};
+use vmtax_guest::mailbox::{REPORT, SECTOR, SECTORS};
 use vmtax_guest::order::{Order, Report, decode, encode};
 
 use super::gate::Gate;
@@ -38,6 +39,10 @@ const HIGH: u64 = 0x10_0000;
 const COM1: u16 = 0x3f8;
 /// Emulated time that booting may take.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
+/// Bytes of reports that wait to be handed on: what the mailbox has room for.
+const REPORTS_MOST: usize = (SECTORS - REPORT) as usize * SECTOR;
+/// Reports that wait. A guest sends one, and that it is up.
+const REPORTS_HELD: usize = 16;
 /// Emulated time that an order may take.
 const ORDER_LIMIT: Duration = Duration::from_secs(600);
 
@@ -372,6 +377,14 @@ impl Port {
         self.incoming.extend_from_slice(bytes);
         let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else { return };
         let length = u32::from_le_bytes(*length) as usize;
+        let held: usize = self.held.iter().map(Vec::len).sum();
+        if length + held > REPORTS_MOST || self.held.len() >= REPORTS_HELD {
+            // The guest is trusted with no more memory than its reports can be handed on with.
+            let problem = format!("L1 sends reports of {} bytes", length + held);
+            let _ = self.answer.send(Err(problem));
+            self.incoming.clear();
+            return;
+        }
         if rest.len() < length {
             return;
         }

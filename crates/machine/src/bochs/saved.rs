@@ -14,7 +14,6 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -24,6 +23,7 @@ use super::{Inherited, Log};
 use crate::Mailbox;
 use crate::mailbox::memory;
 use crate::process::Process;
+use crate::stream::Until;
 
 const CONFIGURATION: &str = "config";
 const BOOT_DISK: &str = "hard_drive.0.drive0.image";
@@ -36,8 +36,8 @@ const QUESTION: &str = "Save Bochs state to folder";
 const SAVED: &str = "WARNING";
 const NOT_SAVED: &str = "ERROR";
 
-/// How long a window may take to appear.
-const WINDOW: Duration = Duration::from_secs(5);
+/// How long a window may take to appear, on a busy computer.
+const WINDOW: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Has Bochs save its machine into an empty folder.
@@ -45,10 +45,10 @@ pub(super) fn save(
     (screen, log): (&Screen, &Log),
     process: &mut Process,
     folder: &Path,
-    deadline: Instant,
+    until: Until<'_>,
 ) -> Result<(), String> {
     let handle = File::open(folder).map_err(|e| e.to_string())?;
-    let window = open_question(screen)?;
+    let window = open_question(screen, until)?;
     screen.act(&["windowfocus", "--sync", &window])?;
     // The field holds what was typed last, "none" at first.
     screen.act(&["key", "--delay", "0", "--repeat", "8", "BackSpace"])?;
@@ -67,10 +67,7 @@ pub(super) fn save(
         if process.ended().map_err(|e| e.to_string())?.is_some() {
             return Err("Bochs ended instead".to_owned());
         }
-        if Instant::now() > deadline {
-            return Err("the limit passed".to_owned());
-        }
-        thread::sleep(POLL);
+        until.sleep(POLL).map_err(|e| format!("waiting for Bochs to save: {e}"))?;
     }
     // Bochs asks whether to go on. It is not to: this is the state that was saved.
     process.end();
@@ -78,7 +75,7 @@ pub(super) fn save(
 }
 
 /// Clicks the button until the question is there; its window.
-fn open_question(screen: &Screen) -> Result<String, String> {
+fn open_question(screen: &Screen, until: Until<'_>) -> Result<String, String> {
     let patience = Instant::now() + WINDOW;
     while Instant::now() < patience {
         screen.act(&["mousemove", BUTTON.0, BUTTON.1, "click", "1"])?;
@@ -87,7 +84,7 @@ fn open_question(screen: &Screen) -> Result<String, String> {
             if let Some(window) = screen.window(QUESTION) {
                 return Ok(window);
             }
-            thread::sleep(POLL);
+            until.sleep(POLL).map_err(|e| format!("waiting for Bochs's dialog: {e}"))?;
         }
     }
     Err("Bochs shows no dialog to save its state in".to_owned())
@@ -144,7 +141,7 @@ impl Copy {
         &self,
         mailbox: &Mailbox,
         (process, log): (&mut Process, &Log),
-        deadline: Instant,
+        until: Until<'_>,
     ) -> Result<(), String> {
         let mut found = [0; 16];
         loop {
@@ -159,10 +156,8 @@ impl Copy {
             if process.ended().map_err(|e| e.to_string())?.is_some() {
                 return Err("Bochs refused it".to_owned());
             }
-            if Instant::now() > deadline {
-                return Err("Bochs did not restore it in time".to_owned());
-            }
-            thread::sleep(Duration::from_millis(1));
+            let sleep = until.sleep(Duration::from_millis(1));
+            sleep.map_err(|e| format!("waiting for Bochs to restore it: {e}"))?;
         }
     }
 }

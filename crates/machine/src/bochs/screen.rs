@@ -25,7 +25,7 @@ pub(crate) const HAND: &str = "xdotool";
 
 /// Of the program that clicks and types.
 const LIMITS: Limits = Limits { time: Duration::from_secs(60), output: 1 << 20 };
-const START: Duration = Duration::from_secs(10);
+const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(2);
 
 /// A screen. Dropping it ends its server.

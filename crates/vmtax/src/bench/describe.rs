@@ -2,8 +2,8 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use vmtax_bench::adapter::ADAPTERS;
 use vmtax_bench::category::{Category, KINDS, PARTS};
@@ -13,6 +13,7 @@ use vmtax_bench::vm::{arguments, command_line, emulator};
 use vmtax_bench::workload::Workload;
 use vmtax_events::Recording;
 use vmtax_guest::job::EVENTS;
+use vmtax_machine::{Limits, Tool};
 use vmtax_report::names::printable;
 
 use super::launch::plan;
@@ -20,7 +21,7 @@ use super::system::{host, module_options, why_not};
 use crate::output;
 
 /// How long a program may take to say its version.
-const PATIENCE: Duration = Duration::from_secs(5);
+const VERSION: Limits = Limits { time: Duration::from_secs(5), output: 1 << 20 };
 
 /// `vmtax bench list`.
 pub(super) fn list() -> anyhow::Result<()> {
@@ -243,23 +244,9 @@ pub(super) fn recording(matrix: &Matrix) -> Recording {
 pub(super) fn version(workload: &Workload) -> Option<String> {
     let words = workload.version()?;
     let (program, rest) = words.split_first()?;
-    let child = Command::new(program)
-        .args(rest)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = child.ok()?;
-    let end = Instant::now() + PATIENCE;
-    while child.try_wait().ok()?.is_none() {
-        if Instant::now() > end {
-            // It is reaped with this process.
-            let _ = child.kill();
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let output = child.wait_with_output().ok()?;
+    let mut command = Command::new(program);
+    command.args(rest);
+    let output = Tool::new(command, VERSION).run().ok()?;
     let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
     let text = String::from_utf8_lossy(&text).into_owned();
     text.lines()

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod endless;
 mod errors;
 mod exits;
 mod kills;
@@ -9,6 +10,7 @@ mod pinned;
 mod programs;
 mod slurm;
 mod ssh;
+mod stopped;
 mod tables;
 mod vms;
 
