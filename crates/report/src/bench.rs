@@ -191,9 +191,9 @@ pub fn text(shown: &Benchmark<'_>, look: Look, out: &mut dyn Write) -> io::Resul
             Column::key("category"),
             Column::number("n", Room::Keep),
             Column::number("median", Room::Keep),
-            Column::number("95 % interval", Room::Drop(2)),
+            Column::number("95 % interval", Room::Drop(2)).named("95 % interval of the median"),
             Column::number("overhead", Room::Keep),
-            Column::number("95 % interval", Room::Drop(3)),
+            Column::number("95 % interval", Room::Drop(3)).named("95 % interval of the overhead"),
             Column::number("p", Room::Drop(4)),
             Column::words(""),
         ]);

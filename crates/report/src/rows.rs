@@ -45,10 +45,9 @@ impl Rows {
         for note in &self.notes {
             paint.line(out, Style::Plain, &names::printable(note))?;
         }
-        let columns = self.columns.iter().map(|column| Column {
-            title: names::printable(&column.name),
-            right: column.number,
-            room: if column.number { Room::Keep } else { Room::Cut },
+        let columns = self.columns.iter().map(|column| {
+            let title = names::printable(&column.name);
+            if column.number { Column::number(&title, Room::Keep) } else { Column::key(&title) }
         });
         let mut grid = Grid::new(columns.collect());
         for row in &self.rows {

@@ -111,18 +111,16 @@ impl Page<'_> {
         }
         self.line(Style::Plain, "")?;
         self.line(Style::Heading, "Time of each vCPU, % of its wall time")?;
-        let mut grid = Grid::new(vec![
+        let mut columns = vec![
             Column::key("VM"),
             Column::number("vCPU", Room::Keep),
             Column::number("wall", Room::Keep),
             Column::number("guest", Room::Keep),
-            Column::number("exit-kernel", Room::Keep),
-            Column::number("exit-user", Room::Keep),
-            Column::number("halted", Room::Keep),
-            Column::number("preempted", Room::Drop(1)),
-            Column::number("unknown", Room::Drop(2)),
-            Column::number("tax", Room::Keep),
-        ]);
+        ];
+        let rooms = rooms(&ledger.time_total());
+        columns.extend(PARTS.iter().zip(rooms).map(|((name, _), room)| Column::number(name, room)));
+        columns.push(Column::number("tax", Room::Keep));
+        let mut grid = Grid::new(columns);
         let recording = &ledger.recording;
         for ((vm, vcpu), time) in &ledger.time {
             let who = [vm_cell(recording, *vm), names::vcpu_name(*vcpu)];
@@ -287,6 +285,29 @@ fn host(recording: &Recording) -> String {
     ])
 }
 
+/// Its part of a time.
+type Part = fn(&TimeRow) -> u64;
+
+/// The parts of a vCPU's time outside the guest, in the order of their columns.
+const PARTS: [(&str, Part); 5] = [
+    ("exit-kernel", |time| time.exit_kernel_ns),
+    ("exit-user", |time| time.exit_user_ns),
+    ("halted", |time| time.halted_ns),
+    ("preempted", |time| time.preempted_ns),
+    ("unknown", |time| time.unknown_ns),
+];
+
+/// The smallest parts give way first; the largest stays.
+fn rooms(total: &TimeRow) -> [Room; PARTS.len()] {
+    let mut by_size: Vec<usize> = (0..PARTS.len()).collect();
+    by_size.sort_by_key(|&part| std::cmp::Reverse((PARTS[part].1)(total)));
+    let mut rooms = [Room::Keep; PARTS.len()];
+    for (rank, &part) in (1..).zip(&by_size[1..]) {
+        rooms[part] = Room::Drop(rank);
+    }
+    rooms
+}
+
 fn split_cells(recording: &Recording, who: [String; 2], time: &TimeRow) -> Vec<String> {
     let coverage = recording.coverage;
     let part = |ns: u64, known: bool| match share(ns, time.wall_ns) {
@@ -340,11 +361,14 @@ const QUANTILE_COLUMN: usize = 7;
 /// Columns of counts, and of times where there are any.
 fn tally_columns(table: &Table) -> Vec<Column> {
     let counted = if table.kind.is_exits() { "exits" } else { "count" };
-    let mut columns = vec![Column::number(counted, Room::Keep), Column::number("%", Room::Drop(2))];
+    let mut columns = vec![
+        Column::number(counted, Room::Keep),
+        Column::number("%", Room::Drop(2)).named("% of the count"),
+    ];
     if table.total.timed > 0 {
         columns.extend([
             Column::number("time", Room::Keep),
-            Column::number("%", Room::Drop(1)),
+            Column::number("%", Room::Drop(1)).named("% of the time"),
             Column::number("min", Room::Drop(7)),
             Column::number("mean", Room::Drop(3)),
             Column::number("±", Room::Drop(4)),

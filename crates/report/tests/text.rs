@@ -56,6 +56,7 @@ VM exits by reason and level
 I/O port accesses by detail
   detail                         count      %     time      %      min     mean     ±      p90      p99      max
   port in 0xcfc PCI config data  2,000  100.0  86.0 ms  100.0  40.0 µs  43.0 µs  0.1%  46.0 µs  46.0 µs  46.0 µs
+  not shown in 120 columns: p50
 
 MSR accesses by detail
   detail                         count      %    time      %      min     mean     ±      p50      p90      p99      max
@@ -103,10 +104,11 @@ the VMM.
   the record at offset 4096.
 
 Time of each vCPU, % of its wall time
-  VM                    vCPU    wall  guest  exit-kernel  exit-user  halted  tax
-  1234 qemu-system-x86     0  900 ms   90.4          0.1        9.4     0.0  9.5
-  1234 qemu-system-x86     1  900 ms   43.9          0.0        0.0    55.6  0.0
-  all                         1.80 s   67.1         <0.1        4.7    27.8  6.6
+  VM                    vCPU    wall  guest  exit-user  halted  unknown  tax
+  1234 qemu-system-x86     0  900 ms   90.4        9.4     0.0      0.0  9.5
+  1234 qemu-system-x86     1  900 ms   43.9        0.0    55.6      0.6  0.0
+  all                         1.80 s   67.1        4.7    27.8      0.3  6.6
+  not shown in 80 columns: exit-kernel, preempted
   tax: time in exits as % of the time not halted, without time preempted.
 
 VM exits by reason and level
@@ -116,14 +118,17 @@ VM exits by reason and level
   msr       400   16.6   600 µs    0.1  1.50 µs   0.0%  1.50 µs  1.50 µs
   cpuid       3    0.1  3.60 µs   <0.1  1.20 µs   4.8%  1.30 µs  1.30 µs
   all     2,405  100.0   587 ms  100.0   244 µs  61.4%  65.5 µs   300 ms
+  not shown in 80 columns: min, p50, p90
 
 I/O port accesses by detail
   detail                         count      %     time      %     mean     ±
   port in 0xcfc PCI config data  2,000  100.0  86.0 ms  100.0  43.0 µs  0.1%
+  not shown in 80 columns: min, p50, p90, p99, max
 
 MSR accesses by detail
   detail                         count      %    time      %     mean     ±
   wrmsr 0x6e0 IA32_TSC_DEADLINE    400  100.0  560 µs  100.0  1.40 µs  0.0%
+  not shown in 80 columns: min, p50, p90, p99, max
 
 VM exits by cause
   cause       exits      %     time      %     mean      ±      p99      max
@@ -132,6 +137,7 @@ VM exits by cause
   timer-arm     400   16.6   600 µs    0.1  1.50 µs   0.0%  1.50 µs  1.50 µs
   cpuid           3    0.1  3.60 µs   <0.1  1.20 µs   4.8%  1.30 µs  1.30 µs
   all         2,405  100.0   587 ms  100.0   244 µs  61.4%  65.5 µs   300 ms
+  not shown in 80 columns: min, p50, p90
 
   p50, p90, p99: at most this, and more than half of it (log2 histogram).
   Times of accesses run from the access to the next entry of the vCPU (MMIO
@@ -426,4 +432,44 @@ fn colour_changes_nothing_but_colour() {
         colored = colored.replace(&format!("\u{1b}[{code}m"), "");
     }
     assert_eq!(colored, plain);
+}
+
+/// Whatever the width, the largest part of the time outside the guest has its column, and every other is there or named.
+#[test]
+fn the_largest_part_of_the_time_is_always_shown() {
+    const PARTS: [&str; 5] = ["exit-kernel", "exit-user", "halted", "preempted", "unknown"];
+    for largest in 0..PARTS.len() {
+        let mut document = ledgers::small();
+        for time in document.ledger.time.values_mut() {
+            let sum = &mut time.sum;
+            let mut parts = [10, 20, 30, 40, 50];
+            parts[largest] = 500;
+            sum.wall_ns = 1000;
+            sum.guest_ns = 1000 - parts.iter().sum::<u64>();
+            [
+                sum.exit_kernel_ns,
+                sum.exit_user_ns,
+                sum.halted_ns,
+                sum.preempted_ns,
+                sum.unknown_ns,
+            ] = parts;
+        }
+        for width in 20..220 {
+            let text = rendered(Text { color: false, width: Some(width) }, &document);
+            let split = text.split("Time of each vCPU").nth(1).unwrap();
+            let split = split.split("VM exits by reason").next().unwrap();
+            let head = split.lines().nth(1).unwrap();
+            let shown: Vec<&str> = head.split_whitespace().collect();
+            let flat = split.split_whitespace().collect::<Vec<_>>().join(" ");
+            let left_out = flat.split("columns: ").nth(1).unwrap_or_default();
+            let left_out = left_out.split(" tax: ").next().unwrap();
+            assert!(shown.contains(&PARTS[largest]), "{width}: {split}");
+            for part in PARTS {
+                assert!(
+                    shown.contains(&part) != left_out.contains(part),
+                    "{width} {part}: {split}"
+                );
+            }
+        }
+    }
 }

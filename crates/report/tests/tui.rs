@@ -355,3 +355,22 @@ fn any_keys_frames_and_sizes_do_no_harm() {
         }
     }
 }
+
+/// What has no column is named above the figures.
+#[test]
+fn columns_that_are_left_out_are_named() {
+    let mut model = live();
+    let mut one = frame(1);
+    busy(&mut one, 10, 0, (10, 50, 500));
+    model.push(one, facts(&[(10, "web1")]), &BTreeSet::new());
+    for (width, expected) in [
+        (80, " not shown in 80 columns: P99, MAX, L2%, UNKN%, VCPUS"),
+        (100, " not shown in 100 columns: P99, MAX, L2%, UNKN%"),
+        (120, " not shown in 120 columns: L2%, UNKN%"),
+        (132, ""),
+    ] {
+        let lines = paint(&mut model, (width, 24), false).0;
+        let said: Vec<&String> = lines.iter().filter(|line| line.contains("not shown")).collect();
+        assert_eq!(said.first().map_or("", |line| line.as_str()), expected);
+    }
+}

@@ -58,16 +58,32 @@ impl Cell {
 }
 
 impl Column {
-    /// The columns of a view that have room in so many cells.
-    pub(super) fn fitting(view: View, width: u16) -> Vec<Column> {
+    /// The columns of a view that have room in so many cells, and those that have none. Of the parts of time outside the
+    /// guest the largest always has room.
+    pub(super) fn fitting(view: View, width: u16, time: &TimeRow) -> (Vec<Column>, Vec<Column>) {
         let all = if view.has_time() { &TIMED[..] } else { &COUNTED[..] };
-        let wanted = |column: &&Column| match column {
+        // In the order in which they give way where they are equal.
+        let parts = [
+            (Unknown, time.unknown_ns),
+            (Preempted, time.preempted_ns),
+            (Halted, time.halted_ns),
+            (User, time.exit_user_ns),
+            (Kernel, time.exit_kernel_ns),
+        ];
+        let largest = parts.iter().max_by_key(|(_, ns)| ns);
+        let dispensable = match largest {
+            Some((Unknown, 1..)) => parts.iter().min_by_key(|(_, ns)| ns),
+            _ => parts.first(),
+        };
+        let has_room = |column: &&Column| match column {
             Slow | Longest if view.has_time() => width >= 110,
-            L2 | Unknown => width >= 130,
-            Vcpus => view == View::Vms && width >= 90,
+            L2 => width >= 130,
+            Vcpus => width >= 90,
+            other if dispensable.is_some_and(|(part, _)| part == *other) => width >= 130,
             _ => true,
         };
-        all.iter().filter(wanted).copied().collect()
+        let of_view = |column: &&Column| **column != Vcpus || view == View::Vms;
+        all.iter().filter(of_view).partition(has_room)
     }
 
     pub(super) fn heading(self, measure: &Measure) -> &'static str {
@@ -160,5 +176,41 @@ fn fitting(count: u64) -> String {
     match count {
         0..=99_999_999 => numbers::count(count),
         _ => format!("{:.3e}", count as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_part_has_room_and_the_rest_is_named() {
+        const PARTS: [Column; 5] = [Kernel, User, Preempted, Halted, Unknown];
+        for (largest, part) in PARTS.into_iter().enumerate() {
+            let mut parts = [10, 20, 30, 40, 50];
+            parts[largest] = 500;
+            let [exit_kernel_ns, exit_user_ns, preempted_ns, halted_ns, unknown_ns] = parts;
+            let time = TimeRow {
+                exit_kernel_ns,
+                exit_user_ns,
+                preempted_ns,
+                halted_ns,
+                unknown_ns,
+                ..TimeRow::default()
+            };
+            for width in 80..200 {
+                for view in View::ALL {
+                    let (columns, left_out) = Column::fitting(view, width, &time);
+                    assert!(!view.has_time() || columns.contains(&part), "{width} {view:?}");
+                    assert!(columns.contains(&Name) && columns.contains(&Tax));
+                    let room: usize = columns.iter().map(|column| column.width() + 1).sum();
+                    assert!(room < usize::from(width), "{width} {view:?}: {columns:?}");
+                    assert!(left_out.iter().all(|column| !columns.contains(column)));
+                    let all = if view.has_time() { TIMED.len() } else { COUNTED.len() };
+                    let of_vms = usize::from(view == View::Vcpus);
+                    assert_eq!(columns.len() + left_out.len(), all - of_vms);
+                }
+            }
+        }
     }
 }

@@ -22,9 +22,9 @@ const HEAD: u16 = 6;
 /// Cells of the tax meter.
 const METER: usize = 24;
 
-/// Rows that have room on a screen of this height.
+/// Rows that have room on a screen of this height, above the line of columns that have none, the figures and the keys.
 pub(super) fn rows_in(height: u16) -> usize {
-    usize::from(height.saturating_sub(HEAD + figures_in(height) + 1))
+    usize::from(height.saturating_sub(HEAD + 1 + figures_in(height) + 1))
 }
 
 /// Lines of the figures with their titles.
@@ -218,7 +218,7 @@ fn place(pen: &mut Pen<'_>, model: &Model) {
 
 fn rows(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
     let place = model.place();
-    let columns = Column::fitting(place.view, pen.area.width);
+    let (columns, left_out) = Column::fitting(place.view, pen.area.width, &shown.whole.time);
     pen.fill(5, REVERSED);
     let mut x = 0;
     for column in &columns {
@@ -234,6 +234,13 @@ fn rows(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
         };
         let style = if is_sorted { REVERSED.patch(BOLD) } else { REVERSED };
         x = cell(pen, (x, 5), &format!("{heading:>0$}{mark}", column.width()), style);
+    }
+    if !left_out.is_empty() {
+        let names: Vec<&str> =
+            left_out.iter().map(|column| column.heading(&shown.measure)).collect();
+        let width = pen.area.width;
+        let y = pen.area.height - figures_in(pen.area.height) - 2;
+        pen.line(y, &format!("not shown in {width} columns: {}", names.join(", ")), DIM);
     }
     let page = rows_in(pen.area.height);
     let first = (shown.index + 1).saturating_sub(page.max(1));

@@ -60,9 +60,10 @@ impl Model {
     }
 
     pub(in crate::tui) fn sort_by(&mut self, by: isize) {
-        let place = self.place();
         // Not by what a wider terminal would show.
-        let columns = Column::fitting(place.view, self.width);
+        let whole = self.shown().whole.time;
+        let place = self.place();
+        let (columns, _) = Column::fitting(place.view, self.width, &whole);
         let now = columns.iter().position(|column| *column == place.sort).unwrap_or(0);
         let next = (now as isize + by).rem_euclid(columns.len() as isize) as usize;
         let place = self.place_mut();
