@@ -1,10 +1,13 @@
 //! Bytes of a list of counters -> [`Stat`]s.
 //!
 //! - JSON of `vmtax pages`: mapped pages of each VM;
-//! - CSV of `perf stat -x,`: counters of the processor and the kernel;
+//! - what `perf stat` prints, also with `-x` and `-j`: counters of the processor and the kernel;
 //! - `NAME VALUE` lines: KVM's statistics, as debugfs and kvm_stat have them.
 //!
 //! What was not counted is left out: a counter that is missing is not 0.
+
+mod number;
+mod perf_stat;
 
 use std::io::Read;
 
@@ -12,14 +15,19 @@ use serde::Deserialize;
 use vmtax_events::{Losses, Stat};
 
 use crate::Error;
+use perf_stat::{Counter, Row};
 
 /// Larger inputs are no list of counters.
 const MOST_BYTES: u64 = 16 << 20;
+/// Bytes of a name or unit.
+const LONGEST_NAME: usize = 256;
+/// Counters that a note names.
+const MOST_NAMED: usize = 20;
 
 /// Reads all of them.
 ///
 /// # Errors
-/// When nothing in the input is a counter.
+/// When nothing in the input is a counter, and when a line that must be one cannot be read without doubt.
 pub fn read(input: &mut dyn Read) -> Result<(Vec<Stat>, Losses), Error> {
     let mut bytes = Vec::new();
     let got = input.take(MOST_BYTES + 1).read_to_end(&mut bytes);
@@ -31,21 +39,73 @@ pub fn read(input: &mut dyn Read) -> Result<(Vec<Stat>, Losses), Error> {
     let Ok(text) = std::str::from_utf8(&bytes) else {
         return refuse("are not text");
     };
-    let is_json = text.trim_start().starts_with('{');
-    let stats = if is_json { of_pages(text)? } else { of_lines(text) };
-    if stats.is_empty() {
-        return refuse(
-            "hold none: give the JSON of vmtax pages, the CSV of perf stat -x, or lines of NAME VALUE",
-        );
+    let mut list =
+        if text.trim_start().starts_with('{') { of_json(text)? } else { of_lines(text)? };
+    if list.stats.is_empty() {
+        return refuse(&format!(
+            "hold none{}: give the output of perf stat, the JSON of vmtax pages, or lines of NAME VALUE",
+            if list.not_counted.is_empty() { "" } else { " that was counted" }
+        ));
     }
     let mut losses = Losses::default();
-    if !is_json && !text.ends_with('\n') {
+    if !list.not_counted.is_empty() {
+        list.not_counted.truncate(MOST_NAMED);
+        let names = list.not_counted.join(", ");
+        losses.notes.push(format!("counters: perf stat could not count {names}"));
+    }
+    if list.has_lines && !text.ends_with('\n') {
         losses.notes.push(
             "counters: the last line has no end: if the file was cut there, its value is wrong"
                 .to_owned(),
         );
     }
-    Ok((stats, losses))
+    Ok((list.stats, losses))
+}
+
+/// What was read.
+#[derive(Default)]
+struct List {
+    stats: Vec<Stat>,
+    not_counted: Vec<String>,
+    /// It is a list of lines, of which the last may be cut.
+    has_lines: bool,
+}
+
+impl List {
+    fn add(&mut self, row: Row) -> Result<(), String> {
+        match row {
+            Row::Nothing => {}
+            Row::NotCounted(name) => self.not_counted.push(name),
+            Row::Counter(Counter { name, unit, value }) => {
+                let unit = if unit.is_empty() { "count" } else { &unit };
+                self.stats.push(stat(&name, unit, value)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names a line in an error.
+fn at_line(number: usize) -> impl Fn(String) -> Error {
+    move |problem| Error::malformed(0, "counters", format!("line {} {problem}", number + 1))
+}
+
+/// Both programs write objects, perf one in each line.
+fn of_json(text: &str) -> Result<List, Error> {
+    let is_perf = text.lines().next().is_some_and(|line| line.contains("\"counter-value\""));
+    if !is_perf {
+        return Ok(List { stats: of_pages(text)?, ..List::default() });
+    }
+    let mut list = List { has_lines: true, ..List::default() };
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let at_line = at_line(number);
+        let object = serde_json::from_str(line).map_err(|error| {
+            // perf prints 100,00 where the locale has a decimal comma.
+            at_line(format!("is no JSON ({error}): run perf stat -j with LC_ALL=C"))
+        })?;
+        list.add(perf_stat::object(&object).map_err(&at_line)?).map_err(&at_line)?;
+    }
+    Ok(list)
 }
 
 #[derive(Deserialize)]
@@ -90,34 +150,56 @@ fn of_pages(text: &str) -> Result<Vec<Stat>, Error> {
     Ok(pages.vms.iter().flat_map(of_vm).collect())
 }
 
-fn of_lines(text: &str) -> Vec<Stat> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
-    lines.filter_map(|line| of_csv(line).or_else(|| of_words(line))).collect()
-}
-
-/// A line of `perf stat -x,`: value, unit, event, and what does not matter here.
-fn of_csv(line: &str) -> Option<Stat> {
-    let mut fields = line.split(',');
-    let value = fields.next()?.trim();
-    let unit = fields.next()?.trim();
-    let name = fields.next()?.trim();
-    // A unit stands behind values of its own only; "<not counted>" is no value.
-    stat(name, if unit.is_empty() { "count" } else { unit }, value)
-}
-
-fn of_words(line: &str) -> Option<Stat> {
-    let mut words = line.split_whitespace();
-    let (name, value) = (words.next()?, words.next()?);
-    let unit = if Stat::PAGES.iter().any(|(known, _)| *known == name) { "pages" } else { "count" };
-    stat(name, unit, value)
-}
-
-fn stat(name: &str, unit: &str, value: &str) -> Option<Stat> {
-    let value: f64 = value.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)?;
-    if name.is_empty() || name.len() > 256 {
-        return None;
+fn of_lines(text: &str) -> Result<List, Error> {
+    let mut list = List { has_lines: true, ..List::default() };
+    // Behind the head of perf's table only its rows are counters.
+    let mut is_table = text.lines().any(perf_stat::is_head);
+    let has_table = is_table;
+    for (number, line) in text.lines().enumerate() {
+        let at_line = at_line(number);
+        if perf_stat::is_head(line) && !std::mem::take(&mut is_table) {
+            let problem = "begins a second table of perf stat: give each in a file of its own";
+            return Err(at_line(problem.to_owned()));
+        }
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if perf_stat::is_row(line) {
+            list.add(perf_stat::row(line).map_err(&at_line)?).map_err(&at_line)?;
+            continue;
+        }
+        perf_stat::check_part(line, has_table).map_err(&at_line)?;
+        if !has_table && let Some(stat) = of_words(line).map_err(&at_line)? {
+            list.stats.push(stat);
+        }
     }
-    Some(Stat { time_ns: 0, vm: Stat::HOST, name: name.to_owned(), unit: unit.to_owned(), value })
+    Ok(list)
+}
+
+/// A line of NAME VALUE. `None` when its second word does not begin as a number.
+fn of_words(line: &str) -> Result<Option<Stat>, String> {
+    let mut words = line.split_whitespace();
+    let (Some(name), Some(value)) = (words.next(), words.next()) else { return Ok(None) };
+    if !value.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit()) {
+        return Ok(None);
+    }
+    let value = number::of_list(value).filter(|value| *value >= 0.0).ok_or_else(|| {
+        format!("gives {value:?} for {name}, which is no count without doubt: write it without separators")
+    })?;
+    // kvm_stat prints the count of the last second behind the total.
+    if let Some(word) = words.find(|word| number::of_list(word).is_none()) {
+        return Err(format!("has {word:?} behind NAME VALUE"));
+    }
+    let unit = if Stat::PAGES.iter().any(|(known, _)| *known == name) { "pages" } else { "count" };
+    stat(name, unit, value).map(Some)
+}
+
+fn stat(name: &str, unit: &str, value: f64) -> Result<Stat, String> {
+    if name.len() > LONGEST_NAME || unit.len() > LONGEST_NAME {
+        return Err(format!("has a name of more than {LONGEST_NAME} bytes"));
+    }
+    Ok(Stat { time_ns: 0, vm: Stat::HOST, name: name.to_owned(), unit: unit.to_owned(), value })
 }
 
 #[cfg(test)]
@@ -143,15 +225,6 @@ mod tests {
     #[test]
     fn a_list_that_may_be_cut_says_so() {
         assert_eq!(named("exits 3"), [of_host("exits", "count", 3.0)]);
-    }
-
-    #[test]
-    fn what_perf_stat_counts() {
-        let text = "# started on Sat\n\n1234,,dTLB-load-misses,1000000,100.00,,\n<not supported>,,cycles,0,100.00,,\n\
-                    12.50,msec,task-clock,12500000,100.00,0.1,CPUs utilized\n";
-        let expected =
-            [of_host("dTLB-load-misses", "count", 1234.0), of_host("task-clock", "msec", 12.5)];
-        assert_eq!(named(text), expected);
     }
 
     #[test]

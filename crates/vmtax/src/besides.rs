@@ -30,7 +30,8 @@ pub(crate) struct BesidesArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     guest_instructions: Option<PathBuf>,
 
-    /// Counters: the JSON of `vmtax pages`, the CSV of `perf stat -x,`, or lines of NAME VALUE as KVM's statistics.
+    /// Counters: the output of `perf stat` (also with -x or -j), the JSON of `vmtax pages`, or lines of NAME VALUE as
+    /// KVM's statistics. Totals only: no -I, -A or --per-socket.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     stats: Vec<PathBuf>,
 

@@ -36,6 +36,7 @@ fn main() {
     seeds.run_json();
     seeds.checkpoints();
     seeds.profiles();
+    seeds.stats();
     seeds.outputs();
     seeds.matrices();
     seeds.answers();
@@ -106,6 +107,15 @@ impl Seeds<'_> {
             self.write("profile", name, &self.capture(&format!("profile/input/{name}")));
         }
         self.write("profile", "folded", &self.capture("published/s0-plain.host.folded"));
+    }
+
+    fn stats(&self) {
+        for entry in fs::read_dir(self.captures.join("perf-stat/input")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy();
+            self.write("stats", &name, &fs::read(&path).unwrap());
+        }
+        self.write("stats", "kvm", b"exits 1234567\npages_4k 12\npages_2m 3\n");
     }
 
     fn perf(&self) {
