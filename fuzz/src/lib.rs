@@ -77,7 +77,7 @@ impl Analysis {
     }
 
     fn finish(self, imported: Imported) {
-        let Imported { mut recording, mut losses } = imported;
+        let Imported { mut recording, mut losses, seen: _ } = imported;
         let (rows, vms, lost) = self.accountant.finish();
         losses.merge(&lost);
         losses.out_of_order += self.late;

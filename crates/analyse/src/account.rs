@@ -31,8 +31,9 @@ use gaps::Gaps;
 use thread::{OpenExit, Thread};
 use waiting::Waiting;
 
-/// A hostile recording may name any number of threads and details; real ones have a few hundred.
-const MAX_THREADS: usize = 16_384;
+/// vCPU threads that are followed at a time. A hostile recording may name any number; real ones have a few hundred.
+pub const MAX_THREADS: usize = 16_384;
+/// Details that are told apart.
 const MAX_KEYS: usize = 16_384;
 
 /// `KVM_EXIT_HLT`: user space emulates the halt.
@@ -212,9 +213,10 @@ impl<R: RowSink> Accountant<R> {
 
     #[cold]
     fn join_vm(&mut self, event: &Event, index: usize) {
-        let (vm, is_new) = self.vms.join(event.pid, event.tid, event.vcpu);
-        self.threads[index].vm = vm;
-        if let Some(vm) = self.vms.get(vm).filter(|_| is_new) {
+        let joined = self.vms.join(event.pid, event.tid, event.vcpu);
+        self.threads[index].vm = joined.vm;
+        self.threads[index].is_merged = joined.is_merged;
+        if let Some(vm) = self.vms.get(joined.vm).filter(|_| joined.is_new) {
             self.sink.appeared(&vm);
         }
     }
@@ -232,7 +234,7 @@ impl<R: RowSink> Accountant<R> {
                 self.threads.len() - 1
             }
             None => {
-                self.losses.undecodable += 1;
+                self.losses.threads_dropped += 1;
                 return None;
             }
         };
@@ -303,6 +305,7 @@ impl<R: RowSink> Accountant<R> {
     fn count_exit(&mut self, index: usize, open: &OpenExit, end_ns: Option<u64>) {
         let saw_wakeup = self.saw_wakeup;
         let thread = &mut self.threads[index];
+        self.losses.vms_merged += u64::from(thread.is_merged);
         let detail = open.detail();
         let outcome = open.outcome(detail);
         let key = ExitKey {

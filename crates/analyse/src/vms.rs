@@ -4,13 +4,16 @@
 //! gives the VM away, unless one process runs several VMs. One without (ftrace) does not: there a VM's
 //! vCPU threads are taken to be those with neighbouring thread ids and different vCPU ids, which is how
 //! VMMs create them. Such VMs are marked as inferred.
+//!
+//! A VM is called what its process is called. Where the process or its name is not known, the vCPU thread's name
+//! stands for it, unless that is the one that QEMU gives to its vCPU threads and a QEMU is among the names.
 
 use std::collections::HashMap;
 
 use vmtax_events::{NO_PID, NO_VCPU, Vm};
 
-/// A hostile recording may name any number of VMs; those beyond are one with the last.
-const MAX_VMS: usize = 16_384;
+/// VMs that are kept apart. A hostile recording may name any number; those beyond are one with the last.
+pub const MAX_VMS: usize = 16_384;
 /// At most so many names are kept.
 const MAX_NAMES: usize = 65_536;
 
@@ -19,8 +22,20 @@ struct Group {
     id: u32,
     pid: u32,
     inferred: bool,
+    /// The thread that the VM was first seen by.
+    tid: u32,
     /// (vCPU, thread) of the live vCPU threads.
     vcpus: Vec<(u32, u32)>,
+}
+
+/// The VM that a thread belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Joined {
+    pub(crate) vm: u32,
+    /// It was not seen before.
+    pub(crate) is_new: bool,
+    /// It is one more than are kept apart.
+    pub(crate) is_merged: bool,
 }
 
 /// Groups vCPU threads into VMs.
@@ -31,11 +46,13 @@ pub(crate) struct Vms {
     by_pid: HashMap<u32, Vec<usize>>,
     by_id: HashMap<u32, usize>,
     names: HashMap<u32, String>,
+    /// Different names of QEMU processes, at most two of them.
+    qemus: Vec<String>,
 }
 
 impl Vms {
-    /// The VM of a thread that runs this vCPU; `true` when it was not seen before.
-    pub(crate) fn join(&mut self, pid: u32, tid: u32, vcpu: u32) -> (u32, bool) {
+    /// The VM of a thread that runs this vCPU.
+    pub(crate) fn join(&mut self, pid: u32, tid: u32, vcpu: u32) -> Joined {
         let of_process = self.by_pid.entry(pid).or_default();
         let free = of_process.iter().copied().filter(|&at| {
             self.groups.get(at).is_some_and(|g| {
@@ -46,14 +63,16 @@ impl Vms {
             let vcpus = self.groups.get(at).map(|g| g.vcpus.iter()).into_iter().flatten();
             vcpus.map(|&(_, t)| t.abs_diff(tid)).min().unwrap_or(u32::MAX)
         };
-        if let Some(group) = free.min_by_key(near).and_then(|at| self.groups.get_mut(at)) {
+        if let Some(at) = free.min_by_key(near)
+            && let Some(group) = self.groups.get_mut(at)
+        {
             group.vcpus.push((vcpu, tid));
-            return (group.id, false);
+            return Joined { vm: group.id, is_new: false, is_merged: false };
         }
         if let Some(last) = self.groups.last_mut().filter(|_| self.by_id.len() >= MAX_VMS) {
             last.inferred = true;
             last.vcpus.push((vcpu, tid));
-            return (last.id, false);
+            return Joined { vm: last.id, is_new: false, is_merged: true };
         }
         let inferred = pid == NO_PID || !of_process.is_empty();
         let mut id = if inferred { tid } else { pid };
@@ -62,8 +81,8 @@ impl Vms {
         }
         of_process.push(self.groups.len());
         self.by_id.insert(id, self.groups.len());
-        self.groups.push(Group { id, pid, inferred, vcpus: vec![(vcpu, tid)] });
-        (id, true)
+        self.groups.push(Group { id, pid, inferred, tid, vcpus: vec![(vcpu, tid)] });
+        Joined { vm: id, is_new: true, is_merged: false }
     }
 
     /// The thread is gone: another may take its vCPU.
@@ -79,6 +98,11 @@ impl Vms {
         if self.names.len() < MAX_NAMES || self.names.contains_key(&tid) {
             self.names.insert(tid, name.to_owned());
         }
+        // One is known by name when it is the only one.
+        if name.starts_with("qemu") && self.qemus.len() < 2 && !self.qemus.iter().any(|q| q == name)
+        {
+            self.qemus.push(name.to_owned());
+        }
     }
 
     /// A thread's name, where it is known.
@@ -92,7 +116,17 @@ impl Vms {
     }
 
     fn describe(&self, group: &Group) -> Vm {
-        let name = self.names.get(&group.pid).or_else(|| self.names.get(&group.id));
+        // Process 0 is none: the name of thread 0 is that of the idle task.
+        let process = Some(group.pid).filter(|pid| *pid != NO_PID);
+        let process = process.and_then(|pid| self.names.get(&pid));
+        let thread = || self.names.get(&group.tid).or_else(|| self.names.get(&group.id));
+        let name = process.or_else(|| {
+            let thread = thread()?;
+            match self.qemus.as_slice() {
+                [qemu] if is_qemu_vcpu(thread) => Some(qemu),
+                _ => Some(thread),
+            }
+        });
         Vm { id: group.id, name: name.cloned().unwrap_or_default(), inferred: group.inferred }
     }
 
@@ -104,43 +138,92 @@ impl Vms {
     }
 }
 
+/// `CPU 0/KVM`, as QEMU names its vCPU threads (`accel/kvm/kvm-accel-ops.c`); some texts cut names to eight bytes.
+fn is_qemu_vcpu(name: &str) -> bool {
+    let of_cpu = name.strip_prefix("CPU ").and_then(|rest| rest.split_once('/'));
+    of_cpu.is_some_and(|(cpu, kvm)| cpu.parse::<u32>().is_ok() && "KVM".starts_with(kvm))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn names(vms: &Vms) -> Vec<String> {
+        vms.list().into_iter().map(|vm| vm.name).collect()
+    }
+
+    /// The idle task's name is that of thread 0, and a VM whose process is not known is not its.
+    #[test]
+    fn the_idle_task_names_no_vm() {
+        for idle in ["swapper", "<idle>"] {
+            let mut vms = Vms::default();
+            vms.name(0, idle);
+            vms.join(NO_PID, 131, 0);
+            assert_eq!(names(&vms), [""]);
+            vms.name(131, "vmm");
+            assert_eq!(names(&vms), ["vmm"]);
+        }
+    }
+
+    #[test]
+    fn a_vm_is_called_what_its_process_is_called() {
+        let mut vms = Vms::default();
+        vms.join(116, 131, 0);
+        assert_eq!(names(&vms), [""]);
+        // The process is known, its name is not.
+        vms.name(131, "CPU 0/KVM");
+        assert_eq!(names(&vms), ["CPU 0/KVM"]);
+        vms.name(116, "qemu-system-x86");
+        assert_eq!(names(&vms), ["qemu-system-x86"]);
+        // Without a process, only QEMU's threads tell whose they are, and only if there is one QEMU to name.
+        vms.join(NO_PID, 300, 0);
+        for (thread, name) in [
+            ("CPU 0/KVM", "qemu-system-x86"),
+            ("CPU 1/KV", "qemu-system-x86"),
+            ("vcpu0", "vcpu0"),
+            ("CPU x/KVM", "CPU x/KVM"),
+        ] {
+            vms.name(300, thread);
+            assert_eq!(names(&vms), ["qemu-system-x86", name], "{thread}");
+        }
+        vms.name(300, "CPU 0/KVM");
+        vms.name(142, "qemu-kvm");
+        assert_eq!(names(&vms), ["qemu-system-x86", "CPU 0/KVM"]);
+    }
+
     #[test]
     fn processes_are_vms() {
         let mut vms = Vms::default();
-        assert_eq!(vms.join(100, 101, 0).0, 100);
-        assert_eq!(vms.join(100, 102, 1).0, 100);
-        assert_eq!(vms.join(200, 201, 0).0, 200);
+        assert_eq!(vms.join(100, 101, 0).vm, 100);
+        assert_eq!(vms.join(100, 102, 1).vm, 100);
+        assert_eq!(vms.join(200, 201, 0).vm, 200);
         assert!(vms.list().iter().all(|vm| !vm.inferred));
     }
 
     #[test]
     fn a_process_with_two_vms_is_told_apart_by_a_repeated_vcpu() {
         let mut vms = Vms::default();
-        assert_eq!(vms.join(100, 101, 0).0, 100);
-        assert_eq!(vms.join(100, 105, 0).0, 105);
-        assert_eq!(vms.join(100, 106, 1).0, 105);
+        assert_eq!(vms.join(100, 101, 0).vm, 100);
+        assert_eq!(vms.join(100, 105, 0).vm, 105);
+        assert_eq!(vms.join(100, 106, 1).vm, 105);
         assert_eq!(vms.list().iter().map(|v| v.inferred).collect::<Vec<_>>(), [false, true]);
     }
 
     #[test]
     fn threads_without_processes_are_grouped_by_neighbourhood() {
         let mut vms = Vms::default();
-        let (a, b) = (vms.join(NO_PID, 101, 0).0, vms.join(NO_PID, 151, 0).0);
+        let (a, b) = (vms.join(NO_PID, 101, 0).vm, vms.join(NO_PID, 151, 0).vm);
         assert_eq!((a, b), (101, 151));
-        assert_eq!(vms.join(NO_PID, 152, 1).0, 151);
-        assert_eq!(vms.join(NO_PID, 102, 1).0, 101);
+        assert_eq!(vms.join(NO_PID, 152, 1).vm, 151);
+        assert_eq!(vms.join(NO_PID, 102, 1).vm, 101);
         assert!(vms.list().iter().all(|vm| vm.inferred));
     }
 
     #[test]
     fn a_vcpu_can_move_to_a_new_thread() {
         let mut vms = Vms::default();
-        assert_eq!(vms.join(100, 101, 0).0, 100);
+        assert_eq!(vms.join(100, 101, 0).vm, 100);
         vms.leave(100, 101);
-        assert_eq!(vms.join(100, 107, 0).0, 100);
+        assert_eq!(vms.join(100, 107, 0).vm, 100);
     }
 }

@@ -136,7 +136,7 @@ fn everything(big: bool) -> (Spec, Collect) {
         (3, s.text("host1")),
         (4, s.text("6.1.0")),
         (5, s.text("6.1.187")),
-        (6, s.text("s390x")),
+        (6, s.text("x86_64")),
         (7, nr_cpus),
         (8, s.text("QEMU Virtual CPU")),
         (11, command),
@@ -198,7 +198,7 @@ fn files_and_streams_of_both_byte_orders_read_the_same() {
             assert!(losses.truncated.is_empty() && losses.notes.is_empty(), "{losses:?}");
             assert_eq!((r.format.as_str(), r.tool.as_str()), (name, "perf 6.1.187"));
             assert_eq!((r.hostname.as_str(), r.kernel.as_str()), ("host1", "6.1.0"));
-            assert_eq!((r.arch.as_str(), r.cpu.as_str()), ("s390x", "QEMU Virtual CPU"));
+            assert_eq!((r.arch.as_str(), r.cpu.as_str()), ("x86_64", "QEMU Virtual CPU"));
             // Feature 23 is the clock's resolution, not its number.
             assert_eq!((r.command.as_str(), r.clock.as_str()), ("perf record", "monotonic"));
             assert_eq!(r.cpus, 4);

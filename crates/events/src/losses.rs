@@ -19,6 +19,12 @@ pub struct Losses {
     pub undecodable: u64,
     /// Exits and accesses whose detail was dropped because the table of details was full.
     pub details_dropped: u64,
+    /// Events of vCPU threads beyond those that are followed: they are in no table.
+    pub threads_dropped: u64,
+    /// Exits of VMs beyond those that are kept apart: they are counted with another VM.
+    pub vms_merged: u64,
+    /// What the input lacks although it is whole, one sentence each: a recording without `kvm_exit`.
+    pub missing: Vec<String>,
     /// Where and how the input ended before its own end, in one sentence each.
     pub truncated: Vec<String>,
     /// Anything else the importer wants said, one sentence each.
@@ -28,6 +34,29 @@ pub struct Losses {
 impl Losses {
     /// Nothing is missing (notes do not count).
     pub fn is_empty(&self) -> bool {
+        self.counts().into_iter().all(|(_, n)| n == 0)
+            && self.missing.is_empty()
+            && self.truncated.is_empty()
+    }
+
+    /// All numbers, by the names that programs know them by.
+    pub fn counts(&self) -> [(&'static str, u64); 9] {
+        [
+            ("recorder_lost", self.recorder_lost),
+            ("recorder_gaps", self.recorder_gaps),
+            ("unpaired_exits", self.unpaired_exits),
+            ("unpaired_entries", self.unpaired_entries),
+            ("out_of_order", self.out_of_order),
+            ("undecodable", self.undecodable),
+            ("details_dropped", self.details_dropped),
+            ("threads_dropped", self.threads_dropped),
+            ("vms_merged", self.vms_merged),
+        ]
+    }
+
+    /// Adds what another part of the pipeline lost.
+    pub fn merge(&mut self, other: &Losses) {
+        // Taken apart, so that a new field cannot be forgotten.
         let Losses {
             recorder_lost,
             recorder_gaps,
@@ -36,33 +65,23 @@ impl Losses {
             out_of_order,
             undecodable,
             details_dropped,
+            threads_dropped,
+            vms_merged,
+            missing,
             truncated,
-            notes: _,
-        } = self;
-        [
-            recorder_lost,
-            recorder_gaps,
-            unpaired_exits,
-            unpaired_entries,
-            out_of_order,
-            undecodable,
-            details_dropped,
-        ]
-        .into_iter()
-        .all(|&n| n == 0)
-            && truncated.is_empty()
-    }
-
-    /// Adds what another part of the pipeline lost.
-    pub fn merge(&mut self, other: &Losses) {
-        self.recorder_lost += other.recorder_lost;
-        self.recorder_gaps += other.recorder_gaps;
-        self.unpaired_exits += other.unpaired_exits;
-        self.unpaired_entries += other.unpaired_entries;
-        self.out_of_order += other.out_of_order;
-        self.undecodable += other.undecodable;
-        self.details_dropped += other.details_dropped;
-        self.truncated.extend(other.truncated.iter().cloned());
-        self.notes.extend(other.notes.iter().cloned());
+            notes,
+        } = other;
+        self.recorder_lost += recorder_lost;
+        self.recorder_gaps += recorder_gaps;
+        self.unpaired_exits += unpaired_exits;
+        self.unpaired_entries += unpaired_entries;
+        self.out_of_order += out_of_order;
+        self.undecodable += undecodable;
+        self.details_dropped += details_dropped;
+        self.threads_dropped += threads_dropped;
+        self.vms_merged += vms_merged;
+        self.missing.extend(missing.iter().cloned());
+        self.truncated.extend(truncated.iter().cloned());
+        self.notes.extend(notes.iter().cloned());
     }
 }

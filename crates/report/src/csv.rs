@@ -241,19 +241,13 @@ fn time_lines(document: &Document) -> Vec<Line> {
 
 fn loss_lines(document: &Document) -> Vec<Line> {
     let losses = &document.ledger.losses;
-    let counts = [
-        ("recorder_lost", losses.recorder_lost),
-        ("recorder_gaps", losses.recorder_gaps),
-        ("unpaired_exits", losses.unpaired_exits),
-        ("unpaired_entries", losses.unpaired_entries),
-        ("out_of_order", losses.out_of_order),
-        ("undecodable", losses.undecodable),
-        ("details_dropped", losses.details_dropped),
-        ("incomplete", u64::from(!document.ledger.complete)),
-    ];
-    let counts = counts.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n));
+    let counts =
+        losses.counts().into_iter().chain([("incomplete", u64::from(!document.ledger.complete))]);
+    let counts = counts.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n));
+    let missing = losses.missing.iter().map(|sentence| (format!("missing: {sentence}"), 1));
     let truncated = losses.truncated.iter().map(|sentence| (format!("truncated: {sentence}"), 1));
     counts
+        .chain(missing)
         .chain(truncated)
         .map(|(detail_name, n)| Line {
             table: "losses",

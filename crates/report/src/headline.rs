@@ -52,7 +52,9 @@ pub fn findings(doc: &Document) -> Vec<String> {
 /// How to read the numbers: what was assumed, what the recording could not see, what is missing.
 pub fn notes(doc: &Document) -> Vec<String> {
     let ledger = &doc.ledger;
-    let mut said = limits(ledger, &ledger.total());
+    let mut said: Vec<String> =
+        ledger.losses.missing.iter().map(|sentence| names::printable(sentence)).collect();
+    said.extend(limits(ledger, &ledger.total()));
     said.extend(ledger.losses.notes.iter().map(|note| names::printable(note)));
     said.extend(too_low(doc));
     said
@@ -92,7 +94,11 @@ fn tax(ledger: &Ledger, total: &Tally) -> Option<String> {
     }
     let who = match vms(ledger).len() {
         0 | 1 => "The VM lost {} of its running time".to_owned(),
-        n => format!("The {n} VMs lost {{}} of their running time"),
+        // There are more than are followed: their number is not that of the host's VMs.
+        n if are_capped(ledger) => {
+            format!("The first {} VMs lost {{}} of their running time", count(n as u64))
+        }
+        n => format!("The {} VMs lost {{}} of their running time", count(n as u64)),
     };
     Some(format!("{} to exits: {}.", who.replace("{}", &percent(lost)), parts.join(", ")))
 }
@@ -119,8 +125,15 @@ fn contention(ledger: &Ledger, total: &Tally) -> Option<String> {
     Some(format!("{who} waited {} of their running time for a processor{by}.", percent(share)))
 }
 
+fn are_capped(ledger: &Ledger) -> bool {
+    ledger.losses.threads_dropped > 0 || ledger.losses.vms_merged > 0
+}
+
 fn extent(ledger: &Ledger, total: &Tally) -> String {
-    let vms = counted(vms(ledger).len() as u64, "VM");
+    let mut vms = counted(vms(ledger).len() as u64, "VM");
+    if are_capped(ledger) {
+        vms = format!("the first {vms}");
+    }
     let who = match vcpus(ledger).len() {
         0 => vms,
         n => format!("{} of {vms}", counted(n as u64, "vCPU")),

@@ -293,6 +293,9 @@ pub(crate) fn losses(ledger: &Ledger) -> shape::Losses<'_> {
         out_of_order: losses.out_of_order,
         undecodable: losses.undecodable,
         details_dropped: losses.details_dropped,
+        threads_dropped: losses.threads_dropped,
+        vms_merged: losses.vms_merged,
+        missing: &losses.missing,
         truncated: &losses.truncated,
         notes: &losses.notes,
     }

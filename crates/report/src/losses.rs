@@ -1,6 +1,6 @@
 //! What a recording lacks, as sentences: every output says it.
 
-use vmtax_analyse::Ledger;
+use vmtax_analyse::{Ledger, MAX_THREADS, MAX_VMS};
 use vmtax_events::Losses;
 
 use crate::names;
@@ -13,7 +13,8 @@ pub fn sentences(ledger: &Ledger) -> Vec<String> {
 
 /// The same for what is no ledger yet.
 pub fn of(losses: &Losses, complete: bool) -> Vec<String> {
-    let mut said = events_of(losses, complete);
+    let mut said: Vec<String> = losses.missing.iter().map(|s| names::printable(s)).collect();
+    said.extend(events_of(losses, complete));
     let mut say = |n: u64, one: &str, many: &str| match n {
         0 => {}
         1 => said.push(format!("1 {one}.")),
@@ -36,6 +37,13 @@ pub fn of(losses: &Losses, complete: bool) -> Vec<String> {
         "exit lost its detail: there were too many different ones",
         "exits lost their detail: there were too many different ones",
     );
+    if losses.vms_merged > 0 {
+        said.push(format!(
+            "Only {} VMs are kept apart: {} of others are counted with the last of them.",
+            count(MAX_VMS as u64),
+            counted(losses.vms_merged, "exit")
+        ));
+    }
     said
 }
 
@@ -50,6 +58,13 @@ fn events_of(losses: &Losses, complete: bool) -> Vec<String> {
         0 => {}
         1 => said.push("1 event was lost by the recorder.".to_owned()),
         n => said.push(format!("{} events were lost by the recorder.", count(n))),
+    }
+    if losses.threads_dropped > 0 {
+        said.push(format!(
+            "Only {} vCPU threads are followed: {} of others are in no table.",
+            count(MAX_THREADS as u64),
+            counted(losses.threads_dropped, "event")
+        ));
     }
     if losses.recorder_gaps > 0 {
         let places = counted(losses.recorder_gaps, "place");

@@ -292,17 +292,11 @@ fn time(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()>
 fn losses(page: &mut Page<'_>, ledger: &Ledger) -> io::Result<()> {
     let losses = &ledger.losses;
     page.head("vmtax_losses", "counter", None, "What the figures lack")?;
-    for (what, count) in [
-        ("recorder-lost", losses.recorder_lost),
-        ("recorder-gaps", losses.recorder_gaps),
-        ("unpaired-exits", losses.unpaired_exits),
-        ("unpaired-entries", losses.unpaired_entries),
-        ("out-of-order", losses.out_of_order),
-        ("undecodable", losses.undecodable),
-        ("details-dropped", losses.details_dropped),
-        ("truncated", losses.truncated.len() as u64),
-    ] {
-        page.sample("vmtax_losses_total", &[("what", what)], count)?;
+    let lists =
+        [("missing", losses.missing.len() as u64), ("truncated", losses.truncated.len() as u64)];
+    for (what, count) in losses.counts().into_iter().chain(lists) {
+        let what = what.replace('_', "-");
+        page.sample("vmtax_losses_total", &[("what", &what)], count)?;
     }
     page.head(
         "vmtax_complete",

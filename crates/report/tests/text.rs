@@ -406,11 +406,16 @@ fn every_loss_has_a_sentence() {
         out_of_order: 5,
         undecodable: 6,
         details_dropped: 7,
+        threads_dropped: 983_616,
+        vms_merged: 8,
+        missing: vec!["No kvm_exit.".to_owned()],
         ..Losses::default()
     };
     document.ledger.complete = false;
     let expected = [
+        "No kvm_exit.",
         "1 event was lost by the recorder.",
+        "Only 16,384 vCPU threads are followed: 983,616 events of others are in no table.",
         "The recorder lost events at 2 places without saying how many.",
         "The recording did not end as it should: its end is missing.",
         "3,000 exits have no entry after them: they are in no table.",
@@ -418,6 +423,7 @@ fn every_loss_has_a_sentence() {
         "5 events came out of order: the durations around them may be wrong.",
         "6 records could not be decoded.",
         "7 exits lost their detail: there were too many different ones.",
+        "Only 16,384 VMs are kept apart: 8 exits of others are counted with the last of them.",
     ];
     assert_eq!(vmtax_report::losses::sentences(&document.ledger), expected);
 }

@@ -350,6 +350,12 @@ struct LossesFields {
     #[serde(default)]
     details_dropped: u64,
     #[serde(default)]
+    threads_dropped: u64,
+    #[serde(default)]
+    vms_merged: u64,
+    #[serde(default)]
+    missing: Vec<String>,
+    #[serde(default)]
     truncated: Vec<String>,
     #[serde(default)]
     notes: Vec<String>,

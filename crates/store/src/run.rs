@@ -127,6 +127,7 @@ impl Run {
         }
         self.read_profiles(&mut report, sink);
         self.note_unknown_tables(&mut report);
+        self.note_missing_exits(&mut report);
         Ok(report)
     }
 
@@ -232,6 +233,18 @@ impl Run {
             self.folder.display(),
             unlisted.join(", ")
         ));
+    }
+
+    /// A run of a host where nothing exits has no times of vCPUs either.
+    fn note_missing_exits(&self, report: &mut ReadReport) {
+        let rows = |table| self.manifest.segments_of(table).map(|s| s.rows).max().unwrap_or(0);
+        let has_others = rows(Table::Time) > 0 || rows(Table::Accesses) > 0;
+        if rows(Table::Exits) == 0 && has_others && report.losses.is_empty() {
+            report.losses.missing.push(format!(
+                "{} has times or accesses of vCPUs and no exits: its exits segment is missing, or kvm_exit was not recorded.",
+                self.folder.display()
+            ));
+        }
     }
 
     fn note_unknown_tables(&self, report: &mut ReadReport) {

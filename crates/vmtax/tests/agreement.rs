@@ -5,6 +5,7 @@
 mod captures;
 
 use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
 
 use captures::{expected, json, unpack};
 use serde_json::Value;
@@ -100,6 +101,50 @@ fn both_spellings_of_bpftrace_agree() {
         &["--event", "vmexit", "--by", "reason"],
     ));
     assert_eq!(unknown.get("reason=114"), Some(&500), "a bare number is not guessed: {unknown:?}");
+}
+
+/// One capture, exported in every way, names its VM after the process that runs it, and never after the idle task,
+/// which a recording with sched_switch names too.
+#[test]
+fn every_export_names_the_vm_after_its_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let sched = unpack("amd-sched", "sched.perf.data.zst");
+    let export = |fields: &str, name: &str| {
+        let text = folder.path().join(name);
+        let mut perf = Command::new("perf");
+        perf.args(["script", "-F", fields, "-i"]).arg(&sched);
+        perf.stdout(std::fs::File::create(&text).unwrap()).stderr(Stdio::null());
+        let status = perf.status().unwrap_or_else(|e| panic!("perf: {e}; `./x test` installs it"));
+        assert!(status.success(), "perf script: {status}");
+        text
+    };
+    let mut inputs = vec![
+        (export("comm,tid,cpu,time,event,trace", "threads.txt"), 2),
+        (export("comm,pid,tid,cpu,time,event,trace", "processes.txt"), 2),
+        (unpack("amd-sched", "sched.script.txt.zst"), 2),
+        (sched.clone(), 2),
+    ];
+    for file in [
+        "workload.perf.data.zst",
+        "workload-v7-zstd.trace.dat",
+        "workload-v7-none.trace.dat.zst",
+        "workload-v6.trace.dat.zst",
+        "workload.ftrace.txt.zst",
+        "workload.trace-cmd.txt.zst",
+        "workload.script.txt.zst",
+    ] {
+        inputs.push((unpack("amd-same-workload", file), 1));
+    }
+    for (input, vms) in inputs {
+        let report = json(&input, &[]);
+        let names: Vec<&str> = report["run"]["vms"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|vm| vm["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, vec!["qemu-system-x86"; vms], "{}", input.display());
+    }
 }
 
 fn counts(report: &Value) -> Counts {

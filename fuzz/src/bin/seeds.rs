@@ -290,7 +290,7 @@ fn every_record(big: bool, long: u32) -> Spec {
         options: vec![
             (2, stat.bytes),
             (4, b"local [x86-tsc]\0".to_vec()),
-            (5, b"Linux host1 6.9.0 s390x\0".to_vec()),
+            (5, b"Linux host1 6.9.0 x86_64\0".to_vec()),
             (13, b"vm\0\0\0\0\0\0\0\0\0\0\0\0\0".to_vec()),
             (14, tsc.bytes),
             (32, b"77 70\n\0".to_vec()),

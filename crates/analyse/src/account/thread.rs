@@ -33,6 +33,8 @@ pub(super) struct Thread {
     pub(super) cpu: u32,
     pub(super) vm: u32,
     pub(super) vcpu: u32,
+    /// Its VM is not kept apart from another.
+    pub(super) is_merged: bool,
     pub(super) open: Option<OpenExit>,
     pub(super) accesses: Vec<OpenAccess>,
     /// The L2 exit that L1 is handling.
@@ -62,6 +64,7 @@ impl Thread {
             cpu: u32::MAX,
             vm: 0,
             vcpu: NO_VCPU,
+            is_merged: false,
             open: None,
             accesses: Vec::new(),
             ancillary_of: None,

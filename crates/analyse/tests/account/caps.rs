@@ -67,7 +67,7 @@ fn the_table_is_bounded_over_all_intervals_and_known_details_stay() {
 }
 
 #[test]
-fn events_of_threads_beyond_the_table_are_undecodable() {
+fn events_of_threads_beyond_the_table_are_a_loss_by_name() {
     let mut events = Vec::new();
     for tid in 1..=MAX_THREADS + 2 {
         // Entries: a thread of each, and no rows.
@@ -82,7 +82,7 @@ fn events_of_threads_beyond_the_table_are_undecodable() {
     }
     let rows = run(1000, &events);
     // The last one got the place of the thread that ended in the interval before.
-    assert_eq!(rows.losses.undecodable, 2);
+    assert_eq!((rows.losses.threads_dropped, rows.losses.undecodable), (2, 0));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn an_exit_keyed_by_a_thread_beyond_the_table_is_dropped_whole() {
     let rows = run(1000, &events);
     assert!(rows.exits.is_empty() && rows.accesses.is_empty());
     // Everything that would have made a thread; a mere detail would not.
-    assert_eq!(rows.losses.undecodable, 4);
+    assert_eq!((rows.losses.threads_dropped, rows.losses.undecodable), (4, 0));
 }
 
 /// This takes minutes if each loss, or each interval, looks at each thread.
@@ -128,10 +128,14 @@ fn losses_and_intervals_cost_the_same_however_many_threads_there_are() {
 fn vms_beyond_the_table_are_one_with_the_last() {
     let mut events = Vec::new();
     for pid in 1..100_000 {
-        events.push(Event { pid, ..event(u64::from(pid), 7, Kind::Entry) });
-        events.push(Event { pid, ..event(u64::from(pid), 7, Kind::ThreadEnd) });
+        let time_ns = 10 * u64::from(pid);
+        events.push(Event { pid, ..event(time_ns, 7, exit()) });
+        events.push(Event { pid, ..event(time_ns + 1, 7, Kind::Entry) });
+        events.push(Event { pid, ..event(time_ns + 1, 7, Kind::ThreadEnd) });
     }
-    let vms = run(1, &events).vms;
-    assert_eq!(vms.len() as u32, MAX_THREADS);
-    assert_eq!(vms.iter().filter(|vm| vm.inferred).count(), 1);
+    let rows = run(10, &events);
+    assert_eq!(rows.vms.len() as u32, MAX_THREADS);
+    assert_eq!(rows.vms.iter().filter(|vm| vm.inferred).count(), 1);
+    let of_others = 99_999 - u64::from(MAX_THREADS);
+    assert_eq!((rows.losses.vms_merged, rows.losses.threads_dropped), (of_others, 0));
 }

@@ -7,8 +7,10 @@
 use vmtax_events::Coverage;
 
 use crate::Error;
+use crate::import::architecture;
 use crate::import::cursor::{Cursor, MAX_TEXT, text};
-use crate::import::tracepoint::{Decoder, Endian};
+use crate::import::seen::Seen;
+use crate::import::tracepoint::{self, Decoder, Endian};
 
 /// 17 08 44 and "tracing".
 pub(in crate::import) const MAGIC: &[u8] = b"\x17\x08\x44tracing";
@@ -35,6 +37,10 @@ pub(in crate::import) struct Formats {
     pub(in crate::import) described: Coverage,
     /// Names of tracepoints of those systems whose format could not be understood.
     pub(in crate::import) not_understood: Vec<String>,
+    /// Names of KVM's events by their `common_type`.
+    kvm: Vec<(u16, String)>,
+    /// The architecture that fields or names of KVM's events show, if it is not x86.
+    pub(in crate::import) architecture: Option<&'static str>,
     /// Event systems in the file.
     systems: u32,
 }
@@ -58,9 +64,22 @@ impl Formats {
         self.systems <= ALL_SYSTEMS
     }
 
+    /// How often each of KVM's events occurs, of counts by `common_type`.
+    pub(in crate::import) fn seen(&self, counts: &[u64]) -> Seen {
+        let mut seen = Seen::default();
+        for (id, name) in &self.kvm {
+            seen.add(name, counts.get(usize::from(*id)).copied().unwrap_or(0));
+        }
+        seen
+    }
+
     fn add(&mut self, system: &str, format: &str, endian: Endian) {
         let ours = matches!(system, "kvm" | "sched" | "vmtax");
         let name = format.lines().find_map(|l| l.strip_prefix("name: ")).unwrap_or_default().trim();
+        // PowerPC has systems kvm_hv and kvm_pr.
+        if system.starts_with("kvm") {
+            self.add_kvm(name, format);
+        }
         // It comes last: without it fields can be missing, and some of those would be taken for 0.
         let is_whole = format.contains("print fmt:");
         match Decoder::parse(format, endian).filter(|_| is_whole) {
@@ -74,6 +93,19 @@ impl Formats {
                 self.not_understood.push(name.to_owned());
             }
             None => {}
+        }
+    }
+
+    fn add_kvm(&mut self, name: &str, format: &str) {
+        let id = format.lines().find_map(|line| line.strip_prefix("ID: ")?.trim().parse().ok());
+        if let Some(id) = id {
+            self.kvm.push((id, name.to_owned()));
+        }
+        if self.architecture.is_none() {
+            self.architecture = match name {
+                "kvm_exit" => architecture::of_exit_fields(tracepoint::field_names(format)),
+                _ => architecture::of_event(name.as_bytes()),
+            };
         }
     }
 

@@ -3,11 +3,13 @@
 //! Each importer is a function of bytes. Formats that must be read out of order (`perf.data` files,
 //! `trace.dat`) take a [`ReadAt`]; the others take a [`Read`] and can be fed from a pipe.
 
+mod architecture;
 pub mod bpftrace;
 mod cursor;
 mod formats;
 pub mod perf_data;
 pub mod results;
+mod seen;
 pub mod text;
 pub mod trace_dat;
 pub mod tracepoint;
@@ -18,6 +20,7 @@ use vmtax_events::{Isa, Losses, Recording};
 
 use crate::source::ReadAt;
 use crate::{Error, Feed};
+pub use seen::Seen;
 
 /// How many bytes [`Format::recognise`] wants to see. It makes do with fewer.
 pub const HEAD: usize = 64 << 10;
@@ -130,6 +133,8 @@ pub struct Imported {
     pub recording: Recording,
     /// What was lost or could not be decoded on the way.
     pub losses: Losses,
+    /// How often each event of KVM occurs. Recordings of single events have it.
+    pub seen: Seen,
 }
 
 /// Imports a source of a recognised format.
@@ -138,6 +143,20 @@ pub struct Imported {
 /// [`Error`] when nothing can be read. A recording that ends early is no error: what stands before the
 /// cut is delivered, and [`Losses::truncated`] says so.
 pub fn import(
+    format: Format,
+    source: Source<'_>,
+    options: Options,
+    feed: &mut impl Feed,
+) -> Result<Imported, Error> {
+    let mut imported = dispatch(format, source, options, feed)?;
+    // A dump of counts and a table of results hold no events.
+    if !matches!(format, Format::Bpftrace | Format::Results) {
+        seen::check(&mut imported);
+    }
+    Ok(imported)
+}
+
+fn dispatch(
     format: Format,
     source: Source<'_>,
     options: Options,

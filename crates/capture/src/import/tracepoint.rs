@@ -387,6 +387,15 @@ impl Decoder {
     }
 }
 
+/// The names of the fields of a format file.
+pub(super) fn field_names(format: &str) -> impl Iterator<Item = &str> + Clone {
+    let lines = format.lines().map(str::trim).take_while(|line| !line.starts_with("print fmt:"));
+    lines.filter_map(|line| {
+        let declaration = line.strip_prefix("field:")?.split(';').next()?;
+        declaration.rsplit([' ', '*', '\t']).next()
+    })
+}
+
 /// `unsigned int exit_reason; offset:8; size:4; signed:0;` -> name and place, if it is a number.
 fn parse_field(text: &str) -> Option<(&str, Place)> {
     let mut parts = text.split(';').map(str::trim);

@@ -250,6 +250,9 @@ pub(crate) struct Losses<'a> {
     pub(super) out_of_order: u64,
     pub(super) undecodable: u64,
     pub(super) details_dropped: u64,
+    pub(super) threads_dropped: u64,
+    pub(super) vms_merged: u64,
+    pub(super) missing: &'a [String],
     pub(super) truncated: &'a [String],
     pub(super) notes: &'a [String],
 }

@@ -213,6 +213,27 @@ fn files_that_are_not_listed() {
     assert_eq!(report.losses.notes, [note("events/000003.parquet")]);
 }
 
+/// Times without exits would read as a VM that never left its guest.
+#[test]
+fn exits_that_are_not_listed_although_times_are() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = run_to_damage(temp.path());
+    edit_manifest(&folder, |json| {
+        let segments = json["segments"].as_array_mut().unwrap();
+        segments.retain(|segment| !segment["path"].as_str().unwrap().starts_with("exits/"));
+    });
+    let (rows, report) = read_rows(&folder);
+    assert!(rows.exits.is_empty() && !rows.times.is_empty());
+    assert!(!report.losses.is_empty());
+    let folder = folder.display();
+    assert_eq!(
+        report.losses.missing,
+        [format!(
+            "{folder} has times or accesses of vCPUs and no exits: its exits segment is missing, or kvm_exit was not recorded."
+        )]
+    );
+}
+
 #[test]
 fn tables_of_a_later_version() {
     let temp = tempfile::tempdir().unwrap();

@@ -45,6 +45,9 @@ fn losses() -> Losses {
         out_of_order: 4,
         undecodable: 5,
         details_dropped: 6,
+        threads_dropped: 7,
+        vms_merged: 8,
+        missing: vec!["no kvm_exit".to_owned()],
         truncated: vec!["cut".to_owned()],
         notes: vec!["note".to_owned()],
     }

@@ -30,3 +30,4 @@ mod tables;
 mod terminal;
 mod texts;
 mod top;
+mod without_exits;

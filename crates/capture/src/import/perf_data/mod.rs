@@ -32,10 +32,13 @@ pub fn recognise_pipe(head: &[u8]) -> bool {
 }
 
 /// Imports a `perf.data` file.
-pub fn import_file(source: &dyn ReadAt, feed: &mut impl Feed) -> Result<Imported, Error> {
+pub fn import_file<F: Feed>(source: &dyn ReadAt, feed: &mut F) -> Result<Imported, Error> {
     let header = header::File::read(source)?;
     let mut session = session::Session::new(header.endian, "perf.data");
     header.load(source, &mut session)?;
+    if !F::WANTS_PROFILE {
+        session.check_architecture()?;
+    }
     feed.described(&session.recording)?;
     let mut data = header.data(source);
     records::run(&mut data, header.data_offset, Some(header.data_size), &mut session, feed)?;

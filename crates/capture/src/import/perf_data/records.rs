@@ -40,12 +40,12 @@ const MAX_TRACING_DATA: u32 = 64 << 20;
 
 /// Reads records until the input ends. `offset` is where the input begins in the file; `size` is how
 /// long it should be, if that is known.
-pub(super) fn run(
+pub(super) fn run<F: Feed>(
     input: &mut dyn Read,
     offset: u64,
     size: Option<u64>,
     session: &mut Session,
-    feed: &mut impl Feed,
+    feed: &mut F,
 ) -> Result<(), Error> {
     let mut reader = Reader {
         session,
@@ -105,6 +105,9 @@ pub(super) fn run(
             ends_within |= have as u64 + copied < more;
             if is_formats {
                 reader.session.tracing_data(&payload, here + record.len() as u64)?;
+                if !F::WANTS_PROFILE {
+                    reader.session.check_architecture()?;
+                }
                 reader.feed.described(&reader.session.recording)?;
             }
         }
@@ -195,6 +198,9 @@ impl<F: Feed> Reader<'_, F> {
                 let feature = self.session.bytes.u64(record, HEADER).unwrap_or(u64::MAX);
                 let payload = record.get(HEADER + 8..).unwrap_or_default();
                 self.session.feature(feature, payload, offset + 16)?;
+                if !F::WANTS_PROFILE {
+                    self.session.check_architecture()?;
+                }
             }
             other => return self.rare(other, record, offset),
         }
@@ -232,6 +238,7 @@ impl<F: Feed> Reader<'_, F> {
             return Ok(());
         };
         self.round_max = self.round_max.max(sample.time);
+        self.session.count(sample.raw, Bytes(endian));
         let Some(decoder) = self.session.decoder(sample.raw, Bytes(endian)) else {
             self.session.losses.undecodable += u64::from(!self.session.describes(sample.raw));
             return Ok(());

@@ -6,9 +6,9 @@ use vmtax_events::{Losses, Recording};
 
 use super::layout::{Bytes, Layout};
 use crate::Error;
-use crate::import::Imported;
 use crate::import::formats::{self, Formats};
 use crate::import::tracepoint::{Decoder, Endian};
+use crate::import::{Imported, architecture};
 
 const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
@@ -66,6 +66,10 @@ pub(super) struct Session {
     lost_samples: u64,
     lost_reads: HashMap<u64, u64>,
     without_attr: u64,
+    /// Samples by `common_type`, once the formats are known.
+    counts: Vec<u64>,
+    /// An architecture that is not x86, and where it shows.
+    foreign: Option<(&'static str, u64)>,
 }
 
 impl Session {
@@ -82,6 +86,22 @@ impl Session {
             lost_samples: 0,
             lost_reads: HashMap::new(),
             without_attr: 0,
+            counts: Vec::new(),
+            foreign: None,
+        }
+    }
+
+    /// Refuses a recording of another architecture, as soon as that is known.
+    pub(super) fn check_architecture(&self) -> Result<(), Error> {
+        self.foreign.map_or(Ok(()), |(name, offset)| Err(architecture::refuse(name, offset)))
+    }
+
+    /// Counts a raw record by its event.
+    #[inline(always)]
+    pub(super) fn count(&mut self, raw: &[u8], bytes: Bytes) {
+        let id = bytes.u16(raw, 0).map(usize::from);
+        if let Some(count) = id.and_then(|id| self.counts.get_mut(id)) {
+            *count += 1;
         }
     }
 
@@ -202,7 +222,11 @@ impl Session {
             feature::HOSTNAME => self.recording.hostname = self.string(payload),
             feature::OSRELEASE => self.recording.kernel = self.string(payload),
             feature::VERSION => self.recording.tool = format!("perf {}", self.string(payload)),
-            feature::ARCH => self.recording.arch = self.string(payload),
+            feature::ARCH => {
+                self.recording.arch = self.string(payload);
+                let name = architecture::of_machine(&self.recording.arch);
+                self.foreign = self.foreign.or(name.map(|name| (name, offset)));
+            }
             feature::NRCPUS => {
                 // Available, then online.
                 self.recording.cpus = self.bytes.u32(payload, 4).unwrap_or(0);
@@ -226,6 +250,8 @@ impl Session {
                 .push(format!("the format of the event {name:?} is not understood: skipped"));
         }
         self.recording.coverage = formats.described;
+        self.counts = vec![0; formats.index.len()];
+        self.foreign = self.foreign.or(formats.architecture.map(|name| (name, offset)));
         self.formats = Some(formats);
         Ok(())
     }
@@ -267,7 +293,8 @@ impl Session {
                 .notes
                 .push(format!("{n} samples belong to an event that the file does not list"));
         }
-        Imported { recording: self.recording, losses: self.losses }
+        let seen = self.formats.map(|formats| formats.seen(&self.counts)).unwrap_or_default();
+        Imported { recording: self.recording, losses: self.losses, seen }
     }
 
     fn string(&self, payload: &[u8]) -> String {

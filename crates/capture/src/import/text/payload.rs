@@ -49,6 +49,9 @@ const TRACEPOINTS: &[(&str, Reader)] = &[
     ("sched_switch", sched_switch),
 ];
 
+/// How many they are.
+pub(crate) const COUNT: usize = TRACEPOINTS.len();
+
 /// Which of [`TRACEPOINTS`] this is.
 pub(crate) fn tracepoint(name: &[u8]) -> Option<usize> {
     TRACEPOINTS.iter().position(|(known, _)| known.as_bytes() == name)
@@ -195,6 +198,10 @@ fn spelled_reason<'a>(text: &'a [u8], reasons: &mut Reasons) -> Option<(u32, Rea
 
 fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
     if payload.fields {
+        // arm64 had this field until Linux 4.2, for other reasons.
+        if payload.field(b"vcpu_pc").is_some() {
+            return None;
+        }
         let reason = payload.reason(b"exit_reason", reasons)?;
         let info1 = payload.hex(b"info1").unwrap_or(0);
         let info2 = payload.hex(b"info2").unwrap_or(0);

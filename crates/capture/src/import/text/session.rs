@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::io::Read;
 
-use vmtax_events::{Coverage, Event, Isa, Kind, Losses, NO_PID, NO_VCPU, Recording};
+use vmtax_events::{Coverage, Event, Isa, Kind, NO_PID, NO_VCPU, Recording};
 
 use super::line::{Dialect, Line, Time};
 use super::lines::{LONGEST_LINE, Lines};
 use super::payload;
 use super::reason::Reasons;
 use super::{UNTERMINATED, words};
-use crate::import::Imported;
+use crate::import::{Imported, Seen, architecture};
 use crate::{Error, Feed};
 
 /// Events between two calls of [`Feed::release`].
@@ -59,7 +59,7 @@ pub(crate) fn import<F: Format>(
     let mut session = Session::new(feed);
     let mut about = Imported {
         recording: Recording { format: F::NAME.to_owned(), ..Recording::default() },
-        losses: Losses::default(),
+        ..Imported::default()
     };
     // A text of this format, and something else that is not.
     let (mut known, mut unknown) = (false, false);
@@ -80,7 +80,7 @@ pub(crate) fn import<F: Format>(
             }
             Some(line) => {
                 known = true;
-                session.event(&mut format, &line)?;
+                session.event(&mut format, &line, offset)?;
             }
             None => match format.other(text, &mut about)? {
                 Other::Skip if words::trim(text).is_empty() => {}
@@ -134,8 +134,10 @@ struct Session<'f, F: Feed> {
     /// The latest time seen, and events since the last release.
     time_ns: u64,
     unreleased: u32,
-    /// Bit per tracepoint.
-    seen: u32,
+    /// Events of each wanted tracepoint.
+    counts: [u64; payload::COUNT],
+    /// Events of KVM that are not wanted.
+    others: Seen,
     rounded: bool,
     undecodable: u64,
     lost: u64,
@@ -152,7 +154,8 @@ impl<'f, F: Feed> Session<'f, F> {
             pending: Vec::new(),
             time_ns: 0,
             unreleased: 0,
-            seen: 0,
+            counts: [0; payload::COUNT],
+            others: Seen::default(),
             rounded: false,
             undecodable: 0,
             lost: 0,
@@ -160,17 +163,38 @@ impl<'f, F: Feed> Session<'f, F> {
         }
     }
 
-    fn event<T: Format>(&mut self, format: &mut T, line: &Line<'_>) -> Result<(), Error> {
+    /// `offset` is where the line stands.
+    fn event<T: Format>(
+        &mut self,
+        format: &mut T,
+        line: &Line<'_>,
+        offset: u64,
+    ) -> Result<(), Error> {
         let Time::Ns(time_ns, digits) = line.time else { return Ok(()) };
         let tracepoint = payload::tracepoint(line.event);
         let said = match tracepoint {
             Some(index) => {
-                self.seen |= 1 << index;
+                self.counts[index] += 1;
                 let said = payload::read(index, line.payload, &mut self.reasons);
-                self.undecodable += u64::from(said.is_none());
+                if said.is_none() {
+                    self.undecodable += 1;
+                    if line.event == b"kvm_exit"
+                        && let Some(name) = architecture::of_exit_text(line.payload)
+                    {
+                        return Err(architecture::refuse(name, offset));
+                    }
+                }
                 said
             }
-            None => format.record(line).map(|kind| (NO_VCPU, kind)),
+            None => {
+                if let Some(name) = architecture::of_event(line.event) {
+                    return Err(architecture::refuse(name, offset));
+                }
+                if line.event.starts_with(b"kvm_") {
+                    self.others.add(&String::from_utf8_lossy(line.event), 1);
+                }
+                format.record(line).map(|kind| (NO_VCPU, kind))
+            }
         };
         self.flush_lost(time_ns)?;
         self.name(line)?;
@@ -272,9 +296,11 @@ impl<'f, F: Feed> Session<'f, F> {
             ));
         }
         let mut coverage = Coverage::default();
-        for (index, name) in payload::names().enumerate() {
-            if self.seen & 1 << index != 0 {
-                coverage.add(name);
+        about.seen = self.others;
+        for (name, count) in payload::names().zip(self.counts).filter(|(_, count)| *count > 0) {
+            coverage.add(name);
+            if name.starts_with("kvm_") {
+                about.seen.add(name, count);
             }
         }
         about.recording.coverage = coverage;

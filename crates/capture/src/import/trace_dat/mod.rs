@@ -24,7 +24,7 @@ mod v7;
 
 use vmtax_events::{Losses, NO_PID, Recording};
 
-use super::Imported;
+use super::{Imported, architecture};
 use crate::{Error, Feed, source::ReadAt};
 use contents::Contents;
 use page::PageDecoder;
@@ -68,6 +68,9 @@ pub fn import(source: &dyn ReadAt, feed: &mut impl Feed) -> Result<Imported, Err
     }
     let mut recording = Recording { format: "trace.dat".to_owned(), ..Recording::default() };
     options.describe(&mut recording);
+    if let Some(name) = architecture::of_machine(&recording.arch).or(formats.architecture) {
+        return Err(architecture::refuse(name, 0));
+    }
     // The file does not list which events were enabled. But trace-cmd stores the formats of the systems
     // and events that it was asked to record, so those of kvm and sched that it describes could have
     // been recorded. Not so if the file describes the whole kernel: then only what was seen is certain.
@@ -82,12 +85,13 @@ pub fn import(source: &dyn ReadAt, feed: &mut impl Feed) -> Result<Imported, Err
         tsc2nsec: options.tsc2nsec,
         tgids: &options.tgids,
         seen: vec![false; formats.decoders.len()],
+        counts: vec![0; formats.index.len()],
         losses: Losses::default(),
     };
     let empty = data.is_empty();
     truncated.extend(stream::run(source, &mut codec, data, &mut decoder, feed)?);
 
-    let PageDecoder { seen, mut losses, .. } = decoder;
+    let PageDecoder { seen, counts, mut losses, .. } = decoder;
     losses.truncated = truncated;
     options.remark(&recording, &mut losses);
     if empty {
@@ -99,5 +103,5 @@ pub fn import(source: &dyn ReadAt, feed: &mut impl Feed) -> Result<Imported, Err
     for (decoder, _) in formats.decoders.iter().zip(seen).filter(|(_, seen)| *seen) {
         recording.coverage.add(&decoder.name);
     }
-    Ok(Imported { recording, losses })
+    Ok(Imported { recording, losses, seen: formats.seen(&counts) })
 }

@@ -39,6 +39,8 @@ pub(super) struct PageDecoder<'a> {
     pub(super) tgids: &'a HashMap<u32, u32>,
     /// Which of the formats' decoders met a record.
     pub(super) seen: Vec<bool>,
+    /// Records by `common_type`.
+    pub(super) counts: Vec<u64>,
     pub(super) losses: Losses,
 }
 
@@ -203,6 +205,9 @@ impl PageDecoder<'_> {
             at = record_at + len;
             // Every record begins with its common_type.
             let Some(id) = u16_at::<BIG>(record) else { continue };
+            if let Some(count) = self.counts.get_mut(usize::from(id)) {
+                *count += 1;
+            }
             let slot = match formats.index.get(usize::from(id)) {
                 Some(&slot) if slot != 0 => usize::from(slot) - 1,
                 _ => continue,

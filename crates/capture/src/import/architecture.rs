@@ -1,0 +1,162 @@
+//! Recordings of KVM on other architectures than x86: recognised, so that they are refused by name.
+//!
+//! A recording says its architecture itself (perf's ARCH, trace-cmd's UNAME) or shows it in the fields and names of
+//! its tracepoints. All but s390 have an event `kvm_exit`, with fields and texts of their own.
+
+use crate::Error;
+use crate::import::text::words::find;
+
+/// An architecture whose exits are not read.
+struct Architecture {
+    name: &'static str,
+    /// How `uname -m` begins there.
+    machines: &'static [&'static str],
+    /// Fields of which `kvm_exit` (or `kvm_guest_exit`) has one there, and not on x86.
+    fields: &'static [&'static str],
+    /// How names of tracepoints begin that KVM has nowhere else.
+    events: &'static [&'static str],
+    /// What the text of `kvm_exit` holds there.
+    texts: &'static [&'static str],
+}
+
+/// Linux `arch/arm64/kvm/trace_arm.h`, `trace_handle_exit.h` (and `arch/arm/kvm/trace.h` until 5.6),
+/// `arch/riscv/kvm/trace.h`, `arch/s390/kvm/trace.h` and `trace-s390.h`, `arch/powerpc/kvm/trace_{hv,pr,booke}.h`,
+/// `arch/mips/kvm/trace.h`, `arch/loongarch/kvm/trace.h`. Fields and texts of the last two are the same.
+static ARCHITECTURES: &[Architecture] = &[
+    Architecture {
+        name: "arm64",
+        machines: &["aarch64", "arm"],
+        fields: &["vcpu_pc", "esr_ec"],
+        events: &["kvm_arm_", "kvm_wfx_arm64", "kvm_hvc_arm64", "kvm_timer_", "vgic_"],
+        texts: &["HSR_EC:", "vcpu_pc=", "esr_ec="],
+    },
+    Architecture {
+        name: "RISC-V",
+        machines: &["riscv"],
+        fields: &["scause"],
+        events: &[],
+        texts: &["SCAUSE:", "scause="],
+    },
+    Architecture {
+        name: "s390",
+        machines: &["s390"],
+        fields: &[],
+        events: &["kvm_s390_"],
+        texts: &[],
+    },
+    Architecture {
+        name: "PowerPC",
+        machines: &["ppc", "powerpc"],
+        fields: &["exit_nr", "trap"],
+        events: &[
+            "kvm_guest_enter",
+            "kvm_guest_exit",
+            "kvm_book3s_",
+            "kvm_booke",
+            "kvmppc_",
+            "kvm_ppc_",
+        ],
+        texts: &["exit_nr=", " | pc=0x"],
+    },
+    Architecture {
+        name: "MIPS",
+        machines: &["mips"],
+        fields: &[],
+        events: &["kvm_asid_change", "kvm_guestid_change", "kvm_hwr"],
+        texts: &[],
+    },
+    Architecture {
+        name: "LoongArch",
+        machines: &["loongarch"],
+        fields: &[],
+        events: &["kvm_exit_", "kvm_vpid_change"],
+        texts: &[],
+    },
+    Architecture {
+        name: "MIPS or LoongArch",
+        machines: &[],
+        fields: &["pc", "reason"],
+        events: &["kvm_enter", "kvm_reenter", "kvm_out"],
+        texts: &["]PC: 0x", "] PC: 0x", "pc="],
+    },
+];
+
+/// By what `uname -m` says. x86 and what is not known are `None`.
+pub(super) fn of_machine(machine: &str) -> Option<&'static str> {
+    name(|a| a.machines.iter().any(|start| machine.starts_with(start)))
+}
+
+/// By the name of a tracepoint of KVM.
+pub(super) fn of_event(event: &[u8]) -> Option<&'static str> {
+    name(|a| a.events.iter().any(|start| event.starts_with(start.as_bytes())))
+}
+
+/// By the fields of `kvm_exit`.
+pub(super) fn of_exit_fields<'a>(
+    fields: impl Iterator<Item = &'a str> + Clone,
+) -> Option<&'static str> {
+    name(|a| fields.clone().any(|field| a.fields.contains(&field)))
+}
+
+/// By the text of `kvm_exit`.
+pub(super) fn of_exit_text(text: &[u8]) -> Option<&'static str> {
+    name(|a| a.texts.iter().any(|part| find(text, part.as_bytes()).is_some()))
+}
+
+fn name(is: impl Fn(&Architecture) -> bool) -> Option<&'static str> {
+    ARCHITECTURES.iter().find(|a| is(a)).map(|a| a.name)
+}
+
+/// The error for a recording of this architecture, which shows at byte `offset`.
+pub(super) fn refuse(name: &str, offset: u64) -> Error {
+    Error::Unsupported {
+        offset,
+        item: "architecture",
+        problem: format!(
+            "the recording is of KVM on {name}, whose exits are not supported; recordings of x86 (Intel VMX, AMD SVM) are read"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines() {
+        for (machine, expected) in [
+            ("x86_64", None),
+            ("i686", None),
+            ("", None),
+            ("aarch64", Some("arm64")),
+            ("armv7l", Some("arm64")),
+            ("riscv64", Some("RISC-V")),
+            ("s390x", Some("s390")),
+            ("ppc64le", Some("PowerPC")),
+            ("mips64", Some("MIPS")),
+            ("loongarch64", Some("LoongArch")),
+        ] {
+            assert_eq!(of_machine(machine), expected, "{machine}");
+        }
+    }
+
+    /// What each kernel prints, by its print format.
+    #[test]
+    fn texts() {
+        for (text, expected) in [
+            (&b"TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: 0x0000ffff8000"[..], Some("arm64")),
+            (b"ret=0 esr_ec=0x24 vcpu_pc=0xffff8000", Some("arm64")),
+            (b"SEPC:0x80200000, SCAUSE:0x15, STVAL:0x0, HTVAL:0x0, HTINST:0x0", Some("RISC-V")),
+            (
+                b"exit=DATA_STORAGE | pc=0xc000 | msr=0x80 | dar=0x0 | srr1=0x0 | last_inst=0x0",
+                Some("PowerPC"),
+            ),
+            (b"[TLB Miss (LD)]PC: 0x80001000", Some("MIPS or LoongArch")),
+            (b"vcpu 0 [GPSI] PC: 0x90001000", Some("MIPS or LoongArch")),
+            (b"reason EXIT_NPF rip 0xfff0 info 14 0", None),
+            (b"vcpu 0 reason EPT_VIOLATION rip 0xfff0 info1 0x184", None),
+        ] {
+            assert_eq!(of_exit_text(text), expected, "{}", text.escape_ascii());
+        }
+    }
+}
