@@ -15,13 +15,13 @@ const FORMAT: &str = include_str!("kvm_exit-format-6.1.txt");
 const VMX_NOT_IN_6_1: &[u32] =
     &[5, 6, 11, 17, 65, 66, 69, 70, 72, 73, 76, 77, 78, 79, 80, 81, 84, 85];
 
-/// A header's text, or a message and `None`.
-#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
+/// A header's text; `None` skips the test.
+#[track_caller]
 fn header(path: &str) -> Option<String> {
     match std::fs::read_to_string(path) {
         Ok(text) => Some(text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            println!("skipped: no {path} (package linux-libc-dev)");
+            vmtax_skipped::package("linux-libc-dev");
             None
         }
         Err(error) => panic!("{path}: {error}"),

@@ -1,6 +1,7 @@
 //! A run whose writer was killed holds every row up to some point, and says that it is incomplete.
 
 use std::env;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -38,10 +39,10 @@ impl Drop for Killed {
 
 fn write_forever(folder: &Path) -> Killed {
     let child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "kill::child"])
+        .args(["--exact", "kill::child", "--nocapture"])
         .env(CHILD, folder)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     Killed(child)
@@ -62,7 +63,11 @@ fn writers_killed_at_many_moments() {
         };
         while moment > 0 && !begun.exists() {
             assert!(Instant::now() < deadline, "the child does not start");
-            assert!(writer.0.try_wait().unwrap().is_none(), "the child failed");
+            if writer.0.try_wait().unwrap().is_some() {
+                let mut said = String::new();
+                writer.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                panic!("the child failed: {said}");
+            }
             thread::sleep(Duration::from_millis(1));
         }
         // Primes spread the moments over what a commit does; it takes a few milliseconds.

@@ -262,7 +262,10 @@ fn a_killed_run_leaves_no_program_there() {
     let stage = Stage::new(&stand_in("sh -c \"$word\"; exit"), &text);
     let mut vmtax = stage.command(&[]).stderr(Stdio::piped()).spawn().unwrap();
     while !stage.path("started").exists() {
-        assert_eq!(vmtax.try_wait().unwrap(), None, "it ended before it was killed");
+        if let Some(status) = vmtax.try_wait().unwrap() {
+            let error = vmtax.wait_with_output().unwrap().stderr;
+            panic!("it ended with {status}: {}", String::from_utf8_lossy(&error));
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(runs(&mark));

@@ -1,7 +1,7 @@
 //! A full disk: the sentence says so, and what is left does not look whole.
 //!
 //! The disk is a tmpfs in a mount namespace of the test's own (`unshare`), so nothing has to be unmounted and
-//! nobody else sees it. Where the system refuses that the test says so and is skipped.
+//! nobody else sees it. Where the system refuses that the test is skipped.
 
 use std::fs;
 use std::path::Path;
@@ -20,16 +20,11 @@ fn namespace(disk: &Path) -> Option<&'static str> {
     })
 }
 
-#[expect(clippy::print_stderr, reason = "what was not tested must be seen")]
-fn say_skipped() {
-    eprintln!("SKIPPED: no tmpfs can be mounted here, so no disk can be filled");
-}
-
 /// Runs a shell script with a disk of `size` at `./disk`. `$vmtax` is the program, `$input` a recording.
 fn with_disk(folder: &Path, size: &str, input: &Path, script: &str) -> Option<Output> {
     fs::create_dir_all(folder.join("disk")).unwrap();
     let Some(flags) = namespace(&folder.join("disk")) else {
-        say_skipped();
+        vmtax_skipped::system("no tmpfs can be mounted here, so no disk can be filled");
         return None;
     };
     let script = format!("mount -t tmpfs -o size={size} none disk || exit 99\n{script}");

@@ -8,11 +8,14 @@ use crate::check::stdout;
 
 const COMMANDS: [&str; 7] = ["report", "import", "record", "doctor", "pages", "completions", "man"];
 
-/// Runs a program with this standard input; `None` when it is not installed.
-fn feed(program: &str, args: &[&str], input: &[u8]) -> Option<Output> {
+/// Runs a program with this standard input; `None` when its package is not installed.
+fn feed(program: &str, package: &str, args: &[&str], input: &[u8]) -> Option<Output> {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().ok()?;
+    let Ok(mut child) = command.spawn() else {
+        vmtax_skipped::package(package);
+        return None;
+    };
     child.stdin.take().unwrap().write_all(input).unwrap();
     Some(child.wait_with_output().unwrap())
 }
@@ -26,8 +29,11 @@ fn completions_are_scripts() {
         for word in COMMANDS.into_iter().chain(["interval"]) {
             assert!(text.contains(word), "{shell}: {word}");
         }
-        // bash is on every machine that tests run on; zsh and fish are checked where they are.
-        if let Some(output) = feed(shell, &["-n"], &script).filter(|_| shell != "elvish") {
+        // Debian has no PowerShell, and an elvish that cannot check a script.
+        if ["elvish", "powershell"].contains(&shell) {
+            continue;
+        }
+        if let Some(output) = feed(shell, shell, &["-n"], &script) {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success() && said.is_empty(), "{shell}: {said}");
         }
@@ -54,7 +60,7 @@ fn bash_completes_flags_and_their_values() {
              \"${{COMPREPLY[@]}}\"",
             list.len() - 1
         );
-        let output = feed("bash", &[], ask.as_bytes()).unwrap();
+        let output = feed("bash", "bash", &[], ask.as_bytes()).unwrap();
         let answer = String::from_utf8(output.stdout).unwrap();
         assert!(answer.lines().any(|line| line == proposed), "{words}: {answer:?}");
     }
@@ -75,7 +81,9 @@ fn every_command_has_a_man_page() {
         let page = fs::read_to_string(pages.join(&name)).unwrap();
         assert!(page.lines().any(|line| line.starts_with(".TH ")), "{name}");
         assert!(page.contains(".SH SYNOPSIS"), "{name}");
-        if let Some(output) = feed("groff", &["-man", "-Tutf8", "-ww", "-Kutf8"], page.as_bytes()) {
+        if let Some(output) =
+            feed("groff", "groff-base", &["-man", "-Tutf8", "-ww", "-Kutf8"], page.as_bytes())
+        {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success() && said.is_empty(), "{name}: {said}");
             let rendered = String::from_utf8_lossy(&output.stdout);

@@ -62,8 +62,7 @@ fn a_vm_of_this_machine_is_found() {
     let mut command = Command::new("python3");
     command.args(["-c", HOLDER]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let Ok(mut holder) = command.spawn() else {
-        eprintln!("skipped: python3 is not installed");
-        return;
+        return vmtax_skipped::package("python3");
     };
     let mut line = String::new();
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -74,8 +73,7 @@ fn a_vm_of_this_machine_is_found() {
     drop(holder.stdin.take());
     holder.wait().unwrap();
     let Some(document) = document else {
-        eprintln!("skipped: /dev/kvm cannot be used here");
-        return;
+        return vmtax_skipped::system("/dev/kvm cannot be used here");
     };
     let vm = &document["vms"][0];
     assert_eq!((&vm["pid"], &vm["vcpus"], &vm["kind"]), (&pid.into(), &1.into(), &"plain".into()));
@@ -242,8 +240,7 @@ fn the_text_says_what_costs_first_and_fits_80_columns() {
         .current_dir(folder.path())
         .output();
     let Ok(output) = script else {
-        eprintln!("skipped: `script` is not installed, so there is no terminal");
-        return;
+        return vmtax_skipped::package("bsdutils");
     };
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.contains("thp-enabled"), "{shown}");

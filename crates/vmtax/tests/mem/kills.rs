@@ -58,11 +58,15 @@ impl Moments {
 fn killed_after(args: &[&str], time: Duration) -> bool {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vmtax"));
     let mut child =
-        command.arg("mem").args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        command.arg("mem").args(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(time);
     child.kill().unwrap();
-    let status = child.wait().unwrap();
-    assert!(status.success() || status.signal() == Some(9), "{args:?} failed by itself: {status}");
+    let output = child.wait_with_output().unwrap();
+    let (status, error) = (output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(
+        status.success() || status.signal() == Some(9),
+        "{args:?} failed by itself: {status}: {error}"
+    );
     status.success()
 }
 
