@@ -20,6 +20,7 @@ pub mod pages;
 pub mod perfetto;
 pub mod predict;
 pub mod rows;
+pub mod table;
 pub mod text;
 pub mod tui;
 

@@ -7,9 +7,11 @@ use vmtax_analyse::audit;
 use vmtax_events::setting::{Backing, Fact, Mapped, System, Unknown, VmProcess};
 
 use crate::doctor::{hidden, shaped_vm, vm_name};
+use crate::html::{TablePage, TableSection};
 use crate::names::printable;
-use crate::numbers::{percent, share, size};
-use crate::text::layout::{Column, Grid, Paint, Room, Style, wrap};
+use crate::numbers::share;
+use crate::table::{Cell, Column, Table};
+use crate::text::layout::{Paint, Style, wrap};
 
 /// Name and version of the JSON's shape, in `docs/pages.schema.json`.
 pub const SCHEMA: &str = "vmtax-pages-1";
@@ -51,13 +53,9 @@ impl Pages<'_> {
             paint.line(out, Style::Plain, what)?;
         } else {
             paint.line(out, Style::Plain, "")?;
-            self.grid(&mut notes).write(out, paint, width)?;
-            notes.push(NO_STATS_FD.to_owned());
-            notes.push("Memory is all of the VMM's mappings of 2 MiB and more.".to_owned());
+            self.table(&mut notes).text(usize::MAX, (paint, width), out)?;
         }
-        if self.system.hidden > 0 {
-            notes.push(hidden(self.system.hidden));
-        }
+        notes.extend(self.remarks());
         if !notes.is_empty() {
             paint.line(out, Style::Plain, "")?;
         }
@@ -69,27 +67,64 @@ impl Pages<'_> {
         Ok(())
     }
 
-    fn grid(&self, notes: &mut Vec<String>) -> Grid {
-        let mut grid = Grid::new(vec![
-            Column::key("VM"),
-            Column::number("all", Room::Keep),
-            Column::number("4K", Room::Keep),
-            Column::number("2M", Room::Keep),
-            Column::number("1G", Room::Keep),
-            Column::number("THP", Room::Keep),
-            Column::number("hugetlbfs", Room::Keep),
-            Column::number("large", Room::Keep),
+    /// For a spreadsheet.
+    pub fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.table(&mut Vec::new()).csv(out)
+    }
+
+    /// One page that opens offline.
+    pub fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut notes = Vec::new();
+        let table = self.table(&mut notes);
+        notes.extend(self.remarks());
+        let parts = [TableSection { id: "pages", title: "Pages by size", notes, table: &table }];
+        let page = TablePage {
+            command: "pages",
+            tool_version: self.tool_version,
+            facts: vec![
+                ("System", self.root.to_owned()),
+                ("KVM", crate::kvm::line(&self.system.kvm)),
+            ],
+            notice: None,
+        };
+        page.write(&parts, out)
+    }
+
+    /// Said below the table.
+    fn remarks(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        if !self.vms.is_empty() {
+            said.push(NO_STATS_FD.to_owned());
+            said.push("Memory is all of the VMM's mappings of 2 MiB and more.".to_owned());
+        }
+        if self.system.hidden > 0 {
+            said.push(hidden(self.system.hidden));
+        }
+        said
+    }
+
+    fn table(&self, notes: &mut Vec<String>) -> Table {
+        let mut table = Table::new(vec![
+            Column::data("pid"),
+            Column::data("name"),
+            Column::data("kind"),
+            Column::words("what", "VM"),
+            Column::number("all", "all"),
+            Column::number("bytes_4k", "4K"),
+            Column::number("bytes_2m", "2M"),
+            Column::number("bytes_1g", "1G"),
+            Column::number("thp", "THP").help("transparent huge pages"),
+            Column::number("hugetlbfs", "hugetlbfs"),
+            Column::number("large", "large").help("share in pages of 2 MiB and more"),
         ]);
         for vm in self.vms {
-            let title = format!("{}, {}", vm_name(vm), audit::kind(vm).name());
-            grid.row(
-                Style::Heading,
-                std::iter::once(title).chain(vec![String::new(); 7]).collect(),
-            );
-            grid.row(Style::Plain, mapped_cells(&vm.mapped(), notes));
-            grid.row(Style::Plain, backing_cells(&vm.backing, notes));
+            let kind = audit::kind(vm).name();
+            let whose = [Cell::Count(vm.pid.into()), Cell::Name(vm.name.clone()), Cell::Word(kind)];
+            let title = format!("{}, {kind}", vm_name(vm));
+            table.first_of(title, [&whose[..], &mapped_cells(&vm.mapped(), notes)].concat());
+            table.row([&whose[..], &backing_cells(&vm.backing, notes)].concat());
         }
-        grid
+        table
     }
 
     /// For programs.
@@ -106,36 +141,39 @@ impl Pages<'_> {
     }
 }
 
-fn mapped_cells(fact: &Fact<Mapped>, notes: &mut Vec<String>) -> Vec<String> {
-    let mut cells = vec!["  mapped in EPT/NPT".to_owned()];
+/// Sizes that are not known.
+const UNREAD: Cell = Cell::Unknown("?");
+
+fn mapped_cells(fact: &Fact<Mapped>, notes: &mut Vec<String>) -> Vec<Cell> {
+    let mut cells = vec![Cell::Word("mapped in EPT/NPT")];
     match &fact.value {
         Ok(mapped) => {
-            cells.push(size(mapped.total()));
-            cells.extend(mapped.bytes().map(size));
-            cells.extend(["-".to_owned(), "-".to_owned()]);
-            cells.push(share(mapped.large(), mapped.total()).map_or("-".to_owned(), percent));
+            cells.push(Cell::Bytes(mapped.total()));
+            cells.extend(mapped.bytes().map(Cell::Bytes));
+            cells.extend([Cell::Absent, Cell::Absent]);
+            cells.push(Cell::of(share(mapped.large(), mapped.total()), Cell::Share));
         }
         Err(why) => {
-            cells.extend(vec!["?".to_owned(); 7]);
+            cells.extend(vec![UNREAD; 7]);
             note(notes, &fact.path, why);
         }
     }
     cells
 }
 
-fn backing_cells(fact: &Fact<Backing>, notes: &mut Vec<String>) -> Vec<String> {
-    let mut cells = vec!["  memory of the VMM".to_owned()];
+fn backing_cells(fact: &Fact<Backing>, notes: &mut Vec<String>) -> Vec<Cell> {
+    let mut cells = vec![Cell::Word("memory of the VMM")];
     match &fact.value {
         Ok(backing) => {
-            cells.push(size(backing.resident));
-            cells.push(size(backing.resident.saturating_sub(backing.large())));
-            cells.extend(["-".to_owned(), "-".to_owned()]);
-            cells.push(size(backing.anon_thp.saturating_add(backing.shmem_thp)));
-            cells.push(size(backing.hugetlb));
-            cells.push(share(backing.large(), backing.resident).map_or("-".to_owned(), percent));
+            cells.push(Cell::Bytes(backing.resident));
+            cells.push(Cell::Bytes(backing.resident.saturating_sub(backing.large())));
+            cells.extend([Cell::Absent, Cell::Absent]);
+            cells.push(Cell::Bytes(backing.anon_thp.saturating_add(backing.shmem_thp)));
+            cells.push(Cell::Bytes(backing.hugetlb));
+            cells.push(Cell::of(share(backing.large(), backing.resident), Cell::Share));
         }
         Err(why) => {
-            cells.extend(vec!["?".to_owned(); 7]);
+            cells.extend(vec![UNREAD; 7]);
             note(notes, &fact.path, why);
         }
     }

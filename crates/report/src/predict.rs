@@ -1,15 +1,17 @@
-//! A prediction -> text or JSON.
+//! A prediction -> text, CSV, JSON or a page.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
-use vmtax_analyse::predict::{Prediction, Remedy, Row, What};
+use vmtax_analyse::predict::{Prediction, Remedy, What};
 
+use crate::html::{TablePage, TableSection};
 use crate::json::shape::Losses;
 use crate::names::printable;
-use crate::numbers::{count, duration, percent, significant};
+use crate::numbers::{count, duration, percent};
+use crate::table::{Cell, Column, Table};
 use crate::text::Page;
-use crate::text::layout::{Column, Grid, Paint, Room, Style, wrap};
+use crate::text::layout::{Paint, Style, wrap};
 use crate::{Subject, losses};
 
 /// Name and version of the JSON's shape.
@@ -17,6 +19,8 @@ pub const SCHEMA: &str = "vmtax-predict-1";
 
 /// Settings that the text shows.
 const REMEDIES: usize = 8;
+const REMEDIES_TITLE: &str = "With each setting of docs/doctor.md that removes some of these exits";
+const REMEDIES_NOTE: &str = "Exits: those that the setting removes at most. Added: what stays of the added time that is known.";
 
 /// What a prediction shows.
 pub struct Predicted<'a> {
@@ -50,9 +54,7 @@ impl Predicted<'_> {
             prediction.to.name()
         );
         say(out, Style::Heading, &title)?;
-        if let Some(which) = self.run.emulated() {
-            let text =
-                format!("Recorded under {}: how often is known, not how long.", printable(which));
+        if let Some(text) = self.notice() {
             say(out, Style::Warning, &text)?;
         }
         paint.line(out, Style::Plain, "")?;
@@ -60,22 +62,62 @@ impl Predicted<'_> {
             say(out, Style::Plain, &sentence)?;
         }
         paint.line(out, Style::Plain, "")?;
-        grid(prediction).write(out, paint, width)?;
+        costs(prediction).text(usize::MAX, (paint, width), out)?;
         if !prediction.remedies.is_empty() {
             paint.line(out, Style::Plain, "")?;
-            paint.line(
-                out,
-                Style::Heading,
-                "With each setting of docs/doctor.md that removes some of these exits",
-            )?;
-            remedies(&prediction.remedies).write(out, paint, width)?;
-            let text = "Exits: those that the setting removes at most. Added: what stays of the added time that is known.";
-            say(out, Style::Faint, text)?;
+            paint.line(out, Style::Heading, REMEDIES_TITLE)?;
+            remedies(&prediction.remedies).text(REMEDIES, (paint, width), out)?;
+            say(out, Style::Faint, REMEDIES_NOTE)?;
         }
-        let source =
-            prediction.to.source().map_or_else(String::new, |source| format!("Costs: {source}. "));
-        say(out, Style::Faint, &format!("{source}{}.", prediction.to.remark()))?;
+        say(out, Style::Faint, &self.remark())?;
         Page { paint, width, out }.losses("losses", &losses::all(self.run.ledger))
+    }
+
+    fn notice(&self) -> Option<String> {
+        let which = self.run.emulated()?;
+        Some(format!("Recorded under {}: how often is known, not how long.", printable(which)))
+    }
+
+    /// Where the costs come from.
+    fn remark(&self) -> String {
+        let to = self.prediction.to;
+        let source = to.source().map_or_else(String::new, |source| format!("Costs: {source}. "));
+        format!("{source}{}.", to.remark())
+    }
+
+    /// The costs for a spreadsheet.
+    pub fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        costs(self.prediction).csv(out)
+    }
+
+    /// One page that opens offline.
+    pub fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (costs, left) = (costs(self.prediction), remedies(&self.prediction.remedies));
+        let notes = self.sentences().into_iter().chain([self.remark()]).collect();
+        let mut parts =
+            vec![TableSection { id: "costs", title: "Costs there", notes, table: &costs }];
+        if !left.rows.is_empty() {
+            let notes = [REMEDIES_TITLE, REMEDIES_NOTE].map(str::to_owned).into();
+            parts.push(TableSection {
+                id: "settings",
+                title: "With a setting",
+                notes,
+                table: &left,
+            });
+        }
+        let notes = losses::all(self.run.ledger);
+        let facts = vec![
+            ("Run", self.run.source.to_owned()),
+            ("As", self.prediction.to.name().to_owned()),
+            ("Losses", if notes.is_empty() { "none known".to_owned() } else { notes.join(" ") }),
+        ];
+        let page = TablePage {
+            command: "predict",
+            tool_version: self.tool_version,
+            facts,
+            notice: self.notice(),
+        };
+        page.write(&parts, out)
     }
 
     fn sentences(&self) -> Vec<String> {
@@ -121,58 +163,56 @@ impl Predicted<'_> {
             exits: all,
             exits_with_cost: known,
             added_ns_per_second: prediction.added_per_second(),
-            rows: prediction.rows.iter().map(shaped).collect(),
-            remedies: prediction
-                .remedies
-                .iter()
-                .map(|remedy| ShapedRemedy {
-                    check: remedy.check.id,
-                    title: remedy.rule.title,
-                    exits: remedy.count,
-                    added_ns_per_second: remedy.added_without,
-                })
-                .collect(),
+            rows: costs(prediction),
+            remedies: remedies(&prediction.remedies),
             losses: crate::json::losses(self.run.ledger),
         };
         crate::json::write(&object, out)
     }
 }
 
-fn grid(prediction: &Prediction) -> Grid {
-    let mut grid = Grid::new(vec![
-        Column::key("exits"),
-        Column::number("count", Room::Drop(1)),
-        Column::number("a second", Room::Keep),
-        Column::number("one now", Room::Keep),
-        Column::number("one there", Room::Keep),
-        Column::number("added a second", Room::Keep),
+/// What each kind of exit, or cause, costs here and there.
+fn costs(prediction: &Prediction) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("exits", "exits"),
+        Column::minor("count", "count", 1),
+        Column::number("per_second", "a second"),
+        Column::number("now_ns", "one now").help("mean time of one exit here"),
+        Column::number("there_ns", "one there").help("published time of one exit there"),
+        Column::data("added_ns"),
+        Column::number("added_ns_per_second", "added a second"),
     ]);
     for row in &prediction.rows {
-        let none = || "-".to_owned();
-        let cells = vec![
-            word(row.what).to_owned(),
-            count(row.count),
-            row.per_second.map_or_else(none, significant),
-            row.now_ns.map_or_else(none, duration),
-            row.there_ns.map_or_else(|| "unknown".to_owned(), duration),
-            row.added_per_second().map_or_else(none, duration),
-        ];
-        grid.row(Style::Plain, cells);
+        table.row(vec![
+            Cell::Word(word(row.what)),
+            Cell::Count(row.count),
+            Cell::of(row.per_second, Cell::Number),
+            Cell::of(row.now_ns, Cell::Nanoseconds),
+            row.there_ns.map_or(Cell::Unknown("unknown"), Cell::Nanoseconds),
+            Cell::of(row.added_ns(), Cell::Nanoseconds),
+            Cell::of(row.added_per_second(), Cell::Nanoseconds),
+        ]);
     }
-    grid
+    table
 }
 
-fn remedies(remedies: &[Remedy]) -> Grid {
-    let mut grid = Grid::new(vec![
-        Column::key("setting"),
-        Column::number("exits", Room::Keep),
-        Column::number("added a second", Room::Keep),
+/// What is left with each setting.
+fn remedies(remedies: &[Remedy]) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("check", "setting"),
+        Column::data("title"),
+        Column::number("exits", "exits"),
+        Column::number("added_ns_per_second", "added a second"),
     ]);
-    for remedy in remedies.iter().take(REMEDIES) {
-        let added = remedy.added_without.map_or_else(|| "-".to_owned(), duration);
-        grid.row(Style::Plain, vec![remedy.check.id.to_owned(), count(remedy.count), added]);
+    for remedy in remedies {
+        table.row(vec![
+            Cell::Word(remedy.check.id),
+            Cell::Word(remedy.rule.title),
+            Cell::Count(remedy.count),
+            Cell::of(remedy.added_without, Cell::Nanoseconds),
+        ]);
     }
-    grid
+    table
 }
 
 #[derive(Serialize)]
@@ -187,38 +227,7 @@ struct Object<'a> {
     exits: u64,
     exits_with_cost: u64,
     added_ns_per_second: Option<f64>,
-    rows: Vec<ShapedRow>,
-    remedies: Vec<ShapedRemedy>,
+    rows: Table,
+    remedies: Table,
     losses: Losses<'a>,
-}
-
-#[derive(Serialize)]
-struct ShapedRow {
-    exits: &'static str,
-    count: u64,
-    per_second: Option<f64>,
-    now_ns: Option<f64>,
-    there_ns: Option<f64>,
-    added_ns: Option<f64>,
-    added_ns_per_second: Option<f64>,
-}
-
-#[derive(Serialize)]
-struct ShapedRemedy {
-    check: &'static str,
-    title: &'static str,
-    exits: u64,
-    added_ns_per_second: Option<f64>,
-}
-
-fn shaped(row: &Row) -> ShapedRow {
-    ShapedRow {
-        exits: word(row.what),
-        count: row.count,
-        per_second: row.per_second,
-        now_ns: row.now_ns,
-        there_ns: row.there_ns,
-        added_ns: row.added_ns(),
-        added_ns_per_second: row.added_per_second(),
-    }
 }

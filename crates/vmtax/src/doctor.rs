@@ -10,7 +10,7 @@ use vmtax_machine::ssh::Address;
 use vmtax_report::doctor::Audit;
 use vmtax_report::pages::Pages;
 
-use crate::cli::ReadingArgs;
+use crate::cli::{Color, ReadingArgs};
 use crate::exit::{Code, Fault, fail};
 use crate::{input, output, report};
 
@@ -50,6 +50,10 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+
     /// Print a shell script with the fixes in place of the findings.
     #[arg(long, conflicts_with = "format")]
     fix_script: bool,
@@ -77,6 +81,10 @@ pub(crate) struct PagesArgs {
     /// How to write it.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
 }
 
 /// How it is written.
@@ -86,6 +94,10 @@ enum Format {
     Text,
     /// For programs; docs/json.md.
     Json,
+    /// For a spreadsheet: a row for each check, or two for each VM.
+    Csv,
+    /// One page that opens offline.
+    Html,
 }
 
 fn guest(text: &str) -> Result<Address, String> {
@@ -122,11 +134,14 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
         vms,
         findings: &findings,
     };
-    output::write(None, |out| {
+    let to = args.output.as_deref();
+    output::write(to, |out| {
         Ok(match (args.fix_script, args.format) {
             (true, _) => audit.script(out),
-            (_, Format::Text) => audit.text(output::has_colors(), output::width(), out),
+            (_, Format::Text) => audit.text(report::color(Color::Auto, to), report::width(to), out),
             (_, Format::Json) => audit.json(out),
+            (_, Format::Csv) => audit.csv(out),
+            (_, Format::Html) => audit.html(out),
         }?)
     })
 }
@@ -139,10 +154,13 @@ pub(crate) fn pages(args: &PagesArgs) -> anyhow::Result<()> {
         system: &system,
         vms: chosen(&system, args.pid)?,
     };
-    output::write(None, |out| {
+    let to = args.output.as_deref();
+    output::write(to, |out| {
         Ok(match args.format {
-            Format::Text => pages.text(output::has_colors(), output::width(), out),
+            Format::Text => pages.text(report::color(Color::Auto, to), report::width(to), out),
             Format::Json => pages.json(out),
+            Format::Csv => pages.csv(out),
+            Format::Html => pages.html(out),
         }?)
     })
 }

@@ -36,6 +36,10 @@ pub(crate) struct PredictArgs {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+
     #[command(flatten)]
     reading: ReadingArgs,
 }
@@ -46,6 +50,10 @@ enum Format {
     Text,
     /// For programs; docs/json.md.
     Json,
+    /// One row for each kind of exit or cause.
+    Csv,
+    /// One page that opens offline.
+    Html,
 }
 
 fn to_parser() -> impl TypedValueParser<Value = To> {
@@ -54,6 +62,8 @@ fn to_parser() -> impl TypedValueParser<Value = To> {
 }
 
 pub(crate) fn run(args: &PredictArgs) -> anyhow::Result<()> {
+    let to = args.output.as_deref();
+    report::check_output(&[args.run.as_path()], to)?;
     let ledger = report::ledger(&args.run, &args.reading, Default::default())?;
     report::check_isa(&args.run.display().to_string(), &ledger)?;
     let seconds = args.length.map(|length| length.as_secs_f64());
@@ -64,12 +74,14 @@ pub(crate) fn run(args: &PredictArgs) -> anyhow::Result<()> {
         run: Subject { source: &source, ledger: &ledger },
         prediction: &prediction,
     };
-    output::write(None, |out| {
+    output::write(to, |out| {
         match args.format {
             Format::Text => {
-                predicted.text(report::color(Color::Auto, None), report::width(None), out)?;
+                predicted.text(report::color(Color::Auto, to), report::width(to), out)?;
             }
             Format::Json => predicted.json(out)?,
+            Format::Csv => predicted.csv(out)?,
+            Format::Html => predicted.html(out)?,
         }
         Ok(())
     })

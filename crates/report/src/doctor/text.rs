@@ -178,7 +178,7 @@ fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()>
 }
 
 /// A setting as it was read. Printable.
-fn evidence(fact: &Fact<String>) -> String {
+pub(super) fn evidence(fact: &Fact<String>) -> String {
     match &fact.value {
         Ok(value) => {
             let value = short(&value.replace('\n', " | "));

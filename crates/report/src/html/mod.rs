@@ -11,6 +11,7 @@
 
 mod axis;
 mod bench;
+mod described;
 mod diff;
 mod digest;
 mod explain;
@@ -31,6 +32,8 @@ mod timeline;
 mod timesplit;
 
 use std::io;
+
+pub use described::{TablePage, TableSection};
 
 use crate::bench::Benchmark;
 use crate::explain::Explained;

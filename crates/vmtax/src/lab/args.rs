@@ -125,6 +125,10 @@ pub(crate) struct CompareArgs {
     /// How to write it.
     #[arg(long, value_enum, default_value_t = TableFormat::Text)]
     pub(crate) format: TableFormat,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
 }
 
 /// List suites and operations.
@@ -163,6 +167,8 @@ pub(crate) enum TableFormat {
     Csv,
     /// For programs; docs/json.md.
     Json,
+    /// One page that opens offline.
+    Html,
 }
 
 impl TableFormat {
@@ -172,7 +178,8 @@ impl TableFormat {
             Format::Text => Some(TableFormat::Text),
             Format::Csv => Some(TableFormat::Csv),
             Format::Json => Some(TableFormat::Json),
-            Format::Html | Format::Perfetto | Format::Prometheus => None,
+            Format::Html => Some(TableFormat::Html),
+            Format::Perfetto | Format::Prometheus => None,
         }
     }
 }

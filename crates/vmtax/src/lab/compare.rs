@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::path::Path;
 
 use vmtax_analyse::operations::{OperationRow, Operations, Ratio};
 use vmtax_analyse::{Filter, Ledger};
+use vmtax_report::html::{TablePage, TableSection};
+use vmtax_report::table::{Cell, Column, Table};
 
 use super::args::{CompareArgs, TableFormat};
 use super::budget;
@@ -44,11 +47,11 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     }
     let columns: Vec<(String, &Ledger)> =
         ledgers.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
-    show(&columns, args.format)
+    show(&columns, args.format, args.output.as_deref())
 }
 
 /// One operation in one run.
-struct Cell {
+struct Measured {
     exits: Ratio,
     path: Option<f64>,
     /// Operations in the batch whose exits were counted.
@@ -61,12 +64,16 @@ struct Cell {
 struct Row {
     name: String,
     level: String,
-    cells: Vec<Option<Cell>>,
+    cells: Vec<Option<Measured>>,
 }
 
 /// Prints one line an operation, one column a run. Emulated and other runs do not stand side by side: paths of one are
 /// instructions, of the other cycles.
-pub(super) fn show(runs: &[(String, &Ledger)], format: TableFormat) -> anyhow::Result<()> {
+pub(super) fn show(
+    runs: &[(String, &Ledger)],
+    format: TableFormat,
+    to: Option<&Path>,
+) -> anyhow::Result<()> {
     let hosts: Vec<&Option<String>> =
         runs.iter().map(|(_, ledger)| &ledger.recording.emulated).collect();
     if hosts.iter().any(|host| host.is_some() != hosts[0].is_some()) {
@@ -76,10 +83,11 @@ pub(super) fn show(runs: &[(String, &Ledger)], format: TableFormat) -> anyhow::R
         );
     }
     let rows = rows(runs);
-    output::write(None, |out| {
+    output::write(to, |out| {
         match format {
             TableFormat::Text => text(out, runs, &rows)?,
-            TableFormat::Csv => csv(out, runs, &rows)?,
+            TableFormat::Csv => table(runs, &rows).csv(out)?,
+            TableFormat::Html => html(out, runs, &rows)?,
             TableFormat::Json => json(out, runs, &rows)?,
         }
         Ok(())
@@ -106,8 +114,8 @@ fn rows(runs: &[(String, &Ledger)]) -> Vec<Row> {
     rows
 }
 
-fn cell(row: &OperationRow) -> Cell {
-    Cell {
+fn cell(row: &OperationRow) -> Measured {
+    Measured {
         exits: row.exits_per_operation(),
         path: row.path.map(|path| path.median),
         count: row.count,
@@ -115,7 +123,7 @@ fn cell(row: &OperationRow) -> Cell {
     }
 }
 
-impl Cell {
+impl Measured {
     /// Exits of a kind in one operation.
     fn of_one(&self, kind: &str) -> f64 {
         let count = self.kinds.as_ref().and_then(|kinds| kinds.get(kind)).copied().unwrap_or(0);
@@ -126,7 +134,7 @@ impl Cell {
 impl Row {
     /// Path of a column over that of the first.
     fn ratio(&self, column: usize) -> Option<f64> {
-        let path = |cell: &Option<Cell>| cell.as_ref()?.path.filter(|path| *path > 0.0);
+        let path = |cell: &Option<Measured>| cell.as_ref()?.path.filter(|path| *path > 0.0);
         Some(path(self.cells.get(column)?)? / path(self.cells.first()?)?)
     }
 
@@ -200,31 +208,60 @@ fn text(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::i
     writeln!(out, "\n{unit} x: path over that of the first run.")
 }
 
-fn csv(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::io::Result<()> {
-    let record = vmtax_report::csv::write_record::<String>;
-    let head = ["operation", "level", "run", "exits_per_operation", "path", "path_ratio"];
-    record(out, &head.map(str::to_owned))?;
+/// A row for each operation and run.
+fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("operation", "operation"),
+        Column::words("level", "level"),
+        Column::words("run", "run"),
+        Column::number("exits_per_operation", "exits").help("of one operation"),
+        Column::number("path", "path").help("of one operation, median of the batches"),
+        Column::number("path_ratio", "path ratio").help("path over that of the first run"),
+    ]);
     for row in rows {
         for (column, cell) in row.cells.iter().enumerate() {
             let Some(cell) = cell else { continue };
-            let number =
-                |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
-            let (name, level) = (row.name.clone(), row.level.clone());
-            let run = name_of(runs, column);
-            record(
-                out,
-                &[
-                    name,
-                    level,
-                    run,
-                    number(cell.exits.value()),
-                    number(cell.path),
-                    number(row.ratio(column)),
-                ],
-            )?;
+            table.row(vec![
+                Cell::Name(row.name.clone()),
+                Cell::Name(row.level.clone()),
+                Cell::Name(name_of(runs, column)),
+                Cell::of(cell.exits.value(), Cell::Number),
+                Cell::of(cell.path, Cell::Number),
+                Cell::of(row.ratio(column), Cell::Number),
+            ]);
         }
     }
-    Ok(())
+    table
+}
+
+fn html(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::io::Result<()> {
+    let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
+    let emulated = runs[0].1.recording.emulated.as_ref();
+    let table = table(runs, rows);
+    let mut different = Vec::new();
+    for (row, column) in rows.iter().flat_map(|row| (0..runs.len()).map(move |i| (row, i))) {
+        for (kind, before, now) in row.differences(column) {
+            different.push(format!(
+                "{}: {} {}: {kind}: {}, not {}",
+                name_of(runs, column),
+                row.name,
+                row.level,
+                number(now),
+                number(before)
+            ));
+        }
+    }
+    let page = TablePage {
+        command: "lab compare",
+        tool_version: env!("CARGO_PKG_VERSION"),
+        facts: vec![("Runs", names.join(", "))],
+        notice: emulated.map(|which| {
+            format!("Emulated ({which}): paths are instructions, exact, and no measure of time.")
+        }),
+    };
+    let section =
+        TableSection { id: "operations", title: "Operations", notes: different, table: &table };
+    page.write(&[section], out)
 }
 
 fn name_of(runs: &[(String, &Ledger)], column: usize) -> String {

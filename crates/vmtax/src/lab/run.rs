@@ -84,7 +84,7 @@ fn several(args: &RunArgs, kernels: &[Kernel]) -> anyhow::Result<()> {
     }
     let columns: Vec<(String, &Ledger)> =
         runs.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
-    compare::show(&columns, TableFormat::of(args.format).unwrap_or(TableFormat::Text))?;
+    compare::show(&columns, TableFormat::of(args.format).unwrap_or(TableFormat::Text), None)?;
     not_measured(&failures)
 }
 
@@ -159,8 +159,8 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
     if args.kernel.len() > 1 && TableFormat::of(args.format).is_none() {
         return fail(
             Code::Usage,
-            "--format: the comparison of several kernels is written as text, csv or json; keep the runs with -o and \
-             give each to `vmtax report`",
+            "--format: the comparison of several kernels is written as text, csv, json or html; keep the runs with -o \
+             and give each to `vmtax report`",
         );
     }
     if let Some(folder) = args.output.as_ref().filter(|folder| !is_free(folder)) {

@@ -38,6 +38,10 @@ fn this_machine_can_be_looked_at() {
         "doctor --fix-script",
         "pages",
         "pages --format json",
+        "doctor --format csv",
+        "doctor --format html",
+        "pages --format csv",
+        "pages --format html",
     ] {
         let out = stdout(folder.path(), words);
         assert!(!out.is_empty(), "{words}");

@@ -39,7 +39,7 @@ fn two_kernels_in_one_call() {
     let [first, second] = [0, 1].map(|column: usize| format!("{kept}/{}", names[column]));
     assert_eq!(run_json(&["lab", "compare", &first, &second]), found);
 
-    let (code, said) = refused(&[&two[..], &["--format", "html"]].concat());
+    let (code, said) = refused(&[&two[..], &["--format", "prometheus"]].concat());
     assert_eq!(code, 2, "{said}");
     let (code, said) = refused(&[&two[..], &["--budget", "none.toml"]].concat());
     assert_eq!(code, 2, "{said}");

@@ -1,0 +1,144 @@
+//! A page of tables that are described once ([`crate::table`]).
+
+use std::io::{self, Write};
+
+use maud::{Markup, html};
+
+use super::page::{Frame, Section, framed};
+use super::{MAX_ROWS, figures};
+use crate::numbers;
+use crate::table::{Cell, Table};
+
+/// A table of a page, and the sentences above it.
+pub struct TableSection<'a> {
+    /// Its `id`, a plain word.
+    pub id: &'static str,
+    /// Its heading.
+    pub title: &'static str,
+    /// Sentences above it. Hostile text.
+    pub notes: Vec<String>,
+    /// The table.
+    pub table: &'a Table,
+}
+
+/// What stands around the tables. All texts but the command are hostile.
+pub struct TablePage<'a> {
+    /// The command that made it: `predict`.
+    pub command: &'static str,
+    /// Version of this tool.
+    pub tool_version: &'a str,
+    /// Name and value, at the head of the page.
+    pub facts: Vec<(&'static str, String)>,
+    /// Said in each section, where it holds of all figures.
+    pub notice: Option<String>,
+}
+
+impl TablePage<'_> {
+    /// Writes the page with these sections.
+    pub fn write(&self, sections: &[TableSection<'_>], out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(page(self, sections).into_string().as_bytes())?;
+        out.write_all(b"\n")
+    }
+}
+
+fn page(around: &TablePage<'_>, parts: &[TableSection<'_>]) -> Markup {
+    let command = around.command;
+    let sections: Vec<Section> = parts
+        .iter()
+        .map(|part| Section {
+            id: part.id.to_owned(),
+            label: part.title.to_owned(),
+            body: section(part),
+        })
+        .collect();
+    let subject = around.facts.first().map_or_else(String::new, |(_, text)| figures::text(text));
+    let frame = Frame {
+        title: format!("vmtax {command} – {subject}"),
+        tool_version: around.tool_version,
+        header: html! {
+            header.top {
+                div.title { h1 { span.brand { "vmtax" } " " (command) } }
+                dl.facts {
+                    @for (name, text) in &around.facts {
+                        div { dt { (name) } dd { (figures::text(text)) } }
+                    }
+                }
+            }
+        },
+        notice: around.notice.clone(),
+        footer: html! {
+            footer { p {
+                "Made by vmtax " (figures::text(around.tool_version)) ". For a program: "
+                code { "--format json" } " or " code { "csv" } "."
+            } }
+        },
+    };
+    framed(&frame, &sections)
+}
+
+fn section(part: &TableSection<'_>) -> Markup {
+    let shown = part.table.rows.len().min(MAX_ROWS);
+    let (id, rows) = (part.id, part.table.rows.len() as u64);
+    html! {
+        h2 id={ (id) "-title" } { (part.title) }
+        @for note in &part.notes { p.note { (figures::text(note)) } }
+        @if shown as u64 != rows {
+            p.note.cut {
+                "The first " (numbers::count(shown as u64)) " of " (numbers::count(rows)) " rows are here; "
+                code { "--format csv" } " has them all."
+            }
+        }
+        div.above {
+            div.tools {
+                label for={ (id) "-filter" } { "Filter" }
+                input.filter id={ (id) "-filter" } type="search" autocomplete="off" spellcheck="false"
+                    placeholder="words to look for" aria-controls={ (id) "-rows" };
+                output for={ (id) "-filter" } aria-live="polite" { (numbers::counted(shown as u64, "row")) }
+            }
+        }
+        (table(part, shown))
+    }
+}
+
+fn table(part: &TableSection<'_>, shown: usize) -> Markup {
+    let TableSection { table, id, title, .. } = part;
+    let grouped = table.rows.iter().any(|row| row.group.is_some());
+    let mut group = String::new();
+    html! {
+        div.scroll.capped tabindex="0" role="region" aria-label={ "Table: " (title) } {
+            table data-sortable data-filterable {
+                thead { tr {
+                    @if grouped { th scope="col" data-sort="text" { "Of" } }
+                    @for column in table.columns.iter().filter(|column| column.is_shown()) {
+                        @let sort = if column.is_number() { "number" } else { "text" };
+                        @let help = Some(column.help).filter(|help| !help.is_empty());
+                        th.n[column.is_number()] scope="col" data-sort=(sort) title=[help] { (column.title) }
+                    }
+                } }
+                tbody id={ (id) "-rows" } {
+                    @for row in table.rows.iter().take(shown) {
+                        @if let Some(name) = &row.group { @let () = group = figures::text(name); }
+                        tr {
+                            @if grouped { th scope="row" data-key { (group) } }
+                            @for (column, cell) in table.shown(row) {
+                                td.n[column.is_number()] data-key[!column.is_number()] data-v=[cell.sort_key()] {
+                                    (value(cell))
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn value(cell: &Cell) -> Markup {
+    match cell {
+        Cell::Absent => html! { "–" },
+        Cell::Nanoseconds(ns) => figures::duration_cell(*ns),
+        Cell::Share(share) => html! { (figures::percent(*share)) },
+        Cell::Name(name) => html! { (figures::text(name)) },
+        other => html! { (other.text()) },
+    }
+}

@@ -1,0 +1,327 @@
+//! A table described once: columns with a key, a title and a place to give way, and cells that keep their type.
+//!
+//! ```text
+//!                         ┌──> text   Cell::text, then a grid of text/layout
+//!   Table (columns, rows) ├──> CSV    Cell::csv, the key as heading
+//!                         ├──> JSON   an object for each row, by key
+//!                         └──> HTML   html/described.rs: Cell::text and Cell::sort_key
+//! ```
+//! How a kind of number is written stands in one place for each of these. A command that describes its table has all of them.
+//!
+//! Left out: sentences around a table, and tables whose cells come from elsewhere as text ([`crate::rows`]).
+
+use std::io::{self, Write};
+
+use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
+
+use crate::csv::{guarded, write_record};
+use crate::names::printable;
+use crate::numbers;
+use crate::text::layout::{self, Grid, Paint, Room, Style};
+
+/// A column.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// The name in CSV and JSON; it never changes.
+    pub key: &'static str,
+    /// The heading for people.
+    pub title: &'static str,
+    /// What it means, where the title alone says too little.
+    pub help: &'static str,
+    kind: Kind,
+}
+
+/// What a column holds, and how it gives way in a narrow terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Words; they are cut at the end.
+    Words,
+    /// Numbers.
+    Numbers(Room),
+    /// For programs alone.
+    Data,
+}
+
+impl Column {
+    /// A column of words.
+    pub fn words(key: &'static str, title: &'static str) -> Column {
+        Column { key, title, help: "", kind: Kind::Words }
+    }
+
+    /// A column of numbers that is always shown.
+    pub fn number(key: &'static str, title: &'static str) -> Column {
+        Column { key, title, help: "", kind: Kind::Numbers(Room::Keep) }
+    }
+
+    /// A column of numbers that a narrow terminal leaves out; the highest rank goes first.
+    pub fn minor(key: &'static str, title: &'static str, rank: u8) -> Column {
+        Column { key, title, help: "", kind: Kind::Numbers(Room::Drop(rank)) }
+    }
+
+    /// A column of CSV and JSON alone.
+    pub fn data(key: &'static str) -> Column {
+        Column { key, title: "", help: "", kind: Kind::Data }
+    }
+
+    /// With an explanation.
+    pub fn help(self, help: &'static str) -> Column {
+        Column { help, ..self }
+    }
+
+    /// It holds numbers.
+    pub fn is_number(&self) -> bool {
+        matches!(self.kind, Kind::Numbers(_))
+    }
+
+    /// People see it.
+    pub fn is_shown(&self) -> bool {
+        self.kind != Kind::Data
+    }
+}
+
+/// A typed cell.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    /// Does not apply: blank.
+    Empty,
+    /// There is no value: `-`.
+    Absent,
+    /// There is one, and this word says why it is not here.
+    Unknown(&'static str),
+    /// How many.
+    Count(u64),
+    /// A number of which three digits are shown.
+    Number(f64),
+    /// A part of one, in percent.
+    Share(f64),
+    /// A duration.
+    Nanoseconds(f64),
+    /// A size.
+    Bytes(u64),
+    /// A word of this program.
+    Word(&'static str),
+    /// Hostile text.
+    Name(String),
+}
+
+impl Cell {
+    /// The cell of a value that may be absent.
+    pub fn of<T>(value: Option<T>, cell: impl FnOnce(T) -> Cell) -> Cell {
+        value.map_or(Cell::Absent, cell)
+    }
+
+    /// For people. Printable.
+    pub fn text(&self) -> String {
+        match self {
+            Cell::Empty => String::new(),
+            Cell::Absent => "-".to_owned(),
+            Cell::Unknown(why) => (*why).to_owned(),
+            Cell::Count(n) => numbers::count(*n),
+            Cell::Number(n) => numbers::significant(*n),
+            Cell::Share(share) => numbers::percent(*share),
+            Cell::Nanoseconds(ns) => numbers::duration(*ns),
+            Cell::Bytes(bytes) => numbers::size(*bytes),
+            Cell::Word(word) => (*word).to_owned(),
+            Cell::Name(name) => printable(name),
+        }
+    }
+
+    /// For a spreadsheet: the exact number, or nothing.
+    pub fn csv(&self) -> String {
+        match self {
+            Cell::Empty | Cell::Absent | Cell::Unknown(_) => String::new(),
+            Cell::Count(n) | Cell::Bytes(n) => n.to_string(),
+            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) => n.to_string(),
+            Cell::Word(word) => (*word).to_owned(),
+            Cell::Name(name) => guarded(name),
+        }
+    }
+
+    /// A whole number in the order of the values, for the page's script; `None` where there is none.
+    pub fn sort_key(&self) -> Option<u128> {
+        match self {
+            Cell::Count(n) | Cell::Bytes(n) => Some(u128::from(*n) * PARTS_OF_ONE as u128),
+            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) => {
+                Some((n * PARTS_OF_ONE).round() as u128)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Sort keys are whole: this many parts of one.
+const PARTS_OF_ONE: f64 = 1e6;
+
+impl Serialize for Cell {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Cell::Empty | Cell::Absent | Cell::Unknown(_) => to.serialize_none(),
+            Cell::Count(n) | Cell::Bytes(n) => to.serialize_u64(*n),
+            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) => to.serialize_f64(*n),
+            Cell::Word(word) => to.serialize_str(word),
+            Cell::Name(name) => to.serialize_str(name),
+        }
+    }
+}
+
+/// A row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// A line above it in text and on a page: what its group is. Programs find that in a column. Hostile text.
+    pub group: Option<String>,
+    /// A cell for each column.
+    pub cells: Vec<Cell>,
+}
+
+/// Columns and rows.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// The columns, in order.
+    pub columns: Vec<Column>,
+    /// The rows, in order.
+    pub rows: Vec<Row>,
+}
+
+impl Table {
+    /// Without rows.
+    pub fn new(columns: Vec<Column>) -> Table {
+        Table { columns, rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: Vec<Cell>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(Row { group: None, cells });
+    }
+
+    /// Adds the first row of a group.
+    pub fn first_of(&mut self, group: String, cells: Vec<Cell>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(Row { group: Some(group), cells });
+    }
+
+    /// For a terminal: at most so many rows, each as wide as there is room for.
+    pub(crate) fn text(
+        &self,
+        most: usize,
+        (paint, width): (Paint, Option<usize>),
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let shown = self.columns.iter().filter(|column| column.is_shown());
+        let columns = shown.map(|column| match column.kind {
+            Kind::Numbers(room) => layout::Column::number(column.title, room),
+            Kind::Words | Kind::Data => layout::Column::key(column.title),
+        });
+        let mut grid = Grid::new(columns.collect());
+        let indent = if self.rows.iter().any(|row| row.group.is_some()) { "  " } else { "" };
+        for row in self.rows.iter().take(most) {
+            if let Some(group) = &row.group {
+                let mut cells = vec![String::new(); grid.columns.len()];
+                cells[0] = printable(group);
+                grid.row(Style::Heading, cells);
+            }
+            let mut cells: Vec<String> = self.shown(row).map(|(_, cell)| cell.text()).collect();
+            cells[0].insert_str(0, indent);
+            grid.row(Style::Plain, cells);
+        }
+        grid.write(out, paint, width).map(drop)
+    }
+
+    /// For a spreadsheet.
+    pub fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let keys: Vec<&str> = self.columns.iter().map(|column| column.key).collect();
+        write_record(out, &keys)?;
+        for row in &self.rows {
+            write_record(out, &row.cells.iter().map(Cell::csv).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    /// The cells that people see.
+    pub(crate) fn shown<'t>(
+        &'t self,
+        row: &'t Row,
+    ) -> impl Iterator<Item = (&'t Column, &'t Cell)> {
+        self.columns.iter().zip(&row.cells).filter(|(column, _)| column.is_shown())
+    }
+}
+
+/// An object for each row.
+impl Serialize for Table {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        struct Object<'t>(&'t [Column], &'t Row);
+        impl Serialize for Object<'_> {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                let mut map = to.serialize_map(Some(self.0.len()))?;
+                for (column, cell) in self.0.iter().zip(&self.1.cells) {
+                    map.serialize_entry(column.key, cell)?;
+                }
+                map.end()
+            }
+        }
+        let mut rows = to.serialize_seq(Some(self.rows.len()))?;
+        for row in &self.rows {
+            rows.serialize_element(&Object(&self.columns, row))?;
+        }
+        rows.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(vec![
+            Column::data("vm"),
+            Column::words("name", "who"),
+            Column::number("size", "size").help("bytes"),
+            Column::minor("mean_ns", "mean", 1),
+        ]);
+        let cells = |vm, name: &str, size, mean| {
+            vec![Cell::Count(vm), Cell::Name(name.to_owned()), size, mean]
+        };
+        let first = cells(1, "=a\u{1b}<b>", Cell::Bytes(4096), Cell::Nanoseconds(1500.0));
+        table.first_of("VM 1".to_owned(), first);
+        table.row(cells(1, "b", Cell::Unknown("?"), Cell::Absent));
+        table
+    }
+
+    fn text(width: Option<usize>) -> String {
+        let mut out = Vec::new();
+        table().text(usize::MAX, (Paint { color: false }, width), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn one_description_gives_every_format() {
+        assert_eq!(
+            text(None),
+            "  who               size     mean\n  VM 1\n    =a\\u{1b}<b>  4.0 KiB  1.50 µs\n    b                  ?        -\n"
+        );
+        assert_eq!(text(Some(24)).lines().last(), Some("  columns: mean"), "{}", text(Some(24)));
+        let mut csv = Vec::new();
+        table().csv(&mut csv).unwrap();
+        assert_eq!(
+            String::from_utf8(csv).unwrap(),
+            "vm,name,size,mean_ns\r\n1,'=a\\u{1b}<b>,4096,1500\r\n1,b,,\r\n"
+        );
+        assert_eq!(
+            serde_json::to_string(&table()).unwrap(),
+            r#"[{"vm":1,"name":"=a\u001b<b>","size":4096,"mean_ns":1500.0},{"vm":1,"name":"b","size":null,"mean_ns":null}]"#
+        );
+    }
+
+    #[test]
+    fn sort_keys_have_the_order_of_the_values() {
+        let ordered = [
+            Cell::Number(0.000_4),
+            Cell::Share(0.5),
+            Cell::Count(1),
+            Cell::Nanoseconds(1.5),
+            Cell::Bytes(u64::MAX),
+        ];
+        assert!(ordered.windows(2).all(|pair| pair[0].sort_key() < pair[1].sort_key()));
+        assert_eq!(Cell::Unknown("?").sort_key(), None);
+    }
+}
