@@ -1,40 +1,20 @@
-//! A benchmark's table, for a terminal or as CSV; `html/bench.rs` is the page.
+//! A benchmark's table, for a terminal, as CSV or JSON; `html/bench.rs` is the page.
 
 use std::io::{self, Write};
 
+use serde::Serialize;
 use vmtax_analyse::Ledger;
 use vmtax_analyse::bench::{Against, Bench, Row};
 use vmtax_analyse::samples::Estimate;
 use vmtax_events::Better;
 
-use crate::csv::{guarded, write_record};
 use crate::names::printable;
 use crate::numbers::{counted, significant};
-use crate::text::layout::{Column, Grid, Paint, Room, Style, wrap};
+use crate::table::{Cell, Column, Table};
+use crate::text::layout::{self, Grid, Paint, Room, Style, wrap};
 
-/// Columns of the CSV.
-const COLUMNS: [&str; 20] = [
-    "workload",
-    "metric",
-    "unit",
-    "better",
-    "category",
-    "n",
-    "median",
-    "median_low",
-    "median_high",
-    "baseline",
-    "shift",
-    "overhead",
-    "overhead_low",
-    "overhead_high",
-    "p",
-    "differs",
-    "outliers",
-    "failed",
-    "values",
-    "accelerator",
-];
+/// Name and version of the JSON's shape.
+pub const SCHEMA: &str = "vmtax-bench-1";
 
 /// What is shown.
 #[derive(Clone, Copy, Debug)]
@@ -188,14 +168,16 @@ pub fn text(shown: &Benchmark<'_>, look: Look, out: &mut dyn Write) -> io::Resul
         );
         paint.line(out, Style::Heading, &printable(&title))?;
         let mut grid = Grid::new(vec![
-            Column::key("category"),
-            Column::number("n", Room::Keep),
-            Column::number("median", Room::Keep),
-            Column::number("95 % interval", Room::Drop(2)).named("95 % interval of the median"),
-            Column::number("overhead", Room::Keep),
-            Column::number("95 % interval", Room::Drop(3)).named("95 % interval of the overhead"),
-            Column::number("p", Room::Drop(4)),
-            Column::words(""),
+            layout::Column::key("category"),
+            layout::Column::number("n", Room::Keep),
+            layout::Column::number("median", Room::Keep),
+            layout::Column::number("95 % interval", Room::Drop(2))
+                .named("95 % interval of the median"),
+            layout::Column::number("overhead", Room::Keep),
+            layout::Column::number("95 % interval", Room::Drop(3))
+                .named("95 % interval of the overhead"),
+            layout::Column::number("p", Room::Drop(4)),
+            layout::Column::words(""),
         ]);
         for row in group {
             grid.row(Style::Plain, cells(row));
@@ -247,51 +229,87 @@ fn cells(row: &Row) -> Vec<String> {
 
 /// Writes one line a row, all metrics. Shares are of 1; what does not apply or is not known is empty.
 pub fn csv(shown: &Benchmark<'_>, out: &mut dyn Write) -> io::Result<()> {
-    write_record(out, &COLUMNS)?;
-    let accelerator = shown
-        .ledger
-        .recording
-        .emulated
-        .as_ref()
-        .map_or(String::new(), |which| format!("emulated:{which}"));
-    let number = |value: f64| if value.is_finite() { value.to_string() } else { String::new() };
-    let list = |values: Vec<f64>| values.into_iter().map(number).collect::<Vec<_>>().join(" ");
+    table(shown).csv(out)
+}
+
+#[derive(Serialize)]
+struct Object<'a> {
+    schema: &'static str,
+    source: &'a str,
+    rows: Table,
+    findings: &'a [String],
+    warnings: Vec<String>,
+}
+
+/// Writes one object: the rows of the CSV, and what is to be said of them.
+pub fn json(shown: &Benchmark<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let object = Object {
+        schema: SCHEMA,
+        source: shown.source,
+        rows: table(shown),
+        findings: shown.findings,
+        warnings: shown.warnings(),
+    };
+    crate::json::write(&object, out)
+}
+
+/// All rows with all that is known of them.
+fn table(shown: &Benchmark<'_>) -> Table {
+    let keys = [
+        "workload",
+        "metric",
+        "unit",
+        "better",
+        "category",
+        "n",
+        "median",
+        "median_low",
+        "median_high",
+        "baseline",
+        "shift",
+        "overhead",
+        "overhead_low",
+        "overhead_high",
+        "p",
+        "differs",
+        "outliers",
+        "failed",
+        "values",
+        "accelerator",
+    ];
+    let mut table = Table::new(keys.map(Column::data).into());
+    let emulated = shown.ledger.recording.emulated.as_ref();
     for row in &shown.bench.rows {
         let against = row.against.as_ref();
         let worse = against.and_then(|against| against.overhead);
-        let part = |of: fn(&Estimate) -> f64| {
-            worse.as_ref().map_or(String::new(), |worse| number(of(worse)))
-        };
-        let of_against = |of: &dyn Fn(&Against) -> String| against.map_or(String::new(), of);
-        let failed = shown
-            .bench
-            .failed
-            .iter()
-            .filter(|(w, c, _)| (w, c) == (&row.workload, &row.category))
-            .count();
-        let cells: [String; COLUMNS.len()] = [
-            guarded(&row.workload),
-            guarded(&row.metric),
-            guarded(&row.unit),
-            row.better.name().to_owned(),
-            guarded(&row.category),
-            row.values.len().to_string(),
-            number(row.median.value),
-            number(row.median.low),
-            number(row.median.high),
-            of_against(&|against| guarded(&against.baseline)),
-            of_against(&|against| number(against.shift.value)),
-            part(|e| e.value),
-            part(|e| e.low),
-            part(|e| e.high),
-            of_against(&|against| number(against.p)),
-            of_against(&|against| against.differs().to_string()),
-            list(row.outliers.iter().map(|at| row.values[*at]).collect()),
-            failed.to_string(),
-            list(row.values.clone()),
-            guarded(&accelerator),
-        ];
-        write_record(out, &cells)?;
+        let of_worse =
+            |part: fn(&Estimate) -> f64| Cell::of(worse.as_ref(), |e| Cell::Number(part(e)));
+        let of_against = |cell: &dyn Fn(&Against) -> Cell| against.map_or(Cell::Empty, cell);
+        let of_cell = |(w, c, _): &&(String, String, u32)| (w, c) == (&row.workload, &row.category);
+        let failed = shown.bench.failed.iter().filter(of_cell).count();
+        let name = |text: &String| Cell::Name(text.clone());
+        table.row(vec![
+            name(&row.workload),
+            name(&row.metric),
+            name(&row.unit),
+            Cell::Word(row.better.name()),
+            name(&row.category),
+            Cell::Count(row.values.len() as u64),
+            Cell::Number(row.median.value),
+            Cell::Number(row.median.low),
+            Cell::Number(row.median.high),
+            of_against(&|against| name(&against.baseline)),
+            of_against(&|against| Cell::Number(against.shift.value)),
+            of_worse(|e| e.value),
+            of_worse(|e| e.low),
+            of_worse(|e| e.high),
+            of_against(&|against| Cell::Number(against.p)),
+            of_against(&|against| Cell::Flag(against.differs())),
+            Cell::Numbers(row.outliers.iter().map(|at| row.values[*at]).collect()),
+            Cell::Count(failed as u64),
+            Cell::Numbers(row.values.clone()),
+            Cell::of(emulated, |which| Cell::Name(format!("emulated:{which}"))),
+        ]);
     }
-    Ok(())
+    table
 }

@@ -98,6 +98,10 @@ pub enum Cell {
     Nanoseconds(f64),
     /// A size.
     Bytes(u64),
+    /// Yes or no.
+    Flag(bool),
+    /// Numbers of which three digits are shown.
+    Numbers(Vec<f64>),
     /// A word of this program.
     Word(&'static str),
     /// Hostile text.
@@ -117,10 +121,15 @@ impl Cell {
             Cell::Absent => "-".to_owned(),
             Cell::Unknown(why) => (*why).to_owned(),
             Cell::Count(n) => numbers::count(*n),
+            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) if !n.is_finite() => {
+                "?".to_owned()
+            }
             Cell::Number(n) => numbers::significant(*n),
             Cell::Share(share) => numbers::percent(*share),
             Cell::Nanoseconds(ns) => numbers::duration(*ns),
             Cell::Bytes(bytes) => numbers::size(*bytes),
+            Cell::Flag(flag) => if *flag { "yes" } else { "no" }.to_owned(),
+            Cell::Numbers(all) => joined(all, numbers::significant),
             Cell::Word(word) => (*word).to_owned(),
             Cell::Name(name) => printable(name),
         }
@@ -131,7 +140,9 @@ impl Cell {
         match self {
             Cell::Empty | Cell::Absent | Cell::Unknown(_) => String::new(),
             Cell::Count(n) | Cell::Bytes(n) => n.to_string(),
-            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) => n.to_string(),
+            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) => exact(*n),
+            Cell::Flag(flag) => flag.to_string(),
+            Cell::Numbers(all) => joined(all, exact),
             Cell::Word(word) => (*word).to_owned(),
             Cell::Name(name) => guarded(name),
         }
@@ -141,12 +152,21 @@ impl Cell {
     pub fn sort_key(&self) -> Option<u128> {
         match self {
             Cell::Count(n) | Cell::Bytes(n) => Some(u128::from(*n) * PARTS_OF_ONE as u128),
-            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) => {
+            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) if n.is_finite() => {
                 Some((n * PARTS_OF_ONE).round() as u128)
             }
             _ => None,
         }
     }
+}
+
+/// All digits of a number; nothing for what is none.
+fn exact(n: f64) -> String {
+    if n.is_finite() { n.to_string() } else { String::new() }
+}
+
+fn joined(all: &[f64], each: impl Fn(f64) -> String) -> String {
+    all.iter().map(|n| each(*n)).collect::<Vec<_>>().join(" ")
 }
 
 /// Sort keys are whole: this many parts of one.
@@ -158,6 +178,8 @@ impl Serialize for Cell {
             Cell::Empty | Cell::Absent | Cell::Unknown(_) => to.serialize_none(),
             Cell::Count(n) | Cell::Bytes(n) => to.serialize_u64(*n),
             Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) => to.serialize_f64(*n),
+            Cell::Flag(flag) => to.serialize_bool(*flag),
+            Cell::Numbers(all) => all.serialize(to),
             Cell::Word(word) => to.serialize_str(word),
             Cell::Name(name) => to.serialize_str(name),
         }
@@ -310,6 +332,20 @@ mod tests {
             serde_json::to_string(&table()).unwrap(),
             r#"[{"vm":1,"name":"=a\u001b<b>","size":4096,"mean_ns":1500.0},{"vm":1,"name":"b","size":null,"mean_ns":null}]"#
         );
+    }
+
+    #[test]
+    fn flags_lists_and_numbers_that_are_none() {
+        for (cell, text, csv, json) in [
+            (Cell::Flag(true), "yes", "true", "true"),
+            (Cell::Numbers(vec![1.0, 2.5]), "1.00 2.50", "1 2.5", "[1.0,2.5]"),
+            (Cell::Number(f64::INFINITY), "?", "", "null"),
+            (Cell::Share(0.5), "50.0 %", "0.5", "0.5"),
+            (Cell::Empty, "", "", "null"),
+        ] {
+            assert_eq!((cell.text().as_str(), cell.csv().as_str()), (text, csv));
+            assert_eq!(serde_json::to_string(&cell).unwrap(), json);
+        }
     }
 
     #[test]

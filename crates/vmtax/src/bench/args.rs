@@ -94,6 +94,8 @@ pub(crate) enum Format {
     Csv,
     /// One page with plots that opens offline.
     Html,
+    /// For programs; docs/json.md.
+    Json,
 }
 
 /// List categories and workloads.

@@ -6,7 +6,7 @@ use std::path::Path;
 use vmtax_analyse::bench::{Bench, compare, table};
 use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
-use vmtax_report::bench::{Benchmark, Look, csv, text};
+use vmtax_report::bench::{Benchmark, Look, csv, json, text};
 use vmtax_report::html::Html;
 use vmtax_report::numbers::significant;
 
@@ -94,6 +94,7 @@ fn show(shown: &Benchmark<'_>, format: Format, to: Option<&Path>) -> anyhow::Res
             }
             Format::Csv => csv(shown, out)?,
             Format::Html => Html.bench(shown, out)?,
+            Format::Json => json(shown, out)?,
         }
         Ok(())
     })

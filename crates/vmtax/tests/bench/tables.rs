@@ -23,6 +23,15 @@ fn the_published_table_is_shown_with_its_findings_and_its_warning() {
     assert!((loss - (3.40 - 0.591) / 3.40).abs() < 1e-9, "{loss}");
     assert_eq!(udp("SNP+vhost")["baseline"], "SNP");
     assert_eq!(udp("SNP+vhost")["differs"], "false", "one run each proves nothing");
+    // The JSON has the rows of the CSV.
+    let json: serde_json::Value =
+        serde_json::from_str(&ok(&["compare", name(&run), "--format", "json"])).unwrap();
+    let of_json = json["rows"].as_array().unwrap();
+    assert_eq!((&json["schema"], of_json.len()), (&"vmtax-bench-1".into(), found.len()));
+    let snp = of_json.iter().find(|row| row["workload"] == "iperf-udp" && row["category"] == "SNP");
+    let snp = snp.unwrap();
+    assert_eq!((&snp["baseline"], &snp["differs"]), (&"VM".into(), &false.into()));
+    assert_eq!(snp["overhead"].as_f64(), Some(loss));
     // Over 80 % lost, most of it got back by polling, and not by the bounce buffer.
     assert!(text.contains("SNP loses 82.6 % of VM"), "{text}");
     assert!(text.contains("poll gets back"), "{text}");
