@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
+use vmtax_durable::NewFolder;
 
-use crate::durable::{Lock, NewFolder};
+use crate::lock::Lock;
 use crate::{Emulator, Error, Options, Spec, bochs, checksum, qemu};
 
 const DESCRIPTION: &str = "machine.json";
@@ -109,7 +110,7 @@ impl NewState {
         fs::write(self.path().join(DESCRIPTION), serde_json::to_vec_pretty(&description)?)?;
         // Nobody is in the middle of reading what is replaced.
         let _lock = Lock::exclusive(above(&self.target))?;
-        self.folder.publish()
+        self.folder.replace()
     }
 }
 

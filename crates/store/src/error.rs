@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use vmtax_durable::{Holder, LockError};
+
 /// Why a run could not be written or read.
 ///
 /// A damaged or missing segment is not an error: it is skipped and reported in
@@ -17,6 +19,14 @@ pub enum Error {
         path: PathBuf,
         /// What is there.
         found: &'static str,
+    },
+    /// Another process writes to the folder.
+    #[error("{path}: is being written by {holder}; wait for it to end, or name another folder")]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+        /// The process.
+        holder: Holder,
     },
     /// The system refused.
     #[error("{path}: cannot {what}: {source}{}", advice(source))]
@@ -110,6 +120,14 @@ impl Error {
     /// An [`Error::Io`] about this path, for `map_err`.
     pub(crate) fn io(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::Io { path: path.to_owned(), what, source }
+    }
+
+    /// The folder cannot be locked, for `map_err`.
+    pub(crate) fn lock(folder: &Path) -> impl FnOnce(LockError) -> Error {
+        move |error| match error {
+            LockError::Held(holder) => Error::Busy { path: folder.to_owned(), holder },
+            LockError::Io(source) => Error::io(folder, "lock the folder")(source),
+        }
     }
 }
 

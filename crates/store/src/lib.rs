@@ -3,9 +3,10 @@
 //!
 //! [`Writer`] makes one, [`Run`] reads one. A run is a manifest (`run.json`, [`Manifest`]) and
 //! segments: plain Parquet files of at most some 64k rows, one folder per [`Table`]. The manifest is
-//! the commit point: a segment is written under a temporary name, synced, renamed, and only then
+//! the commit point: a segment is written to a file without a name, synced, named, and only then
 //! listed with its size and checksum. So a crash, a kill or a full disk costs the rows that were
-//! not yet in a listed segment and nothing else, and what is there reads. `FORMAT.md` beside this
+//! not yet in a listed segment and nothing else, and what is there reads. A [`Claim`] is a run folder's lock: it is taken before
+//! anything is looked at or written, so a run has one writer. `FORMAT.md` beside this
 //! crate describes the files for readers that are not this crate.
 //!
 //! Left out on purpose: reading captures, deriving anything (names, causes, shares of time), and
@@ -13,9 +14,9 @@
 
 mod access_table;
 mod bench_table;
+mod claim;
 mod column;
 mod created;
-mod durable;
 mod error;
 mod event_table;
 mod exit_table;
@@ -32,6 +33,7 @@ mod time_table;
 mod words;
 mod writer;
 
+pub use claim::{Claim, remove_empty_run};
 pub use error::Error;
 pub use manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
 pub use run::{ReadReport, RowSink, Run, is_run};

@@ -7,9 +7,9 @@ use std::io::Read;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use vmtax_durable::Access;
 use vmtax_events::{Coverage, Losses, Recording, Vm};
 
-use crate::durable::Temporary;
 use crate::{Error, Table, stacks};
 
 /// The version of the run folder that this crate writes, and the newest that it reads.
@@ -240,7 +240,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Puts this manifest in place of the one in `folder`. On an error the old one is still there.
+    /// Puts this manifest in place of the one in `folder`, and syncs both. On an error the old one is still there, unless only the
+    /// folder could not be synced.
     pub(crate) fn replace(&self, folder: &Path) -> Result<(), Error> {
         let path = folder.join(MANIFEST);
         let mut bytes = serde_json::to_vec_pretty(self).map_err(|e| Error::Manifest {
@@ -248,8 +249,8 @@ impl Manifest {
             problem: format!("cannot be written as JSON ({e})"),
         })?;
         bytes.push(b'\n');
-        Temporary::write(&path, &bytes, "write the manifest")?.publish()?.keep();
-        Ok(())
+        vmtax_durable::write(&path, Access::Private, &bytes)
+            .map_err(Error::io(&path, "write the manifest"))
     }
 }
 

@@ -1,13 +1,13 @@
 //! Writing a run.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use arrow_array::ArrayRef;
 use arrow_schema::Field;
+use vmtax_durable::{Access, NewFile, Published};
 use vmtax_events::{
     AccessRow, Event, ExitRow, Losses, Place, PreemptedRow, Profile, Recording, Sample, Stat,
     TimeRow,
@@ -15,7 +15,7 @@ use vmtax_events::{
 
 use crate::access_table::{self, AccessBuilder};
 use crate::bench_table::{self, BenchBuilder};
-use crate::durable::{self, Temporary};
+use crate::claim::Claim;
 use crate::event_table::{self, EventBuilder};
 use crate::exit_table::{self, ExitBuilder};
 use crate::manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
@@ -53,19 +53,19 @@ pub struct CreateOptions {
 ///          buffer of SEGMENT_ROWS   buffer of SEGMENT_EVENTS          memory is bounded by these
 ///                   |   (full, or segment())   |
 ///                   v                          v
-///   {exits,accesses,...}/.N.tmp               events/.N.tmp           written, synced
+///          files without a name        file without a name           written, synced
 ///                   |                          |
-///   {exits,accesses,...}/N                    events/N                renamed, folder synced
+///   {exits,accesses,...}/N                    events/N                named, folder synced
 ///                   |                          |
 ///                   +----------- run.json -----+                      replaced: now they belong to the run
 /// ```
 ///
 /// Exits, accesses, time rows, samples and counters always enter the run together, so an unfinished run
-/// holds all of them up to the same row. Profiles are kept until the run is finished, and enter it then. Dropping a writer without [`Writer::finish`] leaves an incomplete run
-/// that reads. After an error the writer refuses more rows: its run has lost the buffered ones and
+/// holds all of them up to the same row. Profiles are kept until the run is finished, and enter it then. Dropping a writer
+/// without [`Writer::finish`] leaves an incomplete run that reads. The folder is locked as long as the writer lives. After an error the writer refuses more rows: its run has lost the buffered ones and
 /// must not be finished as if it had not.
 pub struct Writer {
-    folder: PathBuf,
+    claim: Claim,
     manifest: Manifest,
     raw_events: bool,
     exits: Buffer<ExitBuilder>,
@@ -121,7 +121,11 @@ impl Writer {
     ///
     /// What is created can be read by its owner alone.
     pub fn create(folder: &Path, options: &CreateOptions) -> Result<Writer, Error> {
-        claim(folder)?;
+        Writer::begin(Claim::new(folder)?, options)
+    }
+
+    /// Makes a run in a folder that was claimed for it.
+    pub fn begin(mut claim: Claim, options: &CreateOptions) -> Result<Writer, Error> {
         let CreateOptions { tool_version, command, interval_ns, raw_events, labels } = options;
         let manifest = Manifest {
             format_version: FORMAT_VERSION,
@@ -138,20 +142,22 @@ impl Writer {
             segments: Vec::new(),
             profiles: Vec::new(),
         };
-        manifest.replace(folder)?;
-        durable::sync_folder(folder)?;
-        Ok(Writer::over(folder, manifest, *raw_events))
+        manifest.replace(claim.folder())?;
+        claim.keep();
+        Ok(Writer::over(claim, manifest, *raw_events))
     }
 
-    /// Goes on with a run that was not finished: its segments stay, and further ones follow. What a stop left behind that
-    /// no manifest lists is written over.
+    /// Continues a run that was not finished: its segments stay, and further ones follow. What a killed writer left and
+    /// the manifest does not list is removed or written over.
     pub fn resume(folder: &Path) -> Result<Writer, Error> {
+        // First of all: without the lock the run may be another writer's.
+        let claim = Claim::of_run(folder)?;
         let manifest = Manifest::read(&folder.join(MANIFEST))?;
         if manifest.complete {
             return Err(Error::Exists { path: folder.to_owned(), found: "holds a finished run" });
         }
-        durable::forget_temporary(&folder.join(MANIFEST));
-        let mut writer = Writer::over(folder, manifest, false);
+        claim.remove_temporaries();
+        let mut writer = Writer::over(claim, manifest, false);
         let last = |table: Table| {
             let numbers = writer.manifest.segments_of(table).filter_map(|segment| {
                 let name = segment.path.rsplit_once('/')?.1;
@@ -162,7 +168,6 @@ impl Writer {
         let numbers = Table::ALL.map(last);
         for (table, number) in Table::ALL.into_iter().zip(numbers) {
             writer.continue_after(table, number);
-            durable::forget_temporary(&folder.join(table.segment_path(number.saturating_add(1))));
         }
         Ok(writer)
     }
@@ -180,9 +185,9 @@ impl Writer {
         *segments = number;
     }
 
-    fn over(folder: &Path, manifest: Manifest, raw_events: bool) -> Writer {
+    fn over(claim: Claim, manifest: Manifest, raw_events: bool) -> Writer {
         Writer {
-            folder: folder.to_owned(),
+            claim,
             manifest,
             raw_events,
             exits: Buffer::default(),
@@ -315,7 +320,11 @@ impl Writer {
     }
 
     fn check(&self) -> Result<(), Error> {
-        if self.failed { Err(Error::Failed { path: self.folder.clone() }) } else { Ok(()) }
+        if self.failed {
+            Err(Error::Failed { path: self.claim.folder().to_owned() })
+        } else {
+            Ok(())
+        }
     }
 
     fn cover_interval(&mut self, start_ns: u64) {
@@ -361,84 +370,76 @@ impl Writer {
         let mut next = self.manifest.clone();
         next.complete = complete;
         // Dropped on every error, and with them the files.
-        let mut temporaries = Vec::with_capacity(pending.len());
+        let mut written = Vec::with_capacity(pending.len());
         for segment in pending {
-            let (temporary, entry) = self.write_segment(segment)?;
-            temporaries.push(temporary);
+            let (file, entry) = self.write_segment(segment)?;
+            written.push(file);
             next.segments.push(entry);
         }
         if complete {
             for profile in self.profiles.values() {
-                let (temporary, entry) = self.write_profile(profile)?;
-                temporaries.push(temporary);
+                let (file, entry) = self.write_profile(profile)?;
+                written.push(file);
                 next.profiles.push(entry);
             }
         }
-        let published =
-            temporaries.into_iter().map(Temporary::publish).collect::<Result<Vec<_>, _>>()?;
-        for file in &published {
-            file.sync_folder()?;
+        let mut published = Vec::with_capacity(written.len());
+        for (path, file) in written {
+            published.push(file.publish_revocably().map_err(Error::io(&path, "finish the file"))?);
         }
-        next.replace(&self.folder)?;
+        for file in &published {
+            file.sync_folder().map_err(Error::io(self.claim.folder(), "sync the folders of"))?;
+        }
+        next.replace(self.claim.folder())?;
         // The manifest lists them now; from here on an error must not remove them.
-        published.into_iter().for_each(durable::Published::keep);
+        published.into_iter().for_each(Published::keep);
         self.manifest = next;
-        durable::sync_folder(&self.folder)?;
         self.failed = false;
         Ok(())
     }
 
-    fn write_segment(&self, pending: Pending) -> Result<(Temporary, Segment), Error> {
+    fn write_segment(&self, pending: Pending) -> Result<(Written, Segment), Error> {
         let Pending { table, number, rows, fields, columns } = pending;
         let name = table.segment_path(number);
-        let path = self.folder.join(&name);
+        let path = self.claim.folder().join(&name);
         let bytes =
             segment::encode(table, fields, columns).map_err(segment::encode_error(&path))?;
         if number == 1 {
-            let folder = self.folder.join(table.folder());
-            match durable::create_folder(&folder) {
-                // A run that is gone on with may have got so far.
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                made => made.map_err(Error::io(&folder, "create the folder"))?,
-            }
-            durable::sync_folder(&self.folder)?;
+            self.create_folder(table.folder())?;
         }
-        let temporary = Temporary::write(&path, &bytes, "write the segment")?;
-        Ok((temporary, segment::entry(name, rows, &bytes)))
+        let file = write(&path, &bytes, "write the segment")?;
+        Ok(((path, file), segment::entry(name, rows, &bytes)))
     }
 
-    fn write_profile(&self, profile: &Profile) -> Result<(Temporary, Segment), Error> {
-        let folder = self.folder.join(stacks::FOLDER);
-        match durable::create_folder(&folder) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(Error::io(&folder, "create the folder")(e));
-            }
-            _ => durable::sync_folder(&self.folder)?,
-        }
+    fn write_profile(&self, profile: &Profile) -> Result<(Written, Segment), Error> {
+        self.create_folder(stacks::FOLDER)?;
         let name = stacks::path(profile.place);
-        let path = self.folder.join(&name);
+        let path = self.claim.folder().join(&name);
         let bytes = stacks::encode(profile);
-        let temporary = Temporary::write(&path, &bytes, "write the profile")?;
-        Ok((temporary, segment::entry(name, profile.stacks.len() as u64, &bytes)))
+        let file = write(&path, &bytes, "write the profile")?;
+        Ok(((path, file), segment::entry(name, profile.stacks.len() as u64, &bytes)))
+    }
+
+    /// Makes a folder of the run, unless a resumed run has it already.
+    fn create_folder(&self, name: &str) -> Result<(), Error> {
+        let folder = self.claim.folder().join(name);
+        match vmtax_durable::create_private_folder(&folder) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made.map_err(Error::io(&folder, "create the folder"))?,
+        }
+        let above = self.claim.folder();
+        vmtax_durable::sync_folder(above).map_err(Error::io(above, "sync the folder"))
     }
 }
 
-/// Makes the folder of a new run, or takes an empty one.
-fn claim(folder: &Path) -> Result<(), Error> {
-    let exists = |found| Err(Error::Exists { path: folder.to_owned(), found });
-    match durable::create_folder(folder) {
-        // The name in the folder above is part of what a crash must not lose.
-        Ok(()) => folder.parent().map_or(Ok(()), durable::sync_folder),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            if !folder.is_dir() {
-                return exists("is a file");
-            }
-            if folder.join(MANIFEST).symlink_metadata().is_ok() {
-                return exists("already holds a run");
-            }
-            let mut entries = fs::read_dir(folder).map_err(Error::io(folder, "list the folder"))?;
-            if entries.next().is_some() { exists("is not empty") } else { Ok(()) }
-        }
-        Err(e) => Err(Error::io(folder, "create the folder")(e)),
-    }
+/// A file of the run that does not have its name yet.
+type Written = (PathBuf, NewFile);
+
+fn write(path: &Path, bytes: &[u8], what: &'static str) -> Result<NewFile, Error> {
+    let write = || {
+        let new = NewFile::create(path, Access::Private)?;
+        new.file().write_all(bytes)?;
+        Ok(new)
+    };
+    write().map_err(Error::io(path, what))
 }

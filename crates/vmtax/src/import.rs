@@ -6,7 +6,7 @@ use vmtax_analyse::RowSink;
 use vmtax_events::{
     AccessRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, Sample, TimeRow,
 };
-use vmtax_store::{CreateOptions, Error, Writer};
+use vmtax_store::{CreateOptions, Error, Writer, remove_empty_run};
 
 use crate::besides::Besides;
 use crate::cli::ImportArgs;
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
     let writer = Writer::create(&args.output, &options(args)).map_err(output_fault)?;
     let result = import_all(args, inputs, besides, writer);
     if result.is_err() {
-        remove_if_empty(&args.output, created_folder);
+        remove_empty_run(&args.output, created_folder);
     }
     result
 }
@@ -110,20 +110,6 @@ fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// A run that holds nothing is no use to anybody, and its folder could not be imported into again.
-pub(crate) fn remove_if_empty(folder: &std::path::Path, created_folder: bool) {
-    let is_empty =
-        vmtax_store::Run::open(folder).is_ok_and(|run| run.manifest().segments.is_empty());
-    if is_empty {
-        // What remains if this fails says of itself that it is incomplete.
-        let _ = if created_folder {
-            std::fs::remove_dir_all(folder)
-        } else {
-            std::fs::remove_file(folder.join(vmtax_store::MANIFEST))
-        };
-    }
 }
 
 pub(crate) fn output_fault(error: Error) -> Fault {

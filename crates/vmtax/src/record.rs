@@ -14,10 +14,10 @@ use std::path::Path;
 use vmtax_events::Isa;
 use vmtax_events::setting::KvmServer;
 use vmtax_live::{Options, Recorder, VmcsPlace};
-use vmtax_store::{CreateOptions, Writer};
+use vmtax_store::{Claim, CreateOptions, Writer, remove_empty_run};
 
 use crate::exit::{Code, Fault, fail};
-use crate::import::{output_fault, remove_if_empty};
+use crate::import::output_fault;
 use crate::input::cannot_read;
 
 /// Where the system is that is recorded.
@@ -26,12 +26,14 @@ const ROOT: &str = "/";
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let stop = session::Stop::new()?;
     let root = Path::new(ROOT);
-    let recorder = open(root, processes(&args.which)?, args.limits())?;
+    let processes = processes(&args.which)?;
     let created_folder = !args.output.exists();
-    let writer = Writer::create(&args.output, &create_options(args)).map_err(output_fault)?;
+    let claim = Claim::new(&args.output).map_err(output_fault)?;
+    let recorder = open(root, processes, args.limits())?;
+    let writer = Writer::begin(claim, &create_options(args)).map_err(output_fault)?;
     let result = session::record(args, recorder, writer, &stop);
     if result.is_err() {
-        remove_if_empty(&args.output, created_folder);
+        remove_empty_run(&args.output, created_folder);
     }
     result
 }

@@ -16,9 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use vmtax_durable::{NewFolder, remove_folder};
+
 use super::Kernel;
 use super::image::Image;
-use crate::durable::{Lock, NewFolder, remove};
+use crate::lock::Lock;
 use crate::{Error, Limits, Tool, checksum};
 
 const SUMS: &str = "SHA256SUMS";
@@ -211,7 +213,7 @@ fn fetch(package: &str, cache: &Path) -> Result<Kernel, Error> {
     }
     tidy(new.path()).map_err(keep)?;
     Sums::write(new.path()).map_err(keep)?;
-    new.publish().map_err(keep)?;
+    new.replace().map_err(keep)?;
     open(&entry, cache)
 }
 
@@ -228,8 +230,8 @@ fn tidy(folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder.join("lib"))?;
         fs::rename(merged, folder.join("lib/modules"))?;
     }
-    remove(&folder.join("usr"))?;
-    remove(&folder.join("etc"))
+    remove_folder(&folder.join("usr"))?;
+    remove_folder(&folder.join("etc"))
 }
 
 /// Runs a program of the package manager in a folder and returns what it prints.

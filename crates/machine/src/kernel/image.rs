@@ -8,8 +8,8 @@ use object::LittleEndian;
 use object::elf::{FileHeader64, NoteType, PT_NOTE};
 use object::read::ReadCache;
 use object::read::elf::{FileHeader, ProgramHeader};
+use vmtax_durable::NewFolder;
 
-use crate::durable::NewFolder;
 use crate::{Error, checksum};
 
 /// Distributions' kernels are 8 to 60 MiB.
@@ -203,7 +203,7 @@ impl Packed {
             let new = NewFolder::beside(&folder)?;
             fs::write(new.path().join("vmlinux"), &bytes)?;
             fs::write(new.path().join("sha256"), checksum::of_bytes(&bytes))?;
-            new.publish()
+            new.replace()
         };
         write().map_err(Error::io(&folder, "keep the unpacked kernel"))?;
         Ok(elf)

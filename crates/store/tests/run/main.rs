@@ -11,6 +11,8 @@ mod foreign_values;
 #[cfg(test)]
 mod kill;
 #[cfg(test)]
+mod lock;
+#[cfg(test)]
 mod refusals;
 #[cfg(test)]
 mod round_trip;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use vmtax_events::{AccessRow, ExitRow, Losses, PreemptedRow, Recording, Sample, TimeRow};
-use vmtax_store::{CreateOptions, Run, Writer};
+use vmtax_store::{Claim, CreateOptions, Run, Writer};
 
 use super::args::MergeArgs;
 use super::compare;
@@ -13,6 +13,7 @@ use crate::import::output_fault;
 use crate::input::run_fault;
 
 pub(crate) fn run(args: &MergeArgs) -> anyhow::Result<()> {
+    let claim = Claim::new(&args.output).map_err(output_fault)?;
     let mut parts = Vec::new();
     for path in &args.runs {
         parts.push(part(path)?);
@@ -51,11 +52,11 @@ pub(crate) fn run(args: &MergeArgs) -> anyhow::Result<()> {
             format!("{one} and {two}: ran on different accelerators, so they are no one run"),
         );
     }
-    write(args, &parts)?;
+    write(claim, &parts)?;
     compare::show_run(&args.output)
 }
 
-fn write(args: &MergeArgs, parts: &[Part]) -> anyhow::Result<()> {
+fn write(claim: Claim, parts: &[Part]) -> anyhow::Result<()> {
     let options = CreateOptions {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
@@ -63,7 +64,7 @@ fn write(args: &MergeArgs, parts: &[Part]) -> anyhow::Result<()> {
         raw_events: false,
         labels: parts[0].matrix.iter().map(|name| ("matrix".to_owned(), name.clone())).collect(),
     };
-    let mut writer = Writer::create(&args.output, &options).map_err(output_fault)?;
+    let mut writer = Writer::begin(claim, &options).map_err(output_fault)?;
     let mut losses = Losses::default();
     let mut hosts: BTreeMap<String, usize> = BTreeMap::new();
     let mut recording = parts[0].recording.clone();

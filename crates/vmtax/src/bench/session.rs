@@ -10,17 +10,18 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use vmtax_analyse::bench::FAILED;
 use vmtax_bench::adapter::Reading;
 use vmtax_bench::facts::Facts;
 use vmtax_bench::matrix::Matrix;
+use vmtax_durable::Access;
 use vmtax_events::{AccessRow, Better, ExitRow, Losses, Recording, Sample, TimeRow, Vm};
 use vmtax_guest::job::{Counter, Outcome};
-use vmtax_store::{CreateOptions, MANIFEST, RowSink, Run, Writer};
+use vmtax_store::{CreateOptions, Error, MANIFEST, RowSink, Run, Writer};
 
 use super::args::RunArgs;
 use super::describe;
@@ -65,8 +66,6 @@ pub(super) struct Session {
     /// What the recorder lost; its notes are above.
     losses: Losses,
     recording: Recording,
-    /// Locked as long as the run is being made.
-    _lock: File,
 }
 
 impl Session {
@@ -77,12 +76,8 @@ impl Session {
         args: &RunArgs,
         matrix: &Matrix,
     ) -> anyhow::Result<Session> {
-        let what = described(text, args);
-        let started = folder.join(MANIFEST).exists();
-        if !started && args.resume {
-            // It was stopped before there was anything to go on with.
-            let _ = fs::remove_file(folder.join(format!(".{MANIFEST}.tmp")));
-        }
+        // It may have been stopped before there was anything to go on with.
+        let resumes = args.resume && folder.join(MANIFEST).exists();
         let options = CreateOptions {
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
@@ -93,45 +88,21 @@ impl Session {
         let mut notes: BTreeSet<String> = describe::not_captured(matrix).into_iter().collect();
         let mut recording = describe::recording(matrix);
         let mut losses = Losses::default();
-        let (writer, done) = if started && args.resume {
+        // The writer has the lock: before it nothing is read or written.
+        let (writer, done) = if resumes {
+            let writer = Writer::resume(folder).map_err(|e| cannot_resume(folder, &e))?;
             let run = Run::open(folder).map_err(|e| run_fault(&e))?;
             let mut done = Done::default();
             run.read(&mut done).map_err(|e| run_fault(&e))?;
-            if run.is_complete() {
-                return fail(
-                    Code::Usage,
-                    format!("{}: is finished; there is nothing to go on with", folder.display()),
-                );
-            }
             losses = run.manifest().losses.clone();
             notes.extend(losses.notes.drain(..));
             let Recording { vms, coverage, .. } = &run.manifest().recording;
             (recording.vms, recording.coverage) = (vms.clone(), *coverage);
-            (Writer::resume(folder).map_err(output_fault)?, done.0)
+            (writer, done.0)
         } else {
             (Writer::create(folder, &options).map_err(|e| exists(folder, &e))?, HashSet::new())
         };
-        let path = folder.join(MATRIX);
-        match fs::read_to_string(&path) {
-            Ok(before) if before == what => {}
-            Ok(_) => {
-                let name = folder.display();
-                return fail(
-                    Code::Usage,
-                    format!(
-                        "{name}: was begun with another matrix, --only or --shard; give the same, or another folder"
-                    ),
-                );
-            }
-            Err(_) => durable(&path, what.as_bytes())?,
-        }
-        let lock = File::open(&path).map_err(|e| cannot_write(&path.display().to_string(), &e))?;
-        if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            return fail(
-                Code::Output,
-                format!("{}: another vmtax is at work there; wait for its end", folder.display()),
-            );
-        }
+        check_matrix(folder, &described(text, args))?;
         for name in [FACTS, CELLS] {
             let path = folder.join(name);
             match fs::create_dir(&path) {
@@ -142,7 +113,7 @@ impl Session {
             }
         }
         let folder = folder.to_owned();
-        let mut session = Session { folder, writer, done, notes, losses, recording, _lock: lock };
+        let mut session = Session { folder, writer, done, notes, losses, recording };
         session.describe();
         Ok(session)
     }
@@ -180,7 +151,7 @@ impl Session {
         let path = self.folder.join(FACTS).join(format!("{}.json", file_name(name)));
         let mut bytes = serde_json::to_vec_pretty(facts)?;
         bytes.push(b'\n');
-        durable(&path, &bytes)
+        write_private(&path, &bytes)
     }
 
     /// Makes a cell part of the run.
@@ -194,7 +165,7 @@ impl Session {
         let name =
             format!("{index:05}-{}-{}-{repeat}.txt", file_name(workload), file_name(category));
         let problem = readings.as_ref().err().map(String::as_str);
-        durable(&self.folder.join(CELLS).join(name), &transcript(outcome, problem))?;
+        write_private(&self.folder.join(CELLS).join(name), &transcript(outcome, problem))?;
         let sample = |metric: &str, unit: &str, value: f64, better: Better| Sample {
             workload: workload.to_owned(),
             category: category.to_owned(),
@@ -285,10 +256,41 @@ impl Session {
     }
 }
 
-/// A folder that holds a run already is a mistake that has a way out.
-fn exists(folder: &Path, error: &vmtax_store::Error) -> Fault {
+/// A run is continued with the matrix that it was begun with.
+fn check_matrix(folder: &Path, what: &str) -> anyhow::Result<()> {
+    let path = folder.join(MATRIX);
+    match fs::read_to_string(&path) {
+        Ok(before) if before == what => Ok(()),
+        Ok(_) => {
+            let name = folder.display();
+            fail(
+                Code::Usage,
+                format!(
+                    "{name}: was begun with another matrix, --only or --shard; give the same, or another folder"
+                ),
+            )
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => write_private(&path, what.as_bytes()),
+        Err(e) => Err(crate::input::cannot_read(&path.display().to_string(), &e).into()),
+    }
+}
+
+/// Why a run cannot be continued.
+fn cannot_resume(folder: &Path, error: &Error) -> Fault {
     match error {
-        vmtax_store::Error::Exists { found, .. } if found.contains("run") => Fault::new(
+        Error::Exists { .. } => Fault::new(
+            Code::Usage,
+            format!("{}: is finished; there is nothing to go on with", folder.display()),
+        ),
+        Error::Busy { .. } => Fault::new(Code::Output, error.to_string()),
+        other => run_fault(other),
+    }
+}
+
+/// A folder that holds a run already is a mistake that has a way out.
+fn exists(folder: &Path, error: &Error) -> Fault {
+    match error {
+        Error::Exists { found, .. } if found.contains("run") => Fault::new(
             Code::Output,
             format!(
                 "{}: {found}; go on with it by --resume, or name another folder",
@@ -349,17 +351,9 @@ fn transcript(outcome: &Outcome, problem: Option<&str>) -> Vec<u8> {
     text
 }
 
-/// Writes a file that is whole or not there.
-fn durable(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let write = || -> io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        file.write_all(bytes)?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|e| e.error)?;
-        File::open(folder)?.sync_all()
-    };
-    write().map_err(|e| cannot_write(&path.display().to_string(), &e).into())
+fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    vmtax_durable::write(path, Access::Private, bytes)
+        .map_err(|e| cannot_write(&path.display().to_string(), &e).into())
 }
 
 /// The cells that a run holds.

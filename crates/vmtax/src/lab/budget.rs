@@ -1,7 +1,6 @@
 //! A run against its budget.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use vmtax_analyse::Ledger;
 use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
@@ -22,10 +21,8 @@ pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
             kernel: ledger.recording.kernel.clone(),
             operations: found,
         };
-        return fs::write(path, budget.to_text()).map_err(|e| {
-            Fault::new(Code::Output, format!("{}: cannot write the budget: {e}", path.display()))
-                .into()
-        });
+        let text = budget.to_text();
+        return crate::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?));
     }
     let Some(budget) = open(args)? else { return Ok(()) };
     let breaches = budget.breaches(&found);

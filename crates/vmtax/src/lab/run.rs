@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
+use vmtax_durable::Access;
 use vmtax_events::{Losses, Recording as Facts};
 use vmtax_lab::{Measured, Outcomes, Plan, Setup, Windows};
 use vmtax_machine::kernel::{self, Kernel};
-use vmtax_store::{CreateOptions, Writer};
+use vmtax_store::{Claim, CreateOptions, Writer};
 
 use super::args::{RunArgs, TableFormat};
 use super::{budget, compare};
@@ -32,12 +33,17 @@ const READING: ReadingArgs = ReadingArgs { interval: None, isa: None, emulated: 
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     check(args)?;
+    // Minutes before there is anything to write: two lab runs must not find out at their end that they have one folder.
+    let claim = match args.kernel.len() {
+        1 => claim(args.output.as_deref())?,
+        _ => None,
+    };
     let kernels = kernels(args)?;
     if let [_, _, ..] = kernels.as_slice() {
         return several(args, &kernels);
     }
     let Some(kernel) = kernels.first() else { return Ok(()) };
-    let Done { ledger, failures } = one(args, kernel, args.output.as_deref())?;
+    let Done { ledger, failures } = one(args, kernel, claim)?;
     let verdict = not_measured(&failures).and_then(|()| budget::check(args, &ledger));
     let source = args
         .output
@@ -78,7 +84,7 @@ fn several(args: &RunArgs, kernels: &[Kernel]) -> anyhow::Result<()> {
             before => format!("{}-{}", kernel.release, before + 1),
         };
         let output = args.output.as_ref().map(|folder| folder.join(&name));
-        let done = one(args, kernel, output.as_deref())?;
+        let done = one(args, kernel, claim(output.as_deref())?)?;
         failures.extend(done.failures.iter().map(|failure| format!("{name}: {failure}")));
         runs.push((name, done.ledger));
     }
@@ -86,6 +92,11 @@ fn several(args: &RunArgs, kernels: &[Kernel]) -> anyhow::Result<()> {
         runs.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
     compare::show(&columns, TableFormat::of(args.format).unwrap_or(TableFormat::Text), None)?;
     not_measured(&failures)
+}
+
+/// The folder of the run, which is nobody else's from here on.
+fn claim(output: Option<&Path>) -> anyhow::Result<Option<Claim>> {
+    Ok(output.map(Claim::new).transpose().map_err(output_fault)?)
 }
 
 /// The report of a run just made.
@@ -163,15 +174,14 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
              and give each to `vmtax report`",
         );
     }
-    if let Some(folder) = args.output.as_ref().filter(|folder| !is_free(folder)) {
+    // The folder of a single run says itself what is wrong with it.
+    if args.kernel.len() > 1
+        && let Some(folder) = args.output.as_ref().filter(|folder| !is_free(folder))
+    {
         return fail(
             Code::Output,
             format!("{}: exists already; name a folder that does not", folder.display()),
         );
-    }
-    if let Some(above) = args.output.as_deref().and_then(Path::parent) {
-        let above = if above == Path::new("") { Path::new(".") } else { above };
-        tempfile::tempfile_in(above).map_err(|e| cannot_write(above, &e))?;
     }
     budget::open(args)?;
     vmtax_machine::check(args.host.host().emulator()).map_err(|e| lab_fault(e.into(), None))
@@ -201,7 +211,7 @@ fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
 }
 
 /// One kernel: from the machine to the ledger, with the run written on the way.
-fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result<Done> {
+fn one(args: &RunArgs, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<Done> {
     let cache = kernel::cache_folder();
     fs::create_dir_all(&cache).map_err(|e| cannot_write(&cache, &e))?;
     let host = args.host.host();
@@ -230,8 +240,11 @@ fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result
     let spinner = Spinner::new();
     let outcomes = vmtax_lab::run(&setup, &plan, &|what| spinner.say(what));
     drop(spinner);
-    let mut outcomes = outcomes.map_err(|error| keep_console(error, output, &setup.console))?;
-    let Some(folder) = output else {
+    let mut outcomes = match outcomes {
+        Ok(outcomes) => outcomes,
+        Err(error) => return Err(keep_console(error, claim, &setup.console)),
+    };
+    let Some(claim) = claim else {
         consoles.remove();
         let builder = LedgerBuilder::new(Filter::default(), READING.interval_ns());
         let (facts, losses, rows) = into_rows(&setup, &mut outcomes, None, ToLedger(builder))?;
@@ -239,9 +252,10 @@ fn one(args: &RunArgs, kernel: &Kernel, output: Option<&Path>) -> anyhow::Result
         let ledger = rows.0.finish(facts, losses, complete);
         return Ok(Done { ledger, failures: outcomes.failures() });
     };
-    store(&setup, &mut outcomes, folder)?;
+    let folder = claim.folder().to_owned();
+    store(&setup, &mut outcomes, claim)?;
     consoles.remove();
-    match input::Input::open(folder)? {
+    match input::Input::open(&folder)? {
         input::Input::Run(run) => {
             let ledger = report::of_run(&run, Filter::default())?;
             Ok(Done { ledger, failures: outcomes.failures() })
@@ -285,16 +299,16 @@ fn suites(args: &RunArgs) -> Vec<&'static vmtax_lab::suite::Suite> {
     }
 }
 
-fn store(setup: &Setup, outcomes: &mut Outcomes, folder: &Path) -> anyhow::Result<()> {
-    let mut writer = Writer::create(folder, &options(setup)).map_err(output_fault)?;
+fn store(setup: &Setup, outcomes: &mut Outcomes, claim: Claim) -> anyhow::Result<()> {
+    let folder = &claim.folder().to_owned();
+    let mut writer = Writer::begin(claim, &options(setup)).map_err(output_fault)?;
     writer.describe(&facts(setup, outcomes, Facts::default()), &Losses::default());
     let put = |name: &str, bytes: &[u8]| -> anyhow::Result<()> {
         let path = folder.join(name);
         if let Some(above) = path.parent() {
             fs::create_dir_all(above).map_err(|e| cannot_write(above, &e))?;
         }
-        private(&path)
-            .and_then(|mut file| file.write_all(bytes))
+        vmtax_durable::write(&path, Access::Private, bytes)
             .map_err(|e| cannot_write(&path, &e).into())
     };
     if let Some(trace) = &outcomes.trace {
@@ -306,11 +320,6 @@ fn store(setup: &Setup, outcomes: &mut Outcomes, folder: &Path) -> anyhow::Resul
     put("console.txt", &fs::read(&setup.console).unwrap_or_default())?;
     let (facts, losses, rows) = into_rows(setup, outcomes, Some(folder), ToRun::new(writer))?;
     rows.finish(&facts, &losses)
-}
-
-fn private(path: &Path) -> io::Result<fs::File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn options(setup: &Setup) -> CreateOptions {
@@ -399,19 +408,16 @@ fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {
 }
 
 /// A failed machine leaves its console in the run, which says of itself that it is not complete.
-fn keep_console(error: vmtax_lab::Error, output: Option<&Path>, console: &Path) -> anyhow::Error {
+fn keep_console(error: vmtax_lab::Error, claim: Option<Claim>, console: &Path) -> anyhow::Error {
     let mut kept = None;
-    if let Some(folder) = output
-        && Writer::create(
-            folder,
-            &CreateOptions { interval_ns: READING.interval_ns(), ..CreateOptions::default() },
-        )
-        .is_ok()
-    {
-        let path = folder.join("console.txt");
-        let copied = private(&path)
-            .and_then(|mut file| file.write_all(&fs::read(console).unwrap_or_default()));
-        kept = copied.is_ok().then_some(path);
+    if let Some(claim) = claim {
+        let path = claim.folder().join("console.txt");
+        let options = CreateOptions { interval_ns: READING.interval_ns(), ..Default::default() };
+        let written = Writer::begin(claim, &options).is_ok_and(|_writer| {
+            let bytes = fs::read(console).unwrap_or_default();
+            vmtax_durable::write(&path, Access::Private, &bytes).is_ok()
+        });
+        kept = written.then_some(path);
     }
     lab_fault(error, kept.as_deref())
 }

@@ -17,6 +17,7 @@ mod export;
 mod fleet;
 mod hostile;
 mod inputs;
+mod locks;
 mod manuals;
 mod operations;
 mod predict;

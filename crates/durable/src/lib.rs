@@ -1,0 +1,23 @@
+//! Files and folders that appear whole or not at all, and the lock of a folder that is being written.
+//!
+//! ```text
+//! NewFile     a file without a name -> fsync -> link or rename to its name -> fsync of the folder
+//! NewFolder   .NAME.RANDOM.tmp/ -> filled -> renamed to NAME
+//! Lock        flock on the folder itself: the kernel frees it when its holder ends, however it ends
+//! ```
+//!
+//! A writer that is killed leaves no file where the file system has nameless files (`O_TMPFILE`: ext4, XFS, Btrfs, tmpfs).
+//! Elsewhere (NFS, some FUSE file systems), and for folders, it leaves a temporary name; the next writer of the same target removes it.
+//!
+//! The only implementation in this workspace: run folders, reports, checkpoints, caches and compacted days all use it.
+//! It does not know what the files hold.
+
+mod file;
+mod folder;
+mod lock;
+mod temporary;
+
+pub use file::{Access, NewFile, Published, write};
+pub use folder::{NewFolder, create_private_folder, remove_folder, sync_folder};
+pub use lock::{Holder, Lock, LockError};
+pub use temporary::remove_temporaries;
