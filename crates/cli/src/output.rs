@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use vmtax_durable::{Access, NewFile};
 
 use crate::exit::{Code, Fault, fail};
 
@@ -29,14 +32,60 @@ pub fn write<T>(
     Place::open(path)?.write(write)
 }
 
+/// Two names of one file: links of either kind, a mount elsewhere, one name written in two ways.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    identity(one).is_some_and(|one| identity(other) == Some(one))
+}
+
+/// A report does not take the place of what it is made from.
+pub fn check(inputs: &[&Path], output: Option<&Path>) -> anyhow::Result<()> {
+    let Some(output) = output.filter(|output| output.is_file()) else { return Ok(()) };
+    let is_input = |input: &&&Path| match input.as_os_str() == "-" {
+        true => is_same_file(Path::new("/dev/stdin"), output),
+        false => is_same_file(input, output) || is_within(input, output),
+    };
+    match inputs.iter().find(is_input) {
+        Some(input) => fail(
+            Code::Usage,
+            format!("{}: is the input; name another file for the report", input.display()),
+        ),
+        None => Ok(()),
+    }
+}
+
+/// A recording can be a folder, whose files are all its own. Of a run see [`run_of`].
+fn is_within(folder: &Path, file: &Path) -> bool {
+    folder.is_dir()
+        && !MANIFESTS.iter().any(|name| folder.join(name).exists())
+        && folder
+            .canonicalize()
+            .is_ok_and(|folder| file.canonicalize().is_ok_and(|file| file.starts_with(folder)))
+}
+
+/// What makes a folder a run, or a compacted day of runs.
+const MANIFESTS: [&str; 2] = ["run.json", "day.json"];
+
+/// The run that an existing file is part of: its manifest, or in one of its folders. A report beside the manifest is none of it.
+fn run_of(file: &Path) -> Option<&Path> {
+    let is_run = |folder: &&Path| MANIFESTS.iter().any(|name| folder.join(name).is_file());
+    let beside = file.parent()?;
+    let above = beside.parent();
+    let is_manifest = MANIFESTS.iter().any(|name| file.file_name().is_some_and(|f| f == *name));
+    match is_manifest && is_run(&beside) {
+        true => Some(beside),
+        false => above.filter(is_run),
+    }
+}
+
 /// A place to write to.
 pub enum Place {
     /// Standard output.
     Standard,
     /// A device or a pipe, which can only be written to.
     Stream(fs::File, String),
-    /// A file beside its final name, private to the user.
-    File(tempfile::NamedTempFile, PathBuf, String),
+    /// A file that has no name yet. A report is no secret: the umask says who may read it.
+    File(NewFile, String),
 }
 
 impl Place {
@@ -46,6 +95,10 @@ impl Place {
         let name = path.display().to_string();
         // Through a symbolic link to what it names: renaming would replace the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if let Some(run) = run_of(&path).filter(|_| path.is_file()) {
+            let what = format!("{name}: is part of the run {}; name another file", run.display());
+            return fail(Code::Usage, what);
+        }
         match path.metadata() {
             Ok(found) if found.is_dir() => {
                 return fail(Code::Output, format!("{name}: is a folder; name a file in it"));
@@ -64,8 +117,8 @@ impl Place {
                 format!("{name}: there is no folder {folder}; make it first"),
             );
         }
-        let file = tempfile::NamedTempFile::new_in(folder).map_err(|e| cannot_write(&name, &e))?;
-        Ok(Place::File(file, path, name))
+        let file = NewFile::create(&path, Access::Umask).map_err(|e| cannot_write(&name, &e))?;
+        Ok(Place::File(file, name))
     }
 
     /// Standard output is a terminal.
@@ -78,10 +131,9 @@ impl Place {
         match self {
             Place::Standard => through(io::stdout(), "standard output", write),
             Place::Stream(file, name) => through(file, &name, write),
-            Place::File(mut file, path, name) => {
-                let done = through(&mut file, &name, write)?;
-                let kept = file.as_file().sync_all().and_then(|()| Ok(file.persist(&path)?));
-                kept.map_err(|e| cannot_write(&name, &e))?;
+            Place::File(file, name) => {
+                let done = through(file.file(), &name, write)?;
+                file.publish().map_err(|e| cannot_write(&name, &e))?;
                 Ok(done)
             }
         }
@@ -102,19 +154,17 @@ fn through<T>(
     Ok(done)
 }
 
-/// What the system's refusal to write comes to.
+/// The sentence and the code of an output that cannot be written: its name, the system's words, what to do.
 pub fn cannot_write(name: &str, source: &io::Error) -> Fault {
-    let why = match source.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "you may not write there; choose another place, or run vmtax as its owner".to_owned()
-        }
+    let advice = match source.kind() {
+        io::ErrorKind::PermissionDenied => "; choose another place, or run vmtax as its owner",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "there is no room left; free some space, or write to another file system".to_owned()
+            "; free some space, or write to another file system"
         }
-        io::ErrorKind::ReadOnlyFilesystem => {
-            "the file system is read-only; write to another one".to_owned()
-        }
-        kind => format!("cannot write it: {kind}"),
+        io::ErrorKind::ReadOnlyFilesystem => "; write to another file system",
+        io::ErrorKind::NotFound => "; make its folder first",
+        _ => "",
     };
-    Fault::new(Code::Output, format!("{name}: {why}")).answered(source)
+    Fault::new(Code::Output, format!("{name}: cannot be written: {source}{advice}"))
+        .answered(source)
 }

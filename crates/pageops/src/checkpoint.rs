@@ -4,15 +4,14 @@
 //! and on the disk. [`Checkpoint`] opens one with its parents and checks everything it gives. The format is
 //! docs/checkpoint.md. Nothing here knows of QEMU: device state and the machine's description are bytes that are carried along.
 
+mod disk;
 mod error;
-mod file;
 mod format;
 mod reader;
 mod trial;
 mod writer;
 
 pub use error::{Error, Reason};
-pub use file::NewFile;
 pub use format::{Id, Kind, VERSION};
-pub use reader::{Checkpoint, RegionInfo, Target, Totals};
+pub use reader::{Checkpoint, RegionInfo, Target, Totals, children};
 pub use writer::{Accelerate, Finished, Options, Summary, Writer};

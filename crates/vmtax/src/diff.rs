@@ -16,7 +16,7 @@ use crate::input::Input;
 use crate::{output, report};
 
 pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
-    report::check_output(&[args.base.as_path(), args.other.as_path()], args.output.as_deref())?;
+    output::check(&[args.base.as_path(), args.other.as_path()], args.output.as_deref())?;
     let (base, other) = (read(args, &args.base)?, read(args, &args.other)?);
     for one in [&base, &other] {
         report::check_isa(&one.source, &one.ledger)?;

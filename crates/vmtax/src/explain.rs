@@ -68,7 +68,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let mut inputs = vec![args.run.as_path()];
     inputs.extend(args.against.as_deref());
     let output = args.output.as_deref();
-    report::check_output(&inputs, output)?;
+    output::check(&inputs, output)?;
     let filter = report::filter(&args.run, &args.vm, &[], &args.reading)?;
     let ledger = report::ledger(&args.run, &args.reading, filter.clone())?;
     report::check_filter(&filter, &ledger)?;

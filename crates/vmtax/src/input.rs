@@ -50,17 +50,16 @@ impl Input {
     }
 }
 
-/// What the system's refusal to open or read an input comes to.
+/// The sentence and the code of an input that cannot be opened or read: its name, the system's words, what to do.
 pub(crate) fn cannot_read(name: &str, source: &io::Error) -> Fault {
-    let why = match source.kind() {
-        io::ErrorKind::NotFound => "there is no such file or folder; check its name".to_owned(),
+    let advice = match source.kind() {
+        io::ErrorKind::NotFound => "; check its name",
         io::ErrorKind::PermissionDenied => {
-            "you may not read it; run vmtax as its owner, or let the owner change its mode"
-                .to_owned()
+            "; run vmtax as its owner, or let the owner change its mode"
         }
-        _ => format!("cannot read it: {source}"),
+        _ => "",
     };
-    Fault::new(Code::Input, format!("{name}: {why}"))
+    Fault::new(Code::Input, format!("{name}: cannot be read: {source}{advice}"))
 }
 
 /// An error of reading a run.

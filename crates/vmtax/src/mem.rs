@@ -34,7 +34,10 @@ fn fault(error: &Error, writing: bool) -> anyhow::Error {
         (Reason::Io(io), true) => {
             return crate::output::cannot_write(&error.path.display().to_string(), io).into();
         }
-        (Reason::Io(_), false) => Code::Input,
+        (Reason::Io(io), false) => {
+            return crate::input::cannot_read(&error.path.display().to_string(), io).into();
+        }
+        (Reason::Ancestor { .. }, _) => Code::Usage,
         (Reason::Misused(_), _) => return anyhow::anyhow!("{error}"),
         _ => Code::Data,
     };

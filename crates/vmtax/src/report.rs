@@ -25,7 +25,7 @@ use crate::output;
 
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     check_by(args)?;
-    check_output(&[args.input.as_path()], args.output.as_deref())?;
+    output::check(&[args.input.as_path()], args.output.as_deref())?;
     let filter = filter(&args.input, &args.vm, &args.vcpu, &args.reading)?;
     let input = Input::open(&args.input)?;
     check_reading(&args.reading, &input)?;
@@ -74,20 +74,6 @@ fn check_by(args: &ReportArgs) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// The report would take the place of the recording.
-pub(crate) fn check_output(inputs: &[&Path], output: Option<&Path>) -> anyhow::Result<()> {
-    let Some(output) = output.and_then(|output| output.canonicalize().ok()) else { return Ok(()) };
-    let same =
-        |input: &&&Path| input.canonicalize().is_ok_and(|input| input == output && input.is_file());
-    match inputs.iter().find(same) {
-        Some(input) => fail(
-            Code::Usage,
-            format!("{}: is the input; name another file for the report", input.display()),
-        ),
-        None => Ok(()),
-    }
 }
 
 /// A flag that could not have any effect is a mistake.

@@ -26,7 +26,7 @@ impl Error {
 #[derive(Debug, thiserror::Error)]
 pub enum Reason {
     /// The system's answer.
-    #[error("{0}")]
+    #[error("cannot be read or written: {0}")]
     Io(#[from] io::Error),
     /// What it is restored to cannot be written: the system's answer.
     #[error("cannot be restored: {0}")]
@@ -96,10 +96,25 @@ pub enum Reason {
     /// The parent's memory has another shape.
     #[error("has other memory than its parent: {0}")]
     Shape(String),
+    /// A parent's parent, or one further up, is the file itself.
+    #[error("its parents lead back to it, so one of them was written over: {}", arrows(.0))]
+    Cycle(Vec<PathBuf>),
+    /// The new checkpoint would take the place of one that it is based on.
+    #[error("is {}, which the new checkpoint would be based on; name another output", file.display())]
+    Ancestor {
+        /// That one, by the name that its child has for it.
+        file: PathBuf,
+    },
     /// Too many parents.
     #[error("has more than {0} parents; save a whole checkpoint from time to time")]
     Depth(usize),
     /// The caller gave something else than it said it would.
     #[error("{0}")]
     Misused(&'static str),
+}
+
+/// A chain, from child to parent.
+fn arrows(files: &[PathBuf]) -> String {
+    let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    names.join(" -> ")
 }

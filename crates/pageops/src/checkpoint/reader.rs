@@ -1,9 +1,9 @@
 //! Reading: a checkpoint with its parents, everything checked before it is believed.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::error::{Error, Reason};
@@ -20,6 +20,8 @@ const CHUNK: u64 = 64;
 pub struct Checkpoint {
     path: PathBuf,
     file: File,
+    /// Device and inode: one file has many names.
+    identity: (u64, u64),
     index: Index,
     trailer: Trailer,
     description: Vec<u8>,
@@ -67,29 +69,41 @@ impl Checkpoint {
     /// Opens a checkpoint and its parents, and checks their checksums of the whole. The bytes of pages are checked
     /// as they are read.
     pub fn open(path: &Path) -> Result<Checkpoint, Error> {
-        Checkpoint::open_at(path, 0)
+        let mut chain = vec![Checkpoint::open_one(path).map_err(Error::at(path))?];
+        while let Some(parent) = Checkpoint::open_parent(&chain)? {
+            chain.push(parent);
+        }
+        let join = |parent: Checkpoint, child: Checkpoint| Checkpoint {
+            parent: Some(Box::new(parent)),
+            ..child
+        };
+        let joined = chain.into_iter().rev().reduce(join);
+        joined.ok_or_else(|| Error::at(path)(Reason::Misused("a chain without a checkpoint")))
     }
 
-    fn open_at(path: &Path, depth: usize) -> Result<Checkpoint, Error> {
-        let error = Error::at(path);
-        let mut opened = Checkpoint::open_one(path).map_err(&error)?;
-        if opened.trailer.parent == [0; 32] {
-            return Ok(opened);
-        }
-        if depth == DEPTH {
+    /// Opens the parent of a chain's last, if it has one.
+    fn open_parent(chain: &[Checkpoint]) -> Result<Option<Checkpoint>, Error> {
+        let Some(child) = chain.last() else { return Ok(None) };
+        let Some(path) = child.parent_path() else { return Ok(None) };
+        check_cycle(chain, &path)?;
+        let error = Error::at(&child.path);
+        if chain.len() > DEPTH {
             return Err(error(Reason::Depth(DEPTH)));
         }
-        let parent_path = path.parent().unwrap_or(Path::new("")).join(&opened.index.parent);
-        let parent = Checkpoint::open_at(&parent_path, depth + 1)?;
-        if parent.id.0 != opened.trailer.parent {
-            let parent = parent_path.display().to_string();
-            return Err(error(Reason::Parent { parent }));
+        let parent = Checkpoint::open_one(&path).map_err(Error::at(&path))?;
+        if parent.id.0 != child.trailer.parent {
+            return Err(error(Reason::Parent { parent: path.display().to_string() }));
         }
-        if !parent.regions().eq(opened.regions()) {
+        if !parent.regions().eq(child.regions()) {
             return Err(error(Reason::Shape("regions of other names or sizes".to_owned())));
         }
-        opened.parent = Some(Box::new(parent));
-        Ok(opened)
+        Ok(Some(parent))
+    }
+
+    /// Where its parent is, if it has one.
+    fn parent_path(&self) -> Option<PathBuf> {
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        (self.trailer.parent != [0; 32]).then(|| folder.join(&self.index.parent))
     }
 
     fn open_one(path: &Path) -> Result<Checkpoint, Reason> {
@@ -98,7 +112,8 @@ impl Checkpoint {
             return Err(Reason::NotOne);
         }
         let file = File::open(path)?;
-        let len = file.metadata()?.len();
+        let metadata = file.metadata()?;
+        let (len, identity) = (metadata.len(), identity(&metadata));
         let mut header = vec![0; HEADER.min(len) as usize];
         file.read_exact_at(&mut header, 0)?;
         let version = check_header(&header)?;
@@ -133,7 +148,8 @@ impl Checkpoint {
         let mut description = vec![0; trailer.description_len as usize];
         file.read_exact_at(&mut description, trailer.description_at())?;
         let path = path.to_owned();
-        Ok(Checkpoint { path, file, index, trailer, description, id, len, parent: None })
+        let parent = None;
+        Ok(Checkpoint { path, file, identity, index, trailer, description, id, len, parent })
     }
 
     /// Its file.
@@ -159,6 +175,12 @@ impl Checkpoint {
     /// What this was made over.
     pub fn parent(&self) -> Option<&Checkpoint> {
         self.parent.as_deref()
+    }
+
+    /// The one of this and its parents whose file this is, whatever the name: a link of either kind, or a mount elsewhere.
+    pub fn in_chain(&self, path: &Path) -> Option<&Checkpoint> {
+        let found = identity(&path.metadata().ok()?);
+        std::iter::successors(Some(self), |c| c.parent()).find(|c| c.identity == found)
     }
 
     /// Bytes of its file, parents not counted.
@@ -388,6 +410,64 @@ impl Checkpoint {
             _ => Reason::Io(error),
         })
     }
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// A file of the chain is not its last one's parent too.
+fn check_cycle(chain: &[Checkpoint], parent: &Path) -> Result<(), Error> {
+    // One that cannot be looked at cannot be opened either, and that is said then.
+    let Ok(found) = parent.metadata().as_ref().map(identity) else { return Ok(()) };
+    match chain.iter().position(|one| one.identity == found) {
+        Some(at) => {
+            let names = chain[at..].iter().map(|one| one.path.clone());
+            let cycle = names.chain([chain[at].path.clone()]).collect();
+            Err(Error::at(&chain[0].path)(Reason::Cycle(cycle)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checkpoints in the same folder that are based on this one. Files that are none, or cannot be read, are left out.
+///
+/// # Errors
+/// The file or its folder cannot be read.
+pub fn children(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let path = path.canonicalize()?;
+    let Some((_, id)) = ends(&path)? else { return Ok(Vec::new()) };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        let child = entry.path();
+        if let Ok(Some((trailer, _))) = ends(&child)
+            && trailer.parent == id.0
+        {
+            found.push(child);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The trailer and the id of a checkpoint, unchecked; `None` of another file.
+fn ends(path: &Path) -> io::Result<Option<(Trailer, Id)>> {
+    // A pipe or a device would have us wait.
+    if !path.metadata()?.is_file() {
+        return Ok(None);
+    }
+    let file = File::open(path)?;
+    let len = file.metadata()?.len();
+    let mut header = vec![0; HEADER.min(len) as usize];
+    file.read_exact_at(&mut header, 0)?;
+    let Ok(version) = check_header(&header) else { return Ok(None) };
+    if len < HEADER + TRAILER {
+        return Ok(None);
+    }
+    let mut end = [0; TRAILER as usize];
+    file.read_exact_at(&mut end, len - TRAILER)?;
+    Ok(Trailer::decode(&end, len, version).ok())
 }
 
 struct State<'a> {

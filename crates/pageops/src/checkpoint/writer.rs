@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use vmtax_durable::{Access, NewFile};
+
+use super::disk::begin_sync;
 use super::error::{Error, Reason};
-use super::file::NewFile;
 use super::format::{
     DELTAS, DESCRIPTION, GROUP, HEADER, Id, Index, Kind, Naming, Region, Run, TRAILER, Trailer,
     VERSION, header,
@@ -87,7 +89,10 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins a checkpoint that will be `path`. Nothing is seen there before [`Finished::publish`].
+    /// Begins a checkpoint that will be `path`, or what that links to. Nothing is seen there before [`Finished::publish`].
+    ///
+    /// # Errors
+    /// `path` is the parent's file or that of one further up; it cannot be written.
     pub fn create(
         path: &Path,
         options: Options,
@@ -95,7 +100,12 @@ impl<'a> Writer<'a> {
     ) -> Result<Writer<'a>, Error> {
         let error = Error::at(path);
         let io = |e| error(Reason::Io(e));
-        let new = NewFile::create(path).map_err(io)?;
+        if let Some(ancestor) = options.parent.as_ref().and_then(|parent| parent.in_chain(path)) {
+            return Err(error(Reason::Ancestor { file: ancestor.path().to_owned() }));
+        }
+        // Renaming would replace a link.
+        let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let new = NewFile::create(path, Access::Private).map_err(io)?;
         let mut index = Index::default();
         if let Some(parent) = &options.parent {
             index.parent = name_of_parent(path, parent.path()).map_err(io)?;
@@ -239,7 +249,7 @@ impl<'a> Writer<'a> {
         self.at += bytes.len() as u64;
         self.out.write_all(bytes).map_err(|e| self.error(Reason::Io(e)))?;
         if self.at - self.begun >= EAGER {
-            self.new.begin_sync(self.begun..self.at);
+            begin_sync(self.new.file(), self.begun..self.at);
             self.begun = self.at;
         }
         Ok(())

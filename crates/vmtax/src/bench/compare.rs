@@ -21,7 +21,7 @@ const READING: ReadingArgs = ReadingArgs { interval: None, isa: None, emulated: 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut inputs = vec![args.run.as_path()];
     inputs.extend(args.other.as_deref());
-    report::check_output(&inputs, args.output.as_deref())?;
+    output::check(&inputs, args.output.as_deref())?;
     let ledger = ledger(&args.run)?;
     let mut bench = of(&args.run, &ledger)?;
     let mut source = args.run.display().to_string();

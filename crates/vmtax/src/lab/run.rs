@@ -453,8 +453,7 @@ pub(crate) fn lab_fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyh
 }
 
 fn cannot_write(path: &Path, source: &io::Error) -> Fault {
-    Fault::new(Code::Output, format!("{}: cannot write there: {source}", path.display()))
-        .answered(source)
+    crate::output::cannot_write(&path.display().to_string(), source)
 }
 
 fn sentence(text: &str) -> String {

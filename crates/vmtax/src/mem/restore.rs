@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::json;
+use vmtax_durable::{Access, NewFile};
 use vmtax_pageops::PAGE;
-use vmtax_pageops::checkpoint::{Checkpoint, NewFile, Reason, Target};
+use vmtax_pageops::checkpoint::{Checkpoint, Reason, Target};
 use vmtax_pageops::memory;
 
 use super::flags::{RestoreArgs, VerifyArgs};
@@ -120,8 +121,14 @@ fn into_image(checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<()> {
         let what = format!("{}: has several blocks of memory", checkpoint.path().display());
         return fail(Code::Data, format!("{what}; restore it into a VM with --qmp"));
     }
+    if let Some(source) = checkpoint.in_chain(path) {
+        let what = format!("{name}: is {}, which is restored", source.path().display());
+        return fail(Code::Usage, format!("{what}; name another image"));
+    }
     let wrap = |e: io::Error| cannot_write(&name, &e);
-    let new = NewFile::create(path).map_err(wrap)?;
+    // Renaming would replace a link.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let new = NewFile::create(&path, Access::Private).map_err(wrap)?;
     fill(checkpoint, &mut Image { file: new.file() }, &name)?;
     new.publish().map_err(wrap)?;
     Ok(())

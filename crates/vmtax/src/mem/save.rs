@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Instant;
 
 use serde_json::json;
 use vmtax_pageops::PAGE;
-use vmtax_pageops::checkpoint::{Checkpoint, Id, Options, Summary, Writer};
+use vmtax_pageops::checkpoint::{Checkpoint, Id, Options, Summary, Writer, children};
 use vmtax_pageops::memory::{self, Map};
 
 use super::flags::SaveArgs;
@@ -16,6 +16,7 @@ use super::vm::{Pause, Ram, Vm};
 use super::watch::{Watch, catch_signals, stopping};
 use super::{fault, print, size};
 use crate::exit::{Code, Fault, fail};
+use crate::output::is_same_file;
 
 /// Memory given to the writer at a time: what is between two looks at the signals.
 const PIECE: u64 = 8 << 20;
@@ -42,6 +43,7 @@ pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
         (Some(socket), _) => {
             let mut vm = Vm::connect(socket)?;
             let ram = vm.ram(false)?;
+            check_memory(args, &ram)?;
             let mut pause = Pause::new(&mut vm, args.stopped)?;
             let state = pause.vm().save_state()?;
             let saved = save(args, &ram, &state)?;
@@ -55,16 +57,41 @@ pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
     print(args.work.format, || text(args, &saved), || as_json(args, &saved))
 }
 
-/// The new checkpoint must not take the place of what it is made from.
+/// The new checkpoint must not take the place of what it is made from, nor of one that others are based on. Its parents are
+/// looked at by `Writer::create`.
 fn check_names(args: &SaveArgs) -> anyhow::Result<()> {
-    let Ok(output) = args.output.canonicalize() else { return Ok(()) };
-    let inputs = [("--parent", &args.parent), ("--image", &args.machine.image)];
-    for (flag, input) in inputs {
-        if input.as_ref().and_then(|i| i.canonicalize().ok()).is_some_and(|i| i == output) {
-            let name = args.output.display();
+    let name = args.output.display();
+    for (flag, input) in [("--parent", &args.parent), ("--image", &args.machine.image)] {
+        if input.as_ref().is_some_and(|input| is_same_file(input, &args.output)) {
             return fail(
                 Code::Usage,
                 format!("{name}: is given as {flag} too; name another output"),
+            );
+        }
+    }
+    // An output that is not there, or that is no checkpoint, has no children.
+    match children(&args.output).unwrap_or_default().as_slice() {
+        [] => Ok(()),
+        [child, ..] => fail(
+            Code::Usage,
+            format!(
+                "{name}: {} is based on it; name another output, or remove that one first",
+                child.display()
+            ),
+        ),
+    }
+}
+
+/// Nor that of the VM's memory.
+fn check_memory(args: &SaveArgs, ram: &[Ram]) -> anyhow::Result<()> {
+    let Ok(output) = args.output.metadata() else { return Ok(()) };
+    for block in ram {
+        let memory = block.file.metadata()?;
+        if (memory.dev(), memory.ino()) == (output.dev(), output.ino()) {
+            let name = args.output.display();
+            return fail(
+                Code::Usage,
+                format!("{name}: is the VM's memory ({}); name another output", block.name),
             );
         }
     }

@@ -176,7 +176,7 @@ fn what_cannot_be_compared() {
                 2,
                 "plain: holds bare exit numbers; say whose with --isa vmx or --isa svm",
             ),
-            ("diff plain none --isa vmx", 3, "none: there is no such file*"),
+            ("diff plain none --isa vmx", 3, "none: cannot be read: No such file*"),
             (
                 "diff plain td --isa vmx --per second",
                 4,

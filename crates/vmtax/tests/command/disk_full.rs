@@ -75,7 +75,7 @@ fn a_report_onto_a_full_disk_leaves_no_file() {
         let wrong = complaints(
             &output,
             5,
-            "disk/report: there is no room left; free some space, or write to another file system",
+            "disk/report: cannot be written: No space left on device (os error 28); free some space, or write to another file system",
         );
         assert!(wrong.is_empty(), "{format}: {wrong:?}");
     }

@@ -152,9 +152,15 @@ fn an_input_that_cannot_be_opened_is_an_input_error() {
     fs::create_dir(folder.path().join("plain")).unwrap();
     symlink("nowhere", folder.path().join("dangling")).unwrap();
     for (input, sentence) in [
-        ("missing", "missing: there is no such file or folder; check its name"),
-        ("dangling", "dangling: there is no such file or folder; check its name"),
-        ("good/missing", "good/missing: cannot read it: Not a directory*"),
+        (
+            "missing",
+            "missing: cannot be read: No such file or directory (os error 2); check its name",
+        ),
+        (
+            "dangling",
+            "dangling: cannot be read: No such file or directory (os error 2); check its name",
+        ),
+        ("good/missing", "good/missing: cannot be read: Not a directory*"),
         (
             "plain",
             "plain: is a folder and not a run (it has no run.json); name a recording, or a run that `vmtax \
@@ -264,7 +270,7 @@ fn an_output_that_cannot_be_written_is_an_output_error() {
             ("full", "full: is a folder; name a file in it"),
             (
                 "/dev/full",
-                "/dev/full: there is no room left; free some space, or write to another file*",
+                "/dev/full: cannot be written: No space left on device (os error 28); free some space, or write to another file*",
             ),
         ] {
             cases.push((format!("report good --format {format} -o {output}"), sentence));
@@ -305,9 +311,8 @@ fn permission_that_is_missing_is_said() {
         fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
     }
     fs::set_permissions(at("run"), fs::Permissions::from_mode(0o000)).unwrap();
-    let unreadable =
-        "you may not read it; run vmtax as its owner, or let the owner change its mode";
-    let unwritable = "you may not write there; choose another place, or run vmtax as its owner";
+    let unreadable = "cannot be read: Permission denied (os error 13); run vmtax as its owner, or let the owner change its mode";
+    let unwritable = "cannot be written: Permission denied (os error 13); choose another place, or run vmtax as its owner";
     check(
         &program,
         folder.path(),
@@ -343,7 +348,7 @@ fn a_full_standard_output_is_an_output_error() {
         let wrong = complaints(
             &child.wait_with_output().unwrap(),
             5,
-            "standard output: there is no room left; free some space, or write to another file system",
+            "standard output: cannot be written: No space left on device (os error 28); free some space, or write to another file system",
         );
         assert!(wrong.is_empty(), "{words}: {wrong:?}");
     }

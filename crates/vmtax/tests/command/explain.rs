@@ -324,8 +324,8 @@ fn what_cannot_be_explained() {
         folder.path(),
         &[
             ("explain td", 2, "td: holds bare exit numbers; say whose with --isa vmx or --isa svm"),
-            ("explain none", 3, "none: there is no such file*"),
-            ("explain td --isa vmx --against none", 3, "none: there is no such file*"),
+            ("explain none", 3, "none: cannot be read: No such file*"),
+            ("explain td --isa vmx --against none", 3, "none: cannot be read: No such file*"),
             ("explain td --isa vmx --vm nobody", 4, "--vm nobody: there is no such VM*"),
         ],
     );

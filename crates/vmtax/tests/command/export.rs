@@ -231,7 +231,7 @@ fn mistakes_are_said() {
             (
                 "export --replay none --listen 127.0.0.1:0",
                 3,
-                "none: there is no such file or folder; check its name",
+                "none: cannot be read: No such file or directory (os error 2); check its name",
             ),
             ("export --listen here", 2, &format!("*{listen}*")),
             ("export --listen 127.0.0.1:70000", 2, &format!("*{listen}*")),

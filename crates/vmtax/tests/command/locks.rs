@@ -25,6 +25,7 @@ const MATRIX: &str = r#"
 name = "locks"
 repeats = 5
 warmup = false
+limit_seconds = 60
 categories = ["host"]
 [[workload]]
 name = "waits"

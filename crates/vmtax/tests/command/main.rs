@@ -20,6 +20,7 @@ mod inputs;
 mod locks;
 mod manuals;
 mod operations;
+mod outputs;
 mod predict;
 mod profiles;
 mod prometheus;

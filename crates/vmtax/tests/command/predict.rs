@@ -109,7 +109,7 @@ fn what_cannot_be_predicted() {
                 2,
                 "counts: holds bare exit numbers; say whose with --isa vmx or --isa svm",
             ),
-            ("predict none --to snp", 3, "none: there is no such file*"),
+            ("predict none --to snp", 3, "none: cannot be read: No such file*"),
             ("predict counts --isa vmx --to moon", 2, "*invalid value 'moon'*"),
         ],
     );

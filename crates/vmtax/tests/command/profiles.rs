@@ -141,7 +141,7 @@ fn what_is_no_profile_is_refused() {
         (
             "import exits -o run --isa vmx --host-profile missing",
             3,
-            "missing: there is no such file*",
+            "missing: cannot be read: No such file*",
         ),
         (
             "import exits -o run --isa vmx --host-profile annotate",
@@ -161,7 +161,7 @@ fn what_is_no_profile_is_refused() {
         (
             "import exits -o run --isa vmx --symbols nowhere --host-profile folded",
             3,
-            "nowhere: there is no such*",
+            "nowhere: cannot be read: No such file*",
         ),
     ];
     check(&Program::new(), folder.path(), cases);

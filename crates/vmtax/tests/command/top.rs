@@ -190,7 +190,11 @@ fn mistakes_are_said() {
     std::fs::write(folder.path().join("garbage"), "garbage").unwrap();
     let program = env!("CARGO_BIN_EXE_vmtax");
     for (input, code, sentence) in [
-        ("none", 3, "vmtax: none: there is no such file or folder; check its name"),
+        (
+            "none",
+            3,
+            "vmtax: none: cannot be read: No such file or directory (os error 2); check its name",
+        ),
         (".", 3, "vmtax: .: is a folder and not a run"),
         ("garbage", 4, "vmtax: garbage: "),
     ] {

@@ -229,7 +229,7 @@ fn without_rights_it_says_which_are_needed() {
         // The first process belongs to root.
         (&["scan", "1"], 3, "run vmtax as its user, or as root"),
         (&["save", "--image", name(&closed), "-o", name(&ours)], 3, "permission denied"),
-        (&["save", "--image", name(&opened), "-o", name(&out)], 5, "you may not write there"),
+        (&["save", "--image", name(&opened), "-o", name(&out)], 5, "choose another place"),
         (&["save", "--qmp", name(&monitor), "-o", name(&ours)], 3, "as the user of the VM"),
         (&["verify", name(&checkpoint)], 3, "ermission denied"),
         (&["restore", name(&checkpoint), "--image", name(&ours)], 3, "ermission denied"),
@@ -283,6 +283,6 @@ fn a_full_disk_leaves_the_old_checkpoint_and_nothing_half() {
     let said = String::from_utf8(output.stderr).unwrap();
     let sentences: Vec<&str> = said.lines().collect();
     assert_eq!(sentences.len(), 3, "{said}");
-    assert!(sentences[0].contains("x.ckpt: there is no room left"), "{said}");
-    assert!(sentences[1].contains("y.img: there is no room left"), "{said}");
+    assert!(sentences[0].contains("x.ckpt: cannot be written: No space left"), "{said}");
+    assert!(sentences[1].contains("y.img: cannot be written: No space left"), "{said}");
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod against;
+mod chains;
 mod guest;
 mod hostile;
 mod kills;
