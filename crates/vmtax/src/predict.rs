@@ -63,7 +63,7 @@ fn to_parser() -> impl TypedValueParser<Value = To> {
 
 pub(crate) fn run(args: &PredictArgs) -> anyhow::Result<()> {
     let to = args.output.as_deref();
-    report::check_output(&[args.run.as_path()], to)?;
+    output::check(&[args.run.as_path()], to)?;
     let ledger = report::ledger(&args.run, &args.reading, Default::default())?;
     report::check_isa(&args.run.display().to_string(), &ledger)?;
     let seconds = args.length.map(|length| length.as_secs_f64());
