@@ -96,6 +96,9 @@ pub fn import(
     }
     let imported = match (format, source) {
         (Format::PerfFile | Format::PerfPipe, source) => perf_data::import(source, place, symbols)?,
+        (_, Source::Folder(..)) => {
+            return Err(Error::malformed(0, "folder", "its file data is no perf.data file"));
+        }
         (format, Source::Stream(input)) => text(format, place, input)?,
         (format, Source::Random(source)) => {
             text(format, place, &mut crate::import::FrontToBack { source, at: 0 })?

@@ -13,7 +13,7 @@ use vmtax_events::{Losses, Place, Profile, Stat};
 use vmtax_host::symbols::Symbols;
 
 use crate::exit::{Code, Fault};
-use crate::input::cannot_read;
+use crate::input::{PerfFolder, cannot_read};
 
 /// Profiles and counters of the same time as the recording.
 #[derive(Clone, Debug, Default, Args)]
@@ -104,6 +104,14 @@ fn read_profile(
 ) -> anyhow::Result<profile::Imported> {
     let name = path.display().to_string();
     let unreadable = |e: io::Error| cannot_read(&name, &e);
+    if path.is_dir()
+        && let Some(folder) = PerfFolder::open(path)?
+    {
+        let format = profile::Format::PerfFile;
+        return folder
+            .read(|source| profile::import(format, place, source, symbols))
+            .map_err(fault(&name));
+    }
     let mut file = File::open(path).map_err(unreadable)?;
     if !file.metadata().map_err(unreadable)?.is_file() {
         let mut head = Vec::new();

@@ -45,7 +45,7 @@ pub(crate) enum Command {
 
 /// Say where a VM's time went: exits by reason and cause, time split, accesses, nesting, losses.
 ///
-/// INPUT is a run folder or a recording: perf.data (file or stream), trace.dat, the text of ftrace, perf
+/// INPUT is a run folder or a recording: perf.data (file, stream, or folder of --threads), trace.dat, the text of ftrace, perf
 /// script or trace-cmd report, or a bpftrace dump of exit counts. The kind is recognised from the content.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

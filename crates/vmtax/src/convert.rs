@@ -139,6 +139,9 @@ fn run_with<R: Rows>(
             let watched = progress.watch(&file);
             pipeline::run(format, Source::Random(&watched), options, &mut accounting)
         }
+        Bytes::Folder(folder) => {
+            folder.read(|source| pipeline::run(format, source, options, &mut accounting))
+        }
         Bytes::Stream(mut stream) => {
             pipeline::run(format, Source::Stream(&mut stream), options, &mut accounting)
         }

@@ -1,5 +1,7 @@
 //! What the user named: a run folder, a recording, or standard input.
 
+mod folder;
+
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
@@ -10,6 +12,7 @@ use vmtax_capture::{Format, import::HEAD};
 use vmtax_store::{Error, Run};
 
 use crate::exit::{Code, Fault};
+pub(crate) use folder::PerfFolder;
 
 /// An input that can be read.
 pub(crate) enum Input {
@@ -30,6 +33,7 @@ pub(crate) struct Recording {
 /// Where a recording's bytes are.
 pub(crate) enum Bytes {
     File(RandomFile),
+    Folder(PerfFolder),
     /// A pipe, with what was read of it already.
     Stream(Box<dyn Read + Send>),
 }
@@ -42,6 +46,13 @@ impl Input {
         let name = path.display().to_string();
         let metadata = path.metadata().map_err(|e| cannot_read(&name, &e))?;
         if metadata.is_dir() {
+            // A run is a run, whatever else lies in its folder.
+            if !vmtax_store::is_run(path)
+                && let Some(folder) = PerfFolder::open(path)?
+            {
+                let bytes = Bytes::Folder(folder);
+                return Ok(Input::Recording(Recording { name, format: Format::PerfFile, bytes }));
+            }
             let run = Run::open(path).map_err(|e| run_fault(&e))?;
             return Ok(Input::Run(Box::new(run)));
         }

@@ -90,6 +90,11 @@ fn describe(head: &[u8]) -> String {
     if head.is_empty() {
         return "it is empty".to_owned();
     }
+    if perf_data::is_part(head) {
+        return "it holds records of perf without a header, as the files data.N of a folder that perf record \
+                --threads wrote: give the folder"
+            .to_owned();
+    }
     if let Some((_, words)) = known.iter().find(|(magic, _)| head.starts_with(magic)) {
         return (*words).to_owned();
     }
@@ -111,6 +116,8 @@ pub enum Source<'a> {
     Random(&'a dyn ReadAt),
     /// Bytes that come one after the other.
     Stream(&'a mut (dyn Read + Send)),
+    /// A folder that perf wrote: its file `data`, and the parts beside it.
+    Folder(&'a dyn ReadAt, &'a [perf_data::Part<'a>]),
 }
 
 /// What the user may add to what the file says.
@@ -164,6 +171,12 @@ fn dispatch(
 ) -> Result<Imported, Error> {
     match (format, source) {
         (Format::PerfFile, Source::Random(source)) => perf_data::import_file(source, feed),
+        (Format::PerfFile, Source::Folder(data, parts)) => {
+            perf_data::import_folder(data, parts, feed)
+        }
+        (_, Source::Folder(..)) => {
+            Err(Error::malformed(0, "folder", "its file data is no perf.data file"))
+        }
         (Format::TraceDat, Source::Random(source)) => trace_dat::import(source, feed),
         (Format::PerfFile | Format::TraceDat, Source::Stream(_)) => {
             Err(Error::malformed(0, "input", "this format cannot be read from a stream"))

@@ -59,6 +59,7 @@ pub(super) fn import(
             perf_data::import_pipe(&mut input, &mut collected)?
         }
         Source::Random(source) => perf_data::import_file(source, &mut collected)?,
+        Source::Folder(data, parts) => perf_data::import_folder(data, parts, &mut collected)?,
         Source::Stream(input) => perf_data::import_pipe(input, &mut collected)?,
     };
     let mut sum = Sum::new(place);

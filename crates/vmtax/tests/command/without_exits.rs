@@ -122,3 +122,37 @@ fn other_architectures_are_refused() {
         ],
     );
 }
+
+/// A folder of `perf record --threads` is read as a whole, and its files alone are refused.
+#[test]
+fn a_folder_of_perf_is_an_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let threads = folder.path().join("threads");
+    std::fs::create_dir(&threads).unwrap();
+    for name in ["data", "data.0", "data.1", "data.2", "data.3"] {
+        let packed = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("../../captures/pvm/input/threads/{name}.zst"));
+        let packed = std::fs::read(packed).unwrap();
+        std::fs::write(threads.join(name), zstd::decode_all(packed.as_slice()).unwrap()).unwrap();
+    }
+    let page = report(&threads, &[]);
+    assert!(page.contains("among 1857 events of KVM"), "{page}");
+    std::fs::create_dir(folder.path().join("other")).unwrap();
+    check(
+        &Program::new(),
+        folder.path(),
+        &[
+            (
+                "report threads/data",
+                4,
+                "threads/data: at byte 0: perf.data header: *: give the folder",
+            ),
+            (
+                "report threads/data.0",
+                4,
+                "threads/data.0: not a recording that vmtax knows: *: give the folder; *",
+            ),
+            ("report other", 3, "other: is a folder and not a run *"),
+        ],
+    );
+}

@@ -7,10 +7,12 @@
 //! - `header`: the file's header, attributes and feature sections;
 //! - `layout`: where time, thread, CPU and raw data stand in a sample;
 //! - `records`: the loop over records, compressed or not;
+//! - `parts`: the folder of `perf record --threads`, a file for each ring;
 //! - `profile`: what only a profile needs: samples of other events, call chains, memory maps.
 
 mod header;
 mod layout;
+mod parts;
 mod profile;
 mod records;
 mod session;
@@ -20,6 +22,7 @@ use std::io::Read;
 use crate::import::Imported;
 use crate::source::ReadAt;
 use crate::{Error, Feed};
+pub use parts::Part;
 
 /// Whether these first bytes are a `perf.data` file (not a stream).
 pub fn recognise_file(head: &[u8]) -> bool {
@@ -31,18 +34,86 @@ pub fn recognise_pipe(head: &[u8]) -> bool {
     header::Magic::of(head).is_some_and(|m| m.is_pipe)
 }
 
+/// Whether these first bytes are records without a header: a part of a folder.
+pub(crate) fn is_part(head: &[u8]) -> bool {
+    records::are_records(head)
+}
+
 /// Imports a `perf.data` file.
 pub fn import_file<F: Feed>(source: &dyn ReadAt, feed: &mut F) -> Result<Imported, Error> {
-    let header = header::File::read(source)?;
-    let mut session = session::Session::new(header.endian, "perf.data");
-    header.load(source, &mut session)?;
-    if !F::WANTS_PROFILE {
-        session.check_architecture()?;
+    let (header, mut session) = open::<F>(source, "perf.data")?;
+    if session.is_folder {
+        return Err(Error::Unsupported {
+            offset: 0,
+            item: "perf.data header",
+            problem: "this is the file data of a folder that perf record --threads wrote, and its events are in \
+                      the files beside it: give the folder"
+                .to_owned(),
+        });
     }
     feed.described(&session.recording)?;
     let mut data = header.data(source);
     records::run(&mut data, header.data_offset, Some(header.data_size), &mut session, feed)?;
     Ok(session.finish())
+}
+
+/// Imports a folder that perf wrote: its file `data` and its parts, of which `perf record --kcore` writes none.
+pub fn import_folder<F: Feed>(
+    data: &dyn ReadAt,
+    parts: &[Part<'_>],
+    feed: &mut F,
+) -> Result<Imported, Error> {
+    let (header, mut session) = open::<F>(data, "perf.data (folder)")?;
+    if !session.is_folder {
+        return import_file(data, feed);
+    }
+    let refuse =
+        |problem: String| Err(Error::malformed(0, "folder of perf record --threads", problem));
+    if parts.is_empty() {
+        return refuse("its files of events (data.0, data.1 ...) are missing".to_owned());
+    }
+    if parts.len() > parts::MAX_PARTS {
+        return refuse(format!("holds more than {} files of events", parts::MAX_PARTS));
+    }
+    feed.described(&session.recording)?;
+    let mut reader = records::Reader::new(&mut session, feed);
+    reader.has_rounds = false;
+    let mut input = header.data(data);
+    reader.all(&mut input, header.data_offset, Some(header.data_size))?;
+    parts::run(parts, &mut reader)?;
+    reader.end()?;
+    note_missing_parts(parts, &mut session);
+    Ok(session.finish())
+}
+
+/// perf numbers the parts from 0, one of each ring that it read.
+fn note_missing_parts(parts: &[Part<'_>], session: &mut session::Session) {
+    let highest = parts.iter().map(|part| part.number as usize + 1).max().unwrap_or(0);
+    let expected = session.rings.len().max(highest.min(parts::MAX_PARTS));
+    let has = |number: usize| parts.iter().any(|part| part.number as usize == number);
+    let missing: Vec<String> =
+        (0..expected).filter(|n| !has(*n)).map(|n| format!("data.{n}")).take(8).collect();
+    if !missing.is_empty() {
+        session.truncated(format!(
+            "the folder has {} of {expected} files of events: {} is missing, and the events in it",
+            parts.len(),
+            missing.join(", ")
+        ));
+    }
+}
+
+/// Reads what stands before the records.
+fn open<F: Feed>(
+    source: &dyn ReadAt,
+    format: &str,
+) -> Result<(header::File, session::Session), Error> {
+    let header = header::File::read(source)?;
+    let mut session = session::Session::new(header.endian, format);
+    header.load(source, &mut session)?;
+    if !F::WANTS_PROFILE {
+        session.check_architecture()?;
+    }
+    Ok((header, session))
 }
 
 /// Imports a `perf.data` stream.

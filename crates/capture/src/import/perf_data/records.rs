@@ -22,6 +22,7 @@ mod kind {
     pub(super) const HEADER_ATTR: u32 = 64;
     pub(super) const TRACING_DATA: u32 = 66;
     pub(super) const FINISHED_ROUND: u32 = 68;
+    pub(super) const ID_INDEX: u32 = 69;
     pub(super) const AUXTRACE: u32 = 71;
     pub(super) const HEADER_FEATURE: u32 = 80;
     pub(super) const COMPRESSED: u32 = 81;
@@ -47,92 +48,125 @@ pub(super) fn run<F: Feed>(
     session: &mut Session,
     feed: &mut F,
 ) -> Result<(), Error> {
-    let mut reader = Reader {
-        session,
-        feed,
-        round_max: 0,
-        previous_max: 0,
-        in_round: false,
-        zstd: None,
-        plain: Vec::new(),
-        plain_filled: 0,
-    };
-    let mut block = vec![0; BLOCK];
-    let mut filled = 0;
-    let mut consumed = 0u64;
-    // The bytes that follow a record are not all there.
-    let mut ends_within = false;
-    loop {
-        let got = match input.read(&mut block[filled..]) {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(source) => {
-                return Err(Error::Io { offset: offset + consumed + filled as u64, source });
-            }
-        };
-        filled += got;
-        let mut at = 0;
-        while let Some(record) = next_record(&block[at..filled], reader.session.bytes) {
-            let here = offset + consumed + at as u64;
-            let record = match record {
-                Ok(record) => record,
-                Err(size) => {
-                    reader.session.truncated(format!(
+    let mut reader = Reader::new(session, feed);
+    reader.all(input, offset, size)?;
+    reader.end()
+}
+
+impl<F: Feed> Reader<'_, F> {
+    /// Reads the records of one input to its end.
+    pub(super) fn all(
+        &mut self,
+        input: &mut dyn Read,
+        offset: u64,
+        size: Option<u64>,
+    ) -> Result<(), Error> {
+        let reader = self;
+        let mut block = vec![0; BLOCK];
+        let mut filled = 0;
+        let mut consumed = 0u64;
+        // The bytes that follow a record are not all there.
+        let mut ends_within = false;
+        loop {
+            let got = match input.read(&mut block[filled..]) {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(source) => {
+                    return Err(Error::Io { offset: offset + consumed + filled as u64, source });
+                }
+            };
+            filled += got;
+            let mut at = 0;
+            while let Some(record) = next_record(&block[at..filled], reader.session.bytes) {
+                let here = offset + consumed + at as u64;
+                let record = match record {
+                    Ok(record) => record,
+                    Err(size) => {
+                        reader.session.truncated(format!(
                         "at byte {here}: a record of {size} bytes cannot be; nothing after it was read"
                     ));
-                    return reader.end();
+                        return Ok(());
+                    }
+                };
+                at += record.len();
+                let more = match reader.record(record, here)? {
+                    Step::Next => continue,
+                    Step::Stop => return Ok(()),
+                    Step::Payload(more) => more,
+                };
+                let is_formats = record_type(record, reader.session.bytes) == kind::TRACING_DATA;
+                let have = (filled - at).min(usize::try_from(more).unwrap_or(usize::MAX));
+                let mut payload =
+                    if is_formats { block[at..at + have].to_vec() } else { Vec::new() };
+                at += have;
+                let mut tail = input.take(more - have as u64);
+                let copied = if is_formats {
+                    tail.read_to_end(&mut payload).map(|n| n as u64)
+                } else {
+                    io::copy(&mut tail, &mut io::sink())
+                };
+                let copied = copied.map_err(|source| Error::Io { offset: here, source })?;
+                consumed += copied;
+                ends_within |= have as u64 + copied < more;
+                if is_formats {
+                    reader.session.tracing_data(&payload, here + record.len() as u64)?;
+                    if !F::WANTS_PROFILE {
+                        reader.session.check_architecture()?;
+                    }
+                    reader.feed.described(&reader.session.recording)?;
                 }
+            }
+            consumed += at as u64;
+            block.copy_within(at..filled, 0);
+            filled -= at;
+        }
+        let read = consumed + filled as u64;
+        if let Some(size) = size.filter(|&size| read < size) {
+            let end = offset + read;
+            let missing = size - read;
+            reader.session.truncated(format!(
+                "the file ends at byte {end}, {missing} bytes before the end of its data"
+            ));
+        } else if filled > 0 || ends_within || reader.zip.filled > 0 {
+            let end = offset + read;
+            reader.session.truncated(format!("the input ends at byte {end} within a record"));
+        } else if size.is_none() && reader.in_round {
+            // A stream does not say how long it is, but perf ends each round of records that it writes.
+            let end = offset + read;
+            reader.session.truncated(format!(
+                "the stream ends at byte {end}, before perf had written all of its last round"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Handles the whole records at the front of a part's bytes, which stand at byte `offset`. Returns their length,
+    /// or `None` when nothing more of the part can be read.
+    pub(super) fn front(&mut self, bytes: &[u8], offset: u64) -> Result<Option<usize>, Error> {
+        let mut at = 0;
+        while let Some(record) = next_record(&bytes[at..], self.session.bytes) {
+            let here = offset + at as u64;
+            let Ok(record) = record else {
+                self.session.truncated(format!(
+                    "at byte {here}: a record that cannot be; nothing after it was read"
+                ));
+                return Ok(None);
             };
             at += record.len();
-            let more = match reader.record(record, here)? {
-                Step::Next => continue,
-                Step::Stop => return reader.end(),
-                Step::Payload(more) => more,
-            };
-            let is_formats = record_type(record, reader.session.bytes) == kind::TRACING_DATA;
-            let have = (filled - at).min(usize::try_from(more).unwrap_or(usize::MAX));
-            let mut payload = if is_formats { block[at..at + have].to_vec() } else { Vec::new() };
-            at += have;
-            let mut tail = input.take(more - have as u64);
-            let copied = if is_formats {
-                tail.read_to_end(&mut payload).map(|n| n as u64)
-            } else {
-                io::copy(&mut tail, &mut io::sink())
-            };
-            let copied = copied.map_err(|source| Error::Io { offset: here, source })?;
-            consumed += copied;
-            ends_within |= have as u64 + copied < more;
-            if is_formats {
-                reader.session.tracing_data(&payload, here + record.len() as u64)?;
-                if !F::WANTS_PROFILE {
-                    reader.session.check_architecture()?;
+            match self.record(record, here)? {
+                Step::Next => {}
+                Step::Stop => return Ok(None),
+                Step::Payload(_) => {
+                    self.session.truncated(format!(
+                        "at byte {here}: a record that no part has; nothing after it was read"
+                    ));
+                    return Ok(None);
                 }
-                reader.feed.described(&reader.session.recording)?;
             }
         }
-        consumed += at as u64;
-        block.copy_within(at..filled, 0);
-        filled -= at;
+        Ok(Some(at))
     }
-    let read = consumed + filled as u64;
-    if let Some(size) = size.filter(|&size| read < size) {
-        let end = offset + read;
-        let missing = size - read;
-        reader.session.truncated(format!(
-            "the file ends at byte {end}, {missing} bytes before the end of its data"
-        ));
-    } else if filled > 0 || ends_within || reader.plain_filled > 0 {
-        let end = offset + read;
-        reader.session.truncated(format!("the input ends at byte {end} within a record"));
-    } else if size.is_none() && reader.in_round {
-        // A stream does not say how long it is, but perf ends each round of records that it writes.
-        let end = offset + read;
-        reader.session.truncated(format!(
-            "the stream ends at byte {end}, before perf had written all of its last round"
-        ));
-    }
-    reader.end()
 }
 
 /// The next record of a buffer: `None` when it is not all there, `Err` with a size that cannot be.
@@ -143,6 +177,24 @@ fn next_record(buffer: &[u8], bytes: Bytes) -> Option<Result<&[u8], u16>> {
         return Some(Err(size));
     }
     buffer.get(..usize::from(size)).map(Ok)
+}
+
+/// Whether bytes are records from their beginning on: a few of types that perf has, of whole words.
+pub(super) fn are_records(head: &[u8]) -> bool {
+    let bytes = Bytes(Endian::Little);
+    let (mut at, mut count) = (0, 0);
+    while let Some(size) = bytes.u16(head, at + 6).map(usize::from).filter(|_| count < 4) {
+        let kind = record_type(&head[at..], bytes);
+        if !(1..=100).contains(&kind) || size < HEADER || size % 8 != 0 {
+            // Compressed records are not padded.
+            if kind != kind::COMPRESSED || size < HEADER {
+                return false;
+            }
+        }
+        at += size;
+        count += 1;
+    }
+    count >= 2 || (count == 1 && at == head.len())
 }
 
 fn record_type(record: &[u8], bytes: Bytes) -> u32 {
@@ -167,19 +219,49 @@ enum Step {
     Stop,
 }
 
-struct Reader<'a, F> {
-    session: &'a mut Session,
-    feed: &'a mut F,
+pub(super) struct Reader<'a, F> {
+    pub(super) session: &'a mut Session,
+    pub(super) feed: &'a mut F,
     /// Latest time seen, and what it was when the round before ended: records of a round may overlap
     /// those of the next round, never of the one after.
-    round_max: u64,
+    pub(super) round_max: u64,
     previous_max: u64,
     /// There was an event since the last round ended.
     in_round: bool,
+    /// The ends of rounds say what can be passed on. Not so in a folder, whose parts know nothing of each other.
+    pub(super) has_rounds: bool,
+    pub(super) zip: Zip,
+}
+
+/// The state of one compressed input.
+#[derive(Default)]
+pub(super) struct Zip {
     zstd: Option<Zstd<'static>>,
-    /// Decompressed bytes; the first `plain_filled` do not make a whole record yet.
+    /// Decompressed bytes; the first `filled` do not make a whole record yet.
     plain: Vec<u8>,
-    plain_filled: usize,
+    pub(super) filled: usize,
+}
+
+impl Zip {
+    /// Keeps only what the next record needs, for the time that other parts are read.
+    pub(super) fn shrink(&mut self) {
+        self.plain.truncate(self.filled);
+        self.plain.shrink_to_fit();
+    }
+}
+
+impl<'a, F: Feed> Reader<'a, F> {
+    pub(super) fn new(session: &'a mut Session, feed: &'a mut F) -> Reader<'a, F> {
+        Reader {
+            session,
+            feed,
+            round_max: 0,
+            previous_max: 0,
+            in_round: false,
+            has_rounds: true,
+            zip: Zip::default(),
+        }
+    }
 }
 
 impl<F: Feed> Reader<'_, F> {
@@ -188,6 +270,7 @@ impl<F: Feed> Reader<'_, F> {
     fn record(&mut self, record: &[u8], offset: u64) -> Result<Step, Error> {
         match record_type(record, self.session.bytes) {
             kind::SAMPLE => self.sample(record)?,
+            kind::FINISHED_ROUND if !self.has_rounds => {}
             kind::FINISHED_ROUND => {
                 self.feed.release(self.previous_max)?;
                 self.previous_max = self.round_max;
@@ -326,6 +409,7 @@ impl<F: Feed> Reader<'_, F> {
                     .unwrap_or(0);
                 profile::record(kind, record, bytes, time_ns, self.feed)?;
             }
+            kind::ID_INDEX => self.session.id_index(record),
             kind::AUXTRACE => return Ok(Step::Payload(word(HEADER))),
             _ => {}
         }
@@ -359,13 +443,11 @@ impl<F: Feed> Reader<'_, F> {
             self.session.losses.undecodable += 1;
             return Ok(Step::Next);
         };
-        if self.plain.is_empty() {
-            self.plain = vec![0; BLOCK + MAX_RECORD];
-        }
         // Taken out so that the records in it can be handled while it is borrowed.
-        let mut plain = std::mem::take(&mut self.plain);
+        let mut plain = std::mem::take(&mut self.zip.plain);
+        plain.resize(BLOCK + MAX_RECORD, 0);
         let outcome = self.decompress(data, &mut plain, offset);
-        self.plain = plain;
+        self.zip.plain = plain;
         match outcome {
             Ok(()) => Ok(Step::Next),
             Err(Damage::Consumer(error)) => Err(error),
@@ -381,26 +463,26 @@ impl<F: Feed> Reader<'_, F> {
     /// Decompresses one record's data and handles the records in it. The stream goes on from one
     /// compressed record to the next, and an inner record may be cut between two.
     fn decompress(&mut self, data: &[u8], plain: &mut [u8], offset: u64) -> Result<(), Damage> {
-        let mut zstd = match self.zstd.take() {
+        let mut zstd = match self.zip.zstd.take() {
             Some(zstd) => zstd,
             None => Zstd::new().map_err(|e| Damage::Data(e.to_string()))?,
         };
         let mut input = InBuffer::around(data);
         loop {
-            let room = plain.len() - self.plain_filled;
-            let mut output = OutBuffer::around(&mut plain[self.plain_filled..]);
+            let room = plain.len() - self.zip.filled;
+            let mut output = OutBuffer::around(&mut plain[self.zip.filled..]);
             let result = zstd.run(&mut input, &mut output);
             let produced = output.pos();
-            self.plain_filled += produced;
-            let used = self.plain_records(&plain[..self.plain_filled], offset)?;
-            plain.copy_within(used..self.plain_filled, 0);
-            self.plain_filled -= used;
+            self.zip.filled += produced;
+            let used = self.plain_records(&plain[..self.zip.filled], offset)?;
+            plain.copy_within(used..self.zip.filled, 0);
+            self.zip.filled -= used;
             result.map_err(|e| Damage::Data(e.to_string()))?;
             if produced < room && input.pos() == data.len() {
                 break;
             }
         }
-        self.zstd = Some(zstd);
+        self.zip.zstd = Some(zstd);
         Ok(())
     }
 
@@ -424,7 +506,7 @@ impl<F: Feed> Reader<'_, F> {
         Ok(at)
     }
 
-    fn end(self) -> Result<(), Error> {
+    pub(super) fn end(self) -> Result<(), Error> {
         if !F::WANTS_PROFILE && !self.session.has_formats() {
             return Err(Error::malformed(
                 0,

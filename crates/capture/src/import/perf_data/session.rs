@@ -1,10 +1,11 @@
 //! What is known of a recording while its records are read: layouts, decoders, facts, losses.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use vmtax_events::{Losses, Recording};
 
 use super::layout::{Bytes, Layout};
+use super::parts::MAX_PARTS;
 use crate::Error;
 use crate::import::formats::{self, Formats};
 use crate::import::tracepoint::{Decoder, Endian};
@@ -37,6 +38,7 @@ pub(super) mod feature {
     pub(in super::super) const NRCPUS: u64 = 7;
     pub(in super::super) const CPUDESC: u64 = 8;
     pub(in super::super) const CMDLINE: u64 = 11;
+    pub(in super::super) const DIR_FORMAT: u64 = 24;
 }
 
 /// What the attributes say of a sample.
@@ -70,6 +72,12 @@ pub(super) struct Session {
     counts: Vec<u64>,
     /// An architecture that is not x86, and where it shows.
     foreign: Option<(&'static str, u64)>,
+    /// The file is one of a folder, by its feature DIR_FORMAT.
+    pub(super) is_folder: bool,
+    /// Processors whose rings were read.
+    pub(super) rings: HashSet<u64>,
+    /// What stands before sentences about a part of a folder.
+    pub(super) place: String,
 }
 
 impl Session {
@@ -88,6 +96,9 @@ impl Session {
             without_attr: 0,
             counts: Vec::new(),
             foreign: None,
+            is_folder: false,
+            rings: HashSet::new(),
+            place: String::new(),
         }
     }
 
@@ -212,6 +223,7 @@ impl Session {
                 | f::NRCPUS
                 | f::CPUDESC
                 | f::CMDLINE
+                | f::DIR_FORMAT
         )
     }
 
@@ -227,6 +239,7 @@ impl Session {
                 let name = architecture::of_machine(&self.recording.arch);
                 self.foreign = self.foreign.or(name.map(|name| (name, offset)));
             }
+            feature::DIR_FORMAT => self.is_folder = true,
             feature::NRCPUS => {
                 // Available, then online.
                 self.recording.cpus = self.bytes.u32(payload, 4).unwrap_or(0);
@@ -262,7 +275,19 @@ impl Session {
     }
 
     pub(super) fn truncated(&mut self, sentence: String) {
-        self.losses.truncated.push(sentence);
+        self.losses.truncated.push(format!("{}{sentence}", self.place));
+    }
+
+    /// Notes the processors whose rings perf read: a folder has a part of each.
+    pub(super) fn id_index(&mut self, record: &[u8]) {
+        // The count, then id, index, processor and thread of each event.
+        let count = self.bytes.u64(record, 8).and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        for entry in 0..count.min(record.len() / 32) {
+            let cpu = self.bytes.u64(record, 16 + 32 * entry + 16);
+            if let Some(cpu) = cpu.filter(|_| self.rings.len() < MAX_PARTS) {
+                self.rings.insert(cpu);
+            }
+        }
     }
 
     pub(super) fn lost(&mut self, count: u64) {

@@ -1,0 +1,64 @@
+//! A folder that perf wrote instead of a file: `perf record --threads`, `perf record --kcore`.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use vmtax_capture::Source;
+use vmtax_capture::import::perf_data::{Part, recognise_file};
+use vmtax_capture::source::{RandomFile, ReadAt};
+
+use super::cannot_read;
+use crate::exit::Fault;
+
+/// The files of a folder. `perf record --kcore` has no parts, and what is in its `kcore_dir` is not needed.
+pub(crate) struct PerfFolder {
+    data: RandomFile,
+    /// Files `data.N` by number.
+    parts: Vec<(u32, RandomFile)>,
+}
+
+impl PerfFolder {
+    /// Opens the files of a folder; `None` if it has no file `data` that perf wrote.
+    pub(crate) fn open(folder: &Path) -> Result<Option<PerfFolder>, Fault> {
+        let data = folder.join("data");
+        if !data.is_file() {
+            return Ok(None);
+        }
+        let data = open(&data)?;
+        let mut head = [0; 16];
+        let got = data.read_at(0, &mut head).map_err(|e| unreadable(folder, &e))?;
+        if !recognise_file(&head[..got]) {
+            return Ok(None);
+        }
+        let mut parts = Vec::new();
+        for entry in fs::read_dir(folder).map_err(|e| unreadable(folder, &e))? {
+            let path = entry.map_err(|e| unreadable(folder, &e))?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let digits =
+                name.strip_prefix("data.").filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
+            // "data.old" is another recording.
+            let Some(number) = digits.and_then(|n| n.parse().ok()) else { continue };
+            if path.is_file() {
+                parts.push((number, open(&path)?));
+            }
+        }
+        parts.sort_by_key(|(number, _)| *number);
+        Ok(Some(PerfFolder { data, parts }))
+    }
+
+    /// Lends the files to an import.
+    pub(crate) fn read<T>(&self, import: impl FnOnce(Source<'_>) -> T) -> T {
+        let parts: Vec<Part<'_>> =
+            self.parts.iter().map(|(number, source)| Part { number: *number, source }).collect();
+        import(Source::Folder(&self.data, &parts))
+    }
+}
+
+fn open(path: &Path) -> Result<RandomFile, Fault> {
+    File::open(path).and_then(RandomFile::new).map_err(|e| unreadable(path, &e))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Fault {
+    cannot_read(&path.display().to_string(), error)
+}
