@@ -110,14 +110,13 @@ impl Drop for Terminal {
 pub(crate) fn lines(bytes: &str) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("bytes"), bytes).unwrap();
-    let line = "stty raw -echo; cat bytes; echo >done; sleep 1000";
+    // The terminal answers where its cursor is once it has read all that came before.
+    let line = "stty raw -echo; cat bytes; printf '\\033[6n'; head -c 1 >/dev/null; echo >done; sleep 1000";
     let terminal = Terminal::start((80, 24), line, folder.path());
     let deadline = Instant::now() + PATIENCE;
     while !folder.path().join("done").exists() {
         assert!(Instant::now() < deadline, "the terminal takes no bytes");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // What was written has been read when an answer comes to what was asked later.
-    std::thread::sleep(Duration::from_secs(1));
     terminal.screen().lines().map(str::to_owned).collect()
 }
