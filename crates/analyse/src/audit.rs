@@ -24,9 +24,10 @@ mod view;
 mod vmm;
 
 use vmtax_events::setting::{Fact, Kvm, Settings, VmProcess};
-use vmtax_events::{Cause, ExitKey};
+use vmtax_events::{Cause, ExitKey, Isa};
 
 use crate::Ledger;
+use crate::remedy::{self, Applies, Context, VmKind};
 
 pub use gain::{CauseMeasured, Gain, Measured, at_most};
 pub use rules::RULES;
@@ -285,6 +286,7 @@ pub fn audit(input: Input<'_>) -> Vec<Finding> {
             };
             for (subject, mut found) in found {
                 found.fix = found.fix.map(|fix| fix.for_kernel(input.kvm));
+                allow(&mut found, check, subject, input, &view);
                 let is_bad = matches!(found.verdict, Verdict::Costs | Verdict::Unknown);
                 let measured = input
                     .ledger
@@ -299,4 +301,42 @@ pub fn audit(input: Input<'_>) -> Vec<Finding> {
     findings
         .sort_by(|a, b| a.found.verdict.cmp(&b.found.verdict).then(share(b).total_cmp(&share(a))));
     findings
+}
+
+/// Takes away a fix that the table of remedies rules out for this VM, or that is in the words of another VMM.
+fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, view: &View<'_>) {
+    if found.fix.is_none() {
+        return;
+    }
+    let vm = match (subject, input.vms) {
+        (Subject::Vm(pid), vms) => vms.iter().find(|vm| vm.pid == pid),
+        (_, [only]) => Some(only),
+        _ => None,
+    };
+    if let (Some(Fix::Vmm(_)), Some(vm)) = (&found.fix, vm)
+        && vm.arguments.value.is_ok()
+        && !vmm::is_qemu(vm)
+    {
+        found.fix = None;
+        found.what += "; the option is known for QEMU alone, and this is another VMM";
+        return;
+    }
+    let context = Context {
+        kind: vm.map_or(VmKind::Unknown, |vm| vmm::remedy_kind(vmm::kind(vm))),
+        vendor: match view.vendor {
+            Some(view::Vendor::Intel) => Isa::Vmx,
+            Some(view::Vendor::Amd) => Isa::Svm,
+            None => Isa::Unknown,
+        },
+        has_virtual_apic: false,
+        is_contended: false,
+        polls: false,
+        guest_memfd: vm.is_some_and(|vm| vm.guest_memfd),
+    };
+    if let Some(remedy) = remedy::of_check(check.id)
+        && let Applies::No(why) = (remedy.applies)(&context)
+    {
+        found.fix = None;
+        found.what += &format!("; {why}");
+    }
 }

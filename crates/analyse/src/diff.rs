@@ -369,6 +369,10 @@ fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
     let mut fact = |what: &str, of: &dyn Fn(&Side<'_>) -> String| {
         facts.push((what.to_owned(), of(base), of(other)));
     };
+    fact("kind of VM", &|side| match crate::explain::kind(side.ledger) {
+        crate::remedy::VmKind::Unknown => String::new(),
+        kind => kind.name().to_owned(),
+    });
     fact("CPU model", &|side| side.ledger.recording.cpu.clone());
     fact("CPUs of the host", &|side| shown(u64::from(side.ledger.recording.cpus)));
     fact("architecture", &|side| side.ledger.recording.arch.clone());

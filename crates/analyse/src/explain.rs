@@ -1,36 +1,42 @@
-//! Why a VM is slow, as far as a recording of its exits tells: a walk of questions, each with its answer and its evidence,
-//! and at the end what to change.
+//! Why a VM is slow: one verdict, the findings behind it, and the questions that led there.
 //!
 //! ```text
-//!  is exit handling the bottleneck?  ── the tax, or a base that takes the same exits and is fast
-//!  which causes?                     ── time and count by cause
-//!  host, guest                       ── profiles: functions, with a base what differs
-//!  does the guest wait for memory?   ── a hot function by instruction
-//!  memory                            ── sizes of mapped pages, misses of the TLB, faults by region
-//!  nesting                           ── exits of L1 for each exit of L2
-//!  results                           ── benchmarks by kind of VM and option
-//!  conclusion                        ── what the answers come to
-//!  findings                          ── signs: a setting that the recording gives away, with what it could gain at most
+//!  contention   ── preempted / running: who had the processors          (never added to the tax)
+//!  exits        ── (exit-kernel + exit-user) / running, by subject      (each exit has one subject)
+//!  waiting      ── utilisation, short halts, a guest that polls
+//!  memory       ── small pages, accesses of memory in a hot function, misses of the TLB
+//!  counters     ── branch misses beside a base
+//!  results      ── benchmarks by kind of VM and option
 //! ```
+//!
+//! Remedies come from the one table of [`crate::remedy`], under its conditions.
 //!
 //! Left out on purpose: every guess: where the run does not say, the answer is "unknown" and what to record next.
 
+mod findings;
+mod kind;
 pub(crate) mod memory;
 mod profiles;
 mod results;
-pub mod signs;
+pub mod subject;
 
 use vmtax_events::Level;
 
-use crate::audit::{Gain, at_most};
-use crate::diff::{Diff, DiffRow, Per, Side, Verdict, suitable};
+use crate::diff::{Diff, DiffRow, Per, Side, Verdict as RowVerdict, suitable};
+use crate::ledger::running_ns;
+use crate::remedy::{Context, VmKind};
 use crate::{By, Ledger, Nested};
 
-pub use results::Recovered;
-pub use signs::{SIGNS, Sign};
+pub use findings::{Advice, Cost, Finding};
+pub use kind::kind;
+pub use results::Workload;
 
 /// A tax from which on exits are called the bottleneck: what a few percent of noise cannot hide.
 pub const TAX_MATTERS: f64 = 0.05;
+/// A part of its time that the busiest vCPU must not be halted for the VM to be more than idle.
+const BUSY: f64 = 0.10;
+/// Halts a second and vCPU from which on waking up is what the guest does.
+const OFTEN: f64 = 500.0;
 /// Part of the base's exits that must be of causes that are the same in both, for both to take the same exits.
 const SAME_EXITS: f64 = 0.9;
 /// Causes, and kinds of ancillary exits, that are named.
@@ -95,55 +101,31 @@ pub struct Step {
     pub evidence: Vec<String>,
     /// What to record or give to know more.
     pub next: Option<&'static str>,
+    /// The TLB misses much more often than in the base.
+    pub misses_more: bool,
 }
 
-/// Something to change.
-pub struct Finding {
+/// What it comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
     /// Its word. These words never change.
     pub id: &'static str,
-    /// What was found.
-    pub means: String,
-    /// What to do.
-    pub remedy: &'static str,
-    /// How sure it is.
-    pub certainty: Certainty,
-    /// What it rests on.
-    pub evidence: String,
-    /// What changing it could gain.
-    pub gain: Expected,
-}
-
-/// What a change could gain.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Expected {
-    /// The time of exits, at most.
-    Exits(Gain),
-    /// It removes no exits to speak of: what it gains is not counted by exits.
-    BesideExits(&'static str),
-    /// What it gave where it was tried.
-    Tried(Recovered),
-}
-
-impl Expected {
-    /// What findings are ranked by: the part of the time, or of the result, that may come back.
-    fn rank(&self) -> f64 {
-        match self {
-            Expected::Exits(gain) => gain.share().unwrap_or(-1.0),
-            Expected::BesideExits(_) => -1.0,
-            Expected::Tried(tried) if tried.plain == 0.0 => -1.0,
-            Expected::Tried(tried) => ((tried.values[1] - tried.values[0]) / tried.plain).abs(),
-        }
-    }
+    /// The sentence, without its full stop.
+    pub says: String,
 }
 
 /// The walk.
 pub struct Explanation {
+    /// What it comes to.
+    pub verdict: Verdict,
+    /// What kind of VM it is, as far as the recording shows.
+    pub kind: VmKind,
+    /// What was found, what matters most first.
+    pub findings: Vec<Finding>,
     /// The questions, in their order.
     pub steps: Vec<Step>,
-    /// What the answers come to, without its full stop.
-    pub conclusion: String,
-    /// What to change: most gain first, then the surest.
-    pub findings: Vec<Finding>,
+    /// Results of benchmarks by workload, worst first.
+    pub workloads: Vec<Workload>,
 }
 
 impl Explanation {
@@ -151,10 +133,11 @@ impl Explanation {
     pub fn new(side: &Side<'_>, base: Option<&Side<'_>>) -> Explanation {
         let ledger = side.ledger;
         let base_ledger = base.map(|base| base.ledger);
-        let results = results::look(&ledger.samples);
+        let context = kind::context(ledger);
+        let workloads = results::workloads(&ledger.samples);
         let mut steps = Vec::new();
         // A table of results alone has no exits to ask about.
-        if results.is_none() || !ledger.exits.is_empty() {
+        if workloads.is_empty() || !ledger.exits.is_empty() {
             steps.extend([
                 bottleneck(side, base),
                 causes(ledger),
@@ -167,29 +150,27 @@ impl Explanation {
         if ledger.has_nesting() {
             steps.push(nesting(ledger));
         }
-        let (remedies, of_results) = match results {
-            Some(found) => {
-                steps.push(found.step);
-                (found.remedies, Some(found.conclusion))
-            }
-            None => (Vec::new(), None),
-        };
-        let mut findings: Vec<Finding> =
-            SIGNS.iter().filter_map(|sign| found(sign, ledger, base_ledger)).collect();
-        findings.extend(remedies.into_iter().map(|remedy| Finding {
-            id: remedy.id,
-            means: remedy.means,
-            remedy: remedy.remedy,
-            certainty: remedy.certainty,
-            evidence: remedy.evidence,
-            gain: Expected::Tried(remedy.recovered),
-        }));
-        let rank = |finding: &Finding| finding.gain.rank();
-        findings.sort_by(|a, b| rank(b).total_cmp(&rank(a)).then(a.certainty.cmp(&b.certainty)));
-        let conclusion = conclude(&steps, ledger, base_ledger)
-            .or(of_results)
-            .unwrap_or_else(|| "undecided".to_owned());
-        Explanation { steps, conclusion, findings }
+        steps.extend(results::step(&workloads));
+        let sums = findings::Sums::new(ledger);
+        let mut all = Vec::new();
+        all.extend(findings::contention(ledger, &context));
+        all.extend(findings::of_profiles(ledger, &context));
+        let exits = findings::of_exits(ledger, &context, &sums);
+        let clock_known = all.iter().any(|finding| finding.id == "clock-reads");
+        all.extend(exits.into_iter().filter(|one| one.id != "clock-reads" || !clock_known));
+        all.extend(findings::of_counters(ledger, base_ledger));
+        all.extend(
+            findings::of_memory(ledger, &context)
+                .filter(|_| !base_is_as_small(ledger, base_ledger)),
+        );
+        all.extend(results::findings(&workloads, &context));
+        all.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+        let verdict = judge(&steps, &all, &context, ledger, &sums, &workloads);
+        if verdict.id == "idle" {
+            // What an idle VM's exits cost of its little running time is nothing to change.
+            all.retain(|finding| finding.cost == Cost::Unknown);
+        }
+        Explanation { verdict, kind: context.kind, findings: all, steps, workloads }
     }
 
     /// The step of this word.
@@ -198,47 +179,171 @@ impl Explanation {
     }
 }
 
-fn found(sign: &'static Sign, ledger: &Ledger, base: Option<&Ledger>) -> Option<Finding> {
-    let (certainty, evidence) = (sign.look)(ledger, base)?;
-    let gain = at_most(ledger, sign.exits);
-    let gain = match sign.beside_exits {
-        Some(what) if gain.share().is_none_or(|share| share < TAX_MATTERS) => {
-            Expected::BesideExits(what)
-        }
-        _ => Expected::Exits(gain),
-    };
-    let (id, means, remedy) = (sign.id, sign.means.to_owned(), sign.remedy);
-    Some(Finding { id, means, remedy, certainty, evidence, gain })
+/// Memory that is mapped as small in the base is not what differs.
+fn base_is_as_small(ledger: &Ledger, base: Option<&Ledger>) -> bool {
+    let small = memory::is_small(ledger).unwrap_or(false);
+    small && base.and_then(memory::is_small) == Some(true)
 }
 
-/// What the answers come to; `None` where no exits were asked about.
-fn conclude(steps: &[Step], ledger: &Ledger, base: Option<&Ledger>) -> Option<String> {
+/// The sentence that comes first.
+fn judge(
+    steps: &[Step],
+    all: &[Finding],
+    context: &Context,
+    ledger: &Ledger,
+    sums: &findings::Sums,
+    workloads: &[Workload],
+) -> Verdict {
+    let verdict = |id, says: String| Verdict { id, says };
+    let finding = |id: &str| all.iter().find(|finding| finding.id == id);
     let answer = |id: &str| steps.iter().find(|step| step.id == id).map(|step| step.answer);
-    let small_pages = || {
-        if answer("memory") != Some(Answer::Yes) {
-            return None;
-        }
-        // The base could be as small: then it is not what differs.
-        if base.and_then(memory::is_small) == Some(true) {
-            return None;
-        }
-        let misses = base.and_then(|base| memory::misses_more(ledger, base));
-        let waits = answer("instructions") == Some(Answer::Yes) || misses == Some(true);
-        Some(if waits {
-            "4K pages are: the guest waits for memory, which is mapped in them"
+    if let Some(polls) = finding("guest-polls").filter(|polls| polls.weight >= 0.5) {
+        return verdict(
+            "polling",
+            format!(
+                "the guest is idle and polls: {} of its samples; its processors look busy and do nothing",
+                percent(polls.weight)
+            ),
+        );
+    }
+    let contention = ledger.contention().filter(|_| sums.timed).unwrap_or(0.0);
+    let tax = ledger.tax().filter(|_| sums.timed);
+    if let Some(found) = idle(ledger, sums, contention) {
+        return found;
+    }
+    if contention >= TAX_MATTERS && contention >= tax.unwrap_or(0.0) {
+        let named: Vec<&str> = ledger.takers().iter().take(3).map(|(name, _)| *name).collect();
+        let who = if named.is_empty() {
+            String::new()
         } else {
-            "4K pages may be: whether the guest waits for memory was not seen"
-        })
+            format!(", most of all for {}", named.join(", "))
+        };
+        return verdict(
+            "contention",
+            format!(
+                "vCPUs wait for a processor {} of their running time{who}; exits take {}",
+                percent(contention),
+                percent(tax.unwrap_or(0.0))
+            ),
+        );
+    }
+    let top = all.iter().find(|finding| {
+        matches!(finding.cost, Cost::Time { .. } | Cost::Count { .. }) && finding.id != "contention"
+    });
+    if let Some(tax) = tax.filter(|tax| *tax >= TAX_MATTERS) {
+        if let Some(found) = wake_ups(ledger, sums) {
+            return found;
+        }
+        let most = top.map_or_else(String::new, |top| {
+            let where_ = top.evidence.get(1).map_or_else(String::new, |line| format!(" ({line})"));
+            format!("; most of it: {}{where_}, {}", top.means, percent(top.weight))
+        });
+        let beside = if contention >= TAX_MATTERS {
+            format!("; waiting for a processor takes {} more", percent(contention))
+        } else {
+            String::new()
+        };
+        return verdict(
+            "exits",
+            format!("handling exits takes {} of the running time{most}{beside}", percent(tax)),
+        );
+    }
+    if let Some(found) = finding("bounce-buffer").filter(|found| found.weight >= 0.10) {
+        return verdict(
+            "bounce-buffer",
+            format!("the guest spends {} in its bounce buffer", percent(found.weight)),
+        );
+    }
+    if let Some(found) = finding("clock-reads").filter(|found| found.weight >= 0.05) {
+        return verdict("exits", format!("{}: {}", found.means, found.evidence.join("; ")));
+    }
+    if let Some(found) = of_memory(steps, all, context, ledger) {
+        return found;
+    }
+    if let Some(found) = finding("branch-misses") {
+        return verdict("branch-misses", format!("{}: {}", found.means, found.evidence[0]));
+    }
+    if !workloads.is_empty() && ledger.exits.is_empty() {
+        return results::verdict(workloads);
+    }
+    let exits = steps.iter().find(|step| step.id == "exits");
+    match (answer("exits"), exits) {
+        (Some(Answer::No), Some(step)) => verdict("not-exits", step.says.clone()),
+        (_, Some(step)) => {
+            let most = top.map_or_else(String::new, |top| {
+                format!("; most exits: {} ({})", top.means, top.evidence.join("; "))
+            });
+            verdict("undecided", format!("undecided: {}{most}", step.says))
+        }
+        _ => verdict("undecided", "undecided: nothing here says where time goes".to_owned()),
+    }
+}
+
+/// A VM that does next to nothing.
+fn idle(ledger: &Ledger, sums: &findings::Sums, contention: f64) -> Option<Verdict> {
+    let busiest = ledger
+        .time
+        .values()
+        .filter(|time| time.sum.wall_ns > 0)
+        .map(|time| running_ns(&time.sum) as f64 / time.sum.wall_ns as f64)
+        .fold(0.0, f64::max);
+    let time = ledger.time_total();
+    if !sums.timed || busiest >= BUSY || time.halted_ns == 0 {
+        return None;
+    }
+    if let Some(found) = wake_ups(ledger, sums) {
+        return Some(found);
+    }
+    // A vCPU that hardly runs because others have its processor is not idle.
+    if contention * running_ns(&time) as f64 >= BUSY * time.wall_ns as f64 {
+        return None;
+    }
+    let says = format!(
+        "the VM is idle: its busiest vCPU is not halted {} of the time ({} ms of {} ms in all); there is nothing to gain from its exits",
+        percent(busiest),
+        running_ns(&time) / 1_000_000,
+        time.wall_ns / 1_000_000
+    );
+    Some(Verdict { id: "idle", says })
+}
+
+/// A guest that halts for moments, again and again.
+fn wake_ups(ledger: &Ledger, sums: &findings::Sums) -> Option<Verdict> {
+    let (short, all) = findings::short_halts(ledger)?;
+    let rate = sums.rate(all)?;
+    let of_halts = sums.by_subject.get("halts").map_or(0, |sum| sum.high_ns);
+    let most = sums.by_subject.values().map(|sum| sum.high_ns).max().unwrap_or(0);
+    (rate >= OFTEN && short * 2 > all && of_halts * 2 >= most).then(|| Verdict {
+        id: "wake-ups",
+        says: format!(
+            "the guest waits in short halts: {rate:.0} a second and vCPU, {short} of {all} within {} us; each sleep and wake-up costs more than its exit shows",
+            findings::POLL_NS / 1000
+        ),
+    })
+}
+
+/// The guest waits for memory, and its memory is mapped in small pages.
+fn of_memory(
+    steps: &[Step],
+    all: &[Finding],
+    context: &Context,
+    ledger: &Ledger,
+) -> Option<Verdict> {
+    let small = all.iter().find(|finding| finding.id == "small-pages")?;
+    let answer = |id: &str| steps.iter().find(|step| step.id == id).map(|step| step.answer);
+    let waits = steps.iter().any(|step| step.id == "memory" && step.misses_more);
+    let known = memory::is_small(ledger).is_some() || context.kind == VmKind::Tdx;
+    let sure = answer("instructions") == Some(Answer::Yes) || waits;
+    if !sure || !known {
+        return None;
+    }
+    let exits = match answer("exits") {
+        Some(Answer::No) => "exits are not the bottleneck; ",
+        _ => "",
     };
-    let cause = || ledger.causes().first().map(|(cause, _)| cause.name());
-    Some(match (answer("exits")?, small_pages()) {
-        (Answer::Yes, _) => match cause() {
-            Some(cause) => format!("exits are the bottleneck, most of all for {cause}"),
-            None => "exits are the bottleneck".to_owned(),
-        },
-        (Answer::No, Some(pages)) => format!("exits are not the bottleneck; {pages}"),
-        (Answer::No, None) => "exits are not the bottleneck".to_owned(),
-        (Answer::Unknown, _) => "whether exits are the bottleneck is undecided".to_owned(),
+    Some(Verdict {
+        id: "memory",
+        says: format!("{exits}the guest waits for memory: {}", small.means),
     })
 }
 
@@ -255,15 +360,16 @@ fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>) -> Step {
         says,
         evidence,
         next,
+        misses_more: false,
     };
     let of_hardware = ledger.recording.emulated.is_none();
     if let (true, Some(tax)) = (of_hardware, ledger.tax()) {
         let time = ledger.time_total();
         let evidence = vec![format!(
-            "tax {}: {} ms in exits of {} ms that the vCPUs were not halted",
+            "exit tax {}: {} ms in exits of {} ms that the vCPUs were not halted",
             percent(tax),
-            (time.exit_kernel_ns + time.exit_user_ns + time.preempted_ns) / 1_000_000,
-            time.wall_ns.saturating_sub(time.halted_ns) / 1_000_000
+            (time.exit_kernel_ns + time.exit_user_ns) / 1_000_000,
+            running_ns(&time) / 1_000_000
         )];
         let most = format!("without any exit at most {} of the time would be gained", percent(tax));
         return if tax >= TAX_MATTERS {
@@ -274,13 +380,14 @@ fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>) -> Step {
         };
     }
     let Some(base) = base else {
-        let says = if of_hardware {
-            "the recording has no times"
+        let says = if ledger.exits.is_empty() {
+            "there are no exits in it"
+        } else if of_hardware {
+            "counts alone do not say what exits cost"
         } else {
-            "times under an emulator are no times of hardware"
+            "times under an emulator do not reflect hardware, and counts alone do not say what exits cost"
         };
-        let next =
-            "a recording with times (`perf kvm stat record`), or a base that is fast: --against";
+        let next = "a recording with times: `perf kvm stat record -a`, or `perf record -a -e 'kvm:*' -e sched:sched_switch`";
         return step(Answer::Unknown, says.to_owned(), Vec::new(), Some(next));
     };
     against(side, base, step)
@@ -292,6 +399,7 @@ fn against(
     base: &Side<'_>,
     step: impl Fn(Answer, String, Vec<String>, Option<&'static str>) -> Step,
 ) -> Step {
+    let ledger = side.ledger;
     let per = match suitable(base, side) {
         Per::Operation => Per::Recording,
         per => per,
@@ -301,7 +409,10 @@ fn against(
     };
     let rows = &diff.tables[0].rows;
     let same = |row: &&DiffRow| {
-        matches!(row.verdict(), Verdict::Equal | Verdict::AboutEqual | Verdict::NoDifference)
+        matches!(
+            row.verdict(),
+            RowVerdict::Equal | RowVerdict::AboutEqual | RowVerdict::NoDifference
+        )
     };
     let all: f64 = rows.iter().map(|row| row.base.rate.max(row.other.rate)).sum();
     let alike: f64 = rows.iter().filter(same).map(|row| row.base.rate.max(row.other.rate)).sum();
@@ -320,6 +431,17 @@ fn against(
         )
     };
     let evidence: Vec<String> = shown.iter().take(NAMED).map(line).collect();
+    let kinds = (kind::kind(ledger), kind::kind(base.ledger));
+    if kinds.0 != kinds.1 && all > 0.0 && (kinds.0.is_confidential() || kinds.1.is_confidential()) {
+        let says = format!(
+            "counts decide nothing: {} of the exits are of causes that both have as often, but one is a {} and the other a {} VM, and what an exit costs in each is not known",
+            percent(alike / all),
+            kinds.0.name(),
+            kinds.1.name()
+        );
+        let next = "times of exits on both hosts (`perf kvm stat record -a`); or take the exits away (nohz_full in the guest) and see whether the gap stays";
+        return step(Answer::Unknown, says, evidence, Some(next));
+    }
     if all > 0.0 && alike >= all * SAME_EXITS {
         let says = format!(
             "exits are not the bottleneck, if the base is fast: {} of them are of causes that it has as often",
@@ -352,10 +474,20 @@ fn causes(ledger: &Ledger) -> Step {
         })
         .collect();
     let (answer, says) = match causes.first() {
-        Some((cause, _)) => (Answer::Yes, format!("most of it is the guest {}", cause.describe())),
+        Some((cause, _)) => {
+            (Answer::Yes, format!("{}: most of it is the guest {}", cause.name(), cause.describe()))
+        }
         None => (Answer::Unknown, "the recording has no exits".to_owned()),
     };
-    Step { id: "causes", question: "Which causes?", answer, says, evidence, next: None }
+    Step {
+        id: "causes",
+        question: "Which cause leads?",
+        answer,
+        says,
+        evidence,
+        next: None,
+        misses_more: false,
+    }
 }
 
 fn nesting(ledger: &Ledger) -> Step {
@@ -399,5 +531,6 @@ fn nesting(ledger: &Ledger) -> Step {
         says,
         evidence,
         next: (!l2).then_some("a recording with kvm:kvm_nested_vmexit (`perf record -e 'kvm:*'`)"),
+        misses_more: false,
     }
 }

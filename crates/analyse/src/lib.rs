@@ -3,7 +3,7 @@
 //! ```text
 //!  events in time order ──> account::Accountant ──rows──> ledger::LedgerBuilder ──> ledger::Ledger
 //!                                        │                        ▲                    │
-//!                                        └──rows──> store ──rows──┘                    └──> table, nested, operations, statistics, diff, explain, predict
+//!                                        └──rows──> store ──rows──┘                    └──> table, nested, operations, statistics, diff, explain
 //! ```
 //!
 //! [`audit`] puts settings (`vmtax_events::setting`) beside a ledger.
@@ -23,9 +23,9 @@ pub mod frames;
 pub mod ledger;
 pub mod nested;
 pub mod operations;
-pub mod predict;
 pub mod published;
 pub mod recorded;
+pub mod remedy;
 pub mod samples;
 pub mod statistics;
 pub mod table;

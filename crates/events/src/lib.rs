@@ -11,6 +11,7 @@
 pub mod apic;
 pub mod cause;
 pub mod detail;
+pub mod device;
 pub mod event;
 pub mod ghcb;
 pub mod isa;
@@ -32,6 +33,7 @@ pub mod vmx;
 
 pub use cause::Cause;
 pub use detail::{Detail, DetailKind};
+pub use device::Device;
 pub use event::{Coverage, Event, Kind, NO_PID, NO_VCPU};
 pub use isa::Isa;
 pub use losses::Losses;

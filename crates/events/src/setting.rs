@@ -224,6 +224,8 @@ pub struct VmProcess {
     pub vcpus: u32,
     /// It holds `/dev/vhost-net` open.
     pub vhost_net: bool,
+    /// It holds a guest_memfd open: memory of its VM may come from there.
+    pub guest_memfd: bool,
     /// Its command line, word by word; hostile text.
     pub arguments: Fact<Vec<String>>,
     /// Its threads.

@@ -38,6 +38,7 @@ struct Open {
     vms: u32,
     vcpus: u32,
     vhost_net: bool,
+    guest_memfd: bool,
 }
 
 pub(crate) fn vms(root: &Root) -> Processes {
@@ -101,6 +102,8 @@ fn open(root: &Root, pid: u32) -> Known<Open> {
         if target == "/dev/vhost-net" {
             open.vhost_net = true;
         }
+        // `anon_inode:[kvm-gmem]` (Linux 6.12), `/[kvm-gmem] (deleted)` (7.3).
+        open.guest_memfd |= target.contains("[kvm-gmem]");
         let Some(kind) = target.strip_prefix("anon_inode:") else { continue };
         let kind = kind.trim_start_matches('[').trim_end_matches(']');
         if kind == "kvm-vm" {
@@ -119,6 +122,7 @@ fn describe(root: &Root, pid: u32, open: &Open, kvm: &Known<Vec<String>>) -> VmP
         name: named(root, pid, &arguments),
         vcpus: open.vcpus,
         vhost_net: open.vhost_net,
+        guest_memfd: open.guest_memfd,
         arguments,
         threads: threads(root, pid),
         backing: backing(root, pid),

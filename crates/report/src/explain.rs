@@ -3,18 +3,22 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use vmtax_analyse::audit::Gain;
-use vmtax_analyse::explain::{Answer, Expected, Explanation, Finding};
+use vmtax_analyse::Ledger;
+use vmtax_analyse::explain::{Advice, Answer, Cost, Explanation, Finding};
 
 use crate::json::shape::Losses;
 use crate::names::printable;
-use crate::numbers::{count, duration, percent};
+use crate::numbers::{count, duration, percent, significant};
 use crate::text::Page;
-use crate::text::layout::{Paint, Style, wrap};
+use crate::text::layout::{Column, Grid, Paint, Room, Style, wrap};
 use crate::{Subject, losses};
 
 /// Name and version of the JSON's shape.
-pub const SCHEMA: &str = "vmtax-explain-1";
+pub const SCHEMA: &str = "vmtax-explain-2";
+/// Lines of the answer on a terminal.
+const LINES: usize = 10;
+/// Findings that the answer names.
+const FINDINGS: usize = 3;
 
 /// What an explanation shows.
 pub struct Explained<'a> {
@@ -22,7 +26,7 @@ pub struct Explained<'a> {
     pub tool_version: &'a str,
     /// The run.
     pub run: Subject<'a>,
-    /// What it was held against.
+    /// What it was compared with.
     pub base: Option<Subject<'a>>,
     /// The explanation.
     pub explanation: &'a Explanation,
@@ -34,142 +38,284 @@ pub(crate) fn sentence(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// What a change could gain, in words.
-pub(crate) fn expected(expected: &Expected) -> String {
-    match expected {
-        Expected::Exits(exits) => gain(exits),
-        Expected::BesideExits(what) => format!("not known: {what}"),
-        Expected::Tried(tried) => format!(
-            "{} of the loss where it was tried: {} from {} to {} {}; a plain VM has {}",
-            percent(tried.share),
-            tried.what,
-            tried.values[0],
-            tried.values[1],
-            tried.unit,
-            tried.plain
-        ),
+/// What something costs, with its arithmetic.
+pub(crate) fn cost(cost: &Cost) -> String {
+    match *cost {
+        Cost::Time { low_ns, high_ns, base_ns, count: n } => {
+            let share = |ns: u64| percent(ns as f64 / base_ns.max(1) as f64);
+            let range = if low_ns == high_ns {
+                share(high_ns)
+            } else {
+                format!("{} to {}", share(low_ns), share(high_ns))
+            };
+            format!(
+                "{range} of the running time: {} in {} times, of {} not halted",
+                duration(high_ns as f64),
+                count(n),
+                duration(base_ns as f64)
+            )
+        }
+        Cost::Count { count: n } => format!("{} exits; what they cost is not known", count(n)),
+        Cost::Unknown => "not counted by exits".to_owned(),
     }
 }
 
-fn gain(gain: &Gain) -> String {
-    match *gain {
-        Gain::AtMost { count: exits, time_ns, base_ns } => format!(
-            "at most {} of the time: {} in {} exits, of {} that the vCPUs were not halted",
-            percent(time_ns as f64 / base_ns.max(1) as f64),
-            duration(time_ns as f64),
-            count(exits),
-            duration(base_ns as f64)
-        ),
-        Gain::Preempted { time_ns, .. } => format!("at most {}", duration(time_ns as f64)),
-        Gain::Counts { count: exits } => {
-            format!("at most {} exits; their time is not known", count(exits))
-        }
-        Gain::NoExits => "no exits".to_owned(),
-        Gain::Unknown => "not known".to_owned(),
+/// A remedy as one line: where, what, and under which condition.
+pub(crate) fn advice(advice: &Advice) -> String {
+    let place = advice.remedy.place.name();
+    match advice.condition {
+        Some(condition) => format!("{place}: {}, if {condition}", advice.remedy.action),
+        None => format!("{place}: {}", advice.remedy.action),
     }
+}
+
+/// Tax and contention in words; `None` without times.
+pub(crate) fn shares(ledger: &Ledger) -> Option<String> {
+    if ledger.recording.emulated.is_some() {
+        return None;
+    }
+    let tax = ledger.tax()?;
+    let contention = match ledger.contention() {
+        Some(share) => percent(share),
+        None => "not recorded (sched_switch)".to_owned(),
+    };
+    Some(format!("exit tax {}, contention {contention}", percent(tax)))
 }
 
 impl Explained<'_> {
-    /// For a terminal of this width.
-    pub fn text(&self, color: bool, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+    /// For a terminal of this width: the answer in at most ten lines, or everything.
+    pub fn text(
+        &self,
+        verbose: bool,
+        color: bool,
+        width: Option<usize>,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         let paint = Paint { color };
+        if verbose {
+            return self.everything(paint, width, out);
+        }
+        let rows = self.answer();
+        let mut room = LINES;
+        let mut hidden = 0;
+        let mut shown: Vec<(Style, Vec<String>)> = Vec::new();
+        let end = wrap("Details: -v", width, "", "").len();
+        for (style, first, text) in rows {
+            let indent = " ".repeat(first.chars().count());
+            let mut lines = wrap(&text, width, &first, &indent);
+            if lines.len() + end > room {
+                if shown.len() > 1 || room <= end {
+                    hidden += 1;
+                    continue;
+                }
+                lines.truncate(room - end);
+            }
+            room -= lines.len();
+            shown.push((style, lines));
+        }
+        for (style, lines) in &shown {
+            lines.iter().try_for_each(|line| paint.line(out, *style, line))?;
+        }
+        let more =
+            if hidden > 0 { "More, and the evidence: -v" } else { "Evidence and questions: -v" };
+        paint.line(out, Style::Faint, more)
+    }
+
+    /// The answer, what matters most first.
+    fn answer(&self) -> Vec<(Style, String, String)> {
+        let explanation = self.explanation;
+        let mut rows = vec![(
+            Style::Heading,
+            String::new(),
+            format!("{}.", sentence(&printable(&explanation.verdict.says))),
+        )];
+        if let Some(which) = self.run.emulated() {
+            let text = format!(
+                "Recorded under {}: counts are exact, times do not reflect hardware.",
+                printable(which)
+            );
+            rows.push((Style::Warning, String::new(), text));
+        }
+        if let Some(shares) = shares(self.run.ledger) {
+            let base = self.base.and_then(|base| crate::explain::shares(base.ledger));
+            let base = base.map_or_else(String::new, |base| format!("; base: {base}"));
+            rows.push((Style::Plain, String::new(), sentence(&format!("{shares}{base}."))));
+        }
+        let lost = losses::events(self.run.ledger);
+        if !lost.is_empty() {
+            rows.push((
+                Style::Warning,
+                String::new(),
+                format!("Counts are too low. {}", lost.join(" ")),
+            ));
+        }
+        for finding in explanation.findings.iter().take(FINDINGS) {
+            let evidence = finding.evidence.first().map_or("", String::as_str);
+            let text = format!("{}: {}", printable(&finding.means), printable(evidence));
+            rows.push((Style::Plain, "- ".to_owned(), text));
+            if let Some(first) = finding.remedies.first() {
+                rows.push((Style::Plain, "  do: ".to_owned(), advice(first)));
+            } else if let Some((id, why)) = finding.refused.first() {
+                rows.push((Style::Faint, "  ".to_owned(), format!("not {id}: {why}")));
+            }
+        }
+        if explanation.findings.is_empty()
+            && let Some(next) = explanation.steps.iter().find_map(|step| step.next)
+        {
+            rows.push((Style::Faint, "next: ".to_owned(), next.to_owned()));
+        }
+        rows
+    }
+
+    fn everything(
+        &self,
+        paint: Paint,
+        width: Option<usize>,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         let say = |out: &mut dyn Write, style: Style, first: &str, text: &str| -> io::Result<()> {
             let indent = " ".repeat(first.chars().count());
             let lines = wrap(text, width, first, &indent);
             lines.iter().try_for_each(|line| paint.line(out, style, line))
         };
+        let explanation = self.explanation;
         let mut title =
             format!("vmtax {}: {}", printable(self.tool_version), printable(self.run.source));
         if let Some(base) = self.base {
             title += &format!(" against {}", printable(base.source));
         }
-        say(out, Style::Heading, "", &title)?;
-        if let Some(which) = self.run.emulated() {
-            let text = format!(
-                "Recorded under {}: counts are exact, times are none of hardware.",
-                printable(which)
-            );
-            say(out, Style::Warning, "  ", &text)?;
+        say(out, Style::Faint, "", &title)?;
+        for (style, first, text) in self.answer().into_iter().take(3) {
+            say(out, style, &first, &text)?;
         }
         say(
             out,
-            Style::Heading,
+            Style::Faint,
             "",
-            &format!("{}.", sentence(&printable(&self.explanation.conclusion))),
+            &format!("Kind of VM, as the recording shows it: {}.", explanation.kind.name()),
         )?;
-        for (number, step) in (1..).zip(&self.explanation.steps) {
+        for (number, finding) in (1..).zip(&explanation.findings) {
+            paint.line(out, Style::Plain, "")?;
+            let first = format!("{number}. ");
+            let indent = " ".repeat(first.len());
+            let head = format!(
+                "{} ({}): {}.",
+                finding.id,
+                finding.certainty.name(),
+                printable(&finding.means)
+            );
+            say(out, Style::Heading, &first, &head)?;
+            for line in &finding.evidence {
+                say(out, Style::Plain, &format!("{indent}- "), &printable(line))?;
+            }
+            say(out, Style::Plain, &format!("{indent}cost: "), &cost(&finding.cost))?;
+            for one in &finding.remedies {
+                say(out, Style::Plain, &format!("{indent}do: "), &advice(one))?;
+            }
+            for (id, why) in &finding.refused {
+                say(out, Style::Faint, &format!("{indent}not {id}: "), why)?;
+            }
+            say(out, Style::Faint, &format!("{indent}disproved if "), finding.disproof)?;
+            say(out, Style::Faint, &format!("{indent}next: "), finding.next)?;
+        }
+        for workload in &explanation.workloads {
+            paint.line(out, Style::Plain, "")?;
+            say(out, Style::Heading, "", &format!("{}.", sentence(&printable(&workload.says))))?;
+            let mut grid = Grid::new(vec![
+                Column::key("category"),
+                Column::number("median", Room::Keep),
+                Column::number("runs", Room::Drop(2)),
+                Column::number("loss to plain", Room::Keep),
+                Column::number("loss to baseline", Room::Drop(1)),
+            ]);
+            let part = |beside: &Option<(String, f64, f64)>| {
+                beside.as_ref().map_or_else(|| "-".to_owned(), |(_, _, loss)| percent(*loss))
+            };
+            for row in &workload.rows {
+                grid.row(
+                    Style::Plain,
+                    vec![
+                        printable(&row.category),
+                        format!("{} {}", significant(row.value), printable(&workload.unit)),
+                        row.runs.to_string(),
+                        part(&row.plain),
+                        part(&row.baseline),
+                    ],
+                );
+            }
+            grid.write(out, paint, width)?;
+        }
+        for step in &explanation.steps {
             paint.line(out, Style::Plain, "")?;
             let style = if step.answer == Answer::Unknown { Style::Faint } else { Style::Heading };
             say(
                 out,
                 style,
-                &format!("{number}. "),
-                &format!("{} {}", step.question, step.answer.name()),
+                "",
+                &format!("{} {}: {}.", step.question, step.answer.name(), printable(&step.says)),
             )?;
-            say(out, Style::Plain, "   ", &format!("{}.", printable(&step.says)))?;
             for line in &step.evidence {
-                say(out, Style::Plain, "   - ", &printable(line))?;
+                say(out, Style::Plain, "  - ", &printable(line))?;
             }
             if let Some(next) = step.next {
-                say(out, Style::Faint, "   next: ", next)?;
+                say(out, Style::Faint, "  next: ", next)?;
             }
-        }
-        paint.line(out, Style::Plain, "")?;
-        if self.explanation.findings.is_empty() {
-            say(
-                out,
-                Style::Heading,
-                "",
-                "Nothing in these exits gives away a setting that costs.",
-            )?;
-        } else {
-            say(out, Style::Heading, "", "What to change, most to gain first")?;
-        }
-        for (number, finding) in (1..).zip(&self.explanation.findings) {
-            let first = format!("{number}. ");
-            let indent = " ".repeat(first.len());
-            say(
-                out,
-                Style::Plain,
-                &first,
-                &format!("{}: {}.", finding.certainty.name(), printable(&finding.means)),
-            )?;
-            say(out, Style::Plain, &format!("{indent}- "), &printable(&finding.evidence))?;
-            say(
-                out,
-                Style::Plain,
-                &format!("{indent}gain: "),
-                &printable(&expected(&finding.gain)),
-            )?;
-            say(out, Style::Plain, &format!("{indent}do: "), finding.remedy)?;
         }
         let mut page = Page { paint, width, out };
         page.losses("losses", &losses::all(self.run.ledger))?;
         if let Some(base) = self.base {
-            page.losses("losses of what it is held against", &losses::all(base.ledger))?;
+            page.losses("losses of the base", &losses::all(base.ledger))?;
         }
-        paint.line(out, Style::Plain, "")?;
-        say(out, Style::Faint, "", "`vmtax doctor` reads the settings themselves.")
+        Ok(())
     }
 
     /// For programs: the shape [`SCHEMA`].
     pub fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        let steps = self.explanation.steps.iter().map(|step| Step {
-            step: step.id,
-            question: step.question,
-            answer: step.answer.name(),
-            says: &step.says,
-            evidence: &step.evidence,
-            next: step.next,
-        });
+        let explanation = self.explanation;
         let object = Object {
             schema: SCHEMA,
             source: self.run.source,
             base: self.base.map(|base| base.source),
             emulated: self.run.emulated(),
-            conclusion: &self.explanation.conclusion,
-            steps: steps.collect(),
-            findings: self.explanation.findings.iter().map(shaped).collect(),
+            verdict: VerdictShape { id: explanation.verdict.id, says: &explanation.verdict.says },
+            kind: explanation.kind.name(),
+            tax: self.run.ledger.tax().filter(|_| self.run.emulated().is_none()),
+            contention: self.run.ledger.contention().filter(|_| self.run.emulated().is_none()),
+            findings: explanation.findings.iter().map(shaped).collect(),
+            workloads: explanation
+                .workloads
+                .iter()
+                .map(|workload| WorkloadShape {
+                    name: &workload.name,
+                    unit: &workload.unit,
+                    loss: workload.loss,
+                    worst: &workload.worst,
+                    says: &workload.says,
+                    rows: workload
+                        .rows
+                        .iter()
+                        .map(|row| RowShape {
+                            category: &row.category,
+                            value: row.value,
+                            runs: row.runs,
+                            loss_to_plain: row.plain.as_ref().map(|(.., loss)| *loss),
+                            loss_to_baseline: row.baseline.as_ref().map(|(.., loss)| *loss),
+                        })
+                        .collect(),
+                })
+                .collect(),
+            steps: explanation
+                .steps
+                .iter()
+                .map(|step| Step {
+                    step: step.id,
+                    question: step.question,
+                    answer: step.answer.name(),
+                    says: &step.says,
+                    evidence: &step.evidence,
+                    next: step.next,
+                })
+                .collect(),
             losses: crate::json::losses(self.run.ledger),
             base_losses: self.base.map(|base| crate::json::losses(base.ledger)),
         };
@@ -183,13 +329,22 @@ struct Object<'a> {
     source: &'a str,
     base: Option<&'a str>,
     emulated: Option<&'a str>,
-    /// What the answers come to.
-    conclusion: &'a str,
-    steps: Vec<Step<'a>>,
+    verdict: VerdictShape<'a>,
+    kind: &'static str,
+    tax: Option<f64>,
+    contention: Option<f64>,
     findings: Vec<Shaped<'a>>,
+    workloads: Vec<WorkloadShape<'a>>,
+    steps: Vec<Step<'a>>,
     losses: Losses<'a>,
     /// `None` without a base.
     base_losses: Option<Losses<'a>>,
+}
+
+#[derive(Serialize)]
+struct VerdictShape<'a> {
+    id: &'static str,
+    says: &'a str,
 }
 
 #[derive(Serialize)]
@@ -203,41 +358,84 @@ struct Step<'a> {
 }
 
 #[derive(Serialize)]
+struct WorkloadShape<'a> {
+    name: &'a str,
+    unit: &'a str,
+    loss: f64,
+    worst: &'a str,
+    says: &'a str,
+    rows: Vec<RowShape<'a>>,
+}
+
+#[derive(Serialize)]
+struct RowShape<'a> {
+    category: &'a str,
+    value: f64,
+    runs: usize,
+    loss_to_plain: Option<f64>,
+    loss_to_baseline: Option<f64>,
+}
+
+#[derive(Serialize)]
 struct Shaped<'a> {
-    sign: &'static str,
+    id: &'static str,
     certainty: &'static str,
     means: &'a str,
-    evidence: &'a str,
-    /// Exits that would go, at most.
+    evidence: &'a [String],
+    /// Exits, where the finding is about exits.
     exits: Option<u64>,
-    /// Share of the time that vCPUs were not halted, at most.
-    gain_share: Option<f64>,
-    /// Part of the loss that came back where the change was tried.
-    recovered: Option<f64>,
-    remedy: &'static str,
+    /// Shares of the running time: at least, at most.
+    cost_share: Option<[f64; 2]>,
+    cost: String,
+    remedies: Vec<RemedyShape>,
+    refused: Vec<RefusedShape>,
+    disproof: &'static str,
+    next: &'static str,
+}
+
+#[derive(Serialize)]
+struct RemedyShape {
+    id: &'static str,
+    place: &'static str,
+    action: &'static str,
+    condition: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct RefusedShape {
+    id: &'static str,
+    why: &'static str,
 }
 
 fn shaped(finding: &Finding) -> Shaped<'_> {
-    let exits = match finding.gain {
-        Expected::Exits(Gain::AtMost { count, .. } | Gain::Counts { count }) => Some(count),
-        _ => None,
-    };
-    let gain_share = match &finding.gain {
-        Expected::Exits(gain) => gain.share(),
-        _ => None,
-    };
-    let recovered = match &finding.gain {
-        Expected::Tried(tried) => Some(tried.share),
-        _ => None,
+    let (exits, cost_share) = match finding.cost {
+        Cost::Time { low_ns, high_ns, base_ns, count } => {
+            let share = |ns: u64| ns as f64 / base_ns.max(1) as f64;
+            (Some(count), Some([share(low_ns), share(high_ns)]))
+        }
+        Cost::Count { count } => (Some(count), None),
+        Cost::Unknown => (None, None),
     };
     Shaped {
-        sign: finding.id,
+        id: finding.id,
         certainty: finding.certainty.name(),
         means: &finding.means,
         evidence: &finding.evidence,
         exits,
-        gain_share,
-        recovered,
-        remedy: finding.remedy,
+        cost_share,
+        cost: cost(&finding.cost),
+        remedies: finding
+            .remedies
+            .iter()
+            .map(|one| RemedyShape {
+                id: one.remedy.id,
+                place: one.remedy.place.name(),
+                action: one.remedy.action,
+                condition: one.condition,
+            })
+            .collect(),
+        refused: finding.refused.iter().map(|(id, why)| RefusedShape { id, why }).collect(),
+        disproof: finding.disproof,
+        next: finding.next,
     }
 }

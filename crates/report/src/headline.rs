@@ -333,7 +333,7 @@ fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
 }
 
 /// Guesses on which the causes rest, where they matter.
-fn assumptions(ledger: &Ledger, total: &Tally) -> Vec<String> {
+pub(crate) fn assumptions(ledger: &Ledger, total: &Tally) -> Vec<String> {
     let mut resting: BTreeMap<&str, u64> = BTreeMap::new();
     for (key, tally) in &ledger.exits {
         let why = table::assumption_of(key);

@@ -18,7 +18,6 @@ pub mod openmetrics;
 pub mod operations;
 pub mod pages;
 pub mod perfetto;
-pub mod predict;
 pub mod rows;
 pub mod table;
 pub mod text;

@@ -30,7 +30,6 @@ pub(crate) enum Command {
     Export(crate::export::ExportArgs),
     Explain(crate::explain::ExplainArgs),
     Diff(DiffArgs),
-    Predict(crate::predict::PredictArgs),
     Bench(crate::bench::args::BenchArgs),
     Mem(crate::mem::MemArgs),
     Vpmu(crate::vpmu::VpmuArgs),

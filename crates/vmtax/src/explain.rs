@@ -14,7 +14,7 @@ use vmtax_report::html::Html;
 use crate::cli::{Color, ReadingArgs};
 use crate::{output, report};
 
-/// Say why a VM is slow: each question with its answer and evidence, what they come to, and what to change.
+/// Say why a VM is slow: a verdict, the findings behind it, and what to change under which conditions.
 ///
 /// A recording has exits alone. A run may hold profiles, counters and page sizes besides: see `vmtax import --help`. A
 /// table of benchmark results (CSV) is explained by kind of VM and option. `vmtax doctor` reads the settings themselves.
@@ -45,6 +45,10 @@ pub(crate) struct ExplainArgs {
     /// How to write it.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+
+    /// Also the evidence, every finding with its conditions, and the questions behind the verdict.
+    #[arg(short, long)]
+    verbose: bool,
 
     /// Write to this file instead of standard output.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -98,7 +102,8 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     output::write(output, |out| {
         match args.format {
             Format::Text => {
-                explained.text(report::color(Color::Auto, output), report::width(output), out)?;
+                let color = report::color(Color::Auto, output);
+                explained.text(args.verbose, color, report::width(output), out)?;
             }
             Format::Json => explained.json(out)?,
             Format::Html => {

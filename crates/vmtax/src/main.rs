@@ -13,7 +13,6 @@ mod import;
 mod input;
 mod lab;
 mod mem;
-mod predict;
 mod progress;
 mod record;
 mod report;
@@ -48,7 +47,6 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Pages(args) => doctor::pages(&args),
         Command::Explain(args) => explain::run(&args),
-        Command::Predict(args) => predict::run(&args),
         Command::Query(args) => fleet::query(&args),
         Command::Fleet(args) => fleet::fleet(&args),
         Command::Completions(args) => shell::completions(&args),

@@ -7,9 +7,9 @@ use super::vmm::{self, Kind};
 use super::{Fix, Found};
 
 /// The last kernel of which it is known that it maps guest_memfd, and a TD's memory, at 4 KiB.
-const LAST_AT_4K: (u32, u32) = (7, 2);
+const LAST_AT_4K: (u32, u32) = (7, 3);
 
-const HUGETLB: &str = "-object memory-backend-file,id=mem,size=...,mem-path=/dev/hugepages,share=on \
+const HUGETLB: &str = "pages reserved on the host first (sysctl vm.nr_hugepages = its memory / 2 MiB), then -object memory-backend-file,id=mem,size=...,mem-path=/dev/hugepages,share=on \
                        -machine memory-backend=mem";
 
 /// The file that decides for pages of 2 MiB: the one for that size, unless it leaves it to the one for all.
@@ -208,6 +208,7 @@ pub(super) fn private_pages(view: &View, vm: &VmProcess) -> Found {
                 "whether the VM has private memory is in its command line, which cannot be read";
             return Found::unknown(what).seen(vmm::said(vm, ""));
         }
+        Kind::Plain | Kind::Sev if vm.guest_memfd => {}
         Kind::Plain | Kind::Sev => {
             return Found::not_applicable("the VM has no private memory (TDX, SEV-SNP)");
         }
@@ -222,7 +223,7 @@ pub(super) fn private_pages(view: &View, vm: &VmProcess) -> Found {
         }
         Ok(mapped) if mapped.total() > 0 => {
             let what = format!(
-                "{kind}: most of it is mapped in 4K; no setting changes that (mainline Linux up to 7.2 maps \
+                "{kind}: most of it is mapped in 4K; no setting changes that (mainline Linux up to 7.3 maps \
                  private memory so), and THP does not"
             );
             return Found::costs(what).seen(fact).seen(release);
@@ -232,14 +233,14 @@ pub(super) fn private_pages(view: &View, vm: &VmProcess) -> Found {
     match view.kernel() {
         Ok(kernel) if kernel <= LAST_AT_4K => {
             let what = format!(
-                "{kind}: mainline Linux up to 7.2 maps private memory at 4K; no setting changes that, and THP \
+                "{kind}: mainline Linux up to 7.3 maps private memory at 4K; no setting changes that, and THP \
                  does not"
             );
             Found::costs(what).seen(release).seen(fact)
         }
         Ok(_) => {
             let what = format!(
-                "{kind}: how this kernel maps private memory is not known (known: up to 7.2)"
+                "{kind}: how this kernel maps private memory is not known (known: up to 7.3)"
             );
             Found::unknown(what).seen(release).seen(fact)
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vmtax_events::setting::{Fact, Known, Thread, Unknown, VmProcess, files};
+use vmtax_events::setting::{Fact, Known, Settings, Thread, Unknown, VmProcess, files};
 
 use super::view::{View, argument, argument_fact, cpus, list, percent, size};
 use super::{Fix, Found};
@@ -239,13 +239,38 @@ pub(super) fn nohz_full(view: &View, vm: &VmProcess) -> Found {
     Wanted { lists: seen.value.clone(), seen, says, argument: "nohz_full" }.judge(vm)
 }
 
+/// The guest's own tick: it is gone only where one task runs, which no file says.
+pub(super) fn guest_nohz_full(_: &View, guest: &Settings) -> Found {
+    let fact = guest.fact(files::NOHZ_FULL);
+    match fact.value.as_deref().map(cpus) {
+        Ok(Some(listed)) if listed.is_empty() => Found::unknown(
+            "the guest's tick interrupts its busy CPUs; nohz_full= on its command line stops it where one task runs on each",
+        )
+        .seen(fact),
+        Ok(Some(_)) => Found::ok("the guest has CPUs without a tick").seen(fact),
+        Ok(None) => Found::strange(fact),
+        Err(Unknown::Missing) => {
+            Found::not_applicable("the guest's kernel cannot stop its tick (CONFIG_NO_HZ_FULL)").seen(fact)
+        }
+        Err(_) => Found::unread(fact),
+    }
+}
+
 pub(super) fn isolcpus(view: &View, vm: &VmProcess) -> Found {
     let seen = view.host.fact(files::ISOLATED);
     let says = [
         "the scheduler puts nothing else on the vCPUs' CPUs",
         "the scheduler may put other tasks on vCPUs' CPUs",
     ];
-    Wanted { lists: seen.value.clone(), seen, says, argument: "isolcpus" }.judge(vm)
+    let mut found =
+        Wanted { lists: seen.value.clone(), seen, says, argument: "isolcpus" }.judge(vm);
+    // isolcpus= is deprecated (Linux Documentation/admin-guide/kernel-parameters.txt): cpusets take its place.
+    if found.fix.is_some() {
+        found.fix = Some(Fix::Advice(
+            "put the vCPUs' CPUs into an isolated partition: cgroup v2, cpuset.cpus.partition = isolated",
+        ));
+    }
+    found
 }
 
 pub(super) fn rcu_nocbs(view: &View, vm: &VmProcess) -> Found {

@@ -53,10 +53,6 @@ fn pauses(key: &ExitKey) -> bool {
     is(key, vmx::PAUSE_INSTRUCTION, svm::PAUSE)
 }
 
-fn ticks(key: &ExitKey) -> bool {
-    cause_of(key) == Cause::TimerTick
-}
-
 /// The host's tick, and what else interrupts it: a timer that KVM runs on VMX's stays.
 fn host_interrupts(key: &ExitKey) -> bool {
     is(key, vmx::EXTERNAL_INTERRUPT, svm::INTR)
@@ -160,7 +156,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: "private-pages",
         title: "pages of private memory (TDX, SEV-SNP)",
-        wanted: "2M; mainline Linux up to 7.2 maps TDX and guest_memfd at 4K",
+        wanted: "2M; mainline Linux up to 7.3 maps TDX and guest_memfd at 4K",
         why: "the change that closed the gap of a TDX guest is not in mainline Linux, so THP is advised in vain",
         source: Some(ONEDNN),
         checks: &[check(
@@ -228,6 +224,12 @@ pub const RULES: &[Rule] = &[
                 removes: Removes::Preemption,
                 ..check("isolcpus", "/sys/devices/system/cpu/isolated", Judge::Vm(placement::isolcpus))
             },
+            check(
+                "guest-nohz-full",
+                "/sys/devices/system/cpu/nohz_full",
+                Judge::Guest(placement::guest_nohz_full),
+            )
+            .causes(&[Cause::TimerArm, Cause::TimerTick]),
             check("rcu-nocbs", "/proc/cmdline", Judge::Vm(placement::rcu_nocbs))
                 .causes(&[Cause::TimerTick])
                 .removes(host_interrupts),
@@ -277,7 +279,7 @@ pub const RULES: &[Rule] = &[
             Judge::Host(timers::preemption_timer),
         )
         .causes(&[Cause::TimerTick])
-        .removes(ticks)],
+        ],
     },
     Rule {
         id: "tsc-deadline",

@@ -119,6 +119,18 @@ pub(super) fn said(vm: &VmProcess, what: impl Into<String>) -> Fact<String> {
     )
 }
 
+/// The kind of VM, in the words of the table of remedies.
+pub(super) fn remedy_kind(kind: Kind) -> crate::remedy::VmKind {
+    use crate::remedy::VmKind;
+    match kind {
+        Kind::Plain => VmKind::Plain,
+        Kind::Sev => VmKind::Sev,
+        Kind::Snp => VmKind::Snp,
+        Kind::Tdx => VmKind::Tdx,
+        Kind::Unknown => VmKind::Unknown,
+    }
+}
+
 /// It is QEMU's command line, so that what is not in it has QEMU's default.
 pub(super) fn is_qemu(vm: &VmProcess) -> bool {
     let words = vm.arguments.value.as_deref().unwrap_or_default();

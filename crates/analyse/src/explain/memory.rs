@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use vmtax_events::{Cause, Stat};
 
-use super::signs::FAULTS_SIGN;
-use super::{Answer, SIGNS, Step, percent};
+use super::findings::small_by_faults;
+use super::{Answer, Step, percent};
 use crate::Ledger;
 use crate::table::cause_of;
 
@@ -106,8 +106,7 @@ pub(super) fn step(ledger: &Ledger, base: Option<&Ledger>) -> Step {
         };
         evidence.push(format!("{faults} faults in the nested page tables{rate}"));
     }
-    let sign = SIGNS.iter().find(|sign| sign.id == FAULTS_SIGN);
-    let by_faults = sign.and_then(|sign| (sign.look)(ledger, None)).map(|(_, evidence)| evidence);
+    let by_faults = small_by_faults(ledger);
     let (answer, says, next) = match (is_small(ledger), by_faults) {
         (Some(true), _) => (Answer::Yes, "the guest's memory is mapped in pages of 4 KiB", None),
         (Some(false), _) => (Answer::No, "most of it is mapped in large pages", None),
@@ -123,5 +122,6 @@ pub(super) fn step(ledger: &Ledger, base: Option<&Ledger>) -> Step {
         ),
     };
     let question = "Is memory mapped in small pages?";
-    Step { id: "memory", question, answer, says: says.to_owned(), evidence, next }
+    let misses_more = base.and_then(|base| self::misses_more(ledger, base)) == Some(true);
+    Step { id: "memory", question, answer, says: says.to_owned(), evidence, next, misses_more }
 }

@@ -100,6 +100,7 @@ fn functions(
             says,
             evidence: Vec::new(),
             next: Some(next),
+            misses_more: false,
         };
     };
     let here = shares(profile);
@@ -145,7 +146,7 @@ fn functions(
         (None, Some(_)) => "where it goes in the base too".to_owned(),
         (None, None) => "no function stands out".to_owned(),
     };
-    Step { id, question, answer: Answer::Yes, says, evidence, next: None }
+    Step { id, question, answer: Answer::Yes, says, evidence, next: None, misses_more: false }
 }
 
 /// Does the difference of a hot function sit on accesses of memory?
@@ -157,6 +158,7 @@ pub(super) fn instructions(ledger: &Ledger, base: Option<&Ledger>) -> Step {
         says,
         evidence,
         next,
+        misses_more: false,
     };
     let Some(here) = ledger.profiles.get(&Place::Instructions).map(Function::of) else {
         let next = "the hot function: `perf annotate --stdio` in the guest, then `vmtax import --guest-instructions`";

@@ -1,20 +1,16 @@
-//! What results of benchmarks say of set-ups: how much a kind of VM loses, what gets it back, and what does not.
+//! What results of benchmarks say of set-ups: each workload's verdict, the worst first, each category beside its baseline and
+//! beside the plain VM with the same options.
 //!
-//! A category is written as the kind of VM and its options: `VM`, `VM+swiotlb`, `SNP+vhost+poll`. Two categories that
-//! differ in one thing say what that thing does:
-//!
-//! ```text
-//!  loss       VM+OPTIONS                  ->  SNP+OPTIONS
-//!  recovered  SNP+OPTIONS                 ->  SNP+OPTIONS+poll       as a part of the loss
-//!  alone      VM+OPTIONS                  ->  VM+OPTIONS+swiotlb     what SNP cannot do without, on a VM that can
-//! ```
+//! A category is a kind of VM and its options, in any spelling in use: `SNP+vhost`, `snp+vhost`, `plain+poll` (vmtax bench),
+//! `amd-direct-medium-vhost-mq` (CVM_eval). Two categories that differ in one thing say what that thing does.
 
 use std::collections::BTreeMap;
 
 use vmtax_events::{Better, Sample};
 
-use super::{Answer, Certainty, Step, percent};
-use crate::predict;
+use super::findings::Finding;
+use super::{Answer, Certainty, Step, Verdict, percent};
+use crate::remedy::{Context, VmKind};
 
 /// Losses under this are not looked into.
 const LOSS: f64 = 0.05;
@@ -23,90 +19,79 @@ const MOST: f64 = 0.5;
 /// Repetitions of each from which on it is said that one is larger than the other when all of them are: with five and
 /// five, the chance for that among equals is 2 in 252 (the exact rank-sum test; Wilcoxon, Biometrics Bulletin 1, 1945).
 const ENOUGH: usize = 5;
+/// Sentences of the verdict.
+const SENTENCES: usize = 5;
 
-/// Kinds of VM, the plain one first. Source: S2's categories.
-const KINDS: [(&str, &str); 3] =
-    [("VM", "a plain VM"), ("SNP", "an SEV-SNP guest"), ("TDX", "a TDX guest")];
-
-/// The kind whose costs of an exit are published.
-const SNP: usize = 1;
-
-/// Options that may get a loss back.
-const REMEDIES: [(&str, &str, &str); 3] = [
-    (
-        "poll",
-        "the guest polls when it is idle",
-        "in the guest: boot with idle=poll, where its CPUs are its own",
-    ),
-    (
-        "haltpoll",
-        "the guest polls before it halts",
-        "in the guest: the cpuidle driver haltpoll (modprobe cpuidle_haltpoll)",
-    ),
-    (
-        "hpoll",
-        "the host polls before it puts a halted vCPU to sleep",
-        "on the host: a larger kvm.halt_poll_ns",
-    ),
+/// Words for kinds of VM.
+const KINDS: &[(&str, VmKind)] = &[
+    ("vm", VmKind::Plain),
+    ("plain", VmKind::Plain),
+    ("normal", VmKind::Plain),
+    ("amd", VmKind::Plain),
+    ("intel", VmKind::Plain),
+    ("snp", VmKind::Snp),
+    ("sev-snp", VmKind::Snp),
+    ("sev", VmKind::Sev),
+    ("tdx", VmKind::Tdx),
+    ("td", VmKind::Tdx),
 ];
 
-/// Other names of options.
-const ALIASES: [(&str, &str); 1] = [("idle=poll", "poll")];
+/// Options that may get a loss back, and their remedies.
+const OPTIONS: &[(&str, &str)] = &[
+    ("poll", "guest-idle-poll"),
+    ("haltpoll", "guest-haltpoll"),
+    ("hpoll", "halt-poll"),
+    ("vhost", "vhost"),
+    ("pinned", "vcpu-pinning"),
+    ("hugepages", "huge-pages"),
+];
+
+/// Other spellings of options.
+const ALIASES: &[(&str, &str)] = &[("idle=poll", "poll"), ("idlepoll", "poll")];
 
 /// What a confidential VM cannot do without and a plain one can be made to do.
-const BURDENS: [(&str, &str); 1] = [("swiotlb", "the bounce buffer")];
-
-/// Something to change, and what it gave where it was tried.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Recovered {
-    /// What was measured: workload and metric.
-    pub what: String,
-    /// Its unit.
-    pub unit: String,
-    /// The plain VM's value.
-    pub plain: f64,
-    /// Without the change, and with it.
-    pub values: [f64; 2],
-    /// The part of the loss that came back.
-    pub share: f64,
-}
-
-/// A finding of results.
-pub(super) struct Remedy {
-    pub(super) id: &'static str,
-    pub(super) means: String,
-    pub(super) remedy: &'static str,
-    pub(super) certainty: Certainty,
-    pub(super) evidence: String,
-    pub(super) recovered: Recovered,
-}
-
-/// Values of one category.
-type Values = Vec<f64>;
+const BURDEN: &str = "swiotlb";
 
 /// A category, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Category {
-    kind: usize,
+    kind: String,
     /// Sorted.
     options: Vec<String>,
 }
 
+fn kind_of(word: &str) -> Option<VmKind> {
+    let word = word.to_ascii_lowercase();
+    KINDS.iter().find(|(name, _)| *name == word).map(|(_, kind)| *kind)
+}
+
 impl Category {
-    fn read(word: &str) -> Option<Category> {
-        let mut parts = word.split('+').map(str::trim);
-        let kind = parts.next()?;
-        let kind = KINDS.iter().position(|(name, _)| *name == kind)?;
+    fn read(text: &str) -> Option<Category> {
+        let text = text.trim();
+        // The kind itself may have a dash.
+        let (kind, rest) = match text.split_once('+') {
+            Some((kind, rest)) => (kind, rest),
+            None if kind_of(text).is_some() => (text, ""),
+            None => text.split_once('-').unwrap_or((text, "")),
+        };
+        let kind = kind.trim();
+        kind_of(kind)?;
         let known = |word: &str| {
+            let word = word.trim().to_ascii_lowercase();
             ALIASES
                 .iter()
                 .find(|(other, _)| *other == word)
-                .map_or(word, |(_, name)| *name)
-                .to_owned()
+                .map_or(word, |(_, name)| (*name).to_owned())
         };
-        let mut options: Vec<String> = parts.map(known).collect();
+        let mut options: Vec<String> =
+            rest.split(['+', '-']).map(known).filter(|word| !word.is_empty()).collect();
         options.sort();
-        Some(Category { kind, options })
+        options.dedup();
+        Some(Category { kind: kind.to_owned(), options })
+    }
+
+    fn vm_kind(&self) -> VmKind {
+        kind_of(&self.kind).unwrap_or(VmKind::Unknown)
     }
 
     fn with(&self, option: &str) -> Category {
@@ -116,44 +101,56 @@ impl Category {
         other
     }
 
-    fn of_kind(&self, kind: usize) -> Category {
-        Category { kind, ..self.clone() }
-    }
-
     fn name(&self) -> String {
         let options = self.options.iter().map(|option| format!("+{option}"));
-        format!("{}{}", KINDS[self.kind].0, options.collect::<String>())
+        format!("{}{}", self.kind, options.collect::<String>())
     }
 }
 
-/// A table of results: what was measured, and its values by category.
-struct Results<'a> {
-    workload: &'a str,
-    metric: &'a str,
+/// What one category of a workload comes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The category.
+    pub category: String,
+    /// The median.
+    pub value: f64,
+    /// Values.
+    pub runs: usize,
+    /// The plain VM with the same options: name, median, and the part of it that is lost (negative: gained).
+    pub plain: Option<(String, f64, f64)>,
+    /// The same category without its last option, likewise.
+    pub baseline: Option<(String, f64, f64)>,
+}
+
+/// A workload's verdict.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// What ran, and what was measured.
+    pub name: String,
+    /// Unit of the values.
+    pub unit: String,
+    /// The largest loss against a plain VM with the same options; 0 where there is none.
+    pub loss: f64,
+    /// The category that has it.
+    pub worst: String,
+    /// The verdict, a sentence without its full stop.
+    pub says: String,
+    /// Options that got most of a loss back: option, category, part of the loss, and how sure.
+    pub recovered: Vec<(String, String, f64, Certainty)>,
+    /// Every category.
+    pub rows: Vec<Row>,
+    kind: VmKind,
+}
+
+struct Table<'a> {
+    name: String,
     unit: &'a str,
     better: Better,
-    values: BTreeMap<Category, Values>,
+    values: BTreeMap<Category, Vec<f64>>,
 }
 
-fn tables(samples: &[Sample]) -> Vec<Results<'_>> {
-    let mut tables: BTreeMap<(&str, &str, &str), Results<'_>> = BTreeMap::new();
-    for sample in samples.iter().filter(|sample| sample.better != Better::Neither) {
-        let Some(category) = Category::read(&sample.category) else { continue };
-        let (workload, metric, unit) = (&*sample.workload, &*sample.metric, &*sample.unit);
-        let table = tables.entry((workload, metric, unit)).or_insert_with(|| Results {
-            workload,
-            metric,
-            unit,
-            better: sample.better,
-            values: BTreeMap::new(),
-        });
-        table.values.entry(category).or_default().push(sample.value);
-    }
-    tables.into_values().collect()
-}
-
-fn median(values: &Values) -> f64 {
-    let mut sorted = values.clone();
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
     match sorted.len() % 2 {
@@ -162,8 +159,8 @@ fn median(values: &Values) -> f64 {
     }
 }
 
-impl Results<'_> {
-    fn at(&self, category: &Category) -> Option<(f64, &Values)> {
+impl Table<'_> {
+    fn at(&self, category: &Category) -> Option<(f64, &[f64])> {
         let values = self.values.get(category)?;
         Some((median(values), values))
     }
@@ -174,195 +171,226 @@ impl Results<'_> {
         if from == 0.0 { 0.0 } else { worse / from.abs() }
     }
 
-    fn name(&self) -> String {
-        format!("{} {}", self.workload, self.metric)
+    /// The plain VM with the same options.
+    fn plain(&self, category: &Category) -> Option<&Category> {
+        let is_it = |other: &&Category| {
+            other.vm_kind() == VmKind::Plain && other.options == category.options
+        };
+        (category.vm_kind() != VmKind::Plain).then(|| self.values.keys().find(is_it))?
     }
-}
 
-/// What the results say.
-pub(super) struct Found {
-    pub(super) step: Step,
-    pub(super) remedies: Vec<Remedy>,
-    /// The largest loss that something is known about; without one, what the step says.
-    pub(super) conclusion: String,
-}
+    /// The same with one option less, the one that changes most.
+    fn baseline(&self, category: &Category) -> Option<&Category> {
+        let fewer = |other: &&Category| {
+            other.kind == category.kind
+                && other.options.len() + 1 == category.options.len()
+                && other.options.iter().all(|option| category.options.contains(option))
+        };
+        self.values.keys().filter(fewer).max_by(|a, b| {
+            let change = |c: &Category| self.at(c).map_or(0.0, |(v, _)| v.abs());
+            change(a).total_cmp(&change(b))
+        })
+    }
 
-/// A loss, and what is known about it.
-struct Loss {
-    share: f64,
-    evidence: Vec<String>,
-    says: Option<String>,
-    remedies: Vec<Remedy>,
-}
+    fn row(&self, category: &Category) -> Option<Row> {
+        let (value, values) = self.at(category)?;
+        let beside = |other: Option<&Category>| {
+            let other = other?;
+            let (there, _) = self.at(other)?;
+            Some((other.name(), there, self.loss(there, value)))
+        };
+        Some(Row {
+            category: category.name(),
+            value,
+            runs: values.len(),
+            plain: beside(self.plain(category)),
+            baseline: beside(self.baseline(category)),
+        })
+    }
 
-/// The step, and what to change; `None` where there are no results of categories.
-pub(super) fn look(samples: &[Sample]) -> Option<Found> {
-    let tables = tables(samples);
-    let compared: Vec<Option<Loss>> = tables
-        .iter()
-        .flat_map(|table| table.values.keys().filter_map(|category| loss(table, category)))
-        .collect();
-    if compared.is_empty() {
-        return None;
-    }
-    let mut losses: Vec<Loss> = compared.into_iter().flatten().collect();
-    losses.sort_by(|a, b| b.share.total_cmp(&a.share));
-    let mut evidence = Vec::new();
-    let mut remedies = Vec::new();
-    let mut told = Vec::new();
-    for loss in losses {
-        evidence.extend(loss.evidence);
-        remedies.extend(loss.remedies);
-        told.extend(loss.says);
-    }
-    let is_snp = |table: &Results<'_>| table.values.keys().any(|category| category.kind == SNP);
-    if !remedies.is_empty() && tables.iter().any(is_snp) {
-        let costs = predict::published_ratio();
-        evidence.push(format!(
-            "what an exit of an SEV-SNP guest costs of one of a plain VM, as published: {:.1} to {:.1} times; a vCPU that polls does not exit to wait",
-            costs.0, costs.1
-        ));
-    }
-    let (answer, says) = match (evidence.is_empty(), told.is_empty()) {
-        (true, _) => (Answer::No, "no kind of VM loses 5 % and more".to_owned()),
-        (false, true) => {
-            (Answer::Unknown, "some lose, and nothing was tried that could say why".to_owned())
+    fn certainty(&self, with: &[f64], without: &[f64]) -> Certainty {
+        let better = |a: f64, b: f64| if self.better == Better::Higher { a > b } else { a < b };
+        let all = with.iter().all(|a| without.iter().all(|b| better(*a, *b)));
+        if with.len() >= ENOUGH && without.len() >= ENOUGH && all {
+            Certainty::Likely
+        } else {
+            Certainty::Possible
         }
-        (false, false) => (Answer::Yes, told.join("; ")),
+    }
+}
+
+/// Every workload, worst first.
+pub(super) fn workloads(samples: &[Sample]) -> Vec<Workload> {
+    let mut tables: BTreeMap<(&str, &str, &str), Table<'_>> = BTreeMap::new();
+    for sample in samples.iter().filter(|sample| sample.better != Better::Neither) {
+        let Some(category) = Category::read(&sample.category) else { continue };
+        let (workload, metric, unit) = (&*sample.workload, &*sample.metric, &*sample.unit);
+        let table = tables.entry((workload, metric, unit)).or_insert_with(|| Table {
+            name: format!("{workload} {metric}"),
+            unit,
+            better: sample.better,
+            values: BTreeMap::new(),
+        });
+        table.values.entry(category).or_default().push(sample.value);
+    }
+    let several = |table: &&Table<'_>| table.values.len() > 1;
+    let mut workloads: Vec<Workload> = tables.values().filter(several).map(workload).collect();
+    workloads.sort_by(|a, b| b.loss.total_cmp(&a.loss));
+    workloads
+}
+
+fn workload(table: &Table<'_>) -> Workload {
+    let rows: Vec<(Row, &Category)> =
+        table.values.keys().filter_map(|c| Some((table.row(c)?, c))).collect();
+    // What was tried to get a loss back is no set-up whose loss is to be explained.
+    let is_tried = |category: &Category| {
+        category.options.iter().any(|o| ["poll", "haltpoll", "hpoll"].contains(&o.as_str()))
     };
-    let next = remedies
-        .iter()
-        .any(|remedy| remedy.certainty == Certainty::Possible)
-        .then_some("each set-up at least five times: one run has no spread, and says little");
-    let conclusion = told.into_iter().next().unwrap_or_else(|| says.clone());
-    let question = "Which set-up moves the benchmark?";
-    let step = Step { id: "results", question, answer, says, evidence, next };
-    Some(Found { step, remedies, conclusion })
+    let losing =
+        rows.iter().filter(|(_, category)| !is_tried(category)).filter_map(|(row, category)| {
+            let (_, plain, loss) = row.plain.as_ref()?;
+            Some((*loss, row, *category, *plain))
+        });
+    let worst = losing.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(loss, ..)| *loss >= LOSS);
+    let mut recovered = Vec::new();
+    let mut says = match &worst {
+        None if rows.iter().any(|(row, _)| row.plain.is_some()) => {
+            format!("{}: no kind of VM loses 5 % and more", table.name)
+        }
+        None => best_option(table, &rows),
+        Some((loss, row, _, plain)) => format!(
+            "{}: {} loses {} of {} ({} of {plain} {}{})",
+            table.name,
+            row.category,
+            percent(*loss),
+            row.plain.as_ref().map(|(name, ..)| name.as_str()).unwrap_or_default(),
+            row.value,
+            table.unit,
+            runs(row.runs)
+        ),
+    };
+    if let Some((_, row, category, plain)) = &worst {
+        for (option, _) in OPTIONS {
+            let with = category.with(option);
+            let (Some((value, values)), Some((_, without))) = (table.at(&with), table.at(category))
+            else {
+                continue;
+            };
+            let back = (value - row.value) / (plain - row.value);
+            if back >= MOST {
+                says += &format!("; {option} gets back {} of it", percent(back));
+                let sure = table.certainty(values, without);
+                recovered.push(((*option).to_owned(), category.name(), back, sure));
+            }
+        }
+        let burdened = Category {
+            kind: table.plain(category).map_or_else(String::new, |c| c.kind.clone()),
+            options: category.options.clone(),
+        }
+        .with(BURDEN);
+        if let Some((value, _)) = table.at(&burdened) {
+            let share = ((plain - value) / (plain - row.value)).max(0.0);
+            let verdict = if share >= MOST { "explains most of it" } else { "does not explain it" };
+            says += &format!("; the bounce buffer alone {verdict} ({})", percent(share));
+        }
+    }
+    let (loss, name, kind) =
+        worst.as_ref().map_or((0.0, String::new(), VmKind::Unknown), |(loss, row, category, _)| {
+            (*loss, row.category.clone(), category.vm_kind())
+        });
+    Workload {
+        name: table.name.clone(),
+        unit: table.unit.to_owned(),
+        loss,
+        worst: name,
+        says,
+        recovered,
+        rows: rows.into_iter().map(|(row, _)| row).collect(),
+        kind,
+    }
 }
 
-/// What a kind of VM loses of the plain one: the outer `None` where there are not both, the inner one where it is little.
-fn loss(table: &Results<'_>, category: &Category) -> Option<Option<Loss>> {
-    let is_remedied =
-        |(option, ..): &(&str, &str, &str)| category.options.iter().any(|o| o == option);
-    if category.kind == 0 || REMEDIES.iter().any(is_remedied) {
-        return None;
-    }
-    let plain = category.of_kind(0);
-    let (here, values) = table.at(category)?;
-    let (there, plain_values) = table.at(&plain)?;
-    let share = table.loss(there, here);
-    if share < LOSS {
-        return Some(None);
-    }
-    let runs = runs(&[values, plain_values]);
-    let mut evidence = vec![format!(
-        "{}: {} loses {} of {}: {here} of {there} {}{runs}",
-        table.name(),
-        category.name(),
-        percent(share),
-        plain.name(),
-        table.unit
-    )];
-    let mut helps = Vec::new();
-    let remedies = tried(table, category, (there, here), &mut evidence, &mut helps);
-    burdens(table, category, (there, here), &mut evidence, &mut helps);
-    let says = (!helps.is_empty()).then(|| {
-        let what = format!("{} loses {} at {}", category.name(), percent(share), table.name());
-        format!("{what}{runs}: {}", helps.join(", "))
+/// Without kinds to compare: what an option does.
+fn best_option(table: &Table<'_>, rows: &[(Row, &Category)]) -> String {
+    let changes = rows.iter().filter_map(|(row, _)| {
+        let (name, there, loss) = row.baseline.as_ref()?;
+        Some((
+            loss.abs(),
+            format!(
+                "{} {} {} of {name} ({} of {there} {})",
+                row.category,
+                if *loss > 0.0 { "loses" } else { "gains" },
+                percent(loss.abs()),
+                row.value,
+                table.unit
+            ),
+        ))
     });
-    Some(Some(Loss { share, evidence, says, remedies }))
+    match changes.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some((change, says)) if change >= LOSS => format!("{}: {says}", table.name),
+        _ => format!("{}: no category differs by 5 % and more from its baseline", table.name),
+    }
 }
 
-/// How many runs a number stands on, when they are few.
-fn runs(values: &[&Values]) -> String {
-    match values.iter().map(|values| values.len()).min() {
-        Some(1) => " (one run each)".to_owned(),
-        Some(n) if n < ENOUGH => format!(" (medians of {n})"),
+fn runs(n: usize) -> String {
+    match n {
+        1 => ", one run each".to_owned(),
+        n if n < ENOUGH => format!(", medians of {n}"),
         _ => String::new(),
     }
 }
 
-/// What the remedies that were tried got back.
-fn tried(
-    table: &Results<'_>,
-    category: &Category,
-    (plain, slow): (f64, f64),
-    evidence: &mut Vec<String>,
-    helps: &mut Vec<String>,
-) -> Vec<Remedy> {
-    let mut remedies = Vec::new();
-    for (option, means, remedy) in REMEDIES {
-        let with = category.with(option);
-        let (Some((value, with_values)), Some((_, values))) = (table.at(&with), table.at(category))
-        else {
-            continue;
-        };
-        let share = (value - slow) / (plain - slow);
-        let back = if share > 0.0 {
-            format!("{} of the loss comes back", percent(share))
-        } else {
-            "nothing of the loss comes back".to_owned()
-        };
-        let runs = runs(&[with_values, values]);
-        let line =
-            format!("{} with {option}: {value} {}: {back}{runs}", category.name(), table.unit);
-        evidence.push(line.clone());
-        if share < MOST {
-            continue;
+/// The step, where there are results.
+pub(super) fn step(workloads: &[Workload]) -> Option<Step> {
+    let worst = workloads.first()?;
+    let loses = worst.loss >= LOSS;
+    let thin = workloads.iter().flat_map(|w| &w.rows).any(|row| row.runs < ENOUGH);
+    Some(Step {
+        id: "results",
+        question: "Which set-up moves the benchmark?",
+        answer: if loses { Answer::Yes } else { Answer::No },
+        says: worst.says.clone(),
+        evidence: workloads.iter().map(|workload| workload.says.clone()).collect(),
+        next: thin
+            .then_some("each set-up at least five times: one run has no spread, and says little"),
+        misses_more: false,
+    })
+}
+
+/// The verdict: at most five sentences, worst first.
+pub(super) fn verdict(workloads: &[Workload]) -> Verdict {
+    let says: Vec<&str> =
+        workloads.iter().take(SENTENCES).map(|workload| workload.says.as_str()).collect();
+    Verdict { id: "results", says: says.join(". ") }
+}
+
+/// What got losses back, as findings.
+pub(super) fn findings(workloads: &[Workload], context: &Context) -> Vec<Finding> {
+    let mut found: BTreeMap<&'static str, Finding> = BTreeMap::new();
+    for workload in workloads {
+        for (option, category, back, sure) in &workload.recovered {
+            let Some((_, remedy)) = OPTIONS.iter().find(|(name, _)| name == option) else {
+                continue;
+            };
+            let finding = found.entry(remedy).or_insert_with(|| {
+                let mut finding = Finding::new(
+                    "results",
+                    format!("{option} gets losses back where it was tried"),
+                    *sure,
+                );
+                finding.advise(&[remedy], &Context { kind: workload.kind, ..*context });
+                finding.disproof = "with five runs of each the values overlap";
+                finding.next = "each set-up at least five times";
+                finding
+            });
+            finding.certainty = finding.certainty.max(*sure);
+            finding.weight = finding.weight.max(workload.loss * back.min(1.0));
+            finding.evidence.push(format!(
+                "{}: {} of the loss of {category}",
+                workload.name,
+                percent(*back)
+            ));
         }
-        helps.push(format!("{option} gets back {} of it", percent(share)));
-        remedies.push(Remedy {
-            id: option,
-            means: format!(
-                "{} loses time when it waits, and less when {means}",
-                KINDS[category.kind].1
-            ),
-            remedy,
-            certainty: certainty(table, with_values, values),
-            evidence: line,
-            recovered: Recovered {
-                what: table.name(),
-                unit: table.unit.to_owned(),
-                plain,
-                values: [slow, value],
-                share,
-            },
-        });
     }
-    remedies
-}
-
-/// What a plain VM loses by what this one cannot do without.
-fn burdens(
-    table: &Results<'_>,
-    category: &Category,
-    (plain, slow): (f64, f64),
-    evidence: &mut Vec<String>,
-    helps: &mut Vec<String>,
-) {
-    for (option, name) in BURDENS {
-        let burdened = category.of_kind(0).with(option);
-        let Some((value, values)) = table.at(&burdened) else { continue };
-        let share = (plain - value) / (plain - slow);
-        evidence.push(format!(
-            "{name} alone, {}: {value} {}: {} of the loss{}",
-            burdened.name(),
-            table.unit,
-            percent(share.max(0.0)),
-            runs(&[values])
-        ));
-        let verdict = if share >= MOST { "explains most of it" } else { "does not explain it" };
-        helps.push(format!("{name} {verdict} ({})", percent(share.max(0.0))));
-    }
-}
-
-/// How sure it is that one set of values is better than the other.
-fn certainty(table: &Results<'_>, with: &Values, without: &Values) -> Certainty {
-    let better = |a: f64, b: f64| if table.better == Better::Higher { a > b } else { a < b };
-    let all = with.iter().all(|a| without.iter().all(|b| better(*a, *b)));
-    if with.len() >= ENOUGH && without.len() >= ENOUGH && all {
-        Certainty::Likely
-    } else {
-        Certainty::Possible
-    }
+    found.into_values().collect()
 }

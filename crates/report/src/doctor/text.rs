@@ -165,7 +165,10 @@ fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()>
     }
     if let Some(fix) = &found.fix {
         let line = match finding.subject {
-            audit::Subject::Guest => format!("in the guest: {}", fix_line(fix)),
+            // A VM is started from outside, whoever it is for.
+            audit::Subject::Guest if !matches!(fix, audit::Fix::Vmm(_)) => {
+                format!("in the guest: {}", fix_line(fix))
+            }
             _ => fix_line(fix),
         };
         page.paragraph(Style::Plain, "    fix   ", &line)?;

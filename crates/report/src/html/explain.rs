@@ -5,7 +5,7 @@ use vmtax_analyse::explain::Answer;
 
 use super::page::{Frame, Section, closing, framed, shell_word};
 use super::{figures, flame, losses};
-use crate::explain::{Explained, expected, sentence};
+use crate::explain::{Explained, advice, cost, sentence};
 use crate::names::printable;
 
 /// The whole page.
@@ -15,13 +15,13 @@ pub(super) fn page(explained: &Explained<'_>) -> Markup {
         id: "conclusion".to_owned(),
         label: "Conclusion".to_owned(),
         body: html! {
-            h2 #conclusion-title { "What the answers come to" }
-            p.verdict { (printable(&sentence(&explanation.conclusion))) "." }
+            h2 #conclusion-title { "The verdict" }
+            p.verdict { (printable(&sentence(&explanation.verdict.says))) "." }
         },
     }];
     sections.push(Section {
         id: "findings".to_owned(),
-        label: "What to change".to_owned(),
+        label: "Findings".to_owned(),
         body: findings(explained),
     });
     sections.push(Section {
@@ -85,20 +85,25 @@ fn steps(explained: &Explained<'_>) -> Markup {
 
 fn findings(explained: &Explained<'_>) -> Markup {
     html! {
-        h2 #findings-title { "What to change, most to gain first" }
+        h2 #findings-title { "Findings, what matters most first" }
         @if explained.explanation.findings.is_empty() {
-            p.empty { "Nothing in these exits gives away a setting that costs." }
+            p.empty { "Nothing was found that costs." }
         } @else {
             ol.steps {
                 @for finding in &explained.explanation.findings {
                     li {
                         h3 { (printable(&sentence(&finding.means))) " " span.badge { (finding.certainty.name()) } }
-                        ul { li { (printable(&finding.evidence)) } }
-                        p { strong { "Gain: " } (printable(&expected(&finding.gain))) "." }
-                        p { strong { "Do: " } (finding.remedy) "." }
+                        ul { @for line in &finding.evidence { li { (printable(line)) } } }
+                        p { strong { "Cost: " } (cost(&finding.cost)) "." }
+                        @for one in &finding.remedies { p { strong { "Do: " } (advice(one)) "." } }
+                        @for (id, why) in &finding.refused { p.note { "Not " (id) ": " (why) "." } }
+                        p.note { "Disproved if " (finding.disproof) ". Next: " (finding.next) "." }
                     }
                 }
             }
+        }
+        @for workload in &explained.explanation.workloads {
+            h3 { (printable(&sentence(&workload.says))) "." }
         }
     }
 }

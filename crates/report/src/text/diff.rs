@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use vmtax_analyse::diff::{Confidence, DiffRow, DiffTable, Verdict};
+use vmtax_analyse::explain::kind;
 use vmtax_analyse::{Diff, Per};
 
 use super::layout::{Column, Grid, Paint, Room, Style};
@@ -23,6 +24,16 @@ impl Compares for Text {
             }
             page.paragraph(Style::Plain, &format!("  {label:<9} "), &text)?;
         }
+        page.paragraph(Style::Heading, "", &verdict(comparison))?;
+        for (label, side) in sides {
+            let shares = crate::explain::shares(side.ledger);
+            let text =
+                shares.unwrap_or_else(|| "no times: tax and contention are not known".to_owned());
+            page.paragraph(Style::Plain, &format!("  {label:<9} "), &text)?;
+            for note in crate::headline::assumptions(side.ledger, &side.ledger.total()) {
+                page.paragraph(Style::Faint, "            ", &note)?;
+            }
+        }
         setup(&mut page, &comparison.diff)?;
         for table in &comparison.diff.tables {
             page.line(Style::Plain, "")?;
@@ -32,6 +43,37 @@ impl Compares for Text {
             page.losses(&format!("losses of {label}"), &losses::all(side.ledger))
         })
     }
+}
+
+/// The comparison in one sentence.
+fn verdict(comparison: &Comparison<'_>) -> String {
+    let rows = || comparison.diff.tables.first().into_iter().flat_map(|table| &table.rows);
+    let (base, other): (f64, f64) =
+        rows().fold((0.0, 0.0), |sum, row| (sum.0 + row.base.rate, sum.1 + row.other.rate));
+    let kinds = (kind(comparison.base.ledger), kind(comparison.other.ledger));
+    let cost = if kinds.0 != kinds.1 && (kinds.0.is_confidential() || kinds.1.is_confidential()) {
+        format!(
+            "; one is a {} and the other a {} VM: equal counts do not mean equal cost",
+            kinds.0.name(),
+            kinds.1.name()
+        )
+    } else {
+        String::new()
+    };
+    let most = rows().next().map_or_else(String::new, |row| {
+        let key: Vec<String> = row.key.iter().map(|value| names::value(*value)).collect();
+        format!(", most different: {}", key.join(" "))
+    });
+    if base <= 0.0 || other <= 0.0 {
+        return format!("One of the two has no exits to compare{cost}.");
+    }
+    let ratio = other / base;
+    let words = if (ratio - 1.0).abs() <= 0.1 {
+        "The other takes about as many exits as the base".to_owned()
+    } else {
+        format!("The other takes {ratio:.2} times the exits of the base")
+    };
+    format!("{words} ({}){most}{cost}.", unit(comparison.diff.per))
 }
 
 fn setup(page: &mut Page<'_>, diff: &Diff) -> io::Result<()> {

@@ -165,7 +165,6 @@ fn losses_are_in_every_output() {
         ("explain whole --against cut", &["text", "json", "html"]),
         ("diff whole cut", &["text", "json", "html", "csv"]),
         ("diff cut whole", &["text", "json", "html", "csv"]),
-        ("predict cut --to snp", &["text", "json"]),
     ] {
         for format in formats {
             let words = format!("{command} --format {format}");

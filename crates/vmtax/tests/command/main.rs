@@ -21,7 +21,6 @@ mod locks;
 mod manuals;
 mod operations;
 mod outputs;
-mod predict;
 mod profiles;
 mod prometheus;
 mod runs;

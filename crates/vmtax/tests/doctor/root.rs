@@ -102,6 +102,7 @@ const GUEST: &[(&str, &str)] = &[
     ("/proc/cmdline", "root=/dev/vda1\n"),
     ("/proc/sys/kernel/osrelease", "6.18.1\n"),
     ("/proc/sys/kernel/nmi_watchdog", "0\n"),
+    ("/sys/devices/system/cpu/nohz_full", "1-3\n"),
     ("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll\n"),
     ("/sys/devices/system/cpu/cpuidle/current_governor", "haltpoll\n"),
     ("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "200000\n"),

@@ -223,7 +223,7 @@ fn memory() {
                 &[
                     ("vm cmdline", TD),
                     ("/sys/kernel/debug", "-"),
-                    ("/proc/sys/kernel/osrelease", "7.3.0"),
+                    ("/proc/sys/kernel/osrelease", "7.4.0"),
                 ],
                 U,
             ),
@@ -641,4 +641,31 @@ fn nothing_can_be_read_where_there_is_nothing() {
     // There is no VM, and whether there is one is not known.
     let expected = checks.filter(|check| check.place() != "VM").count();
     assert_eq!(found.len(), expected);
+}
+
+/// A remedy that is wrong for a VM is not offered for it, by whichever check: the table of remedies decides.
+#[test]
+fn fixes_are_those_of_this_vm() {
+    let fixes = |host: &Root, check: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        host.write(folder.path());
+        let system = vmtax_host::system(folder.path()).unwrap();
+        let found = crate::root::findings(&system, None);
+        let one = found.into_iter().find(|finding| finding.check.id == check).unwrap();
+        (one.found.fix, one.found.what)
+    };
+    // Memory of an ordinary VM that lies in guest_memfd is mapped in small pages whatever is set.
+    let small = Root::intel().with(&path("vm smaps"), SMALL);
+    assert!(fixes(&small, "thp-backing").0.is_some());
+    for target in ["anon_inode:[kvm-gmem]", "/[kvm-gmem] (deleted)"] {
+        let (fix, what) = fixes(&small.clone().link("/proc/4711/fd/20", target), "thp-backing");
+        assert!(fix.is_none() && what.contains("guest_memfd"), "{what}");
+    }
+    // Another VMM has other options than QEMU's.
+    let (fix, what) =
+        fixes(&small.qemu("cloud-hypervisor --memory size=1G --cpus boot=2"), "thp-backing");
+    assert!(fix.is_none() && what.contains("another VMM"), "{what}");
+    // isolcpus= is deprecated, and is not advised.
+    let (fix, _) = fixes(&Root::intel().with(&path("cpu isolated"), "\n"), "isolcpus");
+    assert!(format!("{fix:?}").contains("cpuset.cpus.partition"), "{fix:?}");
 }

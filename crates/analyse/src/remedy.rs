@@ -1,0 +1,415 @@
+//! Remedies: the one table of what can be changed, with the conditions under which it helps.
+//!
+//! `explain` and `doctor` read it: a remedy that its condition rules out for a kind of VM, a vendor or a VMM is shown by
+//! neither. A condition has three answers ([`Applies`]): what is not known is shown as a condition and not as a fact.
+
+use vmtax_events::{ExitKey, Isa, svm, vmx};
+
+/// What kind of VM it is, as far as something shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmKind {
+    /// Exits that no confidential VM takes were seen, or its command line says so.
+    Plain,
+    /// SEV: encrypted, mapped like any other.
+    Sev,
+    /// SEV-ES or SEV-SNP; which is not known.
+    Encrypted,
+    /// SEV-SNP.
+    Snp,
+    /// A TD.
+    Tdx,
+    /// Nothing shows it.
+    Unknown,
+}
+
+impl VmKind {
+    /// For people and programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            VmKind::Plain => "plain",
+            VmKind::Sev => "SEV",
+            VmKind::Encrypted => "SEV-ES or SEV-SNP",
+            VmKind::Snp => "SEV-SNP",
+            VmKind::Tdx => "TDX",
+            VmKind::Unknown => "unknown",
+        }
+    }
+
+    /// Its registers are closed to the host, so that its exits are requests.
+    pub fn is_confidential(self) -> bool {
+        matches!(self, VmKind::Encrypted | VmKind::Snp | VmKind::Tdx)
+    }
+}
+
+/// What is known of the VM that a remedy is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// Its kind.
+    pub kind: VmKind,
+    /// Whose processor.
+    pub vendor: Isa,
+    /// KVM's APIC virtualization was seen at work (APIC_WRITE, EOI_INDUCED or AVIC exits).
+    pub has_virtual_apic: bool,
+    /// vCPUs wait for processors that others have.
+    pub is_contended: bool,
+    /// A halt ended while KVM polled.
+    pub polls: bool,
+    /// Memory of the VM is known to come from guest_memfd.
+    pub guest_memfd: bool,
+}
+
+/// Whether a remedy helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applies {
+    /// It does.
+    Yes,
+    /// Under this condition, which is not known.
+    If(&'static str),
+    /// It does not, for this reason.
+    No(&'static str),
+}
+
+/// Where a remedy is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On the host.
+    Host,
+    /// In the VM's configuration.
+    Vmm,
+    /// In the guest.
+    Guest,
+}
+
+impl Place {
+    /// `host`, `VM` or `guest`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::Host => "host",
+            Place::Vmm => "VM",
+            Place::Guest => "guest",
+        }
+    }
+}
+
+/// A row of the table.
+pub struct Remedy {
+    /// Its word. These words never change.
+    pub id: &'static str,
+    /// Where it is carried out.
+    pub place: Place,
+    /// What to do.
+    pub action: &'static str,
+    /// Exits that it removes; `None`: it makes them cheaper, or helps beside them.
+    pub removes: Option<fn(&ExitKey) -> bool>,
+    /// It takes away contention.
+    pub of_contention: bool,
+    /// Under which conditions.
+    pub applies: fn(&Context) -> Applies,
+}
+
+const fn row(
+    id: &'static str,
+    place: Place,
+    action: &'static str,
+    applies: fn(&Context) -> Applies,
+) -> Remedy {
+    Remedy { id, place, action, removes: None, of_contention: false, applies }
+}
+
+impl Remedy {
+    const fn removes(mut self, exits: fn(&ExitKey) -> bool) -> Remedy {
+        self.removes = Some(exits);
+        self
+    }
+
+    const fn of_contention(mut self) -> Remedy {
+        self.of_contention = true;
+        self
+    }
+}
+
+fn always(_: &Context) -> Applies {
+    Applies::Yes
+}
+
+/// Linux 7.3: guest_memfd.c "TODO: Support huge pages"; tdx_gmem_max_mapping_level returns PG_LEVEL_4K.
+const PRIVATE_AT_4K: &str = "its memory is private: Linux up to 7.3 maps guest_memfd in pages of 4 KiB, and no setting changes that";
+
+fn ordinary_memory(context: &Context) -> Applies {
+    match context.kind {
+        VmKind::Tdx | VmKind::Snp => Applies::No(PRIVATE_AT_4K),
+        _ if context.guest_memfd => Applies::No(PRIVATE_AT_4K),
+        VmKind::Encrypted => Applies::If(
+            "the VM is SEV-ES: memory of SEV-SNP is private, and no setting changes its pages",
+        ),
+        _ => Applies::Yes,
+    }
+}
+
+fn not_where_contended(context: &Context) -> Applies {
+    if context.is_contended {
+        return Applies::No("its processors are shared: polling takes time from what runs there");
+    }
+    Applies::If("the vCPUs have processors of their own: polling keeps them busy")
+}
+
+fn kvm_polling(context: &Context) -> Applies {
+    if context.polls {
+        return Applies::No("KVM polls already: halts ended while it did");
+    }
+    not_where_contended(context)
+}
+
+fn tsc_deadline(context: &Context) -> Applies {
+    match context.kind {
+        VmKind::Snp => Applies::No("QEMU masks the TSC-deadline timer of SEV-SNP guests"),
+        VmKind::Encrypted => Applies::If("the VM is not SEV-SNP, from which QEMU masks it"),
+        _ => Applies::Yes,
+    }
+}
+
+fn plain_x2apic(context: &Context) -> Applies {
+    match context.kind {
+        VmKind::Encrypted | VmKind::Snp => Applies::If("the VMM offers x2APIC to SEV guests"),
+        VmKind::Tdx => Applies::No("a TD always has x2APIC"),
+        _ => Applies::Yes,
+    }
+}
+
+fn intel_virtual_apic(context: &Context) -> Applies {
+    match (context.vendor, context.has_virtual_apic) {
+        (Isa::Svm, _) => Applies::No("the processor is AMD's"),
+        (_, true) => Applies::No("APIC virtualization is at work"),
+        _ => Applies::If("the processor has it (`vmx flags: apicv`) and nothing inhibits it"),
+    }
+}
+
+fn amd_virtual_apic(context: &Context) -> Applies {
+    match (context.vendor, context.kind, context.has_virtual_apic) {
+        (Isa::Vmx, ..) => Applies::No("the processor is Intel's"),
+        (_, VmKind::Sev | VmKind::Encrypted | VmKind::Snp, _) => {
+            Applies::No("SEV guests inhibit AVIC")
+        }
+        (.., true) => Applies::No("AVIC is at work"),
+        _ => Applies::If(
+            "the processor has it (x2AVIC for x2APIC guests) and nothing inhibits it (PIT reinjection, Hyper-V SynIC, nesting)",
+        ),
+    }
+}
+
+fn intel_ipi(context: &Context) -> Applies {
+    match (context.vendor, context.kind) {
+        (Isa::Svm, _) => Applies::No("the processor is AMD's"),
+        (_, VmKind::Tdx) => Applies::No("TDs cannot use it"),
+        _ => Applies::If("the processor has it (`vmx flags: ipi_virt`)"),
+    }
+}
+
+fn on_intel(context: &Context) -> Applies {
+    if context.vendor == Isa::Svm { Applies::No("the processor is AMD's") } else { Applies::Yes }
+}
+
+fn on_amd(context: &Context) -> Applies {
+    if context.vendor == Isa::Vmx { Applies::No("the processor is Intel's") } else { Applies::Yes }
+}
+
+fn preemption_timer(context: &Context) -> Applies {
+    match (context.vendor, context.kind) {
+        (Isa::Svm, _) => Applies::No("the processor is AMD's"),
+        (_, VmKind::Tdx) => Applies::No("TDs cannot use it"),
+        _ => Applies::Yes,
+    }
+}
+
+fn one_task(_: &Context) -> Applies {
+    Applies::If("one task runs on each of these CPUs: else the tick stays")
+}
+
+fn plain_bounce(context: &Context) -> Applies {
+    if context.kind.is_confidential() {
+        Applies::No("a confidential VM cannot do without it")
+    } else {
+        Applies::If("the VM is not confidential and swiotlb=force is on the guest's command line")
+    }
+}
+
+fn is(key: &ExitKey, on_vmx: u32, on_svm: u32) -> bool {
+    match key.reason.isa {
+        Isa::Vmx => key.reason.code == on_vmx,
+        Isa::Svm => key.reason.code == on_svm,
+        Isa::Unknown => false,
+    }
+}
+
+fn pauses(key: &ExitKey) -> bool {
+    is(key, vmx::PAUSE_INSTRUCTION, svm::PAUSE)
+}
+
+fn halts(key: &ExitKey) -> bool {
+    is(key, vmx::HLT, svm::HLT)
+}
+
+/// Every remedy, by word.
+pub const REMEDIES: &[Remedy] = &[
+    row("vcpu-pinning", Place::Host, "give each vCPU thread a processor of its own (taskset -pc CPU TID, virsh vcpupin)", always)
+        .of_contention(),
+    row("cpu-isolation", Place::Host, "keep other tasks off the vCPUs' processors: cgroup v2 `cpuset.cpus.partition = isolated` (isolcpus= is deprecated)", always)
+        .of_contention(),
+    row("iothread-pinning", Place::Host, "run the VMM's I/O and vhost threads on other processors than the vCPUs", always)
+        .of_contention(),
+    row("fewer-vcpus", Place::Host, "run fewer vCPUs than processors, or move a VM to another host", always).of_contention(),
+    row("ksm-off", Place::Host, "stop page merging: echo 2 > /sys/kernel/mm/ksm/run", always).of_contention(),
+    row("host-nohz-full", Place::Host, "stop the host's tick on the vCPUs' processors: nohz_full=CPUS on the host's command line", one_task),
+    row("guest-nohz-full", Place::Guest, "stop the guest's tick on busy CPUs: nohz_full=CPUS on the guest's command line", one_task),
+    row("irq-affinity", Place::Host, "move device interrupts off the vCPUs' processors: /proc/irq/*/smp_affinity_list, irqbalance --banirq", |_| {
+        Applies::If("/proc/interrupts shows device interrupts there")
+    }),
+    row("halt-poll", Place::Host, "let KVM poll before a halted vCPU sleeps: echo 200000 > /sys/module/kvm/parameters/halt_poll_ns", kvm_polling),
+    row("guest-haltpoll", Place::Guest, "let the guest poll before it halts: cpuidle_haltpoll.force=Y on its command line", not_where_contended)
+        .removes(halts),
+    row("guest-idle-poll", Place::Guest, "let the guest never halt: idle=poll on its command line", not_where_contended).removes(halts),
+    row("no-idle-poll", Place::Guest, "let idle CPUs halt: take idle=poll off the guest's command line (cpuidle_haltpoll polls for a while, then halts)", always),
+    row("guest-clocksource", Place::Guest, "use a clock that is read without an exit: clocksource=kvm-clock, or tsc (Windows: -cpu ...,hv-time)", always),
+    row("serial-console", Place::Guest, "write less to the serial console (quiet, loglevel=), or use a virtio console (console=hvc0)", always),
+    row("release-firmware", Place::Vmm, "use a release build of the firmware: a debug build writes to this port", always),
+    row("io-delay", Place::Guest, "do not wait by writing to port 0x80: io_delay=none or io_delay=udelay on the guest's command line", always),
+    row("virtio-disk", Place::Vmm, "give the guest a paravirtual disk in place of IDE: virtio-blk or virtio-scsi", always),
+    row("virtio-display", Place::Vmm, "give the guest no emulated VGA: virtio-gpu, or no display at all", always),
+    row("no-i8042", Place::Vmm, "take the PS/2 controller away, or use virtio-input (QEMU: -machine i8042=off)", always),
+    row("no-vmport", Place::Vmm, "take VMware's port away (QEMU: -machine vmport=off)", always),
+    row("guest-apic", Place::Guest, "let the guest use its APIC: take noapic or nolapic off its command line", always),
+    row("guest-lapic-timer", Place::Guest, "let the guest use its APIC's timer in place of the PIT: take nolapic_timer or noapictimer off its command line", always),
+    row("msi", Place::Guest, "let devices signal by MSI: take pci=nomsi off the guest's command line, or use devices that have MSI-X", always),
+    row("ioeventfd", Place::Vmm, "let notifications wake a thread in place of the VMM's vCPU loop (QEMU: ioeventfd=on, its default; for disks an iothread)", |_| {
+        Applies::If("the register is a virtio queue's notification")
+    }),
+    row("vhost", Place::Vmm, "let the host's kernel serve the network queues (QEMU: -netdev tap,vhost=on)", |_| {
+        Applies::If("the queues are virtio-net's")
+    }),
+    row("paravirtual-device", Place::Vmm, "use a virtio model in place of the emulated device", |_| {
+        Applies::If("the address is an emulated disk's or network card's: `lspci -v` in the guest names its owner")
+    }),
+    row("tsc-deadline", Place::Vmm, "give the guest the TSC-deadline timer (QEMU: -cpu ...,+tsc-deadline), and do not boot it with lapic=notscdeadline", tsc_deadline),
+    row("x2apic", Place::Vmm, "give the guest x2APIC (QEMU: -cpu ...,+x2apic), and do not boot it with nox2apic", plain_x2apic),
+    row("apicv", Place::Host, "let the processor virtualize the APIC: kvm_intel.enable_apicv=1", intel_virtual_apic),
+    row("avic", Place::Host, "let the processor virtualize the APIC: kvm_amd.avic=1", amd_virtual_apic),
+    row("ipiv", Place::Host, "let the processor deliver IPIs: kvm_intel.enable_ipiv=1", intel_ipi),
+    row("pv-spin-hint", Place::Vmm, "tell the guest that its vCPUs are not preempted (QEMU: -cpu ...,kvm-hint-dedicated=on)", |context| {
+        if context.is_contended {
+            Applies::No("its vCPUs are preempted")
+        } else {
+            Applies::If("each vCPU has a processor of its own")
+        }
+    }),
+    row("huge-pages", Place::Host, "back the memory with huge pages: THP (madvise or always), or hugetlbfs with pages reserved first (vm.nr_hugepages)", ordinary_memory),
+    row("ept", Place::Host, "load kvm_intel with ept=1", on_intel),
+    row("npt", Place::Host, "load kvm_amd with npt=1", on_amd),
+    row("shadow-vmcs", Place::Host, "load L0's kvm_intel with enable_shadow_vmcs=1", on_intel),
+    row("vls", Place::Host, "load L0's kvm_amd with vls=1", on_amd),
+    row("vgif", Place::Host, "load L0's kvm_amd with vgif=1", on_amd),
+    row("preemption-timer", Place::Host, "load kvm_intel with preemption_timer=1", preemption_timer),
+    row("guest-nmi-watchdog", Place::Guest, "stop the guest's NMI watchdog: sysctl kernel.nmi_watchdog=0", |_| {
+        Applies::If("the guest's watchdog is what uses the counters")
+    }),
+    row("fewer-events", Place::Guest, "count fewer events at a time; kernel.nmi_watchdog=0 frees a counter", |_| {
+        Applies::If("perf runs in the guest")
+    }),
+    row("no-forced-bounce", Place::Guest, "take swiotlb=force off the guest's command line", plain_bounce),
+    row("bounce-size", Place::Guest, "make the bounce buffer larger: swiotlb=SLOTS on the guest's command line", |_| {
+        Applies::If("io_tlb_used_hiwater reached io_tlb_nslabs (debugfs swiotlb/)")
+    }),
+    row("spin-pinning", Place::Host, "give each vCPU a processor of its own", always).removes(pauses),
+];
+
+/// The remedy of this word.
+pub fn find(id: &str) -> Option<&'static Remedy> {
+    REMEDIES.iter().find(|remedy| remedy.id == id)
+}
+
+/// The remedy behind a check of `doctor`, where it has one in the table.
+pub fn of_check(check: &str) -> Option<&'static Remedy> {
+    let id = match check {
+        "thp-enabled" | "thp-defrag" | "thp-shmem" | "thp-backing" | "mapped-pages" => "huge-pages",
+        "nohz-full" => "host-nohz-full",
+        "isolcpus" => "cpu-isolation",
+        "guest-clocksource" => "guest-clocksource",
+        "shadow-vmcs" => "shadow-vmcs",
+        other => other,
+    };
+    find(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contexts() -> Vec<Context> {
+        let kinds = [
+            VmKind::Plain,
+            VmKind::Sev,
+            VmKind::Encrypted,
+            VmKind::Snp,
+            VmKind::Tdx,
+            VmKind::Unknown,
+        ];
+        let mut all = Vec::new();
+        for kind in kinds {
+            for vendor in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
+                for bits in 0..16 {
+                    let bit = |n: u32| bits >> n & 1 == 1;
+                    all.push(Context {
+                        kind,
+                        vendor,
+                        has_virtual_apic: bit(0),
+                        is_contended: bit(1),
+                        polls: bit(2),
+                        guest_memfd: bit(3),
+                    });
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn words_are_unique() {
+        let ids: std::collections::BTreeSet<&str> = REMEDIES.iter().map(|row| row.id).collect();
+        assert_eq!(ids.len(), REMEDIES.len());
+    }
+
+    /// What is known to be false is ruled out, whatever else holds.
+    #[test]
+    fn false_remedies_cannot_be_had() {
+        let no = |id: &str, context: &Context| {
+            matches!((find(id).unwrap().applies)(context), Applies::No(_))
+        };
+        for context in &contexts() {
+            match context.kind {
+                VmKind::Snp => {
+                    assert!(no("tsc-deadline", context) && no("huge-pages", context));
+                    assert!(no("avic", context));
+                }
+                VmKind::Tdx => {
+                    assert!(no("huge-pages", context) && no("preemption-timer", context));
+                    assert!(no("ipiv", context));
+                }
+                _ => {}
+            }
+            if context.guest_memfd {
+                assert!(no("huge-pages", context));
+            }
+            if context.is_contended {
+                assert!(no("halt-poll", context) && no("guest-idle-poll", context));
+            }
+            if context.vendor == Isa::Svm {
+                assert!(no("apicv", context) && no("ept", context) && no("ipiv", context));
+            }
+            if context.vendor == Isa::Vmx {
+                assert!(no("avic", context) && no("npt", context) && no("vls", context));
+            }
+            if context.kind.is_confidential() {
+                assert!(no("no-forced-bounce", context));
+            }
+        }
+    }
+}

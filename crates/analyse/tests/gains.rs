@@ -1,0 +1,108 @@
+//! What findings cost never adds up to more than the exit tax, and contention is never part of it.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use vmtax_analyse::explain::{Cost, Explanation};
+use vmtax_analyse::{Filter, LedgerBuilder, Side};
+use vmtax_events::{
+    Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, PreemptedRow,
+    Reason, Recording, Tally, TimeRow,
+};
+
+fn detail() -> impl Strategy<Value = Detail> {
+    let kinds: Vec<DetailKind> = DetailKind::all().collect();
+    let values = prop_oneof![
+        Just(0x608u64),
+        Just(0x40),
+        Just(0x3f8),
+        Just(0x6e0),
+        Just(0x838),
+        Just(0x80b),
+        Just(0xfed0_00f0),
+        Just(0xfe00_3000),
+        Just(0xfee0_0380),
+        any::<u64>(),
+    ];
+    (proptest::sample::select(kinds), values).prop_map(|(kind, value)| Detail { kind, value })
+}
+
+fn key() -> impl Strategy<Value = ExitKey> {
+    let outcomes = [Outcome::Kernel, Outcome::User, Outcome::Unknown, Outcome::L1];
+    let isas = [Isa::Vmx, Isa::Svm];
+    (
+        proptest::sample::select(isas.to_vec()),
+        0u32..0x404,
+        detail(),
+        proptest::sample::select(outcomes.to_vec()),
+    )
+        .prop_map(|(isa, code, detail, outcome)| ExitKey {
+            vm: 1,
+            vcpu: 0,
+            level: Level::L1,
+            reason: Reason { isa, code, flags: 0 },
+            detail,
+            outcome,
+            ancillary_of: None,
+        })
+}
+
+proptest! {
+    #[test]
+    fn costs_add_up_to_the_tax_at_most(
+        exits in proptest::collection::vec((key(), 1u64..1000, 1u64..100_000, 0u64..100), 1..12),
+        guest_ns in 0u64..1_000_000_000,
+    ) {
+        let mut builder = LedgerBuilder::new(Filter::default(), 1_000_000_000);
+        let (mut spent, mut preempted) = (0u64, 0u64);
+        let mut seen = BTreeMap::new();
+        for (key, count, each, percent) in &exits {
+            if seen.insert(*key, ()).is_some() {
+                continue;
+            }
+            let mut tally = Tally::default();
+            (0..*count).for_each(|_| tally.add(*each));
+            let taken = tally.time_ns * percent / 100;
+            spent += tally.time_ns - taken;
+            preempted += taken;
+            builder.exit(&ExitRow { interval_start_ns: 0, key: *key, tally });
+            // Of some the recording does not say who ran.
+            if percent % 2 == 0 {
+                let by = "stress".into();
+                builder.preempted(&PreemptedRow { interval_start_ns: 0, key: *key, by, count: 1, time_ns: taken });
+            }
+        }
+        builder.time(&TimeRow {
+            vm: 1,
+            wall_ns: guest_ns + spent + preempted,
+            guest_ns,
+            exit_kernel_ns: spent,
+            preempted_ns: preempted,
+            ..TimeRow::default()
+        });
+        let coverage = Coverage { exits: true, sched: true, userspace: true, nested: true, ..Coverage::default() };
+        let recording = Recording { coverage, ..Recording::default() };
+        let ledger = builder.finish(recording, Losses::default(), true);
+        let labels = BTreeMap::new();
+        let side = Side { source: "x", ledger: &ledger, labels: &labels, seconds: None };
+        let explanation = Explanation::new(&side, None);
+        let mut low = 0u64;
+        for finding in &explanation.findings {
+            let Cost::Time { low_ns, high_ns, base_ns, .. } = finding.cost else { continue };
+            prop_assert!(low_ns <= high_ns && high_ns <= base_ns, "{}", finding.id);
+            if finding.id == "contention" {
+                prop_assert_eq!(high_ns, preempted);
+                for advice in &finding.remedies {
+                    prop_assert!(advice.remedy.of_contention, "{}", advice.remedy.id);
+                }
+                continue;
+            }
+            low += low_ns;
+            // What the remedy removes is of this subject: contention is not what a remedy for exits gives back.
+            for advice in &finding.remedies {
+                prop_assert!(!advice.remedy.of_contention, "{}", advice.remedy.id);
+            }
+        }
+        prop_assert!(low <= spent, "{low} of {spent}");
+    }
+}

@@ -1,0 +1,237 @@
+//! What device an I/O port or a guest-physical address belongs to.
+//!
+//! Sources: the IBM AT's ports, Intel ICH9 data sheet (LPC bridge, HPET, I/O APIC), Intel 440FX/PIIX4 and Q35 defaults for the
+//! ACPI blocks, QEMU `hw/i386/pc.c`, `hw/i386/q35.c` and `docs/specs/` (fw_cfg, pvpanic, debug ports), TCG PC Client
+//! specification (TPM). PCI devices' own addresses are given out at boot: they have no entry here.
+
+use crate::{Detail, DetailKind, apic};
+
+/// A device of a PC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Device {
+    /// ACPI power management timer.
+    PmTimer,
+    /// High precision event timer.
+    Hpet,
+    /// 8254 interval timer.
+    Pit,
+    /// Real-time clock and CMOS memory.
+    Rtc,
+    /// 16550 serial port.
+    Serial,
+    /// Parallel port.
+    Parallel,
+    /// Debug consoles of Bochs and of firmware.
+    DebugConsole,
+    /// POST codes; Linux writes there to wait.
+    PostCode,
+    /// IDE disk controller.
+    Ide,
+    /// Floppy controller.
+    Floppy,
+    /// VGA registers and memory.
+    Vga,
+    /// Keyboard and mouse controller.
+    Ps2,
+    /// PCI configuration space.
+    PciConfig,
+    /// QEMU's firmware configuration.
+    FwCfg,
+    /// ACPI power management and hotplug.
+    Acpi,
+    /// 8259 interrupt controllers.
+    Pic,
+    /// 8237 DMA controllers.
+    Dma,
+    /// VMware's backdoor.
+    VmwareBackdoor,
+    /// I/O APIC.
+    IoApic,
+    /// Trusted platform module.
+    Tpm,
+    /// Firmware flash.
+    Flash,
+    /// Another device of the chip set.
+    ChipSet,
+}
+
+/// First and last port, device; sorted.
+const PORTS: &[(u64, u64, Device)] = &[
+    (0x0000, 0x000f, Device::Dma),
+    (0x0020, 0x0021, Device::Pic),
+    (0x002e, 0x002f, Device::ChipSet),
+    (0x0040, 0x0043, Device::Pit),
+    (0x0060, 0x0060, Device::Ps2),
+    (0x0061, 0x0061, Device::Pit),
+    (0x0064, 0x0064, Device::Ps2),
+    (0x0070, 0x0073, Device::Rtc),
+    (0x0080, 0x0080, Device::PostCode),
+    (0x0081, 0x008f, Device::Dma),
+    (0x0092, 0x0092, Device::ChipSet),
+    (0x00a0, 0x00a1, Device::Pic),
+    (0x00b2, 0x00b3, Device::Acpi),
+    (0x00c0, 0x00df, Device::Dma),
+    (0x00e9, 0x00e9, Device::DebugConsole),
+    (0x00ed, 0x00ed, Device::PostCode),
+    (0x0170, 0x0177, Device::Ide),
+    (0x01ce, 0x01d0, Device::Vga),
+    (0x01f0, 0x01f7, Device::Ide),
+    (0x0278, 0x027f, Device::Parallel),
+    (0x02e8, 0x02ef, Device::Serial),
+    (0x02f8, 0x02ff, Device::Serial),
+    (0x0376, 0x0376, Device::Ide),
+    (0x0378, 0x037f, Device::Parallel),
+    (0x03b0, 0x03df, Device::Vga),
+    (0x03e8, 0x03ef, Device::Serial),
+    (0x03f0, 0x03f5, Device::Floppy),
+    (0x03f6, 0x03f6, Device::Ide),
+    (0x03f7, 0x03f7, Device::Floppy),
+    (0x03f8, 0x03ff, Device::Serial),
+    (0x0402, 0x0402, Device::DebugConsole),
+    (0x04d0, 0x04d1, Device::Pic),
+    (0x0505, 0x0505, Device::ChipSet),
+    (0x0510, 0x0511, Device::FwCfg),
+    (0x0514, 0x051b, Device::FwCfg),
+    (0x0600, 0x0607, Device::Acpi),
+    (0x0608, 0x060b, Device::PmTimer),
+    (0x060c, 0x067f, Device::Acpi),
+    (0x0700, 0x073f, Device::ChipSet),
+    (0x0cc0, 0x0ce3, Device::Acpi),
+    (0x0cf8, 0x0cff, Device::PciConfig),
+    (0x5658, 0x5659, Device::VmwareBackdoor),
+    (0xae00, 0xae17, Device::Acpi),
+    (0xaf00, 0xaf1f, Device::Acpi),
+    (0xafe0, 0xafe3, Device::Acpi),
+    (0xb000, 0xb007, Device::Acpi),
+    (0xb008, 0xb00b, Device::PmTimer),
+    (0xb00c, 0xb03f, Device::Acpi),
+    (0xb100, 0xb13f, Device::ChipSet),
+];
+
+/// First and last guest-physical address, device; sorted. The local APIC has registers of its own ([`apic`]).
+const ADDRESSES: &[(u64, u64, Device)] = &[
+    (0x000a_0000, 0x000b_ffff, Device::Vga),
+    (0xb000_0000, 0xbfff_ffff, Device::PciConfig),
+    (0xfec0_0000, 0xfec0_0fff, Device::IoApic),
+    (0xfed0_0000, 0xfed0_03ff, Device::Hpet),
+    (0xfed1_c000, 0xfed1_ffff, Device::ChipSet),
+    (0xfed4_0000, 0xfed4_4fff, Device::Tpm),
+    (0xffc0_0000, 0xffff_ffff, Device::Flash),
+];
+
+fn find(table: &[(u64, u64, Device)], value: u64) -> Option<Device> {
+    let at = table.partition_point(|row| row.1 < value);
+    table.get(at).filter(|row| row.0 <= value).map(|row| row.2)
+}
+
+impl Device {
+    /// The device that a port or an address belongs to, if it has one on every PC.
+    pub fn of(detail: Detail) -> Option<Device> {
+        match detail.kind {
+            DetailKind::PortIn | DetailKind::PortOut => find(PORTS, detail.value),
+            DetailKind::MmioRead | DetailKind::MmioWrite => find(ADDRESSES, detail.value),
+            _ => None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Device::PmTimer => "ACPI PM timer",
+            Device::Hpet => "HPET",
+            Device::Pit => "PIT",
+            Device::Rtc => "RTC/CMOS",
+            Device::Serial => "serial port",
+            Device::Parallel => "parallel port",
+            Device::DebugConsole => "debug console",
+            Device::PostCode => "POST code port (I/O delay)",
+            Device::Ide => "IDE controller",
+            Device::Floppy => "floppy controller",
+            Device::Vga => "VGA",
+            Device::Ps2 => "PS/2 controller (i8042)",
+            Device::PciConfig => "PCI configuration space",
+            Device::FwCfg => "fw_cfg",
+            Device::Acpi => "ACPI registers",
+            Device::Pic => "8259 PIC",
+            Device::Dma => "DMA controller",
+            Device::VmwareBackdoor => "VMware backdoor",
+            Device::IoApic => "I/O APIC",
+            Device::Tpm => "TPM",
+            Device::Flash => "firmware flash",
+            Device::ChipSet => "chip set",
+        }
+    }
+}
+
+/// Whether a write to this address looks like the notification of a virtio queue: where QEMU and crosvm (0x3000) and Cloud
+/// Hypervisor (0x6000) have that region of a BAR, legacy virtio's QUEUE_NOTIFY (offset 16 of its ports), or virtio-mmio's
+/// QueueNotify (0x50) in QEMU's microvm and in Firecracker. Source: virtio 1.2, 4.1.4 and 4.2.2; the VMMs' sources.
+pub fn looks_like_notification(detail: Detail) -> bool {
+    let at = detail.value;
+    match detail.kind {
+        DetailKind::PortOut => at >= 0xc000 && at & 0x1f == 0x10,
+        DetailKind::MmioWrite
+            if apic::register_of_gpa(at).is_some() || Device::of(detail).is_some() =>
+        {
+            false
+        }
+        DetailKind::MmioWrite => {
+            let in_bar =
+                at & 0x3ff == at & 0xfff && matches!(at & 0x7000, 0x3000 | 0x6000 | 0x7000);
+            let in_microvm = (0xfeb0_0000..0xfeb0_3000).contains(&at) && at & 0x1ff == 0x50;
+            let in_firecracker = (0xc000_0000..0xe000_0000).contains(&at) && at & 0xfff == 0x50;
+            in_bar || in_microvm || in_firecracker
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_sorted_and_do_not_overlap() {
+        for table in [PORTS, ADDRESSES] {
+            assert!(table.iter().all(|row| row.0 <= row.1));
+            assert!(table.windows(2).all(|pair| pair[0].1 < pair[1].0));
+        }
+    }
+
+    #[test]
+    fn devices_have_their_addresses() {
+        use DetailKind as K;
+        for (kind, value, device) in [
+            (K::PortIn, 0x608, Some(Device::PmTimer)),
+            (K::PortIn, 0xb008, Some(Device::PmTimer)),
+            (K::PortIn, 0x40, Some(Device::Pit)),
+            (K::PortOut, 0x3f8, Some(Device::Serial)),
+            (K::PortIn, 0x3f6, Some(Device::Ide)),
+            (K::PortOut, 0xc050, None),
+            (K::MmioRead, 0xfed0_00f0, Some(Device::Hpet)),
+            (K::MmioRead, 0xfee0_0080, None),
+            (K::MmioWrite, 0xfebd_3000, None),
+            (K::MsrRead, 0x608, None),
+        ] {
+            assert_eq!(Device::of(Detail::new(kind, value)), device, "{kind:?} {value:#x}");
+        }
+    }
+
+    #[test]
+    fn notifications_are_writes_at_known_places() {
+        use DetailKind as K;
+        for (kind, value, expected) in [
+            (K::MmioWrite, 0xfe00_3000, true),
+            (K::MmioWrite, 0x38_0000_300c, true),
+            (K::MmioRead, 0xfe00_3000, false),
+            (K::MmioWrite, 0xfe00_1000, false),
+            (K::MmioWrite, 0xfed0_0000, false),
+            (K::PortOut, 0xc050, true),
+            (K::PortOut, 0xc040, false),
+            (K::PortIn, 0xc050, false),
+            (K::MmioWrite, 0xd000_0050, true),
+        ] {
+            assert_eq!(looks_like_notification(Detail::new(kind, value)), expected, "{value:#x}");
+        }
+    }
+}

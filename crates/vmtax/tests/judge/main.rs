@@ -1,0 +1,175 @@
+//! The labelled corpus: `captures/cases/NAME/{input..., truth.toml}`, each case explained by the program and held against its
+//! truth. `./x bench judge` prints the score.
+
+mod generate;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What must be concluded of a case.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Truth {
+    /// `generated`, `published` or `recorded`.
+    origin: String,
+    /// Kept apart while rules were written.
+    #[serde(default)]
+    held_out: bool,
+    /// Words of the command after `explain`; `input` and `base` are the case's files.
+    command: String,
+    /// Verdicts that are right.
+    verdict: Vec<String>,
+    /// Findings that there must be.
+    #[serde(default)]
+    findings: Vec<String>,
+    /// Findings that would be false.
+    #[serde(default)]
+    not: Vec<String>,
+    /// What must be said in the evidence or the verdict.
+    #[serde(default)]
+    says: Vec<String>,
+    /// Remedies one of which must be there.
+    #[serde(default)]
+    remedies: Vec<String>,
+    /// Further remedies that are not false.
+    #[serde(default)]
+    allowed: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Score {
+    Right,
+    Unremedied,
+    Silent,
+    Wrong,
+    FalseRemedy,
+}
+
+fn cases() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/cases");
+    let mut cases: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("truth.toml").is_file())
+        .collect();
+    cases.sort();
+    cases
+}
+
+/// Puts the inputs of a case into a folder: those that are made up are made.
+fn lay_out(case: &Path, folder: &Path, variation: u64) -> bool {
+    let mut made = false;
+    for entry in fs::read_dir(case).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if let Some(stem) = name.strip_suffix(".spec.toml") {
+            let spec: generate::Spec = toml::from_str(&fs::read_to_string(&path).unwrap())
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let text = generate::perf_script(&spec, spec.seed.wrapping_add(variation * 7919));
+            fs::write(folder.join(stem), text).unwrap();
+            made = true;
+        } else if path.is_file() {
+            fs::copy(&path, folder.join(&name)).unwrap();
+        }
+    }
+    made
+}
+
+fn run(folder: &Path, words: &str) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_vmtax"))
+        .args(words.split_whitespace())
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+}
+
+fn words<'v>(value: &'v Value, name: &str) -> Vec<&'v str> {
+    value.as_array().into_iter().flatten().filter_map(|one| one[name].as_str()).collect()
+}
+
+/// Explains a case, and what is to be said of that.
+fn judge(case: &Path, truth: &Truth, variation: u64) -> (Score, String) {
+    let folder = tempfile::tempdir().unwrap();
+    lay_out(case, folder.path(), variation);
+    let mut steps: Vec<&str> = truth.command.split(';').map(str::trim).collect();
+    let last = steps.pop().unwrap();
+    for step in steps {
+        run(folder.path(), step);
+    }
+    let report = run(folder.path(), &format!("explain {last} --format json"));
+    let verdict = report["verdict"]["id"].as_str().unwrap_or_default();
+    let found = words(&report["findings"], "id");
+    let remedies: Vec<&str> = report["findings"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|finding| words(&finding["remedies"], "id"))
+        .collect();
+    let seen = format!("{verdict} {found:?} {remedies:?}");
+    let allowed =
+        |id: &&&str| truth.remedies.iter().chain(&truth.allowed).any(|known| known == **id);
+    if let Some(id) = remedies.iter().find(|id| !allowed(id)) {
+        return (Score::FalseRemedy, format!("{id}: {seen}"));
+    }
+    if let Some(id) = found.iter().find(|id| truth.not.iter().any(|not| not == **id)) {
+        return (Score::Wrong, format!("{id}: {seen}"));
+    }
+    if !truth.verdict.iter().any(|right| right == verdict) {
+        let score = if verdict == "undecided" { Score::Silent } else { Score::Wrong };
+        return (score, seen);
+    }
+    let text = report.to_string();
+    let missing = truth.findings.iter().find(|id| !found.contains(&id.as_str()));
+    let unsaid = truth.says.iter().find(|said| !text.contains(said.as_str()));
+    if let Some(what) = missing.or(unsaid) {
+        return (Score::Silent, format!("lacks {what}: {seen}"));
+    }
+    if !truth.remedies.is_empty()
+        && !remedies.iter().any(|id| truth.remedies.iter().any(|r| r == id))
+    {
+        return (Score::Unremedied, seen);
+    }
+    (Score::Right, seen)
+}
+
+/// No case is wrong, none has a false remedy, and at most one in ten is silent; for made-up recordings whatever the seed.
+#[test]
+fn the_corpus_is_judged_rightly() {
+    let mut table: BTreeMap<(bool, Score), Vec<String>> = BTreeMap::new();
+    let mut count = 0;
+    for case in cases() {
+        let name = case.file_name().unwrap().to_str().unwrap().to_owned();
+        let truth: Truth = toml::from_str(&fs::read_to_string(case.join("truth.toml")).unwrap())
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(["generated", "published", "recorded"].contains(&truth.origin.as_str()), "{name}");
+        let varied = truth.origin == "generated" && case.join("input.spec.toml").is_file();
+        let worst = (0..if varied { 2 } else { 1 })
+            .map(|variation| judge(&case, &truth, variation))
+            .max_by_key(|(score, _)| *score)
+            .unwrap();
+        count += 1;
+        table.entry((truth.held_out, worst.0)).or_default().push(format!("{name}: {}", worst.1));
+    }
+    println!("{:<12} {:>10} {:>10}", "", "rules", "held out");
+    let of = |held_out, score| table.get(&(held_out, score)).map_or(0, Vec::len);
+    for score in [Score::Right, Score::Unremedied, Score::Silent, Score::Wrong, Score::FalseRemedy]
+    {
+        println!("{:<12} {:>10} {:>10}", format!("{score:?}"), of(false, score), of(true, score));
+    }
+    for ((_, score), names) in &table {
+        if *score != Score::Right {
+            names.iter().for_each(|name| println!("{score:?}: {name}"));
+        }
+    }
+    let all = |score| of(false, score) + of(true, score);
+    assert_eq!((all(Score::Wrong), all(Score::FalseRemedy)), (0, 0));
+    assert!(all(Score::Silent) * 10 <= count, "{} of {count} are silent", all(Score::Silent));
+    assert!(count >= 40, "{count}");
+}
