@@ -234,10 +234,13 @@ fn several_queues(sums: &mut BTreeMap<&'static str, Sum>) {
     let pages: std::collections::BTreeSet<u64> =
         sum.details.keys().map(|detail| detail.value >> 12).collect();
     let handled = sum.user == sum.count;
-    if only_written && sum.details.len() > 1 && pages.len() == 1 && handled {
-        if let Some(sum) = sums.remove("device-registers") {
-            sums.insert("notifications-to-vmm", sum);
-        }
+    if only_written
+        && sum.details.len() > 1
+        && pages.len() == 1
+        && handled
+        && let Some(sum) = sums.remove("device-registers")
+    {
+        sums.insert("notifications-to-vmm", sum);
     }
 }
 
