@@ -141,13 +141,13 @@ impl Explained<'_> {
             let base = base.map_or_else(String::new, |base| format!("; base: {base}"));
             rows.push((Style::Plain, String::new(), sentence(&format!("{shares}{base}."))));
         }
-        let lost = losses::events(self.run.ledger);
-        if !lost.is_empty() {
-            rows.push((
-                Style::Warning,
-                String::new(),
-                format!("Counts are too low. {}", lost.join(" ")),
-            ));
+        let base = self.base.map(|base| ("The base's counts", base.ledger));
+        for (whose, ledger) in [("Counts", self.run.ledger)].into_iter().chain(base) {
+            let lost = losses::events(ledger);
+            if !lost.is_empty() {
+                let text = format!("{whose} are too low. {}", lost.join(" "));
+                rows.push((Style::Warning, String::new(), text));
+            }
         }
         for finding in explanation.findings.iter().take(FINDINGS) {
             let evidence = finding.evidence.first().map_or("", String::as_str);

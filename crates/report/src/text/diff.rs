@@ -60,10 +60,6 @@ fn verdict(comparison: &Comparison<'_>) -> String {
     } else {
         String::new()
     };
-    let most = rows().next().map_or_else(String::new, |row| {
-        let key: Vec<String> = row.key.iter().map(|value| names::value(*value)).collect();
-        format!(", most different: {}", key.join(" "))
-    });
     if base <= 0.0 || other <= 0.0 {
         return format!("One of the two has no exits to compare{cost}.");
     }
@@ -73,7 +69,7 @@ fn verdict(comparison: &Comparison<'_>) -> String {
     } else {
         format!("The other takes {ratio:.2} times the exits of the base")
     };
-    format!("{words} ({}){most}{cost}.", unit(comparison.diff.per))
+    format!("{words} ({}){cost}.", unit(comparison.diff.per))
 }
 
 fn setup(page: &mut Page<'_>, diff: &Diff) -> io::Result<()> {
