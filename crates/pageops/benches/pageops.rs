@@ -358,6 +358,7 @@ impl std::ops::DerefMut for Memory {
 
 /// Memory of zeros or noise with every page present.
 fn touched(len: usize, seed: u64) -> Memory {
+    let before = vmtax_pageops::memory::in_ram().expect("/proc/self/smaps_rollup");
     let mut bytes = vec![0u8; len + PAGE];
     let start = bytes.as_ptr().align_offset(PAGE);
     let mut state = seed;
@@ -365,6 +366,9 @@ fn touched(len: usize, seed: u64) -> Memory {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(seed);
         *word = (state ^ state >> 29).to_le_bytes();
     }
+    black_box(&mut bytes[..]);
+    let in_ram = vmtax_pageops::memory::in_ram().expect("/proc/self/smaps_rollup");
+    assert!(in_ram >= before + len as u64, "memory to be measured is not in RAM");
     Memory { bytes, start, len }
 }
 

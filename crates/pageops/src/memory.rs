@@ -276,6 +276,15 @@ fn tells_dirty() -> io::Result<bool> {
     Ok(own.populated(start..start + PAGE as u64)?.iter().any(|r| r.dirty))
 }
 
+/// Bytes of this process's own memory that are in RAM (`Anonymous` of /proc/self/smaps_rollup). Memory that was only read is none of
+/// it: the kernel has one page of zeros for all of that.
+pub fn in_ram() -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// Reads another process's memory. Gives the bytes read, fewer than asked where some cannot be.
 pub fn read_process(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };

@@ -3,8 +3,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use anyhow::Context;
 use serde_json::json;
-use vmtax_pageops::{Cpu, PAGE, PageFacts, delta, xbzrle};
+use vmtax_pageops::{Cpu, PAGE, PageFacts, delta, memory, xbzrle};
 
 use super::flags::BenchArgs;
 use super::{print, size};
@@ -21,6 +22,21 @@ fn available() -> Option<u64> {
     Some(kib << 10)
 }
 
+const IN_RAM: &str =
+    "/proc/self/smaps_rollup, which tells whether memory is in RAM, cannot be read";
+
+/// What is measured is memory: pages that nobody wrote to are one page of zeros, and read at the speed of a cache.
+fn check_in_ram(before: u64, needed: u64) -> anyhow::Result<()> {
+    let found = memory::in_ram().context(IN_RAM)?.saturating_sub(before);
+    // What the program itself gives back meanwhile is a few pages.
+    if found + needed / 256 >= needed {
+        return Ok(());
+    }
+    let (found, needed) = (size(found), size(needed));
+    let what = format!("{found} of the {needed} to be measured are in RAM, so no speed is shown");
+    fail(Code::Unexpected, format!("{what}; free some memory, or choose a smaller --size"))
+}
+
 /// One line of the table: GB/s of each backend, in their order.
 struct Row {
     operation: &'static str,
@@ -35,10 +51,16 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let what = format!("--size {}: takes {needed} and {free} are free", args.size);
         return fail(Code::Usage, format!("{what}; choose a smaller one"));
     }
-    let memory = Memory::new((args.size << 20) as usize);
+    let before = memory::in_ram().context(IN_RAM)?;
+    let mut memory = Memory::new((args.size << 20) as usize);
+    let needed = memory.bytes();
+    check_in_ram(before, needed)?;
     let backends = Cpu::variants();
     let mut names: Vec<String> = backends.iter().map(|cpu| cpu.name().to_owned()).collect();
-    let mut rows = cpu_rows(&backends, memory, args.rounds);
+    let mut rows = cpu_rows(&backends, &mut memory, args.rounds);
+    // Nothing of it was swapped out or given back meanwhile.
+    check_in_ram(before, needed)?;
+    drop(memory);
     if let Some((name, speeds)) =
         args.work.accel.open()?.bench((args.size << 20) as usize, args.rounds)?
     {
@@ -72,14 +94,23 @@ impl Memory {
             *byte ^= 1;
         }
         let mut zero = vec![1; len];
-        zero.fill(0);
+        // Else the compiler makes zeroed memory of these two lines, which has no page of its own.
+        black_box(zero.as_mut_slice()).fill(0);
+        black_box(zero.as_mut_slice());
         let facts = vec![PageFacts::default(); len / PAGE];
         Memory { zero, copy: noise.clone(), noise, changed, facts }
+    }
+
+    fn bytes(&self) -> u64 {
+        [&self.zero, &self.noise, &self.changed, &self.copy]
+            .map(|part| part.len() as u64)
+            .iter()
+            .sum()
     }
 }
 
 /// Measures every operation by every variant; rounds go over all of them, so that what disturbs one disturbs all.
-fn cpu_rows(backends: &[Cpu], mut memory: Memory, rounds: u32) -> Vec<Row> {
+fn cpu_rows(backends: &[Cpu], memory: &mut Memory, rounds: u32) -> Vec<Row> {
     type Operation = (&'static str, fn(Cpu, &mut Memory));
     let operations: [Operation; 13] = [
         ("read only", |cpu, m| drop(black_box(vec![cpu.read(black_box(&m.noise))]))),
@@ -137,7 +168,7 @@ fn cpu_rows(backends: &[Cpu], mut memory: Memory, rounds: u32) -> Vec<Row> {
                         memory.copy.copy_from_slice(&memory.noise);
                     }
                     let start = Instant::now();
-                    run(*cpu, &mut memory);
+                    run(*cpu, memory);
                     if round > 0 {
                         times.push(start.elapsed().as_secs_f64());
                     }
@@ -187,4 +218,30 @@ fn as_json(args: &BenchArgs, names: &[String], rows: &[Row]) -> serde_json::Valu
         })
         .collect();
     json!({ "bytes": args.size << 20, "rounds": args.rounds, "operations": rows })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than other tests of this program have at a time.
+    const LEN: usize = 256 << 20;
+
+    #[test]
+    fn what_is_measured_is_in_ram() {
+        let before = memory::in_ram().expect("told");
+        // As the compiler makes it of a vector that is filled with zeros.
+        let untouched = vec![0u8; LEN];
+        assert!(black_box(&untouched).iter().step_by(PAGE).all(|byte| *byte == 0));
+        let error =
+            check_in_ram(before, LEN as u64).expect_err("pages of nobody were taken for memory");
+        assert!(error.to_string().contains("no speed is shown"), "{error}");
+        drop(untouched);
+        let before = memory::in_ram().expect("told");
+        let memory = Memory::new(LEN / 4);
+        assert!(memory.zero.iter().all(|byte| *byte == 0));
+        // A test that ends meanwhile gives its memory back.
+        let found = memory::in_ram().expect("told") - before;
+        assert!(found > memory.bytes() * 9 / 10, "{found} of {}", memory.bytes());
+    }
 }
