@@ -107,7 +107,8 @@ impl<'a> Entry<'a> {
         let value = trim(value);
         let value = match value.strip_prefix(b"count ") {
             Some(rest) => split_once(trim_start(rest), b",").map_or(rest, |(count, _)| count),
-            None => value,
+            // Listings that were annotated have the reason's name behind the count.
+            None => split_once(value, b" ").map_or(value, |(count, _)| count),
         };
         Some(match decimal(value) {
             Some(count) => Entry::Count { map, key: trim(key), count },

@@ -6,6 +6,7 @@
 mod architecture;
 pub mod bpftrace;
 mod cursor;
+mod foreign;
 mod formats;
 pub mod perf_data;
 pub mod results;
@@ -100,6 +101,9 @@ fn describe(head: &[u8]) -> String {
     }
     let is_text = !head.contains(&0) && std::str::from_utf8(&head[..head.len().min(4096)]).is_ok();
     let line = head.split(|&b| b == b'\n').next().unwrap_or_default();
+    if is_text && let Some(what) = foreign::tool(&String::from_utf8_lossy(head)) {
+        return format!("this is {what}");
+    }
     if is_text {
         let line: String = String::from_utf8_lossy(line).chars().take(60).collect();
         format!("it is text that begins with {line:?}")
