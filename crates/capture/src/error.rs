@@ -32,6 +32,11 @@ pub enum Error {
         /// What is not supported.
         problem: String,
     },
+    /// Exit numbers that either vendor has.
+    #[error(
+        "holds bare exit numbers, which Intel and AMD both have; say whose with --isa intel or --isa amd"
+    )]
+    Vendor,
     /// Reading failed.
     #[error("at byte {offset}: {source}")]
     Io {

@@ -46,6 +46,15 @@ impl RandomFile {
     }
 }
 
+impl RandomFile {
+    /// The file once more, for reading from its beginning. Both share one place in the file.
+    pub fn try_clone(&self) -> io::Result<File> {
+        let mut file = self.file.try_clone()?;
+        io::Seek::rewind(&mut file)?;
+        Ok(file)
+    }
+}
+
 impl ReadAt for RandomFile {
     fn len(&self) -> u64 {
         self.len

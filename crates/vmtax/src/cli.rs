@@ -193,7 +193,7 @@ pub(crate) struct ReadingArgs {
     pub(crate) interval: Option<Duration>,
 
     /// Vendor of bare exit numbers in a bpftrace dump.
-    #[arg(long, value_name = "vmx|svm", value_parser = isa)]
+    #[arg(long, value_name = "intel|amd", value_parser = isa)]
     pub(crate) isa: Option<Isa>,
 
     /// The host ran under this emulator, so its times say nothing about hardware. QEMU TCG is recognised in
@@ -347,9 +347,11 @@ fn vcpu(word: &str) -> Result<u32, String> {
 }
 
 fn isa(word: &str) -> Result<Isa, String> {
-    Isa::from_name(word)
-        .filter(|&isa| isa != Isa::Unknown)
-        .ok_or_else(|| "use vmx or svm".to_owned())
+    match word {
+        "intel" | "vmx" => Ok(Isa::Vmx),
+        "amd" | "svm" => Ok(Isa::Svm),
+        _ => Err("use intel (VMX) or amd (SVM)".to_owned()),
+    }
 }
 
 pub(crate) fn label(text: &str) -> Result<(String, String), String> {

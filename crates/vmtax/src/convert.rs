@@ -150,7 +150,11 @@ fn run_with<R: Rows>(
         Ok(imported) => (imported.recording, imported.losses),
         Err(Error::Stopped) => (Facts::default(), Losses::default()),
         Err(error) => {
-            let code = if matches!(error, Error::Io { .. }) { Code::Input } else { Code::Data };
+            let code = match error {
+                Error::Io { .. } => Code::Input,
+                Error::Vendor => Code::Usage,
+                _ => Code::Data,
+            };
             return Err(Fault::new(code, format!("{name}: {error}")).into());
         }
     };

@@ -99,6 +99,9 @@ pub(crate) fn open_file(mut file: File, name: String) -> anyhow::Result<Recordin
     let mut head = vec![0; HEAD];
     let got = file.read_at(0, &mut head).map_err(|e| cannot_read(&name, &e))?;
     head.truncate(got);
+    if let Some(stream) = unpacked(&head, &file).map_err(|e| cannot_read(&name, &e))? {
+        return open_unpacked(stream, name);
+    }
     let format = recognise(&head, &name)?;
     Ok(Recording { name, format, bytes: Bytes::File(file) })
 }
@@ -133,6 +136,33 @@ fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result
     io::copy(&mut whole, &mut file).map_err(failed)?;
     let file = RandomFile::new(file).map_err(failed)?;
     Ok(Recording { name, format, bytes: Bytes::File(file) })
+}
+
+/// The text in a file that is packed by zstd. Its memory is bounded: larger windows than 128 MiB are refused.
+fn unpacked(head: &[u8], file: &RandomFile) -> io::Result<Option<Box<dyn Read + Send>>> {
+    if !head.starts_with(b"\x28\xb5\x2f\xfd") {
+        return Ok(None);
+    }
+    let decoder = zstd::stream::read::Decoder::new(file.try_clone()?)?;
+    Ok(Some(Box::new(decoder)))
+}
+
+/// Texts are read as they are unpacked. What is read out of order would have to be stored first, however large.
+fn open_unpacked(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<Recording> {
+    let mut head = Vec::new();
+    (&mut stream).take(HEAD as u64).read_to_end(&mut head).map_err(|e| {
+        let text = format!("{name}: cannot be unpacked ({e}); check it with `zstd -t`");
+        Fault::new(Code::Data, text)
+    })?;
+    let format = recognise(&head, &name)?;
+    if format.needs_seeking() {
+        let text = format!(
+            "{name}: is a packed recording that is read out of order; unpack it first (zstd -dk FILE)"
+        );
+        return Err(Fault::new(Code::Data, text).into());
+    }
+    let whole = io::Cursor::new(head).chain(stream);
+    Ok(Recording { name, format, bytes: Bytes::Stream(Box::new(whole)) })
 }
 
 fn recognise(head: &[u8], name: &str) -> anyhow::Result<Format> {

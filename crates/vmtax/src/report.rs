@@ -243,7 +243,7 @@ pub(crate) fn check_isa(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
         let source = vmtax_report::names::printable(source);
         return fail(
             Code::Usage,
-            format!("{source}: holds bare exit numbers; say whose with --isa vmx or --isa svm"),
+            format!("{source}: holds bare exit numbers; say whose with --isa intel or --isa amd"),
         );
     }
     Ok(())

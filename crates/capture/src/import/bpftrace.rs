@@ -1,4 +1,4 @@
-//! What bpftrace prints of a map of exit counts: `@reason[32]: 143258`, `@[EPT_VIOLATION]: 12`.
+//! What bpftrace prints of a map of exit counts: `@reason[32]: 143258`, `@[EPT_VIOLATION]: 12`, also with `-f json`.
 //!
 //! Such a dump has counts alone, so it becomes rows and no events. Any name of map will do. Keys are
 //! reasons by number or by name in either vendor's spelling; of a key with two parts the one that is a
@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
+use serde::Deserialize;
 use vmtax_events::{
     Coverage, Detail, ExitKey, ExitRow, Isa, Level, NO_VCPU, Outcome, Reason, Recording, Tally,
     svm, vmx,
@@ -35,17 +36,29 @@ const NO_COUNTS: &[&str] = &[
     "min", "bytes",
 ];
 
+/// Parts of names of maps that are kept by something else than the reason.
+const NO_REASONS: &[&str] =
+    &["cpu", "cpus", "tid", "tids", "pid", "pids", "vcpu", "vcpus", "comm", "vm", "vms", "thread"];
+/// The highest reason of VMX in Linux 7.2.
+const HIGHEST_VMX: u32 = 85;
+/// Reasons of VMX that a guest on SVM does not exit by: there they are #GP and #PF, which KVM does not intercept with
+/// nested paging.
+const VMX_ONLY: &[u32] = &[77, 78];
+/// More keys than this are no exit reasons.
+const MOST_KEYS: usize = 1 << 16;
+
 /// Whether a file that begins with these bytes is such a dump.
 pub fn recognise(head: &[u8]) -> bool {
     is_text(head)
-        && head_lines(head)
-            .any(|line| matches!(Entry::read(line), Entry::Count { .. }) || is_attaching(line))
+        && head_lines(head).any(|line| {
+            matches!(Entry::read(line), Entry::Count { .. }) || is_attaching(line) || is_json(line)
+        })
 }
 
 /// Reads the whole dump. `isa` says whose reasons bare numbers are; names say it themselves.
 pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Imported, Error> {
     let mut lines = Lines::new(input);
-    let mut dump = Dump { isa, maps: BTreeMap::new(), repeated: false, with_more: false };
+    let mut dump = Dump { isa, maps: BTreeMap::new(), with_more: false };
     loop {
         let offset = lines.offset();
         let Some(line) = lines.next()? else { break };
@@ -66,6 +79,14 @@ pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Im
     }
     dump.deliver(feed, &mut about)?;
     Ok(about)
+}
+
+/// `{"type": "attached_probes", "data": ...}` or `{"type": "map", "data": {"@...`.
+fn is_json(line: &[u8]) -> bool {
+    let Some(rest) = trim(line).strip_prefix(b"{\"type\": \"") else { return false };
+    [&b"attached_probes\""[..], b"map\"", b"hist\"", b"lhist\"", b"stats\""]
+        .iter()
+        .any(|kind| rest.starts_with(kind))
 }
 
 fn is_attaching(line: &[u8]) -> bool {
@@ -158,108 +179,173 @@ fn reason(key: &[u8], isa: Isa) -> Option<Reason> {
     let reason = Reason::from_trace(isa, raw);
     let fits = match isa {
         Isa::Vmx => reason.code <= HIGHEST_CODE && reason.flags & !VMX_FLAGS == 0,
+        Isa::Unknown if raw & !VMX_FLAGS <= HIGHEST_VMX => true,
         _ => reason.code <= HIGHEST_CODE || svm::name(reason.code).is_some(),
     };
     fits.then_some(reason)
 }
 
-/// One map of a dump.
+/// One map of a dump. It may be printed more than once.
 #[derive(Default)]
 struct Map {
-    counts: BTreeMap<Reason, u64>,
+    /// By the key as it stands there: bpftrace sorts by count, so nothing shows where a print ends.
+    counts: BTreeMap<Vec<u8>, Count>,
+    /// A key stands there more than once.
+    repeated: bool,
+    /// A count fell from one print to the next, so the script clears the map.
+    was_cleared: bool,
     /// It is no map of counts by reason.
     unfit: bool,
     /// Where the first key of two numbers stands.
     ambiguous: Option<u64>,
 }
 
+/// The counts of one key.
+struct Count {
+    code: Code,
+    last: u64,
+    sum: u64,
+}
+
+/// A reason as it stands in a key: a number stays one until its vendor is known.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Code {
+    Bare(u32),
+    Named(Reason),
+}
+
+impl Map {
+    fn count(&mut self, key: &[u8], code: Code, count: u64) {
+        if let Some(known) = self.counts.get_mut(key) {
+            self.repeated = true;
+            self.was_cleared |= count < known.last;
+            known.last = count;
+            known.sum = known.sum.saturating_add(count);
+        } else if self.counts.len() < MOST_KEYS {
+            self.counts.insert(key.to_vec(), Count { code, last: count, sum: count });
+        } else {
+            self.unfit = true;
+        }
+    }
+
+    /// bpftrace counts on until the script clears the map, so the last print holds them all.
+    fn totals(&self) -> BTreeMap<Code, u64> {
+        let mut totals = BTreeMap::new();
+        for Count { code, last, sum } in self.counts.values() {
+            let total = totals.entry(*code).or_insert(0u64);
+            *total = total.saturating_add(if self.was_cleared { *sum } else { *last });
+        }
+        totals
+    }
+}
+
 /// The maps of a dump.
 struct Dump {
     isa: Isa,
     maps: BTreeMap<Vec<u8>, Map>,
-    repeated: bool,
     with_more: bool,
 }
 
 impl Dump {
     fn line(&mut self, line: &[u8], offset: u64) -> Result<(), Error> {
+        if trim(line).starts_with(b"{") {
+            return self.object(line, offset);
+        }
         let entry = Entry::read(line);
         let (Entry::Count { map: name, .. } | Entry::Other { map: name }) = entry else {
             return Ok(());
         };
+        let isa = self.isa;
+        let Some(map) = self.map(name, offset)? else { return Ok(()) };
+        let Entry::Count { key, count, .. } = entry else {
+            map.unfit = true;
+            return Ok(());
+        };
+        self.with_more |= add(map, key, count, offset, isa);
+        Ok(())
+    }
+
+    /// A line of `bpftrace -f json`: one print of a map.
+    fn object(&mut self, line: &[u8], offset: u64) -> Result<(), Error> {
+        let problem = |problem: String| Error::malformed(offset, "bpftrace dump", problem);
+        let object: Object = serde_json::from_slice(line)
+            .map_err(|e| problem(format!("a line is no JSON of bpftrace ({e})")))?;
+        let serde_json::Value::Object(maps) = object.data else { return Ok(()) };
+        for (name, value) in &maps {
+            let Some(name) = name.strip_prefix('@') else { continue };
+            let isa = self.isa;
+            let Some(map) = self.map(name.as_bytes(), offset)? else { continue };
+            let is_counts = matches!(object.kind.as_str(), "map" | "stats");
+            let Some(entries) = value.as_object().filter(|_| is_counts) else {
+                map.unfit = true;
+                continue;
+            };
+            let mut with_more = false;
+            for (key, value) in entries {
+                match value.as_u64().or_else(|| value.get("count")?.as_u64()) {
+                    Some(count) => with_more |= add(map, key.as_bytes(), count, offset, isa),
+                    None => map.unfit = true,
+                }
+            }
+            self.with_more |= with_more;
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, name: &[u8], offset: u64) -> Result<Option<&mut Map>, Error> {
         if !self.maps.contains_key(name) {
             if self.maps.len() >= MOST_MAPS {
                 let problem = format!("more than {MOST_MAPS} maps");
                 return Err(Error::Unsupported { offset, item: "bpftrace dump", problem });
             }
-            self.maps.insert(name.to_vec(), Map { unfit: names_time(name), ..Map::default() });
+            self.maps.insert(name.to_vec(), Map { unfit: names_other(name), ..Map::default() });
         }
-        let Some(map) = self.maps.get_mut(name) else { return Ok(()) };
-        let Entry::Count { key, count, .. } = entry else {
-            map.unfit = true;
-            return Ok(());
-        };
-        match Key::read(key, self.isa) {
-            Key::Reason(reason) => {
-                let total = map.counts.entry(reason).or_insert(0);
-                self.repeated |= *total > 0;
-                *total = total.saturating_add(count);
-            }
-            Key::WithMore(reason) => {
-                self.with_more = true;
-                let total = map.counts.entry(reason).or_insert(0);
-                *total = total.saturating_add(count);
-            }
-            Key::Ambiguous => map.ambiguous = map.ambiguous.or(Some(offset)),
-            Key::Foreign => map.unfit = true,
-        }
-        Ok(())
+        Ok(self.maps.get_mut(name))
     }
 
     fn deliver(self, feed: &mut impl Feed, about: &mut Imported) -> Result<(), Error> {
-        let notes = &mut about.losses.notes;
-        let (mut used, mut left_out) = (Vec::new(), Vec::new());
-        let mut rows = Vec::new();
+        let mut left_out = Vec::new();
+        let mut candidates = Vec::new();
         for (name, map) in self.maps {
             let shown = format!("@{}", String::from_utf8_lossy(&name));
-            if map.unfit {
-                left_out.push(shown);
-                continue;
-            }
-            if let Some(offset) = map.ambiguous {
-                let problem = format!(
-                    "{shown} has keys of two numbers, and either may be the exit reason; count by \
-                     the reason alone, as in @[args->exit_reason] = count()"
-                );
-                return Err(Error::Unsupported { offset, item: "bpftrace map", problem });
-            }
-            rows.extend(map.counts);
-            used.push(shown);
+            if map.unfit { left_out.push(shown) } else { candidates.push((name, shown, map)) }
         }
-        if used.is_empty() {
-            let problem = if left_out.is_empty() {
-                "no line of the form @map[reason]: count".to_owned()
-            } else {
-                format!("no map of counts by exit reason (there is {})", left_out.join(", "))
+        let (shown, map) = choose(candidates, &mut left_out)?;
+        if let Some(offset) = map.ambiguous {
+            let problem = format!(
+                "{shown} has keys of two numbers, and either may be the exit reason; count by \
+                 the reason alone, as in @[args->exit_reason] = count()"
+            );
+            return Err(Error::Unsupported { offset, item: "bpftrace map", problem });
+        }
+        let totals = map.totals();
+        let notes = &mut about.losses.notes;
+        let isa = match self.isa {
+            Isa::Unknown => vendor(&totals, notes)?,
+            isa => isa,
+        };
+        let mut rows: BTreeMap<Reason, u64> = BTreeMap::new();
+        for (code, count) in totals {
+            let reason = match code {
+                Code::Bare(raw) => Reason::from_trace(isa, raw),
+                Code::Named(reason) => reason,
             };
-            return Err(Error::malformed(0, "bpftrace dump", problem));
+            let total = rows.entry(reason).or_insert(0);
+            *total = total.saturating_add(count);
         }
         for (reason, count) in rows {
             feed.counted(row(reason, count))?;
         }
         if !left_out.is_empty() {
             let names = left_out.join(", ");
-            notes.push(format!("maps that hold no counts by exit reason were left out: {names}"));
+            notes.push(format!("exits were counted by the map {shown}; left out: {names}"));
         }
-        if used.len() > 1 {
-            notes.push(format!("the counts of several maps were added up: {}", used.join(", ")));
-        }
-        if self.repeated {
-            notes.push(
-                "a key stands in the dump more than once and its counts were added up, which is \
-                 right only if the script clears the map after each print"
-                    .to_owned(),
-            );
+        if map.repeated {
+            notes.push(if map.was_cleared {
+                format!("{shown} was printed more than once and cleared in between, for a count falls: the prints were added up")
+            } else {
+                format!("{shown} was printed more than once: the last count of each reason was taken, which is right unless the script clears the map")
+            });
         }
         if self.with_more {
             notes.push("the part of the keys that is no exit reason is not used".to_owned());
@@ -269,10 +355,104 @@ impl Dump {
     }
 }
 
-/// Whether a map's name says that it holds times or sizes.
-fn names_time(name: &[u8]) -> bool {
+/// A line of `bpftrace -f json`.
+#[derive(Deserialize)]
+struct Object {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    data: serde_json::Value,
+}
+
+/// Counts one key of a map. Whether a part of the key is not used.
+fn add(map: &mut Map, key: &[u8], count: u64, offset: u64, isa: Isa) -> bool {
+    let code = |reason| match number_u32(key) {
+        Some(raw) => Code::Bare(raw),
+        None => Code::Named(reason),
+    };
+    match Key::read(key, isa) {
+        Key::Reason(reason) => map.count(key, code(reason), count),
+        Key::WithMore(reason) => {
+            map.count(key, Code::Named(reason), count);
+            return true;
+        }
+        Key::Ambiguous => map.ambiguous = map.ambiguous.or(Some(offset)),
+        Key::Foreign => map.unfit = true,
+    }
+    false
+}
+
+/// The one map of counts by reason. Of several the one whose name says so.
+fn choose(
+    mut candidates: Vec<(Vec<u8>, String, Map)>,
+    left_out: &mut Vec<String>,
+) -> Result<(String, Map), Error> {
+    if candidates.is_empty() {
+        let problem = if left_out.is_empty() {
+            "no line of the form @map[reason]: count".to_owned()
+        } else {
+            format!("no map of counts by exit reason (there is {})", left_out.join(", "))
+        };
+        return Err(Error::malformed(0, "bpftrace dump", problem));
+    }
+    if candidates.len() > 1 {
+        let named = candidates.iter().filter(|(name, ..)| names_reason(name)).count();
+        if named != 1 {
+            let names: Vec<String> = candidates.into_iter().map(|(_, shown, _)| shown).collect();
+            let problem = format!(
+                "the maps {} may all be counts by exit reason: keep one of them",
+                names.join(", ")
+            );
+            return Err(Error::Unsupported { offset: 0, item: "bpftrace dump", problem });
+        }
+        let (of_reason, others): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|(name, ..)| names_reason(name));
+        left_out.extend(others.into_iter().map(|(_, shown, _)| shown));
+        candidates = of_reason;
+    }
+    let chosen = candidates.pop().map(|(_, shown, map)| (shown, map));
+    chosen.ok_or_else(|| Error::malformed(0, "bpftrace dump", "no map"))
+}
+
+/// Whose the bare numbers are, where only one vendor has them.
+fn vendor(counts: &BTreeMap<Code, u64>, notes: &mut Vec<String>) -> Result<Isa, Error> {
+    let bare = || {
+        counts.keys().filter_map(|code| if let Code::Bare(raw) = code { Some(*raw) } else { None })
+    };
+    if bare().next().is_none() {
+        return Ok(Isa::Unknown);
+    }
+    let of_vmx = |raw: &u32| VMX_ONLY.contains(raw) || raw & VMX_FLAGS != 0 && *raw != u32::MAX;
+    let of_svm = |raw: &u32| *raw > HIGHEST_VMX && svm::name(*raw).is_some();
+    let (isa, code) = match (bare().find(of_vmx), bare().find(of_svm)) {
+        (Some(code), None) if bare().all(|raw| raw <= HIGHEST_VMX || of_vmx(&raw)) => {
+            (Isa::Vmx, code)
+        }
+        (None, Some(code)) => (Isa::Svm, code),
+        _ => return Err(Error::Vendor),
+    };
+    let vendor = if isa == Isa::Vmx { "VMX (Intel)" } else { "SVM (AMD)" };
+    notes.push(format!(
+        "bare exit numbers were read as {vendor} reasons, because the other vendor's guests do not exit by {code}; --isa says otherwise"
+    ));
+    Ok(isa)
+}
+
+/// Whether a map's name says that its keys are exit reasons.
+fn names_reason(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
-    name.split(|&b| b == b'_').any(|part| NO_COUNTS.iter().any(|n| n.as_bytes() == part))
+    name.split(|&b| b == b'_')
+        .any(|part| matches!(part, b"reason" | b"reasons" | b"exit" | b"exits"))
+}
+
+/// Whether a map's name says that it holds times or sizes, or that its keys are no reasons.
+fn names_other(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
+    !names_reason(&name)
+        && name
+            .split(|&b| b == b'_')
+            .any(|part| NO_COUNTS.iter().chain(NO_REASONS).any(|n| n.as_bytes() == part))
+        || name.split(|&b| b == b'_').any(|part| NO_COUNTS.iter().any(|n| n.as_bytes() == part))
 }
 
 fn row(reason: Reason, count: u64) -> ExitRow {

@@ -194,11 +194,16 @@ fn nested_recordings_have_a_step_of_their_own() {
 fn what_cannot_be_explained() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("td"), super::diff::TD).unwrap();
+    fs::write(folder.path().join("plain"), super::diff::PLAIN).unwrap();
     check(
         &Program::new(),
         folder.path(),
         &[
-            ("explain td", 2, "td: holds bare exit numbers; say whose with --isa vmx or --isa svm"),
+            (
+                "explain td --against plain",
+                2,
+                "plain: holds bare exit numbers, which Intel and AMD both have; say whose with --isa intel or --isa amd",
+            ),
             ("explain none", 3, "none: cannot be read: No such file*"),
             ("explain td --isa vmx --against none", 3, "none: cannot be read: No such file*"),
             ("explain td --isa vmx --vm nobody", 4, "--vm nobody: there is no such VM*"),

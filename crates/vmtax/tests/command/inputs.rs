@@ -82,3 +82,34 @@ fn nameless(mut report: Value) -> Value {
 fn parse(json: &[u8]) -> Value {
     nameless(serde_json::from_slice(json).unwrap())
 }
+
+/// A text packed by zstd reads as the text; a recording that is read out of order says to unpack it.
+#[test]
+fn packed_texts_read_as_they_are() {
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures");
+    for (capture, input) in [
+        ("amd-same-workload", "workload.ftrace.txt.zst"),
+        ("amd-same-workload", "workload.trace-cmd.txt.zst"),
+        ("amd-same-workload", "workload.script.txt.zst"),
+    ] {
+        let packed = captures.join(capture).join("input").join(input);
+        assert_eq!(nameless(json(&packed, &[])), nameless(json(&unpack(capture, input), &[])));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let packed = captures.join("amd-sched/input/sched.perf.data.zst");
+    std::fs::copy(packed, folder.path().join("p.zst")).unwrap();
+    std::fs::write(folder.path().join("bad.zst"), b"\x28\xb5\x2f\xfd rubbish that is no frame")
+        .unwrap();
+    crate::check::check(
+        &Program::new(),
+        folder.path(),
+        &[
+            (
+                "report p.zst",
+                4,
+                "p.zst: is a packed recording that is read out of order; unpack it first (zstd -dk FILE)",
+            ),
+            ("report bad.zst", 4, "bad.zst: cannot be unpacked (*); check it with `zstd -t`"),
+        ],
+    );
+}
