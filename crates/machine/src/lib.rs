@@ -1,4 +1,5 @@
-//! From the spec of a virtual machine to a running one: the only launcher of emulators.
+//! From the spec of a virtual machine to a running one: the only launcher of emulators. And [`vm`]: a QEMU that somebody
+//! else started, its memory, devices and disks.
 //!
 //! A machine boots a Linux kernel and an initramfs, talks to this side through a [`Mailbox`], and ends
 //! in one of four ways: it does what was waited for and powers off, it fails and says so on its
@@ -46,13 +47,14 @@ mod mailbox;
 mod process;
 pub mod programs;
 mod qemu;
-mod qmp;
+pub mod qmp;
 mod spec;
 pub mod ssh;
 mod state;
 mod stop;
 pub mod stream;
 mod tool;
+pub mod vm;
 
 pub use console::Tail;
 pub use error::Error;

@@ -173,7 +173,8 @@ impl Machine {
         let Control::Qemu(qemu) = &mut self.control else {
             return Err(problem("it has no threads of its own for them".to_owned()));
         };
-        let threads = qemu.vcpu_threads().map_err(|e| problem(e.to_string()))?;
+        let until = Until::deadline(self.deadline).or_stopped(self.stop.flag());
+        let threads = qemu.vcpu_threads(until).map_err(problem)?;
         if threads.is_empty() || threads.len() > processors.len() {
             let counts = format!("{} vCPUs, {} processors", threads.len(), processors.len());
             return Err(problem(counts));

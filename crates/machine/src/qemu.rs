@@ -54,7 +54,7 @@ impl Qemu {
     ) -> Result<(Qemu, Process), Error> {
         let program = Path::new(PROGRAM);
         let start_error = |e| Error::io(program, "start the emulator")(e);
-        let (qmp, theirs) = Qmp::new().map_err(start_error)?;
+        let (qmp, theirs) = Qmp::pair(spec.stop.clone()).map_err(start_error)?;
         let words = memory("vmtax-qemu-words").map_err(|e| start_error(e.into()))?;
         let mut handed = Handed::default();
         let mut command = Command::new(PROGRAM);
@@ -102,29 +102,31 @@ impl Qemu {
         let emulator = self.emulator;
         let path = state.path().join(MEMORY);
         let file = File::create_new(&path).map_err(Error::io(&path, "save the machine"))?;
-        self.migrate(&file, until).map_err(|e| Error::Control {
+        self.migrate(&file, until).map_err(|problem| Error::Control {
             emulator,
             what: "save the machine",
-            problem: e.to_string(),
+            problem,
         })
     }
 
-    fn migrate(&mut self, file: &File, until: Until<'_>) -> io::Result<()> {
-        self.qmp.run("stop", json!({}))?;
+    fn migrate(&mut self, file: &File, until: Until<'_>) -> Result<(), String> {
+        self.run("stop", json!({}), until)?;
         // The machine stands still, so there is nothing to be gentle with.
-        self.qmp.run("migrate-set-parameters", json!({"max-bandwidth": 1u64 << 40}))?;
-        self.qmp.run_with_fd("getfd", json!({"fdname": "state"}), file.as_fd())?;
-        self.qmp.run("migrate", json!({"uri": "fd:state"}))?;
+        self.run("migrate-set-parameters", json!({"max-bandwidth": 1u64 << 40}), until)?;
+        self.qmp.give_fd("state", file.as_fd(), until).map_err(|e| e.to_string())?;
+        self.run("migrate", json!({"uri": "fd:state"}), until)?;
         loop {
-            let answer = self.qmp.run("query-migrate", json!({}))?;
+            let answer = self.run("query-migrate", json!({}), until)?;
             match answer.get("status").and_then(Value::as_str).unwrap_or_default() {
                 "completed" => return Ok(()),
                 "failed" | "cancelled" => {
                     let why = answer.get("error-desc").and_then(Value::as_str);
                     let why = why.unwrap_or("no reason given; is the file system full?");
-                    return Err(io::Error::other(format!("the transfer failed: {why}")));
+                    return Err(format!("the transfer failed: {why}"));
                 }
-                _ => until.sleep(Duration::from_millis(5))?,
+                _ => until
+                    .sleep(Duration::from_millis(5))
+                    .map_err(|e| format!("waiting for the transfer: {e}"))?,
             }
         }
     }
@@ -132,18 +134,16 @@ impl Qemu {
     /// Waits until a restored machine runs.
     pub(crate) fn resumed(&mut self, until: Until<'_>) -> Result<(), String> {
         loop {
-            let answer = match self.qmp.run("query-status", json!({})) {
+            let answer = match self.run("query-status", json!({}), until) {
                 Ok(answer) => answer,
-                Err(e) => return Err(self.last_words().unwrap_or_else(|| e.to_string())),
+                Err(problem) => return Err(self.last_words().unwrap_or(problem)),
             };
             match answer.get("status").and_then(Value::as_str).unwrap_or_default() {
                 "inmigrate" => until
                     .sleep(Duration::from_millis(2))
                     .map_err(|e| format!("waiting for QEMU to restore it: {e}"))?,
                 // It was stopped to be saved, and is restored as that.
-                "paused" => {
-                    return self.qmp.run("cont", json!({})).map(drop).map_err(|e| e.to_string());
-                }
+                "paused" => return self.run("cont", json!({}), until).map(drop),
                 // It may be done and powered off by now.
                 "running" | "shutdown" => return Ok(()),
                 status => return Err(format!("QEMU did not resume it (it is {status:?})")),
@@ -151,9 +151,14 @@ impl Qemu {
         }
     }
 
+    /// Runs a command, which may take what is left of the machine's time: on a busy computer that can be long.
+    fn run(&mut self, command: &str, arguments: Value, until: Until<'_>) -> Result<Value, String> {
+        self.qmp.run_until(command, arguments, until).map_err(|e| e.to_string())
+    }
+
     /// The thread of each vCPU, in order.
-    pub(crate) fn vcpu_threads(&mut self) -> io::Result<Vec<u32>> {
-        let answer = self.qmp.run("query-cpus-fast", json!({}))?;
+    pub(crate) fn vcpu_threads(&mut self, until: Until<'_>) -> Result<Vec<u32>, String> {
+        let answer = self.run("query-cpus-fast", json!({}), until)?;
         let cpus = answer.as_array().cloned().unwrap_or_default();
         let mut threads: Vec<(u64, u32)> = cpus
             .iter()

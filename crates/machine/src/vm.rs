@@ -1,0 +1,127 @@
+//! A QEMU that somebody else started, and that others may control at the same time: where its memory lies, its device
+//! state in and out, what it is made of, and its disks.
+//!
+//! It leaves out on purpose: how memory is stored (the crate `pageops`), and launching (the rest of this crate).
+
+mod disks;
+mod hardware;
+mod memory;
+mod pause;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use disks::{Disk, DiskCheck, Image};
+pub use hardware::{Backend, CpuModel, Device, Hardware};
+pub use memory::Ram;
+pub use pause::Pause;
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::Stop;
+use crate::qmp::{Qmp, QmpError};
+
+/// A running QEMU.
+#[derive(Debug)]
+pub struct Vm {
+    qmp: Qmp,
+    pid: u32,
+}
+
+/// Why something cannot be done with a VM. Every message is one sentence that begins with its socket.
+#[derive(Debug, thiserror::Error)]
+pub enum VmError {
+    /// Its monitor.
+    #[error(transparent)]
+    Qmp(#[from] QmpError),
+    /// It is not as it has to be: private memory, a state in which it cannot be saved or restored, a disk.
+    #[error("{vm}: {what}")]
+    Unfit {
+        /// Its socket.
+        vm: String,
+        /// What is wrong, and what to do.
+        what: String,
+    },
+    /// Somebody else resumed or reset it meanwhile.
+    #[error("{vm}: {what}")]
+    Disturbed {
+        /// Its socket.
+        vm: String,
+        /// What happened, and what to do.
+        what: String,
+    },
+    /// QEMU did not save or load the state of its devices.
+    #[error("{vm}: {what}")]
+    Failed {
+        /// Its socket.
+        vm: String,
+        /// What happened, and what to do.
+        what: String,
+    },
+    /// Another error, after which a VM that ran before may still be stopped.
+    #[error("{0}; {LEFT_STOPPED}")]
+    LeftStopped(Box<VmError>),
+}
+
+/// What to do about a VM that was stopped and could not be told to go on.
+pub const LEFT_STOPPED: &str = "the VM may still be stopped, give it `cont`";
+
+impl Vm {
+    /// Connects to the socket of a QEMU's `-qmp unix:...,server=on,wait=off`. Waits end when a stop is requested.
+    pub fn connect(socket: &Path, stop: Stop) -> Result<Vm, VmError> {
+        let qmp = Qmp::connect(socket, stop)?;
+        let pid = qmp.pid()?;
+        Ok(Vm { qmp, pid })
+    }
+
+    /// Its socket.
+    pub fn name(&self) -> &str {
+        self.qmp.name()
+    }
+
+    /// Run state: running, paused, inmigrate, ...
+    pub fn status(&mut self) -> Result<String, VmError> {
+        Ok(self.qmp.status()?)
+    }
+
+    /// An error unless it still waits for a state, as it did when it was first asked.
+    pub fn still_waits(&mut self) -> Result<(), VmError> {
+        match self.status()?.as_str() {
+            "inmigrate" => Ok(()),
+            status => Err(self.disturbed(format!(
+                "the VM is {status} now: another client used it while its memory was restored; start a new QEMU"
+            ))),
+        }
+    }
+
+    /// An error if it runs.
+    pub fn stands(&mut self) -> Result<(), VmError> {
+        match self.status()?.as_str() {
+            "running" => {
+                Err(self
+                    .disturbed("the VM was restored and is not stopped: another client resumed it"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets it go on.
+    pub fn resume(&mut self) -> Result<(), VmError> {
+        self.qmp.run("cont", json!({}))?;
+        Ok(())
+    }
+
+    fn unfit(&self, what: impl Into<String>) -> VmError {
+        VmError::Unfit { vm: self.name().to_owned(), what: what.into() }
+    }
+
+    fn disturbed(&self, what: impl Into<String>) -> VmError {
+        VmError::Disturbed { vm: self.name().to_owned(), what: what.into() }
+    }
+
+    fn failed(&self, what: impl Into<String>) -> VmError {
+        VmError::Failed { vm: self.name().to_owned(), what: what.into() }
+    }
+}
