@@ -3,16 +3,16 @@
 mod accel;
 mod bench;
 mod flags;
-mod qmp;
 mod restore;
 mod save;
 mod scan;
-mod vm;
 mod watch;
 
 pub(crate) use flags::MemArgs;
 
 use flags::{MemCommand, OutputFormat};
+use vmtax_machine::qmp::QmpProblem;
+use vmtax_machine::vm::VmError;
 use vmtax_pageops::checkpoint::{Error, Reason};
 use vmtax_report::numbers::size;
 
@@ -42,6 +42,27 @@ fn fault(error: &Error, writing: bool) -> anyhow::Error {
         _ => Code::Data,
     };
     Fault::new(code, error.to_string()).into()
+}
+
+/// What a signal comes to.
+const INTERRUPTED: &str = "interrupted; nothing was written";
+
+/// What a VM's error comes to.
+fn vm_fault(error: VmError) -> anyhow::Error {
+    if let VmError::Qmp(error) = &error
+        && matches!(error.problem, QmpProblem::Stopped)
+    {
+        return anyhow::anyhow!(INTERRUPTED);
+    }
+    fn code(error: &VmError) -> Code {
+        match error {
+            VmError::Qmp(error) if matches!(error.problem, QmpProblem::Stopped) => Code::Unexpected,
+            VmError::Qmp(_) | VmError::Unfit { .. } => Code::Input,
+            VmError::Disturbed { .. } | VmError::Failed { .. } => Code::Machine,
+            VmError::LeftStopped(error) => code(error),
+        }
+    }
+    Fault::new(code(&error), error.to_string()).into()
 }
 
 /// Writes what was found: `text` for people, `json` for programs.

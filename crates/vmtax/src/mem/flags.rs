@@ -60,12 +60,17 @@ pub(crate) struct ScanArgs {
 
 /// Save a VM: its devices and its memory in one file, whole or as the difference to another.
 ///
-/// The VM is stopped meanwhile and goes on afterwards. The file appears when it is whole and on the disk.
-/// If vmtax itself is killed the VM stays stopped: give it `cont`.
+/// The VM is stopped meanwhile and goes on afterwards; one that was stopped before stays stopped. The file appears when it
+/// is complete, on the disk, and the VM has stood still all the time. If another client resumes or resets the VM meanwhile,
+/// nothing is written (exit code 7). If vmtax itself is killed the VM stays stopped: give it `cont`.
+///
+/// Disks are not part of a checkpoint. A VM that has writable ones goes on writing to them, so keep the disk of the same
+/// moment too: --snapshot-disks.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax mem save --qmp /run/vm.qmp -o base.ckpt
   vmtax mem save --qmp /run/vm.qmp --parent base.ckpt -o monday.ckpt --zstd
+  vmtax mem save --qmp /run/vm.qmp -o monday.ckpt --snapshot-disks
   vmtax mem save --image ram.img -o ram.ckpt")]
 pub(crate) struct SaveArgs {
     #[command(flatten)]
@@ -88,13 +93,20 @@ pub(crate) struct SaveArgs {
     #[arg(long)]
     pub(crate) stopped: bool,
 
+    /// Keep the disks as they are at this moment: the VM writes to new qcow2 overlays from then on, made beside the disks
+    /// or in DIR (QEMU's blockdev-snapshot-sync). The checkpoint records them.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, conflicts_with = "image",
+        value_hint = ValueHint::DirPath)]
+    pub(crate) snapshot_disks: Option<Option<PathBuf>>,
+
     #[command(flatten)]
     pub(crate) work: WorkArgs,
 }
 
 /// Restore a checkpoint into a new QEMU, which goes on from there, or into an image.
 ///
-/// The new QEMU has the same machine and memory and was started with `-incoming defer`.
+/// The new QEMU was started with `-incoming defer` and has the machine type, CPU, memory and devices of the saved one, and
+/// its disks as they were then. What differs is listed, and nothing is restored (exit code 4).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   qemu-system-x86_64 ... -incoming defer -qmp unix:/run/new.qmp,server=on,wait=off &
@@ -111,6 +123,10 @@ pub(crate) struct RestoreArgs {
     /// Leave the VM stopped.
     #[arg(long)]
     pub(crate) stopped: bool,
+
+    /// Restore into a QEMU whose CPU, devices or disks differ. The guest may crash, or damage its disks.
+    #[arg(long, conflicts_with = "image")]
+    pub(crate) force: bool,
 
     /// How to write the result.
     #[arg(long, value_enum, default_value_t = OutputFormat::Text)]

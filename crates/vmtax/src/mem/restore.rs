@@ -8,15 +8,16 @@ use std::time::Instant;
 
 use serde_json::json;
 use vmtax_durable::{Access, NewFile};
+use vmtax_machine::Stop;
+use vmtax_machine::vm::{DiskCheck, Hardware, Ram, Vm};
 use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{Checkpoint, Reason, Target};
 use vmtax_pageops::memory;
 
 use super::flags::{RestoreArgs, VerifyArgs};
-use super::vm::{Ram, Vm};
 use super::watch::Watch;
-use super::{fault, print, size};
-use crate::exit::{Code, fail};
+use super::{fault, print, size, vm_fault};
+use crate::exit::{Code, Fault, fail, say};
 use crate::output::cannot_write;
 
 pub(super) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
@@ -36,7 +37,7 @@ pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let watch = Watch::new(checkpoint.work() * PAGE as u64);
     let done = checkpoint.verify(&mut |pages| watch.at(pages * PAGE as u64));
     done.map_err(|e| fault(&e, false))?;
-    report(args.format, "whole and right", &checkpoint, start)
+    report(args.format, "verified", &checkpoint, start)
 }
 
 fn report(
@@ -76,8 +77,12 @@ fn report(
     )
 }
 
+/// No more differences are listed.
+const LISTED: usize = 40;
+
 fn into_vm(args: &RestoreArgs, checkpoint: &Checkpoint, socket: &Path) -> anyhow::Result<()> {
-    let mut vm = Vm::connect(socket)?;
+    // Nothing is to be undone here, so signals end the program as usual.
+    let mut vm = Vm::connect(socket, Stop::default()).map_err(vm_fault)?;
     let name = args.checkpoint.display();
     if checkpoint.state_len() == 0 {
         return fail(
@@ -85,34 +90,81 @@ fn into_vm(args: &RestoreArgs, checkpoint: &Checkpoint, socket: &Path) -> anyhow
             format!("{name}: is of an image, without devices; restore it with --image"),
         );
     }
-    let status = vm.qmp.status()?;
+    let status = vm.status().map_err(vm_fault)?;
     if status != "inmigrate" {
-        return Err(vm
-            .qmp
-            .fault(&format!("this QEMU is {status}; start one with -incoming defer")));
+        let what = format!("{}: this QEMU is {status}; start one with -incoming defer", vm.name());
+        return fail(Code::Input, what);
     }
-    let ram = vm.ram(true)?;
+    let ram = vm.ram(true).map_err(vm_fault)?;
+    compare(args, checkpoint, &mut vm, &ram)?;
+    let mut memory = Blocks { blocks: &ram };
+    fill(checkpoint, &mut memory, &format!("memory of the VM at {}", socket.display()))?;
+    vm.still_waits().map_err(vm_fault)?;
+    vm.load_state(&mut checkpoint.state()).map_err(vm_fault)?;
+    if args.stopped {
+        return vm.stands().map_err(vm_fault);
+    }
+    vm.resume().map_err(vm_fault)
+}
+
+/// Holds the QEMU against the machine in the checkpoint, before anything in it is changed.
+fn compare(
+    args: &RestoreArgs,
+    checkpoint: &Checkpoint,
+    vm: &mut Vm,
+    ram: &[Ram],
+) -> anyhow::Result<()> {
+    let name = args.checkpoint.display();
     let theirs: Vec<(&str, u64)> =
         ram.iter().map(|r| (r.name.as_str(), r.bytes / PAGE as u64)).collect();
     let ours: Vec<(&str, u64)> = checkpoint.regions().map(|r| (r.name, r.pages)).collect();
-    if theirs != ours {
+    let same_memory = theirs == ours;
+    let mut differences = Vec::new();
+    if !same_memory {
         let list = |regions: &[(&str, u64)]| {
             let parts = regions
                 .iter()
                 .map(|(name, pages)| format!("{name} of {}", size(pages * PAGE as u64)));
             parts.collect::<Vec<_>>().join(", ")
         };
-        let what =
-            format!("{name}: was saved with {}, this QEMU has {}", list(&ours), list(&theirs));
-        return fail(Code::Data, what);
+        let (ours, theirs) = (list(&ours), list(&theirs));
+        differences.push(format!("memory: saved with {ours}, this QEMU has {theirs}"));
     }
-    let mut memory = Blocks { blocks: &ram };
-    fill(checkpoint, &mut memory, &format!("memory of the VM at {}", socket.display()))?;
-    vm.load_state(&mut checkpoint.state())?;
-    if !args.stopped {
-        vm.qmp.run("cont", json!({}))?;
+    let mut notes = Vec::new();
+    if checkpoint.description().is_empty() {
+        say(&format!(
+            "{name}: has format version {}, which does not hold the machine, so it cannot be compared with this QEMU",
+            checkpoint.version()
+        ));
+    } else {
+        let saved: Hardware = serde_json::from_slice(checkpoint.description()).map_err(|_| {
+            let what = format!("{name}: its description of the machine cannot be read");
+            Fault::new(Code::Data, what)
+        })?;
+        let here = vm.hardware().map_err(vm_fault)?;
+        let found = saved.differences(&here).into_iter();
+        // Shared memory was compared above, by what the checkpoint really holds.
+        let shared = |text: &String| !same_memory && text.starts_with("memory");
+        differences.extend(found.filter(|text| !shared(text)));
+        let disks = DiskCheck::new(&saved.disks, &vm.disks().map_err(vm_fault)?);
+        differences.extend(disks.differences);
+        notes = disks.notes;
     }
-    Ok(())
+    let more = differences.len().saturating_sub(LISTED);
+    differences.truncate(LISTED);
+    if more > 0 {
+        differences.push(format!("and {more} more"));
+    }
+    if differences.is_empty() || (args.force && same_memory) {
+        for sentence in differences.iter().chain(&notes) {
+            say(&format!("{name}: {sentence}"));
+        }
+        return Ok(());
+    }
+    let what = format!(
+        "{name}: is of another machine than this QEMU, and nothing was restored; start QEMU with what was saved"
+    );
+    Err(Fault::new(Code::Data, what).detailed(differences).into())
 }
 
 fn into_image(checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<()> {

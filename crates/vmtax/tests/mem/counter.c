@@ -9,12 +9,29 @@
 #define PAGES 1024
 static uint64_t memory[PAGES][512];
 
+/* `check=MIB`: writes that much memory over and over, as fast as it can, and looks at every word before it writes it: it must
+ * be what the pass before has written. Memory of two moments has words of two passes in the wrong places; they are
+ * counted. */
+static void check(FILE *out, uint64_t words) {
+    volatile uint64_t *memory = malloc(words * 8);
+    for (uint64_t i = 0; memory && i < words; i++) memory[i] = i;
+    for (uint64_t pass = 1, bad = 0;; pass++) {
+        uint64_t before = (pass - 1) * 0x9e3779b97f4a7c15u, now = pass * 0x9e3779b97f4a7c15u;
+        for (uint64_t i = 0; memory && i < words; i++) {
+            bad += memory[i] != (before ^ i);
+            memory[i] = now ^ i;
+        }
+        fprintf(out, "pass %llu bad %llu\n", (unsigned long long)pass, (unsigned long long)bad);
+    }
+}
+
 int main(void) {
     mount("none", "/dev", "devtmpfs", 0, "");
     FILE *out = fopen("/dev/ttyS0", "w");
     if (!out) out = stdout;
     setvbuf(out, NULL, _IOLBF, 256);
     uint64_t state = 1;
+    if (getenv("check")) check(out, strtoull(getenv("check"), 0, 10) << 17);
     /* `fill=MIB` on the kernel's command line: as much noise besides, for a guest that has used all it has. */
     if (getenv("fill")) {
         uint64_t words = strtoull(getenv("fill"), 0, 10) << 17, *noise = malloc(words * 8), x = 88172645463325252u;

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel;
 
@@ -47,7 +48,16 @@ fn boot() -> &'static Boot {
 pub(super) struct Guest {
     child: Child,
     pub(super) qmp: PathBuf,
+    /// A second monitor: somebody else's.
+    other: PathBuf,
     serial: PathBuf,
+}
+
+/// A line of a guest that checks its memory (`check=MIB`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pass {
+    pub(super) pass: u64,
+    pub(super) bad: u64,
 }
 
 /// A line of the guest.
@@ -66,15 +76,28 @@ impl Guest {
         more: &str,
         incoming: bool,
     ) -> Guest {
+        let more_arguments: &[&str] = if incoming { &["-incoming", "defer"] } else { &[] };
+        Guest::with(folder, name, memory, more, more_arguments)
+    }
+
+    /// As [`Guest::start`], with more arguments of QEMU; they win over those before.
+    pub(super) fn with(
+        folder: &Path,
+        name: &str,
+        memory: &str,
+        more: &str,
+        arguments: &[&str],
+    ) -> Guest {
         let boot = boot();
-        let (qmp, serial) =
-            (folder.join(format!("{name}.qmp")), folder.join(format!("{name}.serial")));
+        let path = |what: &str| folder.join(format!("{name}.{what}"));
+        let (qmp, other, serial) = (path("qmp"), path("other"), path("serial"));
         // What an earlier guest of this name left would be taken for this one's.
-        for old in [&qmp, &serial] {
+        for old in [&qmp, &other, &serial] {
             let _ = fs::remove_file(old);
         }
         let backend = format!("memory-backend-memfd,id=mem,size={memory},share=on");
-        let append = format!("console=ttyS0 quiet panic=-1 {more}");
+        // On a busy computer the emulated timer may not tick in time for the kernel's check of it, which panics.
+        let append = format!("console=ttyS0 quiet panic=-1 no_timer_check {more}");
         let mut command = Command::new("qemu-system-x86_64");
         command
             .args([
@@ -94,15 +117,52 @@ impl Guest {
             .arg(format!("file:{}", serial.display()))
             .arg("-qmp")
             .arg(format!("unix:{},server=on,wait=off", qmp.display()))
-            .stdin(Stdio::null());
-        if incoming {
-            command.args(["-incoming", "defer"]);
-        }
+            .arg("-qmp")
+            .arg(format!("unix:{},server=on,wait=off", other.display()))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(path("stdout")).unwrap());
         let child = command.spawn().expect("qemu-system-x86_64");
-        let guest = Guest { child, qmp, serial };
+        let guest = Guest { child, qmp, other, serial };
         // Bound is not yet listening.
-        guest.until(|| listens(&guest.qmp));
+        guest.until(|| listens(&guest.qmp) && listens(&guest.other));
         guest
+    }
+
+    /// A connection of somebody else's.
+    pub(super) fn monitor(&self) -> Monitor {
+        Monitor::connect(&self.other).unwrap()
+    }
+
+    /// The file in which its memory lies. Not while somebody else has the second monitor: QEMU serves one client.
+    pub(super) fn memory(&self) -> PathBuf {
+        // QEMU listens before it has memory, and answers when it has.
+        self.monitor().status();
+        let open = fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().flatten();
+        let is_memory = |path: &PathBuf| {
+            let link = fs::read_link(path);
+            link.is_ok_and(|l| l.to_string_lossy().starts_with("/memfd:memory-backend"))
+        };
+        open.map(|e| e.path()).find(is_memory).unwrap()
+    }
+
+    /// Whole lines of a guest that checks its memory.
+    pub(super) fn passes(&self) -> Vec<Pass> {
+        let text = self.text();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let pass = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let ["pass", pass, "bad", bad] = words[..] else { return None };
+            Some(Pass { pass: pass.parse().ok()?, bad: bad.parse().ok()? })
+        };
+        whole.lines().filter_map(pass).collect()
+    }
+
+    /// Waits for so many passes more.
+    pub(super) fn passed(&self, more: usize) -> Vec<Pass> {
+        let before = self.passes().len();
+        self.until(|| self.passes().len() >= before + more);
+        self.passes()
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -163,6 +223,13 @@ impl Guest {
         None
     }
 
+    /// Ends it, and gives what QEMU itself printed.
+    pub(super) fn quit(mut self) -> String {
+        self.monitor().run("quit", json!({}));
+        self.child.wait().unwrap();
+        fs::read_to_string(self.serial.with_extension("stdout")).unwrap()
+    }
+
     pub(super) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -216,31 +283,89 @@ fn listens(socket: &Path) -> bool {
 }
 
 /// Runs monitor commands and gives the last answer.
-pub(super) fn qmp(socket: &Path, commands: &[&str]) -> serde_json::Value {
+pub(super) fn qmp(socket: &Path, commands: &[&str]) -> Value {
     ask(socket, commands).unwrap()
 }
 
 /// As [`qmp`], of a QEMU that may be gone.
-fn ask(socket: &Path, commands: &[&str]) -> io::Result<serde_json::Value> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let mut last = serde_json::Value::Null;
-    let mut read = |wanted: &str| loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-        }
-        let value: serde_json::Value = serde_json::from_str(&line)?;
-        assert!(value.get("error").is_none(), "{value}");
-        if let Some(found) = value.get(wanted) {
-            return Ok(found.clone());
-        }
-    };
-    read("QMP")?;
-    for command in ["{\"execute\":\"qmp_capabilities\"}"].iter().chain(commands) {
-        stream.write_all(format!("{command}\n").as_bytes())?;
-        last = read("return")?;
+fn ask(socket: &Path, commands: &[&str]) -> io::Result<Value> {
+    let mut monitor = Monitor::connect(socket)?;
+    let mut last = Value::Null;
+    for command in commands {
+        last = monitor.send(command)?;
+        assert!(last.get("error").is_none(), "{last}");
+        last = last["return"].take();
     }
     Ok(last)
+}
+
+/// A client of a QEMU.
+pub(super) struct Monitor {
+    reader: BufReader<UnixStream>,
+    /// Names of events that were not waited for yet.
+    events: Vec<String>,
+}
+
+impl Monitor {
+    fn connect(socket: &Path) -> io::Result<Monitor> {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut monitor = Monitor { reader: BufReader::new(stream), events: Vec::new() };
+        monitor.read("QMP")?;
+        monitor.send("{\"execute\":\"qmp_capabilities\"}")?;
+        Ok(monitor)
+    }
+
+    /// Runs a command, and gives what it returned.
+    pub(super) fn run(&mut self, command: &str, arguments: Value) -> Value {
+        let line = json!({ "execute": command, "arguments": arguments }).to_string();
+        let mut answer = self.send(&line).unwrap();
+        assert!(answer.get("error").is_none(), "{line}: {answer}");
+        answer["return"].take()
+    }
+
+    /// What has happened until now is not waited for.
+    pub(super) fn forget(&mut self) {
+        self.status();
+        self.events.clear();
+    }
+
+    /// Waits until an event has come.
+    pub(super) fn wait(&mut self, event: &str) {
+        while !self.events.iter().any(|seen| seen == event) {
+            self.read("event").unwrap();
+        }
+        self.events.clear();
+    }
+
+    /// Run state.
+    pub(super) fn status(&mut self) -> String {
+        self.run("query-status", json!({}))["status"].as_str().unwrap().to_owned()
+    }
+
+    fn send(&mut self, command: &str) -> io::Result<Value> {
+        let mut stream = self.reader.get_ref();
+        stream.write_all(format!("{command}\n").as_bytes())?;
+        loop {
+            let message = self.read("")?;
+            if message.get("event").is_none() {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// The next message that has this in it.
+    fn read(&mut self, wanted: &str) -> io::Result<Value> {
+        loop {
+            let mut line = String::new();
+            if self.reader.read_line(&mut line)? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+            }
+            let message: Value = serde_json::from_str(&line)?;
+            self.events.extend(message["event"].as_str().map(str::to_owned));
+            if wanted.is_empty() || message.get(wanted).is_some() {
+                return Ok(message);
+            }
+        }
+    }
 }

@@ -34,11 +34,11 @@ fn content(path: &Path) -> Vec<u8> {
 }
 
 /// Moments at random, other ones every time; the seed is printed.
-struct Moments(u64);
+pub(super) struct Moments(u64);
 
 impl Moments {
     #[expect(clippy::print_stdout, reason = "what is needed to repeat a failure")]
-    fn new() -> Moments {
+    pub(super) fn new() -> Moments {
         let seed =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
                 as u64;
@@ -46,7 +46,7 @@ impl Moments {
         Moments(seed | 1)
     }
 
-    fn below(&mut self, limit: Duration) -> Duration {
+    pub(super) fn below(&mut self, limit: Duration) -> Duration {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -235,9 +235,7 @@ fn a_killed_save_of_a_vm_leaves_the_old_checkpoint_or_the_new_one() {
         guest.counted(before + 1);
     }
     check(&guest.counts());
-    println!(
-        "{tries} saves of a VM: {cut} killed, {replaced} new checkpoints, all whole and right"
-    );
+    println!("{tries} saves of a VM: {cut} killed, {replaced} new checkpoints, all verified");
     assert!(cut == rounds, "only {cut} of {tries} were killed before they had ended");
     // After all that it can be saved as if nothing had been.
     ok(&ways[0]);

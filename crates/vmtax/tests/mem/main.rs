@@ -1,21 +1,46 @@
-//! `vmtax mem`: images, real VMs, kills, hostile files, and what a save costs.
+//! `vmtax mem`: images, real VMs, other clients of theirs, other machines, disks, kills, hostile files and monitors, and what a
+//! save costs.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod against;
 mod chains;
+mod clients;
+mod disks;
 mod guest;
 mod hostile;
 mod kills;
+mod machines;
+mod monitor;
 mod qemu;
 mod scan;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 /// Runs `vmtax mem`.
 fn mem(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vmtax")).arg("mem").args(args).output().unwrap()
+}
+
+/// Starts `vmtax mem`.
+fn start(args: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vmtax"));
+    command.arg("mem").args(args).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Exit code and standard error of a run.
+fn ended(child: Child) -> (i32, String) {
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    (output.status.code().unwrap_or_else(|| panic!("{:?}: {said}", output.status)), said)
+}
+
+/// Sends a signal to a program that was started here and not yet waited for.
+fn signal(child: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, signal).unwrap();
 }
 
 /// What a run that succeeds prints.

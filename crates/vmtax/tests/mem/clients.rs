@@ -1,0 +1,310 @@
+//! Somebody else controls the same QEMU: a checkpoint that is called good is one of one moment.
+//!
+//! The guest writes all of 32 MiB over and over and looks at every word before it writes it, so a checkpoint of two moments
+//! has bad words.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::json;
+use vmtax_pageops::checkpoint::Checkpoint;
+
+use super::guest::{Guest, Monitor, PATIENCE};
+use super::{ended, name, ok, signal, start};
+
+const MEMORY: &str = "128M";
+const CHECK: &str = "check=32";
+
+/// Holds a program where it is, and gives false if it has ended.
+fn freeze(child: &Child) -> bool {
+    signal(child, Signal::STOP);
+    let state = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat[stat.rfind(')').unwrap() + 2..].chars().next().unwrap()
+    };
+    let began = std::time::Instant::now();
+    loop {
+        match state(child.id()) {
+            'T' | 't' => return true,
+            'Z' => return false,
+            state => assert!(began.elapsed() < PATIENCE, "SIGSTOP and in state {state}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Names and ids of all in a folder but sockets and consoles.
+fn files(folder: &Path) -> Vec<(PathBuf, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let kept = |path: &PathBuf| path.extension().is_some_and(|e| e == "ckpt" || e == "part");
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).filter(kept);
+    let mut files: Vec<_> = entries.map(|p| (p.clone(), p.metadata().unwrap().ino())).collect();
+    files.sort();
+    files
+}
+
+/// Puts a checkpoint into a new QEMU, whose guest must find no bad word in two whole passes.
+fn holds_one_moment(folder: &Path, checkpoint: &Path) {
+    ok(&["verify", name(checkpoint)]);
+    let guest = Guest::start(folder, "again", MEMORY, "", true);
+    ok(&["restore", name(checkpoint), "--qmp", name(&guest.qmp)]);
+    // The first line may end a pass that began before the checkpoint; then come two whole ones.
+    let passes = guest.passed(3);
+    assert!(passes.iter().all(|pass| pass.bad == 0), "{}: {passes:?}", checkpoint.display());
+}
+
+/// What somebody else does in the middle of a save.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Meddling {
+    Resume,
+    /// Between two looks at the VM, which then stands as it did.
+    ResumeAndStop,
+    Reset,
+}
+
+impl Meddling {
+    fn apply(self, monitor: &mut Monitor, guest: &Guest) {
+        match self {
+            Meddling::Resume => drop(monitor.run("cont", json!({}))),
+            Meddling::ResumeAndStop => {
+                monitor.run("cont", json!({}));
+                guest.passed(2);
+                monitor.run("stop", json!({}));
+            }
+            Meddling::Reset => {
+                monitor.run("system_reset", json!({}));
+                monitor.wait("RESET");
+            }
+        }
+    }
+}
+
+/// Meddles in the middle of a save, which must fail and leave what was there.
+fn refused(guest: &Guest, folder: &Path, save: &[&str], meddling: Meddling) {
+    let mut monitor = guest.monitor();
+    let before = files(folder);
+    for _ in 0..20 {
+        monitor.forget();
+        let child = start(save);
+        monitor.wait("STOP");
+        // The device state is saved and the memory is not, unless it was faster than we are.
+        let saves_memory = loop {
+            match monitor.status().as_str() {
+                "postmigrate" => break true,
+                "running" => break false,
+                _ => {}
+            }
+        };
+        let in_time = saves_memory && freeze(&child) && files(folder) == before;
+        if in_time {
+            meddling.apply(&mut monitor, guest);
+        }
+        if saves_memory {
+            signal(&child, Signal::CONT);
+        }
+        let (code, said) = ended(child);
+        if !in_time {
+            assert_eq!(code, 0, "{said}");
+            continue;
+        }
+        let word = if meddling == Meddling::Reset { "was reset" } else { "was resumed" };
+        assert_eq!(code, 7, "{meddling:?} {save:?}: {said}");
+        assert!(said.contains(word) && said.lines().count() == 1, "{said}");
+        assert_eq!(files(folder), before, "{meddling:?} {save:?}");
+        // Whoever meddled has decided whether it runs.
+        let status = monitor.status();
+        let expected: &[&str] = match meddling {
+            Meddling::Resume => &["running"],
+            Meddling::ResumeAndStop => &["paused", "postmigrate"],
+            Meddling::Reset => &["prelaunch", "paused", "postmigrate"],
+        };
+        assert!(expected.contains(&status.as_str()), "{meddling:?}: {status}");
+        monitor.run("cont", json!({}));
+        return;
+    }
+    panic!("20 saves were over before anybody could meddle");
+}
+
+#[test]
+fn a_vm_that_is_resumed_while_it_is_saved_gives_no_checkpoint() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |file: &str| dir.path().join(file);
+    // It is to come back from a reset.
+    let guest = Guest::with(dir.path(), "vm", MEMORY, CHECK, &["-action", "reboot=reset"]);
+    guest.passed(2);
+    let (base, old, new) = (path("base.ckpt"), path("old.ckpt"), path("new.ckpt"));
+    let save = ["save", "--qmp", name(&guest.qmp), "-o"];
+    for output in [&base, &old] {
+        ok(&[&save[..], &[name(output)]].concat());
+    }
+    let ways: [&[&str]; 4] =
+        [&[], &["--zstd"], &["--parent", name(&base)], &["--zstd", "--parent", name(&base)]];
+    for way in ways {
+        for meddling in [Meddling::Resume, Meddling::ResumeAndStop] {
+            refused(&guest, dir.path(), &[&save[..], &[name(&old)], way].concat(), meddling);
+        }
+        refused(&guest, dir.path(), &[&save[..], &[name(&new)], way].concat(), Meddling::Resume);
+        guest.passed(1);
+    }
+    // It is none the worse for all that, and can be saved.
+    for way in ways {
+        ok(&[&save[..], &[name(&new)], way].concat());
+        holds_one_moment(dir.path(), &new);
+    }
+    refused(&guest, dir.path(), &[&save[..], &[name(&old)]].concat(), Meddling::Reset);
+}
+
+/// Resumed at any moment of saves in any way: each gives a checkpoint of one moment, or none. `./x bench resumes` asks for more
+/// rounds.
+#[test]
+fn a_checkpoint_is_of_one_moment_whenever_somebody_resumes() {
+    let rounds = std::env::var("VMTAX_RESUMES").map_or(4, |rounds| rounds.parse().unwrap());
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |file: &str| dir.path().join(file);
+    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    guest.passed(2);
+    let (base, target) = (path("base.ckpt"), path("x.ckpt"));
+    let save = ["save", "--qmp", name(&guest.qmp), "-o"];
+    ok(&[&save[..], &[name(&base)]].concat());
+    let began = std::time::Instant::now();
+    ok(&[&save[..], &[name(&target)]].concat());
+    let whole = began.elapsed();
+    let ways: [&[&str]; 3] =
+        [&[], &["--parent", name(&base)], &["--zstd", "--parent", name(&base)]];
+    let mut monitor = guest.monitor();
+    let mut moments = super::kills::Moments::new();
+    let (mut taken, mut refused) = (0, 0);
+    for round in 0..rounds {
+        let before = Checkpoint::open(&target).unwrap().id();
+        let args = [&save[..], &[name(&target)], ways[round % ways.len()]].concat();
+        let child = start(&args);
+        std::thread::sleep(moments.below(whole.mul_f64(1.2)));
+        monitor.run("cont", json!({}));
+        if round % 2 == 1 {
+            monitor.run("stop", json!({}));
+        }
+        let (code, said) = ended(child);
+        let after = Checkpoint::open(&target).unwrap().id();
+        match code {
+            0 => {
+                taken += 1;
+                assert!(after != before);
+                holds_one_moment(dir.path(), &target);
+            }
+            7 => {
+                refused += 1;
+                assert!(said.contains("resumed"), "{said}");
+                assert_eq!(after, before, "{args:?}");
+            }
+            _ => panic!("round {round}, {args:?}: {code} {said}"),
+        }
+        monitor.run("cont", json!({}));
+        guest.passed(1);
+    }
+    println!("{rounds} saves with a resume: {taken} of one moment, {refused} refused, 0 bad words");
+}
+
+/// It was stopped by somebody, and is theirs to resume.
+#[test]
+fn a_vm_that_somebody_stopped_is_saved_and_stays_stopped() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    guest.passed(2);
+    let mut monitor = guest.monitor();
+    monitor.run("stop", json!({}));
+    let checkpoint = dir.path().join("x.ckpt");
+    let said = ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&checkpoint)]);
+    assert!(said.contains("was stopped before, and stays stopped"), "{said}");
+    assert_eq!(monitor.status(), "postmigrate");
+    // QEMU does not save it again before it has run.
+    let again = super::refused(&["save", "--qmp", name(&guest.qmp), "-o", name(&checkpoint)]);
+    assert!(again.0 == 3 && again.1.contains("give it `cont`"), "{again:?}");
+    monitor.run("cont", json!({}));
+    guest.passed(1);
+    holds_one_moment(dir.path(), &checkpoint);
+}
+
+#[test]
+fn a_qemu_that_is_ended_meanwhile_gives_no_checkpoint() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = dir.path().join("x.ckpt");
+    for _ in 0..5 {
+        let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+        guest.passed(1);
+        let mut monitor = guest.monitor();
+        let child = start(&["save", "--qmp", name(&guest.qmp), "-o", name(&output)]);
+        monitor.wait("STOP");
+        let in_time = freeze(&child) && files(dir.path()).is_empty();
+        monitor.run("quit", json!({}));
+        signal(&child, Signal::CONT);
+        let (code, said) = ended(child);
+        if in_time {
+            assert_eq!(code, 3, "{said}");
+            assert!(said.contains("did it end?") && said.lines().count() == 1, "{said}");
+            assert_eq!(files(dir.path()), []);
+            return;
+        }
+        fs::remove_file(&output).unwrap();
+    }
+    panic!("5 saves were over before QEMU could be ended");
+}
+
+/// Somebody else uses a QEMU while it is restored into: it goes on rightly, or the restore fails.
+#[test]
+fn a_restore_that_is_disturbed_is_right_or_fails() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let checkpoint = dir.path().join("x.ckpt");
+    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    guest.passed(2);
+    ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&checkpoint)]);
+    drop(guest);
+    for (command, stopped) in [("cont", false), ("cont", true), ("stop", false), ("quit", false)] {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            assert!(tries < 20, "20 restores were over before anybody could meddle");
+            let guest = Guest::start(dir.path(), "again", MEMORY, "", true);
+            let memory = guest.memory();
+            let mut monitor = guest.monitor();
+            let used = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&memory).unwrap());
+            let before = used();
+            let mut args = vec!["restore", name(&checkpoint), "--qmp", name(&guest.qmp)];
+            args.extend(stopped.then_some("--stopped"));
+            let mut child = start(&args);
+            while used() < before + 8192 && child.try_wait().unwrap().is_none() {
+                std::thread::yield_now();
+            }
+            // In the middle of the memory, unless it was faster than we are.
+            let in_time = child.try_wait().unwrap().is_none()
+                && freeze(&child)
+                && monitor.status() == "inmigrate";
+            if in_time {
+                monitor.run(command, json!({}));
+            }
+            if child.try_wait().unwrap().is_none() {
+                signal(&child, Signal::CONT);
+            }
+            let (code, said) = ended(child);
+            if !in_time {
+                assert_eq!(code, 0, "{said}");
+                continue;
+            }
+            if command == "quit" {
+                assert_eq!(code, 3, "{said}");
+                assert!(said.contains("did it end?") && said.lines().count() == 1, "{said}");
+                break;
+            }
+            assert_eq!(code, 0, "{command}: {said}");
+            if stopped {
+                assert_eq!(monitor.status(), "paused");
+                monitor.run("cont", json!({}));
+            }
+            let passes = guest.passed(3);
+            assert!(passes.iter().all(|pass| pass.bad == 0), "{command}: {passes:?}");
+            break;
+        }
+    }
+}
