@@ -1,5 +1,7 @@
 //! `vmtax mem scan`.
 
+mod given;
+mod mappings;
 mod source;
 
 use std::collections::HashMap;
@@ -7,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use vmtax_pageops::{Cpu, PAGE, PageFacts};
+use vmtax_report::names::printable;
 
 use super::flags::ScanArgs;
 use super::watch::Watch;
@@ -62,8 +65,8 @@ pub(super) fn run(args: &ScanArgs) -> anyhow::Result<()> {
     let gbits = args.bandwidth;
     print(
         args.work.format,
-        || text(&source.describe(), &found, gbits, &by),
-        || as_json(&source.describe(), &found, gbits, &by),
+        || text(&source, &found, gbits, &by),
+        || as_json(&source, &found, gbits, &by),
     )
 }
 
@@ -242,11 +245,14 @@ fn estimates(found: &Found, gbits: f64) -> Estimates {
     Estimates { checkpoint, compressed, migration }
 }
 
-fn text(target: &str, found: &Found, gbits: f64, by: &str) -> String {
+fn text(source: &Source, found: &Found, gbits: f64, by: &str) -> String {
     let page = PAGE as u64;
     let share = |part: u64| 100.0 * part as f64 / found.total.max(1) as f64;
-    let mut out =
-        format!("{target}\n\n{:<34}{:>12}{:>12}{:>8}\n", "memory", "pages", "bytes", "share");
+    let mut out = format!("{}\n", source.describe());
+    for (bytes, why) in source.taken() {
+        out.push_str(&format!("  {} {}\n", size(bytes), printable(why)));
+    }
+    out.push_str(&format!("\n{:<34}{:>12}{:>12}{:>8}\n", "memory", "pages", "bytes", "share"));
     let mut row = |name: &str, pages: u64| {
         out.push_str(&format!(
             "{name:<34}{pages:>12}{:>12}{:>7.1}%\n",
@@ -299,10 +305,14 @@ fn text(target: &str, found: &Found, gbits: f64, by: &str) -> String {
     out
 }
 
-fn as_json(target: &str, found: &Found, gbits: f64, by: &str) -> serde_json::Value {
+fn as_json(source: &Source, found: &Found, gbits: f64, by: &str) -> serde_json::Value {
     let e = estimates(found, gbits);
+    let taken = source.taken();
+    let taken: Vec<_> =
+        taken.iter().map(|(bytes, why)| json!({ "bytes": bytes, "why": why })).collect();
     json!({
-        "target": target,
+        "target": source.describe(),
+        "memory": taken,
         "page_bytes": PAGE,
         "pages": {
             "all": found.total, "touched": found.data, "holes": found.total - found.data, "zero": found.zero,

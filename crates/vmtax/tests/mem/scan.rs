@@ -130,7 +130,94 @@ fn private_memory_is_not_populated() {
     assert!(output.status.success(), "{error}");
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["pages"]["all"], 16384);
+    let why = found["memory"][0]["why"].as_str().unwrap();
+    assert!(why.contains("the largest private mapping"), "{why}");
     assert_eq!(found["pages"]["touched"], 256);
     assert!(before >= 1024, "256 pages were touched: {before} KiB");
     assert_eq!(after, before, "KiB of the mapping after and before");
+}
+
+/// A stopped QEMU with TCG, which translates into a buffer of up to 1 GiB, and what it was given as memory.
+struct Emulator(std::process::Child);
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        // Errors mean that it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Emulator {
+    fn start(dir: &std::path::Path, words: &str) -> Emulator {
+        let socket = dir.join("qmp");
+        let _ = fs::remove_file(&socket);
+        let child = std::process::Command::new("qemu-system-x86_64")
+            .args(["-display", "none", "-S", "-qmp"])
+            .arg(format!("unix:{},server=on,wait=off", socket.display()))
+            .args(words.split(' '))
+            .current_dir(dir)
+            .stdin(std::process::Stdio::null())
+            .spawn()
+            .expect("qemu-system-x86_64");
+        let mut emulator = Emulator(child);
+        // It answers when its machine is made.
+        let start = std::time::Instant::now();
+        loop {
+            assert!(emulator.0.try_wait().unwrap().is_none(), "QEMU ended: {words}");
+            assert!(start.elapsed() < super::guest::PATIENCE, "QEMU does not answer: {words}");
+            let command = "{\"execute\":\"query-status\"}";
+            if socket.exists() && std::os::unix::net::UnixStream::connect(&socket).is_ok() {
+                super::guest::qmp(&socket, &[command]);
+                return emulator;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn translated_code_is_no_memory_of_a_vm() {
+    const M: u64 = 1 << 20;
+    let cases: &[(&str, &[(u64, &str)])] = &[
+        ("-accel tcg -m 64", &[(64 * M, "as large as -m 64 says")]),
+        ("-accel tcg,split-wx=on -m 64", &[(64 * M, "as large as -m 64 says")]),
+        ("-accel tcg -m 2G", &[(2048 * M, "as large as -m 2G says")]),
+        // The default, and larger than the screen's memory.
+        ("-accel tcg", &[(128 * M, "as large as the default of -m says")]),
+        (
+            "-accel tcg,split-wx=on -m 96 -object memory-backend-memfd,id=r,size=96M,share=on -machine pc,memory-backend=r",
+            &[(96 * M, "/memfd:memory-backend-memfd")],
+        ),
+        (
+            "-accel tcg,split-wx=on -m 96 -object memory-backend-ram,id=r,size=96M,share=on -machine pc,memory-backend=r",
+            &[(96 * M, "as large as -object r says")],
+        ),
+        ("-accel tcg -m 64 -mem-path .", &[(64 * M, "private memory over ")]),
+        (
+            "-accel tcg -m 192 -object memory-backend-ram,id=a,size=64M -object memory-backend-file,id=b,size=128M,mem-path=b.ram,share=on -numa node,memdev=a -numa node,memdev=b",
+            &[(64 * M, "as large as -object a says"), (128 * M, "b.ram at ")],
+        ),
+    ];
+    for (words, expected) in cases {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let emulator = Emulator::start(dir.path(), words);
+        let output = super::mem(&["scan", &emulator.0.id().to_string(), "--format", "json"]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        if error.contains("PAGEMAP_SCAN") {
+            return vmtax_skipped::system(&error);
+        }
+        assert!(output.status.success(), "{words}: {error}");
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let memory = found["memory"].as_array().unwrap();
+        assert_eq!(memory.len(), expected.len(), "{words}: {memory:?}");
+        for (block, (bytes, why)) in memory.iter().zip(*expected) {
+            assert_eq!(block["bytes"], *bytes, "{words}: {memory:?}");
+            assert!(block["why"].as_str().unwrap().contains(why), "{words}: {memory:?}");
+        }
+        let all: u64 = expected.iter().map(|block| block.0).sum();
+        assert_eq!(found["pages"]["all"], all / PAGE, "{words}");
+        let text = ok(&["scan", &emulator.0.id().to_string()]);
+        assert!(text.contains(expected[0].1), "{words}: {text}");
+    }
 }

@@ -3,16 +3,15 @@
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use vmtax_pageops::PAGE;
 use vmtax_pageops::memory::{self, Pagemap};
 
+use super::given;
+use super::mappings::{self, Mapping, Taken};
 use crate::exit::{Code, fail};
-
-/// A mapping below this is no VM's memory.
-const LEAST: u64 = 16 << 20;
 
 /// Where memory is read from.
 pub(super) struct Source {
@@ -28,20 +27,13 @@ struct Part {
     file: Option<File>,
     /// Where the process has it mapped.
     mapped: Option<Range<u64>>,
+    /// Where it is, and why it is taken for the VM's memory.
+    why: Option<String>,
 }
 
 struct Process {
     pid: u32,
     pagemap: Pagemap,
-}
-
-/// A line of /proc/PID/maps.
-struct Mapping {
-    range: Range<u64>,
-    shared: bool,
-    offset: u64,
-    inode: u64,
-    path: String,
 }
 
 impl Source {
@@ -56,7 +48,7 @@ impl Source {
         let file = match File::open(path) {
             Ok(file) => file,
             Err(error) => {
-                return fail(Code::Input, format!("{path}: cannot be opened: {}", error.kind()));
+                return fail(Code::Input, format!("{path}: cannot be opened: {error}"));
             }
         };
         let metadata = file.metadata()?;
@@ -70,7 +62,7 @@ impl Source {
             let what = format!("{path}: has {} bytes, which is no number of pages", metadata.len());
             return fail(Code::Data, what);
         }
-        let part = Part { bytes: metadata.len(), file: Some(file), mapped: None };
+        let part = Part { bytes: metadata.len(), file: Some(file), mapped: None, why: None };
         Ok(Source { name: path.to_owned(), parts: vec![part], process: None })
     }
 
@@ -84,60 +76,39 @@ impl Source {
                 );
             }
             Err(error) => {
-                let what = format!("process {pid}: cannot be looked into: {}", error.kind());
+                let what = format!("process {pid}: cannot be looked into: {error}");
                 return fail(Code::Input, format!("{what}; run vmtax as its user, or as root"));
             }
         };
-        let mappings: Vec<Mapping> = maps.lines().filter_map(mapping).collect();
-        let shared: Vec<&Mapping> = mappings
-            .iter()
-            .filter(|m| m.shared && m.inode != 0 && m.range.end - m.range.start >= LEAST)
-            .filter(|m| {
-                m.path.starts_with("/memfd:")
-                    || !m.path.starts_with("/dev/")
-                    || m.path.starts_with("/dev/shm/")
-                    || m.path.starts_with("/dev/hugepages")
-            })
-            .collect();
-        let mut parts: Vec<Part> = Vec::new();
-        let mut kind = "shared memory";
-        let mut seen = Vec::new();
-        for one in shared {
-            if one.offset != 0 || seen.contains(&one.inode) {
-                continue;
-            }
-            seen.push(one.inode);
-            let file = open_mapped(pid, one)?;
-            let bytes = file.metadata()?.len() & !(PAGE as u64 - 1);
-            parts.push(Part { bytes, file: Some(file), mapped: Some(one.range.clone()) });
-        }
-        if parts.is_empty() {
-            kind = "private memory";
-            let largest = mappings
-                .iter()
-                .filter(|m| !m.shared && m.inode == 0 && !m.path.starts_with("[v"))
-                .max_by_key(|m| m.range.end - m.range.start);
-            match largest {
-                Some(m) if m.range.end - m.range.start >= LEAST => {
-                    let bytes = m.range.end - m.range.start;
-                    parts.push(Part { bytes, file: None, mapped: Some(m.range.clone()) });
+        let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = format!("process {pid} ({})", command.trim());
+        let taken = take(pid, &name, &Mapping::all(&maps))?;
+        let mut parts = Vec::new();
+        for Taken { mapping, why } in taken {
+            let why = Some(format!("{}: {why}", place(&mapping)));
+            let mapped = Some(mapping.range.clone());
+            parts.push(match mapping.shared {
+                true => {
+                    let file = open_mapped(pid, &mapping)?;
+                    let bytes = file.metadata()?.len() & !(PAGE as u64 - 1);
+                    Part { bytes, file: Some(file), mapped, why }
                 }
-                _ => {
-                    return fail(
-                        Code::Data,
-                        format!("process {pid}: has no memory that could be a VM's"),
-                    );
-                }
-            }
+                false => Part { bytes: mapping.bytes(), file: None, mapped, why },
+            });
         }
         let pagemap = Pagemap::open(pid).with_context(|| format!("/proc/{pid}/pagemap"))?;
-        let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let name = format!("process {pid} ({}), {kind}", command.trim());
         Ok(Source { name, parts, process: Some(Process { pid, pagemap }) })
     }
 
     pub(super) fn describe(&self) -> String {
         self.name.clone()
+    }
+
+    /// Which memory it is: bytes, place and why that is the VM's. Empty for an image.
+    pub(super) fn taken(&self) -> Vec<(u64, &str)> {
+        let taken = |part: &'_ Part| part.why.is_some();
+        let parts = self.parts.iter().filter(|part| taken(part));
+        parts.map(|part| (part.bytes, part.why.as_deref().unwrap_or_default())).collect()
     }
 
     pub(super) fn pages(&self) -> u64 {
@@ -255,14 +226,47 @@ fn open_mapped(pid: u32, mapping: &Mapping) -> anyhow::Result<File> {
     )
 }
 
-fn mapping(line: &str) -> Option<Mapping> {
-    let mut words = line.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let access = words.next()?;
-    let offset = u64::from_str_radix(words.next()?, 16).ok()?;
-    let _device = words.next()?;
-    let inode = words.next()?.parse().ok()?;
-    let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
-    let path = words.collect::<Vec<_>>().join(" ");
-    Some(Mapping { range, shared: access.ends_with('s'), offset, inode, path })
+/// The mappings that are a VM's memory.
+fn take(pid: u32, name: &str, mappings: &[Mapping]) -> anyhow::Result<Vec<Taken>> {
+    let given = match is_qemu(pid) {
+        true => given::by_qemu(&command_line(pid)),
+        false => Vec::new(),
+    };
+    if given.is_empty() {
+        let taken = mappings::by_size(mappings);
+        return match taken.is_empty() {
+            true => fail(Code::Data, format!("{name}: has no memory that could be a VM's")),
+            false => Ok(taken),
+        };
+    }
+    match mappings::as_given(mappings, &given) {
+        Ok(taken) => Ok(taken),
+        Err(why) => fail(Code::Data, format!("{name}: {why}; what its memory is cannot be told")),
+    }
+}
+
+fn command_line(pid: u32) -> Vec<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = line.split(|byte| *byte == 0);
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// By the program's file, or by what it was started as.
+fn is_qemu(pid: u32) -> bool {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let started = command_line(pid).into_iter().next().map(PathBuf::from);
+    [program, started]
+        .into_iter()
+        .flatten()
+        .any(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("qemu")))
+}
+
+/// A mapping, for people: what it maps, and where.
+fn place(mapping: &Mapping) -> String {
+    let kind = match (mapping.shared, mapping.inode) {
+        (true, _) => mapping.path.as_str(),
+        (false, 0) => "private memory",
+        (false, _) => &format!("private memory over {}", mapping.path),
+    };
+    format!("{kind} at {:#x}", mapping.range.start)
 }
