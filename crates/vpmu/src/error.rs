@@ -16,6 +16,11 @@ pub enum Error {
         /// Counters of the host.
         host: usize,
     },
+    /// The host keeps its counters to itself.
+    #[error(
+        "a mediated PMU is given the host's counters, which takes the kernel: this host does not give them;          choose another policy"
+    )]
+    Mediated,
     /// CPUID would promise an event that the host lacks. The model can say that it is unavailable.
     #[error("the model has the event {event:?}: {trouble}")]
     Event {

@@ -11,6 +11,8 @@ pub mod step;
 pub(crate) mod sys;
 pub mod virtual_time;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Trouble;
 use crate::event::{Counter, Event, Programme};
 
@@ -40,6 +42,29 @@ pub struct Reading {
     pub running: u64,
 }
 
+/// Accesses of a processor's MSRs. RDPMC is a read of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MsrAccesses {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+}
+
+impl MsrAccesses {
+    /// All of them.
+    pub fn total(self) -> u64 {
+        self.reads + self.writes
+    }
+}
+
+impl std::ops::AddAssign for MsrAccesses {
+    fn add_assign(&mut self, other: MsrAccesses) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+    }
+}
+
 /// Counts for one vCPU.
 pub trait Host {
     /// A new event that counts from now on.
@@ -62,4 +87,23 @@ pub trait Host {
     fn probe(&self, event: Event) -> Result<(), Trouble>;
     /// How many events it can count at a time, if it knows.
     fn capacity(&self) -> Option<usize>;
+
+    /// Whether its events stand still by themselves while the vCPU's thread is off the processor, as the kernel's events of
+    /// a thread do. If not they are disabled at the end of a slice and enabled in the next.
+    fn saves_at_switch(&self) -> bool {
+        false
+    }
+
+    /// Whether it gives hardware counters to guests: what [`crate::Policy::Mediated`] needs.
+    fn gives_counters(&self) -> bool {
+        false
+    }
+
+    /// A hardware counter of the guest's own, programmed as wanted. Until it is closed the host's own events do without.
+    fn claim(&mut self, _: &Request) -> Result<EventId, Trouble> {
+        Err(Trouble::NoSuchEvent)
+    }
+
+    /// The guest's counters were saved and loaded again, which took accesses of MSRs.
+    fn world_switched(&mut self, _: MsrAccesses) {}
 }

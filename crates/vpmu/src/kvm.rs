@@ -6,31 +6,43 @@
 //! vCPU:           show               before KVM_SET_CPUID2
 //! its thread:     VcpuPmu::new
 //! again and again:
-//!     enter       an interrupt that is due goes to the APIC
+//!     enter       a switch of the thread is a new slice; an interrupt that is due goes to the APIC
 //!     KVM_RUN     ── KVM_EXIT_X86_RDMSR ──> read
 //!                 ── KVM_EXIT_X86_WRMSR ──> write
-//!                 ── EINTR ───────────────> interrupted: an event overflowed, or somebody else's signal
+//!                 ── EINTR ───────────────> interrupted: an event overflowed, or another signal came
 //! ```
 //!
-//! What KVM does not permit: RDPMC never comes to user space; guests have to read by RDMSR. KVM's own PMU is switched off
-//! here, so that the instruction faults (#GP) instead of reading counters that nobody programmed; on AMD Linux 6.1 has
-//! it read zero all the same. Linux's perf reads by RDPMC and cannot run on this. In a guest's view the counters also go on while the kernel and the VMM
-//! work for it, unless the host's events leave the host out ([`crate::host::perf_event::Options::exclude_host`]), which
-//! hardware events do and software events do not.
+//! # RDPMC
+//!
+//! KVM never sends RDPMC to a VMM, so guests have to read counters by RDMSR. KVM's own PMU is switched off here, so that
+//! the instruction faults (#GP) instead of reading counters that nobody programmed; on AMD hosts before Linux 6.9
+//! (commit f933b88e2015) it reads zero. Linux's perf reads by RDPMC, on every vendor, in the kernel: a Linux guest needs
+//! the module in `guest-module`, which reads by RDMSR instead. [`filter`] fails until the VMM says that its guests do so.
+//!
+//! # What is counted
+//!
+//! In a guest's view the counters also go on while the kernel and the VMM work for it, unless the host's events leave the
+//! host out ([`crate::host::perf_event::Options::exclude_host`]), which hardware events do and software events do not.
+//!
+//! # Switches of the thread
+//!
+//! The kernel's perf saves and restores a thread's events when the thread is switched (kernel/events/core.c:
+//! __perf_event_task_sched_out, __perf_event_task_sched_in), so that nothing is lost between two slices. What remains to
+//! be done is to end a slice and begin the next: events that the guest did not use for a whole slice are closed. A record
+//! that the kernel writes at each switch tells of it, which costs one load of shared memory before KVM_RUN and no system
+//! call.
 
-use kvm_bindings::{
-    CpuId, KVM_CAP_PMU_CAPABILITY, KVM_CAP_X86_USER_SPACE_MSR, KVM_MAX_CPUID_ENTRIES,
-    KVM_MSR_EXIT_REASON_FILTER, KVM_PMU_CAP_DISABLE, Msrs, kvm_cpuid_entry2, kvm_enable_cap,
-    kvm_msi, kvm_msr_entry,
-};
-use kvm_ioctls::{
-    Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, ReadMsrExit, VcpuFd, VmFd,
-    WriteMsrExit,
-};
+mod cpuid;
+mod filter;
+
+use kvm_bindings::{Msrs, kvm_msi, kvm_msr_entry};
+use kvm_ioctls::{ReadMsrExit, VcpuFd, VmFd, WriteMsrExit};
+
+pub use cpuid::show;
+pub use filter::{VmOptions, filter};
 
 use crate::host::Host;
-use crate::host::sys::vcpu;
-use crate::model::{Leaf, Model};
+use crate::host::sys::{Switches, vcpu};
 use crate::msr::DEBUG_CONTROL;
 use crate::pmu::Pmu;
 
@@ -45,6 +57,23 @@ const IGNORED: u64 = 0b11;
 /// Why KVM does not do what is needed.
 #[derive(Debug, thiserror::Error)]
 pub enum KvmError {
+    /// [`VmOptions::guests_read_by_rdmsr`] is not set.
+    #[error(
+        "KVM sends no RDPMC to a VMM: in a guest it faults (#GP), or reads zero on AMD hosts before Linux 6.9, and Linux's \
+         perf uses it; have guests read counters by RDMSR (Linux: load the module in guest-module) and set \
+         guests_read_by_rdmsr"
+    )]
+    Rdpmc,
+    /// More ranges than one filter holds.
+    #[error(
+        "KVM takes 16 ranges of MSRs in a filter, and {pmu} of the PMU and {own} of the VMM are too many; join some of the VMM's"
+    )]
+    Ranges {
+        /// Of the PMU.
+        pmu: usize,
+        /// Of the VMM.
+        own: usize,
+    },
     /// An ioctl failed.
     #[error("{what}: {error}")]
     Ioctl {
@@ -59,6 +88,9 @@ pub enum KvmError {
     /// The vCPU's signals cannot be set up.
     #[error("signals of the vCPU's thread: {0}")]
     Signal(#[from] std::io::Error),
+    /// The kernel does not record the thread's switches.
+    #[error("records of the vCPU's thread being switched (a software event of perf): {0}")]
+    Switches(std::io::Error),
     /// A table of CPUID leaves that is as long as KVM takes it.
     #[error("a table for KVM has no room for another entry")]
     Full,
@@ -66,83 +98,6 @@ pub enum KvmError {
 
 fn failed(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> KvmError {
     move |error| KvmError::Ioctl { what, error }
-}
-
-/// Has KVM send accesses of a model's MSRs to user space, and keep its own PMU off. To be called before vCPUs are
-/// created. The VM's other filters of MSRs, if any, are replaced.
-pub fn filter(kvm: &Kvm, vm: &VmFd, model: &Model) -> Result<(), KvmError> {
-    let enable = |cap: u32, argument: u32| {
-        let mut cap = kvm_enable_cap { cap, ..Default::default() };
-        cap.args[0] = argument.into();
-        vm.enable_cap(&cap)
-    };
-    if vm.check_extension_raw(KVM_CAP_PMU_CAPABILITY.into()) & KVM_PMU_CAP_DISABLE as i32 != 0 {
-        enable(KVM_CAP_PMU_CAPABILITY, KVM_PMU_CAP_DISABLE)
-            .map_err(failed("KVM_CAP_PMU_CAPABILITY"))?;
-    } else if has_own_pmu(kvm)? {
-        return Err(KvmError::OwnPmu);
-    }
-    enable(KVM_CAP_X86_USER_SPACE_MSR, KVM_MSR_EXIT_REASON_FILTER)
-        .map_err(failed("KVM_CAP_X86_USER_SPACE_MSR"))?;
-    let mut rows = model.msrs();
-    if model.has_global() {
-        rows.push((DEBUG_CONTROL, 1));
-    }
-    // A bit that is clear keeps the access from KVM. The longest row is AMD's of 12.
-    const DENY: [u8; 4] = [0; 4];
-    let range = |&(base, msr_count): &(u32, u32)| MsrFilterRange {
-        flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
-        base,
-        msr_count,
-        bitmap: &DENY,
-    };
-    let ranges: Vec<MsrFilterRange<'_>> = rows.iter().map(range).collect();
-    vm.set_msr_filter(MsrFilterDefaultAction::ALLOW, &ranges)
-        .map_err(failed("KVM_X86_SET_MSR_FILTER"))
-}
-
-/// Whether KVM's own PMU is on. Where it is off altogether, KVM does not offer to switch it off either.
-fn has_own_pmu(kvm: &Kvm) -> Result<bool, KvmError> {
-    let cpuid = kvm
-        .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
-        .map_err(failed("KVM_GET_SUPPORTED_CPUID"))?;
-    Ok(cpuid.as_slice().iter().any(|entry| match entry.function {
-        0xa => entry.eax & 0xff != 0,
-        0x8000_0001 => entry.ecx & 1 << 23 != 0,
-        _ => false,
-    }))
-}
-
-/// Shows a model in a vCPU's CPUID, in place of what KVM would show of its own PMU.
-pub fn show(model: &Model, cpuid: &mut CpuId) -> Result<(), KvmError> {
-    // The other vendor's leaves too: they say that there is nothing.
-    let nothing = [
-        Leaf { leaf: 1, mask: [0, 0, 1 << 15, 0], value: [0; 4] },
-        Leaf { leaf: 0xa, mask: [u32::MAX; 4], value: [0; 4] },
-        Leaf { leaf: 0x8000_0001, mask: [0, 0, 1 << 23, 0], value: [0; 4] },
-        Leaf { leaf: 0x8000_0022, mask: [u32::MAX; 4], value: [0; 4] },
-    ];
-    for leaf in nothing.iter().chain(&model.cpuid()) {
-        let entries = cpuid.as_mut_slice();
-        if let Some(entry) = entries.iter_mut().find(|entry| entry.function == leaf.leaf) {
-            let registers = leaf.merge([entry.eax, entry.ebx, entry.ecx, entry.edx]);
-            [entry.eax, entry.ebx, entry.ecx, entry.edx] = registers;
-            continue;
-        }
-        if leaf.value == [0; 4] {
-            continue;
-        }
-        // The first leaf of its kind says which is the last.
-        let first = leaf.leaf & 0x8000_0000;
-        if let Some(entry) = entries.iter_mut().find(|entry| entry.function == first) {
-            entry.eax = entry.eax.max(leaf.leaf);
-        }
-        let [eax, ebx, ecx, edx] = leaf.value;
-        let entry =
-            kvm_cpuid_entry2 { function: leaf.leaf, eax, ebx, ecx, edx, ..Default::default() };
-        cpuid.push(entry).map_err(|_| KvmError::Full)?;
-    }
-    Ok(())
 }
 
 /// A vCPU's PMU on KVM. It belongs to the vCPU's thread.
@@ -154,8 +109,8 @@ pub struct VcpuPmu<H> {
     apic: u8,
     /// What an event that overflows sends to the thread.
     signal: Option<i32>,
-    /// How often the thread had left its processor when it last entered the guest.
-    switches: u64,
+    /// The thread's switches.
+    switches: Switches,
 }
 
 impl<H: Host> VcpuPmu<H> {
@@ -170,15 +125,15 @@ impl<H: Host> VcpuPmu<H> {
         if let Some(signal) = signal {
             vcpu::signal_ends_run(vcpu, signal)?;
         }
-        Ok(VcpuPmu { pmu, apic, signal, switches: vcpu::switches() })
+        let switches = Switches::of_this_thread().map_err(KvmError::Switches)?;
+        Ok(VcpuPmu { pmu, apic, signal, switches })
     }
 
-    /// To be called before each KVM_RUN: an interrupt that is due goes to the APIC, which is masked as the processor
-    /// does it. The kernel saves the thread's events when it is switched, so that a slice is no more than a time after
-    /// which events that were not used are given back.
+    /// To be called before each KVM_RUN. If the thread was switched since the last call, a slice ends and another begins.
+    /// An interrupt that is due goes to the APIC, whose entry is masked as the processor does it.
     pub fn enter(&mut self, vm: &VmFd, vcpu: &VcpuFd) -> Result<(), KvmError> {
-        let switches = vcpu::switches();
-        if std::mem::replace(&mut self.switches, switches) != switches {
+        if self.switches.happened() {
+            self.pmu.slice_end();
             self.pmu.slice_begin();
         }
         if !self.pmu.interrupt_due() {
@@ -191,7 +146,9 @@ impl<H: Host> VcpuPmu<H> {
         if !self.pmu.deliver(target.is_none()) {
             return Ok(());
         }
-        set_lvtpc(vcpu, entry | MASKED)?;
+        if self.pmu.model().masks_lvtpc() {
+            set_lvtpc(vcpu, entry | MASKED)?;
+        }
         match target {
             Some(Target::Nmi) => vcpu.nmi().map_err(failed("KVM_NMI")),
             Some(Target::Vector(vector)) => {
@@ -210,16 +167,23 @@ impl<H: Host> VcpuPmu<H> {
         }
     }
 
-    /// Answers the guest's RDMSR.
-    pub fn read(&mut self, exit: ReadMsrExit<'_>) {
+    /// Answers the guest's RDMSR. The exit comes back if its MSR is none of the PMU's: it is the VMM's to answer.
+    pub fn read<'a>(&mut self, exit: ReadMsrExit<'a>) -> Option<ReadMsrExit<'a>> {
+        if !self.pmu.owns(exit.index) {
+            return Some(exit);
+        }
         match self.pmu.read(exit.index) {
             Ok(value) => *exit.data = value,
             Err(_) => *exit.error = 1,
         }
+        None
     }
 
-    /// Carries out the guest's WRMSR.
-    pub fn write(&mut self, exit: WriteMsrExit<'_>) {
+    /// Carries out the guest's WRMSR. The exit comes back if its MSR is none of the PMU's.
+    pub fn write<'a>(&mut self, exit: WriteMsrExit<'a>) -> Option<WriteMsrExit<'a>> {
+        if !self.pmu.owns(exit.index) {
+            return Some(exit);
+        }
         let value = match exit.index {
             DEBUG_CONTROL => exit.data & !IGNORED,
             _ => exit.data,
@@ -227,6 +191,7 @@ impl<H: Host> VcpuPmu<H> {
         if self.pmu.write(exit.index, value).is_err() {
             *exit.error = 1;
         }
+        None
     }
 }
 
@@ -280,12 +245,6 @@ fn set_lvtpc(vcpu: &VcpuFd, entry: u32) -> Result<(), KvmError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Amd, Intel};
-
-    fn leaf(cpuid: &CpuId, number: u32) -> Option<[u32; 4]> {
-        let entry = cpuid.as_slice().iter().find(|entry| entry.function == number)?;
-        Some([entry.eax, entry.ebx, entry.ecx, entry.edx])
-    }
 
     #[test]
     fn the_local_vector_tables_entry_says_where_to() {
@@ -302,35 +261,5 @@ mod tests {
         for (entry, target) in table {
             assert_eq!(Target::of(entry), target, "{entry:#x}");
         }
-    }
-
-    #[test]
-    fn cpuid_shows_the_model_and_no_other() {
-        let entry = |function, ecx| kvm_cpuid_entry2 {
-            function,
-            eax: function & 0x8000_0000 | 1,
-            ecx,
-            ..Default::default()
-        };
-        // An AMD processor whose KVM has a PMU, and whose leaves end early.
-        let processor =
-            [entry(0, 0), entry(1, 7), entry(0x8000_0000, 0), entry(0x8000_0001, 1 << 23 | 1)];
-        let of = |model: &Model| {
-            let mut cpuid = CpuId::from_entries(&processor).expect("four entries");
-            show(model, &mut cpuid).expect("there is room");
-            cpuid
-        };
-        let intel = of(&Model::Intel(Intel::default()));
-        assert_eq!(leaf(&intel, 0xa), Some([0x0830_0402, 0x80, 0, 0x603]));
-        assert_eq!(leaf(&intel, 0).map(|leaf| leaf[0]), Some(0xa));
-        assert_eq!(leaf(&intel, 1).map(|leaf| leaf[2]), Some(7 | 1 << 15));
-        assert_eq!(leaf(&intel, 0x8000_0001).map(|leaf| leaf[2]), Some(1));
-        assert_eq!(leaf(&intel, 0x8000_0022), None);
-        let amd = of(&Model::Amd(Amd { counters: 6, perfmon_v2: true }));
-        assert_eq!(leaf(&amd, 0x8000_0022), Some([1, 6, 0, 0]));
-        assert_eq!(leaf(&amd, 0x8000_0000).map(|leaf| leaf[0]), Some(0x8000_0022));
-        assert_eq!(leaf(&amd, 0x8000_0001).map(|leaf| leaf[2]), Some(1 << 23 | 1));
-        assert_eq!(leaf(&amd, 1).map(|leaf| leaf[2]), Some(7));
-        assert_eq!(leaf(&amd, 0xa), None);
     }
 }

@@ -1,11 +1,17 @@
 //! A virtual PMU for VMMs: the performance counters that a guest sees, counted by few host events.
 //!
 //! A [`Pmu`] answers a vCPU's accesses to the MSRs of a [`Model`] (Intel architectural PerfMon 1 to 5, AMD K7 and
-//! PerfMonV2), has a [`Host`] count, and says when an interrupt is due. Two [`Policy`]s decide when the host's events
-//! are created and closed, and count what they do; the guest cannot tell them apart.
+//! PerfMonV2), has a [`Host`] count, and says when an interrupt is due. Three [`Policy`]s decide how the host's counters
+//! are used, and count what they do; the guest cannot tell them apart. Two of them work in a VMM; the third, mediated, is a
+//! model of what KVM itself can do since Linux 7.0.
+//!
+//! **Guests of KVM must not use RDPMC.** KVM never sends that instruction to a VMM: in a guest it faults (#GP), or reads zero
+//! on AMD hosts before Linux 6.9. Linux's perf uses it, so that a Linux guest needs a small module which reads by RDMSR
+//! instead ([`GUEST_MODULE`]). [`kvm::filter`] fails until the VMM says that its guests read by RDMSR.
 //!
 //! Left out: PEBS, last branch records, events of the uncore, and the APIC. Getting at a guest's MSRs and injecting
-//! interrupts is the VMM's business; the feature `kvm` has a module for VMMs that use KVM.
+//! interrupts is the VMM's business; the feature `kvm` has a module for VMMs that use KVM, and `examples/vmm.rs` is such a
+//! VMM.
 //!
 //! ```
 //! use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost, Work};
@@ -20,17 +26,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod bench;
 mod error;
 pub mod event;
 pub mod host;
 #[cfg(all(feature = "kvm", target_os = "linux", target_arch = "x86_64"))]
 pub mod kvm;
+pub mod mediated;
 mod model;
 mod msr;
 mod pmu;
 mod policy;
-pub mod selftest;
 mod state;
 
 pub use error::{Error, GeneralProtection, Notice, Trouble};
@@ -40,3 +45,10 @@ pub use model::{Amd, INTEL_GENERAL, Intel, Leaf, Model};
 pub use pmu::{Pmu, Privilege};
 pub use policy::{Activity, Policy};
 pub use state::State;
+
+/// The module that has a Linux guest's perf read counters by RDMSR, as files to build in the guest: their names and
+/// their content. See [`kvm`] for why.
+pub const GUEST_MODULE: [(&str, &str); 2] = [
+    ("vmtax_rdpmc.c", include_str!("../guest-module/vmtax_rdpmc.c")),
+    ("Kbuild", include_str!("../guest-module/Kbuild")),
+];

@@ -173,6 +173,12 @@ impl Model {
         }
     }
 
+    /// Whether the local APIC masks LVTPC when a counter interrupts. Intel's does (SDM volume 3, "Local vector table");
+    /// AMD's does not, and Linux's driver does not unmask it there (arch/x86/events/amd/core.c, amd_pmu_v2_handle_irq).
+    pub fn masks_lvtpc(&self) -> bool {
+        matches!(self, Model::Intel(_))
+    }
+
     /// Whether counters that an interrupt froze are marked in the status, rather than taken out of global control.
     pub fn has_freeze_status(&self) -> bool {
         match self {

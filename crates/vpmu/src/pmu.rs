@@ -5,6 +5,7 @@
 use crate::error::{Error, GeneralProtection, Notice};
 use crate::event::Counter;
 use crate::host::Host;
+use crate::mediated;
 use crate::model::Model;
 use crate::msr::{self, FREEZE, FROZEN, FULL_WIDTH, Register};
 use crate::policy::{Activity, Backing, Policy};
@@ -68,6 +69,9 @@ impl<H: Host> Pmu<H> {
         host: H,
         policy: Policy,
     ) -> Result<Pmu<H>, Error> {
+        if policy == Policy::Mediated && !host.gives_counters() {
+            return Err(Error::Mediated);
+        }
         let counters = model.counters();
         if let Some(capacity) = host.capacity().filter(|c| *c < counters.len()) {
             return Err(Error::Counters { model: counters.len(), host: capacity });
@@ -120,7 +124,7 @@ impl<H: Host> Pmu<H> {
     /// RDMSR.
     pub fn read(&mut self, msr: u32) -> Result<u64, GeneralProtection> {
         let register = msr::register(&self.model, msr).ok_or(GeneralProtection)?;
-        self.service();
+        self.accessed(register);
         let registers = &self.registers;
         Ok(match register {
             Register::Select(i) => {
@@ -142,7 +146,7 @@ impl<H: Host> Pmu<H> {
     /// WRMSR. Of DEBUGCTL only the bit that freezes counters is known here; a VMM that has others sends that one alone.
     pub fn write(&mut self, msr: u32, value: u64) -> Result<(), GeneralProtection> {
         let register = msr::register(&self.model, msr).ok_or(GeneralProtection)?;
-        self.service();
+        self.accessed(register);
         match register {
             Register::Select(i) => {
                 let value = self.allowed(value, !msr::select_reserved(&self.model))?;
@@ -201,8 +205,33 @@ impl<H: Host> Pmu<H> {
         let number = if fixed { index & !(1 << 30) } else { index };
         let number = u8::try_from(number).map_err(|_| GeneralProtection)?;
         let counter = if fixed { Counter::Fixed(number) } else { Counter::General(number) };
-        self.service();
+        self.accessed(Register::Counter { counter, narrow: false });
         self.count(counter)
+    }
+
+    /// The guest accesses a register: it leaves the guest for it, or does not.
+    fn accessed(&mut self, register: Register) {
+        self.service();
+        match self.backing.policy == Policy::Mediated && !mediated::exits(register) {
+            true => self.backing.activity.passes += 1,
+            false => self.exited(),
+        }
+    }
+
+    /// The guest left and comes back, for whatever reason. Accesses of the PMU are known here already. A mediated PMU is
+    /// saved and loaded each time; the other policies do nothing.
+    pub fn exited(&mut self) {
+        self.backing.activity.exits += 1;
+        self.world_switch();
+    }
+
+    fn world_switch(&mut self) {
+        if self.backing.policy == Policy::Mediated {
+            let (registers, backing) = (&self.registers, &self.backing);
+            let counts = |slot: usize| registers.values[slot] != 0 || backing.is_running(slot);
+            let accesses = mediated::world_switch(&self.model, registers, counts);
+            self.backing.world_switched(accesses);
+        }
     }
 
     /// Takes in what the host has reported. A VMM calls it when an event's signal brought the vCPU out of the guest.
@@ -210,7 +239,7 @@ impl<H: Host> Pmu<H> {
         while let Some(slot) = self.backing.take_overflow() {
             match self.backing.policy {
                 Policy::Legacy => self.update(slot, true),
-                Policy::Reuse => {
+                Policy::Reuse | Policy::Mediated => {
                     self.fold(slot);
                     let left = self.left(slot);
                     self.backing.set_left(slot, left);
@@ -233,25 +262,33 @@ impl<H: Host> Pmu<H> {
         if !std::mem::take(&mut self.registers.interrupt) {
             return false;
         }
+        // A counter's interrupt is the host's: the guest left for it.
+        self.exited();
         let activity = &mut self.backing.activity;
         let counted = if masked { &mut activity.dropped } else { &mut activity.delivered };
         *counted += 1;
         !masked
     }
 
-    /// The vCPU's thread leaves the processor.
+    /// The vCPU's thread leaves the processor: its counters are saved. A host that does so by itself, as the kernel does,
+    /// is left alone ([`Host::saves_at_switch`]).
     pub fn slice_end(&mut self) {
         self.service();
-        self.out = true;
-        if self.backing.policy == Policy::Reuse {
-            self.update_all(false);
+        self.backing.activity.slices += 1;
+        if !self.backing.host.saves_at_switch() {
+            self.out = true;
+            // Legacy leaves its events to the host's scheduler.
+            if self.backing.policy != Policy::Legacy {
+                self.update_all(false);
+            }
         }
         self.settle();
     }
 
-    /// The vCPU's thread is back on a processor. Where the host keeps its events through a switch by itself, as the
-    /// kernel does, this alone tells of a new slice.
+    /// The vCPU's thread is back on a processor: its counters go on, and events that the guest did not use for a whole
+    /// slice are closed.
     pub fn slice_begin(&mut self) {
+        self.world_switch();
         self.out = false;
         let registers = &self.registers;
         self.backing.begin_slice(|counter| registers.enabled(counter));

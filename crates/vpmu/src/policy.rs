@@ -1,6 +1,6 @@
 //! How guest counters are mapped to the host's events, and what that costs.
 //!
-//! Both policies show the guest the same; they differ in what they ask of the host. Registers are not known here: the
+//! All policies show the guest the same; they differ in what they ask of the host. Registers are not known here: the
 //! caller says what each counter is to count and how far it is from its overflow.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Notice, Trouble};
 use crate::event::{Counter, Programme};
-use crate::host::{EventId, Host, Request};
+use crate::host::{EventId, Host, MsrAccesses, Request};
 
 /// When the host's events are created and closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -20,11 +20,37 @@ pub enum Policy {
     /// An event stays while what it counts stays: it is enabled and disabled, saved at the end of a slice, and closed
     /// when the guest did not use it for a whole slice.
     Reuse,
+    /// As KVM's mediated PMU does since Linux 7.0: no events at all. While the guest runs the host's counters are its own;
+    /// they are saved and loaded at each exit ([`crate::mediated`]), and the host's events do not count then. Only a host
+    /// that gives its counters can do so ([`Host::gives_counters`]): a model, or a kernel, but no VMM.
+    Mediated,
+}
+
+impl Policy {
+    /// All of them, the oldest first.
+    pub const ALL: [Policy; 3] = [Policy::Legacy, Policy::Reuse, Policy::Mediated];
+
+    /// Its word in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Legacy => "legacy",
+            Policy::Reuse => "reuse",
+            Policy::Mediated => "mediated",
+        }
+    }
 }
 
 /// What a vCPU's PMU had the host do, and what became of its interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
+    /// Exits of the guest: accesses that leave it, interrupts of its counters, and what [`crate::Pmu::exited`] was told.
+    pub exits: u64,
+    /// Accesses that did not leave the guest.
+    pub passes: u64,
+    /// Slices that ended.
+    pub slices: u64,
+    /// Accesses of the processor's MSRs to save and load the guest's own counters.
+    pub world_switches: MsrAccesses,
     /// Events created.
     pub creates: u64,
     /// Events that the host refused to create.
@@ -117,7 +143,7 @@ impl<H: Host> Backing<H> {
         let Some(event) = self.slots[slot].event.filter(|e| e.running) else { return false };
         match self.policy {
             Policy::Legacy => written,
-            Policy::Reuse => wanted != Some(event.programme),
+            Policy::Reuse | Policy::Mediated => wanted != Some(event.programme),
         }
     }
 
@@ -127,7 +153,7 @@ impl<H: Host> Backing<H> {
             return 0;
         }
         match self.policy {
-            Policy::Legacy => {
+            Policy::Legacy | Policy::Mediated => {
                 let delta = self.fold(slot);
                 self.release(slot);
                 delta
@@ -167,10 +193,14 @@ impl<H: Host> Backing<H> {
 
     /// A new event; the host may refuse it, and then the counter stands still.
     fn create(&mut self, slot: usize, programme: Programme, left: u64) {
-        let counter = self.slots[slot].counter;
-        match self.host.create(&Request { counter, programme, left }) {
+        let request = Request { counter: self.slots[slot].counter, programme, left };
+        let created = match self.policy {
+            Policy::Mediated => self.host.claim(&request),
+            Policy::Legacy | Policy::Reuse => self.host.create(&request),
+        };
+        match created {
             Ok(id) => {
-                self.activity.creates += 1;
+                self.activity.creates += self.work();
                 let event =
                     Backed { id, programme, base: 0, overflow: left, away: 0, running: true };
                 self.slots[slot].event = Some(event);
@@ -190,7 +220,7 @@ impl<H: Host> Backing<H> {
             return;
         }
         event.overflow = overflow;
-        self.activity.periods += 1;
+        self.activity.periods += u64::from(self.policy != Policy::Mediated);
         let result = self.host.set_left(event.id, left);
         self.note(slot, result);
     }
@@ -198,7 +228,7 @@ impl<H: Host> Backing<H> {
     /// Reads a counter's event; returns what was counted since the last reading.
     pub(crate) fn fold(&mut self, slot: usize) -> u64 {
         let Some(mut event) = self.slots[slot].event else { return 0 };
-        self.activity.reads += 1;
+        self.activity.reads += self.work();
         let mut reading = self.host.read(event.id);
         if reading == Err(Trouble::Taken) {
             // What it counted before is still there, and comes back when it is enabled again.
@@ -233,9 +263,20 @@ impl<H: Host> Backing<H> {
     /// Closes a counter's event. What it counted must have been read.
     pub(crate) fn release(&mut self, slot: usize) {
         if let Some(event) = self.slots[slot].event.take() {
-            self.activity.closes += 1;
+            self.activity.closes += self.work();
             self.host.close(event.id);
         }
+    }
+
+    /// What an operation on an event is counted as: on a counter of the guest's own it is nothing that the host does.
+    fn work(&self) -> u64 {
+        u64::from(self.policy != Policy::Mediated)
+    }
+
+    /// The guest's own counters were saved and loaded again, or will be.
+    pub(crate) fn world_switched(&mut self, accesses: MsrAccesses) {
+        self.activity.world_switches += accesses;
+        self.host.world_switched(accesses);
     }
 
     /// A new slice begins. Events that were not used in the whole last one are closed, unless the guest has their

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use vmtax_vpmu::host::perf_event::{Options, PerfEventHost};
 use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost, Work};
 use vmtax_vpmu::{
     Amd, Error, Event, GeneralProtection, Intel, Leaf, Model, Pmu, Policy, Privilege, State,
@@ -369,7 +370,8 @@ fn a_saved_guest_counts_on_elsewhere() {
     let mut pmu = v2();
     pmu.write(0x186, INSTRUCTIONS).unwrap();
     pmu.write(0xc1, -100i64 as u64).unwrap();
-    for (round, policy) in [Policy::Legacy, Policy::Reuse, Policy::Legacy].into_iter().enumerate() {
+    for (round, policy) in [Policy::Legacy, Policy::Reuse, Policy::Mediated].into_iter().enumerate()
+    {
         retire(&mut pmu, 30);
         let text = serde_json::to_string(&pmu.save()).unwrap();
         assert_eq!(pmu.into_host().open(), 0);
@@ -423,4 +425,36 @@ fn states_that_are_newer_or_damaged_are_refused() {
     }
     let model = read(&|v| v["model"]["Intel"]["version"] = 9.into());
     assert_eq!(model.unwrap_err(), "no PMU is like this model: version is not 1 to 5");
+}
+
+#[test]
+fn a_mediated_pmu_needs_a_host_that_gives_its_counters() {
+    // The kernel's perf does not.
+    let host = PerfEventHost::this_thread(Options::default());
+    let model = Model::Intel(Intel::default());
+    let error = Pmu::new(model, host, Policy::Mediated).map(|_| ()).unwrap_err();
+    assert_eq!(error, Error::Mediated);
+}
+
+#[test]
+fn a_mediated_guests_accesses_exit_only_for_selects_and_are_saved_then() {
+    let mut pmu =
+        Pmu::new(Model::Intel(Intel::default()), VirtualHost::default(), Policy::Mediated).unwrap();
+    let switched = |pmu: &Pmu<VirtualHost>| pmu.activity().world_switches.total();
+    pmu.write(0x186, INSTRUCTIONS).unwrap();
+    let one = switched(&pmu);
+    assert!(one > 0);
+    for msr in [0xc1, 0x309, 0x38e, 0x38f] {
+        pmu.read(msr).unwrap();
+    }
+    pmu.write(0x4c1, 5).unwrap();
+    assert_eq!((switched(&pmu), pmu.activity().passes, pmu.activity().exits), (one, 5, 1));
+    assert_eq!((pmu.host().open(), pmu.activity().creates), (1, 0));
+    // A counter's interrupt is an exit, and so is any other.
+    pmu.write(0x4c1, (1 << 48) - 1).unwrap();
+    retire(&mut pmu, 1);
+    assert!(pmu.deliver(false));
+    pmu.exited();
+    assert_eq!(pmu.activity().exits, 3);
+    assert_eq!(pmu.host().seen().0, 0, "the host sees nothing of its guest");
 }

@@ -99,6 +99,9 @@ pub struct Options {
     /// Count only what a program does that is started: from the next exec on, the thread's own or, inherited, that of
     /// a process that it starts.
     pub on_exec: bool,
+    /// Count in user and in kernel mode, whatever the programme says: a guest's modes are none of the thread's. For
+    /// events of KVM's threads that are not the processor's, which alone knows a guest's modes.
+    pub any_mode: bool,
     /// Signal that an overflow sends to the thread, to get it out of the guest.
     pub signal: Option<i32>,
 }
@@ -160,8 +163,8 @@ impl PerfEventHost {
             (0, self.options.on_exec),
             (1, self.options.inherit),
             (2, self.options.pinned),
-            (4, !programme.user),
-            (5, !programme.kernel),
+            (4, !programme.user && !self.options.any_mode),
+            (5, !programme.kernel && !self.options.any_mode),
             // Hypervisors below this host are not the guest.
             (6, true),
             (12, self.options.on_exec),
@@ -244,7 +247,7 @@ impl Host for PerfEventHost {
         let ring = match self.options.inherit {
             true => None,
             // The kernel answers EPERM when the user's buffers exceed their limit.
-            false => Some(Ring::map(&fd).map_err(|_| Trouble::NoMemory)?),
+            false => Some(Ring::map(&fd, false).map_err(|_| Trouble::NoMemory)?),
         };
         self.opened += 1;
         let id = EventId(self.opened);
@@ -293,6 +296,10 @@ impl Host for PerfEventHost {
 
     fn capacity(&self) -> Option<usize> {
         None
+    }
+
+    fn saves_at_switch(&self) -> bool {
+        true
     }
 }
 

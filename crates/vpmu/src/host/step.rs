@@ -186,4 +186,12 @@ impl Host for StepHost {
     fn capacity(&self) -> Option<usize> {
         None
     }
+
+    fn gives_counters(&self) -> bool {
+        true
+    }
+
+    fn claim(&mut self, request: &Request) -> Result<EventId, Trouble> {
+        self.create(request)
+    }
 }

@@ -147,17 +147,6 @@ pub(crate) mod vcpu {
         unsafe { libc::sigtimedwait(&raw const set, null_mut(), &raw const at_once) };
     }
 
-    /// How often this thread has left a processor.
-    pub(crate) fn switches() -> u64 {
-        // SAFETY: all zeros is a usage, and the kernel writes a whole one. Asking for the calling thread cannot fail.
-        let usage = unsafe {
-            let mut usage: libc::rusage = zeroed();
-            libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
-            usage
-        };
-        (usage.ru_nvcsw + usage.ru_nivcsw) as u64
-    }
-
     fn only(signal: i32) -> libc::sigset_t {
         // SAFETY: all zeros is a set, which the calls make the empty one and add to.
         unsafe {
@@ -191,10 +180,13 @@ impl Ring {
     const HEAD: usize = 1024;
     const TAIL: usize = 1032;
 
-    pub(super) fn map(fd: &impl AsRawFd) -> io::Result<Ring> {
+    /// `overwritten`: nobody takes records, and new ones replace old ones.
+    pub(super) fn map(fd: &impl AsRawFd, overwritten: bool) -> io::Result<Ring> {
         // SAFETY: takes no pointer.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // The kernel does not wait for a reader whose mapping cannot be written.
+        let write = if overwritten { 0 } else { libc::PROT_WRITE };
+        let protection = libc::PROT_READ | write;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let base = unsafe {
             let fd = fd.as_raw_fd();
@@ -205,6 +197,11 @@ impl Ring {
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::Other)?;
         Ok(Ring { base, page })
+    }
+
+    /// How many bytes of records the kernel has written so far.
+    fn head(&self) -> u64 {
+        self.word(Ring::HEAD).load(Ordering::Acquire)
     }
 
     /// A word that the kernel shares.
@@ -228,7 +225,7 @@ impl Ring {
         const THROTTLE: u64 = 5;
         const LOST: u64 = 2;
         const SAMPLE: u64 = 9;
-        let head = self.word(Ring::HEAD).load(Ordering::Acquire);
+        let head = self.head();
         let mut tail = self.word(Ring::TAIL).load(Ordering::Relaxed);
         let mut records = Records::default();
         while tail < head {
@@ -251,6 +248,38 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: the mapping was made with this length, and nothing refers to it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), 2 * self.page) };
+    }
+}
+
+/// The switches of a thread: an event that counts nothing, whose ring gets a record at each of them.
+#[cfg(all(feature = "kvm", target_arch = "x86_64"))]
+#[derive(Debug)]
+pub(crate) struct Switches {
+    ring: Ring,
+    /// Bytes of records that were seen.
+    seen: u64,
+    /// Last: the ring is unmapped first.
+    _fd: OwnedFd,
+}
+
+#[cfg(all(feature = "kvm", target_arch = "x86_64"))]
+impl Switches {
+    pub(crate) fn of_this_thread() -> io::Result<Switches> {
+        const SOFTWARE: u32 = 1;
+        const DUMMY: u64 = 9;
+        // exclude_kernel and exclude_hv, so that no privilege is needed; context_switch.
+        const FLAGS: u64 = 1 << 5 | 1 << 6 | 1 << 26;
+        let size = size_of::<Attr>() as u32;
+        let attr = Attr { kind: SOFTWARE, size, config: DUMMY, flags: FLAGS, ..Attr::default() };
+        let fd = open(&attr, this_thread())?;
+        let ring = Ring::map(&fd, true)?;
+        Ok(Switches { seen: ring.head(), ring, _fd: fd })
+    }
+
+    /// Whether there were any since the last call.
+    pub(crate) fn happened(&mut self) -> bool {
+        let head = self.ring.head();
+        std::mem::replace(&mut self.seen, head) != head
     }
 }
 
@@ -419,5 +448,24 @@ mod tracee {
 
     fn check(result: libc::c_long) -> io::Result<()> {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+#[cfg(all(test, feature = "kvm", target_arch = "x86_64"))]
+mod tests {
+    use super::Switches;
+
+    #[test]
+    fn a_switch_of_the_thread_is_seen_once() {
+        let Ok(mut switches) = Switches::of_this_thread() else {
+            eprintln!("perf_event_open is not allowed here");
+            return;
+        };
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            assert!(switches.happened());
+            // Other threads may take the processor at any time, but not always.
+            assert!((0..100_000).any(|_| !switches.happened()));
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{EventId, Host, Reading, Request};
+use super::{EventId, Host, MsrAccesses, Reading, Request};
 use crate::error::Trouble;
 use crate::event::{Counter, Event, Programme};
 
@@ -33,6 +33,8 @@ pub struct Costs {
     pub general: Cost,
     /// On fixed ones.
     pub fixed: Cost,
+    /// Of one access of an MSR when a guest's own counters are saved or loaded.
+    pub msr: u64,
 }
 
 /// What can go wrong.
@@ -90,6 +92,8 @@ struct Counting {
     enabled: bool,
     taken: bool,
     throttled: bool,
+    /// On a hardware counter of the guest's own.
+    owned: bool,
     /// Overflows in this slice.
     overflows: u64,
 }
@@ -108,6 +112,11 @@ pub struct VirtualHost {
     created: u64,
     turn: usize,
     ended: bool,
+    /// The guest has the hardware counters while it runs.
+    lent: bool,
+    /// Nanoseconds of the guest's work, and those of them that events of the host's own can count.
+    worked: u64,
+    seen: u64,
     overflowed: VecDeque<EventId>,
     throttled: VecDeque<EventId>,
 }
@@ -133,9 +142,20 @@ impl VirtualHost {
         self.spent
     }
 
+    /// Nanoseconds of the guest's work, and those of them that events of the host's own can count: a host that has lent its
+    /// counters sees nothing of its guest.
+    pub fn seen(&self) -> (u64, u64) {
+        (self.seen, self.worked)
+    }
+
     /// All that its events ever counted.
     pub fn counted(&self) -> u64 {
         self.counted
+    }
+
+    /// Whether an event is open and enabled.
+    pub fn is_counting(&self) -> bool {
+        self.events.values().any(|event| event.enabled)
     }
 
     /// Events that are open.
@@ -184,6 +204,8 @@ impl VirtualHost {
         }
         let ns = done * work.ns;
         self.now += ns;
+        self.worked += ns;
+        self.seen += if self.lent { 0 } else { ns };
         for (id, event) in self.events.iter_mut().filter(|(_, e)| e.enabled) {
             event.reading.enabled += ns;
             if !running.contains(id) {
@@ -211,24 +233,49 @@ impl VirtualHost {
     /// The events that have a hardware counter now.
     fn running(&self) -> Vec<EventId> {
         let wants = |e: &Counting| e.enabled && !e.taken && !e.throttled;
-        let mut ids: Vec<EventId> =
-            self.events.iter().filter(|(_, e)| wants(e)).map(|(id, _)| *id).collect();
+        let with = |owned: bool| {
+            let these = self.events.iter().filter(move |(_, e)| wants(e) && e.owned == owned);
+            these.map(|(id, _)| *id).collect::<Vec<_>>()
+        };
+        // Nobody shares a counter that is the guest's own.
+        let (own, mut ids) = (with(true), with(false));
         if let Some(counters) = self.faults.counters.filter(|c| *c < ids.len()) {
             let turn = self.turn % ids.len();
             ids.rotate_left(turn);
             ids.truncate(counters);
         }
-        ids
+        [own, ids].concat()
     }
 
     /// Has an operation on an event take its time.
     fn pay(&mut self, counter: Counter, cost: impl Fn(&Cost) -> u64) {
-        let ns = match counter {
+        self.spend(match counter {
             Counter::General(_) => cost(&self.costs.general),
             Counter::Fixed(_) => cost(&self.costs.fixed),
-        };
+        });
+    }
+
+    fn spend(&mut self, ns: u64) {
         self.now += ns;
         self.spent += ns;
+    }
+
+    fn open_event(&mut self, request: &Request, owned: bool) -> EventId {
+        self.created += 1;
+        let id = EventId(self.created);
+        let event = Counting {
+            request: *request,
+            reading: Reading::default(),
+            overflow: request.left.max(1),
+            period: request.left.max(1),
+            enabled: true,
+            taken: false,
+            throttled: false,
+            owned,
+            overflows: 0,
+        };
+        self.events.insert(id, event);
+        id
     }
 
     /// An open event, of which an operation takes its time.
@@ -237,8 +284,11 @@ impl VirtualHost {
         id: EventId,
         cost: impl Fn(&Cost) -> u64,
     ) -> Result<&mut Counting, Trouble> {
-        let counter = self.events.get(&id).ok_or(Trouble::NoSuchEvent)?.request.counter;
-        self.pay(counter, cost);
+        let event = self.events.get(&id).ok_or(Trouble::NoSuchEvent)?;
+        let (counter, owned) = (event.request.counter, event.owned);
+        if !owned {
+            self.pay(counter, cost);
+        }
         self.events.get_mut(&id).ok_or(Trouble::NoSuchEvent)
     }
 }
@@ -255,20 +305,7 @@ impl Host for VirtualHost {
         if self.faults.files.is_some_and(|limit| self.events.len() >= limit) {
             return Err(Trouble::TooManyFiles);
         }
-        self.created += 1;
-        let id = EventId(self.created);
-        let event = Counting {
-            request: *request,
-            reading: Reading::default(),
-            overflow: request.left.max(1),
-            period: request.left.max(1),
-            enabled: true,
-            taken: false,
-            throttled: false,
-            overflows: 0,
-        };
-        self.events.insert(id, event);
-        Ok(id)
+        Ok(self.open_event(request, false))
     }
 
     fn enable(&mut self, id: EventId) -> Result<(), Trouble> {
@@ -296,7 +333,7 @@ impl Host for VirtualHost {
     }
 
     fn close(&mut self, id: EventId) {
-        if let Some(event) = self.events.remove(&id) {
+        if let Some(event) = self.events.remove(&id).filter(|event| !event.owned) {
             self.pay(event.request.counter, |c| c.close);
         }
     }
@@ -315,5 +352,21 @@ impl Host for VirtualHost {
 
     fn capacity(&self) -> Option<usize> {
         self.capacity
+    }
+
+    fn gives_counters(&self) -> bool {
+        true
+    }
+
+    fn claim(&mut self, request: &Request) -> Result<EventId, Trouble> {
+        match self.ended {
+            true => Err(Trouble::ThreadGone),
+            false => Ok(self.open_event(request, true)),
+        }
+    }
+
+    fn world_switched(&mut self, accesses: MsrAccesses) {
+        self.lent = true;
+        self.spend(accesses.total() * self.costs.msr);
     }
 }
