@@ -1,0 +1,251 @@
+//! A Linux guest's perf as its PMU sees it.
+//!
+//! The order of accesses is that of Linux 5.0's driver for Intel: global control is cleared around every change, a
+//! counter starts with its value and then its control, and an overflow is acknowledged before it is handled.
+
+use std::collections::BTreeMap;
+
+use vmtax_vpmu::event::select;
+use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost, Work};
+use vmtax_vpmu::{Error, Intel, Model, Pmu, Policy, Privilege};
+
+use crate::tables::{Operation, Timing};
+
+/// An event of the guest's perf on its counter, and from what the counter counts to its overflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    pub(crate) place: Place,
+    pub(crate) period: u64,
+}
+
+/// Where an event is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On a general counter: number and event select without the enable bit.
+    General(u8, u64),
+    /// On a fixed counter in these modes: its control.
+    Fixed(u8, u64),
+}
+
+/// A period that only counts.
+pub(crate) const NO_SAMPLES: u64 = WIDTH / 2;
+const WIDTH: u64 = 1 << 48;
+
+/// Why the guest never faults.
+const OWN: &str = "the guest uses registers of its own model";
+
+impl Place {
+    /// Its value register.
+    fn value(self) -> u32 {
+        match self {
+            Place::General(i, _) => 0x4c1 + u32::from(i),
+            Place::Fixed(i, _) => 0x309 + u32::from(i),
+        }
+    }
+
+    /// Its index for RDPMC.
+    fn index(self) -> u32 {
+        match self {
+            Place::General(i, _) => i.into(),
+            Place::Fixed(i, _) => 1 << 30 | u32::from(i),
+        }
+    }
+
+    /// Its bit in global control.
+    fn bit(self) -> u64 {
+        match self {
+            Place::General(i, _) => 1 << i,
+            Place::Fixed(i, _) => 1 << (32 + i),
+        }
+    }
+}
+
+/// How a guest is run, in nanoseconds of its work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ways {
+    /// How long the vCPU's thread runs.
+    pub(crate) slice: u64,
+    /// From one exit to the next that has nothing to do with the PMU: timers, devices, interrupts.
+    pub(crate) exits: u64,
+}
+
+/// A guest with its perf.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    pub(crate) pmu: Pmu<VirtualHost>,
+    pub(crate) timings: BTreeMap<Operation, Timing>,
+    /// All values that it read by RDPMC, added up.
+    pub(crate) counted: u64,
+    pub(crate) samples: u64,
+    /// The events whose thread runs.
+    events: Vec<Placed>,
+    /// All bits of global control.
+    all: u64,
+    ways: Ways,
+    /// How much of the slice is over, in nanoseconds of the guest's work.
+    in_slice: u64,
+    /// The same of the time between two exits.
+    in_guest: u64,
+}
+
+impl Guest {
+    /// A guest with a PMU of version 2, on a host with these costs.
+    pub(crate) fn new(policy: Policy, costs: Costs, ways: Ways) -> Result<Guest, Error> {
+        let model = Model::Intel(Intel::default());
+        Ok(Guest {
+            all: model.counter_bits(),
+            pmu: Pmu::new(model, VirtualHost::new(costs), policy)?,
+            timings: BTreeMap::new(),
+            counted: 0,
+            samples: 0,
+            events: Vec::new(),
+            ways,
+            in_slice: 0,
+            in_guest: 0,
+        })
+    }
+
+    /// Does so many units of work, through ends of slices and interrupts. `sampled` is called for each sample.
+    pub(crate) fn run(&mut self, work: &Work, mut units: u64, mut sampled: impl FnMut()) {
+        while units > 0 {
+            // The slice, and the time until the next exit, end with the unit that they end in.
+            let left = (self.ways.slice - self.in_slice).min(self.ways.exits - self.in_guest);
+            let done = self.pmu.host_mut().run(work, units.min(left.div_ceil(work.ns)));
+            units -= done;
+            self.in_slice += done * work.ns;
+            self.in_guest += done * work.ns;
+            let before = self.samples;
+            if self.pmu.deliver(false) {
+                self.handle_interrupt();
+            }
+            (before..self.samples).for_each(|_| sampled());
+            if self.in_guest >= self.ways.exits {
+                self.in_guest = 0;
+                self.pmu.exited();
+            }
+            if self.in_slice >= self.ways.slice {
+                self.in_slice = 0;
+                self.pmu.slice_end();
+                self.pmu.host_mut().tick();
+                self.pmu.slice_begin();
+            }
+        }
+    }
+
+    /// Switches a thread with these events in.
+    pub(crate) fn switch_in(&mut self, events: &[Placed]) {
+        self.events = events.to_vec();
+        self.timed(Operation::SwitchIn, |g| {
+            g.set_global(false);
+            for event in events {
+                g.write(event.place.value(), WIDTH - event.period);
+                g.control(event.place, true);
+            }
+            g.set_global(true);
+        });
+    }
+
+    /// Switches it out.
+    pub(crate) fn switch_out(&mut self) {
+        let events = std::mem::take(&mut self.events);
+        self.timed(Operation::SwitchOut, |g| {
+            g.set_global(false);
+            for event in &events {
+                g.control(event.place, false);
+                g.rdpmc(event.place);
+            }
+            g.set_global(true);
+        });
+    }
+
+    /// What the counters of the thread that runs have counted since they were switched in.
+    pub(crate) fn values(&mut self) -> Vec<u64> {
+        let events = self.events.clone();
+        let value = |event: &Placed| {
+            let now = self.read(event.place.value());
+            now.wrapping_sub(WIDTH - event.period) & (WIDTH - 1)
+        };
+        events.iter().map(value).collect()
+    }
+
+    /// Reads all counters of the thread that runs.
+    pub(crate) fn read_all(&mut self) {
+        for i in 0..self.events.len() {
+            self.rdpmc(self.events[i].place);
+        }
+    }
+
+    fn handle_interrupt(&mut self) {
+        self.timed(Operation::HandleInterrupt, |g| {
+            g.set_global(false);
+            loop {
+                let status = g.read(0x38e);
+                if status == 0 {
+                    break;
+                }
+                g.write(0x390, status);
+                for i in 0..g.events.len() {
+                    let Placed { place, period } = g.events[i];
+                    if status & place.bit() != 0 {
+                        g.rdpmc(place);
+                        g.write(place.value(), WIDTH - period);
+                        g.samples += 1;
+                    }
+                }
+            }
+            g.set_global(true);
+        });
+    }
+
+    /// Does something and takes the host's time for it.
+    fn timed(&mut self, operation: Operation, act: impl FnOnce(&mut Guest)) {
+        let (before, creates) = (self.spent(), self.pmu.activity().creates);
+        act(self);
+        let ns = self.spent() - before;
+        let created = self.pmu.activity().creates > creates;
+        self.timings.entry(operation).or_default().add(ns, created);
+    }
+
+    /// Nanoseconds of the host for the guest's accesses.
+    fn spent(&self) -> u64 {
+        self.pmu.host().spent()
+    }
+
+    fn set_global(&mut self, on: bool) {
+        let (operation, value) = match on {
+            true => (Operation::EnableGlobal, self.all),
+            false => (Operation::DisableGlobal, 0),
+        };
+        self.timed(operation, |g| g.write(0x38f, value));
+    }
+
+    /// Switches a counter on or off by its own control.
+    fn control(&mut self, place: Place, on: bool) {
+        match place {
+            Place::General(i, event) => self.timed(Operation::EventSelect, |g| {
+                let enable = if on { select::ENABLE } else { 0 };
+                g.write(0x186 + u32::from(i), event | enable);
+            }),
+            Place::Fixed(i, modes) => self.timed(Operation::FixedControl, |g| {
+                let others = g.read(0x38d) & !(0xf << (4 * i));
+                let bits = if on { modes } else { 0 };
+                g.write(0x38d, others | bits << (4 * i));
+            }),
+        }
+    }
+
+    fn rdpmc(&mut self, place: Place) {
+        self.timed(Operation::Rdpmc, |g| {
+            let privilege = Privilege { cpl: 0, pce: false, protected: true };
+            g.counted += g.pmu.rdpmc(place.index(), privilege).expect(OWN);
+        });
+    }
+
+    fn read(&mut self, msr: u32) -> u64 {
+        self.pmu.read(msr).expect(OWN)
+    }
+
+    fn write(&mut self, msr: u32, value: u64) {
+        self.pmu.write(msr, value).expect(OWN);
+    }
+}

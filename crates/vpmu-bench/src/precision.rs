@@ -1,0 +1,164 @@
+//! Whether samples say the truth: a program whose functions take known shares of its time is sampled for some time of
+//! the host's clock, and the shares of its samples are compared with the known ones.
+//!
+//! What the host spends on events passes on that clock and not in the guest. A policy that spends much leaves less time
+//! for the program, and so for samples: that is how samples are lost, and not that shares become wrong.
+
+use vmtax_vpmu::host::virtual_time::{Costs, Faults, Work};
+use vmtax_vpmu::{Activity, Error, Event, Policy};
+
+use crate::guest::{Guest, NO_SAMPLES, Place, Placed, Ways};
+use crate::script::EXITS;
+
+/// The program's functions and their cycles of every thousand. The names are those of the program that the series
+/// sampled, the shares are about its shares on the host.
+pub const FUNCTIONS: [(&str, u64); 6] = [
+    ("qux", 382),
+    ("foo", 160),
+    ("main", 134),
+    ("bar", 124),
+    ("__random_r", 102),
+    ("__random", 98),
+];
+
+/// How the program is sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// Cycles in user mode from sample to sample.
+    pub period: u64,
+    /// Nanoseconds of the host's clock.
+    pub time: u64,
+    /// Five more events are counted beside the one that samples.
+    pub six: bool,
+    /// Of the processor's seven counters, those that pinned events of the host's own hold.
+    pub taken: usize,
+}
+
+impl Default for Sampling {
+    /// About 4,000 samples a second for 5 seconds. The period is ten rounds of the program and the golden part of one,
+    /// so that samples soon meet every part of it: the program's rounds are all the same, unlike a real one's.
+    fn default() -> Sampling {
+        Sampling { period: 570_941, time: 5_000_000_000, six: false, taken: 0 }
+    }
+}
+
+/// Samples of a function.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// Its name.
+    pub function: &'static str,
+    /// Its part of the program.
+    pub known: f64,
+    /// Its part of the samples.
+    pub sampled: f64,
+    /// How far they may be from each other: three standard deviations of a share of so many samples, and at least half
+    /// a point.
+    pub gate: f64,
+}
+
+impl Share {
+    /// How far they are from each other.
+    pub fn error(&self) -> f64 {
+        (self.sampled - self.known).abs()
+    }
+}
+
+/// What sampling came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    /// Samples.
+    pub samples: u64,
+    /// Samples in the guest's kernel, of which there should be none.
+    pub kernel: u64,
+    /// Shares of the others.
+    pub shares: Vec<Share>,
+    /// Of the events that were only counted, the least part of what happened. One if there were none.
+    pub counted: f64,
+    /// Nanoseconds of the guest's work that events of the host's own could count, and all of them.
+    pub seen: (u64, u64),
+    /// What the host did.
+    pub activity: Activity,
+}
+
+impl Profile {
+    /// Whether there are samples, of the program alone, whose shares are all within their gates.
+    pub fn precise(&self) -> bool {
+        self.samples > 0 && self.kernel == 0 && self.shares.iter().all(|s| s.error() <= s.gate)
+    }
+}
+
+/// Cycles of a unit of work: so exactly is it known where a sample was taken.
+const UNIT: u64 = 55;
+/// Units of a round of the program, and of the guest's kernel after it, which must not be sampled.
+const ROUND: u64 = 1000;
+const KERNEL: u64 = 30;
+
+/// Counters of the guest's processor: four general ones and three fixed ones.
+pub const COUNTERS: usize = 7;
+
+/// What happens in a unit of work: what samples, then in the order of [`BESIDES`].
+const HAPPENS: [(Event, u64); 6] = [
+    (Event::Cycles, UNIT),
+    (Event::Instructions, 50),
+    (Event::CacheReferences, 3),
+    (Event::CacheMisses, 1),
+    (Event::Branches, 10),
+    (Event::BranchMisses, 1),
+];
+
+/// Where the further events are counted, in user mode, without an interrupt.
+const BESIDES: [Place; 5] = [
+    Place::Fixed(0, 0b0010),
+    Place::General(0, 0x1_4f2e),
+    Place::General(1, 0x1_412e),
+    Place::General(2, 0x1_00c4),
+    Place::General(3, 0x1_00c5),
+];
+
+impl Sampling {
+    /// Samples the program under a policy, on a host with these costs.
+    pub fn run(&self, policy: Policy, costs: Costs) -> Result<Profile, Error> {
+        // 2.2 GHz; slices of 10 ms.
+        let ns = UNIT * 10 / 22;
+        let (work, kernel) = (Work::user(ns, &HAPPENS), Work::kernel(ns, &HAPPENS));
+        let ways = Ways { slice: 10_000_000, exits: EXITS * 1000 };
+        let mut guest = Guest::new(policy, costs, ways)?;
+        let left = Some(COUNTERS - self.taken.min(COUNTERS));
+        guest.pmu.host_mut().set_faults(Faults { counters: left, ..Faults::default() });
+        let mut counts = [0u64; FUNCTIONS.len()];
+        let mut in_kernel = 0;
+        let mut rounds = 0;
+        // User mode with an interrupt.
+        let sampled = Placed { place: Place::Fixed(1, 0b1010), period: self.period };
+        let besides = BESIDES.map(|place| Placed { place, period: NO_SAMPLES });
+        let events = [&[sampled][..], if self.six { &besides } else { &[] }].concat();
+        guest.switch_in(&events);
+        while guest.pmu.host().now() < self.time {
+            for (count, (_, share)) in counts.iter_mut().zip(FUNCTIONS) {
+                guest.run(&work, share * ROUND / 1000, || *count += 1);
+            }
+            guest.run(&kernel, KERNEL, || in_kernel += 1);
+            rounds += 1;
+        }
+        let read = guest.values();
+        guest.switch_out();
+        let happened = |(_, each): &(Event, u64)| (rounds * ROUND * each) as f64;
+        let parts = read.iter().zip(&HAPPENS).skip(1);
+        let parts = parts.map(|(value, event)| *value as f64 / happened(event));
+        let samples = counts.iter().sum::<u64>();
+        let share = |((function, share), count): (&(&'static str, u64), u64)| {
+            let known = *share as f64 / 1000.0;
+            let n = samples.max(1) as f64;
+            let deviation = (known * (1.0 - known) / n).sqrt();
+            Share { function, known, sampled: count as f64 / n, gate: (3.0 * deviation).max(0.005) }
+        };
+        Ok(Profile {
+            samples,
+            kernel: in_kernel,
+            shares: FUNCTIONS.iter().zip(counts).map(share).collect(),
+            counted: parts.fold(1.0, f64::min),
+            seen: guest.pmu.host().seen(),
+            activity: guest.pmu.activity(),
+        })
+    }
+}

@@ -1,0 +1,125 @@
+//! The guest script of the tables: counting with six events, sampling, and switching between a thread that is counted
+//! and one that is not.
+
+use std::collections::BTreeMap;
+
+use vmtax_vpmu::host::virtual_time::{Costs, Work};
+use vmtax_vpmu::{Activity, Error, Event, Policy};
+
+use crate::guest::{Guest, NO_SAMPLES, Place, Placed, Ways};
+use crate::tables::{Operation, Timing};
+
+/// How much of each part there is. Times are in microseconds of the guest's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// Times that the six counters are read while they count.
+    pub readings: u64,
+    /// Samples.
+    pub samples: u64,
+    /// Microseconds from sample to sample.
+    pub period: u64,
+    /// Times that the counted thread is switched in and out.
+    pub switches: u64,
+    /// How long a thread of the guest runs, and the other one after it.
+    pub guest_slice: u64,
+    /// How long the vCPU's thread runs.
+    pub host_slice: u64,
+    /// From one exit to the next that has nothing to do with the PMU.
+    pub exits: u64,
+}
+
+impl Default for Script {
+    /// 4,000 samples a second, which is perf's default, and a tick of 250 Hz, which is a distribution's. The host's
+    /// slices are longer than the time for which a thread of the guest is away: then reuse need not create anew.
+    fn default() -> Script {
+        Script {
+            readings: 100,
+            samples: 1000,
+            period: 250,
+            switches: 100,
+            guest_slice: 4_000,
+            host_slice: 10_000,
+            exits: EXITS,
+        }
+    }
+}
+
+/// Assumed: microseconds of a guest's work from one exit to the next that has nothing to do with its PMU. Each of them saves
+/// and loads the counters of a mediated PMU.
+pub const EXITS: u64 = 250;
+
+/// Cycles in a microsecond, of a processor of 2.2 GHz.
+const CYCLES: u64 = 2200;
+
+/// What happens in a microsecond of the guest's work. Only cycles bear on the tables.
+const MICROSECOND: [(Event, u64); 6] = [
+    (Event::Cycles, CYCLES),
+    (Event::Instructions, 2000),
+    (Event::Branches, 400),
+    (Event::BranchMisses, 8),
+    (Event::CacheReferences, 20),
+    (Event::CacheMisses, 2),
+];
+
+/// Cycles and instructions go to fixed counters, as Linux does it. All are counted in both modes and interrupt.
+const SIX: [Place; 6] = [
+    Place::Fixed(1, 0b1011),
+    Place::Fixed(0, 0b1011),
+    Place::General(0, 0x13_4f2e),
+    Place::General(1, 0x13_412e),
+    Place::General(2, 0x13_00c4),
+    Place::General(3, 0x13_00c5),
+];
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Host's time by operation. Operations that are part of others count in both.
+    pub timings: BTreeMap<Operation, Timing>,
+    /// What the host did.
+    pub activity: Activity,
+    /// Samples taken.
+    pub samples: u64,
+    /// Nanoseconds of the host's work on events.
+    pub spent: u64,
+    /// Nanoseconds of the guest's work that the host's own events can count, and all of them.
+    pub seen: (u64, u64),
+    /// What the guest counted: all values that it read, added up.
+    pub counted: u64,
+}
+
+impl Script {
+    /// Runs it under a policy, on a host with these costs.
+    pub fn run(&self, policy: Policy, costs: Costs) -> Result<Outcome, Error> {
+        let ways = Ways { slice: self.host_slice * 1000, exits: self.exits * 1000 };
+        let mut guest = Guest::new(policy, costs, ways)?;
+        let work = Work::user(1000, &MICROSECOND);
+        let six = SIX.map(|place| Placed { place, period: NO_SAMPLES });
+        // Counting.
+        guest.switch_in(&six);
+        for _ in 0..self.readings {
+            guest.run(&work, self.guest_slice, || {});
+            guest.read_all();
+        }
+        guest.switch_out();
+        // Sampling by cycles.
+        guest.switch_in(&[Placed { place: SIX[0], period: self.period * CYCLES }]);
+        guest.run(&work, self.samples * self.period, || {});
+        guest.switch_out();
+        // Switching.
+        for _ in 0..self.switches {
+            guest.switch_in(&six);
+            guest.run(&work, self.guest_slice, || {});
+            guest.switch_out();
+            guest.run(&work, self.guest_slice, || {});
+        }
+        Ok(Outcome {
+            timings: guest.timings,
+            activity: guest.pmu.activity(),
+            samples: guest.samples,
+            spent: guest.pmu.host().spent(),
+            seen: guest.pmu.host().seen(),
+            counted: guest.counted,
+        })
+    }
+}

@@ -1,0 +1,105 @@
+//! A profiling guest's steady state, under both policies by turns, on the events of this machine's kernel.
+//!
+//! Software events need no PMU. Absolute times are this machine's; what they are compared with was measured in the same
+//! run.
+
+use vmtax_vpmu::event::select;
+use vmtax_vpmu::host::Host;
+use vmtax_vpmu::{GeneralProtection, Pmu};
+
+/// A round of what a profiling guest does all the time, on any host: it takes a sample from general counter 0, and
+/// switches to a thread without counters and back. `event` is its event select. Its counter goes on from `value`.
+pub fn round<H: Host>(pmu: &mut Pmu<H>, event: u64, value: u64) -> Result<(), GeneralProtection> {
+    let on = pmu.model().counter_bits();
+    // The sample.
+    pmu.write(0x38f, 0)?;
+    let status = pmu.read(0x38e)?;
+    pmu.write(0x390, status)?;
+    pmu.read(0xc1)?;
+    pmu.write(0x4c1, value)?;
+    pmu.write(0x38f, on)?;
+    // Out.
+    pmu.write(0x38f, 0)?;
+    pmu.write(0x186, event & !select::ENABLE)?;
+    pmu.write(0x38f, on)?;
+    // In.
+    pmu.write(0x38f, 0)?;
+    pmu.write(0x4c1, value)?;
+    pmu.write(0x186, event | select::ENABLE)?;
+    pmu.write(0x38f, on)
+}
+
+#[cfg(target_os = "linux")]
+pub use measured::{Steady, SteadyError, measure};
+
+#[cfg(target_os = "linux")]
+mod measured {
+    use std::time::{Duration, Instant};
+
+    use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
+    use vmtax_vpmu::{Error, Event, GeneralProtection, Intel, Model, Pmu, Policy, Trouble};
+
+    /// What many rounds came to, under legacy and under reuse.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct Steady {
+        /// Rounds of each.
+        pub rounds: u64,
+        /// Events created.
+        pub creates: [u64; 2],
+        /// A round: the median of the turns.
+        pub time: [Duration; 2],
+    }
+
+    /// Why there is no measurement.
+    #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+    pub enum SteadyError {
+        /// There is no virtual PMU.
+        #[error(transparent)]
+        Pmu(#[from] Error),
+        /// The kernel refused something on the way.
+        #[error(transparent)]
+        Trouble(Trouble),
+        /// The guest's access faulted.
+        #[error("an access of the guest faulted")]
+        Fault(#[from] GeneralProtection),
+    }
+
+    /// Cycles in both modes with an interrupt: what the kernel's event stands for.
+    const EVENT: u64 = 0x53_003c;
+    /// Rounds between which the policies take turns.
+    const ROUNDS: u64 = 50;
+
+    /// Measures so many turns of both policies, with one of the kernel's software events.
+    pub fn measure(software: Software, turns: u64) -> Result<Steady, SteadyError> {
+        let intel = Intel { fixed: 0, unavailable: !1, ..Intel::default() };
+        let pmu = |policy| {
+            let host = PerfEventHost::this_thread(Options::default())
+                .with_source(Event::Cycles, Source::Software(software));
+            Pmu::new(Model::Intel(intel.clone()), host, policy)
+        };
+        let mut pmus = [pmu(Policy::Legacy)?, pmu(Policy::Reuse)?];
+        let mut times = [const { Vec::new() }; 2];
+        let mut creates = [0; 2];
+        for turn in 0..=turns {
+            for (i, pmu) in pmus.iter_mut().enumerate() {
+                let (begin, before) = (Instant::now(), pmu.activity().creates);
+                for _ in 0..ROUNDS {
+                    super::round(pmu, EVENT, 0)?;
+                }
+                if let Some(notice) = pmu.notices().first() {
+                    return Err(SteadyError::Trouble(notice.trouble));
+                }
+                // The first turn is not the steady state yet.
+                if turn > 0 {
+                    times[i].push(begin.elapsed() / ROUNDS as u32);
+                    creates[i] += pmu.activity().creates - before;
+                }
+            }
+        }
+        let median = |times: &mut Vec<Duration>| {
+            times.sort_unstable();
+            times.get(times.len() / 2).copied().unwrap_or_default()
+        };
+        Ok(Steady { rounds: turns * ROUNDS, creates, time: times.each_mut().map(median) })
+    }
+}

@@ -1,0 +1,258 @@
+//! The tables of the series that proposed reuse, computed: one guest script under both of its policies on the PMU in
+//! virtual time, beside what the series published.
+//!
+//! A ratio comes from few published costs, and often from an assumption or from the length of the script besides. Which
+//! it is, is found by running the script again: with other assumed costs, and half as long.
+
+use vmtax_vpmu::{Activity, Error, Policy};
+
+use crate::published::{self, ASSUMED, Published};
+use crate::script::{Outcome, Script};
+
+/// What the guest's perf does that costs time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// Sets global control.
+    EnableGlobal,
+    /// Clears global control.
+    DisableGlobal,
+    /// Reads and writes the fixed counters' control.
+    FixedControl,
+    /// Writes an event select.
+    EventSelect,
+    /// Reads a counter.
+    Rdpmc,
+    /// Handles the interrupt of a sample.
+    HandleInterrupt,
+    /// Switches a thread with counters in.
+    SwitchIn,
+    /// Switches a thread with counters out.
+    SwitchOut,
+}
+
+impl Operation {
+    /// Its published name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::EnableGlobal => "enable global_ctrl",
+            Operation::DisableGlobal => "disable global_ctrl",
+            Operation::FixedControl => "r/w fixed_ctrl",
+            Operation::EventSelect => "r/w eventsel",
+            Operation::Rdpmc => "rdpmc",
+            Operation::HandleInterrupt => "handle_irq",
+            Operation::SwitchIn => "context switch in",
+            Operation::SwitchOut => "context switch out",
+        }
+    }
+}
+
+/// Nanoseconds of the host's work in all calls of an operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// Calls.
+    pub calls: u64,
+    /// The longest.
+    pub max: u64,
+    /// The longest in which no event was created.
+    pub max_settled: u64,
+    /// All together.
+    pub total: u64,
+}
+
+impl Timing {
+    /// One more call, and whether it created events.
+    pub(crate) fn add(&mut self, ns: u64, created: bool) {
+        if !created {
+            self.max_settled = self.max_settled.max(ns);
+        }
+        self.calls += 1;
+        self.max = self.max.max(ns);
+        self.total += ns;
+    }
+}
+
+/// Which figure of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// The longest call.
+    Max,
+    /// All calls together.
+    Total,
+}
+
+impl Figure {
+    /// Both.
+    pub const ALL: [Figure; 2] = [Figure::Max, Figure::Total];
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Figure::Max => "longest call",
+            Figure::Total => "all calls",
+        }
+    }
+}
+
+/// What a computed ratio rests on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Standing {
+    /// On published costs alone.
+    Computed,
+    /// On an assumed cost too. The ratios with five times that cost and with none; without a bound if reuse then costs
+    /// nothing.
+    Inferred {
+        /// With [`FIVE`] times the assumed cost.
+        least: Option<f64>,
+        /// With no cost.
+        most: Option<f64>,
+    },
+    /// On nothing that was published.
+    Unknowable(&'static str),
+}
+
+impl Standing {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Computed => "computed",
+            Standing::Inferred { .. } => "inferred",
+            Standing::Unknowable(_) => "unknowable",
+        }
+    }
+}
+
+/// By how much the assumed cost is raised: then it is 1,000 ns, about the shortest call that the series published of version
+/// 2 (1,100 ns, r/w fixed_ctrl).
+pub const FIVE: u64 = 5;
+/// Two ratios are the same within this part.
+const SAME: f64 = 0.05;
+
+/// A figure of an operation under both policies. Ratios are legacy to reuse.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Which operation.
+    pub operation: Operation,
+    /// Which figure.
+    pub figure: Figure,
+    /// Nanoseconds under [`Policy::Legacy`] and under [`Policy::Reuse`].
+    pub ns: [u64; 2],
+    /// The computed ratio; none if reuse does nothing.
+    pub ratio: Option<f64>,
+    /// What the series published.
+    pub published: f64,
+    /// What the ratio rests on.
+    pub standing: Standing,
+}
+
+/// Both tables and what they come from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tables {
+    /// A published figure a row.
+    pub rows: Vec<Row>,
+    /// What each policy had the host do: legacy, reuse.
+    pub activity: [Activity; 2],
+    /// Samples that the guest took, the same under both.
+    pub samples: u64,
+}
+
+type Runs = [Outcome; 2];
+
+/// Runs the script under both policies with the published costs.
+pub fn tables(script: &Script) -> Result<Tables, Error> {
+    let run = |script: &Script, assumed: u64| -> Result<Runs, Error> {
+        let one = |policy| script.run(policy, published::costs(assumed));
+        Ok([one(Policy::Legacy)?, one(Policy::Reuse)?])
+    };
+    let half = Script {
+        readings: script.readings / 2,
+        samples: script.samples / 2,
+        switches: script.switches / 2,
+        ..*script
+    };
+    let trials = Trials {
+        base: run(script, ASSUMED)?,
+        none: run(script, 0)?,
+        more: run(script, FIVE * ASSUMED)?,
+        half: run(&half, ASSUMED)?,
+    };
+    let rows = published::figures().flat_map(|(operation, published)| {
+        let row = |figure| trials.row(operation, figure, &published);
+        Figure::ALL.into_iter().filter_map(row).collect::<Vec<_>>()
+    });
+    Ok(Tables {
+        rows: rows.collect(),
+        activity: trials.base.each_ref().map(|run| run.activity),
+        samples: trials.base[1].samples,
+    })
+}
+
+/// The script under both policies, and what shows whereon a ratio rests.
+struct Trials {
+    base: Runs,
+    /// Assumed costs are zero.
+    none: Runs,
+    /// They are five times as much.
+    more: Runs,
+    /// The script is half as long.
+    half: Runs,
+}
+
+impl Trials {
+    /// None if the figure was not published.
+    fn row(&self, operation: Operation, figure: Figure, published: &Published) -> Option<Row> {
+        let ratio = published.ratio(figure)?;
+        let take = |runs: &Runs| ns(runs, operation, figure, published.first_time);
+        let ns = take(&self.base);
+        let computed = of(ns);
+        Some(Row {
+            operation,
+            figure,
+            ns,
+            ratio: computed,
+            published: ratio,
+            standing: self.standing(computed, |runs| of(take(runs)), ns),
+        })
+    }
+
+    fn standing(
+        &self,
+        computed: Option<f64>,
+        ratio: impl Fn(&Runs) -> Option<f64>,
+        ns: [u64; 2],
+    ) -> Standing {
+        if ns == [0, 0] {
+            return Standing::Unknowable("neither policy has the host do anything here");
+        }
+        if !same(computed, ratio(&self.half)) {
+            return Standing::Unknowable("it grows with the length of the script");
+        }
+        let (least, most) = (ratio(&self.more), ratio(&self.none));
+        match same(computed, least) && same(computed, most) {
+            true => Standing::Computed,
+            false => Standing::Inferred { least, most },
+        }
+    }
+}
+
+fn same(one: Option<f64>, other: Option<f64>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => (one / other - 1.0).abs() <= SAME,
+        (one, other) => one == other,
+    }
+}
+
+fn of([legacy, reuse]: [u64; 2]) -> Option<f64> {
+    (reuse > 0).then(|| legacy as f64 / reuse as f64)
+}
+
+/// Nanoseconds under both policies. The longest call of reuse is one that creates no events, unless the published one
+/// does.
+fn ns(runs: &Runs, operation: Operation, figure: Figure, first_time: bool) -> [u64; 2] {
+    let [legacy, reuse] =
+        runs.each_ref().map(|run| run.timings.get(&operation).copied().unwrap_or_default());
+    match figure {
+        Figure::Max if first_time => [legacy.max, reuse.max],
+        Figure::Max => [legacy.max, reuse.max_settled],
+        Figure::Total => [legacy.total, reuse.total],
+    }
+}

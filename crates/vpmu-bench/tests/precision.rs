@@ -1,0 +1,103 @@
+//! Shares of samples, samples that are lost, interrupts that are accounted for; and all of it under contention.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use vmtax_vpmu::Policy;
+use vmtax_vpmu::host::virtual_time::Costs;
+use vmtax_vpmu_bench::compare::{Compared, compare};
+use vmtax_vpmu_bench::contention::contended;
+use vmtax_vpmu_bench::precision::{FUNCTIONS, Profile, Sampling};
+use vmtax_vpmu_bench::published::{self, ASSUMED, PROFILES};
+use vmtax_vpmu_bench::script::Script;
+
+fn run(policy: Policy) -> Profile {
+    Sampling::default().run(policy, published::costs(ASSUMED)).unwrap()
+}
+
+#[test]
+fn shares_are_within_their_gates_under_all_policies() {
+    assert_eq!(FUNCTIONS.iter().map(|(_, share)| share).sum::<u64>(), 1000);
+    assert_eq!(FUNCTIONS.map(|(name, _)| name), published::FUNCTIONS);
+    for policy in Policy::ALL {
+        let profile = run(policy);
+        assert!(profile.precise(), "{policy:?} {profile:#?}");
+        assert!(profile.samples > 1000);
+    }
+}
+
+#[test]
+fn a_sampler_that_prefers_a_function_is_found_out() {
+    // A period of exactly one round meets the same function every time.
+    let profile = Sampling { period: 55 * 1000, ..Sampling::default() }
+        .run(Policy::Reuse, Costs::default())
+        .unwrap();
+    assert!(!profile.precise());
+}
+
+#[test]
+fn legacy_loses_samples_as_published_and_the_others_do_not() {
+    let ideal = Sampling::default().run(Policy::Reuse, Costs::default()).unwrap().samples;
+    let [legacy, reuse, mediated] = Policy::ALL.map(|policy| run(policy).samples);
+    assert!(reuse * 100 >= ideal * 95, "{reuse} of {ideal}");
+    assert!(mediated * 100 >= ideal * 95, "{mediated} of {ideal}");
+    assert!(legacy * 2 < ideal, "{legacy} of {ideal}");
+    let [published, version_2, host] = PROFILES.map(|profile| profile.samples);
+    assert_eq!((published, version_2, host), (5_198, 22_550, 20_652));
+}
+
+#[test]
+fn every_period_is_an_interrupt() {
+    for policy in Policy::ALL {
+        let profile = run(policy);
+        let a = profile.activity;
+        // A sample begins where the last one was taken: at the end of the unit that it fell in.
+        let expected = a.counted / Sampling::default().period.next_multiple_of(55);
+        assert_eq!(a.delivered + a.merged + a.dropped, expected, "{policy:?}");
+        assert_eq!(profile.samples, expected, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_host_that_holds_counters_costs_events_but_for_a_mediated_pmu() {
+    let all = contended(&Sampling { time: 1_000_000_000, ..Sampling::default() }).unwrap();
+    let find = |policy, taken| {
+        all.iter().find(|c| c.policy == policy && c.taken == taken).map(|c| &c.profile).unwrap()
+    };
+    for policy in Policy::ALL {
+        assert_eq!(find(policy, 0).counted, 1.0, "{policy:?}");
+    }
+    let [shared, own] = [Policy::Reuse, Policy::Mediated].map(|policy| find(policy, 2));
+    // Six events take turns on five counters.
+    assert!((shared.counted - 5.0 / 6.0).abs() < 0.02, "{}", shared.counted);
+    assert!(shared.samples * 10 < find(Policy::Reuse, 0).samples * 9);
+    assert_eq!((own.counted, own.samples), (1.0, find(Policy::Mediated, 0).samples));
+    // What the host pays for it.
+    assert_eq!((shared.seen.0, own.seen.0), (shared.seen.1, 0));
+}
+
+#[test]
+fn the_policies_are_compared_over_the_same_guests() {
+    let all = compare(&Script { readings: 10, samples: 100, switches: 10, ..Script::default() });
+    let all = all.unwrap();
+    let of = |guest: &str| -> [&Compared; 3] {
+        let of = |policy| all.iter().find(|c| c.guest == guest && c.policy == policy).unwrap();
+        Policy::ALL.map(of)
+    };
+    let [legacy, reuse, mediated] = of("samples");
+    // Each sample creates two events under legacy: at the overflow, and when the handler sets global control.
+    assert!(legacy.activity.creates >= 200 && reuse.activity.creates <= 6);
+    assert_eq!(mediated.activity.creates, 0);
+    for [legacy, reuse, mediated] in ["counts six events", "samples", "switches threads"].map(of) {
+        assert_eq!((legacy.activity.passes, reuse.activity.passes), (0, 0));
+        assert!(mediated.activity.exits < reuse.activity.exits, "{}", mediated.guest);
+        assert_eq!(
+            mediated.activity.exits + mediated.activity.passes,
+            reuse.activity.exits,
+            "{}",
+            mediated.guest
+        );
+        // Saving and loading at every exit is more than perf does for a change now and then.
+        assert!(mediated.accesses.total() > reuse.accesses.total());
+        assert_eq!((legacy.seen, reuse.seen, mediated.seen), (1.0, 1.0, 0.0));
+    }
+}
