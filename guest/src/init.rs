@@ -7,6 +7,7 @@ use crate::channel::Channel;
 use crate::relay::Relay;
 use crate::vmm::linux;
 use crate::{Result, system, trace};
+use vmtax_guest::order::Pmu;
 
 /// What this program is to be.
 pub(crate) enum Start {
@@ -68,7 +69,8 @@ pub(crate) fn start() -> Result<Start> {
         let memory_mib = value(&words, "vmtax.memory=").and_then(|v| v.parse().ok());
         let memory_mib = memory_mib.unwrap_or(linux::MEMORY_MIB);
         let cpus = value(&words, "vmtax.cpus=").and_then(|v| v.parse().ok()).unwrap_or(1);
-        return Ok(Start::Relay(Relay { channel, buffer_kib, memory_mib, cpus }));
+        let pmu = value(&words, "vmtax.pmu=").and_then(Pmu::of_word);
+        return Ok(Start::Relay(Relay { channel, buffer_kib, memory_mib, cpus, pmu }));
     }
     Ok(Start::Host(Host { channel, nested: words.contains(&"vmtax.nested"), buffer_kib }))
 }

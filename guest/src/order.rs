@@ -51,6 +51,28 @@ pub struct Pmu {
     pub reuse: bool,
 }
 
+impl Pmu {
+    /// On a kernel's command line: `intel`, or `amd-legacy`.
+    pub fn word(self) -> String {
+        let vendor = if self.amd { "amd" } else { "intel" };
+        if self.reuse { vendor.to_owned() } else { format!("{vendor}-legacy") }
+    }
+
+    /// From there.
+    pub fn of_word(word: &str) -> Option<Pmu> {
+        let (vendor, reuse) = match word.strip_suffix("-legacy") {
+            Some(vendor) => (vendor, false),
+            None => (word, true),
+        };
+        let amd = match vendor {
+            "amd" => true,
+            "intel" => false,
+            _ => return None,
+        };
+        Some(Pmu { amd, reuse })
+    }
+}
+
 /// Memory to be touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Touch {

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use vmtax_guest::job::{Answer, Request};
-use vmtax_guest::order::{File, decode, encode};
+use vmtax_guest::order::{File, Pmu, decode, encode};
 
 use crate::Result;
 use crate::channel::{Attachment, Channel};
@@ -31,6 +31,8 @@ pub(crate) struct Relay {
     pub(crate) memory_mib: usize,
     /// Its vCPUs.
     pub(crate) cpus: u32,
+    /// Their virtual PMU.
+    pub(crate) pmu: Option<Pmu>,
 }
 
 impl Relay {
@@ -54,7 +56,7 @@ impl Relay {
         if let Channel::Mailbox(_) = self.channel {
             trace::prepare(self.buffer_kib)?;
         }
-        Linux::boot(self.memory_mib, self.cpus)
+        Linux::boot(self.memory_mib, self.cpus, self.pmu)
     }
 
     fn hand_on(&self, guest: &Linux, request: &[u8]) -> Result<(Vec<u8>, Vec<Attachment>)> {

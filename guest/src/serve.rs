@@ -39,7 +39,7 @@ pub(crate) fn run(start: Host) -> Result<()> {
 
 fn prepare(start: &Host) -> Result<Option<Linux>> {
     trace::prepare(start.buffer_kib)?;
-    start.nested.then(|| Linux::boot(MEMORY_MIB, 1)).transpose()
+    start.nested.then(|| Linux::boot(MEMORY_MIB, 1, None)).transpose()
 }
 
 /// The emulated host: first everything without recording, for the path lengths; then once more with it.

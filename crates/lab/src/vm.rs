@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vmtax_guest::job::{Answer, Request};
-use vmtax_guest::order::{decode, encode};
+use vmtax_guest::order::{Pmu, decode, encode};
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
 use vmtax_machine::programs::{self, Files};
@@ -46,12 +46,14 @@ pub struct VmPlan {
     pub host: Host,
     /// Parameters of the host's modules: `kvm.halt_poll_ns=0`.
     pub options: Vec<String>,
-    /// The VM; or a VM and the one in it, which has the agent.
+    /// The VM; or a VM and the one in it, which has the agent. With none the agent is on the emulated host itself.
     pub levels: Vec<VmLevel>,
     /// Memory of the VM with the agent, MiB.
     pub memory_mib: u32,
     /// Its vCPUs, which share the host's one processor.
     pub cpus: u32,
+    /// The virtual PMU that its VMM gives it.
+    pub pmu: Option<Pmu>,
 }
 
 /// What is to be booted.
@@ -103,9 +105,17 @@ impl VmPlan {
     }
 
     fn line(&self, level: usize, memory_of_next: u32) -> String {
-        let mut relay = format!("vmtax.role=relay vmtax.memory={memory_of_next}");
+        let mut relay = match self.levels.is_empty() {
+            true => "vmtax.role=agent".to_owned(),
+            false => format!("vmtax.role=relay vmtax.memory={memory_of_next}"),
+        };
         if level + 1 == self.levels.len() && self.cpus > 1 {
             relay.push_str(&format!(" vmtax.cpus={}", self.cpus));
+        }
+        if level + 1 == self.levels.len()
+            && let Some(pmu) = self.pmu
+        {
+            relay.push_str(&format!(" vmtax.pmu={}", pmu.word()));
         }
         let Some(own) = level.checked_sub(1).and_then(|index| self.levels.get(index)) else {
             let options = self.options.iter().map(|option| format!(" {option}"));
@@ -162,7 +172,7 @@ impl VmSetup {
             let own = level.checked_sub(1).and_then(|index| plan.levels.get(index));
             let mut names: Vec<&str> =
                 own.map_or(Vec::new(), |own| own.modules.iter().map(String::as_str).collect());
-            if level < count {
+            if level < count || count == 0 {
                 names.push(plan.host.module());
             }
             let modules = modules(&self.kernel, &names)?;

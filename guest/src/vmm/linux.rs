@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kvm_bindings::kvm_regs;
-use kvm_ioctls::VcpuFd;
+use kvm_ioctls::{VcpuFd, VmFd};
 use linux_loader::bootparam::{boot_e820_entry, boot_params};
 use linux_loader::loader::{Elf, KernelLoader};
 use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -19,9 +19,10 @@ use vm_superio::Serial;
 use vm_superio::serial::NoEvents;
 use vmtax_guest::layout::{CHANNEL, SETTLE, TRACE};
 use vmtax_guest::mailbox::{REPORT, SECTOR, SECTORS};
-use vmtax_guest::order::{Order, Report, decode, encode};
+use vmtax_guest::order::{self, Order, Report, decode, encode};
 
 use super::gate::Gate;
+use super::pmu::{self, Guest, Meter};
 use super::{Around, Next, Request, Vm, failed, identity_map, mptable, run};
 use crate::trace::Tracer;
 use crate::{Result, system};
@@ -55,8 +56,9 @@ pub(crate) struct Linux {
 }
 
 impl Linux {
-    /// Boots it with so much memory and so many vCPUs, and waits until it is up.
-    pub(crate) fn boot(memory_mib: usize, cpus: u32) -> Result<Linux> {
+    /// Boots it with so much memory and so many vCPUs, each with a virtual PMU if there is to be one, and waits until it is
+    /// up.
+    pub(crate) fn boot(memory_mib: usize, cpus: u32, pmu: Option<order::Pmu>) -> Result<Linux> {
         if cpus == 0 || cpus > mptable::MOST {
             return Err(format!(
                 "a guest has 1 to {} vCPUs, and {cpus} were asked for",
@@ -88,18 +90,27 @@ impl Linux {
             tracer: Arc::clone(&tracer),
             gate: (cpus > 1).then(|| Gate::new(cpus)),
         });
-        let vcpus = vcpus(&memory, bytes, entry, cpus)?;
+        let (vm, vcpus) = vcpus((&memory, bytes), entry, cpus, pmu)?;
+        let vm = Arc::new(vm);
         // Given back after the last of them.
         let memory = Arc::new(memory);
         for (number, mut vcpu) in (0..).zip(vcpus) {
             let (memory, devices) = (Arc::clone(&memory), Arc::clone(&devices));
+            let vm = Arc::clone(&vm);
             let answer = answer.clone();
             let body = move || {
-                let mut around = Attached { vcpu: number, devices };
-                let result = run(&mut vcpu, &AtomicBool::new(false), &mut around);
-                around.devices.end(number);
+                let mut run = || {
+                    // The PMU's events are this thread's.
+                    let of = (&vcpu, number as u8);
+                    let meter = pmu.map(|pmu| Meter::new(pmu, Guest::Linux, &vm, of));
+                    let devices = Arc::clone(&devices);
+                    let mut around = Attached { vcpu: number, devices, meter: meter.transpose()? };
+                    run(&mut vcpu, &AtomicBool::new(false), &mut around)
+                };
+                let result = run();
+                devices.end(number);
                 let _ = answer.send(Err(result.err().unwrap_or_else(|| "L1 ended".to_owned())));
-                drop((vcpu, memory));
+                drop((vcpu, vm, memory));
             };
             let name = if number == 0 { "L1".to_owned() } else { format!("L1:{number}") };
             std::thread::Builder::new()
@@ -154,22 +165,31 @@ impl Linux {
     }
 }
 
-/// The vCPUs of a VM with this memory. They are what keeps the VM.
-fn vcpus(memory: &GuestMemoryMmap, bytes: usize, entry: u64, cpus: u32) -> Result<Vec<VcpuFd>> {
+/// A VM with this memory, and its vCPUs.
+fn vcpus(
+    (memory, bytes): (&GuestMemoryMmap, usize),
+    entry: u64,
+    cpus: u32,
+    pmu: Option<order::Pmu>,
+) -> Result<(VmFd, Vec<VcpuFd>)> {
     let vm = Vm::new()?;
     let host = memory.get_host_address(GuestAddress(0)).map_err(|e| format!("L1's memory: {e}"))?;
     // SAFETY: the caller keeps `memory` for as long as a vCPU runs.
     unsafe { vm.memory(0, host, bytes)? };
     let registers =
         kvm_regs { rip: entry, rsi: ZERO_PAGE, rsp: 0x8ff0, rflags: 2, ..Default::default() };
-    let (first, special) = vm.vcpu(0, PAGE_TABLES, None)?;
+    let model = pmu.map(|pmu| pmu::model(pmu, Guest::Linux));
+    if let Some(model) = &model {
+        vm.virtual_pmu(model)?;
+    }
+    let (first, special) = vm.vcpu(0, PAGE_TABLES, model.as_ref())?;
     first.set_sregs(&special).map_err(failed("KVM_SET_SREGS"))?;
     first.set_regs(&registers).map_err(failed("KVM_SET_REGS"))?;
     let mut vcpus = vec![first];
     for number in 1..cpus {
-        vcpus.push(vm.waiting_vcpu(number, None)?);
+        vcpus.push(vm.waiting_vcpu(number, model.as_ref())?);
     }
-    Ok(vcpus)
+    Ok((vm.fd, vcpus))
 }
 
 /// Puts kernel, initramfs and what the 64-bit boot protocol asks for into memory. Returns the entry.
@@ -310,17 +330,19 @@ impl Devices {
 }
 
 /// The devices, as a vCPU has them around it.
-struct Attached {
+struct Attached<'a> {
     vcpu: u32,
     devices: Arc<Devices>,
+    /// Its virtual PMU.
+    meter: Option<Meter<'a>>,
 }
 
-impl Around for Attached {
-    fn enter(&mut self, _: &VcpuFd) -> Result<()> {
+impl Around for Attached<'_> {
+    fn enter(&mut self, vcpu: &VcpuFd) -> Result<()> {
         if let Some(gate) = &self.devices.gate {
             gate.pass(self.vcpu);
         }
-        Ok(())
+        self.meter.as_mut().map_or(Ok(()), |meter| meter.enter(vcpu))
     }
 
     fn answer(&mut self, request: Request<'_>) -> Result<Next> {
@@ -348,10 +370,21 @@ impl Around for Attached {
                     *byte = lock(&devices.serial).read((port - COM1) as u8);
                 }
             }
-            Request::Out(..) | Request::Store | Request::Interrupted => {}
-            // KVM answers for all MSRs here.
-            Request::ReadMsr(exit) => *exit.error = 1,
-            Request::WriteMsr(exit) => *exit.error = 1,
+            Request::Out(..) | Request::Store => {}
+            Request::Interrupted => {
+                if let Some(meter) = &self.meter {
+                    meter.interrupted();
+                }
+            }
+            // Without a virtual PMU KVM answers for all MSRs.
+            Request::ReadMsr(exit) => match &mut self.meter {
+                Some(meter) => meter.read(exit),
+                None => *exit.error = 1,
+            },
+            Request::WriteMsr(exit) => match &mut self.meter {
+                Some(meter) => meter.write(exit),
+                None => *exit.error = 1,
+            },
             // The clock chip and the keyboard controller must not look busy.
             Request::In(0x60..=0x71, data) => data.fill(0),
             Request::In(_, data) | Request::Load(data) => data.fill(0xff),

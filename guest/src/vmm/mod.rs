@@ -17,6 +17,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Kvm, ReadMsrExit, VcpuExit, VcpuFd, VmFd, WriteMsrExit};
 use vmtax_vpmu::Model;
+use vmtax_vpmu::kvm::VmOptions;
 
 use crate::Result;
 
@@ -70,7 +71,9 @@ impl Vm {
 
     /// Has accesses of a PMU come to this program. No vCPU may be there yet.
     fn virtual_pmu(&self, model: &Model) -> Result<()> {
-        vmtax_vpmu::kvm::filter(&self.kvm, &self.fd, model).map_err(|e| e.to_string())
+        // Payloads read by RDMSR, and Linux guests have the module for it.
+        let options = VmOptions { guests_read_by_rdmsr: true, ..VmOptions::default() };
+        vmtax_vpmu::kvm::filter(&self.kvm, &self.fd, model, &options).map_err(|e| e.to_string())
     }
 
     /// A vCPU with all that this processor offers, and with a PMU if there is one. The first runs, others wait for the

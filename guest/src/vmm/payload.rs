@@ -10,7 +10,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
 use vmtax_guest::order::{Counting, Operation, Touch};
 
-use super::pmu::{self, Meter};
+use super::pmu::{self, Guest, Meter};
 use super::{Around, Next, Request, Vm, failed, identity_map, kick, run};
 use crate::Result;
 use crate::trace::Tracer;
@@ -122,7 +122,7 @@ impl Machine {
                 machine.vm.memory(layout::TOUCH, touched.start(), touched.bytes)?;
             }
         }
-        let model = operation.pmu.map(pmu::model);
+        let model = operation.pmu.map(|pmu| pmu::model(pmu, Guest::Payload));
         if let Some(model) = &model {
             machine.vm.virtual_pmu(model)?;
         }
@@ -166,7 +166,10 @@ impl Machine {
         let Machine { vcpus, vm, memory, touched } = self;
         let Some(((first, _), others)) = vcpus.split_first_mut() else { return Ok(None) };
         // The PMU's events are this thread's.
-        let meter = operation.pmu.map(|pmu| Meter::new(pmu, &vm.fd, first)).transpose()?;
+        let meter = operation
+            .pmu
+            .map(|pmu| Meter::new(pmu, Guest::Payload, &vm.fd, (first, 0)))
+            .transpose()?;
         let (memory, touched) = (&*memory, &*touched);
         let device =
             |meter| Device { operation, plan, touched, memory, taken: 0, began: None, meter };

@@ -1,12 +1,12 @@
-//! A payload's virtual PMU: `vmtax-vpmu` on KVM, over events of this kernel's perf.
+//! A guest's virtual PMU: `vmtax-vpmu` on KVM, over events of this kernel's perf.
 //!
-//! The host is emulated and has no PMU. What stands for every event of the guest is the tracepoint
-//! `kvm_hypercall`, which this thread meets once for each hypercall of the guest: a real event of the kernel, of which
-//! the guest knows how many there are.
+//! The host is emulated and has no PMU, so other events of the kernel stand for those of the guest. A bare payload counts
+//! by the tracepoint `kvm_hypercall`, which this thread meets once for each hypercall of the guest, so that the guest
+//! knows how many there are. A Linux guest counts time.
 
 use kvm_ioctls::{ReadMsrExit, VcpuFd, VmFd, WriteMsrExit};
 use vmtax_guest::order::{self, Counting};
-use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Source};
+use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
 use vmtax_vpmu::kvm::VcpuPmu;
 use vmtax_vpmu::{
     Activity, Amd, Counter, Event, Host, Intel, Model, Notice, Pmu, Policy, Programme, Trouble,
@@ -14,17 +14,61 @@ use vmtax_vpmu::{
 
 use crate::Result;
 
-/// The tracepoint's number.
-const ID: &str = "/sys/kernel/tracing/events/kvm/kvm_hypercall/id";
 /// What ends KVM_RUN when an event overflows.
 const SIGNAL: i32 = libc::SIGUSR2;
 
-/// What a guest is shown.
-pub(crate) fn model(pmu: order::Pmu) -> Model {
+/// Whose events are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guest {
+    /// A bare payload, by its hypercalls.
+    Payload,
+    /// Linux, by time.
+    Linux,
+}
+
+impl Guest {
+    fn source(self) -> fn(Event) -> Result<Source> {
+        match self {
+            Guest::Payload => hypercalls,
+            Guest::Linux => time,
+        }
+    }
+}
+
+/// What a guest is shown. A Linux guest has no cache events, which nothing here stands for.
+pub(crate) fn model(pmu: order::Pmu, guest: Guest) -> Model {
+    let unavailable = match guest {
+        Guest::Payload => Intel::default().unavailable,
+        Guest::Linux => 0b1001_1000,
+    };
     match pmu.amd {
         true => Model::Amd(Amd { counters: 6, perfmon_v2: true }),
-        false => Model::Intel(Intel::default()),
+        false => Model::Intel(Intel { unavailable, ..Intel::default() }),
     }
+}
+
+/// What a bare payload's events count: its hypercalls.
+fn hypercalls(_: Event) -> Result<Source> {
+    tracepoint("kvm_hypercall")
+}
+
+/// What a Linux guest's events count. Cycles and instructions are the thread's nanoseconds, and an emulator takes about
+/// one for each instruction. All else is CPUID instructions, of which a program knows how many it has.
+fn time(event: Event) -> Result<Source> {
+    match event {
+        Event::Cycles | Event::Instructions | Event::ReferenceCycles => {
+            Ok(Source::Software(Software::TaskClock))
+        }
+        _ => tracepoint("kvm_cpuid"),
+    }
+}
+
+/// One of KVM's tracepoints.
+fn tracepoint(name: &str) -> Result<Source> {
+    let id = format!("/sys/kernel/tracing/events/kvm/{name}/id");
+    let text = std::fs::read_to_string(&id).map_err(|e| cannot(format!("{id}: {e}")))?;
+    let number = text.trim().parse().map_err(|e| cannot(format!("{id}: {e}")))?;
+    Ok(Source::Tracepoint(number))
 }
 
 /// A vCPU's PMU and what it did.
@@ -45,25 +89,33 @@ fn cannot(what: impl std::fmt::Display) -> String {
 }
 
 impl Meter<'_> {
-    /// For the vCPU that this thread runs.
-    pub(crate) fn new<'a>(order: order::Pmu, vm: &'a VmFd, vcpu: &VcpuFd) -> Result<Meter<'a>> {
-        let text = std::fs::read_to_string(ID).map_err(|e| cannot(format!("{ID}: {e}")))?;
-        let tracepoint = text.trim().parse().map_err(|e| cannot(format!("{ID}: {e}")))?;
-        let source = Source::Tracepoint(tracepoint);
+    /// For a vCPU that this thread runs, by the number of its APIC.
+    pub(crate) fn new<'a>(
+        order: order::Pmu,
+        guest: Guest,
+        vm: &'a VmFd,
+        (vcpu, apic): (&VcpuFd, u8),
+    ) -> Result<Meter<'a>> {
+        let model = model(order, guest);
+        let source = guest.source();
         let host = |options| PerfEventHost::this_thread(options);
-        let mut keeper = host(Options::default()).with_source(Event::Cycles, source);
+        let cycles = source(Event::Cycles)?;
+        let mut keeper = host(Options::default()).with_source(Event::Cycles, cycles);
         let programme = Programme { event: Event::Cycles, user: true, kernel: true };
         let never =
             vmtax_vpmu::host::Request { counter: Counter::General(0), programme, left: 1 << 62 };
         keeper.create(&never).and_then(|id| keeper.disable(id)).map_err(cannot)?;
 
-        let model = model(order);
-        let signal = Options { signal: Some(SIGNAL), ..Options::default() };
-        let host = model.events().into_iter().fold(host(signal), |h, e| h.with_source(e, source));
+        let options = Options { signal: Some(SIGNAL), any_mode: true, ..Options::default() };
+        let mut events = host(options);
+        for event in model.events() {
+            events = events.with_source(event, source(event)?);
+        }
         let policy = if order.reuse { Policy::Reuse } else { Policy::Legacy };
-        let pmu = Pmu::new(model, host, policy).map_err(cannot)?;
-        let vcpu = VcpuPmu::new(pmu, vcpu, 0, Some(SIGNAL)).map_err(cannot)?;
-        Ok(Meter { vm, vcpu, _keeper: keeper, warm: (Activity::default(), 0), troubles: 0 })
+        let pmu = Pmu::new(model, events, policy).map_err(cannot)?;
+        let vcpu = VcpuPmu::new(pmu, vcpu, apic, Some(SIGNAL)).map_err(cannot)?;
+        let warm = (Activity::default(), 0);
+        Ok(Meter { vm, vcpu, _keeper: keeper, warm, troubles: 0 })
     }
 
     pub(crate) fn enter(&mut self, vcpu: &VcpuFd) -> Result<()> {
@@ -75,11 +127,16 @@ impl Meter<'_> {
     }
 
     pub(crate) fn read(&mut self, exit: ReadMsrExit<'_>) {
-        self.vcpu.read(exit);
+        // Nothing but the PMU's MSRs is filtered.
+        if let Some(exit) = self.vcpu.read(exit) {
+            *exit.error = 1;
+        }
     }
 
     pub(crate) fn write(&mut self, exit: WriteMsrExit<'_>) {
-        self.vcpu.write(exit);
+        if let Some(exit) = self.vcpu.write(exit) {
+            *exit.error = 1;
+        }
     }
 
     /// The first batch is over.

@@ -1,4 +1,5 @@
-//! What a guest's perf does to its counters, under both policies of a virtual PMU in user space (`vmtax-vpmu`).
+//! What a guest's perf does to its counters, under both policies of a virtual PMU in user space (`vmtax-vpmu`), and with
+//! KVM's mediated one, as far as it can be had without counters.
 //!
 //! The guest has Intel's PMU of version 2 on either host, so that its operations are those of the series that proposed
 //! reuse; one payload has AMD's. Registers come in the order in which Linux's perf uses them. What counts is said by
@@ -37,9 +38,10 @@ const AMD_CONTROL: u32 = 0xc000_0301;
 const AMD_STATUS_CLEAR: u32 = 0xc000_0302;
 const AMD_SELECT: u32 = 0xc001_0200;
 const AMD_COUNTER: u32 = 0xc001_0201;
-/// The APIC's entry for counters, and its end of interrupt, as MSRs.
+/// The APIC's entry for counters, its end of interrupt and its interrupt of itself, as MSRs.
 const LVTPC: u32 = 0x834;
 const EOI: u32 = 0x80b;
+const SELF_IPI: u32 = 0x83f;
 /// LVTPC that raises a non-maskable interrupt.
 const NMI: u32 = 0x400;
 
@@ -61,56 +63,56 @@ pub(super) const OPERATIONS: &[Definition] = &[
         summary: "clears and sets global control, six counters on; events anew",
         count: COUNT,
         kind: write(2),
-        code: pmu(with_setup(six_on, global), LEGACY),
+        code: pmu(with_setup(six_on::<HERE>, global::<HERE>), LEGACY),
     },
     Definition {
         name: "pmu-global-reuse",
         summary: "clears and sets global control, six counters on; events reused",
         count: COUNT,
         kind: write(2),
-        code: pmu(with_setup(six_on, global), REUSE),
+        code: pmu(with_setup(six_on::<HERE>, global::<HERE>), REUSE),
     },
     Definition {
         name: "pmu-eventsel-legacy",
         summary: "clears and sets an event select, global control set; events anew",
         count: COUNT,
         kind: write(2),
-        code: pmu(with_setup(six_on, event_select), LEGACY),
+        code: pmu(with_setup(six_on::<HERE>, event_select::<HERE>), LEGACY),
     },
     Definition {
         name: "pmu-eventsel-reuse",
         summary: "clears and sets an event select, global control set; events reused",
         count: COUNT,
         kind: write(2),
-        code: pmu(with_setup(six_on, event_select), REUSE),
+        code: pmu(with_setup(six_on::<HERE>, event_select::<HERE>), REUSE),
     },
     Definition {
         name: "pmu-fixed-ctrl-legacy",
         summary: "reads and writes the fixed counters' control, off and on; events anew",
         count: COUNT,
         kind: Kind::Some,
-        code: pmu(with_setup(six_on, fixed_control), LEGACY),
+        code: pmu(with_setup(six_on::<HERE>, fixed_control::<HERE>), LEGACY),
     },
     Definition {
         name: "pmu-fixed-ctrl-reuse",
         summary: "reads and writes the fixed counters' control, off and on; events reused",
         count: COUNT,
         kind: Kind::Some,
-        code: pmu(with_setup(six_on, fixed_control), REUSE),
+        code: pmu(with_setup(six_on::<HERE>, fixed_control::<HERE>), REUSE),
     },
     Definition {
         name: "pmu-read-legacy",
         summary: "reads a counter that counts; events anew",
         count: COUNT,
         kind: each("msr", "MSR_READ"),
-        code: pmu(with_setup(six_on, read), LEGACY),
+        code: pmu(with_setup(six_on::<HERE>, read::<HERE>), LEGACY),
     },
     Definition {
         name: "pmu-read-reuse",
         summary: "reads a counter that counts; events reused",
         count: COUNT,
         kind: each("msr", "MSR_READ"),
-        code: pmu(with_setup(six_on, read), REUSE),
+        code: pmu(with_setup(six_on::<HERE>, read::<HERE>), REUSE),
     },
     Definition {
         name: "pmu-sample-legacy",
@@ -131,14 +133,56 @@ pub(super) const OPERATIONS: &[Definition] = &[
         summary: "a thread with six counters goes and comes; events anew",
         count: COUNT,
         kind: Kind::Some,
-        code: pmu(with_setup(six_on, switch), LEGACY),
+        code: pmu(with_setup(six_on::<HERE>, switch::<HERE>), LEGACY),
     },
     Definition {
         name: "pmu-switch-reuse",
         summary: "a thread with six counters goes and comes; events reused",
         count: COUNT,
         kind: Kind::Some,
-        code: pmu(with_setup(six_on, switch), REUSE),
+        code: pmu(with_setup(six_on::<HERE>, switch::<HERE>), REUSE),
+    },
+    Definition {
+        name: "pmu-global-mediated",
+        summary: "clears and sets global control, in registers that stand for a guest's own",
+        count: COUNT,
+        kind: Kind::None,
+        code: mediated(with_setup(six_on::<STANDS>, global::<STANDS>)),
+    },
+    Definition {
+        name: "pmu-eventsel-mediated",
+        summary: "clears and sets an event select, which KVM answers",
+        count: COUNT,
+        kind: write(2),
+        code: mediated(with_setup(six_on::<STANDS>, event_select::<STANDS>)),
+    },
+    Definition {
+        name: "pmu-fixed-ctrl-mediated",
+        summary: "reads and writes the fixed counters' control, which KVM answers",
+        count: COUNT,
+        kind: Kind::Some,
+        code: mediated(with_setup(six_on::<STANDS>, fixed_control::<STANDS>)),
+    },
+    Definition {
+        name: "pmu-read-mediated",
+        summary: "reads a counter, in a register that stands for a guest's own",
+        count: COUNT,
+        kind: Kind::None,
+        code: mediated(with_setup(six_on::<STANDS>, read::<STANDS>)),
+    },
+    Definition {
+        name: "pmu-sample-mediated",
+        summary: "an interrupt that KVM raises, and its handler with a guest's own registers",
+        count: COUNT,
+        kind: Kind::Some,
+        code: mediated(whole(interrupted, interrupt)),
+    },
+    Definition {
+        name: "pmu-switch-mediated",
+        summary: "a thread with six counters goes and comes, in registers that stand for a guest's own",
+        count: COUNT,
+        kind: Kind::Some,
+        code: mediated(with_setup(six_on::<STANDS>, switch::<STANDS>)),
     },
     Definition {
         name: "pmu-profile-legacy",
@@ -180,74 +224,102 @@ const fn pmu(code: Code, reuse: bool) -> Code {
     Code { pmu: Some(Pmu { amd: false, reuse }), straight: false, ..code }
 }
 
+/// Code of a guest with a mediated PMU, which is KVM's. Emulated processors have no counters to give to a guest, so other
+/// registers stand for them.
+const fn mediated(code: Code) -> Code {
+    Code { straight: false, ..code }
+}
+
+/// The guest's accesses are of the PMU's registers, or of those that stand for them.
+const HERE: bool = false;
+const STANDS: bool = true;
+
+/// A register in place of one of the PMU's, that costs the guest what a mediated PMU's does: those that do not leave the guest
+/// are KERNEL_GS_BASE, which KVM does not intercept; those that do are IA32_BIOS_SIGN_ID, which KVM answers itself
+/// (which is which: `vmtax_vpmu::mediated`).
+fn register<const S: bool>(index: u32) -> u32 {
+    const PASSES: u32 = 0xc000_0102;
+    const ANSWERED: u32 = 0x8b;
+    match index {
+        _ if S == HERE => index,
+        FIXED_CONTROL => ANSWERED,
+        _ if (SELECT..SELECT + 4).contains(&index) => ANSWERED,
+        _ => PASSES,
+    }
+}
+
+fn write_msr<const S: bool>(asm: &mut Assembler, index: u32, value: u64) -> Assembled {
+    // A base has to be an address.
+    let value = if S == STANDS { value & 0xffff_ffff } else { value };
+    asm.write_msr(register::<S>(index), value)
+}
+
+fn read_msr<const S: bool>(asm: &mut Assembler, index: u32) -> Assembled {
+    asm.a.mov(ecx, register::<S>(index))?;
+    asm.a.rdmsr()
+}
+
 /// Has six counters count, far from their overflows.
-fn six_on(asm: &mut Assembler) -> Assembled {
-    six(asm, true)?;
-    asm.write_msr(CONTROL, ALL)
+fn six_on<const S: bool>(asm: &mut Assembler) -> Assembled {
+    six::<S>(asm, true)?;
+    write_msr::<S>(asm, CONTROL, ALL)
 }
 
 /// Sets or clears each counter's own enable bit. A counter starts with its value.
-fn six(asm: &mut Assembler, on: bool) -> Assembled {
+fn six<const S: bool>(asm: &mut Assembler, on: bool) -> Assembled {
     for (i, select) in (0..).zip(GENERAL) {
         if on {
-            asm.write_msr(COUNTER + i, FAR)?;
+            write_msr::<S>(asm, COUNTER + i, FAR)?;
         }
-        asm.write_msr(SELECT + i, if on { select } else { select & !ENABLE })?;
+        write_msr::<S>(asm, SELECT + i, if on { select } else { select & !ENABLE })?;
         if !on {
-            read_msr(asm, COUNTER + i)?;
+            read_msr::<S>(asm, COUNTER + i)?;
         }
     }
     for i in 0..2 {
         if on {
-            asm.write_msr(FIXED + i, FAR)?;
+            write_msr::<S>(asm, FIXED + i, FAR)?;
         }
         // Each counter's bits by themselves, as perf knows one event at a time.
         let both = [FIXED_ON & 0xf, FIXED_ON];
-        asm.write_msr(
-            FIXED_CONTROL,
-            if on { both[i as usize] } else { both[1 - i as usize] & !0xf },
-        )?;
+        let value = if on { both[i as usize] } else { both[1 - i as usize] & !0xf };
+        write_msr::<S>(asm, FIXED_CONTROL, value)?;
         if !on {
-            read_msr(asm, FIXED + i)?;
+            read_msr::<S>(asm, FIXED + i)?;
         }
     }
     Ok(())
 }
 
-fn read_msr(asm: &mut Assembler, index: u32) -> Assembled {
-    asm.a.mov(ecx, index)?;
-    asm.a.rdmsr()
+fn global<const S: bool>(asm: &mut Assembler) -> Assembled {
+    write_msr::<S>(asm, CONTROL, 0)?;
+    write_msr::<S>(asm, CONTROL, ALL)
 }
 
-fn global(asm: &mut Assembler) -> Assembled {
-    asm.write_msr(CONTROL, 0)?;
-    asm.write_msr(CONTROL, ALL)
+fn event_select<const S: bool>(asm: &mut Assembler) -> Assembled {
+    write_msr::<S>(asm, SELECT, GENERAL[0] & !ENABLE)?;
+    write_msr::<S>(asm, SELECT, GENERAL[0])
 }
 
-fn event_select(asm: &mut Assembler) -> Assembled {
-    asm.write_msr(SELECT, GENERAL[0] & !ENABLE)?;
-    asm.write_msr(SELECT, GENERAL[0])
-}
-
-fn fixed_control(asm: &mut Assembler) -> Assembled {
+fn fixed_control<const S: bool>(asm: &mut Assembler) -> Assembled {
     for value in [FIXED_ON & !0xf, FIXED_ON] {
-        read_msr(asm, FIXED_CONTROL)?;
-        asm.write_msr(FIXED_CONTROL, value)?;
+        read_msr::<S>(asm, FIXED_CONTROL)?;
+        write_msr::<S>(asm, FIXED_CONTROL, value)?;
     }
     Ok(())
 }
 
-fn read(asm: &mut Assembler) -> Assembled {
-    read_msr(asm, COUNTER)
+fn read<const S: bool>(asm: &mut Assembler) -> Assembled {
+    read_msr::<S>(asm, COUNTER)
 }
 
-fn switch(asm: &mut Assembler) -> Assembled {
-    asm.write_msr(CONTROL, 0)?;
-    six(asm, false)?;
-    asm.write_msr(CONTROL, ALL)?;
-    asm.write_msr(CONTROL, 0)?;
-    six(asm, true)?;
-    asm.write_msr(CONTROL, ALL)
+fn switch<const S: bool>(asm: &mut Assembler) -> Assembled {
+    write_msr::<S>(asm, CONTROL, 0)?;
+    six::<S>(asm, false)?;
+    write_msr::<S>(asm, CONTROL, ALL)?;
+    write_msr::<S>(asm, CONTROL, 0)?;
+    six::<S>(asm, true)?;
+    write_msr::<S>(asm, CONTROL, ALL)
 }
 
 /// A hypercall that does nothing (KVM_HC_VAPIC_POLL_IRQ): what the counters count.
@@ -273,21 +345,42 @@ fn sample(asm: &mut Assembler) -> Assembled {
     asm.spin(false)
 }
 
-/// As Linux's perf handles it: counters off, acknowledge, read, set for the next sample, look again, counters on.
+/// An interrupt of KVM's own APIC, for that of a counter: one exit, and the interrupt on the way back.
+fn interrupted(asm: &mut Assembler) -> Assembled {
+    asm.enable_x2apic()?;
+    asm.gate(VECTOR, handle_interrupt)?;
+    asm.a.sti()
+}
+
+fn interrupt(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(r8, qword_ptr(INTERRUPTS))?;
+    asm.write_msr(SELF_IPI, u64::from(VECTOR))?;
+    asm.spin(false)
+}
+
 fn handle_sample(asm: &mut Assembler) -> Assembled {
+    handle::<HERE>(asm)
+}
+
+fn handle_interrupt(asm: &mut Assembler) -> Assembled {
+    handle::<STANDS>(asm)
+}
+
+/// As Linux's perf handles it: counters off, acknowledge, read, set for the next sample, look again, counters on.
+fn handle<const S: bool>(asm: &mut Assembler) -> Assembled {
     for register in [rax, rcx, rdx] {
         asm.a.push(register)?;
     }
     asm.a.inc(qword_ptr(INTERRUPTS))?;
     asm.write_msr(LVTPC, u64::from(VECTOR))?;
-    asm.write_msr(CONTROL, 0)?;
-    read_msr(asm, STATUS)?;
-    asm.a.mov(ecx, STATUS_CLEAR)?;
+    write_msr::<S>(asm, CONTROL, 0)?;
+    read_msr::<S>(asm, STATUS)?;
+    asm.a.mov(ecx, register::<S>(STATUS_CLEAR))?;
     asm.a.wrmsr()?;
-    read_msr(asm, FIXED + 1)?;
-    asm.write_msr(FIXED + 1, WIDTH - 1)?;
-    read_msr(asm, STATUS)?;
-    asm.write_msr(CONTROL, 1 << 33)?;
+    read_msr::<S>(asm, FIXED + 1)?;
+    write_msr::<S>(asm, FIXED + 1, WIDTH - 1)?;
+    read_msr::<S>(asm, STATUS)?;
+    write_msr::<S>(asm, CONTROL, 1 << 33)?;
     asm.write_msr(EOI, 0)?;
     for register in [rdx, rcx, rax] {
         asm.a.pop(register)?;
@@ -375,10 +468,10 @@ fn count(asm: &mut Assembler, registers: &Registers) -> Assembled {
     }
     asm.a.inc(qword_ptr(rbx * 8 + PROFILE as i64))?;
     asm.write_msr(registers.control, 0)?;
-    read_msr(asm, registers.status)?;
+    read_msr::<HERE>(asm, registers.status)?;
     asm.a.mov(ecx, registers.clear)?;
     asm.a.wrmsr()?;
-    read_msr(asm, registers.counter)?;
+    read_msr::<HERE>(asm, registers.counter)?;
     asm.write_msr(registers.counter, WIDTH - PERIOD)?;
     raise_nmi(asm, registers)?;
     asm.write_msr(registers.control, registers.bit)?;
@@ -397,7 +490,7 @@ fn faults(asm: &mut Assembler) -> Assembled {
     asm.a.mov(ebx, 1)?;
     asm.write_msr(CONTROL, 1 << 63)?;
     asm.a.mov(ebx, 2)?;
-    read_msr(asm, STATUS_SET)?;
+    read_msr::<HERE>(asm, STATUS_SET)?;
     asm.a.mov(ebx, 3)?;
     asm.a.xor(ecx, ecx)?;
     asm.a.rdpmc()?;

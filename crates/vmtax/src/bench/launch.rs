@@ -133,6 +133,7 @@ pub(super) fn plan(host: Host, target: &Target, category: &Category, cpus: u32) 
             .collect(),
         memory_mib: target.memory,
         cpus,
+        pmu: None,
     }
 }
 
