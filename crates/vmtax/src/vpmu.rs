@@ -1,23 +1,32 @@
-//! `vmtax vpmu`: the virtual PMU's policies side by side, and its gates of precision.
+//! `vmtax vpmu`: the virtual PMU's policies side by side, its gates of precision, a Linux guest that has it.
 
 mod bench;
+mod computed;
 mod emulated;
+mod linux;
+mod module;
 mod selftest;
 
-use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use vmtax_vpmu::Policy;
 
 use crate::lab::args::HostWord;
 
-/// Compare how a virtual PMU can use the host's counters, and try how exact it is.
+/// Compare how a virtual PMU can use the host's counters, test its precision, and try it in a Linux guest.
 ///
-/// Two policies count for the same guest: one creates a host event for every change of a guest's counter, as KVM did, the
-/// other reuses events.
+/// Three policies count for the same guests: legacy creates a host event for every change of a guest's counter, as KVM
+/// did until 5.5; reuse keeps events; mediated hands the host's counters to the guest, as KVM can since 7.0.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax vpmu bench
-  vmtax vpmu bench --emulated amd,intel            a guest of a real KVM, by instructions
+  vmtax vpmu bench --emulated amd,intel            measure the emulated hosts here
   vmtax vpmu bench --format json
   vmtax vpmu selftest
+  vmtax vpmu module rdpmc/                         the source of a Linux guest's module
+  vmtax vpmu run --module rdpmc/vmtax_rdpmc.ko -- perf stat -e cycles true
 
 The virtual PMU is a library too, for VMMs in Rust: crates/vpmu.")]
 pub(crate) struct VpmuArgs {
@@ -29,44 +38,125 @@ pub(crate) struct VpmuArgs {
 enum VpmuCommand {
     Bench(BenchArgs),
     Selftest(SelftestArgs),
+    Run(RunArgs),
+    Module(ModuleArgs),
 }
 
-/// Say what a guest's perf costs under both policies, beside what was published.
+/// Show what a guest's perf costs under each policy: measured on emulated hosts, then computed.
 ///
-/// One guest script runs on a PMU in virtual time with the published basic costs; then a profiling guest's steady state
-/// on this machine's software events; then, if asked for, a guest of a real KVM on emulated hosts.
+/// First come events created and instructions of each operation, for a guest of a real KVM on emulated hosts: a recording
+/// that vmtax brings, or a run of them. The rest is computed in virtual time: the policies over the same guests, their
+/// precision, and the published tables with what each of their ratios rests on.
 #[derive(Debug, Args)]
 struct BenchArgs {
-    /// Turns of both policies on this machine's events; 0 leaves them out.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=100_000))]
-    turns: u64,
-
-    /// Emulated hosts, separated by commas: on each a guest programs, samples and switches counters through KVM, under
-    /// both policies. The first time of a host boots it, which takes seconds (amd) or minutes (intel).
+    /// Measure these emulated hosts here, separated by commas, in place of the recording. The first run on a host boots
+    /// it, which takes seconds (amd) or minutes (intel).
     #[arg(long, value_name = "HOSTS", value_delimiter = ',', value_enum)]
     emulated: Vec<HostWord>,
 
     /// Measured batches of each operation on them. Memory that closed events give back comes at the kernel's next tick:
     /// with fewer batches the median under legacy is off by more than half a percent now and then.
-    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(5..=100))]
+    #[arg(long, value_name = "N", default_value_t = 11, requires = "emulated", value_parser = clap::value_parser!(u32).range(5..=100))]
     batches: u32,
 
-    /// How to write it.
+    /// Write what was measured on them to this file, in the form of the recording.
+    #[arg(long, value_name = "FILE", requires = "emulated", value_hint = ValueHint::FilePath)]
+    record: Option<PathBuf>,
+
+    /// Turns of legacy and reuse on this machine's software events, which take real time; 0 leaves them out.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=100_000))]
+    turns: u64,
+
+    /// Output format.
     #[arg(long, value_enum, default_value_t = VpmuFormat::Text)]
     format: VpmuFormat,
 }
 
-/// Try the gates of precision: exact counts, conserved counts, shares of samples, interrupts.
+/// Test the gates of precision under each policy: exact counts, conserved counts, shares of samples, interrupts.
 ///
 /// A gate that does not hold is exit code 6.
 #[derive(Debug, Args)]
 struct SelftestArgs {
-    /// How to write it.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = VpmuFormat::Text)]
     format: VpmuFormat,
 }
 
-/// How a result is written.
+/// Run a command in a Linux guest that has the virtual PMU, on an emulated host.
+///
+/// The guest runs the distribution's kernel. Its cycles and instructions are nanoseconds of its vCPU's thread, and all
+/// other events count its CPUID instructions: emulated processors have no PMU. The command's output is this command's.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax vpmu run --module vmtax_rdpmc.ko -- perf stat -e cycles,branches true
+  vmtax vpmu run --host intel --module vmtax_rdpmc.ko --bring perf --bring ./app -- sh -c 'perf record app; perf report'")]
+struct RunArgs {
+    /// Which emulated host.
+    #[arg(long, value_enum, default_value_t = HostWord::Amd)]
+    host: HostWord,
+
+    /// When the host's events are created.
+    #[arg(long, value_enum, default_value_t = PolicyWord::Reuse)]
+    policy: PolicyWord,
+
+    /// The module that has the guest's kernel read counters by RDMSR, built from what `vmtax vpmu module` writes for the
+    /// kernel that the guest runs.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "without_module")]
+    module: Option<PathBuf>,
+
+    /// Go without the module: RDPMC then faults in the guest's kernel (intel) or reads zero (amd).
+    #[arg(long, conflicts_with = "module")]
+    without_module: bool,
+
+    /// A program that the command starts, by its path or as found on the PATH, with its libraries; or any file. They are
+    /// in /bin there. May be given several times.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    bring: Vec<PathBuf>,
+
+    /// Memory of the guest, MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u32).range(128..=2048))]
+    memory: u32,
+
+    /// How long the command may take in the guest.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = crate::cli::duration)]
+    limit: Duration,
+
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Write the source of the module that a Linux guest needs, to be built in the guest.
+///
+/// KVM sends no RDPMC to a VMM, and Linux's perf reads its counters by it: the module reads by RDMSR instead.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  vmtax vpmu module rdpmc/ && make -C /lib/modules/$(uname -r)/build M=$PWD/rdpmc modules && insmod rdpmc/vmtax_rdpmc.ko")]
+struct ModuleArgs {
+    /// The folder for it; it is made if there is none.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    folder: PathBuf,
+}
+
+/// `--policy` of a VMM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PolicyWord {
+    /// Anew at each change.
+    Legacy,
+    /// Once.
+    Reuse,
+}
+
+impl PolicyWord {
+    fn policy(self) -> Policy {
+        match self {
+            PolicyWord::Legacy => Policy::Legacy,
+            PolicyWord::Reuse => Policy::Reuse,
+        }
+    }
+}
+
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum VpmuFormat {
     /// For people.
@@ -79,6 +169,8 @@ pub(crate) fn run(args: &VpmuArgs) -> anyhow::Result<()> {
     match &args.command {
         VpmuCommand::Bench(args) => bench::run(args),
         VpmuCommand::Selftest(args) => selftest::run(args),
+        VpmuCommand::Run(args) => linux::run(args),
+        VpmuCommand::Module(args) => module::run(args),
     }
 }
 

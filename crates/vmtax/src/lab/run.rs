@@ -9,7 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_durable::Access;
 use vmtax_events::{Losses, Recording as Facts};
-use vmtax_lab::{Measured, Outcomes, Plan, Setup, Windows};
+use vmtax_guest::job::{Answer, Request};
+use vmtax_lab::{Measured, Outcomes, Plan, Setup, VmSetup, Windows};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_store::{Claim, CreateOptions, Writer};
 
@@ -141,6 +142,31 @@ pub(crate) fn suite(host: vmtax_lab::Host, plan: &Plan) -> anyhow::Result<Outcom
     let outcomes = outcomes.map_err(|error| keep_console(error, None, &setup.console))?;
     consoles.remove();
     Ok(outcomes)
+}
+
+/// What a Linux guest on an emulated host answers, with the distribution's kernel. `setup` makes it of the kernel, the cache and
+/// the file for the console.
+pub(crate) fn guest(
+    host: vmtax_lab::Host,
+    setup: impl FnOnce(Kernel, PathBuf, PathBuf) -> VmSetup,
+    request: &Request,
+) -> anyhow::Result<Answer> {
+    vmtax_machine::check(host.emulator()).map_err(|e| lab_fault(e.into(), None))?;
+    let cache = kernel::cache_folder();
+    fs::create_dir_all(&cache).map_err(|e| cannot_write(&cache, &e))?;
+    let kernel = kernel::distribution(&cache).map_err(|e| lab_fault(e.into(), None))?;
+    let consoles = Consoles::new(&cache)?;
+    let console = consoles.0.join(format!("{host}.txt"));
+    let setup = setup(kernel, cache, console.clone());
+    let spinner = Spinner::new();
+    let answered = setup.start(&|what| spinner.say(what)).and_then(|mut vm| {
+        spinner.say("running the command");
+        vm.ask(request)
+    });
+    drop(spinner);
+    let answered = answered.map_err(|error| keep_console(error, None, &console))?;
+    consoles.remove();
+    Ok(answered.answer)
 }
 
 /// Everything that can be told before minutes are spent.

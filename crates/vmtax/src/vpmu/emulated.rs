@@ -1,34 +1,238 @@
-//! Both policies on an emulated host: the lab's suite `pmu`, as events created and path lengths.
+//! The policies on emulated hosts: the lab's suite `pmu`, as events created and path lengths; measured, or as they were
+//! recorded.
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use vmtax_lab::suite::Suite;
 use vmtax_lab::suite::pmu::{FAULTS, FUNCTIONS, PERIOD};
 use vmtax_lab::{Host, Measured, Outcomes, Plan};
+use vmtax_report::numbers;
+use vmtax_vpmu::Policy;
+
+/// What vmtax brings: `vmtax vpmu bench --emulated amd,intel --record crates/vmtax/src/vpmu/recorded.json`.
+const RECORDED: &str = include_str!("recorded.json");
+/// Name and version of a recording's shape.
+const SCHEMA: &str = "vmtax-vpmu-recording-1";
+
+/// Emulated hosts that were measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Recording {
+    schema: String,
+    /// The version of vmtax that measured.
+    vmtax: String,
+    /// On which day, in UTC.
+    day: String,
+    /// One after the other.
+    pub(super) hosts: Vec<Emulated>,
+}
 
 /// What came of a host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Emulated {
-    host: Host,
-    outcomes: Outcomes,
+    host: String,
+    accelerator: String,
+    kernel: String,
+    operations: Vec<Operation>,
+    profiles: Vec<Profile>,
+    faults: Vec<Faulted>,
+    failures: Vec<Failure>,
 }
 
-/// An operation under both policies, legacy first.
-struct Pair<'a> {
-    name: &'a str,
-    /// None where it could not be done.
-    creates: [Option<f64>; 2],
-    paths: [Option<f64>; 2],
+/// A figure under each policy; none where it could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Each {
+    legacy: Option<f64>,
+    reuse: Option<f64>,
+    mediated: Option<f64>,
 }
 
-pub(super) fn run(host: Host, batches: u32) -> anyhow::Result<Emulated> {
-    let suites = Suite::named("pmu").into_iter().collect();
-    let plan = Plan { suites, only: Vec::new(), batches };
-    Ok(Emulated { host, outcomes: crate::lab::run::suite(host, &plan)? })
+/// An operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Operation {
+    operation: String,
+    /// Events created for one.
+    creates: Each,
+    /// Instructions of one: the median of the batches.
+    path: Each,
+    /// Legacy to reuse.
+    path_ratio: Option<f64>,
 }
 
-/// Events created for one operation.
-fn creates(operation: &Measured) -> Option<f64> {
+/// A guest that profiled itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Profile {
+    operation: String,
+    period: u64,
+    counted: u64,
+    creates: u64,
+    interrupts: u64,
+    delivered: u64,
+    merged: u64,
+    dropped: u64,
+    throttles: u64,
+    troubles: u64,
+    samples_outside: u64,
+    shares: Vec<Share>,
+}
+
+/// A function's part of the program and of the samples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Share {
+    function: String,
+    known: f64,
+    sampled: f64,
+}
+
+/// An access that must fault, and how often it did, of how many.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Faulted {
+    what: String,
+    faulted: u64,
+    of: u64,
+}
+
+/// An operation that could not be measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Failure {
+    operation: String,
+    problem: String,
+}
+
+impl Recording {
+    /// The one that vmtax brings.
+    pub(super) fn shipped() -> anyhow::Result<Recording> {
+        Ok(serde_json::from_str(RECORDED)?)
+    }
+
+    /// Measured now.
+    pub(super) fn measured(hosts: &[Host], batches: u32) -> anyhow::Result<Recording> {
+        let hosts = hosts.iter().map(|host| Emulated::measure(*host, batches));
+        let now = std::time::SystemTime::now();
+        Ok(Recording {
+            schema: SCHEMA.to_owned(),
+            vmtax: env!("CARGO_PKG_VERSION").to_owned(),
+            day: humantime::format_rfc3339_seconds(now).to_string()[..10].to_owned(),
+            hosts: hosts.collect::<anyhow::Result<_>>()?,
+        })
+    }
+
+    /// As text, and whether it is what vmtax brings.
+    pub(super) fn text(&self, shipped: bool) -> String {
+        let mut out = match shipped {
+            true => format!(
+                "Measured on emulated hosts: a recording of {} (vmtax {}), replayed; --emulated amd,intel measures here.\n",
+                self.day, self.vmtax
+            ),
+            false => "Measured on emulated hosts, now.\n".to_owned(),
+        };
+        out.push_str(
+            "Events of the guest count its hypercalls, by a tracepoint of the host's kernel. Mediated: accesses that do not leave\n\
+             the guest and those that KVM answers are real, on registers that stand for counters, which emulators lack; what saving\n\
+             and loading the counters adds at each exit is not in it.\n",
+        );
+        self.hosts.iter().for_each(|host| out.push_str(&host.text()));
+        out
+    }
+}
+
+impl Emulated {
+    fn measure(host: Host, batches: u32) -> anyhow::Result<Emulated> {
+        let suites = Suite::named("pmu").into_iter().collect();
+        let plan = Plan { suites, only: Vec::new(), batches };
+        Ok(Emulated::of(host, &crate::lab::run::suite(host, &plan)?))
+    }
+
+    fn of(host: Host, outcomes: &Outcomes) -> Emulated {
+        let all = &outcomes.operations;
+        let failure = |o: &Measured| {
+            let problem = o.failure.clone()?;
+            Some(Failure { operation: o.name.to_owned(), problem })
+        };
+        let names = all.iter().filter_map(|o| o.name.strip_suffix("-legacy"));
+        Emulated {
+            host: host.name().to_owned(),
+            accelerator: format!("emulated:{}", host.emulator()),
+            kernel: outcomes.release.clone(),
+            operations: names
+                .filter(|name| *name != PROFILE)
+                .map(|name| operation(name, all))
+                .collect(),
+            profiles: all.iter().filter_map(profile).collect(),
+            faults: all.iter().flat_map(faults).collect(),
+            failures: all.iter().filter_map(failure).collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut out = format!(
+            "\n{}: {}, Linux {}; not hardware\n{:<18}{:^26}{:^38}\n{:<18}{:>8}{:>8}{:>10}{:>12}{:>11}{:>11}{:>14}\n",
+            self.host,
+            self.accelerator.trim_start_matches("emulated:"),
+            self.kernel,
+            "",
+            "events created",
+            "instructions",
+            "one operation",
+            "legacy",
+            "reuse",
+            "mediated",
+            "legacy",
+            "reuse",
+            "mediated",
+            "legacy/reuse",
+        );
+        let events = |value: Option<f64>| value.map_or("?".to_owned(), |v| format!("{v:.1}"));
+        let path =
+            |value: Option<f64>| value.map_or("?".to_owned(), |v| numbers::count(v.round() as u64));
+        for Operation { operation, creates, path: paths, path_ratio } in &self.operations {
+            out.push_str(&format!(
+                "{operation:<18}{:>8}{:>8}{:>10}{:>12}{:>11}{:>11}{:>14}\n",
+                events(creates.legacy),
+                events(creates.reuse),
+                events(creates.mediated),
+                path(paths.legacy),
+                path(paths.reuse),
+                path(paths.mediated),
+                path_ratio.map_or("?".to_owned(), |r| format!("{r:.2}x")),
+            ));
+        }
+        self.profiles.iter().for_each(|profile| out.push_str(&profile.text()));
+        let parts = self.faults.iter().map(|f| format!("{} {} of {}", f.what, f.faulted, f.of));
+        out.push_str(&format!("{:<20}{}\n", "faults", parts.collect::<Vec<_>>().join(", ")));
+        for Failure { operation, problem } in &self.failures {
+            out.push_str(&format!("{operation} was not measured: {problem}\n"));
+        }
+        out
+    }
+}
+
+/// The word of operations that profile a guest.
+const PROFILE: &str = "pmu-profile";
+
+fn operation(name: &str, all: &[Measured]) -> Operation {
+    let find = |policy: Policy| {
+        all.iter().find(|o| o.name.strip_suffix(policy.name()) == Some(&format!("{name}-")))
+    };
+    let each = |figure: &dyn Fn(Policy) -> Option<f64>| Each {
+        legacy: figure(Policy::Legacy),
+        reuse: figure(Policy::Reuse),
+        mediated: figure(Policy::Mediated),
+    };
+    let path = each(&|policy| find(policy).and_then(path));
+    Operation {
+        operation: name.to_owned(),
+        creates: each(&|policy| find(policy).and_then(|operation| creates(policy, operation))),
+        path,
+        path_ratio: path.legacy.zip(path.reuse).map(|(legacy, reuse)| legacy / reuse),
+    }
+}
+
+/// Events created for one operation. A mediated PMU has none.
+fn creates(policy: Policy, operation: &Measured) -> Option<f64> {
     let operations = f64::from(operation.count) * operation.paths.len() as f64;
-    operation.pmu.map(|pmu| pmu.creates as f64 / operations)
+    match policy {
+        Policy::Mediated => (!operation.paths.is_empty()).then_some(0.0),
+        _ => operation.pmu.map(|pmu| pmu.creates as f64 / operations),
+    }
 }
 
 /// The median of the batches.
@@ -38,170 +242,83 @@ fn path(operation: &Measured) -> Option<f64> {
     paths.get(paths.len() / 2).copied()
 }
 
-fn ratio([legacy, reuse]: [Option<f64>; 2]) -> Option<f64> {
-    legacy.zip(reuse).map(|(legacy, reuse)| legacy / reuse)
+/// What must fault, with how often it did.
+fn faults(operation: &Measured) -> Vec<Faulted> {
+    let Some(pmu) = operation.pmu.filter(|_| operation.name == "pmu-faults") else {
+        return Vec::new();
+    };
+    // The batch that warms up is among them.
+    let of = u64::from(operation.count) * (operation.paths.len() as u64 + 1);
+    let faults = FAULTS.into_iter().zip(&pmu.profile[1..]);
+    faults.map(|(what, faulted)| Faulted { what: what.to_owned(), faulted: *faulted, of }).collect()
 }
 
-impl Emulated {
-    fn operations(&self) -> &[Measured] {
-        &self.outcomes.operations
-    }
+fn profile(operation: &Measured) -> Option<Profile> {
+    let pmu = operation.pmu.filter(|_| operation.name.starts_with(PROFILE))?;
+    let calls: u32 = FUNCTIONS.iter().map(|(_, calls)| calls).sum();
+    let samples: u64 = pmu.profile[1..].iter().sum();
+    let share = |((function, own), sampled): (&(&str, u32), &u64)| Share {
+        function: (*function).to_owned(),
+        known: f64::from(*own) / f64::from(calls),
+        sampled: *sampled as f64 / samples.max(1) as f64,
+    };
+    Some(Profile {
+        operation: operation.name.to_owned(),
+        period: PERIOD,
+        counted: pmu.counted,
+        creates: pmu.creates,
+        interrupts: pmu.interrupts,
+        delivered: pmu.delivered,
+        merged: pmu.merged,
+        dropped: pmu.dropped,
+        throttles: pmu.throttles,
+        troubles: pmu.troubles,
+        samples_outside: pmu.profile[0],
+        shares: FUNCTIONS.iter().zip(&pmu.profile[1..]).map(share).collect(),
+    })
+}
 
-    fn pairs(&self) -> Vec<Pair<'_>> {
-        let timed = self.operations().iter().filter(|o| !is_profile(o));
-        let pair = |legacy: &'_ Measured| {
-            let name = legacy.name.strip_suffix("-legacy")?;
-            let reuse =
-                self.operations().iter().find(|o| o.name.strip_suffix("-reuse") == Some(name))?;
-            let both = [legacy, reuse];
-            Some(Pair { name, creates: both.map(creates), paths: both.map(path) })
-        };
-        timed.filter_map(pair).collect()
-    }
-
-    fn profiles(&self) -> impl Iterator<Item = &Measured> {
-        self.operations().iter().filter(|o| is_profile(o))
-    }
-
-    /// What must fault, with how often it did, of how many.
-    fn faults(&self) -> Vec<(&'static str, u64, u64)> {
-        let Some(operation) = self.operations().iter().find(|o| o.name == "pmu-faults") else {
-            return Vec::new();
-        };
-        let Some(pmu) = operation.pmu else { return Vec::new() };
-        // The batch that warms up is among them.
-        let times = u64::from(operation.count) * (operation.paths.len() as u64 + 1);
-        let faults = FAULTS.into_iter().zip(&pmu.profile[1..]);
-        faults.map(|(what, faulted)| (what, *faulted, times)).collect()
-    }
-
-    fn failures(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.operations().iter().filter_map(|o| Some((o.name, o.failure.as_deref()?)))
-    }
-
-    pub(super) fn text(&self) -> String {
-        let mut out = format!(
-            "\nA guest of KVM on an emulated host ({}, kernel {}): not hardware. Its events count hypercalls by a \
-             tracepoint of the kernel\n\n",
-            self.host.emulator(),
-            self.outcomes.release
-        );
-        out.push_str(&format!(
-            "{:<18}{:>16}{:>8}{:>23}{:>9}{:>9}\n",
-            "of one operation",
-            "creates, legacy",
-            "reuse",
-            "instructions, legacy",
-            "reuse",
-            "ratio"
-        ));
-        let shown = |value: Option<f64>, digits: usize| {
-            value.map_or("unknown".to_owned(), |v| format!("{v:.digits$}"))
-        };
-        for Pair { name, creates, paths } in self.pairs() {
-            let ratio = ratio(paths).map_or("unknown".to_owned(), |r| format!("{r:.2}x"));
-            out.push_str(&format!(
-                "{name:<18}{:>16}{:>8}{:>23}{:>9}{ratio:>9}\n",
-                shown(creates[0], 1),
-                shown(creates[1], 1),
-                shown(paths[0], 0),
-                shown(paths[1], 0),
-            ));
-        }
-        out.push('\n');
-        for operation in self.profiles() {
-            out.push_str(&profile(operation));
-        }
-        let faults = self.faults();
-        let parts: Vec<String> =
-            faults.iter().map(|(what, n, of)| format!("{what} {n} of {of}")).collect();
-        out.push_str(&format!("{:<20}{}\n", "pmu-faults", parts.join(", ")));
-        for (name, problem) in self.failures() {
-            out.push_str(&format!("{name} was not measured: {problem}\n"));
-        }
-        out
-    }
-
-    pub(super) fn json(&self) -> Value {
-        let operations = self.pairs().into_iter().map(|pair| {
-            json!({
-                "operation": pair.name,
-                "creates": { "legacy": pair.creates[0], "reuse": pair.creates[1] },
-                "path": { "legacy": pair.paths[0], "reuse": pair.paths[1] },
-                "path_ratio": ratio(pair.paths),
-            })
+impl Profile {
+    fn text(&self) -> String {
+        let parts = self.shares.iter().map(|share| {
+            let (sampled, known) = (100.0 * share.sampled, 100.0 * share.known);
+            format!("{} {sampled:.2} % of {known:.0} %", share.function)
         });
-        let profiles = self.profiles().filter_map(|operation| {
-            let pmu = operation.pmu?;
-            let shares = FUNCTIONS.iter().zip(shares(&pmu.profile)).map(
-                |((function, calls), share)| json!({ "function": function, "known": known(*calls), "sampled": share }),
-            );
-            Some(json!({
-                "operation": operation.name,
-                "period": PERIOD,
-                "counted": pmu.counted,
-                "creates": pmu.creates,
-                "interrupts": pmu.interrupts,
-                "delivered": pmu.delivered,
-                "merged": pmu.merged,
-                "dropped": pmu.dropped,
-                "throttles": pmu.throttles,
-                "troubles": pmu.troubles,
-                "samples_outside": pmu.profile[0],
-                "shares": shares.collect::<Vec<_>>(),
-            }))
-        });
-        let failures =
-            self.failures().map(|(name, problem)| json!({ "operation": name, "problem": problem }));
-        let faults = self
-            .faults()
-            .into_iter()
-            .map(|(what, faulted, of)| json!({ "what": what, "faulted": faulted, "of": of }));
-        json!({
-            "host": self.host.name(),
-            "accelerator": format!("emulated:{}", self.host.emulator()),
-            "kernel": self.outcomes.release,
-            "operations": operations.collect::<Vec<_>>(),
-            "profiles": profiles.collect::<Vec<_>>(),
-            "faults": faults.collect::<Vec<_>>(),
-            "failures": failures.collect::<Vec<_>>(),
-        })
+        format!(
+            "{:<20}creates {:>5}  counted {}  interrupts {} (delivered {}, merged {}, dropped {})  {}\n",
+            self.operation,
+            self.creates,
+            self.counted,
+            self.interrupts,
+            self.delivered,
+            self.merged,
+            self.dropped,
+            parts.collect::<Vec<_>>().join(", ")
+        )
     }
 }
 
-fn is_profile(operation: &Measured) -> bool {
-    operation.name.starts_with("pmu-profile")
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// A function's part of the program.
-fn known(calls: u32) -> f64 {
-    f64::from(calls) / f64::from(FUNCTIONS.iter().map(|(_, calls)| calls).sum::<u32>())
-}
-
-/// Each function's part of the samples.
-fn shares(profile: &[u64; 4]) -> [f64; 3] {
-    let all: u64 = profile[1..].iter().sum();
-    std::array::from_fn(|i| profile[i + 1] as f64 / all.max(1) as f64)
-}
-
-fn profile(operation: &Measured) -> String {
-    let Some(pmu) = operation.pmu else { return String::new() };
-    let parts: Vec<String> = FUNCTIONS
-        .iter()
-        .zip(shares(&pmu.profile))
-        .map(|((name, calls), share)| {
-            format!("{name} {:.2} % of {:.0} %", 100.0 * share, 100.0 * known(*calls))
-        })
-        .collect();
-    format!(
-        "{:<20}creates {:>5}  counted {}  interrupts {} (delivered {}, merged {}, dropped {})  {}\n",
-        operation.name,
-        pmu.creates,
-        pmu.counted,
-        pmu.interrupts,
-        pmu.delivered,
-        pmu.merged,
-        pmu.dropped,
-        parts.join(", ")
-    )
+    #[test]
+    fn the_shipped_recording_has_both_hosts_whole() {
+        let recording = Recording::shipped().expect("it can be read");
+        assert_eq!(recording.schema, SCHEMA);
+        let hosts: Vec<&str> = recording.hosts.iter().map(|host| host.host.as_str()).collect();
+        assert_eq!(hosts, ["amd", "intel"]);
+        for host in &recording.hosts {
+            assert_eq!(host.operations.len(), 6, "{}", host.host);
+            assert!(host.failures.is_empty(), "{:?}", host.failures);
+            for Operation { operation, creates, path, .. } in &host.operations {
+                assert_eq!(
+                    (creates.reuse, creates.mediated),
+                    (Some(0.0), Some(0.0)),
+                    "{operation}"
+                );
+                assert!(path.mediated < path.reuse, "{operation}");
+            }
+        }
+    }
 }

@@ -1,14 +1,13 @@
 //! `vmtax vpmu selftest`: the gates of precision.
 
 use serde_json::{Value, json};
-use vmtax_vpmu::Policy;
-use vmtax_vpmu::selftest::{Gate, Limit};
+use vmtax_vpmu_bench::gates::{Gate, Limit};
 
 use super::{SelftestArgs, print};
 use crate::exit::{Code, Fault};
 
 pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<()> {
-    let gates = vmtax_vpmu::selftest::run()?;
+    let gates = vmtax_vpmu_bench::gates::run()?;
     print(args.format, || text(&gates), || as_json(&gates))?;
     let broken: Vec<String> = gates.iter().filter(|g| !g.holds()).map(line).collect();
     match broken.is_empty() {
@@ -20,19 +19,12 @@ pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<()> {
     }
 }
 
-fn policy(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Legacy => "legacy",
-        Policy::Reuse => "reuse",
-    }
-}
-
 fn line(gate: &Gate) -> String {
     let limit = match gate.limit {
         Limit::AtMost(limit) => format!("at most {limit}"),
         Limit::AtLeast(limit) => format!("at least {limit}"),
     };
-    format!("{:<8}{:<44}{:>8.3}  {limit}", policy(gate.policy), gate.name, gate.found)
+    format!("{:<10}{:<44}{:>8.3}  {limit}", gate.policy.name(), gate.name, gate.found)
 }
 
 fn text(gates: &[Gate]) -> String {
@@ -48,7 +40,7 @@ fn as_json(gates: &[Gate]) -> Value {
         };
         json!({
             "gate": gate.name,
-            "policy": policy(gate.policy),
+            "policy": gate.policy.name(),
             "found": gate.found,
             (bound): limit,
             "holds": gate.holds(),

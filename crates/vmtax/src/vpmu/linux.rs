@@ -1,0 +1,112 @@
+//! `vmtax vpmu run`: a command in a Linux guest that has the virtual PMU, on an emulated host.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use vmtax_guest::job::{Answer, Job, Outcome, Request};
+use vmtax_guest::order::Pmu;
+use vmtax_lab::{Host, VmLevel, VmPlan, VmSetup};
+use vmtax_machine::Stop;
+use vmtax_machine::programs::{self, Files};
+use vmtax_vpmu::Policy;
+
+use super::RunArgs;
+use crate::exit::{Code, Fault, fail};
+use crate::lab::run::guest;
+
+/// Wall-clock limit of booting the host and its guest.
+const BOOT: Duration = Duration::from_secs(20 * 60);
+/// An emulator's time is slower than the clock on the wall.
+const SLOWER: u32 = 20;
+/// Where programs are in the guest.
+const BIN: &str = "bin";
+/// Where the guest's first process finds modules; they are loaded in the order of their names.
+const MODULE: &str = "modules/zz-vmtax_rdpmc.ko";
+
+pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let host = args.host.host();
+    if host == Host::Kvm {
+        return fail(
+            Code::Usage,
+            "--host kvm: a guest with the virtual PMU needs an emulated host (amd, intel)",
+        );
+    }
+    let files = files(args)?;
+    let outcome = guest(
+        host,
+        |kernel, cache, console| VmSetup {
+            plan: VmPlan {
+                host,
+                options: Vec::new(),
+                // The watchdog would use a counter.
+                levels: vec![VmLevel { words: vec!["nowatchdog".to_owned()], modules: Vec::new() }],
+                memory_mib: args.memory,
+                cpus: 1,
+                pmu: Some(Pmu {
+                    amd: host == Host::Amd,
+                    reuse: args.policy.policy() == Policy::Reuse,
+                }),
+            },
+            kernel,
+            files,
+            cache,
+            console,
+            limit: BOOT,
+            answer: args.limit.saturating_mul(SLOWER),
+            stop: Stop::default(),
+        },
+        &Request::Do(Job {
+            client: args.command.clone(),
+            limit_ms: u64::try_from(args.limit.as_millis()).unwrap_or(u64::MAX),
+            ..Job::default()
+        }),
+    )?;
+    match outcome {
+        Answer::Done(outcome) => show(&outcome),
+        Answer::Facts(_) => fail(Code::Machine, "the guest answered another question"),
+    }
+}
+
+fn show(outcome: &Outcome) -> anyhow::Result<()> {
+    crate::output::write(None, |out| Ok(out.write_all(&outcome.stdout)?))?;
+    if outcome.problem.is_empty() {
+        // perf stat says all it has to say there.
+        return Ok(std::io::stderr().write_all(&outcome.stderr)?);
+    }
+    let errors = String::from_utf8_lossy(&outcome.stderr);
+    let lines = errors.lines().map(str::to_owned).collect();
+    Err(Fault::new(Code::Machine, format!("in the guest: {}", outcome.problem))
+        .detailed(lines)
+        .into())
+}
+
+/// The command's program, what is to be brought, and the module.
+fn files(args: &RunArgs) -> anyhow::Result<Files> {
+    let mut files = Files::new();
+    let first = args.command.first().map(PathBuf::from);
+    for name in first.iter().chain(&args.bring) {
+        let shown = name.display().to_string();
+        let Some(path) = programs::find(&shown) else {
+            return fail(
+                Code::Input,
+                format!("{shown}: there is no such program here to bring into the guest"),
+            );
+        };
+        let Some(last) = name.file_name() else { continue };
+        let inside = Path::new(BIN).join(last);
+        if let Err(error) = programs::add(&mut files, &shown, &path, &inside) {
+            return fail(Code::Input, error.to_string());
+        }
+    }
+    if let Some(module) = &args.module {
+        match fs::read(module) {
+            Ok(bytes) => files.insert(MODULE.to_owned(), bytes),
+            Err(error) => {
+                return fail(Code::Input, format!("{}: cannot be read: {error}", module.display()));
+            }
+        };
+    }
+    Ok(files)
+}

@@ -1,0 +1,21 @@
+//! `vmtax vpmu module`: the source of a Linux guest's module.
+
+use vmtax_vpmu::GUEST_MODULE;
+
+use super::ModuleArgs;
+use crate::exit::{Code, fail};
+
+pub(super) fn run(args: &ModuleArgs) -> anyhow::Result<()> {
+    let write = || {
+        std::fs::create_dir_all(&args.folder)?;
+        GUEST_MODULE
+            .iter()
+            .try_for_each(|(name, text)| std::fs::write(args.folder.join(name), text))
+    };
+    match write() {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            fail(Code::Output, format!("{}: cannot write there: {error}", args.folder.display()))
+        }
+    }
+}
