@@ -1,6 +1,8 @@
 //! The labelled corpus: `captures/cases/NAME/{input..., truth.toml}`, each case explained by the program and held against its
 //! truth. `./x bench judge` prints the score.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod generate;
 
 use std::collections::BTreeMap;
