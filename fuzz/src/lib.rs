@@ -15,6 +15,7 @@ use vmtax_analyse::{
     Accountant, By, Exit, Filter, Ledger, LedgerBuilder, Nested, Options, RowSink, Table,
     TableKind, statistics,
 };
+use vmtax_capture::import::perf_data::Part;
 use vmtax_capture::import::{self, Imported};
 use vmtax_capture::order::Sorter;
 use vmtax_capture::{Error, Format, Sink, Source};
@@ -25,8 +26,7 @@ use vmtax_events::{AccessRow, DetailKind, Event, ExitRow, Isa, Recording, Tally,
 /// # Panics
 /// If something does not hold that must hold for any input. An input that is refused is fine.
 pub fn check(format: Format, mut bytes: &[u8]) {
-    let analysis = Analysis::new(Options::default());
-    let mut sorter = Sorter::new(analysis);
+    let mut sorter = Sorter::new(Analysis::new(Options::default()));
     // The vendor matters for bpftrace alone, and a dump is short: the last byte decides.
     let isa = if bytes.last().is_some_and(|b| b & 1 == 1) { Isa::Vmx } else { Isa::Svm };
     let options = import::Options { isa };
@@ -37,6 +37,24 @@ pub fn check(format: Format, mut bytes: &[u8]) {
         let mut pieces = Pieces(&mut bytes);
         import::import(format, Source::Stream(&mut pieces), options, &mut sorter)
     };
+    check_end(sorter, imported);
+}
+
+/// The same for a folder of `perf record --threads`: its file `data` and its parts.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_folder(data: &[u8], parts: &[&[u8]]) {
+    let mut sorter = Sorter::new(Analysis::new(Options::default()));
+    let parts: Vec<Part<'_>> =
+        (0..).zip(parts).map(|(number, source)| Part { number, source }).collect();
+    let source = Source::Folder(&data, &parts);
+    let imported =
+        import::import(Format::PerfFile, source, import::Options::default(), &mut sorter);
+    check_end(sorter, imported);
+}
+
+fn check_end(sorter: Sorter<Analysis>, imported: Result<Imported, Error>) {
     let (late, analysis) = match sorter.finish() {
         Ok((analysis, late)) => (late, analysis),
         Err(error) => panic!("a sink that never stops was stopped: {error}"),

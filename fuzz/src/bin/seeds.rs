@@ -37,6 +37,7 @@ fn main() {
     seeds.checkpoints();
     seeds.profiles();
     seeds.stats();
+    seeds.folders();
     seeds.outputs();
     seeds.matrices();
     seeds.answers();
@@ -107,6 +108,17 @@ impl Seeds<'_> {
             self.write("profile", name, &self.capture(&format!("profile/input/{name}")));
         }
         self.write("profile", "folded", &self.capture("published/s0-plain.host.folded"));
+    }
+
+    /// The real folder: the length of a part, `data`, and the parts, which are cut where that length says.
+    fn folders(&self) {
+        let file = |name: &str| self.capture(&format!("pvm/input/threads/{name}.zst"));
+        let part = file("data.3");
+        let length = u16::try_from(part.len()).unwrap();
+        let whole = [&length.to_le_bytes()[..], &file("data"), &part, &part, &part, &part].concat();
+        let target = self.corpus.join("perf_folder");
+        fs::create_dir_all(&target).unwrap();
+        fs::write(target.join("seed-threads"), whole).unwrap();
     }
 
     fn stats(&self) {
