@@ -182,8 +182,8 @@ fn a_checkpoint_is_of_one_moment_whenever_somebody_resumes() {
         let args = [&save[..], &[name(&target)], ways[round % ways.len()]].concat();
         let child = start(&args);
         std::thread::sleep(moments.below(whole.mul_f64(1.2)));
-        monitor.run("cont", json!({}));
-        if round % 2 == 1 {
+        // While the device state ends QEMU itself refuses that.
+        if monitor.attempt("cont") && round % 2 == 1 {
             monitor.run("stop", json!({}));
         }
         let (code, said) = ended(child);

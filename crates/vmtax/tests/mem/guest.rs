@@ -324,6 +324,12 @@ impl Monitor {
         answer["return"].take()
     }
 
+    /// Runs a command that QEMU may refuse; whether it did it.
+    pub(super) fn attempt(&mut self, command: &str) -> bool {
+        let line = json!({ "execute": command }).to_string();
+        self.send(&line).unwrap().get("error").is_none()
+    }
+
     /// What has happened until now is not waited for.
     pub(super) fn forget(&mut self) {
         self.status();
