@@ -37,7 +37,7 @@ impl Texts {
 }
 
 /// The tables of rows, by the name that SQL knows them by. It is the name of their folder.
-pub const TABLES: [Table; 6] = Table::ALL;
+pub const TABLES: [Table; 7] = Table::ALL;
 
 /// What every row carries of its run.
 pub const ATTRIBUTES: [&str; 7] =
@@ -57,6 +57,7 @@ pub fn columns(table: Table, texts: Texts) -> SchemaRef {
         Table::Exits => EXITS,
         Table::Accesses => ACCESSES,
         Table::Time => TIME,
+        Table::Preempted => PREEMPTED,
         Table::Bench => BENCH,
         Table::Stats => STATS,
         Table::Events => EVENTS,
@@ -121,6 +122,25 @@ const TIME: &[(&str, DataType)] = &[
     ("halted_ns", U64),
     ("preempted_ns", U64),
     ("unknown_ns", U64),
+];
+
+const PREEMPTED: &[(&str, DataType)] = &[
+    ("interval_start_ns", U64),
+    ("vm", U32),
+    ("vcpu", U32),
+    ("level", TEXT),
+    ("isa", TEXT),
+    ("reason", U32),
+    ("reason_flags", U32),
+    ("detail_kind", TEXT),
+    ("detail", U64),
+    ("outcome", TEXT),
+    ("ancillary_isa", TEXT),
+    ("ancillary_of", U32),
+    ("ancillary_flags", U32),
+    ("by", TEXT),
+    ("count", U64),
+    ("time_ns", U64),
 ];
 
 const BENCH: &[(&str, DataType)] = &[
