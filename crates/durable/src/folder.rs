@@ -68,13 +68,18 @@ impl NewFolder {
         remove_abandoned(target);
         loop {
             let path = unused_name(target)?;
-            match create_private_folder(&path) {
+            match DirBuilder::new().mode(PRIVATE).create(&path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
                 made => made?,
             }
-            let lock = match File::open(&path) {
+            // Until it is locked another writer may take it for abandoned and remove it.
+            let made = File::open(&path).and_then(|lock| {
+                lock.set_permissions(Permissions::from_mode(PRIVATE))?;
+                Ok(lock)
+            });
+            let lock = match made {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                opened => opened?,
+                made => made?,
             };
             if hold(&lock, &path)? {
                 let target = target.to_owned();

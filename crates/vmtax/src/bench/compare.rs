@@ -125,9 +125,9 @@ fn findings(source: &str, ledger: &Ledger) -> Vec<String> {
     let side = Side { source, ledger, labels: &labels, seconds: None };
     let explanation = Explanation::new(&side, None);
     let Some(step) = explanation.step("results") else { return Vec::new() };
-    let mut findings = vec![step.says.clone()];
-    findings.extend(step.evidence.iter().cloned());
-    findings
+    // The verdict is the worst piece of evidence, where there is any.
+    let says = Some(&step.says).filter(|says| !step.evidence.contains(says));
+    says.into_iter().chain(&step.evidence).cloned().collect()
 }
 
 /// An overhead taken apart, as a sentence.

@@ -17,6 +17,7 @@ use super::flags::SaveArgs;
 use super::watch::Watch;
 use super::{INTERRUPTED, fault, print, size, vm_fault};
 use crate::exit::{Code, Fault, fail, say};
+use crate::input::cannot_read;
 use crate::output::is_same_file;
 use crate::signals;
 
@@ -111,9 +112,7 @@ fn open_image(path: &Path) -> anyhow::Result<Ram> {
     let name = path.display();
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(error) => {
-            return fail(Code::Input, format!("{name}: cannot be opened: {}", error.kind()));
-        }
+        Err(error) => return Err(cannot_read(&name.to_string(), &error).into()),
     };
     let metadata = file.metadata()?;
     if !metadata.is_file() {

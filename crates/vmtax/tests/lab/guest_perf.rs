@@ -160,8 +160,9 @@ fn without_the_module_a_linux_guest_reads_nonsense() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile("ftest", folder.path(), &["-static"]);
     let (_, errors) = in_guest("amd", "reuse", &[&program], "perf stat -e cycles ftest 1");
-    // RDPMC reads zero, so that the count is what the counter was set to, half of its width.
-    assert_eq!(counted(&errors, "cycles"), [(1 << 47) - 1], "{errors}");
+    // RDPMC reads zero, so each time that perf reads the counter it adds what the counter was set to, half of its width.
+    let [count] = counted(&errors, "cycles")[..] else { panic!("{errors}") };
+    assert!(count >= (1 << 47) - 1, "{errors}");
 }
 
 /// A shell's commands on an emulated host itself.

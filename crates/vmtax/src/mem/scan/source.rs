@@ -12,6 +12,7 @@ use vmtax_pageops::memory::{self, Pagemap};
 use super::given;
 use super::mappings::{self, Mapping, Taken};
 use crate::exit::{Code, fail};
+use crate::input::cannot_read;
 
 /// Where memory is read from.
 pub(super) struct Source {
@@ -47,9 +48,7 @@ impl Source {
     fn of_image(path: &str) -> anyhow::Result<Source> {
         let file = match File::open(path) {
             Ok(file) => file,
-            Err(error) => {
-                return fail(Code::Input, format!("{path}: cannot be opened: {error}"));
-            }
+            Err(error) => return Err(cannot_read(path, &error).into()),
         };
         let metadata = file.metadata()?;
         if !metadata.is_file() {
