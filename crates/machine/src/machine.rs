@@ -8,6 +8,7 @@ use crate::bochs::Bochs;
 use crate::console::Console;
 use crate::process::{Process, describe};
 use crate::qemu::{self, Qemu, Start};
+use crate::recorder::Recorder;
 use crate::state::{self, NewState};
 use crate::stream::Until;
 use crate::{Emulator, Error, Spec, Stop, spec};
@@ -53,7 +54,7 @@ impl Machine {
             }
             Emulator::Tcg { .. } | Emulator::Kvm => {
                 let image = spec.kernel.bootable()?;
-                let (qemu, process) = Qemu::start(spec, Start::Boot(&image), console)?;
+                let (qemu, process) = Qemu::start(spec, Start::Boot(&image), None, console)?;
                 Ok((Control::Qemu(qemu), process))
             }
         })
@@ -62,7 +63,24 @@ impl Machine {
     /// Goes on from a state that [`Machine::save`] made of a machine with an equal spec. The
     /// mailbox is not part of the state: the guest sees what it holds now.
     pub fn restore(spec: &Spec, state: &Path) -> Result<Machine, Error> {
+        Machine::resume(spec, state, None)
+    }
+
+    /// As [`Machine::restore`], with what the machine executes recorded. It must have one processor.
+    pub fn restore_recorded(
+        spec: &Spec,
+        state: &Path,
+        recorder: Recorder,
+    ) -> Result<Machine, Error> {
+        Machine::resume(spec, state, Some(recorder))
+    }
+
+    fn resume(spec: &Spec, state: &Path, recorder: Option<Recorder>) -> Result<Machine, Error> {
         spec::check(spec.emulator)?;
+        if spec.emulator == Emulator::Bochs && recorder.is_some() {
+            let reason = "what it executes cannot be recorded; use QEMU, the host amd".to_owned();
+            return Err(Error::Unsupported { emulator: spec.emulator, reason });
+        }
         let _lock = state::lock(state)?;
         state::check(state, &state::Identity::of(spec))?;
         let mut machine = Machine::start(spec, |console| match spec.emulator {
@@ -73,7 +91,7 @@ impl Machine {
             }
             Emulator::Tcg { .. } | Emulator::Kvm => {
                 let memory = state::open(state, qemu::MEMORY)?;
-                let (qemu, process) = Qemu::start(spec, Start::State(memory), console)?;
+                let (qemu, process) = Qemu::start(spec, Start::State(memory), recorder, console)?;
                 Ok((Control::Qemu(qemu), process))
             }
         })?;

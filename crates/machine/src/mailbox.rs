@@ -58,6 +58,13 @@ impl Mailbox {
         self.file.write_all_at(bytes, offset).map_err(Error::io(Path::new("the mailbox"), "write"))
     }
 
+    /// Makes it all zeros again.
+    pub fn clear(&self) -> Result<(), Error> {
+        let name = Path::new("the mailbox");
+        let emptied = ftruncate(&self.file, 0).and_then(|()| ftruncate(&self.file, Self::SIZE));
+        emptied.map_err(Error::os(name, "empty"))
+    }
+
     pub(crate) fn file(&self) -> &File {
         &self.file
     }

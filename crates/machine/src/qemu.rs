@@ -14,6 +14,7 @@ use crate::console::Console;
 use crate::mailbox::memory;
 use crate::process::{Handed, Process};
 use crate::qmp::Qmp;
+use crate::recorder::Recorder;
 use crate::state::NewState;
 use crate::stream::Until;
 use crate::{Emulator, Error, Options, Spec};
@@ -50,6 +51,7 @@ impl Qemu {
     pub(crate) fn start(
         spec: &Spec,
         start: Start<'_>,
+        recorder: Option<Recorder>,
         console: &Console,
     ) -> Result<(Qemu, Process), Error> {
         let program = Path::new(PROGRAM);
@@ -86,6 +88,9 @@ impl Qemu {
             Start::State(state) => {
                 command.args(["-incoming", &format!("fd:{}", handed.give(state))]);
             }
+        }
+        if let Some(recorder) = recorder {
+            command.args(recorder.plugin(&mut handed).map_err(start_error)?);
         }
         // Messages are read here, in one language.
         command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
-use vmtax_durable::NewFolder;
+use vmtax_durable::{Access, NewFolder};
 
 use crate::lock::Lock;
 use crate::{Emulator, Error, Options, Spec, bochs, checksum, qemu};
@@ -144,13 +144,17 @@ pub fn prune(folder: &Path, kept: usize) {
     }
 }
 
-/// Checks that a state is whole and of such a machine.
-pub(crate) fn check(folder: &Path, machine: &Identity) -> Result<(), Error> {
+fn describe(folder: &Path) -> Result<Description, Error> {
     let problem = |problem: String| Error::State { path: folder.to_owned(), problem };
     let text = fs::read(folder.join(DESCRIPTION))
         .map_err(|e| problem(format!("{DESCRIPTION} cannot be read ({e})")))?;
-    let description: Description = serde_json::from_slice(&text)
-        .map_err(|e| problem(format!("{DESCRIPTION} is damaged ({e})")))?;
+    serde_json::from_slice(&text).map_err(|e| problem(format!("{DESCRIPTION} is damaged ({e})")))
+}
+
+/// Checks that a state is whole and of such a machine.
+pub(crate) fn check(folder: &Path, machine: &Identity) -> Result<(), Error> {
+    let problem = |problem: String| Error::State { path: folder.to_owned(), problem };
+    let description = describe(folder)?;
     if description.machine != *machine {
         return Err(problem("it was saved from another kind of machine".to_owned()));
     }
@@ -162,6 +166,33 @@ pub(crate) fn check(folder: &Path, machine: &Identity) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Adds a file to a saved state, in place of one of this name that it may have. The name is plain, and no emulator's.
+pub fn keep(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
+    let _lock = Lock::exclusive(above(folder)).map_err(Error::io(folder, SAVE))?;
+    let mut description = describe(folder)?;
+    let path = folder.join(name);
+    let write =
+        |name: &str, bytes: &[u8]| vmtax_durable::write(&folder.join(name), Access::Private, bytes);
+    let written = write(name, bytes).and_then(|()| checksum::of_sparse(&path));
+    let sha256 = written.map_err(Error::io(&path, SAVE))?;
+    description.files.retain(|part| part.name != name);
+    description.files.push(Part { name: name.to_owned(), sha256 });
+    let text = serde_json::to_vec_pretty(&description).map_err(io::Error::other);
+    text.and_then(|text| write(DESCRIPTION, &text)).map_err(Error::io(folder, SAVE))
+}
+
+/// A file that [`keep`] added; `None` where the state has none of this name, or a damaged one.
+pub fn kept(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, Error> {
+    let description = describe(folder)?;
+    let Some(part) = description.files.into_iter().find(|part| part.name == name) else {
+        return Ok(None);
+    };
+    let path = folder.join(name);
+    let read = checksum::of_sparse(&path).and_then(|sha256| Ok((sha256, fs::read(&path)?)));
+    let (sha256, bytes) = read.map_err(Error::io(&path, "read the state"))?;
+    Ok((sha256 == part.sha256).then_some(bytes))
 }
 
 /// A file of a state that was checked, at its start.

@@ -1,0 +1,61 @@
+//! Recording the instructions that a machine executes, by a library of ours inside the emulator.
+//!
+//! The libraries (`crates/recorder-*`, carried here) write a record into a pipe while the machine runs. What it means is
+//! for whoever reads it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+use crate::mailbox::with_content;
+use crate::process::Handed;
+
+/// The plugin of QEMU.
+const QEMU: &[u8] = include_bytes!(env!("VMTAX_RECORDER_QEMU"));
+
+/// Bytes that the pipe holds, where the system allows as many.
+const PIPE: usize = 1 << 20;
+
+/// Ports of the machine, or of a guest of it, whose writes are marks in the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// Starts recording.
+    pub on: u16,
+    /// Stops it.
+    pub off: u16,
+    /// Nothing is recorded from this one on.
+    pub end: u16,
+    /// The first and the last of those that are only recorded.
+    pub range: (u16, u16),
+}
+
+/// What a machine is to be recorded with.
+#[derive(Debug)]
+pub struct Recorder {
+    marks: Marks,
+    into: OwnedFd,
+}
+
+impl Recorder {
+    /// A recorder for one machine, and where its record is read. The emulator waits while the pipe is full, and the pipe ends
+    /// when the emulator does.
+    pub fn new(marks: Marks) -> io::Result<(Recorder, File)> {
+        let (from, into) = pipe_with(PipeFlags::CLOEXEC)?;
+        // A small pipe works too.
+        let _ = fcntl_setpipe_size(&into, PIPE);
+        Ok((Recorder { marks, into }, File::from(from)))
+    }
+
+    /// The arguments for QEMU.
+    pub(crate) fn plugin(self, handed: &mut Handed) -> io::Result<[String; 2]> {
+        let Marks { on, off, end, range: (first, last) } = self.marks;
+        let library = handed.give_path(with_content("vmtax-recorder", QEMU)?);
+        let out = handed.give_path(self.into);
+        let argument = format!(
+            "file={library},out={out},on={on},off={off},end={end},first={first},last={last}"
+        );
+        Ok(["-plugin".to_owned(), argument])
+    }
+}

@@ -1,0 +1,258 @@
+//! A plugin of QEMU's TCG that records which instructions a machine with one vCPU executes between two port writes.
+//!
+//! What the instructions mean is for the reader (`vmtax-lab`, `profile/tcg.rs`). Arguments, all needed:
+//!
+//! | argument | meaning |
+//! |---|---|
+//! | `out=PATH` | where the record goes: a pipe, or a file that is appended to |
+//! | `on=PORT`, `off=PORT` | marks that start and stop recording |
+//! | `first=PORT`, `last=PORT` | further marks, which are recorded |
+//! | `end=PORT` | a mark after which nothing is recorded any more |
+//!
+//! A mark is `MOV EDX, imm32; MOV EAX, R15D; OUT DX, EAX`: a sequence that a compiler does not make.
+//!
+//! # The record
+//!
+//! Little-endian 32-bit words. The first four are `VMTAXTCG` (two words), the version, and whether idle time is recorded (1).
+//!
+//! | word | then | meaning |
+//! |---|---|---|
+//! | `0b0...` | | the block with this id is executed next; the one before it was executed in full |
+//! | `0b100...` | | the block before the next was not executed in full, but so many instructions of it |
+//! | `0b101...` | | bits 3 to 31 of an address that the last instruction of the present block accessed |
+//! | `0b110...` | | bits 32 to 60 of such addresses, sign-extended, from here on |
+//! | `BLOCK` | id, instructions, bytes of code, address (2), host address (2), a byte per instruction: its size; code; padding | a block, before it is executed first |
+//! | `MARK` | port | the present block writes a mark |
+//! | `IDLE` | nanoseconds (2) | how long the machine has been idle in all: time that passed without instructions |
+//! | `END` | | the machine ended, or the mark `end` came |
+//!
+//! Left out on purpose: symbols, levels, stacks. Names of `qemu-plugin.h` differ by version, so all are looked up at run time; QEMU
+//! 7.2 (API 1) to 10.0 (API 4) are known. The declarations are written from the API's documentation.
+#![expect(unsafe_code, reason = "a plugin is called by C code and calls it")]
+
+mod api;
+mod clock;
+mod record;
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fs::File;
+
+use api::{Api, Id, Info, Insn, Tb};
+use record::{Block, Marks, Recorder};
+
+/// What all callbacks share. TCG calls them from the thread of its one vCPU; [`install`] refuses machines with more.
+struct Shared(UnsafeCell<Option<Recorder>>);
+
+// SAFETY: see the type.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared(UnsafeCell::new(None));
+
+/// # Safety
+/// No reference that this gave before may still be in use: a callback asks once.
+unsafe fn recorder<'a>() -> Option<&'a mut Recorder> {
+    // SAFETY: one thread, and no other reference, by the caller's promise.
+    unsafe { (*SHARED.0.get()).as_mut() }
+}
+
+extern "C" fn executed(_vcpu: c_uint, block: *mut c_void) {
+    // SAFETY: asked for once; `translated` leaked the block, and only this thread uses it.
+    let (recorder, block) = unsafe { (recorder(), &mut *block.cast::<Block>()) };
+    if let Some(recorder) = recorder {
+        recorder.executed(block);
+    }
+}
+
+extern "C" fn accessed(_vcpu: c_uint, _info: u32, address: u64, _data: *mut c_void) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.accessed(address);
+    }
+}
+
+/// `data` is the port, or 0 for the one that the last [`loads`] had.
+extern "C" fn writes(_vcpu: c_uint, data: *mut c_void) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.writes(data as usize as u32);
+    }
+}
+
+/// `MOV EDX, port` of a mark.
+extern "C" fn loads(_vcpu: c_uint, data: *mut c_void) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.loaded = data as usize as u32;
+    }
+}
+
+extern "C" fn ends(_id: Id, _data: *mut c_void) {
+    // SAFETY: asked for once; the vCPU has stopped.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.end();
+    }
+}
+
+extern "C" fn translated(_id: Id, tb: *mut Tb) {
+    // SAFETY: asked for once. The handles are QEMU's, good while this callback lasts.
+    unsafe {
+        let Some(recorder) = recorder() else { return };
+        let api = recorder.api;
+        let count = (api.tb_n_insns)(tb);
+        if count == 0 {
+            return;
+        }
+        let first = (api.tb_get_insn)(tb, 0);
+        let address = [(api.insn_vaddr)(first), (api.insn_haddr)(first) as u64];
+        let (mut sizes, mut code) = (Vec::with_capacity(count), Vec::with_capacity(count * 5));
+        for index in 0..count {
+            let insn = (api.tb_get_insn)(tb, index);
+            let mut room = [0; 16];
+            let bytes = api.code(insn, &mut room);
+            api.count(insn);
+            watch(&api, &recorder.marks, insn, bytes);
+            if index + 1 == count {
+                (api.mem_cb)(
+                    insn,
+                    accessed,
+                    api::NO_REGISTERS,
+                    api::READS_AND_WRITES,
+                    std::ptr::null_mut(),
+                );
+            }
+            sizes.push(bytes.len() as u8);
+            code.extend_from_slice(bytes);
+        }
+        let block = Box::leak(Box::new(recorder.block(address, &sizes, &code)));
+        (api.tb_exec_cb)(tb, executed, api::NO_REGISTERS, std::ptr::from_mut(block).cast());
+    }
+}
+
+/// Has an instruction that may be part of a mark call back.
+///
+/// # Safety
+/// The instruction is being translated.
+unsafe fn watch(api: &Api, marks: &Marks, insn: *mut Insn, bytes: &[u8]) {
+    match *bytes {
+        [0xba, a, b, c, d] => {
+            let port = u32::from_le_bytes([a, b, c, d]);
+            if marks.has(port) {
+                // SAFETY: as the caller says.
+                unsafe {
+                    (api.insn_exec_cb)(insn, loads, api::NO_REGISTERS, port as usize as *mut c_void)
+                };
+            }
+        }
+        [0xef] => {
+            // SAFETY: as the caller says; what lies before it in the same page is the guest's memory too.
+            let port = unsafe { before((api.insn_haddr)(insn).cast()) };
+            // At the beginning of a page the port is that of the last load.
+            if let Some(port) = port.map_or(Some(0), |port| port.filter(|port| marks.has(*port))) {
+                // SAFETY: as the caller says.
+                unsafe {
+                    (api.insn_exec_cb)(
+                        insn,
+                        writes,
+                        api::NO_REGISTERS,
+                        port as usize as *mut c_void,
+                    )
+                };
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The port of a mark whose OUT is here: `None` where the instructions before it lie in another page, `Some(None)` where they are
+/// others.
+///
+/// # Safety
+/// Where it is not null, it points into a page of the guest's memory.
+unsafe fn before(out: *const u8) -> Option<Option<u32>> {
+    const PAGE: usize = 0xfff;
+    if out.is_null() || out as usize & PAGE < 8 {
+        return None;
+    }
+    // SAFETY: the eight bytes before it are in its page.
+    let bytes = unsafe { std::slice::from_raw_parts(out.sub(8), 8) };
+    let port = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+    let moves =
+        bytes[0] == 0xba && (bytes[5..] == [0x44, 0x89, 0xf8] || bytes[5..] == [0x41, 0x8b, 0xc7]);
+    Some(moves.then_some(port))
+}
+
+/// What QEMU reads before it calls anything: the API that the plugin was made for. [`loaded`] sets it to one that this QEMU has.
+#[unsafe(no_mangle)]
+static mut qemu_plugin_version: c_int = 1;
+
+/// Runs when the plugin is loaded.
+extern "C" fn loaded() {
+    // SAFETY: the loader has not handed the symbol out yet.
+    unsafe { (&raw mut qemu_plugin_version).write(api::version()) };
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+/// Called by QEMU.
+///
+/// # Safety
+/// The arguments are as `qemu-plugin.h` says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn qemu_plugin_install(
+    id: Id,
+    info: *const Info,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    let words = (0..usize::try_from(argc).unwrap_or(0)).map(|index| {
+        // SAFETY: QEMU's strings.
+        unsafe { CStr::from_ptr(*argv.add(index)) }.to_string_lossy().into_owned()
+    });
+    // SAFETY: QEMU's description of the machine.
+    let vcpus = unsafe { (*info).vcpus };
+    match install(id, vcpus, &words.collect::<Vec<_>>()) {
+        Ok(()) => 0,
+        Err(problem) => {
+            complain(&problem);
+            1
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "QEMU's standard error is where its own messages are")]
+fn complain(problem: &str) {
+    eprintln!("vmtax's recorder: {problem}");
+}
+
+fn install(id: Id, vcpus: c_int, words: &[String]) -> Result<(), String> {
+    if vcpus != 1 {
+        return Err(format!("the machine has {vcpus} vCPUs; one can be recorded"));
+    }
+    let value = |key: &str| {
+        let found = words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+        found.ok_or_else(|| format!("the argument {key}= is missing"))
+    };
+    let port =
+        |key: &str| value(key)?.parse().map_err(|_| format!("the argument {key}= is no number"));
+    let marks = Marks {
+        on: port("on")?,
+        off: port("off")?,
+        first: port("first")?,
+        last: port("last")?,
+        end: port("end")?,
+    };
+    let path = value("out")?;
+    let out = File::options().append(true).open(path).map_err(|e| format!("{path}: {e}"))?;
+    let api = Api::find().map_err(|name| format!("this QEMU has no {name}"))?;
+    let recorder = Recorder::new(api, marks, out, clock::Clock::start());
+    // SAFETY: no callback is registered yet.
+    unsafe {
+        *SHARED.0.get() = Some(recorder);
+        (api.tb_trans_cb)(id, translated);
+        (api.atexit_cb)(id, ends, std::ptr::null_mut());
+    }
+    Ok(())
+}

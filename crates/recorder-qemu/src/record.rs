@@ -1,0 +1,214 @@
+//! Writes the record: see the top of the crate.
+
+use std::fs::File;
+use std::io::Write;
+
+use crate::api::Api;
+use crate::clock::Clock;
+
+/// `VMTAXTCG`.
+const MAGIC: [u8; 8] = *b"VMTAXTCG";
+const VERSION: u32 = 1;
+
+const PARTIAL: u32 = 0b100 << 29;
+const ACCESS: u32 = 0b101 << 29;
+const UPPER: u32 = 0b110 << 29;
+const BLOCK: u32 = 0xffff_fffe;
+const MARK: u32 = 0xffff_fffc;
+const IDLE: u32 = 0xffff_fffa;
+const END: u32 = 0xffff_fff8;
+/// Of a word with three bits of kind.
+const VALUE: u32 = (1 << 29) - 1;
+
+/// So many bytes are written at a time.
+const PIECE: usize = 256 << 10;
+
+/// Ports whose writes are marks.
+#[derive(Clone, Copy)]
+pub(crate) struct Marks {
+    pub(crate) on: u32,
+    pub(crate) off: u32,
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+    pub(crate) end: u32,
+}
+
+impl Marks {
+    pub(crate) fn has(&self, port: u32) -> bool {
+        [self.on, self.off, self.end].contains(&port) || (self.first..=self.last).contains(&port)
+    }
+}
+
+/// A translated block.
+pub(crate) struct Block {
+    id: u32,
+    instructions: u32,
+    /// Its last instruction is HLT.
+    halts: bool,
+    /// Not written yet.
+    definition: Vec<u8>,
+}
+
+/// The state of a recording.
+pub(crate) struct Recorder {
+    pub(crate) api: Api,
+    pub(crate) marks: Marks,
+    /// The port of the last `MOV EDX` of a mark.
+    pub(crate) loaded: u32,
+    out: Option<File>,
+    clock: Option<Clock>,
+    unwritten: Vec<u8>,
+    on: bool,
+    ids: u32,
+    /// Instructions when the present block began.
+    began: u64,
+    /// Instructions that the present block has; more than any has when it is not known.
+    whole: u64,
+    /// The present block ends with HLT.
+    halts: bool,
+    idle: u64,
+    upper: u32,
+}
+
+impl Recorder {
+    pub(crate) fn new(api: Api, marks: Marks, out: File, clock: Option<Clock>) -> Recorder {
+        let mut unwritten = MAGIC.to_vec();
+        unwritten.extend_from_slice(&VERSION.to_le_bytes());
+        unwritten.extend_from_slice(&u32::from(clock.is_some()).to_le_bytes());
+        Recorder {
+            api,
+            marks,
+            loaded: 0,
+            out: Some(out),
+            clock,
+            unwritten,
+            on: false,
+            ids: 0,
+            began: 0,
+            whole: u64::MAX,
+            halts: false,
+            idle: 0,
+            upper: 0,
+        }
+    }
+
+    /// A block for [`Recorder::executed`].
+    pub(crate) fn block(&mut self, address: [u64; 2], sizes: &[u8], code: &[u8]) -> Block {
+        let instructions = sizes.len() as u32;
+        let halts = code.last() == Some(&0xf4) && sizes.last() == Some(&1);
+        let id = self.ids;
+        self.ids += 1;
+        if self.out.is_none() {
+            return Block { id, instructions, halts, definition: Vec::new() };
+        }
+        let mut definition = Vec::with_capacity(36 + sizes.len() + code.len());
+        for word in [BLOCK, id, instructions, code.len() as u32] {
+            definition.extend_from_slice(&word.to_le_bytes());
+        }
+        for word in address {
+            definition.extend_from_slice(&word.to_le_bytes());
+        }
+        definition.extend_from_slice(sizes);
+        definition.extend_from_slice(code);
+        definition.resize(definition.len().next_multiple_of(4), 0);
+        Block { id, instructions, halts, definition }
+    }
+
+    /// A block begins.
+    #[inline]
+    pub(crate) fn executed(&mut self, block: &mut Block) {
+        if !self.on {
+            return;
+        }
+        let now = self.api.executed();
+        let done = now - self.began;
+        if done != self.whole {
+            self.word(PARTIAL | (done.min(u64::from(VALUE)) as u32));
+        }
+        if self.halts {
+            self.waited();
+        }
+        if !block.definition.is_empty() {
+            let definition = std::mem::take(&mut block.definition);
+            self.unwritten.extend_from_slice(&definition);
+        }
+        self.word(block.id);
+        (self.began, self.whole, self.halts) = (now, block.instructions.into(), block.halts);
+        if self.unwritten.len() > PIECE {
+            self.flush();
+        }
+    }
+
+    /// The vCPU may have waited.
+    fn waited(&mut self) {
+        let idle = self.clock.as_ref().and_then(Clock::idle);
+        if let Some(idle) = idle.filter(|idle| *idle != self.idle) {
+            self.idle = idle;
+            self.word(IDLE);
+            self.unwritten.extend_from_slice(&idle.to_le_bytes());
+        }
+    }
+
+    /// The last instruction of the present block accesses memory.
+    #[inline]
+    pub(crate) fn accessed(&mut self, address: u64) {
+        if !self.on {
+            return;
+        }
+        let upper = (address >> 32) as u32 & VALUE;
+        if upper != self.upper {
+            self.upper = upper;
+            self.word(UPPER | upper);
+        }
+        self.word(ACCESS | (address as u32) >> 3);
+    }
+
+    /// An OUT that may be a mark's is about to be executed; port 0 stands for the one that was loaded last.
+    pub(crate) fn writes(&mut self, port: u32) {
+        let port = if port == 0 { std::mem::take(&mut self.loaded) } else { port };
+        if !self.marks.has(port) || self.out.is_none() {
+            return;
+        }
+        if port == self.marks.end {
+            return self.end();
+        }
+        if port == self.marks.on && !self.on {
+            self.on = true;
+            (self.began, self.whole, self.halts) = (self.api.executed(), u64::MAX, false);
+            self.waited();
+        }
+        if self.on {
+            self.word(MARK);
+            self.word(port);
+        }
+        if port == self.marks.off {
+            self.on = false;
+            self.flush();
+        }
+    }
+
+    /// Nothing more comes.
+    pub(crate) fn end(&mut self) {
+        self.on = false;
+        if self.out.is_some() {
+            self.word(END);
+            self.flush();
+            self.out = None;
+        }
+    }
+
+    fn word(&mut self, word: u32) {
+        self.unwritten.extend_from_slice(&word.to_le_bytes());
+    }
+
+    /// A reader that is gone needs no more; whether all came is seen from the end.
+    fn flush(&mut self) {
+        if let Some(out) = &mut self.out
+            && out.write_all(&self.unwritten).is_err()
+        {
+            self.out = None;
+            self.on = false;
+        }
+        self.unwritten.clear();
+    }
+}
