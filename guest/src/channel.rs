@@ -56,6 +56,21 @@ impl Channel {
         }
     }
 
+    /// Says something while an order is carried out, and waits until it was heard.
+    pub(crate) fn tell(&self, number: u32, bytes: &[u8]) -> Result<()> {
+        let Channel::Mailbox(disk) = self else { return Ok(()) };
+        disk.write(REPORT, bytes)?;
+        status(disk, number, State::Running, bytes, "")?;
+        let mut sector = [0; SECTOR];
+        loop {
+            disk.read(ORDER_HEADER, &mut sector)?;
+            if Header::from_sector(&sector).is_some_and(|header| header.number > number) {
+                return Ok(());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
     /// Gives an answer back, and the files that it names.
     pub(crate) fn say(&self, number: u32, bytes: &[u8], files: &[Attachment]) -> Result<()> {
         let Channel::Mailbox(disk) = self else {

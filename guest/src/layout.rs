@@ -51,6 +51,8 @@ pub const YIELD: u16 = 0x5fd8;
 pub const KICK: u16 = 0x5fd0;
 /// L1 asks L0 to start (1) or stop (0) tracing.
 pub const TRACE: u16 = 0x5fc0;
+/// The emulated host writes this when what it does from then on needs no record of its instructions.
+pub const UNRECORDED: u16 = 0x5fa0;
 /// L1 asks L0 to wait until so many nanoseconds are without clock ticks.
 pub const SETTLE: u16 = 0x5fc8;
 /// L1 reads its orders here, byte by byte, and writes its results: a [`crate::order`] with its length before it.

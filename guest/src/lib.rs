@@ -8,6 +8,7 @@
 //!
 //! Left out: how the machine is started (`vmtax-machine`) and what is measured (`vmtax-lab`, `vmtax-bench`).
 
+pub mod functions;
 pub mod job;
 pub mod layout;
 pub mod mailbox;

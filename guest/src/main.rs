@@ -34,6 +34,7 @@ mod channel;
 mod counters;
 mod errand;
 mod init;
+mod kallsyms;
 mod observer;
 mod ports;
 mod relay;

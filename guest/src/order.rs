@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::functions::Loaded;
+
 /// What to do: operations in this order, then a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
@@ -14,6 +16,9 @@ pub struct Order {
     /// A program that runs beside, and its arguments. It is interrupted at the end, and
     /// what it leaves in `/out` is among the report's files.
     pub observer: Vec<String>,
+    /// Say where the kernel's functions are once the observer has settled ([`crate::functions::Kernels`], with state
+    /// [`crate::mailbox::State::Running`]), and wait for a header with a higher number.
+    pub functions: bool,
 }
 
 /// A bare payload that does one thing many times.
@@ -93,6 +98,8 @@ pub struct Report {
     pub processor: String,
     /// Probes that the kernel did not take, with its answer.
     pub refused: Vec<String>,
+    /// Where L1 has its modules, if it was to say so.
+    pub loaded: Option<Loaded>,
     /// What follows the report in the mailbox, in this order.
     pub files: Vec<File>,
 }

@@ -16,6 +16,15 @@ pub(crate) fn out32(port: u16, value: u32) {
     };
 }
 
+/// Writes to [`vmtax_guest::layout::UNRECORDED`] with the instructions by which a recorder inside an emulator knows a mark.
+pub(crate) fn unrecorded() {
+    // SAFETY: an I/O instruction; nobody answers at the port.
+    unsafe {
+        asm!("mov edx, {port}", "mov eax, r15d", "out dx, eax", port = const vmtax_guest::layout::UNRECORDED,
+            out("edx") _, out("eax") _, options(nomem, nostack, preserves_flags))
+    };
+}
+
 pub(crate) fn in8(port: u16) -> u8 {
     let value: u8;
     // SAFETY: as above.

@@ -1,6 +1,7 @@
 //! Takes an order, has it carried out, and hands back the report.
 
-use vmtax_guest::order::{Operation, Order, Outcome, Report};
+use vmtax_guest::functions::Kernels;
+use vmtax_guest::order::{Operation, Order, Outcome, Report, encode};
 
 use crate::channel::{Attachment, Channel};
 use crate::init::Host;
@@ -8,7 +9,7 @@ use crate::observer::Observer;
 use crate::trace::{self, Tracer};
 use crate::vmm::linux::{Linux, MEMORY_MIB};
 use crate::vmm::payload::{Batches, Plan, Shared, execute};
-use crate::{Result, system};
+use crate::{Result, kallsyms, ports, system};
 
 /// Serves until there is nothing more to do.
 pub(crate) fn run(start: Host) -> Result<()> {
@@ -18,12 +19,13 @@ pub(crate) fn run(start: Host) -> Result<()> {
         Channel::Port => Ok(None),
     };
     let guest = prepared.inspect_err(|problem| channel.fail(0, problem))?;
+    let here = matches!(channel, Channel::Mailbox(_));
     let mut shared = Shared::default();
     loop {
         let (number, order) = channel.next().inspect_err(|problem| channel.fail(0, problem))?;
-        let here = matches!(channel, Channel::Mailbox(_));
         let carried_out = if here {
-            host(&order, guest.as_ref(), &mut shared)
+            let tell = |guest: Option<&Linux>| channel.tell(number, &encode(&kernels(guest)?));
+            host(&order, (guest.as_ref(), &tell), &mut shared)
         } else {
             inner(&order, &mut shared)
         };
@@ -42,10 +44,24 @@ fn prepare(start: &Host) -> Result<Option<Linux>> {
     start.nested.then(|| Linux::boot(MEMORY_MIB, 1, None)).transpose()
 }
 
+/// Where the functions are of this kernel, and of L1's if there is one.
+fn kernels(guest: Option<&Linux>) -> Result<Kernels> {
+    let order = Order { functions: true, ..Order::default() };
+    let inner = guest.map(|guest| guest.execute(&order, Tracer::Off)).transpose()?;
+    Ok(Kernels {
+        functions: kallsyms::functions()?,
+        host: kallsyms::loaded(),
+        guest: inner.and_then(|(report, _)| report.loaded),
+    })
+}
+
+/// Says where functions are, and waits until that was heard.
+type Tell<'a> = dyn Fn(Option<&Linux>) -> Result<()> + 'a;
+
 /// The emulated host: first everything without recording, for the path lengths; then once more with it.
 fn host(
     order: &Order,
-    guest: Option<&Linux>,
+    (guest, tell): (Option<&Linux>, &Tell<'_>),
     shared: &mut Shared,
 ) -> Result<(Report, Vec<Attachment>)> {
     // An observer may want to record them too; they cost nothing until somebody does.
@@ -53,7 +69,11 @@ fn host(
     let observer = Observer::start(&order.observer)?;
     let (release, processor) = (system::release(), processor());
     let mut report = Report { release, processor, refused, ..Report::default() };
+    if order.functions {
+        tell(guest)?;
+    }
     report.outcomes = all(order, guest, Tracer::Off, shared)?.0;
+    ports::unrecorded();
     if observer.is_some() {
         // It may want to see KVM without VMs, or to unload it.
         *shared = Shared::default();
@@ -108,7 +128,8 @@ fn inner(order: &Order, shared: &mut Shared) -> Result<(Report, Vec<Attachment>)
         .iter()
         .map(|operation| one(operation, &Tracer::Outside, order.trace, shared))
         .collect();
-    Ok((Report { outcomes, ..Report::default() }, Vec::new()))
+    let loaded = order.functions.then(kallsyms::loaded);
+    Ok((Report { outcomes, loaded, ..Report::default() }, Vec::new()))
 }
 
 /// One operation: its batches, or, to be recorded, one to warm up and one that is recorded.

@@ -32,16 +32,28 @@ impl Conversation {
 
     /// Waits until the host waits.
     pub(crate) fn ready(&self, machine: &mut Machine) -> Result<(), Error> {
-        self.wait(machine, State::Ready, 0).map(drop)
+        self.wait(machine, 0, |header| header.state == State::Ready).map(drop)
     }
 
     /// Has an order carried out.
+    ///
+    /// What the host says of its functions, if it is to, goes to `functions` before the first operation.
     pub(crate) fn execute(
         &mut self,
         machine: &mut Machine,
         order: &Order,
+        functions: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<Answer, Error> {
-        let bytes = self.ask(machine, &encode(order))?;
+        let number = self.order(&encode(order))?;
+        if order.functions {
+            let told = self.wait(machine, number, |header| {
+                header.state == State::Running && header.length > 0
+            })?;
+            functions(&self.answered(&told)?)?;
+            self.last += 1;
+            self.announce(self.last, &[])?;
+        }
+        let bytes = self.answer(machine, number)?;
         let report: Report = decode(&bytes).ok_or_else(strange)?;
         let files = self.files(bytes.len(), &report.files)?;
         Ok(Answer { report, files })
@@ -49,21 +61,41 @@ impl Conversation {
 
     /// Hands bytes over, and gives those that come back.
     pub(crate) fn ask(&mut self, machine: &mut Machine, bytes: &[u8]) -> Result<Vec<u8>, Error> {
+        let number = self.order(bytes)?;
+        self.answer(machine, number)
+    }
+
+    /// Hands bytes over; their number.
+    fn order(&mut self, bytes: &[u8]) -> Result<u32, Error> {
         if bytes.len() as u64 > (REPORT - ORDER) * BYTES {
             let problem = "what it is to do is too large for the mailbox".to_owned();
             return Err(Error::Report { problem });
         }
         self.last += 1;
+        self.mailbox.write(ORDER * BYTES, bytes)?;
+        self.announce(self.last, bytes)?;
+        Ok(self.last)
+    }
+
+    /// Writes the header of what was written.
+    fn announce(&self, number: u32, bytes: &[u8]) -> Result<(), Error> {
         let header = Header {
-            number: self.last,
+            number,
             state: State::Ordered,
             length: bytes.len() as u32,
             crc: crc32fast::hash(bytes),
             message: String::new(),
         };
-        self.mailbox.write(ORDER * BYTES, bytes)?;
-        self.mailbox.write(ORDER_HEADER * BYTES, &header.to_sector())?;
-        let header = self.wait(machine, State::Done, self.last)?;
+        Ok(self.mailbox.write(ORDER_HEADER * BYTES, &header.to_sector())?)
+    }
+
+    fn answer(&self, machine: &mut Machine, number: u32) -> Result<Vec<u8>, Error> {
+        let header = self.wait(machine, number, |header| header.state == State::Done)?;
+        self.answered(&header)
+    }
+
+    /// What a header announces.
+    fn answered(&self, header: &Header) -> Result<Vec<u8>, Error> {
         let bytes = self.mailbox.read(REPORT * BYTES, header.length as usize)?;
         if crc32fast::hash(&bytes) != header.crc {
             return Err(Error::Report { problem: "its checksum is wrong".to_owned() });
@@ -94,12 +126,18 @@ impl Conversation {
         Ok(found)
     }
 
-    fn wait(&self, machine: &mut Machine, state: State, number: u32) -> Result<Header, Error> {
+    /// Waits for a header with this number that is wanted, or for a failure.
+    fn wait(
+        &self,
+        machine: &mut Machine,
+        number: u32,
+        is_wanted: impl Fn(&Header) -> bool,
+    ) -> Result<Header, Error> {
         let mut sector = [0; SECTOR];
         let header = machine.wait(|| {
             self.mailbox.read_into(STATUS * BYTES, &mut sector).ok()?;
             let header = Header::from_sector(&sector)?;
-            (header.state == State::Failed || (header.state == state && header.number == number))
+            (header.state == State::Failed || (header.number == number && is_wanted(&header)))
                 .then_some(header)
         })?;
         if header.state == State::Failed {

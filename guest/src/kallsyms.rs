@@ -1,0 +1,62 @@
+//! Reads the names of the running kernel's functions.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
+use vmtax_guest::functions::{Functions, Loaded, Part};
+
+use crate::Result;
+
+/// The functions of `/proc/kallsyms`. Of several names of one address the first stays.
+pub(crate) fn functions() -> Result<Functions> {
+    const PATH: &str = "/proc/kallsyms";
+    let failed = |e: std::io::Error| format!("{PATH}: {e}");
+    let mut file = BufReader::with_capacity(1 << 16, File::open(PATH).map_err(failed)?);
+    let mut parts: BTreeMap<String, BTreeMap<u64, String>> = BTreeMap::new();
+    let mut line = String::new();
+    while file.read_line(&mut line).map_err(failed)? > 0 {
+        if let Some((part, address, name)) = function(&line) {
+            if !parts.contains_key(part) {
+                parts.insert(part.to_owned(), BTreeMap::new());
+            }
+            if let Some(functions) = parts.get_mut(part) {
+                functions.entry(address).or_insert_with(|| name.to_owned());
+            }
+        }
+        line.clear();
+    }
+    let part = |(name, functions): (String, BTreeMap<u64, String>)| {
+        let mut before = 0;
+        let steps = functions
+            .into_iter()
+            .map(|(address, name)| (address - std::mem::replace(&mut before, address), name));
+        Part { name, functions: steps.collect() }
+    };
+    Ok(Functions { parts: parts.into_iter().map(part).collect() })
+}
+
+/// `ffffffffc0a01000 t svm_vcpu_run\t[kvm_amd]`: module, address, name.
+fn function(line: &str) -> Option<(&str, u64, &str)> {
+    let mut words = line.split_ascii_whitespace();
+    let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
+    if !matches!(kind, "t" | "T" | "w" | "W") {
+        return None;
+    }
+    let address = u64::from_str_radix(address, 16).ok().filter(|address| *address >> 63 == 1)?;
+    let module = words.next().unwrap_or_default();
+    Some((module.trim_matches(['[', ']']), address, name))
+}
+
+/// What is loaded in the running kernel, and where.
+pub(crate) fn loaded() -> Loaded {
+    let notes = std::fs::read("/sys/kernel/notes").unwrap_or_default();
+    let modules = std::fs::read_to_string("/proc/modules").unwrap_or_default();
+    // kvm_amd 163840 0 - Live 0xffffffffc0a01000
+    let module = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let address = words.get(5)?.strip_prefix("0x")?;
+        Some(((*words.first()?).to_owned(), u64::from_str_radix(address, 16).ok()?))
+    };
+    Loaded { notes: crc32fast::hash(&notes), modules: modules.lines().filter_map(module).collect() }
+}
