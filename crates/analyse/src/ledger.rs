@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vmtax_events::{
-    AccessKey, AccessRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Place, PreemptedRow,
-    Profile, Recording, Sample, Stat, Tally, TimeRow,
+    AccessKey, AccessRow, CallRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Place,
+    PreemptedRow, Profile, Recording, Sample, Stat, Tally, TimeRow,
 };
 
+use crate::calls::CallTree;
 use crate::table::cause_of;
 use crate::timeline::Timeline;
 
@@ -108,6 +109,8 @@ pub struct Ledger {
     pub stats: Vec<Stat>,
     /// Profiles, at most one of a place.
     pub profiles: BTreeMap<Place, Profile>,
+    /// Call trees of a lab run's operations, by workload.
+    pub calls: BTreeMap<String, CallTree>,
     /// What the exits, accesses and times were limited to.
     pub filter: Filter,
 }
@@ -199,6 +202,7 @@ pub struct LedgerBuilder {
     samples: Vec<Sample>,
     stats: Vec<Stat>,
     profiles: BTreeMap<Place, Profile>,
+    calls: BTreeMap<String, CallTree>,
     span: Option<(u64, u64)>,
 }
 
@@ -217,6 +221,7 @@ impl LedgerBuilder {
             samples: Vec::new(),
             stats: Vec::new(),
             profiles: BTreeMap::new(),
+            calls: BTreeMap::new(),
             span: None,
         }
     }
@@ -283,6 +288,17 @@ impl LedgerBuilder {
         self.profiles.insert(profile.place, profile);
     }
 
+    /// Adds a node of a call tree. They belong to workloads, so no filter leaves one out.
+    pub fn call(&mut self, row: &CallRow) {
+        if let Some(tree) = self.calls.get_mut(&row.workload) {
+            tree.push(row);
+        } else {
+            let mut tree = CallTree::default();
+            tree.push(row);
+            self.calls.insert(row.workload.clone(), tree);
+        }
+    }
+
     fn extend_span(&mut self, start: u64) {
         let end = start.saturating_add(self.interval_ns);
         self.span = Some(match self.span {
@@ -338,6 +354,7 @@ impl LedgerBuilder {
             samples: self.samples,
             stats: self.stats,
             profiles: self.profiles,
+            calls: self.calls.into_iter().map(|(name, tree)| (name, tree.summed())).collect(),
             filter: self.filter,
         }
     }

@@ -14,6 +14,7 @@
 pub mod account;
 pub mod audit;
 pub mod bench;
+pub mod calls;
 pub mod confidence;
 mod detail;
 pub mod diff;
@@ -33,6 +34,7 @@ pub mod timeline;
 mod vms;
 
 pub use account::{Accountant, MAX_THREADS, Options, RowSink};
+pub use calls::{Arranged, CallTree, Profiled};
 pub use diff::{Diff, Per, Side};
 pub use exit::Exit;
 pub use frames::{Frame, Frames, Keep};

@@ -9,6 +9,7 @@
 //! Left out on purpose: files, threads, formatting for people. This crate does no I/O.
 
 pub mod apic;
+pub mod call;
 pub mod cause;
 pub mod detail;
 pub mod device;
@@ -31,6 +32,7 @@ pub mod userspace;
 pub mod vmcs;
 pub mod vmx;
 
+pub use call::{CallKind, CallRow};
 pub use cause::Cause;
 pub use detail::{Detail, DetailKind};
 pub use device::Device;

@@ -31,6 +31,16 @@ impl Sample {
     /// Metric: instructions of one operation, from the guest's instruction back to the guest; unit
     /// `instructions`, one sample per batch.
     pub const PATH: &'static str = "path";
+    /// Metric: operations of the batch that a call tree ([`crate::CallRow`]) is of; unit `count`. The next four are of that batch too.
+    pub const PROFILED: &'static str = "profile-operations";
+    /// Metric: instructions that began between the two readings of the clock; unit `instructions`.
+    pub const PROFILE_BEGUN: &'static str = "profile-begun";
+    /// Metric: those of them that were not done, because they were intercepted or raised a fault; unit `instructions`.
+    pub const PROFILE_UNDONE: &'static str = "profile-undone";
+    /// Metric: those of the payload's own loop, which are in no tree; unit `instructions`.
+    pub const PROFILE_LOOP: &'static str = "profile-loop";
+    /// Metric: time that passed without instructions while the processor waited; unit `ns`.
+    pub const PROFILE_IDLE: &'static str = "profile-idle";
 }
 
 /// Which values of a metric are good news.

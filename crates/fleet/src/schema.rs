@@ -60,6 +60,7 @@ pub fn columns(table: Table, texts: Texts) -> SchemaRef {
         Table::Preempted => PREEMPTED,
         Table::Bench => BENCH,
         Table::Stats => STATS,
+        Table::Calls => CALLS,
         Table::Events => EVENTS,
     };
     let mut fields: Vec<FieldRef> =
@@ -155,6 +156,18 @@ const BENCH: &[(&str, DataType)] = &[
 
 const STATS: &[(&str, DataType)] =
     &[("time_ns", U64), ("vm", U32), ("name", TEXT), ("unit", TEXT), ("value", DataType::Float64)];
+
+const CALLS: &[(&str, DataType)] = &[
+    ("workload", TEXT),
+    ("node", U32),
+    ("parent", U32),
+    ("kind", TEXT),
+    ("level", DataType::UInt8),
+    ("name", TEXT),
+    ("module", TEXT),
+    ("calls", U64),
+    ("instructions", U64),
+];
 
 const EVENTS: &[(&str, DataType)] = &[
     ("time_ns", U64),

@@ -14,6 +14,7 @@
 
 mod access_table;
 mod bench_table;
+mod call_table;
 mod claim;
 mod column;
 mod created;

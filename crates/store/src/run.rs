@@ -6,15 +6,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use vmtax_events::{
-    AccessRow, Event, ExitRow, Losses, PreemptedRow, Profile, Sample, Stat, TimeRow,
+    AccessRow, CallRow, Event, ExitRow, Losses, PreemptedRow, Profile, Sample, Stat, TimeRow,
 };
 
 use crate::column::Columns;
 use crate::manifest::{MANIFEST, Manifest, Segment};
 use crate::segment::{self, EachBatch, Stop};
 use crate::{
-    Error, Table, access_table, bench_table, event_table, exit_table, preempted_table, stacks,
-    stat_table, time_table,
+    Error, Table, access_table, bench_table, call_table, event_table, exit_table, preempted_table,
+    stacks, stat_table, time_table,
 };
 
 /// Unlisted files that a note names; the others are counted.
@@ -39,6 +39,10 @@ pub trait RowSink {
     /// A counter.
     fn stat(&mut self, stat: &Stat) {
         let _ = stat;
+    }
+    /// A node of a call tree. Those of a workload come in order, a parent before what is below it.
+    fn call(&mut self, row: &CallRow) {
+        let _ = row;
     }
     /// A profile.
     fn profile(&mut self, profile: Profile) {
@@ -122,6 +126,7 @@ impl Run {
                 Table::Preempted => preempted_table::read(columns, &mut |row| sink.preempted(row)),
                 Table::Bench => bench_table::read(columns, &mut |sample| sink.sample(sample)),
                 Table::Stats => stat_table::read(columns, &mut |stat| sink.stat(stat)),
+                Table::Calls => call_table::read(columns, &mut |row| sink.call(row)),
                 _ => exit_table::read(columns, &mut |row| sink.exit(row)),
             })?;
         }

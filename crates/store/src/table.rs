@@ -15,25 +15,35 @@ pub enum Table {
     Bench,
     /// Counters that were read now and then ([`vmtax_events::Stat`]).
     Stats,
+    /// Call trees of a lab run's operations ([`vmtax_events::CallRow`]).
+    Calls,
     /// Raw events ([`vmtax_events::Event`]).
     Events,
 }
 
 impl Table {
     /// Every table, in the order they are read.
-    pub const ALL: [Table; 7] = [
+    pub const ALL: [Table; 8] = [
         Table::Exits,
         Table::Accesses,
         Table::Time,
         Table::Preempted,
         Table::Bench,
         Table::Stats,
+        Table::Calls,
         Table::Events,
     ];
 
     /// The tables that [`crate::Run::read`] reads.
-    pub const COUNTED: [Table; 6] =
-        [Table::Exits, Table::Accesses, Table::Time, Table::Preempted, Table::Bench, Table::Stats];
+    pub const COUNTED: [Table; 7] = [
+        Table::Exits,
+        Table::Accesses,
+        Table::Time,
+        Table::Preempted,
+        Table::Bench,
+        Table::Stats,
+        Table::Calls,
+    ];
 
     /// Name of the folder inside the run.
     pub fn folder(self) -> &'static str {
@@ -44,6 +54,7 @@ impl Table {
             Table::Preempted => "preempted",
             Table::Bench => "bench",
             Table::Stats => "stats",
+            Table::Calls => "profile",
             Table::Events => "events",
         }
     }

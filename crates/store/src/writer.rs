@@ -9,12 +9,13 @@ use arrow_array::ArrayRef;
 use arrow_schema::Field;
 use vmtax_durable::{Access, NewFile, Published};
 use vmtax_events::{
-    AccessRow, Event, ExitRow, Losses, Place, PreemptedRow, Profile, Recording, Sample, Stat,
-    TimeRow,
+    AccessRow, CallRow, Event, ExitRow, Losses, Place, PreemptedRow, Profile, Recording, Sample,
+    Stat, TimeRow,
 };
 
 use crate::access_table::{self, AccessBuilder};
 use crate::bench_table::{self, BenchBuilder};
+use crate::call_table::{self, CallBuilder};
 use crate::claim::Claim;
 use crate::event_table::{self, EventBuilder};
 use crate::exit_table::{self, ExitBuilder};
@@ -74,6 +75,7 @@ pub struct Writer {
     preempted: Buffer<PreemptedBuilder>,
     bench: Buffer<BenchBuilder>,
     stats: Buffer<StatBuilder>,
+    calls: Buffer<CallBuilder>,
     profiles: BTreeMap<Place, Profile>,
     events: Buffer<EventBuilder>,
     /// [`Writer::span`] was called; rows do not change the span any more.
@@ -180,6 +182,7 @@ impl Writer {
             Table::Preempted => &mut self.preempted.segments,
             Table::Bench => &mut self.bench.segments,
             Table::Stats => &mut self.stats.segments,
+            Table::Calls => &mut self.calls.segments,
             Table::Events => &mut self.events.segments,
         };
         *segments = number;
@@ -196,6 +199,7 @@ impl Writer {
             preempted: Buffer::default(),
             bench: Buffer::default(),
             stats: Buffer::default(),
+            calls: Buffer::default(),
             profiles: BTreeMap::new(),
             events: Buffer::default(),
             exact_span: false,
@@ -252,6 +256,14 @@ impl Writer {
         self.check()?;
         self.stats.builder.push(stat);
         self.stats.rows += 1;
+        self.write_full_rows()
+    }
+
+    /// Adds a node of a call tree; those of a workload in order.
+    pub fn call(&mut self, row: &CallRow) -> Result<(), Error> {
+        self.check()?;
+        self.calls.builder.push(row);
+        self.calls.rows += 1;
         self.write_full_rows()
     }
 
@@ -340,7 +352,7 @@ impl Writer {
 
     fn write_full_rows(&mut self) -> Result<(), Error> {
         let counted = self.exits.rows + self.accesses.rows + self.time.rows + self.preempted.rows;
-        let rows = counted + self.bench.rows + self.stats.rows;
+        let rows = counted + self.bench.rows + self.stats.rows + self.calls.rows;
         if rows < SEGMENT_ROWS {
             return Ok(());
         }
@@ -354,9 +366,10 @@ impl Writer {
         let time = self.time.take(Table::Time, |b| (time_table::fields(), b.take()));
         let bench = self.bench.take(Table::Bench, |b| (bench_table::fields(), b.take()));
         let stats = self.stats.take(Table::Stats, |b| (stat_table::fields(), b.take()));
+        let calls = self.calls.take(Table::Calls, |b| (call_table::fields(), b.take()));
         let preempted =
             self.preempted.take(Table::Preempted, |b| (preempted_table::fields(), b.take()));
-        [exits, accesses, time, preempted, bench, stats].into_iter().flatten().collect()
+        [exits, accesses, time, preempted, bench, stats, calls].into_iter().flatten().collect()
     }
 
     fn take_events(&mut self) -> Option<Pending> {

@@ -1,0 +1,84 @@
+//! Call trees: where the instructions of an operation's path go.
+
+use std::fmt;
+
+/// A node of an operation's call tree.
+///
+/// A workload has one tree, of one batch: all that was executed between its two readings of the clock, but for the payload's
+/// own loop. [`CallRow::instructions`] of all nodes over the operations of the batch ([`crate::Sample::PROFILED`]) is the path of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallRow {
+    /// The operation, as in [`crate::Sample::workload`].
+    pub workload: String,
+    /// Number within the workload, from 0 in order.
+    pub node: u32,
+    /// The node above: its number is smaller. `None` at the top.
+    pub parent: Option<u32>,
+    /// What the node is.
+    pub kind: CallKind,
+    /// Whose code: 0 is the host, 1 its guest, 2 the guest's guest. Of a cause, whose instruction.
+    pub level: u8,
+    /// Function, instruction, line. Hostile text.
+    pub name: String,
+    /// The module of a function; empty for the kernel's own and for all that is no function. Hostile text.
+    pub module: String,
+    /// How often it was entered within the batch.
+    pub calls: u64,
+    /// Instructions of its own, without those of the nodes below.
+    pub instructions: u64,
+}
+
+/// What a node of a call tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CallKind {
+    /// A function.
+    Function,
+    /// An instruction or an event of a guest. What is below handles it, one level further down.
+    Cause,
+    /// A thread or a vCPU, where there are several.
+    Thread,
+    /// A line of the function above, `file:line`. Its instructions are the function's own.
+    Line,
+}
+
+impl CallKind {
+    /// All of them.
+    pub const ALL: [CallKind; 4] =
+        [CallKind::Function, CallKind::Cause, CallKind::Thread, CallKind::Line];
+
+    /// `function`, `cause`, `thread` or `line`.
+    pub fn name(self) -> &'static str {
+        match self {
+            CallKind::Function => "function",
+            CallKind::Cause => "cause",
+            CallKind::Thread => "thread",
+            CallKind::Line => "line",
+        }
+    }
+
+    /// The inverse of [`CallKind::name`].
+    pub fn from_name(name: &str) -> Option<CallKind> {
+        CallKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl fmt::Display for CallKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words are stored: one that changes makes old runs unreadable.
+    #[test]
+    fn words() {
+        assert_eq!(CallKind::ALL.map(CallKind::name), ["function", "cause", "thread", "line"]);
+        for kind in CallKind::ALL {
+            assert_eq!(CallKind::from_name(kind.name()), Some(kind));
+        }
+        assert_eq!(CallKind::from_name("Line"), None);
+    }
+}
