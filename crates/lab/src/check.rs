@@ -98,6 +98,7 @@ mod tests {
             count: suite::operation(name).expect("in a suite").count_at(level),
             paths: Vec::new(),
             pmu: None,
+            profile: None,
             failure: None,
         };
         let exits = SeenExits { all: exits.0, interrupts: exits.1 };
@@ -149,6 +150,7 @@ mod tests {
             count: 20,
             paths: Vec::new(),
             pmu: None,
+            profile: None,
             failure: None,
         };
         let said = |seen| missing(&measured, &seen, Isa::Svm, false).unwrap_or_default();

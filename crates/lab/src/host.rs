@@ -4,16 +4,21 @@
 //! options goes on from there.
 
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use vmtax_events::Isa;
+use vmtax_guest::layout;
+use vmtax_guest::order::Order;
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
 use vmtax_machine::programs::{self, Files};
-use vmtax_machine::{Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop};
+use vmtax_machine::{
+    Emulator, Initramfs, Machine, Mailbox, Marks, Options, QUICK_BOOT, Recorder, Spec, Stop,
+};
 
 use crate::conversation::Conversation;
 use crate::{Error, elf, observer};
@@ -113,6 +118,8 @@ pub struct Setup {
     pub cache: PathBuf,
     /// Boot afresh, and save again.
     pub fresh: bool,
+    /// Record the instructions that it executes, for call trees.
+    pub profile: bool,
     /// The file for the console.
     pub console: PathBuf,
     /// Wall-clock limit.
@@ -135,6 +142,15 @@ pub(crate) struct Ready {
     pub(crate) machine: Machine,
     pub(crate) conversation: Conversation,
     pub(crate) start: Start,
+    /// What is recorded of it, where that was asked for.
+    pub(crate) recorded: Option<Recorded>,
+}
+
+/// The record of a host, while it is made.
+pub(crate) struct Recorded {
+    pub(crate) record: File,
+    /// What the host says of its kernels' functions, as it says it; nothing where an observer will run.
+    pub(crate) kernels: Vec<u8>,
 }
 
 impl Setup {
@@ -158,7 +174,14 @@ impl Setup {
             Ok(programs.archive(&kernel))
         };
         let progress = |doing: &str| progress(&format!("{doing} {what}"));
-        start(&spec, (&named, &archive), (&self.cache, self.fresh), &progress)
+        let booting = Booting {
+            spec: &spec,
+            cache: &self.cache,
+            fresh: self.fresh,
+            marks: self.profile.then_some(MARKS),
+            observed: !self.observer.is_empty(),
+        };
+        booting.start((&named, &archive), &progress)
     }
 
     /// The machine, whose programs are still to come.
@@ -231,53 +254,111 @@ impl Programs {
     }
 }
 
-/// Boots a host, or restores it from what the cache has, if that is wanted and not to be made afresh.
-///
-/// A restored host has its programs in its memory: the initramfs is made for a boot only, and its state has its name from
-/// what the initramfs is made of, `named`.
-pub(crate) fn start(
-    spec: &Spec,
-    (named, initramfs): (&[u8], &dyn Fn() -> Result<Vec<u8>, Error>),
-    (cache, fresh): (&Path, bool),
-    progress: &dyn Fn(&str),
-) -> Result<Ready, Error> {
-    let started = Instant::now();
-    let state = cache.join(STATES).join(key(spec, named)?);
-    let conversation = Conversation::new(spec.mailbox.clone());
-    let mut notes = Vec::new();
-    if !fresh && state.exists() {
-        progress("restoring");
-        match Machine::restore(spec, &state) {
-            Ok(machine) => {
-                used(&state);
-                let start = Start { restored: true, time: started.elapsed(), notes };
-                return Ok(Ready { machine, conversation, start });
+/// The file of a saved state with what the host says of its kernels' functions.
+const KERNELS: &str = "kernels";
+
+/// The ports of [`layout`] that a recorder knows.
+pub(crate) const MARKS: Marks = Marks {
+    on: layout::PREPARE,
+    off: layout::DONE,
+    end: layout::UNRECORDED,
+    range: (layout::begin(0), layout::end(layout::OPERATIONS_MOST - 1)),
+};
+
+/// A host that is to be up.
+pub(crate) struct Booting<'a> {
+    pub(crate) spec: &'a Spec,
+    pub(crate) cache: &'a Path,
+    pub(crate) fresh: bool,
+    /// With its instructions recorded.
+    pub(crate) marks: Option<Marks>,
+    /// An observer will bring code of its own: the host is asked for its functions when it has.
+    pub(crate) observed: bool,
+}
+
+impl Booting<'_> {
+    /// Boots it, or restores it from what the cache has, if that is wanted and not to be made afresh.
+    ///
+    /// A restored host has its programs in its memory: the initramfs is made for a boot only, and its state has its name from
+    /// what the initramfs is made of, `named`.
+    pub(crate) fn start(
+        &self,
+        (named, initramfs): (&[u8], &dyn Fn() -> Result<Vec<u8>, Error>),
+        progress: &dyn Fn(&str),
+    ) -> Result<Ready, Error> {
+        let started = Instant::now();
+        let spec = self.spec;
+        let state = self.cache.join(STATES).join(key(spec, named)?);
+        let conversation = Conversation::new(spec.mailbox.clone());
+        let mut notes = Vec::new();
+        if !self.fresh && state.exists() {
+            progress("restoring");
+            match self.restore(&state) {
+                Ok((machine, recorded)) => {
+                    used(&state);
+                    let start = Start { restored: true, time: started.elapsed(), notes };
+                    return Ok(Ready { machine, conversation, start, recorded });
+                }
+                Err(error @ Error::Machine(vmtax_machine::Error::State { .. })) => {
+                    notes.push(format!("{error}; booted afresh"))
+                }
+                Err(error) => return Err(error),
             }
-            Err(error @ vmtax_machine::Error::State { .. }) => {
-                notes.push(format!("{error}; booted afresh"))
-            }
-            Err(error) => return Err(error.into()),
         }
+        progress("booting");
+        let boot = Spec {
+            initramfs: Initramfs::Bytes(initramfs()?.into()),
+            // Of its own, or what happened before the state was saved would be lost.
+            console: spec.console.with_extension("boot.txt"),
+            ..spec.clone()
+        };
+        let mut machine = Machine::boot(&boot)?;
+        conversation.ready(&mut machine)?;
+        let booted = |notes| Start { restored: false, time: started.elapsed(), notes };
+        if let Err(reason) = vmtax_machine::can_save(spec.emulator) {
+            if self.marks.is_some() {
+                return Err(reason.into());
+            }
+            notes.push(format!("the booted host was not saved: {reason}"));
+            return Ok(Ready { machine, conversation, start: booted(notes), recorded: None });
+        }
+        progress("saving");
+        machine.save(&state)?;
+        vmtax_machine::prune_states(&self.cache.join(STATES), STATES_KEPT);
+        let (machine, recorded) = self.restore(&state)?;
+        Ok(Ready { machine, conversation, start: booted(notes), recorded })
     }
-    progress("booting");
-    let boot = Spec {
-        initramfs: Initramfs::Bytes(initramfs()?.into()),
-        // Of its own, or what happened before the state was saved would be lost.
-        console: spec.console.with_extension("boot.txt"),
-        ..spec.clone()
-    };
-    let mut machine = Machine::boot(&boot)?;
-    conversation.ready(&mut machine)?;
-    let booted = |notes| Start { restored: false, time: started.elapsed(), notes };
-    if let Err(reason) = vmtax_machine::can_save(spec.emulator) {
-        notes.push(format!("the booted host was not saved: {reason}"));
-        return Ok(Ready { machine, conversation, start: booted(notes) });
+
+    fn restore(&self, state: &Path) -> Result<(Machine, Option<Recorded>), Error> {
+        let Some(marks) = self.marks else {
+            return Ok((Machine::restore(self.spec, state)?, None));
+        };
+        let kernels = if self.observed { Vec::new() } else { self.kernels(state)? };
+        let (recorder, record) =
+            Recorder::new(marks).map_err(Error::io(Path::new("the record"), "make a pipe"))?;
+        let machine = Machine::restore_recorded(self.spec, state, recorder)?;
+        Ok((machine, Some(Recorded { record, kernels })))
     }
-    progress("saving");
-    machine.save(&state)?;
-    vmtax_machine::prune_states(&cache.join(STATES), STATES_KEPT);
-    let machine = Machine::restore(spec, &state)?;
-    Ok(Ready { machine, conversation, start: booted(notes) })
+
+    /// What the saved host says of its kernels. It is asked once, and the machine that answered is not used any more: one
+    /// that is measured does nothing else.
+    fn kernels(&self, state: &Path) -> Result<Vec<u8>, Error> {
+        if let Some(kept) = vmtax_machine::kept(state, KERNELS)? {
+            return Ok(kept);
+        }
+        let mut machine = Machine::restore(self.spec, state)?;
+        let order = Order { functions: true, ..Order::default() };
+        let mut conversation = Conversation::new(self.spec.mailbox.clone());
+        let mut kernels = Vec::new();
+        conversation.execute(&mut machine, &order, &mut |told| {
+            kernels = told.to_vec();
+            Ok(())
+        })?;
+        drop(machine);
+        self.spec.mailbox.clear()?;
+        vmtax_machine::keep(state, KERNELS, &kernels)?;
+        Ok(kernels)
+    }
 }
 
 /// Modules and those that they need, by their path in the initramfs.

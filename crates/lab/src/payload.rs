@@ -85,6 +85,8 @@ pub(crate) struct Payload {
     pub(crate) entries: Vec<u32>,
     /// Instructions of the operation, the one it is about included.
     pub(crate) instructions: usize,
+    /// Addresses of the two instructions that read the clock, before a batch and after it.
+    pub(crate) clock: (u64, u64),
 }
 
 /// Assembles a payload.
@@ -100,6 +102,7 @@ pub(crate) fn assemble(parts: &Parts<'_>) -> Result<Payload, IcedError> {
     asm.a.mov(eax, dword_ptr(layout::PARAMETERS + 4))?;
     asm.a.mov(r14d, eax)?;
     asm.mark(layout::begin(parts.number))?;
+    let first = asm.a.instructions().len();
     asm.time()?;
     asm.a.mov(r12, rax)?;
     let mut again = asm.a.create_label();
@@ -109,6 +112,7 @@ pub(crate) fn assemble(parts: &Parts<'_>) -> Result<Payload, IcedError> {
     let instructions = asm.a.instructions().len() - before;
     asm.a.dec(r14)?;
     asm.a.jnz(again)?;
+    let last = asm.a.instructions().len();
     asm.time()?;
     asm.a.sub(rax, r12)?;
     asm.a.mov(r13, rax)?;
@@ -139,7 +143,12 @@ pub(crate) fn assemble(parts: &Parts<'_>) -> Result<Payload, IcedError> {
         Some(_) => vec![(assembled.label_ip(&second)? - layout::CODE) as u32],
         None => Vec::new(),
     };
-    Ok(Payload { code: assembled.inner.code_buffer, entries, instructions })
+    let at = |instruction: usize| {
+        let offset = assembled.inner.new_instruction_offsets.get(instruction);
+        layout::CODE + u64::from(offset.copied().unwrap_or(0))
+    };
+    let clock = (at(first), at(last));
+    Ok(Payload { code: assembled.inner.code_buffer, entries, instructions, clock })
 }
 
 impl Assembler {

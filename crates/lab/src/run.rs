@@ -6,8 +6,9 @@ use vmtax_events::{Better, Isa, Sample};
 use vmtax_guest::order::{Counting, Operation, Order, Outcome};
 
 use crate::conversation::Answer;
-use crate::host::{Host, Ready, Setup, Start};
-use crate::suite::{Definition, EMPTY, Suite};
+use crate::host::{self, Host, Ready, Setup, Start};
+use crate::profile::{Clocked, Measure, Profile, Reading, Recorded};
+use crate::suite::{Definition, EMPTY, Ordered, Suite};
 use crate::window::Windows;
 use crate::{Error, check, probe, trace_dat, window};
 
@@ -42,6 +43,8 @@ pub struct Measured {
     pub paths: Vec<f64>,
     /// What the guest's virtual PMU did in these batches, if it has one.
     pub pmu: Option<Counting>,
+    /// Its call tree, or why there is none; absent where it was not asked for.
+    pub profile: Option<Result<Profile, String>>,
     /// Why it was not measured.
     pub failure: Option<String>,
 }
@@ -77,10 +80,22 @@ const NO_PML: &str = "Bochs has no page-modification logging, and without it Lin
 /// When the host does not come up or cannot do its work. An operation that fails alone is an outcome.
 pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcomes, Error> {
     let tasks = tasks(setup, plan)?;
-    let Ready { mut machine, mut conversation, mut start } = setup.start(progress)?;
+    let Ready { mut machine, mut conversation, mut start, recorded } = setup.start(progress)?;
+    let mut recorded = recorded;
+    let mut reading = None;
+    if setup.observer.is_empty() {
+        reading = recorded.take().map(|made| read_record(made, &tasks)).transpose()?;
+    }
+    // An observer brings code of its own, so that functions are known when it has.
+    let mut functions = |kernels: &[u8]| {
+        let made = recorded.take().map(|made| host::Recorded { kernels: kernels.to_vec(), ..made });
+        reading = made.map(|made| read_record(made, &tasks)).transpose()?;
+        Ok(())
+    };
     progress("running the suite");
     let order = Order {
-        operations: tasks.iter().map(|task| task.operation.clone()).collect(),
+        operations: tasks.iter().map(|task| task.operation().clone()).collect(),
+        functions: setup.profile && !setup.observer.is_empty(),
         trace: setup.observer.is_empty(),
         probes: probes(setup, &mut start),
         observer: setup.observer.clone(),
@@ -88,9 +103,9 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
     if setup.nested && setup.host == Host::Intel {
         start.notes.push(NO_PML.to_owned());
     }
-    let Answer { report, files } = conversation.execute(&mut machine, &order)?;
+    let Answer { report, files } = conversation.execute(&mut machine, &order, &mut functions)?;
     machine.finish()?;
-    let numbers = |task: &Task| task.operation.number;
+    let numbers = |task: &Task| task.operation().number;
     if !report.outcomes.iter().map(|one| one.number).eq(tasks.iter().map(numbers)) {
         let problem = format!(
             "{} operations were ordered and {} came back, or others",
@@ -99,6 +114,7 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
         );
         return Err(Error::Report { problem });
     }
+    let calls = reading.map(Reading::finish);
     start
         .notes
         .extend(report.refused.iter().map(|probe| format!("VMCS fields are not named: {probe}")));
@@ -106,10 +122,8 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
         files.into_iter().partition(|(name, _)| name.starts_with("trace/"));
     let trace_lost = trace_dat::lost(&trace);
     let trace = if trace.is_empty() { None } else { Some(assemble(&trace, &report.release)?) };
-    let operations = measured(&tasks, &report.outcomes)?;
-    let named = |task: &Task| {
-        (window::vm_of(task.operation.number), workload(task.definition.name, task.operation.level))
-    };
+    let operations = measured(&tasks, &report.outcomes, calls.as_ref())?;
+    let named = |task: &Task| (window::vm_of(task.operation().number), task.workload());
     Ok(Outcomes {
         operations,
         vms: tasks.iter().map(named).collect(),
@@ -120,6 +134,15 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
         processor: report.processor,
         start,
     })
+}
+
+/// Reads the record while it is made.
+fn read_record(made: host::Recorded, tasks: &[Task]) -> Result<Reading, Error> {
+    let clocked = |task: &Task| {
+        let operation = task.operation();
+        (operation.number, Clocked { level: operation.level, clock: task.ordered.clock })
+    };
+    Reading::start(made, tasks.iter().map(clocked).collect())
 }
 
 /// Probes for what KVM's tracepoints do not say. Without them the recording says less, and a note says so.
@@ -137,9 +160,27 @@ fn probes(setup: &Setup, start: &mut Start) -> Vec<String> {
 
 struct Task {
     definition: &'static Definition,
-    operation: Operation,
-    /// Instructions of the body that are not the operation's.
-    around: u64,
+    ordered: Ordered,
+}
+
+impl Task {
+    fn operation(&self) -> &Operation {
+        &self.ordered.operation
+    }
+
+    fn workload(&self) -> String {
+        workload(self.definition.name, self.operation().level)
+    }
+
+    /// Instructions of a batch that are no operation's: the loop's, and those of the body that only prepare. `empty` is what
+    /// the empty loop of the level takes.
+    fn around(&self, empty: u64) -> u64 {
+        let operation = self.operation();
+        // The loop has two instructions of its own.
+        let longer =
+            2 * i64::from(operation.count) - 2 * i64::from(EMPTY.count_at(operation.level));
+        empty.saturating_add_signed(longer) + self.ordered.around * u64::from(operation.count)
+    }
 }
 
 fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
@@ -148,12 +189,12 @@ fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
     for level in 1..=if setup.nested { 2 } else { 1 } {
         for definition in definitions(plan, isa, level) {
             let number = tasks.len() as u16;
-            // Of what waits there is no path; it runs unrecorded for an observer, and for what its PMU counts.
-            let unseen =
-                definition.waits() && setup.observer.is_empty() && definition.pmu().is_none();
+            // Of what waits there is no path; it runs unrecorded for an observer, for what its PMU counts, and for its calls.
+            let seen = setup.profile || !setup.observer.is_empty() || definition.pmu().is_some();
+            let unseen = definition.waits() && !seen;
             let batches = if unseen { 0 } else { plan.batches + 1 };
-            let (operation, around) = definition.order(isa, number, level, batches)?;
-            tasks.push(Task { definition, operation, around });
+            let ordered = definition.order(isa, number, level, batches)?;
+            tasks.push(Task { definition, ordered });
         }
     }
     Ok(tasks)
@@ -171,11 +212,15 @@ fn definitions(plan: &Plan, isa: Isa, level: u8) -> Vec<&'static Definition> {
 }
 
 /// Instructions of an operation: those of the batch, less the loop's and the body's own.
-fn measured(tasks: &[Task], outcomes: &[Outcome]) -> Result<Vec<Measured>, Error> {
+fn measured(
+    tasks: &[Task],
+    outcomes: &[Outcome],
+    calls: Option<&Recorded>,
+) -> Result<Vec<Measured>, Error> {
     let mut measured = Vec::new();
     let mut empty = 0;
     for (task, outcome) in tasks.iter().zip(outcomes) {
-        let operation = &task.operation;
+        let operation = task.operation();
         let cycles = outcome.cycles.get(1..).unwrap_or_default();
         let failure = || outcome.failure.clone().or_else(|| check::incomplete(operation, outcome));
         if task.definition.name == EMPTY.name {
@@ -187,9 +232,12 @@ fn measured(tasks: &[Task], outcomes: &[Outcome]) -> Result<Vec<Measured>, Error
             continue;
         }
         let count = f64::from(operation.count);
-        // The loop has two instructions of its own.
-        let overhead = empty as f64 + 2.0 * (count - f64::from(EMPTY.count_at(operation.level)));
-        let path = |cycles: &u64| (*cycles as f64 - overhead) / count - task.around as f64;
+        let around = task.around(empty);
+        let path = |cycles: &u64| (*cycles as f64 - around as f64) / count;
+        let profile = |recorded: &Recorded| {
+            let (number, cycles) = (operation.number, outcome.cycles.as_slice());
+            recorded.profile(&Measure { number, workload: &task.workload(), cycles, around })
+        };
         measured.push(Measured {
             vm: window::vm_of(operation.number),
             name: task.definition.name,
@@ -201,6 +249,7 @@ fn measured(tasks: &[Task], outcomes: &[Outcome]) -> Result<Vec<Measured>, Error
                 cycles.iter().map(path).collect()
             },
             pmu: outcome.pmu,
+            profile: calls.filter(|_| failure().is_none()).map(profile),
             failure: failure(),
         });
     }
@@ -284,6 +333,11 @@ impl Measured {
             vec![sample(0, Sample::OPERATIONS, "count", f64::from(self.count), Better::Neither)];
         for (repeat, path) in self.paths.iter().enumerate() {
             samples.push(sample(repeat, Sample::PATH, "instructions", *path, Better::Lower));
+        }
+        if let Some(Ok(profile)) = &self.profile {
+            for (metric, unit, value) in profile.figures(self.count) {
+                samples.push(sample(0, metric, unit, value as f64, Better::Neither));
+            }
         }
         samples
     }

@@ -20,7 +20,7 @@ use vmtax_machine::programs::{self, Files};
 use vmtax_machine::{Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop};
 
 use crate::conversation::{Conversation, strange};
-use crate::host::{Host, Ready, base, modules, start};
+use crate::host::{Booting, Host, Ready, base, modules};
 use crate::{Error, elf, run, trace_dat};
 
 /// Memory of a host beside its guest's and what it unpacks, MiB.
@@ -157,8 +157,10 @@ impl VmSetup {
             );
             return Err(Error::Guest { message });
         }
+        let booting =
+            Booting { spec: &spec, cache: &self.cache, fresh: false, marks: None, observed: false };
         let Ready { machine, conversation, .. } =
-            start(&spec, (&archive, &|| Ok(archive.clone())), (&self.cache, false), progress)?;
+            booting.start((&archive, &|| Ok(archive.clone())), progress)?;
         Ok(Vm { machine, conversation, release: self.kernel.release.clone(), answer: self.answer })
     }
 

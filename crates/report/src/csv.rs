@@ -77,6 +77,11 @@ pub struct Csv;
 
 impl Renderer for Csv {
     fn render(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {
+        if let (Some(shown), None, []) =
+            (document.calls, &document.operations, &document.tables[..])
+        {
+            return crate::calls::table(&document.ledger, shown).csv(out);
+        }
         write_record(out, &COLUMNS)?;
         for row in document.operations.iter().flat_map(|operations| &operations.rows) {
             for line in operation_lines(row) {

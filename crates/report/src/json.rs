@@ -71,6 +71,7 @@ fn report(document: &Document) -> shape::Report<'_> {
         operations: document.operations.as_ref().map(operations),
         tables: document.tables.iter().map(table).collect(),
         nested: document.nested.as_ref().map(nested),
+        functions: document.calls.map(|shown| crate::calls::table(&document.ledger, shown)),
         losses: losses(&document.ledger),
     }
 }

@@ -4,6 +4,7 @@
 //! it are computed in `vmtax-analyse`.
 
 pub mod bench;
+pub mod calls;
 pub mod csv;
 pub mod doctor;
 pub mod explain;
@@ -42,6 +43,8 @@ pub struct Document {
     pub operations: Option<Operations>,
     /// The ancillary table, when asked for.
     pub nested: Option<Nested>,
+    /// The call trees of a lab run's operations, when asked for.
+    pub calls: Option<calls::Shown>,
 }
 
 /// A run that is compared, explained or predicted from.

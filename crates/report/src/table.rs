@@ -92,6 +92,8 @@ pub enum Cell {
     Count(u64),
     /// A number of which three digits are shown.
     Number(f64),
+    /// Instructions, of which one digit after the point is shown.
+    Instructions(f64),
     /// A part of one, in percent.
     Share(f64),
     /// A duration.
@@ -121,9 +123,12 @@ impl Cell {
             Cell::Absent => "-".to_owned(),
             Cell::Unknown(why) => (*why).to_owned(),
             Cell::Count(n) => numbers::count(*n),
-            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) if !n.is_finite() => {
+            Cell::Number(n) | Cell::Instructions(n) | Cell::Share(n) | Cell::Nanoseconds(n)
+                if !n.is_finite() =>
+            {
                 "?".to_owned()
             }
+            Cell::Instructions(n) => crate::operations::instructions(*n),
             Cell::Number(n) => numbers::significant(*n),
             Cell::Share(share) => numbers::percent(*share),
             Cell::Nanoseconds(ns) => numbers::duration(*ns),
@@ -140,7 +145,9 @@ impl Cell {
         match self {
             Cell::Empty | Cell::Absent | Cell::Unknown(_) => String::new(),
             Cell::Count(n) | Cell::Bytes(n) => n.to_string(),
-            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) => exact(*n),
+            Cell::Number(n) | Cell::Instructions(n) | Cell::Share(n) | Cell::Nanoseconds(n) => {
+                exact(*n)
+            }
             Cell::Flag(flag) => flag.to_string(),
             Cell::Numbers(all) => joined(all, exact),
             Cell::Word(word) => (*word).to_owned(),
@@ -152,7 +159,9 @@ impl Cell {
     pub fn sort_key(&self) -> Option<u128> {
         match self {
             Cell::Count(n) | Cell::Bytes(n) => Some(u128::from(*n) * PARTS_OF_ONE as u128),
-            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) if n.is_finite() => {
+            Cell::Number(n) | Cell::Instructions(n) | Cell::Share(n) | Cell::Nanoseconds(n)
+                if n.is_finite() =>
+            {
                 Some((n * PARTS_OF_ONE).round() as u128)
             }
             _ => None,
@@ -177,7 +186,9 @@ impl Serialize for Cell {
         match self {
             Cell::Empty | Cell::Absent | Cell::Unknown(_) => to.serialize_none(),
             Cell::Count(n) | Cell::Bytes(n) => to.serialize_u64(*n),
-            Cell::Number(n) | Cell::Share(n) | Cell::Nanoseconds(n) => to.serialize_f64(*n),
+            Cell::Number(n) | Cell::Instructions(n) | Cell::Share(n) | Cell::Nanoseconds(n) => {
+                to.serialize_f64(*n)
+            }
             Cell::Flag(flag) => to.serialize_bool(*flag),
             Cell::Numbers(all) => all.serialize(to),
             Cell::Word(word) => to.serialize_str(word),

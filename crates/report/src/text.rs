@@ -15,7 +15,7 @@ use vmtax_events::{Level, Recording, Tally, TimeRow};
 use self::layout::{Column, Grid, Paint, Room, Style, wrap};
 use crate::numbers::{count, duration, percent_digits, share};
 use crate::operations::is_lab;
-use crate::{Document, Renderer, headline, losses, names};
+use crate::{Document, Renderer, calls, headline, losses, names};
 
 /// Renders aligned tables.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,12 +33,17 @@ impl Renderer for Text {
         page.findings(document)?;
         match &document.operations {
             // The shares of its operations stand in their table.
-            Some(operations) if !operations.rows.is_empty() => page.operations(operations)?,
+            Some(operations) if !operations.rows.is_empty() => {
+                page.operations(document, operations)?;
+            }
             Some(operations) => {
                 page.time_split(document)?;
-                page.operations(operations)?;
+                page.operations(document, operations)?;
             }
             None => page.time_split(document)?,
+        }
+        if let Some(shown) = document.calls {
+            page.calls(document, shown)?;
         }
         page.tables(document)?;
         if let Some(nested) = &document.nested {
@@ -138,13 +143,37 @@ impl Page<'_> {
         )
     }
 
-    fn operations(&mut self, operations: &Operations) -> io::Result<()> {
+    fn operations(&mut self, document: &Document, operations: &Operations) -> io::Result<()> {
         self.line(Style::Plain, "")?;
         self.line(Style::Heading, "Operations: exits and path length of one of each")?;
         if operations.rows.is_empty() {
             return self.line(Style::Plain, "  none: this is no lab run");
         }
-        let notes = operations::write(operations, self.out, self.paint, self.width)?;
+        let emulated = calls::not_on_hardware(&document.ledger);
+        let notes = operations::write((operations, &emulated), self.out, self.paint, self.width)?;
+        self.paragraph(Style::Faint, "  ", &notes.join(" "))
+    }
+
+    fn calls(&mut self, document: &Document, shown: calls::Shown) -> io::Result<()> {
+        self.line(Style::Plain, "")?;
+        self.line(Style::Heading, "Where the instructions go: functions of one operation")?;
+        let (all, problems) = vmtax_analyse::calls::profiled(&document.ledger);
+        for problem in problems {
+            self.paragraph(Style::Warning, "  ", &names::printable(&problem))?;
+        }
+        if all.is_empty() {
+            return self.line(Style::Plain, "  none: `vmtax lab run --profile` makes call trees");
+        }
+        let emulator = document.ledger.recording.emulated.as_deref();
+        for one in &all {
+            self.paragraph(Style::Plain, "  ", &calls::heading(one, emulator))?;
+            let table = calls::table_of(one, shown);
+            table.text(usize::MAX, (self.paint, self.width), self.out)?;
+        }
+        let mut notes = vec![
+            "self: in the function itself; total: and in what it calls; [instruction]: of a guest, with all that handles it.".to_owned(),
+        ];
+        notes.extend(calls::artefact_notes(&all, emulator));
         self.paragraph(Style::Faint, "  ", &notes.join(" "))
     }
 

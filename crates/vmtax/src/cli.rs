@@ -270,6 +270,8 @@ pub(crate) enum EventTable {
     Nested,
     /// Exits and path length of each operation of a lab run.
     Operations,
+    /// Where the instructions of each operation go, of a lab run with --profile.
+    Functions,
 }
 
 impl EventTable {
@@ -283,7 +285,7 @@ impl EventTable {
             EventTable::Cpuid => TableKind::Cpuid,
             EventTable::Hypercall => TableKind::Hypercall,
             EventTable::Cause => TableKind::Cause,
-            EventTable::Nested | EventTable::Operations => return None,
+            EventTable::Nested | EventTable::Operations | EventTable::Functions => return None,
         })
     }
 }
@@ -303,6 +305,12 @@ pub(crate) enum Format {
     Perfetto,
     /// OpenMetrics, for Prometheus: by VM, level, cause and reason.
     Prometheus,
+    /// Call trees of a lab run as folded stacks.
+    Folded,
+    /// The call tree of one operation of a lab run, for KCachegrind.
+    Callgrind,
+    /// Call trees of a lab run for speedscope.app.
+    Speedscope,
 }
 
 /// When to use colours.

@@ -3,7 +3,7 @@
 use vmtax_analyse::{Accountant, RowSink};
 use vmtax_capture::import::Options;
 use vmtax_capture::{Error, Sink, Source, pipeline};
-use vmtax_events::{Event, ExitRow, Losses, Recording as Facts, Sample};
+use vmtax_events::{CallRow, Event, ExitRow, Losses, Recording as Facts, Sample};
 use vmtax_lab::Windows;
 use vmtax_store::Run;
 
@@ -22,6 +22,11 @@ pub(crate) trait Rows: RowSink {
     /// A measured value.
     fn sample(&mut self, sample: &Sample) {
         let _ = sample;
+    }
+
+    /// A node of a call tree.
+    fn call(&mut self, row: &CallRow) {
+        let _ = row;
     }
 
     /// What the recording says of itself, before its end.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use vmtax_analyse::RowSink;
 use vmtax_events::{
-    AccessRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, Sample, TimeRow,
+    AccessRow, CallRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, Sample, TimeRow,
 };
 use vmtax_store::{CreateOptions, Error, Writer, remove_empty_run};
 
@@ -191,6 +191,11 @@ impl Rows for ToRun {
 
     fn sample(&mut self, sample: &Sample) {
         let result = self.writer.sample(sample);
+        self.keep(result);
+    }
+
+    fn call(&mut self, row: &CallRow) {
+        let result = self.writer.call(row);
         self.keep(result);
     }
 

@@ -4,10 +4,15 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 
+use vmtax_analyse::calls::profiled;
 use vmtax_analyse::{
     Accountant, Exit, Filter, Ledger, LedgerBuilder, Nested, Operations, RowSink, Table, TableKind,
 };
-use vmtax_events::{AccessRow, ExitRow, Isa, PreemptedRow, Profile, Sample, Stat, TimeRow, Vm};
+use vmtax_analyse::{Arranged, By, CallTree, Profiled};
+use vmtax_events::{
+    AccessRow, CallRow, ExitRow, Isa, PreemptedRow, Profile, Sample, Stat, TimeRow, Vm,
+};
+use vmtax_report::calls;
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
 use vmtax_report::json::Json;
@@ -39,6 +44,9 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
 
 /// A ledger as the flags want it.
 pub(crate) fn render(args: &ReportArgs, ledger: Ledger) -> anyhow::Result<()> {
+    if let Format::Folded | Format::Callgrind | Format::Speedscope = args.format {
+        return call_trees(args, &ledger);
+    }
     let document = document(args, ledger);
     let renderer: Box<dyn Renderer> = match args.format {
         Format::Json => Box::new(Json),
@@ -53,13 +61,70 @@ pub(crate) fn render(args: &ReportArgs, ledger: Ledger) -> anyhow::Result<()> {
     output::write(args.output.as_deref(), |out| Ok(renderer.render(&document, out)?))
 }
 
+/// Call trees in a format of another program.
+fn call_trees(args: &ReportArgs, ledger: &Ledger) -> anyhow::Result<()> {
+    let source = || vmtax_report::names::printable(&args.input.display().to_string());
+    let (all, problems) = profiled(ledger);
+    for problem in problems {
+        crate::exit::say(&problem);
+    }
+    let all: Vec<(Profiled<'_>, CallTree)> = all
+        .into_iter()
+        .map(|one| {
+            let tree = one.tree.arranged(arranged(args));
+            (one, tree)
+        })
+        .collect();
+    if all.is_empty() {
+        return fail(
+            Code::Data,
+            format!(
+                "{}: holds no call trees; `vmtax lab run --profile -o RUN` makes them",
+                source()
+            ),
+        );
+    }
+    if let (Format::Callgrind, [_, _, ..]) = (args.format, all.as_slice()) {
+        return fail(
+            Code::Usage,
+            format!(
+                "--format callgrind: a file holds one operation, and {} has {}; name one, such as --vm {}",
+                source(),
+                all.len(),
+                vmtax_report::names::printable(&all[0].0.name)
+            ),
+        );
+    }
+    output::write(args.output.as_deref(), |out| {
+        match args.format {
+            Format::Callgrind => calls::callgrind::write(&all[0].0, &all[0].1, out)?,
+            Format::Speedscope => calls::speedscope::write(&all, out)?,
+            _ => calls::folded::write(&all, out)?,
+        }
+        Ok(())
+    })
+}
+
+/// How `--by` arranges call trees.
+fn arranged(args: &ReportArgs) -> Arranged {
+    if args.by.contains(&By::Level) { Arranged::ByLevel } else { Arranged::ByCause }
+}
+
+/// Functions of each operation, where few or many operations are shown, and where they were asked for.
+const FUNCTIONS: [usize; 3] = [12, 3, 40];
+const FEW: usize = 4;
+
 /// A word of `--by` that no asked-for table knows is a mistake.
 fn check_by(args: &ReportArgs) -> anyhow::Result<()> {
     let kinds: Vec<TableKind> = match args.event.as_slice() {
         [] => TableKind::ALL.to_vec(),
         events => events.iter().filter_map(|e| e.kind()).collect(),
     };
+    let functions = args.event.contains(&EventTable::Functions);
     for by in &args.by {
+        if functions && matches!(by, By::Level | By::Cause) {
+            continue;
+        }
         if !kinds.iter().any(|kind| kind.allows(*by)) {
             let others = TableKind::ALL.into_iter().filter(|kind| kind.allows(*by));
             let others: Vec<&str> = others.map(TableKind::name).collect();
@@ -169,6 +234,14 @@ fn document(args: &ReportArgs, ledger: Ledger) -> Document {
     let tables = tables.collect();
     let nested = asked.contains(&EventTable::Nested).then(|| Nested::new(&ledger));
     let operations = asked.contains(&EventTable::Operations).then_some(operations);
+    let most = match (args.event.is_empty(), ledger.calls.len() <= FEW) {
+        (true, true) => FUNCTIONS[0],
+        (true, false) => FUNCTIONS[1],
+        (false, _) => FUNCTIONS[2],
+    };
+    let calls = asked
+        .contains(&EventTable::Functions)
+        .then(|| calls::Shown { arranged: arranged(args), most });
     Document {
         source: args.input.display().to_string(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -176,6 +249,7 @@ fn document(args: &ReportArgs, ledger: Ledger) -> Document {
         tables,
         operations,
         nested,
+        calls,
     }
 }
 
@@ -197,6 +271,9 @@ fn default_tables(format: Format, ledger: &Ledger, is_lab: bool) -> Vec<EventTab
         .collect();
     if is_lab {
         tables.insert(0, E::Operations);
+    }
+    if !ledger.calls.is_empty() {
+        tables.push(E::Functions);
     }
     if ledger.has_nesting() {
         tables.push(E::Nested);
@@ -294,6 +371,10 @@ impl Rows for ToLedger {
     fn sample(&mut self, sample: &Sample) {
         self.0.sample(sample);
     }
+
+    fn call(&mut self, row: &CallRow) {
+        self.0.call(row);
+    }
 }
 
 impl vmtax_store::RowSink for ToLedger {
@@ -319,6 +400,10 @@ impl vmtax_store::RowSink for ToLedger {
 
     fn stat(&mut self, stat: &Stat) {
         self.0.stat(stat);
+    }
+
+    fn call(&mut self, row: &CallRow) {
+        self.0.call(row);
     }
 
     fn profile(&mut self, profile: Profile) {

@@ -61,6 +61,17 @@ pub struct Least {
     pub reason: Option<&'static str>,
 }
 
+/// An operation as it is ordered.
+#[derive(Clone, Debug)]
+pub struct Ordered {
+    /// For the guest.
+    pub operation: Operation,
+    /// Instructions of one operation that are not part of its path.
+    pub around: u64,
+    /// Addresses where the payload reads the clock, before a batch and after it.
+    pub clock: (u64, u64),
+}
+
 /// The same number of exits on both.
 const fn each(svm: &'static str, vmx: &'static str) -> Kind {
     Kind::Each { svm: (svm, 1), vmx: (vmx, 1) }
@@ -252,17 +263,11 @@ impl Definition {
         (exits > 0).then_some(Least { exits, reason: Some(reason) })
     }
 
-    /// As an order to the guest, and the instructions of an operation that are not part of its path.
+    /// As an order to the guest.
     ///
     /// # Errors
     /// When the payload does not assemble: a defect of the table.
-    pub fn order(
-        &self,
-        isa: Isa,
-        number: u16,
-        level: u8,
-        batches: u32,
-    ) -> Result<(Operation, u64), Error> {
+    pub fn order(&self, isa: Isa, number: u16, level: u8, batches: u32) -> Result<Ordered, Error> {
         let code = &self.code;
         let second = code.second;
         let parts = Parts {
@@ -288,6 +293,6 @@ impl Definition {
             shares: code.shares,
             pmu: code.pmu,
         };
-        Ok((operation, around))
+        Ok(Ordered { operation, around, clock: payload.clock })
     }
 }

@@ -6,7 +6,8 @@
 use std::io;
 
 use inferno::differential;
-use inferno::flamegraph::{self, Options};
+use inferno::flamegraph::color::MultiPalette;
+use inferno::flamegraph::{self, Options, Palette};
 use maud::{Markup, PreEscaped, html};
 use vmtax_analyse::Ledger;
 use vmtax_events::{Place, Profile};
@@ -68,14 +69,47 @@ fn drawing(profile: &Profile, base: Option<&Profile>, number: usize) -> Markup {
     }
 }
 
-fn draw(profile: &Profile, base: Option<&Profile>) -> io::Result<String> {
+/// Folded stacks whose frames begin with their level, coloured by it; a frame's number is of one operation. `None` where they cannot be
+/// drawn.
+pub(super) fn levels(lines: &[String], operations: u64, number: usize) -> Option<String> {
+    let mut options = options("instructions");
+    // What this palette takes for the marks of a language are those of levels here.
+    options.colors = Palette::Multi(MultiPalette::Java);
+    options.factor = 1.0 / operations.max(1) as f64;
+    let lines: Vec<String> = lines.iter().map(|line| marked(line)).collect();
+    let mut svg = Vec::new();
+    let lines = lines.iter().map(String::as_str);
+    flamegraph::from_lines(&mut options, lines, &mut svg).ok()?;
+    let svg = String::from_utf8(svg).ok()?;
+    // The page has drawings of profiles too.
+    embedded(&svg, 1000 + number)
+}
+
+/// With a mark behind each frame that says its level.
+fn marked(line: &str) -> String {
+    let (stack, weight) = line.rsplit_once(' ').unwrap_or((line, "0"));
+    let frames = stack.split(';').map(|frame| match frame.get(..2) {
+        Some("L0") => format!("{frame}_[k]"),
+        Some("L1") => format!("{frame}_[j]"),
+        Some("L2") => format!("{frame}_[i]"),
+        _ => frame.to_owned(),
+    });
+    format!("{} {weight}", frames.collect::<Vec<_>>().join(";"))
+}
+
+fn options(count_name: &str) -> Options<'static> {
     let mut options = Options::default();
     options.title = String::new();
-    options.count_name = "weight".to_owned();
+    options.count_name = count_name.to_owned();
     options.image_width = Some(WIDTH);
     options.min_width = NARROWEST;
     options.no_javascript = true;
     options.deterministic = true;
+    options
+}
+
+fn draw(profile: &Profile, base: Option<&Profile>) -> io::Result<String> {
+    let mut options = options("weight");
     let mut svg = Vec::new();
     match base {
         None => {

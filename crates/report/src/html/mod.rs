@@ -11,6 +11,7 @@
 
 mod axis;
 mod bench;
+mod calls;
 mod described;
 mod diff;
 mod digest;

@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{
-    digest, figures, flame, headline, histogram, losses, nested, operations, series, source,
+    calls, digest, figures, flame, headline, histogram, losses, nested, operations, series, source,
     tables, timeline, timesplit,
 };
 use crate::{Document, operations as phrases};
@@ -108,6 +108,13 @@ fn sections(doc: &Document) -> Vec<Section> {
             body: operations::section(operations),
         });
         sections.extend(nested.take());
+    }
+    if let Some(shown) = doc.calls {
+        sections.push(Section {
+            id: "calls".to_owned(),
+            label: "Call trees".to_owned(),
+            body: calls::section(doc, shown),
+        });
     }
     sections.extend([
         Section {

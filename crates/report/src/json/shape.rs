@@ -12,6 +12,9 @@ pub(super) struct Report<'a> {
     pub(super) operations: Option<Operations>,
     pub(super) tables: Vec<Table>,
     pub(super) nested: Option<Nested>,
+    /// Functions of call trees, when asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) functions: Option<crate::table::Table>,
     pub(super) losses: Losses<'a>,
 }
 

@@ -1,5 +1,6 @@
 //! The operations of a lab run as a table: a line each, its exits in the last column.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use vmtax_analyse::{OperationRow, Operations};
@@ -10,17 +11,21 @@ use crate::operations::{exit_list, factor, instructions, name, no_exits, ratio, 
 
 /// The list of exits is not broken narrower than this.
 const NARROWEST_LIST: usize = 26;
+const EMULATED: &str = "not on hw";
 const SPREAD: &str = "spread %";
 const SHARES: &str = "% L0/L1/L2";
 
+/// Instructions of an operation at a level that hardware does not execute.
+type Emulated = BTreeMap<(String, Level), f64>;
+
 /// Writes the table so that it fits `width`: lists of exits go on in further rows.
 pub(super) fn write(
-    operations: &Operations,
+    (operations, emulated): (&Operations, &Emulated),
     out: &mut dyn Write,
     paint: Paint,
     width: Option<usize>,
 ) -> io::Result<Vec<&'static str>> {
-    let grid = grid(operations, width);
+    let grid = grid(operations, emulated, width);
     let shown = grid.write(out, paint, width)?;
     let is_shown = |title: &str| {
         let titles = grid.columns.iter().map(|column| column.title.as_str());
@@ -29,6 +34,9 @@ pub(super) fn write(
     let mut notes = vec![
         "exits, path: of one operation. path: instructions from the guest's instruction back to the guest, median of the batches.",
     ];
+    if is_shown(EMULATED) {
+        notes.push("not on hw: of the path, what hardware does not execute, by the call tree.");
+    }
     if is_shown(SPREAD) {
         notes.push("spread: (max - min) / median.");
     }
@@ -41,22 +49,26 @@ pub(super) fn write(
     Ok(notes)
 }
 
-fn grid(operations: &Operations, width: Option<usize>) -> Grid {
+fn grid(operations: &Operations, emulated: &Emulated, width: Option<usize>) -> Grid {
     let nests = operations.rows.iter().any(|row| row.level != Level::L1);
     let mut columns = vec![
         Column::key("operation"),
         Column::key("level"),
         Column::number("exits", Room::Keep),
         Column::number("path", Room::Keep),
-        Column::number(SPREAD, Room::Drop(2)),
     ];
+    if !emulated.is_empty() {
+        columns.push(Column::number(EMULATED, Room::Keep));
+    }
+    columns.push(Column::number(SPREAD, Room::Drop(2)));
     if nests {
         columns.push(Column::number("L2/L1", Room::Keep));
     }
     columns.push(Column::number(SHARES, Room::Drop(1)));
     columns.push(Column::words("of which"));
     let mut grid = Grid::new(columns);
-    let first: Vec<Vec<String>> = operations.rows.iter().map(|row| cells(row, nests)).collect();
+    let first: Vec<Vec<String>> =
+        operations.rows.iter().map(|row| cells(row, emulated, nests)).collect();
     let room = width.map(|width| {
         let mut empty = grid.clone();
         first.iter().for_each(|cells| empty.row(Style::Plain, with_list(cells, String::new())));
@@ -78,15 +90,19 @@ fn grid(operations: &Operations, width: Option<usize>) -> Grid {
 }
 
 /// All cells but the list.
-fn cells(row: &OperationRow, nests: bool) -> Vec<String> {
+fn cells(row: &OperationRow, emulated: &Emulated, nests: bool) -> Vec<String> {
     let none = || "-".to_owned();
     let mut cells = vec![
         name(row),
         row.level.name().to_owned(),
         ratio(row.exits_per_operation()),
         row.path.map_or_else(none, |path| instructions(path.median)),
-        row.path.map_or_else(none, |path| spread(&path)),
     ];
+    if !emulated.is_empty() {
+        let found = emulated.get(&(row.name.clone(), row.level)).copied();
+        cells.push(found.map_or_else(String::new, instructions));
+    }
+    cells.push(row.path.map_or_else(none, |path| spread(&path)));
     if nests {
         cells.push(row.l2_over_l1.map_or_else(String::new, factor));
     }

@@ -90,6 +90,7 @@ pub(crate) fn finish(
         tables,
         operations: None,
         nested,
+        calls: None,
     }
 }
 

@@ -37,6 +37,7 @@ impl Rows {
             tables,
             operations: None,
             nested: None,
+            calls: None,
         }
     }
 }

@@ -70,6 +70,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(5..=100))]
     pub(crate) batches: u32,
 
+    /// Record the instructions that the emulated host executes, and show where they go: a call tree of each operation.
+    #[arg(long)]
+    pub(crate) profile: bool,
+
+    /// How call trees are arranged: what handles an instruction of a guest under that instruction, or a tree of each level.
+    #[arg(long, value_enum, default_value_t = Arrangement::Cause, requires = "profile")]
+    pub(crate) by: Arrangement,
+
     /// Run this program of this computer in the emulated host beside the suite: what it costs is in the path
     /// lengths. Words are split at spaces. What it writes into its folder comes back in RUN/observer.
     #[arg(long, value_name = "COMMAND")]
@@ -158,6 +166,15 @@ impl HostWord {
     }
 }
 
+/// `--by` of call trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Arrangement {
+    /// By the instruction of a guest that caused it.
+    Cause,
+    /// By level.
+    Level,
+}
+
 /// How a comparison is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TableFormat {
@@ -179,7 +196,11 @@ impl TableFormat {
             Format::Csv => Some(TableFormat::Csv),
             Format::Json => Some(TableFormat::Json),
             Format::Html => Some(TableFormat::Html),
-            Format::Perfetto | Format::Prometheus => None,
+            Format::Perfetto
+            | Format::Prometheus
+            | Format::Folded
+            | Format::Callgrind
+            | Format::Speedscope => None,
         }
     }
 }

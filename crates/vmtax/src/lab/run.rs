@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
+use vmtax_analyse::{By, Filter, Ledger, LedgerBuilder};
 use vmtax_durable::Access;
 use vmtax_events::{Losses, Recording as Facts};
 use vmtax_guest::job::{Answer, Request};
@@ -14,7 +14,7 @@ use vmtax_lab::{Measured, Outcomes, Plan, Setup, VmSetup, Windows};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_store::{Claim, CreateOptions, Writer};
 
-use super::args::{RunArgs, TableFormat};
+use super::args::{Arrangement, HostWord, RunArgs, TableFormat};
 use super::{budget, compare};
 use crate::cli::{Color, ReadingArgs, ReportArgs};
 use crate::convert::{self, Converted, Rows};
@@ -105,7 +105,10 @@ fn shown(args: &RunArgs, source: String) -> ReportArgs {
     ReportArgs {
         input: source.into(),
         event: Vec::new(),
-        by: Vec::new(),
+        by: match args.by {
+            Arrangement::Cause => Vec::new(),
+            Arrangement::Level => vec![By::Level],
+        },
         vm: Vec::new(),
         vcpu: Vec::new(),
         format: args.format,
@@ -133,6 +136,7 @@ pub(crate) fn suite(host: vmtax_lab::Host, plan: &Plan) -> anyhow::Result<Outcom
         memory_mib: 0,
         cache,
         fresh: false,
+        profile: false,
         console: consoles.0.join(format!("{host}.txt")),
         limit: LIMIT,
     };
@@ -180,6 +184,15 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
                 args.modules.len()
             ),
         );
+    }
+    if args.profile && args.host == HostWord::Kvm {
+        return fail(
+            Code::Usage,
+            "--profile: instructions of --host kvm cannot be recorded; use the host amd or intel, which are emulated",
+        );
+    }
+    if args.profile && args.processors > 1 {
+        return fail(Code::Usage, "--profile: a host with one processor can be recorded");
     }
     if args.kernel.len() > 1 && args.budget.is_some() {
         return fail(
@@ -259,6 +272,7 @@ fn one(args: &RunArgs, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<
         memory_mib: args.memory,
         cache: cache.clone(),
         fresh: args.fresh,
+        profile: args.profile,
         console: consoles.0.join(format!("{host}.txt")),
         limit: args.limit,
     };
@@ -386,8 +400,15 @@ fn into_rows<R: Rows>(
         None => (Facts::default(), Losses::default(), rows),
     };
     outcomes.operations.iter().flat_map(Measured::samples).for_each(|sample| rows.sample(&sample));
+    let profiles = outcomes.operations.iter().filter_map(|one| one.profile.as_ref()?.as_ref().ok());
+    profiles.flat_map(|profile| &profile.rows).for_each(|row| rows.call(row));
     let mut losses = Losses { recorder_lost: outcomes.trace_lost, ..Losses::default() };
     losses.notes.extend(outcomes.start.notes.iter().map(|note| sentence(note)));
+    for one in &outcomes.operations {
+        if let Some(Err(problem)) = &one.profile {
+            losses.notes.push(format!("{} has no call tree: {problem}", one.workload()));
+        }
+    }
     if outcomes.trace.is_none() {
         losses.notes.push(NOT_RECORDED.to_owned());
     }

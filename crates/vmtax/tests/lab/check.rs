@@ -60,6 +60,7 @@ fn measured(names: &[&str], buffer_kib: u32) -> Outcomes {
         memory_mib: 0,
         cache,
         fresh: false,
+        profile: false,
         console: folder.path().join("console.txt"),
         limit: Duration::from_secs(600),
     };

@@ -15,6 +15,7 @@ mod guest_perf;
 mod intel;
 mod observer;
 mod pmu;
+mod profile;
 mod record;
 mod run;
 mod soak;

@@ -113,7 +113,11 @@ pub(crate) fn assert_exits(report: &Value, expected: &[(&str, &str)]) {
 
 /// Paths of two runs differ by at most half a percent.
 pub(crate) fn assert_same_paths(one: &Value, other: &Value) {
-    let (one, other) = (paths(one), paths(other));
+    assert_close(&paths(one), &paths(other));
+}
+
+/// As [`assert_same_paths`].
+pub(crate) fn assert_close(one: &BTreeMap<String, f64>, other: &BTreeMap<String, f64>) {
     assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
     let off: Vec<String> = one
         .iter()

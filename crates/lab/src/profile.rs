@@ -1,0 +1,215 @@
+//! Call trees of operations: from what a recorder inside the emulator wrote to instructions by function.
+//!
+//! ```text
+//!  record ──tcg, bochs──> what happens ──flow──> who executes, on whose behalf ──tree──> batches ──check──> rows
+//! ```
+//! A batch is all that the machine executes between the payload's two readings of the clock. The clock counts instructions, so that
+//! the tree can be held against it: each batch of each operation must have exactly as many as the clock says, or there is no tree.
+//!
+//! Left out: the recorders (`crates/recorder-*`), how they get into the emulator (`vmtax-machine`), pictures.
+
+mod code;
+mod fast;
+mod flow;
+mod rows;
+mod stacks;
+mod symbols;
+mod tcg;
+mod tree;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use vmtax_guest::functions::Kernels;
+use vmtax_guest::layout;
+use vmtax_guest::order::decode;
+use vmtax_machine::Marks;
+
+use crate::{Error, host};
+use flow::{Batch, Flow};
+use symbols::levels;
+use tree::Labels;
+
+pub(crate) use rows::Measure;
+pub use rows::Profile;
+pub(crate) use symbols::Symbols;
+
+/// More nodes than any batch has.
+const NODES_MOST: usize = 1 << 20;
+/// More than all batches of a run have.
+const ALL_NODES_MOST: usize = 1 << 24;
+
+/// What is wrong with a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Byte of the record.
+    pub(crate) at: u64,
+    /// What.
+    pub(crate) what: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "byte {} of the record: {}", self.at, self.what)
+    }
+}
+
+/// An operation, as far as reading a record needs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clocked {
+    /// Of its payload.
+    pub(crate) level: u8,
+    /// Where the payload reads the clock before a batch, and after it.
+    pub(crate) clock: (u64, u64),
+}
+
+/// The batches of a record.
+pub(crate) struct Batches {
+    marks: Marks,
+    operations: BTreeMap<u16, Clocked>,
+    labels: Labels,
+    /// The operation between whose marks the record is.
+    current: Option<u16>,
+    /// Idle time when the present batch began, where it is recorded.
+    idle: Option<u64>,
+    open: bool,
+    nodes: usize,
+    done: BTreeMap<u16, Vec<Done>>,
+}
+
+/// A batch that has ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    batch: Batch,
+    /// The node of the payload that reads the clock.
+    payload: Option<u32>,
+    /// Nanoseconds without instructions, where they are recorded.
+    idle: Option<u64>,
+}
+
+impl Batches {
+    pub(crate) fn new(marks: Marks, operations: BTreeMap<u16, Clocked>) -> Batches {
+        Batches {
+            marks,
+            operations,
+            labels: Labels::default(),
+            current: None,
+            idle: None,
+            open: false,
+            nodes: 0,
+            done: BTreeMap::new(),
+        }
+    }
+
+    /// A payload is about to write a mark.
+    fn mark(&mut self, port: u32) {
+        let mark = u16::try_from(port).ok().and_then(layout::mark);
+        match mark {
+            Some((operation, true)) => self.current = Some(operation),
+            Some((_, false)) | None => self.current = None,
+        }
+    }
+
+    /// A payload has read the clock.
+    fn clock(&mut self, flow: &mut Flow<'_>, address: u64, idle: Option<u64>) {
+        let Some(number) = self.current else { return };
+        let Some(operation) = self.operations.get(&number) else { return };
+        if flow.level() != operation.level {
+            return;
+        }
+        if address == operation.clock.0 {
+            flow.begin(operation.level);
+            self.idle = idle;
+            self.open = true;
+        } else if address == operation.clock.1 && std::mem::take(&mut self.open) {
+            let payload = flow.last();
+            let Some(batch) = flow.end() else { return };
+            self.nodes += batch.tree.nodes.len();
+            let idle = idle.zip(self.idle).map(|(now, then)| now.saturating_sub(then));
+            let batches = self.done.entry(number).or_default();
+            // A run has no more batches than that, and no record more nodes.
+            if batches.len() < layout::BATCHES_MOST as usize && self.nodes < ALL_NODES_MOST {
+                batches.push(Done { batch, payload, idle });
+            }
+        }
+    }
+}
+
+/// Reads the record of QEMU's plugin.
+pub(crate) fn read_tcg(
+    input: impl Read,
+    symbols: &[Symbols; 3],
+    batches: &mut Batches,
+) -> Result<(), Problem> {
+    tcg::read(input, symbols, batches)
+}
+
+/// Names of the code of each level, from what a host said of its kernels.
+pub(crate) fn names(kernels: &[u8]) -> Result<[Symbols; 3], String> {
+    let kernels: Kernels =
+        decode(kernels).ok_or("what the host said of its kernel's functions cannot be read")?;
+    levels(&kernels)
+}
+
+/// A record that is read while it is made, by a thread of its own.
+pub(crate) struct Reading {
+    thread: JoinHandle<(Batches, Result<(), Problem>)>,
+    /// Shared with the thread.
+    symbols: Arc<[Symbols; 3]>,
+}
+
+impl Reading {
+    pub(crate) fn start(
+        made: host::Recorded,
+        operations: BTreeMap<u16, Clocked>,
+    ) -> Result<Reading, Error> {
+        let symbols = names(&made.kernels).map_err(|problem| Error::Report { problem })?;
+        let symbols = Arc::new(symbols);
+        let shared = Arc::clone(&symbols);
+        let mut batches = Batches::new(host::MARKS, operations);
+        let body = move || {
+            let read = read_tcg(made.record, &shared, &mut batches);
+            (batches, read)
+        };
+        let thread = std::thread::Builder::new()
+            .name("record".to_owned())
+            .spawn(body)
+            .map_err(Error::io(Path::new("the record"), "start to read"))?;
+        Ok(Reading { thread, symbols })
+    }
+
+    /// Waits for the record's end, which comes at the latest when the emulator is gone.
+    pub(crate) fn finish(self) -> Recorded {
+        let joined = self.thread.join();
+        let (batches, problem) = match joined {
+            Ok((batches, read)) => (Some(batches), read.err().map(|problem| problem.to_string())),
+            Err(_) => (None, Some("its reader failed".to_owned())),
+        };
+        Recorded { batches, problem, symbols: self.symbols }
+    }
+}
+
+/// A record that was read.
+pub(crate) struct Recorded {
+    batches: Option<Batches>,
+    problem: Option<String>,
+    symbols: Arc<[Symbols; 3]>,
+}
+
+impl Recorded {
+    /// The call tree of an operation, or why there is none.
+    pub(crate) fn profile(&self, measure: &Measure<'_>) -> Result<Profile, String> {
+        match (&self.batches, &self.problem) {
+            (_, Some(problem)) => Err(problem.clone()),
+            (Some(batches), None) => batches.profile(measure, &self.symbols),
+            (None, None) => Err("nothing was recorded".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What an instruction does to the flow of control, and how it may leave a guest.
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
+    OpAccess, Register,
+};
+
+/// What an instruction does to the stack of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// It calls.
+    Call,
+    /// It returns from a call.
+    Return,
+    /// It returns from an interrupt, an exception or a system call.
+    GateReturn,
+    /// A system call.
+    Syscall,
+    /// It jumps, always, to an address in its code.
+    Jump,
+    /// It enters a guest, or asks the hypervisor to.
+    Enter,
+    /// Nothing of these.
+    None,
+}
+
+/// How an instruction of a guest may leave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// KVM intercepts it, always.
+    Intercepted(&'static str),
+    /// KVM may intercept it.
+    Perhaps(&'static str),
+    /// It raises an exception that says so of itself.
+    Undefined(&'static str),
+    /// It accesses memory so many times, which may fault.
+    Accesses(u32),
+    /// It does not.
+    Never,
+}
+
+fn decode(code: &[u8]) -> Instruction {
+    Decoder::with_ip(64, code, 0, DecoderOptions::NONE).decode()
+}
+
+/// The effect of the instruction with these bytes.
+pub(crate) fn effect(code: &[u8]) -> Effect {
+    let instruction = decode(code);
+    match instruction.mnemonic() {
+        Mnemonic::Vmrun | Mnemonic::Vmlaunch | Mnemonic::Vmresume => return Effect::Enter,
+        Mnemonic::Syscall | Mnemonic::Sysenter => return Effect::Syscall,
+        Mnemonic::Iret
+        | Mnemonic::Iretd
+        | Mnemonic::Iretq
+        | Mnemonic::Sysret
+        | Mnemonic::Sysretq
+        | Mnemonic::Sysexit
+        | Mnemonic::Sysexitq => {
+            return Effect::GateReturn;
+        }
+        _ => {}
+    }
+    match instruction.flow_control() {
+        FlowControl::Call | FlowControl::IndirectCall => Effect::Call,
+        FlowControl::Return => Effect::Return,
+        FlowControl::UnconditionalBranch => Effect::Jump,
+        _ => Effect::None,
+    }
+}
+
+/// How the instruction with these bytes may leave a guest.
+pub(crate) fn leaves(code: &[u8]) -> Leaves {
+    let instruction = decode(code);
+    if let Some(found) = named(&instruction) {
+        return found;
+    }
+    let mut factory = InstructionInfoFactory::new();
+    let info = factory.info(&instruction);
+    let accesses = info.used_memory().iter().map(|memory| match memory.access() {
+        OpAccess::ReadWrite | OpAccess::ReadCondWrite => 2,
+        OpAccess::Read | OpAccess::CondRead | OpAccess::Write | OpAccess::CondWrite => 1,
+        _ => 0,
+    });
+    match accesses.sum() {
+        0 => Leaves::Never,
+        count => Leaves::Accesses(count),
+    }
+}
+
+fn named(instruction: &Instruction) -> Option<Leaves> {
+    use Leaves::{Intercepted, Perhaps, Undefined};
+    let of_register = |register: Register| {
+        if register.is_cr() {
+            Some(Perhaps("mov cr"))
+        } else if register.is_dr() {
+            Some(Perhaps("mov dr"))
+        } else {
+            None
+        }
+    };
+    Some(match instruction.mnemonic() {
+        Mnemonic::Cpuid => Intercepted("cpuid"),
+        Mnemonic::Hlt => Intercepted("hlt"),
+        Mnemonic::In => Intercepted("in"),
+        Mnemonic::Out => Intercepted("out"),
+        Mnemonic::Insb | Mnemonic::Insw | Mnemonic::Insd => Intercepted("ins"),
+        Mnemonic::Outsb | Mnemonic::Outsw | Mnemonic::Outsd => Intercepted("outs"),
+        Mnemonic::Vmmcall => Intercepted("vmmcall"),
+        Mnemonic::Vmcall => Intercepted("vmcall"),
+        Mnemonic::Vmrun => Intercepted("vmrun"),
+        Mnemonic::Vmload => Intercepted("vmload"),
+        Mnemonic::Vmsave => Intercepted("vmsave"),
+        Mnemonic::Stgi => Perhaps("stgi"),
+        Mnemonic::Clgi => Perhaps("clgi"),
+        Mnemonic::Skinit => Intercepted("skinit"),
+        Mnemonic::Wbinvd | Mnemonic::Wbnoinvd => Intercepted("wbinvd"),
+        Mnemonic::Invd => Intercepted("invd"),
+        Mnemonic::Xsetbv => Perhaps("xsetbv"),
+        Mnemonic::Rdpmc => Intercepted("rdpmc"),
+        Mnemonic::Monitor => Perhaps("monitor"),
+        Mnemonic::Mwait => Perhaps("mwait"),
+        Mnemonic::Rdmsr => Perhaps("rdmsr"),
+        Mnemonic::Wrmsr => Perhaps("wrmsr"),
+        Mnemonic::Pause => Perhaps("pause"),
+        Mnemonic::Invlpg => Perhaps("invlpg"),
+        Mnemonic::Invlpga => Perhaps("invlpga"),
+        Mnemonic::Invpcid => Perhaps("invpcid"),
+        Mnemonic::Rdtsc => Perhaps("rdtsc"),
+        Mnemonic::Rdtscp => Perhaps("rdtscp"),
+        Mnemonic::Clts => Perhaps("clts"),
+        Mnemonic::Lmsw => Perhaps("lmsw"),
+        Mnemonic::Ud0 | Mnemonic::Ud1 | Mnemonic::Ud2 => Undefined("ud2"),
+        Mnemonic::Int3 => Undefined("int3"),
+        Mnemonic::Mov if !matches!(instruction.code(), Code::INVALID) => {
+            return of_register(instruction.op0_register())
+                .or_else(|| of_register(instruction.op1_register()));
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn effects_of_instructions() {
+        let cases: [(&[u8], Effect); 12] = [
+            (&[0xe8, 0, 0, 0, 0], Effect::Call),
+            (&[0xff, 0xd0], Effect::Call),
+            (&[0x41, 0xff, 0x14, 0x24], Effect::Call),
+            (&[0xc3], Effect::Return),
+            (&[0xf3, 0xc3], Effect::Return),
+            (&[0x48, 0xcf], Effect::GateReturn),
+            (&[0x48, 0x0f, 0x07], Effect::GateReturn),
+            (&[0x0f, 0x05], Effect::Syscall),
+            (&[0xe9, 0, 0, 0, 0], Effect::Jump),
+            (&[0xff, 0xe0], Effect::None),
+            (&[0x74, 0], Effect::None),
+            (&[0x0f, 0x01, 0xd8], Effect::Enter),
+        ];
+        for (code, expected) in cases {
+            assert_eq!(effect(code), expected, "{code:x?}");
+        }
+    }
+
+    #[test]
+    fn ways_out_of_a_guest() {
+        let cases: [(&[u8], Leaves); 10] = [
+            (&[0x0f, 0xa2], Leaves::Intercepted("cpuid")),
+            (&[0xef], Leaves::Intercepted("out")),
+            (&[0x0f, 0x01, 0xda], Leaves::Intercepted("vmload")),
+            (&[0x0f, 0x30], Leaves::Perhaps("wrmsr")),
+            (&[0x0f, 0x22, 0xe0], Leaves::Perhaps("mov cr")),
+            (&[0x0f, 0x23, 0xc0], Leaves::Perhaps("mov dr")),
+            (&[0x0f, 0x0b], Leaves::Undefined("ud2")),
+            (&[0x89, 0x07], Leaves::Accesses(1)),
+            (&[0xff, 0x07], Leaves::Accesses(2)),
+            (&[0x48, 0xff, 0xc8], Leaves::Never),
+        ];
+        for (code, expected) in cases {
+            assert_eq!(leaves(code), expected, "{code:x?}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Batches held against the clock, and the tree of one as rows.
+
+use vmtax_events::{CallKind, CallRow, Sample};
+
+use super::symbols::Symbols;
+use super::tree::{Labels, Node, Other, ROOT};
+use super::{Batches, Done};
+
+/// What was measured of an operation without the record.
+#[derive(Clone, Debug)]
+pub(crate) struct Measure<'a> {
+    pub(crate) number: u16,
+    pub(crate) workload: &'a str,
+    /// Cycles of each batch, the one to warm up first.
+    pub(crate) cycles: &'a [u64],
+    /// Instructions of a batch that are the loop's and not the operations'.
+    pub(crate) around: u64,
+}
+
+/// The call tree of an operation, and what it adds up to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// Its nodes.
+    pub rows: Vec<CallRow>,
+    /// Instructions that began in the batch.
+    pub begun: u64,
+    /// Those of them that were not done.
+    pub undone: u64,
+    /// Those that are the loop's.
+    pub around: u64,
+    /// Nanoseconds without instructions.
+    pub idle: u64,
+}
+
+impl Profile {
+    /// What it adds up to, as metrics of samples, with their units.
+    pub(crate) fn figures(&self, count: u32) -> [(&'static str, &'static str, u64); 5] {
+        [
+            (Sample::PROFILED, "count", count.into()),
+            (Sample::PROFILE_BEGUN, "instructions", self.begun),
+            (Sample::PROFILE_UNDONE, "instructions", self.undone),
+            (Sample::PROFILE_LOOP, "instructions", self.around),
+            (Sample::PROFILE_IDLE, "ns", self.idle),
+        ]
+    }
+}
+
+impl Batches {
+    /// The tree of the batch whose path is the median, if each batch has as many instructions as the clock says.
+    pub(crate) fn profile(
+        &self,
+        measure: &Measure<'_>,
+        symbols: &[Symbols; 3],
+    ) -> Result<Profile, String> {
+        let batches = self.done.get(&measure.number).map_or(&[][..], Vec::as_slice);
+        if batches.len() != measure.cycles.len() || batches.is_empty() {
+            let (recorded, measured) = (batches.len(), measure.cycles.len());
+            return Err(format!("{recorded} batches were recorded and {measured} measured"));
+        }
+        for (number, (batch, cycles)) in batches.iter().zip(measure.cycles).enumerate() {
+            batch.check(*cycles).map_err(|problem| format!("batch {number}: {problem}"))?;
+        }
+        let mut order: Vec<usize> = (1..batches.len()).collect();
+        order.sort_by_key(|batch| (batches[*batch].done(), *batch));
+        let median = order.get(order.len().saturating_sub(1) / 2).copied().unwrap_or(0);
+        batches[median].rows(measure, &self.labels, symbols)
+    }
+}
+
+impl Done {
+    /// Instructions that were done.
+    fn done(&self) -> u64 {
+        self.batch.begun - self.batch.undone
+    }
+
+    fn check(&self, cycles: u64) -> Result<(), String> {
+        let done = self.done();
+        debug_assert_eq!(done, self.batch.tree.total());
+        match self.idle {
+            Some(idle) if done + idle == cycles => Ok(()),
+            None if done == cycles => Ok(()),
+            Some(0) => {
+                Err(format!("the tree has {done} instructions, and the clock went on by {cycles}"))
+            }
+            Some(idle) => Err(format!(
+                "the tree has {done} instructions beside {idle} ns of waiting, and the clock went on by {cycles}"
+            )),
+            None => Err(format!(
+                "the tree has {done} instructions, the clock went on by {cycles}, and this emulator does not say how \
+                 long it waited"
+            )),
+        }
+    }
+
+    fn rows(
+        &self,
+        measure: &Measure<'_>,
+        labels: &Labels,
+        symbols: &[Symbols; 3],
+    ) -> Result<Profile, String> {
+        let mut nodes = self.batch.tree.nodes.clone();
+        let payload = self.payload.and_then(|payload| nodes.get_mut(payload as usize));
+        let Some(payload) = payload.filter(|payload| payload.count >= measure.around) else {
+            return Err("the payload has fewer instructions than its loop".to_owned());
+        };
+        payload.count -= measure.around;
+        let kept = kept(&nodes);
+        let only = only_vcpu(&nodes, &kept, labels);
+        let mut numbers = vec![None; nodes.len()];
+        let mut rows = Vec::new();
+        for (index, node) in nodes.iter().enumerate() {
+            if !kept[index] || Some(index) == only {
+                continue;
+            }
+            let parent = numbers.get(node.parent as usize).copied().flatten();
+            let number = rows.len() as u32;
+            numbers[index] = Some(number);
+            let (kind, level, name, module) = describe(node, labels, symbols);
+            rows.push(CallRow {
+                workload: measure.workload.to_owned(),
+                node: number,
+                parent,
+                kind,
+                level,
+                name,
+                module,
+                calls: node.calls,
+                instructions: node.count,
+            });
+        }
+        Ok(Profile {
+            rows,
+            begun: self.batch.begun,
+            undone: self.batch.undone,
+            around: measure.around,
+            idle: self.idle.unwrap_or(0),
+        })
+    }
+}
+
+/// Which nodes have instructions, or a node below that has.
+fn kept(nodes: &[Node]) -> Vec<bool> {
+    let mut kept: Vec<bool> = nodes.iter().map(|node| node.count > 0).collect();
+    for index in (0..nodes.len()).rev() {
+        let parent = nodes[index].parent as usize;
+        if kept[index] && parent < index {
+            kept[parent] = true;
+        }
+    }
+    kept
+}
+
+/// The node at the top, if there is one only and it is a vCPU: its name says nothing then.
+fn only_vcpu(nodes: &[Node], kept: &[bool], labels: &Labels) -> Option<usize> {
+    let mut tops = (0..nodes.len()).filter(|index| kept[*index] && nodes[*index].parent == ROOT);
+    let top = tops.next().filter(|_| tops.next().is_none())?;
+    let other = labels.get(nodes[top].label.parts().err()?)?;
+    matches!(other, Other::Vcpu { .. }).then_some(top)
+}
+
+fn describe(
+    node: &Node,
+    labels: &Labels,
+    symbols: &[Symbols; 3],
+) -> (CallKind, u8, String, String) {
+    let plain = |kind, level, name: String| (kind, level, name, String::new());
+    match node.label.parts() {
+        Ok((level, id)) => {
+            let name = symbols[usize::from(level.min(2))].name(id);
+            (CallKind::Function, level, name.function.clone(), name.module.clone())
+        }
+        Err(place) => match labels.get(place) {
+            Some(Other::Cause { level, name }) => plain(CallKind::Cause, level, name.to_owned()),
+            Some(Other::Vcpu { level, number }) => {
+                plain(CallKind::Thread, level, format!("vCPU {number}"))
+            }
+            Some(Other::Thread { level, number }) => {
+                plain(CallKind::Thread, level, format!("thread {number}"))
+            }
+            None => plain(CallKind::Function, 0, "[unknown]".to_owned()),
+        },
+    }
+}

@@ -1,0 +1,362 @@
+//! The stacks of calls of one processor's threads, as its CALLs and returns show them.
+//!
+//! A frame knows where on the stack its return address is. So a return finds its frame whatever happened in between (calls that never
+//! return, stacks that are switched), and a frame of another thread means that the processor has gone over to that one.
+//! Calls from before the record are not known: a return to one begins a new stack.
+
+use super::fast::Map;
+use super::tree::Label;
+
+/// No frame.
+pub(crate) const NONE: u32 = u32::MAX;
+/// A kernel's stacks begin at multiples of this many bytes (`THREAD_SIZE`).
+const STACK: u32 = 14;
+/// More frames and threads than any machine here has: who asks for more has a damaged record, and begins anew.
+const MOST: usize = 1 << 20;
+const THREADS_MOST: u32 = 1 << 12;
+
+/// How a frame came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Call,
+    /// A system call or an exception, which the code above caused.
+    Gate,
+    /// An interrupt, which nothing here caused.
+    Interrupt,
+}
+
+/// A frame, and which of those that have had its place one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    at: u32,
+    serial: u32,
+}
+
+/// A function that was entered and has not returned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    parent: Place,
+    serial: u32,
+    /// The function, once an instruction of it was executed.
+    pub(crate) label: Option<Label>,
+    pub(crate) entry: Entry,
+    pub(crate) thread: u32,
+    slot: u64,
+    /// Its node in the present tree, if it is of this generation.
+    pub(crate) node: u32,
+    pub(crate) generation: u32,
+}
+
+/// Stacks of one processor.
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    frames: Vec<Frame>,
+    free: Vec<u32>,
+    /// Frames by the place of their return address.
+    slots: Map<u64, Place>,
+    /// Threads by their stack.
+    threads: Map<u64, u32>,
+    last_stack: u64,
+    current: u32,
+    count: u32,
+    /// The kernel is on another thread's stack, and has not returned there yet.
+    switching: bool,
+}
+
+const NOWHERE: Place = Place { at: NONE, serial: 0 };
+
+impl Stacks {
+    /// One thread, of which nothing is known.
+    pub(crate) fn new() -> Stacks {
+        let mut stacks = Stacks {
+            frames: Vec::new(),
+            free: Vec::new(),
+            slots: Map::default(),
+            threads: Map::default(),
+            last_stack: u64::MAX,
+            current: NONE,
+            count: 1,
+            switching: false,
+        };
+        stacks.begin(0);
+        stacks
+    }
+
+    /// Where the processor is.
+    pub(crate) fn current(&self) -> u32 {
+        self.current
+    }
+
+    /// The thread that it executes.
+    pub(crate) fn thread(&self) -> u32 {
+        self.get(self.current).thread
+    }
+
+    pub(crate) fn get(&self, frame: u32) -> &Frame {
+        &self.frames[frame as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, frame: u32) -> &mut Frame {
+        &mut self.frames[frame as usize]
+    }
+
+    /// The frame that called this one, or [`NONE`].
+    pub(crate) fn caller(&self, frame: u32) -> u32 {
+        self.alive(self.get(frame).parent).unwrap_or(NONE)
+    }
+
+    fn alive(&self, place: Place) -> Option<u32> {
+        let frame = self.frames.get(place.at as usize)?;
+        (frame.serial == place.serial).then_some(place.at)
+    }
+
+    fn place(&self, frame: u32) -> Place {
+        self.frames
+            .get(frame as usize)
+            .map_or(NOWHERE, |found| Place { at: frame, serial: found.serial })
+    }
+
+    fn push(&mut self, parent: Place, entry: Entry, thread: u32, slot: u64) {
+        let mut new =
+            Frame { parent, serial: 0, label: None, entry, thread, slot, node: 0, generation: 0 };
+        self.current = match self.free.pop() {
+            Some(at) => {
+                let old = &mut self.frames[at as usize];
+                new.serial = old.serial;
+                *old = new;
+                at
+            }
+            None => {
+                self.frames.push(new);
+                self.frames.len() as u32 - 1
+            }
+        };
+    }
+
+    /// A stack of which nothing is known.
+    fn begin(&mut self, thread: u32) {
+        self.push(NOWHERE, Entry::Call, thread, 0);
+    }
+
+    fn forget(&mut self, frame: u32) {
+        let place = self.place(frame);
+        let Frame { slot, .. } = self.frames[frame as usize];
+        if slot != 0 && self.slots.get(&slot) == Some(&place) {
+            self.slots.remove(&slot);
+        }
+        let serial = &mut self.frames[frame as usize].serial;
+        *serial = serial.wrapping_add(1);
+        self.free.push(frame);
+    }
+
+    /// Forgets the frames from the current one up to that one.
+    fn unwind(&mut self, until: u32) {
+        let mut at = self.current;
+        while at != until && at != NONE {
+            let caller = self.caller(at);
+            self.forget(at);
+            at = caller;
+        }
+    }
+
+    /// A call whose return address is at `slot`.
+    pub(crate) fn call(&mut self, slot: u64, entry: Entry) {
+        self.drop_overwritten(slot);
+        let thread = self.thread();
+        self.note_stack(slot, thread);
+        self.push(self.place(self.current), entry, thread, slot);
+        self.slots.insert(slot, self.place(self.current));
+        if self.frames.len() > MOST {
+            *self = Stacks::new();
+        }
+    }
+
+    /// Calls whose return address was where this one's is, or deeper, never return.
+    fn drop_overwritten(&mut self, slot: u64) {
+        loop {
+            let top = self.get(self.current);
+            let dead = top.slot != 0 && top.slot <= slot && top.slot >> STACK == slot >> STACK;
+            let caller = self.caller(self.current);
+            if !dead || caller == NONE {
+                return;
+            }
+            self.forget(self.current);
+            self.current = caller;
+        }
+    }
+
+    /// Enters by a gate, which leaves no address of its own.
+    pub(crate) fn enter(&mut self, entry: Entry) {
+        let thread = self.thread();
+        self.push(self.place(self.current), entry, thread, 0);
+    }
+
+    /// The kernel switches threads (`__switch_to`): what it calls is on the next thread's stack, and its return leads there.
+    pub(crate) fn switch(&mut self) {
+        self.switching = true;
+    }
+
+    fn note_stack(&mut self, slot: u64, thread: u32) {
+        let stack = slot >> STACK;
+        if stack != self.last_stack && slot >> 63 == 1 && !self.switching {
+            self.last_stack = stack;
+            self.threads.insert(stack, thread);
+        }
+    }
+
+    /// A return by the address at `slot`.
+    pub(crate) fn ret(&mut self, slot: u64) {
+        let found = if self.get(self.current).slot == slot {
+            Some(self.current)
+        } else {
+            self.slots.get(&slot).and_then(|place| self.alive(*place))
+        };
+        let Some(frame) = found else { return self.ret_unseen(slot) };
+        let (caller, thread) = (self.caller(frame), self.get(frame).thread);
+        if thread == self.thread() {
+            self.unwind(frame);
+        } else {
+            self.last_stack = u64::MAX;
+            self.switching = false;
+        }
+        self.forget(frame);
+        self.current = caller;
+        if caller == NONE {
+            self.begin(thread);
+        }
+    }
+
+    /// A return to a call from before the record.
+    fn ret_unseen(&mut self, slot: u64) {
+        let mine = self.thread();
+        let thread = match self.threads.get(&(slot >> STACK)) {
+            _ if !std::mem::take(&mut self.switching) => mine,
+            Some(thread) => *thread,
+            None => {
+                self.count += 1;
+                self.count - 1
+            }
+        };
+        if self.count > THREADS_MOST {
+            *self = Stacks::new();
+            return;
+        }
+        if thread == mine {
+            self.unwind(NONE);
+        }
+        self.last_stack = u64::MAX;
+        self.note_stack(slot, thread);
+        self.begin(thread);
+    }
+
+    /// A return from a gate.
+    pub(crate) fn gate_return(&mut self) {
+        let (mut at, thread) = (self.current, self.thread());
+        while at != NONE && self.get(at).entry == Entry::Call {
+            at = self.caller(at);
+        }
+        self.unwind(at);
+        let caller = if at == NONE { NONE } else { self.caller(at) };
+        if at != NONE {
+            self.forget(at);
+        }
+        self.current = caller;
+        if caller == NONE {
+            self.begin(thread);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: u64 = 0xffff_c900_0001_0000;
+    const B: u64 = 0xffff_c900_0002_0000;
+
+    /// Names of the frames from the present one up; 0 for one that has none yet.
+    fn chain(stacks: &Stacks) -> Vec<u32> {
+        let mut names = Vec::new();
+        let mut at = stacks.current();
+        while at != NONE {
+            names.push(stacks.get(at).label.map_or(0, |label| label.parts().map_or(0, |p| p.1)));
+            at = stacks.caller(at);
+        }
+        names
+    }
+
+    fn name(stacks: &mut Stacks, id: u32) {
+        let at = stacks.current();
+        stacks.get_mut(at).label = Some(Label::function(0, id));
+    }
+
+    fn calls(stacks: &mut Stacks, slot: u64, id: u32) {
+        stacks.call(slot, Entry::Call);
+        name(stacks, id);
+    }
+
+    #[test]
+    fn returns_find_their_call() {
+        let mut stacks = Stacks::new();
+        name(&mut stacks, 1);
+        calls(&mut stacks, A + 0x800, 2);
+        calls(&mut stacks, A + 0x700, 3);
+        calls(&mut stacks, A + 0x600, 4);
+        assert_eq!(chain(&stacks), [4, 3, 2, 1]);
+        stacks.ret(A + 0x600);
+        assert_eq!(chain(&stacks), [3, 2, 1]);
+        // The return to 2 is skipped.
+        stacks.ret(A + 0x800);
+        assert_eq!(chain(&stacks), [1]);
+        stacks.ret(A + 0x900);
+        assert_eq!(chain(&stacks), [0]);
+    }
+
+    #[test]
+    fn a_call_that_never_returns_is_forgotten() {
+        let mut stacks = Stacks::new();
+        name(&mut stacks, 1);
+        for id in 2..50 {
+            calls(&mut stacks, A + 0x700, id);
+        }
+        assert_eq!(chain(&stacks), [49, 1]);
+    }
+
+    #[test]
+    fn threads_keep_their_stacks() {
+        let mut stacks = Stacks::new();
+        name(&mut stacks, 1);
+        calls(&mut stacks, A + 0x800, 2);
+        // The scheduler calls on another stack, and returns there, where nothing is known.
+        calls(&mut stacks, A + 0x700, 3);
+        stacks.switch();
+        calls(&mut stacks, B + 0x6f8, 4);
+        stacks.ret(B + 0x6f8);
+        assert_eq!((chain(&stacks), stacks.thread()), (vec![3, 2, 1], 0));
+        stacks.ret(B + 0x700);
+        assert_eq!((chain(&stacks), stacks.thread()), (vec![0], 1));
+        name(&mut stacks, 7);
+        calls(&mut stacks, B + 0x6f0, 8);
+        calls(&mut stacks, B + 0x600, 9);
+        stacks.switch();
+        stacks.ret(A + 0x700);
+        assert_eq!((chain(&stacks), stacks.thread()), (vec![2, 1], 0));
+        calls(&mut stacks, A + 0x700, 3);
+        stacks.switch();
+        stacks.ret(B + 0x600);
+        assert_eq!((chain(&stacks), stacks.thread()), (vec![8, 7], 1));
+    }
+
+    #[test]
+    fn gates_are_left_whatever_was_called_in_them() {
+        let mut stacks = Stacks::new();
+        name(&mut stacks, 1);
+        stacks.enter(Entry::Interrupt);
+        name(&mut stacks, 2);
+        calls(&mut stacks, A + 0x700, 3);
+        stacks.gate_return();
+        assert_eq!(chain(&stacks), [1]);
+        stacks.gate_return();
+        assert_eq!(chain(&stacks), [0]);
+    }
+}

@@ -1,0 +1,232 @@
+//! Names of code by its address: kernels, their modules, and what payloads are.
+
+use std::collections::HashMap;
+
+use vmtax_guest::functions::{Functions, Kernels, Loaded};
+use vmtax_guest::layout;
+
+/// How an address is entered that no instruction calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// An interrupt: the instruction before it is done.
+    Interrupt,
+    /// An exception: the instruction that raised it is begun again, or given up.
+    Fault,
+    /// An exception that comes after the instruction, or that QEMU raises by an instruction of its own.
+    Trap,
+}
+
+/// The kernel's stubs of interrupts, one for each vector; they jump to a common one.
+const STUBS: [&str; 2] = ["irq_entries_start", "spurious_entries_start"];
+/// Exceptions whose instruction is counted as done: it is the one that raises them.
+const TRAPS: [&str; 6] = [
+    "asm_exc_invalid_op",
+    "asm_exc_int3",
+    "asm_exc_debug",
+    "asm_exc_device_not_available",
+    "asm_exc_overflow",
+    "asm_exc_coproc_segment_overrun",
+];
+/// What is left out at the end of a name: the compiler's word for a copy or a part of the function.
+const COPIES: [&str; 4] = [".cold", ".isra.", ".constprop.", ".llvm."];
+
+/// A name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Name {
+    pub(crate) function: String,
+    /// Empty for the kernel's own.
+    pub(crate) module: String,
+}
+
+/// The code of one level.
+#[derive(Debug, Default)]
+pub(crate) struct Symbols {
+    /// Start and name, by address.
+    starts: Vec<(u64, u32)>,
+    names: Vec<Name>,
+    gates: HashMap<u64, Gate>,
+    /// Ranges of stubs.
+    stubs: Vec<(u64, u64)>,
+}
+
+/// Code before the first symbol.
+const UNKNOWN: u32 = 0;
+const PROGRAM: u32 = 1;
+const PAYLOAD: u32 = 2;
+
+/// Whether payloads lie there.
+pub(crate) fn is_payload(address: u64) -> bool {
+    (layout::CODE..layout::CODE + layout::CODE_MOST as u64).contains(&address)
+}
+
+/// Whether programs lie there, not a kernel.
+pub(crate) fn is_user(address: u64) -> bool {
+    address >> 63 == 0
+}
+
+impl Symbols {
+    /// Without any kernel: payloads and programs alone.
+    pub(crate) fn none() -> Symbols {
+        let name = |function: &str| Name { function: function.to_owned(), module: String::new() };
+        let names = vec![name("[unknown]"), name("[program]"), name("payload")];
+        Symbols { names, ..Symbols::default() }
+    }
+
+    /// Of a kernel. `at` says where a module is that was elsewhere when its functions were read.
+    fn of(functions: &Functions, at: &dyn Fn(&str) -> i64) -> Symbols {
+        let mut symbols = Symbols::none();
+        let mut known: HashMap<Name, u32> = HashMap::new();
+        let mut raw: Vec<(u64, &str, &str)> = Vec::new();
+        for part in &functions.parts {
+            let shift = at(&part.name);
+            let mut address = 0_u64;
+            for (step, name) in &part.functions {
+                address = address.wrapping_add(*step);
+                raw.push((address.wrapping_add_signed(shift), name, &part.name));
+            }
+        }
+        raw.sort_by_key(|(address, ..)| *address);
+        for (index, (address, name, module)) in raw.iter().enumerate() {
+            let end = raw.get(index + 1).map_or(u64::MAX, |next| next.0);
+            symbols.note_gate(*address, end, name);
+            let name = Name { function: plain(name).to_owned(), module: (*module).to_owned() };
+            let id = *known.entry(name).or_insert_with_key(|name| {
+                symbols.names.push(name.clone());
+                symbols.names.len() as u32 - 1
+            });
+            symbols.starts.push((*address, id));
+        }
+        symbols
+    }
+
+    fn note_gate(&mut self, start: u64, end: u64, name: &str) {
+        if STUBS.contains(&name) {
+            self.stubs.push((start, end));
+        } else if TRAPS.contains(&name) {
+            self.gates.insert(start, Gate::Trap);
+        } else if name.starts_with("asm_sysvec_") || name == "asm_exc_nmi" {
+            self.gates.insert(start, Gate::Interrupt);
+        } else if name.starts_with("asm_exc_") {
+            self.gates.insert(start, Gate::Fault);
+        }
+    }
+
+    /// The name's number of an address, for [`Symbols::name`].
+    pub(crate) fn find(&self, address: u64) -> u32 {
+        if is_payload(address) {
+            return PAYLOAD;
+        }
+        match self.starts.partition_point(|(start, _)| *start <= address) {
+            0 if is_user(address) => PROGRAM,
+            0 => UNKNOWN,
+            after => self.starts[after - 1].1,
+        }
+    }
+
+    pub(crate) fn name(&self, id: u32) -> &Name {
+        self.names.get(id as usize).unwrap_or(&self.names[UNKNOWN as usize])
+    }
+
+    /// The number of a function of this name.
+    pub(crate) fn id(&self, function: &str) -> Option<u32> {
+        self.names.iter().position(|name| name.function == function).map(|at| at as u32)
+    }
+
+    /// Whether an interrupt or exception enters here.
+    pub(crate) fn gate(&self, address: u64) -> Option<Gate> {
+        let is_stub = self.stubs.iter().any(|(start, end)| (*start..*end).contains(&address));
+        if is_stub { Some(Gate::Interrupt) } else { self.gates.get(&address).copied() }
+    }
+}
+
+/// The name without what the compiler has appended to it.
+fn plain(name: &str) -> &str {
+    let end = COPIES.iter().filter_map(|copy| name.find(copy)).filter(|at| *at > 0).min();
+    &name[..end.unwrap_or(name.len())]
+}
+
+/// The code of the host, of its guest and of that one's guest; the guest's kernel is the host's, with its modules perhaps elsewhere.
+pub(crate) fn levels(kernels: &Kernels) -> Result<[Symbols; 3], String> {
+    let host = Symbols::of(&kernels.functions, &|_| 0);
+    let guest = match &kernels.guest {
+        None => Symbols::none(),
+        Some(guest) if guest.notes != kernels.host.notes => {
+            return Err("the guest that nests runs another kernel than its host".to_owned());
+        }
+        Some(guest) => {
+            let at = |loaded: &Loaded, name: &str| {
+                loaded.modules.iter().find(|module| module.0 == name).map(|module| module.1)
+            };
+            let shift = |name: &str| match (at(guest, name), at(&kernels.host, name)) {
+                (Some(there), Some(here)) => there.wrapping_sub(here).cast_signed(),
+                _ => 0,
+            };
+            Symbols::of(&kernels.functions, &shift)
+        }
+    };
+    Ok([host, guest, Symbols::none()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmtax_guest::functions::Part;
+
+    const BASE: u64 = 0xffff_ffff_8100_0000;
+
+    fn kernels() -> Kernels {
+        let functions = |list: &[(u64, &str)]| {
+            list.iter().map(|(step, name)| (*step, (*name).to_owned())).collect()
+        };
+        let kernel = functions(&[
+            (BASE, "asm_exc_page_fault"),
+            (0x10, "irq_entries_start"),
+            (0x100, "foo"),
+            (0x10, "bar.constprop.0"),
+            (0x10, "foo.cold"),
+        ]);
+        let module = functions(&[(BASE + 0x1000_0000, "svm_vcpu_run"), (0x20, "npf_interception")]);
+        let loaded = |at| Loaded { notes: 1, modules: vec![("kvm_amd".to_owned(), at)] };
+        Kernels {
+            functions: Functions {
+                parts: vec![
+                    Part { name: String::new(), functions: kernel },
+                    Part { name: "kvm_amd".to_owned(), functions: module },
+                ],
+            },
+            host: loaded(BASE + 0x1000_0000),
+            guest: Some(loaded(BASE + 0x1000_4000)),
+        }
+    }
+
+    #[test]
+    fn addresses_have_names() {
+        let [host, guest, inner] = levels(&kernels()).unwrap();
+        let name =
+            |symbols: &Symbols, address| symbols.name(symbols.find(address)).function.clone();
+        assert_eq!(name(&host, BASE + 0x111), "foo");
+        assert_eq!(name(&host, BASE + 0x120), "bar");
+        assert_eq!(host.find(BASE + 0x130), host.find(BASE + 0x110));
+        assert_eq!(name(&host, BASE - 1), "[unknown]");
+        assert_eq!(name(&host, 0x40_0000), "[program]");
+        assert_eq!(name(&inner, layout::CODE), "payload");
+        assert_eq!(name(&host, BASE + 0x1000_0020), "npf_interception");
+        assert_eq!(name(&guest, BASE + 0x1000_4020), "npf_interception");
+    }
+
+    #[test]
+    fn gates_are_known_by_their_names() {
+        let [host, ..] = levels(&kernels()).unwrap();
+        assert_eq!(host.gate(BASE), Some(Gate::Fault));
+        assert_eq!(host.gate(BASE + 1), None);
+        assert_eq!(host.gate(BASE + 0x18), Some(Gate::Interrupt));
+        assert_eq!(host.gate(BASE + 0x110), None);
+    }
+
+    #[test]
+    fn another_kernel_inside_is_refused() {
+        let mut kernels = kernels();
+        kernels.host.notes = 2;
+        assert!(levels(&kernels).unwrap_err().contains("another kernel"));
+    }
+}

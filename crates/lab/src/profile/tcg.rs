@@ -1,0 +1,430 @@
+//! Reads what the plugin of QEMU records; `crates/recorder-qemu` has the format.
+//!
+//! The record has blocks, and where control went from each to the next. From that alone follow levels: the host's code after
+//! its VMRUN runs when a guest leaves, and the code after L1's VMRUN when L2's exit has reached L1. Addresses of the emulator's memory tell
+//! the host's code from L1's at the same address.
+
+use std::io::Read;
+
+use super::code::{Effect, Leaves, effect, leaves};
+use super::flow::{Completion, Flow, Run};
+use super::symbols::{Gate, Symbols, is_payload};
+use super::words::Words;
+use super::{Batches, Problem};
+
+const MAGIC: [u32; 2] = [u32::from_le_bytes(*b"VMTA"), u32::from_le_bytes(*b"XTCG")];
+const VERSION: u32 = 1;
+const BLOCK: u32 = 0xffff_fffe;
+const MARK: u32 = 0xffff_fffc;
+const IDLE: u32 = 0xffff_fffa;
+const END: u32 = 0xffff_fff8;
+const VALUE: u32 = (1 << 29) - 1;
+
+/// QEMU's blocks have at most 512 instructions.
+const INSTRUCTIONS_MOST: u32 = 4096;
+/// More blocks than any run translates.
+const BLOCKS_MOST: u32 = 1 << 23;
+const RDTSC: [u8; 2] = [0x0f, 0x31];
+
+/// An address, and where the emulator has it in its memory.
+type Place = (u64, u64);
+
+/// A translated block.
+struct Block {
+    start: Place,
+    /// Ends of its instructions, as offsets in the code.
+    ends: Box<[u16]>,
+    code: Box<[u8]>,
+    effect: Effect,
+    /// By level, once they were looked up.
+    names: [Option<Names>; 3],
+}
+
+/// What symbols say of a block.
+struct Names {
+    /// Its functions.
+    runs: Box<[Run]>,
+    /// Whether an interrupt or exception enters at its start.
+    gate: Option<Gate>,
+}
+
+impl Block {
+    fn count(&self) -> u32 {
+        self.ends.len() as u32
+    }
+
+    /// Where an instruction begins, as an offset.
+    fn offset(&self, index: u32) -> usize {
+        index.checked_sub(1).map_or(0, |before| usize::from(self.ends[before as usize]))
+    }
+
+    fn place(&self, index: u32) -> Place {
+        let offset = self.offset(index) as u64;
+        (self.start.0.wrapping_add(offset), self.start.1.wrapping_add(offset))
+    }
+
+    fn instruction(&self, index: u32) -> &[u8] {
+        &self.code[self.offset(index)..usize::from(self.ends[index as usize])]
+    }
+}
+
+/// The state of reading.
+struct Reader<'a, 'b, R> {
+    words: Words<R>,
+    flow: Flow<'a>,
+    symbols: &'a [Symbols; 3],
+    batches: &'b mut Batches,
+    blocks: Vec<Option<Box<Block>>>,
+    /// The block that was executed last, and how many of its instructions, if not all.
+    present: Option<u32>,
+    done: Option<u32>,
+    /// What its last instruction accessed: how often, and where last.
+    accesses: u32,
+    accessed: u64,
+    upper: u64,
+    idle: u64,
+    has_idle: bool,
+    /// Where the host goes on after a guest.
+    after_guest: Vec<Place>,
+    /// Where L1 goes on after its guest.
+    after_inner: Place,
+    progress: Progress,
+}
+
+/// How far it is known where the machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Nothing is recorded, or was yet.
+    Off,
+    /// A payload writes the mark that starts the record.
+    Starting,
+    /// The host runs, and has not entered a guest yet.
+    Started,
+    On,
+}
+
+/// Reads a record to its end.
+pub(super) fn read(
+    input: impl Read,
+    symbols: &[Symbols; 3],
+    batches: &mut Batches,
+) -> Result<(), Problem> {
+    let mut words = Words::new(input);
+    if [words.next()?, words.next()?] != MAGIC {
+        return Err(words.problem("it is no record of vmtax's plugin"));
+    }
+    let version = words.next()?;
+    if version != VERSION {
+        return Err(words.problem(&format!("it is of version {version}, and {VERSION} is known")));
+    }
+    let has_idle = words.next()? & 1 == 1;
+    let mut reader = Reader {
+        words,
+        flow: Flow::new(symbols),
+        symbols,
+        batches,
+        blocks: Vec::new(),
+        present: None,
+        done: None,
+        accesses: 0,
+        accessed: 0,
+        upper: 0,
+        idle: 0,
+        has_idle,
+        after_guest: Vec::new(),
+        after_inner: (0, 0),
+        progress: Progress::Off,
+    };
+    reader.all()?;
+    let labels = std::mem::take(&mut reader.flow.labels);
+    batches.labels = labels;
+    Ok(())
+}
+
+impl<R: Read> Reader<'_, '_, R> {
+    fn all(&mut self) -> Result<(), Problem> {
+        loop {
+            let word = self.words.next()?;
+            match word >> 29 {
+                0..=3 => self.executed(word)?,
+                4 => self.done = Some(word & VALUE),
+                5 => {
+                    self.accesses += 1;
+                    self.accessed = self.upper << 32 | u64::from(word & VALUE) << 3;
+                }
+                6 => {
+                    // Sign-extended from bit 60.
+                    self.upper =
+                        u64::from(word & VALUE) | if word & 1 << 28 != 0 { 0xe000_0000 } else { 0 };
+                }
+                _ => match word {
+                    BLOCK => self.block()?,
+                    MARK => {
+                        let port = self.words.next()?;
+                        self.mark(port);
+                    }
+                    IDLE => self.idle = self.words.double()?,
+                    END => return Ok(()),
+                    _ => return Err(self.words.problem(&format!("{word:#x} is no word of it"))),
+                },
+            }
+        }
+    }
+
+    fn block(&mut self) -> Result<(), Problem> {
+        let (id, count, bytes) = (self.words.next()?, self.words.next()?, self.words.next()?);
+        let start = (self.words.double()?, self.words.double()?);
+        if id > BLOCKS_MOST || count == 0 || count > INSTRUCTIONS_MOST || bytes > 15 * count {
+            return Err(self.words.problem(&format!("block {id} cannot be one")));
+        }
+        let all = self.words.bytes((count + bytes) as usize)?;
+        let (sizes, code) = all.split_at(count as usize);
+        let mut end = 0_u16;
+        let ends: Box<[u16]> = sizes
+            .iter()
+            .map(|size| {
+                end = end.saturating_add(u16::from(*size));
+                end
+            })
+            .collect();
+        if u32::from(end) != bytes || sizes.contains(&0) {
+            return Err(self
+                .words
+                .problem(&format!("block {id} has other instructions than code")));
+        }
+        let code: Box<[u8]> = code.into();
+        let effect = effect(&code[code.len() - usize::from(sizes[sizes.len() - 1])..]);
+        let block = Block { start, ends, code, effect, names: [None, None, None] };
+        let index = id as usize;
+        if self.blocks.len() <= index {
+            self.blocks.resize_with(index + 1, || None);
+        }
+        if self.blocks[index].is_some() {
+            return Err(self.words.problem(&format!("block {id} is there twice")));
+        }
+        self.blocks[index] = Some(Box::new(block));
+        Ok(())
+    }
+
+    fn mark(&mut self, port: u32) {
+        let marks = &self.batches.marks;
+        if port == u32::from(marks.on) {
+            if self.progress == Progress::Off {
+                self.progress = Progress::Starting;
+            }
+        } else if port == u32::from(marks.off) {
+            self.progress = Progress::Off;
+            self.present = None;
+        }
+        self.batches.mark(port);
+    }
+
+    /// The next block begins; the one before it is over.
+    fn executed(&mut self, id: u32) -> Result<(), Problem> {
+        if self.blocks.get(id as usize).is_none_or(Option::is_none) {
+            return Err(self
+                .words
+                .problem(&format!("block {id} is executed before it is described")));
+        }
+        let before = self.present.replace(id);
+        let done = self.done.take();
+        match (self.progress, before) {
+            (Progress::Off, _) => {}
+            // The block with the mark that started the record is not part of it.
+            (Progress::Starting, _) => {
+                let start = self.start(id);
+                self.flow.restart();
+                self.after_guest = vec![start];
+                self.progress = Progress::Started;
+            }
+            (_, Some(before)) => self.step(before, done, id)?,
+            (_, None) => {}
+        }
+        self.accesses = 0;
+        Ok(())
+    }
+
+    fn start(&self, id: u32) -> Place {
+        self.blocks[id as usize].as_ref().map_or((0, 0), |block| block.start)
+    }
+
+    /// From a block to the next.
+    fn step(&mut self, before: u32, done: Option<u32>, next: u32) -> Result<(), Problem> {
+        let to = self.start(next);
+        self.look_up(before);
+        self.look_up(next);
+        let gate = self.gate(next);
+        let Some(block) = self.blocks[before as usize].take() else { return Ok(()) };
+        let done = done.unwrap_or(block.count());
+        if done > block.count() {
+            let text = format!("block {before} has {} instructions, not {done}", block.count());
+            return Err(self.words.problem(&text));
+        }
+        self.run(&block, done);
+        if done > 0 {
+            self.clock(&block, done);
+            self.go(&block, done, (to, gate));
+        }
+        // A block that follows itself needs it.
+        self.blocks[before as usize] = Some(block);
+        if self.flow.nodes() > super::NODES_MOST {
+            return Err(self.words.problem("a batch has more functions than any machine"));
+        }
+        Ok(())
+    }
+
+    /// Has the block's functions at the present level looked up.
+    fn look_up(&mut self, id: u32) {
+        let level = usize::from(self.flow.level());
+        let symbols = &self.symbols[level];
+        let Some(Some(block)) = self.blocks.get_mut(id as usize) else { return };
+        if block.names[level].is_some() {
+            return;
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        for index in 0..block.count() {
+            let function = symbols.find(block.place(index).0);
+            match runs.last_mut() {
+                Some(run) if run.function == function => run.count += 1,
+                _ => runs.push(Run { function, count: 1 }),
+            }
+        }
+        let gate = symbols.gate(block.start.0);
+        block.names[level] = Some(Names { runs: runs.into(), gate });
+    }
+
+    /// Whether an interrupt or exception of the present level enters at the block.
+    fn gate(&self, id: u32) -> Option<Gate> {
+        let block = self.blocks.get(id as usize)?.as_ref()?;
+        block.names[usize::from(self.flow.level())].as_ref()?.gate
+    }
+
+    /// Counts the block's instructions.
+    fn run(&mut self, block: &Block, done: u32) {
+        let Some(Names { runs, .. }) = &block.names[usize::from(self.flow.level())] else { return };
+        if done == block.count() {
+            self.flow.run(runs);
+            return;
+        }
+        let mut left = done;
+        for run in runs {
+            let count = run.count.min(left);
+            left -= count;
+            if count > 0 {
+                self.flow.run(&[Run { count, ..*run }]);
+            }
+        }
+    }
+
+    /// Whether the last instruction reads the clock that a batch is measured by.
+    fn clock(&mut self, block: &Block, done: u32) {
+        let (address, _) = block.place(done - 1);
+        if !is_payload(address) || block.instruction(done - 1) != RDTSC {
+            return;
+        }
+        let idle = self.has_idle.then_some(self.idle);
+        self.batches.clock(&mut self.flow, address, idle);
+    }
+
+    /// Follows control out of the block.
+    fn go(&mut self, block: &Block, done: u32, (to, gate): (Place, Option<Gate>)) {
+        let whole = done == block.count();
+        let last = if whole { block.effect } else { effect(block.instruction(done - 1)) };
+        let level = self.flow.level();
+        if level > 0 && self.after_guest.contains(&to) {
+            return self.exit(block, done, last);
+        }
+        if level == 0 && last == Effect::Enter && whole {
+            return self.enter(block.place(block.count()), to);
+        }
+        match gate {
+            // The common part of the stubs, or what an interrupt's stub jumps to.
+            Some(_) if whole && last == Effect::Jump => {}
+            // An exception of the instruction fetch comes after an instruction that is done.
+            Some(Gate::Fault) if whole && self.is_done(block, done) => {
+                self.effect(last);
+                self.flow.gate(Gate::Trap);
+            }
+            Some(Gate::Fault) => self.flow.gate(Gate::Fault),
+            Some(gate) => {
+                self.effect(last);
+                self.flow.gate(gate);
+            }
+            None => self.effect(last),
+        }
+    }
+
+    /// Whether the last instruction has made all its accesses. One that faults without accessing memory is not the last of a
+    /// block.
+    fn is_done(&self, block: &Block, done: u32) -> bool {
+        match leaves(block.instruction(done - 1)) {
+            Leaves::Accesses(count) => self.accesses >= count,
+            Leaves::Never => true,
+            Leaves::Intercepted(_) | Leaves::Perhaps(_) | Leaves::Undefined(_) => false,
+        }
+    }
+
+    /// What the last instruction has done to the stack.
+    fn effect(&mut self, last: Effect) {
+        match last {
+            Effect::Call if self.accesses > 0 => self.flow.call(self.accessed),
+            Effect::Return if self.accesses > 0 => self.flow.ret(self.accessed),
+            Effect::GateReturn => self.flow.gate_return(),
+            Effect::Syscall => self.flow.syscall(),
+            _ => {}
+        }
+    }
+
+    /// The host has executed its VMRUN, and this comes next.
+    fn enter(&mut self, after: Place, to: Place) {
+        if !self.after_guest.contains(&after) {
+            self.after_guest.push(after);
+        }
+        let starts = std::mem::replace(&mut self.progress, Progress::On) == Progress::Started;
+        if self.after_guest.contains(&to) {
+            // The guest has left before its first instruction.
+            let nested = self.flow.is_nested();
+            self.flow.enter(nested);
+            return self.flow.exit("interrupt", Completion::Done);
+        }
+        if starts && !is_payload(to.0) {
+            // The payload that wrote the mark runs in L2, and L1 comes first.
+            self.flow.enter(false);
+            self.flow.began_nested("out");
+            return;
+        }
+        let nested = self.flow.is_nested() && to != self.after_inner;
+        self.flow.enter(nested);
+        if let Some(gate) = self.flow.gate_at(to.0) {
+            // An event that was injected.
+            self.flow.gate(match gate {
+                Gate::Interrupt => Gate::Interrupt,
+                Gate::Fault | Gate::Trap => Gate::Trap,
+            });
+        }
+    }
+
+    /// A guest has left after this instruction, or in it.
+    fn exit(&mut self, block: &Block, done: u32, last: Effect) {
+        let whole = done == block.count();
+        let (cause, completion) = match leaves(block.instruction(done - 1)) {
+            Leaves::Intercepted(name) => (name, Completion::Undone),
+            Leaves::Perhaps(name) if whole => (name, Completion::IfHandled),
+            Leaves::Perhaps(name) => (name, Completion::Undone),
+            Leaves::Undefined(name) => (name, Completion::Done),
+            Leaves::Accesses(count) if !whole || self.accesses < count => {
+                ("memory access", Completion::Undone)
+            }
+            _ if whole => ("interrupt", Completion::Done),
+            _ => ("fault", Completion::Undone),
+        };
+        if completion == Completion::Done {
+            self.effect(last);
+        }
+        if last == Effect::Enter {
+            self.after_inner = block.place(done);
+            self.flow.enters_guest();
+        }
+        self.flow.exit(cause, completion);
+    }
+}

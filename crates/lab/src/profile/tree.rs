@@ -1,0 +1,107 @@
+//! A call tree while it grows: nodes under nodes, each with a label, and counts of instructions.
+
+use super::fast::Map;
+
+/// What a node stands for. Functions are numbers of [`super::symbols::Symbols`]; other things are listed in [`Labels`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Label(u32);
+
+impl Label {
+    const OTHER: u32 = 3;
+
+    /// A function of a level.
+    pub(crate) fn function(level: u8, id: u32) -> Label {
+        Label(u32::from(level) << 30 | id & 0x3fff_ffff)
+    }
+
+    /// Level and number of a function, or `Err` with the place in [`Labels`].
+    pub(crate) fn parts(self) -> Result<(u8, u32), usize> {
+        let value = self.0 & 0x3fff_ffff;
+        match self.0 >> 30 {
+            Label::OTHER => Err(value as usize),
+            level => Ok((level as u8, value)),
+        }
+    }
+}
+
+/// What is no function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Other {
+    /// An instruction of a guest, or an event in it, that the level below handles.
+    Cause { level: u8, name: &'static str },
+    /// A vCPU of the guest at a level.
+    Vcpu { level: u8, number: u32 },
+    /// A thread of a kernel that runs no vCPU.
+    Thread { level: u8, number: u32 },
+}
+
+/// The list of all that is no function.
+#[derive(Debug, Default)]
+pub(crate) struct Labels(Vec<Other>);
+
+impl Labels {
+    pub(crate) fn of(&mut self, other: Other) -> Label {
+        let place = self.0.iter().position(|one| *one == other).unwrap_or_else(|| {
+            self.0.push(other);
+            self.0.len() - 1
+        });
+        Label(Label::OTHER << 30 | place as u32)
+    }
+
+    pub(crate) fn get(&self, place: usize) -> Option<Other> {
+        self.0.get(place).copied()
+    }
+}
+
+/// A node: its parent, what it stands for, how often it was entered, instructions of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) parent: u32,
+    pub(crate) label: Label,
+    pub(crate) calls: u64,
+    pub(crate) count: u64,
+}
+
+/// The tree. A parent's number is smaller than its children's.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    pub(crate) nodes: Vec<Node>,
+    children: Map<u64, u32>,
+}
+
+/// What the nodes at the top have as their parent.
+pub(crate) const ROOT: u32 = u32::MAX;
+
+impl Tree {
+    /// The child with this label.
+    pub(crate) fn child(&mut self, parent: u32, label: Label) -> u32 {
+        let Tree { nodes, children } = self;
+        *children.entry(u64::from(parent) << 32 | u64::from(label.0)).or_insert_with(|| {
+            nodes.push(Node { parent, label, calls: 0, count: 0 });
+            nodes.len() as u32 - 1
+        })
+    }
+
+    pub(crate) fn add(&mut self, node: u32, count: u64) {
+        if let Some(node) = self.nodes.get_mut(node as usize) {
+            node.count += count;
+        }
+    }
+
+    pub(crate) fn enter(&mut self, node: u32) {
+        if let Some(node) = self.nodes.get_mut(node as usize) {
+            node.calls += 1;
+        }
+    }
+
+    /// Takes an instruction back that was counted and is not done.
+    pub(crate) fn take(&mut self, node: u32) {
+        if let Some(node) = self.nodes.get_mut(node as usize) {
+            node.count = node.count.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.nodes.iter().map(|node| node.count).sum()
+    }
+}

@@ -1,0 +1,83 @@
+//! A record as 32-bit words, read piece by piece.
+
+use std::io::{ErrorKind, Read};
+
+use super::Problem;
+
+/// So much is read at a time.
+const PIECE: usize = 1 << 20;
+
+/// The words, and how far they were read.
+pub(super) struct Words<R> {
+    input: R,
+    buffer: Vec<u8>,
+    from: usize,
+    /// Bytes before the buffer.
+    before: u64,
+}
+
+impl<R: Read> Words<R> {
+    pub(super) fn new(input: R) -> Words<R> {
+        Words { input, buffer: Vec::with_capacity(PIECE), from: 0, before: 0 }
+    }
+
+    /// The next word; the record must not end before its end is marked.
+    #[inline]
+    pub(super) fn next(&mut self) -> Result<u32, Problem> {
+        if self.buffer.len() - self.from < 4 {
+            self.fill(4)?;
+        }
+        let bytes = &self.buffer[self.from..self.from + 4];
+        self.from += 4;
+        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// The next two, as one number.
+    pub(super) fn double(&mut self) -> Result<u64, Problem> {
+        Ok(u64::from(self.next()?) | u64::from(self.next()?) << 32)
+    }
+
+    /// The next bytes; words go on after what fills up the last of them.
+    pub(super) fn bytes(&mut self, count: usize) -> Result<Vec<u8>, Problem> {
+        let whole = count.next_multiple_of(4);
+        if self.buffer.len() - self.from < whole {
+            self.fill(whole)?;
+        }
+        let bytes = self.buffer[self.from..self.from + count].to_vec();
+        self.from += whole;
+        Ok(bytes)
+    }
+
+    fn fill(&mut self, need: usize) -> Result<(), Problem> {
+        self.before += self.from as u64;
+        self.buffer.drain(..self.from);
+        self.from = 0;
+        while self.buffer.len() < need {
+            let had = self.buffer.len();
+            self.buffer.resize(had + PIECE, 0);
+            let read = loop {
+                match self.input.read(&mut self.buffer[had..]) {
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    read => break read,
+                }
+            };
+            let count = match read {
+                Ok(count) => count,
+                Err(error) => {
+                    self.buffer.truncate(had);
+                    return Err(self.problem(&format!("it cannot be read: {error}")));
+                }
+            };
+            self.buffer.truncate(had + count);
+            if count == 0 {
+                return Err(self.problem("it is cut off here"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong at the present place.
+    pub(super) fn problem(&self, what: &str) -> Problem {
+        Problem { at: self.before + self.from as u64, what: what.to_owned() }
+    }
+}

@@ -1,0 +1,183 @@
+//! Call trees of operations: a table of functions, and the formats of other programs' flame graphs and call graphs.
+//!
+//! | format | opened by | numbers |
+//! |---|---|---|
+//! | folded | flamegraph.pl, inferno, speedscope | instructions of the batch |
+//! | callgrind | KCachegrind, callgrind_annotate, qcachegrind | instructions of the batch |
+//! | speedscope | speedscope.app | instructions of the batch, a profile for each operation |
+
+pub mod callgrind;
+pub mod folded;
+pub mod speedscope;
+
+use std::collections::BTreeMap;
+
+use vmtax_analyse::calls::artefact::{Found, artefacts};
+use vmtax_analyse::calls::{CallNode, FunctionCost, Label, profiled};
+use vmtax_analyse::{Arranged, CallTree, Ledger, Profiled};
+use vmtax_events::{CallKind, Level};
+
+use crate::names::printable;
+use crate::numbers::percent;
+use crate::operations::instructions;
+use crate::table::{Cell, Column, Table};
+
+/// What a report shows of call trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// How trees are arranged.
+    pub arranged: Arranged,
+    /// Functions of each operation.
+    pub most: usize,
+}
+
+/// `cpuid L2`.
+pub(crate) fn title(one: &Profiled<'_>) -> String {
+    format!("{} {}", one.name, one.level.name())
+}
+
+/// What is known of a path: `27,806 instructions = L0 25,050 + L1 2,756; 5 more were intercepted; not on hardware 18,477 (66 %):
+/// instruction decode 10,631, ...`. Printable.
+pub(crate) fn summary(one: &Profiled<'_>, emulator: Option<&str>) -> String {
+    let shown = |n: u64| instructions(one.of_one(n));
+    let levels: Vec<String> =
+        one.tree.levels().iter().map(|(level, n)| format!("L{level} {}", shown(*n))).collect();
+    let total = one.tree.total();
+    let mut text = format!("{} instructions", shown(total));
+    if !levels.is_empty() {
+        text += &format!(" = {}", levels.join(" + "));
+    }
+    if one.undone > 0 {
+        text += &format!("; beside {} that were intercepted or begun again", shown(one.undone));
+    }
+    if one.idle > 0 {
+        text += &format!("; {} ns of waiting", shown(one.idle));
+    }
+    let found = artefacts(one, emulator);
+    let sum: u64 = found.iter().map(|found| found.instructions).sum();
+    if sum > 0 && total > 0 {
+        let list: Vec<String> = found
+            .iter()
+            .map(|found| format!("{} {}", found.artefact.name, shown(found.instructions)))
+            .collect();
+        let share = percent(sum as f64 / total as f64);
+        text +=
+            &format!("; of which not on hardware {} ({share}): {}", shown(sum), list.join(", "));
+    }
+    text
+}
+
+/// Instructions of one operation that hardware does not execute, by name and level of the operation, where its call tree has any.
+pub(crate) fn not_on_hardware(ledger: &Ledger) -> BTreeMap<(String, Level), f64> {
+    let emulator = ledger.recording.emulated.as_deref();
+    let sum = |one: &Profiled<'_>| {
+        artefacts(one, emulator).iter().map(|found| found.instructions).sum::<u64>()
+    };
+    let all = profiled(ledger).0.into_iter().map(|one| (sum(&one), one));
+    all.filter(|(sum, _)| *sum > 0)
+        .map(|(sum, one)| ((one.name.clone(), one.level), one.of_one(sum)))
+        .collect()
+}
+
+/// Why artefacts are there, a sentence for each that some tree has.
+pub(crate) fn artefact_notes(all: &[Profiled<'_>], emulator: Option<&str>) -> Vec<String> {
+    let mut notes: Vec<String> = Vec::new();
+    for Found { artefact, .. } in all.iter().flat_map(|one| artefacts(one, emulator)) {
+        let note =
+            format!("{}: {}; gone since {}.", artefact.name, artefact.cause, artefact.gone_since);
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+    notes
+}
+
+/// A frame of a stack: the level before a function's name, as it is told apart in pictures. Printable, and without what folded
+/// stacks give a meaning.
+pub(crate) fn frame(label: &Label) -> String {
+    let name = match label.kind {
+        CallKind::Function => format!("L{} {}", label.level, printable(&label.name)),
+        CallKind::Cause => format!("L{} [{}]", label.level, printable(&label.name)),
+        CallKind::Thread | CallKind::Line => printable(&label.name),
+    };
+    name.replace(';', ",")
+}
+
+/// The functions of all operations: instructions of a guest with all that handles them first, then functions by their own instructions.
+pub fn table(ledger: &Ledger, shown: Shown) -> Table {
+    let mut table = Table::new(columns());
+    for one in profiled(ledger).0 {
+        costs(one.tree, shown).iter().for_each(|cost| table.row(cells(&one, cost)));
+    }
+    table
+}
+
+/// The same of one operation.
+pub(crate) fn table_of(one: &Profiled<'_>, shown: Shown) -> Table {
+    let mut table = Table::new(columns());
+    costs(one.tree, shown).iter().for_each(|cost| table.row(cells(one, cost)));
+    table
+}
+
+/// What is said of one operation above its functions. Printable.
+pub(crate) fn heading(one: &Profiled<'_>, emulator: Option<&str>) -> String {
+    format!("{}: {}", printable(&title(one)), summary(one, emulator))
+}
+
+fn columns() -> Vec<Column> {
+    vec![
+        Column::data("operation"),
+        Column::data("level"),
+        Column::number("self", "self").help("instructions of one operation in the function itself"),
+        Column::number("total", "total").help("and in what it calls"),
+        Column::number("share", "% of path").help("total over the path"),
+        Column::minor("calls", "calls", 1).help("in one operation"),
+        Column::words("code_level", "level").help("whose code: L0 is the host"),
+        Column::data("kind"),
+        Column::words("function", "function"),
+        Column::data("module"),
+    ]
+}
+
+/// Causes by total, functions by self; by level the functions of each level.
+fn costs(tree: &CallTree, shown: Shown) -> Vec<FunctionCost> {
+    let functions = tree.costs(CallKind::Function, false);
+    match shown.arranged {
+        Arranged::ByCause => {
+            let causes = tree.costs(CallKind::Cause, true).into_iter().take(shown.most);
+            causes.chain(functions.into_iter().take(shown.most)).collect()
+        }
+        Arranged::ByLevel => {
+            let of = |level: u8| {
+                let functions = functions.iter().filter(move |cost| cost.label.level == level);
+                functions.take(shown.most).cloned().collect::<Vec<_>>()
+            };
+            (0..=2).flat_map(of).collect()
+        }
+    }
+}
+
+fn cells(one: &Profiled<'_>, cost: &FunctionCost) -> Vec<Cell> {
+    let total = one.tree.total().max(1) as f64;
+    vec![
+        Cell::Name(one.name.clone()),
+        Cell::Word(one.level.name()),
+        Cell::Instructions(one.of_one(cost.own)),
+        Cell::Instructions(one.of_one(cost.total)),
+        Cell::Share(cost.total as f64 / total),
+        Cell::Instructions(one.of_one(cost.calls)),
+        Cell::Word(["L0", "L1", "L2"].get(usize::from(cost.label.level)).unwrap_or(&"?")),
+        Cell::Word(cost.label.kind.name()),
+        match cost.label.kind {
+            CallKind::Cause => Cell::Name(format!("[{}]", cost.label.name)),
+            _ => Cell::Name(cost.label.name.clone()),
+        },
+        Cell::Name(cost.label.module.clone()),
+    ]
+}
+
+/// Nodes with instructions of their own, each with its stack.
+pub(crate) fn leaves(tree: &CallTree) -> impl Iterator<Item = (Vec<&Label>, &CallNode)> {
+    let nodes = tree.nodes.iter().enumerate().filter(|(_, node)| node.own > 0);
+    nodes.map(|(index, node)| (tree.stack(index), node))
+}

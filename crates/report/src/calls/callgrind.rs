@@ -1,0 +1,100 @@
+//! A file for KCachegrind and callgrind_annotate: one operation, instructions of its batch by function and line.
+//!
+//! The format is described in Valgrind's manual, "Callgrind Format Specification". Functions of equal names are told apart by their
+//! level, which stands where callgrind has the source file (`fl=L0`); the module stands where it has the object file.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use vmtax_analyse::calls::Label;
+use vmtax_analyse::{CallTree, Profiled};
+use vmtax_events::CallKind;
+
+use super::title;
+use crate::names::printable;
+
+/// What a function has: its own instructions by line, and what it calls: how often, and with how many instructions.
+#[derive(Default)]
+struct Function {
+    lines: BTreeMap<(String, u64), u64>,
+    calls: BTreeMap<Label, (u64, u64)>,
+}
+
+/// Writes one operation.
+pub fn write(one: &Profiled<'_>, tree: &CallTree, out: &mut dyn Write) -> io::Result<()> {
+    let functions = functions(tree);
+    writeln!(out, "# callgrind format\nversion: 1\ncreator: vmtax")?;
+    writeln!(out, "cmd: {} ({} operations)", printable(&title(one)), one.operations)?;
+    writeln!(out, "positions: line\nevents: Ir")?;
+    writeln!(out, "summary: {}\n", tree.total())?;
+    for (label, function) in &functions {
+        writeln!(out, "ob={}\nfl=L{}\nfn={}", object(label), label.level, name(label))?;
+        if function.lines.is_empty() {
+            writeln!(out, "0 0")?;
+        }
+        for ((file, line), own) in &function.lines {
+            if !file.is_empty() {
+                writeln!(out, "fi={file}")?;
+            }
+            writeln!(out, "{line} {own}")?;
+        }
+        if function.lines.keys().any(|(file, _)| !file.is_empty()) {
+            writeln!(out, "fe=L{}", label.level)?;
+        }
+        for (callee, (calls, total)) in &function.calls {
+            writeln!(out, "cob={}\ncfi=L{}\ncfn={}", object(callee), callee.level, name(callee))?;
+            writeln!(out, "calls={} 0\n0 {total}", (*calls).max(1))?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(out, "totals: {}", tree.total())
+}
+
+fn functions(tree: &CallTree) -> BTreeMap<Label, Function> {
+    let mut functions: BTreeMap<Label, Function> = BTreeMap::new();
+    for node in &tree.nodes {
+        let above = node.parent.map(|parent| &tree.nodes[parent].label);
+        if node.label.kind == CallKind::Line {
+            if let Some(above) = above {
+                let line = place(&node.label.name);
+                let own =
+                    functions.entry(above.clone()).or_default().lines.entry(line).or_default();
+                *own = own.saturating_add(node.own);
+            }
+            continue;
+        }
+        let function = functions.entry(node.label.clone()).or_default();
+        if node.own > 0 {
+            let own = function.lines.entry((String::new(), 0)).or_default();
+            *own = own.saturating_add(node.own);
+        }
+        if let Some(above) = above {
+            let caller = functions.entry(above.clone()).or_default();
+            let (calls, total) = caller.calls.entry(node.label.clone()).or_default();
+            *calls = calls.saturating_add(node.calls);
+            *total = total.saturating_add(node.total);
+        }
+    }
+    functions
+}
+
+/// `arch/x86/kvm/x86.c:123` as file and line.
+fn place(text: &str) -> (String, u64) {
+    let (file, line) = text.rsplit_once(':').unwrap_or((text, ""));
+    (printable(file), line.parse().unwrap_or(0))
+}
+
+fn object(label: &Label) -> String {
+    match label.module.as_str() {
+        "" => "kernel".to_owned(),
+        module => printable(module),
+    }
+}
+
+fn name(label: &Label) -> String {
+    let name = printable(&label.name);
+    match label.kind {
+        CallKind::Cause => format!("[{name}]"),
+        _ => name,
+    }
+}

@@ -1,0 +1,49 @@
+//! Where the instructions of each operation go: a flame graph and a table of functions, folded away until they are asked for.
+
+use maud::{Markup, PreEscaped, html};
+use vmtax_analyse::calls::profiled;
+use vmtax_analyse::{Arranged, Profiled};
+
+use super::{figures, flame};
+use crate::Document;
+use crate::calls::{self, Shown, artefact_notes, folded};
+
+/// One picture for each operation and level, both views.
+pub(super) fn section(document: &Document, shown: Shown) -> Markup {
+    let emulator = document.ledger.recording.emulated.as_deref();
+    let (all, problems) = profiled(&document.ledger);
+    let notes = artefact_notes(&all, emulator);
+    html! {
+        h2 #calls-title { "Where the instructions go" }
+        p.note {
+            "Each picture is of all instructions of a batch, each of which is in it. Frames: the guest's payload below, then the instruction that left the guest "
+            "(in brackets), and above it the functions that handled it. Orange: the host (L0), green: its guest (L1), blue: the guest's guest (L2)."
+        }
+        @for problem in &problems { p.note { (figures::text(problem)) } }
+        @for note in &notes { p.note { "Not on hardware: " (figures::text(note)) } }
+        @if all.is_empty() { p.empty { "No call trees: " code { "vmtax lab run --profile" } " makes them." } }
+        @for (number, one) in all.iter().enumerate() { (operation(one, number, (shown, emulator))) }
+    }
+}
+
+fn operation(
+    one: &Profiled<'_>,
+    number: usize,
+    (shown, emulator): (Shown, Option<&str>),
+) -> Markup {
+    let tree = one.tree.arranged(shown.arranged);
+    let view = match shown.arranged {
+        Arranged::ByCause => "by cause",
+        Arranged::ByLevel => "by level",
+    };
+    let drawn = flame::levels(&folded::lines(&tree), one.operations, number);
+    html! {
+        details {
+            summary { b { (figures::text(&calls::title(one))) } " " (figures::text(&calls::summary(one, emulator))) }
+            @match drawn {
+                Some(svg) => div.scroll.flame aria-label={ "Flame graph " (view) } { (PreEscaped(svg)) },
+                None => p.empty { "The call tree cannot be drawn." },
+            }
+        }
+    }
+}

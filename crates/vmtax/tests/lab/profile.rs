@@ -1,0 +1,143 @@
+//! Call trees of real operations: each has one, it adds up, and it says what is known of the operation.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::run::{assert_close, json, output, paths, refused, text};
+
+/// Instructions by stack of each operation: `cpuid L2`.
+type Trees = BTreeMap<String, Vec<(Vec<String>, u64)>>;
+
+fn printed(arguments: &[&str]) -> String {
+    let output = output(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn trees(run: &str) -> Trees {
+    let mut trees = Trees::new();
+    for line in printed(&["report", run, "--format", "folded"]).lines() {
+        let (stack, weight) = line.rsplit_once(' ').unwrap();
+        let mut frames = stack.split(';').map(str::to_owned);
+        let name = frames.next().unwrap();
+        trees.entry(name).or_default().push((frames.collect(), weight.parse().unwrap()));
+    }
+    trees
+}
+
+/// Instructions of the stacks with these frames, in order, whatever lies between.
+fn below(tree: &[(Vec<String>, u64)], frames: &[&str]) -> u64 {
+    let has = |stack: &[String]| {
+        let mut left = stack.iter();
+        frames.iter().all(|frame| left.any(|one| one == frame))
+    };
+    tree.iter().filter(|(stack, _)| has(stack)).map(|(_, weight)| weight).sum()
+}
+
+/// Each operation with a path has as many instructions in its tree, exactly.
+fn assert_adds_up(report: &Value, trees: &Trees) {
+    for row in report["operations"]["rows"].as_array().unwrap() {
+        let name = format!("{} {}", text(&row["name"]), text(&row["level"]));
+        let tree = trees.get(&name).unwrap_or_else(|| panic!("{name} has no call tree"));
+        let sum: u64 = tree.iter().map(|(_, weight)| weight).sum();
+        let Some(path) = row["path"]["median"].as_f64() else { continue };
+        let of_one = sum as f64 / row["count"].as_f64().unwrap();
+        assert!((of_one - path).abs() < 1e-9 * path.max(1.0), "{name}: tree {of_one}, path {path}");
+    }
+    let notes = report["losses"]["notes"].as_array().unwrap();
+    assert!(!notes.iter().any(|note| text(note).contains("call tree")), "{notes:?}");
+}
+
+#[test]
+fn every_operation_has_a_tree_that_adds_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let run = run.to_str().unwrap();
+    let operations =
+        "cpuid,wrmsr,touch-4k,mmio-user,hlt-timer,ud2,context-switch,vmrun,ring-bounced";
+    let arguments = ["lab", "run", "--nested", "--operation", operations];
+    let plain = json(&arguments);
+    let report = json(&[&arguments[..], &["--profile", "-o", run]].concat());
+    let trees = trees(run);
+    assert_adds_up(&report, &trees);
+    // Recording changes nothing. Which of two ways the threads of L1 take turns is chance, in every run.
+    let (mut plain, mut profiled) = (paths(&plain), paths(&report));
+    for paths in [&mut plain, &mut profiled] {
+        paths.remove("context-switch L2").unwrap();
+    }
+    assert_close(&plain, &profiled);
+    assert_eq!(plain["cpuid L1"], profiled["cpuid L1"]);
+
+    let cpuid = &trees["cpuid L1"];
+    let sum: u64 = cpuid.iter().map(|(_, weight)| weight).sum();
+    assert_eq!(below(cpuid, &["L1 payload", "L1 [cpuid]", "L0 kvm_arch_vcpu_ioctl_run"]), sum);
+    assert!(below(cpuid, &["L0 kvm_emulate_cpuid"]) > 0);
+    let nested = &trees["cpuid L2"];
+    for exit in ["L1 [vmload]", "L1 [vmsave]", "L1 [vmrun]", "L1 [rdmsr]"] {
+        let frames =
+            ["L2 [cpuid]", "L1 kvm_arch_vcpu_ioctl_run", exit, "L0 kvm_arch_vcpu_ioctl_run"];
+        assert!(below(nested, &frames) > 5 * 2000, "{exit}");
+    }
+    assert!(below(nested, &["L2 [cpuid]", "L0 nested_svm_vmexit"]) > 0);
+    // Two vCPUs, two threads, at both levels.
+    for level in ["L1", "L2"] {
+        let tree = &trees[&format!("context-switch {level}")];
+        for vcpu in ["vCPU 0", "vCPU 1"] {
+            let payload = format!("{level} payload");
+            assert!(
+                below(tree, &[vcpu, &payload, &format!("{level} [wrmsr]")]) > 0,
+                "{level} {vcpu}"
+            );
+        }
+    }
+    // What waits has a tree too.
+    assert!(below(&trees["hlt-timer L1"], &["L1 [hlt]", "L0 kvm_vcpu_halt"]) > 0);
+
+    formats(run);
+}
+
+/// What is read out of a run in other formats.
+fn formats(run: &str) {
+    let shown = printed(&["report", run, "--vm", "cpuid@L2"]);
+    assert!(shown.contains("of which not on hardware"), "{shown}");
+    assert!(shown.contains("VMLOAD and VMSAVE exits"), "{shown}");
+    let by_level =
+        printed(&["report", run, "--vm", "cpuid@L2", "--event", "functions", "--by", "level"]);
+    assert!(by_level.contains("nested_svm_vmexit") && !by_level.contains("[vmload]"), "{by_level}");
+    let csv = printed(&["report", run, "--event", "functions", "--format", "csv", "--vm", "cpuid"]);
+    assert!(
+        csv.starts_with(
+            "operation,level,self,total,share,calls,code_level,kind,function,module\r\n"
+        )
+    );
+    assert!(csv.contains("L0,function,kvm_emulate_cpuid,kvm\r\n"), "{csv}");
+    let callgrind = printed(&["report", run, "--format", "callgrind", "--vm", "cpuid@L2"]);
+    assert!(callgrind.starts_with("# callgrind format\nversion: 1\n"), "{callgrind}");
+    assert!(callgrind.contains("\nfl=L0\nfn=nested_svm_vmexit\n"), "{callgrind}");
+    let speedscope = printed(&["report", run, "--format", "speedscope"]);
+    let speedscope: Value = serde_json::from_str(&speedscope).unwrap();
+    assert_eq!(text(&speedscope["profiles"][0]["name"]), "cpuid L1 (20 operations)");
+    let page = printed(&["report", run, "--format", "html", "--vm", "cpuid@L2"]);
+    assert!(page.contains("L1 [vmload]"));
+    let (code, said) = refused(&["report", run, "--format", "callgrind"]);
+    assert_eq!((code, said.lines().count()), (2, 1), "{said}");
+    assert!(said.contains("name one"), "{said}");
+}
+
+#[test]
+fn what_has_no_call_trees() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let run = run.to_str().unwrap();
+    printed(&["lab", "run", "--operation", "cpuid", "-o", run]);
+    for format in ["folded", "callgrind", "speedscope"] {
+        let (code, said) = refused(&["report", run, "--format", format]);
+        assert_eq!(code, 4, "{said}");
+        assert!(said.contains("holds no call trees"), "{said}");
+    }
+    let (code, said) = refused(&["lab", "run", "--operation", "cpuid", "--by", "level"]);
+    assert_eq!(code, 2, "{said}");
+    let (code, said) = refused(&["lab", "run", "--host", "kvm", "--profile"]);
+    assert_eq!(code, 2, "{said}");
+}
