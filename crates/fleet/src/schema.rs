@@ -37,7 +37,7 @@ impl Texts {
 }
 
 /// The tables of rows, by the name that SQL knows them by. It is the name of their folder.
-pub const TABLES: [Table; 7] = Table::ALL;
+pub const TABLES: [Table; Table::ALL.len()] = Table::ALL;
 
 /// What every row carries of its run.
 pub const ATTRIBUTES: [&str; 7] =
