@@ -105,7 +105,7 @@ fn every_refusal_has_its_code_and_says_why() {
         (&["bench", "--size", "65536"], 2, "are free; choose a smaller one"),
         (&["verify", name(&folder)], 4, "is not a checkpoint"),
         (&["save", "--image", name(&odd), "-o", name(&out)], 4, "which is no number of pages"),
-        (&["save", "--image", name(&none), "-o", name(&out)], 3, "cannot be opened"),
+        (&["save", "--image", name(&none), "-o", name(&out)], 3, "No such file or directory"),
         (
             &["save", "--image", name(&image_path), "-o", name(&image_path)],
             2,
@@ -128,7 +128,7 @@ fn every_refusal_has_its_code_and_says_why() {
         (&["save", "-o", name(&out)], 2, ""),
         (&["save", "--qmp", name(&none), "-o", name(&out)], 3, "is a QEMU with"),
         (&["restore", name(&checkpoint), "--qmp", name(&none)], 3, "is a QEMU with"),
-        (&["scan", name(&none)], 3, "cannot be opened"),
+        (&["scan", name(&none)], 3, "No such file or directory"),
         (&["scan", "4194304"], 3, "no process of this number"),
         (&["scan", "1", "--accel", "gpu"], 2, "use auto, cpu, model, or queues"),
         (
