@@ -150,9 +150,7 @@ impl Drop for NewFile {
 fn check_target(target: &Path) -> io::Result<()> {
     let found = target.symlink_metadata().map(|found| found.file_type());
     match found {
-        _ if target.file_name().is_none() || target.is_dir() => {
-            Err(io::ErrorKind::IsADirectory.into())
-        }
+        _ if target.file_name().is_none() || target.is_dir() => Err(Errno::ISDIR.into()),
         Ok(found) if !found.is_file() && !found.is_symlink() => {
             Err(io::Error::other("it is a device, a pipe or a socket, which a file cannot replace"))
         }

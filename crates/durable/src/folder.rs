@@ -195,4 +195,22 @@ mod tests {
         assert_eq!(fs::read(target.join("image")).expect("done"), b"whole");
         assert_eq!(fs::read_dir(folder.path()).expect("done").count(), 1);
     }
+
+    /// Each removes what it takes for abandoned, and none what another has just made and not yet locked.
+    #[test]
+    fn many_begin_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = folder.path().join("query");
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        let new = NewFolder::beside(&target).expect("a folder");
+                        fs::write(new.path().join("a"), "1").expect("written");
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 0);
+    }
 }

@@ -34,7 +34,7 @@ pub(crate) enum Command {
 
 /// Ask runs with SQL, or by the name of a question.
 ///
-/// Tables: runs, vms, exits, accesses, time, stats, bench, events; reasons, details and detail_kinds say what numbers
+/// Tables: runs, vms, exits, accesses, time, preempted, stats, bench, events; reasons, details and detail_kinds say what numbers
 /// stand for. Every row of a run carries run, host, date, kernel, cpu_model, labels and emulated. A PATH is a run, or a
 /// tree of runs such as host=H/date=D/RUN, here or in a store such as s3://BUCKET/FOLDER, whose credentials are taken from
 /// the environment (AWS_ACCESS_KEY_ID, ...; see docs/fleet.md). A run that is damaged or was never finished is left out

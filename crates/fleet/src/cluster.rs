@@ -94,7 +94,7 @@ pub async fn stream(
 async fn reach(address: &str) -> Result<TcpStream, String> {
     match tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(e)) => Err(format!("it cannot be reached ({})", e.kind())),
+        Ok(Err(e)) => Err(format!("it cannot be reached ({e})")),
         Err(_) => Err(format!("it did not answer for {} s", PATIENCE.as_secs())),
     }
 }
@@ -129,7 +129,7 @@ async fn get<T: for<'de> Deserialize<'de>>(address: &str, path: &str) -> Result<
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
     );
-    let broken = |e: std::io::Error| format!("it broke off ({})", e.kind());
+    let broken = |e: std::io::Error| format!("it broke off ({e})");
     let mut answer = Vec::new();
     let exchange = async {
         stream.write_all(request.as_bytes()).await.map_err(broken)?;

@@ -1,7 +1,7 @@
 //! Few sorted files of the many that the runs of a day have.
 //!
 //! ```text
-//! runs of a day ──in order──> compacted/.date=D.part/  ──read again──> same rows? ──rename──> compacted/date=D/
+//! runs of a day ──in order──> compacted/.date=D.*.tmp/ ──read again──> same rows? ──rename──> compacted/date=D/
 //!                             day.json written last                                            from here on the
 //!                                                                                              runs are read here
 //! ```
@@ -28,6 +28,7 @@ use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use datafusion::parquet::basic::{Compression, ZstdLevel};
 use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
+use vmtax_durable::{Lock, LockError, NewFolder};
 use vmtax_store::{Segment, Table};
 
 use crate::day::{self, DayManifest, DayRun};
@@ -104,7 +105,7 @@ pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
         NoFleet::Data(why) => Failure::Data(why),
     })?;
     let root = fs::canonicalize(tree)
-        .map_err(|e| Failure::Input(format!("{}: {}", tree.display(), e.kind())))?;
+        .map_err(|e| Failure::Input(format!("{}: cannot be opened: {e}", tree.display())))?;
     let Selection { runs, days } = found.select(&Everything).map_err(Failure::Data)?;
     let mut by_day: BTreeMap<String, Vec<Arc<FleetRun>>> = BTreeMap::new();
     for run in runs {
@@ -181,33 +182,26 @@ fn compact_day(
     options: &Options,
 ) -> Result<usize, Failure> {
     let folder = root.join(day::FOLDER);
-    let part = folder.join(format!(".date={date}.part"));
     let output = |path: &Path| {
         let path = path.to_owned();
         move |e: io::Error| Failure::Output(path, e)
     };
     fs::create_dir_all(&folder).map_err(output(&folder))?;
-    // Two at once would remove each other's files.
-    let lock = File::create(folder.join(".lock")).map_err(output(&folder))?;
-    lock.try_lock().map_err(|_| {
-        Failure::Data(format!(
-            "{}: somebody is compacting this tree already; wait for that to end",
+    let _lock = Lock::take(&folder).map_err(|error| match error {
+        LockError::Held(holder) => Failure::Data(format!(
+            "{}: is being compacted by {holder}; wait for it to end",
             root.display()
-        ))
+        )),
+        LockError::Io(e) => Failure::Output(folder.clone(), e),
     })?;
-    match fs::remove_dir_all(&part) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Failure::Output(part, e)),
-        _ => fs::create_dir(&part).map_err(output(&part))?,
-    }
-    let written = write_day(&part, date, runs, options);
-    if written.is_err() {
-        // Best effort: the name says that it is no day.
-        let _ = fs::remove_dir_all(&part);
-    }
-    let files = written?;
+    // What versions before left that were killed.
+    let old = folder.join(format!(".date={date}.part"));
+    vmtax_durable::remove_folder(&old).map_err(output(&old))?;
     let target = folder.join(format!("date={date}"));
-    fs::rename(&part, &target).map_err(output(&target))?;
-    File::open(&folder).and_then(|f| f.sync_all()).map_err(output(&folder))?;
+    // Dropped on every error, and with it the files.
+    let part = NewFolder::beside(&target).map_err(output(&target))?;
+    let files = write_day(part.path(), date, runs, options)?;
+    part.publish().map_err(output(&target))?;
     Ok(files)
 }
 
@@ -379,7 +373,7 @@ fn read_file(
     let damaged = |e: &dyn std::fmt::Display| {
         Failure::Data(format!("{}: cannot be read: {e}", path.display()))
     };
-    let file = File::open(path).map_err(|e| damaged(&e.kind()))?;
+    let file = File::open(path).map_err(|e| damaged(&e))?;
     let batches = ParquetRecordBatchReaderBuilder::try_new(file)
         .and_then(|b| b.with_batch_size(64 << 10).build());
     for batch in batches.map_err(|e| damaged(&e))? {

@@ -1,7 +1,7 @@
 //! DataFusion with the tables of a fleet, and no more memory than it was given.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
@@ -47,23 +47,21 @@ const METADATA_HINT: usize = 64 << 10;
 pub struct Engine {
     context: SessionContext,
     fleet: Arc<Fleet>,
-    /// Removed with all that was spilled when the engine goes.
-    _spill: tempfile::TempDir,
 }
 
 impl Engine {
-    /// An engine for a fleet; `base` has what a cluster wants to be set.
+    /// An engine for a fleet, which spills into a folder of the caller; `base` has what a cluster wants to be set.
     ///
     /// # Errors
-    /// When there is no room for what is spilled, or a table cannot be made.
+    /// When a table cannot be made.
     pub fn new(
         fleet: Arc<Fleet>,
         limits: Limits,
+        spill: &Path,
         base: SessionConfig,
         texts: Texts,
     ) -> Result<Engine> {
-        let spill = tempfile::Builder::new().prefix("vmtax-query-").tempdir()?;
-        let places: Vec<PathBuf> = vec![spill.path().to_owned()];
+        let places: Vec<PathBuf> = vec![spill.to_owned()];
         let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(places));
         let runtime = RuntimeEnvBuilder::new()
             .with_memory_pool(Arc::new(TrackConsumersPool::new(
@@ -76,6 +74,8 @@ impl Engine {
             runtime.register_object_store(store.url().as_ref(), Arc::clone(store.client()));
         }
         let mut config = base.with_target_partitions(limits.threads).with_information_schema(true);
+        // One that never ends would be a query that never ends, and cannot be told from one that does.
+        config.options_mut().execution.enable_recursive_ctes = false;
         let parquet = &mut config.options_mut().execution.parquet;
         parquet.metadata_size_hint = Some(METADATA_HINT);
         parquet.enable_page_index = false;
@@ -98,7 +98,7 @@ impl Engine {
             let table = MemTable::try_new(batch.schema(), vec![vec![batch]])?;
             context.register_table(name, Arc::new(table))?;
         }
-        Ok(Engine { context, fleet, _spill: spill })
+        Ok(Engine { context, fleet })
     }
 
     /// The plan of a query.
@@ -129,12 +129,21 @@ impl Engine {
         if given.is_empty() { Ok(plan) } else { plan.with_param_values(ParamValues::from(given)) }
     }
 
-    /// What the plan becomes here.
+    /// The plan made better, without a look at any file.
     ///
     /// # Errors
     /// When it cannot be carried out.
-    pub async fn physical(&self, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
-        self.context.state().create_physical_plan(plan).await
+    pub fn optimize(&self, plan: &LogicalPlan) -> Result<LogicalPlan> {
+        self.context.state().optimize(plan)
+    }
+
+    /// What an optimized plan becomes here. Runs and files are looked at.
+    ///
+    /// # Errors
+    /// When it cannot be carried out.
+    pub async fn physical(&self, optimized: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
+        let state = self.context.state();
+        state.query_planner().create_physical_plan(optimized, &state).await
     }
 
     /// Carries a plan out in this process.
@@ -155,7 +164,7 @@ impl Engine {
         parameters: Vec<(String, ScalarValue)>,
     ) -> Result<Vec<RecordBatch>> {
         let plan = self.plan(sql, parameters).await?;
-        let physical = self.physical(&plan).await?;
+        let physical = self.physical(&self.optimize(&plan)?).await?;
         datafusion::physical_plan::collect(physical, self.context.task_ctx()).await
     }
 

@@ -4,9 +4,10 @@
 //! written, and as the plan that it becomes. The session that runs it knows no table but the fleet's, and no
 //! function that opens a file.
 
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::context::SQLOptions;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::parser::{DFParser, Statement};
 use datafusion::sql::sqlparser::ast::Statement as Sql;
 
@@ -63,7 +64,8 @@ fn verb(statement: &str) -> String {
     if verb.is_empty() { "this".to_owned() } else { verb.join(" ") }
 }
 
-/// The plan of a statement does nothing but read, wherever in it something is hidden.
+/// The plan of a statement does nothing but read, wherever in it something is hidden, and is not too large to be optimized: that takes
+/// more than twice as long for twice the plan.
 ///
 /// # Errors
 /// A sentence.
@@ -72,7 +74,50 @@ pub fn plan(plan: &LogicalPlan) -> Result<()> {
         .with_allow_ddl(false)
         .with_allow_dml(false)
         .with_allow_statements(false)
-        .verify_plan(plan)
+        .verify_plan(plan)?;
+    let size = Size::of(plan)?;
+    for (what, found, most) in [
+        ("joins", size.joins, MAX_JOINS),
+        ("steps", size.steps, MAX_STEPS),
+        ("operators and functions", size.operators, MAX_OPERATORS),
+    ] {
+        if found > most {
+            return Err(DataFusionError::Plan(format!(
+                "it has {found} {what}, and at most {most} can be planned; ask it in parts"
+            )));
+        }
+    }
+    Ok(())
+}
+
+const MAX_JOINS: usize = 100;
+const MAX_STEPS: usize = 2_000;
+const MAX_OPERATORS: usize = 2_000;
+
+/// What a plan consists of. Values and columns do not count: a list of them is long and flat.
+#[derive(Debug, Default)]
+struct Size {
+    joins: usize,
+    steps: usize,
+    operators: usize,
+}
+
+impl Size {
+    fn of(plan: &LogicalPlan) -> Result<Size> {
+        let mut size = Size::default();
+        plan.apply_with_subqueries(|step| {
+            size.steps += 1;
+            size.joins += usize::from(matches!(step, LogicalPlan::Join(_)));
+            step.apply_expressions(|whole| {
+                whole.apply(|part| {
+                    let is_leaf = matches!(part, Expr::Literal(..) | Expr::Column(_));
+                    size.operators += usize::from(!is_leaf);
+                    Ok(TreeNodeRecursion::Continue)
+                })
+            })
+        })?;
+        Ok(size)
+    }
 }
 
 #[cfg(test)]

@@ -4,16 +4,20 @@ mod cli;
 mod query;
 mod show;
 mod tend;
+mod worker;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use vmtax_cli::{exit, output};
+use vmtax_durable::NewFolder;
 
 use cli::{Cli, Command};
 
 /// DataFusion plans by recursion, deeper than a thread's usual stack.
 const STACK: usize = 16 << 20;
+/// Threads that wait for files.
+const BLOCKING: usize = 8;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -21,7 +25,13 @@ fn main() -> ExitCode {
         Err(error) => return exit::usage(&error),
     };
     let result = match cli.command {
-        Command::Query(args) => query::run(&args),
+        Command::Query(args) if args.list => query::list(),
+        Command::Query(args) => {
+            return match worker::spill() {
+                Some(spill) => worker::run(args, spill),
+                None => worker::supervise(&args).unwrap_or_else(|error| exit::report(&error)),
+            };
+        }
         Command::Compact(args) => tend::compact(&args),
         Command::Synth(args) => tend::synth(&args),
         #[cfg(feature = "cluster")]
@@ -39,5 +49,16 @@ fn main() -> ExitCode {
 
 /// Where queries run.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(STACK).build()?)
+    Ok(tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(STACK)
+        .max_blocking_threads(BLOCKING)
+        .build()?)
+}
+
+/// A private folder in TMPDIR that is removed when it is dropped, or by the next process that asks for one of this name.
+fn scratch(name: &str) -> anyhow::Result<NewFolder> {
+    let folder = std::env::temp_dir();
+    NewFolder::beside(&folder.join(name))
+        .map_err(|e| output::cannot_write(&format!("{} (TMPDIR)", folder.display()), &e).into())
 }

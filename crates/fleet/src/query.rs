@@ -1,9 +1,10 @@
 //! `vmtax-fleet query`: SQL or a question, the runs, rows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::common::{DataFusionError, ScalarValue};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
@@ -19,6 +20,7 @@ use crate::cli::{LimitArgs, QueryArgs};
 use crate::exit::{Code, Fault, fail, say, say_more};
 use crate::output::{self, Out, Place};
 use crate::show::{Caption, Format, Sheet};
+use crate::worker::PlanningLimit;
 
 /// Runs left out that are named; the others are counted.
 const NAMED: usize = 20;
@@ -31,10 +33,8 @@ struct Asked {
     caption: Caption,
 }
 
-pub(crate) fn run(args: &QueryArgs) -> anyhow::Result<()> {
-    if args.list {
-        return list();
-    }
+/// Asks, spilling into this folder.
+pub(crate) fn run(args: &QueryArgs, spill: &Path) -> anyhow::Result<()> {
     let asked = asked(args)?;
     let place = Place::open(args.output.as_deref())?;
     if args.format == Format::Parquet && place.is_terminal() {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &QueryArgs) -> anyhow::Result<()> {
     }
     let fleet = Arc::new(find(&asked.paths, args.verify)?);
     crate::runtime()?.block_on(async {
-        let answered = answer(args, &asked, &fleet, place).await;
+        let answered = answer(args, &asked, &fleet, (spill, place)).await;
         let skipped = tell_skipped(&fleet);
         answered?;
         if skipped > 0 && args.strict {
@@ -118,12 +118,12 @@ async fn answer(
     args: &QueryArgs,
     asked: &Asked,
     fleet: &Arc<Fleet>,
-    place: Place,
+    (spill, place): (&Path, Place),
 ) -> anyhow::Result<()> {
-    let engine = engine(args, fleet)?;
+    let engine = engine(args, fleet, spill)?;
     if args.verify {
         // Planning finds out which runs are wanted.
-        let plan = engine.plan(&asked.sql, asked.parameters.clone()).await.map_err(of_sql)?;
+        let plan = plan(asked, &engine).await?;
         engine.physical(&plan).await.map_err(|e| of_query(&engine, e))?;
         fleet.leave_out_damaged();
     }
@@ -143,9 +143,9 @@ async fn answer(
             let mut sheet = Sheet::new(format, &schema, caption, width, out)?;
             while let Some(batch) = receiver.blocking_recv() {
                 // An error of the query: nothing that looks whole may appear.
-                sheet.batch(&batch?)?;
+                sheet.batch(&batch?).map_err(of_rows)?;
             }
-            sheet.finish()
+            sheet.finish().map_err(of_rows)
         })
     });
     let mut next = rows.first.take();
@@ -167,9 +167,16 @@ struct Begun {
     stream: SendableRecordBatchStream,
 }
 
+/// The optimized plan. No file is looked at for it, so it has a limit of time.
+async fn plan(asked: &Asked, engine: &Engine) -> anyhow::Result<LogicalPlan> {
+    let _limit = PlanningLimit::start();
+    let plan = engine.plan(&asked.sql, asked.parameters.clone()).await.map_err(of_sql)?;
+    engine.optimize(&plan).map_err(|e| of_query(engine, e))
+}
+
 /// Plans, and waits for the first rows: most of what can go wrong has gone wrong by then.
 async fn begin(args: &QueryArgs, asked: &Asked, engine: &Engine) -> anyhow::Result<Begun> {
-    let plan = engine.plan(&asked.sql, asked.parameters.clone()).await.map_err(of_sql)?;
+    let plan = plan(asked, engine).await?;
     let physical = engine.physical(&plan).await.map_err(|e| of_query(engine, e))?;
     let mut stream = stream(args, engine, physical).await?;
     let first = stream.next().await.transpose().map_err(|e| of_query(engine, e))?;
@@ -200,14 +207,16 @@ async fn stream(
     engine.stream(plan).map_err(|e| of_query(engine, e))
 }
 
-fn engine(args: &QueryArgs, fleet: &Arc<Fleet>) -> anyhow::Result<Engine> {
+fn engine(args: &QueryArgs, fleet: &Arc<Fleet>, spill: &Path) -> anyhow::Result<Engine> {
     let limits = limits(&args.limits);
     #[cfg(feature = "cluster")]
     if args.cluster.is_some() {
         let config = vmtax_fleet::cluster::config();
-        return Engine::new(Arc::clone(fleet), limits, config, Texts::Plain).map_err(of_start);
+        return Engine::new(Arc::clone(fleet), limits, spill, config, Texts::Plain)
+            .map_err(of_start);
     }
-    Engine::new(Arc::clone(fleet), limits, SessionConfig::new(), Texts::Views).map_err(of_start)
+    Engine::new(Arc::clone(fleet), limits, spill, SessionConfig::new(), Texts::Views)
+        .map_err(of_start)
 }
 
 pub(crate) fn limits(args: &LimitArgs) -> Limits {
@@ -245,6 +254,16 @@ fn of_query(engine: &Engine, error: DataFusionError) -> anyhow::Error {
     }
 }
 
+/// A row that cannot be written: there is no room for it, or a value has no form, such as a date after the last one.
+fn of_rows(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Fault>() || error.is::<std::io::Error>() {
+        return error;
+    }
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    Fault::new(Code::Data, format!("the query failed: a value cannot be written: {line}")).into()
+}
+
 /// An object that a store did not give. When the store does not answer, asking again would take as long.
 fn of_store(refusal: &Refusal) -> Fault {
     let code = if matches!(refusal.why, Unread::Lost(_)) { Code::Input } else { Code::Data };
@@ -280,13 +299,14 @@ const KINDS: &[&str] = &[
     "Invalid or Unsupported Configuration: ",
 ];
 
-/// DataFusion explains over several lines; the first says what is wrong.
+/// DataFusion explains over several lines; the first says what is wrong, or the one after the last `caused by`.
 pub(crate) fn first_line(error: &DataFusionError) -> String {
     if let DataFusionError::SQL(error, _) = error.find_root() {
         let text = error.to_string();
         return text.strip_prefix("sql parser error: ").unwrap_or(&text).to_owned();
     }
     let text = error.strip_backtrace();
+    let text = text.rsplit_once("\ncaused by\n").map_or(text.as_str(), |(_, cause)| cause);
     let mut line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     while let Some(rest) = KINDS.iter().find_map(|kind| line.strip_prefix(kind)) {
         line = rest;
@@ -315,7 +335,8 @@ fn tell_skipped(fleet: &Fleet) -> usize {
     skipped.len()
 }
 
-fn list() -> anyhow::Result<()> {
+/// Says which questions there are.
+pub(crate) fn list() -> anyhow::Result<()> {
     let questions = question::all().map_err(|why| anyhow::anyhow!(why))?;
     Place::open(None)?.write(|out| {
         for (i, Question { name, title, unit, about, parameters, .. }) in

@@ -125,13 +125,15 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
                 return fail(Code::Data, format!("the scheduler at {address} has no executors; start some"));
             }
             let limits = Limits { memory: 1 << 30, threads: executors.len() * 4 };
-            let engine = Engine::new(Arc::clone(&fleet), limits, cluster::config(), Texts::Plain)?;
+            let own = crate::scratch("vmtax-check")?;
+            let (spill, config) = (own.path(), cluster::config());
+            let engine = Engine::new(Arc::clone(&fleet), limits, spill, config, Texts::Plain)?;
             let hidden = |e: datafusion::common::DataFusionError| Fault::new(
                 Code::Data,
                 format!("the executors cannot read the files: {}; they have to lie at the same paths there", first_line(&e)),
             );
             let plan = engine.plan(EVERY_FILE, Vec::new()).await?;
-            let plan = engine.physical(&plan).await?;
+            let plan = engine.physical(&engine.optimize(&plan)?).await?;
             let stream = cluster::stream(&address, &engine, plan).await.map_err(hidden)?;
             let wrong: usize = stream.try_collect::<Vec<_>>().await.map_err(hidden)?.iter().map(|b| b.num_rows()).sum();
             if wrong > 0 {
@@ -167,7 +169,7 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
             return fail(Code::Usage, format!("--scheduler {}: use HOST:PORT", args.scheduler));
         };
         // Held until the end: what is passed between tasks goes with it.
-        let own = tempfile::Builder::new().prefix("vmtax-executor-").tempdir()?;
+        let own = crate::scratch("vmtax-executor")?;
         let work = args.work.clone().unwrap_or_else(|| own.path().to_owned());
         std::fs::create_dir_all(&work)
             .map_err(|e| crate::output::cannot_write(&work.display().to_string(), &e))?;

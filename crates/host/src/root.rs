@@ -164,14 +164,14 @@ fn why(error: Errno) -> Unknown {
         Errno::NOTDIR => Unknown::Missing,
         Errno::ACCESS | Errno::PERM => Unknown::Denied,
         Errno::LOOP | Errno::XDEV | Errno::ISDIR | Errno::NXIO => Unknown::NotAFile,
-        other => Unknown::Failed(io::Error::from(other).kind().to_string()),
+        other => Unknown::Failed(io::Error::from(other).to_string()),
     }
 }
 
 fn of_io(error: &io::Error) -> Unknown {
     match Errno::from_io_error(error) {
         Some(errno) => why(errno),
-        None => Unknown::Failed(error.kind().to_string()),
+        None => Unknown::Failed(error.to_string()),
     }
 }
 

@@ -116,7 +116,7 @@ pub enum QmpProblem {
     #[error("interrupted by a signal")]
     Stopped,
     /// The system's answer.
-    #[error("its monitor cannot be used: {}", .0.kind())]
+    #[error("its monitor cannot be used: {0}")]
     Io(io::Error),
 }
 
@@ -128,7 +128,7 @@ fn not_connected(error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => {
             "permission denied; run vmtax as the user of the VM, or as root".to_owned()
         }
-        kind => format!("{kind}; {hint}"),
+        _ => format!("{error}; {hint}"),
     }
 }
 

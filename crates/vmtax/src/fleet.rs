@@ -66,7 +66,7 @@ fn run(words: impl Iterator<Item = OsString>) -> anyhow::Result<()> {
     }
     let why = match error.kind() {
         io::ErrorKind::NotFound => "is neither beside vmtax nor in PATH; build it with: cargo build --release -p vmtax-fleet".to_owned(),
-        kind => format!("cannot be started: {kind}"),
+        _ => format!("cannot be started: {error}"),
     };
     Err(Fault::new(Code::Input, format!("{PROGRAM} {why}")).into())
 }

@@ -218,7 +218,7 @@ fn it_can_be_killed_at_any_moment() {
     assert_eq!(
         fs::read_dir(folder.path().join("tree/compacted"))
             .unwrap()
-            .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().ends_with(".part"))
+            .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'))
             .count(),
         0
     );

@@ -8,6 +8,7 @@ mod cluster;
 mod compact;
 mod damage;
 mod formats;
+mod limits;
 mod pruning;
 mod questions;
 mod readonly;

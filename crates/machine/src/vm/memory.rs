@@ -105,7 +105,7 @@ impl Vm {
                 "{}: the memory of QEMU (process {}) cannot be opened: {}{}",
                 path.display(),
                 self.pid,
-                error.kind(),
+                error,
                 hint(&error),
             ))),
         }
@@ -117,7 +117,9 @@ impl Vm {
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
             Err(error) => {
-                return Err(self.unfit(format!("{folder}: {}{}", error.kind(), hint(&error))));
+                return Err(
+                    self.unfit(format!("{folder}: cannot be listed: {error}{}", hint(&error)))
+                );
             }
         };
         let mut found = Vec::new();

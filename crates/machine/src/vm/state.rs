@@ -114,7 +114,7 @@ impl Vm {
                 Ok(0) => break,
                 Ok(read) => read,
                 Err(error) => {
-                    return Err(self.failed(format!("the state cannot be read: {}", error.kind())));
+                    return Err(self.failed(format!("the state cannot be read: {error}")));
                 }
             };
             match write_all(&ours, &block[..read], until) {
@@ -158,7 +158,7 @@ impl Vm {
     }
 
     fn no_socket(&self, error: &std::io::Error) -> VmError {
-        self.failed(format!("no socket for its device state: {}", error.kind()))
+        self.failed(format!("no socket for its device state: {error}"))
     }
 
     fn no_progress(&self, problem: &StreamError) -> VmError {

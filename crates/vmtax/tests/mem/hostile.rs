@@ -83,7 +83,7 @@ fn every_refusal_has_its_code_and_says_why() {
         (&["verify", name(&image_path)], 4, "is not a checkpoint"),
         (&["restore", name(&empty), "--image", name(&out)], 4, "is not a checkpoint"),
         (&["restore", name(&cut), "--image", name(&out)], 4, "the end of a checkpoint is missing"),
-        (&["restore", name(&checkpoint), "--image", name(&folder)], 5, "is a directory"),
+        (&["restore", name(&checkpoint), "--image", name(&folder)], 5, "Is a directory"),
         (&["restore", name(&checkpoint), "--image", "/proc/x"], 5, ""),
         (&["save", "--image", name(&empty), "-o", name(&out)], 4, "0 bytes"),
         (&["save", "--image", name(&folder), "-o", name(&out)], 3, "is not a file"),
