@@ -12,6 +12,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -45,9 +46,13 @@ const MESSAGES: u64 = 1 << 20;
 /// The first panic of this process.
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
-/// The folder, if this process is the child.
+/// The folder, if this process is the child. A path that no parent can have made is ignored, because the child removes the folder.
 pub(crate) fn spill() -> Option<PathBuf> {
-    std::env::var_os(SPILL).map(PathBuf::from)
+    let folder = std::env::var_os(SPILL).map(PathBuf::from)?;
+    let name = folder.file_name()?.as_bytes();
+    let is_ours =
+        folder.parent() == Some(&std::env::temp_dir()) && name.starts_with(b".vmtax-query.");
+    is_ours.then_some(folder)
 }
 
 /// Has a child ask, and ends as it does.

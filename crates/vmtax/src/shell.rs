@@ -1,8 +1,10 @@
 //! Completions and man pages, made from the flags.
 
-use std::fs;
+use std::path::Path;
+use std::{fs, io};
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
+use vmtax_durable::{Access, write};
 
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
 use crate::output;
@@ -14,7 +16,29 @@ pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
 }
 
 pub(crate) fn man(args: &ManArgs) -> anyhow::Result<()> {
-    let written = fs::create_dir_all(&args.dir)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), &args.dir));
-    written.map_err(|e| output::cannot_write(&args.dir.display().to_string(), &e).into())
+    let cannot_write = |path: &Path, e: &io::Error| {
+        let name = path.display().to_string();
+        anyhow::Error::from(output::cannot_write(&name, e))
+    };
+    fs::create_dir_all(&args.dir).map_err(|e| cannot_write(&args.dir, &e))?;
+    let mut vmtax = Cli::command().disable_help_subcommand(true);
+    vmtax.build();
+    for (name, page) in pages(&vmtax)? {
+        let path = args.dir.join(name);
+        write(&path, Access::Umask, &page).map_err(|e| cannot_write(&path, &e))?;
+    }
+    Ok(())
+}
+
+/// File names and contents of the pages of a command and of those below it.
+fn pages(command: &Command) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let mut pages = Vec::new();
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        pages.extend(self::pages(below)?);
+    }
+    let man = clap_mangen::Man::new(command.clone());
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    pages.push((man.get_filename(), page));
+    Ok(pages)
 }

@@ -243,3 +243,15 @@ fn rows_do_not_take_the_place_of_a_run() {
         place.query("SELECT 1", "64M").arg("-o").arg(run.join("x.csv")).status().unwrap().success()
     );
 }
+
+#[test]
+fn a_folder_that_the_environment_names_is_left_alone() {
+    let place = Place::new();
+    let kept = place.folder.path().join("kept");
+    fs::create_dir(&kept).unwrap();
+    fs::write(kept.join("file"), "x").unwrap();
+    let output = place.query("SELECT 1", "64M").env("VMTAX_QUERY_SPILL", &kept).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(kept.join("file").exists());
+    assert!(place.left().is_empty(), "{:?}", place.left());
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-use crate::check::stdout;
+use crate::check::{stdout, vmtax};
 
 const COMMANDS: [&str; 7] = ["report", "import", "record", "doctor", "pages", "completions", "man"];
 
@@ -89,6 +89,22 @@ fn every_command_has_a_man_page() {
             let rendered = String::from_utf8_lossy(&output.stdout);
             assert!(rendered.contains("Example"), "{name}: {rendered}");
         }
+    }
+}
+
+#[test]
+fn a_man_page_that_cannot_be_written_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    fs::create_dir_all(pages.join("vmtax-import.1/in the way")).unwrap();
+    let output = vmtax(folder.path(), "man man1");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.starts_with("vmtax: man1/vmtax-import.1: cannot be written: "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for entry in fs::read_dir(pages).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(name.starts_with("vmtax"), "{name} is left");
     }
 }
 
