@@ -10,9 +10,23 @@ use datafusion::execution::context::SQLOptions;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::parser::{DFParser, Statement};
 use datafusion::sql::sqlparser::ast::Statement as Sql;
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 /// SQL texts longer than this are refused before they are parsed.
 const MAX_BYTES: usize = 1 << 20;
+
+/// SELECTs of a text. Making a plan of a UNION takes more than twice as long for twice as many, so they are counted before.
+const MAX_SELECTS: usize = 500;
+
+fn selects(sql: &str) -> usize {
+    let is_select =
+        |token: &&Token| matches!(token, Token::Word(word) if word.keyword == Keyword::SELECT);
+    // What are no tokens the parser refuses, and says where.
+    let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize().unwrap_or_default();
+    tokens.iter().filter(is_select).count()
+}
 
 /// The one statement of a text.
 ///
@@ -22,6 +36,12 @@ pub fn statement(sql: &str) -> Result<Statement> {
     let refused = |why: String| Err(DataFusionError::Plan(why));
     if sql.len() > MAX_BYTES {
         return refused(format!("the SQL is longer than {MAX_BYTES} bytes"));
+    }
+    let selects = selects(sql);
+    if selects > MAX_SELECTS {
+        return refused(format!(
+            "it has {selects} SELECTs, and at most {MAX_SELECTS} can be planned; ask it in parts"
+        ));
     }
     let mut statements = DFParser::parse_sql(sql)?;
     if statements.len() > 1 {

@@ -1,5 +1,6 @@
 //! A real scheduler and two executors on the loopback interface: the same rows as here, or a sentence.
 
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -35,13 +36,16 @@ impl Cluster {
     /// What executors are to find in their environment can be given.
     pub(crate) fn start(folder: &Path, environment: &[(&str, &str)]) -> Cluster {
         let address = format!("127.0.0.1:{}", port());
+        let log = folder.join("cluster.log");
+        let said = || fs::read_to_string(&log).unwrap_or_default();
         let start = |args: &[&str]| {
+            let log = File::options().create(true).append(true).open(&log).unwrap();
             program(folder)
                 .args(args)
                 .env("TMPDIR", folder)
                 .envs(environment.iter().copied())
                 .stdout(Stdio::null())
-                .stderr(Stdio::null())
+                .stderr(log)
                 .spawn()
                 .unwrap()
         };
@@ -50,7 +54,12 @@ impl Cluster {
             Cluster { url: format!("df://{address}"), scheduler, executors: Vec::new() };
         let begin = Instant::now();
         while std::net::TcpStream::connect(&address).is_err() {
-            assert!(begin.elapsed() < Duration::from_secs(120), "the scheduler does not listen");
+            let elapsed = begin.elapsed();
+            assert!(
+                elapsed < Duration::from_secs(120),
+                "the scheduler does not listen: {}",
+                said()
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
         for _ in 0..2 {
@@ -69,7 +78,8 @@ impl Cluster {
             cluster.executors.push(start(&args));
         }
         while !cluster.sees_both(folder) {
-            assert!(begin.elapsed() < Duration::from_secs(240), "the executors do not come");
+            let elapsed = begin.elapsed();
+            assert!(elapsed < Duration::from_secs(240), "the executors do not come: {}", said());
             std::thread::sleep(Duration::from_millis(200));
         }
         cluster
@@ -101,7 +111,8 @@ fn the_same_rows_here_and_on_a_cluster_and_when_an_executor_dies() {
         "{check:?}"
     );
     same_rows(folder.path(), &cluster, "tree");
-    assert!(run(folder.path(), &["compact", "tree", "--date", "2026-01-01"]).status.success());
+    let compacted = run(folder.path(), &["compact", "tree", "--date", "2026-01-01"]);
+    assert!(compacted.status.success(), "{}", stderr(&compacted));
     same_rows(folder.path(), &cluster, "tree");
     dies(folder.path(), &mut cluster);
 }

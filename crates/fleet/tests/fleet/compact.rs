@@ -187,6 +187,7 @@ fn it_can_be_killed_at_any_moment() {
         let mut child = program(folder.path())
             .args(["compact", "tree", "--remove"])
             .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         let start = std::time::Instant::now();
@@ -199,16 +200,16 @@ fn it_can_be_killed_at_any_moment() {
         };
         if status.is_none() {
             child.kill().unwrap();
-            child.wait().unwrap();
             kills += 1;
         }
+        let output = child.wait_with_output().unwrap();
         let now = rounded(&[
             rows(folder.path(), &[SUMS[0], "tree"]),
             rows(folder.path(), &[SUMS[1], "tree"]),
         ]);
         assert_eq!(now, before, "after {kills} kills");
         if let Some(status) = status {
-            assert!(status.success());
+            assert!(status.success(), "{}", stderr(&output));
             break;
         }
         // On a slow machine the first steps take longer: it is given more time each time.
@@ -240,13 +241,13 @@ fn synthetic_fleets_say_so_and_are_the_same_for_a_seed() {
         folder.path(),
         &["synth", "template", "-o", "again", "--hosts", "3", "--days", "2", "--segments", "1"],
     );
-    assert!(again.status.success());
+    assert!(again.status.success(), "{}", stderr(&again));
     assert_eq!(rows(folder.path(), &[SUMS[0], "tree"]), rows(folder.path(), &[SUMS[0], "again"]));
     let other = run(
         folder.path(),
         &["synth", "template", "-o", "other", "--hosts", "3", "--days", "2", "--seed", "2"],
     );
-    assert!(other.status.success());
+    assert!(other.status.success(), "{}", stderr(&other));
     assert_ne!(rows(folder.path(), &[SUMS[0], "tree"]), rows(folder.path(), &[SUMS[0], "other"]));
     refuses(folder.path(), &["synth", "template", "-o", "tree"], 5, &["tree: it is not empty"]);
     refuses(folder.path(), &["synth", "tree", "-o", "new"], 3, &["tree"]);

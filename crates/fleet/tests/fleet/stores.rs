@@ -180,7 +180,8 @@ fn the_same_rows_from_a_store_as_from_a_disk() {
     assert_eq!(answers(&there, "s3://bucket/tree/"), expected);
     assert_eq!(answers(&there, "s3a://bucket/tree"), expected);
     let compact = ["compact", "buckets/bucket/tree", "--date", "2026-01-02", "--remove"];
-    assert!(run(server.here(), &compact).status.success());
+    let compacted = run(server.here(), &compact);
+    assert!(compacted.status.success(), "{}", stderr(&compacted));
     assert_eq!(answers(&here, "buckets/bucket/tree"), expected);
     assert_eq!(answers(&there, "s3://bucket/tree"), expected, "a day is compacted");
     // Its files are what was read.
