@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use vmtax_pageops::checkpoint::{Checkpoint, Target};
 
 use super::guest::{Guest, check, qmp};
-use super::{image, mem, name, ok};
+use super::{image, name, ok};
 
 struct Memory(Vec<u8>);
 
