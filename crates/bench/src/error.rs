@@ -1,5 +1,7 @@
 //! What can go wrong. Every message is one sentence.
 
+use vmtax_cli::exit::{Code, Fault};
+
 /// An error of a benchmark.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -23,4 +25,25 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+}
+
+/// What an error of a benchmark means for the exit code.
+pub(crate) fn fault(error: &Error) -> Fault {
+    use vmtax_machine::Error as Machine;
+    let code = match error {
+        Error::Machine(Machine::Kernel { .. } | Machine::Module { .. }) => Code::Data,
+        Error::Machine(Machine::Program { .. }) => Code::Input,
+        Error::Agent { place, .. } if place != "host" => Code::Input,
+        _ => Code::Machine,
+    };
+    let mut message = error.to_string();
+    if let Error::Machine(machine) = error
+        && let Some(tail) = machine.console()
+    {
+        let last: Vec<&str> = tail.lines.iter().rev().take(3).rev().map(String::as_str).collect();
+        if !last.is_empty() {
+            message.push_str(&format!("; its console ends: {}", last.join(" | ")));
+        }
+    }
+    Fault::new(code, message.split_whitespace().collect::<Vec<_>>().join(" "))
 }

@@ -7,15 +7,24 @@
 //! ```
 //! The agent, one static program, carries out each job on the host, behind ssh and in VMs alike.
 //!
-//! Left out on purpose: where results are kept, what they come to (`vmtax-analyse`), and printing.
+//! [`runner`] runs the cells and keeps their results in a run folder.
+//!
+//! Left out on purpose: statistics of the results (`vmtax-analyse`), and how they are shown.
 
 pub mod adapter;
 pub mod category;
+pub mod describe;
 mod error;
 pub mod facts;
+mod launch;
 pub mod matrix;
+pub mod merge;
 pub mod place;
 pub mod plan;
+mod recorded;
+pub mod runner;
+mod session;
+mod system;
 pub mod vm;
 pub mod workload;
 

@@ -98,13 +98,13 @@ pub fn usage(error: &clap::Error) -> ExitCode {
 /// A line on standard error, in which names do nothing to a terminal.
 #[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
 pub fn say(sentence: &str) {
-    eprintln!("vmtax: {}", vmtax_report::names::printable(sentence));
+    eprintln!("vmtax: {}", vmtax_events::printable(sentence));
 }
 
 /// A line that belongs to the one before.
 #[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
 pub fn say_more(line: &str) {
-    eprintln!("  {}", vmtax_report::names::printable(line));
+    eprintln!("  {}", vmtax_events::printable(line));
 }
 
 /// clap explains a mistake in paragraphs; the first says what is wrong, a `tip` what may have been meant.

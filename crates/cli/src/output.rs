@@ -168,3 +168,14 @@ pub fn cannot_write(name: &str, source: &io::Error) -> Fault {
     Fault::new(Code::Output, format!("{name}: cannot be written: {source}{advice}"))
         .answered(source)
 }
+/// The sentence and the code of an input that cannot be opened or read: its name, the system's words, what to do.
+pub fn cannot_read(name: &str, source: &io::Error) -> Fault {
+    let advice = match source.kind() {
+        io::ErrorKind::NotFound => "; check its name",
+        io::ErrorKind::PermissionDenied => {
+            "; run vmtax as its owner, or let the owner change its mode"
+        }
+        _ => "",
+    };
+    Fault::new(Code::Input, format!("{name}: cannot be read: {source}{advice}"))
+}

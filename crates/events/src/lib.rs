@@ -28,6 +28,7 @@ pub mod setting;
 pub mod stat;
 pub mod svm;
 pub mod tdx;
+mod terminal;
 pub mod userspace;
 pub mod vmcs;
 pub mod vmx;
@@ -48,3 +49,4 @@ pub use row::{
 };
 pub use sample::{Better, Sample};
 pub use stat::Stat;
+pub use terminal::{is_hidden, printable};

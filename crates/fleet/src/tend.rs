@@ -146,7 +146,7 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
             Place::open(None)?.write(|out| {
                 writeln!(out, "Ballista {} at {address}, executors:", scheduler.version)?;
                 for executor in &executors {
-                    writeln!(out, "  {}:{}", vmtax_report::names::printable(&executor.host), executor.port)?;
+                    writeln!(out, "  {}:{}", vmtax_events::printable(&executor.host), executor.port)?;
                 }
                 Ok(writeln!(out, "They see the exits of {} runs.", fleet.wanted())?)
             })

@@ -2,6 +2,7 @@
 
 use vmtax_analyse::{By, Table, TableKind, Value};
 use vmtax_events::{Detail, DetailKind, NO_VCPU, Reason, Recording};
+pub use vmtax_events::{is_hidden, printable};
 
 /// A reason with its VMX flags: `EPT_VIOLATION`, `INVALID_STATE FAILED_VMENTRY`.
 pub fn reason(reason: Reason) -> String {
@@ -123,28 +124,6 @@ pub fn title(table: &Table) -> String {
     }
 }
 
-/// Hostile text made harmless for a terminal: control characters, invisible characters and those
-/// that change the direction of writing become `\u{..}`.
-pub fn printable(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_hidden(c) {
-            safe.extend(c.escape_unicode());
-        } else {
-            safe.push(c);
-        }
-    }
-    safe
-}
-
-/// A character that a terminal acts on, or that cannot be seen.
-pub fn is_hidden(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,15 +148,5 @@ mod tests {
             let given = Detail::new(kind, value);
             assert_eq!((detail(given).as_str(), detail_name(given).as_deref()), (text, name));
         }
-    }
-
-    #[test]
-    fn nothing_reaches_a_terminal_but_text() {
-        assert_eq!(printable("a\u{1b}[31mb\n\u{9b}c"), r"a\u{1b}[31mb\u{a}\u{9b}c");
-        assert_eq!(
-            printable("\u{202e}txt.exe\u{2028}\u{200b}"),
-            r"\u{202e}txt.exe\u{2028}\u{200b}"
-        );
-        assert_eq!(printable("qemu-système 虚拟机 \"x\""), "qemu-système 虚拟机 \"x\"");
     }
 }

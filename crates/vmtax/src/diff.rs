@@ -1,25 +1,110 @@
 //! `vmtax diff`: two runs or recordings -> what differs.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use vmtax_analyse::{Diff, Filter, Ledger, Side, diff};
+use clap::{Args, ValueEnum, ValueHint};
+use vmtax_analyse::{By, Diff, Filter, Ledger, Per, Side, diff};
+use vmtax_cli::exit::{Code, fail};
+use vmtax_cli::flags::duration;
+use vmtax_cli::output;
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
 use vmtax_report::json::Json;
 use vmtax_report::text::Text;
 use vmtax_report::{Compares, Comparison, Subject};
+use vmtax_runs::{Input, ledger};
 
-use crate::cli::{DiffArgs, DiffFormat};
-use crate::exit::{Code, fail};
-use crate::input::Input;
-use crate::{output, report};
+use crate::flags::{Color, ReadingArgs, color, width};
+
+/// Set two runs or recordings side by side: what the other does more or less often than the base.
+///
+/// What differs between the two set-ups is listed before any number. Rows are causes first, since the same guest leaves
+/// for other reasons on other processors and in confidential VMs.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax diff plain.perf.data tdx.perf.data
+  vmtax diff run-6.1 run-6.9 --by reason,detail --strict
+  vmtax diff plain.txt td.txt --isa vmx --length 10s           dumps of counts, each of ten seconds")]
+pub(crate) struct DiffArgs {
+    /// Run folder or recording to compare with.
+    #[arg(value_name = "BASE", value_hint = ValueHint::AnyPath)]
+    pub(crate) base: PathBuf,
+
+    /// Run folder or recording that is compared.
+    #[arg(value_name = "OTHER", value_hint = ValueHint::AnyPath)]
+    pub(crate) other: PathBuf,
+
+    /// What counts are put over. [default: operation for lab runs, else second, else recording]
+    #[arg(long, value_name = "second|l2-exit|operation|recording", value_parser = per_parser())]
+    pub(crate) per: Option<Per>,
+
+    /// One table whose rows are told apart by these, separated by commas. [default: a table by cause, and one by cause
+    /// and reason]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = diff_by_parser())]
+    pub(crate) by: Vec<By>,
+
+    /// How long a recording took that does not say it (a dump of counts): 10s, 500ms, ...
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) length: Option<Duration>,
+
+    /// Set-ups that differ are an error, exit code 4, after the report.
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// How to write it.
+    #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
+    pub(crate) format: DiffFormat,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Colours: on a terminal, always or never.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+/// How a comparison is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiffFormat {
+    /// Tables for a terminal.
+    Text,
+    /// For programs; docs/json.md.
+    Json,
+    /// One row per row of every table.
+    Csv,
+    /// One page that opens offline.
+    Html,
+}
+
+/// A VM of one recording has nothing to do with one of another that has its number.
+fn diff_by_parser() -> impl clap::builder::TypedValueParser<Value = By> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    let words = By::ALL.into_iter().filter(|by| !matches!(by, By::Vm | By::Vcpu)).map(By::name);
+    PossibleValuesParser::new(words).map(|word| {
+        let by = By::ALL.into_iter().find(|by| by.name() == word);
+        by.unwrap_or(By::Reason)
+    })
+}
+
+fn per_parser() -> impl clap::builder::TypedValueParser<Value = Per> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    PossibleValuesParser::new(Per::ALL.map(Per::name)).map(|word| {
+        let per = Per::ALL.into_iter().find(|per| per.name() == word);
+        per.unwrap_or(Per::Second)
+    })
+}
 
 pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
     output::check(&[args.base.as_path(), args.other.as_path()], args.output.as_deref())?;
     let (base, other) = (read(args, &args.base)?, read(args, &args.other)?);
     for one in [&base, &other] {
-        report::check_isa(&one.source, &one.ledger)?;
+        ledger::check_isa(&one.source, &one.ledger)?;
         check_recorded(&one.source, &one.ledger)?;
     }
     let seconds = args.length.map(|length| length.as_secs_f64());
@@ -42,10 +127,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
         DiffFormat::Html => Box::new(Html),
         DiffFormat::Text => {
             let output = args.output.as_deref();
-            Box::new(Text {
-                color: report::color(args.color, output),
-                width: report::width(output),
-            })
+            Box::new(Text { color: color(args.color, output), width: width(output) })
         }
     };
     output::write(args.output.as_deref(), |out| Ok(writer.compare(&comparison, out)?))?;
@@ -65,19 +147,18 @@ fn check_recorded(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
     if ledger.recording.coverage.exits || !ledger.exits.is_empty() {
         return Ok(());
     }
-    let source = vmtax_report::names::printable(source);
+    let source = vmtax_events::printable(source);
     fail(Code::Data, format!("{source}: exits were not recorded, so there is nothing to compare"))
 }
 
-fn no_unit(source: &str, per: vmtax_analyse::Per) -> String {
-    use vmtax_analyse::Per;
+fn no_unit(source: &str, per: Per) -> String {
     let why = match per {
         Per::Second => "does not say how long it took; give --length, or --per recording",
         Per::L2Exit => "has no exit of L2; use --per second",
         Per::Operation => "is no lab run, so it has no operations; use --per second",
         Per::Recording => "cannot be compared",
     };
-    format!("{}: {why}", vmtax_report::names::printable(source))
+    format!("{}: {why}", vmtax_events::printable(source))
 }
 
 /// One of the two, read.
@@ -98,10 +179,11 @@ fn read(args: &DiffArgs, path: &Path) -> anyhow::Result<Opened> {
     match Input::open(path)? {
         Input::Run(run) => {
             let labels = run.manifest().labels.clone();
-            Ok(Opened { source, ledger: report::of_run(&run, Filter::default())?, labels })
+            Ok(Opened { source, ledger: ledger::of_run(&run, Filter::default())?, labels })
         }
         Input::Recording(recording) => {
-            let ledger = report::of_recording(recording, &args.reading, Filter::default())?;
+            let ledger =
+                ledger::of_recording(recording, &args.reading.reading(), Filter::default())?;
             Ok(Opened { source, ledger, labels: BTreeMap::new() })
         }
     }

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum, ValueHint};
 use vmtax_analyse::audit::{self, Input};
+use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::output;
 use vmtax_events::setting::{Settings, System, VmProcess};
 use vmtax_host::remote;
 use vmtax_machine::ssh::Address;
 use vmtax_report::doctor::Audit;
 use vmtax_report::pages::Pages;
+use vmtax_runs::ledger;
 
-use crate::cli::{Color, ReadingArgs};
-use crate::exit::{Code, Fault, fail};
-use crate::{input, output, report};
+use crate::flags::{Color, ReadingArgs, color, width};
 
 /// Say which settings of this host, its VMs and a guest cost time, with the evidence and the fix.
 ///
@@ -108,13 +109,14 @@ fn guest(text: &str) -> Result<Address, String> {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
-    if let (None, Some(flag)) = (&args.run, args.reading.given()) {
+    let reading = args.reading.reading();
+    if let (None, Some(flag)) = (&args.run, reading.given()) {
         return fail(Code::Usage, format!("{flag}: there is no recording to read; name one"));
     }
     let system = system(&args.root)?;
     let vms = chosen(&system, args.pid)?;
     let (guest_name, guest) = guest_settings(args)?.unzip();
-    let read = |run| report::ledger(run, &args.reading, Default::default());
+    let read = |run| ledger::of_path(run, &reading, Default::default());
     let ledger = args.run.as_deref().map(read).transpose()?;
     let findings = audit::audit(Input {
         host: &system.settings,
@@ -138,7 +140,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
     output::write(to, |out| {
         Ok(match (args.fix_script, args.format) {
             (true, _) => audit.script(out),
-            (_, Format::Text) => audit.text(report::color(Color::Auto, to), report::width(to), out),
+            (_, Format::Text) => audit.text(color(Color::Auto, to), width(to), out),
             (_, Format::Json) => audit.json(out),
             (_, Format::Csv) => audit.csv(out),
             (_, Format::Html) => audit.html(out),
@@ -157,7 +159,7 @@ pub(crate) fn pages(args: &PagesArgs) -> anyhow::Result<()> {
     let to = args.output.as_deref();
     output::write(to, |out| {
         Ok(match args.format {
-            Format::Text => pages.text(report::color(Color::Auto, to), report::width(to), out),
+            Format::Text => pages.text(color(Color::Auto, to), width(to), out),
             Format::Json => pages.json(out),
             Format::Csv => pages.csv(out),
             Format::Html => pages.html(out),
@@ -166,7 +168,8 @@ pub(crate) fn pages(args: &PagesArgs) -> anyhow::Result<()> {
 }
 
 fn system(root: &Path) -> anyhow::Result<System> {
-    vmtax_host::system(root).map_err(|e| input::cannot_read(&root.display().to_string(), &e).into())
+    vmtax_host::system(root)
+        .map_err(|e| output::cannot_read(&root.display().to_string(), &e).into())
 }
 
 /// The VM of a process, or all.
@@ -190,7 +193,7 @@ fn chosen(system: &System, pid: Option<u32>) -> anyhow::Result<&[VmProcess]> {
 fn guest_settings(args: &DoctorArgs) -> anyhow::Result<Option<(String, Settings)>> {
     if let Some(root) = &args.guest_root {
         let name = root.display().to_string();
-        let settings = vmtax_host::settings(root).map_err(|e| input::cannot_read(&name, &e))?;
+        let settings = vmtax_host::settings(root).map_err(|e| output::cannot_read(&name, &e))?;
         return Ok(Some((name, settings)));
     }
     let Some(address) = &args.guest else { return Ok(None) };

@@ -7,12 +7,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, ValueHint};
 use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::{Ledger, Side};
+use vmtax_cli::output;
 use vmtax_report::Subject;
 use vmtax_report::explain::Explained;
 use vmtax_report::html::Html;
+use vmtax_runs::ledger;
 
-use crate::cli::{Color, ReadingArgs};
-use crate::{output, report};
+use crate::flags::{Color, ReadingArgs, color, width};
 
 /// Say why a VM is slow: a verdict, the findings behind it, and what to change under which conditions.
 ///
@@ -39,7 +40,7 @@ pub(crate) struct ExplainArgs {
     vm: Vec<String>,
 
     /// How long a recording took that does not say it (a dump of counts): 10s, 500ms, ...
-    #[arg(long, value_name = "TIME", value_parser = crate::cli::duration)]
+    #[arg(long, value_name = "TIME", value_parser = vmtax_cli::flags::duration)]
     length: Option<Duration>,
 
     /// How to write it.
@@ -73,16 +74,17 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     inputs.extend(args.against.as_deref());
     let output = args.output.as_deref();
     output::check(&inputs, output)?;
-    let filter = report::filter(&args.run, &args.vm, &[], &args.reading)?;
-    let ledger = report::ledger(&args.run, &args.reading, filter.clone())?;
-    report::check_filter(&filter, &ledger)?;
+    let reading = args.reading.reading();
+    let filter = ledger::filter(&args.run, &args.vm, &[], &reading)?;
+    let ledger = ledger::of_path(&args.run, &reading, filter.clone())?;
+    ledger::check_filter(&filter, &ledger)?;
     let source = args.run.display().to_string();
-    report::check_isa(&source, &ledger)?;
+    ledger::check_isa(&source, &ledger)?;
     let base: Option<(String, Ledger)> = match &args.against {
         Some(path) => {
-            let ledger = report::ledger(path, &args.reading, Default::default())?;
+            let ledger = ledger::of_path(path, &reading, Default::default())?;
             let name = path.display().to_string();
-            report::check_isa(&name, &ledger)?;
+            ledger::check_isa(&name, &ledger)?;
             Some((name, ledger))
         }
         None => None,
@@ -102,8 +104,8 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     output::write(output, |out| {
         match args.format {
             Format::Text => {
-                let color = report::color(Color::Auto, output);
-                explained.text(args.verbose, color, report::width(output), out)?;
+                let color = color(Color::Auto, output);
+                explained.text(args.verbose, color, width(output), out)?;
             }
             Format::Json => explained.json(out)?,
             Format::Html => {

@@ -1,8 +1,5 @@
 //! `vmtax export`: the running kernel's exits, or a run's, as OpenMetrics for a server that asks for them.
 
-mod host;
-mod serve;
-
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueHint};
 use vmtax_analyse::Ledger;
+use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::signals::Signals;
 use vmtax_report::openmetrics;
+use vmtax_runs::ledger;
+use vmtax_runs::record::Watch;
+use vmtax_serve::{Hosts, Server};
 
-use crate::cli::ReadingArgs;
-use crate::exit::{Code, Fault};
-use crate::record::{Stop, Watch, WhichArgs};
-use crate::report;
-use host::Hosts;
-use serve::Server;
+use crate::flags::{ReadingArgs, WhichArgs};
 
 /// Serve the running kernel's exits as OpenMetrics: http://ADDRESS/metrics.
 ///
@@ -42,7 +39,7 @@ pub(crate) struct ExportArgs {
 
     /// Answer requests for this host name, too. Without it only loopback names, and the address that a client
     /// connected to, are answered.
-    #[arg(long, value_name = "NAME", value_parser = host::name)]
+    #[arg(long, value_name = "NAME", value_parser = vmtax_serve::name)]
     allow_host: Vec<String>,
 
     /// Serve this run or recording, as it is.
@@ -60,17 +57,21 @@ const INTERVAL: &str = "How often what was counted is read: 100ms, 1s, ... [defa
 const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
-    let stop = Stop::new()?;
+    let stop = Signals::new()?;
     let mut server = Server::new(args.listen, Hosts::new(&args.allow_host))
         .map_err(|error| cannot_listen(args.listen, &error))?;
     let mut watch = match &args.replay {
         Some(path) => {
-            server.set_page(page(&report::ledger(path, &args.reading, Default::default())?)?);
+            server.set_page(page(&ledger::of_path(
+                path,
+                &args.reading.reading(),
+                Default::default(),
+            )?)?);
             None
         }
         None => {
             args.reading.check_live()?;
-            let mut watch = Watch::new(&args.which)?;
+            let mut watch = Watch::new(&args.which.which())?;
             watch.step()?;
             server.set_page(page(&watch.ledger())?);
             Some(watch)

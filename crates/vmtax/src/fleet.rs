@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
-
-use crate::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, Fault};
 
 /// The program.
 const PROGRAM: &str = "vmtax-fleet";

@@ -1,19 +1,85 @@
 //! `vmtax import`: recordings -> a run folder.
 
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
-use vmtax_analyse::RowSink;
-use vmtax_events::{
-    AccessRow, CallRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, Sample, TimeRow,
-};
-use vmtax_store::{CreateOptions, Error, Writer, remove_empty_run};
+use clap::{Args, ValueHint};
+use vmtax_cli::exit::{Code, fail};
+use vmtax_cli::flags::label;
+use vmtax_events::Recording;
+use vmtax_runs::import::{ToRun, merge};
+use vmtax_runs::profiles::{Files, Profiles};
+use vmtax_runs::{Input, Reading, command_line, convert, ledger, write_fault};
+use vmtax_store::{CreateOptions, Writer, remove_empty_run};
 
-use crate::besides::Besides;
-use crate::cli::ImportArgs;
-use crate::convert::{self, Rows};
-use crate::exit::{Code, Fault, fail};
-use crate::input::Input;
-use crate::report;
+use crate::flags::ReadingArgs;
+
+/// Turn recordings into a run folder that every other command reads.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax import perf.data -o run
+  trace-cmd report trace.dat | vmtax import - -o run
+  vmtax import perf.data -o run --raw       keep the events too (for --format perfetto)
+  vmtax import exits.data -o run --host-profile host.data --guest-profile guest.folded --stats pages.json")]
+pub(crate) struct ImportArgs {
+    /// Recordings of one host; `-` reads standard input.
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub(crate) inputs: Vec<PathBuf>,
+
+    /// The run folder to make. It must not exist yet, or be empty.
+    #[arg(short, long, value_name = "RUN", value_hint = ValueHint::DirPath)]
+    pub(crate) output: PathBuf,
+
+    /// Store the single events too.
+    #[arg(long)]
+    pub(crate) raw: bool,
+
+    /// A label of the run; may be given several times.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+
+    #[command(flatten)]
+    pub(crate) profiles: ProfileArgs,
+
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+/// Profiles and counters of the same time as the recording.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ProfileArgs {
+    /// A profile of the host: folded stacks, perf.data with samples, or the text of perf script.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    host_profile: Vec<PathBuf>,
+
+    /// A profile of the guest, taken in the guest.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    guest_profile: Vec<PathBuf>,
+
+    /// The hottest function of the guest by instruction: the text of `perf annotate --stdio`.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    guest_instructions: Option<PathBuf>,
+
+    /// Counters: the output of `perf stat` (also with -x or -j), the JSON of `vmtax pages`, or lines of NAME VALUE as
+    /// KVM's statistics. Totals only: no -I, -A or --per-socket.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    stats: Vec<PathBuf>,
+
+    /// Where the programs of a perf.data profile lie, and its kernel's /proc/kallsyms. [default: /]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    symbols: Option<PathBuf>,
+}
+
+impl ProfileArgs {
+    fn files(&self) -> Files {
+        Files {
+            host: self.host_profile.clone(),
+            guest: self.guest_profile.clone(),
+            instructions: self.guest_instructions.clone(),
+            stats: self.stats.clone(),
+            symbols: self.symbols.clone(),
+        }
+    }
+}
 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
     // Everything that can be told before the run is made is told before.
@@ -21,10 +87,10 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
     for path in &args.inputs {
         inputs.push(open(path, args)?);
     }
-    let besides = args.besides.read()?;
+    let profiles = args.profiles.files().read()?;
     let created_folder = !args.output.exists();
-    let writer = Writer::create(&args.output, &options(args)).map_err(output_fault)?;
-    let result = import_all(args, inputs, besides, writer);
+    let writer = Writer::create(&args.output, &options(args)).map_err(write_fault)?;
+    let result = import_all(args, inputs, profiles, writer);
     if result.is_err() {
         remove_empty_run(&args.output, created_folder);
     }
@@ -34,26 +100,25 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
 fn import_all(
     args: &ImportArgs,
     inputs: Vec<Input>,
-    besides: Besides,
+    profiles: Profiles,
     writer: Writer,
 ) -> anyhow::Result<()> {
+    let reading: Reading = args.reading.reading();
     let mut rows = ToRun::new(writer);
-    let mut facts: Option<Facts> = None;
-    let mut losses = besides.losses.clone();
-    rows.besides(besides);
+    let mut facts: Option<Recording> = None;
+    let mut losses = profiles.losses.clone();
+    rows.profiles(profiles);
     for input in inputs {
         let (name, converted) = match input {
             Input::Recording(recording) => {
-                (recording.name.clone(), convert::run(recording, &args.reading, rows)?)
+                (recording.name.clone(), convert::run(recording, &reading, rows)?)
             }
             Input::Run(run) => {
-                (run.folder().display().to_string(), convert::of_events(&run, &args.reading, rows)?)
+                (run.folder().display().to_string(), convert::of_events(&run, &reading, rows)?)
             }
         };
         rows = converted.rows;
-        if let Some(error) = rows.failed.take() {
-            return Err(output_fault(error).into());
-        }
+        rows.check()?;
         losses.merge(&converted.losses);
         match &mut facts {
             None => facts = Some(converted.facts),
@@ -68,7 +133,7 @@ fn import_all(
 fn open(path: &std::path::Path, args: &ImportArgs) -> anyhow::Result<Input> {
     let input = Input::open(path)?;
     match &input {
-        Input::Run(run) if !report::has_events(run) => fail(
+        Input::Run(run) if !ledger::has_events(run) => fail(
             Code::Usage,
             format!(
                 "{}: is a run already, and holds no single events to count anew; give the recordings to import",
@@ -86,124 +151,9 @@ fn open(path: &std::path::Path, args: &ImportArgs) -> anyhow::Result<Input> {
 fn options(args: &ImportArgs) -> CreateOptions {
     CreateOptions {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
-        interval_ns: args.reading.interval_ns(),
+        command: command_line(),
+        interval_ns: args.reading.reading().interval_ns(),
         raw_events: args.raw,
         labels: args.labels.iter().cloned().collect(),
-    }
-}
-
-/// A second recording of the same host adds its VMs and what it could see.
-fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> {
-    let differ = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
-    if differ(&first.hostname, &other.hostname) || differ(&first.kernel, &other.kernel) {
-        return fail(
-            Code::Data,
-            format!(
-                "{name}: is of another host or kernel than the recordings before it; import it into a run of its own"
-            ),
-        );
-    }
-    for vm in other.vms {
-        if !first.vms.iter().any(|known| known.id == vm.id) {
-            first.vms.push(vm);
-        }
-    }
-    Ok(())
-}
-
-pub(crate) fn output_fault(error: Error) -> Fault {
-    Fault::new(Code::Output, error.to_string())
-}
-
-/// Rows and events on their way into a run.
-pub(crate) struct ToRun {
-    writer: Writer,
-    failed: Option<Error>,
-    /// When the rows so far were last made part of the run.
-    committed: Instant,
-}
-
-/// A stop in the middle loses at most so much time of importing.
-const COMMIT_EVERY: Duration = Duration::from_secs(2);
-
-impl ToRun {
-    pub(crate) fn new(writer: Writer) -> ToRun {
-        ToRun { writer, failed: None, committed: Instant::now() }
-    }
-
-    fn besides(&mut self, besides: Besides) {
-        for stat in &besides.stats {
-            let result = self.writer.stat(stat);
-            self.keep(result);
-        }
-        besides.profiles.into_iter().for_each(|profile| self.writer.profile(profile));
-    }
-
-    /// Makes the run whole.
-    pub(crate) fn finish(self, facts: &Facts, losses: &Losses) -> anyhow::Result<()> {
-        let result = self.failed.map_or_else(|| self.writer.finish(facts, losses), Err);
-        result.map_err(|error| output_fault(error).into())
-    }
-
-    fn keep(&mut self, result: Result<(), Error>) {
-        if let Err(error) = result {
-            self.failed.get_or_insert(error);
-        }
-    }
-}
-
-impl RowSink for ToRun {
-    fn exit(&mut self, row: &ExitRow) {
-        let result = self.writer.exit(row);
-        self.keep(result);
-    }
-
-    fn access(&mut self, row: &AccessRow) {
-        let result = self.writer.access(row);
-        self.keep(result);
-    }
-
-    fn preempted(&mut self, row: &PreemptedRow) {
-        let result = self.writer.preempted(row);
-        self.keep(result);
-    }
-
-    fn time(&mut self, row: &TimeRow) {
-        let result = self.writer.time(row);
-        self.keep(result);
-        // Time rows are the last of an interval.
-        if self.committed.elapsed() >= COMMIT_EVERY {
-            let result = self.writer.segment();
-            self.keep(result);
-            self.committed = Instant::now();
-        }
-    }
-}
-
-impl Rows for ToRun {
-    fn events(&mut self, events: &[Event]) {
-        for event in events {
-            let result = self.writer.event(event);
-            self.keep(result);
-        }
-    }
-
-    fn sample(&mut self, sample: &Sample) {
-        let result = self.writer.sample(sample);
-        self.keep(result);
-    }
-
-    fn call(&mut self, row: &CallRow) {
-        let result = self.writer.call(row);
-        self.keep(result);
-    }
-
-    fn described(&mut self, facts: &Facts) {
-        self.writer.describe(facts, &Losses::default());
-    }
-
-    fn has_failed(&self) -> bool {
-        self.failed.is_some()
     }
 }

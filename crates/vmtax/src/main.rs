@@ -1,30 +1,26 @@
 //! The `vmtax` command: flags, dispatch, exit codes. The only crate that sees all others.
 
 mod bench;
-mod besides;
 mod cli;
-mod convert;
 mod diff;
 mod doctor;
 mod explain;
 mod export;
+mod flags;
 mod fleet;
 mod import;
-mod input;
 mod lab;
 mod mem;
-mod progress;
 mod record;
 mod report;
 mod shell;
-mod signals;
 mod top;
 mod vpmu;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use vmtax_cli::{exit, output};
+use clap::{CommandFactory, Parser};
+use vmtax_cli::exit;
 
 use cli::{Cli, Command};
 
@@ -49,8 +45,8 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Query(args) => fleet::query(&args),
         Command::Fleet(args) => fleet::fleet(&args),
-        Command::Completions(args) => shell::completions(&args),
-        Command::Man(args) => shell::man(&args),
+        Command::Completions(args) => shell::completions(&args, Cli::command()),
+        Command::Man(args) => shell::man(&args, Cli::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

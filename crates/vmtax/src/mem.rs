@@ -6,17 +6,15 @@ mod flags;
 mod restore;
 mod save;
 mod scan;
-mod watch;
 
-pub(crate) use flags::MemArgs;
-
-use flags::{MemCommand, OutputFormat};
+use vmtax_cli::exit::{Code, Fault};
 use vmtax_machine::qmp::QmpProblem;
 use vmtax_machine::vm::VmError;
 use vmtax_pageops::checkpoint::{Error, Reason};
 use vmtax_report::numbers::size;
 
-use crate::exit::{Code, Fault};
+pub(crate) use flags::MemArgs;
+use flags::{MemCommand, OutputFormat};
 
 pub(crate) fn run(args: &MemArgs) -> anyhow::Result<()> {
     match &args.command {
@@ -32,10 +30,10 @@ pub(crate) fn run(args: &MemArgs) -> anyhow::Result<()> {
 fn fault(error: &Error, writing: bool) -> anyhow::Error {
     let code = match (&error.reason, writing) {
         (Reason::Io(io), true) => {
-            return crate::output::cannot_write(&error.path.display().to_string(), io).into();
+            return vmtax_cli::output::cannot_write(&error.path.display().to_string(), io).into();
         }
         (Reason::Io(io), false) => {
-            return crate::input::cannot_read(&error.path.display().to_string(), io).into();
+            return vmtax_cli::output::cannot_read(&error.path.display().to_string(), io).into();
         }
         (Reason::Ancestor { .. }, _) => Code::Usage,
         (Reason::Misused(_), _) => return anyhow::anyhow!("{error}"),
@@ -75,5 +73,5 @@ fn print(
         OutputFormat::Text => text(),
         OutputFormat::Json => format!("{:#}\n", json()),
     };
-    crate::output::write(None, |out| Ok(out.write_all(text.as_bytes())?))
+    vmtax_cli::output::write(None, |out| Ok(out.write_all(text.as_bytes())?))
 }

@@ -1,134 +1,121 @@
-//! `vmtax record`: the running kernel -> a run folder, a segment for each interval.
+//! `vmtax record`: the running kernel -> a run folder.
 
-mod args;
-mod session;
-mod watch;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
 
-pub(crate) use args::{RecordArgs, WhichArgs, check_interval};
-pub(crate) use session::{Stop, drain, now_ns, signals};
-pub(crate) use watch::Watch;
+use clap::{Args, ValueHint};
+use vmtax_cli::flags::{duration, label, live_interval};
+use vmtax_live::{Options, Raw};
+use vmtax_runs::record::{self, Plan};
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use crate::flags::WhichArgs;
 
-use vmtax_events::Isa;
-use vmtax_events::setting::KvmServer;
-use vmtax_live::{Options, Recorder, VmcsPlace};
-use vmtax_store::{Claim, CreateOptions, Writer, remove_empty_run};
+/// Record the running kernel's exits: counted in the kernel, so cheap that it can stay on.
+///
+/// Exits are counted where they happen by eBPF programs, by reason, detail, level and outcome, with times and
+/// histograms. What was counted is read at the end of each interval and written as a segment of the run, so that a crash
+/// costs no more than the open one. Ctrl-C ends the recording. docs/record.md says what it needs and what it costs.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax record -o run                            all VMs, until Ctrl-C
+  vmtax record --vm web1 --duration 60s -o run
+  vmtax record -o run -- ssh guest make -j8      while a command runs
+  vmtax report run")]
+pub(crate) struct RecordArgs {
+    #[command(flatten)]
+    which: WhichArgs,
 
-use crate::exit::{Code, Fault, fail};
-use crate::import::output_fault;
-use crate::input::cannot_read;
+    /// End after this time: 90s, 15m, 1h.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
 
-/// Where the system is that is recorded.
-const ROOT: &str = "/";
+    /// Length of the intervals that exits are counted in, each a segment of the run: 100ms, 1s, ...
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
+    interval: Duration,
+
+    /// Keep single events too, for a timeline (`vmtax report --format perfetto`) or to count them anew (`vmtax import RUN`).
+    #[arg(long)]
+    raw: bool,
+
+    /// With --raw: the events of one exit in so many of each vCPU. The tables have all.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "raw", value_parser = clap::value_parser!(u32).range(1..))]
+    sample: u32,
+
+    /// With --raw: the events of exits that took at least so long: 100us, 5ms. The tables have all.
+    #[arg(long, value_name = "TIME", requires = "raw", value_parser = duration)]
+    slower_than: Option<Duration>,
+
+    /// Count cycles, instructions and cache misses of the host's processors too, in guests and outside of them, once a
+    /// second. It takes counters that guests and profilers may want.
+    #[arg(long)]
+    pmu: bool,
+
+    /// A label of the run; may be given several times.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+
+    /// The run folder to make. It must not exist yet, or be empty.
+    #[arg(short, long, value_name = "RUN", default_value = "run", value_hint = ValueHint::DirPath)]
+    output: PathBuf,
+
+    /// So many keys are told apart; for tests.
+    #[arg(long, value_name = "N", hide = true)]
+    most_keys: Option<u32>,
+
+    /// So many vCPU threads are known at a time; for tests.
+    #[arg(long, value_name = "N", hide = true)]
+    most_threads: Option<u32>,
+
+    /// Room for single events that are on their way, in KiB; for tests.
+    #[arg(long, value_name = "KIB", hide = true)]
+    buffer: Option<u32>,
+
+    /// Watch by classic tracepoints, as on kernels without types; for tests.
+    #[arg(long, hide = true)]
+    classic: bool,
+
+    /// Record while this command runs.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl RecordArgs {
+    fn plan(&self) -> Plan {
+        Plan {
+            which: self.which.which(),
+            duration: self.duration,
+            interval: self.interval,
+            pmu: self.pmu,
+            limits: self.limits(),
+            labels: self.labels.clone(),
+            output: self.output.clone(),
+            command: self.command.clone(),
+        }
+    }
+
+    /// What is bounded, and by how much.
+    fn limits(&self) -> Options {
+        let (usual, raw) = (Options::default(), Raw::default());
+        let raw = Raw {
+            sample: self.sample,
+            slower: self.slower_than.unwrap_or(raw.slower),
+            buffer: self.buffer.map_or(raw.buffer, |kib| kib.saturating_mul(1024)),
+        };
+        Options {
+            most_keys: self.most_keys.unwrap_or(usual.most_keys),
+            most_threads: self.most_threads.unwrap_or(usual.most_threads),
+            raw: self.raw.then_some(raw),
+            classic: self.classic,
+            ..usual
+        }
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(live_interval)
+}
 
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
-    let stop = session::Stop::new()?;
-    let root = Path::new(ROOT);
-    let processes = processes(&args.which)?;
-    let created_folder = !args.output.exists();
-    let claim = Claim::new(&args.output).map_err(output_fault)?;
-    let recorder = open(root, processes, args.limits())?;
-    let writer = Writer::begin(claim, &create_options(args)).map_err(output_fault)?;
-    let result = session::record(args, recorder, writer, &stop);
-    if result.is_err() {
-        remove_empty_run(&args.output, created_folder);
-    }
-    result
-}
-
-/// A recorder for this process's VM, or for all VMs; the error is a sentence.
-pub(crate) fn recorder(process: Option<u32>) -> Result<Recorder, String> {
-    let processes = process.map(|pid| BTreeSet::from([pid]));
-    open(Path::new(ROOT), processes, Options::default()).map_err(|error| error.to_string())
-}
-
-/// A recorder of the KVM that serves here, if exits of it are known.
-fn open(
-    root: &Path,
-    processes: Option<BTreeSet<u32>>,
-    options: Options,
-) -> anyhow::Result<Recorder> {
-    let kvm = vmtax_host::kvm(root).map_err(|e| cannot_read(&root.display().to_string(), &e))?;
-    let isa = match (kvm.server(), vmtax_report::kvm::not_recordable(&kvm)) {
-        (KvmServer::Hardware(isa, _), _) => isa,
-        (_, why) => return fail(Code::Input, why.unwrap_or_default()),
-    };
-    let options = Options { processes, vmcs: vmcs_places(root, isa), ..options };
-    Recorder::new(root, isa, &options).map_err(|error| fault(&error))
-}
-
-/// Where KVM's code has the fields of VMREADs and VMWRITEs, or why that is not known.
-fn vmcs_places(root: &Path, isa: Isa) -> Result<Vec<VmcsPlace>, String> {
-    if isa != Isa::Vmx {
-        return Ok(Vec::new());
-    }
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let folder = root.join("lib/modules").join(release);
-    let module = vmtax_machine::kernel::module(&folder, "kvm_intel")
-        .map_err(|error| format!("{}: {error}", folder.display()))?;
-    let modules: Vec<_> = module.into_iter().collect();
-    if modules.is_empty() {
-        return Err(format!("{} has no module kvm_intel", folder.display()));
-    }
-    let place = |place: vmtax_lab::FieldPlace| VmcsPlace {
-        write: place.write,
-        function: place.function,
-        offset: place.offset,
-        register: place.register,
-    };
-    Ok(vmtax_lab::field_places(&modules)?.into_iter().map(place).collect())
-}
-
-/// What an error of the recorder means for the exit code.
-fn fault(error: &vmtax_live::Error) -> anyhow::Error {
-    use vmtax_live::Error;
-    match error {
-        Error::NoTypes { .. }
-        | Error::NoFormats { .. }
-        | Error::Types { .. }
-        | Error::Privilege { .. } => Fault::new(Code::Input, error.to_string()).into(),
-        other => anyhow::anyhow!("{other}"),
-    }
-}
-
-/// The processes that are meant; `None` for all.
-fn processes(args: &WhichArgs) -> anyhow::Result<Option<BTreeSet<u32>>> {
-    if args.pid.is_empty() && args.vm.is_empty() {
-        return Ok(None);
-    }
-    for pid in &args.pid {
-        if !Path::new(ROOT).join("proc").join(pid.to_string()).exists() {
-            return fail(Code::Input, format!("--pid {pid}: there is no such process"));
-        }
-    }
-    let mut wanted: BTreeSet<u32> = args.pid.iter().copied().collect();
-    let running = match args.vm.as_slice() {
-        [] => Vec::new(),
-        _ => vmtax_host::running(Path::new(ROOT))?,
-    };
-    for name in &args.vm {
-        let before = wanted.len();
-        wanted.extend(running.iter().filter(|(_, vm)| vm == name).map(|(pid, _)| pid));
-        if wanted.len() == before {
-            let names: Vec<&str> = running.iter().map(|(_, vm)| vm.as_str()).collect();
-            let there = match names.as_slice() {
-                [] => "no VM runs here that this user may see".to_owned(),
-                names => format!("there are {}", names.join(", ")),
-            };
-            return fail(Code::Input, format!("--vm {name}: no running VM has that name; {there}"));
-        }
-    }
-    Ok(Some(wanted))
-}
-
-fn create_options(args: &RecordArgs) -> CreateOptions {
-    CreateOptions {
-        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
-        interval_ns: args.interval_ns(),
-        raw_events: args.raw,
-        labels: args.labels.iter().cloned().collect(),
-    }
+    record::record(&args.plan(), env!("CARGO_PKG_VERSION"))
 }

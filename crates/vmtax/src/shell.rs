@@ -1,27 +1,45 @@
 //! Completions and man pages, made from the flags.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use clap::{Command, CommandFactory};
+use clap::{Args, Command, ValueHint};
+use vmtax_cli::output;
 use vmtax_durable::{Access, write};
 
-use crate::cli::{Cli, CompletionsArgs, ManArgs};
-use crate::output;
+/// Print a completion script for a shell.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  vmtax completions bash > /etc/bash_completion.d/vmtax")]
+pub(crate) struct CompletionsArgs {
+    /// Which shell.
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
 
-pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
+/// Write the man pages into a folder.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  vmtax man /usr/local/share/man/man1")]
+pub(crate) struct ManArgs {
+    /// Where to write; the folder is made if needed.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+}
+
+pub(crate) fn completions(args: &CompletionsArgs, mut command: Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "vmtax", &mut script);
+    clap_complete::generate(args.shell, &mut command, "vmtax", &mut script);
     output::write(None, |out| Ok(out.write_all(&script)?))
 }
 
-pub(crate) fn man(args: &ManArgs) -> anyhow::Result<()> {
+pub(crate) fn man(args: &ManArgs, command: Command) -> anyhow::Result<()> {
     let cannot_write = |path: &Path, e: &io::Error| {
         let name = path.display().to_string();
         anyhow::Error::from(output::cannot_write(&name, e))
     };
     fs::create_dir_all(&args.dir).map_err(|e| cannot_write(&args.dir, &e))?;
-    let mut vmtax = Cli::command().disable_help_subcommand(true);
+    let mut vmtax = command.disable_help_subcommand(true);
     vmtax.build();
     for (name, page) in pages(&vmtax)? {
         let path = args.dir.join(name);

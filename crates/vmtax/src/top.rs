@@ -1,6 +1,5 @@
 //! `vmtax top`: the running kernel's exits, or a run's, on a screen.
 
-mod replay;
 mod terminal;
 
 use std::io::{self, IsTerminal};
@@ -9,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueHint};
 use vmtax_analyse::{Frames, Keep};
+use vmtax_cli::exit::{Code, fail};
+use vmtax_cli::output;
+use vmtax_cli::signals::Signals;
 use vmtax_report::losses;
 use vmtax_report::tui::{Facts, Model, Source, Wish};
+use vmtax_runs::frames::{self, Replay};
+use vmtax_runs::record::Watch;
 
-use crate::cli::ReadingArgs;
-use crate::exit::{Code, Fault, fail};
-use crate::output;
-use crate::record::{Stop, Watch, WhichArgs};
+use crate::flags::{ReadingArgs, WhichArgs};
 use terminal::{Heard, Screen};
 
 /// Watch VMs on a screen: their tax, exits and time, by vCPU, cause and exit, as it happens or as it was recorded.
@@ -56,8 +57,10 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
 
 fn replayed(path: &Path, reading: &ReadingArgs) -> anyhow::Result<()> {
     check_terminal()?;
-    let mut model = replay::model(path, reading)?;
-    let stop = Stop::new()?;
+    let Replay { frames, recording, losses, complete } = frames::of_path(path, &reading.reading())?;
+    let facts = Facts { recording, losses: losses::of(&losses, complete) };
+    let mut model = Model::new(Source::Replay, facts, frames);
+    let stop = Signals::new()?;
     let mut screen = Screen::open(output::has_colors())?;
     let mut next: Option<Instant> = None;
     loop {
@@ -78,11 +81,11 @@ fn replayed(path: &Path, reading: &ReadingArgs) -> anyhow::Result<()> {
 
 fn live(args: &TopArgs) -> anyhow::Result<()> {
     check_terminal()?;
-    let mut watch = Watch::new(&args.which)?;
+    let mut watch = Watch::new(&args.which.which())?;
     let every = args.reading.interval.unwrap_or(Duration::from_secs(1));
     let frames = Frames::new(Keep::Newest, 1);
     let mut model = Model::new(Source::Live(every), known(&watch), frames);
-    let stop = Stop::new()?;
+    let stop = Signals::new()?;
     let mut screen = Screen::open(output::has_colors())?;
     let mut next = Instant::now() + every;
     loop {
@@ -104,7 +107,7 @@ fn live(args: &TopArgs) -> anyhow::Result<()> {
 fn is_over(
     screen: &mut Screen,
     model: &mut Model,
-    stop: &Stop,
+    stop: &Signals,
     until: Instant,
 ) -> anyhow::Result<bool> {
     match screen.wait(stop, until)? {
@@ -135,9 +138,4 @@ fn check_terminal() -> anyhow::Result<()> {
         Code::Usage,
         "top needs a terminal for input and output; `vmtax report` writes into pipes and files",
     )
-}
-
-/// What the terminal refused.
-fn terminal_fault(error: &io::Error) -> anyhow::Error {
-    Fault::new(Code::Output, format!("the terminal cannot be used: {error}")).answered(error).into()
 }

@@ -118,7 +118,7 @@ struct RunArgs {
     memory: u32,
 
     /// How long the command may take in the guest.
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = crate::cli::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = vmtax_cli::flags::duration)]
     limit: Duration,
 
     /// The command and its arguments.
@@ -184,5 +184,5 @@ fn print(
         VpmuFormat::Text => text(),
         VpmuFormat::Json => format!("{:#}\n", json()),
     };
-    crate::output::write(None, |out| Ok(out.write_all(text.as_bytes())?))
+    vmtax_cli::output::write(None, |out| Ok(out.write_all(text.as_bytes())?))
 }

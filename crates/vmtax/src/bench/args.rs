@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_bench::plan::Shard;
+use vmtax_bench::runner::Request;
 
 /// Run benchmarks in categories of VM and say what each category costs, with repeats and statistics.
 #[derive(Debug, Args)]
@@ -55,6 +56,17 @@ pub(crate) struct RunArgs {
     /// Print categories, cells and what is missing, and run nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+impl RunArgs {
+    pub(crate) fn request(&self) -> Request {
+        Request {
+            matrix: self.matrix.clone(),
+            resume: self.resume,
+            only: self.only.clone(),
+            shard: self.shard,
+        }
+    }
 }
 
 /// Show a run, or set two side by side: each category beside its baseline, or each cell of one run beside the other's.

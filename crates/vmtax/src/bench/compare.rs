@@ -6,17 +6,16 @@ use std::path::Path;
 use vmtax_analyse::bench::{Bench, compare, table};
 use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
+use vmtax_cli::exit::{Code, fail};
+use vmtax_cli::output;
 use vmtax_report::bench::{Benchmark, Look, csv, json, text};
 use vmtax_report::html::Html;
 use vmtax_report::numbers::significant;
+use vmtax_runs::Reading;
 
 use super::args::{CompareArgs, Format, ImportArgs};
-use crate::besides::BesidesArgs;
-use crate::cli::{Color, ReadingArgs};
-use crate::exit::{Code, fail};
-use crate::{import, output, report};
-
-const READING: ReadingArgs = ReadingArgs { interval: None, isa: None, emulated: None };
+use crate::flags::{Color, ReadingArgs, color, width};
+use crate::import::{self, ProfileArgs};
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut inputs = vec![args.run.as_path()];
@@ -74,13 +73,13 @@ pub(crate) fn import(args: &ImportArgs) -> anyhow::Result<()> {
     let Some(folder) = &args.output else { return show_run(&args.table) };
     // Before a run is made of it: it has to be a table of results.
     of(&args.table, &ledger(&args.table)?)?;
-    import::run(&crate::cli::ImportArgs {
+    import::run(&import::ImportArgs {
         inputs: vec![args.table.clone()],
         output: folder.clone(),
         raw: false,
         labels: Vec::new(),
-        besides: BesidesArgs::default(),
-        reading: READING,
+        profiles: ProfileArgs::default(),
+        reading: ReadingArgs::default(),
     })?;
     show_run(folder)
 }
@@ -89,7 +88,7 @@ fn show(shown: &Benchmark<'_>, format: Format, to: Option<&Path>) -> anyhow::Res
     output::write(to, |out| {
         match format {
             Format::Text => {
-                let look = Look { color: report::color(Color::Auto, to), width: report::width(to) };
+                let look = Look { color: color(Color::Auto, to), width: width(to) };
                 text(shown, look, out)?;
             }
             Format::Csv => csv(shown, out)?,
@@ -101,7 +100,7 @@ fn show(shown: &Benchmark<'_>, format: Format, to: Option<&Path>) -> anyhow::Res
 }
 
 fn ledger(path: &Path) -> anyhow::Result<Ledger> {
-    report::ledger(path, &READING, Filter::default())
+    vmtax_runs::ledger::of_path(path, &Reading::default(), Filter::default())
 }
 
 fn of(path: &Path, ledger: &Ledger) -> anyhow::Result<Bench> {

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_lab::Host;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
 
-use crate::cli::Format;
+use crate::report::Format;
 
 /// Measure KVM on an emulated host: exact exit counts and path lengths, with no virtualization hardware.
 #[derive(Debug, Args)]
@@ -109,7 +109,7 @@ pub(crate) struct RunArgs {
     pub(crate) fresh: bool,
 
     /// How long the emulated host may live, by the clock on the wall.
-    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = crate::cli::duration)]
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = vmtax_cli::flags::duration)]
     pub(crate) limit: Duration,
 
     /// Keep the run in this folder; with several kernels, in a folder for each in it.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use vmtax_analyse::Ledger;
 use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
+use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_lab::budget::{Allowance, Breach, Budget};
+use vmtax_runs::lab::fault;
 
 use super::args::RunArgs;
-use super::run::lab_fault;
-use crate::exit::{Code, Fault, fail};
 
 /// Blesses, or compares; a breach is an error whose message is a table of what is broken.
 pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
@@ -22,7 +22,7 @@ pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
             operations: found,
         };
         let text = budget.to_text();
-        return crate::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?));
+        return vmtax_cli::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?));
     }
     let Some(budget) = open(args)? else { return Ok(()) };
     let breaches = budget.breaches(&found);
@@ -41,7 +41,7 @@ pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
 /// The budget to hold the run against, if there is one.
 pub(super) fn open(args: &RunArgs) -> anyhow::Result<Option<Budget>> {
     let Some(path) = args.budget.as_ref().filter(|_| !args.bless) else { return Ok(None) };
-    let budget = Budget::read(path).map_err(|e| lab_fault(e, None))?;
+    let budget = Budget::read(path).map_err(|e| fault(e, None))?;
     if budget.host != args.host.host().name() {
         return fail(
             Code::Data,

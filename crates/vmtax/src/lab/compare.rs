@@ -6,14 +6,14 @@ use std::path::Path;
 
 use vmtax_analyse::operations::{OperationRow, Operations, Ratio};
 use vmtax_analyse::{Filter, Ledger};
+use vmtax_cli::exit::{Code, fail};
+use vmtax_cli::output;
 use vmtax_report::html::{TablePage, TableSection};
 use vmtax_report::table::{Cell, Column, Table};
+use vmtax_runs::{Input, ledger};
 
 use super::args::{CompareArgs, TableFormat};
 use super::budget;
-use crate::exit::{Code, fail};
-use crate::input::Input;
-use crate::{output, report};
 
 /// What the document calls itself; docs/json.md.
 const SCHEMA: &str = "vmtax-lab-comparison-1";
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
                 ),
             );
         };
-        let ledger = report::of_run(&run, Filter::default())?;
+        let ledger = ledger::of_run(&run, Filter::default())?;
         if Operations::new(&ledger).rows.is_empty() {
             return fail(
                 Code::Data,
@@ -168,7 +168,7 @@ fn exits(ratio: Ratio) -> String {
 }
 
 fn text(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::io::Result<()> {
-    let printable = |name: &str| vmtax_report::names::printable(name);
+    let printable = |name: &str| vmtax_events::printable(name);
     let widths: Vec<usize> = runs.iter().map(|(name, _)| name.chars().count().max(24)).collect();
     write!(out, "{:26} {:5}", "operation", "level")?;
     for ((name, _), width) in runs.iter().zip(&widths) {

@@ -1,9 +1,8 @@
 //! `vmtax lab list`.
 
+use vmtax_cli::output;
 use vmtax_events::Isa;
 use vmtax_lab::suite::SUITES;
-
-use crate::output;
 
 pub(crate) fn run() -> anyhow::Result<()> {
     output::write(None, |out| {

@@ -4,11 +4,9 @@ pub(crate) mod args;
 mod budget;
 mod compare;
 mod list;
-pub(crate) mod run;
+mod run;
 
 use args::{LabArgs, LabVerb};
-
-pub(crate) use run::lab_fault;
 
 pub(crate) fn main(args: &LabArgs) -> anyhow::Result<()> {
     match &args.verb {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use vmtax_cli::exit::{Code, fail};
 use vmtax_pageops::checkpoint::Accelerate;
 use vmtax_pageops::device::Portal;
 use vmtax_pageops::device::idxd::{self, Idxd, Roots};
@@ -10,8 +11,6 @@ use vmtax_pageops::device::model::{self, Model};
 use vmtax_pageops::engine::PageEngine;
 use vmtax_pageops::engine::{Config, Dispatcher, Policy};
 use vmtax_pageops::{Cpu, PageFacts};
-
-use crate::exit::{Code, fail};
 
 /// As the user says it.
 #[derive(Clone, Debug, PartialEq, Eq)]

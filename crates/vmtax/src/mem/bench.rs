@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use anyhow::Context;
 use serde_json::json;
+use vmtax_cli::exit::{Code, fail};
 use vmtax_pageops::{Cpu, PAGE, PageFacts, delta, memory, xbzrle};
 
 use super::flags::BenchArgs;
 use super::{print, size};
-use crate::exit::{Code, fail};
 
 /// Times the size that is needed at once: [`Memory`], and what a device works on.
 const COPIES: u64 = 5;

@@ -47,7 +47,7 @@ pub(crate) struct ScanArgs {
     pub(crate) target: String,
 
     /// Watch for this long what the VM writes.
-    #[arg(long, value_name = "TIME", value_parser = crate::cli::duration)]
+    #[arg(long, value_name = "TIME", value_parser = vmtax_cli::flags::duration)]
     pub(crate) dirty: Option<Duration>,
 
     /// Speed of the network in the estimate of migration time, Gb/s.

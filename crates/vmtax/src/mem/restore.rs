@@ -7,6 +7,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::json;
+use vmtax_cli::exit::{Code, Fault, fail, say};
+use vmtax_cli::output::cannot_write;
+use vmtax_cli::progress::Progress;
 use vmtax_durable::{Access, NewFile};
 use vmtax_machine::Stop;
 use vmtax_machine::vm::{DiskCheck, Hardware, Ram, Vm};
@@ -15,10 +18,7 @@ use vmtax_pageops::checkpoint::{Checkpoint, Reason, Target};
 use vmtax_pageops::memory;
 
 use super::flags::{RestoreArgs, VerifyArgs};
-use super::watch::Watch;
 use super::{fault, print, size, vm_fault};
-use crate::exit::{Code, Fault, fail, say};
-use crate::output::cannot_write;
 
 pub(super) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
     let start = Instant::now();
@@ -34,7 +34,7 @@ pub(super) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
 pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let start = Instant::now();
     let checkpoint = Checkpoint::open(&args.checkpoint).map_err(|e| fault(&e, false))?;
-    let watch = Watch::new(checkpoint.work() * PAGE as u64);
+    let watch = Progress::bytes(checkpoint.work() * PAGE as u64);
     let done = checkpoint.verify(&mut |pages| watch.at(pages * PAGE as u64));
     done.map_err(|e| fault(&e, false))?;
     report(args.format, "verified", &checkpoint, start)
@@ -187,7 +187,7 @@ fn into_image(checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<()> {
 }
 
 fn fill(checkpoint: &Checkpoint, target: &mut dyn Target, name: &str) -> anyhow::Result<()> {
-    let watch = Watch::new(checkpoint.work() * PAGE as u64);
+    let watch = Progress::bytes(checkpoint.work() * PAGE as u64);
     let done = checkpoint.restore(target, &mut |pages| watch.at(pages * PAGE as u64));
     done.map_err(|e| match &e.reason {
         Reason::Target(error) => cannot_write(name, error).into(),

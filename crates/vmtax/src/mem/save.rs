@@ -7,6 +7,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use vmtax_cli::exit::{Code, Fault, fail, say};
+use vmtax_cli::output::cannot_read;
+use vmtax_cli::output::is_same_file;
+use vmtax_cli::progress::Progress;
+use vmtax_cli::signals;
 use vmtax_machine::Stop;
 use vmtax_machine::vm::{Disk, Hardware, LEFT_STOPPED, Pause, Ram, Vm};
 use vmtax_pageops::PAGE;
@@ -14,12 +19,7 @@ use vmtax_pageops::checkpoint::{Accelerate, Checkpoint, Id, Options, Summary, Wr
 use vmtax_pageops::memory::{self, Map};
 
 use super::flags::SaveArgs;
-use super::watch::Watch;
 use super::{INTERRUPTED, fault, print, size, vm_fault};
-use crate::exit::{Code, Fault, fail, say};
-use crate::input::cannot_read;
-use crate::output::is_same_file;
-use crate::signals;
 
 /// Memory given to the writer at a time: what is between two looks at the signals.
 const PIECE: u64 = 8 << 20;
@@ -53,7 +53,7 @@ struct SavedVm {
 pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
     check_names(args)?;
     let stop = Stop::default();
-    signals::catch(&stop)?;
+    signals::catch(stop.flag())?;
     let start = Instant::now();
     let mut saved = match (&args.machine.qmp, &args.machine.image) {
         (Some(socket), _) => save_vm(args, socket, &stop)?,
@@ -281,7 +281,7 @@ fn write_pages(
         extents.push(memory::extents(&block.file, block.bytes)?);
     }
     let data = extents.iter().flatten().map(|e| e.end - e.start).sum();
-    let watch = Watch::new(data);
+    let watch = Progress::bytes(data);
     let mut done = 0;
     for (block, extents) in ram.iter().zip(&extents) {
         writer.region(&block.name, block.bytes / PAGE as u64).map_err(|e| fault(&e, true))?;

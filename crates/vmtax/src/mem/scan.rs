@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use vmtax_cli::progress::Progress;
+use vmtax_events::printable;
 use vmtax_pageops::{Cpu, PAGE, PageFacts};
-use vmtax_report::names::printable;
 
 use super::flags::ScanArgs;
-use super::watch::Watch;
 use super::{print, size};
 use source::Source;
 
@@ -129,7 +129,7 @@ fn scan(
     let extents = source.extents()?;
     let data: u64 = extents.iter().map(|e| e.end - e.start).sum();
     let mut found = Found { total: source.pages(), data: data / PAGE as u64, ..Found::default() };
-    let watch = Watch::new(data);
+    let watch = Progress::bytes(data);
     let every = (data / (CHUNK * PAGE) as u64 / SAMPLES).max(1);
     let mut contents = Contents::default();
     let mut compressor = zstd::bulk::Compressor::new(1)?;

@@ -12,10 +12,9 @@ use ratatui::crossterm::{cursor, execute, terminal};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGCONT, SIGTSTP, SIGWINCH};
+use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::signals::{Signals, bytes_of, drain};
 use vmtax_report::tui::{self, Key, Model};
-
-use super::terminal_fault;
-use crate::record::{Stop, drain, signals};
 
 /// The terminal is ours and not as a shell wants it.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
@@ -41,7 +40,7 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn open(has_colors: bool) -> anyhow::Result<Screen> {
-        let (changed, stopped) = (signals(&[SIGWINCH, SIGCONT])?, signals(&[SIGTSTP])?);
+        let (changed, stopped) = (bytes_of(&[SIGWINCH, SIGCONT])?, bytes_of(&[SIGTSTP])?);
         // A panic is to be read where the user then is.
         let say = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
@@ -68,7 +67,7 @@ impl Screen {
     }
 
     /// Waits for a key, a signal or the time.
-    pub(super) fn wait(&mut self, stop: &Stop, until: Instant) -> anyhow::Result<Heard> {
+    pub(super) fn wait(&mut self, stop: &Signals, until: Instant) -> anyhow::Result<Heard> {
         let input = io::stdin();
         let mut watched = [
             PollFd::new(&input, PollFlags::IN),
@@ -170,4 +169,9 @@ fn meaning(key: KeyEvent) -> Option<Key> {
         KeyCode::BackTab => Key::BackTab,
         _ => return None,
     })
+}
+
+/// What the terminal refused.
+fn terminal_fault(error: &io::Error) -> anyhow::Error {
+    Fault::new(Code::Output, format!("the terminal cannot be used: {error}")).answered(error).into()
 }

@@ -28,7 +28,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     };
     if let Some(path) = &args.record {
         let text = format!("{:#}\n", serde_json::to_value(&recording)?);
-        crate::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?))?;
+        vmtax_cli::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?))?;
     }
     let computed = Computed::run()?;
     let events = if args.turns > 0 { &EVENTS[..] } else { &[] };

@@ -138,7 +138,7 @@ impl Emulated {
     fn measure(host: Host, batches: u32) -> anyhow::Result<Emulated> {
         let suites = Suite::named("pmu").into_iter().collect();
         let plan = Plan { suites, only: Vec::new(), batches };
-        Ok(Emulated::of(host, &crate::lab::run::suite(host, &plan)?))
+        Ok(Emulated::of(host, &vmtax_runs::lab::suite(host, &plan)?))
     }
 
     fn of(host: Host, outcomes: &Outcomes) -> Emulated {

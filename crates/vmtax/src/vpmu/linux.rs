@@ -5,16 +5,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_guest::job::{Answer, Job, Outcome, Request};
 use vmtax_guest::order::Pmu;
 use vmtax_lab::{Host, VmLevel, VmPlan, VmSetup};
 use vmtax_machine::Stop;
 use vmtax_machine::programs::{self, Files};
+use vmtax_runs::lab::guest;
 use vmtax_vpmu::Policy;
 
 use super::RunArgs;
-use crate::exit::{Code, Fault, fail};
-use crate::lab::run::guest;
 
 /// Wall-clock limit of booting the host and its guest.
 const BOOT: Duration = Duration::from_secs(20 * 60);
@@ -70,7 +70,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 fn show(outcome: &Outcome) -> anyhow::Result<()> {
-    crate::output::write(None, |out| Ok(out.write_all(&outcome.stdout)?))?;
+    vmtax_cli::output::write(None, |out| Ok(out.write_all(&outcome.stdout)?))?;
     if outcome.problem.is_empty() {
         // perf stat says all it has to say there.
         return Ok(std::io::stderr().write_all(&outcome.stderr)?);

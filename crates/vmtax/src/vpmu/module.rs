@@ -1,9 +1,9 @@
 //! `vmtax vpmu module`: the source of a Linux guest's module.
 
+use vmtax_cli::exit::{Code, fail};
 use vmtax_vpmu::GUEST_MODULE;
 
 use super::ModuleArgs;
-use crate::exit::{Code, fail};
 
 pub(super) fn run(args: &ModuleArgs) -> anyhow::Result<()> {
     let write = || {

@@ -1,10 +1,10 @@
 //! `vmtax vpmu selftest`: the gates of precision.
 
 use serde_json::{Value, json};
+use vmtax_cli::exit::{Code, Fault};
 use vmtax_vpmu_bench::gates::{Gate, Limit};
 
 use super::{SelftestArgs, print};
-use crate::exit::{Code, Fault};
 
 pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<()> {
     let gates = vmtax_vpmu_bench::gates::run()?;

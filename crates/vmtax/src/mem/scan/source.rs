@@ -6,13 +6,13 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use vmtax_cli::exit::{Code, fail};
+use vmtax_cli::output::cannot_read;
 use vmtax_pageops::PAGE;
 use vmtax_pageops::memory::{self, Pagemap};
 
 use super::given;
 use super::mappings::{self, Mapping, Taken};
-use crate::exit::{Code, fail};
-use crate::input::cannot_read;
 
 /// Where memory is read from.
 pub(super) struct Source {

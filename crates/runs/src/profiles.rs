@@ -1,79 +1,75 @@
-//! What a run holds beside its recording: profiles and counters, read from the files that the user names.
+//! Profiles and counters of a run, from files that other programs wrote.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueHint};
 use vmtax_capture::Source;
 use vmtax_capture::import::HEAD;
 use vmtax_capture::profile::{self, Symbols as Names};
 use vmtax_capture::source::{RandomFile, ReadAt};
+use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::output::cannot_read;
 use vmtax_events::{Losses, Place, Profile, Stat};
 use vmtax_host::symbols::Symbols;
 
-use crate::exit::{Code, Fault};
-use crate::input::{PerfFolder, cannot_read};
+use crate::input::PerfFolder;
 
-/// Profiles and counters of the same time as the recording.
-#[derive(Clone, Debug, Default, Args)]
-pub(crate) struct BesidesArgs {
-    /// A profile of the host: folded stacks, perf.data with samples, or the text of perf script.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    host_profile: Vec<PathBuf>,
-
-    /// A profile of the guest, taken in the guest.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    guest_profile: Vec<PathBuf>,
-
-    /// The hottest function of the guest by instruction: the text of `perf annotate --stdio`.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    guest_instructions: Option<PathBuf>,
-
-    /// Counters: the output of `perf stat` (also with -x or -j), the JSON of `vmtax pages`, or lines of NAME VALUE as
-    /// KVM's statistics. Totals only: no -I, -A or --per-socket.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    stats: Vec<PathBuf>,
-
-    /// Where the programs of a perf.data profile lie, and its kernel's /proc/kallsyms. [default: /]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    symbols: Option<PathBuf>,
+/// The files that the user names.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// Profiles of the host.
+    pub host: Vec<PathBuf>,
+    /// Profiles taken in the guest.
+    pub guest: Vec<PathBuf>,
+    /// The guest's hottest function by instruction.
+    pub instructions: Option<PathBuf>,
+    /// Counters.
+    pub stats: Vec<PathBuf>,
+    /// Where the programs of a perf.data profile and its kernel's /proc/kallsyms are.
+    pub symbols: Option<PathBuf>,
 }
 
 /// What was read.
-#[derive(Default)]
-pub(crate) struct Besides {
-    pub(crate) profiles: Vec<Profile>,
-    pub(crate) stats: Vec<Stat>,
-    pub(crate) losses: Losses,
+#[derive(Default, Debug)]
+pub struct Profiles {
+    /// Profiles.
+    pub profiles: Vec<Profile>,
+    /// Counters.
+    pub stats: Vec<Stat>,
+    /// What could not be used.
+    pub losses: Losses,
 }
 
-impl BesidesArgs {
-    /// Reads all of it.
-    pub(crate) fn read(&self) -> anyhow::Result<Besides> {
-        let mut besides = Besides::default();
+impl Files {
+    /// Reads all files.
+    ///
+    /// # Errors
+    /// What cannot be read, or is of no known format, as one sentence.
+    pub fn read(&self) -> anyhow::Result<Profiles> {
+        let mut profiles = Profiles::default();
         let mut symbols = self.open_symbols()?;
         let files = |place, files: &[PathBuf]| {
             files.iter().map(move |file| (place, file.clone())).collect::<Vec<_>>()
         };
         let all = [
-            files(Place::Host, &self.host_profile),
-            files(Place::Guest, &self.guest_profile),
-            files(Place::Instructions, self.guest_instructions.as_slice()),
+            files(Place::Host, &self.host),
+            files(Place::Guest, &self.guest),
+            files(Place::Instructions, self.instructions.as_slice()),
         ];
         for (place, path) in all.concat() {
             let imported = read_profile(&path, place, &mut symbols)?;
-            besides.profiles.push(imported.profile);
-            besides.losses.merge(&imported.losses);
+            profiles.profiles.push(imported.profile);
+            profiles.losses.merge(&imported.losses);
         }
         for path in &self.stats {
             let name = path.display().to_string();
             let mut file = File::open(path).map_err(|e| cannot_read(&name, &e))?;
             let (stats, losses) = vmtax_capture::stats::read(&mut file).map_err(fault(&name))?;
-            besides.stats.extend(stats);
-            besides.losses.merge(&losses);
+            profiles.stats.extend(stats);
+            profiles.losses.merge(&losses);
         }
-        Ok(besides)
+        Ok(profiles)
     }
 
     fn open_symbols(&self) -> anyhow::Result<ByRoot> {

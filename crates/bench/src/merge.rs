@@ -1,25 +1,25 @@
-//! `vmtax bench merge`: the parts of a matrix as one run.
+//! The parts of a matrix as one run.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use vmtax_cli::exit::{Code, fail};
 use vmtax_events::{AccessRow, ExitRow, Losses, PreemptedRow, Recording, Sample, TimeRow};
+use vmtax_runs::{read_fault, write_fault};
 use vmtax_store::{Claim, CreateOptions, Run, Writer};
 
-use super::args::MergeArgs;
-use super::compare;
-use crate::exit::{Code, fail};
-use crate::import::output_fault;
-use crate::input::run_fault;
-
-pub(crate) fn run(args: &MergeArgs) -> anyhow::Result<()> {
-    let claim = Claim::new(&args.output).map_err(output_fault)?;
+/// Writes the parts of one matrix into one run folder.
+///
+/// # Errors
+/// When a part cannot be read, is unfinished or is of another matrix; when the run cannot be written.
+pub fn merge(runs: &[PathBuf], output: &Path) -> anyhow::Result<()> {
+    let claim = Claim::new(output).map_err(write_fault)?;
     let mut parts = Vec::new();
-    for path in &args.runs {
+    for path in runs {
         parts.push(part(path)?);
     }
     let mut seen: HashSet<(String, String, u32)> = HashSet::new();
-    for (path, part) in args.runs.iter().zip(&parts) {
+    for (path, part) in runs.iter().zip(&parts) {
         let cells: HashSet<_> = part
             .rows
             .samples
@@ -40,36 +40,35 @@ pub(crate) fn run(args: &MergeArgs) -> anyhow::Result<()> {
     }
     let first = &parts[0];
     if let Some(other) = parts.iter().position(|part| part.matrix != first.matrix) {
-        let (one, two) = (args.runs[0].display(), args.runs[other].display());
+        let (one, two) = (runs[0].display(), runs[other].display());
         return fail(Code::Data, format!("{one} and {two}: are parts of different matrices"));
     }
     if let Some(other) =
         parts.iter().position(|part| part.recording.emulated != first.recording.emulated)
     {
-        let (one, two) = (args.runs[0].display(), args.runs[other].display());
+        let (one, two) = (runs[0].display(), runs[other].display());
         return fail(
             Code::Data,
             format!("{one} and {two}: ran on different accelerators, so they are no one run"),
         );
     }
-    write(claim, &parts)?;
-    compare::show_run(&args.output)
+    write(claim, &parts)
 }
 
 fn write(claim: Claim, parts: &[Part]) -> anyhow::Result<()> {
     let options = CreateOptions {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+        command: vmtax_runs::command_line(),
         interval_ns: 1_000_000_000,
         raw_events: false,
         labels: parts[0].matrix.iter().map(|name| ("matrix".to_owned(), name.clone())).collect(),
     };
-    let mut writer = Writer::begin(claim, &options).map_err(output_fault)?;
+    let mut writer = Writer::begin(claim, &options).map_err(write_fault)?;
     let mut losses = Losses::default();
     let mut hosts: BTreeMap<String, usize> = BTreeMap::new();
     let mut recording = parts[0].recording.clone();
     for part in parts {
-        part.rows.write(&mut writer).map_err(output_fault)?;
+        part.rows.write(&mut writer).map_err(write_fault)?;
         // A cell's exits are those of a VM whose number is the cell's in the whole matrix: none is in two parts.
         let known: HashSet<u32> = recording.vms.iter().map(|vm| vm.id).collect();
         let vms = part.recording.vms.iter().filter(|vm| !known.contains(&vm.id));
@@ -95,7 +94,7 @@ fn write(claim: Claim, parts: &[Part]) -> anyhow::Result<()> {
             names.join("; ")
         ));
     }
-    writer.finish(&recording, &losses).map_err(|e| output_fault(e).into())
+    writer.finish(&recording, &losses).map_err(|e| write_fault(e).into())
 }
 
 /// One part.
@@ -107,7 +106,7 @@ struct Part {
 }
 
 fn part(path: &Path) -> anyhow::Result<Part> {
-    let run = Run::open(path).map_err(|e| run_fault(&e))?;
+    let run = Run::open(path).map_err(|e| read_fault(&e))?;
     if !run.is_complete() {
         return fail(
             Code::Data,
@@ -118,7 +117,7 @@ fn part(path: &Path) -> anyhow::Result<Part> {
         );
     }
     let mut rows = Rows::default();
-    let read = run.read(&mut rows).map_err(|e| run_fault(&e))?;
+    let read = run.read(&mut rows).map_err(|e| read_fault(&e))?;
     if read.damaged > 0 {
         return fail(
             Code::Data,

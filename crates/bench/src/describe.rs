@@ -1,118 +1,111 @@
 //! What a matrix comes to, before and beside its numbers: categories, cells, what is missing, what is not captured.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use vmtax_bench::adapter::ADAPTERS;
-use vmtax_bench::category::{Category, KINDS, PARTS};
-use vmtax_bench::matrix::{Accel, Matrix, Platform, Target, Where};
-use vmtax_bench::plan::Cell;
-use vmtax_bench::vm::{arguments, command_line, emulator};
-use vmtax_bench::workload::Workload;
-use vmtax_events::Recording;
+use vmtax_events::{Recording, printable};
 use vmtax_guest::job::EVENTS;
 use vmtax_machine::{Limits, Tool};
-use vmtax_report::names::printable;
 
-use super::launch::plan;
-use super::system::{host, module_options, why_not};
-use crate::output;
+use crate::adapter::ADAPTERS;
+use crate::category::{Category, KINDS, PARTS};
+use crate::launch::plan;
+use crate::matrix::{Accel, Matrix, Platform, Target, Where};
+use crate::plan::Cell;
+use crate::system::{host, module_options, why_not};
+use crate::vm::{arguments, command_line, emulator};
+use crate::workload::Workload;
 
 /// How long a program may take to say its version.
 const VERSION: Limits = Limits { time: Duration::from_secs(5), output: 1 << 20 };
 
-/// `vmtax bench list`.
-pub(super) fn list() -> anyhow::Result<()> {
-    output::write(None, |out| {
-        writeln!(
-            out,
-            "Categories: a kind of VM, and what is added to it: plain+swiotlb+poll. Also host, and names of ssh."
-        )?;
-        for part in KINDS {
-            writeln!(out, "  {:<10} {}", part.name, part.about)?;
-        }
-        for part in PARTS {
-            writeln!(out, "  +{:<9} {}", part.name, part.about)?;
-        }
-        writeln!(
-            out,
-            "\nWorkloads, their first metric and parameters; and commands of your own (docs/bench.md)"
-        )?;
-        for adapter in ADAPTERS {
-            let there =
-                adapter.programs.iter().find(|name| vmtax_machine::programs::find(name).is_none());
-            let missing =
-                there.map_or(String::new(), |name| format!(" [{name} is not installed here]"));
-            let parameters: Vec<String> =
-                adapter.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            writeln!(
-                out,
-                "  {:<15} {}: {}{missing}",
-                adapter.name, adapter.about, adapter.headline
-            )?;
-            writeln!(out, "  {:<15}   {}", "", parameters.join(" "))?;
-        }
-        Ok(())
-    })
+/// Categories and workloads, as text.
+///
+/// # Errors
+/// When `out` fails.
+pub fn list(out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "Categories: a kind of VM, and what is added to it: plain+swiotlb+poll. Also host, and names of ssh."
+    )?;
+    for part in KINDS {
+        writeln!(out, "  {:<10} {}", part.name, part.about)?;
+    }
+    for part in PARTS {
+        writeln!(out, "  +{:<9} {}", part.name, part.about)?;
+    }
+    writeln!(
+        out,
+        "\nWorkloads, their first metric and parameters; and commands of your own (docs/bench.md)"
+    )?;
+    for adapter in ADAPTERS {
+        let there =
+            adapter.programs.iter().find(|name| vmtax_machine::programs::find(name).is_none());
+        let missing =
+            there.map_or(String::new(), |name| format!(" [{name} is not installed here]"));
+        let parameters: Vec<String> =
+            adapter.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        writeln!(out, "  {:<15} {}: {}{missing}", adapter.name, adapter.about, adapter.headline)?;
+        writeln!(out, "  {:<15}   {}", "", parameters.join(" "))?;
+    }
+    Ok(())
 }
 
-/// `vmtax bench run --dry-run`.
-pub(super) fn dry_run(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
-    output::write(None, |out| {
+/// What a matrix would run here, and what is missing for it, as text.
+pub(crate) fn dry_run(matrix: &Matrix, cells: &[Cell], out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "{}: {} categories x {} workloads x {} repeats; {} cells here",
+        printable(&matrix.name),
+        matrix.categories.len(),
+        matrix.workloads.len(),
+        matrix.repeats,
+        cells.len()
+    )?;
+    for place in &matrix.categories {
+        writeln!(out, "\ncategory {}", printable(place.name()))?;
+        match place {
+            Where::Host => writeln!(out, "  this computer, without a VM")?,
+            Where::Ssh { address, .. } => writeln!(out, "  reached by ssh: {address}")?,
+            Where::Vm(category) => {
+                for platform in matrix.platforms() {
+                    vm(matrix, category, platform, out)?;
+                }
+            }
+        }
+    }
+    writeln!(out, "\norder of the cells")?;
+    for cell in cells {
+        let workload = &matrix.workloads[cell.workload];
+        let place = &matrix.categories[cell.category];
         writeln!(
             out,
-            "{}: {} categories x {} workloads x {} repeats; {} cells here",
-            printable(&matrix.name),
-            matrix.categories.len(),
-            matrix.workloads.len(),
-            matrix.repeats,
-            cells.len()
+            "  repeat {} {} {}",
+            cell.repeat,
+            printable(place.name()),
+            printable(&workload.name)
         )?;
-        for place in &matrix.categories {
-            writeln!(out, "\ncategory {}", printable(place.name()))?;
-            match place {
-                Where::Host => writeln!(out, "  this computer, without a VM")?,
-                Where::Ssh { address, .. } => writeln!(out, "  reached by ssh: {address}")?,
-                Where::Vm(category) => {
-                    for platform in matrix.platforms() {
-                        vm(matrix, category, platform, out)?;
-                    }
-                }
+    }
+    writeln!(out, "\ncommands")?;
+    for workload in &matrix.workloads {
+        let job = workload.job(matrix.warmup, matrix.counters, matrix.limit_ms);
+        for (what, words) in [("server", &job.server), ("client", &job.client)] {
+            if !words.is_empty() {
+                writeln!(
+                    out,
+                    "  {} {what}: {}",
+                    printable(&workload.name),
+                    printable(&words.join(" "))
+                )?;
             }
         }
-        writeln!(out, "\norder of the cells")?;
-        for cell in cells {
-            let workload = &matrix.workloads[cell.workload];
-            let place = &matrix.categories[cell.category];
-            writeln!(
-                out,
-                "  repeat {} {} {}",
-                cell.repeat,
-                printable(place.name()),
-                printable(&workload.name)
-            )?;
-        }
-        writeln!(out, "\ncommands")?;
-        for workload in &matrix.workloads {
-            let job = workload.job(matrix.warmup, matrix.counters, matrix.limit_ms);
-            for (what, words) in [("server", &job.server), ("client", &job.client)] {
-                if !words.is_empty() {
-                    writeln!(
-                        out,
-                        "  {} {what}: {}",
-                        printable(&workload.name),
-                        printable(&words.join(" "))
-                    )?;
-                }
-            }
-        }
-        for missing in missing(matrix) {
-            writeln!(out, "\nmissing: {}", printable(&missing))?;
-        }
-        Ok(())
-    })
+    }
+    for missing in missing(matrix) {
+        writeln!(out, "\nmissing: {}", printable(&missing))?;
+    }
+    Ok(())
 }
 
 fn vm(
@@ -168,7 +161,7 @@ fn here(
 }
 
 /// All that this host lacks for the matrix; each is a sentence.
-pub(super) fn missing(matrix: &Matrix) -> Vec<String> {
+pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
     let mut missing = Vec::new();
     let accels = matrix.accels();
     for place in &matrix.categories {
@@ -191,8 +184,8 @@ pub(super) fn missing(matrix: &Matrix) -> Vec<String> {
     missing
 }
 
-/// What S2 captures and this run does not, each with its reason: by what runs it.
-pub(super) fn not_captured(matrix: &Matrix) -> Vec<String> {
+/// What this run does not record, each with its reason.
+pub(crate) fn not_captured(matrix: &Matrix) -> Vec<String> {
     let mut notes = Vec::new();
     if !matrix.counters {
         notes.push(format!(
@@ -222,7 +215,7 @@ pub(super) fn not_captured(matrix: &Matrix) -> Vec<String> {
 const EXITS: &str = "exits, their reasons, addresses of MMIO and MSRs";
 
 /// What the run is of.
-pub(super) fn recording(matrix: &Matrix) -> Recording {
+pub(crate) fn recording(matrix: &Matrix) -> Recording {
     let name = rustix::system::uname();
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -241,7 +234,7 @@ pub(super) fn recording(matrix: &Matrix) -> Recording {
 }
 
 /// The first line that a workload's program says of its version, where it is installed here.
-pub(super) fn version(workload: &Workload) -> Option<String> {
+pub(crate) fn version(workload: &Workload) -> Option<String> {
     let words = workload.version()?;
     let (program, rest) = words.split_first()?;
     let mut command = Command::new(program);

@@ -15,21 +15,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use vmtax_analyse::bench::FAILED;
-use vmtax_bench::adapter::Reading;
-use vmtax_bench::facts::Facts;
-use vmtax_bench::matrix::Matrix;
+use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::output::cannot_write;
 use vmtax_durable::Access;
 use vmtax_events::{AccessRow, Better, ExitRow, Losses, Recording, Sample, TimeRow, Vm};
 use vmtax_guest::job::{Counter, Outcome};
+use vmtax_runs::{read_fault, write_fault};
 use vmtax_store::{CreateOptions, Error, MANIFEST, RowSink, Run, Writer};
 
-use super::args::RunArgs;
-use super::describe;
-use super::recorded::Recorded;
-use crate::exit::{Code, Fault, fail};
-use crate::import::output_fault;
-use crate::input::run_fault;
-use crate::output::cannot_write;
+use crate::adapter::Reading;
+use crate::describe;
+use crate::facts::Facts;
+use crate::matrix::Matrix;
+use crate::recorded::Recorded;
+use crate::runner::Request;
 
 const MATRIX: &str = "matrix.toml";
 const FACTS: &str = "facts";
@@ -37,27 +36,27 @@ const CELLS: &str = "cells";
 
 /// What a cell gave.
 #[derive(Debug, Default)]
-pub(super) struct Readings {
-    pub(super) values: Vec<Reading>,
-    pub(super) counters: Vec<Counter>,
+pub(crate) struct Readings {
+    pub(crate) values: Vec<Reading>,
+    pub(crate) counters: Vec<Counter>,
     /// The exits of the client's run that was recorded: of how many operations, in which time.
-    pub(super) recorded: Option<(Recorded, Option<f64>, u64)>,
+    pub(crate) recorded: Option<(Recorded, Option<f64>, u64)>,
 }
 
 /// Which cell.
 #[derive(Clone, Copy)]
-pub(super) struct Named<'a> {
+pub(crate) struct Named<'a> {
     /// In the order of the cells of this part.
-    pub(super) index: usize,
+    pub(crate) index: usize,
     /// Among all of the matrix.
-    pub(super) number: u32,
-    pub(super) workload: &'a str,
-    pub(super) category: &'a str,
-    pub(super) repeat: u32,
+    pub(crate) number: u32,
+    pub(crate) workload: &'a str,
+    pub(crate) category: &'a str,
+    pub(crate) repeat: u32,
 }
 
 /// The run.
-pub(super) struct Session {
+pub(crate) struct Session {
     folder: PathBuf,
     writer: Writer,
     done: HashSet<(String, String, u32)>,
@@ -70,20 +69,20 @@ pub(super) struct Session {
 
 impl Session {
     /// Makes a run, or goes on with one.
-    pub(super) fn open(
+    pub(crate) fn open(
         folder: &Path,
         text: &str,
-        args: &RunArgs,
+        request: &Request,
         matrix: &Matrix,
     ) -> anyhow::Result<Session> {
         // It may have been stopped before there was anything to go on with.
-        let resumes = args.resume && folder.join(MANIFEST).exists();
+        let resumes = request.resume && folder.join(MANIFEST).exists();
         let options = CreateOptions {
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-            command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+            command: vmtax_runs::command_line(),
             interval_ns: 1_000_000_000,
             raw_events: false,
-            labels: labels(args, matrix),
+            labels: labels(request, matrix),
         };
         let mut notes: BTreeSet<String> = describe::not_captured(matrix).into_iter().collect();
         let mut recording = describe::recording(matrix);
@@ -91,9 +90,9 @@ impl Session {
         // The writer has the lock: before it nothing is read or written.
         let (writer, done) = if resumes {
             let writer = Writer::resume(folder).map_err(|e| cannot_resume(folder, &e))?;
-            let run = Run::open(folder).map_err(|e| run_fault(&e))?;
+            let run = Run::open(folder).map_err(|e| read_fault(&e))?;
             let mut done = Done::default();
-            run.read(&mut done).map_err(|e| run_fault(&e))?;
+            run.read(&mut done).map_err(|e| read_fault(&e))?;
             losses = run.manifest().losses.clone();
             notes.extend(losses.notes.drain(..));
             let Recording { vms, coverage, .. } = &run.manifest().recording;
@@ -102,7 +101,7 @@ impl Session {
         } else {
             (Writer::create(folder, &options).map_err(|e| exists(folder, &e))?, HashSet::new())
         };
-        check_matrix(folder, &described(text, args))?;
+        check_matrix(folder, &described(text, request))?;
         for name in [FACTS, CELLS] {
             let path = folder.join(name);
             match fs::create_dir(&path) {
@@ -119,21 +118,21 @@ impl Session {
     }
 
     /// The console of the VM that runs.
-    pub(super) fn console(&self) -> PathBuf {
+    pub(crate) fn console(&self) -> PathBuf {
         self.folder.join("console.txt")
     }
 
     /// Whether a cell is done.
-    pub(super) fn holds(&self, workload: &str, category: &str, repeat: u32) -> bool {
+    pub(crate) fn holds(&self, workload: &str, category: &str, repeat: u32) -> bool {
         self.done.contains(&(workload.to_owned(), category.to_owned(), repeat))
     }
 
     /// What a category said of itself.
-    pub(super) fn facts(&self, name: &str) -> anyhow::Result<Option<Facts>> {
+    pub(crate) fn facts(&self, name: &str) -> anyhow::Result<Option<Facts>> {
         let path = self.folder.join(FACTS).join(format!("{}.json", file_name(name)));
         match fs::read(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(crate::input::cannot_read(&path.display().to_string(), &e).into()),
+            Err(e) => Err(vmtax_cli::output::cannot_read(&path.display().to_string(), &e).into()),
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(facts) => Ok(Some(facts)),
                 Err(e) => fail(
@@ -147,7 +146,7 @@ impl Session {
         }
     }
 
-    pub(super) fn keep_facts(&mut self, name: &str, facts: &Facts) -> anyhow::Result<()> {
+    pub(crate) fn keep_facts(&mut self, name: &str, facts: &Facts) -> anyhow::Result<()> {
         let path = self.folder.join(FACTS).join(format!("{}.json", file_name(name)));
         let mut bytes = serde_json::to_vec_pretty(facts)?;
         bytes.push(b'\n');
@@ -155,7 +154,7 @@ impl Session {
     }
 
     /// Makes a cell part of the run.
-    pub(super) fn save(
+    pub(crate) fn save(
         &mut self,
         cell: Named<'_>,
         outcome: &Outcome,
@@ -208,9 +207,9 @@ impl Session {
         }
         self.describe();
         for sample in &samples {
-            self.writer.sample(sample).map_err(output_fault)?;
+            self.writer.sample(sample).map_err(write_fault)?;
         }
-        self.writer.segment().map_err(output_fault)?;
+        self.writer.segment().map_err(write_fault)?;
         self.done.insert((workload.to_owned(), category.to_owned(), repeat));
         Ok(())
     }
@@ -218,13 +217,13 @@ impl Session {
     /// What was recorded for a cell, as a VM of its own.
     fn keep(&mut self, recorded: Recorded, vm: Vm) -> anyhow::Result<()> {
         for row in &recorded.exits {
-            self.writer.exit(row).map_err(output_fault)?;
+            self.writer.exit(row).map_err(write_fault)?;
         }
         for row in &recorded.accesses {
-            self.writer.access(row).map_err(output_fault)?;
+            self.writer.access(row).map_err(write_fault)?;
         }
         for row in &recorded.times {
-            self.writer.time(row).map_err(output_fault)?;
+            self.writer.time(row).map_err(write_fault)?;
         }
         self.recording.coverage = recorded.coverage;
         // One that was killed before it was whole may be there already.
@@ -236,7 +235,7 @@ impl Session {
     }
 
     /// Something was not captured.
-    pub(super) fn note(&mut self, note: String) {
+    pub(crate) fn note(&mut self, note: String) {
         self.notes.insert(note);
     }
 
@@ -250,9 +249,9 @@ impl Session {
     }
 
     /// The run is whole.
-    pub(super) fn finish(self) -> anyhow::Result<()> {
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
         let losses = self.losses();
-        self.writer.finish(&self.recording, &losses).map_err(|e| output_fault(e).into())
+        self.writer.finish(&self.recording, &losses).map_err(|e| write_fault(e).into())
     }
 }
 
@@ -271,7 +270,7 @@ fn check_matrix(folder: &Path, what: &str) -> anyhow::Result<()> {
             )
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => write_private(&path, what.as_bytes()),
-        Err(e) => Err(crate::input::cannot_read(&path.display().to_string(), &e).into()),
+        Err(e) => Err(vmtax_cli::output::cannot_read(&path.display().to_string(), &e).into()),
     }
 }
 
@@ -283,7 +282,7 @@ fn cannot_resume(folder: &Path, error: &Error) -> Fault {
             format!("{}: is finished; there is nothing to go on with", folder.display()),
         ),
         Error::Busy { .. } => Fault::new(Code::Output, error.to_string()),
-        other => run_fault(other),
+        other => read_fault(other),
     }
 }
 
@@ -302,20 +301,20 @@ fn exists(folder: &Path, error: &Error) -> Fault {
 }
 
 /// The matrix, and what of it is run.
-fn described(text: &str, args: &RunArgs) -> String {
+fn described(text: &str, request: &Request) -> String {
     let mut head = String::new();
-    if !args.only.is_empty() {
-        head.push_str(&format!("# --only {}\n", args.only.join(",").replace(['\n', '\r'], " ")));
+    if !request.only.is_empty() {
+        head.push_str(&format!("# --only {}\n", request.only.join(",").replace(['\n', '\r'], " ")));
     }
-    if let Some(shard) = args.shard {
+    if let Some(shard) = request.shard {
         head.push_str(&format!("# --shard {}/{}\n", shard.number, shard.of));
     }
     head + text
 }
 
-fn labels(args: &RunArgs, matrix: &Matrix) -> BTreeMap<String, String> {
+fn labels(request: &Request, matrix: &Matrix) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([("matrix".to_owned(), matrix.name.clone())]);
-    if let Some(shard) = args.shard {
+    if let Some(shard) = request.shard {
         labels.insert("shard".to_owned(), format!("{}/{}", shard.number, shard.of));
     }
     for workload in &matrix.workloads {

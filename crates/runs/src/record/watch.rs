@@ -8,16 +8,16 @@ use vmtax_analyse::{Filter, Frame, Ledger, LedgerBuilder};
 use vmtax_events::{ExitKey, ExitRow, Losses, Recording as Facts, Tally, TimeRow};
 use vmtax_live::{Options, Recorder, Rows};
 
-use super::{ROOT, WhichArgs, fault, open, processes, session};
+use super::{ROOT, Which, fault, open, processes, session};
 
-/// So long the sums of a VM that has ended are kept: who asks once a minute still learns how it ended.
+/// The sums of an ended VM are kept this long, so that a scrape each minute still sees its last state.
 const KEPT: Duration = Duration::from_secs(60);
 
 /// With more keys than this, those that have ended make room at once.
 const MOST_KEYS: usize = 65_536;
 
-/// Counts by eBPF, and sums.
-pub(crate) struct Watch {
+/// Counts of the running kernel, added up since the start.
+pub struct Watch {
     recorder: Recorder,
     facts: Facts,
     exits: BTreeMap<ExitKey, Tally>,
@@ -30,7 +30,10 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Begins to count.
-    pub(crate) fn new(which: &WhichArgs) -> anyhow::Result<Watch> {
+    ///
+    /// # Errors
+    /// Why nothing can be recorded, as one sentence.
+    pub fn new(which: &Which) -> anyhow::Result<Watch> {
         let mut recorder = open(Path::new(ROOT), processes(which)?, Options::default())?;
         recorder.start();
         let facts = session::facts(&recorder);
@@ -44,8 +47,11 @@ impl Watch {
         })
     }
 
-    /// Adds what was counted since the last time, and gives it.
-    pub(crate) fn step(&mut self) -> anyhow::Result<Frame> {
+    /// Adds what was counted since the last step, and returns it.
+    ///
+    /// # Errors
+    /// When the counts cannot be read.
+    pub fn step(&mut self) -> anyhow::Result<Frame> {
         let rows = self.recorder.interval().map_err(|e| fault(&e))?;
         let now_ns = session::now_ns();
         let mut frame = Frame {
@@ -74,7 +80,7 @@ impl Watch {
     }
 
     /// All since the start, but for VMs that ended long ago.
-    pub(crate) fn ledger(&self) -> Ledger {
+    pub fn ledger(&self) -> Ledger {
         // Sums have no place in time: one interval holds all.
         let mut builder = LedgerBuilder::new(Filter::default(), 1);
         for (key, tally) in &self.exits {
@@ -85,17 +91,17 @@ impl Watch {
     }
 
     /// The host, what can be counted there, and the VMs seen.
-    pub(crate) fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
     /// What could not be counted so far.
-    pub(crate) fn losses(&self) -> Losses {
+    pub fn losses(&self) -> Losses {
         self.recorder.losses()
     }
 
     /// VMs that have ended and are still known.
-    pub(crate) fn ended(&self) -> BTreeSet<u32> {
+    pub fn ended(&self) -> BTreeSet<u32> {
         self.ended.keys().copied().collect()
     }
 

@@ -7,12 +7,11 @@ use std::path::Path;
 use vmtax_capture::Source;
 use vmtax_capture::import::perf_data::{Part, recognise_file};
 use vmtax_capture::source::{RandomFile, ReadAt};
-
-use super::cannot_read;
-use crate::exit::Fault;
+use vmtax_cli::exit::Fault;
+use vmtax_cli::output::cannot_read;
 
 /// The files of a folder. `perf record --kcore` has no parts, and what is in its `kcore_dir` is not needed.
-pub(crate) struct PerfFolder {
+pub struct PerfFolder {
     data: RandomFile,
     /// Files `data.N` by number.
     parts: Vec<(u32, RandomFile)>,
@@ -20,7 +19,10 @@ pub(crate) struct PerfFolder {
 
 impl PerfFolder {
     /// Opens the files of a folder; `None` if it has no file `data` that perf wrote.
-    pub(crate) fn open(folder: &Path) -> Result<Option<PerfFolder>, Fault> {
+    ///
+    /// # Errors
+    /// A file that cannot be opened.
+    pub fn open(folder: &Path) -> Result<Option<PerfFolder>, Fault> {
         let data = folder.join("data");
         if !data.is_file() {
             return Ok(None);
@@ -48,7 +50,7 @@ impl PerfFolder {
     }
 
     /// Lends the files to an import.
-    pub(crate) fn read<T>(&self, import: impl FnOnce(Source<'_>) -> T) -> T {
+    pub fn read<T>(&self, import: impl FnOnce(Source<'_>) -> T) -> T {
         let parts: Vec<Part<'_>> =
             self.parts.iter().map(|(number, source)| Part { number: *number, source }).collect();
         import(Source::Folder(&self.data, &parts))

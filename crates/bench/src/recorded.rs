@@ -7,27 +7,25 @@ use vmtax_analyse::bench::{AN_OPERATION, EXITS};
 use vmtax_events::{AccessRow, Better, Coverage, ExitRow, Losses, Recording, Sample, TimeRow};
 use vmtax_lab::Window;
 use vmtax_live::Rows;
+use vmtax_runs::convert::{self, Assignment};
+use vmtax_runs::{Reading, input, record};
 
-use crate::cli::ReadingArgs;
-use crate::convert::{self, Placed};
-use crate::{input, record};
-
-const READING: ReadingArgs = ReadingArgs { interval: None, isa: None, emulated: None };
+const READING: Reading = Reading { interval: None, isa: None, emulated: None };
 
 /// Rows of a cell's VM.
 #[derive(Debug, Default)]
-pub(super) struct Recorded {
-    pub(super) exits: Vec<ExitRow>,
-    pub(super) accesses: Vec<AccessRow>,
-    pub(super) times: Vec<TimeRow>,
-    pub(super) losses: Losses,
+pub(crate) struct Recorded {
+    pub(crate) exits: Vec<ExitRow>,
+    pub(crate) accesses: Vec<AccessRow>,
+    pub(crate) times: Vec<TimeRow>,
+    pub(crate) losses: Losses,
     /// What the recorder could see.
-    pub(super) coverage: Coverage,
+    pub(crate) coverage: Coverage,
 }
 
 impl Recorded {
     /// Of a `trace.dat` of an emulated host. The inner error says what is missing of it.
-    pub(super) fn of_trace(
+    pub(crate) fn of_trace(
         trace: &[u8],
         vm: u32,
         nested: bool,
@@ -37,8 +35,8 @@ impl Recorded {
         file.rewind()?;
         let recording = input::open_file(file, "the emulated host's recording".to_owned())?;
         let mut window = Window::new(vm, nested);
-        let placed = Placed { names: &[], place: &mut |event| window.place(event) };
-        let done = convert::run_placed(recording, &READING, placed, Recorded::default())?;
+        let assignment = Assignment { names: &[], assign: &mut |event| window.place(event) };
+        let done = convert::run_assigned(recording, &READING, assignment, Recorded::default())?;
         if let Some(problem) = window.problem() {
             return Ok(Err(problem.to_owned()));
         }
@@ -47,7 +45,7 @@ impl Recorded {
     }
 
     /// Of what was counted in the running kernel. Of several VMs all is the cell's.
-    pub(super) fn of_rows(rows: Rows, losses: Losses, vm: u32) -> Recorded {
+    pub(crate) fn of_rows(rows: Rows, losses: Losses, vm: u32) -> Recorded {
         let interval = READING.interval_ns().max(1);
         let now = record::now_ns();
         let interval_start_ns = now - now % interval;
@@ -80,7 +78,7 @@ impl Recorded {
     }
 
     /// The number that stands for them in tables: exits for each of so many operations, or a second. The lower the better.
-    pub(super) fn sample(
+    pub(crate) fn sample(
         &self,
         (workload, category, repeat): (&str, &str, u32),
         operations: Option<f64>,

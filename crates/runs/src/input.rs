@@ -9,13 +9,15 @@ use std::path::Path;
 
 use vmtax_capture::source::{RandomFile, ReadAt};
 use vmtax_capture::{Format, import::HEAD};
-use vmtax_store::{Error, Run};
+use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::output::cannot_read;
+use vmtax_store::Run;
 
-use crate::exit::{Code, Fault};
-pub(crate) use folder::PerfFolder;
+use crate::read_fault;
+pub use folder::PerfFolder;
 
 /// An input that can be read.
-pub(crate) enum Input {
+pub enum Input {
     /// A run folder.
     Run(Box<Run>),
     /// A recording.
@@ -23,23 +25,31 @@ pub(crate) enum Input {
 }
 
 /// A recording of a recognised format.
-pub(crate) struct Recording {
+pub struct Recording {
     /// As the user named it.
-    pub(crate) name: String,
-    pub(crate) format: Format,
-    pub(crate) bytes: Bytes,
+    pub name: String,
+    /// Its format.
+    pub format: Format,
+    /// Its bytes.
+    pub bytes: Bytes,
 }
 
 /// Where a recording's bytes are.
-pub(crate) enum Bytes {
+pub enum Bytes {
+    /// A file.
     File(RandomFile),
+    /// A folder of `perf record --threads`.
     Folder(PerfFolder),
     /// A pipe, with what was read of it already.
     Stream(Box<dyn Read + Send>),
 }
 
 impl Input {
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Input> {
+    /// Opens what the user named; `-` is standard input.
+    ///
+    /// # Errors
+    /// What cannot be read, or is of no known format, as one sentence.
+    pub fn open(path: &Path) -> anyhow::Result<Input> {
         if path.as_os_str() == "-" {
             return open_standard_input().map(Input::Recording);
         }
@@ -53,7 +63,7 @@ impl Input {
                 let bytes = Bytes::Folder(folder);
                 return Ok(Input::Recording(Recording { name, format: Format::PerfFile, bytes }));
             }
-            let run = Run::open(path).map_err(|e| run_fault(&e))?;
+            let run = Run::open(path).map_err(|e| read_fault(&e))?;
             return Ok(Input::Run(Box::new(run)));
         }
         let file = File::open(path).map_err(|e| cannot_read(&name, &e))?;
@@ -61,34 +71,11 @@ impl Input {
     }
 }
 
-/// The sentence and the code of an input that cannot be opened or read: its name, the system's words, what to do.
-pub(crate) fn cannot_read(name: &str, source: &io::Error) -> Fault {
-    let advice = match source.kind() {
-        io::ErrorKind::NotFound => "; check its name",
-        io::ErrorKind::PermissionDenied => {
-            "; run vmtax as its owner, or let the owner change its mode"
-        }
-        _ => "",
-    };
-    Fault::new(Code::Input, format!("{name}: cannot be read: {source}{advice}"))
-}
-
-/// An error of reading a run.
-pub(crate) fn run_fault(error: &Error) -> Fault {
-    match error {
-        Error::NotARun { path, .. } => Fault::new(
-            Code::Input,
-            format!(
-                "{}: is a folder and not a run (it has no run.json); name a recording, or a run that `vmtax import` made",
-                path.display()
-            ),
-        ),
-        Error::Io { path, source, .. } => cannot_read(&path.display().to_string(), source),
-        _ => Fault::new(Code::Data, error.to_string()),
-    }
-}
-
-pub(crate) fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
+/// A recording in an open file; `name` is for messages.
+///
+/// # Errors
+/// What cannot be read, or is of no known format, as one sentence.
+pub fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
     let metadata = file.metadata().map_err(|e| cannot_read(&name, &e))?;
     if !metadata.is_file() {
         return open_stream(Box::new(file), name);

@@ -1,101 +1,53 @@
 //! A recording from its start to its end.
 
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::time::{ClockId, clock_gettime};
+use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::signals::Signals;
 use vmtax_events::{AccessRow, ExitRow, Recording as Facts, Stat, TimeRow, Vm};
 use vmtax_live::{HostCounters, Recorder, Rows};
-use vmtax_store::{Error, Writer};
+use vmtax_store::{Claim, CreateOptions, Error, Writer, remove_empty_run};
 
-use super::{ROOT, RecordArgs, fault};
-use crate::exit::{Code, Fault};
-use crate::import::output_fault;
+use super::{Plan, ROOT, fault, open, processes};
+use crate::{command_line, write_fault};
 
-/// Signals as something that can be waited for.
-pub(crate) struct Stop {
-    /// A byte for every Ctrl-C or SIGTERM.
-    asked: UnixStream,
-    /// A byte for every child that ended.
-    children: UnixStream,
+/// Records until the duration is over, the command ends, or a signal asks for it.
+///
+/// # Errors
+/// Why nothing can be recorded or written, as one sentence.
+pub fn record(plan: &Plan, tool_version: &str) -> anyhow::Result<()> {
+    let stop = Signals::new()?;
+    let processes = processes(&plan.which)?;
+    let created_folder = !plan.output.exists();
+    let claim = Claim::new(&plan.output).map_err(write_fault)?;
+    let recorder = open(Path::new(ROOT), processes, plan.limits.clone())?;
+    let options = CreateOptions {
+        tool_version: tool_version.to_owned(),
+        command: command_line(),
+        interval_ns: u64::try_from(plan.interval.as_nanos()).unwrap_or(u64::MAX),
+        raw_events: plan.limits.raw.is_some(),
+        labels: plan.labels.iter().cloned().collect(),
+    };
+    let writer = Writer::begin(claim, &options).map_err(write_fault)?;
+    let result = run(plan, recorder, writer, &stop);
+    if result.is_err() {
+        remove_empty_run(&plan.output, created_folder);
+    }
+    result
 }
 
-impl Stop {
-    /// From now on signals do not end the program.
-    pub(crate) fn new() -> io::Result<Stop> {
-        use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
-        Ok(Stop { asked: signals(&[SIGINT, SIGTERM, SIGHUP])?, children: signals(&[SIGCHLD])? })
-    }
-
-    /// Waits until then, or until a signal came. Whether somebody wants an end.
-    pub(crate) fn wait(&self, until: Instant) -> io::Result<bool> {
-        self.wait_beside(&mut [], until)
-    }
-
-    /// The same, or until one of the others is ready: they say themselves which.
-    pub(crate) fn wait_beside<'a>(
-        &'a self,
-        others: &mut [PollFd<'a>],
-        until: Instant,
-    ) -> io::Result<bool> {
-        let left = until.saturating_duration_since(Instant::now());
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let mut watched = vec![
-            PollFd::new(&self.asked, PollFlags::IN),
-            PollFd::new(&self.children, PollFlags::IN),
-        ];
-        watched.extend_from_slice(others);
-        match poll(&mut watched, Some(&left)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let came = |one: &PollFd<'_>| one.revents().contains(PollFlags::IN);
-        let (asked, child) = (came(&watched[0]), came(&watched[1]));
-        others.clone_from_slice(&watched[2..]);
-        if child {
-            drain(&self.children);
-        }
-        if asked {
-            drain(&self.asked);
-        }
-        Ok(asked)
-    }
-}
-
-/// Something that has a byte for each of these signals, which from now on do nothing else.
-pub(crate) fn signals(signals: &[i32]) -> io::Result<UnixStream> {
-    let (read, write) = UnixStream::pair()?;
-    read.set_nonblocking(true)?;
-    for &signal in signals {
-        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
-    }
-    Ok(read)
-}
-
-/// Takes all bytes there are.
-pub(crate) fn drain(mut from: &UnixStream) {
-    use std::io::Read;
-    let mut bytes = [0; 64];
-    while from.read(&mut bytes).is_ok_and(|got| got > 0) {}
-}
-
-/// Records until it is to end.
-pub(super) fn record(
-    args: &RecordArgs,
-    recorder: Recorder,
-    writer: Writer,
-    stop: &Stop,
-) -> anyhow::Result<()> {
-    let mut session = Session::new(args, recorder, writer);
+fn run(plan: &Plan, recorder: Recorder, writer: Writer, stop: &Signals) -> anyhow::Result<()> {
+    let mut session = Session::new(plan, recorder, writer);
     session.recorder.start();
     session.describe();
     // Where it does not start nothing was recorded, and nothing is left.
-    let mut child = start(args)?;
-    let ended = session.run(args, stop, child.as_mut());
+    let mut child = start(plan)?;
+    let ended = session.run(plan, stop, child.as_mut());
     // Whatever happened, the command is not left alone, and what was counted is kept.
     let status = child.as_mut().map(|child| end(child, stop)).transpose();
     let finished = session.finish();
@@ -108,8 +60,8 @@ pub(super) fn record(
     }
 }
 
-fn start(args: &RecordArgs) -> anyhow::Result<Option<Child>> {
-    let Some((program, arguments)) = args.command.split_first() else { return Ok(None) };
+fn start(plan: &Plan) -> anyhow::Result<Option<Child>> {
+    let Some((program, arguments)) = plan.command.split_first() else { return Ok(None) };
     let child = Command::new(program).args(arguments).spawn().map_err(|e| {
         Fault::new(Code::Input, format!("{}: does not start: {e}", program.to_string_lossy()))
     })?;
@@ -117,7 +69,7 @@ fn start(args: &RecordArgs) -> anyhow::Result<Option<Child>> {
 }
 
 /// Interrupts the command if it still runs, as Ctrl-C would, and waits for it; asked once more it is killed.
-fn end(child: &mut Child, stop: &Stop) -> io::Result<ExitStatus> {
+fn end(child: &mut Child, stop: &Signals) -> io::Result<ExitStatus> {
     if let Some(status) = child.try_wait()? {
         return Ok(status);
     }
@@ -160,16 +112,16 @@ const EVENTS_EVERY: Duration = Duration::from_millis(50);
 const STATS_EVERY: Duration = Duration::from_secs(1);
 
 impl Session {
-    fn new(args: &RecordArgs, recorder: Recorder, writer: Writer) -> Session {
+    fn new(plan: &Plan, recorder: Recorder, writer: Writer) -> Session {
         let facts = facts(&recorder);
         let (pmu, problem) =
-            if args.pmu { HostCounters::open(Path::new(ROOT)) } else { Default::default() };
+            if plan.pmu { HostCounters::open(Path::new(ROOT)) } else { Default::default() };
         let notes = problem.into_iter().chain(facts.note_of_choice()).collect();
         Session {
             recorder,
             writer,
             facts,
-            interval: args.interval,
+            interval: plan.interval,
             began_ns: now_ns(),
             pmu,
             notes,
@@ -180,12 +132,12 @@ impl Session {
     /// Interval after interval. An error ends it, like a signal.
     fn run(
         &mut self,
-        args: &RecordArgs,
-        stop: &Stop,
+        plan: &Plan,
+        stop: &Signals,
         mut child: Option<&mut Child>,
     ) -> anyhow::Result<()> {
         let started = Instant::now();
-        let end = args.duration.and_then(|duration| started.checked_add(duration));
+        let end = plan.duration.and_then(|duration| started.checked_add(duration));
         let mut next = started + self.interval;
         loop {
             let until = end.map_or(next, |end| end.min(next));
@@ -212,7 +164,7 @@ impl Session {
             if end.is_some_and(|end| now >= end) {
                 return Ok(());
             }
-            if args.raw {
+            if plan.limits.raw.is_some() {
                 self.events()?;
             }
             if now < next {
@@ -229,7 +181,7 @@ impl Session {
     /// Takes the single events that are there.
     fn events(&mut self) -> anyhow::Result<()> {
         for event in self.recorder.events().map_err(|e| fault(&e))? {
-            self.writer.event(&event).map_err(output_fault)?;
+            self.writer.event(&event).map_err(write_fault)?;
         }
         Ok(())
     }
@@ -242,13 +194,13 @@ impl Session {
             self.began_ns = now_ns();
             return Ok(());
         }
-        self.store(rows).map_err(output_fault)?;
+        self.store(rows).map_err(write_fault)?;
         if Instant::now() >= self.next_stats {
             self.next_stats = Instant::now() + STATS_EVERY;
-            stats(&mut self.writer, &self.facts, &mut self.pmu).map_err(output_fault)?;
+            stats(&mut self.writer, &self.facts, &mut self.pmu).map_err(write_fault)?;
         }
         self.describe();
-        self.writer.segment().map_err(output_fault)?;
+        self.writer.segment().map_err(write_fault)?;
         Ok(())
     }
 
@@ -258,11 +210,11 @@ impl Session {
         losses.notes.extend(self.notes);
         name(&mut self.facts, &rows);
         for event in events {
-            self.writer.event(&event).map_err(output_fault)?;
+            self.writer.event(&event).map_err(write_fault)?;
         }
-        store(&mut self.writer, rows, self.began_ns, self.interval).map_err(output_fault)?;
-        stats(&mut self.writer, &self.facts, &mut self.pmu).map_err(output_fault)?;
-        self.writer.finish(&self.facts, &losses).map_err(output_fault)?;
+        store(&mut self.writer, rows, self.began_ns, self.interval).map_err(write_fault)?;
+        stats(&mut self.writer, &self.facts, &mut self.pmu).map_err(write_fault)?;
+        self.writer.finish(&self.facts, &losses).map_err(write_fault)?;
         Ok(())
     }
 
@@ -341,7 +293,7 @@ pub(super) fn name(facts: &mut Facts, rows: &Rows) {
 }
 
 /// Time on the recorder's clock.
-pub(crate) fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -1,20 +1,20 @@
 //! Where a category's cells run, and how the exits of one are recorded there.
 
-use vmtax_bench::category::Category;
-use vmtax_bench::facts::Facts;
-use vmtax_bench::matrix::{Accel, Matrix, Where};
-use vmtax_bench::place::Place;
+use vmtax_cli::exit::{Code, Fault};
 use vmtax_guest::job::{Answer, Job, Outcome, Request};
 use vmtax_lab::{Host, Vm};
+use vmtax_runs::lab::fault as lab_fault;
+use vmtax_runs::record;
 
-use super::recorded::Recorded;
-use super::run::of_bench;
-use crate::exit::Fault;
-use crate::lab::lab_fault;
-use crate::record;
+use crate::category::Category;
+use crate::error::fault;
+use crate::facts::Facts;
+use crate::matrix::{Accel, Matrix, Where};
+use crate::place::Place;
+use crate::recorded::Recorded;
 
 /// A system with an agent.
-pub(super) enum System {
+pub(crate) enum System {
     /// This computer, one behind ssh, or a VM of this computer.
     Place(Place),
     /// A VM on an emulated host, and whether it is the guest of a guest.
@@ -26,9 +26,9 @@ type Problem = anyhow::Error;
 
 impl System {
     /// What it is.
-    pub(super) fn facts(&mut self) -> Result<Facts, Problem> {
+    pub(crate) fn facts(&mut self) -> Result<Facts, Problem> {
         match self {
-            System::Place(place) => place.facts().map_err(|e| of_bench(&e).into()),
+            System::Place(place) => place.facts().map_err(|e| fault(&e).into()),
             System::Emulated { vm, .. } => match ask(vm, &Request::Facts)?.0 {
                 Answer::Facts(facts) => Ok(facts.into_iter().collect()),
                 Answer::Done(_) => Err(strange()),
@@ -37,9 +37,9 @@ impl System {
     }
 
     /// Does a job.
-    pub(super) fn execute(&mut self, job: &Job) -> Result<Outcome, Problem> {
+    pub(crate) fn execute(&mut self, job: &Job) -> Result<Outcome, Problem> {
         match self {
-            System::Place(place) => place.execute(job).map_err(|e| of_bench(&e).into()),
+            System::Place(place) => place.execute(job).map_err(|e| fault(&e).into()),
             System::Emulated { vm, .. } => match ask(vm, &Request::Do(job.clone()))?.0 {
                 Answer::Done(outcome) => Ok(outcome),
                 Answer::Facts(_) => Err(strange()),
@@ -49,7 +49,7 @@ impl System {
 
     /// Does a job once more, without warming up, and records the exits meanwhile as those of a VM of this number. The inner
     /// error says why nothing was recorded.
-    pub(super) fn record(
+    pub(crate) fn record(
         &mut self,
         job: &Job,
         number: u32,
@@ -102,11 +102,11 @@ fn ask(vm: &mut Vm, request: &Request) -> Result<(Answer, Option<Vec<u8>>, u64),
 }
 
 fn strange() -> Problem {
-    Fault::new(crate::exit::Code::Machine, "the agent's answer is one to another question").into()
+    Fault::new(Code::Machine, "the agent's answer is one to another question").into()
 }
 
 /// The emulated host of such VMs.
-pub(super) fn host(accel: Accel) -> Option<Host> {
+pub(crate) fn host(accel: Accel) -> Option<Host> {
     match accel {
         Accel::Amd => Some(Host::Amd),
         Accel::Intel => Some(Host::Intel),
@@ -115,7 +115,7 @@ pub(super) fn host(accel: Accel) -> Option<Host> {
 }
 
 /// Parameters of the modules of a category's emulated host.
-pub(super) fn module_options(category: &Category) -> Vec<String> {
+pub(crate) fn module_options(category: &Category) -> Vec<String> {
     let option = |(file, value): (&str, &str)| {
         let name = file.strip_prefix("/sys/module/")?.replace("/parameters/", ".");
         Some(format!("{name}={value}"))
@@ -124,7 +124,7 @@ pub(super) fn module_options(category: &Category) -> Vec<String> {
 }
 
 /// Why nothing is recorded of a category's cells; `None` where it is.
-pub(super) fn why_not(matrix: &Matrix, place: &Where, accel: Accel) -> Option<String> {
+pub(crate) fn why_not(matrix: &Matrix, place: &Where, accel: Accel) -> Option<String> {
     if !matrix.exits {
         return Some("the matrix does not want them (exits = false)".to_owned());
     }

@@ -1,19 +1,22 @@
 //! A recording -> rows: the importer and the accounting, put together.
 
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use vmtax_analyse::{Accountant, RowSink};
 use vmtax_capture::import::Options;
+use vmtax_capture::source::ReadAt;
 use vmtax_capture::{Error, Sink, Source, pipeline};
+use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::progress::Progress;
 use vmtax_events::{CallRow, Event, ExitRow, Losses, Recording as Facts, Sample};
-use vmtax_lab::Windows;
 use vmtax_store::Run;
 
-use crate::cli::ReadingArgs;
-use crate::exit::{Code, Fault};
-use crate::input::{Bytes, Recording, run_fault};
-use crate::progress::Progress;
+use crate::input::{Bytes, Recording};
+use crate::{Reading, read_fault};
 
 /// Takes what a recording becomes.
-pub(crate) trait Rows: RowSink {
+pub trait Rows: RowSink {
     /// The single events, before they are counted.
     fn events(&mut self, events: &[Event]) {
         let _ = events;
@@ -44,61 +47,47 @@ pub(crate) trait Rows: RowSink {
 ///
 /// # Errors
 /// When nothing can be read of the recording. When `rows` failed the answer is `Ok`: look there.
-pub(crate) fn run<R: Rows>(
+pub fn run<R: Rows>(
     recording: Recording,
-    reading: &ReadingArgs,
+    reading: &Reading,
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
-    run_with(
-        recording,
-        reading,
-        Accounting { accountant: accountant(reading, rows), windows: None },
-    )
+    run_with(recording, reading, Accounting { accountant: accountant(reading, rows), assign: None })
 }
 
-/// As [`run`], for a recording of the lab: its events are told apart by operation, and VMs are what `names` says. `windows`
-/// then knows what was seen of each.
-pub(crate) fn run_lab<R: Rows>(
-    recording: Recording,
-    reading: &ReadingArgs,
-    names: &[(u32, String)],
-    windows: &mut Windows,
-    rows: R,
-) -> anyhow::Result<Converted<R>> {
-    run_placed(recording, reading, Placed { names, place: &mut |event| windows.place(event) }, rows)
-}
-
-/// Whose events they are to be, where not those of the threads that they happened on.
-pub(crate) struct Placed<'a> {
+/// The VMs that events are assigned to, where these are not the threads that recorded them.
+pub struct Assignment<'a> {
     /// VMs and their names.
-    pub(crate) names: &'a [(u32, String)],
-    /// The event as its VM's; `None` when it is nobody's.
-    pub(crate) place: &'a mut Placing<'a>,
+    pub names: &'a [(u32, String)],
+    /// Gives each event its VM.
+    pub assign: &'a mut Assign<'a>,
 }
 
-/// Moves an event to a VM.
-pub(crate) type Placing<'a> = dyn FnMut(&Event) -> Option<Event> + 'a;
+/// Assigns an event to a VM; `None` drops it.
+pub type Assign<'a> = dyn FnMut(&Event) -> Option<Event> + 'a;
 
-/// As [`run`], with events moved to other VMs.
-pub(crate) fn run_placed<R: Rows>(
+/// As [`run`], with events assigned to other VMs.
+///
+/// # Errors
+/// As of [`run`].
+pub fn run_assigned<R: Rows>(
     recording: Recording,
-    reading: &ReadingArgs,
-    placed: Placed<'_>,
+    reading: &Reading,
+    assignment: Assignment<'_>,
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
     let mut accountant = accountant(reading, rows);
-    for (vm, name) in placed.names {
+    for (vm, name) in assignment.names {
         accountant.thread_name(*vm, name);
     }
-    run_with(recording, reading, Accounting { accountant, windows: Some(placed.place) })
+    run_with(recording, reading, Accounting { accountant, assign: Some(assignment.assign) })
 }
 
 /// Counts the single events of a run anew.
-pub(crate) fn of_events<R: Rows>(
-    run: &Run,
-    reading: &ReadingArgs,
-    rows: R,
-) -> anyhow::Result<Converted<R>> {
+///
+/// # Errors
+/// When the run cannot be read.
+pub fn of_events<R: Rows>(run: &Run, reading: &Reading, rows: R) -> anyhow::Result<Converted<R>> {
     let manifest = run.manifest();
     let choice = &manifest.recording.choice;
     let options =
@@ -111,7 +100,7 @@ pub(crate) fn of_events<R: Rows>(
         accountant.sink_mut().events(events);
         events.iter().for_each(|event| accountant.event(event));
     };
-    let mut losses = run.read_events(each).map_err(|e| run_fault(&e))?.losses;
+    let mut losses = run.read_events(each).map_err(|e| read_fault(&e))?.losses;
     let (rows, vms, unused) = accountant.finish();
     losses.merge(&unused);
     let note = manifest.recording.note_of_choice();
@@ -124,7 +113,7 @@ pub(crate) fn of_events<R: Rows>(
     Ok(Converted { rows, facts, losses })
 }
 
-fn accountant<R: Rows>(reading: &ReadingArgs, rows: R) -> Accountant<R> {
+fn accountant<R: Rows>(reading: &Reading, rows: R) -> Accountant<R> {
     Accountant::new(
         vmtax_analyse::Options { interval_ns: reading.interval_ns(), ..Default::default() },
         rows,
@@ -133,15 +122,14 @@ fn accountant<R: Rows>(reading: &ReadingArgs, rows: R) -> Accountant<R> {
 
 fn run_with<R: Rows>(
     recording: Recording,
-    reading: &ReadingArgs,
+    reading: &Reading,
     mut accounting: Accounting<'_, R>,
 ) -> anyhow::Result<Converted<R>> {
     let Recording { name, format, bytes } = recording;
     let options = Options { isa: reading.isa.unwrap_or(vmtax_events::Isa::Unknown) };
     let result = match bytes {
         Bytes::File(file) => {
-            let progress = Progress::new(vmtax_capture::source::ReadAt::len(&file));
-            let watched = progress.watch(&file);
+            let watched = Watched::new(&file);
             pipeline::run(format, Source::Random(&watched), options, &mut accounting)
         }
         Bytes::Folder(folder) => {
@@ -173,17 +161,21 @@ fn run_with<R: Rows>(
 }
 
 /// What a recording became.
-pub(crate) struct Converted<R> {
-    pub(crate) rows: R,
-    pub(crate) facts: Facts,
-    pub(crate) losses: Losses,
+#[derive(Debug)]
+pub struct Converted<R> {
+    /// The sink, with what it took.
+    pub rows: R,
+    /// What the recording says of itself.
+    pub facts: Facts,
+    /// What could not be used.
+    pub losses: Losses,
 }
 
 /// The accounting as the sink of an import.
 struct Accounting<'a, R> {
     accountant: Accountant<R>,
-    /// A recording of the lab: events outside of a window are nobody's.
-    windows: Option<&'a mut Placing<'a>>,
+    /// Where events are not those of their threads.
+    assign: Option<&'a mut Assign<'a>>,
 }
 
 impl<R: Rows> Accounting<'_, R> {
@@ -195,10 +187,10 @@ impl<R: Rows> Accounting<'_, R> {
 impl<R: Rows> Sink for &mut Accounting<'_, R> {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         self.accountant.sink_mut().events(events);
-        match &mut self.windows {
+        match &mut self.assign {
             None => events.iter().for_each(|event| self.accountant.event(event)),
-            Some(place) => {
-                for event in events.iter().filter_map(place) {
+            Some(assign) => {
+                for event in events.iter().filter_map(assign) {
                     self.accountant.event(&event);
                 }
             }
@@ -217,7 +209,7 @@ impl<R: Rows> Sink for &mut Accounting<'_, R> {
     }
 
     fn thread_name(&mut self, _pid: u32, tid: u32, name: &str) -> Result<(), Error> {
-        if self.windows.is_none() {
+        if self.assign.is_none() {
             self.accountant.thread_name(tid, name);
         }
         Ok(())
@@ -226,5 +218,38 @@ impl<R: Rows> Sink for &mut Accounting<'_, R> {
     fn described(&mut self, recording: &Facts) -> Result<(), Error> {
         self.accountant.sink_mut().described(recording);
         Ok(())
+    }
+}
+
+/// Files below this size are read before a bar could be seen.
+const LARGE: u64 = 256 << 20;
+
+/// A file whose reads move a progress bar.
+struct Watched<'a> {
+    source: &'a dyn ReadAt,
+    /// The bar, and how much was read.
+    bar: Option<(Progress, AtomicU64)>,
+}
+
+impl<'a> Watched<'a> {
+    fn new(source: &'a dyn ReadAt) -> Watched<'a> {
+        let len = source.len();
+        let bar = (len >= LARGE).then(|| (Progress::bytes(len), AtomicU64::new(0)));
+        Watched { source, bar }
+    }
+}
+
+impl ReadAt for Watched<'_> {
+    fn len(&self) -> u64 {
+        self.source.len()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let got = self.source.read_at(offset, buf)?;
+        if let Some((bar, read)) = &self.bar {
+            let read = read.fetch_add(got as u64, Ordering::Relaxed) + got as u64;
+            bar.at(read.min(self.source.len()));
+        }
+        Ok(got)
     }
 }

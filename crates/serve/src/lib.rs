@@ -1,9 +1,11 @@
-//! One page over HTTP, for those who ask for it again and again.
+//! A page of metrics over HTTP, within limits.
 //!
-//! One thread waits for all of them, so there is nothing to lock and nobody waits for another. Whatever a client does or
-//! leaves undone, so many connections are open at most, each for so long and with so much said.
+//! One thread polls all connections, so nothing is locked and no client blocks another. Misbehaving clients are bounded: the number
+//! of connections, the length of a request, and the life of a connection are limited.
 //!
-//! Left out on purpose: connections that are kept, compression, encryption, passwords. Who needs them puts a proxy before it.
+//! Left out on purpose: keep-alive, compression, encryption, passwords. A reverse proxy adds them.
+
+mod hosts;
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -12,21 +14,21 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
+use vmtax_cli::signals::Signals;
 
-use super::host::Hosts;
-use crate::record::Stop;
+pub use hosts::{Hosts, name};
 
-/// One more, and the oldest is closed: who asks as one should is done long before.
+/// With one more, the oldest connection is closed.
 const MOST_CONNECTIONS: usize = 64;
 /// Longer requests are refused.
 const MOST_ASKED: usize = 8 << 10;
-/// From a connection's begin to its end.
+/// The longest life of a connection.
 const LONGEST: Duration = Duration::from_secs(10);
-/// So many are let in before those that are there have their turn.
+/// Connections accepted at a time, before the open ones get their turn.
 const AT_A_TIME: usize = 16;
 
 /// Serves one page.
-pub(super) struct Server {
+pub struct Server {
     listener: TcpListener,
     /// The oldest first.
     connections: VecDeque<Connection>,
@@ -35,23 +37,34 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(address: SocketAddr, hosts: Hosts) -> io::Result<Server> {
+    /// Listens on an address.
+    ///
+    /// # Errors
+    /// When the system refuses it.
+    pub fn new(address: SocketAddr, hosts: Hosts) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(Server { listener, connections: VecDeque::new(), page: Rc::from([]), hosts })
     }
 
-    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+    /// The address that it listens on.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// From now on this is the page. Who is being answered gets the one before.
-    pub(super) fn set_page(&mut self, page: Vec<u8>) {
+    /// From now on this is the page. Responses that have begun finish with the previous one.
+    pub fn set_page(&mut self, page: Vec<u8>) {
         self.page = page.into();
     }
 
-    /// Answers until then. Whether somebody wants an end.
-    pub(super) fn serve(&mut self, stop: &Stop, until: Instant) -> io::Result<bool> {
+    /// Answers until then. Whether a signal asked to stop.
+    ///
+    /// # Errors
+    /// When the system cannot wait or accept.
+    pub fn serve(&mut self, stop: &Signals, until: Instant) -> io::Result<bool> {
         loop {
             let now = Instant::now();
             self.connections.retain(|connection| now < connection.began + LONGEST);
@@ -68,11 +81,11 @@ impl Server {
                 return Ok(true);
             }
             let mut ready = ready.into_iter();
-            let somebody_comes = ready.next().unwrap_or_default();
+            let has_new = ready.next().unwrap_or_default();
             let content = Content { page: &self.page, hosts: &self.hosts };
             self.connections
                 .retain_mut(|one| !ready.next().unwrap_or_default() || one.go_on(content));
-            if somebody_comes {
+            if has_new {
                 self.let_in()?;
             }
         }
@@ -85,14 +98,14 @@ impl Server {
                     if self.connections.len() >= MOST_CONNECTIONS {
                         self.connections.pop_front();
                     }
-                    // One that cannot be waited for is not served.
+                    // A connection that cannot be polled is not served.
                     if stream.set_nonblocking(true).is_ok() {
                         self.connections.push_back(Connection::new(stream));
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if is_of_client(&error) => {}
-                // There is no room for one more, unless another goes.
+                // No file descriptor is left, unless an open connection is closed.
                 Err(error) => return self.connections.pop_front().map(drop).ok_or(error),
             }
         }
@@ -100,19 +113,19 @@ impl Server {
     }
 }
 
-/// Went away before it was let in.
+/// The client left before it was accepted.
 fn is_of_client(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
 }
 
-/// What is served, and under which names.
+/// The page, and the host names under which it is served.
 #[derive(Clone, Copy)]
 struct Content<'a> {
     page: &'a Rc<[u8]>,
     hosts: &'a Hosts,
 }
 
-/// Somebody who asks.
+/// A client.
 struct Connection {
     stream: TcpStream,
     began: Instant,
@@ -120,11 +133,11 @@ struct Connection {
 }
 
 enum State {
-    /// What was asked so far.
+    /// The request so far.
     Asking(Vec<u8>),
-    /// The answer, and how much of it is out.
+    /// The response, and how much of it is sent.
     Answering(Answer, usize),
-    /// All is said. What still comes in is thrown away: to close before it is read would cut the answer off.
+    /// The response is sent. Further input is discarded: closing before it is read would cut the response off.
     Leaving,
 }
 
@@ -141,7 +154,7 @@ impl Connection {
         PollFd::new(&self.stream, flags)
     }
 
-    /// Does what can be done without waiting. Whether the connection goes on.
+    /// Makes progress without blocking. Whether the connection stays open.
     fn go_on(&mut self, content: Content<'_>) -> bool {
         match self.step(content) {
             Ok(goes_on) => goes_on,
@@ -182,7 +195,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// The answer to what was asked, once all of it is there.
+    /// The response, once the request is complete.
     fn to(asked: &[u8], content: Content<'_>, local: Option<IpAddr>) -> Option<Answer> {
         let mut headers = [httparse::EMPTY_HEADER; 64];
         let mut request = httparse::Request::new(&mut headers);
@@ -218,7 +231,7 @@ impl Answer {
         Some(answer)
     }
 
-    /// The answer to a request that does not name this server.
+    /// The response to a request whose Host header does not name this server.
     fn refusal(
         request: &httparse::Request<'_, '_>,
         hosts: &Hosts,
@@ -227,7 +240,7 @@ impl Answer {
         let is_host = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("host");
         let headers: Vec<_> = request.headers.iter().filter(is_host).collect();
         match headers.as_slice() {
-            // A browser never sends that, so no web page is behind it.
+            // A browser always sends a Host header, so no web page is behind it.
             [] if request.version == Some(0) => None,
             [host] => {
                 let host = std::str::from_utf8(host.value).unwrap_or_default().trim();
@@ -244,7 +257,7 @@ impl Answer {
         Answer { head: head(status, "text/plain; charset=utf-8", body.len()), body }
     }
 
-    /// What is left of it to say, or the first part of that.
+    /// The rest to send, or the first part of it.
     fn after(&self, done: usize) -> &[u8] {
         let head = self.head.get(done..).unwrap_or_default();
         if head.is_empty() { &self.body[done - self.head.len()..] } else { head }
@@ -259,4 +272,46 @@ fn head(status: &str, kind: &str, length: usize) -> Vec<u8> {
          Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
     )
     .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(request: &str) -> Option<String> {
+        let page: Rc<[u8]> = Rc::from(&b"page"[..]);
+        let hosts = Hosts::default();
+        let answer = Answer::to(request.as_bytes(), Content { page: &page, hosts: &hosts }, None)?;
+        let head = String::from_utf8(answer.head).ok()?;
+        let length = format!("Content-Length: {}", answer.body.len());
+        assert!(request.starts_with("HEAD") || head.contains(&length), "{head}");
+        head.lines().next()?.strip_prefix("HTTP/1.1 ").map(str::to_owned)
+    }
+
+    #[test]
+    fn each_request_has_its_status() {
+        let long =
+            format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nx: {}", "y".repeat(MOST_ASKED));
+        for (request, expected) in [
+            ("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", Some("200 OK")),
+            ("HEAD /metrics?x=1 HTTP/1.1\r\nHost: 127.0.0.1:9\r\n\r\n", Some("200 OK")),
+            ("GET /metrics HTTP/1.0\r\n\r\n", Some("200 OK")),
+            ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", Some("404 Not Found")),
+            ("POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", Some("405 Method Not Allowed")),
+            ("GET /metrics HTTP/1.1\r\n\r\n", Some("400 Bad Request")),
+            (
+                "GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+                Some("400 Bad Request"),
+            ),
+            (
+                "GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+                Some("421 Misdirected Request"),
+            ),
+            ("\u{1}\r\n\r\n", Some("400 Bad Request")),
+            (&long, Some("431 Request Header Fields Too Large")),
+            ("GET /metrics HTTP/1.1\r\nHost: loc", None),
+        ] {
+            assert_eq!(status(request).as_deref(), expected, "{request:?}");
+        }
+    }
 }

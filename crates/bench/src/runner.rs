@@ -1,60 +1,93 @@
-//! `vmtax bench run`: a matrix -> a run, cell by cell.
+//! A matrix -> a run, cell by cell.
 
 use std::fs::File;
-use std::io::{IsTerminal, Read};
-use std::path::Path;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 
-use indicatif::{ProgressBar, ProgressStyle};
-use vmtax_bench::Error;
-use vmtax_bench::adapter::ROUNDS;
-use vmtax_bench::category::Category;
-use vmtax_bench::facts::{Facts, changed, unexplained};
-use vmtax_bench::matrix::{BYTES_MOST, Matrix, Platform, Target, Where};
-use vmtax_bench::place::{self, Place, There};
-use vmtax_bench::plan::{Cell, Shard, cells};
-use vmtax_bench::workload::Workload;
+use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::output::cannot_read;
+use vmtax_cli::progress::Progress;
+use vmtax_cli::signals;
 use vmtax_guest::job::{Job, Outcome};
 use vmtax_machine::Stop;
 
-use super::args::RunArgs;
-use super::launch::Launcher;
-use super::session::{Named, Readings, Session};
-use super::system::{System, why_not};
-use super::{compare, describe};
-use crate::exit::{Code, Fault, fail};
-use crate::input::cannot_read;
-use crate::signals;
+use crate::adapter::ROUNDS;
+use crate::category::Category;
+use crate::describe;
+use crate::error::fault;
+use crate::facts::{Facts, changed, unexplained};
+use crate::launch::Launcher;
+use crate::matrix::{BYTES_MOST, Matrix, Platform, Target, Where};
+use crate::place::{self, Place, There};
+use crate::plan::{Cell, Shard, cells};
+use crate::recorded::Recorded;
+use crate::session::{Named, Readings, Session};
+use crate::system::{System, why_not};
+use crate::workload::Workload;
 
-pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let (text, mut matrix) = read(&args.matrix)?;
-    matrix.only(&args.only).map_err(|problem| Fault::new(Code::Usage, problem))?;
-    let shard = args.shard.unwrap_or(Shard::WHOLE);
-    let cells = cells(&matrix, shard);
-    if cells.is_empty() {
-        let count = matrix.workloads.len();
-        return fail(
-            Code::Usage,
-            format!("--shard: the matrix has {count} workloads, so not so many parts"),
-        );
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The matrix file.
+    pub matrix: PathBuf,
+    /// Continue a run that was stopped.
+    pub resume: bool,
+    /// Only these categories and workloads; all when empty.
+    pub only: Vec<String>,
+    /// Only this part of the workloads.
+    pub shard: Option<Shard>,
+}
+
+impl Request {
+    /// The text of the matrix, what of it is run, and its cells.
+    fn open(&self) -> anyhow::Result<(String, Matrix, Vec<Cell>)> {
+        let (text, mut matrix) = read(&self.matrix)?;
+        matrix.only(&self.only).map_err(|problem| Fault::new(Code::Usage, problem))?;
+        let cells = cells(&matrix, self.shard.unwrap_or(Shard::WHOLE));
+        if cells.is_empty() {
+            let count = matrix.workloads.len();
+            return fail(
+                Code::Usage,
+                format!("--shard: the matrix has {count} workloads, so not so many parts"),
+            );
+        }
+        Ok((text, matrix, cells))
     }
-    let Some(folder) = args.output.as_deref().filter(|_| !args.dry_run) else {
-        return describe::dry_run(&matrix, &cells);
-    };
-    check(&matrix, &cells)?;
-    let mut session = Session::open(folder, &text, args, &matrix)?;
-    let stop = Stop::default();
-    let mut runner = Runner::new(&matrix, &cells, &mut session, stop.clone())?;
-    // Until here a signal finds nothing to undo.
-    signals::catch(&stop)?;
-    let result = runner.parity(&cells).and_then(|()| runner.all(&cells));
-    // Undoes what it has changed of this host and others.
-    drop(runner);
-    if stop.is_requested() && result.is_err() {
-        return fail(Code::Unexpected, "stopped; the same command with --resume continues the run");
+
+    /// Writes what would run here, and what is missing for it.
+    ///
+    /// # Errors
+    /// When the matrix cannot be read, or `out` fails.
+    pub fn dry_run(&self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let (_, matrix, cells) = self.open()?;
+        Ok(describe::dry_run(&matrix, &cells, out)?)
     }
-    result?;
-    session.finish()?;
-    compare::show_run(folder)
+
+    /// Runs the cells that the run in this folder does not hold. SIGINT, SIGTERM and SIGHUP stop it, and what it changed of this
+    /// host and others is undone.
+    ///
+    /// # Errors
+    /// When the matrix cannot be read or run here, or the run cannot be written.
+    pub fn run(&self, folder: &Path) -> anyhow::Result<()> {
+        let (text, matrix, cells) = self.open()?;
+        check(&matrix, &cells)?;
+        let mut session = Session::open(folder, &text, self, &matrix)?;
+        let stop = Stop::default();
+        let mut runner = Runner::new(&matrix, &cells, &mut session, stop.clone())?;
+        // Until here a signal finds nothing to undo.
+        signals::catch(stop.flag())?;
+        let result = runner.parity(&cells).and_then(|()| runner.all(&cells));
+        // Undoes what it has changed of this host and others.
+        drop(runner);
+        if stop.is_requested() && result.is_err() {
+            return fail(
+                Code::Unexpected,
+                "stopped; the same command with --resume continues the run",
+            );
+        }
+        result?;
+        session.finish()
+    }
 }
 
 /// Reads a matrix file.
@@ -128,7 +161,7 @@ struct Runner<'a> {
     stop: Stop,
     /// The category, repeat and accelerator that are set up, and where, or why not.
     present: Option<(Here, Result<Set, String>)>,
-    bar: ProgressBar,
+    bar: Progress,
 }
 
 /// A category in a repeat, and what runs its VM; nothing where it is none.
@@ -150,13 +183,7 @@ impl<'a> Runner<'a> {
         stop: Stop,
     ) -> anyhow::Result<Runner<'a>> {
         let launcher = Launcher::new(matrix, session.console(), &stop)?;
-        let bar = if std::io::stderr().is_terminal() {
-            ProgressBar::new(cells.len() as u64)
-        } else {
-            ProgressBar::hidden()
-        };
-        let style = ProgressStyle::with_template("{bar:30} {pos} of {len} cells, {msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let bar = Progress::count(cells.len() as u64, "cells");
         Ok(Runner { matrix, session, launcher, stop, present: None, bar })
     }
 
@@ -182,7 +209,7 @@ impl<'a> Runner<'a> {
         });
         for (index, platform) in &pairs {
             let name = self.name(*index, *platform);
-            self.bar.set_message(format!("asking {name} what it is"));
+            self.bar.say(format!("asking {name} what it is"));
             if self.session.facts(&name)?.is_some() {
                 continue;
             }
@@ -254,7 +281,7 @@ impl<'a> Runner<'a> {
             let workload = &matrix.workloads[cell.workload].name;
             let category = matrix.categories[cell.category].name();
             if !self.session.holds(workload, category, cell.repeat) {
-                self.bar.set_message(format!("{workload} in {category}"));
+                self.bar.say(format!("{workload} in {category}"));
                 let (outcome, readings) = self.one(cell)?;
                 if self.stop.is_requested() {
                     // What it gave may be cut short.
@@ -264,9 +291,9 @@ impl<'a> Runner<'a> {
                 let named = Named { index, number, workload, category, repeat };
                 self.session.save(named, &outcome, readings)?;
             }
-            self.bar.inc(1);
+            self.bar.step();
         }
-        self.bar.finish_and_clear();
+        self.bar.end();
         Ok(())
     }
 
@@ -357,11 +384,10 @@ impl<'a> Runner<'a> {
         let mut settings = Settings::default();
         let system = match place {
             Where::Host => System::Place(Place::Here(
-                place::Here::new(vmtax_lab::PROGRAM, &self.stop).map_err(|e| of_bench(&e))?,
+                place::Here::new(vmtax_lab::PROGRAM, &self.stop).map_err(|e| fault(&e))?,
             )),
             Where::Ssh { name, address } => System::Place(Place::There(
-                There::new(name, address, vmtax_lab::PROGRAM, &self.stop)
-                    .map_err(|e| of_bench(&e))?,
+                There::new(name, address, vmtax_lab::PROGRAM, &self.stop).map_err(|e| fault(&e))?,
             )),
             Where::Vm(category) => {
                 if !platform.accel.is_emulated_host() {
@@ -376,33 +402,12 @@ impl<'a> Runner<'a> {
 }
 
 /// A recorded run of a client: the exits, of how many operations, in which time.
-type Exits = (super::recorded::Recorded, Option<f64>, u64);
+type Exits = (Recorded, Option<f64>, u64);
 
-fn exits(workload: &Workload, outcome: &Outcome, recorded: super::recorded::Recorded) -> Exits {
+fn exits(workload: &Workload, outcome: &Outcome, recorded: Recorded) -> Exits {
     let readings = workload.readings(outcome).unwrap_or_default();
     let operations = readings.iter().find(|reading| reading.metric == ROUNDS);
     (recorded, operations.map(|reading| reading.value), outcome.elapsed_ns)
-}
-
-/// What an error of a benchmark means for the exit code.
-pub(super) fn of_bench(error: &Error) -> Fault {
-    use vmtax_machine::Error as Machine;
-    let code = match error {
-        Error::Machine(Machine::Kernel { .. } | Machine::Module { .. }) => Code::Data,
-        Error::Machine(Machine::Program { .. }) => Code::Input,
-        Error::Agent { place, .. } if place != "host" => Code::Input,
-        _ => Code::Machine,
-    };
-    let mut message = error.to_string();
-    if let Error::Machine(machine) = error
-        && let Some(tail) = machine.console()
-    {
-        let last: Vec<&str> = tail.lines.iter().rev().take(3).rev().map(String::as_str).collect();
-        if !last.is_empty() {
-            message.push_str(&format!("; its console ends: {}", last.join(" | ")));
-        }
-    }
-    Fault::new(code, message.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// Settings of the host that a category wants. Dropping it puts the old ones back.

@@ -4,35 +4,53 @@ use std::path::Path;
 
 use vmtax_analyse::{Frames, Keep, RowSink};
 use vmtax_events::{AccessRow, ExitRow, Losses, Recording, TimeRow};
-use vmtax_report::losses;
-use vmtax_report::tui::{Facts, Model, Source};
 
-use crate::cli::ReadingArgs;
-use crate::convert;
-use crate::input::{Input, run_fault};
-use crate::report::check_reading;
+use crate::ledger::check_reading;
+use crate::{Input, Reading, convert, read_fault};
 
-pub(super) fn model(path: &Path, reading: &ReadingArgs) -> anyhow::Result<Model> {
+/// The frames of an input, and what it says of itself.
+#[derive(Debug)]
+pub struct Replay {
+    /// One for each interval.
+    pub frames: Frames,
+    /// What the recording says of itself.
+    pub recording: Recording,
+    /// What could not be used.
+    pub losses: Losses,
+    /// Whether the run was finished.
+    pub complete: bool,
+}
+
+/// Reads a run or a recording.
+///
+/// # Errors
+/// What cannot be read, as one sentence.
+pub fn of_path(path: &Path, reading: &Reading) -> anyhow::Result<Replay> {
     let input = Input::open(path)?;
     check_reading(reading, &input)?;
-    let (frames, recording, losses, complete) = match input {
+    Ok(match input {
         Input::Run(run) => {
             let manifest = run.manifest();
             let mut rows = ToFrames(Frames::new(Keep::All, manifest.interval_ns));
-            let read = run.read(&mut rows).map_err(|e| run_fault(&e))?;
-            (rows.0, manifest.recording.clone(), read.losses, run.is_complete())
+            let read = run.read(&mut rows).map_err(|e| read_fault(&e))?;
+            Replay {
+                frames: rows.0,
+                recording: manifest.recording.clone(),
+                losses: read.losses,
+                complete: run.is_complete(),
+            }
         }
         Input::Recording(recording) => {
             let rows = ToFrames(Frames::new(Keep::All, reading.interval_ns()));
             let converted = convert::run(recording, reading, rows)?;
-            (converted.rows.0, converted.facts, converted.losses, true)
+            Replay {
+                frames: converted.rows.0,
+                recording: converted.facts,
+                losses: converted.losses,
+                complete: true,
+            }
         }
-    };
-    Ok(Model::new(Source::Replay, facts(recording, &losses, complete), frames))
-}
-
-fn facts(recording: Recording, lost: &Losses, complete: bool) -> Facts {
-    Facts { recording, losses: losses::of(lost, complete) }
+    })
 }
 
 /// Rows on their way into frames.

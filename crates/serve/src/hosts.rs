@@ -4,15 +4,16 @@ use std::net::IpAddr;
 
 /// The names and addresses under which this server answers, besides loopback and the address that a client connected to.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Hosts(Vec<String>);
+pub struct Hosts(Vec<String>);
 
 impl Hosts {
-    pub(super) fn new(names: &[String]) -> Hosts {
+    /// With these further names.
+    pub fn new(names: &[String]) -> Hosts {
         Hosts(names.to_vec())
     }
 
     /// Whether a header names this server. `local` is the address that the client connected to.
-    pub(super) fn allow(&self, header: &str, local: Option<IpAddr>) -> bool {
+    pub fn allow(&self, header: &str, local: Option<IpAddr>) -> bool {
         let name = without_port(header);
         let name = name.strip_suffix('.').unwrap_or(name);
         if name.eq_ignore_ascii_case("localhost") {
@@ -38,7 +39,10 @@ fn without_port(header: &str) -> &str {
 }
 
 /// A value of `--allow-host`: a name or an address, without a port.
-pub(super) fn name(text: &str) -> Result<String, String> {
+///
+/// # Errors
+/// What to write instead.
+pub fn name(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
     let is_name = !text.is_empty() && text.len() <= 255 && text.chars().all(plain);
     let has_port = !text.ends_with(']') && without_port(text) != text;

@@ -3,21 +3,20 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use vmtax_bench::category::Category;
-use vmtax_bench::matrix::{Accel, Matrix, Platform, Target};
-use vmtax_bench::place::Place;
-use vmtax_bench::vm::{Purpose, Vms, emulator, files};
-use vmtax_bench::workload::Workload;
+use vmtax_cli::exit::{Code, fail};
 use vmtax_lab::{Host, VmLevel, VmPlan, VmSetup};
 use vmtax_machine::Stop;
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_machine::programs::Files;
+use vmtax_runs::lab::fault as lab_fault;
 
-use super::run::of_bench;
-use super::system::{System, host, module_options};
-use crate::exit::{Code, fail};
-use crate::lab::lab_fault;
-use crate::output::cannot_write;
+use crate::category::Category;
+use crate::error::fault;
+use crate::matrix::{Accel, Matrix, Platform, Target};
+use crate::place::Place;
+use crate::system::{System, host, module_options};
+use crate::vm::{Purpose, Vms, emulator, files};
+use crate::workload::Workload;
 
 /// How long booting an emulated host and its guests may take, by the clock on the wall.
 const BOOT: Duration = Duration::from_secs(30 * 60);
@@ -25,7 +24,7 @@ const BOOT: Duration = Duration::from_secs(30 * 60);
 const SLOWER: u32 = 20;
 
 /// What launches VMs, by what runs them.
-pub(super) struct Launcher(Vec<(Accel, Kind)>);
+pub(crate) struct Launcher(Vec<(Accel, Kind)>);
 
 enum Kind {
     Here(Vms),
@@ -46,10 +45,10 @@ struct Emulated {
 
 impl Launcher {
     /// Gathers what the VMs of a matrix need; nothing where it has none.
-    pub(super) fn new(matrix: &Matrix, console: PathBuf, stop: &Stop) -> anyhow::Result<Launcher> {
+    pub(crate) fn new(matrix: &Matrix, console: PathBuf, stop: &Stop) -> anyhow::Result<Launcher> {
         let mut kinds = Vec::new();
         for accel in matrix.accels() {
-            vmtax_machine::check(emulator(accel)).map_err(|e| of_bench(&e.into()))?;
+            vmtax_machine::check(emulator(accel)).map_err(|e| fault(&e.into()))?;
             let workloads: Vec<&Workload> = matrix
                 .workloads
                 .iter()
@@ -65,17 +64,15 @@ impl Launcher {
                         accel,
                         stop,
                     };
-                    Kind::Here(Vms::new(target, kernel, &purpose).map_err(|e| of_bench(&e))?)
+                    Kind::Here(Vms::new(target, kernel, &purpose).map_err(|e| fault(&e))?)
                 }
                 Some(host) => {
-                    let cache = kernel::cache_folder();
-                    std::fs::create_dir_all(&cache)
-                        .map_err(|e| cannot_write(&cache.display().to_string(), &e))?;
+                    let cache = vmtax_runs::lab::cache_folder()?;
                     Kind::Emulated(Emulated {
                         host,
                         target: target.clone(),
                         kernel,
-                        files: files(target, &workloads).map_err(|e| of_bench(&e))?,
+                        files: files(target, &workloads).map_err(|e| fault(&e))?,
                         cache,
                         console: console.clone(),
                         answer: Duration::from_millis(matrix.limit_ms).saturating_mul(SLOWER),
@@ -89,10 +86,10 @@ impl Launcher {
     }
 
     /// Boots a VM of a category, or restores it.
-    pub(super) fn launch(&self, category: &Category, platform: Platform) -> anyhow::Result<System> {
+    pub(crate) fn launch(&self, category: &Category, platform: Platform) -> anyhow::Result<System> {
         match self.0.iter().find(|(accel, _)| *accel == platform.accel) {
             Some((_, Kind::Here(vms))) => {
-                let vm = vms.boot(category).map_err(|e| of_bench(&e))?;
+                let vm = vms.boot(category).map_err(|e| fault(&e))?;
                 Ok(System::Place(Place::Vm(Box::new(vm))))
             }
             Some((_, Kind::Emulated(emulated))) => {
@@ -122,7 +119,7 @@ impl Emulated {
 }
 
 /// A category's VM on an emulated host.
-pub(super) fn plan(host: Host, target: &Target, category: &Category, cpus: u32) -> VmPlan {
+pub(crate) fn plan(host: Host, target: &Target, category: &Category, cpus: u32) -> VmPlan {
     let text = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect();
     let levels = category.guests().into_iter();
     VmPlan {
@@ -143,5 +140,5 @@ fn kernel(target: &Target) -> anyhow::Result<Kernel> {
         Some("host") => kernel::host(),
         _ => kernel::files(&target.kernel, target.modules.as_deref()),
     };
-    kernel.map_err(|e| of_bench(&e.into()).into())
+    kernel.map_err(|e| fault(&e.into()).into())
 }

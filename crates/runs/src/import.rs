@@ -1,0 +1,144 @@
+//! Rows and events -> a run folder.
+
+use std::time::{Duration, Instant};
+
+use vmtax_analyse::RowSink;
+use vmtax_cli::exit::{Code, fail};
+use vmtax_events::{
+    AccessRow, CallRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, Sample, TimeRow,
+};
+use vmtax_store::{Error, Writer};
+
+use crate::convert::Rows;
+use crate::profiles::Profiles;
+use crate::write_fault;
+
+/// Rows and events on their way into a run.
+pub struct ToRun {
+    writer: Writer,
+    failed: Option<Error>,
+    /// When the rows so far were last made part of the run.
+    committed: Instant,
+}
+
+/// An interrupted import loses at most this much work.
+const COMMIT_EVERY: Duration = Duration::from_secs(2);
+
+impl ToRun {
+    /// Rows go to this writer.
+    pub fn new(writer: Writer) -> ToRun {
+        ToRun { writer, failed: None, committed: Instant::now() }
+    }
+
+    /// Adds profiles and counters.
+    pub fn profiles(&mut self, profiles: Profiles) {
+        for stat in &profiles.stats {
+            let result = self.writer.stat(stat);
+            self.keep(result);
+        }
+        profiles.profiles.into_iter().for_each(|profile| self.writer.profile(profile));
+    }
+
+    /// Completes the run.
+    ///
+    /// # Errors
+    /// The first error of writing it.
+    pub fn finish(self, facts: &Facts, losses: &Losses) -> anyhow::Result<()> {
+        let result = self.failed.map_or_else(|| self.writer.finish(facts, losses), Err);
+        result.map_err(|error| write_fault(error).into())
+    }
+
+    /// The first error of writing, if there was one.
+    ///
+    /// # Errors
+    /// That error.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        match self.failed.take() {
+            Some(error) => Err(write_fault(error).into()),
+            None => Ok(()),
+        }
+    }
+
+    fn keep(&mut self, result: Result<(), Error>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+impl RowSink for ToRun {
+    fn exit(&mut self, row: &ExitRow) {
+        let result = self.writer.exit(row);
+        self.keep(result);
+    }
+
+    fn access(&mut self, row: &AccessRow) {
+        let result = self.writer.access(row);
+        self.keep(result);
+    }
+
+    fn preempted(&mut self, row: &PreemptedRow) {
+        let result = self.writer.preempted(row);
+        self.keep(result);
+    }
+
+    fn time(&mut self, row: &TimeRow) {
+        let result = self.writer.time(row);
+        self.keep(result);
+        // Time rows are the last of an interval.
+        if self.committed.elapsed() >= COMMIT_EVERY {
+            let result = self.writer.segment();
+            self.keep(result);
+            self.committed = Instant::now();
+        }
+    }
+}
+
+impl Rows for ToRun {
+    fn events(&mut self, events: &[Event]) {
+        for event in events {
+            let result = self.writer.event(event);
+            self.keep(result);
+        }
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        let result = self.writer.sample(sample);
+        self.keep(result);
+    }
+
+    fn call(&mut self, row: &CallRow) {
+        let result = self.writer.call(row);
+        self.keep(result);
+    }
+
+    fn described(&mut self, facts: &Facts) {
+        self.writer.describe(facts, &Losses::default());
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+}
+
+/// Adds the VMs of a further recording of the same host.
+///
+/// # Errors
+/// When it is of another host or kernel.
+pub fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> {
+    let differ = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
+    if differ(&first.hostname, &other.hostname) || differ(&first.kernel, &other.kernel) {
+        return fail(
+            Code::Data,
+            format!(
+                "{name}: is of another host or kernel than the recordings before it; import it into a run of its own"
+            ),
+        );
+    }
+    for vm in other.vms {
+        if !first.vms.iter().any(|known| known.id == vm.id) {
+            first.vms.push(vm);
+        }
+    }
+    Ok(())
+}

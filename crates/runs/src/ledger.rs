@@ -1,0 +1,240 @@
+//! The ledger of a run or a recording, and filters of VMs and vCPUs.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use vmtax_analyse::{Filter, Ledger, LedgerBuilder, RowSink};
+use vmtax_cli::exit::{Code, fail};
+use vmtax_events::{
+    AccessRow, CallRow, ExitRow, Isa, PreemptedRow, Profile, Sample, Stat, TimeRow, Vm,
+};
+use vmtax_store::Run;
+
+use crate::convert::{self, Rows};
+use crate::input::{Input, Recording};
+use crate::{Reading, read_fault};
+
+/// The ledger of a run or a recording.
+///
+/// # Errors
+/// What is wrong, as one sentence.
+pub fn of_path(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result<Ledger> {
+    let input = Input::open(path)?;
+    check_reading(reading, &input)?;
+    of_input(input, reading, filter)
+}
+
+/// The ledger of an opened input.
+///
+/// # Errors
+/// What cannot be read, as one sentence.
+pub fn of_input(input: Input, reading: &Reading, filter: Filter) -> anyhow::Result<Ledger> {
+    match input {
+        Input::Run(run) => of_run(&run, filter),
+        Input::Recording(recording) => of_recording(recording, reading, filter),
+    }
+}
+
+/// Refuses bare exit numbers of an unknown vendor: they have no cause.
+///
+/// # Errors
+/// What is wrong, as one sentence.
+pub fn check_isa(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
+    let mut reasons = ledger.exits.keys().map(|key| key.reason).peekable();
+    if reasons.peek().is_some() && reasons.all(|reason| reason.isa == Isa::Unknown) {
+        let source = vmtax_events::printable(source);
+        return fail(
+            Code::Usage,
+            format!("{source}: holds bare exit numbers; say whose with --isa intel or --isa amd"),
+        );
+    }
+    Ok(())
+}
+
+/// The ledger of a recording.
+///
+/// # Errors
+/// What is wrong, as one sentence.
+pub fn of_recording(
+    recording: Recording,
+    reading: &Reading,
+    filter: Filter,
+) -> anyhow::Result<Ledger> {
+    let rows = ToLedger(LedgerBuilder::new(filter, reading.interval_ns()));
+    let converted = convert::run(recording, reading, rows)?;
+    let complete = converted.losses.truncated.is_empty();
+    Ok(converted.rows.0.finish(converted.facts, converted.losses, complete))
+}
+
+/// The ledger of a run.
+///
+/// # Errors
+/// What is wrong, as one sentence.
+pub fn of_run(run: &Run, filter: Filter) -> anyhow::Result<Ledger> {
+    let manifest = run.manifest();
+    let mut rows = ToLedger(LedgerBuilder::new(filter, manifest.interval_ns));
+    let read = run.read(&mut rows).map_err(|e| read_fault(&e))?;
+    let complete = run.is_complete() && read.losses.truncated.is_empty();
+    Ok(rows.0.finish(manifest.recording.clone(), read.losses, complete))
+}
+
+/// Rows on their way into a ledger.
+#[derive(Debug)]
+pub struct ToLedger(pub LedgerBuilder);
+
+impl RowSink for ToLedger {
+    fn exit(&mut self, row: &ExitRow) {
+        self.0.exit(row);
+    }
+
+    fn access(&mut self, row: &AccessRow) {
+        self.0.access(row);
+    }
+
+    fn time(&mut self, row: &TimeRow) {
+        self.0.time(row);
+    }
+
+    fn preempted(&mut self, row: &PreemptedRow) {
+        self.0.preempted(row);
+    }
+}
+
+impl Rows for ToLedger {
+    fn sample(&mut self, sample: &Sample) {
+        self.0.sample(sample);
+    }
+
+    fn call(&mut self, row: &CallRow) {
+        self.0.call(row);
+    }
+}
+
+impl vmtax_store::RowSink for ToLedger {
+    fn exit(&mut self, row: &ExitRow) {
+        self.0.exit(row);
+    }
+
+    fn access(&mut self, row: &AccessRow) {
+        self.0.access(row);
+    }
+
+    fn time(&mut self, row: &TimeRow) {
+        self.0.time(row);
+    }
+
+    fn preempted(&mut self, row: &PreemptedRow) {
+        self.0.preempted(row);
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        self.0.sample(sample);
+    }
+
+    fn stat(&mut self, stat: &Stat) {
+        self.0.stat(stat);
+    }
+
+    fn call(&mut self, row: &CallRow) {
+        self.0.call(row);
+    }
+
+    fn profile(&mut self, profile: Profile) {
+        self.0.profile(profile);
+    }
+}
+
+/// Whether a run holds single events.
+pub fn has_events(run: &Run) -> bool {
+    run.manifest().segments_of(vmtax_store::Table::Events).next().is_some()
+}
+
+/// Refuses flags of a reading for a run, which was read when it was imported.
+///
+/// # Errors
+/// What is wrong, as one sentence.
+pub fn check_reading(reading: &Reading, input: &Input) -> anyhow::Result<()> {
+    match (input, reading.given()) {
+        (Input::Run(run), Some(flag)) => fail(
+            Code::Usage,
+            format!(
+                "{flag}: {} is a run, counted when it was imported; give the flag to `vmtax import`",
+                run.folder().display()
+            ),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a filter that names a VM or vCPU that is not there: an empty report would look as if there had been no exits.
+///
+/// # Errors
+/// What is wrong, as one sentence.
+pub fn check_filter(filter: &Filter, ledger: &Ledger) -> anyhow::Result<()> {
+    let vms = &ledger.recording.vms;
+    for id in &filter.vms {
+        // The list of an incomplete run may be short of VMs that its rows have.
+        let has_rows = ledger.exits.keys().any(|key| key.vm == *id);
+        if !has_rows && !vms.iter().any(|vm| vm.id == *id) {
+            return no_such_vm(&id.to_string(), vms);
+        }
+    }
+    let seen: BTreeSet<u32> = ledger.exits.keys().map(|key| key.vcpu).collect();
+    match filter.vcpus.iter().find(|id| !seen.contains(id)) {
+        Some(id) => fail(
+            Code::Data,
+            format!(
+                "--vcpu {id}: there are no exits of such a vCPU; `--by vm,vcpu` lists those there are"
+            ),
+        ),
+        None => Ok(()),
+    }
+}
+
+fn no_such_vm(name: &str, vms: &[Vm]) -> anyhow::Result<()> {
+    let known: Vec<String> = vms.iter().map(|vm| format!("{} ({})", vm.id, vm.name)).collect();
+    let known = if known.is_empty() { "none is known".to_owned() } else { known.join(", ") };
+    fail(Code::Data, format!("--vm {name}: there is no such VM; there are: {known}"))
+}
+
+/// The filter by id. Names of VMs are looked up first, in a pass of their own over the input.
+///
+/// # Errors
+/// What is wrong, as one sentence.
+pub fn filter(
+    input: &Path,
+    vms: &[String],
+    vcpus: &[u32],
+    reading: &Reading,
+) -> anyhow::Result<Filter> {
+    let mut filter = Filter { vms: BTreeSet::new(), vcpus: vcpus.iter().copied().collect() };
+    let mut names = Vec::new();
+    for vm in vms {
+        match vm.parse() {
+            Ok(id) => {
+                filter.vms.insert(id);
+            }
+            Err(_) => names.push(vm),
+        }
+    }
+    if names.is_empty() {
+        return Ok(filter);
+    }
+    if input.as_os_str() == "-" {
+        return fail(Code::Usage, "--vm: standard input can be read only once; give the VM's id");
+    }
+    let vms = match Input::open(input)? {
+        Input::Run(run) => run.manifest().recording.vms.clone(),
+        Input::Recording(recording) => {
+            of_recording(recording, reading, Filter::default())?.recording.vms
+        }
+    };
+    for name in names {
+        let ids: Vec<u32> = vms.iter().filter(|vm| vm.name == *name).map(|vm| vm.id).collect();
+        if ids.is_empty() {
+            no_such_vm(name, &vms)?;
+        }
+        filter.vms.extend(ids);
+    }
+    Ok(filter)
+}

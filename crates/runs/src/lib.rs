@@ -1,0 +1,83 @@
+//! A path or the running kernel -> rows, a run folder or a ledger. `capture`, `live`, `analyse` and `store` do not know of each
+//! other; they meet here.
+//!
+//! ```text
+//!   path ──> Input ──┬── Recording ──convert──> rows ──┬──> ToLedger ──> Ledger
+//!                    └── Run ──────────────────> rows ─┤──> ToRun ─────> run folder
+//!   kernel ──> Recorder ──record──────────────────────┘
+//! ```
+//!
+//! Left out on purpose: flags, and how a ledger is shown.
+
+pub mod convert;
+pub mod frames;
+pub mod import;
+pub mod input;
+pub mod lab;
+pub mod ledger;
+pub mod profiles;
+pub mod record;
+pub mod timeline;
+
+use std::time::Duration;
+
+use vmtax_cli::exit::{Code, Fault};
+use vmtax_events::Isa;
+use vmtax_store::Error;
+
+pub use convert::{Converted, Rows};
+pub use import::ToRun;
+pub use input::{Input, Recording};
+pub use ledger::ToLedger;
+
+/// How a recording is read.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// Length of the intervals that exits are counted in. [default: 100 ms]
+    pub interval: Option<Duration>,
+    /// Vendor of bare exit numbers.
+    pub isa: Option<Isa>,
+    /// The emulator that the host ran under.
+    pub emulated: Option<String>,
+}
+
+impl Reading {
+    /// Length of the intervals, ns.
+    pub fn interval_ns(&self) -> u64 {
+        let interval = self.interval.unwrap_or(Duration::from_millis(100));
+        u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The first flag that was given. None has a meaning for a run: it was read when it was imported.
+    pub fn given(&self) -> Option<&'static str> {
+        let interval = self.interval.map(|_| "--interval");
+        interval.or(self.isa.map(|_| "--isa")).or(self.emulated.as_ref().map(|_| "--emulated"))
+    }
+}
+
+/// The command line, for a run's manifest.
+pub fn command_line() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// An error of reading a run.
+pub fn read_fault(error: &Error) -> Fault {
+    match error {
+        Error::NotARun { path, .. } => Fault::new(
+            Code::Input,
+            format!(
+                "{}: is a folder and not a run (it has no run.json); name a recording, or a run that `vmtax import` made",
+                path.display()
+            ),
+        ),
+        Error::Io { path, source, .. } => {
+            vmtax_cli::output::cannot_read(&path.display().to_string(), source)
+        }
+        _ => Fault::new(Code::Data, error.to_string()),
+    }
+}
+
+/// An error of writing a run.
+pub fn write_fault(error: Error) -> Fault {
+    Fault::new(Code::Output, error.to_string())
+}

@@ -1,0 +1,139 @@
+//! The running kernel -> a run, a segment for each interval; or sums that go on ([`Watch`]).
+
+mod session;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::output::cannot_read;
+use vmtax_events::Isa;
+use vmtax_events::setting::KvmServer;
+use vmtax_live::{Options, Recorder, VmcsPlace};
+
+pub use session::{now_ns, record};
+pub use watch::Watch;
+
+/// Root of the system that is recorded.
+const ROOT: &str = "/";
+
+/// Which of the running VMs are meant; all when both lists are empty.
+#[derive(Clone, Debug, Default)]
+pub struct Which {
+    /// Processes.
+    pub pids: Vec<u32>,
+    /// Names of VMs.
+    pub names: Vec<String>,
+}
+
+/// A recording that is wanted.
+#[derive(Debug)]
+pub struct Plan {
+    /// Which VMs.
+    pub which: Which,
+    /// It ends after this time.
+    pub duration: Option<Duration>,
+    /// Length of the intervals, each a segment of the run.
+    pub interval: Duration,
+    /// Count the host's cycles, instructions and cache misses too.
+    pub pmu: bool,
+    /// Limits of the recorder, and whether single events are kept.
+    pub limits: Options,
+    /// Labels of the run.
+    pub labels: Vec<(String, String)>,
+    /// The run folder.
+    pub output: PathBuf,
+    /// Record while this command runs.
+    pub command: Vec<OsString>,
+}
+
+/// A recorder for this process's VM, or for all VMs.
+///
+/// # Errors
+/// Why nothing can be recorded, as one sentence.
+pub fn recorder(process: Option<u32>) -> Result<Recorder, String> {
+    let processes = process.map(|pid| BTreeSet::from([pid]));
+    open(Path::new(ROOT), processes, Options::default()).map_err(|error| error.to_string())
+}
+
+/// A recorder of the KVM that serves here, if exits of it are known.
+fn open(
+    root: &Path,
+    processes: Option<BTreeSet<u32>>,
+    options: Options,
+) -> anyhow::Result<Recorder> {
+    let kvm = vmtax_host::kvm(root).map_err(|e| cannot_read(&root.display().to_string(), &e))?;
+    let isa = match (kvm.server(), vmtax_report::kvm::not_recordable(&kvm)) {
+        (KvmServer::Hardware(isa, _), _) => isa,
+        (_, why) => return fail(Code::Input, why.unwrap_or_default()),
+    };
+    let options = Options { processes, vmcs: vmcs_places(root, isa), ..options };
+    Recorder::new(root, isa, &options).map_err(|error| fault(&error))
+}
+
+/// Where KVM's code has the fields of VMREADs and VMWRITEs, or why that is not known.
+fn vmcs_places(root: &Path, isa: Isa) -> Result<Vec<VmcsPlace>, String> {
+    if isa != Isa::Vmx {
+        return Ok(Vec::new());
+    }
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let folder = root.join("lib/modules").join(release);
+    let module = vmtax_machine::kernel::module(&folder, "kvm_intel")
+        .map_err(|error| format!("{}: {error}", folder.display()))?;
+    let modules: Vec<_> = module.into_iter().collect();
+    if modules.is_empty() {
+        return Err(format!("{} has no module kvm_intel", folder.display()));
+    }
+    let place = |place: vmtax_lab::FieldPlace| VmcsPlace {
+        write: place.write,
+        function: place.function,
+        offset: place.offset,
+        register: place.register,
+    };
+    Ok(vmtax_lab::field_places(&modules)?.into_iter().map(place).collect())
+}
+
+/// What an error of the recorder means for the exit code.
+fn fault(error: &vmtax_live::Error) -> anyhow::Error {
+    use vmtax_live::Error;
+    match error {
+        Error::NoTypes { .. }
+        | Error::NoFormats { .. }
+        | Error::Types { .. }
+        | Error::Privilege { .. } => Fault::new(Code::Input, error.to_string()).into(),
+        other => anyhow::anyhow!("{other}"),
+    }
+}
+
+/// The processes that are meant; `None` for all.
+fn processes(which: &Which) -> anyhow::Result<Option<BTreeSet<u32>>> {
+    if which.pids.is_empty() && which.names.is_empty() {
+        return Ok(None);
+    }
+    for pid in &which.pids {
+        if !Path::new(ROOT).join("proc").join(pid.to_string()).exists() {
+            return fail(Code::Input, format!("--pid {pid}: there is no such process"));
+        }
+    }
+    let mut wanted: BTreeSet<u32> = which.pids.iter().copied().collect();
+    let running = match which.names.as_slice() {
+        [] => Vec::new(),
+        _ => vmtax_host::running(Path::new(ROOT))?,
+    };
+    for name in &which.names {
+        let before = wanted.len();
+        wanted.extend(running.iter().filter(|(_, vm)| vm == name).map(|(pid, _)| pid));
+        if wanted.len() == before {
+            let names: Vec<&str> = running.iter().map(|(_, vm)| vm.as_str()).collect();
+            let there = match names.as_slice() {
+                [] => "no VM runs here that this user may see".to_owned(),
+                names => format!("there are {}", names.join(", ")),
+            };
+            return fail(Code::Input, format!("--vm {name}: no running VM has that name; {there}"));
+        }
+    }
+    Ok(Some(wanted))
+}

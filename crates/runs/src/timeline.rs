@@ -1,0 +1,66 @@
+//! Every single exit as a Perfetto timeline.
+
+use std::io::{self, Write};
+
+use vmtax_analyse::{Exit, Filter, RowSink};
+use vmtax_events::{AccessRow, ExitRow, TimeRow, Vm};
+use vmtax_report::perfetto::PerfettoWriter;
+
+use crate::convert::{self, Rows};
+use crate::{Input, Reading};
+
+/// Writes the exits of a recording, or of a run that holds single events.
+///
+/// # Errors
+/// What cannot be read or written.
+pub fn write(
+    input: Input,
+    reading: &Reading,
+    filter: Filter,
+    source: &str,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let timeline = ToTimeline { writer: PerfettoWriter::new(out, source)?, filter, failed: None };
+    let timeline = match input {
+        Input::Recording(recording) => convert::run(recording, reading, timeline)?.rows,
+        Input::Run(run) => convert::of_events(&run, reading, timeline)?.rows,
+    };
+    if let Some(error) = timeline.failed {
+        return Err(error.into());
+    }
+    timeline.writer.finish()?;
+    Ok(())
+}
+
+/// Exits on their way into a timeline.
+struct ToTimeline<W: Write> {
+    writer: PerfettoWriter<W>,
+    filter: Filter,
+    failed: Option<io::Error>,
+}
+
+impl<W: Write> RowSink for ToTimeline<W> {
+    fn exit(&mut self, _: &ExitRow) {}
+
+    fn access(&mut self, _: &AccessRow) {}
+
+    fn time(&mut self, _: &TimeRow) {}
+
+    fn appeared(&mut self, vm: &Vm) {
+        if let Err(error) = self.writer.vm(vm) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn ended(&mut self, exit: &Exit) {
+        if self.filter.wants(exit.key.vm, exit.key.vcpu) && self.failed.is_none() {
+            self.failed = self.writer.exit(exit).err();
+        }
+    }
+}
+
+impl<W: Write> Rows for ToTimeline<W> {
+    fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+}

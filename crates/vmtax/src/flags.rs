@@ -1,0 +1,104 @@
+//! Flags that several commands take.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use vmtax_cli::exit::{Code, fail};
+use vmtax_cli::flags::{duration, live_interval};
+use vmtax_cli::output;
+use vmtax_events::Isa;
+use vmtax_runs::Reading;
+use vmtax_runs::record::Which;
+
+/// How recordings are read.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ReadingArgs {
+    /// Length of the intervals that exits are counted in: 10ms, 1s, ... [default: 100ms]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) interval: Option<Duration>,
+
+    /// Vendor of bare exit numbers in a bpftrace dump.
+    #[arg(long, value_name = "intel|amd", value_parser = isa)]
+    pub(crate) isa: Option<Isa>,
+
+    /// The host ran under this emulator, so its times say nothing about hardware. QEMU TCG is recognised in
+    /// a perf.data; other recordings do not show it.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) emulated: Option<String>,
+}
+
+impl ReadingArgs {
+    pub(crate) fn reading(&self) -> Reading {
+        let ReadingArgs { interval, isa, emulated } = self.clone();
+        Reading { interval, isa, emulated }
+    }
+
+    /// Flags of a command that counts the running kernel: there is no recording to read, and intervals have a range.
+    pub(crate) fn check_live(&self) -> anyhow::Result<()> {
+        let usage = |message| fail(Code::Usage, message);
+        if self.isa.is_some() || self.emulated.is_some() {
+            let flag = if self.isa.is_some() { "--isa" } else { "--emulated" };
+            return usage(format!("{flag} says how a recording is read; it goes with --replay"));
+        }
+        match self.interval.map(live_interval) {
+            Some(Err(range)) => usage(format!("--interval: {range}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Which of the running VMs are meant.
+#[derive(Debug, Args)]
+pub(crate) struct WhichArgs {
+    /// Only the VMs of this process; may be given several times.
+    #[arg(short, long, value_name = "PID")]
+    pid: Vec<u32>,
+
+    /// Only the VM of this name (QEMU's and libvirt's, Firecracker's --id, ...); may be given several times.
+    #[arg(long, value_name = "NAME")]
+    vm: Vec<String>,
+
+    /// All VMs, those that come later too. That is the default.
+    #[arg(short, long, conflicts_with_all = ["pid", "vm"])]
+    all: bool,
+}
+
+impl WhichArgs {
+    pub(crate) fn which(&self) -> Which {
+        Which { pids: self.pid.clone(), names: self.vm.clone() }
+    }
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Whether to colour what goes there.
+pub(crate) fn color(color: Color, to: Option<&Path>) -> bool {
+    match color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => to.is_none() && output::has_colors(),
+    }
+}
+
+/// Columns of the terminal, if it goes there.
+pub(crate) fn width(to: Option<&Path>) -> Option<usize> {
+    to.is_none().then(output::width).flatten()
+}
+
+fn isa(word: &str) -> Result<Isa, String> {
+    match word {
+        "intel" | "vmx" => Ok(Isa::Vmx),
+        "amd" | "svm" => Ok(Isa::Svm),
+        _ => Err("use intel (VMX) or amd (SVM)".to_owned()),
+    }
+}

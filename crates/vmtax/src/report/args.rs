@@ -1,0 +1,132 @@
+//! Flags of `vmtax report`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+use vmtax_analyse::{By, TableKind};
+
+use crate::flags::{Color, ReadingArgs};
+
+/// Say where a VM's time went: exits by reason and cause, time split, accesses, nesting, losses.
+///
+/// INPUT is a run folder or a recording: perf.data (file, stream, or folder of --threads), trace.dat, the text of ftrace, perf
+/// script or trace-cmd report, or a bpftrace dump of exit counts. The kind is recognised from the content.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax report perf.data
+  vmtax report trace.dat --event vmexit,msr,ioport,mmio
+  vmtax report RUN --event vmexit --by reason,detail,vcpu --format csv
+  perf record -o - -a -e 'kvm:*' sleep 5 | vmtax report -
+  vmtax report perf.data --format perfetto -o trace.pftrace      open in ui.perfetto.dev")]
+pub(crate) struct ReportArgs {
+    /// Run folder or recording; `-` reads standard input.
+    #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
+    pub(crate) input: PathBuf,
+
+    /// Tables to show, separated by commas. Without it: those that have rows.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) event: Vec<EventTable>,
+
+    /// What rows are told apart by, separated by commas.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = by_parser())]
+    pub(crate) by: Vec<By>,
+
+    /// Only these VMs, by id or name, separated by commas.
+    #[arg(long, value_name = "VM", value_delimiter = ',')]
+    pub(crate) vm: Vec<String>,
+
+    /// Only these vCPU ids, separated by commas.
+    #[arg(long, value_name = "ID", value_delimiter = ',', value_parser = vcpu)]
+    pub(crate) vcpu: Vec<u32>,
+
+    /// How to write the report.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Colours: on a terminal, always or never.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+/// A table of `--event`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EventTable {
+    /// Exits by reason.
+    Vmexit,
+    /// MSR reads and writes.
+    Msr,
+    /// Port reads and writes.
+    Ioport,
+    /// Device register reads and writes.
+    Mmio,
+    /// CPUID leaves.
+    Cpuid,
+    /// Hypercalls.
+    Hypercall,
+    /// Exits by what the guest was doing.
+    Cause,
+    /// Exits of L1 per exit of L2.
+    Nested,
+    /// Exits and path length of each operation of a lab run.
+    Operations,
+    /// Where the instructions of each operation go, of a lab run with --profile.
+    Functions,
+}
+
+impl EventTable {
+    /// The analysis's table; `None` for the nested one and the operations, which are of other shapes.
+    pub(crate) fn kind(self) -> Option<TableKind> {
+        Some(match self {
+            EventTable::Vmexit => TableKind::Vmexit,
+            EventTable::Msr => TableKind::Msr,
+            EventTable::Ioport => TableKind::Ioport,
+            EventTable::Mmio => TableKind::Mmio,
+            EventTable::Cpuid => TableKind::Cpuid,
+            EventTable::Hypercall => TableKind::Hypercall,
+            EventTable::Cause => TableKind::Cause,
+            EventTable::Nested | EventTable::Operations | EventTable::Functions => return None,
+        })
+    }
+}
+
+/// How a report is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Tables for a terminal.
+    Text,
+    /// For programs; docs/report.schema.json.
+    Json,
+    /// One row per row of every table.
+    Csv,
+    /// One page that opens offline.
+    Html,
+    /// A timeline for ui.perfetto.dev.
+    Perfetto,
+    /// OpenMetrics, for Prometheus: by VM, level, cause and reason.
+    Prometheus,
+    /// Call trees of a lab run as folded stacks.
+    Folded,
+    /// The call tree of one operation of a lab run, for KCachegrind.
+    Callgrind,
+    /// Call trees of a lab run for speedscope.app.
+    Speedscope,
+}
+
+fn by_parser() -> impl clap::builder::TypedValueParser<Value = By> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    PossibleValuesParser::new(By::ALL.map(By::name)).map(|word| {
+        let by = By::ALL.into_iter().find(|by| by.name() == word);
+        by.unwrap_or(By::Reason)
+    })
+}
+
+fn vcpu(word: &str) -> Result<u32, String> {
+    word.parse().map_err(|_| "use a number".to_owned())
+}
