@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-const RECORDERS: [&str; 1] = ["vmtax-recorder-qemu"];
+const RECORDERS: [&str; 2] = ["vmtax-recorder-qemu", "vmtax-recorder-bochs"];
 
 fn main() {
     println!("cargo::rerun-if-env-changed=VMTAX_RECORDERS");

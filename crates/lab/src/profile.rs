@@ -8,6 +8,7 @@
 //!
 //! Left out: the recorders (`crates/recorder-*`), how they get into the emulator (`vmtax-machine`), pictures.
 
+mod bochs;
 mod code;
 mod fast;
 mod flow;
@@ -36,6 +37,7 @@ use crate::{Error, host};
 use flow::{Batch, Flow};
 use symbols::levels;
 use tree::Labels;
+use words::Words;
 
 pub(crate) use rows::Measure;
 pub use rows::Profile;
@@ -45,6 +47,10 @@ pub(crate) use symbols::Symbols;
 const NODES_MOST: usize = 1 << 20;
 /// More than all batches of a run have.
 const ALL_NODES_MOST: usize = 1 << 24;
+
+/// Begins a record of which there is only a sentence: why nothing was recorded.
+const REFUSAL: [u8; 8] = *b"VMTAXERR";
+const REFUSAL_MOST: u32 = 1024;
 
 /// What is wrong with a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +123,12 @@ impl Batches {
         }
     }
 
+    /// Whether the present operation's payload reads the clock there.
+    fn is_clock(&self, address: u64) -> bool {
+        let operation = self.current.and_then(|number| self.operations.get(&number));
+        operation.is_some_and(|one| one.clock.0 == address || one.clock.1 == address)
+    }
+
     /// A payload has read the clock.
     fn clock(&mut self, flow: &mut Flow<'_>, address: u64, idle: Option<u64>) {
         let Some(number) = self.current else { return };
@@ -142,13 +154,23 @@ impl Batches {
     }
 }
 
-/// Reads the record of QEMU's plugin.
-pub(crate) fn read_tcg(
+/// Reads a record; it says itself which recorder wrote it.
+pub(crate) fn read_record(
     input: impl Read,
     symbols: &[Symbols; 3],
     batches: &mut Batches,
 ) -> Result<(), Problem> {
-    tcg::read(input, symbols, batches)
+    let mut words = Words::new(input);
+    match words.double()?.to_le_bytes() {
+        tcg::MAGIC => tcg::read(words, symbols, batches),
+        bochs::MAGIC => bochs::read(words, symbols, batches),
+        REFUSAL => {
+            let length = words.next()?.min(REFUSAL_MOST) as usize;
+            let why = String::from_utf8_lossy(&words.bytes(length)?).into_owned();
+            Err(words.problem(&why))
+        }
+        _ => Err(words.problem("it is no record of vmtax's recorders")),
+    }
 }
 
 /// Names of the code of each level, from what a host said of its kernels.
@@ -175,7 +197,7 @@ impl Reading {
         let shared = Arc::clone(&symbols);
         let mut batches = Batches::new(host::MARKS, operations);
         let body = move || {
-            let read = read_tcg(made.record, &shared, &mut batches);
+            let read = read_record(made.record, &shared, &mut batches);
             (batches, read)
         };
         let thread = std::thread::Builder::new()

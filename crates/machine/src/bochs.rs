@@ -19,6 +19,7 @@ use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use crate::console::Console;
 use crate::mailbox::{memory, with_content};
 use crate::process::{Handed, Process};
+use crate::recorder::Recorder;
 use crate::stream::Until;
 use crate::{Emulator, Error, Mailbox, Spec};
 use boot_disk::{BootDisk, Content};
@@ -91,10 +92,10 @@ impl Bochs {
         launch().map_err(start_error)
     }
 
-    /// Starts Bochs with a saved machine, and waits until it has restored it.
+    /// Starts Bochs with a saved machine, whose instructions a recorder may record, and waits until it has restored it.
     pub(crate) fn restore(
         spec: &Spec,
-        folder: &Path,
+        (folder, recorder): (&Path, Option<Recorder>),
         console: &Console,
         until: Until<'_>,
     ) -> Result<(Bochs, Process), Error> {
@@ -106,6 +107,9 @@ impl Bochs {
             launch.handed.give(with_content("vmtax-bochs-commands", b"c\n")?);
             launch.handed.give(copy.file.try_clone()?);
             launch.command.args(["-q", "-r", &Inherited::Configuration.path()]);
+            if let Some(recorder) = recorder {
+                launch.command.envs(recorder.preload(&mut launch.handed)?);
+            }
             launch.start(None)
         };
         let (bochs, mut process) = launch().map_err(start_error)?;

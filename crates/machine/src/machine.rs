@@ -77,16 +77,12 @@ impl Machine {
 
     fn resume(spec: &Spec, state: &Path, recorder: Option<Recorder>) -> Result<Machine, Error> {
         spec::check(spec.emulator)?;
-        if spec.emulator == Emulator::Bochs && recorder.is_some() {
-            let reason = "what it executes cannot be recorded; use QEMU, the host amd".to_owned();
-            return Err(Error::Unsupported { emulator: spec.emulator, reason });
-        }
         let _lock = state::lock(state)?;
         state::check(state, &state::Identity::of(spec))?;
         let mut machine = Machine::start(spec, |console| match spec.emulator {
             Emulator::Bochs => {
                 let until = Until::after(spec.limit).or_stopped(spec.stop.flag());
-                let (bochs, process) = Bochs::restore(spec, state, console, until)?;
+                let (bochs, process) = Bochs::restore(spec, (state, recorder), console, until)?;
                 Ok((Control::Bochs(bochs), process))
             }
             Emulator::Tcg { .. } | Emulator::Kvm => {

@@ -15,6 +15,9 @@ use crate::process::Handed;
 /// The plugin of QEMU.
 const QEMU: &[u8] = include_bytes!(env!("VMTAX_RECORDER_QEMU"));
 
+/// The library that is loaded into Bochs.
+const BOCHS: &[u8] = include_bytes!(env!("VMTAX_RECORDER_BOCHS"));
+
 /// Bytes that the pipe holds, where the system allows as many.
 const PIPE: usize = 1 << 20;
 
@@ -29,6 +32,14 @@ pub struct Marks {
     pub end: u16,
     /// The first and the last of those that are only recorded.
     pub range: (u16, u16),
+}
+
+impl Marks {
+    /// Whether a write to this port is one.
+    pub fn has(&self, port: u16) -> bool {
+        let (first, last) = self.range;
+        [self.on, self.off, self.end].contains(&port) || (first..=last).contains(&port)
+    }
 }
 
 /// What a machine is to be recorded with.
@@ -46,6 +57,15 @@ impl Recorder {
         // A small pipe works too.
         let _ = fcntl_setpipe_size(&into, PIPE);
         Ok((Recorder { marks, into }, File::from(from)))
+    }
+
+    /// The variables for Bochs.
+    pub(crate) fn preload(self, handed: &mut Handed) -> io::Result<[(&'static str, String); 2]> {
+        let Marks { on, off, end, .. } = self.marks;
+        let library = handed.give_path(with_content("vmtax-recorder", BOCHS)?);
+        let out = handed.give_path(self.into);
+        let record = format!("out={out},on={on},off={off},end={end}");
+        Ok([("LD_PRELOAD", library), ("VMTAX_RECORD", record)])
     }
 
     /// The arguments for QEMU.

@@ -71,6 +71,8 @@ struct Guest {
     cause: Option<Label>,
     /// It runs a guest of its own now.
     nested: bool,
+    /// An exit of that one is handed to it.
+    reflected: bool,
 }
 
 /// A processor of a level.
@@ -293,6 +295,21 @@ impl<'a> Flow<'a> {
         self.guest(0, thread).is_some_and(|guest| guest.nested)
     }
 
+    /// The host's present thread hands the exit of its guest's guest to its guest.
+    pub(crate) fn reflects(&mut self) {
+        let thread = self.cpus[0].stacks.thread();
+        if let Some(guest) = self.guest(0, thread) {
+            guest.reflected = true;
+        }
+    }
+
+    /// Whether the host's present thread enters its guest's guest, where it says when it hands exits on.
+    pub(crate) fn enters_nested(&self) -> bool {
+        let thread = self.cpus[0].stacks.thread() as usize;
+        let guest = self.cpus[0].threads.get(thread).and_then(|thread| thread.guest);
+        guest.is_some_and(|guest| guest.nested && !guest.reflected)
+    }
+
     /// The host enters its guest, or that one's.
     pub(crate) fn enter(&mut self, nested: bool) {
         self.undecided = None;
@@ -300,7 +317,7 @@ impl<'a> Flow<'a> {
         let one = self.guest_of(0, thread, 1);
         let was_nested = self.is_nested();
         if let Some(guest) = self.guest(0, thread) {
-            guest.nested = nested;
+            (guest.nested, guest.reflected) = (nested, false);
         }
         self.at = one;
         let inner = self.cpus[one].stacks.thread();
@@ -354,7 +371,7 @@ impl<'a> Flow<'a> {
         let new = self.cpus.len();
         self.cpus.push(Cpu::new(level, number, Some((cpu, thread))));
         self.cpus[cpu].threads[thread as usize].guest =
-            Some(Guest { cpu: new, left: new, cause: None, nested: false });
+            Some(Guest { cpu: new, left: new, cause: None, nested: false, reflected: false });
         new
     }
 

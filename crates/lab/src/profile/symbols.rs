@@ -1,6 +1,7 @@
 //! Names of code by its address: kernels, their modules, and what payloads are.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use vmtax_guest::functions::{Functions, Kernels, Loaded};
 use vmtax_guest::layout;
@@ -121,6 +122,22 @@ impl Symbols {
             0 => UNKNOWN,
             after => self.starts[after - 1].1,
         }
+    }
+
+    /// As [`Symbols::find`], with the range of addresses around it that have the same answer.
+    pub(crate) fn find_range(&self, address: u64) -> (u32, Range<u64>) {
+        let payloads = layout::CODE..layout::CODE + layout::CODE_MOST as u64;
+        let after = self.starts.partition_point(|(start, _)| *start <= address);
+        let start = after.checked_sub(1).map_or(0, |at| self.starts[at].0);
+        let end = self.starts.get(after).map_or(u64::MAX, |next| next.0);
+        let range = if payloads.contains(&address) {
+            payloads
+        } else if address < payloads.start {
+            start..end.min(payloads.start)
+        } else {
+            start.max(if start < payloads.start { payloads.end } else { start })..end
+        };
+        (self.find(address), range)
     }
 
     pub(crate) fn name(&self, id: u32) -> &Name {

@@ -12,7 +12,7 @@ use super::symbols::{Gate, Symbols, is_payload};
 use super::words::Words;
 use super::{Batches, Problem};
 
-const MAGIC: [u32; 2] = [u32::from_le_bytes(*b"VMTA"), u32::from_le_bytes(*b"XTCG")];
+pub(super) const MAGIC: [u8; 8] = *b"VMTAXTCG";
 const VERSION: u32 = 1;
 const BLOCK: u32 = 0xffff_fffe;
 const MARK: u32 = 0xffff_fffc;
@@ -103,20 +103,13 @@ enum Progress {
     On,
 }
 
-/// Reads a record to its end.
+/// Reads a record from behind its magic to its end.
 pub(super) fn read(
-    input: impl Read,
+    mut words: Words<impl Read>,
     symbols: &[Symbols; 3],
     batches: &mut Batches,
 ) -> Result<(), Problem> {
-    let mut words = Words::new(input);
-    if [words.next()?, words.next()?] != MAGIC {
-        return Err(words.problem("it is no record of vmtax's plugin"));
-    }
-    let version = words.next()?;
-    if version != VERSION {
-        return Err(words.problem(&format!("it is of version {version}, and {VERSION} is known")));
-    }
+    words.version(VERSION)?;
     let has_idle = words.next()? & 1 == 1;
     let mut reader = Reader {
         words,

@@ -1,5 +1,7 @@
 //! Records of imaginary machines, word by word.
 
+mod bochs;
+
 use std::collections::BTreeMap;
 
 use vmtax_events::{CallKind, CallRow};
@@ -7,7 +9,7 @@ use vmtax_guest::functions::{Functions, Kernels, Loaded, Part};
 use vmtax_guest::layout;
 use vmtax_guest::order::encode;
 
-use super::{Batches, Clocked, Measure, Problem, Profile, names, read_tcg};
+use super::{Batches, Clocked, Measure, Problem, Profile, names, read_record};
 use crate::host::MARKS;
 
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -16,6 +18,9 @@ const RUN: u64 = KERNEL;
 const HANDLER: u64 = KERNEL + 0x1000;
 const TICK: u64 = KERNEL + 0x2000;
 const FAULT: u64 = KERNEL + 0x3000;
+/// Where VMX goes on after a guest.
+const AFTER_GUEST: u64 = KERNEL + 0x5000;
+const REFLECTS: u64 = KERNEL + 0x6000;
 const STACK: u64 = 0xffff_c900_0001_0000;
 /// Where the payload reads the clock.
 const FIRST: u64 = layout::CODE + 0x10;
@@ -136,6 +141,8 @@ fn kernels() -> Vec<u8> {
         (TICK, "asm_sysvec_apic_timer_interrupt"),
         (FAULT, "asm_exc_page_fault"),
         (FAULT + 0x1000, "__switch_to"),
+        (AFTER_GUEST, "vmx_vmexit"),
+        (REFLECTS, "nested_vmx_vmexit"),
     ];
     let mut before = 0;
     let steps =
@@ -151,7 +158,7 @@ fn profile(record: &[u8], level: u8, cycles: u64) -> Result<Result<Profile, Stri
     let symbols = names(&kernels()).unwrap();
     let operation = Clocked { level, clock: (FIRST, LAST) };
     let mut batches = Batches::new(MARKS, BTreeMap::from([(0, operation)]));
-    read_tcg(record, &symbols, &mut batches)?;
+    read_record(record, &symbols, &mut batches)?;
     let measure = Measure { number: 0, workload: "x", cycles: &[cycles], around: 1 };
     Ok(batches.profile(&measure, &symbols))
 }
@@ -352,7 +359,7 @@ fn damaged_records_are_refused_in_a_sentence() {
     for (bytes, problem) in [
         (Vec::new(), "byte 0 of the record: it is cut off here"),
         (b"VMTAXTCGxxxxxxxx".to_vec(), "it is of version 2021161080, and 1 is known"),
-        (vec![0; 64], "it is no record of vmtax's plugin"),
+        (vec![0; 64], "it is no record of vmtax's recorders"),
         (whole().words, "it is cut off here"),
         (end(whole(), &[12345]), "block 12345 is executed before it is described"),
         (end(whole(), &[0xffff_fff0]), "0xfffffff0 is no word of it"),

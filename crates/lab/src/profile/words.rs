@@ -1,4 +1,4 @@
-//! A record as 32-bit words, read piece by piece.
+//! A record as 32-bit words or as bytes, read piece by piece.
 
 use std::io::{ErrorKind, Read};
 
@@ -32,6 +32,16 @@ impl<R: Read> Words<R> {
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
+    /// The next byte.
+    #[inline]
+    pub(super) fn byte(&mut self) -> Result<u8, Problem> {
+        if self.buffer.len() == self.from {
+            self.fill(1)?;
+        }
+        self.from += 1;
+        Ok(self.buffer[self.from - 1])
+    }
+
     /// The next two, as one number.
     pub(super) fn double(&mut self) -> Result<u64, Problem> {
         Ok(u64::from(self.next()?) | u64::from(self.next()?) << 32)
@@ -46,6 +56,15 @@ impl<R: Read> Words<R> {
         let bytes = self.buffer[self.from..self.from + count].to_vec();
         self.from += whole;
         Ok(bytes)
+    }
+
+    /// The version, which must be this one.
+    pub(super) fn version(&mut self, known: u32) -> Result<(), Problem> {
+        let version = self.next()?;
+        if version == known {
+            return Ok(());
+        }
+        Err(self.problem(&format!("it is of version {version}, and {known} is known")))
     }
 
     fn fill(&mut self, need: usize) -> Result<(), Problem> {

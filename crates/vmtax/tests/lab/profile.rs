@@ -125,6 +125,40 @@ fn formats(run: &str) {
     assert!(said.contains("name one"), "{said}");
 }
 
+/// The same on the other emulator, whose record is another.
+#[test]
+fn the_intel_host_has_trees_that_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let run = run.to_str().unwrap();
+    let operations = "cpuid,wrmsr,touch-4k,pio-user,hlt-timer,ud2,context-switch,vmresume";
+    let arguments = ["lab", "run", "--host", "intel", "--nested", "--operation", operations];
+    let plain = json(&arguments);
+    let report = json(&[&arguments[..], &["--profile", "-o", run]].concat());
+    let trees = trees(run);
+    assert_adds_up(&report, &trees);
+    let (mut plain, mut profiled) = (paths(&plain), paths(&report));
+    for paths in [&mut plain, &mut profiled] {
+        paths.remove("context-switch L2").unwrap();
+    }
+    assert_close(&plain, &profiled);
+    assert_eq!(plain["cpuid L1"], profiled["cpuid L1"]);
+    let nested = &trees["cpuid L2"];
+    for exit in ["L1 [vmresume]", "L1 [vmread]", "L1 [rdmsr]"] {
+        let frames =
+            ["L2 [cpuid]", "L1 kvm_arch_vcpu_ioctl_run", exit, "L0 kvm_arch_vcpu_ioctl_run"];
+        assert!(below(nested, &frames) > 5 * 800, "{exit}");
+    }
+    assert!(below(nested, &["L2 [cpuid]", "L0 nested_vmx_vmexit"]) > 0);
+    // The payload is a hypervisor itself.
+    let vmresume = &trees["vmresume L1"];
+    assert!(below(vmresume, &["L1 [vmresume]", "L0 nested_vmx_enter_non_root_mode"]) > 0);
+    for vcpu in ["vCPU 0", "vCPU 1"] {
+        assert!(below(&trees["context-switch L2"], &[vcpu, "L2 payload"]) > 0, "{vcpu}");
+    }
+    assert!(below(&trees["hlt-timer L1"], &["L1 [hlt]", "L0 kvm_vcpu_halt"]) > 0);
+}
+
 #[test]
 fn what_has_no_call_trees() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,378 @@
+//! Reads what the library inside Bochs records; `crates/recorder-bochs` has the format.
+//!
+//! The record has the address of each instruction that begins, calls and returns, and the host's entries and exits. The host enters and
+//! leaves L2 too. After L1's VMRESUME it enters L2, until it has executed KVM's function that hands an exit to L1.
+//!
+//! Bochs's clock goes on by one for each instruction that begins, done or not. It also does for an exit or exception that comes
+//! between two instructions, or when the next one is fetched; that tick is counted as an instruction of the function that handles it. The
+//! record has the clock after each exit and exception, so instructions that it lacks are found at the next one.
+
+use std::io::Read;
+use std::ops::Range;
+
+use super::flow::{Completion, Flow, Run};
+use super::symbols::{Gate, Symbols, is_payload};
+use super::words::Words;
+use super::{Batches, Problem};
+
+pub(super) const MAGIC: [u8; 8] = *b"VMTAXBCH";
+const VERSION: u32 = 1;
+
+const NEAR: u8 = 0x80;
+const FAR: u8 = 0x81;
+/// Bochs's kinds of branch, from `BX_INSTR_IS_CALL` on.
+const CALL: u8 = 0x90;
+const CALL_INDIRECT: u8 = 0x91;
+const RET: u8 = 0x92;
+const IRET: u8 = 0x93;
+const INT: u8 = 0x94;
+const SYSCALL: u8 = 0x95;
+const SYSRET: u8 = 0x96;
+const SYSENTER: u8 = 0x97;
+const SYSEXIT: u8 = 0x98;
+const LEAVES: u8 = 0xa0;
+const ENTERS: u8 = 0xa1;
+const DELIVERS: u8 = 0xa2;
+const CLOCK: u8 = 0xa3;
+const CLOCK_AFTER_HALT: u8 = 0xa4;
+const END: u8 = 0xff;
+
+/// KVM's functions that hand an exit of L2 to L1, by their names in different versions.
+const REFLECTS: [&str; 2] = ["nested_vmx_vmexit", "__nested_vmx_vmexit"];
+/// Vectors from here on are interrupts.
+const INTERRUPTS: u8 = 32;
+const NMI: u8 = 2;
+
+/// Exit reasons (SDM volume 3, appendix C) whose instruction, or event, has a name.
+const CAUSES: [(u16, &str); 35] = [
+    (0, "exception"),
+    (1, "interrupt"),
+    (2, "triple fault"),
+    (7, "interrupt window"),
+    (8, "nmi window"),
+    (10, "cpuid"),
+    (12, "hlt"),
+    (13, "invd"),
+    (14, "invlpg"),
+    (15, "rdpmc"),
+    (16, "rdtsc"),
+    (18, "vmcall"),
+    (19, "vmclear"),
+    (VMLAUNCH, "vmlaunch"),
+    (21, "vmptrld"),
+    (22, "vmptrst"),
+    (23, "vmread"),
+    (VMRESUME, "vmresume"),
+    (25, "vmwrite"),
+    (26, "vmxoff"),
+    (27, "vmxon"),
+    (28, "mov cr"),
+    (29, "mov dr"),
+    (31, "rdmsr"),
+    (32, "wrmsr"),
+    (36, "mwait"),
+    (39, "monitor"),
+    (40, "pause"),
+    (48, "memory access"),
+    (49, "memory access"),
+    (50, "invept"),
+    (51, "rdtscp"),
+    (52, "preemption timer"),
+    (54, "wbinvd"),
+    (55, "xsetbv"),
+];
+const VMLAUNCH: u16 = 20;
+const VMRESUME: u16 = 24;
+const PORT_ACCESS: u16 = 30;
+/// Bits of the qualification of a port access.
+const IS_READ: u64 = 8;
+const IS_STRING: u64 = 16;
+/// Of an exit reason: the entry failed.
+const ENTRY_FAILED: u32 = 1 << 31;
+
+fn cause(reason: u16, qualification: u64) -> &'static str {
+    if reason == PORT_ACCESS {
+        return match (qualification & IS_READ != 0, qualification & IS_STRING != 0) {
+            (true, false) => "in",
+            (false, false) => "out",
+            (true, true) => "ins",
+            (false, true) => "outs",
+        };
+    }
+    CAUSES.iter().find(|(one, _)| *one == reason).map_or("other exit", |(_, name)| name)
+}
+
+/// How far it is known where the machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Nothing is recorded, or was yet.
+    Off,
+    /// The host runs, and has not entered a guest yet.
+    Started,
+    On,
+}
+
+/// The clock when it was recorded last, and what has happened since.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    tsc: Option<u64>,
+    /// Instructions.
+    begun: u64,
+    /// Exits and exceptions, each of which may have come without an instruction.
+    events: u64,
+    /// Those of them that did, and are not counted yet.
+    ticks: u32,
+    /// Time that the processor was halted, in all.
+    idle: u64,
+}
+
+/// The state of reading.
+struct Reader<'a, 'b, R> {
+    words: Words<R>,
+    flow: Flow<'a>,
+    symbols: &'a [Symbols; 3],
+    batches: &'b mut Batches,
+    /// Where the instruction begins that began last.
+    address: u64,
+    /// The function of the last instructions, how many they are, and the addresses that it has.
+    run: Run,
+    range: Range<u64>,
+    progress: Progress,
+    /// The host has entered a guest, whose first instruction is still to come.
+    entering: bool,
+    /// An event was delivered, whose handler is still to come.
+    delivered: Option<u8>,
+    clock: Clock,
+    /// [`REFLECTS`].
+    reflects: [Option<u32>; 2],
+}
+
+/// Reads a record from behind its magic to its end.
+pub(super) fn read(
+    mut words: Words<impl Read>,
+    symbols: &[Symbols; 3],
+    batches: &mut Batches,
+) -> Result<(), Problem> {
+    words.version(VERSION)?;
+    words.next()?;
+    let mut reader = Reader {
+        words,
+        flow: Flow::new(symbols),
+        symbols,
+        batches,
+        address: 0,
+        run: Run { function: 0, count: 0 },
+        range: 0..0,
+        progress: Progress::Off,
+        entering: false,
+        delivered: None,
+        clock: Clock::default(),
+        reflects: REFLECTS.map(|name| symbols[0].id(name)),
+    };
+    reader.all()?;
+    let labels = std::mem::take(&mut reader.flow.labels);
+    batches.labels = labels;
+    Ok(())
+}
+
+impl<R: Read> Reader<'_, '_, R> {
+    fn all(&mut self) -> Result<(), Problem> {
+        loop {
+            match self.words.byte()? {
+                step @ 0..NEAR => self.begin(self.address.wrapping_add(step.into()))?,
+                NEAR => {
+                    let step = i64::from(self.words.next()?.cast_signed());
+                    self.begin(self.address.wrapping_add_signed(step))?;
+                }
+                FAR => {
+                    let address = self.words.double()?;
+                    self.begin(address)?;
+                }
+                kind @ CALL..=SYSEXIT => {
+                    let accessed = self.words.double()?;
+                    self.branch(kind, accessed)?;
+                }
+                LEAVES => {
+                    let (reason, qualification) = (self.words.next()?, self.words.double()?);
+                    self.leave(reason, qualification)?;
+                }
+                ENTERS => self.enter()?,
+                DELIVERS => self.delivered = Some(self.words.byte()?),
+                CLOCK => self.clock(false)?,
+                CLOCK_AFTER_HALT => self.clock(true)?,
+                END => return Ok(()),
+                other => return Err(self.words.problem(&format!("{other:#x} is no word of it"))),
+            }
+        }
+    }
+
+    /// An instruction begins.
+    #[inline]
+    fn begin(&mut self, address: u64) -> Result<(), Problem> {
+        self.address = address;
+        if self.progress == Progress::Off {
+            return Err(self.words.problem("an instruction begins before the record does"));
+        }
+        if self.entering || self.delivered.is_some() {
+            self.arrive(address);
+        }
+        if !self.range.contains(&address) {
+            self.counted();
+            let level = usize::from(self.flow.level());
+            (self.run.function, self.range) = self.symbols[level].find_range(address);
+            if level == 0 && self.reflects.contains(&Some(self.run.function)) {
+                self.flow.reflects();
+            }
+        }
+        let ticks = std::mem::take(&mut self.clock.ticks);
+        self.run.count = self.run.count.saturating_add(1).saturating_add(ticks);
+        self.clock.begun += 1;
+        if is_payload(address) && self.batches.is_clock(address) {
+            self.counted();
+            self.batches.clock(&mut self.flow, address, Some(self.clock.idle));
+        }
+        Ok(())
+    }
+
+    /// Hands on the instructions since the function was entered.
+    fn counted(&mut self) {
+        if self.run.count > 0 {
+            self.flow.run(&[self.run]);
+            self.run.count = 0;
+        }
+    }
+
+    /// The level has changed: names are looked up anew.
+    fn moved(&mut self) {
+        self.range = 0..0;
+    }
+
+    /// The first instruction of a guest, or of a handler.
+    fn arrive(&mut self, to: u64) {
+        self.counted();
+        if std::mem::take(&mut self.entering) {
+            let starts = std::mem::replace(&mut self.progress, Progress::On) == Progress::Started;
+            if starts && !is_payload(to) {
+                // The payload that wrote the mark runs in L2, and L1 comes first.
+                self.flow.enter(false);
+                self.flow.began_nested("out");
+            } else {
+                self.flow.enter(self.flow.enters_nested());
+            }
+            self.moved();
+        }
+        match self.delivered.take() {
+            // Payloads have handlers of their own, which are parts of them.
+            None => {}
+            Some(_) if is_payload(to) => {}
+            Some(NMI | INTERRUPTS..) => self.flow.gate(Gate::Interrupt),
+            // The instruction that raised it has been counted by the clock too.
+            Some(_) => self.flow.gate(Gate::Trap),
+        }
+    }
+
+    /// The last instruction was a branch.
+    fn branch(&mut self, kind: u8, accessed: u64) -> Result<(), Problem> {
+        self.counted();
+        match kind {
+            CALL | CALL_INDIRECT => self.flow.call(accessed),
+            RET => self.flow.ret(accessed),
+            SYSCALL | SYSENTER => self.flow.syscall(),
+            IRET | SYSRET | SYSEXIT => self.flow.gate_return(),
+            // It is delivered as any event.
+            INT => {}
+            other => return Err(self.words.problem(&format!("{other:#x} is no branch"))),
+        }
+        if self.flow.nodes() > super::NODES_MOST {
+            return Err(self.words.problem("a batch has more functions than any machine"));
+        }
+        Ok(())
+    }
+
+    /// The host enters a guest.
+    fn enter(&mut self) -> Result<(), Problem> {
+        self.counted();
+        if self.flow.level() != 0 || self.progress == Progress::Off {
+            return Err(self.words.problem("a guest is entered that runs already"));
+        }
+        self.entering = true;
+        Ok(())
+    }
+
+    /// A guest leaves.
+    fn leave(&mut self, reason: u32, qualification: u64) -> Result<(), Problem> {
+        self.counted();
+        self.delivered = None;
+        self.clock.events += 1;
+        let basic = reason as u16;
+        let cause = cause(basic, qualification);
+        let before = self.progress;
+        let port = (qualification >> 16) as u16;
+        if cause == "out" && self.batches.marks.has(port) {
+            self.mark(port);
+        }
+        match (before, self.progress) {
+            (Progress::Off, Progress::Off) => {
+                return Err(self.words.problem("a guest leaves before the record begins"));
+            }
+            // The mark that starts it, or ends it.
+            (Progress::Off, _) | (_, Progress::Off) => return Ok(()),
+            _ => {}
+        }
+        if self.flow.level() == 0 {
+            match (std::mem::take(&mut self.entering), reason & ENTRY_FAILED) {
+                (true, _) => {
+                    // It leaves before its first instruction.
+                    self.flow.enter(self.flow.enters_nested());
+                }
+                (false, ENTRY_FAILED) => return Ok(()),
+                (false, _) => {
+                    return Err(self.words.problem("a guest leaves that was not entered"));
+                }
+            }
+        }
+        if basic == VMLAUNCH || basic == VMRESUME {
+            self.flow.enters_guest();
+        }
+        self.flow.exit(cause, Completion::Done);
+        self.moved();
+        Ok(())
+    }
+
+    /// A payload writes a mark.
+    fn mark(&mut self, port: u16) {
+        let marks = self.batches.marks;
+        if port == marks.on && self.progress == Progress::Off {
+            self.flow.restart();
+            self.progress = Progress::Started;
+            self.moved();
+        } else if port == marks.off {
+            self.progress = Progress::Off;
+            (self.entering, self.clock) =
+                (false, Clock { idle: self.clock.idle, ..Clock::default() });
+        }
+        self.batches.mark(port.into());
+    }
+
+    /// The clock, before the next instruction begins.
+    fn clock(&mut self, halted: bool) -> Result<(), Problem> {
+        let now = self.words.double()?;
+        let Clock { tsc, begun, events, .. } = self.clock;
+        (self.clock.tsc, self.clock.begun, self.clock.events) = (Some(now), 0, 0);
+        let Some(then) = tsc else { return Ok(()) };
+        let passed = now.wrapping_sub(then);
+        match passed.checked_sub(begun) {
+            Some(idle) if halted => {
+                self.clock.idle = self.clock.idle.saturating_add(idle);
+                Ok(())
+            }
+            Some(ticks) if ticks <= events => {
+                self.clock.ticks = u32::try_from(ticks).unwrap_or(u32::MAX);
+                Ok(())
+            }
+            _ => Err(self.words.problem(&format!(
+                "it has {begun} instructions where the clock went on by {passed}"
+            ))),
+        }
+    }
+}

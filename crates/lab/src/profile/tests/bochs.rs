@@ -1,0 +1,285 @@
+//! The same machines under Bochs.
+
+use vmtax_guest::layout;
+
+use super::{AFTER_GUEST, FAULT, FIRST, HANDLER, HOST_RUN, LAST, REFLECTS, RUN, STACK, TICK};
+use super::{folded, profile};
+use crate::profile::{Problem, Profile};
+
+const CPUID: u32 = 10;
+const INTERRUPT: u32 = 1;
+const VMRESUME: u32 = 24;
+const PORT: u32 = 30;
+
+/// A record that is written, with the clock as Bochs has it.
+struct Record {
+    bytes: Vec<u8>,
+    address: u64,
+    tsc: u64,
+    clock: Option<u8>,
+}
+
+impl Record {
+    /// From the mark that starts it on: the host has left its guest.
+    fn new() -> Record {
+        let mut bytes = b"VMTAXBCH".to_vec();
+        bytes.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+        let mut record = Record { bytes, address: 0, tsc: 1000, clock: None };
+        record.put(0xa3, &1000_u64.to_le_bytes());
+        record.writes(layout::PREPARE);
+        record
+    }
+
+    fn put(&mut self, word: u8, more: &[u8]) {
+        self.bytes.push(word);
+        self.bytes.extend(more);
+    }
+
+    /// Instructions begin, a byte apart.
+    fn run(&mut self, address: u64, count: u64) {
+        if let Some(word) = self.clock.take() {
+            self.put(word, &self.tsc.to_le_bytes());
+        }
+        for address in address..address + count {
+            let step = address.wrapping_sub(self.address);
+            match (u8::try_from(step), i32::try_from(step.cast_signed())) {
+                (Ok(step @ 0..0x80), _) => self.bytes.push(step),
+                (_, Ok(step)) => self.put(0x80, &step.to_le_bytes()),
+                _ => self.put(0x81, &address.to_le_bytes()),
+            }
+            self.address = address;
+            self.tsc += 1;
+        }
+    }
+
+    fn branch(&mut self, kind: u8, slot: u64) {
+        self.put(0x90 + kind - 12, &slot.to_le_bytes());
+    }
+
+    fn leaves(&mut self, reason: u32, qualification: u64) {
+        self.put(0xa0, &reason.to_le_bytes());
+        self.bytes.extend(qualification.to_le_bytes());
+        self.clock = Some(0xa3);
+    }
+
+    fn writes(&mut self, port: u16) {
+        self.leaves(PORT, u64::from(port) << 16);
+    }
+
+    fn enters(&mut self) {
+        self.bytes.push(0xa1);
+    }
+
+    /// The host after an exit: this many instructions, and the one that enters.
+    fn host(&mut self, count: u64) {
+        self.run(AFTER_GUEST, 1);
+        self.run(RUN, count);
+        self.run(RUN + 0x100, 1);
+        self.enters();
+    }
+
+    /// From the mark to the clock.
+    fn begin(&mut self) {
+        self.host(0);
+        self.run(layout::CODE + 1, 1);
+        self.writes(layout::begin(0));
+        self.host(0);
+        self.run(FIRST, 1);
+    }
+
+    fn end(&mut self) -> Vec<u8> {
+        self.run(LAST, 1);
+        self.run(LAST + 2, 1);
+        let mut bytes = self.bytes.clone();
+        bytes.push(0xff);
+        bytes
+    }
+}
+
+fn tree(bytes: &[u8], level: u8, cycles: u64) -> Vec<String> {
+    folded(&profile(bytes, level, cycles).unwrap().unwrap().rows)
+}
+
+#[test]
+fn what_an_exit_takes_hangs_under_its_instruction() {
+    let mut record = Record::new();
+    record.begin();
+    // A write to another port is no mark.
+    record.run(FIRST + 2, 2);
+    record.writes(layout::DEVICE_PORT);
+    record.host(0);
+    record.run(FIRST + 4, 2);
+    record.leaves(CPUID, 0);
+    record.run(AFTER_GUEST, 2);
+    record.run(RUN, 3);
+    record.branch(12, STACK + 0x800);
+    record.run(HANDLER, 2);
+    record.branch(14, STACK + 0x800);
+    record.run(RUN + 0x100, 2);
+    record.enters();
+    let expected = [
+        // OUT, CPUID, one before each, and the reading of the clock, less the loop's.
+        "payload 4".to_owned(),
+        "payload;[out];0:vmx_vmexit 1".to_owned(),
+        format!("payload;[out];{HOST_RUN} 1"),
+        "payload;[cpuid];0:vmx_vmexit 2".to_owned(),
+        format!("payload;[cpuid];{HOST_RUN} 5"),
+        format!("payload;[cpuid];{HOST_RUN};0:msr_interception 2"),
+    ];
+    assert_eq!(tree(&record.end(), 1, 16), expected);
+}
+
+/// An interrupt comes between two instructions and takes a tick of the clock, which is counted where it is handled.
+#[test]
+fn exits_between_instructions_take_a_tick() {
+    let mut record = Record::new();
+    record.begin();
+    record.run(FIRST + 2, 1);
+    record.tsc += 1;
+    record.leaves(INTERRUPT, 0);
+    record.run(AFTER_GUEST, 1);
+    record.put(0xa2, &[0xec]);
+    record.run(TICK, 2);
+    record.branch(15, 0);
+    record.run(RUN, 1);
+    record.enters();
+    let found = profile(&record.end(), 1, 7).unwrap().unwrap();
+    assert_eq!((found.begun, found.undone, found.idle), (7, 0, 0));
+    assert!(folded(&found.rows).contains(&"payload;[interrupt];0:vmx_vmexit 2".to_owned()));
+    let interrupt =
+        "payload;[interrupt];[interrupt];0:asm_sysvec_apic_timer_interrupt 2".to_owned();
+    assert!(folded(&found.rows).contains(&interrupt), "{:?}", folded(&found.rows));
+}
+
+#[test]
+fn halts_are_waiting_and_exceptions_are_calls() {
+    let mut record = Record::new();
+    record.begin();
+    record.run(FIRST + 2, 1);
+    record.leaves(CPUID, 0);
+    record.host(1);
+    record.run(FIRST + 4, 1);
+    record.leaves(CPUID, 0);
+    record.run(AFTER_GUEST, 1);
+    record.run(RUN, 1);
+    // It faults, and is begun again.
+    record.clock = Some(0xa3);
+    record.put(0xa2, &[14]);
+    record.run(FAULT, 3);
+    record.branch(15, 0);
+    record.run(RUN, 1);
+    // It halts.
+    record.clock = Some(0xa4);
+    record.tsc += 500;
+    record.run(RUN + 1, 1);
+    record.enters();
+    let found = profile(&record.end(), 1, 513).unwrap().unwrap();
+    assert_eq!((found.begun, found.idle), (13, 500));
+    let rows = folded(&found.rows);
+    let fault = format!("payload;[cpuid];{HOST_RUN};0:asm_exc_page_fault 3");
+    assert!(rows.contains(&fault), "{rows:?}");
+}
+
+/// L2 leaves, the host hands the exit to L1, whose VMRESUME brings L2 back.
+#[test]
+fn the_guests_guest_and_its_hypervisor() {
+    let enters_l1 = |record: &mut Record| {
+        record.run(AFTER_GUEST, 1);
+        record.run(REFLECTS, 1);
+        record.host(0);
+        record.run(AFTER_GUEST, 1);
+    };
+    let resumes = |record: &mut Record| {
+        // The host handles an exit of L1 meanwhile, and enters L1 again.
+        record.run(RUN, 1);
+        record.leaves(CPUID, 0);
+        record.host(0);
+        record.run(RUN + 1, 1);
+        record.leaves(VMRESUME, 0);
+        record.host(1);
+    };
+    let mut record = Record::new();
+    enters_l1(&mut record);
+    resumes(&mut record);
+    record.run(layout::CODE + 1, 1);
+    record.writes(layout::begin(0));
+    enters_l1(&mut record);
+    resumes(&mut record);
+    record.run(FIRST, 1);
+    record.run(FIRST + 2, 1);
+    record.leaves(CPUID, 0);
+    enters_l1(&mut record);
+    resumes(&mut record);
+    let inner = "payload;[cpuid];1:kvm_arch_vcpu_ioctl_run";
+    let expected = [
+        "payload 1".to_owned(),
+        "payload;[cpuid];0:vmx_vmexit 2".to_owned(),
+        "payload;[cpuid];0:nested_vmx_vmexit 1".to_owned(),
+        format!("payload;[cpuid];{HOST_RUN} 1"),
+        "payload;[cpuid];1:vmx_vmexit 1".to_owned(),
+        format!("{inner} 2"),
+        format!("{inner};[cpuid];0:vmx_vmexit 1"),
+        format!("{inner};[cpuid];{HOST_RUN} 1"),
+        format!("{inner};[vmresume];0:vmx_vmexit 1"),
+        format!("{inner};[vmresume];{HOST_RUN} 2"),
+    ];
+    assert_eq!(tree(&record.end(), 2, 14), expected);
+}
+
+fn refused(bytes: &[u8]) -> String {
+    let found: Result<Result<Profile, String>, Problem> = profile(bytes, 1, 0);
+    found.unwrap_err().to_string()
+}
+
+#[test]
+fn damaged_records_are_refused_in_a_sentence() {
+    let with = |more: &[u8]| {
+        let mut record = Record::new();
+        record.begin();
+        record.bytes.extend(more);
+        record.bytes
+    };
+    let header = |more: &[u8]| {
+        let mut bytes = Record::new().bytes[..16].to_vec();
+        bytes.extend(more);
+        bytes
+    };
+    let clock = |tsc: u64| [&[0xa3][..], &tsc.to_le_bytes()].concat();
+    let lost = [with(&clock(1002)), clock(1009)].concat();
+    for (bytes, problem) in [
+        (b"VMTAXBCHxxxxxxxx".to_vec(), "it is of version 2021161080, and 1 is known"),
+        (with(&[]), "it is cut off here"),
+        (with(&[0xb0]), "0xb0 is no word of it"),
+        (with(&[0xa0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "it is cut off here"),
+        (with(&[0xa1]), "a guest is entered that runs already"),
+        (header(&[1]), "an instruction begins before the record does"),
+        (header(&[0xa0; 13]), "a guest leaves before the record begins"),
+        (header(&[0xa1]), "a guest is entered that runs already"),
+        (
+            [Record::new().bytes, vec![0xa0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]].concat(),
+            "a guest leaves that was not entered",
+        ),
+        (lost, "instructions where the clock went on by"),
+        (b"VMTAXERR\x05\0\0\0why\0\0\0\0\0".to_vec(), "why"),
+        (b"VMTAXERR\xff\xff\xff\xffwhy".to_vec(), "it is cut off here"),
+    ] {
+        let found = refused(&bytes);
+        assert!(found.contains(problem), "{found:?} lacks {problem:?}");
+        assert_eq!(found.lines().count(), 1, "{found}");
+    }
+}
+
+/// A cut anywhere is an error, and never anything worse.
+#[test]
+fn every_cut_is_an_error() {
+    let mut record = Record::new();
+    record.begin();
+    record.run(FIRST + 2, 1);
+    record.leaves(CPUID, 0);
+    record.host(1);
+    let bytes = record.end();
+    for length in 0..bytes.len() {
+        assert!(profile(&bytes[..length], 1, 0).is_err(), "{length}");
+    }
+    assert!(profile(&bytes, 1, 0).is_ok());
+}

@@ -1,0 +1,200 @@
+//! The hooks of Bochs, and the functions that stand in their place.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use crate::recorder;
+
+unsafe extern "C" {
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn mprotect(start: *mut c_void, bytes: usize, access: c_int) -> c_int;
+}
+
+const READ: c_int = 1;
+const WRITE: c_int = 2;
+const EXECUTE: c_int = 4;
+const PAGE: usize = 4096;
+/// What a hook consists of.
+const RET: u8 = 0xc3;
+/// `JMP [RIP]`, behind which the address stands.
+const JUMP: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
+
+const BEFORE: &CStr = c"_Z25bx_instr_before_executionjP15bxInstruction_c";
+/// `bx_dbg_get_rip()`.
+const RIP: &CStr = c"_Z14bx_dbg_get_ripv";
+/// `BX_CPU_C::get_TSC()`, and the processors.
+const TSC: &CStr = c"_ZN8BX_CPU_C7get_TSCEv";
+const PROCESSORS: &CStr = c"bx_cpu_array";
+
+/// `BX_INSTR_CONTEXT_SWITCH`, for `bx_instr_tlb_cntrl`: a guest is entered or left.
+const CONTEXT_SWITCH: c_uint = 14;
+
+fn symbol(name: &CStr) -> *mut c_void {
+    // SAFETY: looks a name up among what is loaded; a null handle stands for the default order.
+    unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) }
+}
+
+/// Whether this program has the hooks.
+pub(crate) fn are_here() -> bool {
+    !symbol(BEFORE).is_null()
+}
+
+/// Functions of Bochs that are called.
+pub(crate) struct Bochs {
+    rip: extern "C" fn() -> u64,
+    tsc: extern "C" fn(*mut c_void) -> u64,
+    processors: *const *const *mut c_void,
+}
+
+impl Bochs {
+    /// Finds the functions, or says which is missing.
+    pub(crate) fn find() -> Result<Bochs, String> {
+        let found = |name: &CStr| {
+            let at = symbol(name);
+            let missing = || format!("this Bochs has no {}", name.to_string_lossy());
+            (!at.is_null()).then_some(at).ok_or_else(missing)
+        };
+        let (rip, tsc, processors) = (found(RIP)?, found(TSC)?, found(PROCESSORS)?);
+        // SAFETY: the names say the types: uint64_t (void), uint64_t (BX_CPU_C *), BX_CPU_C **.
+        unsafe {
+            Ok(Bochs {
+                rip: std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(rip),
+                tsc: std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_void) -> u64>(tsc),
+                processors: processors.cast(),
+            })
+        }
+    }
+
+    /// Address of the present instruction.
+    #[inline]
+    pub(crate) fn rip(&self) -> u64 {
+        (self.rip)()
+    }
+
+    /// The time-stamp counter of the first processor.
+    pub(crate) fn tsc(&self) -> u64 {
+        // SAFETY: a processor calls the hooks, so the first one is there.
+        unsafe { (self.tsc)(**self.processors) }
+    }
+}
+
+extern "C" fn before(_cpu: c_uint, _instruction: *mut c_void) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.begin();
+    }
+}
+
+extern "C" fn near(_cpu: c_uint, what: c_uint, _from: u64, _to: u64) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.branch(what);
+    }
+}
+
+extern "C" fn far(_cpu: c_uint, what: c_uint, _cs: u16, _from: u64, _new_cs: u16, _to: u64) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.branch(what);
+    }
+}
+
+extern "C" fn accesses(
+    _cpu: c_uint,
+    address: u64,
+    _physical: u64,
+    _bytes: c_uint,
+    _kind: c_uint,
+    _how: c_uint,
+) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.accessed = address;
+    }
+}
+
+extern "C" fn leaves(_cpu: c_uint, reason: c_uint, qualification: u64) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.leaves(reason, qualification);
+    }
+}
+
+extern "C" fn translations(_cpu: c_uint, what: c_uint, _cr3: u64) {
+    if what != CONTEXT_SWITCH {
+        return;
+    }
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.switches();
+    }
+}
+
+extern "C" fn delivers(_cpu: c_uint, vector: c_uint) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.delivers(vector);
+    }
+}
+
+extern "C" fn faults(_cpu: c_uint, _vector: c_uint, _error: c_uint) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.faults();
+    }
+}
+
+extern "C" fn halts(_cpu: c_uint) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.halts();
+    }
+}
+
+extern "C" fn writes(port: u16, _bytes: c_uint, _value: c_uint) {
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.host_writes(port);
+    }
+}
+
+/// Leads the hooks here.
+pub(crate) fn install() -> Result<(), String> {
+    let hooks: [(&CStr, *const ()); 10] = [
+        (BEFORE, before as *const ()),
+        (c"_Z22bx_instr_ucnear_branchjjmm", near as *const ()),
+        (c"_Z19bx_instr_far_branchjjtmtm", far as *const ()),
+        (c"_Z19bx_instr_lin_accessjmmjjj", accesses as *const ()),
+        (c"_Z15bx_instr_vmexitjjm", leaves as *const ()),
+        (c"_Z18bx_instr_tlb_cntrljjm", translations as *const ()),
+        (c"_Z18bx_instr_interruptjj", delivers as *const ()),
+        (c"_Z18bx_instr_exceptionjjj", faults as *const ()),
+        (c"_Z12bx_instr_hltj", halts as *const ()),
+        (c"_Z13bx_instr_outptjj", writes as *const ()),
+    ];
+    hooks.iter().try_for_each(|(name, to)| lead(name, *to))
+}
+
+/// Overwrites a hook with a jump.
+fn lead(name: &CStr, to: *const ()) -> Result<(), String> {
+    let at = symbol(name).cast::<u8>();
+    let problem = |what: &str| Err(format!("this Bochs has {what} {}", name.to_string_lossy()));
+    // SAFETY: a function has a first byte.
+    if at.is_null() || unsafe { at.read() } != RET {
+        return problem("no empty hook");
+    }
+    let mut code = JUMP.to_vec();
+    code.extend((to as usize).to_le_bytes());
+    let page = at.wrapping_sub(at as usize % PAGE).cast::<c_void>();
+    // SAFETY: the two pages are the program's code, of which nothing runs now; the hook has room for 16 bytes, which are padding
+    // but for the RET.
+    unsafe {
+        if mprotect(page, 2 * PAGE, READ | WRITE | EXECUTE) != 0 {
+            return problem("a write-protected");
+        }
+        std::ptr::copy_nonoverlapping(code.as_ptr(), at, code.len());
+        if mprotect(page, 2 * PAGE, READ | EXECUTE) != 0 {
+            return problem("an unprotected");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Writes the record: see the top of the crate.
+
+use std::fs::File;
+use std::io::{self, Write};
+
+use crate::hooks::Bochs;
+
+const HEADER: &[u8; 16] = b"VMTAXBCH\x01\0\0\0\0\0\0\0";
+
+const NEAR: u8 = 0x80;
+const FAR: u8 = 0x81;
+const BRANCH: u8 = 0x90;
+const LEAVES: u8 = 0xa0;
+const ENTERS: u8 = 0xa1;
+const DELIVERS: u8 = 0xa2;
+const CLOCK: u8 = 0xa3;
+const CLOCK_AFTER_HALT: u8 = 0xa4;
+const END: u8 = 0xff;
+
+/// Bochs's kinds of branch that are recorded: `BX_INSTR_IS_CALL` to `BX_INSTR_IS_SYSEXIT`.
+const FIRST_KIND: u32 = 12;
+const KINDS: u32 = 9;
+/// The exit of an instruction that accesses a port, whose qualification has the port in bits 16 to 31 and bit 3 set for a read.
+const PORT_ACCESS: u32 = 30;
+const IS_READ: u64 = 8;
+
+/// So many bytes are written at a time.
+const PIECE: usize = 256 << 10;
+
+/// What `VMTAX_RECORD` asks for.
+pub(crate) struct Wanted {
+    out: String,
+    marks: Marks,
+}
+
+impl Wanted {
+    pub(crate) fn parse(text: &str) -> Result<Wanted, ()> {
+        let value = |key: &str| {
+            text.split(',').find_map(|word| word.strip_prefix(key)?.strip_prefix('=')).ok_or(())
+        };
+        let port = |key: &str| value(key)?.parse().map_err(|_| ());
+        let marks = Marks { on: port("on")?, off: port("off")?, end: port("end")? };
+        Ok(Wanted { out: value("out")?.to_owned(), marks })
+    }
+
+    fn open(&self) -> io::Result<File> {
+        File::options().append(true).open(&self.out)
+    }
+
+    /// Writes why nothing is recorded.
+    pub(crate) fn refuse(&self, problem: &str) -> io::Result<()> {
+        let mut record = b"VMTAXERR".to_vec();
+        record.extend_from_slice(&(problem.len() as u32).to_le_bytes());
+        record.extend_from_slice(problem.as_bytes());
+        record.resize(record.len().next_multiple_of(4), 0);
+        self.open()?.write_all(&record)
+    }
+}
+
+/// Ports whose writes are marks.
+#[derive(Clone, Copy)]
+struct Marks {
+    on: u16,
+    off: u16,
+    end: u16,
+}
+
+/// Why the clock is recorded before the next instruction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pending {
+    Nothing,
+    /// An exit or an exception.
+    Event,
+    Halt,
+}
+
+/// The state of a recording.
+pub(crate) struct Recorder {
+    bochs: Bochs,
+    marks: Marks,
+    /// The address accessed last.
+    pub(crate) accessed: u64,
+    out: Option<File>,
+    unwritten: Vec<u8>,
+    on: bool,
+    rip: u64,
+    pending: Pending,
+    /// A guest leaves, and the hook of a context switch follows.
+    leaving: bool,
+}
+
+impl Recorder {
+    pub(crate) fn new(wanted: &Wanted) -> Result<Recorder, String> {
+        Ok(Recorder {
+            bochs: Bochs::find()?,
+            marks: wanted.marks,
+            accessed: 0,
+            out: Some(wanted.open().map_err(|e| format!("{}: {e}", wanted.out))?),
+            unwritten: HEADER.to_vec(),
+            on: false,
+            rip: 0,
+            pending: Pending::Nothing,
+            leaving: false,
+        })
+    }
+
+    /// An instruction begins.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        if !self.on {
+            return;
+        }
+        if self.pending != Pending::Nothing {
+            self.clock();
+        }
+        let rip = self.bochs.rip();
+        let step = rip.wrapping_sub(self.rip);
+        self.rip = rip;
+        if step < u64::from(NEAR) {
+            self.unwritten.push(step as u8);
+        } else if let Ok(step) = i32::try_from(step.cast_signed()) {
+            self.put(NEAR, &step.to_le_bytes());
+        } else {
+            self.put(FAR, &rip.to_le_bytes());
+        }
+        if self.unwritten.len() > PIECE {
+            self.flush();
+        }
+    }
+
+    /// The present instruction is a branch of Bochs's kind.
+    #[inline]
+    pub(crate) fn branch(&mut self, kind: u32) {
+        let kind = kind.wrapping_sub(FIRST_KIND);
+        if self.on && kind < KINDS {
+            let accessed = self.accessed;
+            self.put(BRANCH + kind as u8, &accessed.to_le_bytes());
+        }
+    }
+
+    /// A guest leaves.
+    pub(crate) fn leaves(&mut self, reason: u32, qualification: u64) {
+        self.leaving = true;
+        let is_write = reason & 0xffff == PORT_ACCESS && qualification & IS_READ == 0;
+        let port = is_write.then_some((qualification >> 16) as u16);
+        if port == Some(self.marks.on) && !self.on && self.out.is_some() {
+            self.on = true;
+            self.rip = 0;
+            self.clock();
+        }
+        if self.on {
+            self.put(LEAVES, &reason.to_le_bytes());
+            self.unwritten.extend_from_slice(&qualification.to_le_bytes());
+            self.happened(Pending::Event);
+        }
+        if port == Some(self.marks.off) && self.on {
+            self.on = false;
+            self.flush();
+        }
+    }
+
+    /// The processor is another: it goes from a guest to its host, or the other way.
+    pub(crate) fn switches(&mut self) {
+        if !std::mem::take(&mut self.leaving) && self.on {
+            self.unwritten.push(ENTERS);
+        }
+    }
+
+    /// An exception is raised.
+    pub(crate) fn faults(&mut self) {
+        self.happened(Pending::Event);
+    }
+
+    /// An exception or interrupt is delivered.
+    pub(crate) fn delivers(&mut self, vector: u32) {
+        if self.on {
+            self.put(DELIVERS, &[vector as u8]);
+        }
+    }
+
+    /// The processor halts.
+    pub(crate) fn halts(&mut self) {
+        self.happened(Pending::Halt);
+    }
+
+    fn happened(&mut self, what: Pending) {
+        if self.pending != Pending::Halt {
+            self.pending = what;
+        }
+    }
+
+    /// The host writes to a port.
+    pub(crate) fn host_writes(&mut self, port: u16) {
+        if port == self.marks.end && self.out.is_some() {
+            self.on = false;
+            self.unwritten.push(END);
+            self.flush();
+            self.out = None;
+        }
+    }
+
+    fn clock(&mut self) {
+        let word = match std::mem::replace(&mut self.pending, Pending::Nothing) {
+            Pending::Halt => CLOCK_AFTER_HALT,
+            Pending::Nothing | Pending::Event => CLOCK,
+        };
+        let tsc = self.bochs.tsc();
+        self.put(word, &tsc.to_le_bytes());
+    }
+
+    fn put(&mut self, byte: u8, more: &[u8]) {
+        self.unwritten.push(byte);
+        self.unwritten.extend_from_slice(more);
+    }
+
+    /// A reader that is gone needs no more; whether all came is seen from the end.
+    fn flush(&mut self) {
+        if let Some(out) = &mut self.out
+            && out.write_all(&self.unwritten).is_err()
+        {
+            self.out = None;
+            self.on = false;
+        }
+        self.unwritten.clear();
+    }
+}
