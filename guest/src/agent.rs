@@ -96,12 +96,9 @@ fn facts() -> Vec<(String, String)> {
         }
     }
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = |key: &str| {
-        let line = info.lines().find(|line| line.starts_with(key))?;
-        Some(line.split_once(": ")?.1.to_owned())
-    };
-    add("processor", line("model name").unwrap_or_default());
-    add("processor flags", line("flags").unwrap_or_default());
+    let field = |name: &str| system::cpuinfo_field(&info, name).unwrap_or_default().to_owned();
+    add("processor", field("model name"));
+    add("processor flags", field("flags"));
     add(
         "processors",
         info.lines().filter(|line| line.starts_with("processor")).count().to_string(),

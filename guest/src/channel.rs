@@ -98,9 +98,7 @@ impl Channel {
         match self {
             // Where even this fails the console has the sentence.
             Channel::Mailbox(disk) => drop(status(disk, number, State::Failed, &[], problem)),
-            Channel::Port => {
-                send(&encode(&Report { release: problem.to_owned(), ..Report::default() }))
-            }
+            Channel::Port => send(&encode(&Report::failed(problem))),
         }
     }
 }

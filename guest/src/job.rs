@@ -54,7 +54,7 @@ pub struct Job {
 }
 
 /// What a processor counts: instructions, and misses of branches, of the data TLB and of the first data cache, by
-/// their names in perf. Source: S2's metrics.
+/// their names in perf. Source: "Performance analysis of confidential VMs" (TU Munich, 2024).
 pub const EVENTS: [&str; 4] =
     ["instructions", "branch-misses", "dTLB-load-misses", "L1-dcache-load-misses"];
 

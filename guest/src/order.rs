@@ -102,6 +102,30 @@ pub struct Report {
     pub loaded: Option<Loaded>,
     /// What follows the report in the mailbox, in this order.
     pub files: Vec<File>,
+    /// Why the order could not be carried out. Then the report has nothing else.
+    pub failure: Option<String>,
+}
+
+impl Report {
+    /// The order could not be carried out.
+    pub fn failed(problem: &str) -> Report {
+        Report { failure: Some(problem.to_owned()), ..Report::default() }
+    }
+
+    /// Whether the order was carried out and the outcomes are those of the operations with these numbers.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self, ordered: impl ExactSizeIterator<Item = u16>) -> Result<(), String> {
+        if let Some(problem) = &self.failure {
+            return Err(problem.clone());
+        }
+        let (wanted, came) = (ordered.len(), self.outcomes.len());
+        if self.outcomes.iter().map(|one| one.number).eq(ordered) {
+            return Ok(());
+        }
+        Err(format!("{wanted} operations were ordered and {came} came back, or others"))
+    }
 }
 
 /// What came of an operation.
@@ -171,4 +195,23 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 /// From bytes; `None` when they are something else.
 pub fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Option<T> {
     postcard::from_bytes(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_survives_the_way_back() {
+        let outcome = |number| Outcome { number, cycles: Vec::new(), pmu: None, failure: None };
+        let outcomes = [1, 2].map(outcome).to_vec();
+        let report = Report { release: "6.1.0".to_owned(), outcomes, ..Report::default() };
+        assert_eq!(report.check([1, 2].into_iter()), Ok(()));
+        let other = report.check([1, 3].into_iter());
+        assert_eq!(other, Err("2 operations were ordered and 2 came back, or others".to_owned()));
+        let sent = encode(&Report::failed("no room for L2"));
+        let came: Report = decode(&sent).expect("a report");
+        // No operation was ordered: the number of outcomes alone does not show the failure.
+        assert_eq!(came.check([].into_iter()), Err("no room for L2".to_owned()));
+    }
 }

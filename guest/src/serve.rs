@@ -113,9 +113,8 @@ fn all(
         let inner = Order { operations: run.to_vec(), trace: record, ..Order::default() };
         let (report, back) = guest.execute(&inner, tracer)?;
         tracer = back;
-        if report.outcomes.len() != run.len() {
-            return Err(format!("L1: {}", report.release));
-        }
+        let numbers = run.iter().map(|operation| operation.number);
+        report.check(numbers).map_err(|problem| format!("L1: {problem}"))?;
         outcomes.extend(report.outcomes);
     }
     Ok((outcomes, tracer))
@@ -156,6 +155,5 @@ fn one(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared
 
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = info.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
-    line.split_once(": ").map_or("", |(_, name)| name).to_owned()
+    system::cpuinfo_field(&info, "model name").unwrap_or_default().to_owned()
 }

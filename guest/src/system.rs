@@ -142,6 +142,14 @@ fn clock(which: libc::clockid_t) -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
+/// A field of the first processor in the text of `/proc/cpuinfo`.
+pub(crate) fn cpuinfo_field<'t>(info: &'t str, name: &str) -> Option<&'t str> {
+    info.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
 /// The running kernel's release.
 pub(crate) fn release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()

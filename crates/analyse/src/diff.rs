@@ -2,7 +2,7 @@
 //!
 //! Recordings differ in length and in work, so counts are put over a unit that both have: a second, an exit of L2, an
 //! operation of a lab run. Rows are causes first: the same guest leaves for other reasons on other processors and in
-//! confidential VMs (source S0), and causes are what stays comparable.
+//! confidential VMs ("Performance tuning for oneDNN on TDX"), and causes are what stays comparable.
 //!
 //! Whether a difference is more than chance is said where the recordings hold enough intervals
 //! ([`crate::confidence`]); where they do not, that is said.

@@ -1,7 +1,7 @@
 //! Published figures on nested KVM, stated once, and our own in the same terms.
 //!
-//! Source: "Where does the time go? Profiling nested KVM", KVM Forum 2017 (Linux 4.13, Broadwell; S4 in this
-//! project's list of sources). It runs CPUID in a loop of four instructions for 30 s at L1 and at L2.
+//! Source: "Where does the time go? Profiling nested KVM", KVM Forum 2017 (Linux 4.13,
+//! Broadwell). It runs CPUID in a loop of four instructions for 30 s at L1 and at L2.
 //!
 //! Counts compare across hosts, emulated or not. Its times do not and are not here; its ratio of cycles at L2
 //! to cycles at L1 may stand beside a ratio of instructions when both are called what they are.

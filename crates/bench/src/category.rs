@@ -130,7 +130,7 @@ pub const KINDS: &[Part] = &[
 /// The part that has an inside.
 const NESTED: &str = "nested";
 
-/// What can be added. Sources: S2's categories, the kernel's documentation of each word.
+/// What can be added. Sources: the categories of "Performance analysis of confidential VMs" (TU Munich, 2024), the kernel's documentation of each word.
 pub const PARTS: &[Part] = &[
     Part {
         name: "vhost",

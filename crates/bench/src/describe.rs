@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use vmtax_events::setting::cpuinfo;
 use vmtax_events::{Recording, printable};
 use vmtax_guest::job::EVENTS;
 use vmtax_machine::{Limits, Tool};
@@ -218,16 +219,14 @@ const EXITS: &str = "exits, their reasons, addresses of MMIO and MSRs";
 pub(crate) fn recording(matrix: &Matrix) -> Recording {
     let name = rustix::system::uname();
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let count = info.lines().filter(|line| line.starts_with("processor")).count();
     Recording {
         format: "benchmark".to_owned(),
         tool: format!("vmtax {}", env!("CARGO_PKG_VERSION")),
         hostname: name.nodename().to_string_lossy().into_owned(),
         kernel: name.release().to_string_lossy().into_owned(),
         arch: name.machine().to_string_lossy().into_owned(),
-        cpu: model.map_or(String::new(), |(_, model)| model.to_owned()),
-        cpus: u32::try_from(count).unwrap_or(u32::MAX),
+        cpu: cpuinfo::model(&info).to_owned(),
+        cpus: u32::try_from(cpuinfo::count(&info)).unwrap_or(u32::MAX),
         emulated: matrix.emulated(),
         ..Recording::default()
     }

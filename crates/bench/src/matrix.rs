@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use regex_lite::Regex;
 use serde::Deserialize;
 use vmtax_events::Better;
+use vmtax_lab::budget::toml_problem;
 use vmtax_machine::ssh::{Address, AddressError};
 
 use crate::adapter::{Adapter, Extract, Own};
@@ -206,7 +207,7 @@ struct Entry {
 impl Matrix {
     /// Reads a matrix; the error is a sentence about the text.
     pub fn read(text: &str) -> Result<Matrix, String> {
-        let file: File = toml::from_str(text).map_err(|e| sentence(text, &e))?;
+        let file: File = toml::from_str(text).map_err(|e| toml_problem(text, &e))?;
         let between = |what: &str, value: u64, most: u64| {
             if (1..=most).contains(&value) {
                 Ok(())
@@ -449,13 +450,4 @@ fn plain(name: &str) -> Result<String, String> {
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Where it is wrong, and how, without the drawing that toml makes of it.
-fn sentence(text: &str, error: &toml::de::Error) -> String {
-    let message = one_line(error.message());
-    match error.span().and_then(|span| text.get(..span.start)) {
-        Some(before) => format!("line {}: {message}", before.matches('\n').count() + 1),
-        None => message,
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Reasons cannot be compared between kinds of VM: a plain VM arms its timer by writing an MSR and
 //! leaves for PREEMPTION_TIMER, a TDX guest arms it by TDCALL, an SNP guest by a register in memory.
-//! Causes can (source S0: "compare by cause, not by reason").
+//! Causes can ("Performance tuning for oneDNN on TDX": compare by cause, not by reason).
 //!
 //! `RULES` below is the one place where an exit gets its cause. An exit's detail decides where it says
 //! anything; the rule of its reason decides otherwise. Where a choice is a guess the rule says so,
@@ -159,12 +159,12 @@ const fn amd(code: u32, cause: Cause) -> Rule {
     Rule::new(Isa::Svm, code, cause)
 }
 
-/// S0 counts all external interrupts as ticks (143,007 beside 142,929 of the preemption timer).
+/// The oneDNN-on-TDX report counts all external interrupts as ticks (143,007 beside 142,929 of the preemption timer).
 const INTERRUPTS_ARE_TICKS: &str = "a host interrupt is taken to be a timer tick, which it most often is: the recording has no vector";
-/// S0 counts all MSR writes of the plain VM as timer arms (143,258 against 142,929 expiries).
+/// The oneDNN-on-TDX report counts all MSR writes of the plain VM as timer arms (143,258 against 142,929 expiries).
 const WRITES_ARE_ARMS: &str =
     "MSR writes are taken to arm the timer: the recording does not say which MSR";
-/// S0 counts all TDCALLs as timer arms (137,299 against 143,258 on the plain VM). Kernels before the
+/// The oneDNN-on-TDX report counts all TDCALLs as timer arms (137,299 against 143,258 on the plain VM). Kernels before the
 /// remap of TDVMCALLs give one reason for all leaves.
 const TDCALLS_ARE_ARMS: &str =
     "TDCALLs are taken to arm the timer: the recording does not say which leaf";

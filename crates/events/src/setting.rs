@@ -6,6 +6,7 @@
 //! All texts come from the system that was looked at, which may be an archive from anywhere or a guest:
 //! hostile.
 
+pub mod cpuinfo;
 pub mod files;
 mod kvm;
 

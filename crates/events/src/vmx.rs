@@ -98,7 +98,7 @@ named_codes! {
 const ALIASES: &[(u32, &str)] = &[
     // Linux before 5.7.
     (INTERRUPT_WINDOW, "PENDING_INTERRUPT"),
-    // The dump of source S0.
+    // The dump in "Performance tuning for oneDNN on TDX".
     (EPT_MISCONFIG, "EPT_MISCONF"),
 ];
 

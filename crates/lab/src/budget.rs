@@ -74,8 +74,8 @@ pub struct Breach {
     pub found: f64,
 }
 
-/// Where it is wrong, and how, without the drawing that toml makes of it.
-fn sentence(text: &str, error: &toml::de::Error) -> String {
+/// A toml error as one sentence with its line, without toml's drawing of the place.
+pub fn toml_problem(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
     match error.span().and_then(|span| text.get(..span.start)) {
         Some(before) => format!("line {}: {message}", before.matches('\n').count() + 1),
@@ -92,7 +92,7 @@ impl Budget {
         let text = std::fs::read_to_string(path).map_err(Error::io(path, "read the budget"))?;
         let budget: Budget = toml::from_str(&text).map_err(|error| Error::Budget {
             path: path.to_owned(),
-            problem: format!("is no budget: {}", sentence(&text, &error)),
+            problem: format!("is no budget: {}", toml_problem(&text, &error)),
         })?;
         for one in &budget.operations {
             let numbers = [one.path, one.tolerance];

@@ -64,7 +64,11 @@ impl Host {
             // A processor with neither is refused by the launcher.
             Host::Kvm => {
                 let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-                if info.split_whitespace().any(|word| word == "svm") { Isa::Svm } else { Isa::Vmx }
+                if vmtax_events::setting::cpuinfo::has_flag(&info, "svm") {
+                    Isa::Svm
+                } else {
+                    Isa::Vmx
+                }
             }
         }
     }

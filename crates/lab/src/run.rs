@@ -105,15 +105,8 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
     }
     let Answer { report, files } = conversation.execute(&mut machine, &order, &mut functions)?;
     machine.finish()?;
-    let numbers = |task: &Task| task.operation().number;
-    if !report.outcomes.iter().map(|one| one.number).eq(tasks.iter().map(numbers)) {
-        let problem = format!(
-            "{} operations were ordered and {} came back, or others",
-            tasks.len(),
-            report.outcomes.len()
-        );
-        return Err(Error::Report { problem });
-    }
+    let numbers = tasks.iter().map(|task| task.operation().number);
+    report.check(numbers).map_err(|problem| Error::Report { problem })?;
     let calls = reading.map(Reading::finish);
     start
         .notes

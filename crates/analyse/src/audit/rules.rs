@@ -11,13 +11,9 @@ use super::{
 };
 use crate::table::cause_of;
 
-/// The source called S0 in this project's list.
 const ONEDNN: &str = "performance tuning for oneDNN on TDX (Linux 6.8-rc5)";
-/// S0, and S1 for the watchdog.
 const VPMU_AND_ONEDNN: &str = "performance tuning for oneDNN on TDX (Linux 6.8-rc5); of the watchdog: Intel vPMU (LKML, Linux 5.0)";
-/// S2.
 const CVM: &str = "performance analysis of confidential VMs (TU Munich, 2024)";
-/// S4.
 const NESTED: &str = "profiling nested KVM (KVM Forum 2017)";
 
 const fn check(id: &'static str, files: &'static str, judge: Judge) -> Check {

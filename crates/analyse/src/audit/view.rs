@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use vmtax_events::setting::cpuinfo::field;
 use vmtax_events::setting::{Fact, Known, Kvm, KvmServer, Settings, Unknown, VmProcess, files};
 
 use super::vmm::{self, Kind};
@@ -125,14 +126,6 @@ pub(super) fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     let major = numbers.next()?.parse().ok()?;
     Some((major, numbers.next()?.parse().ok()?))
-}
-
-/// A field of the first processor in `/proc/cpuinfo`.
-pub(super) fn field<'t>(info: &'t str, name: &str) -> Option<&'t str> {
-    info.lines().find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        (key.trim() == name).then(|| value.trim())
-    })
 }
 
 /// Whether the first processor has a flag; `list` is `flags` or `vmx flags`.

@@ -11,6 +11,7 @@ use vmtax_events::{Better, Sample};
 use super::findings::Finding;
 use super::{Answer, Certainty, Step, Verdict, percent};
 use crate::remedy::{Context, VmKind};
+use crate::samples;
 
 /// Losses under this are not looked into.
 const LOSS: f64 = 0.05;
@@ -149,20 +150,10 @@ struct Table<'a> {
     values: BTreeMap<Category, Vec<f64>>,
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() % 2 {
-        0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
-        _ => sorted[middle],
-    }
-}
-
 impl Table<'_> {
     fn at(&self, category: &Category) -> Option<(f64, &[f64])> {
         let values = self.values.get(category)?;
-        Some((median(values), values))
+        Some((samples::median(values)?, values))
     }
 
     /// How much worse `to` is than `from`, as a part of `from`.

@@ -105,7 +105,8 @@ macro_rules! memtier {
     };
 }
 
-/// All of them. Sources of the commands: each program's manual; what is measured follows S0, S2 and S4.
+/// All of them. Sources of the commands: each program's manual; what is measured follows the reports on oneDNN on TDX,
+/// confidential VMs (TU Munich, 2024) and nested KVM (KVM Forum 2017).
 pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "ping",
@@ -253,7 +254,7 @@ pub const ADAPTERS: &[Adapter] = &[
     },
     Adapter {
         name: "benchdnn",
-        about: "oneDNN's benchdnn: S0's matrix product on one processor",
+        about: "oneDNN's benchdnn: the matrix product of the oneDNN-on-TDX report, on one processor",
         programs: &["benchdnn"],
         parameters: &[
             ("problem", "1024x4096:4096x1000_n\"Alexnet_train:FWD,ip3*1\""),
@@ -349,7 +350,10 @@ pub const ADAPTERS: &[Adapter] = &[
     own("cpuid", "built in: CPUID in a loop, an exit each in a VM"),
     own("timer", "built in: how late a thread runs that slept 50 us"),
     Adapter { cpus: 2, ..own("ipi", "built in: two processors wake each other") },
-    own("matmul", "built in: a matrix product read down its columns, S0's access pattern"),
+    own(
+        "matmul",
+        "built in: a matrix product read down its columns, the access pattern of the oneDNN-on-TDX report",
+    ),
     own("touch-4k", "built in: fresh memory touched in 4 KiB pages"),
     own("touch-2m", "built in: fresh memory touched in huge pages"),
     own("loopback", "built in: a byte to a TCP server on the loopback and back"),

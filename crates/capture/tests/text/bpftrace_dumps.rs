@@ -19,7 +19,7 @@ fn dump(text: &str, isa: Isa) -> Result<(Vec<(Reason, u64)>, Imported), Error> {
 
 #[test]
 fn bpftrace_dumps() {
-    // The plain VM of source S0.
+    // The plain VM of the oneDNN-on-TDX report.
     let s0 = "Attaching 2 probes...\n\n\n@reason[18]: 1\n@reason[0]: 14\n@reason[31]: 63\n@reason[12]: 146\n\
               @reason[56]: 182\n@reason[49]: 267\n@reason[52]: 142929\n@reason[1]: 143007\n@reason[32]: 143258\n";
     let (rows, imported) = dump(s0, Isa::Vmx).unwrap();

@@ -1,7 +1,7 @@
 //! One workload, ways to do it: wait for a timer of 200 us, 20 times.
 //!
-//! Source S2 counts what the clock (TSC deadline or initial count), the form of the APIC and the idle loop
-//! change; here each is one row.
+//! "Performance analysis of confidential VMs" (TU Munich, 2024) counts what the clock (TSC deadline or initial count),
+//! the form of the APIC and the idle loop change; here each is one row.
 
 use iced_x86::code_asm::{ecx, qword_ptr, r8};
 

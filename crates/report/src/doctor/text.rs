@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use vmtax_analyse::audit::{self, Finding, Gain, Measured, Verdict};
-use vmtax_events::setting::{Fact, files};
+use vmtax_events::setting::{Fact, cpuinfo, files};
 
 use super::{Audit, fix_line, vm_name};
 use crate::names::printable;
@@ -65,11 +65,11 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
     page.line(Style::Heading, &format!("vmtax {version}: settings of {}", printable(audit.root)))?;
     let settings = &audit.system.settings;
     let info = settings.text(files::CPUINFO).unwrap_or_default();
-    let cpu = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = cpuinfo::model(info);
     let kernel = settings.text(files::RELEASE).unwrap_or("unknown");
     let mut host = format!("kernel {}", printable(&short(kernel)));
-    if let Some((_, model)) = cpu {
-        host += &format!(", {}", printable(&short(model.trim())));
+    if !model.is_empty() {
+        host += &format!(", {}", printable(&short(model)));
     }
     page.paragraph(Style::Faint, "  host   ", &host)?;
     page.paragraph(Style::Faint, "  KVM    ", &crate::kvm::line(&audit.system.kvm))?;

@@ -321,6 +321,5 @@ pub(super) fn facts(recorder: &Recorder) -> Facts {
 
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = info.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
-    line.split_once(": ").map_or("", |(_, name)| name).to_owned()
+    vmtax_events::setting::cpuinfo::model(&info).to_owned()
 }

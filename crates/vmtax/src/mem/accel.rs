@@ -132,7 +132,7 @@ impl Opened {
             engine.scan(&memory, &mut facts);
             times.push(start.elapsed().max(Duration::from_nanos(1)).as_secs_f64());
         }
-        let speed = bytes as f64 / super::bench::median(times) / 1e9;
+        let speed = bytes as f64 / super::bench::median(&times) / 1e9;
         Ok(Some(("device".to_owned(), vec![("scan+crc", speed)])))
     }
 

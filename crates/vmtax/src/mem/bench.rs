@@ -174,7 +174,7 @@ fn cpu_rows(backends: &[Cpu], memory: &mut Memory, rounds: u32) -> Vec<Row> {
                     }
                 }
             }
-            let speeds = times.into_iter().map(|t| Some(bytes / median(t) / 1e9)).collect();
+            let speeds = times.into_iter().map(|t| Some(bytes / median(&t) / 1e9)).collect();
             Row { operation, speeds }
         })
         .collect()
@@ -184,9 +184,9 @@ fn pages(memory: &[u8], mut each: impl FnMut(&[u8])) {
     black_box(memory).chunks_exact(PAGE).for_each(&mut each);
 }
 
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+/// The median of the rounds; there is at least one.
+pub(super) fn median(times: &[f64]) -> f64 {
+    vmtax_analyse::samples::median(times).unwrap_or(f64::NAN)
 }
 
 fn text(args: &BenchArgs, names: &[String], rows: &[Row]) -> String {

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use crate::captures::unpack;
 use crate::check::{Program, check, stdout, vmtax};
 
-/// The exits of source S0 in ten seconds, as bpftrace printed them.
+/// The exits of the oneDNN-on-TDX report in ten seconds, as bpftrace printed them.
 pub(crate) const PLAIN: &str = "@reason[0]: 14\n@reason[1]: 143007\n@reason[12]: 146\n@reason[18]: 1\n@reason[31]: 63\n\
                      @reason[32]: 143258\n@reason[49]: 267\n@reason[52]: 142929\n@reason[56]: 182\n";
 pub(crate) const TD: &str = "@reason[1]: 271561\n@reason[48]: 5121\n@reason[77]: 137299\n";
 
-/// A folder with S0's tables.
-fn s0() -> tempfile::TempDir {
+/// A folder with its tables.
+fn onednn() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("plain"), PLAIN).unwrap();
     fs::write(folder.path().join("td"), TD).unwrap();
@@ -35,7 +35,7 @@ fn rows(report: &Value, table: usize, key: &str) -> Vec<Value> {
 
 #[test]
 fn plain_and_confidential_guests_stand_in_the_same_rows_by_cause() {
-    let folder = s0();
+    let folder = onednn();
     let report = json(folder.path(), "diff plain td --isa vmx --length 10s");
     assert_eq!(report["schema"], "vmtax-diff-1");
     assert_eq!((&report["per"], &report["base"]["units"]), (&json!("second"), &json!(10.0)));
@@ -65,7 +65,7 @@ fn plain_and_confidential_guests_stand_in_the_same_rows_by_cause() {
 
 #[test]
 fn without_a_length_the_counts_stand_as_they_are() {
-    let folder = s0();
+    let folder = onednn();
     let text = String::from_utf8(stdout(folder.path(), "diff plain td --isa vmx")).unwrap();
     let row = text.lines().find(|line| line.contains("timer-tick")).unwrap();
     let words: Vec<&str> = row.split_whitespace().collect();
@@ -167,7 +167,7 @@ fn set_ups_that_differ_come_first_and_are_an_error_when_asked() {
 
 #[test]
 fn what_cannot_be_compared() {
-    let folder = s0();
+    let folder = onednn();
     check(
         &Program::new(),
         folder.path(),

@@ -45,7 +45,7 @@ fn published(file: &str) -> String {
     folder.join(file).display().to_string()
 }
 
-/// Imports what source S0 published of one VM.
+/// Imports what the oneDNN-on-TDX report published of one VM.
 fn import_s0(folder: &Path, which: &str, what: &[&str]) {
     let mut words =
         format!("import {} -o {which} --isa vmx", published(&format!("s0-{which}.txt")));
