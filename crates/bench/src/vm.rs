@@ -115,7 +115,7 @@ impl Vms {
             entries.push(Entry::file(path.clone(), 0o644, &module.bytes));
         }
         entries.extend(programs::entries(&self.files));
-        Ok(cpio::archive(&entries))
+        Ok(cpio::archive(&entries)?)
     }
 }
 

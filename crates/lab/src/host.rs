@@ -171,11 +171,11 @@ impl Setup {
         let spec = self.spec(Mailbox::new()?, &programs);
         let what = if self.nested { "the host and its guest" } else { "the host" };
         // L1's kernel is made of the image, and is not made for a name.
-        let named = programs.archive(&[]);
+        let named = programs.archive(&[])?;
         let archive = || {
             let kernel =
                 if self.nested { elf::trimmed(&self.kernel.vmlinux()?)? } else { Vec::new() };
-            Ok(programs.archive(&kernel))
+            programs.archive(&kernel)
         };
         let progress = |doing: &str| progress(&format!("{doing} {what}"));
         let booting = Booting {
@@ -244,9 +244,9 @@ impl Programs {
     }
 
     /// All of it as an initramfs, with this kernel for L1.
-    fn archive(&self, kernel: &[u8]) -> Vec<u8> {
+    fn archive(&self, kernel: &[u8]) -> Result<Vec<u8>, Error> {
         let mut entries = base(&self.modules);
-        let inner = cpio::archive(&entries);
+        let inner = cpio::archive(&entries)?;
         if let Some(command_line) = &self.inner_command_line {
             entries.push(Entry::folder("l1"));
             entries.push(Entry::file("l1/vmlinux", 0o644, kernel));
@@ -254,7 +254,7 @@ impl Programs {
             entries.push(Entry::file("l1/command_line", 0o644, command_line.as_bytes()));
         }
         entries.extend(programs::entries(&self.files));
-        cpio::archive(&entries)
+        Ok(cpio::archive(&entries)?)
     }
 }
 

@@ -189,7 +189,7 @@ impl VmSetup {
                 entries.push(Entry::folder("tmp"));
                 entries.extend(programs::entries(&self.files));
             }
-            archive = cpio::archive(&entries);
+            archive = cpio::archive(&entries)?;
         }
         let spec = Spec {
             emulator: plan.host.emulator(),

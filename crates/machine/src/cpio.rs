@@ -1,6 +1,16 @@
 //! Initramfs archives: the `newc` cpio format of the kernel's `initramfs-buffer-format.rst`, not
 //! compressed, since an emulated machine would spend longer on unpacking than on reading.
 
+use std::io::{self, Write};
+use std::path::Path;
+
+use cpio::newc;
+
+use crate::Error;
+
+/// Upper bound of a header with its padding.
+const HEADER: usize = 256;
+
 /// One thing in an archive. Folders come before what they hold; the kernel makes none by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -49,74 +59,49 @@ impl<'a> Entry<'a> {
         Entry { path: path.into(), kind: Kind::Link(target) }
     }
 
+    fn bytes(&self) -> &[u8] {
+        match &self.kind {
+            Kind::File { bytes, .. } => bytes,
+            Kind::Link(target) => target.as_bytes(),
+            Kind::Folder | Kind::Device { .. } => &[],
+        }
+    }
+
     /// A character device.
     pub fn device(path: impl Into<String>, major: u32, minor: u32) -> Entry<'a> {
         Entry { path: path.into(), kind: Kind::Device { major, minor } }
     }
 }
 
-/// Most bytes of an entry beside its path and its content.
-const AROUND: usize = 256;
-
 /// The archive of these entries, all owned by root, all with time 0: equal entries give equal bytes.
-pub fn archive(entries: &[Entry<'_>]) -> Vec<u8> {
+///
+/// # Errors
+/// A file of 4 GiB or more, which the format cannot hold.
+pub fn archive(entries: &[Entry<'_>]) -> Result<Vec<u8>, Error> {
     // Kernels are among them: a vector that grew would copy them again and again.
-    let content = |entry: &Entry<'_>| match &entry.kind {
-        Kind::File { bytes, .. } => bytes.len(),
-        _ => 0,
-    };
-    let size: usize = entries.iter().map(|entry| AROUND + entry.path.len() + content(entry)).sum();
-    let mut out = Vec::with_capacity(size + AROUND);
-    for (index, entry) in entries.iter().enumerate() {
-        let (mode, bytes, device): (u32, &[u8], _) = match &entry.kind {
-            Kind::Folder => (0o040_755, &[], (0, 0)),
-            Kind::File { mode, bytes } => (0o100_000 | (mode & 0o7777), bytes, (0, 0)),
-            Kind::Link(target) => (0o120_777, target.as_bytes(), (0, 0)),
-            Kind::Device { major, minor } => (0o020_600, &[], (*major, *minor)),
+    let sizes = entries.iter().map(|entry| HEADER + entry.path.len() + entry.bytes().len());
+    let mut out = Vec::with_capacity(sizes.sum::<usize>() + HEADER);
+    for (inode, entry) in (1..).zip(entries) {
+        let (mode, links) = match &entry.kind {
+            Kind::Folder => (0o040_755, 2),
+            Kind::File { mode, .. } => (0o100_000 | (mode & 0o7777), 1),
+            Kind::Link(_) => (0o120_777, 1),
+            Kind::Device { .. } => (0o020_600, 1),
         };
-        append(&mut out, index + 1, &entry.path, (mode, bytes, device));
+        let mut builder = newc::Builder::new(&entry.path).ino(inode).mode(mode).nlink(links);
+        if let Kind::Device { major, minor } = entry.kind {
+            builder = builder.rdev_major(major).rdev_minor(minor);
+        }
+        let bytes = entry.bytes();
+        let failed = |source| Error::io(Path::new(&entry.path), "add it to an initramfs")(source);
+        let size = u32::try_from(bytes.len())
+            .map_err(|_| failed(io::Error::other("it has 4 GiB or more")))?;
+        let mut writer = builder.write(&mut out, size);
+        writer.write_all(bytes).map_err(failed)?;
+        writer.finish().map_err(failed)?;
     }
-    append(&mut out, 0, "TRAILER!!!", (0, &[], (0, 0)));
-    out
-}
-
-fn append(
-    out: &mut Vec<u8>,
-    inode: usize,
-    path: &str,
-    (mode, bytes, (major, minor)): (u32, &[u8], (u32, u32)),
-) {
-    let links = if mode & 0o170_000 == 0o040_000 { 2 } else { 1 };
-    // magic; ino mode uid gid nlink mtime filesize devmajor devminor rdevmajor rdevminor namesize check
-    let fields = [
-        inode,
-        mode as usize,
-        0,
-        0,
-        links,
-        0,
-        bytes.len(),
-        0,
-        0,
-        major as usize,
-        minor as usize,
-        path.len() + 1,
-        0,
-    ];
-    out.extend_from_slice(b"070701");
-    for field in fields {
-        out.extend_from_slice(format!("{field:08X}").as_bytes());
-    }
-    out.extend_from_slice(path.as_bytes());
-    out.push(0);
-    align(out);
-    out.extend_from_slice(bytes);
-    align(out);
-}
-
-/// Names and contents end on a multiple of 4.
-fn align(out: &mut Vec<u8>) {
-    out.resize(out.len().next_multiple_of(4), 0);
+    newc::trailer(&mut out).map_err(Error::io(Path::new("initramfs"), "finish it"))?;
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -125,7 +110,8 @@ mod tests {
 
     #[test]
     fn archives_are_newc() {
-        let bytes = archive(&[Entry::folder("bin"), Entry::file("bin/a", 0o755, b"hello")]);
+        let bytes =
+            archive(&[Entry::folder("bin"), Entry::file("bin/a", 0o755, b"hello")]).unwrap();
         let text = String::from_utf8(bytes.clone()).unwrap();
         assert!(text.starts_with("07070100000001000041ED"));
         assert!(text.contains("bin/a\0hello\x00\x00\x00070701"));

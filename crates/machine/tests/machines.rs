@@ -130,7 +130,7 @@ fn an_initramfs_without_init_is_a_panic() {
     let folder = tempfile::tempdir().unwrap();
     let mut spec = spec(folder.path());
     spec.emulator = Emulator::Tcg { icount: false };
-    spec.initramfs = Initramfs::Bytes(vmtax_machine::cpio::archive(&[]).into());
+    spec.initramfs = Initramfs::Bytes(vmtax_machine::cpio::archive(&[]).unwrap().into());
     let mut machine = Machine::boot(&spec).unwrap();
     let error = machine.wait(|| None::<()>).unwrap_err();
     assert!(matches!(&error, Error::Failed { .. }), "{error}");

@@ -24,6 +24,7 @@ pub(crate) fn initramfs() -> Vec<u8> {
         Entry::device("dev/console", 5, 1),
         Entry::file("init", 0o755, &program),
     ])
+    .expect("the archive is small")
 }
 
 fn program() -> Result<Vec<u8>, IcedError> {

@@ -39,7 +39,7 @@ fn boot() -> &'static Boot {
             Entry::file("init", 0o755, &init),
         ];
         let initramfs = folder.join("counter.cpio");
-        fs::write(&initramfs, cpio::archive(&entries)).unwrap();
+        fs::write(&initramfs, cpio::archive(&entries).unwrap()).unwrap();
         Boot { kernel, initramfs }
     })
 }
