@@ -113,7 +113,7 @@ mod tests {
         let bytes =
             archive(&[Entry::folder("bin"), Entry::file("bin/a", 0o755, b"hello")]).unwrap();
         let text = String::from_utf8(bytes.clone()).unwrap();
-        assert!(text.starts_with("07070100000001000041ED"));
+        assert!(text.starts_with("07070100000001000041ed"));
         assert!(text.contains("bin/a\0hello\x00\x00\x00070701"));
         assert!(text.contains("TRAILER!!!\0"));
         assert_eq!(bytes.len() % 4, 0);
