@@ -21,11 +21,9 @@ use std::hash::Hash;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
-    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Kind, Level, Losses,
-    NO_VCPU, PreemptedRow, Reason, Tally, TimeRow, Vm,
+    AccessKey, AccessRow, Detail, DetailKind, Event, Exit, ExitKey, ExitRow, Kind, Level, Losses, NO_VCPU, PreemptedRow, Reason, RowSink, Tally, TimeRow, Vm,
 };
 
-use crate::Exit;
 use crate::vms::Vms;
 use gaps::Gaps;
 use thread::{OpenExit, Thread};
@@ -38,29 +36,6 @@ const MAX_KEYS: usize = 16_384;
 
 /// `KVM_EXIT_HLT`: user space emulates the halt.
 const KVM_EXIT_HLT: u32 = 5;
-
-/// Takes the rows of finished intervals.
-pub trait RowSink {
-    /// Exits of one key in one interval.
-    fn exit(&mut self, row: &ExitRow);
-    /// Accesses of one key in one interval.
-    fn access(&mut self, row: &AccessRow);
-    /// The time of one vCPU in one interval.
-    fn time(&mut self, row: &TimeRow);
-    /// Who had the CPU of preempted vCPUs in one interval.
-    fn preempted(&mut self, row: &PreemptedRow) {
-        let _ = row;
-    }
-    /// A VM with its first event; its name may become known later.
-    fn appeared(&mut self, vm: &Vm) {
-        let _ = vm;
-    }
-    /// An exit as it ends, before it is counted. Most sinks do not care.
-    #[inline]
-    fn ended(&mut self, exit: &Exit) {
-        let _ = exit;
-    }
-}
 
 /// Choices of an accounting.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,6 @@ use std::ops::Bound;
 
 use vmtax_events::{ExitKey, ExitRow, Tally, TimeRow};
 
-use crate::ledger::add_time;
 
 /// So many keys in all frames together: some 45 MB.
 const MOST: usize = 100_000;
@@ -40,7 +39,7 @@ impl Frame {
             vcpu: row.vcpu,
             ..TimeRow::default()
         });
-        add_time(sum, row);
+        sum.add(row);
     }
 
     /// Adds what another holds. Start and length stay.

@@ -129,7 +129,7 @@ impl Ledger {
     pub fn time_total(&self) -> TimeRow {
         let mut sum = TimeRow::default();
         for t in self.time.values() {
-            add_time(&mut sum, &t.sum);
+            sum.add(&t.sum);
         }
         sum
     }
@@ -174,18 +174,6 @@ impl Ledger {
     pub fn has_nesting(&self) -> bool {
         self.exits.keys().any(|k| k.level != Level::L1)
     }
-}
-
-/// Adds a row's time, part by part.
-pub fn add_time(sum: &mut TimeRow, row: &TimeRow) {
-    sum.wall_ns = sum.wall_ns.saturating_add(row.wall_ns);
-    sum.guest_ns = sum.guest_ns.saturating_add(row.guest_ns);
-    sum.l2_ns = sum.l2_ns.saturating_add(row.l2_ns);
-    sum.exit_kernel_ns = sum.exit_kernel_ns.saturating_add(row.exit_kernel_ns);
-    sum.exit_user_ns = sum.exit_user_ns.saturating_add(row.exit_user_ns);
-    sum.halted_ns = sum.halted_ns.saturating_add(row.halted_ns);
-    sum.preempted_ns = sum.preempted_ns.saturating_add(row.preempted_ns);
-    sum.unknown_ns = sum.unknown_ns.saturating_add(row.unknown_ns);
 }
 
 /// Builds a [`Ledger`] from rows, whether they come from a file or from a run.
@@ -253,7 +241,7 @@ impl LedgerBuilder {
         self.extend_span(row.interval_start_ns);
         self.time
             .entry((row.vm, row.vcpu))
-            .and_modify(|t| add_time(&mut t.sum, row))
+            .and_modify(|t| t.sum.add(row))
             .or_insert(VcpuTime { sum: *row });
     }
 

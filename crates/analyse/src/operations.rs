@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use vmtax_events::{Detail, ExitKey, Level, Outcome, Reason, Sample, TimeRow};
 
 use crate::Ledger;
-use crate::ledger::add_time;
 
 /// What a workload's name ends with when the operation ran as L2.
 pub const L2_SUFFIX: &str = "@L2";
@@ -212,7 +211,7 @@ impl Operations {
             let at_l1 = paths.get(name).filter(|_| level == Level::L2 && name != *workload);
             let (exits, to_l1) = exits.of(ids);
             let mut time = TimeRow::default();
-            ids.iter().filter_map(|id| times.get(id)).for_each(|t| add_time(&mut time, t));
+            ids.iter().filter_map(|id| times.get(id)).for_each(|t| time.add(t));
             rows.push(OperationRow {
                 name: name.to_owned(),
                 vm: ids.first().copied(),
@@ -303,7 +302,7 @@ impl ExitsByVm {
 fn times_by_vm(ledger: &Ledger) -> BTreeMap<u32, TimeRow> {
     let mut times: BTreeMap<u32, TimeRow> = BTreeMap::new();
     for ((vm, _), time) in &ledger.time {
-        add_time(times.entry(*vm).or_default(), &time.sum);
+        times.entry(*vm).or_default().add(&time.sum);
     }
     times
 }

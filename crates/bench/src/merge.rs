@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use vmtax_cli::exit::{Code, fail};
-use vmtax_events::{AccessRow, ExitRow, Losses, PreemptedRow, Recording, Sample, TimeRow};
+use vmtax_events::{AccessRow, ExitRow, Losses, PreemptedRow, Recording, RowSink, Sample, TimeRow};
 use vmtax_runs::{read_fault, write_fault};
 use vmtax_store::{Claim, CreateOptions, Run, Writer};
 
@@ -153,7 +153,7 @@ impl Rows {
     }
 }
 
-impl vmtax_store::RowSink for Rows {
+impl RowSink for Rows {
     fn exit(&mut self, row: &ExitRow) {
         self.exits.push(row.clone());
     }

@@ -2,9 +2,8 @@
 
 use std::io::{Seek, Write};
 
-use vmtax_analyse::RowSink;
 use vmtax_analyse::bench::{AN_OPERATION, EXITS};
-use vmtax_events::{AccessRow, Better, Coverage, ExitRow, Losses, Recording, Sample, TimeRow};
+use vmtax_events::{AccessRow, Better, Coverage, ExitRow, Losses, Recording, RowSink, Sample, TimeRow};
 use vmtax_lab::Window;
 use vmtax_live::Rows;
 use vmtax_runs::convert::{self, Assignment};
@@ -113,5 +112,3 @@ impl RowSink for Recorded {
         self.times.push(*row);
     }
 }
-
-impl convert::Rows for Recorded {}

@@ -18,10 +18,10 @@ use vmtax_analyse::bench::FAILED;
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::cannot_write;
 use vmtax_durable::Access;
-use vmtax_events::{AccessRow, Better, ExitRow, Losses, Recording, Sample, TimeRow, Vm};
+use vmtax_events::{Better, Losses, Recording, RowSink, Sample, Vm};
 use vmtax_guest::job::{Counter, Outcome};
 use vmtax_runs::{read_fault, write_fault};
-use vmtax_store::{CreateOptions, Error, MANIFEST, RowSink, Run, Writer};
+use vmtax_store::{CreateOptions, Error, MANIFEST, Run, Writer};
 
 use crate::adapter::Reading;
 use crate::describe;
@@ -360,9 +360,6 @@ fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 struct Done(HashSet<(String, String, u32)>);
 
 impl RowSink for Done {
-    fn exit(&mut self, _: &ExitRow) {}
-    fn access(&mut self, _: &AccessRow) {}
-    fn time(&mut self, _: &TimeRow) {}
     fn sample(&mut self, sample: &Sample) {
         self.0.insert((sample.workload.clone(), sample.category.clone(), sample.repeat));
     }

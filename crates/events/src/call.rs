@@ -1,6 +1,6 @@
 //! Call trees: where the instructions of an operation's path go.
 
-use std::fmt;
+use crate::words::words;
 
 /// A node of an operation's call tree.
 ///
@@ -28,43 +28,17 @@ pub struct CallRow {
     pub instructions: u64,
 }
 
-/// What a node of a call tree is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum CallKind {
-    /// A function.
-    Function,
-    /// An instruction or an event of a guest. What is below handles it, one level further down.
-    Cause,
-    /// A thread or a vCPU, where there are several.
-    Thread,
-    /// A line of the function above, `file:line`. Its instructions are the function's own.
-    Line,
-}
-
-impl CallKind {
-    /// All of them.
-    pub const ALL: [CallKind; 4] =
-        [CallKind::Function, CallKind::Cause, CallKind::Thread, CallKind::Line];
-
-    /// `function`, `cause`, `thread` or `line`.
-    pub fn name(self) -> &'static str {
-        match self {
-            CallKind::Function => "function",
-            CallKind::Cause => "cause",
-            CallKind::Thread => "thread",
-            CallKind::Line => "line",
-        }
-    }
-
-    /// The inverse of [`CallKind::name`].
-    pub fn from_name(name: &str) -> Option<CallKind> {
-        CallKind::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-}
-
-impl fmt::Display for CallKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+words! {
+    /// What a node of a call tree is.
+    pub enum CallKind {
+        /// A function.
+        Function = "function",
+        /// An instruction or an event of a guest. What is below handles it, one level further down.
+        Cause = "cause",
+        /// A thread or a vCPU, where there are several.
+        Thread = "thread",
+        /// A line of the function above, `file:line`. Its instructions are the function's own.
+        Line = "line",
     }
 }
 

@@ -1,5 +1,7 @@
 //! One thing that happened on the host, in the form every importer produces.
 
+use serde::{Deserialize, Serialize};
+
 use crate::Reason;
 
 /// The process is not known: ftrace records carry a thread only.
@@ -215,51 +217,45 @@ pub enum HypercallInterface {
     Xen,
 }
 
-/// Which kinds of event a recording could have held: what its absence means.
-///
-/// Binary recordings list their tracepoints; for text, what was seen is all that is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Coverage {
-    /// `kvm_exit` and `kvm_entry`.
-    pub exits: bool,
-    /// `kvm_nested_vmexit`: without it L1 and L2 cannot be told apart.
-    pub nested: bool,
-    /// `kvm_userspace_exit`: without it time in user space counts as kernel time.
-    pub userspace: bool,
-    /// `sched_switch`: without it preemption is not seen.
-    pub sched: bool,
-    /// `kvm_vcpu_wakeup`: without it the whole of a HLT exit counts as halted.
-    pub wakeup: bool,
-    /// `kvm_msr`.
-    pub msr: bool,
-    /// `kvm_pio`.
-    pub pio: bool,
-    /// `kvm_mmio`.
-    pub mmio: bool,
-    /// `kvm_cpuid`.
-    pub cpuid: bool,
-    /// `kvm_hypercall`.
-    pub hypercall: bool,
-    /// `kvm_page_fault`.
-    pub page_fault: bool,
+/// Declares [`Coverage`]: each field once, with the tracepoint that it is about.
+macro_rules! coverage {
+    ($($(#[$doc:meta])* $field:ident: $tracepoint:literal;)+) => {
+        /// Which kinds of event a recording could have held: what its absence means.
+        ///
+        /// Binary recordings list their tracepoints; for text, what was seen is all that is known.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Coverage {
+            $(#[doc = concat!("`", $tracepoint, "`.")] $(#[$doc])* pub $field: bool,)+
+        }
+
+        impl Coverage {
+            /// Notes that a tracepoint of this name (without its system) was recorded or seen.
+            pub fn add(&mut self, tracepoint: &str) {
+                match tracepoint {
+                    $($tracepoint => self.$field = true,)+
+                    _ => {}
+                }
+            }
+        }
+    };
 }
 
-impl Coverage {
-    /// Notes that a tracepoint of this name (without its system) was recorded or seen.
-    pub fn add(&mut self, tracepoint: &str) {
-        match tracepoint {
-            "kvm_exit" => self.exits = true,
-            "kvm_nested_vmexit" => self.nested = true,
-            "kvm_userspace_exit" => self.userspace = true,
-            "sched_switch" => self.sched = true,
-            "kvm_vcpu_wakeup" => self.wakeup = true,
-            "kvm_msr" => self.msr = true,
-            "kvm_pio" => self.pio = true,
-            "kvm_mmio" => self.mmio = true,
-            "kvm_cpuid" => self.cpuid = true,
-            "kvm_hypercall" => self.hypercall = true,
-            "kvm_page_fault" => self.page_fault = true,
-            _ => {}
-        }
-    }
+coverage! {
+    /// `kvm_entry` comes with it.
+    exits: "kvm_exit";
+    /// Without it L1 and L2 cannot be told apart.
+    nested: "kvm_nested_vmexit";
+    /// Without it time in user space counts as kernel time.
+    userspace: "kvm_userspace_exit";
+    /// Without it preemption is not seen.
+    sched: "sched_switch";
+    /// Without it the whole of a HLT exit counts as halted.
+    wakeup: "kvm_vcpu_wakeup";
+    msr: "kvm_msr";
+    pio: "kvm_pio";
+    mmio: "kvm_mmio";
+    cpuid: "kvm_cpuid";
+    hypercall: "kvm_hypercall";
+    page_fault: "kvm_page_fault";
 }

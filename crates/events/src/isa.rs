@@ -1,14 +1,17 @@
 //! Which vendor's virtualization extension an exit belongs to.
 
-/// The instruction set of an exit, as the `isa` field of `kvm_exit` gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Isa {
-    /// Intel VMX (`isa` 1), TDX included.
-    Vmx,
-    /// AMD SVM (`isa` 2), SEV-SNP included.
-    Svm,
-    /// Neither was given, or the number is unknown: reasons stay numbers.
-    Unknown,
+use crate::words::words;
+
+words! {
+    /// The instruction set of an exit, as the `isa` field of `kvm_exit` gives it.
+    pub enum Isa {
+        /// Intel VMX (`isa` 1), TDX included.
+        Vmx = "vmx",
+        /// AMD SVM (`isa` 2), SEV-SNP included.
+        Svm = "svm",
+        /// Neither was given, or the number is unknown: reasons stay numbers.
+        Unknown = "unknown",
+    }
 }
 
 impl Isa {
@@ -19,19 +22,5 @@ impl Isa {
             2 => Isa::Svm,
             _ => Isa::Unknown,
         }
-    }
-
-    /// `vmx`, `svm` or `unknown`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Isa::Vmx => "vmx",
-            Isa::Svm => "svm",
-            Isa::Unknown => "unknown",
-        }
-    }
-
-    /// The inverse of [`Isa::name`].
-    pub fn from_name(name: &str) -> Option<Isa> {
-        [Isa::Vmx, Isa::Svm, Isa::Unknown].into_iter().find(|i| i.name() == name)
     }
 }

@@ -14,6 +14,7 @@ pub mod cause;
 pub mod detail;
 pub mod device;
 pub mod event;
+pub mod exit;
 pub mod ghcb;
 pub mod isa;
 pub mod losses;
@@ -25,28 +26,33 @@ pub mod recording;
 pub mod row;
 pub mod sample;
 pub mod setting;
+pub mod sink;
 pub mod stat;
 pub mod svm;
 pub mod tdx;
 mod terminal;
+pub mod time;
 pub mod userspace;
 pub mod vmcs;
 pub mod vmx;
+mod words;
 
 pub use call::{CallKind, CallRow};
 pub use cause::Cause;
 pub use detail::{Detail, DetailKind};
 pub use device::Device;
 pub use event::{Coverage, Event, Kind, NO_PID, NO_VCPU};
+pub use exit::Exit;
 pub use isa::Isa;
 pub use losses::Losses;
 pub use profile::{Place, Profile};
 pub use reason::Reason;
 pub use recording::Recording;
 pub use row::{
-    AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, Tally,
-    TimeRow, Vm,
+    AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, Tally, Vm,
 };
 pub use sample::{Better, Sample};
+pub use sink::RowSink;
 pub use stat::Stat;
 pub use terminal::{is_hidden, printable};
+pub use time::{Part, TimeRow};

@@ -1,87 +1,84 @@
 //! What a recording lost, and what the analysis could not use. Losses are data.
 
-/// Counts of everything that is missing from a result. All zero means nothing is known to be missing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
+use serde::{Deserialize, Serialize};
+
+/// Declares [`Losses`]: the counters, each stated once, and the lists of sentences.
+macro_rules! losses {
+    ($($(#[$doc:meta])* $counter:ident;)+) => {
+        /// Counts of everything that is missing from a result. All zero means nothing is known to be missing.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Losses {
+            $($(#[$doc])* pub $counter: u64,)+
+            /// What the input lacks although it is whole, one sentence each: a recording without `kvm_exit`.
+            pub missing: Vec<String>,
+            /// Where and how the input ended before its own end, in one sentence each.
+            pub truncated: Vec<String>,
+            /// Anything else the importer wants said, one sentence each.
+            pub notes: Vec<String>,
+        }
+
+        impl Losses {
+            /// All numbers, by the names that programs know them by.
+            pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($counter), self.$counter)),+].into_iter()
+            }
+
+            /// Adds what another part of the pipeline lost.
+            pub fn merge(&mut self, other: &Losses) {
+                $(self.$counter = self.$counter.saturating_add(other.$counter);)+
+                self.missing.extend(other.missing.iter().cloned());
+                self.truncated.extend(other.truncated.iter().cloned());
+                self.notes.extend(other.notes.iter().cloned());
+            }
+        }
+    };
+}
+
+losses! {
     /// Events that the recorder says it dropped (ring full).
-    pub recorder_lost: u64,
+    recorder_lost;
     /// Places where the recorder dropped events without saying how many.
-    pub recorder_gaps: u64,
+    recorder_gaps;
     /// Exits with no entry after them (another exit, a loss, or the end of the recording came first): they
     /// are in no table.
-    pub unpaired_exits: u64,
+    unpaired_exits;
     /// Entries with no exit before them, the first of each vCPU excepted.
-    pub unpaired_entries: u64,
+    unpaired_entries;
     /// Events that came later than an event already passed on: durations around them may be wrong, and those
     /// that would be negative are not counted.
-    pub out_of_order: u64,
+    out_of_order;
     /// Records that could not be decoded.
-    pub undecodable: u64,
+    undecodable;
     /// Exits and accesses whose detail was dropped because the table of details was full.
-    pub details_dropped: u64,
+    details_dropped;
     /// Events of vCPU threads beyond those that are followed: they are in no table.
-    pub threads_dropped: u64,
+    threads_dropped;
     /// Exits of VMs beyond those that are kept apart: they are counted with another VM.
-    pub vms_merged: u64,
-    /// What the input lacks although it is whole, one sentence each: a recording without `kvm_exit`.
-    pub missing: Vec<String>,
-    /// Where and how the input ended before its own end, in one sentence each.
-    pub truncated: Vec<String>,
-    /// Anything else the importer wants said, one sentence each.
-    pub notes: Vec<String>,
+    vms_merged;
 }
 
 impl Losses {
     /// Nothing is missing (notes do not count).
     pub fn is_empty(&self) -> bool {
-        self.counts().into_iter().all(|(_, n)| n == 0)
-            && self.missing.is_empty()
-            && self.truncated.is_empty()
+        self.counts().all(|(_, n)| n == 0) && self.missing.is_empty() && self.truncated.is_empty()
     }
+}
 
-    /// All numbers, by the names that programs know them by.
-    pub fn counts(&self) -> [(&'static str, u64); 9] {
-        [
-            ("recorder_lost", self.recorder_lost),
-            ("recorder_gaps", self.recorder_gaps),
-            ("unpaired_exits", self.unpaired_exits),
-            ("unpaired_entries", self.unpaired_entries),
-            ("out_of_order", self.out_of_order),
-            ("undecodable", self.undecodable),
-            ("details_dropped", self.details_dropped),
-            ("threads_dropped", self.threads_dropped),
-            ("vms_merged", self.vms_merged),
-        ]
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Adds what another part of the pipeline lost.
-    pub fn merge(&mut self, other: &Losses) {
-        // Taken apart, so that a new field cannot be forgotten.
-        let Losses {
-            recorder_lost,
-            recorder_gaps,
-            unpaired_exits,
-            unpaired_entries,
-            out_of_order,
-            undecodable,
-            details_dropped,
-            threads_dropped,
-            vms_merged,
-            missing,
-            truncated,
-            notes,
-        } = other;
-        self.recorder_lost += recorder_lost;
-        self.recorder_gaps += recorder_gaps;
-        self.unpaired_exits += unpaired_exits;
-        self.unpaired_entries += unpaired_entries;
-        self.out_of_order += out_of_order;
-        self.undecodable += undecodable;
-        self.details_dropped += details_dropped;
-        self.threads_dropped += threads_dropped;
-        self.vms_merged += vms_merged;
-        self.missing.extend(missing.iter().cloned());
-        self.truncated.extend(truncated.iter().cloned());
-        self.notes.extend(notes.iter().cloned());
+    #[test]
+    fn every_counter_is_added_and_keeps_its_name() {
+        let names: Vec<_> = Losses::default().counts().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), 9);
+        assert_eq!((names[0], names[8]), ("recorder_lost", "vms_merged"));
+        let one = Losses { unpaired_exits: u64::MAX, notes: vec!["a".into()], ..Losses::default() };
+        let mut sum = Losses { unpaired_exits: 1, vms_merged: 2, ..Losses::default() };
+        sum.merge(&one);
+        assert_eq!((sum.unpaired_exits, sum.vms_merged), (u64::MAX, 2));
+        assert_eq!(sum.notes, ["a"]);
+        assert!(!sum.is_empty() && Losses { notes: sum.notes, ..Losses::default() }.is_empty());
     }
 }

@@ -5,33 +5,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-/// Where a profile was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
-    /// On the host: what it does while it handles exits, among others.
-    Host,
-    /// In the guest.
-    Guest,
-    /// In one hot function of the guest. The stacks are the function and one instruction of it.
-    Instructions,
-}
+use crate::words::words;
 
-impl Place {
-    /// All of them.
-    pub const ALL: [Place; 3] = [Place::Host, Place::Guest, Place::Instructions];
-
-    /// `host`, `guest` or `instructions`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Place::Host => "host",
-            Place::Guest => "guest",
-            Place::Instructions => "instructions",
-        }
-    }
-
-    /// The inverse of [`Place::name`].
-    pub fn from_name(name: &str) -> Option<Place> {
-        Place::ALL.into_iter().find(|place| place.name() == name)
+words! {
+    /// Where a profile was taken.
+    pub enum Place {
+        /// On the host: what it does while it handles exits, among others.
+        Host = "host",
+        /// In the guest.
+        Guest = "guest",
+        /// In one hot function of the guest. The stacks are the function and one instruction of it.
+        Instructions = "instructions",
     }
 }
 

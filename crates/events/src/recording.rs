@@ -1,11 +1,14 @@
 //! What a recording says of itself: which tool, host and kernel it came from.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Coverage, Vm};
 
 /// Facts of a recording that are not events. Empty strings mean the recording does not say.
 ///
 /// All strings come from the file and are hostile text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Recording {
     /// The input's format: `perf.data`, `trace.dat`, `ftrace text`, ...
     pub format: String,
@@ -26,9 +29,11 @@ pub struct Recording {
     /// The clock of the time stamps (`mono`, `local`, ...).
     pub clock: String,
     /// The emulator under which the host ran, when the recording shows one (`QEMU TCG`). Times of an
-    /// emulated host are never set beside hardware times.
+    /// emulated host are never set beside hardware times. A run folder keeps it as its accelerator.
+    #[serde(skip)]
     pub emulated: Option<String>,
     /// Which exits its single events are, when they are not those of all (`of one exit in 10`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<String>,
     /// What the recording could hold.
     pub coverage: Coverage,

@@ -3,70 +3,53 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
+use crate::words::words;
 use crate::{Detail, Reason};
 
 /// Number of log2 buckets of a [`Tally`]'s histogram.
 pub const HIST_BUCKETS: usize = 40;
 
 /// A virtual machine seen in a recording.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
     /// The id that rows carry: the host process where it is known, else the VM's first thread.
     pub id: u32,
     /// Name of its process or thread; hostile text.
+    #[serde(default)]
     pub name: String,
     /// The recording had no process ids: the grouping of threads into this VM is an inference
     /// from thread numbers and vCPU ids.
+    #[serde(default)]
     pub inferred: bool,
 }
 
-/// Which guest was running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Level {
-    /// The guest.
-    L1,
-    /// The guest's guest.
-    L2,
-    /// The VM nests, and the recording has no `kvm_nested_vmexit` to tell which.
-    Unknown,
-}
-
-impl Level {
-    /// `L1`, `L2` or `unknown`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Level::L1 => "L1",
-            Level::L2 => "L2",
-            Level::Unknown => "unknown",
-        }
+words! {
+    /// Which guest was running.
+    pub enum Level {
+        /// The guest.
+        L1 = "L1",
+        /// The guest's guest.
+        L2 = "L2",
+        /// The VM nests, and the recording has no `kvm_nested_vmexit` to tell which.
+        Unknown = "unknown",
     }
 }
 
-/// Who handled an exit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Outcome {
-    /// The host kernel alone.
-    Kernel,
-    /// The VMM in user space.
-    User,
-    /// The vCPU halted until something woke it.
-    Halted,
-    /// An L2 exit that was handed to L1.
-    L1,
-    /// The recording has no `kvm_userspace_exit`: kernel or user.
-    Unknown,
-}
-
-impl Outcome {
-    /// `kernel`, `user`, `halted`, `l1` or `unknown`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Outcome::Kernel => "kernel",
-            Outcome::User => "user",
-            Outcome::Halted => "halted",
-            Outcome::L1 => "l1",
-            Outcome::Unknown => "unknown",
-        }
+words! {
+    /// Who handled an exit.
+    pub enum Outcome {
+        /// The host kernel alone.
+        Kernel = "kernel",
+        /// The VMM in user space.
+        User = "user",
+        /// The vCPU halted until something woke it.
+        Halted = "halted",
+        /// An L2 exit that was handed to L1.
+        L1 = "l1",
+        /// The recording has no `kvm_userspace_exit`: kernel or user.
+        Unknown = "unknown",
     }
 }
 
@@ -203,35 +186,6 @@ pub struct AccessRow {
     pub key: AccessKey,
     /// How many and how long.
     pub tally: Tally,
-}
-
-/// Where the time of one vCPU went in one interval, ns. Spans belong to the interval they end in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TimeRow {
-    /// Start of the interval on the recorder's clock, ns.
-    pub interval_start_ns: u64,
-    /// [`Vm::id`].
-    pub vm: u32,
-    /// KVM's vCPU id.
-    pub vcpu: u32,
-    /// All time between the vCPU's first and last event.
-    pub wall_ns: u64,
-    /// In guest mode.
-    pub guest_ns: u64,
-    /// The part of `guest_ns` in which the guest's guest ran. It is known with the
-    /// `kvm_nested_vmexit` that follows: where an interval ends just between, one row's can be larger than
-    /// its `guest_ns`; the sums never are.
-    pub l2_ns: u64,
-    /// Handling exits in the kernel.
-    pub exit_kernel_ns: u64,
-    /// Handling exits in the VMM.
-    pub exit_user_ns: u64,
-    /// Halted, polling included.
-    pub halted_ns: u64,
-    /// Preempted while handling an exit. (A vCPU is only ever preempted outside guest mode.)
-    pub preempted_ns: u64,
-    /// Time that cannot be told: exits or entries are missing around it.
-    pub unknown_ns: u64,
 }
 
 /// Time in one interval in which vCPUs could have run, while they handled exits of one key, and one other thread had

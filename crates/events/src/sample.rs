@@ -1,6 +1,6 @@
 //! Measured values that are no counted exits: what a lab or a benchmark run stores beside them.
 
-use std::fmt;
+use crate::words::words;
 
 /// One measured value of one workload.
 ///
@@ -43,39 +43,15 @@ impl Sample {
     pub const PROFILE_IDLE: &'static str = "profile-idle";
 }
 
-/// Which values of a metric are good news.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Better {
-    /// Small ones: a latency, a path length.
-    Lower,
-    /// Large ones: a throughput.
-    Higher,
-    /// Neither: a count that only says what was done.
-    Neither,
-}
-
-impl Better {
-    /// All of them.
-    pub const ALL: [Better; 3] = [Better::Lower, Better::Higher, Better::Neither];
-
-    /// `lower`, `higher` or `neither`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Better::Lower => "lower",
-            Better::Higher => "higher",
-            Better::Neither => "neither",
-        }
-    }
-
-    /// The inverse of [`Better::name`].
-    pub fn from_name(name: &str) -> Option<Better> {
-        Better::ALL.into_iter().find(|b| b.name() == name)
-    }
-}
-
-impl fmt::Display for Better {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+words! {
+    /// Which values of a metric are good news.
+    pub enum Better {
+        /// Small ones: a latency, a path length.
+        Lower = "lower",
+        /// Large ones: a throughput.
+        Higher = "higher",
+        /// Neither: a count that only says what was done.
+        Neither = "neither",
     }
 }
 

@@ -10,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use vmtax_events::{AccessRow, ExitRow, Losses, Recording, Sample, Stat, Tally, TimeRow};
-use vmtax_store::{CreateOptions, Error, RowSink, Run, Writer};
+use vmtax_events::{AccessRow, ExitRow, Losses, Recording, RowSink, Sample, Stat, Tally, TimeRow};
+use vmtax_store::{CreateOptions, Error, Run, Writer};
 
 /// What fleet to make.
 #[derive(Clone, Debug)]

@@ -234,7 +234,7 @@ fn histograms(page: &mut Page<'_>, causes: &BTreeMap<(&Labels, Cause), Tally>) -
 fn time(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()> {
     let mut times: BTreeMap<&Labels, TimeRow> = BTreeMap::new();
     for ((vm, _), time) in &ledger.time {
-        ledger::add_time(times.entry(groups.vm(*vm)).or_default(), &time.sum);
+        times.entry(groups.vm(*vm)).or_default().add(&time.sum);
     }
     let coverage = ledger.recording.coverage;
     page.head(

@@ -3,51 +3,23 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use vmtax_analyse::{Accountant, RowSink};
+use vmtax_analyse::Accountant;
 use vmtax_capture::import::Options;
 use vmtax_capture::source::ReadAt;
 use vmtax_capture::{Error, Sink, Source, pipeline};
 use vmtax_cli::exit::{Code, Fault};
 use vmtax_cli::progress::Progress;
-use vmtax_events::{CallRow, Event, ExitRow, Losses, Recording as Facts, Sample};
+use vmtax_events::{Event, ExitRow, Losses, Recording as Facts, RowSink, Sample};
 use vmtax_store::Run;
 
 use crate::input::{Bytes, Recording};
 use crate::{Reading, read_fault};
 
-/// Takes what a recording becomes.
-pub trait Rows: RowSink {
-    /// The single events, before they are counted.
-    fn events(&mut self, events: &[Event]) {
-        let _ = events;
-    }
-
-    /// A measured value.
-    fn sample(&mut self, sample: &Sample) {
-        let _ = sample;
-    }
-
-    /// A node of a call tree.
-    fn call(&mut self, row: &CallRow) {
-        let _ = row;
-    }
-
-    /// What the recording says of itself, before its end.
-    fn described(&mut self, facts: &Facts) {
-        let _ = facts;
-    }
-
-    /// Something could not be written: reading on is no use. The sink keeps the error.
-    fn has_failed(&self) -> bool {
-        false
-    }
-}
-
 /// Reads a recording into `rows`. Returns it with the recording's facts and losses.
 ///
 /// # Errors
 /// When nothing can be read of the recording. When `rows` failed the answer is `Ok`: look there.
-pub fn run<R: Rows>(
+pub fn run<R: RowSink>(
     recording: Recording,
     reading: &Reading,
     rows: R,
@@ -70,7 +42,7 @@ pub type Assign<'a> = dyn FnMut(&Event) -> Option<Event> + 'a;
 ///
 /// # Errors
 /// As of [`run`].
-pub fn run_assigned<R: Rows>(
+pub fn run_assigned<R: RowSink>(
     recording: Recording,
     reading: &Reading,
     assignment: Assignment<'_>,
@@ -87,7 +59,7 @@ pub fn run_assigned<R: Rows>(
 ///
 /// # Errors
 /// When the run cannot be read.
-pub fn of_events<R: Rows>(run: &Run, reading: &Reading, rows: R) -> anyhow::Result<Converted<R>> {
+pub fn of_events<R: RowSink>(run: &Run, reading: &Reading, rows: R) -> anyhow::Result<Converted<R>> {
     let manifest = run.manifest();
     let choice = &manifest.recording.choice;
     let options =
@@ -113,14 +85,14 @@ pub fn of_events<R: Rows>(run: &Run, reading: &Reading, rows: R) -> anyhow::Resu
     Ok(Converted { rows, facts, losses })
 }
 
-fn accountant<R: Rows>(reading: &Reading, rows: R) -> Accountant<R> {
+fn accountant<R: RowSink>(reading: &Reading, rows: R) -> Accountant<R> {
     Accountant::new(
         vmtax_analyse::Options { interval_ns: reading.interval_ns(), ..Default::default() },
         rows,
     )
 }
 
-fn run_with<R: Rows>(
+fn run_with<R: RowSink>(
     recording: Recording,
     reading: &Reading,
     mut accounting: Accounting<'_, R>,
@@ -178,13 +150,13 @@ struct Accounting<'a, R> {
     assign: Option<&'a mut Assign<'a>>,
 }
 
-impl<R: Rows> Accounting<'_, R> {
+impl<R: RowSink> Accounting<'_, R> {
     fn go_on(&mut self) -> Result<(), Error> {
         if self.accountant.sink_mut().has_failed() { Err(Error::Stopped) } else { Ok(()) }
     }
 }
 
-impl<R: Rows> Sink for &mut Accounting<'_, R> {
+impl<R: RowSink> Sink for &mut Accounting<'_, R> {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         self.accountant.sink_mut().events(events);
         match &mut self.assign {

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use vmtax_analyse::{Frames, Keep, RowSink};
-use vmtax_events::{AccessRow, ExitRow, Losses, Recording, TimeRow};
+use vmtax_analyse::{Frames, Keep};
+use vmtax_events::{ExitRow, Losses, Recording, RowSink, TimeRow};
 
 use crate::ledger::check_reading;
 use crate::{Input, Reading, convert, read_fault};
@@ -60,22 +60,6 @@ impl RowSink for ToFrames {
     fn exit(&mut self, row: &ExitRow) {
         self.0.exit(row);
     }
-
-    fn access(&mut self, _: &AccessRow) {}
-
-    fn time(&mut self, row: &TimeRow) {
-        self.0.time(row);
-    }
-}
-
-impl convert::Rows for ToFrames {}
-
-impl vmtax_store::RowSink for ToFrames {
-    fn exit(&mut self, row: &ExitRow) {
-        self.0.exit(row);
-    }
-
-    fn access(&mut self, _: &AccessRow) {}
 
     fn time(&mut self, row: &TimeRow) {
         self.0.time(row);

@@ -2,14 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use vmtax_analyse::RowSink;
 use vmtax_cli::exit::{Code, fail};
-use vmtax_events::{
-    AccessRow, CallRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, Sample, TimeRow,
-};
+use vmtax_events::{AccessRow, CallRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, RowSink, Sample, TimeRow};
 use vmtax_store::{Error, Writer};
 
-use crate::convert::Rows;
 use crate::profiles::Profiles;
 use crate::write_fault;
 
@@ -92,9 +88,7 @@ impl RowSink for ToRun {
             self.committed = Instant::now();
         }
     }
-}
 
-impl Rows for ToRun {
     fn events(&mut self, events: &[Event]) {
         for event in events {
             let result = self.writer.event(event);

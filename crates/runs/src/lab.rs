@@ -10,13 +10,13 @@ use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
 use vmtax_cli::progress::Progress;
 use vmtax_durable::Access;
-use vmtax_events::{Losses, Recording as Facts};
+use vmtax_events::{Losses, Recording as Facts, RowSink};
 use vmtax_guest::job::{Answer, Request};
 use vmtax_lab::{Host, Measured, Outcomes, Plan, Setup, VmSetup, Windows};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_store::{Claim, CreateOptions, Writer};
 
-use crate::convert::{self, Assignment, Converted, Rows};
+use crate::convert::{self, Assignment, Converted};
 use crate::{Input, Reading, ToLedger, ToRun, command_line, input, ledger, write_fault};
 
 /// How long an emulated host may live where no flag says so.
@@ -213,7 +213,7 @@ fn options(setup: &Setup) -> CreateOptions {
 
 /// The recording's events, each with its operation, and the samples of what it shows to be measured, on their way to a ledger
 /// or a run.
-fn into_rows<R: Rows>(
+fn into_rows<R: RowSink>(
     setup: &Setup,
     outcomes: &mut Outcomes,
     folder: Option<&Path>,
@@ -249,7 +249,7 @@ fn into_rows<R: Rows>(
 }
 
 /// Reads the lab's recording.
-fn read_trace<R: Rows>(
+fn read_trace<R: RowSink>(
     trace: &[u8],
     folder: Option<&Path>,
     vms: &[(u32, String)],

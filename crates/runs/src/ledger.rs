@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use vmtax_analyse::{Filter, Ledger, LedgerBuilder, RowSink};
+use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_cli::exit::{Code, fail};
-use vmtax_events::{
-    AccessRow, CallRow, ExitRow, Isa, PreemptedRow, Profile, Sample, Stat, TimeRow, Vm,
-};
+use vmtax_events::{AccessRow, CallRow, ExitRow, Isa, PreemptedRow, Profile, RowSink, Sample, Stat, TimeRow, Vm};
 use vmtax_store::Run;
 
-use crate::convert::{self, Rows};
+use crate::convert;
 use crate::input::{Input, Recording};
 use crate::{Reading, read_fault};
 
@@ -83,34 +81,6 @@ pub fn of_run(run: &Run, filter: Filter) -> anyhow::Result<Ledger> {
 pub struct ToLedger(pub LedgerBuilder);
 
 impl RowSink for ToLedger {
-    fn exit(&mut self, row: &ExitRow) {
-        self.0.exit(row);
-    }
-
-    fn access(&mut self, row: &AccessRow) {
-        self.0.access(row);
-    }
-
-    fn time(&mut self, row: &TimeRow) {
-        self.0.time(row);
-    }
-
-    fn preempted(&mut self, row: &PreemptedRow) {
-        self.0.preempted(row);
-    }
-}
-
-impl Rows for ToLedger {
-    fn sample(&mut self, sample: &Sample) {
-        self.0.sample(sample);
-    }
-
-    fn call(&mut self, row: &CallRow) {
-        self.0.call(row);
-    }
-}
-
-impl vmtax_store::RowSink for ToLedger {
     fn exit(&mut self, row: &ExitRow) {
         self.0.exit(row);
     }

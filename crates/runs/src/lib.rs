@@ -25,7 +25,7 @@ use vmtax_cli::exit::{Code, Fault};
 use vmtax_events::Isa;
 use vmtax_store::Error;
 
-pub use convert::{Converted, Rows};
+pub use convert::Converted;
 pub use import::ToRun;
 pub use input::{Input, Recording};
 pub use ledger::ToLedger;

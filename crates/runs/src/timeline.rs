@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 
-use vmtax_analyse::{Exit, Filter, RowSink};
-use vmtax_events::{AccessRow, ExitRow, TimeRow, Vm};
+use vmtax_analyse::Filter;
+use vmtax_events::{Exit, RowSink, Vm};
 use vmtax_report::perfetto::PerfettoWriter;
 
-use crate::convert::{self, Rows};
+use crate::convert;
 use crate::{Input, Reading};
 
 /// Writes the exits of a recording, or of a run that holds single events.
@@ -40,12 +40,6 @@ struct ToTimeline<W: Write> {
 }
 
 impl<W: Write> RowSink for ToTimeline<W> {
-    fn exit(&mut self, _: &ExitRow) {}
-
-    fn access(&mut self, _: &AccessRow) {}
-
-    fn time(&mut self, _: &TimeRow) {}
-
     fn appeared(&mut self, vm: &Vm) {
         if let Err(error) = self.writer.vm(vm) {
             self.failed.get_or_insert(error);
@@ -57,9 +51,7 @@ impl<W: Write> RowSink for ToTimeline<W> {
             self.failed = self.writer.exit(exit).err();
         }
     }
-}
 
-impl<W: Write> Rows for ToTimeline<W> {
     fn has_failed(&self) -> bool {
         self.failed.is_some()
     }

@@ -1,10 +1,113 @@
-//! Columns of a batch by name, with errors that name file, row, column and value.
+//! Columns of the tables: how each kind of value becomes Arrow columns and is read back.
+//!
+//! A type states its columns once, with [`stored!`]; schema, writing and reading follow from that list.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use arrow_array::{Array, RecordBatch, StringArray};
+use arrow_array::builder::{
+    ArrayBuilder, Float64Builder, Int32Builder, StringBuilder, UInt8Builder, UInt32Builder,
+    UInt64Builder,
+};
+use arrow_array::{
+    Array, ArrayRef, Float64Array, Int32Array, RecordBatch, StringArray, UInt8Array, UInt32Array,
+    UInt64Array,
+};
+use arrow_schema::{DataType, Field};
+use vmtax_events::{Better, CallKind, DetailKind, Isa, Level, Outcome};
 
-use crate::Error;
+use crate::event_table::Word;
+use crate::{Error, Table};
+
+/// A kind of value, stored as one or several columns.
+pub(crate) trait Stored {
+    /// What a row holds.
+    type Value;
+    /// Collects values as columns.
+    type Builder: Default;
+    /// The columns of a batch.
+    type Columns<'a>;
+
+    /// Adds the fields of a value called `name`.
+    fn fields(name: &'static str, fields: &mut Vec<Field>);
+    /// Adds a value to the columns.
+    fn append(builder: &mut Self::Builder, value: &Self::Value);
+    /// Moves the columns out; the builder is empty again.
+    fn finish(builder: &mut Self::Builder, columns: &mut Vec<ArrayRef>);
+    /// Finds the columns in a batch.
+    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error>;
+    /// The value of a row of the batch.
+    fn get(columns: &Self::Columns<'_>, index: usize) -> Result<Self::Value, Error>;
+}
+
+/// A type whose rows are a table.
+pub(crate) trait TableRow: Stored<Value = Self> + Sized {
+    /// The table.
+    const TABLE: Table;
+}
+
+/// Names and types of the columns of a table's rows, in order.
+pub(crate) fn fields<R: TableRow>() -> Vec<Field> {
+    let mut fields = Vec::new();
+    R::fields("", &mut fields);
+    fields
+}
+
+/// Passes the rows of a batch on.
+pub(crate) fn read<R: TableRow>(batch: Columns<'_>, each: &mut dyn FnMut(&R)) -> Result<(), Error> {
+    let columns = R::open(batch, "")?;
+    (0..batch.batch.num_rows()).try_for_each(|index| {
+        each(&R::get(&columns, index)?);
+        Ok(())
+    })
+}
+
+/// States the columns of a type, each as `column: Kind = place in the value;`. A kind can be such a type itself: its columns
+/// stand in its place. `$blank` is a value to fill in.
+macro_rules! stored {
+    ($type:ident $(in $table:expr)?, $blank:expr; $($column:ident: $kind:ty = $($place:ident).+;)+) => {
+        const _: () = {
+            #[derive(Default)]
+            pub(crate) struct Builder {
+                $($column: <$kind as Stored>::Builder,)+
+            }
+
+            pub(crate) struct Open<'a> {
+                $($column: <$kind as Stored>::Columns<'a>,)+
+            }
+
+            impl Stored for $type {
+                type Value = $type;
+                type Builder = Builder;
+                type Columns<'a> = Open<'a>;
+
+                fn fields(_: &'static str, fields: &mut Vec<Field>) {
+                    $(<$kind>::fields(stringify!($column), fields);)+
+                }
+                fn append(builder: &mut Builder, value: &$type) {
+                    $(<$kind>::append(&mut builder.$column, &value.$($place).+);)+
+                }
+                fn finish(builder: &mut Builder, columns: &mut Vec<ArrayRef>) {
+                    $(<$kind>::finish(&mut builder.$column, columns);)+
+                }
+                fn open<'a>(batch: Columns<'a>, _: &'static str) -> Result<Open<'a>, Error> {
+                    Ok(Open { $($column: <$kind>::open(batch, stringify!($column))?,)+ })
+                }
+                fn get(columns: &Open<'_>, index: usize) -> Result<$type, Error> {
+                    let mut value: $type = $blank;
+                    $(value.$($place).+ = <$kind>::get(&columns.$column, index)?;)+
+                    Ok(value)
+                }
+            }
+
+            $(impl TableRow for $type {
+                const TABLE: Table = $table;
+            })?
+        };
+    };
+}
+
+pub(crate) use stored;
 
 /// The columns of one batch of a segment.
 #[derive(Clone, Copy)]
@@ -21,13 +124,16 @@ impl<'a> Columns<'a> {
         &self,
         column: &'static str,
     ) -> Result<&'a A, Error> {
-        let problem = |problem| Error::Column { path: self.path.to_owned(), column, problem };
-        let array =
-            self.batch.column_by_name(column).ok_or_else(|| problem("is missing".to_owned()))?;
-        array
-            .as_any()
-            .downcast_ref()
-            .ok_or_else(|| problem(format!("has an unexpected type, {}", array.data_type())))
+        let array = self.batch.column_by_name(column);
+        let array = array.ok_or_else(|| self.problem(column, "is missing".to_owned()))?;
+        array.as_any().downcast_ref().ok_or_else(|| {
+            self.problem(column, format!("has an unexpected type, {}", array.data_type()))
+        })
+    }
+
+    /// The error of a whole column.
+    pub(crate) fn problem(&self, column: &'static str, problem: String) -> Error {
+        Error::Column { path: self.path.to_owned(), column, problem }
     }
 
     /// A column without nulls.
@@ -43,35 +149,6 @@ impl<'a> Columns<'a> {
         Err(self.bad(index, column, "is null".to_owned()))
     }
 
-    /// A column without nulls that segments of older versions do not have.
-    pub(crate) fn optional<A: Array + 'static>(
-        &self,
-        column: &'static str,
-    ) -> Result<Option<&'a A>, Error> {
-        match self.batch.column_by_name(column) {
-            Some(_) => self.required(column).map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// A column of words, each of which `parse` knows.
-    pub(crate) fn words<T>(
-        &self,
-        column: &'static str,
-        parse: fn(&str) -> Option<T>,
-    ) -> Result<Words<'a, T>, Error> {
-        Ok(Words { columns: *self, array: self.required(column)?, column, parse })
-    }
-
-    /// A column of words and nulls.
-    pub(crate) fn nullable_words<T>(
-        &self,
-        column: &'static str,
-        parse: fn(&str) -> Option<T>,
-    ) -> Result<Words<'a, T>, Error> {
-        Ok(Words { columns: *self, array: self.nullable(column)?, column, parse })
-    }
-
     /// The error of a value at row `index` of the batch.
     pub(crate) fn bad(&self, index: usize, column: &'static str, problem: String) -> Error {
         let row = self.first_row + index as u64;
@@ -79,25 +156,158 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// A column of words of the vocabulary.
-pub(crate) struct Words<'a, T> {
-    columns: Columns<'a>,
-    array: &'a StringArray,
-    column: &'static str,
-    parse: fn(&str) -> Option<T>,
+/// A value that is one column: as it is, and with null for `None`.
+pub(crate) trait Scalar: Sized {
+    type Builder: ArrayBuilder + Default;
+    type Array: Array + 'static;
+    const KIND: DataType;
+
+    fn put(builder: &mut Self::Builder, value: Option<&Self>);
+    /// `Err` is a text that stands for no value.
+    fn value(array: &Self::Array, index: usize) -> Result<Self, &str>;
 }
 
-impl<T> Words<'_, T> {
-    /// The word of a row, as what it means.
+/// A column of scalars.
+pub(crate) struct Column<'a, T: Scalar> {
+    batch: Columns<'a>,
+    name: &'static str,
+    array: &'a T::Array,
+}
+
+impl<T: Scalar> Column<'_, T> {
     pub(crate) fn get(&self, index: usize) -> Result<T, Error> {
-        let word = self.array.value(index);
-        (self.parse)(word).ok_or_else(|| {
-            self.columns.bad(index, self.column, format!("{word:?} is not a word it can hold"))
+        T::value(self.array, index).map_err(|word| {
+            self.batch.bad(index, self.name, format!("{word:?} is not a word it can hold"))
         })
     }
 
-    /// As [`Words::get`], `None` for null.
-    pub(crate) fn get_nullable(&self, index: usize) -> Result<Option<T>, Error> {
-        if self.array.is_null(index) { Ok(None) } else { self.get(index).map(Some) }
+    pub(crate) fn is_null(&self, index: usize) -> bool {
+        self.array.is_null(index)
     }
+}
+
+impl<T: Scalar + 'static> Stored for T {
+    type Value = T;
+    type Builder = T::Builder;
+    type Columns<'a> = Column<'a, T>;
+
+    fn fields(name: &'static str, fields: &mut Vec<Field>) {
+        fields.push(Field::new(name, T::KIND, false));
+    }
+    fn append(builder: &mut T::Builder, value: &T) {
+        T::put(builder, Some(value));
+    }
+    fn finish(builder: &mut T::Builder, columns: &mut Vec<ArrayRef>) {
+        columns.push(ArrayBuilder::finish(builder));
+    }
+    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Column<'a, T>, Error> {
+        Ok(Column { batch, name, array: batch.required(name)? })
+    }
+    fn get(column: &Column<'_, T>, index: usize) -> Result<T, Error> {
+        column.get(index)
+    }
+}
+
+impl<T: Scalar + 'static> Stored for Option<T> {
+    type Value = Option<T>;
+    type Builder = T::Builder;
+    type Columns<'a> = Column<'a, T>;
+
+    fn fields(name: &'static str, fields: &mut Vec<Field>) {
+        fields.push(Field::new(name, T::KIND, true));
+    }
+    fn append(builder: &mut T::Builder, value: &Option<T>) {
+        T::put(builder, value.as_ref());
+    }
+    fn finish(builder: &mut T::Builder, columns: &mut Vec<ArrayRef>) {
+        T::finish(builder, columns);
+    }
+    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Column<'a, T>, Error> {
+        Ok(Column { batch, name, array: batch.nullable(name)? })
+    }
+    fn get(column: &Column<'_, T>, index: usize) -> Result<Option<T>, Error> {
+        if column.is_null(index) { Ok(None) } else { column.get(index).map(Some) }
+    }
+}
+
+/// A `u32` of which one value means that there is none: null in the column.
+pub(crate) struct Unless<const NONE: u32>;
+
+impl<const NONE: u32> Stored for Unless<NONE> {
+    type Value = u32;
+    type Builder = UInt32Builder;
+    type Columns<'a> = Column<'a, u32>;
+
+    fn fields(name: &'static str, fields: &mut Vec<Field>) {
+        Option::<u32>::fields(name, fields);
+    }
+    fn append(builder: &mut UInt32Builder, value: &u32) {
+        builder.append_option((*value != NONE).then_some(*value));
+    }
+    fn finish(builder: &mut UInt32Builder, columns: &mut Vec<ArrayRef>) {
+        u32::finish(builder, columns);
+    }
+    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Column<'a, u32>, Error> {
+        Option::<u32>::open(batch, name)
+    }
+    fn get(column: &Column<'_, u32>, index: usize) -> Result<u32, Error> {
+        Ok(Option::<u32>::get(column, index)?.unwrap_or(NONE))
+    }
+}
+
+macro_rules! numbers {
+    ($($type:ty: $kind:ident, $array:ty, $builder:ty;)+) => {$(
+        impl Scalar for $type {
+            type Builder = $builder;
+            type Array = $array;
+            const KIND: DataType = DataType::$kind;
+
+            fn put(builder: &mut $builder, value: Option<&$type>) {
+                builder.append_option(value.copied());
+            }
+            fn value(array: &$array, index: usize) -> Result<$type, &str> {
+                Ok(array.value(index))
+            }
+        }
+    )+};
+}
+
+numbers! {
+    u8: UInt8, UInt8Array, UInt8Builder;
+    u32: UInt32, UInt32Array, UInt32Builder;
+    u64: UInt64, UInt64Array, UInt64Builder;
+    i32: Int32, Int32Array, Int32Builder;
+    f64: Float64, Float64Array, Float64Builder;
+}
+
+/// Values that are stored as text, with the ways there and back.
+macro_rules! texts {
+    ($($type:ty: $text:expr, $parse:expr;)+) => {$(
+        impl Scalar for $type {
+            type Builder = StringBuilder;
+            type Array = StringArray;
+            const KIND: DataType = DataType::Utf8;
+
+            fn put(builder: &mut StringBuilder, value: Option<&$type>) {
+                let text: fn(&$type) -> &str = $text;
+                builder.append_option(value.map(text));
+            }
+            fn value(array: &StringArray, index: usize) -> Result<$type, &str> {
+                let parse: fn(&str) -> Option<$type> = $parse;
+                parse(array.value(index)).ok_or(array.value(index))
+            }
+        }
+    )+};
+}
+
+texts! {
+    String: |text| text, |text| Some(text.to_owned());
+    Arc<str>: |text| text, |text| Some(Arc::from(text));
+    Better: |better| better.name(), Better::from_name;
+    CallKind: |kind| kind.name(), CallKind::from_name;
+    DetailKind: |kind| kind.name(), DetailKind::from_name;
+    Isa: |isa| isa.name(), Isa::from_name;
+    Level: |level| level.name(), Level::from_name;
+    Outcome: |outcome| outcome.name(), Outcome::from_name;
+    Word: |word| word.name(), Word::from_name;
 }

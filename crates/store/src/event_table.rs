@@ -28,68 +28,131 @@
 //! | `switch`, `switch-preempted` | next tid | | | |
 //! | `lost` | count | | | |
 
-use std::sync::Arc;
-
-use arrow_array::builder::{Int32Builder, StringBuilder, UInt32Builder, UInt64Builder};
-use arrow_array::{Array, ArrayRef, Int32Array, StringArray, UInt32Array, UInt64Array};
-use arrow_schema::{DataType, Field};
+use arrow_array::ArrayRef;
+use arrow_schema::Field;
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{Event, Isa, Kind, NO_VCPU, Reason};
+use vmtax_events::{Event, Isa, Kind, NO_PID, NO_VCPU, Reason};
 
-use crate::Error;
-use crate::column::{Columns, Words};
-
-/// Names and types, in the order of [`EventBuilder::take`].
-pub(crate) fn fields() -> Vec<Field> {
-    vec![
-        Field::new("time_ns", DataType::UInt64, false),
-        Field::new("pid", DataType::UInt32, false),
-        Field::new("tid", DataType::UInt32, false),
-        Field::new("cpu", DataType::UInt32, false),
-        Field::new("vcpu", DataType::UInt32, true),
-        Field::new("kind", DataType::Utf8, false),
-        Field::new("isa", DataType::Utf8, true),
-        Field::new("reason", DataType::UInt32, true),
-        Field::new("reason_flags", DataType::UInt32, true),
-        Field::new("errno", DataType::Int32, true),
-        Field::new("a", DataType::UInt64, true),
-        Field::new("b", DataType::UInt64, true),
-        Field::new("c", DataType::UInt64, true),
-    ]
-}
+use crate::column::{Columns, Stored, TableRow, Unless, stored};
+use crate::{Error, Table};
 
 /// What the columns of one event hold, `None` for null.
-#[derive(Default)]
-struct Flat {
-    kind: &'static str,
-    reason: Option<Reason>,
+#[derive(Clone, Copy)]
+pub(crate) struct Flat {
+    time_ns: u64,
+    pid: u32,
+    tid: u32,
+    cpu: u32,
+    vcpu: u32,
+    kind: Word,
+    isa: Option<Isa>,
+    reason: Option<u32>,
+    reason_flags: Option<u32>,
     errno: Option<i32>,
     a: Option<u64>,
     b: Option<u64>,
     c: Option<u64>,
 }
 
-impl Flat {
-    fn word(kind: &'static str) -> Flat {
-        Flat { kind, ..Flat::default() }
+const BLANK: Flat = Flat {
+    time_ns: 0,
+    pid: NO_PID,
+    tid: 0,
+    cpu: 0,
+    vcpu: NO_VCPU,
+    kind: Word("entry"),
+    isa: None,
+    reason: None,
+    reason_flags: None,
+    errno: None,
+    a: None,
+    b: None,
+    c: None,
+};
+
+stored! { Flat in Table::Events, BLANK;
+    time_ns: u64 = time_ns;
+    pid: u32 = pid;
+    tid: u32 = tid;
+    cpu: u32 = cpu;
+    vcpu: Unless<NO_VCPU> = vcpu;
+    kind: Word = kind;
+    isa: Option<Isa> = isa;
+    reason: Option<u32> = reason;
+    reason_flags: Option<u32> = reason_flags;
+    errno: Option<i32> = errno;
+    a: Option<u64> = a;
+    b: Option<u64> = b;
+    c: Option<u64> = c;
+}
+
+/// A word of the column `kind`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word(&'static str);
+
+impl Word {
+    #[rustfmt::skip]
+    const ALL: [&'static str; 35] = [
+        "exit", "entry", "msr-read", "msr-write", "port-in", "port-out", "mmio-read-unsatisfied",
+        "mmio-read", "mmio-write", "fast-mmio", "hypercall-kvm", "hypercall-hyperv", "hypercall-xen", "page-fault",
+        "cpuid", "cr-read", "cr-write", "apic-read", "apic-write", "ghcb-enter", "ghcb-msr",
+        "tdvmcall", "vmcs-read", "vmcs-write", "information", "userspace-exit", "nested-exit", "nested-inject",
+        "nested-enter", "wakeup", "wakeup-polled", "switch", "switch-preempted", "lost", "thread-end",
+    ];
+
+    pub(crate) fn name(&self) -> &str {
+        self.0
     }
 
-    fn reason(kind: &'static str, reason: Reason) -> Flat {
-        Flat { kind, reason: Some(reason), ..Flat::default() }
+    pub(crate) fn from_name(name: &str) -> Option<Word> {
+        Word::ALL.into_iter().find(|word| *word == name).map(Word)
+    }
+}
+
+impl Flat {
+    fn word(kind: &'static str) -> Flat {
+        Flat { kind: Word(kind), ..BLANK }
+    }
+
+    fn reason(kind: &'static str, Reason { isa, code, flags }: Reason) -> Flat {
+        let (isa, reason, reason_flags) = (Some(isa), Some(code), Some(flags));
+        Flat { isa, reason, reason_flags, ..Flat::word(kind) }
     }
 
     fn one(kind: &'static str, a: u64) -> Flat {
-        Flat { kind, a: Some(a), ..Flat::default() }
+        Flat { a: Some(a), ..Flat::word(kind) }
     }
 
     fn two(kind: &'static str, a: u64, b: u64) -> Flat {
-        Flat { kind, a: Some(a), b: Some(b), ..Flat::default() }
+        Flat { a: Some(a), b: Some(b), ..Flat::word(kind) }
     }
 
     fn three(kind: &'static str, a: u64, b: u64, c: u64) -> Flat {
-        Flat { kind, a: Some(a), b: Some(b), c: Some(c), ..Flat::default() }
+        Flat { a: Some(a), b: Some(b), c: Some(c), ..Flat::word(kind) }
     }
 }
+
+impl From<&Event> for Flat {
+    fn from(event: &Event) -> Flat {
+        let Event { time_ns, pid, tid, cpu, vcpu, kind } = *event;
+        Flat { time_ns, pid, tid, cpu, vcpu, ..flatten(kind) }
+    }
+}
+
+/// The events of a batch.
+pub(crate) fn read(batch: Columns<'_>) -> Result<Vec<Event>, Error> {
+    let columns = Flat::open(batch, "")?;
+    let event = |index| {
+        let flat = Flat::get(&columns, index)?;
+        let Flat { time_ns, pid, tid, cpu, vcpu, .. } = flat;
+        let kind = flat.event_kind().map_err(|(column, what)| batch.bad(index, column, what))?;
+        Ok(Event { time_ns, pid, tid, cpu, vcpu, kind })
+    };
+    (0..batch.batch.num_rows()).map(event).collect()
+}
+
+/// The column that a kind cannot do with, and why.
+type Problem = (&'static str, String);
 
 fn pick(second: bool, words: [&'static str; 2]) -> &'static str {
     words[usize::from(second)]
@@ -98,7 +161,7 @@ fn pick(second: bool, words: [&'static str; 2]) -> &'static str {
 fn flatten(kind: Kind) -> Flat {
     match kind {
         Kind::Exit { reason, info1, info2 } => {
-            Flat { reason: Some(reason), ..Flat::two("exit", info1, info2) }
+            Flat { a: Some(info1), b: Some(info2), ..Flat::reason("exit", reason) }
         }
         Kind::Entry => Flat::word("entry"),
         Kind::Msr { write, index, data } => {
@@ -155,217 +218,103 @@ fn flatten(kind: Kind) -> Flat {
     }
 }
 
-/// Collects events as columns.
-#[derive(Default)]
-pub(crate) struct EventBuilder {
-    time_ns: UInt64Builder,
-    pid: UInt32Builder,
-    tid: UInt32Builder,
-    cpu: UInt32Builder,
-    vcpu: UInt32Builder,
-    kind: StringBuilder,
-    isa: StringBuilder,
-    reason: UInt32Builder,
-    reason_flags: UInt32Builder,
-    errno: Int32Builder,
-    a: UInt64Builder,
-    b: UInt64Builder,
-    c: UInt64Builder,
-}
-
-impl EventBuilder {
-    pub(crate) fn push(&mut self, event: &Event) {
-        let Event { time_ns, pid, tid, cpu, vcpu, kind } = *event;
-        let flat = flatten(kind);
-        self.time_ns.append_value(time_ns);
-        self.pid.append_value(pid);
-        self.tid.append_value(tid);
-        self.cpu.append_value(cpu);
-        self.vcpu.append_option((vcpu != NO_VCPU).then_some(vcpu));
-        self.kind.append_value(flat.kind);
-        self.isa.append_option(flat.reason.map(|r| r.isa.name()));
-        self.reason.append_option(flat.reason.map(|r| r.code));
-        self.reason_flags.append_option(flat.reason.map(|r| r.flags));
-        self.errno.append_option(flat.errno);
-        self.a.append_option(flat.a);
-        self.b.append_option(flat.b);
-        self.c.append_option(flat.c);
-    }
-
-    /// The columns so far; the builder is empty again.
-    pub(crate) fn take(&mut self) -> Vec<ArrayRef> {
-        vec![
-            Arc::new(self.time_ns.finish()),
-            Arc::new(self.pid.finish()),
-            Arc::new(self.tid.finish()),
-            Arc::new(self.cpu.finish()),
-            Arc::new(self.vcpu.finish()),
-            Arc::new(self.kind.finish()),
-            Arc::new(self.isa.finish()),
-            Arc::new(self.reason.finish()),
-            Arc::new(self.reason_flags.finish()),
-            Arc::new(self.errno.finish()),
-            Arc::new(self.a.finish()),
-            Arc::new(self.b.finish()),
-            Arc::new(self.c.finish()),
-        ]
-    }
-}
-
-/// The events of a batch.
-pub(crate) fn read(columns: Columns<'_>) -> Result<Vec<Event>, Error> {
-    let time_ns: &UInt64Array = columns.required("time_ns")?;
-    let pid: &UInt32Array = columns.required("pid")?;
-    let tid: &UInt32Array = columns.required("tid")?;
-    let cpu: &UInt32Array = columns.required("cpu")?;
-    let vcpu: &UInt32Array = columns.nullable("vcpu")?;
-    let kinds = KindColumns::of(columns)?;
-    (0..columns.batch.num_rows())
-        .map(|i| {
-            Ok(Event {
-                time_ns: time_ns.value(i),
-                pid: pid.value(i),
-                tid: tid.value(i),
-                cpu: cpu.value(i),
-                vcpu: if vcpu.is_null(i) { NO_VCPU } else { vcpu.value(i) },
-                kind: kinds.get(i)?,
-            })
-        })
-        .collect()
-}
-
-/// The columns that a [`Kind`] is put together from.
-struct KindColumns<'a> {
-    columns: Columns<'a>,
-    kind: &'a StringArray,
-    isa: Words<'a, Isa>,
-    reason: &'a UInt32Array,
-    reason_flags: &'a UInt32Array,
-    errno: &'a Int32Array,
-    a: &'a UInt64Array,
-    b: &'a UInt64Array,
-    c: &'a UInt64Array,
-}
-
-impl<'a> KindColumns<'a> {
-    fn of(columns: Columns<'a>) -> Result<KindColumns<'a>, Error> {
-        Ok(KindColumns {
-            columns,
-            kind: columns.required("kind")?,
-            isa: columns.nullable_words("isa", Isa::from_name)?,
-            reason: columns.nullable("reason")?,
-            reason_flags: columns.nullable("reason_flags")?,
-            errno: columns.nullable("errno")?,
-            a: columns.nullable("a")?,
-            b: columns.nullable("b")?,
-            c: columns.nullable("c")?,
-        })
-    }
-
+impl Flat {
     /// The inverse of [`flatten`].
-    fn get(&self, i: usize) -> Result<Kind, Error> {
-        let word = self.kind.value(i);
+    fn event_kind(&self) -> Result<Kind, Problem> {
+        let word = self.kind.0;
         Ok(match word {
-            "exit" => Kind::Exit { reason: self.reason(i)?, info1: self.a(i)?, info2: self.b(i)? },
+            "exit" => {
+                Kind::Exit { reason: self.exit_reason()?, info1: self.a()?, info2: self.b()? }
+            }
             "entry" => Kind::Entry,
             "msr-read" | "msr-write" => {
-                Kind::Msr { write: word == "msr-write", index: self.a(i)?, data: self.b(i)? }
+                Kind::Msr { write: word == "msr-write", index: self.a()?, data: self.b()? }
             }
             "port-in" | "port-out" => Kind::Pio {
                 write: word == "port-out",
-                port: self.a(i)?,
-                count: self.b(i)?,
-                size: self.c(i)?,
+                port: self.a()?,
+                count: self.b()?,
+                size: self.c()?,
             },
-            "mmio-read-unsatisfied" => self.mmio(i, MmioAccess::UnsatisfiedRead)?,
-            "mmio-read" => self.mmio(i, MmioAccess::Read)?,
-            "mmio-write" => self.mmio(i, MmioAccess::Write)?,
-            "fast-mmio" => Kind::FastMmio { gpa: self.a(i)? },
-            "hypercall-kvm" => self.hypercall(i, HypercallInterface::Kvm)?,
-            "hypercall-hyperv" => self.hypercall(i, HypercallInterface::HyperV)?,
-            "hypercall-xen" => self.hypercall(i, HypercallInterface::Xen)?,
-            "page-fault" => Kind::PageFault { gpa: self.a(i)?, error_code: self.b(i)? },
-            "cpuid" => Kind::Cpuid { function: self.a(i)?, index: self.b(i)? },
+            "mmio-read-unsatisfied" => self.mmio(MmioAccess::UnsatisfiedRead)?,
+            "mmio-read" => self.mmio(MmioAccess::Read)?,
+            "mmio-write" => self.mmio(MmioAccess::Write)?,
+            "fast-mmio" => Kind::FastMmio { gpa: self.a()? },
+            "hypercall-kvm" => self.hypercall(HypercallInterface::Kvm)?,
+            "hypercall-hyperv" => self.hypercall(HypercallInterface::HyperV)?,
+            "hypercall-xen" => self.hypercall(HypercallInterface::Xen)?,
+            "page-fault" => Kind::PageFault { gpa: self.a()?, error_code: self.b()? },
+            "cpuid" => Kind::Cpuid { function: self.a()?, index: self.b()? },
             "cr-read" | "cr-write" => {
-                Kind::Cr { write: word == "cr-write", number: self.a(i)?, value: self.b(i)? }
+                Kind::Cr { write: word == "cr-write", number: self.a()?, value: self.b()? }
             }
             "apic-read" | "apic-write" => {
-                Kind::Apic { write: word == "apic-write", register: self.a(i)?, value: self.b(i)? }
+                Kind::Apic { write: word == "apic-write", register: self.a()?, value: self.b()? }
             }
-            "ghcb-enter" => {
-                Kind::GhcbEnter { code: self.a(i)?, info1: self.b(i)?, info2: self.c(i)? }
-            }
-            "ghcb-msr" => Kind::GhcbMsr { value: self.a(i)? },
-            "tdvmcall" => Kind::Tdvmcall { leaf: self.a(i)? },
+            "ghcb-enter" => Kind::GhcbEnter { code: self.a()?, info1: self.b()?, info2: self.c()? },
+            "ghcb-msr" => Kind::GhcbMsr { value: self.a()? },
+            "tdvmcall" => Kind::Tdvmcall { leaf: self.a()? },
             "vmcs-read" | "vmcs-write" => {
-                Kind::VmcsField { write: word == "vmcs-write", field: self.a(i)? }
+                Kind::VmcsField { write: word == "vmcs-write", field: self.a()? }
             }
-            "information" => Kind::Information { info1: self.a(i)?, info2: self.b(i)? },
+            "information" => Kind::Information { info1: self.a()?, info2: self.b()? },
             "userspace-exit" => {
-                if self.errno.is_null(i) {
-                    return Err(self.columns.bad(i, "errno", format!("is null for {word}")));
-                }
-                Kind::UserspaceExit { reason: self.a(i)?, errno: self.errno.value(i) }
+                let errno = self.errno.ok_or_else(|| self.null("errno"))?;
+                Kind::UserspaceExit { reason: self.a()?, errno }
             }
-            "nested-exit" => Kind::NestedExit { reason: self.reason(i)? },
-            "nested-inject" => Kind::NestedInject { reason: self.reason(i)? },
+            "nested-exit" => Kind::NestedExit { reason: self.exit_reason()? },
+            "nested-inject" => Kind::NestedInject { reason: self.exit_reason()? },
             "nested-enter" => Kind::NestedEnter,
             "wakeup" | "wakeup-polled" => {
-                Kind::Wakeup { ns: self.a(i)?, polled: word == "wakeup-polled" }
+                Kind::Wakeup { ns: self.a()?, polled: word == "wakeup-polled" }
             }
             "switch" | "switch-preempted" => {
-                Kind::Switch { next_tid: self.a(i)?, preempted: word == "switch-preempted" }
+                Kind::Switch { next_tid: self.a()?, preempted: word == "switch-preempted" }
             }
-            "lost" => Kind::Lost { count: self.a(i)? },
+            "lost" => Kind::Lost { count: self.a()? },
             "thread-end" => Kind::ThreadEnd,
-            _ => {
-                let problem = format!("{word:?} is not a word it can hold");
-                return Err(self.columns.bad(i, "kind", problem));
-            }
+            _ => return Err(("kind", format!("{word:?} is not a word it can hold"))),
         })
     }
 
-    fn mmio(&self, i: usize, access: MmioAccess) -> Result<Kind, Error> {
-        Ok(Kind::Mmio { access, gpa: self.a(i)?, len: self.b(i)? })
+    fn mmio(&self, access: MmioAccess) -> Result<Kind, Problem> {
+        Ok(Kind::Mmio { access, gpa: self.a()?, len: self.b()? })
     }
 
-    fn hypercall(&self, i: usize, interface: HypercallInterface) -> Result<Kind, Error> {
-        Ok(Kind::Hypercall { interface, number: self.a(i)? })
+    fn hypercall(&self, interface: HypercallInterface) -> Result<Kind, Problem> {
+        Ok(Kind::Hypercall { interface, number: self.a()? })
     }
 
-    fn reason(&self, i: usize) -> Result<Reason, Error> {
-        let (Some(isa), false) = (self.isa.get_nullable(i)?, self.reason.is_null(i)) else {
-            let problem = format!("is null for {}", self.kind.value(i));
-            return Err(self.columns.bad(i, "reason", problem));
+    fn exit_reason(&self) -> Result<Reason, Problem> {
+        let (Some(isa), Some(code)) = (self.isa, self.reason) else {
+            return Err(self.null("reason"));
         };
-        let flags = if self.reason_flags.is_null(i) { 0 } else { self.reason_flags.value(i) };
-        Ok(Reason { isa, code: self.reason.value(i), flags })
+        Ok(Reason { isa, code, flags: self.reason_flags.unwrap_or(0) })
     }
 
-    fn a<T: TryFrom<u64>>(&self, i: usize) -> Result<T, Error> {
-        self.number(i, self.a, "a")
+    fn a<T: TryFrom<u64>>(&self) -> Result<T, Problem> {
+        self.number(self.a, "a")
     }
 
-    fn b<T: TryFrom<u64>>(&self, i: usize) -> Result<T, Error> {
-        self.number(i, self.b, "b")
+    fn b<T: TryFrom<u64>>(&self) -> Result<T, Problem> {
+        self.number(self.b, "b")
     }
 
-    fn c<T: TryFrom<u64>>(&self, i: usize) -> Result<T, Error> {
-        self.number(i, self.c, "c")
+    fn c<T: TryFrom<u64>>(&self) -> Result<T, Problem> {
+        self.number(self.c, "c")
+    }
+
+    fn null(&self, column: &'static str) -> Problem {
+        (column, format!("is null for {}", self.kind.0))
     }
 
     fn number<T: TryFrom<u64>>(
         &self,
-        i: usize,
-        array: &UInt64Array,
+        value: Option<u64>,
         column: &'static str,
-    ) -> Result<T, Error> {
-        let kind = self.kind.value(i);
-        if array.is_null(i) {
-            return Err(self.columns.bad(i, column, format!("is null for {kind}")));
-        }
-        let value = array.value(i);
+    ) -> Result<T, Problem> {
+        let value = value.ok_or_else(|| self.null(column))?;
         T::try_from(value)
-            .map_err(|_| self.columns.bad(i, column, format!("{value} is too large for {kind}")))
+            .map_err(|_| (column, format!("{value} is too large for {}", self.kind.0)))
     }
 }

@@ -12,31 +12,22 @@
 //! Left out on purpose: reading captures, deriving anything (names, causes, shares of time), and
 //! printing. Rows are stored as the accounting emits them.
 
-mod access_table;
-mod bench_table;
-mod call_table;
 mod claim;
 mod column;
 mod created;
 mod error;
 mod event_table;
-mod exit_table;
-mod key_columns;
 mod manifest;
-mod preempted_table;
+mod rows;
 mod run;
 mod segment;
 mod stacks;
-mod stat_table;
 mod table;
-mod tally_columns;
-mod time_table;
-mod words;
 mod writer;
 
 pub use claim::{Claim, remove_empty_run};
 pub use error::Error;
 pub use manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
-pub use run::{ReadReport, RowSink, Run, is_run};
+pub use run::{ReadReport, Run, is_run};
 pub use table::Table;
 pub use writer::{CreateOptions, SEGMENT_EVENTS, SEGMENT_ROWS, Writer};

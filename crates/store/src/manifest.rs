@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use vmtax_durable::Access;
-use vmtax_events::{Coverage, Losses, Recording, Vm};
+use vmtax_events::{Losses, Recording};
 
 use crate::{Error, Table, stacks};
 
@@ -52,7 +52,7 @@ const MAX_BYTES: u64 = 256 << 20;
 /// }
 /// ```
 ///
-/// (`coverage` and `losses` are shortened here: they hold every field of [`Coverage`] and [`Losses`].)
+/// (`coverage` and `losses` are shortened here: they hold every field of [`vmtax_events::Coverage`] and [`Losses`].)
 /// Until the run is finished, `complete` is false and `recording` and `losses` may be empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -78,13 +78,13 @@ pub struct Manifest {
     #[serde(default)]
     pub accelerator: Accelerator,
     /// What the recording says of itself; `clock` is the clock of all time stamps.
-    #[serde(default, with = "RecordingFields")]
+    #[serde(default)]
     pub recording: Recording,
     /// Free labels that the user gave.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// What the recording and the import lost.
-    #[serde(default, with = "LossesFields")]
+    #[serde(default)]
     pub losses: Losses,
     /// The finished segments, oldest first within each table. Other files are not part of the run.
     pub segments: Vec<Segment>,
@@ -269,129 +269,6 @@ fn read_capped(path: &Path) -> Result<Vec<u8>, Error> {
         return problem("is larger than 256 MiB");
     }
     Ok(bytes)
-}
-
-/// [`Recording`] as JSON. The derived code fails to compile when the fields differ.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Recording")]
-struct RecordingFields {
-    #[serde(default)]
-    format: String,
-    #[serde(default)]
-    tool: String,
-    #[serde(default)]
-    command: String,
-    #[serde(default)]
-    hostname: String,
-    #[serde(default)]
-    kernel: String,
-    #[serde(default)]
-    arch: String,
-    #[serde(default)]
-    cpu: String,
-    #[serde(default)]
-    cpus: u32,
-    #[serde(default)]
-    clock: String,
-    // In `Manifest::accelerator`.
-    #[serde(skip)]
-    emulated: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    choice: Option<String>,
-    #[serde(default, with = "CoverageFields")]
-    coverage: Coverage,
-    #[serde(default, with = "vms")]
-    vms: Vec<Vm>,
-}
-
-/// [`Coverage`] as JSON.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Coverage")]
-struct CoverageFields {
-    #[serde(default)]
-    exits: bool,
-    #[serde(default)]
-    nested: bool,
-    #[serde(default)]
-    userspace: bool,
-    #[serde(default)]
-    sched: bool,
-    #[serde(default)]
-    wakeup: bool,
-    #[serde(default)]
-    msr: bool,
-    #[serde(default)]
-    pio: bool,
-    #[serde(default)]
-    mmio: bool,
-    #[serde(default)]
-    cpuid: bool,
-    #[serde(default)]
-    hypercall: bool,
-    #[serde(default)]
-    page_fault: bool,
-}
-
-/// [`Losses`] as JSON.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Losses")]
-struct LossesFields {
-    #[serde(default)]
-    recorder_lost: u64,
-    #[serde(default)]
-    recorder_gaps: u64,
-    #[serde(default)]
-    unpaired_exits: u64,
-    #[serde(default)]
-    unpaired_entries: u64,
-    #[serde(default)]
-    out_of_order: u64,
-    #[serde(default)]
-    undecodable: u64,
-    #[serde(default)]
-    details_dropped: u64,
-    #[serde(default)]
-    threads_dropped: u64,
-    #[serde(default)]
-    vms_merged: u64,
-    #[serde(default)]
-    missing: Vec<String>,
-    #[serde(default)]
-    truncated: Vec<String>,
-    #[serde(default)]
-    notes: Vec<String>,
-}
-
-/// [`Vm`] as JSON.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Vm")]
-struct VmFields {
-    id: u32,
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    inferred: bool,
-}
-
-/// A list of [`Vm`]s as JSON.
-mod vms {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use vmtax_events::Vm;
-
-    #[derive(Serialize)]
-    struct Borrowed<'a>(#[serde(with = "super::VmFields")] &'a Vm);
-
-    #[derive(Deserialize)]
-    struct Owned(#[serde(with = "super::VmFields")] Vm);
-
-    pub(super) fn serialize<S: Serializer>(vms: &[Vm], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(vms.iter().map(Borrowed))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Vm>, D::Error> {
-        let vms = Vec::<Owned>::deserialize(d)?;
-        Ok(vms.into_iter().map(|Owned(vm)| vm).collect())
-    }
 }
 
 /// A checksum as eight hexadecimal digits.

@@ -5,50 +5,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vmtax_events::{
-    AccessRow, CallRow, Event, ExitRow, Losses, PreemptedRow, Profile, Sample, Stat, TimeRow,
-};
+use vmtax_events::{Event, Losses, RowSink};
 
-use crate::column::Columns;
+use crate::column::{self, Columns};
 use crate::manifest::{MANIFEST, Manifest, Segment};
 use crate::segment::{self, EachBatch, Stop};
-use crate::{
-    Error, Table, access_table, bench_table, call_table, event_table, exit_table, preempted_table,
-    stacks, stat_table, time_table,
-};
+use crate::{Error, Table, event_table, stacks};
 
 /// Unlisted files that a note names; the others are counted.
 const NAMED_FILES: usize = 3;
-
-/// Takes the rows of a run.
-pub trait RowSink {
-    /// Counted exits.
-    fn exit(&mut self, row: &ExitRow);
-    /// Counted accesses.
-    fn access(&mut self, row: &AccessRow);
-    /// A vCPU's time split.
-    fn time(&mut self, row: &TimeRow);
-    /// Who had the CPU of preempted vCPUs.
-    fn preempted(&mut self, row: &PreemptedRow) {
-        let _ = row;
-    }
-    /// A measured value. Runs of a recording have none, and most sinks do not care.
-    fn sample(&mut self, sample: &Sample) {
-        let _ = sample;
-    }
-    /// A counter.
-    fn stat(&mut self, stat: &Stat) {
-        let _ = stat;
-    }
-    /// A node of a call tree. Those of a workload come in order, a parent before what is below it.
-    fn call(&mut self, row: &CallRow) {
-        let _ = row;
-    }
-    /// A profile.
-    fn profile(&mut self, profile: Profile) {
-        let _ = profile;
-    }
-}
 
 /// What became of reading a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -121,13 +86,14 @@ impl Run {
         self.note_incomplete(&mut report);
         for table in Table::COUNTED {
             self.read_table(table, &mut report, &mut |columns| match table {
-                Table::Accesses => access_table::read(columns, &mut |row| sink.access(row)),
-                Table::Time => time_table::read(columns, &mut |row| sink.time(row)),
-                Table::Preempted => preempted_table::read(columns, &mut |row| sink.preempted(row)),
-                Table::Bench => bench_table::read(columns, &mut |sample| sink.sample(sample)),
-                Table::Stats => stat_table::read(columns, &mut |stat| sink.stat(stat)),
-                Table::Calls => call_table::read(columns, &mut |row| sink.call(row)),
-                _ => exit_table::read(columns, &mut |row| sink.exit(row)),
+                Table::Exits => column::read(columns, &mut |row| sink.exit(row)),
+                Table::Accesses => column::read(columns, &mut |row| sink.access(row)),
+                Table::Time => column::read(columns, &mut |row| sink.time(row)),
+                Table::Preempted => column::read(columns, &mut |row| sink.preempted(row)),
+                Table::Bench => column::read(columns, &mut |sample| sink.sample(sample)),
+                Table::Stats => column::read(columns, &mut |stat| sink.stat(stat)),
+                Table::Calls => column::read(columns, &mut |row| sink.call(row)),
+                Table::Events => Ok(()),
             })?;
         }
         self.read_profiles(&mut report, sink);

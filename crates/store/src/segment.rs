@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::{Field, Schema};
+use arrow_schema::Schema;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::basic::{Compression, ZstdLevel};
@@ -27,12 +27,8 @@ const ZSTD_LEVEL: i32 = 1;
 const BATCH_ROWS: usize = 8192;
 
 /// The bytes of a Parquet file with these columns.
-pub(crate) fn encode(
-    table: Table,
-    fields: Vec<Field>,
-    columns: Vec<ArrayRef>,
-) -> ParquetResult<Vec<u8>> {
-    let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?;
+pub(crate) fn encode(table: Table, columns: Vec<ArrayRef>) -> ParquetResult<Vec<u8>> {
+    let batch = RecordBatch::try_new(Arc::new(Schema::new(table.fields())), columns)?;
     // A segment that was moved away from its run still says what it is.
     let origin = vec![
         KeyValue::new("vmtax.table".to_owned(), table.folder().to_owned()),

@@ -6,23 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use arrow_array::ArrayRef;
-use arrow_schema::Field;
 use vmtax_durable::{Access, NewFile, Published};
 use vmtax_events::{
     AccessRow, CallRow, Event, ExitRow, Losses, Place, PreemptedRow, Profile, Recording, Sample,
     Stat, TimeRow,
 };
 
-use crate::access_table::{self, AccessBuilder};
-use crate::bench_table::{self, BenchBuilder};
-use crate::call_table::{self, CallBuilder};
 use crate::claim::Claim;
-use crate::event_table::{self, EventBuilder};
-use crate::exit_table::{self, ExitBuilder};
+use crate::column::TableRow;
+use crate::event_table::Flat;
 use crate::manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
-use crate::preempted_table::{self, PreemptedBuilder};
-use crate::stat_table::{self, StatBuilder};
-use crate::time_table::{self, TimeBuilder};
 use crate::{Error, Table, created, segment, stacks};
 
 /// Buffered exits, accesses, time rows, samples and counters together are written when there are this many.
@@ -69,43 +62,50 @@ pub struct Writer {
     claim: Claim,
     manifest: Manifest,
     raw_events: bool,
-    exits: Buffer<ExitBuilder>,
-    accesses: Buffer<AccessBuilder>,
-    time: Buffer<TimeBuilder>,
-    preempted: Buffer<PreemptedBuilder>,
-    bench: Buffer<BenchBuilder>,
-    stats: Buffer<StatBuilder>,
-    calls: Buffer<CallBuilder>,
+    exits: Buffer<ExitRow>,
+    accesses: Buffer<AccessRow>,
+    time: Buffer<TimeRow>,
+    preempted: Buffer<PreemptedRow>,
+    bench: Buffer<Sample>,
+    stats: Buffer<Stat>,
+    calls: Buffer<CallRow>,
     profiles: BTreeMap<Place, Profile>,
-    events: Buffer<EventBuilder>,
+    events: Buffer<Flat>,
     /// [`Writer::span`] was called; rows do not change the span any more.
     exact_span: bool,
     failed: bool,
 }
 
 /// Rows of one table that are not yet in a segment.
-#[derive(Default)]
-struct Buffer<B> {
-    builder: B,
+struct Buffer<R: TableRow> {
+    builder: R::Builder,
     rows: usize,
     /// Segments written so far.
     segments: u64,
 }
 
-impl<B> Buffer<B> {
-    /// The rows as the next segment of `table`, if there are any.
-    fn take(
-        &mut self,
-        table: Table,
-        take: fn(&mut B) -> (Vec<Field>, Vec<ArrayRef>),
-    ) -> Option<Pending> {
+impl<R: TableRow> Default for Buffer<R> {
+    fn default() -> Buffer<R> {
+        Buffer { builder: R::Builder::default(), rows: 0, segments: 0 }
+    }
+}
+
+impl<R: TableRow> Buffer<R> {
+    fn push(&mut self, row: &R) {
+        R::append(&mut self.builder, row);
+        self.rows += 1;
+    }
+
+    /// The rows as the next segment of their table, if there are any.
+    fn take(&mut self) -> Option<Pending> {
         if self.rows == 0 {
             return None;
         }
         self.segments += 1;
-        let (fields, columns) = take(&mut self.builder);
+        let mut columns = Vec::new();
+        R::finish(&mut self.builder, &mut columns);
         let rows = std::mem::take(&mut self.rows) as u64;
-        Some(Pending { table, number: self.segments, rows, fields, columns })
+        Some(Pending { table: R::TABLE, number: self.segments, rows, columns })
     }
 }
 
@@ -114,7 +114,6 @@ struct Pending {
     table: Table,
     number: u64,
     rows: u64,
-    fields: Vec<Field>,
     columns: Vec<ArrayRef>,
 }
 
@@ -210,8 +209,7 @@ impl Writer {
     /// Adds counted exits.
     pub fn exit(&mut self, row: &ExitRow) -> Result<(), Error> {
         self.check()?;
-        self.exits.builder.push(row);
-        self.exits.rows += 1;
+        self.exits.push(row);
         self.cover_interval(row.interval_start_ns);
         self.write_full_rows()
     }
@@ -219,8 +217,7 @@ impl Writer {
     /// Adds counted accesses.
     pub fn access(&mut self, row: &AccessRow) -> Result<(), Error> {
         self.check()?;
-        self.accesses.builder.push(row);
-        self.accesses.rows += 1;
+        self.accesses.push(row);
         self.cover_interval(row.interval_start_ns);
         self.write_full_rows()
     }
@@ -228,8 +225,7 @@ impl Writer {
     /// Adds a vCPU's time split.
     pub fn time(&mut self, row: &TimeRow) -> Result<(), Error> {
         self.check()?;
-        self.time.builder.push(row);
-        self.time.rows += 1;
+        self.time.push(row);
         self.cover_interval(row.interval_start_ns);
         self.write_full_rows()
     }
@@ -237,8 +233,7 @@ impl Writer {
     /// Adds who had the CPU of preempted vCPUs.
     pub fn preempted(&mut self, row: &PreemptedRow) -> Result<(), Error> {
         self.check()?;
-        self.preempted.builder.push(row);
-        self.preempted.rows += 1;
+        self.preempted.push(row);
         self.cover_interval(row.interval_start_ns);
         self.write_full_rows()
     }
@@ -246,24 +241,21 @@ impl Writer {
     /// Adds a measured value. It has no time, so it does not change the run's span.
     pub fn sample(&mut self, sample: &Sample) -> Result<(), Error> {
         self.check()?;
-        self.bench.builder.push(sample);
-        self.bench.rows += 1;
+        self.bench.push(sample);
         self.write_full_rows()
     }
 
     /// Adds a counter. Those that come with a run need not be of its time, so it does not change the run's span.
     pub fn stat(&mut self, stat: &Stat) -> Result<(), Error> {
         self.check()?;
-        self.stats.builder.push(stat);
-        self.stats.rows += 1;
+        self.stats.push(stat);
         self.write_full_rows()
     }
 
     /// Adds a node of a call tree; those of a workload in order.
     pub fn call(&mut self, row: &CallRow) -> Result<(), Error> {
         self.check()?;
-        self.calls.builder.push(row);
-        self.calls.rows += 1;
+        self.calls.push(row);
         self.write_full_rows()
     }
 
@@ -283,13 +275,12 @@ impl Writer {
         if !self.raw_events {
             return Ok(());
         }
-        self.events.builder.push(event);
-        self.events.rows += 1;
+        self.events.push(&Flat::from(event));
         self.cover(Span { start_ns: event.time_ns, end_ns: event.time_ns });
         if self.events.rows < SEGMENT_EVENTS {
             return Ok(());
         }
-        let events = self.take_events();
+        let events = self.events.take();
         self.commit(events.into_iter().collect(), false)
     }
 
@@ -298,7 +289,7 @@ impl Writer {
     pub fn segment(&mut self) -> Result<(), Error> {
         self.check()?;
         let mut pending = self.take_rows();
-        pending.extend(self.take_events());
+        pending.extend(self.events.take());
         if pending.is_empty() { Ok(()) } else { self.commit(pending, false) }
     }
 
@@ -327,7 +318,7 @@ impl Writer {
         self.check()?;
         self.describe(recording, losses);
         let mut pending = self.take_rows();
-        pending.extend(self.take_events());
+        pending.extend(self.events.take());
         self.commit(pending, true)
     }
 
@@ -361,19 +352,16 @@ impl Writer {
     }
 
     fn take_rows(&mut self) -> Vec<Pending> {
-        let exits = self.exits.take(Table::Exits, |b| (exit_table::fields(), b.take()));
-        let accesses = self.accesses.take(Table::Accesses, |b| (access_table::fields(), b.take()));
-        let time = self.time.take(Table::Time, |b| (time_table::fields(), b.take()));
-        let bench = self.bench.take(Table::Bench, |b| (bench_table::fields(), b.take()));
-        let stats = self.stats.take(Table::Stats, |b| (stat_table::fields(), b.take()));
-        let calls = self.calls.take(Table::Calls, |b| (call_table::fields(), b.take()));
-        let preempted =
-            self.preempted.take(Table::Preempted, |b| (preempted_table::fields(), b.take()));
-        [exits, accesses, time, preempted, bench, stats, calls].into_iter().flatten().collect()
-    }
-
-    fn take_events(&mut self) -> Option<Pending> {
-        self.events.take(Table::Events, |b| (event_table::fields(), b.take()))
+        let rows = [
+            self.exits.take(),
+            self.accesses.take(),
+            self.time.take(),
+            self.preempted.take(),
+            self.bench.take(),
+            self.stats.take(),
+            self.calls.take(),
+        ];
+        rows.into_iter().flatten().collect()
     }
 
     /// Makes the segments part of the run, all or none.
@@ -412,11 +400,10 @@ impl Writer {
     }
 
     fn write_segment(&self, pending: Pending) -> Result<(Written, Segment), Error> {
-        let Pending { table, number, rows, fields, columns } = pending;
+        let Pending { table, number, rows, columns } = pending;
         let name = table.segment_path(number);
         let path = self.claim.folder().join(&name);
-        let bytes =
-            segment::encode(table, fields, columns).map_err(segment::encode_error(&path))?;
+        let bytes = segment::encode(table, columns).map_err(segment::encode_error(&path))?;
         if number == 1 {
             self.create_folder(table.folder())?;
         }

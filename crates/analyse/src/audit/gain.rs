@@ -9,7 +9,6 @@ use vmtax_events::{Cause, ExitKey, Outcome, Tally, TimeRow};
 
 use super::{Check, Removes, Subject};
 use crate::Ledger;
-use crate::ledger::add_time;
 use crate::table::cause_of;
 
 /// What a run says of a finding.
@@ -94,7 +93,7 @@ impl<'a> Scope<'a> {
         let mut time = TimeRow::default();
         let of_scope = |id: u32| vm.is_none_or(|vm| vm == id);
         for ((_, _), row) in ledger.time.iter().filter(|((id, _), _)| of_scope(*id)) {
-            add_time(&mut time, &row.sum);
+            time.add(&row.sum);
         }
         let halting =
             ledger.exits.iter().filter(|(k, _)| of_scope(k.vm) && k.outcome == Outcome::Halted);

@@ -9,12 +9,9 @@
 //! with a duration `-` for what is counted untimed; `access` likewise; `time guest=.. kernel=.. ...`, whose
 //! wall time is the sum of its parts, of which `l2` is a part of `guest`; `lost exits=.. entries=..`, all zero when absent.
 
-use vmtax_analyse::{Accountant, Exit, Options, RowSink};
+use vmtax_analyse::{Accountant, Options};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{
-    AccessKey, AccessRow, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level, Losses,
-    NO_PID, NO_VCPU, Outcome, PreemptedRow, Reason, Tally, TimeRow, Vm,
-};
+use vmtax_events::{AccessKey, AccessRow, Detail, DetailKind, Event, Exit, ExitKey, ExitRow, Isa, Kind, Level, Losses, NO_PID, NO_VCPU, Outcome, PreemptedRow, Reason, RowSink, Tally, TimeRow, Vm};
 
 /// Everything that an accounting gave.
 #[derive(Debug, Default, PartialEq)]

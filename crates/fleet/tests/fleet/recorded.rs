@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use vmtax_analyse::{Accountant, RowSink};
+use vmtax_analyse::Accountant;
 use vmtax_capture::import::{Format, Options};
 use vmtax_capture::source::RandomFile;
 use vmtax_capture::{Error, Sink, Source, pipeline};
-use vmtax_events::{AccessRow, Event, ExitRow, Recording, TimeRow};
+use vmtax_events::{AccessRow, Event, ExitRow, Recording, RowSink, TimeRow};
 use vmtax_store::{CreateOptions, Writer};
 
 /// What is to be said of a run besides its rows.

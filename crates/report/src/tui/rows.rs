@@ -105,7 +105,7 @@ impl Sums {
     }
 
     fn time(&mut self, time: &TimeRow) {
-        ledger::add_time(&mut self.time, time);
+        self.time.add(time);
         self.vcpus += 1;
     }
 }

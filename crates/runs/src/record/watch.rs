@@ -73,7 +73,7 @@ impl Watch {
                 vcpu: row.vcpu,
                 ..TimeRow::default()
             });
-            vmtax_analyse::ledger::add_time(sum, &row);
+            sum.add(&row);
             frame.time(&row);
         }
         Ok(frame)

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use vmtax_events::{AccessRow, ExitRow, Losses, Place, Profile, Recording, Stat, TimeRow};
-use vmtax_store::{RowSink, Run, Writer};
+use vmtax_events::{AccessRow, ExitRow, Losses, Place, Profile, Recording, RowSink, Stat, TimeRow};
+use vmtax_store::{Run, Writer};
 
 use crate::samples::options;
 

@@ -6,9 +6,9 @@ use std::path::Path;
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
     AccessKey, AccessRow, Better, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level,
-    Losses, NO_VCPU, Outcome, PreemptedRow, Reason, Recording, Sample, Tally, TimeRow,
+    Losses, NO_VCPU, Outcome, PreemptedRow, Reason, Recording, RowSink, Sample, Tally, TimeRow,
 };
-use vmtax_store::{CreateOptions, ReadReport, RowSink, Run, Writer};
+use vmtax_store::{CreateOptions, ReadReport, Run, Writer};
 
 pub(crate) const LEVELS: [Level; 3] = [Level::L1, Level::L2, Level::Unknown];
 pub(crate) const OUTCOMES: [Outcome; 5] =

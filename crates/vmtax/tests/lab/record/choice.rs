@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use vmtax_events::{AccessRow, Detail, Event, ExitRow, Kind, Level, Reason, Tally, TimeRow};
-use vmtax_store::{RowSink, Run};
+use vmtax_events::{AccessRow, Detail, Event, ExitRow, Kind, Level, Reason, RowSink, Tally, TimeRow};
+use vmtax_store::Run;
 
 use super::observe_script;
 use crate::run::output;

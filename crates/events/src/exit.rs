@@ -1,6 +1,6 @@
 //! One finished exit, for what needs exits one by one (a timeline).
 
-use vmtax_events::{ExitKey, Level, Reason};
+use crate::{ExitKey, Level, Reason};
 
 /// An exit from its `kvm_exit` to the next `kvm_entry` of the vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

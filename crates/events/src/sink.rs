@@ -1,0 +1,63 @@
+//! The one interface by which rows travel: from the accounting, a run folder or the live recorder to whatever keeps them.
+
+use crate::{
+    AccessRow, CallRow, Event, Exit, ExitRow, PreemptedRow, Profile, Recording, Sample, Stat,
+    TimeRow, Vm,
+};
+
+/// Takes rows. A sink implements what it keeps; the rest is ignored.
+pub trait RowSink {
+    /// Exits of one key in one interval.
+    fn exit(&mut self, row: &ExitRow) {
+        let _ = row;
+    }
+    /// Accesses of one key in one interval.
+    fn access(&mut self, row: &AccessRow) {
+        let _ = row;
+    }
+    /// The time of one vCPU in one interval.
+    fn time(&mut self, row: &TimeRow) {
+        let _ = row;
+    }
+    /// The threads that had the CPU of preempted vCPUs in one interval.
+    fn preempted(&mut self, row: &PreemptedRow) {
+        let _ = row;
+    }
+    /// A measured value.
+    fn sample(&mut self, sample: &Sample) {
+        let _ = sample;
+    }
+    /// A counter.
+    fn stat(&mut self, stat: &Stat) {
+        let _ = stat;
+    }
+    /// A node of a call tree. Those of a workload come in order, a parent before its children.
+    fn call(&mut self, row: &CallRow) {
+        let _ = row;
+    }
+    /// A profile.
+    fn profile(&mut self, profile: Profile) {
+        let _ = profile;
+    }
+    /// Raw events, before they are counted.
+    fn events(&mut self, events: &[Event]) {
+        let _ = events;
+    }
+    /// A VM with its first event; its name may become known later.
+    fn appeared(&mut self, vm: &Vm) {
+        let _ = vm;
+    }
+    /// An exit as it ends, before it is counted.
+    #[inline]
+    fn ended(&mut self, exit: &Exit) {
+        let _ = exit;
+    }
+    /// The recording's facts, before its end.
+    fn described(&mut self, recording: &Recording) {
+        let _ = recording;
+    }
+    /// Whether a row could not be written, so that reading on is useless. The sink keeps the error.
+    fn has_failed(&self) -> bool {
+        false
+    }
+}

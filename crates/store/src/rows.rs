@@ -1,0 +1,367 @@
+//! The columns of every table of rows, each stated once.
+
+use std::sync::Arc;
+
+use arrow_array::builder::{Decimal128Builder, ListBuilder, UInt64Builder};
+use arrow_array::{Array, ArrayRef, Decimal128Array, ListArray, UInt64Array};
+use arrow_schema::{DataType, Field, FieldRef};
+use vmtax_events::{
+    AccessKey, AccessRow, Better, CallKind, CallRow, Detail, DetailKind, ExitKey, ExitRow,
+    HIST_BUCKETS, Isa, Level, NO_VCPU, Outcome, PreemptedRow, Reason, Sample, Stat, Tally, TimeRow,
+};
+
+use crate::column::{Column, Columns, Stored, TableRow, Unless, stored};
+use crate::{Error, Table};
+
+type Vcpu = Unless<NO_VCPU>;
+
+/// A key to fill in.
+const NO_KEY: ExitKey = ExitKey {
+    vm: 0,
+    vcpu: NO_VCPU,
+    level: Level::L1,
+    reason: Reason { isa: Isa::Unknown, code: 0, flags: 0 },
+    detail: Detail::NONE,
+    outcome: Outcome::Unknown,
+    ancillary_of: None,
+};
+
+stored! { ExitKey, NO_KEY;
+    vm: u32 = vm;
+    vcpu: Vcpu = vcpu;
+    level: Level = level;
+    isa: Isa = reason.isa;
+    reason: u32 = reason.code;
+    reason_flags: u32 = reason.flags;
+    detail_kind: DetailKind = detail.kind;
+    detail: u64 = detail.value;
+    outcome: Outcome = outcome;
+    ancillary: Option<Reason> = ancillary_of;
+}
+
+stored! { Tally, Tally::default();
+    count: u64 = count;
+    timed: u64 = timed;
+    time_ns: u64 = time_ns;
+    min_ns: Minimum = min_ns;
+    max_ns: u64 = max_ns;
+    sum_sq: SumOfSquares = sum_sq;
+    hist: Histogram = hist;
+}
+
+stored! { ExitRow in Table::Exits,
+    ExitRow { interval_start_ns: 0, key: NO_KEY, tally: Tally::default() };
+    interval_start_ns: u64 = interval_start_ns;
+    key: ExitKey = key;
+    tally: Tally = tally;
+}
+
+stored! { AccessRow in Table::Accesses,
+    AccessRow {
+        interval_start_ns: 0,
+        key: AccessKey { vm: 0, vcpu: NO_VCPU, level: Level::L1, detail: Detail::NONE },
+        tally: Tally::default(),
+    };
+    interval_start_ns: u64 = interval_start_ns;
+    vm: u32 = key.vm;
+    vcpu: Vcpu = key.vcpu;
+    level: Level = key.level;
+    detail_kind: DetailKind = key.detail.kind;
+    detail: u64 = key.detail.value;
+    tally: Tally = tally;
+}
+
+stored! { PreemptedRow in Table::Preempted,
+    PreemptedRow { interval_start_ns: 0, key: NO_KEY, by: Arc::from(""), count: 0, time_ns: 0 };
+    interval_start_ns: u64 = interval_start_ns;
+    key: ExitKey = key;
+    by: Arc<str> = by;
+    count: u64 = count;
+    time_ns: u64 = time_ns;
+}
+
+stored! { Sample in Table::Bench,
+    Sample {
+        workload: String::new(),
+        category: String::new(),
+        repeat: 0,
+        metric: String::new(),
+        unit: String::new(),
+        value: 0.0,
+        better: Better::Neither,
+    };
+    workload: String = workload;
+    category: String = category;
+    repeat: u32 = repeat;
+    metric: String = metric;
+    unit: String = unit;
+    value: f64 = value;
+    better: Better = better;
+}
+
+stored! { Stat in Table::Stats,
+    Stat { time_ns: 0, vm: Stat::HOST, name: String::new(), unit: String::new(), value: 0.0 };
+    time_ns: u64 = time_ns;
+    vm: Unless<{ Stat::HOST }> = vm;
+    name: String = name;
+    unit: String = unit;
+    value: f64 = value;
+}
+
+stored! { CallRow in Table::Calls,
+    CallRow {
+        workload: String::new(),
+        node: 0,
+        parent: None,
+        kind: CallKind::Function,
+        level: 0,
+        name: String::new(),
+        module: String::new(),
+        calls: 0,
+        instructions: 0,
+    };
+    workload: String = workload;
+    node: u32 = node;
+    parent: Option<u32> = parent;
+    kind: CallKind = kind;
+    level: u8 = level;
+    name: String = name;
+    module: String = module;
+    calls: u64 = calls;
+    instructions: u64 = instructions;
+}
+
+type AncillaryBuilder = (
+    <Option<Isa> as Stored>::Builder,
+    <Option<u32> as Stored>::Builder,
+    <Option<u32> as Stored>::Builder,
+);
+
+/// `ancillary_isa`, `ancillary_of` and `ancillary_flags`; all null for `None`.
+impl Stored for Option<Reason> {
+    type Value = Option<Reason>;
+    type Builder = AncillaryBuilder;
+    type Columns<'a> = (Columns<'a>, Column<'a, Isa>, Column<'a, u32>, Column<'a, u32>);
+
+    fn fields(_: &'static str, fields: &mut Vec<Field>) {
+        Option::<Isa>::fields("ancillary_isa", fields);
+        Option::<u32>::fields("ancillary_of", fields);
+        Option::<u32>::fields("ancillary_flags", fields);
+    }
+    fn append((isa, of, flags): &mut AncillaryBuilder, value: &Option<Reason>) {
+        Option::<Isa>::append(isa, &value.map(|reason| reason.isa));
+        Option::<u32>::append(of, &value.map(|reason| reason.code));
+        Option::<u32>::append(flags, &value.map(|reason| reason.flags));
+    }
+    fn finish((isa, of, flags): &mut AncillaryBuilder, columns: &mut Vec<ArrayRef>) {
+        Option::<Isa>::finish(isa, columns);
+        Option::<u32>::finish(of, columns);
+        Option::<u32>::finish(flags, columns);
+    }
+    fn open<'a>(batch: Columns<'a>, _: &'static str) -> Result<Self::Columns<'a>, Error> {
+        Ok((
+            batch,
+            Option::<Isa>::open(batch, "ancillary_isa")?,
+            Option::<u32>::open(batch, "ancillary_of")?,
+            Option::<u32>::open(batch, "ancillary_flags")?,
+        ))
+    }
+    fn get((batch, isa, of, flags): &Self::Columns<'_>, i: usize) -> Result<Self, Error> {
+        let Some(isa) = Option::<Isa>::get(isa, i)? else { return Ok(None) };
+        let Some(code) = Option::<u32>::get(of, i)? else {
+            return Err(batch.bad(i, "ancillary_of", "is null".to_owned()));
+        };
+        Ok(Some(Reason { isa, code, flags: Option::<u32>::get(flags, i)?.unwrap_or(0) }))
+    }
+}
+
+/// The shortest of some durations: `u64::MAX`, that of none, is null.
+struct Minimum;
+
+impl Stored for Minimum {
+    type Value = u64;
+    type Builder = UInt64Builder;
+    type Columns<'a> = Column<'a, u64>;
+
+    fn fields(name: &'static str, fields: &mut Vec<Field>) {
+        Option::<u64>::fields(name, fields);
+    }
+    fn append(builder: &mut UInt64Builder, value: &u64) {
+        builder.append_option((*value != u64::MAX).then_some(*value));
+    }
+    fn finish(builder: &mut UInt64Builder, columns: &mut Vec<ArrayRef>) {
+        u64::finish(builder, columns);
+    }
+    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Column<'a, u64>, Error> {
+        Option::<u64>::open(batch, name)
+    }
+    fn get(column: &Column<'_, u64>, index: usize) -> Result<u64, Error> {
+        Ok(Option::<u64>::get(column, index)?.unwrap_or(u64::MAX))
+    }
+}
+
+/// A sum of squares: a decimal of [`SumOfSquares::DIGITS`] digits.
+struct SumOfSquares;
+
+impl SumOfSquares {
+    /// The most that every Parquet reader takes.
+    const DIGITS: u8 = 38;
+    const KIND: DataType = DataType::Decimal128(SumOfSquares::DIGITS, 0);
+    /// Larger sums are stored as this: 10^38 - 1.
+    const MAX: u128 = 10u128.pow(SumOfSquares::DIGITS as u32) - 1;
+}
+
+struct SumBuilder(Decimal128Builder);
+
+impl Default for SumBuilder {
+    fn default() -> SumBuilder {
+        SumBuilder(Decimal128Builder::new().with_data_type(SumOfSquares::KIND))
+    }
+}
+
+impl Stored for SumOfSquares {
+    type Value = u128;
+    type Builder = SumBuilder;
+    type Columns<'a> = (Columns<'a>, &'static str, &'a Decimal128Array);
+
+    fn fields(name: &'static str, fields: &mut Vec<Field>) {
+        fields.push(Field::new(name, SumOfSquares::KIND, false));
+    }
+    fn append(builder: &mut SumBuilder, value: &u128) {
+        let sum = i128::try_from((*value).min(SumOfSquares::MAX)).unwrap_or(i128::MAX);
+        builder.0.append_value(sum);
+    }
+    fn finish(builder: &mut SumBuilder, columns: &mut Vec<ArrayRef>) {
+        columns.push(Arc::new(builder.0.finish()));
+    }
+    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error> {
+        let array: &Decimal128Array = batch.required(name)?;
+        if array.scale() != 0 {
+            return Err(batch.problem(name, "has decimal places".to_owned()));
+        }
+        Ok((batch, name, array))
+    }
+    fn get((batch, name, array): &Self::Columns<'_>, index: usize) -> Result<u128, Error> {
+        let sum = array.value(index);
+        u128::try_from(sum).map_err(|_| batch.bad(index, name, format!("{sum} is negative")))
+    }
+}
+
+/// A histogram: a list up to the last bucket that is not empty.
+struct Histogram;
+
+impl Histogram {
+    fn bucket() -> FieldRef {
+        Arc::new(Field::new("element", DataType::UInt64, false))
+    }
+}
+
+struct HistogramBuilder(ListBuilder<UInt64Builder>);
+
+impl Default for HistogramBuilder {
+    fn default() -> HistogramBuilder {
+        HistogramBuilder(ListBuilder::new(UInt64Builder::new()).with_field(Histogram::bucket()))
+    }
+}
+
+impl Stored for Histogram {
+    type Value = [u64; HIST_BUCKETS];
+    type Builder = HistogramBuilder;
+    type Columns<'a> = (Columns<'a>, &'static str, &'a ListArray, &'a UInt64Array);
+
+    fn fields(name: &'static str, fields: &mut Vec<Field>) {
+        fields.push(Field::new(name, DataType::List(Histogram::bucket()), false));
+    }
+    fn append(builder: &mut HistogramBuilder, hist: &[u64; HIST_BUCKETS]) {
+        let used = hist.iter().rposition(|&n| n != 0).map_or(0, |last| last + 1);
+        builder.0.values().append_slice(&hist[..used]);
+        builder.0.append(true);
+    }
+    fn finish(builder: &mut HistogramBuilder, columns: &mut Vec<ArrayRef>) {
+        columns.push(Arc::new(builder.0.finish()));
+    }
+    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error> {
+        let lists: &ListArray = batch.required(name)?;
+        let buckets: Option<&UInt64Array> = lists.values().as_any().downcast_ref();
+        let buckets = buckets.filter(|buckets| buckets.null_count() == 0).ok_or_else(|| {
+            batch.problem(name, "is not a list of unsigned 64-bit numbers".to_owned())
+        })?;
+        Ok((batch, name, lists, buckets))
+    }
+    fn get(
+        (batch, name, lists, buckets): &Self::Columns<'_>,
+        index: usize,
+    ) -> Result<[u64; HIST_BUCKETS], Error> {
+        // The list's own slice would allocate for every row.
+        let offsets = lists.value_offsets();
+        let used = &buckets.values()[offsets[index] as usize..offsets[index + 1] as usize];
+        let mut hist = [0; HIST_BUCKETS];
+        let Some(filled) = hist.get_mut(..used.len()) else {
+            let problem = format!("{} buckets, {HIST_BUCKETS} at most are known", used.len());
+            return Err(batch.bad(index, name, problem));
+        };
+        filled.copy_from_slice(used);
+        Ok(hist)
+    }
+}
+
+/// What stands before the parts in a row of time.
+#[derive(Clone, Copy)]
+pub(crate) struct Whose {
+    interval_start_ns: u64,
+    vm: u32,
+    vcpu: u32,
+    wall_ns: u64,
+}
+
+stored! { Whose, Whose { interval_start_ns: 0, vm: 0, vcpu: NO_VCPU, wall_ns: 0 };
+    interval_start_ns: u64 = interval_start_ns;
+    vm: u32 = vm;
+    vcpu: Vcpu = vcpu;
+    wall_ns: u64 = wall_ns;
+}
+
+impl TableRow for TimeRow {
+    const TABLE: Table = Table::Time;
+}
+
+/// A column for each of [`TimeRow::PARTS`]; `None` where runs were made before the part was added.
+impl Stored for TimeRow {
+    type Value = TimeRow;
+    type Builder = (<Whose as Stored>::Builder, Vec<UInt64Builder>);
+    type Columns<'a> = (<Whose as Stored>::Columns<'a>, Vec<Option<Column<'a, u64>>>);
+
+    fn fields(name: &'static str, fields: &mut Vec<Field>) {
+        Whose::fields(name, fields);
+        TimeRow::PARTS.iter().for_each(|part| u64::fields(part.column, fields));
+    }
+    fn append((whose, parts): &mut Self::Builder, row: &TimeRow) {
+        let TimeRow { interval_start_ns, vm, vcpu, wall_ns, .. } = *row;
+        Whose::append(whose, &Whose { interval_start_ns, vm, vcpu, wall_ns });
+        parts.resize_with(TimeRow::PARTS.len(), UInt64Builder::new);
+        for (column, part) in parts.iter_mut().zip(TimeRow::PARTS) {
+            column.append_value((part.of)(row));
+        }
+    }
+    fn finish((whose, parts): &mut Self::Builder, columns: &mut Vec<ArrayRef>) {
+        Whose::finish(whose, columns);
+        parts.iter_mut().for_each(|part| u64::finish(part, columns));
+    }
+    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error> {
+        let parts = TimeRow::PARTS.iter().map(|part| {
+            let is_there = !part.is_later || batch.batch.column_by_name(part.column).is_some();
+            is_there.then(|| u64::open(batch, part.column)).transpose()
+        });
+        Ok((Whose::open(batch, name)?, parts.collect::<Result<_, _>>()?))
+    }
+    fn get((whose, parts): &Self::Columns<'_>, index: usize) -> Result<TimeRow, Error> {
+        let Whose { interval_start_ns, vm, vcpu, wall_ns } = Whose::get(whose, index)?;
+        let mut row = TimeRow { interval_start_ns, vm, vcpu, wall_ns, ..TimeRow::default() };
+        for (column, part) in parts.iter().zip(TimeRow::PARTS) {
+            if let Some(column) = column {
+                *(part.of_mut)(&mut row) = column.get(index)?;
+            }
+        }
+        Ok(row)
+    }
+}
