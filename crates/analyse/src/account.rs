@@ -21,7 +21,8 @@ use std::hash::Hash;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
-    AccessKey, AccessRow, Detail, DetailKind, Event, Exit, ExitKey, ExitRow, Kind, Level, Losses, NO_VCPU, PreemptedRow, Reason, RowSink, Tally, TimeRow, Vm,
+    AccessKey, AccessRow, Detail, DetailKind, Event, Exit, ExitKey, ExitRow, Kind, Level, Losses,
+    NO_VCPU, Reason, RowSink, Tally, Vm,
 };
 
 use crate::vms::Vms;

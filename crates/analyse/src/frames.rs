@@ -8,7 +8,6 @@ use std::ops::Bound;
 
 use vmtax_events::{ExitKey, ExitRow, Tally, TimeRow};
 
-
 /// So many keys in all frames together: some 45 MB.
 const MOST: usize = 100_000;
 

@@ -3,7 +3,9 @@
 use std::io::{Seek, Write};
 
 use vmtax_analyse::bench::{AN_OPERATION, EXITS};
-use vmtax_events::{AccessRow, Better, Coverage, ExitRow, Losses, Recording, RowSink, Sample, TimeRow};
+use vmtax_events::{
+    AccessRow, Better, Coverage, ExitRow, Losses, Recording, RowSink, Sample, TimeRow,
+};
 use vmtax_lab::Window;
 use vmtax_live::Rows;
 use vmtax_runs::convert::{self, Assignment};

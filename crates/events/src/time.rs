@@ -31,28 +31,28 @@ impl Part {
         inner.fold((self.of)(time), |left, part| left.saturating_sub((part.of)(time)))
     }
 
+    const fn told_by(self, is_told: fn(&Coverage) -> bool) -> Part {
+        Part { is_told, ..self }
+    }
+
+    const fn inside(self, part: &'static str) -> Part {
+        Part { within: Some(part), ..self }
+    }
+
+    const fn later(self) -> Part {
+        Part { is_later: true, ..self }
+    }
+
     /// Its time where the recording can tell it.
     pub fn told(&self, time: &TimeRow, coverage: &Coverage) -> Option<u64> {
         (self.is_told)(coverage).then(|| (self.of)(time))
     }
 }
 
-/// What holds of a part unless its line says otherwise.
-const ORDINARY: Part = Part {
-    name: "",
-    column: "",
-    explain: "",
-    of: |time| time.wall_ns,
-    of_mut: |time| &mut time.wall_ns,
-    is_told: |_| true,
-    within: None,
-    is_later: false,
-};
-
-/// Declares [`TimeRow`] and its parts: `field: "word", "explanation" [, field of Part = value];`.
+/// Declares [`TimeRow`] and its parts: `field: "word", "explanation" [, what else holds of the part];`.
 macro_rules! parts {
     ($($(#[$doc:meta])* $field:ident: $name:literal, $explain:literal
-        $(, $key:ident = $value:expr)*;)+) => {
+        $(, $key:ident($($value:expr)?))*;)+) => {
         /// Where the time of one vCPU went in one interval, ns. Spans belong to the interval they end in.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct TimeRow {
@@ -75,9 +75,10 @@ macro_rules! parts {
                 explain: $explain,
                 of: |time| time.$field,
                 of_mut: |time| &mut time.$field,
-                $($key: $value,)*
-                ..ORDINARY
-            }),+];
+                is_told: |_| true,
+                within: None,
+                is_later: false,
+            }$(.$key($($value)?))*),+];
         }
     };
 }
@@ -89,15 +90,15 @@ parts! {
     /// `kvm_nested_vmexit` that follows: where an interval ends just between, one row's can be larger than
     /// its `guest_ns`; the sums never are.
     l2_ns: "L2", "running the code of the guest's guest",
-        is_told = |coverage| coverage.nested, within = Some("guest"), is_later = true;
+        told_by(|coverage| coverage.nested), inside("guest"), later();
     /// Handling exits in the kernel.
     exit_kernel_ns: "exit-kernel", "handling exits in the host kernel";
     /// Handling exits in the VMM.
-    exit_user_ns: "exit-user", "handling exits in the VMM", is_told = |coverage| coverage.userspace;
+    exit_user_ns: "exit-user", "handling exits in the VMM", told_by(|coverage| coverage.userspace);
     /// Halted, polling included.
     halted_ns: "halted", "idle by the guest's own wish";
     /// Preempted while handling an exit. (A vCPU is only ever preempted outside guest mode.)
-    preempted_ns: "preempted", "off its CPU while handling an exit", is_told = |coverage| coverage.sched;
+    preempted_ns: "preempted", "off its CPU while handling an exit", told_by(|coverage| coverage.sched);
     /// Time that cannot be told: exits or entries are missing around it.
     unknown_ns: "unknown", "events are missing around it";
 }

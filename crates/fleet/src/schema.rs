@@ -51,139 +51,15 @@ pub fn attributes(texts: Texts) -> Vec<FieldRef> {
     ATTRIBUTES.iter().map(column).collect()
 }
 
-/// The columns of a table's files.
+/// The columns of a table's files: the store's, all of which may be null here.
 pub fn columns(table: Table, texts: Texts) -> SchemaRef {
-    let columns: &[(&str, DataType)] = match table {
-        Table::Exits => EXITS,
-        Table::Accesses => ACCESSES,
-        Table::Time => TIME,
-        Table::Preempted => PREEMPTED,
-        Table::Bench => BENCH,
-        Table::Stats => STATS,
-        Table::Calls => CALLS,
-        Table::Events => EVENTS,
-    };
-    let mut fields: Vec<FieldRef> =
-        columns.iter().map(|(name, kind)| texts.field(name, kind)).collect();
-    if matches!(table, Table::Exits | Table::Accesses) {
-        fields.push(texts.field("sum_sq", &DataType::Decimal128(38, 0)));
-        let bucket = Arc::new(Field::new("element", DataType::UInt64, false));
-        fields.push(texts.field("hist", &DataType::List(bucket)));
-    }
+    let fields: Vec<FieldRef> =
+        table.fields().iter().map(|field| texts.field(field.name(), field.data_type())).collect();
     Arc::new(Schema::new(fields))
 }
 
 const U32: DataType = DataType::UInt32;
 const U64: DataType = DataType::UInt64;
-
-const EXITS: &[(&str, DataType)] = &[
-    ("interval_start_ns", U64),
-    ("vm", U32),
-    ("vcpu", U32),
-    ("level", TEXT),
-    ("isa", TEXT),
-    ("reason", U32),
-    ("reason_flags", U32),
-    ("detail_kind", TEXT),
-    ("detail", U64),
-    ("outcome", TEXT),
-    ("ancillary_isa", TEXT),
-    ("ancillary_of", U32),
-    ("ancillary_flags", U32),
-    ("count", U64),
-    ("timed", U64),
-    ("time_ns", U64),
-    ("min_ns", U64),
-    ("max_ns", U64),
-];
-
-const ACCESSES: &[(&str, DataType)] = &[
-    ("interval_start_ns", U64),
-    ("vm", U32),
-    ("vcpu", U32),
-    ("level", TEXT),
-    ("detail_kind", TEXT),
-    ("detail", U64),
-    ("count", U64),
-    ("timed", U64),
-    ("time_ns", U64),
-    ("min_ns", U64),
-    ("max_ns", U64),
-];
-
-const TIME: &[(&str, DataType)] = &[
-    ("interval_start_ns", U64),
-    ("vm", U32),
-    ("vcpu", U32),
-    ("wall_ns", U64),
-    ("guest_ns", U64),
-    ("l2_ns", U64),
-    ("exit_kernel_ns", U64),
-    ("exit_user_ns", U64),
-    ("halted_ns", U64),
-    ("preempted_ns", U64),
-    ("unknown_ns", U64),
-];
-
-const PREEMPTED: &[(&str, DataType)] = &[
-    ("interval_start_ns", U64),
-    ("vm", U32),
-    ("vcpu", U32),
-    ("level", TEXT),
-    ("isa", TEXT),
-    ("reason", U32),
-    ("reason_flags", U32),
-    ("detail_kind", TEXT),
-    ("detail", U64),
-    ("outcome", TEXT),
-    ("ancillary_isa", TEXT),
-    ("ancillary_of", U32),
-    ("ancillary_flags", U32),
-    ("by", TEXT),
-    ("count", U64),
-    ("time_ns", U64),
-];
-
-const BENCH: &[(&str, DataType)] = &[
-    ("workload", TEXT),
-    ("category", TEXT),
-    ("repeat", U32),
-    ("metric", TEXT),
-    ("unit", TEXT),
-    ("value", DataType::Float64),
-    ("better", TEXT),
-];
-
-const STATS: &[(&str, DataType)] =
-    &[("time_ns", U64), ("vm", U32), ("name", TEXT), ("unit", TEXT), ("value", DataType::Float64)];
-
-const CALLS: &[(&str, DataType)] = &[
-    ("workload", TEXT),
-    ("node", U32),
-    ("parent", U32),
-    ("kind", TEXT),
-    ("level", DataType::UInt8),
-    ("name", TEXT),
-    ("module", TEXT),
-    ("calls", U64),
-    ("instructions", U64),
-];
-
-const EVENTS: &[(&str, DataType)] = &[
-    ("time_ns", U64),
-    ("pid", U32),
-    ("tid", U32),
-    ("cpu", U32),
-    ("vcpu", U32),
-    ("kind", TEXT),
-    ("isa", TEXT),
-    ("reason", U32),
-    ("reason_flags", U32),
-    ("errno", DataType::Int32),
-    ("a", U64),
-    ("b", U64),
-    ("c", U64),
-];
 
 /// The columns of `runs`: a row for each run, besides [`ATTRIBUTES`].
 pub fn runs(texts: Texts) -> SchemaRef {

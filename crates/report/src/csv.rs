@@ -26,7 +26,7 @@ mod diff;
 use std::io::{self, Write};
 
 use vmtax_analyse::{Nested, OperationRow, Path, Table, TableRow, Value, statistics};
-use vmtax_events::{Detail, DetailKind, Level, NO_VCPU, Tally};
+use vmtax_events::{Detail, DetailKind, Level, NO_VCPU, Tally, TimeRow};
 
 use crate::{Document, Renderer, names};
 
@@ -221,17 +221,9 @@ fn nested_lines(nested: &Nested) -> Vec<Line> {
 fn time_lines(document: &Document) -> Vec<Line> {
     let mut lines = Vec::new();
     for ((vm, vcpu), time) in &document.ledger.time {
-        let t = &time.sum;
         let coverage = document.ledger.recording.coverage;
-        let parts = [
-            ("wall", Some(t.wall_ns)),
-            ("guest", Some(t.guest_ns)),
-            ("exit-kernel", Some(t.exit_kernel_ns)),
-            ("exit-user", coverage.userspace.then_some(t.exit_user_ns)),
-            ("halted", Some(t.halted_ns)),
-            ("preempted", coverage.sched.then_some(t.preempted_ns)),
-            ("unknown", Some(t.unknown_ns)),
-        ];
+        let parts = TimeRow::whole_parts().map(|part| (part.name, part.told(&time.sum, &coverage)));
+        let parts = std::iter::once(("wall", Some(time.sum.wall_ns))).chain(parts);
         lines.extend(parts.map(|(name, ns)| Line {
             table: "time",
             detail_name: name.to_owned(),
@@ -246,8 +238,7 @@ fn time_lines(document: &Document) -> Vec<Line> {
 
 fn loss_lines(document: &Document) -> Vec<Line> {
     let losses = &document.ledger.losses;
-    let counts =
-        losses.counts().into_iter().chain([("incomplete", u64::from(!document.ledger.complete))]);
+    let counts = losses.counts().chain([("incomplete", u64::from(!document.ledger.complete))]);
     let counts = counts.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n));
     let missing = losses.missing.iter().map(|sentence| (format!("missing: {sentence}"), 1));
     let truncated = losses.truncated.iter().map(|sentence| (format!("truncated: {sentence}"), 1));

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 use vmtax_analyse::Ledger;
 use vmtax_analyse::explain::{Advice, Answer, Cost, Explanation, Finding};
+use vmtax_events::Losses;
 
-use crate::json::shape::Losses;
 use crate::names::printable;
 use crate::numbers::{count, duration, percent, significant};
 use crate::text::Page;
@@ -316,8 +316,8 @@ impl Explained<'_> {
                     next: step.next,
                 })
                 .collect(),
-            losses: crate::json::losses(self.run.ledger),
-            base_losses: self.base.map(|base| crate::json::losses(base.ledger)),
+            losses: &self.run.ledger.losses,
+            base_losses: self.base.map(|base| &base.ledger.losses),
         };
         crate::json::write(&object, out)
     }
@@ -336,9 +336,9 @@ struct Object<'a> {
     findings: Vec<Shaped<'a>>,
     workloads: Vec<WorkloadShape<'a>>,
     steps: Vec<Step<'a>>,
-    losses: Losses<'a>,
+    losses: &'a Losses,
     /// `None` without a base.
-    base_losses: Option<Losses<'a>>,
+    base_losses: Option<&'a Losses>,
 }
 
 #[derive(Serialize)]

@@ -16,8 +16,9 @@ use vmtax_analyse::{
     Ancillary, Ledger, Nested, OperationExit, OperationRow, Operations, Table, TableRow, Value,
     ledger, statistics,
 };
-use vmtax_events::{Detail, NO_VCPU, Reason, Tally};
+use vmtax_events::{Detail, NO_VCPU, Reason, Tally, TimeRow};
 
+use crate::table::{self, Cell, Column};
 use crate::{Document, Renderer, names};
 
 /// Threads that had the CPUs of preempted vCPUs: at most so many.
@@ -72,7 +73,7 @@ fn report(document: &Document) -> shape::Report<'_> {
         tables: document.tables.iter().map(table).collect(),
         nested: document.nested.as_ref().map(nested),
         functions: document.calls.map(|shown| crate::calls::table(&document.ledger, shown)),
-        losses: losses(&document.ledger),
+        losses: &document.ledger.losses,
     }
 }
 
@@ -93,19 +94,7 @@ fn run(document: &Document) -> shape::Run<'_> {
         cpus: (recording.cpus > 0).then_some(recording.cpus),
         clock: said(&recording.clock),
         accelerator: names::accelerator(recording),
-        coverage: shape::Coverage {
-            exits: coverage.exits,
-            nested: coverage.nested,
-            userspace: coverage.userspace,
-            sched: coverage.sched,
-            wakeup: coverage.wakeup,
-            msr: coverage.msr,
-            pio: coverage.pio,
-            mmio: coverage.mmio,
-            cpuid: coverage.cpuid,
-            hypercall: coverage.hypercall,
-            page_fault: coverage.page_fault,
-        },
+        coverage,
         vms: recording
             .vms
             .iter()
@@ -121,23 +110,26 @@ fn run(document: &Document) -> shape::Run<'_> {
     }
 }
 
-fn vcpus(ledger: &Ledger) -> Vec<shape::Vcpu> {
+/// A row for each vCPU: wall time, each part of it as the recording can tell it, and the shares.
+fn vcpus(ledger: &Ledger) -> table::Table {
     let coverage = ledger.recording.coverage;
-    let one = |(&(vm, vcpu), time): (&(u32, u32), &vmtax_analyse::VcpuTime)| shape::Vcpu {
-        vm,
-        vcpu: known(vcpu),
-        wall_ns: time.sum.wall_ns,
-        guest_ns: time.sum.guest_ns,
-        l2_ns: coverage.nested.then_some(time.sum.l2_ns),
-        exit_kernel_ns: time.sum.exit_kernel_ns,
-        exit_user_ns: coverage.userspace.then_some(time.sum.exit_user_ns),
-        halted_ns: time.sum.halted_ns,
-        preempted_ns: coverage.sched.then_some(time.sum.preempted_ns),
-        unknown_ns: time.sum.unknown_ns,
-        tax: time.tax(),
-        contention: time.contention().filter(|_| coverage.sched),
-    };
-    ledger.time.iter().map(one).collect()
+    let keys = ["vm", "vcpu", "wall_ns"].into_iter();
+    let keys = keys.chain(TimeRow::PARTS.iter().map(|part| part.column));
+    let columns = keys.chain(["tax", "contention"]).map(Column::data);
+    let mut table = table::Table::new(columns.collect());
+    for (&(vm, vcpu), time) in &ledger.time {
+        let mut cells = vec![
+            Cell::Count(vm.into()),
+            Cell::of(known(vcpu), |vcpu| Cell::Count(vcpu.into())),
+            Cell::Count(time.sum.wall_ns),
+        ];
+        let parts = TimeRow::PARTS.iter().map(|part| part.told(&time.sum, &coverage));
+        cells.extend(parts.map(|ns| Cell::of(ns, Cell::Count)));
+        cells.push(Cell::of(time.tax(), Cell::Share));
+        cells.push(Cell::of(time.contention().filter(|_| coverage.sched), Cell::Share));
+        table.row(cells);
+    }
+    table
 }
 
 fn takers(ledger: &Ledger) -> Vec<shape::Taker<'_>> {
@@ -282,22 +274,4 @@ fn nested(nested: &Nested) -> shape::Nested {
         ancillary: row.ancillary.iter().map(ancillary).collect(),
     });
     shape::Nested { known: nested.known, rows: rows.collect() }
-}
-
-pub(crate) fn losses(ledger: &Ledger) -> shape::Losses<'_> {
-    let losses = &ledger.losses;
-    shape::Losses {
-        recorder_lost: losses.recorder_lost,
-        recorder_gaps: losses.recorder_gaps,
-        unpaired_exits: losses.unpaired_exits,
-        unpaired_entries: losses.unpaired_entries,
-        out_of_order: losses.out_of_order,
-        undecodable: losses.undecodable,
-        details_dropped: losses.details_dropped,
-        threads_dropped: losses.threads_dropped,
-        vms_merged: losses.vms_merged,
-        missing: &losses.missing,
-        truncated: &losses.truncated,
-        notes: &losses.notes,
-    }
 }

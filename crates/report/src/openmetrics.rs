@@ -244,20 +244,13 @@ fn time(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()>
         "Wall time of a VM's vCPUs by what they did",
     )?;
     for (vm, time) in &times {
-        let parts = [
-            ("guest", time.guest_ns, true),
-            ("exit-kernel", time.exit_kernel_ns, true),
-            ("exit-user", time.exit_user_ns, coverage.userspace),
-            ("halted", time.halted_ns, true),
-            ("preempted", time.preempted_ns, coverage.sched),
-            ("unknown", time.unknown_ns, true),
-        ];
-        for (part, ns, _) in parts.iter().filter(|(.., known)| *known) {
+        for part in TimeRow::whole_parts() {
+            let Some(ns) = part.told(time, &coverage) else { continue };
             let [name, id] = vm.pairs();
             page.sample(
                 "vmtax_vcpu_time_seconds_total",
-                &[name, id, ("part", part)],
-                seconds(*ns),
+                &[name, id, ("part", part.name)],
+                seconds(ns),
             )?;
         }
     }
@@ -294,7 +287,7 @@ fn losses(page: &mut Page<'_>, ledger: &Ledger) -> io::Result<()> {
     page.head("vmtax_losses", "counter", None, "What the figures lack")?;
     let lists =
         [("missing", losses.missing.len() as u64), ("truncated", losses.truncated.len() as u64)];
-    for (what, count) in losses.counts().into_iter().chain(lists) {
+    for (what, count) in losses.counts().chain(lists) {
         let what = what.replace('_', "-");
         page.sample("vmtax_losses_total", &[("what", &what)], count)?;
     }

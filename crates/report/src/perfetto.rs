@@ -23,8 +23,8 @@ use std::collections::hash_map::Entry;
 use std::io::{self, Write};
 
 use prost::Message;
-use vmtax_analyse::{Exit, table};
-use vmtax_events::{Level, NO_VCPU, Vm};
+use vmtax_analyse::table;
+use vmtax_events::{Exit, Level, NO_VCPU, Vm};
 
 use self::message::{
     DebugAnnotation, Interned, InternedData, ProcessDescriptor, ThreadDescriptor, TracePacket,

@@ -10,7 +10,7 @@ mod operations;
 use std::io::{self, Write};
 
 use vmtax_analyse::{By, Nested, Operations, Table, TableRow, Value, ledger, statistics};
-use vmtax_events::{Level, Recording, Tally, TimeRow};
+use vmtax_events::{Level, Part, Recording, Tally, TimeRow};
 
 use self::layout::{Column, Grid, Paint, Room, Style, wrap};
 use crate::numbers::{count, duration, percent_digits, share};
@@ -122,8 +122,9 @@ impl Page<'_> {
             Column::number("wall", Room::Keep),
             Column::number("guest", Room::Keep),
         ];
-        let rooms = rooms(&ledger.time_total());
-        columns.extend(PARTS.iter().zip(rooms).map(|((name, _), room)| Column::number(name, room)));
+        let parts = parts();
+        let rooms = rooms(&parts, &ledger.time_total());
+        columns.extend(parts.iter().zip(rooms).map(|(part, room)| Column::number(part.name, room)));
         columns.push(Column::number("tax", Room::Keep));
         let mut grid = Grid::new(columns);
         let recording = &ledger.recording;
@@ -314,48 +315,31 @@ fn host(recording: &Recording) -> String {
     ])
 }
 
-/// Its part of a time.
-type Part = fn(&TimeRow) -> u64;
-
-/// The parts of a vCPU's time outside the guest, in the order of their columns.
-const PARTS: [(&str, Part); 5] = [
-    ("exit-kernel", |time| time.exit_kernel_ns),
-    ("exit-user", |time| time.exit_user_ns),
-    ("halted", |time| time.halted_ns),
-    ("preempted", |time| time.preempted_ns),
-    ("unknown", |time| time.unknown_ns),
-];
+/// The parts of a vCPU's time that have a column beside the guest's.
+fn parts() -> Vec<&'static Part> {
+    TimeRow::whole_parts().skip(1).collect()
+}
 
 /// The smallest parts give way first; the largest stays.
-fn rooms(total: &TimeRow) -> [Room; PARTS.len()] {
-    let mut by_size: Vec<usize> = (0..PARTS.len()).collect();
-    by_size.sort_by_key(|&part| std::cmp::Reverse((PARTS[part].1)(total)));
-    let mut rooms = [Room::Keep; PARTS.len()];
+fn rooms(parts: &[&Part], total: &TimeRow) -> Vec<Room> {
+    let mut by_size: Vec<usize> = (0..parts.len()).collect();
+    by_size.sort_by_key(|&part| std::cmp::Reverse((parts[part].of)(total)));
+    let mut rooms = vec![Room::Keep; parts.len()];
     for (rank, &part) in (1..).zip(&by_size[1..]) {
         rooms[part] = Room::Drop(rank);
     }
     rooms
 }
 
-fn split_cells(recording: &Recording, who: [String; 2], time: &TimeRow) -> Vec<String> {
-    let coverage = recording.coverage;
-    let part = |ns: u64, known: bool| match share(ns, time.wall_ns) {
-        Some(share) if known => percent_digits(share),
-        _ => "-".to_owned(),
-    };
-    let [vm, vcpu] = who;
-    vec![
-        vm,
-        vcpu,
-        duration(time.wall_ns as f64),
-        part(time.guest_ns, true),
-        part(time.exit_kernel_ns, true),
-        part(time.exit_user_ns, coverage.userspace),
-        part(time.halted_ns, true),
-        part(time.preempted_ns, coverage.sched),
-        part(time.unknown_ns, true),
-        ledger::tax(time).map_or("-".to_owned(), percent_digits),
-    ]
+fn split_cells(recording: &Recording, [vm, vcpu]: [String; 2], time: &TimeRow) -> Vec<String> {
+    let percent = |share: Option<f64>| share.map_or("-".to_owned(), percent_digits);
+    let parts = TimeRow::whole_parts().map(|part| {
+        let ns = part.told(time, &recording.coverage);
+        percent(ns.and_then(|ns| share(ns, time.wall_ns)))
+    });
+    let mut cells = vec![vm, vcpu, duration(time.wall_ns as f64)];
+    cells.extend(parts.chain([percent(ledger::tax(time))]));
+    cells
 }
 
 /// Which key columns to show: the level goes without saying where nobody asked and all is L1.

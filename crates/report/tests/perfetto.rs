@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 
 use prost::Message;
-use vmtax_events::{Detail, DetailKind, Exit, ExitKey, Isa, Level, NO_VCPU, Outcome, Reason, Vm, svm};
+use vmtax_events::{
+    Detail, DetailKind, Exit, ExitKey, Isa, Level, NO_VCPU, Outcome, Reason, Vm, svm,
+};
 use vmtax_report::perfetto::PerfettoWriter;
 use vmtax_report::perfetto::message::{
     DebugAnnotation, Trace, TracePacket, TrackDescriptor, TrackEvent,

@@ -59,7 +59,11 @@ pub fn run_assigned<R: RowSink>(
 ///
 /// # Errors
 /// When the run cannot be read.
-pub fn of_events<R: RowSink>(run: &Run, reading: &Reading, rows: R) -> anyhow::Result<Converted<R>> {
+pub fn of_events<R: RowSink>(
+    run: &Run,
+    reading: &Reading,
+    rows: R,
+) -> anyhow::Result<Converted<R>> {
     let manifest = run.manifest();
     let choice = &manifest.recording.choice;
     let options =

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use vmtax_cli::exit::{Code, fail};
-use vmtax_events::{AccessRow, CallRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, RowSink, Sample, TimeRow};
+use vmtax_events::{
+    AccessRow, CallRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, RowSink, Sample,
+    TimeRow,
+};
 use vmtax_store::{Error, Writer};
 
 use crate::profiles::Profiles;

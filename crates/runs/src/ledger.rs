@@ -5,7 +5,9 @@ use std::path::Path;
 
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_cli::exit::{Code, fail};
-use vmtax_events::{AccessRow, CallRow, ExitRow, Isa, PreemptedRow, Profile, RowSink, Sample, Stat, TimeRow, Vm};
+use vmtax_events::{
+    AccessRow, CallRow, ExitRow, Isa, PreemptedRow, Profile, RowSink, Sample, Stat, TimeRow, Vm,
+};
 use vmtax_store::Run;
 
 use crate::convert;

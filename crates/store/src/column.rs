@@ -94,7 +94,8 @@ macro_rules! stored {
                     Ok(Open { $($column: <$kind>::open(batch, stringify!($column))?,)+ })
                 }
                 fn get(columns: &Open<'_>, index: usize) -> Result<$type, Error> {
-                    let mut value: $type = $blank;
+                    let blank: fn() -> $type = || $blank;
+                    let mut value = blank();
                     $(value.$($place).+ = <$kind>::get(&columns.$column, index)?;)+
                     Ok(value)
                 }

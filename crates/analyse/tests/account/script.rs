@@ -11,7 +11,10 @@
 
 use vmtax_analyse::{Accountant, Options};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{AccessKey, AccessRow, Detail, DetailKind, Event, Exit, ExitKey, ExitRow, Isa, Kind, Level, Losses, NO_PID, NO_VCPU, Outcome, PreemptedRow, Reason, RowSink, Tally, TimeRow, Vm};
+use vmtax_events::{
+    AccessKey, AccessRow, Detail, DetailKind, Event, Exit, ExitKey, ExitRow, Isa, Kind, Level,
+    Losses, NO_PID, NO_VCPU, Outcome, PreemptedRow, Reason, RowSink, Tally, TimeRow, Vm,
+};
 
 /// Everything that an accounting gave.
 #[derive(Debug, Default, PartialEq)]

@@ -2,86 +2,26 @@
 
 use maud::{Markup, html};
 use vmtax_analyse::ledger::tax;
-use vmtax_events::{Coverage, TimeRow};
+use vmtax_events::{Coverage, Part, TimeRow};
 
 use super::{MAX_ROWS, figures, series};
 use crate::{Document, names, numbers};
 
-/// One state of a vCPU: class of its colour, name, explanation, time.
-struct State {
-    class: &'static str,
-    name: &'static str,
-    explain: &'static str,
-    time_ns: fn(&TimeRow) -> u64,
-    /// Whether the recording could tell this state from the others.
-    told: fn(&Coverage) -> bool,
+/// The parts that are worth a column: those of a guest's guest only where there is one.
+fn parts(doc: &Document) -> Vec<&'static Part> {
+    let ran = |part: &Part| doc.ledger.time.values().any(|time| (part.of)(&time.sum) > 0);
+    TimeRow::PARTS.iter().filter(|part| part.within.is_none() || ran(part)).collect()
 }
 
-/// The state that only VMs have that nest.
-const NESTED: &str = "l2";
-
-const STATES: [State; 7] = [
-    State {
-        class: "guest",
-        name: "guest",
-        explain: "running the guest's code",
-        time_ns: |t| t.guest_ns.saturating_sub(t.l2_ns),
-        told: |_| true,
-    },
-    State {
-        class: NESTED,
-        name: "L2",
-        explain: "running the code of the guest's guest",
-        time_ns: |t| t.l2_ns,
-        told: |c| c.nested,
-    },
-    State {
-        class: "kernel",
-        name: "exit-kernel",
-        explain: "handling exits in the host kernel",
-        time_ns: |t| t.exit_kernel_ns,
-        told: |_| true,
-    },
-    State {
-        class: "user",
-        name: "exit-user",
-        explain: "handling exits in the VMM",
-        time_ns: |t| t.exit_user_ns,
-        told: |c| c.userspace,
-    },
-    State {
-        class: "preempted",
-        name: "preempted",
-        explain: "off its CPU while handling an exit",
-        time_ns: |t| t.preempted_ns,
-        told: |c| c.sched,
-    },
-    State {
-        class: "halted",
-        name: "halted",
-        explain: "idle by the guest's own wish",
-        time_ns: |t| t.halted_ns,
-        told: |_| true,
-    },
-    State {
-        class: "unknown",
-        name: "unknown",
-        explain: "events are missing around it",
-        time_ns: |t| t.unknown_ns,
-        told: |_| true,
-    },
-];
-
-/// The states that are worth a column.
-fn states(doc: &Document) -> Vec<&'static State> {
-    let nests = doc.ledger.time.values().any(|time| time.sum.l2_ns > 0);
-    STATES.iter().filter(|state| state.class != NESTED || nests).collect()
+/// The class of a part's colour.
+fn class(part: &Part) -> String {
+    part.name.trim_start_matches("exit-").to_ascii_lowercase()
 }
 
 /// Legend and table of bars.
 pub(super) fn section(doc: &Document) -> Markup {
     let time = &doc.ledger.time;
-    let states = states(doc);
+    let states = parts(doc);
     html! {
         h2 #time-split-title { "Time split per vCPU" }
         @if time.is_empty() {
@@ -89,7 +29,7 @@ pub(super) fn section(doc: &Document) -> Markup {
         } @else {
             ul.legend {
                 @for state in &states {
-                    li { (series::swatch(state.class)) b { (state.name) } " " span.aside { (state.explain) } }
+                    li { (series::swatch(&class(state))) b { (state.name) } " " span.aside { (state.explain) } }
                 }
             }
             (split_table(doc, &states))
@@ -103,7 +43,7 @@ pub(super) fn section(doc: &Document) -> Markup {
     }
 }
 
-fn split_table(doc: &Document, states: &[&State]) -> Markup {
+fn split_table(doc: &Document, states: &[&Part]) -> Markup {
     let time = &doc.ledger.time;
     let several_vms = doc.ledger.recording.vms.len() > 1;
     let total = doc.ledger.time_total();
@@ -145,7 +85,7 @@ fn split_table(doc: &Document, states: &[&State]) -> Markup {
     }
 }
 
-fn cells(time: &TimeRow, states: &[&State], coverage: &Coverage) -> Markup {
+fn cells(time: &TimeRow, states: &[&Part], coverage: &Coverage) -> Markup {
     let whole = whole(time);
     html! {
         td.picture { (bar(time)) }
@@ -154,8 +94,8 @@ fn cells(time: &TimeRow, states: &[&State], coverage: &Coverage) -> Markup {
             None => td.n { "–" },
         }
         @for state in states {
-            @let ns = (state.time_ns)(time);
-            @if ns == 0 && !(state.told)(coverage) {
+            @let ns = state.own(time);
+            @if ns == 0 && !(state.is_told)(coverage) {
                 td.n.none title="not recorded, so counted elsewhere" { "–" }
             } @else {
                 td.n.zero[ns == 0] data-v=(part_per_billion(ns, whole)) title=(figures::duration(ns as f64)) {
@@ -172,11 +112,11 @@ fn bar(time: &TimeRow) -> Markup {
     let mut x = 0.0;
     html! {
         svg.stack viewBox="0 0 1000 16" preserveAspectRatio="none" aria-hidden="true" focusable="false" {
-            @for state in &STATES {
-                @let ns = (state.time_ns)(time);
+            @for state in TimeRow::PARTS {
+                @let ns = state.own(time);
                 @let width = figures::share(ns, whole) * 1000.0;
                 @if ns > 0 {
-                    rect class=(state.class) x=(figures::coordinate(x)) width=(figures::coordinate(width)) height="16" {
+                    rect class=(class(state)) x=(figures::coordinate(x)) width=(figures::coordinate(width)) height="16" {
                         title {
                             (state.name) ": " (figures::duration(ns as f64)) ", "
                             (figures::percent(figures::share(ns, whole)))
@@ -192,7 +132,7 @@ fn bar(time: &TimeRow) -> Markup {
 /// What the bar's length stands for. Spans are counted where they end, so the parts can exceed the
 /// wall time of a recording that was cut.
 fn whole(time: &TimeRow) -> u64 {
-    let parts = STATES.iter().fold(0u64, |sum, state| sum.saturating_add((state.time_ns)(time)));
+    let parts = TimeRow::PARTS.iter().fold(0u64, |sum, part| sum.saturating_add(part.own(time)));
     parts.max(time.wall_ns)
 }
 

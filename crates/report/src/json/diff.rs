@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use vmtax_analyse::Diff;
 use vmtax_analyse::diff::{Cell, Confidence, DiffRow, DiffTable, Difference};
+use vmtax_events::Losses;
 
 use super::{Json, key, shape, write};
 use crate::{Compares, Comparison, Subject};
@@ -48,7 +49,7 @@ struct Side<'a> {
     /// Seconds, exits of L2, operations; 1 for whole recordings.
     units: f64,
     complete: bool,
-    losses: shape::Losses<'a>,
+    losses: &'a Losses,
 }
 
 #[derive(Serialize)]
@@ -93,7 +94,7 @@ fn side(subject: Subject<'_>, units: f64) -> Side<'_> {
         emulated: subject.emulated(),
         units,
         complete: subject.ledger.complete,
-        losses: super::losses(subject.ledger),
+        losses: &subject.ledger.losses,
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) struct Report<'a> {
     /// Functions of call trees, when asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) functions: Option<crate::table::Table>,
-    pub(super) losses: Losses<'a>,
+    pub(super) losses: &'a vmtax_events::Losses,
 }
 
 #[derive(Serialize)]
@@ -37,30 +37,15 @@ pub(super) struct Run<'a> {
     pub(super) cpus: Option<u32>,
     pub(super) clock: Option<String>,
     pub(super) accelerator: String,
-    pub(super) coverage: Coverage,
+    pub(super) coverage: vmtax_events::Coverage,
     pub(super) vms: Vec<Vm>,
     pub(super) complete: bool,
     pub(super) start_ns: u64,
     pub(super) end_ns: u64,
-    pub(super) vcpus: Vec<Vcpu>,
+    pub(super) vcpus: crate::table::Table,
     pub(super) tax: Option<f64>,
     pub(super) contention: Option<f64>,
     pub(super) taken_by: Vec<Taker<'a>>,
-}
-
-#[derive(Serialize)]
-pub(super) struct Coverage {
-    pub(super) exits: bool,
-    pub(super) nested: bool,
-    pub(super) userspace: bool,
-    pub(super) sched: bool,
-    pub(super) wakeup: bool,
-    pub(super) msr: bool,
-    pub(super) pio: bool,
-    pub(super) mmio: bool,
-    pub(super) cpuid: bool,
-    pub(super) hypercall: bool,
-    pub(super) page_fault: bool,
 }
 
 #[derive(Serialize)]
@@ -68,22 +53,6 @@ pub(super) struct Vm {
     pub(super) id: u32,
     pub(super) name: Option<String>,
     pub(super) inferred: bool,
-}
-
-#[derive(Serialize)]
-pub(super) struct Vcpu {
-    pub(super) vm: u32,
-    pub(super) vcpu: Option<u32>,
-    pub(super) wall_ns: u64,
-    pub(super) guest_ns: u64,
-    pub(super) l2_ns: Option<u64>,
-    pub(super) exit_kernel_ns: u64,
-    pub(super) exit_user_ns: Option<u64>,
-    pub(super) halted_ns: u64,
-    pub(super) preempted_ns: Option<u64>,
-    pub(super) unknown_ns: u64,
-    pub(super) tax: Option<f64>,
-    pub(super) contention: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -242,20 +211,4 @@ pub(super) struct Ancillary {
     pub(super) detail: Detail,
     #[serde(flatten)]
     pub(super) tally: Tally,
-}
-
-#[derive(Serialize)]
-pub(crate) struct Losses<'a> {
-    pub(super) recorder_lost: u64,
-    pub(super) recorder_gaps: u64,
-    pub(super) unpaired_exits: u64,
-    pub(super) unpaired_entries: u64,
-    pub(super) out_of_order: u64,
-    pub(super) undecodable: u64,
-    pub(super) details_dropped: u64,
-    pub(super) threads_dropped: u64,
-    pub(super) vms_merged: u64,
-    pub(super) missing: &'a [String],
-    pub(super) truncated: &'a [String],
-    pub(super) notes: &'a [String],
 }

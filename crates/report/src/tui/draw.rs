@@ -149,17 +149,12 @@ fn head(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
 
 /// Where the time of all vCPUs went.
 fn split(time: &TimeRow, measure: &column::Measure) -> String {
-    let coverage = measure.coverage;
-    let parts = [
-        ("guest", time.guest_ns, true),
-        ("kernel", time.exit_kernel_ns, true),
-        ("user", time.exit_user_ns, coverage.userspace),
-        ("preempted", time.preempted_ns, coverage.sched),
-        ("halted", time.halted_ns, true),
-        ("unknown", time.unknown_ns, time.unknown_ns > 0),
-    ];
-    let known = parts.into_iter().filter(|(.., is_known)| *is_known);
-    let words = known.map(|(name, ns, _)| match numbers::share(ns, time.wall_ns) {
+    let parts = TimeRow::whole_parts();
+    let known = parts.filter_map(|part| Some((part, part.told(time, &measure.coverage)?)));
+    // Time is unknown where events are missing; elsewhere there is nothing to say of it.
+    let known = known.filter(|(part, ns)| part.name != "unknown" || *ns > 0);
+    let known = known.map(|(part, ns)| (part.name.trim_start_matches("exit-"), ns));
+    let words = known.map(|(name, ns)| match numbers::share(ns, time.wall_ns) {
         Some(share) => format!("{name} {}", percent(share)),
         None => format!("{name} -"),
     });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_analyse::{Filter, Frame, LedgerBuilder, Value, ledger, table};
+use vmtax_analyse::{Filter, Frame, LedgerBuilder, Value, table};
 use vmtax_events::{Cause, Coverage, ExitKey, ExitRow, Losses, Outcome, Recording, Tally, TimeRow};
 
 /// What rows are.

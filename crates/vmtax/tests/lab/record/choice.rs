@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use vmtax_events::{AccessRow, Detail, Event, ExitRow, Kind, Level, Reason, RowSink, Tally, TimeRow};
+use vmtax_events::{
+    AccessRow, Detail, Event, ExitRow, Kind, Level, Reason, RowSink, Tally, TimeRow,
+};
 use vmtax_store::Run;
 
 use super::observe_script;
