@@ -165,14 +165,15 @@ impl RowSink for Rows {
 fn check_tally(t: &Tally) {
     assert!(t.count >= t.timed, "more timed than counted: {t:?}");
     let sum: u128 = t.hist.iter().map(|&n| u128::from(n)).sum();
-    assert_eq!(sum, u128::from(t.timed), "the histogram does not hold what is timed: {t:?}");
+    assert!(sum <= u128::from(t.timed), "the histogram holds more than what is timed: {t:?}");
     if t.timed > 0 {
         assert!(t.min_ns <= t.max_ns && t.max_ns <= t.time_ns, "{t:?}");
         let mean = statistics::mean_ns(t).expect("timed exits have a mean");
-        let error = statistics::standard_error_ns(t).expect("timed exits have a standard error");
+        let error = statistics::standard_error_ns(t).unwrap_or(0.0);
         assert!(mean >= 0.0 && error >= 0.0 && error.is_finite(), "{mean} {error}: {t:?}");
         for q in [0.0, 0.5, 0.99, 1.0] {
-            let quantile = statistics::quantile(t, q).expect("timed exits have quantiles");
+            // A table that another tool printed has sums alone.
+            let Some(quantile) = statistics::quantile(t, q) else { continue };
             assert!(quantile.low_ns <= quantile.high_ns && quantile.high_ns <= t.max_ns, "{t:?}");
         }
     } else {

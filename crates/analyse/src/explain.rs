@@ -29,7 +29,7 @@ use crate::{By, Ledger, Nested};
 
 pub use findings::{Advice, Cost, Finding};
 pub use kind::kind;
-pub use results::Workload;
+pub use results::{Workload, is_category};
 
 /// A tax from which on exits are called the bottleneck: what a few percent of noise cannot hide.
 pub const TAX_MATTERS: f64 = 0.05;
@@ -134,7 +134,9 @@ impl Explanation {
         let ledger = side.ledger;
         let base_ledger = base.map(|base| base.ledger);
         let context = kind::context(ledger);
-        let workloads = results::workloads(&ledger.samples);
+        let mut samples = ledger.samples.clone();
+        samples.extend(base_ledger.into_iter().flat_map(|base| base.samples.iter().cloned()));
+        let workloads = results::workloads(&samples);
         let mut steps = Vec::new();
         // A table of results alone has no exits to ask about.
         if workloads.is_empty() || !ledger.exits.is_empty() {

@@ -8,7 +8,8 @@ pub fn mean_ns(tally: &Tally) -> Option<f64> {
 }
 
 /// Standard error of the mean, ns: the square root of the sample variance (n-1) over n, as
-/// `perf kvm stat` shows it (there in percent of the mean). 0 for one sample, `None` for none.
+/// `perf kvm stat` shows it (there in percent of the mean). 0 for one sample, `None` for none, and where the source gave
+/// sums of durations alone.
 pub fn standard_error_ns(tally: &Tally) -> Option<f64> {
     let n = tally.timed;
     if n == 0 {
@@ -20,7 +21,9 @@ pub fn standard_error_ns(tally: &Tally) -> Option<f64> {
     // n * sum_sq - sum^2 is exact in 128 bits as long as it does not overflow; else fall back to floats.
     let sum = u128::from(tally.time_ns);
     let centred = match (tally.sum_sq.checked_mul(u128::from(n)), sum.checked_mul(sum)) {
-        (Some(a), Some(b)) => a.saturating_sub(b) as f64 / n as f64,
+        // The sum of squares is never less than that of equal durations.
+        (Some(a), Some(b)) if a < b => return None,
+        (Some(a), Some(b)) => (a - b) as f64 / n as f64,
         _ => (tally.sum_sq as f64 - (sum as f64) * (sum as f64) / n as f64).max(0.0),
     };
     let variance = centred / (n as f64 - 1.0);
@@ -37,9 +40,10 @@ pub struct Quantile {
 }
 
 /// The bucket that holds quantile `q` (0 to 1), narrowed by the exact minimum and maximum.
-/// `None` when nothing is timed.
+/// `None` when nothing is timed, and where the source gave no histogram.
 pub fn quantile(tally: &Tally, q: f64) -> Option<Quantile> {
-    if tally.timed == 0 {
+    let counted = tally.hist.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
+    if tally.timed == 0 || counted < tally.timed {
         return None;
     }
     // Nearest rank: the smallest duration with at least q of all durations at or below it.
@@ -66,6 +70,17 @@ mod tests {
             t.add(d);
         }
         t
+    }
+
+    #[test]
+    fn sums_alone_have_a_mean_and_nothing_else() {
+        let sums =
+            Tally { count: 4, timed: 4, time_ns: 100, min_ns: 1, max_ns: 90, ..Tally::default() };
+        assert_eq!(mean_ns(&sums), Some(25.0));
+        assert_eq!((standard_error_ns(&sums), quantile(&sums, 0.5)), (None, None));
+        let mut merged = tally(&[25, 25]);
+        merged.merge(&sums);
+        assert_eq!(quantile(&merged, 0.99), None);
     }
 
     #[test]

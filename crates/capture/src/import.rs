@@ -5,12 +5,15 @@
 
 mod architecture;
 pub mod bpftrace;
+pub mod counts;
 mod cursor;
 mod foreign;
 mod formats;
+pub mod logs;
 pub mod perf_data;
 pub mod results;
 mod seen;
+mod spelling;
 pub mod text;
 pub mod trace_dat;
 pub mod tracepoint;
@@ -43,6 +46,8 @@ pub enum Format {
     TraceCmdReport,
     /// A bpftrace dump of a map of exit counts.
     Bpftrace,
+    /// A text in which another tool printed counts of exits.
+    Counts,
     /// A table of benchmark results, as CSV.
     Results,
 }
@@ -53,13 +58,14 @@ type Recognise = fn(&[u8]) -> bool;
 impl Format {
     /// Recognises a format from the first bytes of the input, or says what they look like.
     pub fn recognise(head: &[u8]) -> Result<Format, Error> {
-        let candidates: [(Recognise, Format); 8] = [
+        let candidates: [(Recognise, Format); 9] = [
             (perf_data::recognise_file, Format::PerfFile),
             (perf_data::recognise_pipe, Format::PerfPipe),
             (trace_dat::recognise, Format::TraceDat),
             (text::ftrace_text::recognise, Format::FtraceText),
             (text::perf_script::recognise, Format::PerfScript),
             (text::trace_cmd_report::recognise, Format::TraceCmdReport),
+            (counts::recognise, Format::Counts),
             (bpftrace::recognise, Format::Bpftrace),
             (results::recognise, Format::Results),
         ];
@@ -127,7 +133,7 @@ pub enum Source<'a> {
 /// What the user may add to what the file says.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Vendor of bare exit numbers in a bpftrace dump.
+    /// Vendor of exits that a dump of counts gives by bare numbers, or by names that either vendor has.
     pub isa: Isa,
 }
 
@@ -161,7 +167,7 @@ pub fn import(
 ) -> Result<Imported, Error> {
     let mut imported = dispatch(format, source, options, feed)?;
     // A dump of counts and a table of results hold no events.
-    if !matches!(format, Format::Bpftrace | Format::Results) {
+    if !matches!(format, Format::Bpftrace | Format::Counts | Format::Results) {
         seen::check(&mut imported);
     }
     Ok(imported)
@@ -204,6 +210,7 @@ fn stream(
         Format::PerfScript => text::perf_script::import(input, feed),
         Format::TraceCmdReport => text::trace_cmd_report::import(input, feed),
         Format::Results => results::import(input, feed),
+        Format::Counts => counts::import(input, options.isa, feed),
         _ => bpftrace::import(input, options.isa, feed),
     }
 }

@@ -3,7 +3,8 @@
 //! - folded stacks (`a;b;c 12`), as flame graph tools write and read them;
 //! - `perf.data` with samples, whose addresses become names by way of [`Symbols`];
 //! - the text of `perf script`;
-//! - the text of `perf annotate --stdio`: the instructions of a function.
+//! - the text of `perf report --stdio`: functions, without their callers;
+//! - the text of `perf annotate`: the instructions of a function.
 //!
 //! Left out on purpose: what ran when, and in which thread: a profile is a sum. Samples of tracepoints are events, not
 //! samples of a profile.
@@ -11,6 +12,7 @@
 pub mod annotate;
 pub mod folded;
 pub mod perf_data;
+pub mod perf_report;
 pub mod perf_script;
 
 use std::io::Read;
@@ -32,8 +34,10 @@ pub enum Format {
     PerfFile,
     /// A `perf.data` stream.
     PerfPipe,
-    /// The text of `perf annotate --stdio`.
+    /// The text of `perf annotate`.
     Annotate,
+    /// The text of `perf report --stdio`.
+    PerfReport,
     /// The text of `perf script`.
     PerfScript,
     /// Folded stacks.
@@ -46,16 +50,17 @@ type Recognise = fn(&[u8]) -> bool;
 impl Format {
     /// Recognises a format from the first bytes of the input.
     pub fn recognise(head: &[u8]) -> Result<Format, Error> {
-        let candidates: [(Recognise, Format); 5] = [
+        let candidates: [(Recognise, Format); 6] = [
             (crate::import::perf_data::recognise_file, Format::PerfFile),
             (crate::import::perf_data::recognise_pipe, Format::PerfPipe),
             (annotate::recognise, Format::Annotate),
+            (perf_report::recognise, Format::PerfReport),
             (perf_script::recognise, Format::PerfScript),
             (folded::recognise, Format::Folded),
         ];
         let found = candidates.into_iter().find(|(recognise, _)| recognise(head));
         found.map(|(_, format)| format).ok_or_else(|| Error::Unrecognised {
-            found: "it is no profile: no folded stacks, perf.data, or text of perf script or perf annotate"
+            found: "it is no profile: no folded stacks, perf.data, or text of perf script, perf report or perf annotate"
                 .to_owned(),
         })
     }
@@ -90,7 +95,7 @@ pub fn import(
         let problem = if is_annotation {
             "is an annotated function and no profile of stacks"
         } else {
-            "is no annotated function: give the text of perf annotate --stdio"
+            "is no annotated function: give the text of perf annotate"
         };
         return Err(Error::malformed(0, "profile", problem));
     }
@@ -114,6 +119,7 @@ fn text(format: Format, place: Place, input: &mut dyn Read) -> Result<Imported, 
     let mut sum = Sum::new(place);
     match format {
         Format::Annotate => annotate::read(input, &mut sum)?,
+        Format::PerfReport => perf_report::read(input, &mut sum)?,
         Format::PerfScript => perf_script::read(input, &mut sum)?,
         _ => folded::read(input, &mut sum)?,
     }

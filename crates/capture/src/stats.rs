@@ -2,7 +2,8 @@
 //!
 //! - JSON of `vmtax pages`: mapped pages of each VM;
 //! - what `perf stat` prints, also with `-x` and `-j`: counters of the processor and the kernel;
-//! - `NAME VALUE` lines: KVM's statistics, as debugfs and kvm_stat have them.
+//! - what kvm_stat prints: its list, its screen, its log (summed), also as CSV;
+//! - `NAME VALUE` lines: KVM's statistics, as debugfs has them.
 //!
 //! What was not counted is left out: a counter that is missing is not 0.
 
@@ -15,6 +16,7 @@ use serde::Deserialize;
 use vmtax_events::{Losses, Stat};
 
 use crate::Error;
+use crate::import::counts::{counters, is_kvm_stat};
 use perf_stat::{Counter, Row};
 
 /// Larger inputs are no list of counters.
@@ -39,8 +41,11 @@ pub fn read(input: &mut dyn Read) -> Result<(Vec<Stat>, Losses), Error> {
     let Ok(text) = std::str::from_utf8(&bytes) else {
         return refuse("are not text");
     };
-    let mut list =
-        if text.trim_start().starts_with('{') { of_json(text)? } else { of_lines(text)? };
+    let mut list = match text {
+        _ if text.trim_start().starts_with('{') => of_json(text)?,
+        _ if is_kvm_stat(text) => of_kvm_stat(text)?,
+        _ => of_lines(text)?,
+    };
     if list.stats.is_empty() {
         return refuse(&format!(
             "hold none{}: give the output of perf stat, the JSON of vmtax pages, or lines of NAME VALUE",
@@ -150,6 +155,18 @@ fn of_pages(text: &str) -> Result<Vec<Stat>, Error> {
     Ok(pages.vms.iter().flat_map(of_vm).collect())
 }
 
+/// Counters of kvm_stat; its log has a line each second, which are summed.
+fn of_kvm_stat(text: &str) -> Result<List, Error> {
+    let (counters, _) = counters(text);
+    let each = |(name, count): (&str, u64)| {
+        let unit =
+            if Stat::PAGES.iter().any(|(known, _)| *known == name) { "pages" } else { "count" };
+        stat(name, unit, count as f64).map_err(|problem| Error::malformed(0, "kvm_stat", problem))
+    };
+    let stats = counters.into_iter().map(each).collect::<Result<_, _>>()?;
+    Ok(List { stats, has_lines: true, ..List::default() })
+}
+
 fn of_lines(text: &str) -> Result<List, Error> {
     let mut list = List { has_lines: true, ..List::default() };
     // Behind the head of perf's table only its rows are counters.
@@ -220,6 +237,24 @@ mod tests {
     fn what_kvm_counts() {
         let expected = [of_host("pages_4k", "pages", 12.0), of_host("exits", "count", 34.0)];
         assert_eq!(named("pages_4k 12\nexits      34\nno number\n"), expected);
+    }
+
+    #[test]
+    fn logs_of_kvm_stat_are_summed() {
+        let csv = "timestamp,kvm_exit,kvm_entry,halt_wakeup\n2024-05-01 10:00:00,10,11,1\n2024-05-01 10:00:01,20,21,2\n";
+        let log = "kvm_exit kvm_entry halt_wakeup\n2024-05-01 10:00:00        10        11         1\n2024-05-01 10:00:01        20        21         2\n";
+        let expected = [
+            of_host("halt_wakeup", "count", 3.0),
+            of_host("kvm_entry", "count", 32.0),
+            of_host("kvm_exit", "count", 30.0),
+        ];
+        assert_eq!(named(csv), expected);
+        assert_eq!(named(log), expected);
+        let screen = "kvm statistics - summary\n\n Event                     Total %Total CurAvg/s\n kvm_exit   10   33.3   1\n kvm_entry     11   34.0   2\n Total  21   3\n";
+        assert_eq!(
+            named(screen),
+            [of_host("kvm_entry", "count", 11.0), of_host("kvm_exit", "count", 10.0)]
+        );
     }
 
     #[test]

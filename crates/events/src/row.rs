@@ -100,7 +100,8 @@ pub struct Tally {
     pub max_ns: u64,
     /// Sum of squared durations, ns^2, for the standard error.
     pub sum_sq: u128,
-    /// Durations by log2: bucket 0 holds 0 ns, bucket i holds `[2^(i-1), 2^i)` ns, the last is open.
+    /// Durations by log2: bucket 0 holds 0 ns, bucket i holds `[2^(i-1), 2^i)` ns, the last is open. A source that gave
+    /// sums alone (the text of `perf kvm stat report`) leaves it empty, and `sum_sq` 0 where it gave no error.
     pub hist: [u64; HIST_BUCKETS],
 }
 

@@ -1,6 +1,7 @@
 //! What the user named: a run folder, a recording, or standard input.
 
 mod folder;
+mod logs;
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -63,6 +64,11 @@ impl Input {
                 let bytes = Bytes::Folder(folder);
                 return Ok(Input::Recording(Recording { name, format: Format::PerfFile, bytes }));
             }
+            if !vmtax_store::is_run(path)
+                && let Some(table) = logs::of_folder(path)?
+            {
+                return Ok(Input::Recording(of_table(table, name)));
+            }
             let run = Run::open(path).map_err(|e| read_fault(&e))?;
             return Ok(Input::Run(Box::new(run)));
         }
@@ -89,8 +95,20 @@ pub fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
     if let Some(stream) = unpacked(&head, &file).map_err(|e| cannot_read(&name, &e))? {
         return open_unpacked(stream, name);
     }
-    let format = recognise(&head, &name)?;
+    let format = match recognise(&head, &name) {
+        Ok(format) => format,
+        Err(fault) => {
+            let log = logs::of_file(&file, &name).map_err(|e| cannot_read(&name, &e))?;
+            return Ok(of_table(log.ok_or(fault)??, name));
+        }
+    };
     Ok(Recording { name, format, bytes: Bytes::File(file) })
+}
+
+/// Results that logs held.
+fn of_table(table: String, name: String) -> Recording {
+    let bytes = Bytes::Stream(Box::new(io::Cursor::new(table.into_bytes())));
+    Recording { name, format: Format::Results, bytes }
 }
 
 fn open_standard_input() -> anyhow::Result<Recording> {

@@ -66,6 +66,11 @@ fn kind_of(word: &str) -> Option<VmKind> {
     KINDS.iter().find(|(name, _)| *name == word).map(|(_, kind)| *kind)
 }
 
+/// Whether a word names a kind of VM, and maybe its options: `SNP+vhost`, `amd-direct-medium`.
+pub fn is_category(text: &str) -> bool {
+    Category::read(text).is_some()
+}
+
 impl Category {
     fn read(text: &str) -> Option<Category> {
         let text = text.trim();

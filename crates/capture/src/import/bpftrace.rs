@@ -3,19 +3,20 @@
 //! Such a dump has counts alone, so it becomes rows and no events. Any name of map will do. Keys are
 //! reasons by number or by name in either vendor's spelling; of a key with two parts the one that is a
 //! name is the reason. Maps that are no counts by reason are left out and named in a note:
-//! histograms, maps with keys that are no reasons (leftover time stamps by thread), times.
+//! maps with keys that are no reasons (leftover time stamps by thread), times.
+//!
+//! A map of `stats()` and one of `hist()` with the same keys (as CVM_eval's scripts of latencies print) give times too. Maps
+//! whose name has `vmgexit` count requests of SEV-ES guests: they say what VMGEXIT exits were about.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 
 use serde::Deserialize;
-use vmtax_events::{
-    Coverage, Detail, ExitKey, ExitRow, Isa, Level, NO_VCPU, Outcome, Reason, Recording, Tally,
-    svm, vmx,
-};
+use vmtax_events::{Coverage, Detail, HIST_BUCKETS, Isa, Reason, Recording, Tally, svm, vmx};
 
+use super::counts::{row, tell_requests};
+use super::spelling::{Spelled, request, spelled, vendor as vendor_of_names};
 use super::text::lines::Lines;
-use super::text::reason::by_name;
 use super::text::words::{
     Words, decimal, number, number_u32, rsplit_once, split_once, trim, trim_start,
 };
@@ -58,7 +59,7 @@ pub fn recognise(head: &[u8]) -> bool {
 /// Reads the whole dump. `isa` says whose reasons bare numbers are; names say it themselves.
 pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Imported, Error> {
     let mut lines = Lines::new(input);
-    let mut dump = Dump { isa, maps: BTreeMap::new(), with_more: false };
+    let mut dump = Dump { isa, maps: BTreeMap::new(), with_more: false, open: None };
     loop {
         let offset = lines.offset();
         let Some(line) = lines.next()? else { break };
@@ -101,8 +102,12 @@ fn is_attaching(line: &[u8]) -> bool {
 
 /// What a line of a dump is.
 enum Entry<'a> {
-    /// `@map[key]: count`
-    Count { map: &'a [u8], key: &'a [u8], count: u64 },
+    /// `@map[key]: count`, or `@map[key]: count N, average A, total T`
+    Count { map: &'a [u8], key: &'a [u8], count: u64, total: Option<u64> },
+    /// `@map[key]:`, which a histogram follows.
+    Head { map: &'a [u8], key: &'a [u8] },
+    /// `[1K, 2K)   12 |@@@  |`: the least value of a bucket, and how many are in it.
+    Bucket { low: u64, count: u64 },
     /// The head of a histogram or of a key in several lines, or a map without keys.
     Other { map: &'a [u8] },
     /// Not of a map.
@@ -111,7 +116,16 @@ enum Entry<'a> {
 
 impl<'a> Entry<'a> {
     fn read(line: &'a [u8]) -> Entry<'a> {
-        Self::of_map(trim(line)).unwrap_or(Entry::None)
+        let line = trim(line);
+        Self::of_map(line).or_else(|| Self::of_bucket(line)).unwrap_or(Entry::None)
+    }
+
+    fn of_bucket(line: &'a [u8]) -> Option<Entry<'a>> {
+        let (range, rest) = rsplit_once(line.strip_prefix(b"[")?, b"|")
+            .and_then(|(line, _)| split_once(line, b"|"))
+            .and_then(|(line, _)| split_once(line, b"]").or_else(|| split_once(line, b")")))?;
+        let low = split_once(range, b",").map_or(range, |(low, _)| low);
+        Some(Entry::Bucket { low: scaled(trim(low))?, count: decimal(trim(rest))? })
     }
 
     fn of_map(line: &'a [u8]) -> Option<Entry<'a>> {
@@ -126,13 +140,17 @@ impl<'a> Entry<'a> {
         };
         // A count, or the count of a stats() map: "count 5, average 3, total 15".
         let value = trim(value);
+        let total = rsplit_once(value, b"total ").and_then(|(_, total)| decimal(trim(total)));
+        if value.is_empty() {
+            return Some(Entry::Head { map, key: trim(key) });
+        }
         let value = match value.strip_prefix(b"count ") {
             Some(rest) => split_once(trim_start(rest), b",").map_or(rest, |(count, _)| count),
             // Listings that were annotated have the reason's name behind the count.
             None => split_once(value, b" ").map_or(value, |(count, _)| count),
         };
         Some(match decimal(value) {
-            Some(count) => Entry::Count { map, key: trim(key), count },
+            Some(count) => Entry::Count { map, key: trim(key), count, total },
             None => Entry::Other { map },
         })
     }
@@ -141,9 +159,11 @@ impl<'a> Entry<'a> {
 /// What a key is.
 enum Key {
     /// An exit reason.
-    Reason(Reason),
+    Reason(Code),
     /// An exit reason beside something else (a thread, a vCPU).
-    WithMore(Reason),
+    WithMore(Code),
+    /// All reasons together.
+    All,
     /// Two numbers: either may be the reason.
     Ambiguous,
     /// No exit reason.
@@ -152,8 +172,11 @@ enum Key {
 
 impl Key {
     fn read(key: &[u8], isa: Isa) -> Key {
-        if let Some(reason) = reason(key, isa) {
-            return Key::Reason(reason);
+        if let Some(code) = code(key, isa) {
+            return Key::Reason(code);
+        }
+        if key.eq_ignore_ascii_case(b"all") {
+            return Key::All;
         }
         let Some((first, second)) = split_once(key, b",").map(|(a, b)| (trim(a), trim(b))) else {
             return Key::Foreign;
@@ -169,12 +192,24 @@ impl Key {
     }
 }
 
-fn named(key: &[u8]) -> Option<Reason> {
-    by_name(std::str::from_utf8(key).ok()?)
+fn named(key: &[u8]) -> Option<Code> {
+    spelled(std::str::from_utf8(key).ok()?).map(Code::Named)
+}
+
+/// A number with bpftrace's K, M, G, T.
+fn scaled(word: &[u8]) -> Option<u64> {
+    let (digits, power) = match word.split_last()? {
+        (b'K', digits) => (digits, 10),
+        (b'M', digits) => (digits, 20),
+        (b'G', digits) => (digits, 30),
+        (b'T', digits) => (digits, 40),
+        _ => (word, 0),
+    };
+    decimal(digits)?.checked_mul(1 << power)
 }
 
 /// One key by name or by number.
-fn reason(key: &[u8], isa: Isa) -> Option<Reason> {
+fn code(key: &[u8], isa: Isa) -> Option<Code> {
     let Some(raw) = number_u32(key) else { return named(key) };
     let reason = Reason::from_trace(isa, raw);
     let fits = match isa {
@@ -182,7 +217,7 @@ fn reason(key: &[u8], isa: Isa) -> Option<Reason> {
         Isa::Unknown if raw & !VMX_FLAGS <= HIGHEST_VMX => true,
         _ => reason.code <= HIGHEST_CODE || svm::name(reason.code).is_some(),
     };
-    fits.then_some(reason)
+    fits.then_some(Code::Bare(raw))
 }
 
 /// One map of a dump. It may be printed more than once.
@@ -198,6 +233,13 @@ struct Map {
     unfit: bool,
     /// Where the first key of two numbers stands.
     ambiguous: Option<u64>,
+    /// It has a key for all reasons together, or sums: it is one of times.
+    has_totals: bool,
+    /// Histograms by key as it stands there.
+    histograms: BTreeMap<Vec<u8>, [u64; HIST_BUCKETS]>,
+    /// Requests of SEV-ES guests by code.
+    requests: BTreeMap<u64, u64>,
+    is_of_requests: bool,
 }
 
 /// The counts of one key.
@@ -205,24 +247,28 @@ struct Count {
     code: Code,
     last: u64,
     sum: u64,
+    /// Sum of the values of a stats() map, as it was printed last.
+    total: Option<u64>,
 }
 
 /// A reason as it stands in a key: a number stays one until its vendor is known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Code {
     Bare(u32),
-    Named(Reason),
+    Named(Spelled),
 }
 
 impl Map {
-    fn count(&mut self, key: &[u8], code: Code, count: u64) {
+    fn count(&mut self, key: &[u8], code: Code, count: u64, total: Option<u64>) {
+        self.has_totals |= total.is_some();
         if let Some(known) = self.counts.get_mut(key) {
             self.repeated = true;
             self.was_cleared |= count < known.last;
             known.last = count;
             known.sum = known.sum.saturating_add(count);
+            known.total = total;
         } else if self.counts.len() < MOST_KEYS {
-            self.counts.insert(key.to_vec(), Count { code, last: count, sum: count });
+            self.counts.insert(key.to_vec(), Count { code, last: count, sum: count, total });
         } else {
             self.unfit = true;
         }
@@ -231,7 +277,7 @@ impl Map {
     /// bpftrace counts on until the script clears the map, so the last print holds them all.
     fn totals(&self) -> BTreeMap<Code, u64> {
         let mut totals = BTreeMap::new();
-        for Count { code, last, sum } in self.counts.values() {
+        for Count { code, last, sum, .. } in self.counts.values() {
             let total = totals.entry(*code).or_insert(0u64);
             *total = total.saturating_add(if self.was_cleared { *sum } else { *last });
         }
@@ -244,6 +290,8 @@ struct Dump {
     isa: Isa,
     maps: BTreeMap<Vec<u8>, Map>,
     with_more: bool,
+    /// The map and the key that the lines of a histogram belong to.
+    open: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Dump {
@@ -251,18 +299,39 @@ impl Dump {
         if trim(line).starts_with(b"{") {
             return self.object(line, offset);
         }
-        let entry = Entry::read(line);
-        let (Entry::Count { map: name, .. } | Entry::Other { map: name }) = entry else {
-            return Ok(());
-        };
         let isa = self.isa;
-        let Some(map) = self.map(name, offset)? else { return Ok(()) };
-        let Entry::Count { key, count, .. } = entry else {
-            map.unfit = true;
-            return Ok(());
-        };
-        self.with_more |= add(map, key, count, offset, isa);
+        match Entry::read(line) {
+            Entry::Count { map, key, count, total } => {
+                let Some(map) = self.map(map, offset)? else { return Ok(()) };
+                self.with_more |= add(map, key, (count, total), offset, isa);
+            }
+            Entry::Head { map: name, key } => {
+                self.open = Some((name.to_vec(), key.to_vec()));
+                if let Some(map) = self.map(name, offset)? {
+                    // A second print begins the histogram anew.
+                    map.histograms.remove(key);
+                }
+            }
+            Entry::Bucket { low, count } => self.bucket(low, count),
+            Entry::Other { map } => {
+                if let Some(map) = self.map(map, offset)? {
+                    map.unfit = true;
+                }
+            }
+            Entry::None => {}
+        }
         Ok(())
+    }
+
+    fn bucket(&mut self, low: u64, count: u64) {
+        let Some((map, key)) = &self.open else { return };
+        let Some(map) = self.maps.get_mut(map) else { return };
+        if map.histograms.contains_key(key) || map.histograms.len() < MOST_KEYS {
+            let buckets = map.histograms.entry(key.clone()).or_insert([0; HIST_BUCKETS]);
+            if let Some(bucket) = buckets.get_mut(Tally::bucket(low)) {
+                *bucket = bucket.saturating_add(count);
+            }
+        }
     }
 
     /// A line of `bpftrace -f json`: one print of a map.
@@ -275,15 +344,22 @@ impl Dump {
             let Some(name) = name.strip_prefix('@') else { continue };
             let isa = self.isa;
             let Some(map) = self.map(name.as_bytes(), offset)? else { continue };
-            let is_counts = matches!(object.kind.as_str(), "map" | "stats");
-            let Some(entries) = value.as_object().filter(|_| is_counts) else {
+            let kind = object.kind.as_str();
+            let is_known = matches!(kind, "map" | "stats" | "hist");
+            let Some(entries) = value.as_object().filter(|_| is_known) else {
                 map.unfit = true;
                 continue;
             };
             let mut with_more = false;
             for (key, value) in entries {
+                let total = value.get("total").and_then(serde_json::Value::as_u64);
                 match value.as_u64().or_else(|| value.get("count")?.as_u64()) {
-                    Some(count) => with_more |= add(map, key.as_bytes(), count, offset, isa),
+                    Some(count) => {
+                        with_more |= add(map, key.as_bytes(), (count, total), offset, isa);
+                    }
+                    None if kind == "hist" => {
+                        map.histograms.insert(key.as_bytes().to_vec(), buckets(value));
+                    }
                     None => map.unfit = true,
                 }
             }
@@ -298,7 +374,9 @@ impl Dump {
                 let problem = format!("more than {MOST_MAPS} maps");
                 return Err(Error::Unsupported { offset, item: "bpftrace dump", problem });
             }
-            self.maps.insert(name.to_vec(), Map { unfit: names_other(name), ..Map::default() });
+            let is_of_requests = is_of_requests(name);
+            let unfit = names_other(name) && !is_of_requests;
+            self.maps.insert(name.to_vec(), Map { unfit, is_of_requests, ..Map::default() });
         }
         Ok(self.maps.get_mut(name))
     }
@@ -306,9 +384,24 @@ impl Dump {
     fn deliver(self, feed: &mut impl Feed, about: &mut Imported) -> Result<(), Error> {
         let mut left_out = Vec::new();
         let mut candidates = Vec::new();
-        for (name, map) in self.maps {
+        let mut requests: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut histograms = Vec::new();
+        for (name, mut map) in self.maps {
             let shown = format!("@{}", String::from_utf8_lossy(&name));
-            if map.unfit { left_out.push(shown) } else { candidates.push((name, shown, map)) }
+            if !map.histograms.is_empty() {
+                histograms.push(std::mem::take(&mut map.histograms));
+            }
+            if is_of_requests(&name) {
+                requests.append(&mut map.requests);
+                continue;
+            }
+            if map.counts.is_empty() && !map.unfit && map.ambiguous.is_none() {
+                left_out.push(shown);
+            } else if map.unfit {
+                left_out.push(shown)
+            } else {
+                candidates.push((name, shown, map))
+            }
         }
         let (shown, map) = choose(candidates, &mut left_out)?;
         if let Some(offset) = map.ambiguous {
@@ -324,17 +417,18 @@ impl Dump {
             Isa::Unknown => vendor(&totals, notes)?,
             isa => isa,
         };
-        let mut rows: BTreeMap<Reason, u64> = BTreeMap::new();
+        let reason = |code| match code {
+            Code::Bare(raw) => Reason::from_trace(isa, raw),
+            Code::Named(name) => name.reason(isa),
+        };
+        let mut rows: BTreeMap<(Reason, Detail), Tally> = BTreeMap::new();
         for (code, count) in totals {
-            let reason = match code {
-                Code::Bare(raw) => Reason::from_trace(isa, raw),
-                Code::Named(reason) => reason,
-            };
-            let total = rows.entry(reason).or_insert(0);
-            *total = total.saturating_add(count);
+            rows.entry((reason(code), Detail::NONE)).or_default().add_untimed(count);
         }
-        for (reason, count) in rows {
-            feed.counted(row(reason, count))?;
+        time(&map, &histograms, &mut rows, reason);
+        tell_requests(&mut rows, &requests);
+        for ((reason, detail), tally) in rows {
+            feed.counted(row(reason, detail, tally))?;
         }
         if !left_out.is_empty() {
             let names = left_out.join(", ");
@@ -364,18 +458,75 @@ struct Object {
     data: serde_json::Value,
 }
 
-/// Counts one key of a map. Whether a part of the key is not used.
-fn add(map: &mut Map, key: &[u8], count: u64, offset: u64, isa: Isa) -> bool {
-    let code = |reason| match number_u32(key) {
-        Some(raw) => Code::Bare(raw),
-        None => Code::Named(reason),
-    };
+/// The buckets of a histogram of `bpftrace -f json`.
+fn buckets(value: &serde_json::Value) -> [u64; HIST_BUCKETS] {
+    let mut buckets = [0u64; HIST_BUCKETS];
+    for one in value.as_array().into_iter().flatten() {
+        let number = |name: &str| one.get(name).and_then(serde_json::Value::as_u64);
+        if let (Some(count), Some(bucket)) =
+            (number("count"), buckets.get_mut(Tally::bucket(number("min").unwrap_or(0))))
+        {
+            *bucket = bucket.saturating_add(count);
+        }
+    }
+    buckets
+}
+
+/// Gives rows the times of a map of stats() whose keys have a histogram that holds as many.
+fn time(
+    map: &Map,
+    histograms: &[BTreeMap<Vec<u8>, [u64; HIST_BUCKETS]>],
+    rows: &mut BTreeMap<(Reason, Detail), Tally>,
+    reason: impl Fn(Code) -> Reason,
+) {
+    for (key, count) in &map.counts {
+        let holds = |h: &&[u64; HIST_BUCKETS]| {
+            h.iter().fold(0u64, |sum, n| sum.saturating_add(*n)) == count.last
+        };
+        let histogram = histograms.iter().filter_map(|all| all.get(key)).find(holds);
+        let (Some(total), Some(hist)) = (count.total, histogram) else { continue };
+        let Some(tally) = rows.get_mut(&(reason(count.code), Detail::NONE)) else { continue };
+        // Only the buckets bound the shortest and the longest.
+        let used = |bucket: &usize| hist[*bucket] > 0;
+        let first = (0..HIST_BUCKETS).find(used).map_or(0, |b| Tally::bucket_bounds(b).0);
+        let last = (0..HIST_BUCKETS).rev().find(used).and_then(|b| Tally::bucket_bounds(b).1);
+        if tally.count == count.last && tally.timed == 0 && first <= total && count.last > 0 {
+            tally.timed = count.last;
+            tally.time_ns = total;
+            tally.min_ns = first;
+            tally.max_ns = last.map_or(total, |end| (end - 1).min(total)).max(first);
+            tally.hist = *hist;
+        }
+    }
+}
+
+/// Whether a map counts requests of SEV-ES guests (GHCB), by its name.
+fn is_of_requests(name: &[u8]) -> bool {
+    name.to_ascii_lowercase().windows(7).any(|part| part == b"vmgexit")
+}
+
+/// Counts one key of a map: how many, and their sum in a map of stats(). Whether a part of the key is not used.
+fn add(
+    map: &mut Map,
+    key: &[u8],
+    (count, total): (u64, Option<u64>),
+    offset: u64,
+    isa: Isa,
+) -> bool {
+    if map.is_of_requests {
+        let name = std::str::from_utf8(key).unwrap_or_default();
+        if let Some(code) = number(key).or_else(|| request(name)) {
+            map.requests.insert(code, count);
+        }
+        return false;
+    }
     match Key::read(key, isa) {
-        Key::Reason(reason) => map.count(key, code(reason), count),
-        Key::WithMore(reason) => {
-            map.count(key, Code::Named(reason), count);
+        Key::Reason(code) => map.count(key, code, count, total),
+        Key::WithMore(code) => {
+            map.count(key, code, count, total);
             return true;
         }
+        Key::All => map.has_totals = true,
         Key::Ambiguous => map.ambiguous = map.ambiguous.or(Some(offset)),
         Key::Foreign => map.unfit = true,
     }
@@ -419,8 +570,17 @@ fn vendor(counts: &BTreeMap<Code, u64>, notes: &mut Vec<String>) -> Result<Isa, 
     let bare = || {
         counts.keys().filter_map(|code| if let Code::Bare(raw) = code { Some(*raw) } else { None })
     };
+    let names = || {
+        counts
+            .keys()
+            .filter_map(|code| if let Code::Named(name) = code { Some(*name) } else { None })
+    };
+    let of_names = vendor_of_names(names(), Isa::Unknown)?;
     if bare().next().is_none() {
-        return Ok(Isa::Unknown);
+        return Ok(of_names);
+    }
+    if of_names != Isa::Unknown {
+        return Ok(of_names);
     }
     let of_vmx = |raw: &u32| VMX_ONLY.contains(raw) || raw & VMX_FLAGS != 0 && *raw != u32::MAX;
     let of_svm = |raw: &u32| *raw > HIGHEST_VMX && svm::name(*raw).is_some();
@@ -453,19 +613,4 @@ fn names_other(name: &[u8]) -> bool {
             .split(|&b| b == b'_')
             .any(|part| NO_COUNTS.iter().chain(NO_REASONS).any(|n| n.as_bytes() == part))
         || name.split(|&b| b == b'_').any(|part| NO_COUNTS.iter().any(|n| n.as_bytes() == part))
-}
-
-fn row(reason: Reason, count: u64) -> ExitRow {
-    let key = ExitKey {
-        vm: 0,
-        vcpu: NO_VCPU,
-        level: Level::L1,
-        reason,
-        detail: Detail::NONE,
-        outcome: Outcome::Unknown,
-        ancillary_of: None,
-    };
-    let mut tally = Tally::default();
-    tally.add_untimed(count);
-    ExitRow { interval_start_ns: 0, key, tally }
 }

@@ -1,29 +1,67 @@
 //! Texts of other tools that hold no exits: what they are, so that they are refused by name.
 
+/// What to record in place of a tool's output.
+macro_rules! exits {
+    () => {
+        ": record `perf kvm stat record -a sleep 10` on the host beside it"
+    };
+}
+
+/// What to do with a benchmark's log.
+macro_rules! results {
+    () => {
+        ": `vmtax explain` takes a folder of logs by kind of VM (RESULTS/network/iperf/snp-vhost/udp/...), or a table (workload,category,metric,value)"
+    };
+}
+
 /// What must stand in the text, in this order, and what it then is.
 const TOOLS: &[(&[&str], &str)] = &[
-    (&["CPU", "%usr", "%sys", "%idle"], "mpstat's output, which has no exits"),
-    (&["%user", "%system", "%idle"], "sar's output, which has no exits"),
-    (&["Device", "r/s", "w/s", "%util"], "iostat's output, which has no exits"),
-    (&["procs", "memory", "swap", "io", "system", "cpu"], "vmstat's output, which has no exits"),
+    (&["CPU", "%usr", "%sys", "%idle"], concat!("mpstat's output, which has no exits", exits!())),
+    (&["%user", "%system", "%idle"], concat!("sar's output, which has no exits", exits!())),
+    (&["CPU", "intr/s"], concat!("mpstat's output, which has no exits", exits!())),
+    (&["Device", "r/s", "w/s", "%util"], concat!("iostat's output, which has no exits", exits!())),
+    (
+        &["procs", "memory", "swap", "io", "system", "cpu"],
+        concat!("vmstat's output, which has no exits", exits!()),
+    ),
+    (
+        &["K total memory", "K used memory"],
+        concat!("vmstat's output, which has no exits", exits!()),
+    ),
+    (
+        &["# hostname", "interval", "timestamp"],
+        concat!("sadf's output, which has no exits", exits!()),
+    ),
+    (&["top - ", "load average", "%Cpu(s)"], concat!("top's output, which has no exits", exits!())),
+    (
+        &["CPU0", "LOC:", "Local timer interrupts"],
+        concat!("/proc/interrupts, which has no exits", exits!()),
+    ),
+    (
+        &["Client connecting to", "Interval", "Bandwidth"],
+        concat!("a log of iperf (version 2), which has no exits", results!()),
+    ),
     (
         &["[ ID]", "Interval", "Transfer"],
-        "iperf's log, which has no exits: `vmtax explain` takes results as a table (workload,category,metric,value)",
+        concat!("iperf3's log without the receiver's line, which has no exits", results!()),
     ),
-    (
-        &["bytes from", "icmp_seq=", "time="],
-        "ping's log, which has no exits: `vmtax explain` takes results as a table (workload,category,metric,value)",
-    ),
+    (&["bytes from", "icmp_seq=", "time="], concat!("ping's log, which has no exits", results!())),
     (
         &["Type", "Ops/sec", "Hits/sec"],
-        "memtier_benchmark's log, which has no exits: `vmtax explain` takes results as a table (workload,category,metric,value)",
+        concat!("memtier_benchmark's log, which has no exits", results!()),
     ),
     (
         &["Running", "test @", "threads and"],
-        "wrk's log, which has no exits: `vmtax explain` takes results as a table (workload,category,metric,value)",
+        concat!("wrk's log without its end, which has no exits", results!()),
+    ),
+    (&["HTTP/1.", "\" 200 "], concat!("a web server's access log, which has no exits", results!())),
+    (&["fio-3.", "rw=", "iodepth="], concat!("fio's log, which has no exits", results!())),
+    (
+        &["Disassembly of section"],
+        "perf annotate's text: give it to `vmtax import --guest-instructions`, beside a recording",
     ),
     (
-        &["Percent", "Disassembly of"],
+        &["Samples: ", " of event ", "[percent: "],
         "perf annotate's text: give it to `vmtax import --guest-instructions`, beside a recording",
     ),
     (
@@ -32,12 +70,13 @@ const TOOLS: &[(&[&str], &str)] = &[
     ),
     (
         &["# Overhead", "Symbol"],
-        "perf report's text, which has no exits: give its perf.data to `vmtax import --host-profile` or `--guest-profile`",
+        "perf report's text, which has no exits: give it to `vmtax import --host-profile` or `--guest-profile`, beside a recording",
     ),
     (
-        &["VM-EXIT", "Samples", "Samples%", "Time%"],
-        "the text of perf kvm stat report: give its recording (perf.data.guest) itself",
+        &["# Children", "Self", "Symbol"],
+        "perf report's text, which has no exits: give it to `vmtax import --host-profile` or `--guest-profile`, beside a recording",
     ),
+    (&["[fentry:", "]:"], concat!("bpftrace's counts of functions, which are no exits", exits!())),
 ];
 
 /// What a text is, where a tool is known that writes such.

@@ -95,7 +95,7 @@ const SVM_REGISTERS: &[(&str, u32)] = &[
 ];
 
 /// The SVM code that trace-cmd calls `name`.
-fn svm_macro(name: &str) -> Option<u32> {
+pub(crate) fn svm_macro(name: &str) -> Option<u32> {
     let register = SVM_REGISTERS.iter().find_map(|&(prefix, first)| {
         let number = decimal(name.strip_prefix(prefix)?.as_bytes())?;
         (number < 16).then_some(first + number as u32)

@@ -1,0 +1,140 @@
+//! What kvm_stat (Linux `tools/kvm/kvm_stat`) prints: `-1`, its screen, `-l`, and `-l -c` as CSV.
+//!
+//! ```text
+//! kvm_exit                                      17724        66         -1: total, and of the last second
+//!  kvm_exit                 17724   51.2       66                       screen: Total  %Total  CurAvg/s
+//! 2024-05-01 10:00:00      1024        12                              -l: of each second, below a line of names
+//! 2024-05-01 10:00:00,1024,12                                          -l -c
+//! ```
+//!
+//! `kvm_exit(HLT)` is a count by reason, which there is with `kvm_stat -t -f kvm_exit`.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::Detail;
+
+use super::Table;
+use crate::Error;
+use crate::import::spelling::spelled;
+
+/// Names that tell kvm_stat's lists from others: tracepoints of KVM, and its counters in debugfs.
+const KNOWN: [&str; 10] = [
+    "kvm_exit",
+    "kvm_entry",
+    "kvm_userspace_exit",
+    "exits",
+    "halt_exits",
+    "io_exits",
+    "mmio_exits",
+    "irq_exits",
+    "halt_wakeup",
+    "insn_emulation",
+];
+/// Names that make a list kvm_stat's.
+const ENOUGH: usize = 2;
+
+fn is_known(name: &str) -> bool {
+    KNOWN.contains(&name) || name.starts_with("kvm_exit(")
+}
+
+/// Names of columns, where a line is a head of `-l` or `-l -c`.
+fn head(line: &str) -> Option<(bool, Vec<&str>)> {
+    let is_csv = line.starts_with("timestamp,");
+    let names: Vec<&str> = match is_csv {
+        true => line.split(',').skip(1).map(str::trim).collect(),
+        false => line.split_whitespace().collect(),
+    };
+    let plain = names.iter().all(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()));
+    let known = names.iter().filter(|name| is_known(name)).count();
+    (plain && names.len() > 1 && known >= ENOUGH.min(names.len())).then_some((is_csv, names))
+}
+
+/// `NAME TOTAL [SHARE] [NOW]`.
+fn line(text: &str) -> Option<(&str, u64)> {
+    let mut words = text.split_whitespace();
+    let (name, total) = (words.next()?, words.next()?);
+    let numbers = words.all(|word| word.trim_end_matches('%').parse::<f64>().is_ok());
+    (numbers && name.starts_with(|c: char| c.is_ascii_alphabetic()))
+        .then(|| Some((name, total.parse().ok()?)))?
+}
+
+/// Whether the text is kvm_stat's.
+pub(crate) fn is_kvm_stat(text: &str) -> bool {
+    let lines = || text.lines().take(512);
+    if lines().any(|line| line.trim_start().starts_with("kvm statistics")) {
+        return true;
+    }
+    lines().take(8).any(|line| head(line).is_some())
+        || lines().filter_map(line).filter(|(name, _)| is_known(name)).take(ENOUGH).count()
+            == ENOUGH
+            && lines().all(|text| {
+                text.trim().is_empty() || line(text).is_some() || text.contains("%Total")
+            })
+}
+
+/// Every counter by its name, summed over seconds where each has a line.
+pub(crate) fn counters(text: &str) -> (BTreeMap<&str, u64>, u64) {
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut seconds = 0;
+    let mut columns: Option<(bool, Vec<&str>)> = None;
+    for text in text.lines() {
+        if let Some(found) = head(text) {
+            columns = Some(found);
+            continue;
+        }
+        let Some((is_csv, names)) = &columns else {
+            if let Some((name, total)) = line(text).filter(|(name, _)| *name != "Total") {
+                sums.insert(name, total);
+            }
+            continue;
+        };
+        let cells: Vec<&str> = match is_csv {
+            true => text.split(',').map(str::trim).skip(1).collect(),
+            false => text.split_whitespace().collect(),
+        };
+        // Newer versions print the time before the counts: a date and a time.
+        let cells = cells.get(cells.len().saturating_sub(names.len())..).unwrap_or_default();
+        let counts: Option<Vec<u64>> = cells.iter().map(|cell| cell.parse().ok()).collect();
+        let Some(counts) = counts.filter(|counts| counts.len() == names.len()) else { continue };
+        seconds += 1;
+        for (name, count) in names.iter().copied().zip(counts) {
+            let sum = sums.entry(name).or_default();
+            *sum = sum.saturating_add(count);
+        }
+    }
+    (sums, seconds)
+}
+
+pub(super) fn recognise(text: &str) -> bool {
+    is_kvm_stat(text)
+}
+
+pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
+    let (counters, seconds) = counters(text);
+    let mut of_reasons = 0u64;
+    for (name, count) in &counters {
+        let Some(reason) = name.strip_prefix("kvm_exit(").and_then(|rest| rest.strip_suffix(')'))
+        else {
+            continue;
+        };
+        let Some(reason) = spelled(reason) else {
+            let problem = format!("counts {name}, which is no exit reason of x86");
+            return Err(Error::malformed(0, "kvm_stat", problem));
+        };
+        of_reasons = of_reasons.saturating_add(*count);
+        table.count(reason, Detail::NONE, *count);
+    }
+    if of_reasons == 0 {
+        let problem = "counts no exit by its reason: run `kvm_stat -1 -t -f '^kvm_exit'`, or record `perf kvm stat record -a`; beside a recording, `vmtax import --stats` takes its counters";
+        return Err(Error::malformed(0, "kvm_stat", problem));
+    }
+    if let Some(all) = counters.get("kvm_exit").filter(|all| **all > of_reasons) {
+        table.truncated.push(format!("kvm_exit counts {all} exits, its reasons {of_reasons}"));
+    }
+    if seconds > 1 {
+        table.notes.push(format!(
+            "the log has {seconds} lines of counts, which were added up: give --length"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! Logs of benchmark programs, one or a folder of them: they become a table of results.
+//!
+//! A folder has a path for each log that says what ran in which kind of VM, in the order that its maker liked, such as
+//! `network/iperf/snp-direct-medium-vhost/udp/2025-04-21-13-25-03/1460.log`. The part that names a kind of VM is the category;
+//! a date, and a small number at the end, is the repetition; the rest is the workload.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use vmtax_analyse::explain::is_category;
+use vmtax_capture::import::logs::{Reading, read};
+use vmtax_capture::source::{RandomFile, ReadAt};
+
+use vmtax_cli::exit::{Code, Fault, say};
+use vmtax_cli::output::cannot_read;
+
+/// Longer logs, more of them, and deeper folders are not read.
+const MOST_BYTES: u64 = 16 << 20;
+const MOST_LOGS: usize = 20_000;
+const DEEPEST: usize = 10;
+/// A number as a file's name is a repetition up to this, and a size from there on.
+const REPEATS: u32 = 63;
+
+/// A table of the results of one log; its category is what its path says, else its name. `None` if it is no log that is known.
+pub(super) fn of_file(file: &RandomFile, name: &str) -> io::Result<Option<Result<String, Fault>>> {
+    let mut text = vec![0; usize::try_from(file.len().min(MOST_BYTES)).unwrap_or(0)];
+    let got = file.read_at(0, &mut text)?;
+    text.truncate(got);
+    let reading = match read(&String::from_utf8_lossy(&text)) {
+        Some(Ok(reading)) if !reading.program.is_empty() => reading,
+        Some(Err(problem)) => {
+            let text = format!("{name}: is a log that cannot be used: {problem}");
+            return Ok(Some(Err(Fault::new(Code::Data, text))));
+        }
+        _ => return Ok(None),
+    };
+    let path = Path::new(name);
+    let parts: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
+    let mut place = Place::of(&parts);
+    if place.category.is_empty() {
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        place.category = stem.unwrap_or_default();
+    }
+    // Two logs are compared whatever folders they lie in.
+    reading.program.clone_into(&mut place.workload);
+    let mut table = Table::default();
+    table.add(place, reading);
+    Ok(Some(Ok(table.csv())))
+}
+
+/// A table of the results in a folder of logs; `None` if no log is in it.
+pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
+    let mut files = Vec::new();
+    walk(folder, 0, &mut files)?;
+    files.sort();
+    let (mut table, mut others, mut damaged) = (Table::default(), Vec::new(), Vec::new());
+    for path in &files {
+        let name = path.display().to_string();
+        let mut text = Vec::new();
+        let file = File::open(path).map_err(|e| cannot_read(&name, &e))?;
+        file.take(MOST_BYTES).read_to_end(&mut text).map_err(|e| cannot_read(&name, &e))?;
+        let text = String::from_utf8_lossy(&text);
+        let parts: Vec<&str> = path
+            .strip_prefix(folder)
+            .unwrap_or(path)
+            .iter()
+            .filter_map(|part| part.to_str())
+            .collect();
+        let place = Place::of(&parts);
+        match read(&text) {
+            Some(Ok(reading)) if !place.category.is_empty() => table.add(place, reading),
+            Some(Err(problem)) => damaged.push(format!("{name} ({problem})")),
+            _ => others.push(name),
+        }
+    }
+    if table.rows.is_empty() {
+        return match damaged.first() {
+            Some(first) => Err(Fault::new(
+                Code::Data,
+                format!("{}: none of its logs can be used: {first}", folder.display()),
+            )),
+            None => Ok(None),
+        };
+    }
+    for (what, names) in [
+        ("logs that cannot be used", damaged),
+        ("files that are no logs, or in no folder that names a kind of VM", others),
+    ] {
+        if let Some(first) = names.first() {
+            say(&format!(
+                "{}: {} {what} are left out: {first}{}",
+                folder.display(),
+                names.len(),
+                if names.len() > 1 { ", ..." } else { "" }
+            ));
+        }
+    }
+    Ok(Some(table.csv()))
+}
+
+/// Regular files of a folder. Links are not followed.
+fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Fault> {
+    let unreadable = |e: io::Error| cannot_read(&folder.display().to_string(), &e);
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let kind = entry.file_type().map_err(unreadable)?;
+        if kind.is_dir() && depth < DEEPEST {
+            walk(&entry.path(), depth + 1, files)?;
+        } else if kind.is_file() && files.len() < MOST_LOGS {
+            files.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// What a path says.
+struct Place {
+    workload: String,
+    category: String,
+    /// Date, and the number at the end of the file's name.
+    repeat: (String, u32),
+}
+
+impl Place {
+    fn of(parts: &[&str]) -> Place {
+        let (mut workload, mut category) = (Vec::new(), String::new());
+        let mut repeat = (String::new(), 0);
+        let last = parts.len().saturating_sub(1);
+        for (at, part) in parts.iter().enumerate() {
+            let stem = if at == last {
+                part.rsplit_once('.').map_or(*part, |(stem, _)| stem)
+            } else {
+                part
+            };
+            let (rest, number) = numbered(stem);
+            if is_date(stem) {
+                repeat.0 = stem.to_owned();
+            } else if is_category(stem) {
+                category = stem.to_owned();
+            } else if at == last && number.is_some() {
+                repeat.1 = number.unwrap_or_default();
+                workload.extend((!rest.is_empty()).then(|| rest.to_owned()));
+            } else {
+                workload.push(stem.to_owned());
+            }
+        }
+        Place { workload: workload.join("-"), category, repeat }
+    }
+}
+
+/// A name without the small number at its end.
+fn numbered(stem: &str) -> (&str, Option<u32>) {
+    let digits = stem.len() - stem.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let (rest, number) = stem.split_at(stem.len() - digits);
+    match number.parse::<u32>() {
+        Ok(number) if number <= REPEATS && (rest.is_empty() || rest.ends_with(['-', '.', '_'])) => {
+            (rest.trim_end_matches(['-', '.', '_']), Some(number))
+        }
+        _ => (stem, None),
+    }
+}
+
+/// `2025-04-21-13-25-03` and the like.
+fn is_date(part: &str) -> bool {
+    part.len() >= 8
+        && part.starts_with("20")
+        && part.bytes().all(|b| b.is_ascii_digit() || b"-_:T".contains(&b))
+}
+
+/// Results on their way to a table.
+#[derive(Default)]
+struct Table {
+    rows: Vec<(Place, Reading)>,
+}
+
+impl Table {
+    fn add(&mut self, place: Place, reading: Reading) {
+        self.rows.push((place, reading));
+    }
+
+    fn csv(&self) -> String {
+        let mut text = String::from("workload,category,repeat,metric,unit,value,better\n");
+        let mut repeats: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+        let mut rows: Vec<&(Place, Reading)> = self.rows.iter().collect();
+        rows.sort_by(|(a, _), (b, _)| a.repeat.cmp(&b.repeat));
+        for (place, reading) in rows {
+            let repeat = repeats.entry((&place.workload, &place.category)).or_default();
+            let cell = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+            let Reading { metric, unit, value, better, .. } = reading;
+            let _ = writeln!(
+                text,
+                "{},{},{repeat},{metric},{unit},{value},{}",
+                cell(&place.workload),
+                cell(&place.category),
+                better.name()
+            );
+            *repeat += 1;
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_says_what_ran_where() {
+        let of = |path: &str| {
+            let place = Place::of(&path.split('/').collect::<Vec<_>>());
+            (place.workload, place.category, place.repeat.1)
+        };
+        let place = |workload: &str, category: &str, repeat| {
+            (workload.to_owned(), category.to_owned(), repeat)
+        };
+        assert_eq!(
+            of("network/iperf/snp-direct-medium-vhost/udp/2025-04-21-13-25-03/1460.log"),
+            place("network-iperf-udp-1460", "snp-direct-medium-vhost", 0)
+        );
+        assert_eq!(of("ping/amd/2025-04-21/64.log"), place("ping-64", "amd", 0));
+        assert_eq!(
+            of("tensorflow/tdx-direct/x/thread_8-2.log"),
+            place("tensorflow-x-thread_8", "tdx-direct", 2)
+        );
+        assert_eq!(of("blender/tdx/3.log"), place("blender", "tdx", 3));
+        assert_eq!(of("notes/readme.txt").1, "");
+    }
+}
