@@ -33,6 +33,7 @@ fn main() {
     seeds.trace_dat();
     seeds.texts();
     seeds.bpftrace();
+    seeds.tools();
     seeds.run_json();
     seeds.checkpoints();
     seeds.profiles();
@@ -198,6 +199,22 @@ impl Seeds<'_> {
             let text = self.capture(&format!("amd-bpftrace/input/{name}.bpftrace.txt"));
             self.write("bpftrace", name, &text);
         }
+    }
+
+    /// What other tools print.
+    fn tools(&self) {
+        for entry in fs::read_dir(self.captures.join("tools/input")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let target = match &*name {
+                "latency-amd.txt" => "bpftrace",
+                name if name.starts_with("perf-") => "profile",
+                _ => "counts",
+            };
+            self.write(target, &name, &fs::read(&path).unwrap());
+        }
+        let table = self.capture("amd-two-vms/expected/two-vms.kvmstat-vmexit.txt");
+        self.write("counts", "perf-kvm", &table);
     }
 
     fn checkpoints(&self) {

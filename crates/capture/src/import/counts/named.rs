@@ -21,6 +21,8 @@ const ENOUGH: usize = 2;
 
 /// A line's name and count, and whether it is indented.
 fn line(text: &str) -> Option<(bool, &str, u64)> {
+    // A terminal shows how the script was ended.
+    let text = text.strip_prefix("^C").unwrap_or(text);
     let (name, count) = text.trim_end().rsplit_once(':')?;
     let count = count.strip_prefix(' ')?;
     let is_count = !count.is_empty() && count.bytes().all(|b| b.is_ascii_digit());
@@ -43,11 +45,14 @@ pub(super) fn recognise(text: &str) -> bool {
 }
 
 pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
-    let mut intervals = 0u64;
+    let (mut intervals, mut unknown) = (0u64, 0u64);
     for (number, text) in text.lines().enumerate() {
         if is_rule(text) {
             intervals += 1;
             continue;
+        }
+        if text.starts_with("Unknown ") && text.contains(" reason!") {
+            unknown += 1;
         }
         let Some((is_indented, name, count)) = line(text) else { continue };
         if is_indented {
@@ -61,6 +66,11 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
             })?;
             table.count(name, Detail::NONE, count);
         }
+    }
+    if unknown > 0 {
+        table.truncated.push(format!(
+            "the script met {unknown} exits that it has no name for: they are in no count"
+        ));
     }
     if intervals > 1 {
         table.notes.push(format!(

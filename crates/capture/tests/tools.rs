@@ -1,0 +1,302 @@
+//! Texts that other tools print: recognised by their content, read where they hold usable data, refused by name where not.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot read its own file has failed")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use vmtax_capture::import::{self, HEAD, Options};
+use vmtax_capture::profile::{self, perf_data::NoSymbols};
+use vmtax_capture::{Error, Feed, Format, Imported, Source};
+use vmtax_events::{Detail, DetailKind, Event, ExitRow, Isa, Place, Reason, Tally, svm, tdx, vmx};
+
+#[derive(Default)]
+struct Rows(BTreeMap<(Reason, Detail), Tally>);
+
+impl Feed for Rows {
+    fn event(&mut self, _: Event) -> Result<(), Error> {
+        panic!("a table has no events");
+    }
+
+    fn release(&mut self, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn counted(&mut self, row: ExitRow) -> Result<(), Error> {
+        assert!(self.0.insert((row.key.reason, row.key.detail), row.tally).is_none());
+        Ok(())
+    }
+
+    fn thread_name(&mut self, _: u32, _: u32, _: &str) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+fn captures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures")
+}
+
+fn tool(name: &str) -> Vec<u8> {
+    std::fs::read(captures().join("tools/input").join(name)).unwrap()
+}
+
+fn read(bytes: &[u8], isa: Isa) -> Result<(Format, Rows, Imported), Error> {
+    let format = Format::recognise(&bytes[..bytes.len().min(HEAD)])?;
+    let mut rows = Rows::default();
+    let mut input = bytes;
+    let imported = import::import(format, Source::Stream(&mut input), Options { isa }, &mut rows)?;
+    Ok((format, rows, imported))
+}
+
+/// Counts of a table of exits.
+fn counts(name: &str, isa: Isa) -> BTreeMap<(Isa, u32, Detail), u64> {
+    let (format, rows, imported) = read(&tool(name), isa).unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(format, Format::Counts, "{name}");
+    assert!(imported.losses.is_empty(), "{name}: {:?}", imported.losses);
+    rows.0.iter().map(|((r, detail), t)| ((r.isa, r.code, *detail), t.count)).collect()
+}
+
+fn plain(isa: Isa, all: &[(u32, u64)]) -> BTreeMap<(Isa, u32, Detail), u64> {
+    all.iter().map(|(code, count)| ((isa, *code, Detail::NONE), *count)).collect()
+}
+
+#[test]
+fn names_of_either_vendor_are_told_by_the_others() {
+    assert_eq!(
+        counts("count-intel.txt", Isa::Unknown),
+        plain(
+            Isa::Vmx,
+            &[(1, 1431), (12, 146), (31, 63), (32, 1432), (49, 267), (52, 1429), (56, 182)]
+        )
+    );
+    assert_eq!(
+        counts("kvm_stat-once.txt", Isa::Unknown),
+        plain(Isa::Vmx, &[(12, 900), (1, 1010), (32, 3000), (49, 100)])
+    );
+    assert_eq!(
+        counts("kvm_stat-log.csv", Isa::Unknown),
+        plain(Isa::Svm, &[(svm::HLT, 45), (svm::INTR, 60), (svm::MSR, 105)])
+    );
+    let both = b"HLT: 5\nCPUID: 6\n";
+    assert!(matches!(read(both, Isa::Unknown), Err(Error::Vendor)));
+    assert!(read(both, Isa::Svm).unwrap().1.0.keys().all(|(r, _)| r.isa == Isa::Svm));
+}
+
+#[test]
+fn requests_split_the_exits_that_they_are() {
+    let ghcb = |code| Detail::new(DetailKind::Ghcb, code);
+    let found = counts("snoop-snp.txt", Isa::Unknown);
+    let of = |code, detail| found.get(&(Isa::Svm, code, detail)).copied();
+    assert_eq!(of(svm::INTR, Detail::NONE), Some(60));
+    assert_eq!(of(svm::VMGEXIT, ghcb(u64::from(svm::HLT))), Some(45));
+    assert_eq!(of(svm::VMGEXIT, ghcb(u64::from(svm::MSR))), Some(35));
+    assert_eq!(of(svm::VMGEXIT, ghcb(0x8000_0002)), Some(215));
+    assert_eq!(of(svm::VMGEXIT, ghcb(0x8000_0010)), Some(5));
+    assert_eq!(of(svm::VMGEXIT, Detail::NONE), None, "300 of 300 are told");
+    assert_eq!(found.values().sum::<u64>(), 60 + 15 + 300);
+}
+
+#[test]
+fn columns_are_summed() {
+    let found = counts("monitor-intel.csv", Isa::Unknown);
+    assert_eq!(
+        found,
+        plain(Isa::Vmx, &[(vmx::EXTERNAL_INTERRUPT, 4203), (52, 4173), (32, 4206), (12, 42)])
+    );
+    let leaf = |leaf| (Isa::Vmx, vmx::TDCALL, Detail::new(DetailKind::Tdvmcall, leaf));
+    let found = counts("tdvmcall.csv", Isa::Unknown);
+    assert_eq!(found[&leaf(tdx::LEAF_HLT)], 600);
+    assert_eq!(found[&leaf(tdx::LEAF_WRMSR)], 3802);
+    assert_eq!(found[&leaf(tdx::LEAF_MAP_GPA)], 2);
+    let found = counts("tdx-msrs.csv", Isa::Unknown);
+    let write = |msr| (Isa::Vmx, vmx::TDCALL, Detail::new(DetailKind::MsrWrite, msr));
+    assert_eq!((found[&write(0x6e0)], found[&write(0x830)]), (3610, 170));
+    // A line that lacks a number is refused, not shifted.
+    let cut = String::from_utf8(tool("tdvmcall.csv")).unwrap().replace("1,0,290,0,", "1,0,290,");
+    let error = read(cut.as_bytes(), Isa::Unknown).err().unwrap().to_string();
+    assert!(error.contains("line 4 has 10 numbers below 11 names"), "{error}");
+}
+
+#[test]
+fn stats_and_histograms_give_times() {
+    let (format, rows, imported) = read(&tool("latency-amd.txt"), Isa::Unknown).unwrap();
+    assert_eq!(format, Format::Bpftrace);
+    assert!(imported.losses.truncated.is_empty());
+    let of = |code| &rows.0[&(Reason { isa: Isa::Svm, code, flags: 0 }, Detail::NONE)];
+    let msr = of(svm::MSR);
+    assert_eq!((msr.count, msr.timed, msr.time_ns), (10, 10, 20_000));
+    assert_eq!((msr.hist[Tally::bucket(1024)], msr.hist[Tally::bucket(2048)]), (4, 6));
+    assert_eq!((msr.min_ns, msr.max_ns), (1024, 4095));
+    assert_eq!(rows.0.len(), 3, "all of them together are no reason");
+    assert_eq!(of(svm::HLT).time_ns, 400_000);
+}
+
+/// Tables that perf printed of the captures: the rows add up to what perf says they do.
+#[test]
+fn tables_of_perf_kvm_stat() {
+    let mut tables = 0;
+    for folder in std::fs::read_dir(captures()).unwrap() {
+        let Ok(files) = std::fs::read_dir(folder.unwrap().path().join("expected")) else {
+            continue;
+        };
+        for path in files.map(|file| file.unwrap().path()) {
+            let name = path.display().to_string();
+            if !name.contains("kvmstat") || !name.ends_with(".txt") || name.ends_with(".exits.txt")
+            {
+                continue;
+            }
+            let bytes = std::fs::read(&path).unwrap();
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let number = |after: &str| -> Option<f64> {
+                let rest = text.split_once(after)?.1;
+                rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok()
+            };
+            if !text.contains("VM-EXIT") {
+                let error = read(&bytes, Isa::Unknown).err().map(|e| e.to_string());
+                assert!(error.is_some_and(|e| e.contains("table of accesses")), "{name}");
+                continue;
+            }
+            if number("Total Samples:") == Some(0.0) || text.matches("VM-EXIT").count() > 1 {
+                continue;
+            }
+            let (format, rows, imported) =
+                read(&bytes, Isa::Unknown).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_eq!(format, Format::Counts, "{name}");
+            assert!(imported.losses.truncated.is_empty(), "{name}: {:?}", imported.losses);
+            let count: u64 = rows.0.values().map(|t| t.count).sum();
+            let us = rows.0.values().map(|t| t.time_ns).sum::<u64>() as f64 / 1000.0;
+            assert_eq!(count as f64, number("Total Samples:").unwrap(), "{name}");
+            let all = number("handled time:").unwrap();
+            // Means are printed with two digits behind the point.
+            assert!((us - all).abs() <= 0.01 * count as f64 + 0.01, "{name}: {us} of {all}");
+            tables += 1;
+            // Cut, it says so.
+            let cut = &text[..text.find("Total Samples").unwrap()];
+            let (.., imported) = read(cut.as_bytes(), Isa::Unknown).unwrap();
+            assert!(
+                imported.losses.truncated.iter().any(|line| line.contains("ends early")),
+                "{name}"
+            );
+        }
+    }
+    assert!(tables >= 5, "{tables}");
+    let (_, rows, _) = read(&tool("kvm-report-6.8.txt"), Isa::Unknown).unwrap();
+    let hlt = &rows.0[&(Reason { isa: Isa::Vmx, code: vmx::HLT, flags: 0 }, Detail::NONE)];
+    assert_eq!((hlt.count, hlt.time_ns, hlt.max_ns), (900, 900_000_000, 2_000_000));
+}
+
+fn profile(name: &str, place: Place) -> Result<vmtax_events::Profile, Error> {
+    let bytes = tool(name);
+    let format = profile::Format::recognise(&bytes)?;
+    let mut input = bytes.as_slice();
+    let imported = profile::import(format, place, Source::Stream(&mut input), &mut NoSymbols)?;
+    assert!(imported.losses.is_empty(), "{name}: {:?}", imported.losses);
+    Ok(imported.profile)
+}
+
+#[test]
+fn reports_of_perf_are_profiles() {
+    for name in ["perf-report.txt", "perf-report-children.txt"] {
+        let profile = profile(name, Place::Host).unwrap();
+        let functions = profile.functions();
+        assert_eq!(functions["compute"].own, 4839, "{name}");
+        assert_eq!(functions["exc_page_fault"].own, 3548, "{name}");
+        // Shares are rounded.
+        assert!((9900..=10_100).contains(&profile.total()), "{name}: {}", profile.total());
+    }
+    let without =
+        b"# Samples: 1  of event 'x'\n# Overhead  Command\n# ........  .......\n   100.00%  hot\n";
+    let format = profile::Format::recognise(without).unwrap();
+    let mut input = &without[..];
+    let error = profile::import(format, Place::Host, Source::Stream(&mut input), &mut NoSymbols);
+    assert!(error.unwrap_err().to_string().contains("has no column Symbol"));
+}
+
+/// The same function in the three forms of `perf annotate`.
+#[test]
+fn annotations_of_perf_are_one_function() {
+    let instructions = |name: &str| {
+        let profile = profile(name, Place::Instructions).unwrap();
+        let mut all: Vec<(u64, String, u64)> = Vec::new();
+        for (stack, weight) in &profile.stacks {
+            let (function, rest) = stack.split_once(';').unwrap();
+            assert_eq!(function, "compute", "{name}");
+            let (address, text) = rest.split_once(' ').unwrap();
+            let operation = text.split(' ').next().unwrap().to_owned();
+            all.push((u64::from_str_radix(address, 16).unwrap(), operation, *weight));
+        }
+        all.sort();
+        all.into_iter().map(|(_, operation, weight)| (operation, weight)).collect::<Vec<_>>()
+    };
+    let shares = instructions("perf-annotate.txt");
+    assert_eq!(shares.len(), 23);
+    assert_eq!(shares.iter().find(|(name, _)| name == "mulsd").unwrap().1, 6667);
+    assert_eq!(instructions("perf-annotate-stdio2.txt"), shares);
+    let samples = instructions("perf-annotate-n.txt");
+    assert_eq!(samples.iter().map(|(_, n)| n).sum::<u64>(), 15);
+    let names =
+        |all: &[(String, u64)]| all.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&samples), names(&shares));
+}
+
+#[test]
+fn what_has_no_exits_is_refused_by_name() {
+    for (name, start) in [
+        ("mpstat.txt", "this is mpstat's output, which has no exits: record `perf kvm stat record"),
+        ("perf-report.txt", "this is perf report's text"),
+        ("perf-annotate.txt", "this is perf annotate's text"),
+        ("perf-annotate-n.txt", "this is perf annotate's text"),
+        ("perf-annotate-stdio2.txt", "this is perf annotate's text"),
+    ] {
+        let error = read(&tool(name), Isa::Unknown).err().unwrap().to_string();
+        assert!(error.contains(start), "{name}: {error}");
+    }
+    let counters = b"exits 123 4\nhalt_exits 5 6\n";
+    let error = read(counters, Isa::Unknown).err().unwrap().to_string();
+    assert!(error.contains("counts no exit by its reason"), "{error}");
+}
+
+fn all_tools() -> Vec<Vec<u8>> {
+    let mut names: Vec<_> = std::fs::read_dir(captures().join("tools/input"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    names.sort();
+    names.push(captures().join("amd-two-vms/expected/two-vms.kvmstat-vmexit.txt"));
+    names.iter().map(|path| std::fs::read(path).unwrap()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Whatever is changed or cut off: an error in words, or rows whose times fit their counts.
+    #[test]
+    fn damaged_texts_are_refused_or_read(
+        which in 0usize..16,
+        keep in 0.0f64..=1.0,
+        changes in proptest::collection::vec((0.0f64..1.0, any::<u8>()), 0..8),
+    ) {
+        let all = all_tools();
+        let mut text = all[which % all.len()].clone();
+        for (at, byte) in changes {
+            let at = (at * text.len() as f64) as usize;
+            text[at] = byte;
+        }
+        text.truncate((keep * text.len() as f64) as usize);
+        match read(&text, Isa::Svm) {
+            Ok((_, rows, _)) => {
+                for tally in rows.0.values() {
+                    prop_assert!(tally.timed <= tally.count && tally.hist.iter().sum::<u64>() <= tally.timed);
+                    prop_assert!(tally.timed == 0 || tally.min_ns <= tally.max_ns && tally.max_ns <= tally.time_ns, "{tally:?}");
+                }
+            }
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+        let mut input = text.as_slice();
+        if let Ok(format) = profile::Format::recognise(&text) && !format.needs_seeking() {
+            let place = if format == profile::Format::Annotate { Place::Instructions } else { Place::Host };
+            let _ = profile::import(format, place, Source::Stream(&mut input), &mut NoSymbols);
+        }
+    }
+}
