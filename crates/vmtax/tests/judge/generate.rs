@@ -1,4 +1,5 @@
-//! Recordings made up from a specification: text as `perf script` prints it, with counts, times and names that a seed varies.
+//! Recordings made up from a specification: text as `perf script`, ftrace or trace-cmd print it, with counts, times and names
+//! that a seed varies.
 
 use serde::Deserialize;
 
@@ -14,6 +15,76 @@ pub(crate) struct Spec {
     exit: Vec<Exit>,
     #[serde(default)]
     preempt: Vec<Preempt>,
+    #[serde(default)]
+    form: Form,
+    /// Name of a vCPU's thread; `{}` is its number.
+    #[serde(default = "thread")]
+    thread: String,
+    #[serde(default = "pid")]
+    pid: u32,
+    /// A second VM beside it.
+    also: Option<Box<Spec>>,
+}
+
+/// Whose text it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Form {
+    #[default]
+    PerfScript,
+    Ftrace,
+    TraceCmd,
+}
+
+fn thread() -> String {
+    "CPU {}/KVM".to_owned()
+}
+
+fn pid() -> u32 {
+    4000
+}
+
+impl Form {
+    fn line(self, who: &str, (pid, tid): (u32, u32), cpu: u32, ns: u64, event: &str) -> String {
+        let (s, frac) = (ns / 1_000_000_000, ns % 1_000_000_000);
+        if self == Form::PerfScript {
+            return format!("{who} {pid}/{tid} [{cpu:03}] {s}.{frac:09}: {event}");
+        }
+        let event = event.split_once(':').map_or(event, |(_, event)| event);
+        let (name, text) = event.split_once(": ").unwrap_or((event, ""));
+        match self {
+            Form::Ftrace => format!(
+                "{who:>16}-{tid:<7} [{cpu:03}] d..1. {s:>5}.{:06}: {name}: {text}",
+                frac / 1000
+            ),
+            _ => {
+                let name = format!("{name}:");
+                format!(
+                    "{who:>16}-{tid:<5} [{cpu:03}] {s:>5}.{:06}: {name:<20} {}",
+                    frac / 1000,
+                    trace_cmd(&name, text)
+                )
+            }
+        }
+    }
+}
+
+/// The text of an event as trace-cmd's plugins print it.
+fn trace_cmd(name: &str, text: &str) -> String {
+    if name != "sched_switch:" {
+        return text.to_owned();
+    }
+    let field = |from: &str, to: &str| {
+        text.split_once(from).and_then(|(_, rest)| rest.split_once(to)).map_or("", |(word, _)| word)
+    };
+    format!(
+        "{}:{} [120] {} ==> {}:{} [120]",
+        field("prev_comm=", " prev_pid"),
+        field("prev_pid=", " "),
+        field("prev_state=", " "),
+        field("next_comm=", " next_pid"),
+        field("next_pid=", " ")
+    )
 }
 
 fn one() -> u32 {
@@ -86,11 +157,19 @@ impl Random {
 /// The text, in time order.
 pub(crate) fn perf_script(spec: &Spec, seed: u64) -> String {
     let mut lines: Vec<(u64, String)> = Vec::new();
-    for vcpu in 0..spec.vcpus {
-        vcpu_lines(spec, Random(seed ^ u64::from(vcpu) << 32), vcpu, &mut lines);
+    for (number, spec) in std::iter::successors(Some(spec), |spec| spec.also.as_deref()).enumerate()
+    {
+        for vcpu in 0..spec.vcpus {
+            let seed = seed.wrapping_add(number as u64) ^ u64::from(vcpu) << 32;
+            vcpu_lines(spec, Random(seed), vcpu, &mut lines);
+        }
     }
     lines.sort_by_key(|(ns, _)| *ns);
-    let mut text = String::new();
+    let mut text = match spec.form {
+        Form::PerfScript => String::new(),
+        Form::Ftrace => "# tracer: nop\n#\n".to_owned(),
+        Form::TraceCmd => "cpus=8\n".to_owned(),
+    };
     for (_, line) in lines {
         text += &line;
         text.push('\n');
@@ -99,13 +178,13 @@ pub(crate) fn perf_script(spec: &Spec, seed: u64) -> String {
 }
 
 fn vcpu_lines(spec: &Spec, mut random: Random, vcpu: u32, lines: &mut Vec<(u64, String)>) {
-    let tid = 4001 + vcpu;
+    let tid = spec.pid + 1 + vcpu;
+    let cpu = spec.pid / 1000 + vcpu;
     let mut put = |at: f64, who: &str, tid: u32, event: &str| {
         let ns = (at * 1e9) as u64;
-        let (s, frac) = (ns / 1_000_000_000, ns % 1_000_000_000);
-        lines.push((ns, format!("{who} 4000/{tid} [{vcpu:03}] {s}.{frac:09}: {event}")));
+        lines.push((ns, spec.form.line(who, (spec.pid, tid), cpu, ns, event)));
     };
-    let me = format!("CPU {vcpu}/KVM");
+    let me = spec.thread.replace("{}", &vcpu.to_string());
     let mut now = 100.0 + f64::from(vcpu) * 1e-6;
     let end = now + spec.seconds;
     let mut next: Vec<f64> = spec.exit.iter().map(|e| now + random.gap(e.rate)).collect();
