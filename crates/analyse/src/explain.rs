@@ -137,11 +137,12 @@ impl Explanation {
         let mut samples = ledger.samples.clone();
         samples.extend(base_ledger.into_iter().flat_map(|base| base.samples.iter().cloned()));
         let workloads = results::workloads(&samples);
+        let sums = findings::Sums::new(ledger);
         let mut steps = Vec::new();
         // A table of results alone has no exits to ask about.
         if workloads.is_empty() || !ledger.exits.is_empty() {
             steps.extend([
-                bottleneck(side, base),
+                bottleneck(side, base, &sums),
                 causes(ledger),
                 profiles::host(ledger, base_ledger),
                 profiles::guest(ledger, base_ledger),
@@ -153,7 +154,6 @@ impl Explanation {
             steps.push(nesting(ledger));
         }
         steps.extend(results::step(&workloads));
-        let sums = findings::Sums::new(ledger);
         let mut all = Vec::new();
         all.extend(findings::contention(ledger, &context));
         all.extend(findings::of_profiles(ledger, &context));
@@ -162,7 +162,7 @@ impl Explanation {
         all.extend(exits.into_iter().filter(|one| one.id != "clock-reads" || !clock_known));
         all.extend(findings::of_counters(ledger, base_ledger));
         all.extend(
-            findings::of_memory(ledger, &context)
+            findings::of_memory(ledger, &context, &sums)
                 .filter(|_| !base_is_as_small(ledger, base_ledger)),
         );
         all.extend(results::findings(&workloads, &context));
@@ -229,9 +229,9 @@ fn judge(
             ),
         );
     }
-    let top = all.iter().find(|finding| {
-        matches!(finding.cost, Cost::Time { .. } | Cost::Count { .. }) && finding.id != "contention"
-    });
+    let top = all
+        .iter()
+        .find(|finding| !matches!(finding.cost, Cost::Unknown) && finding.id != "contention");
     if let Some(tax) = tax.filter(|tax| *tax >= TAX_MATTERS) {
         if let Some(found) = wake_ups(ledger, sums) {
             return found;
@@ -353,7 +353,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>) -> Step {
+fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &findings::Sums) -> Step {
     let ledger = side.ledger;
     let step = |answer, says: String, evidence, next| Step {
         id: "exits",
@@ -380,6 +380,14 @@ fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>) -> Step {
             let next = "what the guest does between exits: a profile of it, its page sizes";
             step(Answer::No, format!("exits are not the bottleneck: {most}"), evidence, Some(next))
         };
+    }
+    if let (None, Some(spent_ns)) = (base, sums.spent_ns) {
+        let says = format!(
+            "exits that do not halt took {} ms; what part of the running time that is, the table does not say",
+            spent_ns / 1_000_000
+        );
+        let next = "the recording itself (perf.data.guest of `perf kvm stat record`), which says how long the vCPUs ran";
+        return step(Answer::Unknown, says, Vec::new(), Some(next));
     }
     let Some(base) = base else {
         let says = if ledger.exits.is_empty() {

@@ -56,6 +56,8 @@ pub struct Context {
     pub polls: bool,
     /// Memory of the VM is known to come from guest_memfd.
     pub guest_memfd: bool,
+    /// Writes are tracked page by page: a migration or a checkpoint runs.
+    pub logs_writes: bool,
 }
 
 /// Whether a remedy helps.
@@ -139,6 +141,9 @@ fn ordinary_memory(context: &Context) -> Applies {
     match context.kind {
         VmKind::Tdx | VmKind::Snp => Applies::No(PRIVATE_AT_4K),
         _ if context.guest_memfd => Applies::No(PRIVATE_AT_4K),
+        _ if context.logs_writes => Applies::No(
+            "KVM maps memory in pages of 4 KiB while it tracks writes (a migration or a checkpoint)",
+        ),
         VmKind::Encrypted => Applies::If(
             "the VM is SEV-ES: memory of SEV-SNP is private, and no setting changes its pages",
         ),
@@ -211,6 +216,22 @@ fn on_intel(context: &Context) -> Applies {
 
 fn on_amd(context: &Context) -> Applies {
     if context.vendor == Isa::Vmx { Applies::No("the processor is Intel's") } else { Applies::Yes }
+}
+
+fn on_amd_with(context: &Context, feature: &'static str) -> Applies {
+    if context.vendor == Isa::Vmx {
+        Applies::No("the processor is Intel's")
+    } else {
+        Applies::If(feature)
+    }
+}
+
+fn virtual_vmload(context: &Context) -> Applies {
+    on_amd_with(context, "the processor has it (/proc/cpuinfo of L0: v_vmsave_vmload)")
+}
+
+fn virtual_gif(context: &Context) -> Applies {
+    on_amd_with(context, "the processor has it (/proc/cpuinfo of L0: vgif)")
 }
 
 fn preemption_timer(context: &Context) -> Applies {
@@ -305,8 +326,8 @@ pub const REMEDIES: &[Remedy] = &[
     row("ept", Place::Host, "load kvm_intel with ept=1", on_intel),
     row("npt", Place::Host, "load kvm_amd with npt=1", on_amd),
     row("shadow-vmcs", Place::Host, "load L0's kvm_intel with enable_shadow_vmcs=1", on_intel),
-    row("vls", Place::Host, "load L0's kvm_amd with vls=1", on_amd),
-    row("vgif", Place::Host, "load L0's kvm_amd with vgif=1", on_amd),
+    row("vls", Place::Host, "load L0's kvm_amd with vls=1, its default", virtual_vmload),
+    row("vgif", Place::Host, "load L0's kvm_amd with vgif=1, its default", virtual_gif),
     row("preemption-timer", Place::Host, "load kvm_intel with preemption_timer=1", preemption_timer),
     row("guest-nmi-watchdog", Place::Guest, "stop the guest's NMI watchdog: sysctl kernel.nmi_watchdog=0", |_| {
         Applies::If("the guest's watchdog is what uses the counters")
@@ -355,7 +376,7 @@ mod tests {
         let mut all = Vec::new();
         for kind in kinds {
             for vendor in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
-                for bits in 0..16 {
+                for bits in 0..32 {
                     let bit = |n: u32| bits >> n & 1 == 1;
                     all.push(Context {
                         kind,
@@ -364,6 +385,7 @@ mod tests {
                         is_contended: bit(1),
                         polls: bit(2),
                         guest_memfd: bit(3),
+                        logs_writes: bit(4),
                     });
                 }
             }

@@ -55,6 +55,12 @@ pub(crate) fn cost(cost: &Cost) -> String {
                 duration(base_ns as f64)
             )
         }
+        Cost::Spent { time_ns, all_ns, count: n } => format!(
+            "{} of the time in exits that do not halt: {} in {} exits; the running time is not known",
+            percent(time_ns as f64 / all_ns.max(1) as f64),
+            duration(time_ns as f64),
+            count(n)
+        ),
         Cost::Count { count: n } => format!("{} exits; what they cost is not known", count(n)),
         Cost::Unknown => "not counted by exits".to_owned(),
     }
@@ -413,7 +419,7 @@ fn shaped(finding: &Finding) -> Shaped<'_> {
             let share = |ns: u64| ns as f64 / base_ns.max(1) as f64;
             (Some(count), Some([share(low_ns), share(high_ns)]))
         }
-        Cost::Count { count } => (Some(count), None),
+        Cost::Spent { count, .. } | Cost::Count { count } => (Some(count), None),
         Cost::Unknown => (None, None),
     };
     Shaped {

@@ -1,15 +1,27 @@
 //! Findings: what exits, time, profiles and counters show, each with its cost and the remedies that its conditions allow.
 
-use std::collections::BTreeMap;
+mod contention;
+mod counters;
+mod guest;
+mod memory;
 
-use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Outcome, Place, Profile, Stat, Tally};
+use std::collections::{BTreeMap, BTreeSet};
 
+use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Outcome, Reason, Tally};
+
+use super::memory as mapping;
 use super::subject::{self, Subject};
-use super::{Certainty, memory, percent};
+use super::{Certainty, percent};
 use crate::Ledger;
 use crate::ledger::running_ns;
 use crate::remedy::{self, Applies, Context, Remedy, VmKind};
+
 use crate::table::cause_of;
+
+pub(super) use contention::contention;
+pub(super) use counters::of_counters;
+pub(super) use guest::of_profiles;
+pub(super) use memory::{of_memory, small_by_faults};
 
 /// A subject's part of the running time from which on it is a finding.
 const WORTH: f64 = 0.01;
@@ -23,10 +35,6 @@ const NAMED: usize = 4;
 const TICK: std::ops::RangeInclusive<f64> = 80.0..=1100.0;
 /// KVM's default of `halt_poll_ns` on x86.
 pub(super) const POLL_NS: u64 = 200_000;
-/// Faults in one region of 2 MiB from which on it is mapped in 4 KiB pages.
-const FAULTS_OF_4K: u64 = 8;
-/// How much more a counter must count than in the base.
-const MORE: f64 = 1.5;
 
 /// What something costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +48,15 @@ pub enum Cost {
         /// Wall time less halted time of the vCPUs.
         base_ns: u64,
         /// Exits, or times that a vCPU waited.
+        count: u64,
+    },
+    /// Time in exits that do not halt, where the running time is not known: `time_ns` of the `all_ns` of all of them.
+    Spent {
+        /// In these.
+        time_ns: u64,
+        /// In all that do not halt.
+        all_ns: u64,
+        /// How many.
         count: u64,
     },
     /// Exits whose time is not known.
@@ -132,6 +149,7 @@ pub(super) struct Sum {
     pub(super) high_ns: u64,
     pub(super) tally: Tally,
     pub(super) details: BTreeMap<Detail, u64>,
+    reasons: BTreeMap<Reason, u64>,
     user: u64,
 }
 
@@ -145,6 +163,9 @@ pub(super) struct Sums {
     /// Times are those of hardware, as far as the recording shows.
     pub(super) timed: bool,
     pub(super) total: u64,
+    /// Time in exits that do not halt, where exits have times and the running time is not known (the text of `perf kvm stat
+    /// report`).
+    pub(super) spent_ns: Option<u64>,
 }
 
 impl Sums {
@@ -176,6 +197,7 @@ impl Sums {
             sum.count = sum.count.saturating_add(tally.count);
             sum.high_ns = sum.high_ns.saturating_add(net_ns(ledger, key, tally, &time, halting));
             sum.tally.merge(tally);
+            *sum.reasons.entry(key.reason).or_default() += tally.count;
             if !matches!(key.detail.kind, DetailKind::None | DetailKind::Halt) {
                 *sum.details.entry(key.detail).or_default() += tally.count;
             }
@@ -184,6 +206,11 @@ impl Sums {
             }
         }
         several_queues(&mut sums);
+        let all = ledger.total();
+        let has_times = ledger.recording.emulated.is_none() && all.timed * 10 >= all.count * 9;
+        let not_halting = sums.iter().filter(|(word, _)| **word != "halts");
+        let spent_ns: u64 =
+            not_halting.map(|(_, sum)| sum.tally.time_ns).fold(0, u64::saturating_add);
         let placed: u64 = ledger.preempted.values().fold(0, |sum, ns| sum.saturating_add(*ns));
         Sums {
             by_subject: sums,
@@ -192,6 +219,30 @@ impl Sums {
             unplaced_ns: time.preempted_ns.saturating_sub(placed),
             timed,
             total,
+            spent_ns: Some(spent_ns).filter(|ns| *ns > 0 && has_times && !timed),
+        }
+    }
+
+    /// Whether exits of a subject are enough to be a finding.
+    pub(super) fn matters(&self, sum: &Sum) -> bool {
+        let of_wall = sum.high_ns as f64 / self.wall_ns.max(1) as f64;
+        match self.cost(sum) {
+            Cost::Time { high_ns, base_ns, .. } => {
+                high_ns as f64 >= base_ns as f64 * WORTH && of_wall >= WORTH / 2.0
+            }
+            Cost::Spent { time_ns, all_ns, .. } => {
+                time_ns as f64 >= all_ns as f64 * WORTH_OF_COUNT && sum.count >= FEW
+            }
+            _ => sum.count as f64 >= self.total as f64 * WORTH_OF_COUNT && sum.count >= FEW,
+        }
+    }
+
+    /// What it is ranked by: a part of the time, else of the exits.
+    fn weight(&self, sum: &Sum) -> f64 {
+        match self.cost(sum) {
+            Cost::Time { high_ns, base_ns, .. } => high_ns as f64 / base_ns.max(1) as f64,
+            Cost::Spent { time_ns, all_ns, .. } => time_ns as f64 / all_ns.max(1) as f64,
+            _ => sum.count as f64 / self.total.max(1) as f64,
         }
     }
 
@@ -203,7 +254,14 @@ impl Sums {
 
     pub(super) fn cost(&self, sum: &Sum) -> Cost {
         if !self.timed {
-            return Cost::Count { count: sum.count };
+            // A halt's time is the guest's own.
+            let halts = sum.reasons.keys().any(|reason| is_halt(*reason));
+            return match self.spent_ns.filter(|_| !halts) {
+                Some(all_ns) => {
+                    Cost::Spent { time_ns: sum.tally.time_ns, all_ns, count: sum.count }
+                }
+                None => Cost::Count { count: sum.count },
+            };
         }
         let low_ns = sum.high_ns.saturating_sub(self.unplaced_ns);
         Cost::Time { low_ns, high_ns: sum.high_ns, base_ns: self.base_ns, count: sum.count }
@@ -227,12 +285,16 @@ fn net_ns(
     ns.saturating_sub(ledger.preempted.get(key).copied().unwrap_or(0))
 }
 
+fn is_halt(reason: Reason) -> bool {
+    use vmtax_events::{Isa, svm, vmx};
+    matches!((reason.isa, reason.code), (Isa::Vmx, vmx::HLT) | (Isa::Svm, svm::HLT | svm::IDLE_HLT))
+}
+
 /// Registers of one page that are written and never read, several of them, are queues' notifications.
 fn several_queues(sums: &mut BTreeMap<&'static str, Sum>) {
     let Some(sum) = sums.get("device-registers") else { return };
     let only_written = sum.details.keys().all(|detail| detail.is_write() == Some(true));
-    let pages: std::collections::BTreeSet<u64> =
-        sum.details.keys().map(|detail| detail.value >> 12).collect();
+    let pages: BTreeSet<u64> = sum.details.keys().map(|detail| detail.value >> 12).collect();
     let handled = sum.user == sum.count;
     if only_written
         && sum.details.len() > 1
@@ -257,19 +319,13 @@ fn name(detail: Detail) -> String {
 pub(super) fn of_exits(ledger: &Ledger, context: &Context, sums: &Sums) -> Vec<Finding> {
     let mut found = Vec::new();
     for (word, sum) in &sums.by_subject {
-        let cost = sums.cost(sum);
-        let of_wall = sum.high_ns as f64 / sums.wall_ns.max(1) as f64;
-        let matters = match cost.share() {
-            Some(share) => share >= WORTH && of_wall >= WORTH / 2.0,
-            None => sum.count as f64 >= sums.total as f64 * WORTH_OF_COUNT && sum.count >= FEW,
-        };
-        if !matters {
+        if !sums.matters(sum) {
             continue;
         }
         let subject = subject::find(word);
         let mut finding = Finding::new(subject.id, subject.means, certainty(word, sum));
-        finding.weight = cost.share().unwrap_or(sum.count as f64 / sums.total.max(1) as f64);
-        finding.cost = cost;
+        finding.weight = sums.weight(sum);
+        finding.cost = sums.cost(sum);
         finding.disproof = subject.disproof;
         finding.next = subject.next;
         finding.evidence.push(counted(sum, sums));
@@ -292,10 +348,28 @@ fn certainty(word: &str, sum: &Sum) -> Certainty {
 }
 
 fn counted(sum: &Sum, sums: &Sums) -> String {
-    match sums.rate(sum.count) {
-        Some(rate) => format!("{} exits, {rate:.0} a second and vCPU", sum.count),
-        None => format!("{} of {} exits", sum.count, sums.total),
+    let names = reasons(sum);
+    match (sums.rate(sum.count), sums.cost(sum)) {
+        (Some(rate), _) => format!("{} exits ({names}), {rate:.0} a second and vCPU", sum.count),
+        (None, Cost::Spent { time_ns, all_ns, .. }) => format!(
+            "{} of {} exits ({names}), {} ms of the {} ms in exits that do not halt",
+            sum.count,
+            sums.total,
+            time_ns / 1_000_000,
+            all_ns / 1_000_000
+        ),
+        (None, _) => format!("{} of {} exits ({names})", sum.count, sums.total),
     }
+}
+
+/// The exits' reasons, most first.
+fn reasons(sum: &Sum) -> String {
+    let mut all: Vec<(&Reason, &u64)> = sum.reasons.iter().collect();
+    all.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), **reason));
+    let more = if all.len() > NAMED { ", ..." } else { "" };
+    let names: Vec<String> =
+        all.iter().take(NAMED).map(|(reason, _)| reason.name().into_owned()).collect();
+    format!("{}{more}", names.join(", "))
 }
 
 fn addresses(sum: &Sum) -> Option<String> {
@@ -340,10 +414,19 @@ fn fitting(
                 Some(rate) if rate < *TICK.start() => ids.clear(),
                 Some(rate) if TICK.contains(&rate) => ids.retain(|id| *id == "host-nohz-full"),
                 Some(rate) => {
-                    evidence.push(format!(
-                        "{rate:.0} a second and vCPU are more than a tick: devices or IPIs"
-                    ));
-                    ids.retain(|id| *id == "irq-affinity");
+                    let injected =
+                        sums.by_subject.get("no-virtual-apic").map_or(0, |sum| sum.count);
+                    if injected * 2 >= others {
+                        evidence.push(format!(
+                            "the guest takes {injected} interrupts of its own by exits: without a virtual APIC each may stop the vCPU once"
+                        ));
+                        ids.clear();
+                    } else {
+                        evidence.push(format!(
+                            "{rate:.0} a second and vCPU are more than a tick: devices or IPIs"
+                        ));
+                        ids.retain(|id| *id == "irq-affinity");
+                    }
                 }
                 None => ids.clear(),
             }
@@ -360,7 +443,7 @@ fn fitting(
         },
         "memory-faults" => match small_by_faults(ledger) {
             Some(line) => evidence.push(line),
-            None if memory::is_small(ledger) == Some(true) => {}
+            None if mapping::is_small(ledger) == Some(true) => {}
             None => ids.clear(),
         },
         "counters" if rotated(ledger) => {
@@ -403,23 +486,6 @@ fn polling_ns(ledger: &Ledger) -> u64 {
         halts.hist[bucket].saturating_mul(end)
     };
     (0..vmtax_events::HIST_BUCKETS).map(each).fold(0, u64::saturating_add)
-}
-
-/// Regions of 2 MiB that fault often are mapped in small pages.
-pub(super) fn small_by_faults(ledger: &Ledger) -> Option<String> {
-    let mut regions: BTreeMap<Detail, u64> = BTreeMap::new();
-    for (key, tally) in &ledger.exits {
-        if key.detail.kind == DetailKind::PageFault {
-            *regions.entry(key.detail).or_default() += tally.count;
-        }
-    }
-    let often = regions.values().filter(|count| **count >= FAULTS_OF_4K).count();
-    (often > 0 && often * 2 >= regions.len()).then(|| {
-        format!(
-            "{often} of {} regions of 2 MiB faulted {FAULTS_OF_4K} times and more",
-            regions.len()
-        )
-    })
 }
 
 /// Every event select is written about as often as the timer is armed.
@@ -466,273 +532,4 @@ fn xapic(ledger: &Ledger, context: &Context) -> Option<Finding> {
         finding.advise(&["x2apic"], context);
         finding
     })
-}
-
-/// What classes of threads take processors.
-fn remedies_of_takers(takers: &[(&str, crate::ledger::Taken)]) -> Vec<&'static str> {
-    let all: u64 = takers.iter().map(|(_, taken)| taken.time_ns).sum();
-    let part = |is: fn(&str) -> bool| {
-        let ns: u64 = takers.iter().filter(|(name, _)| is(name)).map(|(_, t)| t.time_ns).sum();
-        ns as f64 >= all as f64 * 0.2 && ns > 0
-    };
-    let is_vcpu = |name: &str| {
-        name.starts_with("CPU ") && name.contains("/KVM")
-            || name.starts_with("vcpu")
-            || name.starts_with("fc_vcpu")
-            || name.starts_with("crosvm_vcpu")
-    };
-    let is_io = |name: &str| {
-        name.starts_with("vhost-")
-            || name.starts_with("IO ")
-            || name.starts_with("iothread")
-            || name.starts_with("qemu")
-            || name.starts_with("worker")
-    };
-    let is_ksm = |name: &str| name == "ksmd";
-    let mut ids = vec!["vcpu-pinning"];
-    if part(is_vcpu) {
-        ids.push("fewer-vcpus");
-    }
-    if part(is_io) {
-        ids.push("iothread-pinning");
-    }
-    if part(is_ksm) {
-        ids.push("ksm-off");
-    }
-    if takers.is_empty() || part(|name| !name.starts_with("CPU ")) {
-        ids.push("cpu-isolation");
-    }
-    ids
-}
-
-/// vCPUs wait for processors.
-pub(super) fn contention(ledger: &Ledger, context: &Context) -> Option<Finding> {
-    let share = ledger.contention().filter(|_| ledger.recording.emulated.is_none())?;
-    if share < WORTH {
-        return None;
-    }
-    let time = ledger.time_total();
-    let takers = ledger.takers();
-    let count = takers.iter().map(|(_, taken)| taken.count).sum();
-    let mut finding = Finding::new(
-        "contention",
-        "vCPUs wait for a processor that others have: not a cost of exits",
-        Certainty::Certain,
-    );
-    let named: Vec<String> = takers
-        .iter()
-        .take(3)
-        .map(|(name, taken)| {
-            format!("{name} {}", percent(taken.time_ns as f64 / time.preempted_ns.max(1) as f64))
-        })
-        .collect();
-    finding.evidence.push(format!(
-        "preempted {} ms of {} ms that the vCPUs were not halted",
-        time.preempted_ns / 1_000_000,
-        running_ns(&time) / 1_000_000
-    ));
-    if !named.is_empty() {
-        finding.evidence.push(format!("their processors ran: {}", named.join(", ")));
-    }
-    let worst = ledger.time.iter().filter_map(|((_, vcpu), t)| Some((t.contention()?, vcpu)));
-    if let Some((most, vcpu)) = worst.max_by(|a, b| a.0.total_cmp(&b.0))
-        && ledger.time.len() > 1
-    {
-        finding.evidence.push(format!("most: vCPU {vcpu}, {}", percent(most)));
-    }
-    let time_ns = time.preempted_ns;
-    finding.cost =
-        Cost::Time { low_ns: time_ns, high_ns: time_ns, base_ns: running_ns(&time), count };
-    finding.weight = share;
-    finding.disproof = "the vCPU threads' nonvoluntary_ctxt_switches stand still";
-    finding.next = if takers.is_empty() {
-        "sched:sched_switch of all processors (perf record -a), which names who runs"
-    } else {
-        "`vmtax doctor` says how the vCPUs are pinned"
-    };
-    finding.advise(&remedies_of_takers(&takers), context);
-    Some(finding)
-}
-
-/// Functions in which a guest waits without halting. Linux kernel/sched/idle.c, drivers/cpuidle.
-const POLLS: [&str; 4] =
-    ["cpu_idle_poll", "poll_idle", "haltpoll_enter_idle", "default_enter_idle"];
-/// Functions that read a device's clock. Linux arch/x86/kernel/hpet.c, drivers/clocksource/acpi_pm.c, i8253.c.
-const CLOCKS: [&str; 5] =
-    ["read_hpet", "acpi_pm_read", "acpi_pm_read_verified", "i8253_read", "pit_read"];
-
-/// The part of a profile's samples whose stack has a function that fits.
-fn part_of(profile: &Profile, fits: impl Fn(&str) -> bool) -> f64 {
-    let all = profile.total().max(1) as f64;
-    let with = profile.stacks.iter().filter(|(stack, _)| stack.split(Profile::BETWEEN).any(&fits));
-    with.map(|(_, weight)| *weight).fold(0, u64::saturating_add) as f64 / all
-}
-
-fn most(profile: &Profile, fits: impl Fn(&str) -> bool) -> String {
-    let functions = profile.functions();
-    let mut named: Vec<(&str, u64)> =
-        functions.iter().filter(|(name, _)| fits(name)).map(|(name, w)| (*name, w.own)).collect();
-    named.sort_by_key(|(_, own)| std::cmp::Reverse(*own));
-    let all = profile.total().max(1) as f64;
-    let line = |(name, own): &(&str, u64)| format!("{name} {}", percent(*own as f64 / all));
-    named.iter().take(3).map(line).collect::<Vec<_>>().join(", ")
-}
-
-/// What a guest's profile shows.
-pub(super) fn of_profiles(ledger: &Ledger, context: &Context) -> Vec<Finding> {
-    let Some(profile) = ledger.profiles.get(&Place::Guest) else { return Vec::new() };
-    let mut found = Vec::new();
-    let mut add = |id: &'static str,
-                   means: &str,
-                   share: f64,
-                   fits: &dyn Fn(&str) -> bool,
-                   ids: &[&'static str],
-                   disproof,
-                   next| {
-        let mut finding = Finding::new(id, means, Certainty::Likely);
-        finding.evidence.push(format!(
-            "{} of the guest's samples: {}",
-            percent(share),
-            most(profile, fits)
-        ));
-        finding.weight = share;
-        (finding.disproof, finding.next) = (disproof, next);
-        finding.advise(ids, context);
-        found.push(finding);
-    };
-    let polls = |name: &str| POLLS.contains(&name);
-    let share = part_of(profile, polls);
-    if share >= 0.3 {
-        let forced = profile.functions().contains_key("cpu_idle_poll");
-        let ids: &[&'static str] = if forced { &["no-idle-poll"] } else { &[] };
-        add(
-            "guest-polls",
-            "the guest is idle and polls: its processors are busy, and nothing is waited for by exits",
-            share,
-            &polls,
-            ids,
-            "the guest has work all the time",
-            "the guest's command line (idle=), its cpuidle driver",
-        );
-    }
-    let bounces = |name: &str| name.starts_with("swiotlb_");
-    let share = part_of(profile, bounces);
-    if share >= 0.03 {
-        add(
-            "bounce-buffer",
-            "the guest copies what its devices read and write through the bounce buffer (swiotlb)",
-            share,
-            &bounces,
-            &["no-forced-bounce", "bounce-size"],
-            "the same load without the buffer is as slow",
-            "debugfs swiotlb/io_tlb_{nslabs,used_hiwater} in the guest, at high and at low load",
-        );
-    }
-    let clocks = |name: &str| CLOCKS.contains(&name);
-    let share = part_of(profile, clocks);
-    if share >= 0.02 && !found.iter().any(|finding: &Finding| finding.id == "clock-reads") {
-        let mut finding =
-            Finding::new("clock-reads", subject::find("clock-reads").means, Certainty::Certain);
-        finding.evidence.push(format!(
-            "{} of the guest's samples: {}",
-            percent(share),
-            most(profile, clocks)
-        ));
-        finding.weight = share;
-        finding.disproof = subject::find("clock-reads").disproof;
-        finding.next = subject::find("clock-reads").next;
-        finding.advise(&["guest-clocksource"], context);
-        found.push(finding);
-    }
-    found
-}
-
-/// A counter: for a thousand instructions where those are counted in both.
-fn counter(ledger: &Ledger, wanted: &str) -> Option<f64> {
-    let stem = |name: &str| name.split(':').next().unwrap_or_default().to_ascii_lowercase();
-    let stat = |stat: &&Stat| stem(&stat.name) == wanted;
-    ledger.stats.iter().find(stat).map(|stat| stat.value)
-}
-
-/// What counters show beside a base.
-pub(super) fn of_counters(ledger: &Ledger, base: Option<&Ledger>) -> Option<Finding> {
-    let base = base?;
-    let ratio = |name: &str| {
-        let (here, there) = (counter(ledger, name)?, counter(base, name)?);
-        (there > 0.0).then_some((here, there, here / there))
-    };
-    let (here, there, times) = ratio("branch-misses")?;
-    let same_work = ratio("instructions").map_or(1.0, |(.., times)| times);
-    if times < MORE * same_work {
-        return None;
-    }
-    let mut finding = Finding::new(
-        "branch-misses",
-        "the guest's branches are predicted worse than in the base: not a cost of exits",
-        Certainty::Likely,
-    );
-    finding
-        .evidence
-        .push(format!("branch-misses: {here:.0} here, {there:.0} in the base, x {times:.2}"));
-    for name in ["dtlb-load-misses", "l1-dcache-load-misses", "llc-load-misses", "instructions"] {
-        if let Some((here, there, times)) = ratio(name) {
-            finding
-                .evidence
-                .push(format!("{name}: {here:.0} here, {there:.0} in the base, x {times:.2}"));
-        }
-    }
-    finding.weight = 0.02;
-    finding.disproof = "the same number of instructions was not run on both sides";
-    finding.next = "mitigations in both guests (/sys/devices/system/cpu/vulnerabilities/*); perf record -e branch-misses in both";
-    Some(finding)
-}
-
-/// Memory that is mapped in small pages.
-pub(super) fn of_memory(ledger: &Ledger, context: &Context) -> Option<Finding> {
-    let small = memory::is_small(ledger);
-    let private = matches!(context.kind, VmKind::Tdx | VmKind::Snp);
-    if small == Some(false) || small.is_none() && !private {
-        let faults = small_by_faults(ledger).filter(|_| small.is_none())?;
-        let mut finding = Finding::new(
-            "small-pages",
-            "the guest's memory is mapped in pages of 4 KiB",
-            Certainty::Likely,
-        );
-        finding.evidence.push(faults);
-        return Some(finish_memory(finding, context));
-    }
-    let mut finding = match (small, private) {
-        (Some(true), _) => Finding::new(
-            "small-pages",
-            "the guest's memory is mapped in pages of 4 KiB",
-            Certainty::Certain,
-        ),
-        _ => Finding::new(
-            "small-pages",
-            "the guest's memory is private, which Linux maps in pages of 4 KiB",
-            Certainty::Likely,
-        ),
-    };
-    if let Some((small, all)) = memory::mapped(ledger) {
-        finding.evidence.push(format!(
-            "{} of {:.0} MiB mapped in pages of 4 KiB, by KVM's counters",
-            percent(small / all),
-            all / 1_048_576.0
-        ));
-    }
-    if private {
-        finding.evidence.push(format!(
-            "it is a {} guest: Linux up to 7.3 maps guest_memfd in pages of 4 KiB",
-            context.kind.name()
-        ));
-    }
-    Some(finish_memory(finding, context))
-}
-
-fn finish_memory(mut finding: Finding, context: &Context) -> Finding {
-    finding.disproof = "`vmtax pages` shows 2M and 1G";
-    finding.next = "`vmtax pages` on the host while the VM runs; dTLB-load-misses in the guest; perf annotate of its hottest function";
-    finding.weight = 0.015;
-    finding.advise(&["huge-pages"], context);
-    finding
 }

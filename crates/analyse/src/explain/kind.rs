@@ -31,6 +31,8 @@ pub(super) fn context(ledger: &Ledger) -> Context {
         is_contended: ledger.contention().is_some_and(|share| share >= super::TAX_MATTERS),
         polls,
         guest_memfd: false,
+        logs_writes: keys()
+            .any(|key| key.reason.isa == Isa::Vmx && key.reason.code == vmx::PML_FULL),
     }
 }
 

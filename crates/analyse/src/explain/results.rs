@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{Better, Sample};
+use vmtax_events::{Better, Isa, Sample};
 
 use super::findings::Finding;
 use super::{Answer, Certainty, Step, Verdict, percent};
@@ -107,9 +107,17 @@ impl Category {
         other
     }
 
-    fn name(&self) -> String {
-        let options = self.options.iter().map(|option| format!("+{option}"));
-        format!("{}{}", self.kind, options.collect::<String>())
+    /// Whose processor, where the name of the kind says so.
+    fn vendor(&self) -> Isa {
+        match self.kind.to_ascii_lowercase().as_str() {
+            "amd" => Isa::Svm,
+            "intel" => Isa::Vmx,
+            _ => match self.vm_kind() {
+                VmKind::Tdx => Isa::Vmx,
+                VmKind::Sev | VmKind::Snp => Isa::Svm,
+                _ => Isa::Unknown,
+            },
+        }
     }
 }
 
@@ -141,10 +149,25 @@ pub struct Workload {
     pub worst: String,
     /// The verdict, a sentence without its full stop.
     pub says: String,
-    /// Options that got most of a loss back: option, category, part of the loss, and how sure.
-    pub recovered: Vec<(String, String, f64, Certainty)>,
+    /// Options that got most of a loss back.
+    pub recovered: Vec<Recovered>,
     /// Every category.
     pub rows: Vec<Row>,
+}
+
+/// An option that got most of a loss back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recovered {
+    /// The option.
+    pub option: String,
+    /// The category without it.
+    pub category: String,
+    /// The part of the loss that it got back.
+    pub part: f64,
+    /// The loss, as a part of the plain VM's value.
+    pub loss: f64,
+    /// How sure that is.
+    pub certainty: Certainty,
     kind: VmKind,
 }
 
@@ -153,6 +176,33 @@ struct Table<'a> {
     unit: &'a str,
     better: Better,
     values: BTreeMap<Category, Vec<f64>>,
+    /// Categories as they were written first.
+    names: BTreeMap<Category, &'a str>,
+}
+
+/// A value with its unit, thousands as a prefix of units that have them.
+fn figure(value: f64, unit: &str) -> String {
+    let prefixes = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let takes = ["bit/s", "B/s", "1/s", "bps"].contains(&unit);
+    let (value, prefix) = prefixes
+        .into_iter()
+        .find(|(least, _)| takes && value >= *least)
+        .map_or((value, ""), |(least, prefix)| (value / least, prefix));
+    let digits =
+        if value == 0.0 { 0 } else { (2 - value.abs().log10().floor() as i32).clamp(0, 6) };
+    let digits = usize::try_from(digits).unwrap_or(0);
+    let number = format!("{value:.digits$}");
+    let number = if number.contains('.') {
+        number.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        &number
+    };
+    match (unit, prefix) {
+        ("", _) => number.to_owned(),
+        ("1/s", "") => format!("{number}/s"),
+        ("1/s", prefix) => format!("{number}{prefix}/s"),
+        _ => format!("{number} {prefix}{unit}"),
+    }
 }
 
 impl Table<'_> {
@@ -170,7 +220,8 @@ impl Table<'_> {
     /// The plain VM with the same options.
     fn plain(&self, category: &Category) -> Option<&Category> {
         let is_it = |other: &&Category| {
-            other.vm_kind() == VmKind::Plain && other.options == category.options
+            let same_host = other.vendor() == category.vendor() || other.vendor() == Isa::Unknown;
+            other.vm_kind() == VmKind::Plain && other.options == category.options && same_host
         };
         (category.vm_kind() != VmKind::Plain).then(|| self.values.keys().find(is_it))?
     }
@@ -193,15 +244,24 @@ impl Table<'_> {
         let beside = |other: Option<&Category>| {
             let other = other?;
             let (there, _) = self.at(other)?;
-            Some((other.name(), there, self.loss(there, value)))
+            Some((self.name_of(other), there, self.loss(there, value)))
         };
         Some(Row {
-            category: category.name(),
+            category: self.name_of(category),
             value,
             runs: values.len(),
             plain: beside(self.plain(category)),
             baseline: beside(self.baseline(category)),
         })
+    }
+
+    /// As it was written.
+    fn name_of(&self, category: &Category) -> String {
+        self.names.get(category).map_or_else(String::new, |name| (*name).to_owned())
+    }
+
+    fn figure(&self, value: f64) -> String {
+        figure(value, self.unit)
     }
 
     fn certainty(&self, with: &[f64], without: &[f64]) -> Certainty {
@@ -226,7 +286,9 @@ pub(super) fn workloads(samples: &[Sample]) -> Vec<Workload> {
             unit,
             better: sample.better,
             values: BTreeMap::new(),
+            names: BTreeMap::new(),
         });
+        table.names.entry(category.clone()).or_insert(sample.category.trim());
         table.values.entry(category).or_default().push(sample.value);
     }
     let several = |table: &&Table<'_>| table.values.len() > 1;
@@ -235,75 +297,105 @@ pub(super) fn workloads(samples: &[Sample]) -> Vec<Workload> {
     workloads
 }
 
+/// Options that are tried to get a loss back: no set-ups whose loss is to be explained.
+fn is_tried(category: &Category) -> bool {
+    category.options.iter().any(|o| ["poll", "haltpoll", "hpoll"].contains(&o.as_str()))
+}
+
 fn workload(table: &Table<'_>) -> Workload {
     let rows: Vec<(Row, &Category)> =
         table.values.keys().filter_map(|c| Some((table.row(c)?, c))).collect();
-    // What was tried to get a loss back is no set-up whose loss is to be explained.
-    let is_tried = |category: &Category| {
-        category.options.iter().any(|o| ["poll", "haltpoll", "hpoll"].contains(&o.as_str()))
-    };
-    let losing =
-        rows.iter().filter(|(_, category)| !is_tried(category)).filter_map(|(row, category)| {
+    let mut losing: Vec<(f64, &Row, &Category, f64)> = rows
+        .iter()
+        .filter(|(_, category)| !is_tried(category))
+        .filter_map(|(row, category)| {
             let (_, plain, loss) = row.plain.as_ref()?;
-            Some((*loss, row, *category, *plain))
-        });
-    let worst = losing.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(loss, ..)| *loss >= LOSS);
-    let mut recovered = Vec::new();
-    let mut says = match &worst {
+            (*loss >= LOSS).then_some((*loss, row, *category, *plain))
+        })
+        .collect();
+    losing.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut says = match losing.first() {
         None if rows.iter().any(|(row, _)| row.plain.is_some()) => {
             format!("{}: no kind of VM loses 5 % and more", table.name)
         }
         None => best_option(table, &rows),
         Some((loss, row, _, plain)) => format!(
-            "{}: {} loses {} of {} ({} of {plain} {}{})",
+            "{}: {} loses {} of {} ({} of {}{})",
             table.name,
             row.category,
             percent(*loss),
             row.plain.as_ref().map(|(name, ..)| name.as_str()).unwrap_or_default(),
-            row.value,
-            table.unit,
+            table.figure(row.value),
+            table.figure(*plain),
             runs(row.runs)
         ),
     };
-    if let Some((_, row, category, plain)) = &worst {
-        for (option, _) in OPTIONS {
-            let with = category.with(option);
-            let (Some((value, values)), Some((_, without))) = (table.at(&with), table.at(category))
-            else {
-                continue;
-            };
-            let back = (value - row.value) / (plain - row.value);
-            if back >= MOST {
-                says += &format!("; {option} gets back {} of it", percent(back));
-                let sure = table.certainty(values, without);
-                recovered.push(((*option).to_owned(), category.name(), back, sure));
-            }
+    let recovered: Vec<Recovered> = losing
+        .iter()
+        .flat_map(|(loss, row, category, plain)| recover(table, row, category, (*loss, *plain)))
+        .collect();
+    if let Some((_, worst, category, plain)) = losing.first() {
+        for one in recovered.iter().filter(|one| one.category == worst.category) {
+            says += &format!("; {} gets back {} of it", one.option, part(one.part));
         }
-        let burdened = Category {
-            kind: table.plain(category).map_or_else(String::new, |c| c.kind.clone()),
-            options: category.options.clone(),
+        // What was tried elsewhere is said too, where nothing was for the worst.
+        if let Some(one) = recovered.first().filter(|one| one.category != worst.category) {
+            says += &format!(
+                "; of what {} loses, {} gets back {}",
+                one.category,
+                one.option,
+                part(one.part)
+            );
         }
-        .with(BURDEN);
-        if let Some((value, _)) = table.at(&burdened) {
-            let share = ((plain - value) / (plain - row.value)).max(0.0);
-            let verdict = if share >= MOST { "explains most of it" } else { "does not explain it" };
-            says += &format!("; the bounce buffer alone {verdict} ({})", percent(share));
-        }
+        says.extend(bounce(table, category, worst.value, *plain));
     }
-    let (loss, name, kind) =
-        worst.as_ref().map_or((0.0, String::new(), VmKind::Unknown), |(loss, row, category, _)| {
-            (*loss, row.category.clone(), category.vm_kind())
-        });
     Workload {
         name: table.name.clone(),
         unit: table.unit.to_owned(),
-        loss,
-        worst: name,
+        loss: losing.first().map_or(0.0, |(loss, ..)| *loss),
+        worst: losing.first().map_or_else(String::new, |(_, row, ..)| row.category.clone()),
         says,
         recovered,
         rows: rows.into_iter().map(|(row, _)| row).collect(),
-        kind,
     }
+}
+
+/// Options that got most of a category's loss back.
+fn recover(
+    table: &Table<'_>,
+    row: &Row,
+    category: &Category,
+    (loss, plain): (f64, f64),
+) -> Vec<Recovered> {
+    let each = |(option, _): &(&str, &str)| {
+        let (value, values) = table.at(&category.with(option))?;
+        let (_, without) = table.at(category)?;
+        let back = (value - row.value) / (plain - row.value);
+        (back >= MOST).then(|| Recovered {
+            option: (*option).to_owned(),
+            category: row.category.clone(),
+            part: back,
+            loss,
+            certainty: table.certainty(values, without),
+            kind: category.vm_kind(),
+        })
+    };
+    OPTIONS.iter().filter_map(each).collect()
+}
+
+/// A part of a loss; more than all of it is called so.
+fn part(part: f64) -> String {
+    if part > 1.0 { "all".to_owned() } else { percent(part) }
+}
+
+/// Whether a plain VM with a bounce buffer loses as much.
+fn bounce(table: &Table<'_>, category: &Category, value: f64, plain: f64) -> Option<String> {
+    let kind = table.plain(category)?.kind.clone();
+    let burdened = Category { kind, options: category.options.clone() }.with(BURDEN);
+    let (alone, _) = table.at(&burdened)?;
+    let share = ((plain - alone) / (plain - value)).clamp(0.0, 1.0);
+    let verdict = if share >= MOST { "explains most of it" } else { "does not explain it" };
+    Some(format!("; the bounce buffer alone {verdict} ({})", percent(share)))
 }
 
 /// Without kinds to compare: what an option does.
@@ -313,12 +405,12 @@ fn best_option(table: &Table<'_>, rows: &[(Row, &Category)]) -> String {
         Some((
             loss.abs(),
             format!(
-                "{} {} {} of {name} ({} of {there} {})",
+                "{} {} {} of {name} ({} of {})",
                 row.category,
                 if *loss > 0.0 { "loses" } else { "gains" },
                 percent(loss.abs()),
-                row.value,
-                table.unit
+                table.figure(row.value),
+                table.figure(*there)
             ),
         ))
     });
@@ -364,29 +456,65 @@ pub(super) fn verdict(workloads: &[Workload]) -> Verdict {
 pub(super) fn findings(workloads: &[Workload], context: &Context) -> Vec<Finding> {
     let mut found: BTreeMap<&'static str, Finding> = BTreeMap::new();
     for workload in workloads {
-        for (option, category, back, sure) in &workload.recovered {
-            let Some((_, remedy)) = OPTIONS.iter().find(|(name, _)| name == option) else {
+        for one in &workload.recovered {
+            let Some((_, remedy)) = OPTIONS.iter().find(|(name, _)| *name == one.option) else {
                 continue;
             };
             let finding = found.entry(remedy).or_insert_with(|| {
                 let mut finding = Finding::new(
                     "results",
-                    format!("{option} gets losses back where it was tried"),
-                    *sure,
+                    format!("{} gets losses back where it was tried", one.option),
+                    one.certainty,
                 );
-                finding.advise(&[remedy], &Context { kind: workload.kind, ..*context });
+                finding.advise(&[remedy], &Context { kind: one.kind, ..*context });
                 finding.disproof = "with five runs of each the values overlap";
                 finding.next = "each set-up at least five times";
                 finding
             });
-            finding.certainty = finding.certainty.max(*sure);
-            finding.weight = finding.weight.max(workload.loss * back.min(1.0));
+            finding.certainty = finding.certainty.max(one.certainty);
+            finding.weight = finding.weight.max(one.loss * one.part.min(1.0));
             finding.evidence.push(format!(
-                "{}: {} of the loss of {category}",
+                "{}: {} of the loss of {} ({})",
                 workload.name,
-                percent(*back)
+                part(one.part),
+                one.category,
+                percent(one.loss)
             ));
         }
     }
+    for (option, remedy) in OPTIONS {
+        let Some(finding) = found.get_mut(remedy) else { continue };
+        let Some((loss, says)) = harm(workloads, option) else { continue };
+        finding.evidence.push(says);
+        if loss >= finding.weight {
+            finding.remedies.clear();
+            finding
+                .refused
+                .push((remedy, "it costs more in one workload than it gets back in another"));
+        }
+    }
     found.into_values().collect()
+}
+
+/// What an option costs most: the loss against the category without it, from 5 % on, and where.
+fn harm(workloads: &[Workload], option: &str) -> Option<(f64, String)> {
+    let worse = |workload: &Workload| {
+        let rows = workload.rows.iter().filter(|row| has_option(&row.category, option));
+        let lost = rows.filter_map(|row| {
+            let (baseline, _, loss) = row.baseline.as_ref()?;
+            (*loss >= LOSS && !has_option(baseline, option)).then_some((*loss, row))
+        });
+        let (loss, row) = lost.max_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some((loss, format!("{} ({} loses {})", workload.name, row.category, percent(loss))))
+    };
+    let mut all: Vec<(f64, String)> = workloads.iter().filter_map(worse).collect();
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (loss, first) = all.first()?;
+    let more = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
+    Some((*loss, format!("but it costs: {first}{more}")))
+}
+
+fn has_option(category: &str, option: &str) -> bool {
+    Category::read(category)
+        .is_some_and(|category| category.options.iter().any(|one| one == option))
 }

@@ -157,6 +157,13 @@ pub const SUBJECTS: &[Subject] = &[
         WHOSE,
     ),
     row(
+        "unnamed-device",
+        "the guest accesses devices; which, the recording does not hold",
+        &[],
+        "they are over when the guest has booted",
+        "kvm:kvm_pio, kvm:kvm_mmio and kvm:kvm_userspace_exit beside the exits (`perf record -a -e 'kvm:*'`), which hold the addresses",
+    ),
+    row(
         "apic-timer",
         "the guest arms its timer through the APIC's counter and not by the TSC deadline",
         &["tsc-deadline"],
@@ -316,6 +323,9 @@ fn is(key: &ExitKey, on_vmx: u32, on_svm: u32) -> bool {
 /// No code of that vendor.
 const NONE: u32 = u32::MAX - 1;
 
+/// MSRs that are clocks: IA32_TSC (Intel SDM volume 4), HV_X64_MSR_TIME_REF_COUNT (Hyper-V TLFS, "Partition reference counter").
+const CLOCK_MSRS: [u64; 2] = [0x10, 0x4000_0020];
+
 /// The word of an exit's subject.
 pub fn of(key: &ExitKey) -> &'static str {
     if key.ancillary_of.is_some() || key.level == Level::L2 && key.outcome == Outcome::L1 {
@@ -326,6 +336,9 @@ pub fn of(key: &ExitKey) -> &'static str {
     }
     if let Some(word) = of_reason(key) {
         return word;
+    }
+    if key.detail.kind == DetailKind::MsrRead && CLOCK_MSRS.contains(&key.detail.value) {
+        return "clock-reads";
     }
     match cause_of(key) {
         Cause::TimerArm if arms_by_counter(key) => "apic-timer",
@@ -410,6 +423,14 @@ fn of_unknown_device(key: &ExitKey) -> &'static str {
             Outcome::User => "notifications-to-vmm",
             _ => "queue-notifications",
         },
+        // Without an address there is no device to name, and nothing to change.
+        _ if !matches!(
+            key.detail.kind,
+            DetailKind::PortIn | DetailKind::PortOut | DetailKind::MmioRead | DetailKind::MmioWrite
+        ) =>
+        {
+            "unnamed-device"
+        }
         _ => "device-registers",
     }
 }

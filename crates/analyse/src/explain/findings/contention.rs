@@ -1,0 +1,93 @@
+//! Who has the processors that vCPUs wait for.
+
+use super::super::{Certainty, percent};
+use super::{Cost, Finding, WORTH};
+use crate::Ledger;
+use crate::ledger::running_ns;
+use crate::remedy::Context;
+
+/// What classes of threads take processors.
+fn remedies_of_takers(takers: &[(&str, crate::ledger::Taken)]) -> Vec<&'static str> {
+    let all: u64 = takers.iter().map(|(_, taken)| taken.time_ns).sum();
+    let part = |is: fn(&str) -> bool| {
+        let ns: u64 = takers.iter().filter(|(name, _)| is(name)).map(|(_, t)| t.time_ns).sum();
+        ns as f64 >= all as f64 * 0.2 && ns > 0
+    };
+    let is_vcpu = |name: &str| {
+        name.starts_with("CPU ") && name.contains("/KVM")
+            || name.starts_with("vcpu")
+            || name.starts_with("fc_vcpu")
+            || name.starts_with("crosvm_vcpu")
+    };
+    let is_io = |name: &str| {
+        name.starts_with("vhost-")
+            || name.starts_with("IO ")
+            || name.starts_with("iothread")
+            || name.starts_with("qemu")
+            || name.starts_with("worker")
+    };
+    let is_ksm = |name: &str| name == "ksmd";
+    let mut ids = vec!["vcpu-pinning"];
+    if part(is_vcpu) {
+        ids.push("fewer-vcpus");
+    }
+    if part(is_io) {
+        ids.push("iothread-pinning");
+    }
+    if part(is_ksm) {
+        ids.push("ksm-off");
+    }
+    if takers.is_empty() || part(|name| !name.starts_with("CPU ")) {
+        ids.push("cpu-isolation");
+    }
+    ids
+}
+
+/// vCPUs wait for processors.
+pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Option<Finding> {
+    let share = ledger.contention().filter(|_| ledger.recording.emulated.is_none())?;
+    if share < WORTH {
+        return None;
+    }
+    let time = ledger.time_total();
+    let takers = ledger.takers();
+    let count = takers.iter().map(|(_, taken)| taken.count).sum();
+    let mut finding = Finding::new(
+        "contention",
+        "vCPUs wait for a processor that others have: not a cost of exits",
+        Certainty::Certain,
+    );
+    let named: Vec<String> = takers
+        .iter()
+        .take(3)
+        .map(|(name, taken)| {
+            format!("{name} {}", percent(taken.time_ns as f64 / time.preempted_ns.max(1) as f64))
+        })
+        .collect();
+    finding.evidence.push(format!(
+        "preempted {} ms of {} ms that the vCPUs were not halted",
+        time.preempted_ns / 1_000_000,
+        running_ns(&time) / 1_000_000
+    ));
+    if !named.is_empty() {
+        finding.evidence.push(format!("their processors ran: {}", named.join(", ")));
+    }
+    let worst = ledger.time.iter().filter_map(|((_, vcpu), t)| Some((t.contention()?, vcpu)));
+    if let Some((most, vcpu)) = worst.max_by(|a, b| a.0.total_cmp(&b.0))
+        && ledger.time.len() > 1
+    {
+        finding.evidence.push(format!("most: vCPU {vcpu}, {}", percent(most)));
+    }
+    let time_ns = time.preempted_ns;
+    finding.cost =
+        Cost::Time { low_ns: time_ns, high_ns: time_ns, base_ns: running_ns(&time), count };
+    finding.weight = share;
+    finding.disproof = "the vCPU threads' nonvoluntary_ctxt_switches stand still";
+    finding.next = if takers.is_empty() {
+        "sched:sched_switch of all processors (perf record -a), which names who runs"
+    } else {
+        "`vmtax doctor` says how the vCPUs are pinned"
+    };
+    finding.advise(&remedies_of_takers(&takers), context);
+    Some(finding)
+}

@@ -1,0 +1,50 @@
+//! What counters of the processor show beside a base.
+
+use vmtax_events::Stat;
+
+use super::super::Certainty;
+use super::Finding;
+use crate::Ledger;
+
+/// How much more a counter must count than in the base.
+const MORE: f64 = 1.5;
+
+/// A counter: for a thousand instructions where those are counted in both.
+fn counter(ledger: &Ledger, wanted: &str) -> Option<f64> {
+    let stem = |name: &str| name.split(':').next().unwrap_or_default().to_ascii_lowercase();
+    let stat = |stat: &&Stat| stem(&stat.name) == wanted;
+    ledger.stats.iter().find(stat).map(|stat| stat.value)
+}
+
+/// What counters show beside a base.
+pub(in crate::explain) fn of_counters(ledger: &Ledger, base: Option<&Ledger>) -> Option<Finding> {
+    let base = base?;
+    let ratio = |name: &str| {
+        let (here, there) = (counter(ledger, name)?, counter(base, name)?);
+        (there > 0.0).then_some((here, there, here / there))
+    };
+    let (here, there, times) = ratio("branch-misses")?;
+    let same_work = ratio("instructions").map_or(1.0, |(.., times)| times);
+    if times < MORE * same_work {
+        return None;
+    }
+    let mut finding = Finding::new(
+        "branch-misses",
+        "the guest's branches are predicted worse than in the base: not a cost of exits",
+        Certainty::Likely,
+    );
+    finding
+        .evidence
+        .push(format!("branch-misses: {here:.0} here, {there:.0} in the base, x {times:.2}"));
+    for name in ["dtlb-load-misses", "l1-dcache-load-misses", "llc-load-misses", "instructions"] {
+        if let Some((here, there, times)) = ratio(name) {
+            finding
+                .evidence
+                .push(format!("{name}: {here:.0} here, {there:.0} in the base, x {times:.2}"));
+        }
+    }
+    finding.weight = 0.02;
+    finding.disproof = "the same number of instructions was not run on both sides";
+    finding.next = "mitigations in both guests (/sys/devices/system/cpu/vulnerabilities/*); perf record -e branch-misses in both";
+    Some(finding)
+}
