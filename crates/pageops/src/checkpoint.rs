@@ -7,11 +7,13 @@
 mod disk;
 mod error;
 mod format;
+mod latest;
 mod reader;
 mod trial;
 mod writer;
 
 pub use error::{Error, Reason};
 pub use format::{Id, Kind, VERSION};
+pub use latest::Latest;
 pub use reader::{Checkpoint, RegionInfo, Target, Totals, children};
 pub use writer::{Accelerate, Finished, Options, Summary, Writer};

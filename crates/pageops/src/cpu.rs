@@ -22,6 +22,9 @@ pub struct PageFacts {
     pub crc: u32,
 }
 
+/// Random words that [`Cpu::fingerprint`] hashes with.
+pub type FingerprintKeys = [u64; crate::PAGE / 8 + 2];
+
 type Crc = unsafe fn(u32, *const u8, usize) -> u32;
 type Compare = unsafe fn(*const u8, *const u8, usize) -> usize;
 
@@ -39,6 +42,7 @@ struct Kernels {
     zero_pages: unsafe fn(*const u8, usize, usize, &mut dyn FnMut(usize)),
     copy_scan: unsafe fn(*mut u8, *const u8, usize, u32, &mut [PageFacts]),
     copy_crc: unsafe fn(*mut u8, *const u8, usize, u32) -> u32,
+    fingerprint: unsafe fn(*const u8, *const u8) -> [u64; 2],
     /// Of memory.
     crc32c: Crc,
 }
@@ -142,9 +146,14 @@ macro_rules! kernels {
                 }
                 crc
             }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn fingerprint(page: *const u8, keys: *const u8) -> [u64; 2] {
+                // SAFETY: the caller's contract is the pass's.
+                unsafe { passes::fingerprint::<$vector>(page, keys) }
+            }
             pub(super) static KERNELS: Kernels = Kernels {
                 name: $name, is_zero, mismatch_word, mismatch, xbzrle, delta, copy_stream, sum, scan,
-                zero_pages, copy_scan, copy_crc, crc32c: $crc,
+                zero_pages, copy_scan, copy_crc, fingerprint, crc32c: $crc,
             };
         }
     };
@@ -331,6 +340,14 @@ impl Cpu {
     pub fn crc32c(&self, seed: u32, bytes: &[u8]) -> u32 {
         // SAFETY: the variant runs here; the slice can be read.
         !unsafe { (self.kernels.crc32c)(!seed, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Two hashes of a page under `keys`: equal pages have equal ones in every variant. Two pages that differ have both the
+    /// same with a probability of at most 2^-64, if the keys are random and neither page depends on them.
+    #[inline]
+    pub fn fingerprint(&self, page: &[u8; crate::PAGE], keys: &FingerprintKeys) -> [u64; 2] {
+        // SAFETY: the variant runs here; a page and the keys can be read.
+        unsafe { (self.kernels.fingerprint)(page.as_ptr(), keys.as_ptr().cast()) }
     }
 
     /// Writes DSA's delta record of `old` -> `new` into `record`.

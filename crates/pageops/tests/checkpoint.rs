@@ -41,7 +41,7 @@ fn save(
 ) -> Result<(Summary, Id), Error> {
     let parent = parent.map(Checkpoint::open).transpose()?;
     let mut cpu = Cpu::best();
-    let mut writer = Writer::create(path, Options { zstd, parent }, &mut cpu)?;
+    let mut writer = Writer::create(path, Options { zstd, parent, live: false }, &mut cpu)?;
     for (name, bytes) in memory {
         writer.region(name, (bytes.len() / PAGE) as u64)?;
         // In pieces, and without the pieces that are zero, as holes are left out.
@@ -314,7 +314,8 @@ fn wrong_use_is_an_error() {
     assert!(writer.pages(2, &[0; PAGE]).is_err());
     assert!(writer.pages(2, &[0; 7]).is_err());
 
-    let parent = || Options { parent: Some(Checkpoint::open(&path).unwrap()), zstd: None };
+    let parent =
+        || Options { parent: Some(Checkpoint::open(&path).unwrap()), zstd: None, live: false };
     let child = dir.path().join("y.ckpt");
     let mut writer = Writer::create(&child, parent(), &mut cpu).unwrap();
     assert!(matches!(writer.region("m", 9).unwrap_err().reason, Reason::Shape(_)));
@@ -341,20 +342,25 @@ fn increments_are_small() {
     assert!(summary.bytes < 3 * PAGE as u64, "{summary:?}");
 }
 
-/// Files that version 1 of the format had, as a program of that time wrote them.
+/// Files that versions 1 and 2 of the format had, as a program of that time wrote them.
 #[test]
 fn older_versions_are_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let sorts: Vec<(u8, u64)> = (0..12).map(|i| ((i / 2) as u8, i * 31 + 5)).collect();
-    for (age, file) in [(0, "v1-base.ckpt"), (1, "v1-child.ckpt")] {
-        assert_eq!(Checkpoint::open(&folder.join(file)).unwrap().version(), 1);
+    for (version, age, file) in [
+        (1, 0, "v1-base.ckpt"),
+        (1, 1, "v1-child.ckpt"),
+        (2, 0, "v2-base.ckpt"),
+        (2, 1, "v2-child.ckpt"),
+    ] {
+        assert_eq!(Checkpoint::open(&folder.join(file)).unwrap().version(), version);
         assert!(restore(&folder.join(file)).unwrap() == memory(&sorts, age), "{file}");
     }
     // A child of today over a parent of then.
     let dir = tempfile::tempdir().unwrap();
     let child = dir.path().join("child.ckpt");
     save(&child, &memory(&sorts, 2), Some(&folder.join("v1-child.ckpt")), None).unwrap();
-    assert_eq!(Checkpoint::open(&child).unwrap().version(), 2);
+    assert_eq!(Checkpoint::open(&child).unwrap().version(), 3);
     assert!(restore(&child).unwrap() == memory(&sorts, 2));
     // One that calls itself version 1 has no field for a description.
     let mut bytes = fs::read(folder.join("v1-base.ckpt")).unwrap();
@@ -421,11 +427,138 @@ fn memory_that_changes_gives_a_checkpoint_that_verifies() {
         let mut meddler = Meddler { memory: &file, pages: bytes.len() / PAGE, age: 0 };
         let parent = child.then(|| Checkpoint::open(&base).unwrap());
         let path = dir.path().join("x.ckpt");
-        let mut writer = Writer::create(&path, Options { zstd, parent }, &mut meddler).unwrap();
+        let mut writer =
+            Writer::create(&path, Options { zstd, parent, live: false }, &mut meddler).unwrap();
         writer.region(name, (bytes.len() / PAGE) as u64).unwrap();
         map.with(0..bytes.len(), |pages| writer.pages(0, pages)).unwrap();
         writer.finish(&mut io::empty(), b"").unwrap().publish().unwrap();
         let done = Checkpoint::open(&path).unwrap().verify(&mut |_| {});
         done.unwrap_or_else(|e| panic!("zstd {zstd:?}, child {child}: {e}"));
     }
+}
+
+/// Saves states one after the other, as a memory that is written to while it is saved: all of the first, of the others what differs.
+fn save_live(
+    path: &Path,
+    states: &[Memory],
+    parent: Option<&Path>,
+    zstd: Option<i32>,
+) -> Result<Summary, Error> {
+    let parent = parent.map(Checkpoint::open).transpose()?;
+    let mut cpu = Cpu::best();
+    let mut writer = Writer::create(path, Options { zstd, parent, live: true }, &mut cpu)?;
+    for (name, bytes) in &states[0] {
+        writer.region(name, (bytes.len() / PAGE) as u64)?;
+        for (i, piece) in bytes.chunks(7 * PAGE).enumerate() {
+            if piece.iter().any(|b| *b != 0) {
+                writer.pages(7 * i as u64, piece)?;
+            }
+        }
+    }
+    for state in &states[1..] {
+        writer.begin_layer()?;
+        for (region, (_, bytes)) in state.iter().enumerate() {
+            let mut changed = Vec::new();
+            for (i, piece) in bytes.chunks(7 * PAGE).enumerate() {
+                let (first, latest) = (7 * i as u64, writer.latest().unwrap());
+                if piece.iter().any(|b| *b != 0) {
+                    latest.differing(region, first, piece, &mut changed);
+                } else {
+                    let range = first..first + (piece.len() / PAGE) as u64;
+                    latest.lost(region, range, &mut changed);
+                }
+            }
+            writer.region_again(region)?;
+            for range in changed {
+                let bytes = &bytes[range.start as usize * PAGE..range.end as usize * PAGE];
+                writer.pages(range.start, bytes)?;
+            }
+        }
+    }
+    let finished = writer.finish(&mut &b"state of devices"[..], b"a machine")?;
+    let summary = finished.summary();
+    finished.publish()?;
+    Ok(summary)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The last state comes back, at any level of a chain, and no page of an earlier one.
+    #[test]
+    fn a_live_save_holds_the_last_state(
+        sorts in proptest::collection::vec((any::<u8>(), any::<u64>()), 0..200),
+        zstd in proptest::option::of(1..4),
+        seed in any::<u64>(),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |age: u64| dir.path().join(format!("{age}.ckpt"));
+        // Pages become other sorts, too: noise becomes zero, one word, a delta, what the parent has.
+        let turned = |by: u64| -> Memory {
+            let sorts: Vec<(u8, u64)> = sorts.iter().zip(0..).map(|((sort, page), i)| {
+                let turn = (seed.wrapping_mul(2 * by + 1) >> (i % 60)) & 3;
+                (sort.wrapping_add(if turn == 0 { by as u8 } else { 0 }), *page)
+            }).collect();
+            memory(&sorts, by)
+        };
+        for age in 0..3 {
+            let states: Vec<Memory> = (0..4).map(|step| turned(age + 3 * step % 4)).collect();
+            let parent = age.checked_sub(1).map(path);
+            let summary = save_live(&path(age), &states, parent.as_deref(), zstd).unwrap();
+            prop_assert!(restore(&path(age)).unwrap() == states[3], "age {}", age);
+            let checkpoint = Checkpoint::open(&path(age)).unwrap();
+            checkpoint.verify(&mut |_| {}).unwrap();
+            // The summary is of the pages as they are in the end.
+            let totals = checkpoint.totals();
+            prop_assert_eq!((summary.raw, summary.filled), (totals.raw, totals.filled));
+            prop_assert_eq!(summary.compressed, totals.compressed);
+            prop_assert!(summary.deltas <= totals.deltas);
+        }
+    }
+}
+
+/// A further layer only holds what differs, and takes nothing but that.
+#[test]
+fn a_layer_is_as_large_as_what_differs() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.ckpt");
+    let noise = |age: u64| -> Vec<u8> {
+        (0..256).flat_map(|i| page(2, i, 0)).map(|b| b ^ age as u8).collect()
+    };
+    let first = noise(0);
+    let mut second = first.clone();
+    second[100 * PAGE..103 * PAGE].copy_from_slice(&noise(1)[100 * PAGE..103 * PAGE]);
+    second[200 * PAGE..201 * PAGE].fill(0);
+    let state = |bytes: &[u8]| -> Memory { vec![("m".to_owned(), bytes.to_vec())] };
+    let once = save_live(&path, &[state(&first)], None, None).unwrap();
+    let twice = save_live(&path, &[state(&first), state(&second)], None, None).unwrap();
+    assert_eq!((twice.raw, twice.zero), (255, 1));
+    let more = twice.bytes - once.bytes;
+    assert!((3 * PAGE as u64..3 * PAGE as u64 + 100).contains(&more), "{more}");
+    assert!(restore(&path).unwrap() == state(&second));
+}
+
+#[test]
+fn wrong_use_of_layers_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.ckpt");
+    let mut cpu = Cpu::best();
+    let mut plain = Writer::create(&path, Options::default(), &mut cpu).unwrap();
+    plain.region("m", 8).unwrap();
+    assert!(plain.latest().is_none() && plain.begin_layer().is_err());
+    drop(plain);
+    let options = Options { live: true, ..Options::default() };
+    let mut writer = Writer::create(&path, options, &mut cpu).unwrap();
+    writer.region("m", 8).unwrap();
+    writer.region("n", 8).unwrap();
+    assert!(writer.region_again(0).is_err());
+    writer.begin_layer().unwrap();
+    assert!(writer.pages(0, &[1; PAGE]).is_err());
+    assert!(writer.region("o", 8).is_err());
+    writer.region_again(1).unwrap();
+    assert!(writer.region_again(0).is_err() && writer.region_again(2).is_err());
+    for _ in 2..64 {
+        writer.begin_layer().unwrap();
+    }
+    assert!(writer.begin_layer().is_err());
 }

@@ -350,3 +350,34 @@ fn hostile_deltas_are_refused() {
     let made = Cpu::best().delta_create(&region, &region, &mut []);
     assert_eq!(made, Err(DeltaError::Region(delta::MAX_REGION + 8)));
 }
+
+proptest! {
+    /// Two hashes of a page: the same in every variant, as the definition has them, and others for a page that differs in one bit.
+    #[test]
+    fn fingerprints_are_the_same_in_every_variant(seed in any::<u64>(), bit in 0..8 * PAGE) {
+        let mut state = seed;
+        let mut word = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state ^ state >> 29
+        };
+        let mut keys = [0; PAGE / 8 + 2];
+        keys.iter_mut().for_each(|key| *key = word());
+        let mut page = [0; PAGE];
+        page.as_chunks_mut::<8>().0.iter_mut().for_each(|chunk| *chunk = word().to_le_bytes());
+        let nh = |page: &[u8; PAGE], keys: &[u64]| -> u64 {
+            let words = page.as_chunks::<8>().0.iter().map(|w| u64::from_ne_bytes(*w));
+            words.zip(keys).fold(0, |sum: u64, (word, key)| {
+                let low = u64::from((word as u32).wrapping_add(*key as u32));
+                let high = ((word >> 32) as u32).wrapping_add((key >> 32) as u32);
+                sum.wrapping_add(low.wrapping_mul(u64::from(high)))
+            })
+        };
+        let expected = [nh(&page, &keys), nh(&page, &keys[2..])];
+        let mut other = page;
+        other[bit / 8] ^= 1 << (bit % 8);
+        for cpu in Cpu::variants() {
+            prop_assert_eq!(cpu.fingerprint(&page, &keys), expected, "{:?}", cpu);
+            prop_assert!(cpu.fingerprint(&other, &keys) != expected, "{:?}", cpu);
+        }
+    }
+}

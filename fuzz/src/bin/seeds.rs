@@ -229,7 +229,7 @@ impl Seeds<'_> {
         {
             let path = dir.path().join(name);
             let parent = child.then(|| Checkpoint::open(&parent).unwrap());
-            let mut writer = Writer::create(&path, Options { zstd, parent }, &mut cpu).unwrap();
+            let mut writer = Writer::create(&path, Options { zstd, parent, live: false }, &mut cpu).unwrap();
             writer.region("m", 64).unwrap();
             let mut pages: Vec<u8> = (0..4 * 4096u32).map(|i| (i / 5 * 7) as u8).collect();
             pages[4096..8192].fill(9);

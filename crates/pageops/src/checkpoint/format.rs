@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 use super::error::Reason;
 use crate::PAGE;
 
-/// Version written; readers take it and older ones. Version 2 added the description.
-pub const VERSION: u32 = 2;
+/// Version written; readers take it and older ones. Version 2 added the description, version 3 layers.
+pub const VERSION: u32 = 3;
 /// The oldest version that can be read.
 const OLDEST: u32 = 1;
 /// Bytes before the payload.
@@ -27,6 +27,8 @@ const INDEX: u64 = 8 << 30;
 pub(super) const DESCRIPTION: u64 = 16 << 20;
 /// Names of regions and parents are no longer.
 const NAME: u64 = 4096;
+/// Layers in a file, at most.
+pub(super) const LAYERS: usize = 64;
 /// No machine has more pages (2^52 bytes).
 const PAGES: u64 = 1 << 40;
 
@@ -97,8 +99,56 @@ impl Run {
 pub(super) struct Region {
     pub(super) name: String,
     pub(super) pages: u64,
-    /// Ascending.
-    pub(super) runs: Vec<Run>,
+    /// At least one. What a layer holds of a page replaces what the layers before it hold; runs of a layer are ascending.
+    pub(super) layers: Vec<Vec<Run>>,
+}
+
+/// Pages that one run of one layer says the last of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) first: u64,
+    pub(super) end: u64,
+    pub(super) layer: u32,
+    pub(super) run: u32,
+}
+
+impl Region {
+    /// What holds of each stored page, ascending.
+    pub(super) fn pieces(&self) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        for (layer, runs) in self.layers.iter().enumerate() {
+            let layer = layer as u32;
+            let above = runs.iter().zip(0..);
+            let above = above.map(|(r, run)| Piece { first: r.first, end: r.end(), layer, run });
+            pieces = replaced(pieces, above);
+        }
+        pieces
+    }
+}
+
+/// `below`, of which `above` replaces what it covers. Both are ascending.
+fn replaced(below: Vec<Piece>, above: impl Iterator<Item = Piece>) -> Vec<Piece> {
+    let mut above = above.peekable();
+    let mut pieces = Vec::with_capacity(below.len());
+    for mut piece in below {
+        // The last one above may reach over several below.
+        let covered = pieces.last().map_or(0, |last: &Piece| last.end);
+        piece.first = piece.first.max(covered);
+        while piece.first < piece.end
+            && let Some(top) = above.next_if(|top| top.first < piece.end)
+        {
+            if piece.first < top.first {
+                pieces.push(Piece { end: top.first, ..piece });
+            }
+            piece.first = piece.first.max(top.end);
+            pieces.push(top);
+        }
+        if piece.first < piece.end {
+            pieces.push(piece);
+        }
+    }
+    pieces.extend(above);
+    pieces
 }
 
 /// The index: regions, and the parent's file name when there is one.
@@ -249,18 +299,31 @@ impl Index {
             put(&mut out, region.name.len() as u64);
             out.extend_from_slice(region.name.as_bytes());
             put(&mut out, region.pages);
-            put(&mut out, region.runs.len() as u64);
-            let mut at = 0;
-            for run in &region.runs {
-                run.encode(at, &mut out);
-                at = run.end();
+        }
+        let layers = self.regions.iter().map(|r| r.layers.len()).max().unwrap_or(0);
+        put(&mut out, layers as u64);
+        for layer in 0..layers {
+            for region in &self.regions {
+                let runs = region.layers.get(layer).map(Vec::as_slice).unwrap_or_default();
+                put(&mut out, runs.len() as u64);
+                let mut at = 0;
+                for run in runs {
+                    run.encode(at, &mut out);
+                    at = run.end();
+                }
             }
         }
         out
     }
 
-    /// Decodes an index that stands at `base`; payloads follow each other from the header's end to `payload_end`.
-    pub(super) fn decode(bytes: &[u8], base: u64, payload_end: u64) -> Result<Index, Reason> {
+    /// Decodes an index that stands at `base` of a file of this version; payloads follow each other from the header's end to
+    /// `payload_end`.
+    pub(super) fn decode(
+        bytes: &[u8],
+        version: u32,
+        base: u64,
+        payload_end: u64,
+    ) -> Result<Index, Reason> {
         let mut cursor = Cursor { bytes, at: 0, base };
         let parent = cursor.name()?;
         let mut regions = Vec::new();
@@ -271,19 +334,19 @@ impl Index {
                 return Err(cursor.damaged("two regions of one name"));
             }
             let pages = cursor.number(PAGES, "a region's pages")?;
-            let count = cursor.number(pages, "a region's runs")?;
-            let mut runs = Vec::new();
-            let mut at = 0;
-            for _ in 0..count {
-                let run = cursor.run(at, pages, offset)?;
-                at = run.end();
-                offset += run.payload();
-                if offset > payload_end {
-                    return Err(cursor.damaged("a run whose bytes lie behind the payload"));
+            let layers = match version {
+                1 | 2 => vec![cursor.runs(pages, &mut offset, payload_end)?],
+                _ => Vec::new(),
+            };
+            regions.push(Region { name, pages, layers });
+        }
+        if version > 2 {
+            for _ in 0..cursor.number(LAYERS as u64, "the number of layers")? {
+                for region in &mut regions {
+                    let runs = cursor.runs(region.pages, &mut offset, payload_end)?;
+                    region.layers.push(runs);
                 }
-                runs.push(run);
             }
-            regions.push(Region { name, pages, runs });
         }
         if cursor.at != bytes.len() {
             return Err(cursor.damaged("bytes behind the last region"));
@@ -365,6 +428,22 @@ impl Cursor<'_> {
         String::from_utf8(bytes).map_err(|_| self.damaged("a name that is no UTF-8"))
     }
 
+    /// The runs of a region of `pages` in one layer. Payloads go on at `offset`.
+    fn runs(&mut self, pages: u64, offset: &mut u64, payload_end: u64) -> Result<Vec<Run>, Reason> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        for _ in 0..self.number(pages, "a region's runs")? {
+            let run = self.run(at, pages, *offset)?;
+            at = run.end();
+            *offset += run.payload();
+            if *offset > payload_end {
+                return Err(self.damaged("a run whose bytes lie behind the payload"));
+            }
+            runs.push(run);
+        }
+        Ok(runs)
+    }
+
     fn run(&mut self, at: u64, pages: u64, offset: u64) -> Result<Run, Reason> {
         let kind = self.take(1)?[0];
         let first = at + self.number(pages - at, "a run that begins behind its region")?;
@@ -416,22 +495,76 @@ mod tests {
             offset += run.payload();
             runs.push(run);
         }
+        let mut again = Vec::new();
+        for (kind, first, count, crcs) in [(Kind::Raw, 1, 4, crcs(4)), (Kind::Zero, 303, 2, vec![])]
+        {
+            let run = Run { kind, first, count, offset, crcs, lengths: vec![] };
+            offset += run.payload();
+            again.push(run);
+        }
         let regions = vec![
-            Region { name: "/objects/mem".into(), pages: 402, runs },
-            Region { name: "empty".into(), pages: 0, runs: vec![] },
+            Region { name: "/objects/mem".into(), pages: 402, layers: vec![runs, again] },
+            Region { name: "empty".into(), pages: 0, layers: vec![vec![], vec![]] },
         ];
         (Index { parent: "base.ckpt".into(), regions }, offset)
+    }
+
+    #[test]
+    fn a_layer_replaces_what_it_covers() {
+        let mut seed = 1u64;
+        let mut below = |limit: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % limit
+        };
+        for _ in 0..2000 {
+            let layers: Vec<Vec<Run>> = (0..1 + below(4))
+                .map(|_| {
+                    let (mut runs, mut at) = (Vec::new(), below(3));
+                    while at < 24 {
+                        let count = 1 + below(6);
+                        let (crcs, lengths) = (vec![], vec![]);
+                        runs.push(Run {
+                            kind: Kind::Zero,
+                            first: at,
+                            count,
+                            offset: 0,
+                            crcs,
+                            lengths,
+                        });
+                        at += count + below(5);
+                    }
+                    runs
+                })
+                .collect();
+            let region = Region { name: String::new(), pages: 32, layers };
+            let mut expected = [None; 32];
+            for (l, layer) in region.layers.iter().enumerate() {
+                for (r, run) in layer.iter().enumerate() {
+                    expected[run.first as usize..run.end() as usize]
+                        .fill(Some((l as u32, r as u32)));
+                }
+            }
+            let mut found = [None; 32];
+            let mut last = 0;
+            for piece in region.pieces() {
+                assert!(last <= piece.first && piece.first < piece.end, "{region:?}");
+                last = piece.end;
+                found[piece.first as usize..piece.end as usize]
+                    .fill(Some((piece.layer, piece.run)));
+            }
+            assert_eq!(found, expected, "{region:?}");
+        }
     }
 
     #[test]
     fn an_index_comes_back() {
         let (index, end) = index();
         let bytes = index.encode();
-        assert_eq!(Index::decode(&bytes, 10, end).unwrap(), index);
+        assert_eq!(Index::decode(&bytes, VERSION, 10, end).unwrap(), index);
         for len in 0..bytes.len() {
-            assert!(Index::decode(&bytes[..len], 10, end).is_err(), "{len}");
+            assert!(Index::decode(&bytes[..len], VERSION, 10, end).is_err(), "{len}");
         }
-        assert!(Index::decode(&bytes, 10, end + 1).is_err());
-        assert!(Index::decode(&bytes, 10, end - 1).is_err());
+        assert!(Index::decode(&bytes, VERSION, 10, end + 1).is_err());
+        assert!(Index::decode(&bytes, VERSION, 10, end - 1).is_err());
     }
 }

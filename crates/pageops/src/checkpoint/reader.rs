@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::error::{Error, Reason};
-use super::format::{HEADER, Id, Index, Kind, Naming, Run, TRAILER, Trailer, check_header};
+use super::format::{HEADER, Id, Index, Kind, Naming, Piece, Run, TRAILER, Trailer, check_header};
 use crate::{Cpu, PAGE, xbzrle};
 
 /// Parents of parents.
@@ -23,6 +23,8 @@ pub struct Checkpoint {
     /// Device and inode: one file has many names.
     identity: (u64, u64),
     index: Index,
+    /// What holds of each region's pages.
+    pieces: Vec<Vec<Piece>>,
     trailer: Trailer,
     description: Vec<u8>,
     id: Id,
@@ -144,12 +146,24 @@ impl Checkpoint {
         if naming.finish() != id {
             return Err(Reason::Checksum);
         }
-        let index = Index::decode(&index, at, trailer.state_at)?;
+        let index = Index::decode(&index, version, at, trailer.state_at)?;
+        let pieces = index.regions.iter().map(|r| r.pieces()).collect();
         let mut description = vec![0; trailer.description_len as usize];
         file.read_exact_at(&mut description, trailer.description_at())?;
         let path = path.to_owned();
         let parent = None;
-        Ok(Checkpoint { path, file, identity, index, trailer, description, id, len, parent })
+        Ok(Checkpoint {
+            path,
+            file,
+            identity,
+            index,
+            pieces,
+            trailer,
+            description,
+            id,
+            len,
+            parent,
+        })
     }
 
     /// Its file.
@@ -201,14 +215,16 @@ impl Checkpoint {
     /// How this file's own pages are stored.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for run in self.index.regions.iter().flat_map(|r| &r.runs) {
-            *match run.kind {
+        let pieces =
+            self.pieces.iter().enumerate().flat_map(|(i, p)| p.iter().map(move |p| (i, p)));
+        for (region, piece) in pieces {
+            *match self.run(region, piece).kind {
                 Kind::Raw => &mut totals.raw,
                 Kind::Zero => &mut totals.zero,
                 Kind::Fill(_) => &mut totals.filled,
                 Kind::Zstd(_) => &mut totals.compressed,
                 Kind::Xbzrle => &mut totals.deltas,
-            } += run.count;
+            } += piece.end - piece.first;
         }
         totals
     }
@@ -224,9 +240,9 @@ impl Checkpoint {
         let mut level = Some(self);
         while let Some(one) = level {
             let clipped = one
-                .runs(region, &range)
+                .overlapping(region, &range)
                 .iter()
-                .map(|run| run.first.max(range.start)..run.end().min(range.end));
+                .map(|piece| piece.first.max(range.start)..piece.end.min(range.end));
             ranges.extend(clipped);
             level = one.parent();
         }
@@ -252,8 +268,9 @@ impl Checkpoint {
             None => pages.fill(0),
         }
         let range = first..first + (pages.len() / PAGE) as u64;
-        for run in self.runs(region, &range) {
-            let part = run.first.max(range.start)..run.end().min(range.end);
+        for piece in self.overlapping(region, &range) {
+            let run = self.run(region, piece);
+            let part = piece.first.max(range.start)..piece.end.min(range.end);
             let at = (part.start - first) as usize * PAGE;
             let into = &mut pages[at..][..(part.end - part.start) as usize * PAGE];
             self.read_run(region, run, part, into).map_err(Error::at(&self.path))?;
@@ -329,12 +346,16 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Runs that overlap a range.
-    fn runs(&self, region: usize, range: &Range<u64>) -> &[Run] {
-        let runs = &self.index.regions[region].runs;
-        let start = runs.partition_point(|run| run.end() <= range.start);
-        let count = runs[start..].partition_point(|run| run.first < range.end);
-        &runs[start..start + count]
+    /// Pieces that overlap a range.
+    fn overlapping(&self, region: usize, range: &Range<u64>) -> &[Piece] {
+        let pieces = &self.pieces[region];
+        let start = pieces.partition_point(|piece| piece.end <= range.start);
+        let count = pieces[start..].partition_point(|piece| piece.first < range.end);
+        &pieces[start..start + count]
+    }
+
+    fn run(&self, region: usize, piece: &Piece) -> &Run {
+        &self.index.regions[region].layers[piece.layer as usize][piece.run as usize]
     }
 
     /// Reads the pages `part` of a run.

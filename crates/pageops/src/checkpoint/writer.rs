@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use vmtax_durable::{Access, NewFile};
@@ -9,9 +10,10 @@ use vmtax_durable::{Access, NewFile};
 use super::disk::begin_sync;
 use super::error::{Error, Reason};
 use super::format::{
-    DELTAS, DESCRIPTION, GROUP, HEADER, Id, Index, Kind, Naming, Region, Run, TRAILER, Trailer,
+    DELTAS, DESCRIPTION, GROUP, Id, Index, Kind, LAYERS, Naming, Region, Run, TRAILER, Trailer,
     VERSION, header,
 };
+use super::latest::{Latest, Sort};
 use super::reader::Checkpoint;
 use super::trial::Trial;
 use crate::{Cpu, PAGE, PageFacts};
@@ -40,6 +42,8 @@ pub struct Options {
     pub zstd: Option<i32>,
     /// What to save the difference to.
     pub parent: Option<Checkpoint>,
+    /// The memory is written to meanwhile, so pages may be given again: [`Writer::begin_layer`].
+    pub live: bool,
 }
 
 /// What was written.
@@ -61,6 +65,19 @@ pub struct Summary {
     pub unchanged: u64,
 }
 
+impl Summary {
+    fn count(&mut self, sort: Sort) -> &mut u64 {
+        match sort {
+            Sort::Raw => &mut self.raw,
+            Sort::Compressed => &mut self.compressed,
+            Sort::Delta => &mut self.deltas,
+            Sort::Filled => &mut self.filled,
+            Sort::Zero => &mut self.zero,
+            Sort::Unchanged => &mut self.unchanged,
+        }
+    }
+}
+
 /// Writes a checkpoint.
 pub struct Writer<'a> {
     accelerate: &'a mut dyn Accelerate,
@@ -74,8 +91,12 @@ pub struct Writer<'a> {
     /// Up to here the disk was told to begin.
     begun: u64,
     index: Index,
+    /// The region that is written.
+    region: Option<usize>,
     /// First page of the region that was not yet given.
     next: u64,
+    /// Of a live save.
+    latest: Option<Latest>,
     facts: Vec<PageFacts>,
     /// The chunk under way. The caller's memory may be a VM's, and change between two looks: it is read once, and all
     /// that is compared, checksummed and written is this copy.
@@ -111,6 +132,7 @@ impl<'a> Writer<'a> {
             index.parent = name_of_parent(path, parent.path()).map_err(io)?;
         }
         let compressor = options.zstd.map(zstd::bulk::Compressor::new).transpose().map_err(io)?;
+        let latest = options.live.then(Latest::new).transpose().map_err(io)?;
         let out = BufWriter::with_capacity(128 << 10, new.file().try_clone().map_err(io)?);
         let mut writer = Writer {
             accelerate,
@@ -122,7 +144,9 @@ impl<'a> Writer<'a> {
             at: 0,
             begun: 0,
             index,
+            region: None,
             next: 0,
+            latest,
             facts: vec![PageFacts::default(); CHUNK],
             chunk: vec![0; CHUNK * PAGE],
             old: vec![0; CHUNK * PAGE],
@@ -143,6 +167,9 @@ impl<'a> Writer<'a> {
         if self.index.regions.iter().any(|r| r.name == name) {
             return Err(self.error(Reason::Misused("two regions of one name")));
         }
+        if self.layer() > 0 {
+            return Err(self.error(Reason::Misused("a region that the first layer lacks")));
+        }
         self.end_region()?;
         if let Some(parent) = &self.options.parent {
             let at = self.index.regions.len();
@@ -160,15 +187,58 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        self.index.regions.push(Region { name: name.to_owned(), pages, runs: Vec::new() });
+        self.region = Some(self.index.regions.len());
+        let layers = vec![Vec::new()];
+        self.index.regions.push(Region { name: name.to_owned(), pages, layers });
+        if let Some(latest) = &mut self.latest {
+            latest.region(pages);
+        }
         self.next = 0;
         Ok(())
+    }
+
+    /// Begins a layer of a live save: pages that were written, and are given again, are then as they are given. All regions are
+    /// there by then; [`Writer::region_again`] says which one's pages follow.
+    pub fn begin_layer(&mut self) -> Result<(), Error> {
+        if self.latest.is_none() {
+            return Err(self.error(Reason::Misused("a further layer of a save that is not live")));
+        }
+        if self.layer() + 1 >= LAYERS {
+            return Err(self.error(Reason::Misused("too many layers")));
+        }
+        self.end_region()?;
+        self.region = None;
+        for region in &mut self.index.regions {
+            region.layers.push(Vec::new());
+        }
+        Ok(())
+    }
+
+    /// Begins a region in a further layer. Regions come in their order; some may be left out.
+    pub fn region_again(&mut self, region: usize) -> Result<(), Error> {
+        let in_order = self.region.is_none_or(|last| last < region);
+        if self.layer() == 0 || region >= self.index.regions.len() || !in_order {
+            return Err(self.error(Reason::Misused("regions of a further layer out of order")));
+        }
+        self.region = Some(region);
+        self.next = 0;
+        Ok(())
+    }
+
+    /// What was last written of every page; `None` unless the save is live.
+    pub fn latest(&self) -> Option<&Latest> {
+        self.latest.as_ref()
+    }
+
+    /// The layer that is written, from 0.
+    fn layer(&self) -> usize {
+        self.index.regions.first().map_or(0, |region| region.layers.len().saturating_sub(1))
     }
 
     /// Takes pages from `first` on. Pages left out before them are zero. Each byte is read once, so memory that changes
     /// meanwhile gives a checkpoint that verifies; whether it is the memory of one moment is the caller's to know.
     pub fn pages(&mut self, first: u64, bytes: &[u8]) -> Result<(), Error> {
-        let Some(region) = self.index.regions.last() else {
+        let Some(region) = self.region.map(|at| &self.index.regions[at]) else {
             return Err(self.error(Reason::Misused("pages outside of a region")));
         };
         let count = (bytes.len() / PAGE) as u64;
@@ -233,7 +303,12 @@ impl<'a> Writer<'a> {
         self.put(&trailer)?;
         self.put(&id.0)?;
         debug_assert_eq!(trailer.len() + id.0.len(), TRAILER as usize);
-        let Writer { new, mut out, path, mut summary, at, .. } = self;
+        let Writer { new, mut out, path, mut summary, at, latest, .. } = self;
+        if let Some(latest) = latest {
+            for (sort, count) in latest.counts() {
+                *summary.count(sort) = count;
+            }
+        }
         summary.bytes = at;
         match out.flush().and_then(|()| new.file().sync_all()) {
             Ok(()) => Ok(Finished { new, path, summary, id }),
@@ -262,15 +337,14 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Pages up to `end` are zero. Over a parent that must be said of those that it has.
+    /// Pages up to `end` are zero. Over a parent that must be said of those that it has. In a further layer they are as they were.
     fn gap(&mut self, end: u64) -> Result<(), Error> {
         let range = self.next..end;
-        if let Some(parent) = &self.options.parent
+        if let (Some(parent), Some(region), 0) = (&self.options.parent, self.region, self.layer())
             && !range.is_empty()
         {
-            for stored in parent.stored(self.index.regions.len() - 1, range) {
-                let count = stored.end - stored.start;
-                push(&mut self.index, Kind::Zero, stored.start, count, HEADER, &[], &[]);
+            for stored in parent.stored(region, range) {
+                self.push(Kind::Zero, stored, &[], &[]);
             }
         }
         self.next = end;
@@ -278,12 +352,16 @@ impl<'a> Writer<'a> {
     }
 
     fn chunk(&mut self, first: u64, bytes: &[u8]) -> Result<(), Error> {
+        let Some(region) = self.region else { return Ok(()) };
         let count = bytes.len() / PAGE;
+        if let Some(latest) = &mut self.latest {
+            latest.wrote(region, first, bytes);
+        }
         let mut facts = std::mem::take(&mut self.facts);
         let mut old = std::mem::take(&mut self.old);
         self.accelerate.scan(bytes, &mut facts[..count]);
         if let Some(parent) = &self.options.parent {
-            parent.read(self.index.regions.len() - 1, first, &mut old[..bytes.len()])?;
+            parent.read(region, first, &mut old[..bytes.len()])?;
         }
         let has_parent = self.options.parent.is_some();
         // Pages from here on are data that is not yet written.
@@ -305,39 +383,48 @@ impl<'a> Writer<'a> {
     /// What to store for a page that need not be stored as it is.
     fn small(&mut self, page: &[u8], before: Option<&[u8]>, facts: PageFacts) -> Option<Small> {
         let cpu = Cpu::best();
-        if let Some(before) = before {
-            if cpu.compare(before, page).is_none() {
-                self.summary.unchanged += 1;
-                return Some(Small::Nothing);
-            }
-            if facts.zero {
-                self.summary.zero += 1;
-                return Some(Small::Zero);
-            }
-        } else if facts.zero {
-            self.summary.zero += 1;
-            return Some(Small::Nothing);
+        if let Some(before) = before
+            && cpu.compare(before, page).is_none()
+        {
+            return Some(Small::Unchanged);
+        }
+        if facts.zero {
+            return Some(Small::Zero);
         }
         // Most pages differ in the first two words already.
         if page[..8] == page[8..16]
             && let Some(word) = cpu.same_fill(page)
         {
-            self.summary.filled += 1;
             return Some(Small::Fill(word));
         }
         let len = cpu.xbzrle_encode(before?, page, &mut self.delta).ok()?;
-        self.summary.deltas += 1;
         Some(Small::Delta(len))
     }
 
     fn put_small(&mut self, small: Small, page: u64, crc: u32) -> Result<(), Error> {
-        let at = self.at;
+        let pages = page..page + 1;
+        // What needs no entry in the first layer replaces an entry in a further one.
+        let again = self.layer() > 0;
         match small {
-            Small::Nothing => {}
-            Small::Zero => push(&mut self.index, Kind::Zero, page, 1, at, &[], &[]),
-            Small::Fill(word) => push(&mut self.index, Kind::Fill(word), page, 1, at, &[], &[]),
+            Small::Unchanged => {
+                self.count(Sort::Unchanged, pages.clone());
+                if again {
+                    self.push(Kind::Xbzrle, pages, &[crc], &[0]);
+                }
+            }
+            Small::Zero => {
+                self.count(Sort::Zero, pages.clone());
+                if again || self.options.parent.is_some() {
+                    self.push(Kind::Zero, pages, &[], &[]);
+                }
+            }
+            Small::Fill(word) => {
+                self.count(Sort::Filled, pages.clone());
+                self.push(Kind::Fill(word), pages, &[], &[]);
+            }
             Small::Delta(len) => {
-                push(&mut self.index, Kind::Xbzrle, page, 1, at, &[crc], &[len as u16]);
+                self.count(Sort::Delta, pages.clone());
+                self.push(Kind::Xbzrle, pages, &[crc], &[len as u16]);
                 let delta = std::mem::take(&mut self.delta);
                 self.put(&delta[..len])?;
                 self.delta = delta;
@@ -346,12 +433,44 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Pages are written in this way.
+    fn count(&mut self, sort: Sort, pages: Range<u64>) {
+        match (&mut self.latest, self.region) {
+            // Counted at the end: they may be written again.
+            (Some(latest), Some(region)) => latest.sorted(region, pages, sort),
+            _ => *self.summary.count(sort) += pages.end - pages.start,
+        }
+    }
+
+    /// Adds a run whose payload follows, or makes the last one longer.
+    fn push(&mut self, kind: Kind, pages: Range<u64>, crcs: &[u32], lengths: &[u16]) {
+        let Some(region) = self.region.and_then(|at| self.index.regions.get_mut(at)) else {
+            return;
+        };
+        let Some(runs) = region.layers.last_mut() else { return };
+        let count = pages.end - pages.start;
+        if let Some(last) = runs.last_mut() {
+            let grows = last.kind == kind
+                && last.end() == pages.start
+                && !matches!(kind, Kind::Zstd(_))
+                && (kind != Kind::Xbzrle || last.count < DELTAS as u64);
+            if grows {
+                last.count += count;
+                last.crcs.extend_from_slice(crcs);
+                last.lengths.extend_from_slice(lengths);
+                return;
+            }
+        }
+        let (crcs, lengths) = (crcs.to_vec(), lengths.to_vec());
+        runs.push(Run { kind, first: pages.start, count, offset: self.at, crcs, lengths });
+    }
+
     /// Stores pages of a chunk as they are, or compressed.
     fn data(
         &mut self,
         first: u64,
         bytes: &[u8],
-        pages: std::ops::Range<usize>,
+        pages: Range<usize>,
         facts: &[PageFacts],
     ) -> Result<(), Error> {
         let mut crcs = [0; CHUNK];
@@ -369,14 +488,14 @@ impl<'a> Writer<'a> {
             let smaller = step == GROUP && self.compress(group)?;
             if smaller {
                 let compressed = std::mem::take(&mut self.compressed);
-                self.summary.compressed += count;
+                self.count(Sort::Compressed, page..page + count);
                 let kind = Kind::Zstd(compressed.len() as u32);
-                push(&mut self.index, kind, page, count, self.at, &crcs[at..end], &[]);
+                self.push(kind, page..page + count, &crcs[at..end], &[]);
                 self.put(&compressed)?;
                 self.compressed = compressed;
             } else {
-                self.summary.raw += count;
-                push(&mut self.index, Kind::Raw, page, count, self.at, &crcs[at..end], &[]);
+                self.count(Sort::Raw, page..page + count);
+                self.push(Kind::Raw, page..page + count, &crcs[at..end], &[]);
                 self.put(group)?;
             }
             at = end;
@@ -437,37 +556,11 @@ impl Finished {
 
 /// A page that is stored in few bytes; a delta lies in the writer's buffer.
 enum Small {
-    Nothing,
+    /// As in the parent.
+    Unchanged,
     Zero,
     Fill(u64),
     Delta(usize),
-}
-
-/// Adds a run, or makes the last one longer.
-fn push(
-    index: &mut Index,
-    kind: Kind,
-    first: u64,
-    count: u64,
-    offset: u64,
-    crcs: &[u32],
-    lengths: &[u16],
-) {
-    let Some(region) = index.regions.last_mut() else { return };
-    if let Some(last) = region.runs.last_mut() {
-        let grows = last.kind == kind
-            && last.end() == first
-            && !matches!(kind, Kind::Zstd(_))
-            && (kind != Kind::Xbzrle || last.count < DELTAS as u64);
-        if grows {
-            last.count += count;
-            last.crcs.extend_from_slice(crcs);
-            last.lengths.extend_from_slice(lengths);
-            return;
-        }
-    }
-    let (crcs, lengths) = (crcs.to_vec(), lengths.to_vec());
-    region.runs.push(Run { kind, first, count, offset, crcs, lengths });
 }
 
 /// How a child names its parent: by the bare name where both lie in one folder.

@@ -186,3 +186,33 @@ pub(crate) unsafe fn sum<V: Vector>(p: *const u8, len: usize) -> bool {
         all.is_zero()
     }
 }
+
+/// Two NH hashes (the universal hash family of UMAC, RFC 4418) of a page: sums of products of its words and random keys, the
+/// second with the keys moved on by 16 bytes. `keys` has 16 bytes more than a page.
+#[inline(always)]
+pub(crate) unsafe fn fingerprint<V: Vector>(page: *const u8, keys: *const u8) -> [u64; 2] {
+    let mut words = [[0u64; 8]; 2];
+    // SAFETY: loads lie within a page, or 16 bytes behind it in the keys; a vector fits into 64 bytes.
+    unsafe {
+        let mut sums = [[V::splat(0); 2]; 2];
+        let mut at = 0;
+        while at < crate::PAGE {
+            for i in 0..2 {
+                let at = at + i * V::BYTES;
+                let data = V::load(page.add(at));
+                sums[0][i] = sums[0][i].plus(data.product(V::load(keys.add(at))));
+                sums[1][i] = sums[1][i].plus(data.product(V::load(keys.add(at + 16))));
+            }
+            at += 2 * V::BYTES;
+        }
+        for (words, sums) in words.iter_mut().zip(sums) {
+            let sum = sums[0].plus(sums[1]);
+            std::ptr::copy_nonoverlapping(
+                (&raw const sum).cast(),
+                words.as_mut_ptr().cast::<u8>(),
+                V::BYTES,
+            );
+        }
+    }
+    words.map(|words| words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word)))
+}

@@ -28,6 +28,10 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn differing(self, other: Self) -> u64;
     /// Writes past the caches where that can be done.
     unsafe fn stream(self, p: *mut u8);
+    /// In each 8 bytes: (low half + key's low half) * (high half + key's high half), the sums modulo 2^32.
+    unsafe fn product(self, key: Self) -> Self;
+    /// Sums of each 8 bytes, modulo 2^64.
+    unsafe fn plus(self, other: Self) -> Self;
 }
 
 /// The scalar one, which all others must equal.
@@ -65,6 +69,16 @@ unsafe impl Vector for u64 {
     #[inline(always)]
     unsafe fn stream(self, p: *mut u8) {
         p.cast::<u64>().write_unaligned(self);
+    }
+    #[inline(always)]
+    unsafe fn product(self, key: u64) -> u64 {
+        let low = (self as u32).wrapping_add(key as u32);
+        let high = ((self >> 32) as u32).wrapping_add((key >> 32) as u32);
+        u64::from(low) * u64::from(high)
+    }
+    #[inline(always)]
+    unsafe fn plus(self, other: u64) -> u64 {
+        self.wrapping_add(other)
     }
 }
 
@@ -108,6 +122,15 @@ mod x86 {
             #[cfg(miri)]
             _mm_storeu_si128(p.cast(), self);
         }
+        #[inline(always)]
+        unsafe fn product(self, key: Self) -> Self {
+            let sums = _mm_add_epi32(self, key);
+            _mm_mul_epu32(sums, _mm_srli_epi64::<32>(sums))
+        }
+        #[inline(always)]
+        unsafe fn plus(self, other: Self) -> Self {
+            _mm_add_epi64(self, other)
+        }
     }
 
     // SAFETY: AVX2 intrinsics on what the trait asks of callers.
@@ -144,6 +167,15 @@ mod x86 {
             #[cfg(miri)]
             _mm256_storeu_si256(p.cast(), self);
         }
+        #[inline(always)]
+        unsafe fn product(self, key: Self) -> Self {
+            let sums = _mm256_add_epi32(self, key);
+            _mm256_mul_epu32(sums, _mm256_srli_epi64::<32>(sums))
+        }
+        #[inline(always)]
+        unsafe fn plus(self, other: Self) -> Self {
+            _mm256_add_epi64(self, other)
+        }
     }
 
     // SAFETY: AVX-512F and BW intrinsics on what the trait asks of callers.
@@ -179,6 +211,15 @@ mod x86 {
             _mm512_stream_si512(p.cast(), self);
             #[cfg(miri)]
             _mm512_storeu_si512(p.cast(), self);
+        }
+        #[inline(always)]
+        unsafe fn product(self, key: Self) -> Self {
+            let sums = _mm512_add_epi32(self, key);
+            _mm512_mul_epu32(sums, _mm512_srli_epi64::<32>(sums))
+        }
+        #[inline(always)]
+        unsafe fn plus(self, other: Self) -> Self {
+            _mm512_add_epi64(self, other)
         }
     }
 }
@@ -222,6 +263,17 @@ mod neon {
         #[inline(always)]
         unsafe fn stream(self, p: *mut u8) {
             vst1q_u8(p, self);
+        }
+        #[inline(always)]
+        unsafe fn product(self, key: Self) -> Self {
+            let sums = vaddq_u32(vreinterpretq_u32_u8(self), vreinterpretq_u32_u8(key));
+            let sums = vreinterpretq_u64_u32(sums);
+            vreinterpretq_u8_u64(vmull_u32(vmovn_u64(sums), vshrn_n_u64::<32>(sums)))
+        }
+        #[inline(always)]
+        unsafe fn plus(self, other: Self) -> Self {
+            let (a, b) = (vreinterpretq_u64_u8(self), vreinterpretq_u64_u8(other));
+            vreinterpretq_u8_u64(vaddq_u64(a, b))
         }
     }
 }

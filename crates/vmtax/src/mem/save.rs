@@ -261,7 +261,7 @@ fn create<'a>(args: &SaveArgs, scanner: &'a mut dyn Accelerate) -> anyhow::Resul
         Some(path) => Some(Checkpoint::open(path).map_err(|e| fault(&e, false))?),
         None => None,
     };
-    let options = Options { zstd: args.zstd, parent };
+    let options = Options { zstd: args.zstd, parent, live: false };
     Writer::create(&args.output, options, scanner).map_err(|e| fault(&e, true))
 }
 
