@@ -3,8 +3,10 @@
 mod accel;
 mod bench;
 mod flags;
+mod passes;
 mod restore;
 mod save;
+mod saved;
 mod scan;
 
 use vmtax_cli::exit::{Code, Fault};

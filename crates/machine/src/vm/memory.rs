@@ -30,17 +30,7 @@ impl Vm {
     /// Its memory that lies in shared files, in the order of its objects; an error if there is none. All other memory
     /// is part of the device state.
     pub fn ram(&mut self, write: bool) -> Result<Vec<Ram>, VmError> {
-        let answer = self.qmp.run("query-memdev", json!({}))?;
-        let shared: Vec<Backend> = answer
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default()
-            .iter()
-            .filter(|b| b["share"] == true)
-            .filter_map(|b| {
-                Some(Backend { id: b["id"].as_str()?.to_owned(), bytes: b["size"].as_u64()? })
-            })
-            .collect();
+        let shared = self.shared_backends()?;
         let memfds = self.memfds()?;
         let mut found = Vec::new();
         for backend in &shared {
@@ -58,6 +48,28 @@ impl Vm {
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
+    }
+
+    /// An error unless its memory is made of the same blocks as when [`Vm::ram`] told them: memory may be plugged in and out.
+    pub fn check_ram(&mut self, ram: &[Ram]) -> Result<(), VmError> {
+        let mut now = self.shared_backends()?;
+        now.sort_by(|a, b| a.id.cmp(&b.id));
+        if now.iter().map(|b| (&b.id, b.bytes)).eq(ram.iter().map(|r| (&r.name, r.bytes))) {
+            return Ok(());
+        }
+        Err(self.disturbed(
+            "memory was plugged in or out while the VM was saved; save again while nobody else controls it",
+        ))
+    }
+
+    /// Memory that lies in shared files.
+    fn shared_backends(&mut self) -> Result<Vec<Backend>, VmError> {
+        let answer = self.qmp.run("query-memdev", json!({}))?;
+        let backends = answer.as_array().map(Vec::as_slice).unwrap_or_default().iter();
+        let shared = backends.filter(|b| b["share"] == true).filter_map(|b| {
+            Some(Backend { id: b["id"].as_str()?.to_owned(), bytes: b["size"].as_u64()? })
+        });
+        Ok(shared.collect())
     }
 
     /// The file of a backend that has one.

@@ -14,6 +14,7 @@ use super::format::{
     VERSION, header,
 };
 use super::latest::{Latest, Sort};
+use super::meter::{Costs, Meter, Phase, TimedFile};
 use super::reader::Checkpoint;
 use super::trial::Trial;
 use crate::{Cpu, PAGE, PageFacts};
@@ -27,11 +28,18 @@ const EAGER: u64 = 8 << 20;
 pub trait Accelerate {
     /// Facts about each page.
     fn scan(&mut self, pages: &[u8], out: &mut [PageFacts]);
+    /// The processor does it, in the thread that asks.
+    fn is_cpu(&self) -> bool {
+        false
+    }
 }
 
 impl Accelerate for Cpu {
     fn scan(&mut self, pages: &[u8], out: &mut [PageFacts]) {
         Cpu::scan(self, pages, out);
+    }
+    fn is_cpu(&self) -> bool {
+        true
     }
 }
 
@@ -84,7 +92,8 @@ pub struct Writer<'a> {
     options: Options,
     path: PathBuf,
     new: NewFile,
-    out: BufWriter<File>,
+    out: BufWriter<TimedFile>,
+    meter: Meter,
     naming: Naming,
     /// Place in the file.
     at: u64,
@@ -133,13 +142,15 @@ impl<'a> Writer<'a> {
         }
         let compressor = options.zstd.map(zstd::bulk::Compressor::new).transpose().map_err(io)?;
         let latest = options.live.then(Latest::new).transpose().map_err(io)?;
-        let out = BufWriter::with_capacity(128 << 10, new.file().try_clone().map_err(io)?);
+        let file = TimedFile::new(new.file().try_clone().map_err(io)?);
+        let out = BufWriter::with_capacity(128 << 10, file);
         let mut writer = Writer {
             accelerate,
             options,
             path: path.to_owned(),
             new,
             out,
+            meter: Meter::new(),
             naming: Naming::default(),
             at: 0,
             begun: 0,
@@ -248,9 +259,11 @@ impl<'a> Writer<'a> {
         self.gap(first)?;
         let mut at = first;
         let mut copy = std::mem::take(&mut self.chunk);
+        self.meter.begin();
         for chunk in bytes.chunks(CHUNK * PAGE) {
             let copy = &mut copy[..chunk.len()];
             copy.copy_from_slice(chunk);
+            self.meter.lap(Phase::Copy, self.out.get_mut());
             self.chunk(at, copy)?;
             at += (chunk.len() / PAGE) as u64;
         }
@@ -270,6 +283,7 @@ impl<'a> Writer<'a> {
         if description.len() as u64 > DESCRIPTION {
             return Err(self.error(Reason::Misused("a description of more than 16 MiB")));
         }
+        self.meter.begin();
         self.end_region()?;
         if let Some(parent) = &self.options.parent
             && parent.regions().count() != self.index.regions.len()
@@ -303,15 +317,19 @@ impl<'a> Writer<'a> {
         self.put(&trailer)?;
         self.put(&id.0)?;
         debug_assert_eq!(trailer.len() + id.0.len(), TRAILER as usize);
-        let Writer { new, mut out, path, mut summary, at, latest, .. } = self;
+        let Writer { new, mut out, mut meter, path, mut summary, at, latest, .. } = self;
         if let Some(latest) = latest {
             for (sort, count) in latest.counts() {
                 *summary.count(sort) = count;
             }
         }
         summary.bytes = at;
-        match out.flush().and_then(|()| new.file().sync_all()) {
-            Ok(()) => Ok(Finished { new, path, summary, id }),
+        let flushed = out.flush();
+        meter.lap(Phase::Write, out.get_mut());
+        let synced = flushed.and_then(|()| new.file().sync_all());
+        meter.lap(Phase::Sync, out.get_mut());
+        match synced {
+            Ok(()) => Ok(Finished { new, path, summary, costs: meter.costs(), id }),
             Err(e) => Err(Error { path, reason: Reason::Io(e) }),
         }
     }
@@ -356,10 +374,16 @@ impl<'a> Writer<'a> {
         let count = bytes.len() / PAGE;
         if let Some(latest) = &mut self.latest {
             latest.wrote(region, first, bytes);
+            self.meter.lap(Phase::Fingerprint, self.out.get_mut());
         }
         let mut facts = std::mem::take(&mut self.facts);
         let mut old = std::mem::take(&mut self.old);
         self.accelerate.scan(bytes, &mut facts[..count]);
+        let scan = self.meter.lap(Phase::Scan, self.out.get_mut());
+        if self.meter.samples() && self.accelerate.is_cpu() {
+            Cpu::best().zero_pages(bytes, PAGE, &mut |_| {});
+            self.meter.sampled(scan);
+        }
         if let Some(parent) = &self.options.parent {
             parent.read(region, first, &mut old[..bytes.len()])?;
         }
@@ -375,6 +399,7 @@ impl<'a> Writer<'a> {
             self.put_small(small, first + i as u64, facts[i].crc)?;
         }
         self.data(first, bytes, pending..count, &facts)?;
+        self.meter.lap(Phase::Compare, self.out.get_mut());
         self.facts = facts;
         self.old = old;
         Ok(())
@@ -519,7 +544,9 @@ impl<'a> Writer<'a> {
         let Some(compressor) = &mut self.compressor else { return Ok(false) };
         self.compressed.clear();
         self.compressed.reserve(zstd::zstd_safe::compress_bound(group.len()));
+        self.meter.lap(Phase::Compare, self.out.get_mut());
         let done = compressor.compress_to_buffer(group, &mut self.compressed);
+        self.meter.lap(Phase::Compress, self.out.get_mut());
         let len = done.map_err(|e| self.error(Reason::Io(e)))?;
         self.trial.learn(group.len(), len);
         Ok(len < group.len())
@@ -533,6 +560,7 @@ pub struct Finished {
     new: NewFile,
     path: PathBuf,
     summary: Summary,
+    costs: Costs,
     id: Id,
 }
 
@@ -540,6 +568,11 @@ impl Finished {
     /// What was written.
     pub fn summary(&self) -> Summary {
         self.summary
+    }
+
+    /// Where the writer's time went.
+    pub fn costs(&self) -> Costs {
+        self.costs
     }
 
     /// Its name for children.

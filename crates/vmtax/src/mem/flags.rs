@@ -60,8 +60,8 @@ pub(crate) struct ScanArgs {
 
 /// Save a VM: its devices and its memory in one file, whole or as the difference to another.
 ///
-/// The VM is stopped meanwhile and goes on afterwards; one that was stopped before stays stopped. The file appears when it
-/// is complete, on the disk, and the VM has stood still all the time. If another client resumes or resets the VM meanwhile,
+/// The VM is stopped meanwhile and goes on afterwards; one that was stopped before stays stopped. With --live it runs while most of its
+/// memory is saved. The file appears when it is complete, on the disk, and the VM has stood still during the whole pause. If another client resumes or resets the VM meanwhile,
 /// nothing is written (exit code 7). If vmtax itself is killed the VM stays stopped: give it `cont`.
 ///
 /// Disks are not part of a checkpoint. A VM that has writable ones goes on writing to them, so keep the disk of the same
@@ -71,6 +71,7 @@ pub(crate) struct ScanArgs {
   vmtax mem save --qmp /run/vm.qmp -o base.ckpt
   vmtax mem save --qmp /run/vm.qmp --parent base.ckpt -o monday.ckpt --zstd
   vmtax mem save --qmp /run/vm.qmp -o monday.ckpt --snapshot-disks
+  vmtax mem save --qmp /run/vm.qmp -o base.ckpt --live
   vmtax mem save --image ram.img -o ram.ckpt")]
 pub(crate) struct SaveArgs {
     #[command(flatten)]
@@ -88,6 +89,12 @@ pub(crate) struct SaveArgs {
     #[arg(long, value_name = "LEVEL", num_args = 0..=1, default_missing_value = "1", require_equals = true,
         value_parser = clap::value_parser!(i32).range(1..=19))]
     pub(crate) zstd: Option<i32>,
+
+    /// Save while the VM runs, and stop it only for what it wrote meanwhile. Memory is written in passes: each one writes the
+    /// pages again that are no longer as they were written. It takes more time and processor time than a save of a stopped
+    /// VM, and the pause is short.
+    #[arg(long, conflicts_with = "image")]
+    pub(crate) live: bool,
 
     /// Leave the VM stopped.
     #[arg(long)]

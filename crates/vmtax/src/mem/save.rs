@@ -6,49 +6,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
 use vmtax_cli::exit::{Code, Fault, fail, say};
-use vmtax_cli::output::cannot_read;
-use vmtax_cli::output::is_same_file;
-use vmtax_cli::progress::Progress;
+use vmtax_cli::output::{cannot_read, is_same_file};
 use vmtax_cli::signals;
 use vmtax_machine::Stop;
 use vmtax_machine::vm::{Disk, Hardware, LEFT_STOPPED, Pause, Ram, Vm};
 use vmtax_pageops::PAGE;
-use vmtax_pageops::checkpoint::{Accelerate, Checkpoint, Id, Options, Summary, Writer, children};
-use vmtax_pageops::memory::{self, Map};
+use vmtax_pageops::checkpoint::{Accelerate, Checkpoint, Finished, Options, Writer, children};
 
 use super::flags::SaveArgs;
-use super::{INTERRUPTED, fault, print, size, vm_fault};
-
-/// Memory given to the writer at a time: what is between two looks at the signals.
-const PIECE: u64 = 8 << 20;
+use super::passes::{Memory, Pass};
+use super::saved::{PauseTimes, Saved, SavedVm};
+use super::{INTERRUPTED, fault, print, vm_fault};
 
 /// Between two looks at whether the VM still stands.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// What a saved checkpoint came to.
-struct Saved {
-    summary: Summary,
-    id: Id,
-    sizes: Sizes,
-    seconds: f64,
-    accel: String,
-    vm: Option<SavedVm>,
-}
-
-/// Bytes of memory, and of what of it is no hole.
-struct Sizes {
-    memory: u64,
-    data: u64,
-}
-
-/// What became of the VM.
-struct SavedVm {
-    disks: Vec<Disk>,
-    /// It runs now.
-    goes_on: bool,
-}
 
 pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
     check_names(args)?;
@@ -60,11 +32,12 @@ pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
         (None, Some(image)) => save_image(args, image, &stop)?,
         (None, None) => return fail(Code::Usage, "name a VM with --qmp or an image with --image"),
     };
-    saved.seconds = start.elapsed().as_secs_f64();
+    saved.wall = start.elapsed();
+    saved.cpu = process_time();
     if let Some(vm) = &saved.vm {
         warn_of_disks(args, vm);
     }
-    print(args.work.format, || text(args, &saved), || as_json(args, &saved))
+    print(args.work.format, || saved.text(args), || saved.json(args))
 }
 
 /// The new checkpoint must not take the place of what it is made from, nor of one that others are based on. Its parents are
@@ -128,12 +101,14 @@ fn open_image(path: &Path) -> anyhow::Result<Ram> {
 fn save_image(args: &SaveArgs, image: &Path, stop: &Stop) -> anyhow::Result<Saved> {
     let ram = [open_image(image)?];
     let mut accel = args.work.accel.open()?;
-    let mut writer = create(args, accel.scanner())?;
-    let sizes = write_pages(image, &mut writer, &ram, &mut || stopping(stop))?;
+    let mut writer = create(args, false, accel.scanner())?;
+    let memory = Memory::new(image, &ram, false)?;
+    let pass = memory.write(&mut writer, &mut || stopping(stop))?;
     let finished = writer.finish(&mut std::io::empty(), b"").map_err(|e| fault(&e, true))?;
-    let (summary, id) = (finished.summary(), finished.id());
+    let mut saved = Saved::new(&finished, memory.bytes(), pass.data);
     finished.publish().map_err(|e| fault(&e, true))?;
-    Ok(Saved { summary, id, sizes, seconds: 0.0, accel: accel.describe(), vm: None })
+    saved.accel = accel.describe();
+    Ok(saved)
 }
 
 fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved> {
@@ -145,65 +120,143 @@ fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved>
     let devices = vm.device_names().map_err(vm_fault)?;
     disks(args, &mut vm)?;
     let mut accel = args.work.accel.open()?;
-    let writer = create(args, accel.scanner())?;
+    // One that stands still writes nothing meanwhile.
+    let live = args.live && vm.status().map_err(vm_fault)? == "running";
+    let memory = Memory::new(socket, &ram, live)?;
+    let mut writer = create(args, live, accel.scanner())?;
+    let passes = match live {
+        true => memory.write_live(&mut writer, &mut || stopping(stop))?,
+        false => Vec::new(),
+    };
+    let began = Instant::now();
     let mut pause = Pause::begin(&mut vm, args.stopped).map_err(vm_fault)?;
     let goes_on = pause.goes_on();
-    let paused = PausedVm { args, socket, stop, pause: &mut pause, looked: Instant::now() };
-    let done = paused.save(writer, &ram, hardware, &devices);
-    // Whatever came of it.
-    let resumed = pause.end();
-    let (summary, id, sizes, disks) = match (done, resumed) {
-        (Ok(done), Ok(())) => done,
-        (Ok(_), Err(error)) => {
-            let what = format!("{} is written, but {LEFT_STOPPED}: {error}", args.output.display());
-            return fail(Code::Machine, what);
-        }
-        (Err(error), Ok(())) => return Err(error),
-        (Err(error), Err(_)) => return Err(left_stopped(&error)),
+    let mut paused =
+        PausedVm { args, stop, memory: &memory, live, pause: &mut pause, looked: Instant::now() };
+    let (mut saved, times, vm_disks) = if live && goes_on {
+        let captured = paused.capture(&mut writer, &ram, hardware, &devices);
+        let captured = captured.and_then(|captured| {
+            paused.keep_disks(&captured.disks)?;
+            Ok(captured)
+        });
+        // All of the moment is in the file's pages by now; the disk is waited for while the VM runs.
+        let captured = end(pause, captured, "is not written, and", args)?;
+        let times = captured.times(began);
+        let saved = captured.finish(writer, &memory).and_then(|(finished, saved)| {
+            finished.publish().map_err(|e| fault(&e, true))?;
+            Ok(saved)
+        });
+        (saved.map_err(|error| overlays_stay(error, &captured.disks))?, times, captured.disks)
+    } else {
+        let captured = paused.capture(&mut writer, &ram, hardware, &devices);
+        let done = captured.and_then(|captured| {
+            let (finished, saved) = captured.finish(writer, &memory)?;
+            // So late that nothing but the name is missing: from here on the VM writes to other files.
+            paused.keep_disks(&captured.disks)?;
+            let published = finished.publish().map_err(|e| fault(&e, true));
+            published.map_err(|error| overlays_stay(error, &captured.disks))?;
+            Ok((saved, captured))
+        });
+        let (saved, captured) = end(pause, done, "is written, but", args)?;
+        let times = captured.times(began);
+        (saved, times, captured.disks)
     };
-    let vm = Some(SavedVm { disks, goes_on });
-    Ok(Saved { summary, id, sizes, seconds: 0.0, accel: accel.describe(), vm })
+    saved.accel = accel.describe();
+    saved.vm = Some(SavedVm { disks: vm_disks, goes_on, live, passes, times });
+    Ok(saved)
+}
+
+/// Ends the pause, whatever came of it. `but` is what holds of the checkpoint if the VM may be left stopped.
+fn end<T>(
+    pause: Pause<'_>,
+    done: anyhow::Result<T>,
+    but: &str,
+    args: &SaveArgs,
+) -> anyhow::Result<T> {
+    match (done, pause.end()) {
+        (Ok(done), Ok(())) => Ok(done),
+        (Ok(_), Err(error)) => {
+            let what = format!("{} {but} {LEFT_STOPPED}: {error}", args.output.display());
+            fail(Code::Machine, what)
+        }
+        (Err(error), Ok(())) => Err(error),
+        (Err(error), Err(_)) => Err(left_stopped(&error)),
+    }
 }
 
 /// A VM that stands still, to be saved.
 struct PausedVm<'a, 'vm> {
     args: &'a SaveArgs,
-    socket: &'a Path,
     stop: &'a Stop,
+    memory: &'a Memory<'a>,
+    /// Most of the memory was written while it ran.
+    live: bool,
     pause: &'a mut Pause<'vm>,
     /// When it was last looked at.
     looked: Instant,
 }
 
+/// What was taken from a VM while it stood still.
+struct Captured {
+    state: Vec<u8>,
+    description: Vec<u8>,
+    disks: Vec<Disk>,
+    state_time: Duration,
+    pass: Pass,
+}
+
+impl Captured {
+    /// Of a pause that began then and ends now.
+    fn times(&self, began: Instant) -> PauseTimes {
+        PauseTimes { pause: began.elapsed(), state: self.state_time, pass: self.pass }
+    }
+
+    /// Completes the file and syncs it.
+    fn finish(&self, writer: Writer<'_>, memory: &Memory<'_>) -> anyhow::Result<(Finished, Saved)> {
+        let finished = writer.finish(&mut &self.state[..], &self.description);
+        let finished = finished.map_err(|e| fault(&e, true))?;
+        let saved = Saved::new(&finished, memory.bytes(), self.pass.data);
+        Ok((finished, saved))
+    }
+}
+
 impl PausedVm<'_, '_> {
-    /// Saves it. The file gets its name last, when the VM has stood still until all of it was on the disk.
-    fn save(
-        mut self,
-        mut writer: Writer<'_>,
+    /// Takes the state of its devices, and all memory that the writer lacks. The VM has stood still until all of it was copied.
+    fn capture(
+        &mut self,
+        writer: &mut Writer<'_>,
         ram: &[Ram],
         mut hardware: Hardware,
         devices: &BTreeSet<String>,
-    ) -> anyhow::Result<(Summary, Id, Sizes, Vec<Disk>)> {
+    ) -> anyhow::Result<Captured> {
+        let began = Instant::now();
         let state = self.pause.vm().save_state().map_err(vm_fault)?;
+        let state_time = began.elapsed();
         if self.pause.vm().device_names().map_err(vm_fault)? != *devices {
             // One was plugged in or out just before the pause.
             hardware = self.pause.vm().hardware().map_err(vm_fault)?;
         }
+        self.pause.vm().check_ram(ram).map_err(vm_fault)?;
         hardware.disks = disks(self.args, self.pause.vm())?;
         let description = serde_json::to_vec(&hardware)?;
-        let socket = self.socket;
-        let sizes = write_pages(socket, &mut writer, ram, &mut || self.look())?;
-        let finished = writer.finish(&mut &state[..], &description).map_err(|e| fault(&e, true))?;
+        let memory = self.memory;
+        let pass = match self.live {
+            true => memory.write_rest(writer, &mut || self.look())?,
+            false => memory.write(writer, &mut || self.look())?,
+        };
         self.pause.check().map_err(vm_fault)?;
-        let (summary, id) = (finished.summary(), finished.id());
+        Ok(Captured { state, description, disks: hardware.disks, state_time, pass })
+    }
+
+    /// Has the VM write to overlays from now on, if that is asked for. An error unless it has stood still until now.
+    fn keep_disks(&mut self, disks: &[Disk]) -> anyhow::Result<()> {
+        self.pause.check().map_err(vm_fault)?;
         if self.args.snapshot_disks.is_some() {
-            // So late that nothing but the name is missing: from here on the VM writes to other files.
-            self.pause.vm().snapshot_disks(&hardware.disks).map_err(vm_fault)?;
+            self.pause.vm().snapshot_disks(disks).map_err(vm_fault)?;
+            let checked = self.pause.check().map_err(vm_fault);
+            checked.map_err(|error| overlays_stay(error, disks))?;
         }
-        let checked = self.pause.check().map_err(vm_fault);
-        let published = checked.and_then(|()| finished.publish().map_err(|e| fault(&e, true)));
-        published.map_err(|error| overlays_stay(error, &hardware.disks))?;
-        Ok((summary, id, sizes, hardware.disks))
+        Ok(())
     }
 
     /// An error if the save is to end: somebody asked for it, or the VM does not stand still any more.
@@ -256,53 +309,23 @@ fn stopping(stop: &Stop) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn create<'a>(args: &SaveArgs, scanner: &'a mut dyn Accelerate) -> anyhow::Result<Writer<'a>> {
+fn create<'a>(
+    args: &SaveArgs,
+    live: bool,
+    scanner: &'a mut dyn Accelerate,
+) -> anyhow::Result<Writer<'a>> {
     let parent = match &args.parent {
         Some(path) => Some(Checkpoint::open(path).map_err(|e| fault(&e, false))?),
         None => None,
     };
-    let options = Options { zstd: args.zstd, parent, live: false };
+    let options = Options { zstd: args.zstd, parent, live };
     Writer::create(&args.output, options, scanner).map_err(|e| fault(&e, true))
 }
 
-/// Gives the writer all memory but its holes; `from` is what it is of, should it be gone. `look` ends it by an error.
-fn write_pages(
-    from: &Path,
-    writer: &mut Writer<'_>,
-    ram: &[Ram],
-    look: &mut dyn FnMut() -> anyhow::Result<()>,
-) -> anyhow::Result<Sizes> {
-    let gone = |error: std::io::Error| {
-        let what = "memory cannot be read; was it made shorter, or does its disk fail?";
-        Fault::new(Code::Input, format!("{}: {what}", from.display())).answered(&error)
-    };
-    let mut extents = Vec::new();
-    for block in ram {
-        extents.push(memory::extents(&block.file, block.bytes)?);
-    }
-    let data = extents.iter().flatten().map(|e| e.end - e.start).sum();
-    let watch = Progress::bytes(data);
-    let mut done = 0;
-    for (block, extents) in ram.iter().zip(&extents) {
-        writer.region(&block.name, block.bytes / PAGE as u64).map_err(|e| fault(&e, true))?;
-        let map = Map::new(&block.file, block.bytes as usize)?;
-        for extent in extents {
-            let mut at = extent.start;
-            while at < extent.end {
-                look()?;
-                let end = extent.end.min(at + PIECE);
-                let range = at as usize..end as usize;
-                map.populate(range.clone()).map_err(gone)?;
-                let written = map.with(range.clone(), |p| writer.pages(at / PAGE as u64, p));
-                map.forget(range);
-                written.map_err(|e| fault(&e, true))?;
-                done += end - at;
-                watch.at(done);
-                at = end;
-            }
-        }
-    }
-    Ok(Sizes { memory: ram.iter().map(|r| r.bytes).sum(), data })
+/// Processor time of this process until now.
+fn process_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Says what the checkpoint does not hold, and what to do about it.
@@ -328,65 +351,4 @@ fn warn_of_disks(args: &SaveArgs, vm: &SavedVm) {
         }
     };
     say(&format!("{output}: the disks {names} are not in it; {advice}"));
-}
-
-fn text(args: &SaveArgs, saved: &Saved) -> String {
-    let s = &saved.summary;
-    let mut parts = vec![format!("{} as they are", s.raw)];
-    for (count, what) in [
-        (s.compressed, "compressed"),
-        (s.deltas, "as deltas"),
-        (s.filled, "of one repeated word"),
-        (s.zero, "zero"),
-        (s.unchanged, "unchanged"),
-    ] {
-        if count > 0 {
-            parts.push(format!("{count} {what}"));
-        }
-    }
-    let mut text = format!(
-        "{}: {} of memory, {} of it in use, in {} ({:.2} s, {}/s)\npages: {}\nby: {}\nid: {}\n",
-        args.output.display(),
-        size(saved.sizes.memory),
-        size(saved.sizes.data),
-        size(s.bytes),
-        saved.seconds,
-        size((saved.sizes.data as f64 / saved.seconds.max(1e-9)) as u64),
-        parts.join(", "),
-        saved.accel,
-        saved.id,
-    );
-    for (disk, overlay) in overlays(saved) {
-        let (name, file) = (&disk.name, disk.file());
-        text.push_str(&format!("disk {name}: {file} stays as it is; the VM writes to {overlay}\n"));
-    }
-    if saved.vm.as_ref().is_some_and(|vm| !vm.goes_on && !args.stopped) {
-        text.push_str("vm: was stopped before, and stays stopped\n");
-    }
-    text
-}
-
-/// Disks that stay as they are, and what the VM writes to instead.
-fn overlays(saved: &Saved) -> impl Iterator<Item = (&Disk, &str)> {
-    let disks = saved.vm.iter().flat_map(|vm| &vm.disks);
-    disks.filter_map(|disk| Some((disk, disk.overlay.as_deref()?)))
-}
-
-fn as_json(args: &SaveArgs, saved: &Saved) -> serde_json::Value {
-    let s = &saved.summary;
-    json!({
-        "checkpoint": args.output.display().to_string(),
-        "id": saved.id.to_string(),
-        "memory_bytes": saved.sizes.memory,
-        "data_bytes": saved.sizes.data,
-        "file_bytes": s.bytes,
-        "seconds": saved.seconds,
-        "accel": saved.accel,
-        "pages": {
-            "raw": s.raw, "compressed": s.compressed, "deltas": s.deltas, "filled": s.filled,
-            "zero": s.zero, "unchanged": s.unchanged,
-        },
-        "disks": saved.vm.as_ref().map(|vm| &vm.disks),
-        "running": saved.vm.as_ref().map(|vm| vm.goes_on),
-    })
 }
