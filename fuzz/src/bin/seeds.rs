@@ -224,17 +224,26 @@ impl Seeds<'_> {
         let target = self.corpus.join("checkpoint");
         fs::create_dir_all(&target).unwrap();
         let parent = dir.path().join("parent");
-        for (name, zstd, child) in
-            [("parent", None, false), ("zstd", Some(1), false), ("child", None, true)]
-        {
+        for (name, zstd, child, live) in [
+            ("parent", None, false, false),
+            ("zstd", Some(1), false, false),
+            ("child", None, true, false),
+            ("live", Some(1), true, true),
+        ] {
             let path = dir.path().join(name);
             let parent = child.then(|| Checkpoint::open(&parent).unwrap());
-            let mut writer = Writer::create(&path, Options { zstd, parent, live: false }, &mut cpu).unwrap();
+            let mut writer = Writer::create(&path, Options { zstd, parent, live }, &mut cpu).unwrap();
             writer.region("m", 64).unwrap();
             let mut pages: Vec<u8> = (0..4 * 4096u32).map(|i| (i / 5 * 7) as u8).collect();
             pages[4096..8192].fill(9);
             pages[100] = u8::from(child);
             writer.pages(3, &pages).unwrap();
+            if live {
+                pages[5000] ^= 1;
+                writer.begin_layer().unwrap();
+                writer.region_again(0).unwrap();
+                writer.pages(4, &pages[4096..]).unwrap();
+            }
             writer.finish(&mut &b"devices"[..], b"{}").unwrap().publish().unwrap();
             fs::copy(&path, target.join(format!("seed-{name}"))).unwrap();
         }

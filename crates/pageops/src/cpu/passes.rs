@@ -197,21 +197,18 @@ pub(crate) unsafe fn fingerprint<V: Vector>(page: *const u8, keys: *const u8) ->
         let mut sums = [[V::splat(0); 2]; 2];
         let mut at = 0;
         while at < crate::PAGE {
-            for i in 0..2 {
+            for (i, sums) in sums.iter_mut().enumerate() {
                 let at = at + i * V::BYTES;
                 let data = V::load(page.add(at));
-                sums[0][i] = sums[0][i].plus(data.product(V::load(keys.add(at))));
-                sums[1][i] = sums[1][i].plus(data.product(V::load(keys.add(at + 16))));
+                sums[0] = sums[0].plus(data.product(V::load(keys.add(at))));
+                sums[1] = sums[1].plus(data.product(V::load(keys.add(at + 16))));
             }
             at += 2 * V::BYTES;
         }
-        for (words, sums) in words.iter_mut().zip(sums) {
-            let sum = sums[0].plus(sums[1]);
-            std::ptr::copy_nonoverlapping(
-                (&raw const sum).cast(),
-                words.as_mut_ptr().cast::<u8>(),
-                V::BYTES,
-            );
+        for (i, words) in words.iter_mut().enumerate() {
+            let sum = sums[0][i].plus(sums[1][i]);
+            let to = words.as_mut_ptr().cast::<u8>();
+            std::ptr::copy_nonoverlapping((&raw const sum).cast(), to, V::BYTES);
         }
     }
     words.map(|words| words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word)))

@@ -147,21 +147,22 @@ impl<'a> Memory<'a> {
         let start = Instant::now();
         let layouts = self.layouts()?;
         writer.begin_layer().map_err(|e| fault(&e, true))?;
-        let (mut pages, mut search) = (0, Duration::ZERO);
+        let (mut pages, mut written) = (0, Duration::ZERO);
         for (region, (block, layout)) in self.blocks.iter().zip(&layouts).enumerate() {
-            let began = Instant::now();
             let Some(latest) = writer.latest() else { continue };
             let changes = self.changes(region, block, layout, latest, threads, look)?;
-            search += began.elapsed();
+            let began = Instant::now();
             writer.region_again(region).map_err(|e| fault(&e, true))?;
             for change in changes {
                 look()?;
                 pages += change.pages.end - change.pages.start;
                 self.write_change(block, &change, writer)?;
             }
+            written += began.elapsed();
         }
         let data = layouts.iter().map(|l| l.data).sum();
-        Ok(Pass { pages, data, search, wall: start.elapsed() })
+        let wall = start.elapsed();
+        Ok(Pass { pages, data, search: wall.saturating_sub(written), wall })
     }
 
     fn write_change(
@@ -170,7 +171,7 @@ impl<'a> Memory<'a> {
         change: &Change,
         writer: &mut Writer<'_>,
     ) -> anyhow::Result<()> {
-        const ZEROS: [u8; 16 * PAGE] = [0; 16 * PAGE];
+        static ZEROS: [u8; 16 * PAGE] = [0; 16 * PAGE];
         let page = PAGE as u64;
         if !change.is_hole {
             let bytes = change.pages.start * page..change.pages.end * page;
@@ -196,6 +197,7 @@ impl<'a> Memory<'a> {
         threads: usize,
         look: &mut Look<'_>,
     ) -> anyhow::Result<Vec<Change>> {
+        look()?;
         let (next, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
         let search = |look: &mut Look<'_>| -> anyhow::Result<Vec<Range<u64>>> {
             let mut found = Vec::new();
@@ -287,5 +289,88 @@ impl Block<'_> {
             holes.push(last / page..self.bytes / page);
         }
         Ok(Layout { pieces, holes, data })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use vmtax_pageops::Cpu;
+    use vmtax_pageops::checkpoint::{Checkpoint, Options};
+
+    use super::*;
+
+    /// What is written, made a hole, or put into a hole between two passes is in the checkpoint as it was in the end.
+    #[test]
+    fn a_further_pass_finds_all_that_differs() {
+        const PAGES: u64 = 6000;
+        let dir = tempfile::tempdir().unwrap();
+        let page = |age: u8| [age; PAGE].map(|b| b ^ 0x5a);
+        let ram = ["a", "b"].map(|name| {
+            let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).unwrap();
+            file.set_len(PAGES * PAGE as u64).unwrap();
+            for at in (0..PAGES).filter(|at| at % 1000 < 600) {
+                let mut bytes = page(at as u8);
+                bytes[..8].copy_from_slice(&at.to_le_bytes());
+                file.write_all_at(&bytes, at * PAGE as u64).unwrap();
+            }
+            Ram { name: name.to_owned(), bytes: PAGES * PAGE as u64, file }
+        });
+        let memory = Memory::new(dir.path(), &ram, true).unwrap();
+        let mut cpu = Cpu::best();
+        let path = dir.path().join("x.ckpt");
+        let options = Options { live: true, ..Options::default() };
+        let mut writer = Writer::create(&path, options, &mut cpu).unwrap();
+        let mut look = || Ok(());
+        let passes = memory.write_live(&mut writer, &mut look).unwrap();
+        let counts: Vec<u64> = passes.iter().map(|pass| pass.pages).collect();
+        assert_eq!(counts, [7200, 0]);
+
+        let put =
+            |at: u64, age: u8| ram[1].file.write_all_at(&page(age), at * PAGE as u64).unwrap();
+        put(0, 1);
+        put(999, 2);
+        memory::punch(&ram[1].file, 2000 * PAGE as u64..2100 * PAGE as u64).unwrap();
+        put(2050, 3);
+        put(5999, 4);
+        // Written, and as it was.
+        let mut same = page(7);
+        same[..8].copy_from_slice(&7u64.to_le_bytes());
+        ram[0].file.write_all_at(&same, 7 * PAGE as u64).unwrap();
+        assert_eq!(memory.write_rest(&mut writer, &mut look).unwrap().pages, 103);
+        let finished = writer.finish(&mut io::empty(), b"").unwrap();
+        assert_eq!(finished.summary().zero, 99);
+        finished.publish().unwrap();
+
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let (mut saved, mut found) = (vec![0; PAGE * 100], vec![0; PAGE * 100]);
+        for (region, ram) in ram.iter().enumerate() {
+            for first in (0..PAGES).step_by(100) {
+                checkpoint.read(region, first, &mut saved).unwrap();
+                ram.file.read_exact_at(&mut found, first * PAGE as u64).unwrap();
+                assert!(saved == found, "region {region}, pages from {first}");
+            }
+        }
+    }
+
+    /// An error ends all threads, and is the answer.
+    #[test]
+    fn a_pass_that_is_interrupted_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[7; 4 * PAGE], 0).unwrap();
+        let ram = [Ram { name: "a".to_owned(), bytes: 4 * PAGE as u64, file }];
+        let memory = Memory::new(dir.path(), &ram, true).unwrap();
+        let mut cpu = Cpu::best();
+        let options = Options { live: true, ..Options::default() };
+        let mut writer = Writer::create(&dir.path().join("x"), options, &mut cpu).unwrap();
+        memory.write(&mut writer, &mut || Ok(())).unwrap();
+        let ended = memory.write_rest(&mut writer, &mut || anyhow::bail!("enough"));
+        assert_eq!(ended.unwrap_err().to_string(), "enough");
+        // The file becomes shorter than it was.
+        ram[0].file.set_len(0).unwrap();
+        let error = memory.look_at(&memory.blocks[0], &(0..PAGE as u64), |_| ()).unwrap_err();
+        assert!(error.to_string().contains("memory cannot be read"), "{error}");
     }
 }

@@ -186,3 +186,106 @@ fn against_qemu_and_cp_a_random_guest() {
     }
     assert!(!verdicts.missed);
 }
+
+/// A pause in seconds, and the whole time of the save.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    pause: f64,
+    /// Of it, comparing memory.
+    scan: f64,
+    wall: f64,
+    processor: f64,
+}
+
+/// A save of a VM that runs.
+fn live_by_vmtax(guest: &Guest, output: &Path, more: &[&str]) -> Pause {
+    clear(output);
+    let save = ["save", "--qmp", name(&guest.qmp), "--format", "json", "-o", name(output)];
+    let done = mem(&[&save[..], more].concat());
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let saved: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    let number = |path: &str| saved.pointer(path).unwrap().as_f64().unwrap();
+    Pause {
+        pause: number("/pause/seconds"),
+        scan: number("/pause/compare_seconds"),
+        wall: number("/seconds"),
+        processor: number("/cpu_seconds"),
+    }
+}
+
+/// QEMU's own migration of a VM that runs, to a file: its downtime.
+fn live_by_qemu(guest: &Guest, output: &Path) -> Pause {
+    clear(output);
+    let qemu = processor_time(guest.pid());
+    let speed =
+        "{\"execute\":\"migrate-set-parameters\",\"arguments\":{\"max-bandwidth\":100000000000}}";
+    let uri = format!("exec:cat > {}", output.display());
+    let migrate = format!("{{\"execute\":\"migrate\",\"arguments\":{{\"uri\":\"{uri}\"}}}}");
+    qmp(&guest.qmp, &[speed, &migrate]);
+    loop {
+        let status = qmp(&guest.qmp, &["{\"execute\":\"query-migrate\"}"]);
+        match status["status"].as_str() {
+            Some("completed") => {
+                let seconds = |key: &str| status[key].as_f64().unwrap() / 1e3;
+                let (pause, wall) = (seconds("downtime"), seconds("total-time"));
+                // The guest's own work is in it.
+                let processor = processor_time(guest.pid()) - qemu;
+                qmp(&guest.qmp, &["{\"execute\":\"cont\"}"]);
+                return Pause { pause, scan: 0.0, wall, processor };
+            }
+            Some("failed" | "cancelled") => panic!("{status}"),
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// How long VMs stand still: an idle one, and one that writes 100 MB/s, each with 840 MiB of noise.
+#[test]
+#[ignore = "a benchmark; ./x bench pageops"]
+fn against_qemu_pauses() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = dir.path().join("output");
+    let mut verdicts = Verdicts::default();
+    for (what, arguments, limit) in
+        [("idle", "fill=840", None), ("100 MB/s", "fill=560 rate=100", Some(0.150))]
+    {
+        let guest = Guest::start(dir.path(), "live", "1G", arguments, false);
+        guest.until(|| guest.text().contains("filled"));
+        guest.until(|| limit.is_none() || guest.text().contains("wrote 3"));
+        let (mut live, mut stopped, mut qemu) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            live.push(live_by_vmtax(&guest, &output, &["--live"]));
+            stopped.push(live_by_vmtax(&guest, &output, &[]));
+            qemu.push(live_by_qemu(&guest, &output));
+        }
+        for (who, rounds) in [("save --live", &live), ("save", &stopped), ("QEMU migrate", &qemu)] {
+            let ms = |value: fn(&Pause) -> f64| median(rounds.iter().map(value).collect()) * 1e3;
+            println!(
+                "{what}: {who:<12} pause {:>6.0} ms, whole {:>6.0} ms, processor {:>6.0} ms",
+                ms(|p| p.pause),
+                ms(|p| p.wall),
+                ms(|p| p.processor)
+            );
+        }
+        let pause = median(live.iter().map(|p| p.pause).collect());
+        match limit {
+            Some(limit) => {
+                verdicts.must(&format!("{what}: pause of --live, seconds"), pause, limit)
+            }
+            None => {
+                let rest = median(live.iter().map(|p| p.pause - p.scan).collect());
+                verdicts.must(
+                    &format!("{what}: pause of --live but one scan, seconds"),
+                    rest,
+                    0.050,
+                );
+            }
+        }
+    }
+    assert!(!verdicts.missed);
+}

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mount.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGES 1024
@@ -25,6 +26,28 @@ static void check(FILE *out, uint64_t words) {
     }
 }
 
+/* `rate=MB`: writes that many megabytes a second, page after page of 256 MiB. */
+static void pace(FILE *out, uint64_t rate) {
+    uint64_t pages = 256 << 8, page = 0, written = 0, told = 0;
+    volatile uint64_t *memory = malloc(pages * 4096);
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (;;) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        uint64_t ms = (now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000;
+        while (memory && written < ms * rate * 1000) {
+            for (int i = 0; i < 512; i++) memory[page * 512 + i] = written + i;
+            page = (page + 1) % pages;
+            written += 4096;
+        }
+        if (ms / 1000 > told) {
+            told = ms / 1000;
+            fprintf(out, "wrote %llu MB\n", (unsigned long long)(written / 1000000));
+        }
+        usleep(2000);
+    }
+}
+
 int main(void) {
     mount("none", "/dev", "devtmpfs", 0, "");
     FILE *out = fopen("/dev/ttyS0", "w");
@@ -41,6 +64,7 @@ int main(void) {
         }
         fprintf(out, "filled\n");
     }
+    if (getenv("rate")) pace(out, strtoull(getenv("rate"), 0, 10));
     for (int p = 0; p < PAGES; p++)
         for (int i = 0; i < 512; i++) {
             state = state * 6364136223846793005u + 1442695040888963407u;

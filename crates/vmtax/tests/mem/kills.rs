@@ -229,7 +229,9 @@ fn a_killed_save_of_a_vm_leaves_the_old_checkpoint_or_the_new_one() {
     let to_target = [&save[..], &[name(&target)]].concat();
     let ways = [
         to_target.clone(),
+        [&to_target[..], &["--live"]].concat(),
         [&to_target[..], &["--zstd"]].concat(),
+        [&to_target[..], &["--live", "--parent", name(&base)]].concat(),
         [&to_target[..], &["--parent", name(&base)]].concat(),
     ];
     let mut windows: Vec<Window> = ways.iter().map(|args| Window::new(args)).collect();

@@ -10,6 +10,7 @@ mod disks;
 mod guest;
 mod hostile;
 mod kills;
+mod live;
 mod machines;
 mod monitor;
 mod qemu;

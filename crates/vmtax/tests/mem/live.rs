@@ -1,0 +1,143 @@
+//! Saves of a VM that runs and writes to its memory meanwhile: what comes back is the memory of one moment.
+
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use vmtax_pageops::checkpoint::Checkpoint;
+
+use super::clients::{CHECK, MEMORY, files, freeze, holds_one_moment};
+use super::guest::{Guest, check};
+use super::{ended, name, ok, signal, start};
+
+/// Saves that are restored: a few, or as many as `./x bench live` asks for.
+fn rounds() -> usize {
+    std::env::var("VMTAX_LIVE").map_or(4, |rounds| rounds.parse().unwrap())
+}
+
+/// The guest looks at every word that it wrote: one page of an earlier moment, and it counts bad words.
+#[test]
+fn a_live_save_is_of_one_moment() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |file: &str| dir.path().join(file);
+    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    guest.passed(2);
+    let (base, target) = (path("base.ckpt"), path("x.ckpt"));
+    let save = ["save", "--qmp", name(&guest.qmp), "--live", "--format", "json", "-o"];
+    ok(&[&save[..], &[name(&base)]].concat());
+    holds_one_moment(dir.path(), &base);
+    let ways: [&[&str]; 4] = [
+        &["--parent", name(&base)],
+        &["--zstd"],
+        &["--zstd", "--parent", name(&base)],
+        &["--accel", "model"],
+    ];
+    let mut pages = 0;
+    for round in 0..rounds() {
+        let saved = ok(&[&save[..], &[name(&target)], ways[round % ways.len()]].concat());
+        let saved: Value = serde_json::from_str(&saved).unwrap();
+        assert_eq!((&saved["live"], &saved["running"]), (&json!(true), &json!(true)), "{saved}");
+        // All of it in the first pass, and what the guest wrote meanwhile in further ones and in the pause.
+        assert!(saved["passes"][0]["pages"].as_u64().unwrap() > 8192, "{saved}");
+        pages += saved["pause"]["pages"].as_u64().unwrap();
+        assert!(saved["pause"]["seconds"].as_f64() < saved["seconds"].as_f64(), "{saved}");
+        assert!(saved["phases"]["fingerprint"]["cpu_seconds"].is_f64(), "{saved}");
+        holds_one_moment(dir.path(), &target);
+        guest.passed(1);
+    }
+    assert!(pages > 0, "the guest wrote nothing, so nothing was tested");
+    assert!(guest.passes().iter().all(|pass| pass.bad == 0));
+    println!(
+        "{} live saves restored, {pages} pages written in their pauses, 0 bad words",
+        rounds() + 1
+    );
+}
+
+/// An increment of an idle guest is small, also when it is saved live; and it goes on counting from there.
+#[test]
+fn a_live_increment_is_small_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |file: &str| dir.path().join(file);
+    let guest = Guest::start(dir.path(), "vm", "128M", "", false);
+    guest.counted(3);
+    let (base, child) = (path("base.ckpt"), path("child.ckpt"));
+    let save = ["save", "--qmp", name(&guest.qmp), "--live", "-o"];
+    let said = ok(&[&save[..], &[name(&base)]].concat());
+    assert!(
+        said.contains("pages written while the VM ran: ") && said.contains("pause: "),
+        "{said}"
+    );
+    ok(&[&save[..], &[name(&child), "--parent", name(&base)]].concat());
+    let size = |path: &PathBuf| path.metadata().unwrap().len();
+    assert!(size(&child) * 4 < size(&base), "{} after {}", size(&child), size(&base));
+    let saved = guest.counts().len();
+    check(&guest.counted(saved + 2));
+    drop(guest);
+    for checkpoint in [&base, &child] {
+        let guest = Guest::start(dir.path(), "again", "128M", "", true);
+        ok(&["restore", name(checkpoint), "--qmp", name(&guest.qmp)]);
+        check(&guest.counted(2));
+    }
+}
+
+/// One that stands still needs no passes; it is saved as without `--live`.
+#[test]
+fn a_live_save_of_a_stopped_vm_leaves_it_stopped() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    guest.passed(1);
+    let mut monitor = guest.monitor();
+    monitor.run("stop", json!({}));
+    let checkpoint = dir.path().join("x.ckpt");
+    let said = ok(&["save", "--live", "--qmp", name(&guest.qmp), "-o", name(&checkpoint)]);
+    assert!(said.contains("none, it was stopped") && said.contains("stays stopped"), "{said}");
+    assert_eq!(monitor.status(), "postmigrate");
+    monitor.run("cont", json!({}));
+    // One that runs, and is to stay stopped.
+    ok(&["save", "--live", "--stopped", "--qmp", name(&guest.qmp), "-o", name(&checkpoint)]);
+    assert_eq!(monitor.status(), "postmigrate");
+    monitor.run("cont", json!({}));
+    guest.passed(1);
+    holds_one_moment(dir.path(), &checkpoint);
+}
+
+/// Memory that is plugged in after its blocks were listed would not be in the checkpoint.
+#[test]
+fn memory_that_is_plugged_in_meanwhile_gives_no_checkpoint() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = dir.path().join("x.ckpt");
+    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    guest.passed(1);
+    let mut monitor = guest.monitor();
+    for more in [&["--live"][..], &[]] {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            assert!(tries < 20, "20 saves were over before memory could be plugged in");
+            monitor.forget();
+            let args = ["save", "--qmp", name(&guest.qmp), "-o", name(&output)];
+            let child = start(&[&args[..], more].concat());
+            monitor.wait("STOP");
+            let in_time = freeze(&child) && files(dir.path()).is_empty();
+            let backend = json!({ "qom-type": "memory-backend-memfd", "id": "more", "size": 33554432, "share": true });
+            // QEMU answers no command while its device state waits for a reader that does not run.
+            signal(&child, Signal::CONT);
+            monitor.run("object-add", backend);
+            let (code, said) = ended(child);
+            monitor.run("object-del", json!({ "id": "more" }));
+            if in_time && code == 7 {
+                assert!(
+                    said.contains("memory was plugged in or out") && said.lines().count() == 1,
+                    "{said}"
+                );
+                assert_eq!(files(dir.path()), []);
+                assert_eq!(monitor.status(), "running");
+                break;
+            }
+            assert_eq!(code, 0, "{said}");
+            // It was listed too late: the checkpoint is of the memory before.
+            assert_eq!(Checkpoint::open(&output).unwrap().regions().count(), 1);
+            std::fs::remove_file(&output).unwrap();
+        }
+    }
+}
