@@ -7,7 +7,12 @@ use crate::recorder;
 unsafe extern "C" {
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
     fn mprotect(start: *mut c_void, bytes: usize, access: c_int) -> c_int;
+    fn signal(signal: c_int, handler: usize) -> usize;
 }
+
+const SIGPIPE: c_int = 13;
+/// `SIG_IGN`.
+const IGNORE: usize = 1;
 
 const READ: c_int = 1;
 const WRITE: c_int = 2;
@@ -159,6 +164,9 @@ extern "C" fn writes(port: u16, _bytes: c_uint, _value: c_uint) {
 
 /// Leads the hooks here.
 pub(crate) fn install() -> Result<(), String> {
+    // A reader that is gone ends the record and not Bochs.
+    // SAFETY: the signal is ignored, so that no handler runs.
+    unsafe { signal(SIGPIPE, IGNORE) };
     let hooks: [(&CStr, *const ()); 10] = [
         (BEFORE, before as *const ()),
         (c"_Z22bx_instr_ucnear_branchjjmm", near as *const ()),

@@ -7,6 +7,7 @@
 //! | speedscope | speedscope.app | instructions of the batch, a profile for each operation |
 
 pub mod callgrind;
+pub mod difference;
 pub mod folded;
 pub mod speedscope;
 

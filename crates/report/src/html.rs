@@ -35,6 +35,8 @@ mod timesplit;
 use std::io;
 
 pub use described::{TablePage, TableSection};
+pub use flame::Picture;
+pub(crate) use flame::difference;
 
 use crate::bench::Benchmark;
 use crate::explain::Explained;

@@ -1,22 +1,25 @@
 //! Differences of two call trees: the functions that make one path longer than the other.
 //!
-//! Two kernels, or two compilers, put the same work into other functions: one is inlined here and called there, or has another
-//! name. As a list of functions that is a long row of pairs, one less and one more. So trees are compared from the top down:
+//! Each function has the difference of its own instructions, so the lines' sum is the difference of the paths, and work that moves to
+//! another caller cancels out. Two kernels, or two compilers, also put the same work into other functions: one is inlined here and called there,
+//! or has another name. As a list of functions that is a long row of pairs, one less and one more. So:
 //!
-//! 1. What handles an instruction of a guest hangs under that instruction alone, whichever function of the guest executed it.
-//! 2. A function that one tree lacks, while what it calls is there one step higher, is inlined there: it becomes a part of its caller.
-//! 3. Two functions under the same caller that call the same are one with two names.
-//! 4. What is left of both trees under one caller is one line, the caller's: their lowest common ancestor.
-//! 5. What only one tree has is a line of each function.
-//!
-//! Lines of one function are added up, so work that moves to another caller cancels out. Whatever the rules do, the lines' sum is
-//! the difference of the paths.
+//! 1. An exit that only one tree has is a line, with all that handles it.
+//! 2. A function that only one tree has belongs to the nearest caller that both have: their lowest common ancestor.
+//! 3. Of those that belong to one caller, two that call the same, at least by half, or are called alike, are one with two names.
+//! 4. If what is left there is more in one function and about as much less in another, the caller included, it is one line, the caller's. If
+//!    not, each function is a line.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use vmtax_events::CallKind;
 
 use super::{CallTree, Label, Profiled};
+
+/// More pairs of functions than two versions of a kernel have under one caller.
+const PAIRS_MOST: usize = 1 << 16;
+/// The less of what is more and what is less must be this part of the other (1/4) to be the same work.
+const ALIKE: i128 = 4;
 
 /// A function that makes a difference, with what it stands for.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,9 +51,11 @@ pub struct Difference {
 pub fn difference(before: &Profiled<'_>, after: &Profiled<'_>) -> Difference {
     // In parts that both numbers of operations divide, all is whole.
     let (a, b) = (i128::from(before.operations.max(1)), i128::from(after.operations.max(1)));
-    let (first, second) = (Node::of(before.tree, b), Node::of(after.tree, a));
+    let mut exits = Exits::default();
+    let (first, second) =
+        (Places::of(before.tree, b, &mut exits), Places::of(after.tree, a, &mut exits));
     let mut lines = Lines::default();
-    first.compare(second, &mut lines);
+    compare((&first, &second), &exits, &mut lines);
     let parts = (a * b) as f64;
     let mut found: Vec<Line> = lines
         .0
@@ -86,7 +91,7 @@ struct Sum {
 
 impl Lines {
     fn add(&mut self, label: &Label, delta: i128) -> &mut Sum {
-        let sum = self.0.entry(plain(label)).or_default();
+        let sum = self.0.entry(label.clone()).or_default();
         sum.delta += delta;
         sum
     }
@@ -97,165 +102,182 @@ fn plain(label: &Label) -> Label {
     Label { module: String::new(), ..label.clone() }
 }
 
-/// A node of a tree that is compared.
-struct Node {
-    label: Label,
-    own: i128,
-    children: BTreeMap<Label, Node>,
+/// Instructions of guests in instructions of guests: `[cpuid]`, `[cpuid]` and in it `[vmload]`. Whichever function of the guest executed
+/// them, they are the same in both trees.
+#[derive(Default)]
+struct Exits {
+    numbers: HashMap<(usize, Label), usize>,
+    /// What each is in, and its label. The first stands for none.
+    list: Vec<(usize, Label)>,
 }
 
-impl Node {
+/// Not in an exit.
+const NONE: usize = 0;
+
+impl Exits {
+    fn number(&mut self, inside: usize, label: &Label) -> usize {
+        if self.list.is_empty() {
+            self.list.push((NONE, label.clone()));
+        }
+        let Exits { numbers, list } = self;
+        *numbers.entry((inside, label.clone())).or_insert_with(|| {
+            list.push((inside, label.clone()));
+            list.len() - 1
+        })
+    }
+
+    /// The outermost that the other tree, with these, has not: this one, or one that it is in.
+    fn missing(&self, exit: usize, others: &BTreeSet<usize>) -> Option<&Label> {
+        let (mut at, mut found) = (exit, None);
+        while at != NONE {
+            let (inside, label) = &self.list[at];
+            if !others.contains(&at) {
+                found = Some(label);
+            }
+            at = *inside;
+        }
+        found
+    }
+}
+
+/// A tree that is compared.
+struct Places {
+    /// A parent comes before the nodes below it.
+    nodes: Vec<Place>,
+    exits: BTreeSet<usize>,
+}
+
+struct Place {
+    label: Label,
+    parent: Option<usize>,
+    own: i128,
+    /// The instruction of a guest that it handles.
+    exit: usize,
+}
+
+impl Places {
     /// A tree whose instructions are taken so many times.
-    fn of(tree: &CallTree, times: i128) -> Node {
-        let top =
-            Label { kind: CallKind::Thread, level: 0, name: String::new(), module: String::new() };
-        let mut root = Node { label: top, own: 0, children: BTreeMap::new() };
-        // Where each node goes: the labels from the root.
-        let mut paths: Vec<Vec<Label>> = Vec::with_capacity(tree.nodes.len());
+    fn of(tree: &CallTree, times: i128, exits: &mut Exits) -> Places {
+        let mut nodes: Vec<Place> = Vec::with_capacity(tree.nodes.len());
         for node in &tree.nodes {
-            let above = node.parent.map_or(&[][..], |parent| paths[parent].as_slice());
-            let mut path = match node.label.kind {
-                // An instruction of L1 hangs under that of L2, an instruction of a payload under the payload.
-                CallKind::Cause => {
-                    let keep = above.iter().rposition(|label| label.kind == CallKind::Cause);
-                    let keep = keep.map_or(above.len(), |at| at + 1);
-                    above[..keep].to_vec()
-                }
-                _ => above.to_vec(),
+            let above = node.parent.map_or(NONE, |parent| nodes[parent].exit);
+            let label = match (node.label.kind, node.parent) {
+                // A line is a part of its function.
+                (CallKind::Line, Some(parent)) => nodes[parent].label.clone(),
+                _ => plain(&node.label),
             };
-            if node.label.kind != CallKind::Line {
-                path.push(plain(&node.label));
-            }
-            root.at(&path).own += i128::from(node.own) * times;
-            paths.push(path);
-        }
-        root
-    }
-
-    fn at(&mut self, path: &[Label]) -> &mut Node {
-        let mut node = self;
-        for label in path {
-            node = node.children.entry(label.clone()).or_insert_with(|| Node {
-                label: label.clone(),
-                own: 0,
-                children: BTreeMap::new(),
+            let exit =
+                if label.kind == CallKind::Cause { exits.number(above, &label) } else { above };
+            nodes.push(Place {
+                label,
+                parent: node.parent,
+                own: i128::from(node.own) * times,
+                exit,
             });
         }
-        node
+        let exits = nodes.iter().map(|node| node.exit).collect();
+        Places { nodes, exits }
     }
 
-    fn total(&self) -> i128 {
-        self.own + self.children.values().map(Node::total).sum::<i128>()
+    fn labels(&self) -> BTreeSet<&Label> {
+        self.nodes.iter().map(|node| &node.label).collect()
     }
+}
 
-    /// Writes the lines that lead from this node to the other, which stands for the same.
-    fn compare(mut self, mut other: Node, lines: &mut Lines) {
-        let mut inlined = (Vec::new(), Vec::new());
-        while self.inline_into(&other, &mut inlined.1) || other.inline_into(&self, &mut inlined.0) {
+/// What belongs to a caller that both trees have.
+#[derive(Default)]
+struct Group<'a> {
+    /// Functions that only one tree has: their instructions.
+    gone: BTreeMap<&'a Label, i128>,
+    new: BTreeMap<&'a Label, i128>,
+}
+
+/// What each function calls, as far as only one tree has it.
+type Calls<'a> = BTreeMap<&'a Label, BTreeSet<&'a Label>>;
+
+fn compare((first, second): (&Places, &Places), exits: &Exits, lines: &mut Lines) {
+    let top =
+        Label { kind: CallKind::Thread, level: 0, name: String::new(), module: String::new() };
+    let labels = [first.labels(), second.labels()];
+    let mut both: BTreeMap<&Label, i128> = BTreeMap::new();
+    let mut groups: BTreeMap<&Label, Group<'_>> = BTreeMap::new();
+    let mut calls: [Calls<'_>; 2] = Default::default();
+    for (side, (places, sign)) in [(first, -1), (second, 1)].into_iter().enumerate() {
+        let (others, known) = (if side == 0 { second } else { first }, &labels[1 - side]);
+        for node in &places.nodes {
+            if let Some(exit) = exits.missing(node.exit, &others.exits) {
+                lines.add(exit, sign * node.own);
+                continue;
+            }
+            let parent = node.parent.map(|parent| &places.nodes[parent].label);
+            if let Some(caller) = parent.filter(|caller| !known.contains(caller)) {
+                calls[side].entry(caller).or_default().insert(&node.label);
+            }
+            if known.contains(&node.label) {
+                *both.entry(&node.label).or_default() += sign * node.own;
+                continue;
+            }
+            let mut at = node.parent;
+            while let Some(above) = at.filter(|at| !known.contains(&places.nodes[*at].label)) {
+                at = places.nodes[above].parent;
+            }
+            let caller = at.map_or(&top, |at| &places.nodes[at].label);
+            let group = groups.entry(caller).or_default();
+            let one_side = if side == 0 { &mut group.gone } else { &mut group.new };
+            *one_side.entry(&node.label).or_default() += sign * node.own;
         }
-        let mut only_after = BTreeMap::new();
-        for (label, after) in std::mem::take(&mut other.children) {
-            match self.children.remove(&label) {
-                Some(before) => before.compare(after, lines),
-                None => {
-                    only_after.insert(label, after);
-                }
+    }
+    for (caller, group) in groups {
+        let own = both.remove(caller).unwrap_or(0);
+        group.write((caller, own), &calls, lines);
+    }
+    for (label, delta) in both {
+        lines.add(label, delta);
+    }
+}
+
+impl Group<'_> {
+    /// Writes its lines, and that of the caller, which has so many more instructions of its own.
+    fn write(mut self, (caller, own): (&Label, i128), calls: &[Calls<'_>; 2], lines: &mut Lines) {
+        for (old, new) in renamed(&self, calls) {
+            if let (Some(less), Some(more)) = (self.gone.remove(&old), self.new.remove(&new)) {
+                lines.add(&new, less + more).was = Some(old.name);
             }
         }
-        let mut only_before = std::mem::take(&mut self.children);
-        for (before, after) in renamed(&only_before, &only_after) {
-            if let (Some(x), Some(y)) = (only_before.remove(&before), only_after.remove(&after)) {
-                lines.add(&after, 0).was = Some(before.name);
-                x.compare(y, lines);
-            }
-        }
-        let own = other.own - self.own;
-        let causes = |label: &Label| label.kind != CallKind::Function;
-        // Exits that only one has are lines of their own.
-        for (nodes, sign) in [(&mut only_before, -1), (&mut only_after, 1)] {
-            nodes.retain(|label, node| {
-                if causes(label) {
-                    lines.add(label, sign * node.total());
-                }
-                !causes(label)
+        let parts = || self.gone.values().chain(self.new.values()).chain([&own]);
+        let more: i128 = parts().filter(|part| **part > 0).sum();
+        let less: i128 = parts().filter(|part| **part < 0).sum::<i128>().abs();
+        if more.min(less) * ALIKE < more.max(less) || more.min(less) == 0 {
+            lines.add(caller, own);
+            self.gone.iter().chain(&self.new).for_each(|(label, delta)| {
+                lines.add(label, *delta);
             });
-        }
-        let is_one = !inlined.0.is_empty()
-            || !inlined.1.is_empty()
-            || (!only_before.is_empty() && !only_after.is_empty())
-            || (own < 0 && !only_after.is_empty())
-            || (own > 0 && !only_before.is_empty());
-        if !is_one {
-            lines.add(&other.label, own);
-            only_before.values().for_each(|node| node.each(-1, lines));
-            only_after.values().for_each(|node| node.each(1, lines));
             return;
         }
-        let total = |nodes: &BTreeMap<Label, Node>| nodes.values().map(Node::total).sum::<i128>();
-        let sum = lines.add(&other.label, own + total(&only_after) - total(&only_before));
-        sum.gone.extend(inlined.1.into_iter().chain(only_before.into_keys().map(|l| l.name)));
-        sum.new.extend(inlined.0.into_iter().chain(only_after.into_keys().map(|l| l.name)));
-    }
-
-    /// Makes functions part of this node that the other node lacks, while it has what they call.
-    fn inline_into(&mut self, other: &Node, names: &mut Vec<String>) -> bool {
-        let is_inlined = |(label, child): (&Label, &Node)| {
-            label.kind == CallKind::Function
-                && !other.children.contains_key(label)
-                && child.children.keys().any(|below| {
-                    other.children.contains_key(below) && !self.children.contains_key(below)
-                })
-        };
-        let found =
-            self.children.iter().find(|one| is_inlined(*one)).map(|(label, _)| label.clone());
-        let Some(child) = found.and_then(|label| self.children.remove(&label)) else {
-            return false;
-        };
-        names.push(child.label.name.clone());
-        self.own += child.own;
-        for (label, below) in child.children {
-            match self.children.get_mut(&label) {
-                Some(same) => same.merge(below),
-                None => {
-                    self.children.insert(label, below);
-                }
-            }
-        }
-        true
-    }
-
-    fn merge(&mut self, other: Node) {
-        self.own += other.own;
-        for (label, below) in other.children {
-            match self.children.get_mut(&label) {
-                Some(same) => same.merge(below),
-                None => {
-                    self.children.insert(label, below);
-                }
-            }
-        }
-    }
-
-    /// A line of each function.
-    fn each(&self, sign: i128, lines: &mut Lines) {
-        if self.label.kind != CallKind::Function {
-            lines.add(&self.label, sign * self.total());
-            return;
-        }
-        lines.add(&self.label, sign * self.own);
-        self.children.values().for_each(|child| child.each(sign, lines));
+        let sum = lines.add(caller, more - less);
+        sum.gone.extend(self.gone.into_keys().map(|label| label.name.clone()));
+        sum.new.extend(self.new.into_keys().map(|label| label.name.clone()));
     }
 }
 
 /// Pairs of functions that are one with two names: they call the same, or are called alike.
-fn renamed(before: &BTreeMap<Label, Node>, after: &BTreeMap<Label, Node>) -> Vec<(Label, Label)> {
+fn renamed(group: &Group<'_>, calls: &[Calls<'_>; 2]) -> Vec<(Label, Label)> {
+    let Group { gone, new } = group;
+    if gone.len().saturating_mul(new.len()) > PAIRS_MOST {
+        return Vec::new();
+    }
+    let nothing = BTreeSet::new();
     let mut pairs: Vec<(usize, &Label, &Label)> = Vec::new();
-    for (old, x) in before {
-        for (new, y) in after {
+    for old in gone.keys() {
+        for new in new.keys() {
             if old.kind != CallKind::Function || new.kind != old.kind || new.level != old.level {
                 continue;
             }
-            let shared = x.children.keys().filter(|label| y.children.contains_key(*label)).count();
+            let called = |side: usize, label| calls[side].get(label).unwrap_or(&nothing);
+            let (x, y) = (called(0, *old), called(1, *new));
+            // Of all that either calls, both must call half.
+            let shared = x.intersection(y).count();
+            let shared = if 2 * shared >= x.union(y).count() { shared } else { 0 };
             let alike = usize::from(stem(&old.name) == stem(&new.name));
             if shared + alike > 0 {
                 pairs.push((2 * shared + 3 * alike, old, new));
@@ -359,8 +381,37 @@ mod tests {
             [line("x", 2.0)]
         );
         assert_eq!(lines(&[("a;__b", 10)], &[("a;b_noprof", 11)]), [line("b_noprof", 1.0)]);
+        // One of many that it calls is called by the other too.
+        assert_eq!(
+            lines(
+                &[("a;b", 10), ("a;b;c", 7)],
+                &[("a;x", 90), ("a;x;c", 7), ("a;x;d", 1), ("a;x;e", 1)]
+            ),
+            [line("x", 90.0), line("b", -10.0), line("d", 1.0), line("e", 1.0)]
+        );
         // Nothing in common but the caller: their lowest common ancestor.
         assert_eq!(lines(&[("a;b", 10)], &[("a;x", 11)]), [line("a", 1.0)]);
+    }
+
+    /// A function that is new beside a caller that is a little shorter is no part of that caller.
+    #[test]
+    fn new_work_has_a_line_of_its_own() {
+        assert_eq!(
+            lines(&[("a", 20), ("a;b", 10)], &[("a", 17), ("a;b", 10), ("a;c;d", 334)]),
+            [line("d", 334.0), line("a", -3.0)]
+        );
+    }
+
+    /// A function with all it calls has another caller, which is inlined in one of both.
+    #[test]
+    fn a_call_that_moves_up_cancels_out() {
+        assert_eq!(
+            lines(
+                &[("run;handle", 30), ("run;handle;skip", 7), ("run;handle;skip;decode", 1500)],
+                &[("run;outer", 9), ("run;handle", 22), ("run;skip", 7), ("run;skip;decode", 1510)]
+            ),
+            [line("decode", 10.0), line("outer", 9.0), line("handle", -8.0)]
+        );
     }
 
     #[test]

@@ -197,7 +197,10 @@ impl<R: Read> Reader<'_, '_, R> {
                     self.leave(reason, qualification)?;
                 }
                 ENTERS => self.enter()?,
-                DELIVERS => self.delivered = Some(self.words.byte()?),
+                DELIVERS => {
+                    self.delivered = Some(self.words.byte()?);
+                    self.clock.events += 1;
+                }
                 CLOCK => self.clock(false)?,
                 CLOCK_AFTER_HALT => self.clock(true)?,
                 END => return Ok(()),

@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 
-use maud::{Markup, html};
+use maud::{Markup, PreEscaped, html};
 
+use super::flame::Picture;
 use super::page::{Frame, Section, framed};
 use super::{MAX_ROWS, figures};
 use crate::numbers;
@@ -36,14 +37,24 @@ pub struct TablePage<'a> {
 impl TablePage<'_> {
     /// Writes the page with these sections.
     pub fn write(&self, sections: &[TableSection<'_>], out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(page(self, sections).into_string().as_bytes())?;
+        self.write_with_pictures(sections, &[], out)
+    }
+
+    /// As [`TablePage::write`], with flame graphs of differences behind the tables.
+    pub fn write_with_pictures(
+        &self,
+        sections: &[TableSection<'_>],
+        pictures: &[Picture],
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        out.write_all(page(self, sections, pictures).into_string().as_bytes())?;
         out.write_all(b"\n")
     }
 }
 
-fn page(around: &TablePage<'_>, parts: &[TableSection<'_>]) -> Markup {
+fn page(around: &TablePage<'_>, parts: &[TableSection<'_>], pictures: &[Picture]) -> Markup {
     let command = around.command;
-    let sections: Vec<Section> = parts
+    let mut sections: Vec<Section> = parts
         .iter()
         .map(|part| Section {
             id: part.id.to_owned(),
@@ -51,6 +62,9 @@ fn page(around: &TablePage<'_>, parts: &[TableSection<'_>]) -> Markup {
             body: section(part),
         })
         .collect();
+    if !pictures.is_empty() {
+        sections.push(drawn(pictures));
+    }
     let subject = around.facts.first().map_or_else(String::new, |(_, text)| figures::text(text));
     let frame = Frame {
         title: format!("vmtax {command} – {subject}"),
@@ -74,6 +88,27 @@ fn page(around: &TablePage<'_>, parts: &[TableSection<'_>]) -> Markup {
         },
     };
     framed(&frame, &sections)
+}
+
+/// The pictures, folded away until they are asked for.
+fn drawn(pictures: &[Picture]) -> Section {
+    let body = html! {
+        h2 #pictures-title { "Where paths differ" }
+        p.note {
+            "A frame is as wide as its instructions in the run that is compared. Red: more of them in one operation than in the first run, blue: fewer. "
+            "What only the first run has is not drawn."
+        }
+        @for Picture { heading, svg } in pictures {
+            details {
+                summary { (figures::text(heading)) }
+                @match svg {
+                    Some(svg) => div.scroll.flame { (PreEscaped(svg)) },
+                    None => p.empty { "The difference cannot be drawn." },
+                }
+            }
+        }
+    };
+    Section { id: "pictures".to_owned(), label: "Where paths differ".to_owned(), body }
 }
 
 fn section(part: &TableSection<'_>) -> Markup {

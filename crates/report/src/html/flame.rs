@@ -85,6 +85,44 @@ pub(super) fn levels(lines: &[String], operations: u64, number: usize) -> Option
     embedded(&svg, 1000 + number)
 }
 
+/// A picture of a difference, and what is said above it.
+pub struct Picture {
+    /// Hostile text.
+    pub heading: String,
+    /// `None` where it cannot be drawn.
+    pub(crate) svg: Option<String>,
+}
+
+/// Folded stacks of two runs, each with its number of operations, as one picture: frames are as wide as in the second, red where they
+/// have more instructions of one operation than in the first, blue where they have fewer.
+pub(crate) fn difference(
+    (before, a): (&[String], u64),
+    (after, b): (&[String], u64),
+    number: usize,
+) -> Option<String> {
+    let (a, b) = (a.max(1), b.max(1));
+    // Of as many operations each.
+    let times = |lines: &[String], times: u64| {
+        let line = |line: &String| {
+            let (stack, weight) = line.rsplit_once(' ')?;
+            Some(format!("{stack} {}\n", weight.parse::<u64>().ok()?.checked_mul(times)?))
+        };
+        lines.iter().map(line).collect::<Option<String>>()
+    };
+    let (before, after) = (times(before, b)?, times(after, a)?);
+    let mut both = Vec::new();
+    let plain = differential::Options::default();
+    differential::from_readers(plain, before.as_bytes(), after.as_bytes(), &mut both).ok()?;
+    let both = String::from_utf8(both).ok()?;
+    let mut lines: Vec<&str> = both.lines().collect();
+    lines.sort_unstable();
+    let mut options = options("instructions");
+    options.factor = 1.0 / a.checked_mul(b)? as f64;
+    let mut svg = Vec::new();
+    flamegraph::from_lines(&mut options, lines, &mut svg).ok()?;
+    embedded(&String::from_utf8(svg).ok()?, 2000 + number)
+}
+
 /// With a mark behind each frame that says its level.
 fn marked(line: &str) -> String {
     let (stack, weight) = line.rsplit_once(' ').unwrap_or((line, "0"));
@@ -175,6 +213,19 @@ mod tests {
         for expected in ["a (4 weight, 100.00%)", "b (3 weight, 75.00%)", "c (1 weight, 25.00%)"] {
             assert!(svg.contains(expected), "{expected}");
         }
+    }
+
+    #[test]
+    fn a_difference_is_of_one_operation() {
+        let lines =
+            |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+        let (before, after) = (lines(&["a;b 10", "a;c 4"]), lines(&["a;b 30", "a;d 6"]));
+        // b has 10 in the first and 15 in the second, of one operation; c is gone.
+        let svg = difference((&before, 1), (&after, 2), 0).unwrap();
+        assert!(svg.contains("b (15 instructions"), "{svg}");
+        assert!(svg.contains("a (18 instructions"), "{svg}");
+        assert_eq!(difference((&lines(&["a x"]), 1), (&after, 2), 0), None);
+        assert_eq!(difference((&before, u64::MAX), (&after, u64::MAX), 0), None);
     }
 
     #[test]

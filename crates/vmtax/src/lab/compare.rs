@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
+use vmtax_analyse::calls::profiled;
 use vmtax_analyse::operations::{OperationRow, Operations, Ratio};
-use vmtax_analyse::{Filter, Ledger};
+use vmtax_analyse::{Filter, Ledger, Profiled};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
+use vmtax_report::calls::difference::{self, Compared};
 use vmtax_report::html::{TablePage, TableSection};
 use vmtax_report::table::{Cell, Column, Table};
 use vmtax_runs::{Input, ledger};
@@ -83,16 +85,42 @@ pub(super) fn show(
         );
     }
     let rows = rows(runs);
+    let trees: Vec<Vec<Profiled<'_>>> = runs.iter().map(|(_, ledger)| profiled(ledger).0).collect();
+    let compared = compared(runs, &rows, &trees);
     output::write(to, |out| {
         match format {
-            TableFormat::Text => text(out, runs, &rows)?,
+            TableFormat::Text => text(out, runs, (&rows, &compared))?,
             TableFormat::Csv => table(runs, &rows).csv(out)?,
-            TableFormat::Html => html(out, runs, &rows)?,
-            TableFormat::Json => json(out, runs, &rows)?,
+            TableFormat::Html => html(out, runs, (&rows, &compared))?,
+            TableFormat::Json => json(out, runs, (&rows, &compared))?,
         }
         Ok(())
     })
 }
+
+/// The functions by which a run's path of an operation differs from the first run's, where both have call trees.
+fn compared<'a>(
+    runs: &[(String, &Ledger)],
+    rows: &[Row],
+    trees: &'a [Vec<Profiled<'a>>],
+) -> Vec<((usize, usize), Compared<'a>)> {
+    let mut found = Vec::new();
+    for (at, row) in rows.iter().enumerate() {
+        let tree = |column: usize| {
+            trees[column].iter().find(|one| one.name == row.name && one.level.name() == row.level)
+        };
+        let Some(before) = tree(0) else { continue };
+        for (column, (name, _)) in runs.iter().enumerate().skip(1) {
+            if let Some(after) = tree(column) {
+                found.push(((at, column), Compared::new(name, before, after)));
+            }
+        }
+    }
+    found
+}
+
+/// All of a comparison: what was measured, and the functions that differ, by row and column.
+type Parts<'a, 'b> = (&'a [Row], &'a [((usize, usize), Compared<'b>)]);
 
 fn rows(runs: &[(String, &Ledger)]) -> Vec<Row> {
     let all: Vec<Operations> = runs.iter().map(|(_, ledger)| Operations::new(ledger)).collect();
@@ -167,7 +195,11 @@ fn exits(ratio: Ratio) -> String {
     }
 }
 
-fn text(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::io::Result<()> {
+fn text(
+    out: &mut dyn Write,
+    runs: &[(String, &Ledger)],
+    (rows, compared): Parts<'_, '_>,
+) -> std::io::Result<()> {
     let printable = |name: &str| vmtax_events::printable(name);
     let widths: Vec<usize> = runs.iter().map(|(name, _)| name.chars().count().max(24)).collect();
     write!(out, "{:26} {:5}", "operation", "level")?;
@@ -175,7 +207,7 @@ fn text(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::i
         write!(out, "  {:>width$}", printable(name), width = width)?;
     }
     writeln!(out)?;
-    for row in rows {
+    for (at, row) in rows.iter().enumerate() {
         write!(out, "{:26} {:5}", printable(&row.name), row.level)?;
         for (column, (cell, width)) in row.cells.iter().zip(&widths).enumerate() {
             let shown = match cell {
@@ -198,6 +230,10 @@ fn text(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::i
                 let (kind, name) = (printable(&kind), printable(name));
                 writeln!(out, "    {name}: {kind}: {}, not {}", number(now), number(before))?;
             }
+            if let Some(functions) = functions(compared, (at, column)).and_then(Compared::sentence)
+            {
+                writeln!(out, "    {}: {functions}", printable(name))?;
+            }
         }
     }
     let unit = if runs[0].1.recording.emulated.is_some() {
@@ -205,7 +241,21 @@ fn text(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::i
     } else {
         "Exits of one operation, and its cycles."
     };
-    writeln!(out, "\n{unit} x: path over that of the first run.")
+    writeln!(out, "\n{unit} x: path over that of the first run.")?;
+    if compared.iter().any(|(_, one)| one.sentence().is_some()) {
+        writeln!(
+            out,
+            "Functions: instructions of one operation that they have more (+) or fewer (-) than in the first run; their sum is the difference of the paths."
+        )?;
+    }
+    Ok(())
+}
+
+fn functions<'a, 'b>(
+    compared: &'a [((usize, usize), Compared<'b>)],
+    cell: (usize, usize),
+) -> Option<&'a Compared<'b>> {
+    compared.iter().find(|(at, _)| *at == cell).map(|(_, one)| one)
 }
 
 /// A row for each operation and run.
@@ -234,7 +284,11 @@ fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
     table
 }
 
-fn html(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::io::Result<()> {
+fn html(
+    out: &mut dyn Write,
+    runs: &[(String, &Ledger)],
+    (rows, compared): Parts<'_, '_>,
+) -> std::io::Result<()> {
     let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
     let emulated = runs[0].1.recording.emulated.as_ref();
     let table = table(runs, rows);
@@ -261,7 +315,18 @@ fn html(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::i
     };
     let section =
         TableSection { id: "operations", title: "Operations", notes: different, table: &table };
-    page.write(&[section], out)
+    let compared: Vec<&Compared<'_>> = compared.iter().map(|(_, one)| one).collect();
+    let functions = difference::table(&compared);
+    let functions = TableSection {
+        id: "functions",
+        title: "Functions",
+        notes: vec![
+            "Functions by which paths differ from the first run's: their sum is the difference of the paths, exactly.".to_owned(),
+        ],
+        table: &functions,
+    };
+    let sections = if compared.is_empty() { vec![section] } else { vec![section, functions] };
+    page.write_with_pictures(&sections, &difference::pictures(&compared), out)
 }
 
 fn name_of(runs: &[(String, &Ledger)], column: usize) -> String {
@@ -273,10 +338,32 @@ fn differences(row: &Row, column: usize) -> Vec<serde_json::Value> {
     row.differences(column).into_iter().map(one).collect()
 }
 
-fn json(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::io::Result<()> {
+/// The functions of a cell; null where it is not compared or there are no call trees.
+fn json_functions(compared: Option<&Compared<'_>>) -> serde_json::Value {
+    let Some(Compared { difference, .. }) = compared else { return serde_json::Value::Null };
+    let line = |line: &vmtax_analyse::calls::difference::Line| {
+        serde_json::json!({
+            "function": line.label.name,
+            "kind": line.label.kind.name(),
+            "code_level": format!("L{}", line.label.level),
+            "delta": line.delta,
+            "was": line.was,
+            "only_first": line.gone,
+            "only_this": line.new,
+        })
+    };
+    difference.lines.iter().map(line).collect()
+}
+
+fn json(
+    out: &mut dyn Write,
+    runs: &[(String, &Ledger)],
+    (rows, compared): Parts<'_, '_>,
+) -> std::io::Result<()> {
     let rows: Vec<serde_json::Value> = rows
         .iter()
-        .map(|row| {
+        .enumerate()
+        .map(|(at, row)| {
             let cells: Vec<serde_json::Value> = row
                 .cells
                 .iter()
@@ -288,6 +375,7 @@ fn json(out: &mut dyn Write, runs: &[(String, &Ledger)], rows: &[Row]) -> std::i
                         "path": cell.path,
                         "path_ratio": row.ratio(column),
                         "differences": differences(row, column),
+                        "functions": json_functions(functions(compared, (at, column))),
                     }),
                 })
                 .collect();

@@ -159,6 +159,38 @@ fn the_intel_host_has_trees_that_add_up() {
     assert!(below(&trees["hlt-timer L1"], &["L1 [hlt]", "L0 kvm_vcpu_halt"]) > 0);
 }
 
+/// An option makes one path longer; the functions that do are named, and what they add is the difference, exactly.
+#[test]
+fn the_functions_that_make_a_difference_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (base, npt0, page) = (path("base"), path("npt0"), path("page.html"));
+    let run = ["lab", "run", "--profile", "--operation", "cpuid,touch-4k", "-o"];
+    printed(&[&run[..], &[&base]].concat());
+    printed(&[&run[..], &[&npt0, "--option", "kvm_amd.npt=0"]].concat());
+    let compare = ["lab", "compare", &base, &npt0];
+    let shown = printed(&compare);
+    let named = |line: &&str| line.starts_with("    npt0: +") || line.starts_with("    npt0: -");
+    let lines: Vec<&str> = shown.lines().filter(named).collect();
+    // Shadow paging handles the fault.
+    assert_eq!(lines.len(), 2, "{shown}");
+    assert!(lines[1].contains("L0 kvm_mmu_page_fault +"), "{shown}");
+    let found = json(&compare);
+    for row in found["rows"].as_array().unwrap() {
+        let functions = row["runs"][1]["functions"].as_array().unwrap();
+        let sum: f64 = functions.iter().map(|one| one["delta"].as_f64().unwrap()).sum();
+        let path = |run: usize| row["runs"][run]["path"].as_f64().unwrap();
+        assert!((sum - (path(1) - path(0))).abs() < 1e-6, "{row}");
+        assert!(row["runs"][0]["functions"].is_null(), "{row}");
+    }
+    printed(&[&compare[..], &["--format", "html", "-o", &page]].concat());
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("Where paths differ") && page.contains("L0 kvm_arch_vcpu_ioctl_run ("));
+    // A run is as long as itself, and no function differs.
+    let same = printed(&["lab", "compare", &base, &base]);
+    assert!(!same.contains("    base: "), "{same}");
+}
+
 #[test]
 fn what_has_no_call_trees() {
     let folder = tempfile::tempdir().unwrap();

@@ -167,16 +167,22 @@ fn halts_are_waiting_and_exceptions_are_calls() {
     record.put(0xa2, &[14]);
     record.run(FAULT, 3);
     record.branch(15, 0);
+    // The next instruction's page is not there: it has not begun.
+    record.clock = Some(0xa3);
+    record.tsc += 1;
+    record.put(0xa2, &[14]);
+    record.run(FAULT, 1);
+    record.branch(15, 0);
     record.run(RUN, 1);
     // It halts.
     record.clock = Some(0xa4);
     record.tsc += 500;
     record.run(RUN + 1, 1);
     record.enters();
-    let found = profile(&record.end(), 1, 513).unwrap().unwrap();
-    assert_eq!((found.begun, found.idle), (13, 500));
+    let found = profile(&record.end(), 1, 515).unwrap().unwrap();
+    assert_eq!((found.begun, found.idle), (15, 500));
     let rows = folded(&found.rows);
-    let fault = format!("payload;[cpuid];{HOST_RUN};0:asm_exc_page_fault 3");
+    let fault = format!("payload;[cpuid];{HOST_RUN};0:asm_exc_page_fault 5");
     assert!(rows.contains(&fault), "{rows:?}");
 }
 

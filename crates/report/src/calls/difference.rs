@@ -1,0 +1,190 @@
+//! What makes a path longer or shorter than another run's: the functions, as a line of text, a table and a picture.
+
+use vmtax_analyse::Profiled;
+use vmtax_analyse::calls::difference::{Difference, Line, difference};
+use vmtax_events::printable;
+
+use super::{folded, frame, title};
+use crate::html;
+use crate::table::{Cell, Column, Table};
+
+/// Functions that a line of text names.
+const NAMED: usize = 8;
+/// Functions named beside one that stands for several.
+const PARTS_NAMED: usize = 2;
+
+/// An operation in two runs.
+pub struct Compared<'a> {
+    /// The second run. Hostile text.
+    pub run: String,
+    /// In the first run.
+    pub before: &'a Profiled<'a>,
+    /// In the second.
+    pub after: &'a Profiled<'a>,
+    /// What its path differs by.
+    pub difference: Difference,
+}
+
+impl<'a> Compared<'a> {
+    /// Compares the call trees.
+    pub fn new(run: &str, before: &'a Profiled<'a>, after: &'a Profiled<'a>) -> Compared<'a> {
+        Compared { run: run.to_owned(), before, after, difference: difference(before, after) }
+    }
+
+    /// `+1,668: L0 pfn_valid +360, L0 __pte_offset_map +330, 12 others +20`; nothing where no function differs. Printable.
+    pub fn sentence(&self) -> Option<String> {
+        sentence(&self.difference)
+    }
+}
+
+/// As [`Compared::sentence`].
+pub fn sentence(difference: &Difference) -> Option<String> {
+    let lines = &difference.lines;
+    if lines.is_empty() {
+        return None;
+    }
+    // One more takes no more room than its number.
+    let named = if lines.len() == NAMED + 1 { lines.len() } else { NAMED.min(lines.len()) };
+    let mut parts: Vec<String> = lines[..named].iter().map(part).collect();
+    let others = &lines[named..];
+    if !others.is_empty() {
+        let sum = others.iter().map(|line| line.delta).sum();
+        parts.push(format!("{} others {}", others.len(), signed(sum)));
+    }
+    let all = lines.iter().map(|line| line.delta).sum();
+    Some(format!("{}: {}", signed(all), parts.join(", ")))
+}
+
+fn part(line: &Line) -> String {
+    let list = |names: &[String]| {
+        let mut shown: Vec<String> =
+            names.iter().take(PARTS_NAMED).map(|name| printable(name)).collect();
+        if names.len() > PARTS_NAMED {
+            shown.push(format!("{} more", names.len() - PARTS_NAMED));
+        }
+        shown.join(", ")
+    };
+    let mut notes = Vec::new();
+    if let Some(was) = &line.was {
+        notes.push(format!("was {}", printable(was)));
+    }
+    if !line.gone.is_empty() {
+        notes.push(format!("without {}", list(&line.gone)));
+    }
+    if !line.new.is_empty() {
+        notes.push(format!("with {}", list(&line.new)));
+    }
+    let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
+    format!("{} {}{notes}", name(line), signed(line.delta))
+}
+
+/// `L0 pfn_valid`, `L1 [vmload]`. Printable.
+fn name(line: &Line) -> String {
+    let name = frame(&line.label);
+    if name.is_empty() { "outside of all functions".to_owned() } else { name }
+}
+
+/// A difference with its sign and at most two digits after the point: `+1,668`, `-0.25`.
+fn signed(delta: f64) -> String {
+    let hundredths = (delta * 100.0).round().abs() as u64;
+    let sign = if delta < 0.0 && hundredths > 0 { '-' } else { '+' };
+    let whole = crate::numbers::count(hundredths / 100);
+    match hundredths % 100 {
+        0 => format!("{sign}{whole}"),
+        part => format!("{sign}{whole}.{}", format!("{part:02}").trim_end_matches('0')),
+    }
+}
+
+/// A row for each function that makes a difference.
+pub fn table(all: &[&Compared<'_>]) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("operation", "operation"),
+        Column::words("level", "level"),
+        Column::words("run", "run"),
+        Column::words("function", "function").help("an instruction of a guest in brackets"),
+        Column::number("delta", "difference").help("instructions of one operation"),
+        Column::words("was", "was").help("its name in the first run"),
+        Column::words("gone", "without").help("functions below it that only the first run has"),
+        Column::words("new", "with").help("functions below it that only this run has"),
+    ]);
+    for one in all {
+        for line in &one.difference.lines {
+            let names = |names: &[String]| match names {
+                [] => Cell::Empty,
+                names => Cell::Name(names.join(", ")),
+            };
+            table.row(vec![
+                Cell::Name(one.after.name.clone()),
+                Cell::Word(one.after.level.name()),
+                Cell::Name(one.run.clone()),
+                Cell::Name(name(line)),
+                Cell::Number(line.delta),
+                line.was.clone().map_or(Cell::Empty, Cell::Name),
+                names(&line.gone),
+                names(&line.new),
+            ]);
+        }
+    }
+    table
+}
+
+/// A differential flame graph of each operation, with its heading.
+pub fn pictures(all: &[&Compared<'_>]) -> Vec<html::Picture> {
+    let picture = |(number, one): (usize, &&Compared<'_>)| html::Picture {
+        heading: format!(
+            "{}, {}: {}",
+            printable(&title(one.after)),
+            printable(&one.run),
+            one.sentence().unwrap_or_else(|| "no difference".to_owned())
+        ),
+        svg: html::difference(
+            (&folded::lines(one.before.tree), one.before.operations),
+            (&folded::lines(one.after.tree), one.after.operations),
+            number,
+        ),
+    };
+    all.iter().enumerate().map(picture).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmtax_analyse::calls::Label;
+    use vmtax_events::CallKind;
+
+    fn line(name: &str, delta: f64) -> Line {
+        let label = Label {
+            kind: CallKind::Function,
+            level: 0,
+            name: name.to_owned(),
+            module: String::new(),
+        };
+        Line { label, delta, gone: Vec::new(), new: Vec::new(), was: None }
+    }
+
+    fn said(lines: Vec<Line>) -> Option<String> {
+        sentence(&Difference { before: 0.0, after: 0.0, lines })
+    }
+
+    #[test]
+    fn what_is_named_adds_up() {
+        assert_eq!(said(Vec::new()), None);
+        let few = vec![line("pfn_valid", 1360.0), line("b", -20.25)];
+        assert_eq!(said(few).unwrap(), "+1,339.75: L0 pfn_valid +1,360, L0 b -20.25");
+        let many: Vec<Line> = (0..11).map(|n| line("f", f64::from(20 - n))).collect();
+        let text = said(many).unwrap();
+        assert!(text.starts_with("+165: ") && text.ends_with(", 3 others +33"), "{text}");
+    }
+
+    #[test]
+    fn what_a_line_stands_for_is_named() {
+        let mut one = line("a", -1.0);
+        one.was = Some("old\u{1b}".to_owned());
+        one.gone = ["x", "y", "z"].map(str::to_owned).to_vec();
+        one.new = vec!["w".to_owned()];
+        let text = said(vec![one]).unwrap();
+        assert!(text.starts_with("-1: L0 a -1 (was old"), "{text}");
+        assert!(text.ends_with("; without x, y, 1 more; with w)"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
+    }
+}
