@@ -59,7 +59,7 @@ pub struct Allowance {
     pub exits: Option<BTreeMap<String, u64>>,
 }
 
-/// A number that is not as the budget says.
+/// A budget violation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Breach {
     /// The operation.

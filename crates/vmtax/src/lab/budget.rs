@@ -6,6 +6,7 @@ use vmtax_analyse::Ledger;
 use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_lab::budget::{Allowance, Breach, Budget};
+use vmtax_report::numbers::counted;
 use vmtax_runs::lab::fault;
 
 use super::args::RunArgs;
@@ -30,7 +31,7 @@ pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
         return Ok(());
     }
     let message =
-        format!("{}: {} numbers are not as the budget says:", path.display(), breaches.len());
+        format!("{}: {}:", path.display(), counted(breaches.len() as u64, "budget violation"));
     let line = |one: &Breach| {
         let (found, allowed) = (number(one.found), number(one.allowed));
         format!("{} {}: {}: {found}, budget {allowed}", one.name, one.level, one.what)
