@@ -2,11 +2,11 @@
 
 use clap::{Parser, Subcommand};
 
-/// Measures, explains and cuts the virtualization tax: the time a virtual machine loses to being one.
+/// Measure, explain and reduce the virtualization tax: the time that a VM loses to virtualization.
 #[derive(Debug, Parser)]
 #[command(name = "vmtax", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Examples:
-  perf kvm stat record -a -o perf.data sleep 10    record with the tools you have
+  perf kvm stat record -a -o perf.data sleep 10    record with existing tools
   vmtax report perf.data                           where the time went
   vmtax report perf.data --format html -o report.html
 

@@ -18,50 +18,50 @@ use vmtax_runs::{Input, ledger};
 
 use crate::flags::{Color, ReadingArgs, color, width};
 
-/// Set two runs or recordings side by side: what the other does more or less often than the base.
+/// Compare two runs or recordings: which exits OTHER takes more or less often than BASE.
 ///
-/// What differs between the two set-ups is listed before any number. Rows are causes first, since the same guest leaves
+/// Differences between the two setups are listed first. The first table is by cause, because the same guest takes exits
 /// for other reasons on other processors and in confidential VMs.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax diff plain.perf.data tdx.perf.data
   vmtax diff run-6.1 run-6.9 --by reason,detail --strict
-  vmtax diff plain.txt td.txt --isa vmx --length 10s           dumps of counts, each of ten seconds")]
+  vmtax diff plain.txt td.txt --isa vmx --length 10s           dumps of counts of 10 s each")]
 pub(crate) struct DiffArgs {
-    /// Run folder or recording to compare with.
+    /// Baseline: a run folder or recording.
     #[arg(value_name = "BASE", value_hint = ValueHint::AnyPath)]
     pub(crate) base: PathBuf,
 
-    /// Run folder or recording that is compared.
+    /// Run folder or recording to compare with the baseline.
     #[arg(value_name = "OTHER", value_hint = ValueHint::AnyPath)]
     pub(crate) other: PathBuf,
 
-    /// What counts are put over. [default: operation for lab runs, else second, else recording]
+    /// Normalization unit. [default: operation for lab runs, else second, else recording]
     #[arg(long, value_name = "second|l2-exit|operation|recording", value_parser = per_parser())]
     pub(crate) per: Option<Per>,
 
-    /// One table whose rows are told apart by these, separated by commas. [default: a table by cause, and one by cause
-    /// and reason]
+    /// Show one table, grouped by these columns, separated by commas. [default: a table by cause, and one by cause and
+    /// reason]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = diff_by_parser())]
     pub(crate) by: Vec<By>,
 
-    /// How long a recording took that does not say it (a dump of counts): 10s, 500ms, ...
+    /// Duration of recordings that do not contain it (dumps of counts): 10s, 500ms, ...
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) length: Option<Duration>,
 
-    /// Set-ups that differ are an error, exit code 4, after the report.
+    /// Exit with code 4, after the report, if the setups differ.
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// How to write it.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
     pub(crate) format: DiffFormat,
 
-    /// Write to this file instead of standard output.
+    /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// Colours: on a terminal, always or never.
+    /// When to use colours.
     #[arg(long, value_enum, default_value_t = Color::Auto)]
     pub(crate) color: Color,
 
@@ -82,7 +82,7 @@ pub(crate) enum DiffFormat {
     Html,
 }
 
-/// A VM of one recording has nothing to do with one of another that has its number.
+/// VM ids of two recordings are unrelated, so `vm` and `vcpu` are not offered.
 fn diff_by_parser() -> impl clap::builder::TypedValueParser<Value = By> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
     let words = By::ALL.into_iter().filter(|by| !matches!(by, By::Vm | By::Vcpu)).map(By::name);
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Exits that were not recorded are unknown: they are not fewer than those of the other side.
+/// Exits that were not recorded are unknown, not zero.
 fn check_recorded(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
     if ledger.recording.coverage.exits || !ledger.exits.is_empty() {
         return Ok(());
@@ -161,7 +161,7 @@ fn no_unit(source: &str, per: Per) -> String {
     format!("{}: {why}", vmtax_events::printable(source))
 }
 
-/// One of the two, read.
+/// An input, read.
 struct Opened {
     source: String,
     ledger: Ledger,

@@ -15,17 +15,17 @@ use vmtax_runs::ledger;
 
 use crate::flags::{Color, ReadingArgs, color, width};
 
-/// Say which settings of this host, its VMs and a guest cost time, with the evidence and the fix.
+/// Find settings of this host, its VMs and a guest that cost time, with evidence and fix.
 ///
-/// Nothing is changed. With RUN, a run or recording made on this host, each finding says what its cause cost
-/// there and what changing the setting can gain at most. docs/doctor.md has the table of what is looked at.
+/// Nothing is changed. With RUN, a run or recording of this host, each finding shows what its cause cost there and an
+/// upper bound of the gain. All settings: docs/doctor.md.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax doctor                                   this host and its VMs; as root more is readable
   vmtax doctor --guest ssh:root@vm -p 4711 run   one VM with its guest, beside what a run measured
   vmtax doctor --guest-root /                    inside a guest: what it can change itself
   vmtax doctor --root unpacked/ --format json    an archive of another host's /proc and /sys
-  vmtax doctor --fix-script > fix.sh             to read; vmtax runs none of it")]
+  vmtax doctor --fix-script > fix.sh             to review; vmtax does not run it")]
 pub(crate) struct DoctorArgs {
     /// A run or recording of this host.
     #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
@@ -35,7 +35,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
     root: PathBuf,
 
-    /// A guest to read through ssh; keys must be in place, as no password is asked for.
+    /// Check a guest through ssh. Keys must be in place; ssh does not ask for a password.
     #[arg(long, value_name = "ssh:USER@HOST", value_parser = guest, conflicts_with = "guest_root")]
     guest: Option<Address>,
 
@@ -47,15 +47,15 @@ pub(crate) struct DoctorArgs {
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
 
-    /// How to write the findings.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
-    /// Write to this file instead of standard output.
+    /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
 
-    /// Print a shell script with the fixes in place of the findings.
+    /// Print a shell script with the fixes instead of the findings.
     #[arg(long, conflicts_with = "format")]
     fix_script: bool,
 
@@ -63,9 +63,9 @@ pub(crate) struct DoctorArgs {
     reading: ReadingArgs,
 }
 
-/// Show in which sizes of pages KVM has mapped each running VM, and what its memory consists of.
+/// Show the sizes of the pages that KVM mapped for each running VM, and the kind of its memory.
 ///
-/// Mapped pages come from KVM's counters in debugfs, which only root may read; what cannot be read is said.
+/// Mapped pages come from KVM's counters in debugfs, which only root may read.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax pages
@@ -79,16 +79,16 @@ pub(crate) struct PagesArgs {
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
 
-    /// How to write it.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
-    /// Write to this file instead of standard output.
+    /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
 }
 
-/// How it is written.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// For a terminal.

@@ -15,10 +15,10 @@ use vmtax_runs::ledger;
 
 use crate::flags::{Color, ReadingArgs, color, width};
 
-/// Say why a VM is slow: a verdict, the findings behind it, and what to change under which conditions.
+/// Explain why a VM is slow: a verdict, the findings behind it, and what to change under which conditions.
 ///
-/// A recording has exits alone. A run may hold profiles, counters and page sizes besides: see `vmtax import --help`. A
-/// table of benchmark results (CSV) is explained by kind of VM and option. `vmtax doctor` reads the settings themselves.
+/// A recording contains exits only. A run may also contain profiles, counters and page sizes (`vmtax import --help`). A
+/// table of benchmark results (CSV) is explained by kind of VM and option. `vmtax doctor` checks the settings.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax explain perf.data
@@ -31,7 +31,7 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
     run: PathBuf,
 
-    /// Run folder or recording of one that is fast.
+    /// Run folder or recording of a fast VM, as the baseline.
     #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
     against: Option<PathBuf>,
 
@@ -39,19 +39,19 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "VM", value_delimiter = ',')]
     vm: Vec<String>,
 
-    /// How long a recording took that does not say it (a dump of counts): 10s, 500ms, ...
+    /// Duration of recordings that do not contain it (dumps of counts): 10s, 500ms, ...
     #[arg(long, value_name = "TIME", value_parser = vmtax_cli::flags::duration)]
     length: Option<Duration>,
 
-    /// How to write it.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
-    /// Also the evidence, every finding with its conditions, and the questions behind the verdict.
+    /// Also show the evidence, all findings with their conditions, and the questions behind the verdict.
     #[arg(short, long)]
     verbose: bool,
 
-    /// Write to this file instead of standard output.
+    /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! `vmtax export`: the running kernel's exits, or a run's, as OpenMetrics for a server that asks for them.
+//! `vmtax export`: the exits of the running kernel, or of a run, served as OpenMetrics.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -18,31 +18,31 @@ use crate::flags::{ReadingArgs, WhichArgs};
 
 /// Serve the running kernel's exits as OpenMetrics: http://ADDRESS/metrics.
 ///
-/// Exits are counted by eBPF, as `vmtax record` does; docs/record.md says what that needs and costs. Series are by VM, level,
-/// cause and reason, and their number is bounded. Nothing but this computer can ask, unless --listen says otherwise: what
-/// is served has names of VMs, and there is no encryption and no password. docs/export.md has the metrics.
+/// Exits are counted by eBPF, as by `vmtax record` (requirements and overhead: docs/record.md). Series are by VM, level,
+/// cause and reason; their number is limited. By default the server listens on the loopback interface only, because the
+/// metrics contain VM names, and there is no encryption and no authentication. Metrics: docs/export.md.
 #[derive(Debug, Args)]
 #[command(mut_arg("interval", |interval| interval.help(INTERVAL)))]
 #[command(after_help = "Examples:
   vmtax export
   vmtax export --vm web1 --listen 127.0.0.1:9500
   vmtax export --listen 0.0.0.0:9435 --allow-host web1.example.org
-  vmtax export --replay run                        a run that was recorded
+  vmtax export --replay run                        a recorded run
   curl http://127.0.0.1:9435/metrics")]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     which: WhichArgs,
 
-    /// Where to listen; port 0 takes a free one.
+    /// Address to listen on; port 0 selects a free port.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9435", value_parser = address)]
     listen: SocketAddr,
 
-    /// Answer requests for this host name, too. Without it only loopback names, and the address that a client
-    /// connected to, are answered.
+    /// Accept this name in the Host header; repeatable. Always accepted are loopback names and the address that the client
+    /// connected to.
     #[arg(long, value_name = "NAME", value_parser = vmtax_serve::name)]
     allow_host: Vec<String>,
 
-    /// Serve this run or recording, as it is.
+    /// Serve this run or recording.
     #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["pid", "vm", "all"])]
     replay: Option<PathBuf>,
 
@@ -50,10 +50,10 @@ pub(crate) struct ExportArgs {
     reading: ReadingArgs,
 }
 
-const INTERVAL: &str = "How often what was counted is read: 100ms, 1s, ... [default: 5s]; with --replay of a recording the \
-    length of the intervals it is counted in [default: 100ms]";
+const INTERVAL: &str = "Sampling interval: 100ms, 1s, ... [default: 5s]; with --replay of a recording the length of \
+    the intervals in which exits are counted [default: 100ms]";
 
-/// A run stays as it is.
+/// A run does not change.
 const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
@@ -103,7 +103,7 @@ fn page(ledger: &Ledger) -> io::Result<Vec<u8>> {
 
 fn say(address: SocketAddr) {
     let who = if address.ip().is_loopback() { "" } else { " to all who can reach it," };
-    // Where nobody reads it, it is not missed.
+    // A closed stderr is no reason to end.
     let _ = writeln!(io::stderr(), "vmtax: serving http://{address}/metrics{who} until Ctrl-C");
 }
 

@@ -14,16 +14,16 @@ use vmtax_runs::record::Which;
 /// How recordings are read.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ReadingArgs {
-    /// Length of the intervals that exits are counted in: 10ms, 1s, ... [default: 100ms]
+    /// Length of the intervals in which exits are counted: 10ms, 1s, ... [default: 100ms]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) interval: Option<Duration>,
 
-    /// Vendor of bare exit numbers in a bpftrace dump.
+    /// Processor vendor of a bpftrace dump with numeric exit reasons.
     #[arg(long, value_name = "intel|amd", value_parser = isa)]
     pub(crate) isa: Option<Isa>,
 
-    /// The host ran under this emulator, so its times say nothing about hardware. QEMU TCG is recognised in
-    /// a perf.data; other recordings do not show it.
+    /// Mark the recording as made under this emulator: its times do not reflect hardware. QEMU TCG is detected in
+    /// perf.data; other recordings do not contain this.
     #[arg(long, value_name = "NAME")]
     pub(crate) emulated: Option<String>,
 }
@@ -51,15 +51,15 @@ impl ReadingArgs {
 /// Which of the running VMs are meant.
 #[derive(Debug, Args)]
 pub(crate) struct WhichArgs {
-    /// Only the VMs of this process; may be given several times.
+    /// Only the VMs of this process; repeatable.
     #[arg(short, long, value_name = "PID")]
     pid: Vec<u32>,
 
-    /// Only the VM of this name (QEMU's and libvirt's, Firecracker's --id, ...); may be given several times.
+    /// Only the VM with this name (-name of QEMU and libvirt, --id of Firecracker, ...); repeatable.
     #[arg(long, value_name = "NAME")]
     vm: Vec<String>,
 
-    /// All VMs, those that come later too. That is the default.
+    /// All VMs, including those that start later. This is the default.
     #[arg(short, long, conflicts_with_all = ["pid", "vm"])]
     all: bool,
 }
@@ -81,7 +81,7 @@ pub(crate) enum Color {
     Never,
 }
 
-/// Whether to colour what goes there.
+/// Whether to use colours in this output.
 pub(crate) fn color(color: Color, to: Option<&Path>) -> bool {
     match color {
         Color::Always => true,
@@ -90,7 +90,7 @@ pub(crate) fn color(color: Color, to: Option<&Path>) -> bool {
     }
 }
 
-/// Columns of the terminal, if it goes there.
+/// Width of the terminal, if the output goes there.
 pub(crate) fn width(to: Option<&Path>) -> Option<usize> {
     to.is_none().then(output::width).flatten()
 }

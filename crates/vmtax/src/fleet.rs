@@ -12,9 +12,9 @@ use vmtax_cli::exit::{Code, Fault};
 /// The program.
 const PROGRAM: &str = "vmtax-fleet";
 
-/// Ask the runs of many hosts with SQL, or by the name of a question.
+/// Query the runs of many hosts with SQL, or by a predefined question.
 ///
-/// The flags are those of `vmtax-fleet query`, which it runs: it is looked for beside this program, then in PATH.
+/// The flags are those of `vmtax-fleet query`, which is executed. It is searched beside this program, then in PATH.
 #[derive(Debug, Args)]
 #[command(
     disable_help_flag = true,
@@ -28,9 +28,9 @@ pub(crate) struct QueryArgs {
     words: Vec<OsString>,
 }
 
-/// Look after the runs of many hosts: compact days, try a fleet out, check a cluster.
+/// Manage the runs of many hosts: compact days, check a cluster.
 ///
-/// The commands are those of `vmtax-fleet`, which it runs: it is looked for beside this program, then in PATH.
+/// The commands are those of `vmtax-fleet`, which is executed. It is searched beside this program, then in PATH.
 #[derive(Debug, Args)]
 #[command(
     disable_help_flag = true,
@@ -52,7 +52,7 @@ pub(crate) fn fleet(args: &FleetArgs) -> anyhow::Result<()> {
     run(args.words.iter().cloned())
 }
 
-/// Becomes the other program; returns only when there is none.
+/// Executes the other program; returns only on an error.
 fn run(words: impl Iterator<Item = OsString>) -> anyhow::Result<()> {
     let words: Vec<OsString> = words.collect();
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));

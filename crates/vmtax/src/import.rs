@@ -13,27 +13,27 @@ use vmtax_store::{CreateOptions, Writer, remove_empty_run};
 
 use crate::flags::ReadingArgs;
 
-/// Turn recordings into a run folder that every other command reads.
+/// Convert recordings to a run folder, which all other commands read.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax import perf.data -o run
   trace-cmd report trace.dat | vmtax import - -o run
-  vmtax import perf.data -o run --raw       keep the events too (for --format perfetto)
+  vmtax import perf.data -o run --raw       also keep events (for --format perfetto)
   vmtax import exits.data -o run --host-profile host.data --guest-profile guest.folded --stats pages.json")]
 pub(crate) struct ImportArgs {
     /// Recordings of one host; `-` reads standard input.
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub(crate) inputs: Vec<PathBuf>,
 
-    /// The run folder to make. It must not exist yet, or be empty.
+    /// Run folder to create. It must not exist, or be empty.
     #[arg(short, long, value_name = "RUN", value_hint = ValueHint::DirPath)]
     pub(crate) output: PathBuf,
 
-    /// Store the single events too.
+    /// Also store every event.
     #[arg(long)]
     pub(crate) raw: bool,
 
-    /// A label of the run; may be given several times.
+    /// A label of the run; repeatable.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
 
@@ -44,27 +44,27 @@ pub(crate) struct ImportArgs {
     pub(crate) reading: ReadingArgs,
 }
 
-/// Profiles and counters of the same time as the recording.
+/// Profiles and counters of the same period as the recording.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ProfileArgs {
-    /// A profile of the host: folded stacks, perf.data with samples, or the text of perf script.
+    /// CPU profile of the host: folded stacks, perf.data with samples, or the output of perf script.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     host_profile: Vec<PathBuf>,
 
-    /// A profile of the guest, taken in the guest.
+    /// CPU profile taken in the guest.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     guest_profile: Vec<PathBuf>,
 
-    /// The hottest function of the guest by instruction: the text of `perf annotate --stdio`.
+    /// The hottest function of the guest by instruction: the output of `perf annotate --stdio`.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     guest_instructions: Option<PathBuf>,
 
-    /// Counters: the output of `perf stat` (also with -x or -j), the JSON of `vmtax pages`, or lines of NAME VALUE as
-    /// KVM's statistics. Totals only: no -I, -A or --per-socket.
+    /// Counters: the output of `perf stat` (also with -x or -j), the JSON of `vmtax pages`, or lines NAME VALUE such as
+    /// KVM's statistics. Totals only, without -I, -A or --per-socket.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     stats: Vec<PathBuf>,
 
-    /// Where the programs of a perf.data profile lie, and its kernel's /proc/kallsyms. [default: /]
+    /// Root folder for the symbols of a perf.data profile: programs, and the kernel's /proc/kallsyms. [default: /]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     symbols: Option<PathBuf>,
 }
@@ -129,7 +129,7 @@ fn import_all(
     rows.finish(&facts, &losses)
 }
 
-/// A run can be counted anew if it holds single events.
+/// A run can be recounted if it contains events.
 fn open(path: &std::path::Path, args: &ImportArgs) -> anyhow::Result<Input> {
     let input = Input::open(path)?;
     match &input {

@@ -11,11 +11,11 @@ use vmtax_runs::record::{self, Plan};
 
 use crate::flags::WhichArgs;
 
-/// Record the running kernel's exits: counted in the kernel, so cheap that it can stay on.
+/// Count VM exits in the running kernel, at low enough overhead to leave on.
 ///
-/// Exits are counted where they happen by eBPF programs, by reason, detail, level and outcome, with times and
-/// histograms. What was counted is read at the end of each interval and written as a segment of the run, so that a crash
-/// costs no more than the open one. Ctrl-C ends the recording. docs/record.md says what it needs and what it costs.
+/// eBPF programs count exits by reason, detail, level and outcome, with times and histograms. The counts of each
+/// interval are written as a segment of the run, so that a crash loses at most the current interval. Ctrl-C ends the
+/// recording. Requirements and overhead: docs/record.md.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax record -o run                            all VMs, until Ctrl-C
@@ -26,52 +26,52 @@ pub(crate) struct RecordArgs {
     #[command(flatten)]
     which: WhichArgs,
 
-    /// End after this time: 90s, 15m, 1h.
+    /// Stop after this time: 90s, 15m, 1h.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
 
-    /// Length of the intervals that exits are counted in, each a segment of the run: 100ms, 1s, ...
+    /// Length of the intervals in which exits are counted, each a segment of the run: 100ms, 1s, ...
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
     interval: Duration,
 
-    /// Keep single events too, for a timeline (`vmtax report --format perfetto`) or to count them anew (`vmtax import RUN`).
+    /// Also store every event, for a timeline (`vmtax report --format perfetto`) or a recount (`vmtax import RUN`).
     #[arg(long)]
     raw: bool,
 
-    /// With --raw: the events of one exit in so many of each vCPU. The tables have all.
+    /// With --raw: store the events of every Nth exit of a vCPU. Tables still contain all exits.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "raw", value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
 
-    /// With --raw: the events of exits that took at least so long: 100us, 5ms. The tables have all.
+    /// With --raw: store the events of exits that took at least this long: 100us, 5ms. Tables still contain all exits.
     #[arg(long, value_name = "TIME", requires = "raw", value_parser = duration)]
     slower_than: Option<Duration>,
 
-    /// Count cycles, instructions and cache misses of the host's processors too, in guests and outside of them, once a
-    /// second. It takes counters that guests and profilers may want.
+    /// Also count cycles, instructions and cache misses of the host's processors, inside and outside guests, once a second.
+    /// This uses PMU counters, which guests and profilers may need.
     #[arg(long)]
     pmu: bool,
 
-    /// A label of the run; may be given several times.
+    /// A label of the run; repeatable.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
 
-    /// The run folder to make. It must not exist yet, or be empty.
+    /// Run folder to create. It must not exist, or be empty.
     #[arg(short, long, value_name = "RUN", default_value = "run", value_hint = ValueHint::DirPath)]
     output: PathBuf,
 
-    /// So many keys are told apart; for tests.
+    /// Maximum number of keys; for tests.
     #[arg(long, value_name = "N", hide = true)]
     most_keys: Option<u32>,
 
-    /// So many vCPU threads are known at a time; for tests.
+    /// Maximum number of vCPU threads at a time; for tests.
     #[arg(long, value_name = "N", hide = true)]
     most_threads: Option<u32>,
 
-    /// Room for single events that are on their way, in KiB; for tests.
+    /// Size of the event buffer, in KiB; for tests.
     #[arg(long, value_name = "KIB", hide = true)]
     buffer: Option<u32>,
 
-    /// Watch by classic tracepoints, as on kernels without types; for tests.
+    /// Use classic tracepoints, as on kernels without BTF; for tests.
     #[arg(long, hide = true)]
     classic: bool,
 
@@ -94,7 +94,7 @@ impl RecordArgs {
         }
     }
 
-    /// What is bounded, and by how much.
+    /// Limits of the recorder.
     fn limits(&self) -> Options {
         let (usual, raw) = (Options::default(), Raw::default());
         let raw = Raw {

@@ -19,22 +19,22 @@ use vmtax_runs::record::Watch;
 use crate::flags::{ReadingArgs, WhichArgs};
 use terminal::{Heard, Screen};
 
-/// Watch VMs on a screen: their tax, exits and time, by vCPU, cause and exit, as it happens or as it was recorded.
+/// Show VMs live in the terminal: tax, exits and time split, by VM, vCPU, cause and exit; or replay a recording.
 ///
-/// Exits are counted by eBPF, as `vmtax record` does; docs/record.md says what that needs and costs. Keys are those of htop;
-/// h shows them. docs/top.md has the columns.
+/// Exits are counted by eBPF, as by `vmtax record` (requirements and overhead: docs/record.md). Keys are those of htop; h
+/// lists them. Columns: docs/top.md.
 #[derive(Debug, Args)]
 #[command(mut_arg("interval", |interval| interval.help(INTERVAL)))]
 #[command(after_help = "Examples:
   vmtax top
   vmtax top --vm web1 --interval 500ms
-  vmtax top --replay run                 a run that was recorded: Left and Right go through its time
+  vmtax top --replay run                 a recorded run: Left and Right select the interval
   vmtax top --replay perf.data")]
 pub(crate) struct TopArgs {
     #[command(flatten)]
     which: WhichArgs,
 
-    /// Show this run or recording.
+    /// Replay this run or recording.
     #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["pid", "vm", "all"])]
     replay: Option<PathBuf>,
 
@@ -103,7 +103,7 @@ fn live(args: &TopArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Waits for a key, a signal or the time. Whether it is to end.
+/// Waits for a key, a signal or the time. Whether to quit.
 fn is_over(
     screen: &mut Screen,
     model: &mut Model,

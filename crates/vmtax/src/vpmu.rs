@@ -74,7 +74,7 @@ struct BenchArgs {
 
 /// Test the gates of precision under each policy: exact counts, conserved counts, shares of samples, interrupts.
 ///
-/// A gate that does not hold is exit code 6.
+/// A failed check gives exit code 6.
 #[derive(Debug, Args)]
 struct SelftestArgs {
     /// Output format.
@@ -109,7 +109,7 @@ struct RunArgs {
     without_module: bool,
 
     /// A program that the command starts, by its path or as found on the PATH, with its libraries; or any file. They are
-    /// in /bin there. May be given several times.
+    /// in /bin there. Repeatable.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     bring: Vec<PathBuf>,
 

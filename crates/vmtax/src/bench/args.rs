@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_bench::plan::Shard;
 use vmtax_bench::runner::Request;
 
-/// Run benchmarks in categories of VM and say what each category costs, with repeats and statistics.
+/// Run benchmarks in several categories of VM and show the overhead of each, with repeats and statistics.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
@@ -23,25 +23,25 @@ pub(crate) enum BenchVerb {
     Import(ImportArgs),
 }
 
-/// Run a matrix: categories x workloads x repeats. Each result is saved as it comes; --resume goes on after a stop.
+/// Run a matrix: categories x workloads x repeats. Each result is saved immediately; --resume continues a stopped run.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  vmtax bench run matrix.toml --dry-run            what would run, and what this host lacks
+  vmtax bench run matrix.toml --dry-run            print what would run, and what this host lacks
   vmtax bench run matrix.toml -o run
   vmtax bench run matrix.toml -o run --resume      after a crash or a kill
   vmtax bench run matrix.toml -o part2 --shard 2/4
 
 The matrix file is described in docs/bench.md.")]
 pub(crate) struct RunArgs {
-    /// The matrix.
+    /// Matrix file.
     #[arg(value_name = "MATRIX", value_hint = ValueHint::FilePath)]
     pub(crate) matrix: PathBuf,
 
-    /// The run folder to make.
+    /// Run folder to create.
     #[arg(short, long, value_name = "RUN", required_unless_present = "dry_run", value_hint = ValueHint::DirPath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// Go on with a run that was stopped: what it holds is not run again.
+    /// Continue a stopped run: only missing cells are run.
     #[arg(long, requires = "output")]
     pub(crate) resume: bool,
 
@@ -49,11 +49,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 
-    /// Only this part of N: the K-th of the workloads, each with all of its categories and repeats.
+    /// Run part K of N: every Nth workload, with all its categories and repeats.
     #[arg(long, value_name = "K/N", value_parser = shard)]
     pub(crate) shard: Option<Shard>,
 
-    /// Print categories, cells and what is missing, and run nothing.
+    /// Print categories, cells and missing requirements; run nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -69,7 +69,7 @@ impl RunArgs {
     }
 }
 
-/// Show a run, or set two side by side: each category beside its baseline, or each cell of one run beside the other's.
+/// Compare the categories of a run with their baselines, or two runs cell by cell.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax bench compare run
@@ -80,19 +80,19 @@ pub(crate) struct CompareArgs {
     #[arg(value_name = "RUN", value_hint = ValueHint::AnyPath)]
     pub(crate) run: PathBuf,
 
-    /// Another, whose cells are compared with those of the first.
+    /// Another run, to compare with the first.
     #[arg(value_name = "OTHER", value_hint = ValueHint::AnyPath)]
     pub(crate) other: Option<PathBuf>,
 
-    /// All metrics. Without it: the first of each workload.
+    /// Show all metrics. [default: the first of each workload]
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// How to write it.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
 
-    /// Write to this file instead of standard output.
+    /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 }
@@ -102,7 +102,7 @@ pub(crate) struct CompareArgs {
 pub(crate) enum Format {
     /// For a terminal.
     Text,
-    /// One line a category and metric.
+    /// One line per category and metric.
     Csv,
     /// One page with plots that opens offline.
     Html,
@@ -116,7 +116,7 @@ pub(crate) enum Format {
   vmtax bench list")]
 pub(crate) struct ListArgs {}
 
-/// Put the parts of a matrix that ran on several machines together.
+/// Merge the parts of a matrix that ran on several machines.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   vmtax bench merge part1 part2 part3 -o whole")]
@@ -125,12 +125,12 @@ pub(crate) struct MergeArgs {
     #[arg(value_name = "RUN", required = true, num_args = 2.., value_hint = ValueHint::DirPath)]
     pub(crate) runs: Vec<PathBuf>,
 
-    /// The run folder to make.
+    /// Run folder to create.
     #[arg(short, long, value_name = "RUN", value_hint = ValueHint::DirPath)]
     pub(crate) output: PathBuf,
 }
 
-/// Make a run of a table of results (CSV: workload,category,repeat,metric,unit,value,better).
+/// Import a table of results (CSV: workload,category,repeat,metric,unit,value,better).
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   vmtax bench import table.csv -o run && vmtax bench compare run")]
@@ -139,7 +139,7 @@ pub(crate) struct ImportArgs {
     #[arg(value_name = "TABLE", value_hint = ValueHint::FilePath)]
     pub(crate) table: PathBuf,
 
-    /// The run folder to make. Without it the table is shown and nothing kept.
+    /// Run folder to create. Without it the table is only shown.
     #[arg(short, long, value_name = "RUN", value_hint = ValueHint::DirPath)]
     pub(crate) output: Option<PathBuf>,
 }

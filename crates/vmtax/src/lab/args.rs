@@ -9,7 +9,7 @@ use vmtax_lab::suite::{Definition, SUITES, Suite};
 
 use crate::report::Format;
 
-/// Measure KVM on an emulated host: exact exit counts and path lengths, with no virtualization hardware.
+/// Measure KVM on an emulated host: exact exit counts and path lengths, without virtualization hardware.
 #[derive(Debug, Args)]
 pub(crate) struct LabArgs {
     #[command(subcommand)]
@@ -24,14 +24,14 @@ pub(crate) enum LabVerb {
     List(ListArgs),
 }
 
-/// Boot an emulated host, or go on from its saved state, run suites of operations in guests of its KVM, and report.
+/// Boot an emulated host, or restore its saved state, run suites of operations in guests of its KVM, and report.
 ///
 /// A real Linux kernel with its real KVM runs under an emulator: QEMU's (an AMD processor with SVM) or Bochs (an Intel
-/// processor with VMX). Each operation runs many times in a bare guest of which every instruction is known.
-/// Counts and path lengths are exact; times are the emulator's and no measure of hardware.
+/// processor with VMX). Each operation runs many times in a bare guest. Counts and path lengths are exact; times are the
+/// emulator's and do not reflect hardware.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  vmtax lab run                                    the distribution's kernel, AMD, L1
+  vmtax lab run                                    distribution kernel, AMD, L1
   vmtax lab run --nested -o run                    L1 and L2, kept as a run
   vmtax lab run --kernel bzImage --modules lib/modules/6.9 --budget kvm.toml
   vmtax lab run --operation cpuid --observe 'perf kvm stat record -a -o /dev/null'
@@ -45,16 +45,16 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "primitives", value_parser = suite)]
     pub(crate) suite: Vec<&'static Suite>,
 
-    /// Only these operations, separated by commas, of whatever suite.
+    /// Only these operations, of any suite, separated by commas.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = operation)]
     pub(crate) operation: Vec<&'static Definition>,
 
-    /// At L2 too: in a guest of a Linux guest that runs KVM itself.
+    /// Also measure at L2: in a guest of a Linux guest that runs KVM.
     #[arg(long)]
     pub(crate) nested: bool,
 
-    /// The kernel: an image (bzImage or vmlinux), `host` for the running one, or `distribution`. May be given several
-    /// times, for a run of each: then the report is their comparison, one column each.
+    /// The kernel: an image (bzImage or vmlinux), `host` for the running one, or `distribution`. Repeatable: each
+    /// kernel gets a run, and the report compares them, one column per kernel.
     #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
     pub(crate) kernel: Vec<PathBuf>,
 
@@ -62,7 +62,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) modules: Vec<PathBuf>,
 
-    /// A parameter of a KVM module, such as kvm_amd.npt=0; may be given several times.
+    /// A parameter of a KVM module, such as kvm_amd.npt=0; repeatable.
     #[arg(long, value_name = "MODULE.NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,
 
@@ -70,33 +70,33 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(5..=100))]
     pub(crate) batches: u32,
 
-    /// Record the instructions that the emulated host executes, and show where they go: a call tree of each operation.
+    /// Record all instructions that the emulated host executes, as a call tree of each operation.
     #[arg(long)]
     pub(crate) profile: bool,
 
-    /// How call trees are arranged: what handles an instruction of a guest under that instruction, or a tree of each level.
+    /// Arrangement of call trees: handlers under the guest instruction that caused the exit, or one tree per level.
     #[arg(long, value_enum, default_value_t = Arrangement::Cause, requires = "profile")]
     pub(crate) by: Arrangement,
 
-    /// Run this program of this computer in the emulated host beside the suite: what it costs is in the path
-    /// lengths. Words are split at spaces. What it writes into its folder comes back in RUN/observer.
+    /// Copy this program into the emulated host and run it beside the suite; path lengths then include its overhead. Words
+    /// are split at spaces. Files that it writes to its folder are copied to RUN/observer.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) observe: Option<String>,
 
-    /// A file that the observer needs besides its libraries: a script in the present folder, a program it starts
-    /// (bpftrace needs /bin/sh). May be given several times.
+    /// Another file that the observer needs: a script in the current folder, a program that it starts (bpftrace needs
+    /// /bin/sh). Repeatable.
     #[arg(long, value_name = "FILE", requires = "observe", value_hint = ValueHint::FilePath)]
     pub(crate) bring: Vec<PathBuf>,
 
-    /// Processors of an emulated AMD host; for tests of observers, since cycles are then no instructions.
+    /// Processors of an emulated AMD host; for tests of observers: with several, cycles are not instructions.
     #[arg(long, value_name = "N", hide = true, default_value_t = 1, requires = "observe", value_parser = clap::value_parser!(u32).range(1..=8))]
     pub(crate) processors: u32,
 
-    /// Memory of the host beside what it needs, in MiB; for observers that need much.
+    /// Additional memory of the host, in MiB; for observers that need much.
     #[arg(long, value_name = "MIB", hide = true, default_value_t = 0, requires = "observe", value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub(crate) memory: u32,
 
-    /// Hold the run against this budget; a breach ends with exit code 6.
+    /// Check the run against this budget; a violation gives exit code 6.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) budget: Option<PathBuf>,
 
@@ -104,37 +104,37 @@ pub(crate) struct RunArgs {
     #[arg(long, requires = "budget")]
     pub(crate) bless: bool,
 
-    /// Boot afresh, and save the booted state anew.
+    /// Boot again, and replace the saved state.
     #[arg(long)]
     pub(crate) fresh: bool,
 
-    /// How long the emulated host may live, by the clock on the wall.
+    /// Wall-clock timeout of the emulated host.
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = vmtax_cli::flags::duration)]
     pub(crate) limit: Duration,
 
-    /// Keep the run in this folder; with several kernels, in a folder for each in it.
+    /// Keep the run in this folder; with several kernels, in a subfolder for each.
     #[arg(short, long, value_name = "RUN", value_hint = ValueHint::DirPath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// How to write the report.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
 }
 
-/// Set runs side by side: kernels, options, or observers.
+/// Compare runs of different kernels, options or observers.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   vmtax lab compare run-6.1 run-6.9")]
 pub(crate) struct CompareArgs {
-    /// Runs of the lab; the first is what the others are compared with.
+    /// Runs of the lab; the first is the baseline.
     #[arg(value_name = "RUN", required = true, num_args = 2.., value_hint = ValueHint::DirPath)]
     pub(crate) runs: Vec<PathBuf>,
 
-    /// How to write it.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = TableFormat::Text)]
     pub(crate) format: TableFormat,
 
-    /// Write to this file instead of standard output.
+    /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 }
@@ -152,7 +152,7 @@ pub(crate) enum HostWord {
     Amd,
     /// Bochs with VMX.
     Intel,
-    /// QEMU on this computer's virtualization: exits are real, cycles are no instructions.
+    /// QEMU with this computer's KVM: exits are real; cycles are not instructions.
     Kvm,
 }
 

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use super::accel::Accel;
 
-/// Scan, save and restore a VM's memory; measure the operations that this is made of.
+/// Scan, save and restore a VM's memory; measure page operations.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax mem scan $(pidof qemu-system-x86_64)
@@ -32,25 +32,25 @@ pub(crate) enum MemCommand {
     Bench(BenchArgs),
 }
 
-/// Say what a VM's memory consists of, and what a checkpoint or a migration would take.
+/// Analyse a VM's memory, and estimate the size of a checkpoint and the time of a migration.
 ///
-/// TARGET is the process id of a running VM, or a file with an image of memory. Nothing is stopped, and no
-/// memory is allocated by looking at it.
+/// TARGET is the process id of a running VM, or a memory image. The VM is not stopped, and scanning
+/// allocates no memory in it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax mem scan 4711
   vmtax mem scan 4711 --dirty 2s --bandwidth 25
   vmtax mem scan ram.img --format json")]
 pub(crate) struct ScanArgs {
-    /// Process id of a VM, or an image of memory.
+    /// Process id of a VM, or a memory image.
     #[arg(value_name = "PID|IMAGE", value_hint = ValueHint::FilePath)]
     pub(crate) target: String,
 
-    /// Watch for this long what the VM writes.
+    /// Measure the rate of dirtied pages for this time.
     #[arg(long, value_name = "TIME", value_parser = vmtax_cli::flags::duration)]
     pub(crate) dirty: Option<Duration>,
 
-    /// Speed of the network in the estimate of migration time, Gb/s.
+    /// Network bandwidth for the estimate of migration time, Gb/s.
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = positive)]
     pub(crate) bandwidth: f64,
 
@@ -58,14 +58,14 @@ pub(crate) struct ScanArgs {
     pub(crate) work: WorkArgs,
 }
 
-/// Save a VM: its devices and its memory in one file, whole or as the difference to another.
+/// Save a VM's devices and memory in one file, complete or as a difference to another checkpoint.
 ///
-/// The VM is stopped meanwhile and goes on afterwards; one that was stopped before stays stopped. With --live it runs while most of its
-/// memory is saved. The file appears when it is complete, on the disk, and the VM has stood still during the whole pause. If another client resumes or resets the VM meanwhile,
-/// nothing is written (exit code 7). If vmtax itself is killed the VM stays stopped: give it `cont`.
+/// The VM is paused during the save and resumed afterwards; a VM that was stopped before stays stopped. With --live it
+/// runs while most of its memory is saved. The file appears when it is complete and synced. If another client resumes or
+/// resets the VM during the pause, nothing is written (exit code 7). If vmtax is killed, the VM stays stopped; `cont` on its
+/// monitor resumes it.
 ///
-/// Disks are not part of a checkpoint. A VM that has writable ones goes on writing to them, so keep the disk of the same
-/// moment too: --snapshot-disks.
+/// A checkpoint does not contain disks. To keep the state of writable disks at the same moment, use --snapshot-disks.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax mem save --qmp /run/vm.qmp -o base.ckpt
@@ -77,7 +77,7 @@ pub(crate) struct SaveArgs {
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
 
-    /// The checkpoint to write.
+    /// Checkpoint to write.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
 
@@ -85,7 +85,7 @@ pub(crate) struct SaveArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) parent: Option<PathBuf>,
 
-    /// Compress pages where that helps; the level may be given.
+    /// Compress pages with zstd where it saves space; with an optional level.
     #[arg(long, value_name = "LEVEL", num_args = 0..=1, default_missing_value = "1", require_equals = true,
         value_parser = clap::value_parser!(i32).range(1..=19))]
     pub(crate) zstd: Option<i32>,
@@ -100,8 +100,8 @@ pub(crate) struct SaveArgs {
     #[arg(long)]
     pub(crate) stopped: bool,
 
-    /// Keep the disks as they are at this moment: the VM writes to new qcow2 overlays from then on, made beside the disks
-    /// or in DIR (QEMU's blockdev-snapshot-sync). The checkpoint records them.
+    /// Preserve the disks at the moment of the pause: from then on the VM writes to new qcow2 overlays, beside the disks or
+    /// in DIR (QEMU's blockdev-snapshot-sync). The checkpoint records them.
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, conflicts_with = "image",
         value_hint = ValueHint::DirPath)]
     pub(crate) snapshot_disks: Option<Option<PathBuf>>,
@@ -110,10 +110,10 @@ pub(crate) struct SaveArgs {
     pub(crate) work: WorkArgs,
 }
 
-/// Restore a checkpoint into a new QEMU, which goes on from there, or into an image.
+/// Restore a checkpoint into a new QEMU, which continues from there, or into an image.
 ///
-/// The new QEMU was started with `-incoming defer` and has the machine type, CPU, memory and devices of the saved one, and
-/// its disks as they were then. What differs is listed, and nothing is restored (exit code 4).
+/// The new QEMU must be started with `-incoming defer` and the machine type, CPU, memory and devices of the saved one,
+/// with the disks of that moment. If they differ, the differences are listed and nothing is restored (exit code 4).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   qemu-system-x86_64 ... -incoming defer -qmp unix:/run/new.qmp,server=on,wait=off &
@@ -135,12 +135,12 @@ pub(crate) struct RestoreArgs {
     #[arg(long, conflicts_with = "image")]
     pub(crate) force: bool,
 
-    /// How to write the result.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
     pub(crate) format: OutputFormat,
 }
 
-/// Read a checkpoint and its parents whole, and check every page.
+/// Read a checkpoint and its parents, and verify every page.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   vmtax mem verify monday.ckpt")]
@@ -149,12 +149,12 @@ pub(crate) struct VerifyArgs {
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) checkpoint: PathBuf,
 
-    /// How to write the result.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
     pub(crate) format: OutputFormat,
 }
 
-/// Measure every operation on pages, in GB/s, beside memcpy and a mere read in the same run.
+/// Measure each page operation, in GB/s, and memcpy and a plain read in the same run.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax mem bench
@@ -164,7 +164,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65536))]
     pub(crate) size: u64,
 
-    /// Times each is measured; the median is shown.
+    /// Measurements of each operation; the median is shown.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
 
@@ -180,24 +180,24 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     pub(crate) qmp: Option<PathBuf>,
 
-    /// An image of memory instead of a VM.
+    /// A memory image instead of a VM.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) image: Option<PathBuf>,
 }
 
-/// Who does the work on pages, and how what comes of it is written.
+/// Backend of page operations, and output format.
 #[derive(Debug, Args)]
 pub(crate) struct WorkArgs {
     /// auto, cpu, model (a device in software), or queues of Intel DSA: dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0
     #[arg(long, value_name = "WHO", default_value = "auto", value_parser = Accel::parse)]
     pub(crate) accel: Accel,
 
-    /// How to write the result.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
     pub(crate) format: OutputFormat,
 }
 
-/// How a result is written.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
     /// For people.

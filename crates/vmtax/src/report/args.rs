@@ -7,10 +7,10 @@ use vmtax_analyse::{By, TableKind};
 
 use crate::flags::{Color, ReadingArgs};
 
-/// Say where a VM's time went: exits by reason and cause, time split, accesses, nesting, losses.
+/// Show where a VM's time went: exits by reason and cause, time split, accesses, nesting, losses.
 ///
-/// INPUT is a run folder or a recording: perf.data (file, stream, or folder of --threads), trace.dat, the text of ftrace, perf
-/// script or trace-cmd report, or a bpftrace dump of exit counts. The kind is recognised from the content.
+/// INPUT is a run folder or a recording: perf.data (file, stream, or folder of --threads), trace.dat, the text output of
+/// ftrace, perf script or trace-cmd report, or a bpftrace dump of exit counts. The format is detected from the content.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax report perf.data
@@ -23,11 +23,11 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
     pub(crate) input: PathBuf,
 
-    /// Tables to show, separated by commas. Without it: those that have rows.
+    /// Tables to show, separated by commas. [default: those that have rows]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) event: Vec<EventTable>,
 
-    /// What rows are told apart by, separated by commas.
+    /// Columns to group rows by, separated by commas.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = by_parser())]
     pub(crate) by: Vec<By>,
 
@@ -39,15 +39,15 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "ID", value_delimiter = ',', value_parser = vcpu)]
     pub(crate) vcpu: Vec<u32>,
 
-    /// How to write the report.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
 
-    /// Write to this file instead of standard output.
+    /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// Colours: on a terminal, always or never.
+    /// When to use colours.
     #[arg(long, value_enum, default_value_t = Color::Auto)]
     pub(crate) color: Color,
 
@@ -70,18 +70,18 @@ pub(crate) enum EventTable {
     Cpuid,
     /// Hypercalls.
     Hypercall,
-    /// Exits by what the guest was doing.
+    /// Exits by cause: what the guest was doing.
     Cause,
     /// Exits of L1 per exit of L2.
     Nested,
     /// Exits and path length of each operation of a lab run.
     Operations,
-    /// Where the instructions of each operation go, of a lab run with --profile.
+    /// Instructions of each operation by function, of a lab run with --profile.
     Functions,
 }
 
 impl EventTable {
-    /// The analysis's table; `None` for the nested one and the operations, which are of other shapes.
+    /// The table of the analysis; `None` for nested, operations and functions, which have other columns.
     pub(crate) fn kind(self) -> Option<TableKind> {
         Some(match self {
             EventTable::Vmexit => TableKind::Vmexit,
