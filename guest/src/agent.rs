@@ -8,7 +8,7 @@ use vmtax_guest::order::{decode, encode};
 
 use crate::channel::Channel;
 use crate::trace::Tracer;
-use crate::{Result, builtin, errand, system};
+use crate::{Result, builtin, execute, system};
 
 /// A request is no longer.
 const REQUEST_MOST: u64 = 4 << 20;
@@ -68,7 +68,7 @@ pub(crate) fn program() -> i32 {
 /// A job from standard input. `parent` is who ordered it, or 0 where that is on another computer.
 fn from_input(parent: &str) -> Result<()> {
     // Whoever ordered the job may be killed; nothing of the job is to stay then.
-    system::end_with_parent(errand::clean_up)?;
+    system::end_with_parent(execute::clean_up)?;
     if parent != "0" && parent != std::os::unix::process::parent_id().to_string() {
         return Err("whoever ordered the job is gone".to_owned());
     }
@@ -83,7 +83,7 @@ fn from_input(parent: &str) -> Result<()> {
 fn carry_out(request: Request, tracer: &Tracer) -> Answer {
     match request {
         Request::Facts => Answer::Facts(facts()),
-        Request::Do(job) => Answer::Done(errand::run(&job, tracer)),
+        Request::Do(job) => Answer::Done(execute::run(&job, tracer)),
     }
 }
 

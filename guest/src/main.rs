@@ -32,7 +32,7 @@ mod ata;
 mod builtin;
 mod channel;
 mod counters;
-mod errand;
+mod execute;
 mod init;
 mod kallsyms;
 mod observer;

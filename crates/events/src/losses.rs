@@ -40,10 +40,10 @@ losses! {
     recorder_lost;
     /// Places where the recorder dropped events without saying how many.
     recorder_gaps;
-    /// Exits with no entry after them (another exit, a loss, or the end of the recording came first): they
-    /// are in no table.
+    /// Unmatched exits (another exit, a loss, or the end of the recording instead of a kvm_entry), excluded from
+    /// all tables.
     unpaired_exits;
-    /// Entries with no exit before them, the first of each vCPU excepted.
+    /// Unmatched entries (no preceding kvm_exit), except the first of each vCPU.
     unpaired_entries;
     /// Events that came later than an event already passed on: durations around them may be wrong, and those
     /// that would be negative are not counted.

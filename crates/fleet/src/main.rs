@@ -1,9 +1,9 @@
 //! The `vmtax-fleet` command: flags, dispatch, exit codes.
 
 mod cli;
+mod manage;
 mod query;
 mod show;
-mod tend;
 mod worker;
 
 use std::process::ExitCode;
@@ -32,14 +32,14 @@ fn main() -> ExitCode {
                 None => worker::supervise(&args).unwrap_or_else(|error| exit::report(&error)),
             };
         }
-        Command::Compact(args) => tend::compact(&args),
-        Command::Synth(args) => tend::synth(&args),
+        Command::Compact(args) => manage::compact(&args),
+        Command::Synth(args) => manage::synth(&args),
         #[cfg(feature = "cluster")]
-        Command::Check(args) => tend::check(&args),
+        Command::Check(args) => manage::check(&args),
         #[cfg(feature = "cluster")]
-        Command::Scheduler(args) => tend::scheduler(&args),
+        Command::Scheduler(args) => manage::scheduler(&args),
         #[cfg(feature = "cluster")]
-        Command::Executor(args) => tend::executor(&args),
+        Command::Executor(args) => manage::executor(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

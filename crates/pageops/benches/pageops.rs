@@ -276,7 +276,7 @@ impl Bench {
         line(name, limit, bytes, &times, verdict);
     }
 
-    /// As [`Bench::must`]; or, where a mere read is not so fast, it must be within three percent of that.
+    /// As [`Bench::must`]; or, where a plain read is not so fast, it must be within three percent of that.
     fn must_or_read(
         &mut self,
         name: &str,
@@ -293,11 +293,11 @@ impl Bench {
         let verdict = match ours {
             _ if ours >= limit => "ok".to_owned(),
             _ if ceiling < limit && ours >= 0.97 * ceiling => {
-                format!("out of reach: a mere read of the same bytes comes to {ceiling:.2}")
+                format!("out of reach: a plain read of the same bytes comes to {ceiling:.2}")
             }
             _ => {
                 self.missed = true;
-                format!("MISSED; a mere read of the same bytes comes to {ceiling:.2}")
+                format!("MISSED; a plain read of the same bytes comes to {ceiling:.2}")
             }
         };
         line(name, limit, bytes, &times, &verdict);

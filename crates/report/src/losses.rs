@@ -22,24 +22,28 @@ pub fn of(losses: &Losses, complete: bool) -> Vec<String> {
     };
     say(
         losses.unpaired_exits,
-        "exit has no entry after it: it is in no table",
-        "exits have no entry after them: they are in no table",
+        "unmatched exit (no following kvm_entry), excluded from all tables",
+        "unmatched exits (no following kvm_entry), excluded from all tables",
     );
-    say(losses.unpaired_entries, "entry has no exit before it", "entries have no exit before them");
+    say(
+        losses.unpaired_entries,
+        "unmatched entry (no preceding kvm_exit)",
+        "unmatched entries (no preceding kvm_exit)",
+    );
     say(
         losses.out_of_order,
-        "event came out of order: the durations around it may be wrong",
-        "events came out of order: the durations around them may be wrong",
+        "event is out of order: durations near it may be wrong",
+        "events are out of order: durations near them may be wrong",
     );
     say(losses.undecodable, "record could not be decoded", "records could not be decoded");
     say(
         losses.details_dropped,
-        "exit lost its detail: there were too many different ones",
-        "exits lost their detail: there were too many different ones",
+        "exit has no detail: too many different details",
+        "exits have no detail: too many different details",
     );
     if losses.vms_merged > 0 {
         said.push(format!(
-            "Only {} VMs are kept apart: {} of others are counted with the last of them.",
+            "Limit of {} VMs exceeded: {} of further VMs are counted with the last one.",
             count(MAX_VMS as u64),
             counted(losses.vms_merged, "exit")
         ));
@@ -61,7 +65,7 @@ fn events_of(losses: &Losses, complete: bool) -> Vec<String> {
     }
     if losses.threads_dropped > 0 {
         said.push(format!(
-            "Only {} vCPU threads are followed: {} of others are in no table.",
+            "Limit of {} vCPU threads exceeded: {} of further threads are in no table.",
             count(MAX_THREADS as u64),
             counted(losses.threads_dropped, "event")
         ));

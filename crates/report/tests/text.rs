@@ -76,7 +76,7 @@ VM exits by cause
 losses:
 - 47 events were lost by the recorder.
 - trace.dat ends inside the record at offset 4096.
-- 1 exit has no entry after it: it is in no table.
+- 1 unmatched exit (no following kvm_entry), excluded from all tables.
 "#,
     );
 }
@@ -146,7 +146,7 @@ VM exits by cause
 losses:
 - 47 events were lost by the recorder.
 - trace.dat ends inside the record at offset 4096.
-- 1 exit has no entry after it: it is in no table.
+- 1 unmatched exit (no following kvm_entry), excluded from all tables.
 "#,
     );
 }
@@ -341,7 +341,7 @@ VM exits by reason, level, cause, detail, outcome, VM and vCPU
 
 losses:
 - 18,446,744,073,709,551,615 events were lost by the recorder.
-- 18,446,744,073,709,551,615 exits lost their detail: there were too many different ones.
+- 18,446,744,073,709,551,615 exits have no detail: too many different details.
 "#,
     );
 }
@@ -415,15 +415,15 @@ fn every_loss_has_a_sentence() {
     let expected = [
         "No kvm_exit.",
         "1 event was lost by the recorder.",
-        "Only 16,384 vCPU threads are followed: 983,616 events of others are in no table.",
+        "Limit of 16,384 vCPU threads exceeded: 983,616 events of further threads are in no table.",
         "The recorder lost events at 2 places without saying how many.",
         "The recording did not end as it should: its end is missing.",
-        "3,000 exits have no entry after them: they are in no table.",
-        "1 entry has no exit before it.",
-        "5 events came out of order: the durations around them may be wrong.",
+        "3,000 unmatched exits (no following kvm_entry), excluded from all tables.",
+        "1 unmatched entry (no preceding kvm_exit).",
+        "5 events are out of order: durations near them may be wrong.",
         "6 records could not be decoded.",
-        "7 exits lost their detail: there were too many different ones.",
-        "Only 16,384 VMs are kept apart: 8 exits of others are counted with the last of them.",
+        "7 exits have no detail: too many different details.",
+        "Limit of 16,384 VMs exceeded: 8 exits of further VMs are counted with the last one.",
     ];
     assert_eq!(vmtax_report::losses::sentences(&document.ledger), expected);
 }

@@ -66,7 +66,7 @@ fn nesting(rows: &[OperationRow]) -> Option<String> {
     Some(match ratios.len() {
         1 => format!("Path at L2 over path at L1: {}.", one(least)),
         n => format!(
-            "Path at L2 over path at L1: from {} to {}, in the middle {}.",
+            "Path at L2 over path at L1: from {} to {}, median {}.",
             one(least),
             one(most),
             factor(ratios[n / 2].0)

@@ -127,7 +127,7 @@ fn section(part: &TableSection<'_>) -> Markup {
             div.tools {
                 label for={ (id) "-filter" } { "Filter" }
                 input.filter id={ (id) "-filter" } type="search" autocomplete="off" spellcheck="false"
-                    placeholder="words to look for" aria-controls={ (id) "-rows" };
+                    placeholder="Filter rows..." aria-controls={ (id) "-rows" };
                 output for={ (id) "-filter" } aria-live="polite" { (numbers::counted(shown as u64, "row")) }
             }
         }

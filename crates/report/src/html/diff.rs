@@ -114,7 +114,7 @@ fn table(diff: &Diff, table: &DiffTable, id: &str) -> Markup {
             div.tools {
                 label for={ (id) "-filter" } { "Filter" }
                 input.filter id={ (id) "-filter" } type="search" autocomplete="off" spellcheck="false"
-                    placeholder="words to look for" aria-controls={ (id) "-rows" };
+                    placeholder="Filter rows..." aria-controls={ (id) "-rows" };
                 output for={ (id) "-filter" } aria-live="polite" { (crate::numbers::counted(table.rows.len().min(MAX_ROWS) as u64, "row")) }
             }
         }

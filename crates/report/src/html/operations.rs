@@ -79,7 +79,7 @@ fn filled(operations: &Operations) -> Markup {
             div.tools {
                 label for="operations-filter" { "Filter" }
                 input.filter #operations-filter type="search" autocomplete="off" spellcheck="false"
-                    placeholder="words to look for" aria-controls="operations-rows";
+                    placeholder="Filter rows..." aria-controls="operations-rows";
                 output for="operations-filter" aria-live="polite" { (numbers::counted(shown as u64, "row")) }
             }
         }

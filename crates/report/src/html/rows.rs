@@ -48,7 +48,7 @@ fn table(shown: &Rows) -> Markup {
             div.tools {
                 label for="rows-filter" { "Filter" }
                 input.filter id="rows-filter" type="search" autocomplete="off" spellcheck="false"
-                    placeholder="words to look for" aria-controls="rows-rows";
+                    placeholder="Filter rows..." aria-controls="rows-rows";
                 output for="rows-filter" aria-live="polite" {
                     (numbers::counted(rows.len() as u64, "row"))
                 }

@@ -102,7 +102,7 @@ fn filled(doc: &Document, table: &Table, id: &str, note: &str) -> Markup {
             div.tools {
                 label for={ (id) "-filter" } { "Filter" }
                 input.filter id={ (id) "-filter" } type="search" autocomplete="off" spellcheck="false"
-                    placeholder="words to look for" aria-controls={ (id) "-rows" };
+                    placeholder="Filter rows..." aria-controls={ (id) "-rows" };
                 output for={ (id) "-filter" } aria-live="polite" { (numbers::counted(shown as u64, "row")) }
             }
         }

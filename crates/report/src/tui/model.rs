@@ -106,7 +106,7 @@ pub(super) struct Shown {
 }
 
 /// One that is gone is shown for so many frames more.
-const FAREWELL: usize = 3;
+const ENDED_FRAMES: usize = 3;
 /// Frames a second.
 const SPEEDS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
@@ -376,7 +376,7 @@ impl Model {
             }
             if is_alive || last > now {
                 vms.insert(vm, State::Idle);
-            } else if self.frames.before(now) <= self.frames.before(last) + FAREWELL {
+            } else if self.frames.before(now) <= self.frames.before(last) + ENDED_FRAMES {
                 vms.insert(vm, State::Gone);
             }
         }

@@ -81,8 +81,7 @@ fn vms_beyond_those_that_are_followed_are_a_loss_by_name() {
     let dropped = 2 * (20_000 - 16_384);
     for input in [&recording, &run] {
         let report_of = |format| report(input, &["--format", format]);
-        let sentence =
-            "Only 16,384 vCPU threads are followed: 7,232 events of others are in no table.";
+        let sentence = "Limit of 16,384 vCPU threads exceeded: 7,232 events of further threads are in no table.";
         for format in ["text", "html"] {
             let page = report_of(format);
             assert!(
