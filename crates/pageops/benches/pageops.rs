@@ -211,7 +211,9 @@ fn engines(bench: &mut Bench) {
         let config =
             |i| model::Config { name: format!("model{i}"), service: SERVICE, ..Default::default() };
         let models: Vec<Model> = (0..count).map(|i| Model::new(config(i))).collect();
-        let portals = models.iter().map(|m| Box::new(m.portal()) as Box<dyn Portal>).collect();
+        let portals =
+            models.iter().map(|m| Box::new(m.portal().expect("opened once")) as Box<dyn Portal>);
+        let portals = portals.collect();
         let patience = Duration::from_secs(10);
         let config = engine::Config { policy: Policy::Device, patience, ..Default::default() };
         let mut dispatcher = Dispatcher::new(config, portals);

@@ -359,7 +359,7 @@ fn start(accel: &str) -> Result<PageopsEngine, String> {
         for i in 0..4 {
             let config = model::Config { name: format!("model{i}"), ..model::Config::default() };
             let model = Model::new(config);
-            portals.push(Box::new(model.portal()));
+            portals.push(Box::new(model.portal().map_err(|e| e.to_string())?));
             models.push(model);
         }
     } else if accel != "cpu" {

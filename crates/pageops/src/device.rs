@@ -6,6 +6,7 @@
 
 pub mod idxd;
 pub mod model;
+pub mod rules;
 pub mod wait;
 
 use std::mem::offset_of;
@@ -53,11 +54,18 @@ pub mod flag {
     pub const REQUEST_CR: u32 = 8;
     /// Interrupt when done.
     pub const REQUEST_INTERRUPT: u32 = 0x10;
+    /// Compare the result with the expected one; another one is [`super::Status::FalsePredicate`].
+    pub const CHECK_RESULT: u32 = 0x80;
     /// Write into the caches.
     pub const CACHE_CONTROL: u32 = 0x100;
     /// All that there are.
-    pub const ALL: u32 =
-        FENCE | BLOCK_ON_FAULT | CR_ADDR_VALID | REQUEST_CR | REQUEST_INTERRUPT | CACHE_CONTROL;
+    pub const ALL: u32 = FENCE
+        | BLOCK_ON_FAULT
+        | CR_ADDR_VALID
+        | REQUEST_CR
+        | REQUEST_INTERRUPT
+        | CHECK_RESULT
+        | CACHE_CONTROL;
 }
 
 /// 64 bytes that say what to do.
@@ -80,7 +88,8 @@ pub struct Descriptor {
     pub interrupt: u16,
     /// Reserved.
     pub reserved: u16,
-    /// By operation: expected result; delta address, its greatest size or size; CRC seed and its address; second destination.
+    /// By operation: expected result; delta address, its greatest size and mask of expected results (bit r: result r), or its
+    /// size; CRC seed and its address; second destination.
     pub operands: [u64; 3],
 }
 
@@ -165,39 +174,57 @@ pub enum Status {
     BatchFailed,
     /// The list of descriptors is not there.
     BatchPageFault,
+    /// Entries of a delta record are not in ascending order.
+    DeltaOrder,
+    /// An entry of a delta record lies past the region.
+    DeltaRange,
     /// No such operation.
     BadOpcode,
     /// A flag that is not allowed.
     BadFlags,
+    /// A reserved field is not zero.
+    ReservedNonzero,
     /// A size of 0, or above the limit.
     BadSize,
     /// A batch of fewer than 2 descriptors, or above the limit.
     BadCount,
+    /// A delta record of a size that is not allowed.
+    BadDeltaSize,
     /// Blocks that may not overlap do.
     Overlap,
+    /// The low 12 bits of two destinations differ.
+    DualcastMisaligned,
     /// The list of descriptors is not aligned.
     ListMisaligned,
     /// The completion record is not aligned.
     RecordMisaligned,
+    /// An address of a delta operation is not aligned.
+    AddressMisaligned,
     /// A code that this program does not know.
     Other(u8),
 }
 
 impl Status {
     /// Codes and their meaning.
-    const CODES: [(u8, Status); 12] = [
+    const CODES: [(u8, Status); 18] = [
         (0x01, Status::Success),
         (0x02, Status::FalsePredicate),
         (0x03, Status::PageFault),
         (0x05, Status::BatchFailed),
         (0x06, Status::BatchPageFault),
+        (0x07, Status::DeltaOrder),
+        (0x08, Status::DeltaRange),
         (0x10, Status::BadOpcode),
         (0x11, Status::BadFlags),
+        (0x12, Status::ReservedNonzero),
         (0x13, Status::BadSize),
         (0x14, Status::BadCount),
+        (0x15, Status::BadDeltaSize),
         (0x16, Status::Overlap),
+        (0x17, Status::DualcastMisaligned),
         (0x18, Status::ListMisaligned),
         (0x1b, Status::RecordMisaligned),
+        (0x1c, Status::AddressMisaligned),
     ];
 
     /// Of a status byte; 0x80 is not part of the code.

@@ -13,7 +13,7 @@ use vmtax_pageops::device::{Completion, Descriptor, Portal, Record, Status, Subm
 /// Hands one descriptor to a model and gives its completion.
 fn one(model: &Model, descriptor: &Descriptor, record: &Record) -> Completion {
     // SAFETY: what the tests below name lives until the record is written.
-    assert!(matches!(unsafe { model.portal().submit(descriptor) }, Submit::Accepted));
+    assert!(matches!(unsafe { model.portal().unwrap().submit(descriptor) }, Submit::Accepted));
     let start = Instant::now();
     loop {
         if let Some(completion) = record.read() {
@@ -50,6 +50,15 @@ fn the_model_gives_every_status_of_the_device() {
     assert_eq!(status(opcode::MEMMOVE, &|d| d.size = 1 << 20), Status::BadSize);
     assert_eq!(status(opcode::COPY_CRC, &|d| d.dst = d.src + 64), Status::Overlap);
     assert_eq!(status(opcode::DUALCAST, &|d| d.operands[0] = d.dst), Status::Overlap);
+    assert_eq!(
+        status(opcode::DUALCAST, &|d| d.operands[0] = d.dst + 64),
+        Status::DualcastMisaligned
+    );
+    assert_eq!(status(opcode::MEMMOVE, &|d| d.reserved = 1), Status::ReservedNonzero);
+    assert_eq!(
+        status(opcode::MEMMOVE, &|d| d.flags_opcode |= flag::CHECK_RESULT),
+        Status::BadFlags
+    );
     assert_eq!(status(opcode::BATCH, &|d| d.size = 1), Status::BadCount);
     assert_eq!(status(opcode::BATCH, &|d| d.size = 5), Status::BadCount);
     assert_eq!(
@@ -89,7 +98,7 @@ fn the_model_gives_every_status_of_the_device() {
     let before = model.seen().unreported;
     let crooked = Descriptor { completion: copy.completion + 8, ..copy };
     // SAFETY: nothing is written to a record that is not aligned.
-    assert!(matches!(unsafe { model.portal().submit(&crooked) }, Submit::Accepted));
+    assert!(matches!(unsafe { model.portal().unwrap().submit(&crooked) }, Submit::Accepted));
     record.clear();
     let noop = Descriptor::new(opcode::DRAIN, &record);
     one(&model, &noop, &record);
@@ -109,7 +118,7 @@ fn a_full_shared_queue_says_so() {
         ..Default::default()
     });
     let records = [Record::default(), Record::default(), Record::default()];
-    let mut portal = model.portal();
+    let mut portal = model.portal().unwrap();
     // SAFETY: the records live until the portal is closed.
     let submitted: Vec<Submit> = records
         .iter()
@@ -124,6 +133,259 @@ fn a_full_shared_queue_says_so() {
     let late = unsafe { portal.submit(&Descriptor::new(opcode::NOOP, &records[2])) };
     assert!(matches!(late, Submit::Refused(_)));
     drop(model);
+}
+
+/// Memory that delta operations and lists of descriptors are aligned in.
+#[repr(align(64))]
+struct Aligned<const N: usize>([u8; N]);
+
+impl<const N: usize> Aligned<N> {
+    fn at(&mut self) -> u64 {
+        self.0.as_mut_ptr().expose_provenance() as u64
+    }
+}
+
+/// Deltas: what the specification does not allow is refused, as DML refuses it before hardware would.
+#[test]
+fn the_model_refuses_deltas_that_hardware_refuses() {
+    let model = Model::new(model::Config { transfer: 1 << 20, ..Default::default() });
+    let (mut old, mut new) = (Aligned([1; 4096]), Aligned([1; 4096]));
+    let mut room = Aligned([0; 8192]);
+    (new.0[8], new.0[4000]) = (2, 3);
+    let (old_at, new_at, room_at) = (old.at(), new.at(), room.at());
+    let create = |change: &dyn Fn(&mut Descriptor)| {
+        let record = Record::default();
+        let operands = [room_at, 5120, 0];
+        let mut d = Descriptor {
+            src: old_at,
+            dst: new_at,
+            size: 4096,
+            operands,
+            ..Descriptor::new(opcode::CR_DELTA, &record)
+        };
+        change(&mut d);
+        one(&model, &d, &record)
+    };
+    for (room, status) in [
+        (30, Status::BadDeltaSize),
+        (70, Status::BadDeltaSize),
+        (8192, Status::BadDeltaSize),
+        (0, Status::BadDeltaSize),
+        (80, Status::Success),
+        (5120, Status::Success),
+    ] {
+        assert_eq!(create(&|d| d.operands[1] = room).status, status, "room of {room}");
+    }
+    assert_eq!(create(&|d| d.src += 4).status, Status::AddressMisaligned);
+    assert_eq!(create(&|d| d.dst += 4).status, Status::AddressMisaligned);
+    assert_eq!(create(&|d| d.operands[0] += 4).status, Status::AddressMisaligned);
+    assert_eq!(create(&|d| d.size = 4092).status, Status::BadSize);
+    assert_eq!(create(&|d| d.size = 0x8_0008).status, Status::BadSize);
+    // Two words differ: result 1. The mask has a bit for each result.
+    let mask = |mask: u64| {
+        move |d: &mut Descriptor| {
+            d.flags_opcode |= flag::CHECK_RESULT;
+            d.operands[2] = mask;
+        }
+    };
+    assert_eq!((create(&|_| ()).result, create(&|_| ()).value), (1, 20));
+    for (bits, status) in [
+        (0b000, Status::FalsePredicate),
+        (0b001, Status::FalsePredicate),
+        (0b010, Status::Success),
+        (0b100, Status::FalsePredicate),
+        (0b111, Status::Success),
+    ] {
+        assert_eq!(create(&mask(bits)).status, status, "mask {bits:03b}");
+    }
+
+    let apply = |entries: &[(u16, u64)], change: &dyn Fn(&mut Descriptor)| {
+        let (mut record, mut region) = (Aligned([0; 640]), Aligned([0; 4096]));
+        for (entry, bytes) in entries.iter().zip(record.0.chunks_exact_mut(10)) {
+            bytes[..2].copy_from_slice(&entry.0.to_le_bytes());
+            bytes[2..].copy_from_slice(&entry.1.to_le_bytes());
+        }
+        let done = Record::default();
+        let mut d = Descriptor {
+            src: record.at(),
+            dst: region.at(),
+            size: 4096,
+            operands: [10 * entries.len() as u64, 0, 0],
+            ..Descriptor::new(opcode::AP_DELTA, &done)
+        };
+        change(&mut d);
+        let completion = one(&model, &d, &done);
+        let word = |at: usize| u64::from_le_bytes(region.0[8 * at..8 * at + 8].try_into().unwrap());
+        (completion.status, completion.completed, [word(1), word(3)])
+    };
+    assert_eq!(apply(&[(1, 7), (3, 9)], &|_| ()), (Status::Success, 0, [7, 9]));
+    assert_eq!(apply(&[(3, 9), (1, 7)], &|_| ()), (Status::DeltaOrder, 10, [0, 9]));
+    assert_eq!(apply(&[(1, 7), (512, 9)], &|_| ()), (Status::DeltaRange, 10, [7, 0]));
+    let size = |size: u64| move |d: &mut Descriptor| d.operands[0] = size;
+    assert_eq!(apply(&[(1, 7)], &size(15)).0, Status::BadDeltaSize);
+    assert_eq!(apply(&[(1, 7)], &size(0)).0, Status::BadDeltaSize);
+    assert_eq!(apply(&[(1, 7)], &|d| d.src += 2).0, Status::AddressMisaligned);
+    assert_eq!(apply(&[(1, 7)], &|d| d.dst = d.src + 8).0, Status::Overlap);
+}
+
+/// Check Result: what was expected is success, what was not is a false predicate, and both have the result.
+#[test]
+fn a_result_that_was_not_expected_is_a_false_predicate() {
+    let model = Model::new(model::Config::default());
+    let (mut a, mut b) = (Aligned([5; 256]), Aligned([5; 256]));
+    b.0[100] = 6;
+    let (equal, other) = (a.at(), b.at());
+    for (code, dst, result) in [
+        (opcode::COMPARE, equal, 0),
+        (opcode::COMPARE, other, 1),
+        (opcode::COMPVAL, 0x0505_0505_0505_0505, 0),
+        (opcode::COMPVAL, 7, 1),
+    ] {
+        for expected in [0, 1] {
+            let record = Record::default();
+            let mut d = Descriptor { src: equal, dst, size: 256, ..Descriptor::new(code, &record) };
+            d.operands[0] = expected;
+            let done = one(&model, &d, &record);
+            assert_eq!((done.status, done.result), (Status::Success, result), "not asked");
+            record.clear();
+            d.flags_opcode |= flag::CHECK_RESULT;
+            let done = one(&model, &d, &record);
+            let status = [Status::FalsePredicate, Status::Success]
+                [usize::from(expected == u64::from(result))];
+            assert_eq!((done.status, done.result), (status, result), "{code:#x} {expected}");
+        }
+    }
+}
+
+/// Every operation does what comes before the page that is not there, and says how much.
+#[test]
+fn operations_stop_at_a_page_that_is_not_there() {
+    let model = Model::new(model::Config::default());
+    let (mut src, mut dst) = (Aligned([7; 4096]), Aligned([0; 4096]));
+    let mut more = Aligned([0; 8192]);
+    let (src_at, dst_at) = (src.at(), dst.at());
+    let hole = src_at + 1024;
+    model.absent(hole..hole + 64);
+    let cpu = vmtax_pageops::Cpu::scalar();
+    let stop = |code: u8, dst: u64, operands: [u64; 3]| {
+        let record = Record::default();
+        let d =
+            Descriptor { src: src_at, dst, size: 4096, operands, ..Descriptor::new(code, &record) };
+        one(&model, &d, &record)
+    };
+    let crc = u64::from(cpu.crc32c(0, &src.0[..1024]));
+    let room = more.at();
+    for (code, to, operands, value) in [
+        (opcode::MEMMOVE, dst_at, [0; 3], 0),
+        (opcode::COPY_CRC, dst_at, [0; 3], crc),
+        (opcode::CRCGEN, 0, [0; 3], crc),
+        (opcode::COMPVAL, 0x0707_0707_0707_0707, [0; 3], 0),
+    ] {
+        let done = stop(code, to, operands);
+        assert_eq!((done.status, done.completed), (Status::PageFault, 1024), "{code:#x}");
+        assert_eq!((done.fault_address, done.value, done.result), (hole, value, 0), "{code:#x}");
+    }
+    assert_eq!((dst.0[1023], dst.0[1024]), (7, 0));
+    // Differs before: that is the result, and the page is not needed.
+    let done = stop(opcode::COMPVAL, 8, [0; 3]);
+    assert_eq!((done.status, done.result), (Status::Success, 1));
+    dst.0[1024..].fill(7);
+    let done = stop(opcode::COMPARE, dst.at(), [0; 3]);
+    assert_eq!((done.status, done.completed, done.result), (Status::PageFault, 1024, 0));
+    dst.0[5] = 1;
+    let done = stop(opcode::CR_DELTA, dst.at(), [room, 800, 0]);
+    assert_eq!((done.status, done.completed, done.value), (Status::PageFault, 1024, 10));
+    // Into a page that is not there: entries before it were applied.
+    let mut record = Aligned([0; 64]);
+    for (i, word) in [2u16, 130].into_iter().enumerate() {
+        record.0[10 * i..10 * i + 2].copy_from_slice(&word.to_le_bytes());
+        record.0[10 * i + 2] = 9;
+    }
+    let reported = Record::default();
+    let operands = [20, 0, 0];
+    let apply = Descriptor {
+        src: record.at(),
+        dst: src_at,
+        size: 4096,
+        operands,
+        ..Descriptor::new(opcode::AP_DELTA, &reported)
+    };
+    let done = one(&model, &apply, &reported);
+    assert_eq!((done.status, done.write_fault, done.completed), (Status::PageFault, true, 10));
+    assert_eq!(src.0[16], 9);
+}
+
+#[test]
+fn page_faults_are_resolved_only_where_the_queue_allows_it() {
+    let model = Model::new(model::Config { block_on_fault: false, ..Default::default() });
+    let (mut src, mut dst) = (Aligned([7; 256]), Aligned([0; 256]));
+    let record = Record::default();
+    let mut d = Descriptor {
+        src: src.at(),
+        dst: dst.at(),
+        size: 256,
+        ..Descriptor::new(opcode::MEMMOVE, &record)
+    };
+    d.flags_opcode |= flag::BLOCK_ON_FAULT;
+    let done = one(&model, &d, &record);
+    assert_eq!((done.status, done.value), (Status::BadFlags, u64::from(flag::BLOCK_ON_FAULT)));
+}
+
+/// A batch ends where its list does, and at a fence behind a descriptor that did not succeed; it says how far it came.
+#[test]
+fn batches_are_executed_in_part() {
+    #[repr(align(64))]
+    struct List([Descriptor; 4]);
+    let (src, dst) = (Aligned([7; 64]), Aligned([0; 256]));
+    let run = |model: &Model, change: &dyn Fn(&mut [Descriptor; 4], &Model)| {
+        let records: [Record; 4] = Default::default();
+        let (from, to) =
+            (src.0.as_ptr().expose_provenance() as u64, dst.0.as_ptr().expose_provenance() as u64);
+        let mut list = List([0, 1, 2, 3].map(|i: usize| Descriptor {
+            src: from,
+            dst: to + 64 * i as u64,
+            size: 64,
+            ..Descriptor::new(opcode::MEMMOVE, &records[i])
+        }));
+        change(&mut list.0, model);
+        let record = Record::default();
+        let at = list.0.as_ptr().expose_provenance() as u64;
+        let batch = Descriptor { src: at, size: 4, ..Descriptor::new(opcode::BATCH, &record) };
+        let done = one(model, &batch, &record);
+        (done.status, done.completed, records.map(|record| record.read().map(|done| done.status)))
+    };
+    let ok = Some(Status::Success);
+    let model = Model::new(model::Config::default());
+    assert_eq!(run(&model, &|_, _| ()), (Status::Success, 4, [ok; 4]));
+    let bad = Some(Status::BadSize);
+    assert_eq!(
+        run(&model, &|list, _| list[1].size = 0),
+        (Status::BatchFailed, 4, [ok, bad, ok, ok])
+    );
+    let fenced = |list: &mut [Descriptor; 4], _: &Model| {
+        list[1].size = 0;
+        list[2].flags_opcode |= flag::FENCE;
+    };
+    assert_eq!(run(&model, &fenced), (Status::BatchFailed, 2, [ok, bad, None, None]));
+    let only_fenced = |list: &mut [Descriptor; 4], _: &Model| list[2].flags_opcode |= flag::FENCE;
+    assert_eq!(run(&model, &only_fenced), (Status::Success, 4, [ok; 4]));
+    let cut = |list: &mut [Descriptor; 4], model: &Model| {
+        let at = list.as_ptr().expose_provenance() as u64;
+        model.absent(at + 128..at + 256);
+    };
+    assert_eq!(run(&model, &cut), (Status::BatchPageFault, 2, [ok, ok, None, None]));
+}
+
+#[test]
+fn a_dedicated_queue_is_opened_once() {
+    let model = Model::new(model::Config::default());
+    let portal = model.portal().unwrap();
+    let again = model.portal().err().unwrap();
+    assert_eq!(again.kind(), std::io::ErrorKind::ResourceBusy);
+    drop(portal);
+    model.portal().unwrap();
+    let shared = Model::new(model::Config { shared: true, ..Default::default() });
+    let _both = (shared.portal().unwrap(), shared.portal().unwrap());
 }
 
 /// A sysfs with one device and queues of every sort.

@@ -26,6 +26,8 @@ struct Work {
     records: Vec<u8>,
     ops: Vec<Op>,
     expected: Vec<Value>,
+    /// Operations that a device takes: not empty deltas.
+    for_device: u64,
 }
 
 const RECORD: usize = 2 * PAGE;
@@ -46,15 +48,25 @@ impl Work {
         }
         let mut changed = pages.clone();
         for (i, page) in changed.chunks_exact_mut(PAGE).enumerate() {
-            if i % 2 == 0 {
+            // Every kind of operation has equal pages and others.
+            if i % 3 != 2 {
                 (0..i % 70).for_each(|_| page[noise() as usize % PAGE] ^= 1 + (i % 200) as u8);
             }
         }
         let copies = vec![0xee; count * PAGE];
         let records = vec![0; count * RECORD];
-        let mut work =
-            Work { pages, changed, copies, records, ops: Vec::new(), expected: Vec::new() };
+        let mut work = Work {
+            pages,
+            changed,
+            copies,
+            records,
+            ops: Vec::new(),
+            expected: Vec::new(),
+            for_device: 0,
+        };
         work.plan(count);
+        let empty = |op: &&Op| matches!(op, Op::DeltaApply { size: 0, .. });
+        work.for_device = (count - work.ops.iter().filter(empty).count()) as u64;
         work
     }
 
@@ -79,7 +91,8 @@ impl Work {
                     (Op::CopyCrc { src, dst: copy, len, seed: 9 }, Value::Crc(cpu.crc32c(9, page)))
                 }
                 6 => {
-                    let cap = if i % 5 == 0 { 30 } else { RECORD as u32 };
+                    // Room for eight entries, or for more than there can be.
+                    let cap = if i % 5 == 0 { 80 } else { RECORD as u32 };
                     let made =
                         cpu.delta_create(page, changed, &mut scratch[..cap as usize]).unwrap();
                     (Op::DeltaCreate { old: src, new, len, record, cap }, Value::Delta(made))
@@ -104,10 +117,17 @@ impl Work {
         assert_eq!(outcomes.len(), self.ops.len());
         let mut scratch = [0; RECORD];
         for (i, outcome) in outcomes.iter().enumerate() {
-            assert_eq!(
-                outcome.value, self.expected[i],
-                "operation {i}: {:?}, {outcome:?}",
-                self.ops[i]
+            // Hardware may say of a record that just fits that it overflows, and writes as much as it likes of one that does.
+            let is_cut = |value: Value| matches!(value, Value::Delta(Delta::Overflow(_)));
+            let just_fits = match (self.ops[i], self.expected[i]) {
+                (Op::DeltaCreate { cap: 80, .. }, Value::Delta(Delta::Differs(_))) => true,
+                (_, expected) => is_cut(expected),
+            };
+            assert!(
+                outcome.value == self.expected[i] || (just_fits && is_cut(outcome.value)),
+                "operation {i}: {:?}, {outcome:?}, not {:?}",
+                self.ops[i],
+                self.expected[i]
             );
             let range = i * PAGE..(i + 1) * PAGE;
             let (page, changed) = (&self.pages[range.clone()], &self.changed[range.clone()]);
@@ -140,7 +160,7 @@ fn models(count: usize, config: impl Fn(usize) -> model::Config) -> Vec<Model> {
 }
 
 fn portals(models: &[Model]) -> Vec<Box<dyn Portal>> {
-    models.iter().map(|m| Box::new(m.portal()) as Box<dyn Portal>).collect()
+    models.iter().map(|m| Box::new(m.portal().unwrap()) as Box<dyn Portal>).collect()
 }
 
 /// Patience that a busy machine does not use up: where nothing is lost or dead, nothing is waited for.
@@ -158,11 +178,13 @@ fn hasty() -> Config {
     Config { patience: Duration::from_millis(500), drain: Duration::from_secs(2), ..devices() }
 }
 
-fn run(dispatcher: &mut Dispatcher, count: usize) {
+/// Runs work of so many operations; gives how many a device takes.
+fn run(dispatcher: &mut Dispatcher, count: usize) -> u64 {
     let work = Work::new(count);
     // SAFETY: the work lives until its outcomes are here, and nobody else touches it.
     let outcomes = unsafe { dispatcher.run(&work.ops) };
     work.check(&outcomes);
+    work.for_device
 }
 
 #[test]
@@ -183,11 +205,13 @@ fn results_are_right_on_every_shape_of_device() {
                 ..Default::default()
             });
             let mut dispatcher = Dispatcher::new(Config { spread, ..devices() }, portals(&models));
-            run(&mut dispatcher, 1500);
+            let taken = run(&mut dispatcher, 1500);
             let stats = dispatcher.stats();
-            assert_eq!(stats.choices.get(&Choice::Device), Some(&1500), "{}", stats.describe());
+            assert!(taken > 1400, "{taken}");
+            assert_eq!(stats.choices.get(&Choice::Device), Some(&taken), "{}", stats.describe());
+            assert_eq!(stats.choices.get(&Choice::CpuUnfit), Some(&(1500 - taken)));
             assert!(stats.faults.is_empty(), "{}", stats.describe());
-            assert_eq!(stats.queues.iter().map(|q| q.operations).sum::<u64>(), 1500);
+            assert_eq!(stats.queues.iter().map(|q| q.operations).sum::<u64>(), taken);
             for model in &models {
                 assert_eq!(model.seen().overflows, 0, "more was handed over than the queue holds");
                 assert!(model.seen().descriptors > 0, "a queue was left idle");
@@ -330,6 +354,7 @@ fn the_policy_says_what_it_chose() {
     assert!(stats.choices.get(&Choice::CpuBusy).is_some_and(|n| *n > 0), "{}", stats.describe());
     assert!(stats.describe().contains("on the CPU (queues full)"), "{}", stats.describe());
 
+    drop(dispatcher);
     let mut dispatcher =
         Dispatcher::new(Config { policy: Policy::Cpu, ..Config::default() }, portals(&models));
     run(&mut dispatcher, 100);
@@ -338,8 +363,9 @@ fn the_policy_says_what_it_chose() {
     let small = model::Config { transfer: PAGE as u64 / 2, ..Default::default() };
     let models = [Model::new(small)];
     let mut dispatcher = Dispatcher::new(devices(), portals(&models));
-    run(&mut dispatcher, 100);
-    assert_eq!(dispatcher.stats().choices, [(Choice::CpuTooLarge, 100)].into());
+    let taken = run(&mut dispatcher, 100);
+    let choices = [(Choice::CpuTooLarge, taken), (Choice::CpuUnfit, 100 - taken)];
+    assert_eq!(dispatcher.stats().choices, choices.into());
 }
 
 #[test]
@@ -374,6 +400,44 @@ fn least_loaded_goes_round_a_slow_queue() {
     assert!(least <= turns + 0.05, "{least} against {turns}");
 }
 
+/// Deltas that the specification does not allow never reach a device, and have right results all the same.
+#[test]
+fn what_no_device_takes_is_done_by_the_cpu() {
+    let models = models(1, |_| model::Config::default());
+    let mut dispatcher = Dispatcher::new(devices(), portals(&models));
+    let (old, mut new) = (vec![1u8; PAGE + 8], vec![1u8; PAGE + 8]);
+    (new[8], new[800]) = (2, 3);
+    let mut record = vec![0u8; 1000];
+    let (a, b, to) = (old.as_ptr(), new.as_ptr(), record.as_mut_ptr());
+    let create = |shift: usize, cap: u32| Op::DeltaCreate {
+        old: a.wrapping_add(shift),
+        new: b.wrapping_add(shift),
+        len: PAGE,
+        record: to,
+        cap,
+    };
+    let differs = Value::Delta(Delta::Differs(20));
+    let cases = [
+        (create(0, 30), differs, Choice::CpuUnfit),
+        (create(4, 1000), differs, Choice::CpuUnfit),
+        (create(0, 79), differs, Choice::CpuUnfit),
+        (create(0, 85), differs, Choice::Device),
+        (create(0, 999), differs, Choice::Device),
+        (Op::Crc { src: a, len: 0, seed: 9 }, Value::Crc(9), Choice::CpuUnfit),
+        (
+            Op::DeltaApply { record: to, size: 15, region: b.cast_mut(), len: PAGE },
+            Value::Invalid,
+            Choice::CpuUnfit,
+        ),
+    ];
+    for (i, (op, value, choice)) in cases.into_iter().enumerate() {
+        // SAFETY: the memory lives until the outcome is here, and nobody else touches it.
+        let outcomes = unsafe { dispatcher.run(&[op]) };
+        assert_eq!((outcomes[0].value, outcomes[0].choice), (value, choice), "case {i}");
+    }
+    assert!(dispatcher.stats().faults.is_empty());
+}
+
 /// On real queues: VMTAX_DSA=/dev/dsa/wq0.0,... (`./x test-dsa` sets it).
 #[test]
 #[ignore = "needs Intel DSA: ./x test-dsa /dev/dsa/wq0.0"]
@@ -391,12 +455,16 @@ fn real_queues_give_right_results() {
     for spread in [Spread::LeastLoaded, Spread::RoundRobin] {
         let portals = queues.split(',').map(open).collect();
         let mut dispatcher = Dispatcher::new(Config { spread, ..devices() }, portals);
-        run(&mut dispatcher, 20_000);
+        let taken = run(&mut dispatcher, 20_000);
         let stats = dispatcher.stats();
         println!("{}", stats.describe());
         assert!(stats.queues.iter().all(|q| q.dead.is_none()), "{}", stats.describe());
         let done = stats.choices.get(&Choice::Device).copied().unwrap_or(0);
-        assert!(done > 19_000, "hardly anything was done by the device: {}", stats.describe());
+        assert!(
+            done * 100 > taken * 99,
+            "hardly anything was done by the device: {}",
+            stats.describe()
+        );
     }
 }
 
@@ -435,7 +503,9 @@ fn jobs_are_polled_waited_for_and_awaited() {
         }
     };
     work[0].check(&outcomes);
-    assert_eq!(engine.stats().choices, [(Choice::Device, 903)].into());
+    let taken = work.iter().map(|w| w.for_device).sum();
+    let unfit = (Choice::CpuUnfit, 903 - taken);
+    assert_eq!(engine.stats().choices, [(Choice::Device, taken), unfit].into());
     // SAFETY: no operations.
     assert_eq!(unsafe { engine.submit(Vec::new()) }.wait(Duration::ZERO), Some(Vec::new()));
 }

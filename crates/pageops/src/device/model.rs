@@ -8,9 +8,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::rules::{self, Setup};
 use super::{Completion, Descriptor, Limits, Portal, Record, Status, Submit, flag, opcode};
-use crate::delta::{self, Delta};
-use crate::{Cpu, delta::MAX_REGION};
+use crate::Cpu;
+use crate::delta::{Delta, ENTRY};
 
 /// What the model is like.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Config {
     pub batch: u32,
     /// Bytes of an operation.
     pub transfer: u64,
+    /// Descriptors may ask that page faults are resolved.
+    pub block_on_fault: bool,
     /// NUMA node that it says it is on.
     pub node: Option<u32>,
     /// Time that an engine takes for a descriptor, at least.
@@ -44,6 +47,7 @@ impl Default for Config {
             shared: false,
             batch: 32,
             transfer: 2 << 20,
+            block_on_fault: true,
             node: None,
             service: Duration::ZERO,
             script: Script::default(),
@@ -125,6 +129,8 @@ struct State {
     next: u64,
     seen: Seen,
     closed: bool,
+    /// It has portals.
+    opened: usize,
     /// Descriptors that an engine died of.
     stuck: usize,
 }
@@ -164,6 +170,7 @@ impl Model {
             next: 0,
             seen: Seen::default(),
             closed: false,
+            opened: 0,
             stuck: 0,
         };
         let count = config.engines;
@@ -183,9 +190,17 @@ impl Model {
         Model { inner, engines }
     }
 
-    /// Its queue.
-    pub fn portal(&self) -> ModelPortal {
-        ModelPortal { inner: Arc::clone(&self.inner) }
+    /// Opens its queue.
+    ///
+    /// # Errors
+    /// A dedicated queue is open already: it has one owner.
+    pub fn portal(&self) -> std::io::Result<ModelPortal> {
+        let mut state = lock(&self.inner.state);
+        if !self.inner.config.shared && state.opened > 0 {
+            return Err(std::io::ErrorKind::ResourceBusy.into());
+        }
+        state.opened += 1;
+        Ok(ModelPortal { inner: Arc::clone(&self.inner) })
     }
 
     /// What it saw so far.
@@ -211,6 +226,12 @@ impl Drop for Model {
             // An engine that panicked has said so.
             let _ = engine.join();
         }
+    }
+}
+
+impl Drop for ModelPortal {
+    fn drop(&mut self) {
+        lock(&self.inner.state).opened -= 1;
     }
 }
 
@@ -306,30 +327,47 @@ impl Inner {
             self.report(descriptor, &fail(Status::ListMisaligned));
         } else if count < 2 || count > self.config.batch {
             self.report(descriptor, &fail(Status::BadCount));
-        } else if self.hole(descriptor.src, u64::from(count) * 64).is_some() {
-            self.report(descriptor, &fail(Status::BatchPageFault));
         } else {
-            let mut all = true;
-            for i in 0..u64::from(count) {
-                let at: *const Descriptor = pointer(descriptor.src + 64 * i).cast_const().cast();
-                // SAFETY: whoever submitted the batch keeps its list until it is completed.
-                let one = unsafe { *at };
-                // No batch in a batch.
-                let done = if one.opcode() == opcode::BATCH {
-                    let bad = fail(Status::BadOpcode);
-                    self.report(&one, &bad);
-                    Some(bad)
-                } else {
-                    self.one(&one, free)
-                };
-                match done {
-                    Some(done) => all &= matches!(done.status, Status::Success),
-                    None => return false,
-                }
-            }
-            let status = if all { Status::Success } else { Status::BatchFailed };
-            self.report(descriptor, &Completion { completed: count, ..fail(status) });
+            return self.batch(descriptor, free);
         }
+        true
+    }
+
+    /// Executes a batch: descriptors in order, until the list is not there any more, or one waits by its fence for others of which
+    /// one did not succeed. False if the engine died of it.
+    fn batch(&self, batch: &Descriptor, free: &mut Instant) -> bool {
+        let hole = self.hole(batch.src, u64::from(batch.size) * 64);
+        // The list is read up to the descriptor that has no page.
+        let there = hole.map_or(batch.size, |at| ((at - batch.src) / 64) as u32);
+        let mut all = true;
+        for i in 0..there {
+            let at: *const Descriptor = pointer(batch.src + 64 * u64::from(i)).cast_const().cast();
+            // SAFETY: whoever submitted the batch keeps its list until it is completed.
+            let one = unsafe { *at };
+            if one.flags() & flag::FENCE != 0 && !all {
+                let done = Completion { status: Status::BatchFailed, completed: i, ..completion() };
+                self.report(batch, &done);
+                return true;
+            }
+            // No batch in a batch.
+            let done = if one.opcode() == opcode::BATCH {
+                let bad = Completion { status: Status::BadOpcode, ..completion() };
+                self.report(&one, &bad);
+                Some(bad)
+            } else {
+                self.one(&one, free)
+            };
+            match done {
+                Some(done) => all &= matches!(done.status, Status::Success),
+                None => return false,
+            }
+        }
+        let (status, fault_address) = match hole {
+            Some(address) => (Status::BatchPageFault, address),
+            None if all => (Status::Success, 0),
+            None => (Status::BatchFailed, 0),
+        };
+        self.report(batch, &Completion { status, completed: there, fault_address, ..completion() });
         true
     }
 
@@ -362,7 +400,11 @@ impl Inner {
             }
             Some(Fault::PageFault { done, write }) => {
                 let bytes = (u64::from(descriptor.size) * u64::from(done) / 256) as u32 & !63;
-                self.partly(descriptor, bytes, write)
+                let done = self.partly(descriptor, bytes, write);
+                // It had its result before it came to the page.
+                let spared = done.status != Status::PageFault;
+                lock(&self.state).seen.faults -= u64::from(spared);
+                done
             }
             _ => self.execute(descriptor),
         };
@@ -397,57 +439,46 @@ impl Inner {
         overlap.map(|a| a.start.max(start)).min()
     }
 
-    /// Copies and fills stop after some bytes, as they do at a page that is not there; others have done nothing.
+    /// Does the first bytes, as all operations do up to a page that is not there; the record has what came of them.
     fn partly(&self, descriptor: &Descriptor, bytes: u32, write: bool) -> Completion {
-        let can = matches!(descriptor.opcode(), opcode::MEMMOVE | opcode::FILL);
-        let bytes = if can { bytes } else { 0 };
-        if bytes > 0 {
-            self.perform(&Descriptor { size: bytes, ..*descriptor });
+        let op = descriptor.opcode();
+        let bytes = if op == opcode::CR_DELTA { bytes & !7 } else { bytes };
+        let done = match op {
+            _ if bytes == 0 => completion(),
+            opcode::AP_DELTA => return self.apply(descriptor, Some(bytes)),
+            opcode::CFLUSH => completion(),
+            _ => self.perform(&Descriptor { size: bytes, ..*descriptor }),
+        };
+        // A comparison that has its result before it comes to the page needs no more.
+        let ended = match op {
+            opcode::COMPARE | opcode::COMPVAL => done.result == 1,
+            opcode::CR_DELTA => done.result == 2,
+            _ => false,
+        };
+        if ended {
+            return done;
         }
-        let base = if write { descriptor.dst } else { descriptor.src };
+        let base = if write || op == opcode::FILL { descriptor.dst } else { descriptor.src };
         Completion {
             status: Status::PageFault,
             write_fault: write,
             completed: bytes,
             fault_address: base + u64::from(bytes),
-            ..completion()
+            ..done
         }
     }
 
     fn execute(&self, descriptor: &Descriptor) -> Completion {
-        let fail = |status| Completion { status, ..completion() };
-        let unknown = descriptor.flags() & !flag::ALL;
-        if unknown != 0 {
-            return Completion { value: u64::from(unknown), ..fail(Status::BadFlags) };
+        let Config { transfer, block_on_fault, .. } = self.config;
+        if let Some((status, value)) =
+            rules::refusal(descriptor, Setup { transfer, block_on_fault })
+        {
+            return Completion { status, value, ..completion() };
         }
         let size = u64::from(descriptor.size);
-        let op = descriptor.opcode();
-        match op {
-            opcode::NOOP | opcode::DRAIN => return fail(Status::Success),
-            opcode::MEMMOVE..=opcode::DUALCAST
-            | opcode::CRCGEN
-            | opcode::COPY_CRC
-            | opcode::CFLUSH => {}
-            _ => return fail(Status::BadOpcode),
-        }
-        if size == 0 || size > self.config.transfer {
-            return fail(Status::BadSize);
-        }
-        if op == opcode::CR_DELTA && (size > MAX_REGION as u64 || !size.is_multiple_of(8)) {
-            return fail(Status::BadSize);
-        }
-        let overlap = |a: u64, b: u64| a < b + size && b < a + size;
-        let overlaps = match op {
-            opcode::DUALCAST => overlap(descriptor.dst, descriptor.operands[0]),
-            opcode::COPY_CRC => overlap(descriptor.src, descriptor.dst),
-            _ => false,
-        };
-        if overlaps {
-            return fail(Status::Overlap);
-        }
         // What is read, then what is written.
         let (src, dst) = (descriptor.src, descriptor.dst);
-        let ranges: &[(u64, bool)] = match op {
+        let ranges: &[(u64, bool)] = match descriptor.opcode() {
             opcode::MEMMOVE | opcode::COPY_CRC => &[(src, false), (dst, true)],
             opcode::FILL | opcode::AP_DELTA => &[(dst, true)],
             opcode::COMPARE | opcode::CR_DELTA => &[(src, false), (dst, false)],
@@ -464,7 +495,58 @@ impl Inner {
             }
             self.resolved.fetch_add(1, Ordering::Relaxed);
         }
-        self.perform(descriptor)
+        self.predicate(descriptor, self.perform(descriptor))
+    }
+
+    /// Another result than the one that was expected, if the descriptor says what it expects.
+    fn predicate(&self, d: &Descriptor, done: Completion) -> Completion {
+        let expected = match d.opcode() {
+            opcode::CR_DELTA => d.operands[2] >> done.result & 1 == 1,
+            _ => d.operands[0] as u8 & 1 == done.result,
+        };
+        let checks = d.flags() & flag::CHECK_RESULT != 0;
+        if checks && !expected && done.status == Status::Success {
+            return Completion { status: Status::FalsePredicate, ..done };
+        }
+        done
+    }
+
+    /// Applies a delta record, up to the first entry from this byte of the region on, if one is given.
+    fn apply(&self, d: &Descriptor, end: Option<u32>) -> Completion {
+        let len = d.operands[0] as u32 as usize;
+        let mut last = None;
+        for i in 0..len / ENTRY {
+            // SAFETY: whoever submitted it keeps the record and the region until it is completed; entries lie within the
+            // record, and words are checked against the region.
+            unsafe {
+                let entry = pointer(d.src).cast_const().add(i * ENTRY);
+                let word = u16::from_le(entry.cast::<u16>().read_unaligned());
+                let completed = (i * ENTRY) as u32;
+                let at = 8 * u32::from(word);
+                let status = if last.is_some_and(|last| last >= word) {
+                    Status::DeltaOrder
+                } else if at >= d.size {
+                    Status::DeltaRange
+                } else if end.is_some_and(|end| at + 8 > end) {
+                    let fault_address = d.dst + u64::from(at);
+                    let status = Status::PageFault;
+                    return Completion {
+                        status,
+                        write_fault: true,
+                        completed,
+                        fault_address,
+                        ..completion()
+                    };
+                } else {
+                    last = Some(word);
+                    let to = pointer(d.dst).add(at as usize);
+                    std::ptr::copy_nonoverlapping(entry.add(2), to, 8);
+                    continue;
+                };
+                return Completion { status, completed, ..completion() };
+            }
+        }
+        completion()
     }
 
     /// Does it on the memory that it names.
@@ -516,14 +598,7 @@ impl Inner {
                         Err(_) => Completion { status: Status::BadSize, ..completion() },
                     }
                 }
-                opcode::AP_DELTA => {
-                    let record = bytes(d.src, d.operands[0] as u32 as usize);
-                    match delta::apply(record, std::slice::from_raw_parts_mut(pointer(d.dst), size))
-                    {
-                        Ok(()) => ok(0),
-                        Err(_) => Completion { status: Status::BadSize, ..completion() },
-                    }
-                }
+                opcode::AP_DELTA => self.apply(d, None),
                 _ => ok(0),
             }
         }

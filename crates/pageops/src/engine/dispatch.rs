@@ -172,7 +172,7 @@ impl Dispatcher {
     /// Hands waiting operations to queues with room, or to the CPU.
     fn hand_over(&mut self) {
         while let Some(front) = self.waiting.front() {
-            let bytes = front.op.bytes() as u64;
+            let bytes = front.op.transfer();
             if self.config.policy == Policy::Cpu {
                 self.front_on_cpu(Choice::CpuByPolicy);
                 continue;
@@ -181,7 +181,11 @@ impl Dispatcher {
                 self.front_on_cpu(Choice::CpuNoQueue);
                 continue;
             }
-            let fits = |q: &Queue| bytes > 0 && bytes <= q.portal.limits().transfer;
+            let Some(bytes) = bytes else {
+                self.front_on_cpu(Choice::CpuUnfit);
+                continue;
+            };
+            let fits = |q: &Queue| bytes <= q.portal.limits().transfer;
             if !self.queues.iter().any(|q| q.alive && fits(q)) {
                 self.front_on_cpu(Choice::CpuTooLarge);
                 continue;
@@ -252,7 +256,7 @@ impl Dispatcher {
         let mut ops = Vec::new();
         while ops.len() < most.min(share) {
             match self.waiting.front() {
-                Some(next) if next.op.bytes() > 0 && next.op.bytes() as u64 <= limits.transfer => {
+                Some(next) if next.op.transfer().is_some_and(|bytes| bytes <= limits.transfer) => {
                     ops.extend(self.waiting.pop_front());
                 }
                 _ => break,

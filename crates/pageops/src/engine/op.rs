@@ -1,7 +1,8 @@
 //! One operation: as a descriptor, and on the CPU.
 
 use crate::Cpu;
-use crate::delta::{self, Delta};
+use crate::delta::{self, Delta, ENTRY};
+use crate::device::rules::{DELTA_ALIGN, LEAST_RECORD};
 use crate::device::{Completion, Descriptor, Record, opcode};
 
 /// An operation on memory that it names by address.
@@ -63,7 +64,8 @@ pub enum Op {
         /// 0, or the CRC of what stands before.
         seed: u32,
     },
-    /// Create a delta record. `len` is a multiple of 8, at most [`delta::MAX_REGION`].
+    /// Create a delta record. `len` is a multiple of 8, at most [`delta::MAX_REGION`]. A device does it where all addresses are multiples
+    /// of 8 and there is room for 80 bytes; it may call a record that would just fit an overflow.
     DeltaCreate {
         /// The old state.
         old: *const u8,
@@ -76,7 +78,7 @@ pub enum Op {
         /// Room for it.
         cap: u32,
     },
-    /// Apply a delta record.
+    /// Apply a delta record. A device does it where both addresses are multiples of 8 and the record has an entry.
     DeltaApply {
         /// The record.
         record: *const u8,
@@ -107,6 +109,12 @@ pub enum Value {
     Invalid,
 }
 
+/// The room for a delta record that a device is told: whole entries, and no more than the region can need.
+fn record_room(len: usize, cap: u32) -> u32 {
+    let most = (len / 8 * ENTRY).max(LEAST_RECORD) as u32;
+    (cap - cap % ENTRY as u32).min(most)
+}
+
 impl Op {
     /// Bytes that it works on.
     pub fn bytes(&self) -> usize {
@@ -122,6 +130,35 @@ impl Op {
         }
     }
 
+    /// Bytes that the queue's limit must allow; `None` if no device takes it: it has no bytes, or is a delta whose addresses or
+    /// sizes the specification does not allow.
+    pub(super) fn transfer(&self) -> Option<u64> {
+        let aligned = |p: *const u8| (p.addr() as u64).is_multiple_of(DELTA_ALIGN);
+        let right = match *self {
+            Op::DeltaCreate { old, new, record, len, cap } => {
+                aligned(old)
+                    && aligned(new)
+                    && aligned(record)
+                    && cap as usize >= LEAST_RECORD
+                    && delta::region(len).is_ok()
+            }
+            Op::DeltaApply { record, size, region, len } => {
+                aligned(record)
+                    && aligned(region)
+                    && size > 0
+                    && (size as usize).is_multiple_of(ENTRY)
+                    && delta::region(len).is_ok()
+            }
+            _ => true,
+        };
+        let record = match *self {
+            Op::DeltaCreate { len, cap, .. } => record_room(len, cap),
+            Op::DeltaApply { size, .. } => size,
+            _ => 0,
+        };
+        (right && self.bytes() > 0).then(|| (self.bytes() as u64).max(u64::from(record)))
+    }
+
     /// As a descriptor that reports to `record`. The size fits: queues take less than 4 GiB.
     pub(super) fn descriptor(&self, record: *const Record) -> Descriptor {
         let at = |p: *const u8| p.expose_provenance() as u64;
@@ -134,8 +171,9 @@ impl Op {
             Op::CopyCrc { src, dst, seed, .. } => {
                 (opcode::COPY_CRC, at(src), at(dst), [u64::from(seed), 0, 0])
             }
-            Op::DeltaCreate { old, new, record, cap, .. } => {
-                (opcode::CR_DELTA, at(old), at(new), [at(record), u64::from(cap), 0])
+            Op::DeltaCreate { old, new, record, len, cap } => {
+                let room = u64::from(record_room(len, cap));
+                (opcode::CR_DELTA, at(old), at(new), [at(record), room, 0])
             }
             Op::DeltaApply { record, size, region, .. } => {
                 (opcode::AP_DELTA, at(record), at(region), [u64::from(size), 0, 0])

@@ -18,6 +18,8 @@ pub enum Choice {
     CpuBusy,
     /// On the CPU: larger than a device takes.
     CpuTooLarge,
+    /// On the CPU: no device takes it (no bytes, or a delta of other sizes or addresses than the specification allows).
+    CpuUnfit,
     /// On the CPU: the device did not finish it.
     CpuAfterFault,
     /// On the CPU: no queue is left.
@@ -78,6 +80,7 @@ impl Stats {
                 Choice::CpuSmall => "on the CPU (too little to hand over)",
                 Choice::CpuBusy => "on the CPU (queues full)",
                 Choice::CpuTooLarge => "on the CPU (larger than a device takes)",
+                Choice::CpuUnfit => "on the CPU (not as devices take it)",
                 Choice::CpuAfterFault => "on the CPU after a fault",
                 Choice::CpuNoQueue => "on the CPU (no queue left)",
             };

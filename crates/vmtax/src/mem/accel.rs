@@ -39,7 +39,15 @@ impl Accel {
                     .to_owned())
             }
         };
-        text.split(',').map(queue).collect::<Result<_, _>>().map(Accel::Dsa)
+        let paths: Vec<PathBuf> = text.split(',').map(queue).collect::<Result<_, _>>()?;
+        let twice = |(i, path): (usize, &PathBuf)| {
+            paths[..i].iter().any(|other| other.file_name() == path.file_name())
+        };
+        match paths.iter().enumerate().position(twice) {
+            // A dedicated queue is opened once; a shared one gains nothing.
+            Some(i) => Err(format!("{} is named twice; name each queue once", paths[i].display())),
+            None => Ok(Accel::Dsa(paths)),
+        }
     }
 
     /// What does the work.
@@ -68,8 +76,8 @@ impl Accel {
                 let config =
                     |i| model::Config { name: format!("model{i}"), ..model::Config::default() };
                 let models: Vec<Model> = (0..4).map(|i| Model::new(config(i))).collect();
-                let portals =
-                    models.iter().map(|m| Box::new(m.portal()) as Box<dyn Portal>).collect();
+                let portal = |m: &Model| Ok(Box::new(m.portal()?) as Box<dyn Portal>);
+                let portals = models.iter().map(portal).collect::<anyhow::Result<_>>()?;
                 Ok(Opened::engine(Policy::Device, portals, models))
             }
             Accel::Dsa(paths) => {
