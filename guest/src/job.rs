@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::order::File;
+use crate::order::{Counting, File};
 
 /// In a word of a command or in a file: the folder that the job has for itself.
 pub const DIR: &str = "{dir}";
@@ -84,6 +84,8 @@ pub struct Outcome {
     pub server: Vec<u8>,
     /// What the processor counted, if that was asked for.
     pub counters: Vec<Counter>,
+    /// What the virtual PMU of the vCPU that did the job did meanwhile; `None` without one.
+    pub pmu: Option<Box<Counting>>,
     /// What follows the answer in the mailbox, in this order: what an emulated host recorded.
     pub files: Vec<File>,
 }

@@ -74,14 +74,24 @@ impl Relay {
         };
         let recorded_here = matches!(tracer, Tracer::Here(_));
         let (answer, tracer) = guest.ask(request, tracer, limit + GRACE)?;
-        if !recorded_here {
+        let counting = guest.counting();
+        if !recorded_here && counting.is_none() {
             return Ok((answer, Vec::new()));
         }
-        tracer.disarm()?;
-        let files = trace::collect()?;
-        let Some(Answer::Done(mut outcome)) = decode(&answer) else {
-            return Err("the answer cannot be read".to_owned());
+        let files = match recorded_here {
+            true => {
+                tracer.disarm()?;
+                trace::collect()?
+            }
+            false => Vec::new(),
         };
+        let mut outcome = match decode(&answer) {
+            Some(Answer::Done(outcome)) => outcome,
+            // Facts, which are asked for without a recording.
+            Some(Answer::Facts(_)) if !recorded_here => return Ok((answer, files)),
+            _ => return Err("the answer cannot be read".to_owned()),
+        };
+        outcome.pmu = counting.map(Box::new);
         let named = files
             .iter()
             .map(|file| File { name: file.name.clone(), length: file.bytes.len() as u32 });

@@ -53,6 +53,7 @@ pub(crate) struct Linux {
     reports: Receiver<Result<Vec<u8>>>,
     console: Console,
     tracer: Arc<Mutex<Option<Tracer>>>,
+    counting: Arc<Mutex<Option<order::Counting>>>,
 }
 
 impl Linux {
@@ -78,6 +79,7 @@ impl Linux {
         let (answer, reports) = channel();
         let console = Console::default();
         let tracer = Arc::new(Mutex::new(None));
+        let counting = Arc::new(Mutex::new(None));
         let devices = Arc::new(Devices {
             serial: Mutex::new(Serial::new(NoTrigger, console.clone())),
             channel: Mutex::new(Port {
@@ -88,6 +90,7 @@ impl Linux {
                 answer: answer.clone(),
             }),
             tracer: Arc::clone(&tracer),
+            counting: Arc::clone(&counting),
             gate: (cpus > 1).then(|| Gate::new(cpus)),
         });
         let (vm, vcpus) = vcpus((&memory, bytes), entry, cpus, pmu)?;
@@ -118,7 +121,7 @@ impl Linux {
                 .spawn(body)
                 .map_err(|e| format!("thread: {e}"))?;
         }
-        let linux = Linux { orders, reports, console, tracer };
+        let linux = Linux { orders, reports, console, tracer, counting };
         linux.up("booting L1")?;
         Ok(linux)
     }
@@ -144,6 +147,11 @@ impl Linux {
         // L1 asks for its next order.
         self.up("L1 after an order")?;
         Ok((answer, lock(&self.tracer).take().unwrap_or(Tracer::Off)))
+    }
+
+    /// What the virtual PMU did for the last request; none without one.
+    pub(crate) fn counting(&self) -> Option<order::Counting> {
+        *lock(&self.counting)
     }
 
     /// Waits until L1 waits: a report of nothing says so.
@@ -287,6 +295,8 @@ struct Devices {
     serial: Mutex<Serial<NoTrigger, NoEvents, Console>>,
     channel: Mutex<Port>,
     tracer: Arc<Mutex<Option<Tracer>>>,
+    /// What the virtual PMU of the vCPU that carried out the last order did for it.
+    counting: Arc<Mutex<Option<order::Counting>>>,
     /// Of a VM with several.
     gate: Option<Gate>,
 }
@@ -304,6 +314,11 @@ impl Devices {
         if let Ok(mut channel) = self.channel.try_lock() {
             channel.hand_over();
         }
+    }
+
+    /// Whether a vCPU that reads from the port will wait for an order.
+    fn is_idle(&self) -> bool {
+        lock(&self.channel).outgoing.is_empty()
     }
 
     /// The guest reads: it waits here until there is an order, and no vCPU runs meanwhile.
@@ -349,7 +364,15 @@ impl Around for Attached<'_> {
         let devices = &*self.devices;
         match request {
             Request::Out(CHANNEL, bytes) => lock(&devices.channel).receive(bytes),
-            Request::In(CHANNEL, bytes) => return Ok(devices.send(self.vcpu, bytes)),
+            Request::In(CHANNEL, bytes) => {
+                let meter = self.meter.as_mut().filter(|_| devices.is_idle());
+                let Some(meter) = meter else { return Ok(devices.send(self.vcpu, bytes)) };
+                // What it did for the last order; then it waits for the next one.
+                *lock(&devices.counting) = Some(meter.counting());
+                let next = devices.send(self.vcpu, bytes);
+                meter.warm();
+                return Ok(next);
+            }
             Request::Out(SETTLE, bytes) => {
                 let need = bytes.try_into().map_or(u32::MAX, u32::from_le_bytes);
                 system::away_from_tick(Duration::from_nanos(need.into()));

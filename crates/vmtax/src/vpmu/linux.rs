@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_guest::job::{Answer, Job, Outcome, Request};
-use vmtax_guest::order::Pmu;
+use vmtax_guest::order::{Counting, Pmu};
 use vmtax_lab::{Host, VmLevel, VmPlan, VmSetup};
 use vmtax_machine::Stop;
 use vmtax_machine::programs::{self, Files};
+use vmtax_report::numbers;
 use vmtax_runs::lab::guest;
 use vmtax_vpmu::Policy;
 
@@ -64,22 +65,41 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         }),
     )?;
     match outcome {
-        Answer::Done(outcome) => show(&outcome),
+        Answer::Done(outcome) => show(args.policy.policy(), &outcome),
         Answer::Facts(_) => fail(Code::Machine, "the guest answered another question"),
     }
 }
 
-fn show(outcome: &Outcome) -> anyhow::Result<()> {
+fn show(policy: Policy, outcome: &Outcome) -> anyhow::Result<()> {
     vmtax_cli::output::write(None, |out| Ok(out.write_all(&outcome.stdout)?))?;
     if outcome.problem.is_empty() {
-        // perf stat says all it has to say there.
-        return Ok(std::io::stderr().write_all(&outcome.stderr)?);
+        // perf stat prints its results there.
+        let mut errors = std::io::stderr();
+        errors.write_all(&outcome.stderr)?;
+        if let Some(pmu) = &outcome.pmu {
+            writeln!(errors, "{}", activity(policy, pmu))?;
+        }
+        return Ok(());
     }
     let errors = String::from_utf8_lossy(&outcome.stderr);
     let lines = errors.lines().map(str::to_owned).collect();
     Err(Fault::new(Code::Machine, format!("in the guest: {}", outcome.problem))
         .detailed(lines)
         .into())
+}
+
+/// What the virtual PMU did while the command ran, in one line.
+fn activity(policy: Policy, pmu: &Counting) -> String {
+    let count = numbers::count;
+    format!(
+        "vmtax: virtual PMU ({}): {} host events created; {} counter interrupts: {} delivered, {} merged, {} dropped",
+        policy.name(),
+        count(pmu.creates),
+        count(pmu.interrupts),
+        count(pmu.delivered),
+        count(pmu.merged),
+        count(pmu.dropped)
+    )
 }
 
 /// The command's program, what is to be brought, and the module.
