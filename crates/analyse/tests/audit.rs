@@ -299,3 +299,27 @@ fn nesting_in_the_run_makes_shadowing_matter() {
     };
     assert_eq!((verdict(Level::L2), verdict(Level::L1)), (Verdict::Costs, Verdict::Unknown));
 }
+
+/// kvm_intel without its parameter `tdx` was built for a kernel that runs no TDs.
+#[test]
+fn kernels_that_cannot_run_tds_are_named() {
+    for (value, says) in [
+        (Err(Unknown::Missing), "built without CONFIG_INTEL_TDX_HOST"),
+        (Ok("N".to_owned()), "this host runs no TDs"),
+        (Err(Unknown::Denied), ""),
+    ] {
+        let mut host = host();
+        host.insert(files::TDX, value.clone());
+        let findings = audit(Input {
+            host: &host,
+            kvm: &Kvm::default(),
+            vms: &[],
+            complete: true,
+            guest: None,
+            ledger: None,
+        });
+        let found = &find(&findings, "tdx-module").found;
+        assert_eq!(found.verdict == Verdict::NotApplicable, !says.is_empty(), "{value:?}");
+        assert!(found.what.contains(says), "{}", found.what);
+    }
+}

@@ -165,7 +165,7 @@ impl Device {
 
 /// Whether a write to this address looks like the notification of a virtio queue: where QEMU and crosvm (0x3000) and Cloud
 /// Hypervisor (0x6000) have that region of a BAR, legacy virtio's QUEUE_NOTIFY (offset 16 of its ports), or virtio-mmio's
-/// QueueNotify (0x50) in QEMU's microvm and in Firecracker. Source: virtio 1.2, 4.1.4 and 4.2.2; the VMMs' sources.
+/// QueueNotify (0x50) in QEMU's microvm and, a page for each device, in other VMMs (Firecracker, kvmtool). Source: virtio 1.2, 4.1.4 and 4.2.2; the VMMs' sources.
 pub fn looks_like_notification(detail: Detail) -> bool {
     let at = detail.value;
     match detail.kind {
@@ -179,8 +179,8 @@ pub fn looks_like_notification(detail: Detail) -> bool {
             let in_bar =
                 at & 0x3ff == at & 0xfff && matches!(at & 0x7000, 0x3000 | 0x6000 | 0x7000);
             let in_microvm = (0xfeb0_0000..0xfeb0_3000).contains(&at) && at & 0x1ff == 0x50;
-            let in_firecracker = (0xc000_0000..0xe000_0000).contains(&at) && at & 0xfff == 0x50;
-            in_bar || in_microvm || in_firecracker
+            let in_page = (0xc000_0000..0xfec0_0000).contains(&at) && at & 0xfff == 0x50;
+            in_bar || in_microvm || in_page
         }
         _ => false,
     }
@@ -230,6 +230,8 @@ mod tests {
             (K::PortOut, 0xc040, false),
             (K::PortIn, 0xc050, false),
             (K::MmioWrite, 0xd000_0050, true),
+            (K::MmioWrite, 0xfe00_1050, true),
+            (K::MmioWrite, 0xfe00_1054, false),
         ] {
             assert_eq!(looks_like_notification(Detail::new(kind, value)), expected, "{value:#x}");
         }

@@ -14,6 +14,8 @@ use crate::table::cause_of;
 const ONEDNN: &str = "performance tuning for oneDNN on TDX (Linux 6.8-rc5)";
 const VPMU_AND_ONEDNN: &str = "performance tuning for oneDNN on TDX (Linux 6.8-rc5); of the watchdog: Intel vPMU (LKML, Linux 5.0)";
 const CVM: &str = "performance analysis of confidential VMs (TU Munich, 2024)";
+const CVM_NETWORK: &str =
+    "CVM_eval, network results of April 2025 (TU Munich; EPYC 7713P, Linux 6.8-rc5)";
 const NESTED: &str = "profiling nested KVM (KVM Forum 2017)";
 
 const fn check(id: &'static str, files: &'static str, judge: Judge) -> Check {
@@ -179,7 +181,7 @@ pub const RULES: &[Rule] = &[
         wanted: "0 if the guest polls; else by how soon halted vCPUs wake up",
         why: "polling removes most of the overhead of confidential VMs: UDP 0.591 Gb/s to 3.05 with halt polling \
               on SEV-SNP (one run each); what it saves is late wake-ups, which no exit shows",
-        source: Some(CVM),
+        source: Some(CVM_NETWORK),
         checks: &[check("halt-poll", "/sys/module/kvm/parameters/halt_poll_ns", Judge::Host(idle::halt_poll))
             .causes(&[Cause::Idle])],
     },
@@ -202,7 +204,7 @@ pub const RULES: &[Rule] = &[
         title: "idle=poll in the guest",
         wanted: "on dedicated CPUs only",
         why: "it removes halts altogether (UDP on SEV-SNP 0.591 Gb/s to 3.25, one run each) and takes all of each CPU",
-        source: Some(CVM),
+        source: Some(CVM_NETWORK),
         checks: &[check("guest-idle-poll", "/proc/cmdline", Judge::Guest(idle::guest_idle_poll))
             .causes(&[Cause::Idle])],
     },

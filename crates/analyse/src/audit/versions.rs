@@ -88,6 +88,14 @@ pub(super) fn microcode(view: &View) -> Found {
 }
 
 pub(super) fn tdx_module(view: &View) -> Found {
+    // The module has the parameter where it was built for TDs: CONFIG_KVM_INTEL_TDX, which needs CONFIG_INTEL_TDX_HOST.
+    let fact = view.host.fact(files::TDX);
+    if fact.value == Err(Unknown::Missing) && view.host.text(files::PREEMPTION_TIMER).is_ok() {
+        return Found::not_applicable(
+            "this kernel cannot run TDs: it was built without CONFIG_INTEL_TDX_HOST or CONFIG_KVM_INTEL_TDX",
+        )
+        .seen(fact);
+    }
     match view.switch(files::TDX) {
         Ok((true, _)) => {}
         Ok((false, fact)) => return Found::not_applicable("this host runs no TDs").seen(fact),

@@ -84,6 +84,7 @@ pub fn import(source: &dyn ReadAt, feed: &mut impl Feed) -> Result<Imported, Err
         layout,
         tsc2nsec: options.tsc2nsec,
         tgids: &options.tgids,
+        named: names.iter().filter(|(_, name)| *name != "<...>").map(|(tid, _)| *tid).collect(),
         seen: vec![false; formats.decoders.len()],
         counts: vec![0; formats.index.len()],
         losses: Losses::default(),

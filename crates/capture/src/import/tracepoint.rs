@@ -272,6 +272,8 @@ pub struct Decoder {
     vcpu: Field,
     fields: [Field; MAX_FIELDS],
     make: Option<Make>,
+    /// Where sched_switch has the name of the thread that gets the CPU: offset and bytes.
+    next_comm: Option<(u16, u8)>,
 }
 
 impl std::fmt::Debug for Decoder {
@@ -301,6 +303,7 @@ impl Decoder {
         let mut name = None;
         let mut id = None;
         let mut places: Vec<(&str, Place)> = Vec::new();
+        let mut next_comm = None;
         for line in format.lines() {
             let line = line.trim();
             if let Some(n) = line.strip_prefix("name:") {
@@ -309,6 +312,7 @@ impl Decoder {
                 id = n.trim().parse::<u16>().ok();
             } else if let Some(rest) = line.strip_prefix("field:") {
                 places.extend(parse_field(rest));
+                next_comm = next_comm.or_else(|| text_field(rest, "next_comm"));
             } else if line.starts_with("print fmt:") {
                 break;
             }
@@ -324,6 +328,7 @@ impl Decoder {
             vcpu: Field::ABSENT,
             fields: [Field::ABSENT; MAX_FIELDS],
             make: None,
+            next_comm,
         };
         let Some(tracepoint) = TRACEPOINTS.iter().find(|t| t.name == name) else {
             return Some(decoder);
@@ -345,6 +350,13 @@ impl Decoder {
         decoder.vcpu = field(vcpu);
         decoder.make = Some(tracepoint.make);
         Some(decoder)
+    }
+
+    /// The name of the thread that gets the CPU, of a record of sched_switch: it may have no record of its own. Hostile text.
+    pub fn next_name<'r>(&self, raw: &'r [u8]) -> Option<&'r [u8]> {
+        let (offset, size) = self.next_comm?;
+        let field = raw.get(usize::from(offset)..)?.get(..usize::from(size))?;
+        field.split(|b| *b == 0).next().filter(|name| !name.is_empty())
     }
 
     /// Whether the analysis wants this tracepoint at all; records of others are skipped unread.
@@ -397,6 +409,20 @@ pub(super) fn field_names(format: &str) -> impl Iterator<Item = &str> + Clone {
 }
 
 /// `unsigned int exit_reason; offset:8; size:4; signed:0;` -> name and place, if it is a number.
+/// A field `char NAME[N]`: where it stands, and how many bytes it has.
+fn text_field(text: &str, name: &str) -> Option<(u16, u8)> {
+    let mut parts = text.split(';').map(str::trim);
+    let array = parts.next()?.strip_prefix("char ")?.strip_prefix(name)?;
+    let number = |word: &str, rest: &str| rest.strip_prefix(word)?.parse::<u16>().ok();
+    let (mut offset, mut size) = (None, None);
+    for part in parts {
+        offset = offset.or_else(|| number("offset:", part));
+        size = size.or_else(|| number("size:", part));
+    }
+    let size = u8::try_from(size?).ok().filter(|_| array.starts_with('['))?;
+    Some((offset?, size))
+}
+
 fn parse_field(text: &str) -> Option<(&str, Place)> {
     let mut parts = text.split(';').map(str::trim);
     let declaration = parts.next()?;

@@ -13,8 +13,14 @@ use crate::{Comparison, names};
 /// The whole page.
 pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
     let diff = &comparison.diff;
-    let mut sections =
-        vec![Section { id: "setups".to_owned(), label: "Set-ups".to_owned(), body: setups(diff) }];
+    let mut sections = vec![
+        Section {
+            id: "verdict".to_owned(),
+            label: "Verdict".to_owned(),
+            body: conclusion(comparison),
+        },
+        Section { id: "setups".to_owned(), label: "Set-ups".to_owned(), body: setups(diff) },
+    ];
     sections.extend(diff.tables.iter().enumerate().map(|(number, table)| {
         let by: Vec<&str> = table.by.iter().map(|by| names::heading(*by)).collect();
         let id = format!("table-{number}");
@@ -40,6 +46,25 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
         footer: closing(comparison.tool_version, &command, &others, true),
     };
     framed(&frame, &sections)
+}
+
+/// The verdict, and what being a VM and sharing its processors costs on either side.
+fn conclusion(comparison: &Comparison<'_>) -> Markup {
+    html! {
+        h2 #verdict-title { "The verdict" }
+        p.verdict { (figures::text(&crate::text::diff::verdict(comparison))) }
+        @for (label, side) in [("Base", comparison.base), ("Other", comparison.other)] {
+            p {
+                (label) ": "
+                (crate::explain::shares(side.ledger)
+                    .unwrap_or_else(|| "no times: tax and contention are not known".to_owned()))
+                "."
+            }
+            @for note in crate::headline::assumptions(side.ledger, &side.ledger.total()) {
+                p.note { (figures::text(&note)) }
+            }
+        }
+    }
 }
 
 fn header(comparison: &Comparison<'_>) -> Markup {

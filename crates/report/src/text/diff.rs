@@ -46,7 +46,7 @@ impl Compares for Text {
 }
 
 /// The comparison in one sentence.
-fn verdict(comparison: &Comparison<'_>) -> String {
+pub(crate) fn verdict(comparison: &Comparison<'_>) -> String {
     let rows = || comparison.diff.tables.first().into_iter().flat_map(|table| &table.rows);
     let (base, other): (f64, f64) =
         rows().fold((0.0, 0.0), |sum, row| (sum.0 + row.base.rate, sum.1 + row.other.rate));

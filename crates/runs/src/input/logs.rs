@@ -53,6 +53,10 @@ pub(super) fn of_file(file: &RandomFile, name: &str) -> io::Result<Option<Result
 
 /// A table of the results in a folder of logs; `None` if no log is in it.
 pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
+    // Whoever opens it as a run says why it cannot be read.
+    if fs::read_dir(folder).is_err() {
+        return Ok(None);
+    }
     let mut files = Vec::new();
     walk(folder, 0, &mut files)?;
     files.sort();

@@ -150,6 +150,9 @@ fn set_ups_that_differ_come_first_and_are_an_error_when_asked() {
     fs::copy(intel, folder.path().join("intel")).unwrap();
     let text = String::from_utf8(stdout(folder.path(), "diff amd intel")).unwrap();
     let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
+    let page = String::from_utf8(stdout(folder.path(), "diff amd intel --format html")).unwrap();
+    let at_page = |what: &str| page.find(what).unwrap_or_else(|| panic!("{what}"));
+    assert!(at_page("times the exits of the base") < at_page("Exits by cause"));
     assert!(at("The set-ups differ") < at("CPU model") && at("CPU model") < at("Exits by cause"));
     let output = vmtax(folder.path(), "diff amd intel --strict");
     assert_eq!(output.status.code(), Some(4));

@@ -104,7 +104,7 @@ fn results_are_judged_by_workload() {
     }
     // mq is an option like any other: its plain VM is the one with mq.
     let rows = workloads[0]["rows"].as_array().unwrap();
-    let mq = rows.iter().find(|row| row["category"] == "SNP+mq+vhost").unwrap();
+    let mq = rows.iter().find(|row| row["category"] == "SNP+vhost+mq").unwrap();
     assert!((mq["loss_to_plain"].as_f64().unwrap() - (1.0 - 3.01 / 6.48)).abs() < 1e-9);
     let findings = report["findings"].as_array().unwrap();
     assert!(findings.iter().all(|one| one["certainty"] == "possible"), "one run each");
@@ -209,4 +209,42 @@ fn what_cannot_be_explained() {
             ("explain td --isa vmx --vm nobody", 4, "--vm nobody: there is no such VM*"),
         ],
     );
+}
+
+/// Logs of benchmarks in folders by kind of VM, as CVM_eval keeps them, are a table of results; two logs are compared alone.
+#[test]
+fn folders_of_logs_are_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = |category: &str, date: &str, rate: &str| {
+        let path = folder.path().join(format!("results/network/iperf/{category}/udp/{date}"));
+        fs::create_dir_all(&path).unwrap();
+        let text = format!(
+            "[ ID] Interval           Transfer     Bitrate         Jitter    Lost/Total Datagrams\n\
+             [SUM]   0.00-10.00  sec  9.08 GBytes  7.80 Gbits/sec  0.000 ms  0/6677361 (0%)  sender\n\
+             [SUM]   0.00-10.21  sec   719 MBytes   {rate}  0.134 ms  6160580/6676821 (92%)  receiver\n"
+        );
+        fs::write(path.join("1460.log"), text).unwrap();
+    };
+    for (date, snp) in
+        [("2025-04-21-13-23-01", "591 Mbits/sec"), ("2025-04-21-14-23-01", "601 Mbits/sec")]
+    {
+        log("amd-direct-medium", date, "3.40 Gbits/sec");
+        log("snp-direct-medium", date, snp);
+        log("snp-direct-medium-poll", date, "3.25 Gbits/sec");
+    }
+    fs::write(folder.path().join("results/README.md"), "notes\n").unwrap();
+    let report = explained(folder.path(), "results");
+    assert_eq!(report["verdict"]["id"], "results");
+    let says = report["verdict"]["says"].as_str().unwrap();
+    for expected in [
+        "network-iperf-udp-1460 throughput: snp-direct-medium loses 82.5 % of amd-direct-medium (596 Mbit/s of 3.4 Gbit/s, medians of 2)",
+        "poll gets back 94.7 % of it",
+    ] {
+        assert!(says.contains(expected), "{expected}: {says}");
+    }
+    let one = "results/network/iperf/snp-direct-medium/udp/2025-04-21-13-23-01/1460.log";
+    let other = one.replace("snp", "amd");
+    let report = explained(folder.path(), &format!("{one} --against {other}"));
+    let says = report["verdict"]["says"].as_str().unwrap();
+    assert!(says.contains("snp-direct-medium loses 82.6 % of amd-direct-medium"), "{says}");
 }

@@ -337,6 +337,17 @@ impl<F: Feed> Reader<'_, F> {
             self.session.losses.undecodable += 1;
             return Ok(());
         };
+        let next = match kind {
+            Kind::Switch { next_tid, .. } => {
+                decoder.next_name(sample.raw).map(|name| (next_tid, name))
+            }
+            _ => None,
+        };
+        if let Some((next_tid, name)) = next
+            && self.session.is_unnamed(next_tid)
+        {
+            self.feed.thread_name(NO_PID, next_tid, &String::from_utf8_lossy(name))?;
+        }
         let cpu = sample.cpu.unwrap_or(u32::MAX);
         self.feed.event(Event { time_ns: sample.time, pid, tid, cpu, vcpu, kind })
     }
@@ -368,6 +379,7 @@ impl<F: Feed> Reader<'_, F> {
                 let name = name.split(|&b| b == 0).next().unwrap_or_default();
                 let name = String::from_utf8_lossy(&name[..name.len().min(256)]);
                 if let (Some(pid), Some(tid)) = (pid, tid) {
+                    self.session.is_unnamed(tid);
                     self.feed.thread_name(pid, tid, &name)?;
                     if F::WANTS_PROFILE {
                         let id = self.session.trailer().map(|l| l.sample_id(record, bytes));

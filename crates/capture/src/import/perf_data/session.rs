@@ -70,6 +70,8 @@ pub(super) struct Session {
     without_attr: u64,
     /// Samples by `common_type`, once the formats are known.
     counts: Vec<u64>,
+    /// Threads that have a name.
+    named: HashSet<u32>,
     /// An architecture that is not x86, and where it shows.
     foreign: Option<(&'static str, u64)>,
     /// The file is one of a folder, by its feature DIR_FORMAT.
@@ -80,7 +82,15 @@ pub(super) struct Session {
     pub(super) place: String,
 }
 
+/// Threads whose names are remembered.
+const MOST_NAMED: usize = 1 << 16;
+
 impl Session {
+    /// Whether a thread has no name yet; it has one from now on.
+    pub(super) fn is_unnamed(&mut self, tid: u32) -> bool {
+        tid != 0 && self.named.len() < MOST_NAMED && self.named.insert(tid)
+    }
+
     pub(super) fn new(endian: Endian, format: &str) -> Session {
         Session {
             bytes: Bytes(endian),
@@ -95,6 +105,7 @@ impl Session {
             lost_reads: HashMap::new(),
             without_attr: 0,
             counts: Vec::new(),
+            named: HashSet::new(),
             foreign: None,
             is_folder: false,
             rings: HashSet::new(),

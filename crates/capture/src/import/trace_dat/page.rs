@@ -12,7 +12,7 @@
 //!          31     absolute time: as 30, but a time of 59 bits; the upper 5 bits stay
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use vmtax_events::{Event, Kind, Losses, NO_PID, NO_VCPU};
 
@@ -29,6 +29,9 @@ const DELTA_MASK: u32 = (1 << 27) - 1;
 /// The bits of a time that an absolute time stamp does not carry.
 const ABSOLUTE_UPPER: u64 = 0x1f << 59;
 
+/// Threads whose names are remembered.
+const MOST_NAMED: usize = 1 << 16;
+
 /// Decodes the pages of all CPUs.
 pub(super) struct PageDecoder<'a> {
     pub(super) formats: &'a Formats,
@@ -37,6 +40,8 @@ pub(super) struct PageDecoder<'a> {
     pub(super) tsc2nsec: Option<Tsc2Nsec>,
     /// Thread -> process, if the file has it.
     pub(super) tgids: &'a HashMap<u32, u32>,
+    /// Threads that have a name.
+    pub(super) named: HashSet<u32>,
     /// Which of the formats' decoders met a record.
     pub(super) seen: Vec<bool>,
     /// Records by `common_type`.
@@ -229,6 +234,16 @@ impl PageDecoder<'_> {
                 last_tgid = (tid, self.tgids.get(&tid).copied().unwrap_or(NO_PID));
             }
             let (vcpu, kind) = (decoded.vcpu, decoded.kind);
+            // The list of names that the kernel saved is short.
+            if let Kind::Switch { next_tid, .. } = kind
+                && next_tid != 0
+                && self.named.len() < MOST_NAMED
+                && let Some(name) = decoder.next_name(record)
+                && self.named.insert(next_tid)
+            {
+                let pid = self.tgids.get(&next_tid).copied().unwrap_or(NO_PID);
+                feed.thread_name(pid, next_tid, &String::from_utf8_lossy(name))?;
+            }
             feed.event(Event { time_ns, pid: last_tgid.1, tid, cpu, vcpu, kind })?;
         }
         *time = now;
