@@ -89,18 +89,15 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
             None => Ok(None),
         };
     }
-    for (what, names) in [
+    let left_out = [
         ("logs that cannot be used", damaged),
-        ("files that are no logs, or in no folder that names a kind of VM", others),
-    ] {
-        if let Some(first) = names.first() {
-            say(&format!(
-                "{}: {} {what} are left out: {first}{}",
-                folder.display(),
-                names.len(),
-                if names.len() > 1 { ", ..." } else { "" }
-            ));
-        }
+        ("files that are no logs or in no folder that names a kind of VM", others),
+    ];
+    for (what, names) in left_out {
+        let Some(first) = names.first() else { continue };
+        let more =
+            if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
+        say(&format!("{}: left out, {what}: {first}{more}", folder.display()));
     }
     Ok(Some(table.csv()))
 }

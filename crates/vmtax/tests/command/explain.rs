@@ -232,7 +232,6 @@ fn folders_of_logs_are_results() {
         log("snp-direct-medium", date, snp);
         log("snp-direct-medium-poll", date, "3.25 Gbits/sec");
     }
-    fs::write(folder.path().join("results/README.md"), "notes\n").unwrap();
     let report = explained(folder.path(), "results");
     assert_eq!(report["verdict"]["id"], "results");
     let says = report["verdict"]["says"].as_str().unwrap();
