@@ -562,3 +562,77 @@ fn wrong_use_of_layers_is_an_error() {
     }
     assert!(writer.begin_layer().is_err());
 }
+
+/// A stream has the bytes of a file, is none before its end, and finds its parent.
+#[test]
+fn a_stream_is_a_checkpoint() {
+    use std::io::Read;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base.ckpt");
+    let bytes =
+        |age: u64| -> Vec<u8> { (0..300).flat_map(|i| page((i / 50) as u8, i, age)).collect() };
+    save(&base, &vec![("m".to_owned(), bytes(0))], None, None).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut cpu = Cpu::best();
+    for (publish, live) in [(true, false), (true, true), (false, false)] {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let read = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            reader.read_to_end(&mut all).unwrap();
+            all
+        });
+        let parent = Some(Checkpoint::open(&base).unwrap());
+        let file = fs::File::from(std::os::fd::OwnedFd::from(writer));
+        let options = Options { parent, live, ..Options::default() };
+        let mut writer =
+            Writer::stream(file, "standard output", options, &mut cpu, stop.clone()).unwrap();
+        writer.region("m", 300).unwrap();
+        writer.pages(0, &bytes(1)).unwrap();
+        if live {
+            writer.begin_layer().unwrap();
+            writer.region_again(0).unwrap();
+            writer.pages(0, &bytes(2)).unwrap();
+        }
+        let finished = writer.finish(&mut &b"state of devices"[..], b"a machine").unwrap();
+        let (id, len) = (finished.id(), finished.summary().bytes);
+        if publish {
+            finished.publish().unwrap();
+        } else {
+            drop(finished);
+        }
+        let all = read.join().unwrap();
+        let copy = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&copy, &all, 0).unwrap();
+        let opened = Checkpoint::open_file(copy, "standard input");
+        if !publish {
+            let error = opened.unwrap_err().to_string();
+            assert!(
+                error.starts_with("standard input: byte ") && error.contains("is missing"),
+                "{error}"
+            );
+            continue;
+        }
+        let opened = opened.unwrap();
+        assert_eq!((opened.id(), opened.bytes()), (id, len));
+        let mut restored = Restored::default();
+        opened.restore(&mut restored, &mut |_| {}).unwrap();
+        assert!(restored.0[&0] == bytes(1 + u64::from(live)));
+    }
+    // A reader that does not read is waited for only until it is time to stop.
+    let (reader, writer) = io::pipe().unwrap();
+    let file = fs::File::from(std::os::fd::OwnedFd::from(writer));
+    let mut writer =
+        Writer::stream(file, "standard output", Options::default(), &mut cpu, stop.clone())
+            .unwrap();
+    writer.region("m", 300).unwrap();
+    let stopper = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        stop.store(true, Ordering::Relaxed);
+    });
+    let error = writer.pages(0, &bytes(1)).unwrap_err();
+    assert!(error.to_string().contains("interrupted"), "{error}");
+    stopper.join().unwrap();
+    drop(reader);
+}

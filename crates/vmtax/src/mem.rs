@@ -8,6 +8,7 @@ mod restore;
 mod save;
 mod saved;
 mod scan;
+mod stream;
 
 use vmtax_cli::exit::{Code, Fault};
 use vmtax_machine::qmp::QmpProblem;
@@ -31,6 +32,14 @@ pub(crate) fn run(args: &MemArgs) -> anyhow::Result<()> {
 /// A checkpoint's error as one of the command's.
 fn fault(error: &Error, writing: bool) -> anyhow::Error {
     let code = match (&error.reason, writing) {
+        // Of a stream, and not a report whose reader has seen enough.
+        (Reason::Io(io), true) if io.kind() == std::io::ErrorKind::BrokenPipe => {
+            let what = format!(
+                "{}: its reader ended before the checkpoint was complete",
+                error.path.display()
+            );
+            return Fault::new(Code::Output, what).into();
+        }
         (Reason::Io(io), true) => {
             return vmtax_cli::output::cannot_write(&error.path.display().to_string(), io).into();
         }

@@ -2,6 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time of one phase.
@@ -165,21 +168,44 @@ impl Meter {
 /// A file that measures its writes.
 #[derive(Debug)]
 pub(super) struct TimedFile {
-    pub(super) file: File,
+    file: File,
+    /// Of a stream: whoever reads may be slow, and is waited for only until this is set.
+    stop: Option<Arc<AtomicBool>>,
     /// Since it was last taken.
     spent: Cost,
 }
 
 impl TimedFile {
     pub(super) fn new(file: File) -> TimedFile {
-        TimedFile { file, spent: Cost::default() }
+        TimedFile { file, stop: None, spent: Cost::default() }
+    }
+
+    pub(super) fn stream(file: File, stop: Arc<AtomicBool>) -> TimedFile {
+        TimedFile { file, stop: Some(stop), spent: Cost::default() }
+    }
+
+    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        /// What a pipe that can be written to takes without waiting.
+        const AT_ONCE: usize = 4096;
+        let Some(stop) = &self.stop else { return self.file.write(bytes) };
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Err(io::Error::other("interrupted"));
+            }
+            let mut poll =
+                libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+            // SAFETY: one entry, which is ours.
+            if unsafe { libc::poll(&raw mut poll, 1, 100) } > 0 {
+                return self.file.write(&bytes[..bytes.len().min(AT_ONCE)]);
+            }
+        }
     }
 }
 
 impl Write for TimedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let begin = Moment::now();
-        let written = self.file.write(bytes);
+        let written = self.write_some(bytes);
         let cost = Moment::now().since(begin);
         self.spent.wall += cost.wall;
         self.spent.cpu += cost.cpu;

@@ -71,7 +71,12 @@ impl Checkpoint {
     /// Opens a checkpoint and its parents, and checks their checksums of the whole. The bytes of pages are checked
     /// as they are read.
     pub fn open(path: &Path) -> Result<Checkpoint, Error> {
-        let mut chain = vec![Checkpoint::open_one(path).map_err(Error::at(path))?];
+        Checkpoint::open_chain(Checkpoint::open_one(path).map_err(Error::at(path))?)
+    }
+
+    fn open_chain(child: Checkpoint) -> Result<Checkpoint, Error> {
+        let path = child.path.clone();
+        let mut chain = vec![child];
         while let Some(parent) = Checkpoint::open_parent(&chain)? {
             chain.push(parent);
         }
@@ -80,7 +85,14 @@ impl Checkpoint {
             ..child
         };
         let joined = chain.into_iter().rev().reduce(join);
-        joined.ok_or_else(|| Error::at(path)(Reason::Misused("a chain without a checkpoint")))
+        joined.ok_or_else(|| Error::at(&path)(Reason::Misused("a chain without a checkpoint")))
+    }
+
+    /// As [`Checkpoint::open`], of a file that is open and has no name, such as a copy of a stream. Errors call it `name`; its
+    /// parent is named by an absolute path.
+    pub fn open_file(file: File, name: &str) -> Result<Checkpoint, Error> {
+        let path = Path::new(name);
+        Checkpoint::open_chain(Checkpoint::read_one(file, path).map_err(Error::at(path))?)
     }
 
     /// Opens the parent of a chain's last, if it has one.
@@ -113,7 +125,10 @@ impl Checkpoint {
         if !path.metadata()?.is_file() {
             return Err(Reason::NotOne);
         }
-        let file = File::open(path)?;
+        Checkpoint::read_one(File::open(path)?, path)
+    }
+
+    fn read_one(file: File, path: &Path) -> Result<Checkpoint, Reason> {
         let metadata = file.metadata()?;
         let (len, identity) = (metadata.len(), identity(&metadata));
         let mut header = vec![0; HEADER.min(len) as usize];

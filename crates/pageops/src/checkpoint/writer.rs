@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use vmtax_durable::{Access, NewFile};
 
@@ -91,7 +93,8 @@ pub struct Writer<'a> {
     accelerate: &'a mut dyn Accelerate,
     options: Options,
     path: PathBuf,
-    new: NewFile,
+    /// `None`: a stream.
+    new: Option<NewFile>,
     out: BufWriter<TimedFile>,
     meter: Meter,
     naming: Naming,
@@ -136,13 +139,38 @@ impl<'a> Writer<'a> {
         // Renaming would replace a link.
         let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let new = NewFile::create(path, Access::Private).map_err(io)?;
+        let file = new.file().try_clone().map_err(io)?;
+        Writer::begin(path, Some(new), TimedFile::new(file), options, accelerate)
+    }
+
+    /// Begins a checkpoint that goes out as it is made, to a pipe or a socket that errors call `name`. Its last bytes follow at
+    /// [`Finished::publish`]: what was cut before is no checkpoint. Once `stop` is set, a write that waits for the reader fails.
+    pub fn stream(
+        file: File,
+        name: &str,
+        options: Options,
+        accelerate: &'a mut dyn Accelerate,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Writer<'a>, Error> {
+        let file = TimedFile::stream(file, stop);
+        Writer::begin(Path::new(name), None, file, options, accelerate)
+    }
+
+    fn begin(
+        path: &Path,
+        new: Option<NewFile>,
+        file: TimedFile,
+        options: Options,
+        accelerate: &'a mut dyn Accelerate,
+    ) -> Result<Writer<'a>, Error> {
+        let io = |e| Error::at(path)(Reason::Io(e));
         let mut index = Index::default();
         if let Some(parent) = &options.parent {
-            index.parent = name_of_parent(path, parent.path()).map_err(io)?;
+            let child = new.is_some().then_some(path);
+            index.parent = name_of_parent(child, parent.path()).map_err(io)?;
         }
         let compressor = options.zstd.map(zstd::bulk::Compressor::new).transpose().map_err(io)?;
         let latest = options.live.then(Latest::new).transpose().map_err(io)?;
-        let file = TimedFile::new(new.file().try_clone().map_err(io)?);
         let out = BufWriter::with_capacity(128 << 10, file);
         let mut writer = Writer {
             accelerate,
@@ -314,9 +342,13 @@ impl<'a> Writer<'a> {
             Trailer { version, state_at, state_len, description_len, index_len, parent }.encode();
         self.naming.update(&trailer);
         let id = std::mem::take(&mut self.naming).finish();
-        self.put(&trailer)?;
-        self.put(&id.0)?;
-        debug_assert_eq!(trailer.len() + id.0.len(), TRAILER as usize);
+        let mut end = [0; TRAILER as usize];
+        end[..96].copy_from_slice(&trailer);
+        end[96..].copy_from_slice(&id.0);
+        match self.new {
+            Some(_) => self.put(&end)?,
+            None => self.at += TRAILER,
+        }
         let Writer { new, mut out, mut meter, path, mut summary, at, latest, .. } = self;
         if let Some(latest) = latest {
             for (sort, count) in latest.counts() {
@@ -326,10 +358,16 @@ impl<'a> Writer<'a> {
         summary.bytes = at;
         let flushed = out.flush();
         meter.lap(Phase::Write, out.get_mut());
-        let synced = flushed.and_then(|()| new.file().sync_all());
+        let synced =
+            flushed.and_then(|()| new.as_ref().map_or(Ok(()), |new| new.file().sync_all()));
         meter.lap(Phase::Sync, out.get_mut());
+        let costs = meter.costs();
+        let target = match new {
+            Some(new) => Target::File(new),
+            None => Target::Stream(Box::new((out, end))),
+        };
         match synced {
-            Ok(()) => Ok(Finished { new, path, summary, costs: meter.costs(), id }),
+            Ok(()) => Ok(Finished { target, path, summary, costs, id }),
             Err(e) => Err(Error { path, reason: Reason::Io(e) }),
         }
     }
@@ -341,8 +379,10 @@ impl<'a> Writer<'a> {
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.at += bytes.len() as u64;
         self.out.write_all(bytes).map_err(|e| self.error(Reason::Io(e)))?;
-        if self.at - self.begun >= EAGER {
-            begin_sync(self.new.file(), self.begun..self.at);
+        if let Some(new) = &self.new
+            && self.at - self.begun >= EAGER
+        {
+            begin_sync(new.file(), self.begun..self.at);
             self.begun = self.at;
         }
         Ok(())
@@ -557,7 +597,7 @@ impl<'a> Writer<'a> {
 #[derive(Debug)]
 #[must_use = "the checkpoint is gone unless it is published"]
 pub struct Finished {
-    new: NewFile,
+    target: Target,
     path: PathBuf,
     summary: Summary,
     costs: Costs,
@@ -580,11 +620,26 @@ impl Finished {
         self.id
     }
 
-    /// Puts it in the place of whatever has its name, in one step.
+    /// Puts it in the place of whatever has its name, in one step; or ends the stream.
     pub fn publish(self) -> Result<(), Error> {
-        let Finished { new, path, .. } = self;
-        new.publish().map_err(|e| Error { path, reason: Reason::Io(e) })
+        let Finished { target, path, .. } = self;
+        let done = match target {
+            Target::File(new) => new.publish().map(drop),
+            Target::Stream(stream) => {
+                let (mut out, end) = *stream;
+                out.write_all(&end).and_then(|()| out.flush())
+            }
+        };
+        done.map_err(|e| Error { path, reason: Reason::Io(e) })
     }
+}
+
+/// Where a finished checkpoint appears.
+#[derive(Debug)]
+enum Target {
+    File(NewFile),
+    /// With the bytes that make it one.
+    Stream(Box<(BufWriter<TimedFile>, [u8; TRAILER as usize])>),
 }
 
 /// A page that is stored in few bytes; a delta lies in the writer's buffer.
@@ -596,17 +651,16 @@ enum Small {
     Delta(usize),
 }
 
-/// How a child names its parent: by the bare name where both lie in one folder.
-fn name_of_parent(child: &Path, parent: &Path) -> std::io::Result<String> {
+/// How a child names its parent: by the bare name where both lie in one folder. A stream lies in none.
+fn name_of_parent(child: Option<&Path>, parent: &Path) -> std::io::Result<String> {
     let parent = parent.canonicalize()?;
-    let folder = match child.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.canonicalize()?,
-        _ => std::env::current_dir()?,
+    let folder = match child.map(Path::parent) {
+        None => None,
+        Some(Some(folder)) if !folder.as_os_str().is_empty() => Some(folder.canonicalize()?),
+        Some(_) => Some(std::env::current_dir()?),
     };
-    let name = match parent.strip_prefix(&folder) {
-        Ok(name) => name,
-        Err(_) => &parent,
-    };
+    let name = folder.as_ref().and_then(|folder| parent.strip_prefix(folder).ok());
+    let name = name.unwrap_or(&parent);
     let name = name.to_str().ok_or(std::io::ErrorKind::InvalidFilename)?;
     Ok(name.to_owned())
 }

@@ -72,12 +72,13 @@ pub(crate) struct ScanArgs {
   vmtax mem save --qmp /run/vm.qmp --parent base.ckpt -o monday.ckpt --zstd
   vmtax mem save --qmp /run/vm.qmp -o monday.ckpt --snapshot-disks
   vmtax mem save --qmp /run/vm.qmp -o base.ckpt --live
+  vmtax mem save --qmp /run/vm.qmp --live -o - | ssh HOST vmtax mem restore - --qmp /run/new.qmp
   vmtax mem save --image ram.img -o ram.ckpt")]
 pub(crate) struct SaveArgs {
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
 
-    /// Checkpoint to write.
+    /// Checkpoint to write; `-` is standard output (a pipe, ssh), and the report goes to standard error.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
 
@@ -120,7 +121,7 @@ pub(crate) struct SaveArgs {
   vmtax mem restore monday.ckpt --qmp /run/new.qmp
   vmtax mem restore ram.ckpt --image ram.img")]
 pub(crate) struct RestoreArgs {
-    /// The checkpoint.
+    /// Checkpoint to restore; `-` is standard input, which is copied to the temporary folder (TMPDIR) and checked first.
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) checkpoint: PathBuf,
 
@@ -145,7 +146,7 @@ pub(crate) struct RestoreArgs {
 #[command(after_help = "Example:
   vmtax mem verify monday.ckpt")]
 pub(crate) struct VerifyArgs {
-    /// The checkpoint.
+    /// Checkpoint to verify; `-` is standard input.
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) checkpoint: PathBuf,
 

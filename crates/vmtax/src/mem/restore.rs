@@ -18,11 +18,11 @@ use vmtax_pageops::checkpoint::{Checkpoint, Reason, Target};
 use vmtax_pageops::memory;
 
 use super::flags::{RestoreArgs, VerifyArgs};
-use super::{fault, print, size, vm_fault};
+use super::{fault, print, size, stream, vm_fault};
 
 pub(super) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
     let start = Instant::now();
-    let checkpoint = Checkpoint::open(&args.checkpoint).map_err(|e| fault(&e, false))?;
+    let checkpoint = stream::open(&args.checkpoint)?;
     match (&args.machine.qmp, &args.machine.image) {
         (Some(socket), _) => into_vm(args, &checkpoint, socket)?,
         (None, Some(image)) => into_image(&checkpoint, image)?,
@@ -33,7 +33,7 @@ pub(super) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
 
 pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let start = Instant::now();
-    let checkpoint = Checkpoint::open(&args.checkpoint).map_err(|e| fault(&e, false))?;
+    let checkpoint = stream::open(&args.checkpoint)?;
     let watch = Progress::bytes(checkpoint.work() * PAGE as u64);
     let done = checkpoint.verify(&mut |pages| watch.at(pages * PAGE as u64));
     done.map_err(|e| fault(&e, false))?;
@@ -83,7 +83,7 @@ const LISTED: usize = 40;
 fn into_vm(args: &RestoreArgs, checkpoint: &Checkpoint, socket: &Path) -> anyhow::Result<()> {
     // Nothing is to be undone here, so signals end the program as usual.
     let mut vm = Vm::connect(socket, Stop::default()).map_err(vm_fault)?;
-    let name = args.checkpoint.display();
+    let name = checkpoint.path().display();
     if checkpoint.state_len() == 0 {
         return fail(
             Code::Data,
@@ -114,7 +114,7 @@ fn compare(
     vm: &mut Vm,
     ram: &[Ram],
 ) -> anyhow::Result<()> {
-    let name = args.checkpoint.display();
+    let name = checkpoint.path().display();
     let theirs: Vec<(&str, u64)> =
         ram.iter().map(|r| (r.name.as_str(), r.bytes / PAGE as u64)).collect();
     let ours: Vec<(&str, u64)> = checkpoint.regions().map(|r| (r.name, r.pages)).collect();

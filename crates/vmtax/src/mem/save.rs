@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,9 +15,10 @@ use vmtax_machine::vm::{Disk, Hardware, LEFT_STOPPED, Pause, Ram, Vm};
 use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{Accelerate, Checkpoint, Finished, Options, Writer, children};
 
-use super::flags::SaveArgs;
+use super::flags::{OutputFormat, SaveArgs};
 use super::passes::{Memory, Pass};
 use super::saved::{PauseTimes, Saved, SavedVm};
+use super::stream::{self, is_stream};
 use super::{INTERRUPTED, fault, print, vm_fault};
 
 /// Between two looks at whether the VM still stands.
@@ -37,12 +39,24 @@ pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
     if let Some(vm) = &saved.vm {
         warn_of_disks(args, vm);
     }
+    if is_stream(&args.output) {
+        let text = match args.work.format {
+            OutputFormat::Text => saved.text(args),
+            OutputFormat::Json => format!("{:#}\n", saved.json(args)),
+        };
+        // Standard output is the checkpoint's. That it is complete is what counts, not who hears of it.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        return Ok(());
+    }
     print(args.work.format, || saved.text(args), || saved.json(args))
 }
 
 /// The new checkpoint must not take the place of what it is made from, nor of one that others are based on. Its parents are
 /// looked at by `Writer::create`.
 fn check_names(args: &SaveArgs) -> anyhow::Result<()> {
+    if is_stream(&args.output) {
+        return Ok(());
+    }
     let name = args.output.display();
     for (flag, input) in [("--parent", &args.parent), ("--image", &args.machine.image)] {
         if input.as_ref().is_some_and(|input| is_same_file(input, &args.output)) {
@@ -67,7 +81,11 @@ fn check_names(args: &SaveArgs) -> anyhow::Result<()> {
 
 /// Nor that of the VM's memory.
 fn check_memory(args: &SaveArgs, ram: &[Ram]) -> anyhow::Result<()> {
-    let Ok(output) = args.output.metadata() else { return Ok(()) };
+    let output = match is_stream(&args.output) {
+        true => Path::new("/dev/stdout").metadata(),
+        false => args.output.metadata(),
+    };
+    let Ok(output) = output else { return Ok(()) };
     for block in ram {
         let memory = block.file.metadata()?;
         if (memory.dev(), memory.ino()) == (output.dev(), output.ino()) {
@@ -101,7 +119,7 @@ fn open_image(path: &Path) -> anyhow::Result<Ram> {
 fn save_image(args: &SaveArgs, image: &Path, stop: &Stop) -> anyhow::Result<Saved> {
     let ram = [open_image(image)?];
     let mut accel = args.work.accel.open()?;
-    let mut writer = create(args, false, accel.scanner())?;
+    let mut writer = create(args, false, accel.scanner(), stop)?;
     let memory = Memory::new(image, &ram, false)?;
     let pass = memory.write(&mut writer, &mut || stopping(stop))?;
     let finished = writer.finish(&mut std::io::empty(), b"").map_err(|e| fault(&e, true))?;
@@ -123,7 +141,7 @@ fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved>
     // One that stands still writes nothing meanwhile.
     let live = args.live && vm.status().map_err(vm_fault)? == "running";
     let memory = Memory::new(socket, &ram, live)?;
-    let mut writer = create(args, live, accel.scanner())?;
+    let mut writer = create(args, live, accel.scanner(), stop)?;
     let passes = match live {
         true => memory.write_live(&mut writer, &mut || stopping(stop))?,
         false => Vec::new(),
@@ -176,7 +194,7 @@ fn end<T>(
     match (done, pause.end()) {
         (Ok(done), Ok(())) => Ok(done),
         (Ok(_), Err(error)) => {
-            let what = format!("{} {but} {LEFT_STOPPED}: {error}", args.output.display());
+            let what = format!("{} {but} {LEFT_STOPPED}: {error}", stream::name(&args.output));
             fail(Code::Machine, what)
         }
         (Err(error), Ok(())) => Err(error),
@@ -274,7 +292,10 @@ impl PausedVm<'_, '_> {
 fn disks(args: &SaveArgs, vm: &mut Vm) -> anyhow::Result<Vec<Disk>> {
     let mut disks = vm.disks().map_err(vm_fault)?;
     if let Some(folder) = &args.snapshot_disks {
-        let name = args.output.file_stem().unwrap_or_default().to_string_lossy();
+        let name = match is_stream(&args.output) {
+            true => "stream".into(),
+            false => args.output.file_stem().unwrap_or_default().to_string_lossy(),
+        };
         vm.plan_overlays(&mut disks, folder.as_deref(), &name).map_err(vm_fault)?;
     }
     Ok(disks)
@@ -313,13 +334,20 @@ fn create<'a>(
     args: &SaveArgs,
     live: bool,
     scanner: &'a mut dyn Accelerate,
+    stop: &Stop,
 ) -> anyhow::Result<Writer<'a>> {
     let parent = match &args.parent {
         Some(path) => Some(Checkpoint::open(path).map_err(|e| fault(&e, false))?),
         None => None,
     };
     let options = Options { zstd: args.zstd, parent, live };
-    Writer::create(&args.output, options, scanner).map_err(|e| fault(&e, true))
+    let writer = match is_stream(&args.output) {
+        true => {
+            Writer::stream(stream::output()?, stream::OUTPUT, options, scanner, stop.flag().clone())
+        }
+        false => Writer::create(&args.output, options, scanner),
+    };
+    writer.map_err(|e| fault(&e, true))
 }
 
 /// Processor time of this process until now.
@@ -340,7 +368,7 @@ fn warn_of_disks(args: &SaveArgs, vm: &SavedVm) {
     if names.is_empty() {
         return;
     }
-    let (names, output) = (names.join(", "), args.output.display());
+    let (names, output) = (names.join(", "), stream::name(&args.output));
     let advice = match vm.goes_on {
         true => {
             "the VM goes on writing to them, so they match this checkpoint at this moment only; \

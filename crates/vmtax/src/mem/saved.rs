@@ -8,7 +8,7 @@ use vmtax_pageops::checkpoint::{Cost, Costs, Finished, Id, Phase, Summary};
 
 use super::flags::SaveArgs;
 use super::passes::Pass;
-use super::size;
+use super::{size, stream};
 
 /// A checkpoint that was written.
 pub(super) struct Saved {
@@ -72,7 +72,7 @@ impl Saved {
         let seconds = self.wall.as_secs_f64();
         let mut text = format!(
             "{}: {} of memory, {} of it in use, in {} ({seconds:.2} s, {}/s)\npages: {}\nby: {}\n",
-            args.output.display(),
+            stream::name(&args.output),
             size(self.memory),
             size(self.data),
             size(s.bytes),

@@ -15,6 +15,7 @@ mod machines;
 mod monitor;
 mod qemu;
 mod scan;
+mod streams;
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
