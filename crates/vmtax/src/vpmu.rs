@@ -85,7 +85,8 @@ struct SelftestArgs {
 /// Run a command in a Linux guest that has the virtual PMU, on an emulated host.
 ///
 /// The guest runs the distribution's kernel. Its cycles and instructions are nanoseconds of its vCPU's thread, and all
-/// other events count its CPUID instructions: emulated processors have no PMU. The command's output is this command's.
+/// other events count its CPUID instructions: emulated processors have no PMU. The command's output is this command's; a last line
+/// on standard error has what the virtual PMU did.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax vpmu run --module vmtax_rdpmc.ko -- perf stat -e cycles,branches true

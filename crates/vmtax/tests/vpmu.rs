@@ -32,8 +32,14 @@ fn bench_shows_what_was_measured_first_and_says_where_it_comes_from() {
     let order = order.map(at);
     assert!(order.is_sorted() && order[3] < at("The published tables"), "{order:?}");
     let report = json(&["bench", "--turns", "0"]);
-    assert_eq!(report["schema"], "vmtax-vpmu-bench-2");
+    assert_eq!(report["schema"], "vmtax-vpmu-bench-3");
     assert_eq!(report["emulated"]["recorded"], true);
+    // What the mediated instructions do not have in them is said above the table.
+    assert_eq!(
+        report["emulated"]["mediated_lacks"],
+        serde_json::json!({ "reads": 16, "writes": 25 })
+    );
+    assert!(at("16 reads\n(RDPMC, RDMSR) and 25 WRMSR") < at("amd: QEMU TCG"));
     for host in report["emulated"]["recording"]["hosts"].as_array().unwrap() {
         assert!(host["accelerator"].as_str().unwrap().starts_with("emulated:"));
         let operations = host["operations"].as_array().unwrap();

@@ -98,8 +98,9 @@ fn main() -> Result<()> {
             Ok(VcpuExit::X86Rdmsr(exit)) => drop(pmu.read(exit)),
             Ok(VcpuExit::X86Wrmsr(exit)) => drop(pmu.write(exit)),
             Ok(VcpuExit::Debug(exit)) => {
-                let work = stepping.stepped(&memory, exit.pc)?;
-                pmu.pmu.host_mut().run(&work, 1);
+                if let Some(work) = stepping.stepped(&memory, exit.pc)? {
+                    pmu.pmu.host_mut().run(&work, 1);
+                }
             }
             Ok(VcpuExit::IoOut(SERIAL, bytes)) => std::io::stdout().write_all(bytes)?,
             Ok(VcpuExit::IoIn(LINE_STATUS, bytes)) => bytes.fill(0x20),
@@ -132,13 +133,18 @@ struct Stepping {
     next: u64,
     /// The last exit was the end of a step.
     stopped: bool,
+    /// One more step is due before stepping ends. Bochs 2.7 saves a pending single-step trap at an exit of a stepped
+    /// instruction, as no processor does: the next entry takes it, before an instruction, and it has to be a step's.
+    drain: bool,
 }
 
 impl Stepping {
     /// Before each entry to the guest: KVM forgets of a step when it emulates an instruction.
     fn switch(&mut self, vcpu: &VcpuFd, on: bool) -> Result<()> {
         // A step that is under way ends before stepping does, or the guest gets its exception.
-        let on = on || self.on && !self.stopped;
+        let under_way = self.on && (!self.stopped || self.drain);
+        self.drain = on || self.drain && !self.stopped;
+        let on = on || under_way;
         let was_on = std::mem::replace(&mut self.on, on);
         if on && !was_on {
             self.next = vcpu.get_regs()?.rip;
@@ -150,20 +156,26 @@ impl Stepping {
         Ok(())
     }
 
-    /// What the instruction did that was executed. The guest maps its memory to the same addresses.
-    fn stepped(&mut self, memory: &GuestMemoryMmap, next: u64) -> Result<Work> {
+    /// What the instruction did that was executed, if one was. The guest maps its memory to the same addresses.
+    fn stepped(&mut self, memory: &GuestMemoryMmap, next: u64) -> Result<Option<Work>> {
         let mut code = [0; 15];
         memory.read_slice(&mut code, GuestAddress(self.next))?;
-        (self.next, self.stopped) = (next, true);
+        let here = std::mem::replace(&mut self.next, next);
+        self.stopped = true;
         let instruction = Decoder::new(64, &code, DecoderOptions::NONE).decode();
         let is_branch = instruction.flow_control() != FlowControl::Next
             && instruction.mnemonic() != Mnemonic::Hlt;
+        // A trap that was pending at entry: only a branch and a repetition can stay where they are.
+        let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+        if next == here && !is_branch && !repeats {
+            return Ok(None);
+        }
         let mut events =
             vec![(Event::Instructions, 1), (Event::Cycles, 1), (Event::ReferenceCycles, 1)];
         if is_branch {
             events.push((Event::Branches, 1));
         }
-        Ok(Work::kernel(1, &events))
+        Ok(Some(Work::kernel(1, &events)))
     }
 }
 

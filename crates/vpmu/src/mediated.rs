@@ -1,7 +1,11 @@
 //! KVM's mediated PMU, as far as it costs something: which of a guest's accesses leave it, and how many MSRs are read and
 //! written to save and load its counters.
 //!
-//! Facts are from Linux 7.3-rc1 (commit 67f8bc848ee3), where it is off by default (the parameter `enable_mediated_pmu`):
+//! It is off by default (the parameter `enable_mediated_pmu`). Sources: arch/x86/kvm/pmu.c of torvalds/linux at commit
+//! 67f8bc848ee3, and vmx/pmu_intel.c of a merged kernel (raspberrypi/linux, commit 032d037c42c0), were read. svm/pmu.c was read at
+//! torvalds/linux commit 02918f007792 for is_mediated_pmu_supported; the other functions of svm/pmu.c and svm/svm.c only as
+//! posted (version 6 of the series), as no released source of them was at hand.
+//! Reads of counters are RDPMC there, not RDMSR; both count as reads here.
 //!
 //! | fact | place |
 //! |---|---|

@@ -5,7 +5,7 @@ use vmtax_vpmu::host::perf_event::Software;
 use vmtax_vpmu_bench::steady::{Steady, SteadyError, measure};
 
 use super::computed::Computed;
-use super::emulated::Recording;
+use super::emulated::{Recording, mediated_exit};
 use super::{BenchArgs, print};
 
 /// A software event and what its steady state came to.
@@ -31,16 +31,21 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         vmtax_cli::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?))?;
     }
     let computed = Computed::run()?;
+    let exit = mediated_exit()?;
     let events = if args.turns > 0 { &EVENTS[..] } else { &[] };
     let steady: Vec<Measured> =
         events.iter().map(|(name, event)| (*name, measure(*event, args.turns))).collect();
     print(
         args.format,
-        || [recording.text(shipped), computed.text(), text(&steady)].concat(),
+        || [recording.text(shipped, exit), computed.text(), text(&steady)].concat(),
         || {
             json!({
                 "schema": SCHEMA,
-                "emulated": { "recorded": shipped, "recording": recording },
+                "emulated": {
+                    "recorded": shipped,
+                    "mediated_lacks": { "reads": exit.reads, "writes": exit.writes },
+                    "recording": recording,
+                },
                 "computed": computed.json(),
                 "steady": steady.iter().map(as_json).collect::<Vec<_>>(),
             })
@@ -49,7 +54,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
 }
 
 /// Name and version of the JSON's shape.
-const SCHEMA: &str = "vmtax-vpmu-bench-2";
+const SCHEMA: &str = "vmtax-vpmu-bench-3";
 
 fn text(measured: &[Measured]) -> String {
     let mut out = String::new();

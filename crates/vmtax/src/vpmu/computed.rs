@@ -149,8 +149,8 @@ impl Computed {
             ));
         }
         out.push_str(
-            "With events of the host that count guests, a VM with a mediated PMU is refused (EBUSY), and while it lives they are\n\
-             (EOPNOTSUPP).\n",
+            "A host event that counts guests and a VM with a mediated PMU exclude each other: the VM is refused while there is such\n\
+             an event (EBUSY), and such an event is refused while there is the VM (EOPNOTSUPP).\n",
         );
         out
     }
