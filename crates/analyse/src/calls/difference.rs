@@ -239,6 +239,9 @@ fn compare((first, second): (&Places, &Places), exits: &Exits, lines: &mut Lines
 impl Group<'_> {
     /// Writes its lines, and that of the caller, which has so many more instructions of its own.
     fn write(mut self, (caller, own): (&Label, i128), calls: &[Calls<'_>; 2], lines: &mut Lines) {
+        for one_side in [&mut self.gone, &mut self.new] {
+            one_side.retain(|_, own| *own != 0);
+        }
         for (old, new) in renamed(&self, calls) {
             if let (Some(less), Some(more)) = (self.gone.remove(&old), self.new.remove(&new)) {
                 lines.add(&new, less + more).was = Some(old.name);

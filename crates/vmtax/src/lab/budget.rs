@@ -1,15 +1,26 @@
 //! A run against its budget.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
-use vmtax_analyse::Ledger;
+use vmtax_analyse::calls::difference::difference;
+use vmtax_analyse::calls::profiled;
 use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
+use vmtax_analyse::{Ledger, Profiled};
 use vmtax_cli::exit::{Code, Fault, fail};
-use vmtax_lab::budget::{Allowance, Breach, Budget};
+use vmtax_events::Level;
+use vmtax_lab::budget::{Allowance, Budget};
+use vmtax_report::calls::difference::sentence;
+use vmtax_report::calls::folded;
 use vmtax_report::numbers::counted;
 use vmtax_runs::lab::fault;
 
 use super::args::RunArgs;
+
+/// Larger than the call trees of any run.
+const CALLS_MOST: u64 = 256 << 20;
 
 /// Blesses, or compares; a breach is an error whose message is a table of what is broken.
 pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
@@ -23,7 +34,8 @@ pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
             operations: found,
         };
         let text = budget.to_text();
-        return vmtax_cli::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?));
+        vmtax_cli::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?))?;
+        return bless_calls(path, ledger);
     }
     let Some(budget) = open(args)? else { return Ok(()) };
     let breaches = budget.breaches(&found);
@@ -32,11 +44,93 @@ pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
     }
     let message =
         format!("{}: {}:", path.display(), counted(breaches.len() as u64, "budget violation"));
-    let line = |one: &Breach| {
+    let functions = functions(path, ledger, &budget)?;
+    let mut lines = Vec::new();
+    for one in &breaches {
         let (found, allowed) = (number(one.found), number(one.allowed));
-        format!("{} {}: {}: {found}, budget {allowed}", one.name, one.level, one.what)
+        let title = format!("{} {}", one.name, one.level);
+        lines.push(format!("{title}: {}: {found}, budget {allowed}", one.what));
+        if let Some(functions) = functions.get(&title).filter(|_| one.what == "path") {
+            lines.push(format!("  {functions}"));
+        }
+    }
+    Err(Fault::new(Code::Breach, message).detailed(lines).into())
+}
+
+/// The call trees beside a budget: what its paths consist of.
+fn calls_file(budget: &Path) -> PathBuf {
+    let mut name = budget.as_os_str().to_owned();
+    name.push(".folded");
+    name.into()
+}
+
+/// The call trees of a run as folded stacks.
+fn folded_calls(ledger: &Ledger) -> anyhow::Result<String> {
+    let with_tree = profiled(ledger).0.into_iter().map(|one| (one.tree.clone(), one));
+    let all: Vec<_> = with_tree.map(|(tree, one)| (one, tree)).collect();
+    let mut text = Vec::new();
+    folded::write(&all, &mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Writes them, where the run has any. Those of an earlier budget would explain another one.
+fn bless_calls(budget: &Path, ledger: &Ledger) -> anyhow::Result<()> {
+    let (path, text) = (calls_file(budget), folded_calls(ledger)?);
+    if !text.is_empty() {
+        return vmtax_cli::output::write(Some(&path), |out| Ok(out.write_all(text.as_bytes())?));
+    }
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            fail(Code::Output, format!("{}: cannot be removed: {error}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The functions by which each path differs from the budget's, where both have call trees.
+fn functions(
+    budget_path: &Path,
+    ledger: &Ledger,
+    budget: &Budget,
+) -> anyhow::Result<BTreeMap<String, String>> {
+    let path = calls_file(budget_path);
+    let now = folded_calls(ledger)?;
+    let (false, Ok(file)) = (now.is_empty(), fs::File::open(&path)) else {
+        return Ok(BTreeMap::new());
     };
-    Err(Fault::new(Code::Breach, message).detailed(breaches.iter().map(line).collect()).into())
+    let refused = |problem: &str| {
+        fail(Code::Data, format!("{}: {problem}; bless the budget anew", path.display()))
+    };
+    let mut text = String::new();
+    if file.take(CALLS_MOST + 1).read_to_string(&mut text).is_err() {
+        return refused("is no text of folded stacks");
+    }
+    if text.len() as u64 > CALLS_MOST {
+        return refused("is larger than the call trees of any run");
+    }
+    let (before, after) = match (folded::read(&text), folded::read(&now)) {
+        (Ok(before), Ok(after)) => (before, after),
+        (Err(problem), _) | (_, Err(problem)) => return refused(&problem),
+    };
+    let mut found = BTreeMap::new();
+    for one in &budget.operations {
+        let title = format!("{} {}", one.name, one.level);
+        let (Some(first), Some(second)) = (before.get(&title), after.get(&title)) else { continue };
+        let of = |tree| Profiled {
+            name: one.name.clone(),
+            level: if one.level == "L2" { Level::L2 } else { Level::L1 },
+            operations: one.count,
+            begun: 0,
+            undone: 0,
+            around: 0,
+            idle: 0,
+            tree,
+        };
+        if let Some(said) = sentence(&difference(&of(first), &of(second))) {
+            found.insert(title, said);
+        }
+    }
+    Ok(found)
 }
 
 /// The budget to hold the run against, if there is one.

@@ -34,6 +34,40 @@ fn a_worse_configuration_breaks_the_budget() {
     assert!(said.contains("is a budget for --host amd"), "{said}");
 }
 
+/// With call trees the functions that break a budget are named, those of an operation that keeps it are not.
+#[test]
+fn the_functions_that_break_a_budget_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let [budget, calls] = ["budget.toml", "budget.toml.folded"]
+        .map(|name| folder.path().join(name).display().to_string());
+    let run = ["lab", "run", "--operation", "touch-4k", "--budget", &budget];
+    let blessed = output(&[&run[..], &["--bless", "--profile"]].concat());
+    assert!(blessed.status.success(), "{}", String::from_utf8_lossy(&blessed.stderr));
+    assert!(fs::read_to_string(&calls).unwrap().starts_with("touch-4k L1;L1 payload"));
+    let broken = [&run[..], &["--profile", "--option", "kvm_amd.npt=0"]].concat();
+    let (code, said) = refused(&broken);
+    assert_eq!(code, 6, "{said}");
+    let mut lines = said.lines().skip_while(|line| !line.starts_with("  touch-4k L1: path: "));
+    let path = lines.next().expect("a path that is longer");
+    let number = |word: &str| word.trim_end_matches(',').parse::<f64>().unwrap();
+    let words: Vec<&str> = path.split_whitespace().collect();
+    let longer = number(words[3]) - number(words[5]);
+    let functions = lines.next().expect("functions");
+    assert!(
+        functions.starts_with("    +") && functions.contains("L0 kvm_mmu_page_fault +"),
+        "{said}"
+    );
+    let sum = functions.trim_start().trim_start_matches('+').split(':').next().unwrap();
+    assert!((number(&sum.replace(',', "")) - longer).abs() <= 0.15, "{said}");
+    fs::write(&calls, "none").unwrap();
+    let (code, said) = refused(&broken);
+    assert_eq!(code, 4, "{said}");
+    assert!(said.contains("budget.toml.folded: line 1: is no folded stack"), "{said}");
+    // Without call trees a budget has none beside it.
+    assert!(output(&[&run[..], &["--bless"]].concat()).status.success());
+    assert!(!std::path::Path::new(&calls).exists());
+}
+
 #[test]
 fn without_shadow_vmcs_the_fields_are_listed() {
     let folder = tempfile::tempdir().unwrap();
