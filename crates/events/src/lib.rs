@@ -27,6 +27,7 @@ pub mod row;
 pub mod sample;
 pub mod setting;
 pub mod sink;
+mod size;
 pub mod stat;
 pub mod svm;
 pub mod tdx;
@@ -53,6 +54,7 @@ pub use row::{
 };
 pub use sample::{Better, Sample};
 pub use sink::RowSink;
+pub use size::size;
 pub use stat::Stat;
 pub use terminal::{is_hidden, printable};
 pub use time::{Part, TimeRow};

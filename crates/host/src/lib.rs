@@ -4,6 +4,8 @@
 //! Nothing in it is trusted. Links are resolved inside the root, only regular files are opened, and each is
 //! read up to a limit; what cannot be read is a value too, with the reason.
 //!
+//! [`ram`] reads the memory of a running VM.
+//!
 //! [`symbols`] names the functions of such a system's programs.
 //!
 //! Left out on purpose: judging what is found, and changing anything.
@@ -11,6 +13,7 @@
 mod kvm;
 pub mod memory;
 mod process;
+pub mod ram;
 pub mod remote;
 mod root;
 pub mod symbols;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use vmtax_events::setting::cpuinfo::field;
 use vmtax_events::setting::{Fact, Known, Kvm, KvmServer, Settings, Unknown, VmProcess, files};
+pub use vmtax_events::size;
 
 use super::vmm::{self, Kind};
 use super::{Found, Input};
@@ -192,18 +193,6 @@ pub(super) fn argument_fact(settings: &Settings, name: &str) -> Fact<String> {
         None => format!("no {name}"),
     });
     Fact::new(files::CMDLINE, value)
-}
-
-/// A number of bytes for people.
-pub fn size(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
-        if value < 1024.0 {
-            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
-        }
-        value /= 1024.0;
-    }
-    format!("{value:.1} TiB")
 }
 
 /// A share for people; `whole` is not 0.

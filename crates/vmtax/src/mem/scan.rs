@@ -1,20 +1,16 @@
 //! `vmtax mem scan`.
 
-mod given;
-mod mappings;
-mod source;
-
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use vmtax_cli::progress::Progress;
 use vmtax_events::printable;
+use vmtax_host::ram::Source;
 use vmtax_pageops::{Cpu, PAGE, PageFacts};
 
 use super::flags::ScanArgs;
 use super::{print, size};
-use source::Source;
 
 /// Pages in a look: what a core's second cache holds.
 const CHUNK: usize = 64;

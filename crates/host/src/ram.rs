@@ -1,4 +1,7 @@
-//! Memory to scan: an image, a VM's shared file, or a VM's private memory. Places are bytes from its beginning.
+//! A VM's memory as bytes: an image, the shared file of a VM, or private memory of a process. Addresses are offsets from its start.
+
+mod given;
+mod mappings;
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -11,11 +14,10 @@ use vmtax_cli::output::cannot_read;
 use vmtax_pageops::PAGE;
 use vmtax_pageops::memory::{self, Pagemap};
 
-use super::given;
-use super::mappings::{self, Mapping, Taken};
+use mappings::{Mapping, Taken};
 
 /// Where memory is read from.
-pub(super) struct Source {
+pub struct Source {
     name: String,
     parts: Vec<Part>,
     process: Option<Process>,
@@ -38,7 +40,11 @@ struct Process {
 }
 
 impl Source {
-    pub(super) fn open(target: &str) -> anyhow::Result<Source> {
+    /// Opens a process by its id, or an image by its path.
+    ///
+    /// # Errors
+    /// When there is neither, or what cannot be read, as one sentence.
+    pub fn open(target: &str) -> anyhow::Result<Source> {
         match target.parse::<u32>() {
             Ok(pid) if !Path::new(target).exists() => Source::of_process(pid),
             _ => Source::of_image(target),
@@ -99,23 +105,28 @@ impl Source {
         Ok(Source { name, parts, process: Some(Process { pid, pagemap }) })
     }
 
-    pub(super) fn describe(&self) -> String {
+    /// Its name for messages.
+    pub fn describe(&self) -> String {
         self.name.clone()
     }
 
     /// Which memory it is: bytes, place and why that is the VM's. Empty for an image.
-    pub(super) fn taken(&self) -> Vec<(u64, &str)> {
+    pub fn taken(&self) -> Vec<(u64, &str)> {
         let taken = |part: &'_ Part| part.why.is_some();
         let parts = self.parts.iter().filter(|part| taken(part));
         parts.map(|part| (part.bytes, part.why.as_deref().unwrap_or_default())).collect()
     }
 
-    pub(super) fn pages(&self) -> u64 {
+    /// Number of pages.
+    pub fn pages(&self) -> u64 {
         self.parts.iter().map(|p| p.bytes / PAGE as u64).sum()
     }
 
-    /// Where there is content. No extent reaches over two parts.
-    pub(super) fn extents(&self) -> anyhow::Result<Vec<Range<u64>>> {
+    /// Ranges with content. No range covers two parts.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn extents(&self) -> anyhow::Result<Vec<Range<u64>>> {
         let mut all = Vec::new();
         let mut base = 0;
         for part in &self.parts {
@@ -143,8 +154,11 @@ impl Source {
         Ok(all)
     }
 
-    /// Reads content; what is gone reads as zeros.
-    pub(super) fn read(&self, at: u64, buffer: &mut [u8]) -> anyhow::Result<()> {
+    /// Reads content; memory that was freed meanwhile reads as zeros.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn read(&self, at: u64, buffer: &mut [u8]) -> anyhow::Result<()> {
         let mut base = 0;
         for part in &self.parts {
             if at < base + part.bytes {
@@ -156,13 +170,19 @@ impl Source {
         Ok(())
     }
 
-    /// Pages that the process has in huge pages.
-    pub(super) fn huge_pages(&self) -> anyhow::Result<Option<u64>> {
+    /// Number of pages that the process maps by huge pages; `None` for an image.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn huge_pages(&self) -> anyhow::Result<Option<u64>> {
         self.count(|r| r.huge)
     }
 
-    /// Has the kernel forget what was written. False where it cannot tell.
-    pub(super) fn forget_dirty(&self) -> anyhow::Result<bool> {
+    /// Resets the kernel's record of dirty pages. False if it keeps none.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn forget_dirty(&self) -> anyhow::Result<bool> {
         // Of a shared file each process has its own record; devices and other processes write past it.
         let Some(process) =
             self.process.as_ref().filter(|_| self.parts.iter().all(|p| p.file.is_none()))
@@ -176,7 +196,11 @@ impl Source {
         }
     }
 
-    pub(super) fn dirty_pages(&self) -> anyhow::Result<u64> {
+    /// Pages written since [`Source::forget_dirty`].
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn dirty_pages(&self) -> anyhow::Result<u64> {
         Ok(self.count(|r| r.dirty)?.unwrap_or(0))
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use vmtax_report::numbers::size;
+use vmtax_events::size;
 
 use super::given::Given;
 
