@@ -23,7 +23,6 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Query(QueryArgs),
     Compact(CompactArgs),
-    Synth(SynthArgs),
     #[cfg(feature = "cluster")]
     Check(CheckArgs),
     #[cfg(feature = "cluster")]
@@ -123,43 +122,6 @@ pub(crate) struct CompactArgs {
     /// Remove the runs whose rows are in it. Runs with profiles are kept: they have more than rows.
     #[arg(long)]
     pub(crate) remove: bool,
-}
-
-/// Make a fleet for trials out of real runs.
-///
-/// The rows of the runs are repeated for each host and day with counts and times scaled by chance, always the same
-/// for the same seed. Each run is labelled synthetic, and nothing measured should be read into it.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:
-  vmtax fleet synth run/ -o fleet/ --hosts 100 --days 7")]
-pub(crate) struct SynthArgs {
-    /// Runs to make hosts of.
-    #[arg(value_name = "RUN", required = true, value_hint = ValueHint::DirPath)]
-    pub(crate) runs: Vec<PathBuf>,
-
-    /// The tree to make. It must not exist yet, or be empty.
-    #[arg(short, long, value_name = "TREE", value_hint = ValueHint::DirPath)]
-    pub(crate) output: PathBuf,
-
-    /// How many hosts.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) hosts: u32,
-
-    /// How many days.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=366))]
-    pub(crate) days: u32,
-
-    /// Rows of exits that each run has; 0: as many as the one it is made of.
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) rows: u64,
-
-    /// Segments that each run is written in.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) segments: u32,
-
-    /// The same seed gives the same fleet.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
 }
 
 /// Say whether a cluster can carry queries out: its version, its executors, and whether they see the files.

@@ -10,7 +10,7 @@
 //! [`stores`]; [`table`] makes tables of them, and leaves the files
 //! of runs alone that a query does not want; [`engine`] is DataFusion with these tables, within limits; [`guard`]
 //! lets nothing but reading through; [`question`] has the questions with names. [`compact`] makes few large files of
-//! a day's many small ones, [`synth`] makes fleets for trials.
+//! a day's many small ones.
 //!
 //! Left out on purpose: a query engine and anything distributed of our own (DataFusion and Ballista are that), and
 //! deriving what `vmtax-analyse` derives of one run: here there is SQL.
@@ -27,7 +27,6 @@ pub mod question;
 pub mod run;
 pub mod schema;
 pub mod stores;
-pub mod synth;
 pub mod table;
 mod types;
 pub mod vocabulary;

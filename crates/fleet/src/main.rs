@@ -33,7 +33,6 @@ fn main() -> ExitCode {
             };
         }
         Command::Compact(args) => manage::compact(&args),
-        Command::Synth(args) => manage::synth(&args),
         #[cfg(feature = "cluster")]
         Command::Check(args) => manage::check(&args),
         #[cfg(feature = "cluster")]

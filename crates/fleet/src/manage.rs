@@ -1,13 +1,9 @@
-//! The commands that look after a fleet: compact, synth, and those of a cluster.
-
-use std::fs;
-use std::path::Path;
+//! The commands that manage a fleet: compact, and those of a cluster.
 
 use vmtax_fleet::compact::{self, Done, Failure};
-use vmtax_fleet::{stores, synth};
 
-use crate::cli::{CompactArgs, SynthArgs};
-use crate::exit::{Code, Fault, fail, say, say_more};
+use crate::cli::CompactArgs;
+use crate::exit::{Code, Fault, say, say_more};
 use crate::output::{Place, cannot_write};
 
 pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
@@ -38,52 +34,6 @@ pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
         }
         Ok(())
     })
-}
-
-pub(crate) fn synth(args: &SynthArgs) -> anyhow::Result<()> {
-    if args.runs.iter().chain([&args.output]).any(|path| stores::is_stored(path)) {
-        let hint = "name folders of this machine, and copy the tree to the store";
-        return fail(
-            Code::Usage,
-            format!("a fleet for trials is not made from or in a store; {hint}"),
-        );
-    }
-    let mut templates = Vec::new();
-    for folder in &args.runs {
-        let template =
-            synth::Template::read(folder).map_err(|e| Fault::new(Code::Input, e.to_string()))?;
-        if !template.has_exits() {
-            return fail(
-                Code::Data,
-                format!("{}: it has no exits to make hosts of; name another run", folder.display()),
-            );
-        }
-        templates.push(template);
-    }
-    claim(&args.output)?;
-    let options = synth::Options {
-        hosts: args.hosts,
-        days: args.days,
-        rows: args.rows,
-        segments: args.segments,
-        seed: args.seed,
-        command: std::env::args().collect(),
-    };
-    synth::make(&templates, &args.output, &options)
-        .map_err(|e| Fault::new(Code::Output, e.to_string()))?;
-    let runs = u64::from(args.hosts) * u64::from(args.days);
-    Place::open(None)?
-        .write(|out| Ok(writeln!(out, "{}: {runs} synthetic runs.", args.output.display())?))
-}
-
-/// A tree that is new, or an empty folder.
-fn claim(tree: &Path) -> anyhow::Result<()> {
-    let name = tree.display().to_string();
-    match fs::read_dir(tree).map(|mut entries| entries.next().is_none()) {
-        Ok(true) => Ok(()),
-        Ok(false) => fail(Code::Output, format!("{name}: it is not empty; name a new folder")),
-        Err(_) => Ok(fs::create_dir_all(tree).map_err(|e| cannot_write(&name, &e))?),
-    }
 }
 
 #[cfg(feature = "cluster")]

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::questions::NAMES;
 use crate::recorded::{NESTED, PLAIN, import, program, refuses, rows, run, stderr};
+use crate::synth::{Options, Template, make};
 
 pub(crate) const SUMS: [&str; 4] = [
     "SELECT host, date, run, kernel, labels, emulated, count(*), sum(count), sum(time_ns), sum(sum_sq), min(interval_start_ns) FROM exits GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY run",
@@ -19,10 +20,20 @@ pub(crate) const SUMS: [&str; 4] = [
 /// A synthetic fleet with many files.
 pub(crate) fn fleet(folder: &Path, hosts: &str, days: &str) {
     import(NESTED, &folder.join("template"), PLAIN);
-    let synth =
-        ["synth", "template", "-o", "tree", "--hosts", hosts, "--days", days, "--segments", "4"];
-    let output = run(folder, &synth);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let [hosts, days] = [hosts, days].map(|number| number.parse().unwrap());
+    synthesize(folder, "tree", Options { hosts, days, segments: 4, ..options() });
+}
+
+fn options() -> Options {
+    Options { hosts: 3, days: 2, rows: 0, segments: 1, seed: 1, command: Vec::new() }
+}
+
+/// A tree of synthetic runs, made of the run `template`.
+fn synthesize(folder: &Path, tree: &str, options: Options) {
+    let mut template = Template::read(&folder.join("template")).unwrap();
+    assert!(template.has_exits());
+    template.source = "template".to_owned();
+    make(&[template], &folder.join(tree), &options).unwrap();
 }
 
 /// What every kind of query says of the tree.
@@ -237,18 +248,8 @@ fn synthetic_fleets_say_so_and_are_the_same_for_a_seed() {
         labels.len() == 3 && labels.iter().all(|row| row[0] == "synthetic=template"),
         "{labels:?}"
     );
-    let again = run(
-        folder.path(),
-        &["synth", "template", "-o", "again", "--hosts", "3", "--days", "2", "--segments", "1"],
-    );
-    assert!(again.status.success(), "{}", stderr(&again));
+    synthesize(folder.path(), "again", options());
     assert_eq!(rows(folder.path(), &[SUMS[0], "tree"]), rows(folder.path(), &[SUMS[0], "again"]));
-    let other = run(
-        folder.path(),
-        &["synth", "template", "-o", "other", "--hosts", "3", "--days", "2", "--seed", "2"],
-    );
-    assert!(other.status.success(), "{}", stderr(&other));
+    synthesize(folder.path(), "other", Options { seed: 2, ..options() });
     assert_ne!(rows(folder.path(), &[SUMS[0], "tree"]), rows(folder.path(), &[SUMS[0], "other"]));
-    refuses(folder.path(), &["synth", "template", "-o", "tree"], 5, &["tree: it is not empty"]);
-    refuses(folder.path(), &["synth", "tree", "-o", "new"], 3, &["tree"]);
 }

@@ -48,7 +48,7 @@ fn the_other_program_is_found_beside_or_in_path_or_missed() {
                 "query|SELECT 'a b'|--format|csv|run|",
             ),
             (&["query", "--help"], "query|--help|"),
-            (&["fleet", "synth", "-o", "x", "-y"], "synth|-o|x|-y|"),
+            (&["fleet", "compact", "-o", "x", "-y"], "compact|-o|x|-y|"),
             (&["fleet"], ""),
         ] {
             let output = alone(folder.path(), words);

@@ -1,10 +1,9 @@
-//! A fleet for trials, made of real runs.
+//! Synthetic runs, made of real ones.
 //!
-//! Each host and day is one of the given runs, with its counts and times scaled by a factor of the host and one of
-//! the day, and its rows repeated or cut, interval after interval, until there are as many as asked for. The same seed gives
-//! the same rows. Every run says in its labels that it is synthetic.
+//! Each host and day is one of the given runs, with counts and times scaled by a factor of the host and one of the day, and
+//! its rows repeated or cut to the given number. The same seed gives the same rows. Each run is labelled `synthetic`.
 //!
-//! Left out on purpose: anything that would make the numbers plausible. They are for trying out queries.
+//! Left out on purpose: plausible numbers. The runs are for benchmarks and tests of queries.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,24 +14,24 @@ use vmtax_store::{CreateOptions, Error, Run, Writer};
 
 /// What fleet to make.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Hosts.
-    pub hosts: u32,
+    pub(crate) hosts: u32,
     /// Days, from 2026-01-01 on.
-    pub days: u32,
+    pub(crate) days: u32,
     /// Rows of exits in each run; 0: as many as the real one has.
-    pub rows: u64,
+    pub(crate) rows: u64,
     /// Segments of each run.
-    pub segments: u32,
+    pub(crate) segments: u32,
     /// What the factors come from.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Stored as each run's command.
-    pub command: Vec<String>,
+    pub(crate) command: Vec<String>,
 }
 
 /// A real run in memory.
 #[derive(Debug, Default)]
-pub struct Template {
+pub(crate) struct Template {
     exits: Vec<ExitRow>,
     accesses: Vec<AccessRow>,
     time: Vec<TimeRow>,
@@ -40,7 +39,8 @@ pub struct Template {
     stats: Vec<Stat>,
     recording: Recording,
     interval_ns: u64,
-    source: String,
+    /// The label of the runs made of it.
+    pub(crate) source: String,
 }
 
 impl RowSink for Template {
@@ -66,7 +66,7 @@ impl Template {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn read(folder: &Path) -> Result<Template, Error> {
+    pub(crate) fn read(folder: &Path) -> Result<Template, Error> {
         let run = Run::open(folder)?;
         let manifest = run.manifest();
         let mut template = Template {
@@ -81,7 +81,7 @@ impl Template {
     }
 
     /// It has rows of exits to repeat.
-    pub fn has_exits(&self) -> bool {
+    pub(crate) fn has_exits(&self) -> bool {
         !self.exits.is_empty()
     }
 }
@@ -90,7 +90,7 @@ impl Template {
 ///
 /// # Errors
 /// When a run cannot be written. What was written before is whole.
-pub fn make(templates: &[Template], root: &Path, options: &Options) -> Result<(), Error> {
+pub(crate) fn make(templates: &[Template], root: &Path, options: &Options) -> Result<(), Error> {
     let one = |host: u32| {
         for day in 0..options.days {
             let folder = root.join(format!("host=h{host:06}")).join(format!("date={}", date(day)));
