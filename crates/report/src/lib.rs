@@ -6,11 +6,13 @@
 pub mod bench;
 pub mod calls;
 pub mod csv;
+mod diff;
 pub mod doctor;
 pub mod explain;
 pub mod headline;
 pub mod html;
 pub mod json;
+mod keys;
 pub mod kvm;
 pub mod losses;
 pub mod names;
@@ -47,7 +49,7 @@ pub struct Document {
     pub calls: Option<calls::Shown>,
 }
 
-/// A run that is compared, explained or predicted from.
+/// A run that is compared or explained.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// Where it came from, as the user named it. Hostile text.

@@ -69,6 +69,11 @@ pub fn significant(value: f64) -> String {
     format!("{value:.places$}")
 }
 
+/// As [`significant`], with a sign where it is more than nothing.
+pub fn signed(value: f64) -> String {
+    format!("{}{}", if value > 0.0 { "+" } else { "" }, significant(value))
+}
+
 /// A count with its noun: `1 exit`, `2 exits`.
 pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })

@@ -12,7 +12,7 @@
 
 use std::io::{self, Write};
 
-use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
+use serde::ser::{Serialize, Serializer};
 
 use crate::csv::{guarded, write_record};
 use crate::names::printable;
@@ -28,44 +28,80 @@ pub struct Column {
     pub title: &'static str,
     /// What it means, where the title alone says too little.
     pub help: &'static str,
+    /// What a terminal calls it when it is left out, where the title alone says too little.
+    pub name: &'static str,
     kind: Kind,
+    /// The back ends that have it, of [`PEOPLE`], [`CSV`] and [`JSON`].
+    on: u8,
 }
+
+/// Text and page.
+pub const PEOPLE: u8 = 1;
+/// CSV.
+pub const CSV: u8 = 2;
+/// JSON.
+pub const JSON: u8 = 4;
 
 /// What a column holds, and how it gives way in a narrow terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Words; they are cut at the end.
     Words,
+    /// Short words, never cut.
+    Short,
     /// Numbers.
     Numbers(Room),
-    /// For programs alone.
-    Data,
 }
 
 impl Column {
+    const fn new(key: &'static str, title: &'static str, kind: Kind) -> Column {
+        Column { key, title, help: "", name: "", kind, on: PEOPLE | CSV | JSON }
+    }
+
     /// A column of words.
     pub fn words(key: &'static str, title: &'static str) -> Column {
-        Column { key, title, help: "", kind: Kind::Words }
+        Column::new(key, title, Kind::Words)
+    }
+
+    /// A column of short words, which are shown in full.
+    pub fn short(key: &'static str, title: &'static str) -> Column {
+        Column::new(key, title, Kind::Short)
     }
 
     /// A column of numbers that is always shown.
     pub fn number(key: &'static str, title: &'static str) -> Column {
-        Column { key, title, help: "", kind: Kind::Numbers(Room::Keep) }
+        Column::new(key, title, Kind::Numbers(Room::Keep))
     }
 
     /// A column of numbers that a narrow terminal leaves out; the highest rank goes first.
     pub fn minor(key: &'static str, title: &'static str, rank: u8) -> Column {
-        Column { key, title, help: "", kind: Kind::Numbers(Room::Drop(rank)) }
+        Column::new(key, title, Kind::Numbers(Room::Drop(rank)))
     }
 
     /// A column of CSV and JSON alone.
     pub fn data(key: &'static str) -> Column {
-        Column { key, title: "", help: "", kind: Kind::Data }
+        Column::new(key, "", Kind::Words).only(CSV | JSON)
     }
 
     /// With an explanation.
     pub fn help(self, help: &'static str) -> Column {
         Column { help, ..self }
+    }
+
+    /// With a name for the line that says which columns were left out.
+    pub fn named(self, name: &'static str) -> Column {
+        Column { name, ..self }
+    }
+
+    /// For these back ends alone.
+    pub fn only(self, on: u8) -> Column {
+        Column { on, ..self }
+    }
+
+    /// For people only where `is_shown`.
+    pub fn shown_if(self, is_shown: bool) -> Column {
+        let on = if is_shown { self.on } else { self.on & !PEOPLE };
+        Column { on, ..self }
     }
 
     /// It holds numbers.
@@ -75,7 +111,11 @@ impl Column {
 
     /// People see it.
     pub fn is_shown(&self) -> bool {
-        self.kind != Kind::Data
+        self.is_on(PEOPLE)
+    }
+
+    fn is_on(&self, back_end: u8) -> bool {
+        self.on & back_end != 0
     }
 }
 
@@ -96,6 +136,24 @@ pub enum Cell {
     Instructions(f64),
     /// A part of one, in percent.
     Share(f64),
+    /// The same under a heading that says percent: digits alone in a terminal.
+    Percent(f64),
+    /// A difference, with its sign.
+    Signed(f64),
+    /// An interval of differences.
+    Between(f64, f64),
+    /// A quotient, with two digits after the point.
+    Quotient(f64),
+    /// A mean of durations: CSV has three digits after the point.
+    Mean(f64),
+    /// The bounds of a quantile, ns; the upper one is shown.
+    Quantile(u64, u64),
+    /// A number in hexadecimal.
+    Hex(u64),
+    /// Numbers for JSON alone.
+    Counts(Vec<u64>),
+    /// An object for JSON alone.
+    Object(Vec<(&'static str, Cell)>),
     /// A duration.
     Nanoseconds(f64),
     /// A size.
@@ -123,11 +181,28 @@ impl Cell {
             Cell::Absent => "-".to_owned(),
             Cell::Unknown(why) => (*why).to_owned(),
             Cell::Count(n) => numbers::count(*n),
-            Cell::Number(n) | Cell::Instructions(n) | Cell::Share(n) | Cell::Nanoseconds(n)
+            Cell::Number(n)
+            | Cell::Instructions(n)
+            | Cell::Share(n)
+            | Cell::Percent(n)
+            | Cell::Signed(n)
+            | Cell::Quotient(n)
+            | Cell::Mean(n)
+            | Cell::Nanoseconds(n)
                 if !n.is_finite() =>
             {
                 "?".to_owned()
             }
+            Cell::Percent(share) => numbers::percent_digits(*share),
+            Cell::Signed(n) => numbers::signed(*n),
+            Cell::Between(low, high) => {
+                format!("{} to {}", numbers::signed(*low), numbers::signed(*high))
+            }
+            Cell::Quotient(n) => format!("{n:.2}"),
+            Cell::Mean(ns) => numbers::duration(*ns),
+            Cell::Quantile(_, high) => numbers::duration(*high as f64),
+            Cell::Hex(n) => format!("{n:#x}"),
+            Cell::Counts(_) | Cell::Object(_) => String::new(),
             Cell::Instructions(n) => crate::operations::instructions(*n),
             Cell::Number(n) => numbers::significant(*n),
             Cell::Share(share) => numbers::percent(*share),
@@ -143,11 +218,22 @@ impl Cell {
     /// For a spreadsheet: the exact number, or nothing.
     pub fn csv(&self) -> String {
         match self {
-            Cell::Empty | Cell::Absent | Cell::Unknown(_) => String::new(),
-            Cell::Count(n) | Cell::Bytes(n) => n.to_string(),
-            Cell::Number(n) | Cell::Instructions(n) | Cell::Share(n) | Cell::Nanoseconds(n) => {
-                exact(*n)
-            }
+            Cell::Empty
+            | Cell::Absent
+            | Cell::Unknown(_)
+            | Cell::Between(..)
+            | Cell::Counts(_)
+            | Cell::Object(_) => String::new(),
+            Cell::Count(n) | Cell::Bytes(n) | Cell::Quantile(_, n) => n.to_string(),
+            Cell::Number(n)
+            | Cell::Instructions(n)
+            | Cell::Share(n)
+            | Cell::Percent(n)
+            | Cell::Signed(n)
+            | Cell::Quotient(n)
+            | Cell::Nanoseconds(n) => exact(*n),
+            Cell::Mean(ns) => format!("{ns:.3}"),
+            Cell::Hex(n) => format!("{n:#x}"),
             Cell::Flag(flag) => flag.to_string(),
             Cell::Numbers(all) => joined(all, exact),
             Cell::Word(word) => (*word).to_owned(),
@@ -158,11 +244,23 @@ impl Cell {
     /// A whole number in the order of the values, for the page's script; `None` where there is none.
     pub fn sort_key(&self) -> Option<u128> {
         match self {
-            Cell::Count(n) | Cell::Bytes(n) => Some(u128::from(*n) * PARTS_OF_ONE as u128),
-            Cell::Number(n) | Cell::Instructions(n) | Cell::Share(n) | Cell::Nanoseconds(n)
+            Cell::Count(n) | Cell::Bytes(n) | Cell::Quantile(_, n) => {
+                Some(u128::from(*n) * PARTS_OF_ONE as u128)
+            }
+            Cell::Number(n)
+            | Cell::Instructions(n)
+            | Cell::Share(n)
+            | Cell::Percent(n)
+            | Cell::Quotient(n)
+            | Cell::Mean(n)
+            | Cell::Nanoseconds(n)
                 if n.is_finite() =>
             {
                 Some((n * PARTS_OF_ONE).round() as u128)
+            }
+            // Keys are not negative: all are moved up by the same.
+            Cell::Signed(n) | Cell::Between(n, _) if n.is_finite() => {
+                Some(((n * PARTS_OF_ONE).round() as i128).saturating_add(1 << 100).max(0) as u128)
             }
             _ => None,
         }
@@ -184,11 +282,22 @@ const PARTS_OF_ONE: f64 = 1e6;
 impl Serialize for Cell {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
-            Cell::Empty | Cell::Absent | Cell::Unknown(_) => to.serialize_none(),
-            Cell::Count(n) | Cell::Bytes(n) => to.serialize_u64(*n),
-            Cell::Number(n) | Cell::Instructions(n) | Cell::Share(n) | Cell::Nanoseconds(n) => {
-                to.serialize_f64(*n)
+            Cell::Empty | Cell::Absent | Cell::Unknown(_) | Cell::Between(..) => {
+                to.serialize_none()
             }
+            Cell::Count(n) | Cell::Bytes(n) => to.serialize_u64(*n),
+            Cell::Number(n)
+            | Cell::Instructions(n)
+            | Cell::Share(n)
+            | Cell::Percent(n)
+            | Cell::Signed(n)
+            | Cell::Quotient(n)
+            | Cell::Mean(n)
+            | Cell::Nanoseconds(n) => to.serialize_f64(*n),
+            Cell::Quantile(low, high) => to.collect_map([("low", low), ("high", high)]),
+            Cell::Hex(n) => to.collect_str(&format_args!("{n:#x}")),
+            Cell::Counts(all) => all.serialize(to),
+            Cell::Object(fields) => to.collect_map(fields.iter().map(|(key, cell)| (key, cell))),
             Cell::Flag(flag) => to.serialize_bool(*flag),
             Cell::Numbers(all) => all.serialize(to),
             Cell::Word(word) => to.serialize_str(word),
@@ -202,6 +311,8 @@ impl Serialize for Cell {
 pub struct Row {
     /// A line above it in text and on a page: what its group is. Programs find that in a column. Hostile text.
     pub group: Option<String>,
+    /// It stands out.
+    pub is_strong: bool,
     /// A cell for each column.
     pub cells: Vec<Cell>,
 }
@@ -213,37 +324,49 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// The rows, in order.
     pub rows: Vec<Row>,
+    /// Their sum, for people: a cell for each column.
+    pub total: Option<Vec<Cell>>,
 }
 
 impl Table {
     /// Without rows.
     pub fn new(columns: Vec<Column>) -> Table {
-        Table { columns, rows: Vec::new() }
+        Table { columns, rows: Vec::new(), total: None }
     }
 
     /// Adds a row.
     pub fn row(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(Row { group: None, cells });
+        self.rows.push(Row { group: None, is_strong: false, cells });
+    }
+
+    /// Adds a row that stands out.
+    pub fn strong(&mut self, cells: Vec<Cell>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(Row { group: None, is_strong: true, cells });
     }
 
     /// Adds the first row of a group.
     pub fn first_of(&mut self, group: String, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(Row { group: Some(group), cells });
+        self.rows.push(Row { group: Some(group), is_strong: false, cells });
     }
 
-    /// For a terminal: at most so many rows, each as wide as there is room for.
+    /// For a terminal: at most so many rows, each as wide as there is room for. Returns the keys of the columns shown.
     pub(crate) fn text(
         &self,
         most: usize,
         (paint, width): (Paint, Option<usize>),
         out: &mut dyn Write,
-    ) -> io::Result<()> {
-        let shown = self.columns.iter().filter(|column| column.is_shown());
-        let columns = shown.map(|column| match column.kind {
-            Kind::Numbers(room) => layout::Column::number(column.title, room),
-            Kind::Words | Kind::Data => layout::Column::key(column.title),
+    ) -> io::Result<Vec<&'static str>> {
+        let shown = || self.columns.iter().filter(|column| column.is_shown());
+        let columns = shown().map(|column| {
+            let grid = match column.kind {
+                Kind::Numbers(room) => layout::Column::number(column.title, room),
+                Kind::Words => layout::Column::key(column.title),
+                Kind::Short => layout::Column::words(column.title),
+            };
+            if column.name.is_empty() { grid } else { grid.named(column.name) }
         });
         let mut grid = Grid::new(columns.collect());
         let indent = if self.rows.iter().any(|row| row.group.is_some()) { "  " } else { "" };
@@ -253,19 +376,41 @@ impl Table {
                 cells[0] = printable(group);
                 grid.row(Style::Heading, cells);
             }
-            let mut cells: Vec<String> = self.shown(row).map(|(_, cell)| cell.text()).collect();
+            let mut cells = self.texts(&row.cells);
             cells[0].insert_str(0, indent);
-            grid.row(Style::Plain, cells);
+            grid.row(if row.is_strong { Style::Heading } else { Style::Plain }, cells);
         }
-        grid.write(out, paint, width).map(drop)
+        if let Some(total) = &self.total {
+            grid.row(Style::Heading, self.texts(total));
+        }
+        let fits = grid.write(out, paint, width)?;
+        Ok(shown().zip(fits).filter(|(_, fits)| *fits).map(|(column, _)| column.key).collect())
+    }
+
+    fn texts(&self, cells: &[Cell]) -> Vec<String> {
+        let shown = self.columns.iter().zip(cells).filter(|(column, _)| column.is_shown());
+        shown.map(|(_, cell)| cell.text()).collect()
     }
 
     /// For a spreadsheet.
     pub fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        let keys: Vec<&str> = self.columns.iter().map(|column| column.key).collect();
+        let keys: Vec<&str> = self
+            .columns
+            .iter()
+            .filter(|column| column.is_on(CSV))
+            .map(|column| column.key)
+            .collect();
         write_record(out, &keys)?;
+        self.csv_rows(&keys, out)
+    }
+
+    /// The rows for a spreadsheet with these columns; one that the table does not have is empty.
+    pub(crate) fn csv_rows(&self, keys: &[&str], out: &mut dyn Write) -> io::Result<()> {
+        let at = |key: &&str| self.columns.iter().position(|c| c.is_on(CSV) && c.key == *key);
+        let places: Vec<Option<usize>> = keys.iter().map(at).collect();
         for row in &self.rows {
-            write_record(out, &row.cells.iter().map(Cell::csv).collect::<Vec<_>>())?;
+            let cell = |at: &Option<usize>| at.map_or(String::new(), |at| row.cells[at].csv());
+            write_record(out, &places.iter().map(cell).collect::<Vec<_>>())?;
         }
         Ok(())
     }
@@ -279,24 +424,20 @@ impl Table {
     }
 }
 
+/// The cells of a row as an object, by key.
+pub(crate) struct Object<'t>(pub(crate) &'t [Column], pub(crate) &'t [Cell]);
+
+impl Serialize for Object<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let cells = self.0.iter().zip(self.1).filter(|(column, _)| column.is_on(JSON));
+        to.collect_map(cells.map(|(column, cell)| (column.key, cell)))
+    }
+}
+
 /// An object for each row.
 impl Serialize for Table {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        struct Object<'t>(&'t [Column], &'t Row);
-        impl Serialize for Object<'_> {
-            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                let mut map = to.serialize_map(Some(self.0.len()))?;
-                for (column, cell) in self.0.iter().zip(&self.1.cells) {
-                    map.serialize_entry(column.key, cell)?;
-                }
-                map.end()
-            }
-        }
-        let mut rows = to.serialize_seq(Some(self.rows.len()))?;
-        for row in &self.rows {
-            rows.serialize_element(&Object(&self.columns, row))?;
-        }
-        rows.end()
+        to.collect_seq(self.rows.iter().map(|row| Object(&self.columns, &row.cells)))
     }
 }
 

@@ -66,7 +66,7 @@ impl Page<'_> {
     }
 
     fn paragraph(&mut self, style: Style, first: &str, text: &str) -> io::Result<()> {
-        let indent = " ".repeat(first.chars().count());
+        let indent = " ".repeat(layout::columns_of(first));
         for line in wrap(text, self.width, first, &indent) {
             self.line(style, &line)?;
         }

@@ -24,7 +24,7 @@ pub struct TableSection<'a> {
 
 /// What stands around the tables. All texts but the command are hostile.
 pub struct TablePage<'a> {
-    /// The command that made it: `predict`.
+    /// The command that made it: `pages`.
     pub command: &'static str,
     /// Version of this tool.
     pub tool_version: &'a str,
@@ -112,31 +112,43 @@ fn drawn(pictures: &[Picture]) -> Section {
 }
 
 fn section(part: &TableSection<'_>) -> Markup {
-    let shown = part.table.rows.len().min(MAX_ROWS);
-    let (id, rows) = (part.id, part.table.rows.len() as u64);
     html! {
-        h2 id={ (id) "-title" } { (part.title) }
-        @for note in &part.notes { p.note { (figures::text(note)) } }
-        @if shown as u64 != rows {
-            p.note.cut {
-                "The first " (numbers::count(shown as u64)) " of " (numbers::count(rows)) " rows are here; "
-                code { "--format csv" } " has them all."
-            }
-        }
-        div.above {
-            div.tools {
-                label for={ (id) "-filter" } { "Filter" }
-                input.filter id={ (id) "-filter" } type="search" autocomplete="off" spellcheck="false"
-                    placeholder="Filter rows..." aria-controls={ (id) "-rows" };
-                output for={ (id) "-filter" } aria-live="polite" { (numbers::counted(shown as u64, "row")) }
-            }
-        }
-        (table(part, shown))
+        h2 id={ (part.id) "-title" } { (part.title) }
+        (whole(part.id, part.title, &part.notes, part.table))
     }
 }
 
-fn table(part: &TableSection<'_>, shown: usize) -> Markup {
-    let TableSection { table, id, title, .. } = part;
+/// A table with its notes and its filter.
+pub(super) fn whole(id: &str, title: &str, notes: &[String], table: &Table) -> Markup {
+    let shown = table.rows.len().min(MAX_ROWS);
+    let all = table.rows.len();
+    html! {
+        @for note in notes { p.note { (figures::text(note)) } }
+        @if shown != all {
+            p.note.cut {
+                "The first " (numbers::count(shown as u64)) " of " (numbers::count(all as u64)) " rows are here; "
+                code { "--format csv" } " has them all."
+            }
+        }
+        div.above { (filter(id, shown)) }
+        (rows(id, title, table))
+    }
+}
+
+/// The field that filters the rows of a table.
+pub(super) fn filter(id: &str, shown: usize) -> Markup {
+    html! {
+        div.tools {
+            label for={ (id) "-filter" } { "Filter" }
+            input.filter id={ (id) "-filter" } type="search" autocomplete="off" spellcheck="false"
+                placeholder="Filter rows..." aria-controls={ (id) "-rows" };
+            output for={ (id) "-filter" } aria-live="polite" { (numbers::counted(shown as u64, "row")) }
+        }
+    }
+}
+
+/// The table alone.
+pub(super) fn rows(id: &str, title: &str, table: &Table) -> Markup {
     let grouped = table.rows.iter().any(|row| row.group.is_some());
     let mut group = String::new();
     html! {
@@ -151,13 +163,18 @@ fn table(part: &TableSection<'_>, shown: usize) -> Markup {
                     }
                 } }
                 tbody id={ (id) "-rows" } {
-                    @for row in table.rows.iter().take(shown) {
+                    @for row in table.rows.iter().take(MAX_ROWS) {
                         @if let Some(name) = &row.group { @let () = group = figures::text(name); }
                         tr {
                             @if grouped { th scope="row" data-key { (group) } }
-                            @for (column, cell) in table.shown(row) {
-                                td.n[column.is_number()] data-key[!column.is_number()] data-v=[cell.sort_key()] {
-                                    (value(cell))
+                            @for (at, (column, cell)) in table.shown(row).enumerate() {
+                                @if at == 0 && !grouped && !column.is_number() {
+                                    th scope="row" data-key { (value(cell)) }
+                                } @else {
+                                    td.n[column.is_number()] data-key[!column.is_number()] data-v=[cell.sort_key()] {
+                                        @if row.is_strong && !column.is_number() { strong { (value(cell)) } }
+                                        @else { (value(cell)) }
+                                    }
                                 }
                             }
                         }

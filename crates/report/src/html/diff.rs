@@ -2,11 +2,10 @@
 
 use maud::{Markup, html};
 use vmtax_analyse::Diff;
-use vmtax_analyse::diff::{Confidence, DiffRow, DiffTable, Verdict};
+use vmtax_analyse::diff::DiffTable;
 
 use super::page::{Frame, Section, closing, framed, shell_word};
-use super::{MAX_ROWS, figures, losses};
-use crate::numbers::{count, significant};
+use super::{described, figures, losses};
 use crate::text::diff::unit;
 use crate::{Comparison, names};
 
@@ -26,7 +25,7 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
         let id = format!("table-{number}");
         let body = html! {
             h2 id={ (id) "-title" } { "Exits by " (by.join(" and ")) ", " (unit(diff.per)) }
-            (self::table(diff, table, &id))
+            (self::table(diff, table, &id, &format!("By {}", by.join(", "))))
         };
         Section { id, label: format!("By {}", by.join(", ")), body }
     }));
@@ -90,116 +89,25 @@ fn header(comparison: &Comparison<'_>) -> Markup {
 }
 
 fn setups(diff: &Diff) -> Markup {
-    let said =
-        |text: &str| if text.is_empty() { "not said".to_owned() } else { figures::text(text) };
     html! {
         h2 #setups-title { "The set-ups" }
         @if diff.setup.is_empty() {
             p { "The set-ups are the same, as far as the recordings say." }
         } @else {
             p.notice { "The set-ups differ, and so may everything below for that reason alone." }
-            div.scroll tabindex="0" role="region" aria-label="Differences of the set-ups" {
-                table {
-                    thead { tr { th scope="col" { "What" } th scope="col" { "Base" } th scope="col" { "Other" } } }
-                    tbody {
-                        @for one in &diff.setup {
-                            tr { th scope="row" { (figures::text(&one.what)) } td { (said(&one.base)) } td { (said(&one.other)) } }
-                        }
-                    }
-                }
-            }
+            (described::rows("setups", "Differences of the set-ups", &crate::diff::setup(diff)))
         }
         p.note { "Not recorded, and so not compared: " (diff.unsaid.join(", ")) "." }
     }
 }
 
-fn table(diff: &Diff, table: &DiffTable, id: &str) -> Markup {
-    let why = table.rows.iter().find_map(|row| match row.confidence {
-        Confidence::None(why) => Some(why),
-        Confidence::Interval(_) => None,
-    });
-    let tested = table.rows.iter().any(|row| matches!(row.confidence, Confidence::Interval(_)));
-    let timed =
-        diff.times && table.rows.iter().any(|row| row.base.time_ns.or(row.other.time_ns).is_some());
-    html! {
-        @if table.rows.len() > MAX_ROWS {
-            p.note.cut { "The first " (count(MAX_ROWS as u64)) " rows of " (count(table.rows.len() as u64)) "." }
-        }
-        div.above {
-            p.note {
-                @match why {
-                    Some(why) => {
-                        "Whether differences are chance is not tested: " (why) ". About equal: within a tenth of the larger."
-                    }
-                    None => {
-                        "At 95 %: where the difference lies, for all rows together; block bootstrap over intervals."
-                    }
-                }
-            }
-            div.tools {
-                label for={ (id) "-filter" } { "Filter" }
-                input.filter id={ (id) "-filter" } type="search" autocomplete="off" spellcheck="false"
-                    placeholder="Filter rows..." aria-controls={ (id) "-rows" };
-                output for={ (id) "-filter" } aria-live="polite" { (crate::numbers::counted(table.rows.len().min(MAX_ROWS) as u64, "row")) }
-            }
-        }
-        div.scroll.capped tabindex="0" role="region" aria-label="Table of differences" {
-            table data-sortable data-filterable {
-                thead {
-                    tr {
-                        @for by in &table.by { th scope="col" data-sort="text" { (names::heading(*by)) } }
-                        th.n scope="col" { "Base" }
-                        th.n scope="col" { "Other" }
-                        th.n scope="col" { "Other / base" }
-                        th.n scope="col" { "Difference" }
-                        @if tested { th.n scope="col" { "At 95 %" } }
-                        @if timed { th.n scope="col" { "Time, base" } th.n scope="col" { "Time, other" } }
-                        th scope="col" data-sort="text" { "Verdict" }
-                    }
-                }
-                tbody id={ (id) "-rows" } {
-                    @for row in table.rows.iter().take(MAX_ROWS) { (body_row(diff, row, tested, timed)) }
-                }
-            }
-        }
-    }
-}
-
-fn body_row(diff: &Diff, row: &DiffRow, tested: bool, timed: bool) -> Markup {
-    let number = |rate: f64| {
-        if diff.per == vmtax_analyse::Per::Recording {
-            count(rate as u64)
-        } else {
-            significant(rate)
-        }
+fn table(diff: &Diff, table: &DiffTable, id: &str, title: &str) -> Markup {
+    let note = match crate::diff::untested(table) {
+        Some(why) => format!(
+            "Whether differences are chance is not tested: {why}. About equal: within a tenth of the larger."
+        ),
+        None => "At 95 %: where the difference lies, for all rows together; block bootstrap over intervals."
+            .to_owned(),
     };
-    let signed =
-        |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, significant(value));
-    let loud = matches!(row.verdict(), Verdict::More | Verdict::Fewer);
-    html! {
-        tr {
-            @for (at, value) in row.key.iter().enumerate() {
-                @if at == 0 { th scope="row" data-key { (figures::text(&names::value(*value))) } }
-                @else { td data-key { (figures::text(&names::value(*value))) } }
-            }
-            td.n { (number(row.base.rate)) }
-            td.n { (number(row.other.rate)) }
-            td.n { @match row.ratio() { Some(ratio) => (format!("{ratio:.2}")), None => "new" } }
-            td.n { (signed(row.difference())) }
-            @if tested {
-                td.n {
-                    @match row.confidence {
-                        Confidence::Interval(interval) => { (signed(interval.low)) " to " (signed(interval.high)) }
-                        Confidence::None(_) => "–",
-                    }
-                }
-            }
-            @if timed {
-                @for cell in [row.base, row.other] {
-                    td.n { @match cell.time_ns { Some(ns) => (figures::duration(ns)), None => "–" } }
-                }
-            }
-            td { @if loud { strong { (row.verdict().name()) } } @else { (row.verdict().name()) } }
-        }
-    }
+    described::whole(id, title, &[note], &crate::diff::exits(diff, table))
 }

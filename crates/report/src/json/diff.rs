@@ -4,11 +4,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use vmtax_analyse::Diff;
-use vmtax_analyse::diff::{Cell, Confidence, DiffRow, DiffTable, Difference};
+use vmtax_analyse::diff::DiffTable;
 use vmtax_events::Losses;
 
-use super::{Json, key, shape, write};
-use crate::{Compares, Comparison, Subject};
+use super::{Json, shape, write};
+use crate::{Compares, Comparison, Subject, diff as described, table};
 
 /// Name and version of the shape.
 const SCHEMA: &str = "vmtax-diff-1";
@@ -22,7 +22,7 @@ impl Compares for Json {
             per: diff.per.name(),
             base: side(comparison.base, diff.base_units),
             other: side(comparison.other, diff.other_units),
-            setup: diff.setup.iter().map(setup).collect(),
+            setup: described::setup(diff),
             unsaid: &diff.unsaid,
             tables: diff.tables.iter().map(|one| table(diff, one)).collect(),
         };
@@ -37,7 +37,7 @@ struct Object<'a> {
     per: &'static str,
     base: Side<'a>,
     other: Side<'a>,
-    setup: Vec<Setup<'a>>,
+    setup: table::Table,
     unsaid: &'a [&'static str],
     tables: Vec<Table>,
 }
@@ -53,39 +53,9 @@ struct Side<'a> {
 }
 
 #[derive(Serialize)]
-struct Setup<'a> {
-    what: &'a str,
-    base: Option<&'a str>,
-    other: Option<&'a str>,
-}
-
-#[derive(Serialize)]
 struct Table {
     by: Vec<&'static str>,
-    rows: Vec<Row>,
-}
-
-#[derive(Serialize)]
-struct Row {
-    #[serde(flatten)]
-    key: shape::Key,
-    base: Numbers,
-    other: Numbers,
-    ratio: Option<f64>,
-    difference: f64,
-    /// Where the difference lies with 95 % confidence for all rows of the table together.
-    low: Option<f64>,
-    high: Option<f64>,
-    /// Why `low` and `high` are missing.
-    untested: Option<&'static str>,
-    verdict: &'static str,
-}
-
-#[derive(Serialize)]
-struct Numbers {
-    count: u64,
-    rate: f64,
-    time_ns: Option<f64>,
+    rows: table::Table,
 }
 
 fn side(subject: Subject<'_>, units: f64) -> Side<'_> {
@@ -98,41 +68,6 @@ fn side(subject: Subject<'_>, units: f64) -> Side<'_> {
     }
 }
 
-fn setup(one: &Difference) -> Setup<'_> {
-    let said = |text: &'_ String| !text.is_empty();
-    Setup {
-        what: &one.what,
-        base: Some(&one.base).filter(|text| said(text)).map(String::as_str),
-        other: Some(&one.other).filter(|text| said(text)).map(String::as_str),
-    }
-}
-
 fn table(diff: &Diff, table: &DiffTable) -> Table {
-    Table {
-        by: table.by.iter().map(|by| by.name()).collect(),
-        rows: table.rows.iter().map(|one| row(diff, one)).collect(),
-    }
-}
-
-fn row(diff: &Diff, row: &DiffRow) -> Row {
-    let numbers = |cell: Cell| Numbers {
-        count: cell.count,
-        rate: cell.rate,
-        time_ns: cell.time_ns.filter(|_| diff.times),
-    };
-    let (low, high, untested) = match row.confidence {
-        Confidence::Interval(interval) => (Some(interval.low), Some(interval.high), None),
-        Confidence::None(why) => (None, None, Some(why)),
-    };
-    Row {
-        key: key(&row.key),
-        base: numbers(row.base),
-        other: numbers(row.other),
-        ratio: row.ratio(),
-        difference: row.difference(),
-        low,
-        high,
-        untested,
-        verdict: row.verdict().name(),
-    }
+    Table { by: table.by.iter().map(|by| by.name()).collect(), rows: described::exits(diff, table) }
 }

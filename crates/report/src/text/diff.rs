@@ -2,14 +2,13 @@
 
 use std::io::{self, Write};
 
-use vmtax_analyse::diff::{Confidence, DiffRow, DiffTable, Verdict};
+use vmtax_analyse::diff::DiffTable;
 use vmtax_analyse::explain::kind;
 use vmtax_analyse::{Diff, Per};
 
-use super::layout::{Column, Grid, Paint, Room, Style};
+use super::layout::{Paint, Style};
 use super::{Page, Text};
-use crate::numbers::{duration, significant};
-use crate::{Compares, Comparison, losses, names};
+use crate::{Compares, Comparison, diff as described, losses, names};
 
 impl Compares for Text {
     fn compare(&self, comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -85,16 +84,7 @@ fn setup(page: &mut Page<'_>, diff: &Diff) -> io::Result<()> {
             Style::Warning,
             "The set-ups differ, and so may everything below for that reason alone",
         )?;
-        let mut grid =
-            Grid::new(vec![Column::key("what"), Column::key("base"), Column::key("other")]);
-        for difference in &diff.setup {
-            let said = |text: &str| {
-                if text.is_empty() { "not said".to_owned() } else { names::printable(text) }
-            };
-            let cells = [said(&difference.what), said(&difference.base), said(&difference.other)];
-            grid.row(Style::Plain, cells.to_vec());
-        }
-        grid.write(page.out, page.paint, page.width)?;
+        described::setup(diff).text(usize::MAX, (page.paint, page.width), page.out)?;
     }
     let unsaid = format!("Not recorded, and so not compared: {}.", diff.unsaid.join(", "));
     page.paragraph(Style::Faint, "  ", &unsaid)
@@ -113,36 +103,8 @@ pub(crate) fn unit(per: Per) -> &'static str {
 fn table(page: &mut Page<'_>, diff: &Diff, table: &DiffTable) -> io::Result<()> {
     let by: Vec<&str> = table.by.iter().map(|by| names::heading(*by)).collect();
     page.line(Style::Heading, &format!("Exits by {}, {}", by.join(" and "), unit(diff.per)))?;
-    let mut columns: Vec<Column> = by.iter().map(|title| Column::key(title)).collect();
-    columns.extend([
-        Column::number("base", Room::Keep),
-        Column::number("other", Room::Keep),
-        Column::number("x", Room::Keep),
-        Column::number("difference", Room::Keep),
-    ]);
-    let shown = Shown::of(diff, table);
-    if shown.intervals {
-        columns.push(Column::number("at 95 %", Room::Drop(2)));
-    }
-    if shown.times {
-        columns.push(Column::number("time, base", Room::Drop(1)));
-        columns.push(Column::number("time, other", Room::Drop(1)));
-    }
-    columns.push(Column::words(""));
-    let mut grid = Grid::new(columns);
-    for row in &table.rows {
-        let style = match row.verdict() {
-            Verdict::More | Verdict::Fewer => Style::Heading,
-            _ => Style::Plain,
-        };
-        grid.row(style, cells(diff, row, shown));
-    }
-    grid.write(page.out, page.paint, page.width)?;
-    let untested: Option<&str> = table.rows.iter().find_map(|row| match row.confidence {
-        Confidence::None(why) => Some(why),
-        Confidence::Interval(_) => None,
-    });
-    if let Some(why) = untested {
+    described::exits(diff, table).text(usize::MAX, (page.paint, page.width), page.out)?;
+    if let Some(why) = described::untested(table) {
         let text = format!(
             "x: other over base. Whether differences are chance is not tested: {why}. About equal: within a tenth of the larger."
         );
@@ -152,55 +114,4 @@ fn table(page: &mut Page<'_>, diff: &Diff, table: &DiffTable) -> io::Result<()> 
         page.paragraph(Style::Faint, "  ", text)?;
     }
     Ok(())
-}
-
-/// Columns that some tables have nothing for.
-#[derive(Clone, Copy)]
-struct Shown {
-    intervals: bool,
-    times: bool,
-}
-
-impl Shown {
-    fn of(diff: &Diff, table: &DiffTable) -> Shown {
-        let has_interval = |row: &DiffRow| matches!(row.confidence, Confidence::Interval(_));
-        let is_timed = |row: &DiffRow| row.base.time_ns.or(row.other.time_ns).is_some();
-        Shown {
-            intervals: table.rows.iter().any(has_interval),
-            times: diff.times && table.rows.iter().any(is_timed),
-        }
-    }
-}
-
-fn cells(diff: &Diff, row: &DiffRow, shown: Shown) -> Vec<String> {
-    let number = |rate: f64| {
-        if diff.per == Per::Recording {
-            crate::numbers::count(rate as u64)
-        } else {
-            significant(rate)
-        }
-    };
-    let signed = |value: f64| {
-        let text = significant(value);
-        if value > 0.0 { format!("+{text}") } else { text }
-    };
-    let mut cells: Vec<String> = row.key.iter().map(|value| names::value(*value)).collect();
-    cells.push(number(row.base.rate));
-    cells.push(number(row.other.rate));
-    cells.push(row.ratio().map_or_else(|| "new".to_owned(), |ratio| format!("{ratio:.2}")));
-    cells.push(signed(row.difference()));
-    match row.confidence {
-        Confidence::Interval(interval) if shown.intervals => {
-            cells.push(format!("{} to {}", signed(interval.low), signed(interval.high)));
-        }
-        Confidence::None(_) if shown.intervals => cells.push("-".to_owned()),
-        _ => {}
-    }
-    if shown.times {
-        for cell in [row.base, row.other] {
-            cells.push(cell.time_ns.map_or_else(|| "-".to_owned(), duration));
-        }
-    }
-    cells.push(row.verdict().name().to_owned());
-    cells
 }

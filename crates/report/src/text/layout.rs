@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
 /// Spaces before each row of a grid.
 const INDENT: usize = 2;
 /// Spaces between two columns.
@@ -216,16 +218,24 @@ fn total(widths: &[usize], shown: &[bool]) -> usize {
     INDENT + sum + GAP * n.saturating_sub(1)
 }
 
-/// Terminal columns of a text: one a character. Wide characters (in a VM's name) are not told apart.
-fn columns_of(text: &str) -> usize {
-    text.chars().count()
+/// Terminal columns of a text.
+pub(crate) fn columns_of(text: &str) -> usize {
+    text.width()
 }
 
 fn cut(text: &str, width: usize) -> String {
     if columns_of(text) <= width {
         return text.to_owned();
     }
-    let mut short: String = text.chars().take(width.saturating_sub(1)).collect();
+    let mut short = String::new();
+    let mut used = 1;
+    for c in text.chars() {
+        used += c.width().unwrap_or(0);
+        if used > width {
+            break;
+        }
+        short.push(c);
+    }
     short.push('…');
     short
 }
@@ -312,6 +322,25 @@ mod tests {
         // Nothing gives way any more: the row is longer than asked, never wrong.
         let narrowest = "  reason    count\n  EXTERNA…     10\n  HLT       1,000\n";
         assert!(written(Some(3)).starts_with(narrowest));
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns_and_marks_none() {
+        let mut grid = Grid::new(vec![Column::key("VM"), Column::number("n", Room::Keep)]);
+        for name in ["東京の仮想", "e\u{301}t\u{e9}", "plain"] {
+            grid.row(Style::Plain, vec![name.to_owned(), "1".to_owned()]);
+        }
+        let written = |width| {
+            let mut out = Vec::new();
+            grid.write(&mut out, Paint { color: false }, width).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let lines =
+            "  VM          n\n  東京の仮想  1\n  e\u{301}t\u{e9}         1\n  plain       1\n";
+        assert_eq!(written(None), lines);
+        // A wide character that has half the room it needs is left out, and its column stays straight.
+        let narrow = "  VM        n\n  東京の…   1\n  e\u{301}t\u{e9}       1\n  plain     1\n";
+        assert_eq!(written(Some(13)), narrow);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use vmtax_analyse::{OperationRow, Operations};
 use vmtax_events::Level;
 
-use super::layout::{Column, Grid, Paint, Room, Style};
+use super::layout::{Column, Grid, Paint, Room, Style, columns_of};
 use crate::operations::{exit_list, factor, instructions, name, no_exits, ratio, shares, spread};
 
 /// The list of exits is not broken narrower than this.
@@ -72,7 +72,7 @@ fn grid(operations: &Operations, emulated: &Emulated, width: Option<usize>) -> G
     let room = width.map(|width| {
         let mut empty = grid.clone();
         first.iter().for_each(|cells| empty.row(Style::Plain, with_list(cells, String::new())));
-        let words = operations.rows.iter().flat_map(exit_list).map(|word| word.chars().count());
+        let words = operations.rows.iter().flat_map(exit_list).map(|word| columns_of(&word));
         empty.room_for_last(width, words.max().unwrap_or(0).max(NARROWEST_LIST))
     });
     for (row, cells) in operations.rows.iter().zip(&first) {
@@ -120,8 +120,7 @@ fn broken(words: &[String], room: Option<usize>) -> Vec<String> {
     for word in words {
         match lines.last_mut() {
             Some(line)
-                if room
-                    .is_none_or(|room| line.chars().count() + 1 + word.chars().count() <= room) =>
+                if room.is_none_or(|room| columns_of(line) + 1 + columns_of(word) <= room) =>
             {
                 line.push(' ');
                 line.push_str(word);
