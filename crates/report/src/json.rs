@@ -12,14 +12,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::ser::Formatter;
-use vmtax_analyse::{
-    Ancillary, Ledger, Nested, OperationExit, OperationRow, Operations, Table, TableRow, Value,
-    ledger, statistics,
-};
-use vmtax_events::{Detail, NO_VCPU, Reason, Tally, TimeRow};
+use vmtax_analyse::{Ledger, Table, ledger};
+use vmtax_events::{NO_VCPU, Recording, TimeRow};
 
 use crate::table::{self, Cell, Column};
-use crate::{Document, Renderer, names};
+use crate::{Document, Renderer, exits, names, nested, operations};
 
 /// Threads that had the CPUs of preempted vCPUs: at most so many.
 const TAKERS: usize = 64;
@@ -69,9 +66,15 @@ fn report(document: &Document) -> shape::Report<'_> {
         schema: SCHEMA,
         tool: shape::Tool { name: "vmtax", version: &document.tool_version },
         run: run(document),
-        operations: document.operations.as_ref().map(operations),
-        tables: document.tables.iter().map(table).collect(),
-        nested: document.nested.as_ref().map(nested),
+        operations: document
+            .operations
+            .as_ref()
+            .map(|all| shape::Operations { rows: operations::described::objects(all) }),
+        tables: document.tables.iter().map(|one| table(&document.ledger.recording, one)).collect(),
+        nested: document
+            .nested
+            .as_ref()
+            .map(|all| shape::Nested { known: all.known, rows: nested::objects(all) }),
         functions: document.calls.map(|shown| crate::calls::table(&document.ledger, shown)),
         losses: &document.ledger.losses,
     }
@@ -145,133 +148,11 @@ fn known(vcpu: u32) -> Option<u32> {
     (vcpu != NO_VCPU).then_some(vcpu)
 }
 
-fn table(table: &Table) -> shape::Table {
+fn table(recording: &Recording, table: &Table) -> shape::Table {
     shape::Table {
         event: table.kind.name(),
         by: table.by.iter().map(|by| by.name()).collect(),
-        rows: table.rows.iter().map(row).collect(),
-        total: tally(&table.total),
+        rows: exits::table(recording, table),
+        total: Cell::Object(exits::tally_fields(&table.total)),
     }
-}
-
-fn row(row: &TableRow) -> shape::Row {
-    shape::Row { key: key(&row.key), tally: tally(&row.tally) }
-}
-
-fn key(values: &[Value]) -> shape::Key {
-    let mut shaped = shape::Key::default();
-    for value in values {
-        match *value {
-            Value::Reason(r) => shaped.reason = Some(reason(r)),
-            Value::Level(level) => shaped.level = Some(level.name()),
-            Value::Cause(cause) => shaped.cause = Some(cause.name()),
-            Value::Detail(d) => shaped.detail = Some(detail(d)),
-            Value::Outcome(outcome) => shaped.outcome = Some(outcome.name()),
-            Value::Vm(vm) => shaped.vm = Some(vm),
-            Value::Vcpu(vm, vcpu) => {
-                shaped.vm = Some(vm);
-                shaped.vcpu = Some(known(vcpu));
-            }
-        }
-    }
-    shaped
-}
-
-fn reason(reason: Reason) -> shape::Reason {
-    shape::Reason {
-        reason: names::reason(reason),
-        reason_code: reason.code,
-        reason_flags: reason.flags,
-        isa: reason.isa.name(),
-    }
-}
-
-fn detail(detail: Detail) -> shape::Detail {
-    shape::Detail {
-        kind: detail.kind.name(),
-        value: detail.value,
-        hex: format!("{:#x}", detail.value),
-        name: names::detail_name(detail),
-    }
-}
-
-fn tally(tally: &Tally) -> shape::Tally {
-    let timed = tally.timed > 0;
-    let quantile = |q: f64| {
-        statistics::quantile(tally, q).map(|q| shape::Quantile { low: q.low_ns, high: q.high_ns })
-    };
-    let filled = tally.hist.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
-    shape::Tally {
-        count: tally.count,
-        timed: tally.timed,
-        time_ns: tally.time_ns,
-        min_ns: timed.then_some(tally.min_ns),
-        max_ns: timed.then_some(tally.max_ns),
-        mean_ns: statistics::mean_ns(tally),
-        stderr_ns: statistics::standard_error_ns(tally),
-        p50_ns: quantile(0.5),
-        p90_ns: quantile(0.9),
-        p99_ns: quantile(0.99),
-        hist: tally.hist[..filled].to_vec(),
-    }
-}
-
-fn operations(operations: &Operations) -> shape::Operations {
-    shape::Operations { rows: operations.rows.iter().map(operation).collect() }
-}
-
-fn operation(row: &OperationRow) -> shape::Operation {
-    let exit = |exit: &OperationExit| shape::OperationExit {
-        reason: reason(exit.reason),
-        level: exit.level.name(),
-        detail: detail(exit.detail),
-        ancillary_of: exit.ancillary_of.map(reason),
-        count: exit.count,
-        per_operation: row.per_operation(exit.count).value(),
-    };
-    shape::Operation {
-        name: row.name.clone(),
-        vm: row.vm,
-        level: row.level.name(),
-        count: row.count,
-        recorded: row.recorded,
-        exits: row.exits.iter().map(exit).collect(),
-        exits_per_operation: row.exits_per_operation().value(),
-        l2_exits: row.l2_exits(),
-        to_l1: row.to_l1,
-        ancillary_exits: row.ancillary(),
-        ancillary_per_exit: row.ancillary_per_exit().value(),
-        path: row.path.map(|path| shape::Path {
-            unit: "instructions",
-            median: path.median,
-            min: path.min,
-            max: path.max,
-            spread: path.spread(),
-            batches: path.batches,
-        }),
-        l2_over_l1: row.l2_over_l1,
-        window: shape::Window {
-            wall_ns: row.time.wall_ns,
-            l0: row.share_l0(),
-            l1: row.share_l1(),
-            l2: row.share_l2(),
-            halted: row.share_halted(),
-        },
-    }
-}
-
-fn nested(nested: &Nested) -> shape::Nested {
-    let ancillary = |a: &Ancillary| shape::Ancillary {
-        reason: reason(a.reason),
-        detail: detail(a.detail),
-        tally: tally(&a.tally),
-    };
-    let rows = nested.rows.iter().map(|row| shape::NestedRow {
-        reason: reason(row.reason),
-        l2: tally(&row.l2),
-        to_l1: row.to_l1,
-        ancillary_per_exit: row.ancillary_per_exit(),
-        ancillary: row.ancillary.iter().map(ancillary).collect(),
-    });
-    shape::Nested { known: nested.known, rows: rows.collect() }
 }

@@ -72,6 +72,12 @@ pub(crate) fn reason_cells(reason: Reason) -> [Cell; 4] {
     ]
 }
 
+/// A reason as fields of an object.
+pub(crate) fn reason_fields(reason: Reason) -> Vec<(&'static str, Cell)> {
+    let keys = reason_columns().map(|column| column.key);
+    keys.into_iter().zip(reason_cells(reason)).collect()
+}
+
 /// The columns of a detail for programs.
 pub(crate) fn detail_columns() -> [Column; 4] {
     [

@@ -1,5 +1,7 @@
 //! How the operations of a lab run are written for people: one spelling for every renderer.
 
+pub(crate) mod described;
+
 use vmtax_analyse::{Ledger, OperationExit, OperationRow, Path, Ratio};
 use vmtax_events::{Detail, DetailKind, Level, Reason, Sample};
 

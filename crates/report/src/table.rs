@@ -114,7 +114,7 @@ impl Column {
         self.is_on(PEOPLE)
     }
 
-    fn is_on(&self, back_end: u8) -> bool {
+    pub(crate) fn is_on(&self, back_end: u8) -> bool {
         self.on & back_end != 0
     }
 }
@@ -152,6 +152,10 @@ pub enum Cell {
     Hex(u64),
     /// Numbers for JSON alone.
     Counts(Vec<u64>),
+    /// A duration in whole nanoseconds.
+    Time(u64),
+    /// A list for JSON alone.
+    List(Vec<Cell>),
     /// An object for JSON alone.
     Object(Vec<(&'static str, Cell)>),
     /// A duration.
@@ -202,7 +206,8 @@ impl Cell {
             Cell::Mean(ns) => numbers::duration(*ns),
             Cell::Quantile(_, high) => numbers::duration(*high as f64),
             Cell::Hex(n) => format!("{n:#x}"),
-            Cell::Counts(_) | Cell::Object(_) => String::new(),
+            Cell::Time(ns) => numbers::duration(*ns as f64),
+            Cell::Counts(_) | Cell::List(_) | Cell::Object(_) => String::new(),
             Cell::Instructions(n) => crate::operations::instructions(*n),
             Cell::Number(n) => numbers::significant(*n),
             Cell::Share(share) => numbers::percent(*share),
@@ -223,8 +228,9 @@ impl Cell {
             | Cell::Unknown(_)
             | Cell::Between(..)
             | Cell::Counts(_)
+            | Cell::List(_)
             | Cell::Object(_) => String::new(),
-            Cell::Count(n) | Cell::Bytes(n) | Cell::Quantile(_, n) => n.to_string(),
+            Cell::Count(n) | Cell::Bytes(n) | Cell::Time(n) | Cell::Quantile(_, n) => n.to_string(),
             Cell::Number(n)
             | Cell::Instructions(n)
             | Cell::Share(n)
@@ -244,7 +250,7 @@ impl Cell {
     /// A whole number in the order of the values, for the page's script; `None` where there is none.
     pub fn sort_key(&self) -> Option<u128> {
         match self {
-            Cell::Count(n) | Cell::Bytes(n) | Cell::Quantile(_, n) => {
+            Cell::Count(n) | Cell::Bytes(n) | Cell::Time(n) | Cell::Quantile(_, n) => {
                 Some(u128::from(*n) * PARTS_OF_ONE as u128)
             }
             Cell::Number(n)
@@ -285,7 +291,7 @@ impl Serialize for Cell {
             Cell::Empty | Cell::Absent | Cell::Unknown(_) | Cell::Between(..) => {
                 to.serialize_none()
             }
-            Cell::Count(n) | Cell::Bytes(n) => to.serialize_u64(*n),
+            Cell::Count(n) | Cell::Bytes(n) | Cell::Time(n) => to.serialize_u64(*n),
             Cell::Number(n)
             | Cell::Instructions(n)
             | Cell::Share(n)
@@ -297,6 +303,7 @@ impl Serialize for Cell {
             Cell::Quantile(low, high) => to.collect_map([("low", low), ("high", high)]),
             Cell::Hex(n) => to.collect_str(&format_args!("{n:#x}")),
             Cell::Counts(all) => all.serialize(to),
+            Cell::List(all) => all.serialize(to),
             Cell::Object(fields) => to.collect_map(fields.iter().map(|(key, cell)| (key, cell))),
             Cell::Flag(flag) => to.serialize_bool(*flag),
             Cell::Numbers(all) => all.serialize(to),
@@ -338,6 +345,12 @@ impl Table {
     pub fn row(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(Row { group: None, is_strong: false, cells });
+    }
+
+    /// Adds a column that has the same cell in all rows.
+    pub(crate) fn constant(&mut self, column: Column, cell: &Cell) {
+        self.columns.push(column);
+        self.rows.iter_mut().for_each(|row| row.cells.push(cell.clone()));
     }
 
     /// Adds a row that stands out.

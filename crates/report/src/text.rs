@@ -9,13 +9,13 @@ mod operations;
 
 use std::io::{self, Write};
 
-use vmtax_analyse::{By, Nested, Operations, Table, TableRow, Value, ledger, statistics};
-use vmtax_events::{Level, Part, Recording, Tally, TimeRow};
+use vmtax_analyse::{Nested, Operations, Table, ledger};
+use vmtax_events::{Part, Recording, TimeRow};
 
 use self::layout::{Column, Grid, Paint, Room, Style, wrap};
-use crate::numbers::{count, duration, percent_digits, share};
+use crate::numbers::{duration, percent_digits, share};
 use crate::operations::is_lab;
-use crate::{Document, Renderer, calls, headline, losses, names};
+use crate::{Document, Renderer, calls, exits, headline, losses, names, nested};
 
 /// Renders aligned tables.
 #[derive(Clone, Copy, Debug, Default)]
@@ -129,7 +129,7 @@ impl Page<'_> {
         let mut grid = Grid::new(columns);
         let recording = &ledger.recording;
         for ((vm, vcpu), time) in &ledger.time {
-            let who = [vm_cell(recording, *vm), names::vcpu_name(*vcpu)];
+            let who = [exits::vm_text(recording, *vm), names::vcpu_name(*vcpu)];
             grid.row(Style::Plain, split_cells(recording, who, &time.sum));
         }
         if ledger.time.len() > 1 {
@@ -207,27 +207,12 @@ impl Page<'_> {
             self.line(Style::Plain, "  none")?;
             return Ok(false);
         }
-        let keys = shown_keys(table);
-        let titles = keys.iter().map(|&i| Column::key(names::heading(table.by[i])));
-        let numbers = tally_columns(table);
-        let width = keys.len() + numbers.len();
-        let mut grid = Grid::new(titles.chain(numbers).collect());
-        let many_vms = document.ledger.recording.vms.len() > 1;
-        for row in &table.rows {
-            let words =
-                keys.iter().map(|&i| key_cell(&document.ledger.recording, many_vms, row, i));
-            let cells = words.chain(tally_cells(&row.tally, &table.total)).take(width);
-            grid.row(Style::Plain, cells.collect());
-        }
-        if table.rows.len() > 1 {
-            let words = keys.iter().enumerate().map(|(n, _)| if n == 0 { "all" } else { "" });
-            let cells =
-                words.map(str::to_owned).chain(tally_cells(&table.total, &table.total)).take(width);
-            grid.row(Style::Heading, cells.collect());
-        }
-        let shown = grid.write(self.out, self.paint, self.width)?;
-        let first = keys.len() + QUANTILE_COLUMN;
-        Ok(shown.get(first..first + 3).is_some_and(|quantiles| quantiles.contains(&true)))
+        let shown = exits::table(&document.ledger.recording, table).text(
+            usize::MAX,
+            (self.paint, self.width),
+            self.out,
+        )?;
+        Ok(shown.iter().any(|key| ["p50_ns", "p90_ns", "p99_ns"].contains(key)))
     }
 
     fn nested(&mut self, nested: &Nested) -> io::Result<()> {
@@ -243,35 +228,7 @@ impl Page<'_> {
         if nested.rows.is_empty() {
             return self.line(Style::Plain, "  none");
         }
-        let mut grid = Grid::new(vec![
-            Column::key("L2 exit / L1 exits"),
-            Column::number("exits", Room::Keep),
-            Column::number("to L1", Room::Keep),
-            Column::number("per exit", Room::Keep),
-            Column::number("time", Room::Drop(1)),
-            Column::number("mean", Room::Drop(2)),
-            Column::number("max", Room::Drop(3)),
-        ]);
-        for row in &nested.rows {
-            let per_exit = row.ancillary_per_exit().map_or("-".to_owned(), |n| format!("{n:.2}"));
-            let mut cells =
-                vec![names::reason(row.reason), count(row.l2.count), count(row.to_l1), per_exit];
-            cells.extend(nested_times(&row.l2));
-            grid.row(Style::Heading, cells);
-            for ancillary in &row.ancillary {
-                let mut name = format!("  {}", names::reason(ancillary.reason));
-                let detail = names::detail(ancillary.detail);
-                if !detail.is_empty() {
-                    name += &format!(": {detail}");
-                }
-                let each = share(ancillary.tally.count, row.to_l1);
-                let each = each.map_or("-".to_owned(), |n| format!("{n:.2}"));
-                let mut cells = vec![name, count(ancillary.tally.count), String::new(), each];
-                cells.extend(nested_times(&ancillary.tally));
-                grid.row(Style::Plain, cells);
-            }
-        }
-        grid.write(self.out, self.paint, self.width)?;
+        nested::lines(nested).text(usize::MAX, (self.paint, self.width), self.out)?;
         self.paragraph(
             Style::Faint,
             "  ",
@@ -340,91 +297,4 @@ fn split_cells(recording: &Recording, [vm, vcpu]: [String; 2], time: &TimeRow) -
     let mut cells = vec![vm, vcpu, duration(time.wall_ns as f64)];
     cells.extend(parts.chain([percent(ledger::tax(time))]));
     cells
-}
-
-/// Which key columns to show: the level goes without saying where nobody asked and all is L1.
-fn shown_keys(table: &Table) -> Vec<usize> {
-    let asked = table.by != table.kind.default_by();
-    let all_l1 = |i: usize| table.rows.iter().all(|row| row.key[i] == Value::Level(Level::L1));
-    (0..table.by.len()).filter(|&i| asked || table.by[i] != By::Level || !all_l1(i)).collect()
-}
-
-/// A VM, its id first: that is what must stay when the cell is cut.
-fn vm_cell(recording: &Recording, id: u32) -> String {
-    match names::vm_name(recording, id) {
-        Some(name) => format!("{id} {}", names::printable(name)),
-        None => id.to_string(),
-    }
-}
-
-fn key_cell(recording: &Recording, many_vms: bool, row: &TableRow, i: usize) -> String {
-    match row.key[i] {
-        Value::Vm(vm) => vm_cell(recording, vm),
-        Value::Vcpu(vm, vcpu) if many_vms => format!("{vm}/{}", names::vcpu_name(vcpu)),
-        other => match names::value(other) {
-            empty if empty.is_empty() => "-".to_owned(),
-            label => label,
-        },
-    }
-}
-
-/// Index of p50 among the columns of a tally.
-const QUANTILE_COLUMN: usize = 7;
-
-/// Columns of counts, and of times where there are any.
-fn tally_columns(table: &Table) -> Vec<Column> {
-    let counted = if table.kind.is_exits() { "exits" } else { "count" };
-    let mut columns = vec![
-        Column::number(counted, Room::Keep),
-        Column::number("%", Room::Drop(2)).named("% of the count"),
-    ];
-    if table.total.timed > 0 {
-        columns.extend([
-            Column::number("time", Room::Keep),
-            Column::number("%", Room::Drop(1)).named("% of the time"),
-            Column::number("min", Room::Drop(7)),
-            Column::number("mean", Room::Drop(3)),
-            Column::number("±", Room::Drop(4)),
-            Column::number("p50", Room::Drop(9)),
-            Column::number("p90", Room::Drop(8)),
-            Column::number("p99", Room::Drop(6)),
-            Column::number("max", Room::Drop(5)),
-        ]);
-    }
-    columns
-}
-
-/// A cell for each of the columns; fewer columns take the first ones.
-fn tally_cells(tally: &Tally, total: &Tally) -> [String; 11] {
-    let none = || "-".to_owned();
-    let timed = tally.timed > 0;
-    let percent = |share: Option<f64>| share.map_or_else(none, percent_digits);
-    let time = |ns: u64| if timed { duration(ns as f64) } else { none() };
-    let mean = statistics::mean_ns(tally);
-    let spread = match (mean, statistics::standard_error_ns(tally)) {
-        (Some(mean), Some(error)) if mean > 0.0 => format!("{:.1}%", error / mean * 100.0),
-        _ => none(),
-    };
-    let quantile =
-        |q: f64| statistics::quantile(tally, q).map_or_else(none, |q| duration(q.high_ns as f64));
-    [
-        count(tally.count),
-        percent(share(tally.count, total.count)),
-        time(tally.time_ns),
-        percent(share(tally.time_ns, total.time_ns).filter(|_| timed)),
-        time(tally.min_ns),
-        mean.map_or_else(none, duration),
-        spread,
-        quantile(0.5),
-        quantile(0.9),
-        quantile(0.99),
-        time(tally.max_ns),
-    ]
-}
-
-fn nested_times(tally: &Tally) -> [String; 3] {
-    let none = || "-".to_owned();
-    let time = |ns: u64| if tally.timed > 0 { duration(ns as f64) } else { none() };
-    let mean = statistics::mean_ns(tally).map_or_else(none, duration);
-    [time(tally.time_ns), mean, time(tally.max_ns)]
 }
