@@ -80,6 +80,7 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
             _ => others.push(name),
         }
     }
+    table.shorten();
     if table.rows.is_empty() {
         return match damaged.first() {
             Some(first) => Err(Fault::new(
@@ -182,6 +183,24 @@ impl Table {
         self.rows.push((place, reading));
     }
 
+    /// Drops the folders that the names of all workloads begin with.
+    fn shorten(&mut self) {
+        let folders = |(place, _): &(Place, Reading)| {
+            place.workload.split_once('-').map(|(first, _)| format!("{first}-"))
+        };
+        while let Some(first) = self.rows.first().and_then(folders) {
+            let has_it = |(place, _): &(Place, Reading)| place.workload.starts_with(&first);
+            let several =
+                self.rows.iter().any(|(place, _)| place.workload != self.rows[0].0.workload);
+            if !several || !self.rows.iter().all(has_it) {
+                return;
+            }
+            for (place, _) in &mut self.rows {
+                place.workload.drain(..first.len());
+            }
+        }
+    }
+
     fn csv(&self) -> String {
         let mut text = String::from("workload,category,repeat,metric,unit,value,better\n");
         let mut repeats: BTreeMap<(&str, &str), u32> = BTreeMap::new();
@@ -207,6 +226,25 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_of_all_workloads_are_not_in_their_names() {
+        let shortened = |paths: &[&str]| {
+            let mut table = Table::default();
+            for path in paths {
+                let reading = read("Time: 7.30 seconds\n").unwrap().unwrap();
+                table.add(Place::of(&path.split('/').collect::<Vec<_>>()), reading);
+            }
+            table.shorten();
+            table.rows.into_iter().map(|(place, _)| place.workload).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            shortened(&["network/iperf/snp/udp/1460.log", "network/ping/snp/64.log"]),
+            ["iperf-udp-1460", "ping-64"]
+        );
+        let one = "network/iperf/snp/udp/1460.log";
+        assert_eq!(shortened(&[one, &one.replace("snp", "amd")]), ["network-iperf-udp-1460"; 2]);
+    }
 
     #[test]
     fn a_path_says_what_ran_where() {

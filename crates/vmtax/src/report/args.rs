@@ -10,7 +10,8 @@ use crate::flags::{Color, ReadingArgs};
 /// Show where a VM's time went: exits by reason and cause, time split, accesses, nesting, losses.
 ///
 /// INPUT is a run folder or a recording: perf.data (file, stream, or folder of --threads), trace.dat, the text output of
-/// ftrace, perf script or trace-cmd report, or a bpftrace dump of exit counts. The format is detected from the content.
+/// ftrace, perf script or trace-cmd report, a bpftrace dump of exit counts, or what perf kvm stat report or kvm_stat print. The
+/// format is detected from the content.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax report perf.data
