@@ -77,7 +77,7 @@ impl Done {
         let done = self.done();
         debug_assert_eq!(done, self.batch.tree.total());
         match self.idle {
-            Some(idle) if done + idle == cycles => Ok(()),
+            Some(idle) if done.checked_add(idle) == Some(cycles) => Ok(()),
             None if done == cycles => Ok(()),
             Some(0) => {
                 Err(format!("the tree has {done} instructions, and the clock went on by {cycles}"))

@@ -393,3 +393,39 @@ fn every_cut_is_an_error() {
     }
     assert!(profile(&bytes, 1, 0).is_ok());
 }
+
+/// Reads a record with each byte damaged, and each word: it is read or refused in a sentence.
+fn assert_survives_damage(bytes: &[u8], level: u8) {
+    for at in 0..bytes.len() {
+        for damage in [0x01, 0x10, 0x80, 0xff, bytes[at]] {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= damage;
+            if let Err(problem) = profile(&damaged, level, 0) {
+                assert_eq!(problem.to_string().lines().count(), 1, "{problem}");
+            }
+        }
+        for word in [[0; 8], [0xff; 8]] {
+            let mut damaged = bytes.to_vec();
+            let end = bytes.len().min(at + 8);
+            damaged[at..end].copy_from_slice(&word[..end - at]);
+            let _ = profile(&damaged, level, 0);
+        }
+        // A part of it comes twice.
+        let _ = profile(&[&bytes[..at], &bytes[at / 2..]].concat(), level, 0);
+    }
+}
+
+#[test]
+fn damage_anywhere_is_no_panic() {
+    let mut record = Record::new();
+    record.begin();
+    record.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
+    record.partial(2);
+    record.handle();
+    record.idle(7);
+    record.block(TICK, HOST, &[NOP, IRET]);
+    record.enter();
+    record.block(LAST, GUEST, &[RDTSC]);
+    record.block(LAST + 2, GUEST, &[NOP]);
+    assert_survives_damage(&record.end(), 1);
+}

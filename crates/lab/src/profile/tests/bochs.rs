@@ -3,7 +3,7 @@
 use vmtax_guest::layout;
 
 use super::{AFTER_GUEST, FAULT, FIRST, HANDLER, HOST_RUN, LAST, REFLECTS, RUN, STACK, TICK};
-use super::{folded, profile};
+use super::{assert_survives_damage, folded, profile};
 use crate::profile::{Problem, Profile};
 
 const CPUID: u32 = 10;
@@ -187,8 +187,7 @@ fn halts_are_waiting_and_exceptions_are_calls() {
 }
 
 /// L2 leaves, the host hands the exit to L1, whose VMRESUME brings L2 back.
-#[test]
-fn the_guests_guest_and_its_hypervisor() {
+fn nested() -> Vec<u8> {
     let enters_l1 = |record: &mut Record| {
         record.run(AFTER_GUEST, 1);
         record.run(REFLECTS, 1);
@@ -216,6 +215,11 @@ fn the_guests_guest_and_its_hypervisor() {
     record.leaves(CPUID, 0);
     enters_l1(&mut record);
     resumes(&mut record);
+    record.end()
+}
+
+#[test]
+fn the_guests_guest_and_its_hypervisor() {
     let inner = "payload;[cpuid];1:kvm_arch_vcpu_ioctl_run";
     let expected = [
         "payload 1".to_owned(),
@@ -229,7 +233,7 @@ fn the_guests_guest_and_its_hypervisor() {
         format!("{inner};[vmresume];0:vmx_vmexit 1"),
         format!("{inner};[vmresume];{HOST_RUN} 2"),
     ];
-    assert_eq!(tree(&record.end(), 2, 14), expected);
+    assert_eq!(tree(&nested(), 2, 14), expected);
 }
 
 fn refused(bytes: &[u8]) -> String {
@@ -288,4 +292,25 @@ fn every_cut_is_an_error() {
         assert!(profile(&bytes[..length], 1, 0).is_err(), "{length}");
     }
     assert!(profile(&bytes, 1, 0).is_ok());
+}
+
+#[test]
+fn damage_anywhere_is_no_panic() {
+    let mut record = Record::new();
+    record.begin();
+    record.run(FIRST + 2, 2);
+    record.leaves(CPUID, 0);
+    record.run(AFTER_GUEST, 2);
+    record.branch(12, STACK + 0x800);
+    record.run(HANDLER, 2);
+    record.put(0xa2, &[0xec]);
+    record.run(TICK, 2);
+    record.branch(15, 0);
+    record.branch(14, STACK + 0x800);
+    record.clock = Some(0xa4);
+    record.tsc += 50;
+    record.run(RUN, 2);
+    record.enters();
+    assert_survives_damage(&record.end(), 1);
+    assert_survives_damage(&nested(), 2);
 }
