@@ -42,6 +42,7 @@ pub(crate) enum Command {
 #[command(after_help = "Examples:
   vmtax query --list
   vmtax query 'SELECT host, sum(count) AS exits FROM exits GROUP BY host ORDER BY exits DESC' fleet/
+  vmtax query 'SELECT cause, sum(count) AS exits FROM exits_named GROUP BY cause ORDER BY exits DESC' run/
   vmtax query --question tax-rose --param since=2026-01-15 fleet/
   vmtax query --question top-causes --param class=rack fleet/ --format html -o causes.html
   vmtax query --question nested 's3://bucket/fleet/host=web*/date=2026-01-*'
@@ -62,6 +63,10 @@ pub(crate) struct QueryArgs {
     /// Say which questions there are, and what can be set in them.
     #[arg(long)]
     pub(crate) list: bool,
+
+    /// Print SQL that gives DuckDB the words of exits: exits_named('RUN/exits/*.parquet').
+    #[arg(long, conflicts_with_all = ["list", "question", "words"])]
+    pub(crate) duckdb: bool,
 
     /// How to write the rows.
     #[arg(long, value_enum, default_value_t = Format::Text)]

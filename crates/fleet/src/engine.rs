@@ -7,7 +7,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, ParamValues, Result, ScalarValue};
-use datafusion::datasource::MemTable;
+use datafusion::datasource::{MemTable, ViewTable};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
@@ -101,6 +101,17 @@ impl Engine {
         Ok(Engine { context, fleet })
     }
 
+    /// Defines `exits_named`, once.
+    async fn define_views(&self) -> Result<()> {
+        if self.context.table_exist("exits_named")? {
+            return Ok(());
+        }
+        let plan = self.context.state().create_logical_plan(vocabulary::EXITS_NAMED).await?;
+        let view = ViewTable::new(plan, Some(vocabulary::EXITS_NAMED.to_owned()));
+        self.context.register_table("exits_named", Arc::new(view))?;
+        Ok(())
+    }
+
     /// The plan of a query.
     ///
     /// # Errors
@@ -110,6 +121,7 @@ impl Engine {
         sql: &str,
         parameters: Vec<(String, ScalarValue)>,
     ) -> Result<LogicalPlan> {
+        self.define_views().await?;
         let statement = guard::statement(sql)?;
         let plan = self.context.state().statement_to_plan(statement).await?;
         guard::plan(&plan)?;

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Query(args) if args.list => query::list(),
+        Command::Query(args) if args.duckdb => query::duckdb(args.output.as_deref()),
         Command::Query(args) => {
             return match worker::spill() {
                 Some(spill) => worker::run(args, spill),

@@ -360,3 +360,12 @@ pub(crate) fn list() -> anyhow::Result<()> {
         Ok(())
     })
 }
+
+/// Writes the words of exits as SQL for DuckDB.
+pub(crate) fn duckdb(output: Option<&Path>) -> anyhow::Result<()> {
+    let sql = vmtax_fleet::vocabulary::duckdb()?;
+    Place::open(output)?.write(|out| {
+        out.write_all(sql.as_bytes())?;
+        Ok(())
+    })
+}

@@ -3,15 +3,17 @@
 //! The rules are `vmtax_events::Cause`'s alone. Here they are asked, never repeated: which rows there are follows
 //! from what it answers, and a test holds the SQL that joins these tables to it, exit by exit.
 //!
-//! Left out on purpose: names of details (MSRs, ports); they are for the reports of one run.
+//! [`EXITS_NAMED`] puts them together: exits with words for cause, reason and detail. [`duckdb`] writes the same for DuckDB.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, BooleanArray, RecordBatch, StringViewArray, UInt32Array, UInt64Array,
+    Array, ArrayRef, BooleanArray, RecordBatch, StringViewArray, UInt32Array, UInt64Array,
 };
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::Result;
 use vmtax_events::{Cause, Detail, DetailKind, Isa, Reason};
 
@@ -53,6 +55,25 @@ const CALLS: [(DetailKind, &[(u64, u64)]); 2] = [
     (DetailKind::Ghcb, &[(0, 0xfff), (0x8000_0000, 0x8000_00ff)]),
     (DetailKind::Tdvmcall, &[(0, 0xff)]),
 ];
+
+/// Exits with their words: what the view `exits_named` is.
+pub const EXITS_NAMED: &str = include_str!("../views/exits_named.sql");
+
+/// Values that can have a name, besides those that can decide a cause.
+const NAMED: [(DetailKind, &[(u64, u64)]); 8] = [
+    (DetailKind::PortIn, &[(0, 0xffff)]),
+    (DetailKind::PortOut, &[(0, 0xffff)]),
+    (DetailKind::MmioRead, IO_APIC),
+    (DetailKind::MmioWrite, IO_APIC),
+    (DetailKind::Cpuid, LEAVES),
+    (DetailKind::Tdvmcall, &[(0x1_0000, 0x1_00ff)]),
+    (DetailKind::VmcsField, &[(0, 0x7fff)]),
+    (DetailKind::Halt, &[(0, 1)]),
+];
+const IO_APIC: &[(u64, u64)] = &[(0xfec0_0000, 0xfec0_0fff)];
+/// CPUID leaves; [`SUB_LEAVES`] of those that have any come with them.
+const LEAVES: &[(u64, u64)] = &[(0, 0x3f), (0x4000_0000, 0x4000_010f), (0x8000_0000, 0x8000_003f)];
+const SUB_LEAVES: u32 = 64;
 
 /// What a detail alone says of a cause, if anything: a reason that nobody knows leaves the decision to it.
 fn of_detail(kind: DetailKind, value: u64) -> Option<Cause> {
@@ -121,15 +142,33 @@ pub fn detail_kinds() -> Result<RecordBatch> {
     ])
 }
 
-/// The table `details`: values that say something else than their kind does.
+/// The values of a kind that a table may know something of, each once.
+fn candidates(kind: DetailKind) -> BTreeSet<u64> {
+    let lists = BY_VALUE.iter().chain(&CALLS).chain(&NAMED).filter(|(k, _)| *k == kind);
+    let values = lists.flat_map(|(_, ranges)| ranges.iter()).flat_map(|&(a, b)| a..=b);
+    match kind {
+        DetailKind::Cpuid => {
+            let leaves = values.filter_map(|leaf| u32::try_from(leaf).ok());
+            leaves
+                .flat_map(|leaf| (0..SUB_LEAVES).map(move |n| Detail::cpuid(leaf, n).value))
+                .collect()
+        }
+        _ => values.collect(),
+    }
+}
+
+/// The table `details`: values that say something else of a cause than their kind does, and those that have a name.
 pub fn details() -> Result<RecordBatch> {
-    let mut rows: Vec<(DetailKind, u64, Cause)> = Vec::new();
-    for (kind, ranges) in BY_VALUE.iter().chain(&CALLS) {
-        let usual = of_detail(*kind, ORDINARY);
-        for value in ranges.iter().flat_map(|&(first, last)| first..=last) {
-            rows.extend(
-                of_detail(*kind, value).filter(|c| Some(*c) != usual).map(|c| (*kind, value, c)),
-            );
+    let mut rows: Vec<(DetailKind, u64, Option<Cause>, String)> = Vec::new();
+    for kind in DetailKind::all() {
+        let usual = of_detail(kind, ORDINARY);
+        for value in candidates(kind) {
+            let decides = BY_VALUE.iter().chain(&CALLS).any(|(k, _)| *k == kind);
+            let cause = of_detail(kind, value).filter(|cause| decides && Some(*cause) != usual);
+            let detail = Detail::new(kind, value);
+            if cause.is_some() || has_name(detail) {
+                rows.push((kind, value, cause, detail.label()));
+            }
         }
     }
     batch(vec![
@@ -138,8 +177,59 @@ pub fn details() -> Result<RecordBatch> {
             Arc::new(StringViewArray::from_iter_values(rows.iter().map(|r| r.0.name()))),
         ),
         ("detail", Arc::new(UInt64Array::from_iter_values(rows.iter().map(|r| r.1)))),
-        ("cause", Arc::new(StringViewArray::from_iter_values(rows.iter().map(|r| r.2.name())))),
+        ("cause", Arc::new(StringViewArray::from_iter(rows.iter().map(|r| r.2.map(Cause::name))))),
+        ("name", Arc::new(StringViewArray::from_iter_values(rows.iter().map(|r| &r.3)))),
     ])
+}
+
+/// Its label is more than its number.
+fn has_name(detail: Detail) -> bool {
+    let label = detail.label();
+    match detail.kind {
+        DetailKind::Cpuid => true,
+        DetailKind::Hypercall => label.contains(' '),
+        DetailKind::CrRead | DetailKind::CrWrite => false,
+        _ => label != format!("{:#x}", detail.value),
+    }
+}
+
+/// The words as SQL that DuckDB runs: the tables of words, and a macro `exits_named(files)` over Parquet files of exits.
+///
+/// # Errors
+/// Those of Arrow; a test makes it.
+pub fn duckdb() -> Result<String> {
+    let mut sql = String::new();
+    for (name, batch) in tables(Texts::Plain)? {
+        let schema = batch.schema();
+        let columns: Vec<&str> = schema.fields().iter().map(|f| f.name().as_str()).collect();
+        let formats = FormatOptions::default().with_null("NULL");
+        let cells: Vec<ArrayFormatter<'_>> = batch
+            .columns()
+            .iter()
+            .map(|column| ArrayFormatter::try_new(column, &formats))
+            .collect::<Result<_, _>>()?;
+        let cell = |column: usize, row: usize| {
+            let text = cells[column].value(row).to_string();
+            let is_text = *batch.column(column).data_type() == DataType::Utf8;
+            match is_text && !batch.column(column).is_null(row) {
+                true => format!("'{}'", text.replace('\'', "''")),
+                false => text,
+            }
+        };
+        let rows: Vec<String> = (0..batch.num_rows())
+            .map(|row| {
+                let cells: Vec<String> = (0..columns.len()).map(|i| cell(i, row)).collect();
+                format!("({})", cells.join(", "))
+            })
+            .collect();
+        sql += &format!(
+            "CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM (VALUES\n{}\n) AS t({});\n",
+            rows.join(",\n"),
+            columns.join(", ")
+        );
+    }
+    let view = EXITS_NAMED.replace("FROM exits e", "FROM read_parquet(files) e");
+    Ok(sql + &format!("CREATE OR REPLACE TEMP MACRO exits_named(files) AS TABLE\n{view};\n"))
 }
 
 /// All of them, by name.

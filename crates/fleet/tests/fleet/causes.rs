@@ -1,6 +1,7 @@
 //! The SQL of causes against `vmtax_events::Cause`, which every report of one run uses.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use vmtax_events::{
     Cause, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, Reason, Recording,
@@ -8,7 +9,7 @@ use vmtax_events::{
 };
 use vmtax_store::{CreateOptions, Writer};
 
-use crate::recorded::{INTEL, NESTED, PLAIN, import, rows};
+use crate::recorded::{INTEL, NESTED, PLAIN, import, rows, run, stderr};
 
 /// Exits by cause, as the reports of one run decide it.
 fn expected(exits: &[ExitRow]) -> BTreeMap<String, (u64, u64)> {
@@ -38,6 +39,7 @@ fn causes_of_real_recordings_are_those_of_the_reports() {
         let counted = import(recording, &folder.path().join("run"), PLAIN);
         assert!(counted.exits.len() > 10);
         assert_eq!(found(folder.path()), expected(&counted.exits), "{recording}");
+        assert_eq!(words_of_the_view(folder.path()), words(&counted.exits), "{recording}");
     }
 }
 
@@ -129,4 +131,64 @@ fn causes_of_all_reasons_and_details_are_those_of_the_reports() {
     let expected = expected(&exits);
     assert!(expected.len() >= 14, "{expected:?}");
     assert_eq!(found(folder.path()), expected);
+    assert_eq!(words_of_the_view(folder.path()), words(&exits));
+    if let Some(rows) = duckdb(folder.path(), WORDS) {
+        assert_eq!(rows, words(&exits));
+    }
+}
+
+/// Exits by cause, reason, detail and what they are ancillary to, in words.
+type Words = BTreeMap<[String; 5], u64>;
+
+const WORDS: &str = "SELECT cause, reason, detail_kind, coalesce(detail, '') AS detail, coalesce(ancillary_of, '') AS of, \
+    CAST(sum(count) AS BIGINT) AS n FROM exits_named GROUP BY ALL";
+
+fn words(exits: &[ExitRow]) -> Words {
+    let mut words = Words::new();
+    for ExitRow { key, tally, .. } in exits {
+        let Detail { kind, .. } = key.detail;
+        let word = [
+            Cause::of(key.reason, key.detail, key.ancillary_of.is_some()).name().to_owned(),
+            key.reason.name().into_owned(),
+            kind.name().to_owned(),
+            key.detail.label(),
+            key.ancillary_of.map_or_else(String::new, |of| of.name().into_owned()),
+        ];
+        *words.entry(word).or_default() += tally.count;
+    }
+    words
+}
+
+fn words_of_the_view(folder: &std::path::Path) -> Words {
+    let sql = WORDS.replace("GROUP BY ALL", "GROUP BY 1, 2, 3, 4, 5");
+    let rows = rows(folder, &[&sql, "run"]);
+    let word = |row: &[serde_json::Value]| {
+        [0, 1, 2, 3, 4].map(|i| row[i].as_str().unwrap_or_default().to_owned())
+    };
+    rows.iter().map(|row| (word(row), row[5].as_u64().unwrap())).collect()
+}
+
+/// The same from DuckDB, by the SQL that `vmtax query --duckdb` prints.
+fn duckdb(folder: &std::path::Path, sql: &str) -> Option<Words> {
+    let output = run(folder, &["query", "--duckdb", "-o", "words.sql"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let sql = sql.replace("FROM exits_named", "FROM exits_named('run/exits/*.parquet')");
+    let asked = Command::new("duckdb")
+        .args(["-init", "words.sql", "-csv", "-noheader", "-c", &sql])
+        .current_dir(folder)
+        .output();
+    let Ok(asked) = asked else {
+        vmtax_skipped::system("there is no duckdb on the PATH");
+        return None;
+    };
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    let text = String::from_utf8(asked.stdout).unwrap();
+    Some(text.lines().map(csv_words).collect())
+}
+
+fn csv_words(line: &str) -> ([String; 5], u64) {
+    // No word has a comma or a quotation mark; texts are in quotation marks where they have spaces.
+    let cells: Vec<String> = line.split(',').map(|cell| cell.replace('"', "")).collect();
+    let [a, b, c, d, e, n] = <[String; 6]>::try_from(cells).unwrap();
+    ([a, b, c, d, e], n.parse().unwrap())
 }

@@ -1,0 +1,28 @@
+SELECT e.* EXCLUDE (reason, detail, ancillary_of),
+  e.reason AS reason_code,
+  e.detail AS detail_value,
+  coalesce(r.name, CASE WHEN e.isa = 'svm' THEN concat('0x', lower(to_hex(e.reason))) ELSE CAST(e.reason AS VARCHAR) END) AS reason,
+  CASE WHEN e.detail_kind = 'none' THEN NULL
+       WHEN d.name IS NOT NULL THEN d.name
+       WHEN e.detail_kind = 'overflow' THEN 'more'
+       WHEN e.detail_kind IN ('hypercall', 'xen-hypercall', 'halt') THEN CAST(e.detail AS VARCHAR)
+       WHEN e.detail_kind IN ('cr-read', 'cr-write') THEN concat('CR', CAST(e.detail AS VARCHAR))
+       WHEN e.detail_kind = 'page-fault' THEN concat('0x', lower(to_hex(e.detail)), ' (2 MiB)')
+       ELSE concat('0x', lower(to_hex(e.detail)))
+  END AS detail,
+  CASE WHEN e.ancillary_of IS NOT NULL THEN coalesce(r.ancillary, 'nested-ancillary')
+       WHEN r.alone THEN r.cause
+       WHEN d.cause IS NOT NULL THEN d.cause
+       WHEN e.detail_kind = 'ghcb' AND e.detail > 2147483903 THEN 'hypercall'
+       WHEN k.cause IS NOT NULL THEN k.cause
+       WHEN e.detail_kind = 'none' THEN coalesce(r.bare, 'other')
+       ELSE coalesce(r.cause, 'other')
+  END AS cause,
+  CASE WHEN e.ancillary_of IS NULL THEN NULL
+       ELSE coalesce(a.name, CASE WHEN e.ancillary_isa = 'svm' THEN concat('0x', lower(to_hex(e.ancillary_of))) ELSE CAST(e.ancillary_of AS VARCHAR) END)
+  END AS ancillary_of
+FROM exits e
+LEFT JOIN reasons r ON r.isa = e.isa AND r.reason = e.reason
+LEFT JOIN reasons a ON a.isa = e.ancillary_isa AND a.reason = e.ancillary_of
+LEFT JOIN detail_kinds k ON k.detail_kind = e.detail_kind
+LEFT JOIN details d ON d.detail_kind = e.detail_kind AND d.detail = e.detail
