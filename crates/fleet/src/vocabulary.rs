@@ -60,20 +60,16 @@ const CALLS: [(DetailKind, &[(u64, u64)]); 2] = [
 pub const EXITS_NAMED: &str = include_str!("../views/exits_named.sql");
 
 /// Values that can have a name, besides those that can decide a cause.
-const NAMED: [(DetailKind, &[(u64, u64)]); 8] = [
+const NAMED: [(DetailKind, &[(u64, u64)]); 7] = [
     (DetailKind::PortIn, &[(0, 0xffff)]),
     (DetailKind::PortOut, &[(0, 0xffff)]),
     (DetailKind::MmioRead, IO_APIC),
     (DetailKind::MmioWrite, IO_APIC),
-    (DetailKind::Cpuid, LEAVES),
     (DetailKind::Tdvmcall, &[(0x1_0000, 0x1_00ff)]),
     (DetailKind::VmcsField, &[(0, 0x7fff)]),
     (DetailKind::Halt, &[(0, 1)]),
 ];
 const IO_APIC: &[(u64, u64)] = &[(0xfec0_0000, 0xfec0_0fff)];
-/// CPUID leaves; [`SUB_LEAVES`] of those that have any come with them.
-const LEAVES: &[(u64, u64)] = &[(0, 0x3f), (0x4000_0000, 0x4000_010f), (0x8000_0000, 0x8000_003f)];
-const SUB_LEAVES: u32 = 64;
 
 /// What a detail alone says of a cause, if anything: a reason that nobody knows leaves the decision to it.
 fn of_detail(kind: DetailKind, value: u64) -> Option<Cause> {
@@ -145,16 +141,7 @@ pub fn detail_kinds() -> Result<RecordBatch> {
 /// The values of a kind that a table may know something of, each once.
 fn candidates(kind: DetailKind) -> BTreeSet<u64> {
     let lists = BY_VALUE.iter().chain(&CALLS).chain(&NAMED).filter(|(k, _)| *k == kind);
-    let values = lists.flat_map(|(_, ranges)| ranges.iter()).flat_map(|&(a, b)| a..=b);
-    match kind {
-        DetailKind::Cpuid => {
-            let leaves = values.filter_map(|leaf| u32::try_from(leaf).ok());
-            leaves
-                .flat_map(|leaf| (0..SUB_LEAVES).map(move |n| Detail::cpuid(leaf, n).value))
-                .collect()
-        }
-        _ => values.collect(),
-    }
+    lists.flat_map(|(_, ranges)| ranges.iter()).flat_map(|&(a, b)| a..=b).collect()
 }
 
 /// The table `details`: values that say something else of a cause than their kind does, and those that have a name.
@@ -186,7 +173,8 @@ pub fn details() -> Result<RecordBatch> {
 fn has_name(detail: Detail) -> bool {
     let label = detail.label();
     match detail.kind {
-        DetailKind::Cpuid => true,
+        // The view writes these itself.
+        DetailKind::Cpuid => false,
         DetailKind::Hypercall => label.contains(' '),
         DetailKind::CrRead | DetailKind::CrWrite => false,
         _ => label != format!("{:#x}", detail.value),

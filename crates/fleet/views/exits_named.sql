@@ -3,6 +3,11 @@ SELECT e.* EXCLUDE (reason, detail, ancillary_of),
   e.detail AS detail_value,
   coalesce(r.name, CASE WHEN e.isa = 'svm' THEN concat('0x', lower(to_hex(e.reason))) ELSE CAST(e.reason AS VARCHAR) END) AS reason,
   CASE WHEN e.detail_kind = 'none' THEN NULL
+       WHEN e.detail_kind = 'cpuid' THEN concat('0x',
+         coalesce(nullif(ltrim(substr(lpad(lower(to_hex(e.detail)), 16, '0'), 1, 8), '0'), ''), '0'),
+         CASE WHEN CAST(e.detail AS DECIMAL(20, 0)) % 4294967296 = 0 THEN ''
+              ELSE concat(' sub-leaf ', CAST(CAST(CAST(e.detail AS DECIMAL(20, 0)) % 4294967296 AS BIGINT) AS VARCHAR))
+         END)
        WHEN d.name IS NOT NULL THEN d.name
        WHEN e.detail_kind = 'overflow' THEN 'more'
        WHEN e.detail_kind IN ('hypercall', 'xen-hypercall', 'halt') THEN CAST(e.detail AS VARCHAR)
