@@ -33,7 +33,7 @@ pub(crate) fn lines(tree: &CallTree) -> Vec<String> {
     lines
 }
 
-/// Reads what [`write`] has written: the trees by operation and level, `cpuid L2`.
+/// Reads what [`write()`] has written: the trees by operation and level, `cpuid L2`.
 ///
 /// # Errors
 /// Says which line is none of folded stacks.
