@@ -1,6 +1,6 @@
 //! What the host's perf does to the processor for one operation on an event: accesses of MSRs, on Intel.
 //!
-//! Facts are from Linux 7.3-rc1 (commit 67f8bc848ee3). They are of an event that is alone: creating and enabling
+//! Facts are from Linux at commit 67f8bc848ee3. They are of an event that is alone: creating and enabling
 //! reschedule the other events of the same thread too (kernel/events/core.c, ctx_resched), which takes more.
 
 use vmtax_vpmu::host::MsrAccesses;
