@@ -112,7 +112,7 @@ fn a_running_kernel_from_no_vm_to_no_vm() {
         [
             " vmtax top  host1  6.1.0                                     live, every 1.00 s",
             " tax [|||                     ] 14.0 %          1,317 exits/s   2 VMs   3 vCPUs",
-            " guest 71.7 %   kernel 11.7 %   user 0.0 %   preempted 0.0 %   halted 16.7 %",
+            " guest 71.7 %   kernel 11.7 %   user 0.0 %   halted 16.7 %   preempted 0.0 %",
             " Nothing is known to be missing.",
             " VMs  vCPUs  causes  exits                                                 host",
             "     ID  TAX%▼   EXITS/s    MEAN GUEST% KERN% USER% PREE% HALT% VMs",

@@ -137,7 +137,7 @@ fn by_version_1(folder: &Path, checkpoint: &Path) {
     );
 }
 
-/// A checkpoint of version 2 as version 1 was: without the description, and under another id (docs/checkpoint.md).
+/// A checkpoint of version 3 as version 1 was: without description and layers, and under another id (docs/checkpoint.md).
 fn version_1(bytes: &[u8]) -> Vec<u8> {
     let end = bytes.len() - 128;
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
@@ -145,9 +145,18 @@ fn version_1(bytes: &[u8]) -> Vec<u8> {
     let description_at = state_at + state;
     let mut old = bytes[..description_at].to_vec();
     old.extend(&bytes[description_at + description..]);
+    // The number of layers is behind the regions. With one of each, the rest of the index is in the same order.
+    let mut at = description_at;
+    at = uleb(&old, at).1 + uleb(&old, at).0;
+    let (regions, name) = uleb(&old, at);
+    assert_eq!(regions, 1);
+    let (_pages, layers) = uleb(&old, uleb(&old, name).1 + uleb(&old, name).0);
+    assert_eq!(old.remove(layers), 1);
     let end = old.len() - 128;
     old[8] = 1;
     old[end + 8] = 1;
+    let index = end - description_at;
+    old[end + 32..end + 40].copy_from_slice(&(index as u64).to_le_bytes());
     old[end + 72..end + 80].fill(0);
     let mut id = Sha256::new();
     for part in [&old[..4096], &old[state_at..end], &old[end..end + 96]] {
@@ -156,6 +165,13 @@ fn version_1(bytes: &[u8]) -> Vec<u8> {
     let id = id.finalize();
     old[end + 96..].copy_from_slice(&id);
     old
+}
+
+/// A number of the index, and where the next byte is.
+fn uleb(bytes: &[u8], at: usize) -> (usize, usize) {
+    let length = 1 + bytes[at..].iter().take_while(|byte| **byte >= 0x80).count();
+    let digits = bytes[at..at + length].iter().rev();
+    (digits.fold(0, |number, byte| number << 7 | usize::from(byte & 0x7f)), at + length)
 }
 
 /// What cannot be restored says so before anything is touched.
