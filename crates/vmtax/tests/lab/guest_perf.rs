@@ -96,7 +96,14 @@ fn in_guest(host: &str, policy: &str, files: &[&Path], script: &str) -> (String,
         _ => unreachable!("a program, and maybe the module"),
     }
     arguments.extend(["--bring", "perf", "--", "sh", "-c", script]);
-    let output = output(&arguments);
+    // QEMU 7.2 may deliver an interrupt a second time in a handler's first instructions (docs/lab.md), which few guests survive
+    // that are there on the entry stack. One in hundreds of guests ended so; the same defect twice in a row is another one.
+    let mut output = output(&arguments);
+    if String::from_utf8_lossy(&output.stderr).contains("ENTRY_TRAMPOLINE stack guard page was hit")
+    {
+        eprintln!("{host}, {policy}: {}", String::from_utf8_lossy(&output.stderr));
+        output = crate::run::output(&arguments);
+    }
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{errors}");
     (String::from_utf8(output.stdout).unwrap(), errors)
@@ -167,7 +174,11 @@ fn share(clusters: &[Cluster<'_>], function: &str, known: f64) -> (f64, f64) {
     (clusters.iter().map(inside).sum::<f64>() / all, squares.sum::<f64>().sqrt() / all)
 }
 
-/// Each function's share is within three standard errors, or half a point, of its share of the program's instructions.
+/// Standard errors by which a share may be off: twelve shares are compared in each run of the tests, and three errors would be exceeded
+/// by one of them in every thirtieth run.
+const ERRORS: f64 = 5.0;
+
+/// Each function's share is within five standard errors, or half a point, of its share of the program's instructions.
 fn check_shares(what: &str, script: &str, known: &[f64]) {
     let clusters = clusters(script);
     // Below that a share's error is not normally distributed.
@@ -176,7 +187,10 @@ fn check_shares(what: &str, script: &str, known: &[f64]) {
         let (share, error) = share(&clusters, function, *known);
         let [found, expected, error] = [share, *known, error].map(|part| 100.0 * part);
         eprintln!("{what}: {function} {found:.2} % of {expected:.2} %, standard error {error:.2}");
-        assert!((found - expected).abs() <= (3.0 * error).max(0.5), "{what}: {function}\n{script}");
+        assert!(
+            (found - expected).abs() <= (ERRORS * error).max(0.5),
+            "{what}: {function}\n{script}"
+        );
     }
 }
 
