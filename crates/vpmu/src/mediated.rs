@@ -2,9 +2,10 @@
 //! written to save and load its counters.
 //!
 //! It is off by default (the parameter `enable_mediated_pmu`). Sources: arch/x86/kvm/pmu.c of torvalds/linux at commit
-//! 67f8bc848ee3, and vmx/pmu_intel.c of a merged kernel (raspberrypi/linux, commit 032d037c42c0), were read. svm/pmu.c was read at
-//! torvalds/linux commit 02918f007792 for is_mediated_pmu_supported; the other functions of svm/pmu.c and svm/svm.c only as
-//! posted (version 6 of the series), as no released source of them was at hand.
+//! 67f8bc848ee3, and vmx/pmu_intel.c of a merged kernel (raspberrypi/linux, commit 032d037c42c0), were read. Of svm/pmu.c
+//! is_mediated_pmu_supported was read at torvalds/linux commit 02918f007792, and the other functions, with svm/svm.c's, as posted
+//! to the mailing list; amd_mediated_pmu_load, amd_mediated_pmu_put, intel_mediated_pmu_load, intel_mediated_pmu_put and
+//! svm_vcpu_run access the same MSRs under the same conditions in the machine code of a released kernel (Debian's 7.3.4).
 //! Reads of counters are RDPMC there, not RDMSR; both count as reads here.
 //!
 //! | fact | place |
