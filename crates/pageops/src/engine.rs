@@ -23,7 +23,7 @@ use std::time::Duration;
 pub use dispatch::Dispatcher;
 pub use job::{Engine, Job};
 pub use op::{Op, Value};
-pub use pages::PageEngine;
+pub use pages::{PageEngine, Run};
 pub use stats::{Choice, Fault, Outcome, QueueStats, Stats};
 
 /// How queues are chosen.

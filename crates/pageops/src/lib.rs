@@ -1,8 +1,10 @@
 //! Operations on pages for checkpoint and live migration: is a page zero or one repeated word, do two pages
 //! differ and where, checksums, copies, deltas, and passes that do several of these in one read.
 //!
-//! [`cpu`] does them with the widest vectors of the processor.
+//! [`cpu`] does them with the widest vectors of the processor, [`engine`] with devices, [`accel`] reads which. [`capi`] is the same
+//! for C.
 
+pub mod accel;
 pub mod capi;
 pub mod checkpoint;
 pub mod cpu;

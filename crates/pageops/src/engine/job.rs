@@ -35,20 +35,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Progress {
     /// The outcomes in the order of the operations, once all are there.
-    fn take(&mut self) -> Option<Vec<Outcome>> {
-        (self.left == 0).then(|| std::mem::take(&mut self.outcomes).into_iter().flatten().collect())
+    fn ended(&self) -> Option<Vec<Outcome>> {
+        (self.left == 0).then(|| self.outcomes.iter().copied().flatten().collect())
     }
 }
 
 impl Job {
-    /// The outcomes, if all are there. They are given once.
+    /// The outcomes, if all are there. They are given each time, and to every thread that asks.
     pub fn poll(&self) -> Option<Vec<Outcome>> {
-        lock(&self.shared.state).take()
+        lock(&self.shared.state).ended()
     }
 
-    /// Waits for the outcomes; `None` if `bound` passed first.
+    /// The engine ended before the job did: its thread panicked. The job never gets its outcomes.
+    pub fn is_abandoned(&self) -> bool {
+        // The engine keeps its half as long as something is left to do.
+        let state = lock(&self.shared.state);
+        state.left > 0 && Arc::strong_count(&self.shared) == 1
+    }
+
+    /// Waits for the outcomes, as [`Job::poll`] gives them; `None` if `bound` passed first.
     pub fn wait(&self, bound: Duration) -> Option<Vec<Outcome>> {
-        let deadline = Instant::now() + bound;
+        // A bound that no clock can hold is no bound.
+        const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+        let deadline = Instant::now() + bound.min(YEAR);
         let mut state = lock(&self.shared.state);
         while state.left > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -58,7 +67,7 @@ impl Job {
             let waited = self.shared.done.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        state.take()
+        state.ended()
     }
 }
 
@@ -67,7 +76,7 @@ impl Future for Job {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Outcome>> {
         let mut state = lock(&self.shared.state);
-        match state.take() {
+        match state.ended() {
             Some(outcomes) => Poll::Ready(outcomes),
             None => {
                 state.waker = Some(context.waker().clone());

@@ -1,30 +1,70 @@
 //! Scanning and checksums of pages by an engine: what checkpoints ask for.
 
-use super::{Dispatcher, Op, Stats, Value};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Config, Dispatcher, Engine, Op, Outcome, Policy, Stats, Value};
 use crate::checkpoint::Accelerate;
 use crate::{Cpu, PAGE, PageFacts};
 
-/// A dispatcher that scans pages.
-pub struct PageEngine {
-    dispatcher: Dispatcher,
+/// Runs operations to their end.
+pub trait Run {
+    /// Gives the outcomes in order.
+    ///
+    /// # Safety
+    ///
+    /// What the operations name is as [`Dispatcher::submit`] asks, for the time of this call.
+    unsafe fn run(&mut self, ops: &[Op]) -> Vec<Outcome>;
+}
+
+impl Run for Dispatcher {
+    unsafe fn run(&mut self, ops: &[Op]) -> Vec<Outcome> {
+        // SAFETY: by the contract.
+        unsafe { Dispatcher::run(self, ops) }
+    }
+}
+
+/// An engine that others use too.
+impl Run for Arc<Engine> {
+    unsafe fn run(&mut self, ops: &[Op]) -> Vec<Outcome> {
+        // SAFETY: by the contract; this does not return before the job ended, or the engine was gone.
+        let job = unsafe { self.submit(ops.to_vec()) };
+        loop {
+            if let Some(outcomes) = job.wait(Duration::from_millis(100)) {
+                return outcomes;
+            }
+            if job.is_abandoned() {
+                let config = Config { policy: Policy::Cpu, ..Config::default() };
+                // SAFETY: by the contract; the engine closed its queues when it ended.
+                return unsafe { Dispatcher::new(config, Vec::new()).run(ops) };
+            }
+        }
+    }
+}
+
+/// Scans pages with a dispatcher of its own, or with an engine that others use too.
+pub struct PageEngine<R = Dispatcher> {
+    run: R,
     ops: Vec<Op>,
     /// CRC of a zero page.
     of_zero: u32,
 }
 
-impl PageEngine {
+impl<R: Run> PageEngine<R> {
     /// On these queues.
-    pub fn new(dispatcher: Dispatcher) -> PageEngine {
-        PageEngine { dispatcher, ops: Vec::new(), of_zero: Cpu::best().crc32c(0, &[0; PAGE]) }
-    }
-
-    /// What was done so far.
-    pub fn stats(&self) -> Stats {
-        self.dispatcher.stats()
+    pub fn new(run: R) -> PageEngine<R> {
+        PageEngine { run, ops: Vec::new(), of_zero: Cpu::best().crc32c(0, &[0; PAGE]) }
     }
 }
 
-impl Accelerate for PageEngine {
+impl PageEngine {
+    /// What was done so far.
+    pub fn stats(&self) -> Stats {
+        self.run.stats()
+    }
+}
+
+impl<R: Run> Accelerate for PageEngine<R> {
     fn scan(&mut self, pages: &[u8], out: &mut [PageFacts]) {
         assert_eq!(pages.len(), out.len() * PAGE, "one fact for each page");
         // First which pages are zero, then the checksums of the others: a zero page's is known.
@@ -32,7 +72,7 @@ impl Accelerate for PageEngine {
         let zero = |page: &[u8]| Op::Compval { src: page.as_ptr(), len: PAGE, word: 0 };
         self.ops.extend(pages.chunks_exact(PAGE).map(zero));
         // SAFETY: the pages are borrowed for this call, and only read.
-        let outcomes = unsafe { self.dispatcher.run(&self.ops) };
+        let outcomes = unsafe { self.run.run(&self.ops) };
         self.ops.clear();
         for ((facts, outcome), page) in out.iter_mut().zip(outcomes).zip(pages.chunks_exact(PAGE)) {
             *facts = PageFacts { zero: outcome.value == Value::Equal(true), crc: self.of_zero };
@@ -41,7 +81,7 @@ impl Accelerate for PageEngine {
             }
         }
         // SAFETY: as above.
-        let outcomes = unsafe { self.dispatcher.run(&self.ops) };
+        let outcomes = unsafe { self.run.run(&self.ops) };
         let mut outcomes = outcomes.into_iter();
         for facts in out.iter_mut().filter(|f| !f.zero) {
             if let Some(Value::Crc(crc)) = outcomes.next().map(|o| o.value) {

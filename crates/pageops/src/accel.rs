@@ -1,0 +1,118 @@
+//! Who does the work on pages, as users name it: `auto`, `cpu`, `model`, or queues such as `dsa:/dev/dsa/wq0.0`.
+
+use std::path::PathBuf;
+
+use crate::device::Portal;
+use crate::device::idxd::{self, Idxd, Roots};
+use crate::device::model::{self, Model};
+use crate::engine::Policy;
+
+/// Devices that the model stands for.
+const MODELS: usize = 4;
+
+/// A user's choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accel {
+    /// DSA queues that can be used, together with the CPU; the CPU alone without any.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// Four devices in software.
+    Model,
+    /// These queues.
+    Dsa(Vec<PathBuf>),
+}
+
+/// The devices of a choice, open.
+pub struct Devices {
+    /// Who does operations.
+    pub policy: Policy,
+    /// Queues; none: the CPU does everything.
+    pub portals: Vec<Box<dyn Portal>>,
+    /// Devices in software; they must outlive the engine that has their queues.
+    pub models: Vec<Model>,
+    /// Of `auto`: queues that were found and cannot be used, with the reason.
+    pub unusable: Vec<idxd::Problem>,
+}
+
+impl Accel {
+    /// Reads a choice.
+    ///
+    /// # Errors
+    /// The text names none; one sentence says which ones there are.
+    pub fn parse(text: &str) -> Result<Accel, String> {
+        match text {
+            "auto" => return Ok(Accel::Auto),
+            "cpu" => return Ok(Accel::Cpu),
+            "model" => return Ok(Accel::Model),
+            _ => {}
+        }
+        let queue = |word: &str| match word.strip_prefix("dsa:") {
+            Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
+            _ => {
+                Err("use auto, cpu, model, or queues such as dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0"
+                    .to_owned())
+            }
+        };
+        let paths: Vec<PathBuf> = text.split(',').map(queue).collect::<Result<_, _>>()?;
+        let twice = |(i, path): (usize, &PathBuf)| {
+            paths[..i].iter().any(|other| other.file_name() == path.file_name())
+        };
+        match paths.iter().enumerate().position(twice) {
+            // A dedicated queue is opened once; a shared one gains nothing.
+            Some(i) => Err(format!("{} is named twice; name each queue once", paths[i].display())),
+            None => Ok(Accel::Dsa(paths)),
+        }
+    }
+
+    /// Opens the devices. `auto` leaves out queues that cannot be used; queues by name must all be usable.
+    ///
+    /// # Errors
+    /// A queue that was named cannot be used.
+    pub fn open(&self, roots: &Roots) -> Result<Devices, idxd::Problem> {
+        let mut devices = Devices {
+            policy: Policy::Cpu,
+            portals: Vec::new(),
+            models: Vec::new(),
+            unusable: Vec::new(),
+        };
+        match self {
+            Accel::Cpu => {}
+            Accel::Auto => {
+                for queue in idxd::discover(roots).unwrap_or_default() {
+                    let opened = match queue.problem.clone() {
+                        Some(problem) => Err(problem),
+                        None => Idxd::open(roots, queue),
+                    };
+                    match opened {
+                        Ok(portal) => devices.portals.push(Box::new(portal)),
+                        Err(problem) => devices.unusable.push(problem),
+                    }
+                }
+                if !devices.portals.is_empty() {
+                    devices.policy = Policy::Auto;
+                }
+            }
+            Accel::Model => {
+                devices.policy = Policy::Device;
+                for i in 0..MODELS {
+                    let name = format!("model{i}");
+                    let model = Model::new(model::Config { name, ..model::Config::default() });
+                    // A new model's queue has no other owner, so it opens.
+                    devices
+                        .portals
+                        .extend(model.portal().ok().map(|p| Box::new(p) as Box<dyn Portal>));
+                    devices.models.push(model);
+                }
+            }
+            Accel::Dsa(paths) => {
+                devices.policy = Policy::Device;
+                for path in paths {
+                    let queue = idxd::find(roots, path)?;
+                    devices.portals.push(Box::new(Idxd::open(roots, queue)?));
+                }
+            }
+        }
+        Ok(devices)
+    }
+}

@@ -1,0 +1,375 @@
+//! Engines and jobs.
+
+use std::ffi::c_char;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::arguments::{
+    Failure, apart, array, block, guarded, handle, invalid, put_text, told, utf8,
+};
+use super::handles::Handles;
+use super::{PAGEOPS_EBADMSG, PAGEOPS_EDEAD, PAGEOPS_EINVAL, PAGEOPS_EOVERFLOW};
+use crate::accel::Accel;
+use crate::delta::{Delta, MAX_REGION};
+use crate::device::idxd::Roots;
+use crate::device::model::Model;
+use crate::engine::{Choice, Config, Engine, Job, Op, Outcome, Value};
+
+/// Whether `src` is zero; value 1 if it is.
+pub const PAGEOPS_ZERO: u32 = 0;
+/// Whether `src` and `dst` are equal (neither is written); value 1 if they are.
+pub const PAGEOPS_COMPARE: u32 = 1;
+/// Copy `src` to `dst`.
+pub const PAGEOPS_COPY: u32 = 2;
+/// Fill `dst` with `word`.
+pub const PAGEOPS_FILL: u32 = 3;
+/// CRC-32C of `src`; `word` is 0 or the CRC of the bytes before.
+pub const PAGEOPS_CRC32C: u32 = 4;
+/// Copy `src` to `dst`, and its CRC-32C.
+pub const PAGEOPS_COPY_CRC32C: u32 = 5;
+/// Write to `record` what turns `src` into `dst` (neither is written); value is the record's size, 0 if they are equal; result
+/// PAGEOPS_EOVERFLOW if `record_len` is too small. A device takes it where addresses are multiples of 8 and `record_len` is at least 80.
+pub const PAGEOPS_DELTA_CREATE: u32 = 6;
+/// Apply `record` to `dst`; result PAGEOPS_EBADMSG, and `dst` changed in part, if it is no record of this block.
+pub const PAGEOPS_DELTA_APPLY: u32 = 7;
+
+/// An operation for an engine. Members that a kind does not name are ignored.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PageopsOp {
+    /// PAGEOPS_ZERO, ...
+    pub kind: u32,
+    /// What is read.
+    pub src: *const u8,
+    /// What is written, or compared with.
+    pub dst: *mut u8,
+    /// Bytes of `src` and `dst`.
+    pub len: usize,
+    /// Word to fill with, or seed of a CRC.
+    pub word: u64,
+    /// A delta record.
+    pub record: *mut u8,
+    /// Bytes of the record, or room for it.
+    pub record_len: usize,
+}
+
+/// How an operation ended.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PageopsOutcome {
+    /// 1 or 0, a CRC, or the size of a delta record.
+    pub value: u64,
+    /// 0, or PAGEOPS_EOVERFLOW or PAGEOPS_EBADMSG of a delta.
+    pub result: i32,
+    /// It was finished by a device.
+    pub on_device: bool,
+    /// Something went wrong on the way; the value is right all the same.
+    pub had_fault: bool,
+}
+
+/// What an engine did so far.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PageopsCounts {
+    /// Operations finished by devices.
+    pub on_device: u64,
+    /// Operations finished by the processor, for whatever reason.
+    pub on_cpu: u64,
+    /// Operations that had a fault on the way.
+    pub faults: u64,
+    /// Batches handed to devices.
+    pub batches: u64,
+    /// Queues of the engine.
+    pub queues: u64,
+    /// Of these, queues that were given up.
+    pub dead_queues: u64,
+}
+
+/// Queues of devices, and the thread that serves them. A handle: never follow it.
+pub struct PageopsEngine {
+    _private: [u8; 0],
+}
+
+/// Operations under way. A handle: never follow it.
+pub struct PageopsJob {
+    _private: [u8; 0],
+}
+
+/// An engine of this process.
+pub(super) struct Running {
+    pub(super) engine: Arc<Engine>,
+    /// Devices in software; they end after the engine.
+    _models: Vec<Model>,
+    pid: u32,
+}
+
+struct Handed {
+    job: Job,
+    count: usize,
+}
+
+static ENGINES: Handles<Running> = Handles::new("engine");
+static JOBS: Handles<Handed> = Handles::new("job");
+
+/// The engine of a handle, in the process that started it.
+pub(super) fn running(engine: *const PageopsEngine) -> Result<Arc<Running>, Failure> {
+    let found = ENGINES.get(engine)?;
+    match found.pid == std::process::id() {
+        true => Ok(found),
+        false => Err(invalid("the engine was started before a fork; start one in this process")),
+    }
+}
+
+/// Starts an engine: "auto" (DSA queues that can be used, and the processor), "cpu", "model" (four devices in software), or DSA
+/// queues such as "dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0". NULL if that cannot be; `error` then says why. One engine serves all
+/// threads of a process; it does not survive a fork.
+///
+/// Threads: any, at any time.
+///
+/// # Safety
+///
+/// `accel` is a C string; `error` has room for `room` bytes, or is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pageops_engine_new(
+    accel: *const c_char,
+    error: *mut c_char,
+    room: usize,
+) -> *mut PageopsEngine {
+    // SAFETY: by the contract.
+    unsafe {
+        handle(error, room, || {
+            let accel = Accel::parse(utf8("accel", accel)?).map_err(invalid)?;
+            let devices =
+                accel.open(&Roots::default()).map_err(|problem| invalid(problem.to_string()))?;
+            let config = Config { policy: devices.policy, ..Config::default() };
+            Ok(ENGINES.put(Running {
+                engine: Arc::new(Engine::start(config, devices.portals)),
+                _models: devices.models,
+                pid: std::process::id(),
+            }))
+        })
+    }
+}
+
+/// Hands operations in. NULL if one of them is not possible, and then nothing was handed in; `error` says which one and why. A job
+/// of no operations has ended. The array itself may be freed when this returns.
+///
+/// Threads: any, at any time, with one engine.
+///
+/// # Safety
+///
+/// `count` operations can be read; `error` has room for `room` bytes, or is NULL. What the operations read stays readable, and what
+/// they write stays writable and unread, until the job was waited for with success or pageops_engine_free returned. What is read
+/// may be written to meanwhile (a VM's memory is): the value is then of the old or the new bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pageops_submit(
+    engine: *const PageopsEngine,
+    ops: *const PageopsOp,
+    count: usize,
+    error: *mut c_char,
+    room: usize,
+) -> *mut PageopsJob {
+    // SAFETY: by the contract.
+    unsafe {
+        handle(error, room, || {
+            /// Far more than anybody waits for at a time; an engine counts in 32 bits.
+            const MOST: usize = 1 << 24;
+            let running = running(engine)?;
+            array("ops", ops, count)?;
+            if count > MOST {
+                return Err(invalid(format!("{count} operations: at most {MOST} in a job")));
+            }
+            let ops = if count == 0 { &[] } else { std::slice::from_raw_parts(ops, count) };
+            let at = |(i, one): (usize, &PageopsOp)| {
+                op(one).map_err(|f| invalid(format!("operation {i}: {}", f.what)))
+            };
+            let ops = ops.iter().enumerate().map(at).collect::<Result<Vec<Op>, _>>()?;
+            Ok(JOBS.put(Handed { job: running.engine.submit(ops), count }))
+        })
+    }
+}
+
+/// An operation of C as one of the engine, if it is possible.
+fn op(op: &PageopsOp) -> Result<Op, Failure> {
+    let PageopsOp { kind, mut src, mut dst, len, word, mut record, record_len } = *op;
+    let (reads, writes) = (("src", src, len), ("dst", dst.cast_const(), len));
+    let delta = ("record", record.cast_const(), record_len);
+    match kind {
+        PAGEOPS_ZERO | PAGEOPS_CRC32C => block("src", src, len)?,
+        PAGEOPS_FILL => block("dst", dst, len)?,
+        PAGEOPS_COPY | PAGEOPS_COPY_CRC32C => apart(reads, writes)?,
+        PAGEOPS_COMPARE => block("src", src, len).and_then(|()| block("dst", dst, len))?,
+        PAGEOPS_DELTA_CREATE | PAGEOPS_DELTA_APPLY => {
+            if kind == PAGEOPS_DELTA_CREATE {
+                apart(delta, reads)?;
+            }
+            apart(delta, writes)?;
+            if !len.is_multiple_of(8) || len > MAX_REGION {
+                return Err(invalid(format!("{len} bytes: a multiple of 8, at most {MAX_REGION}")));
+            }
+        }
+        _ => return Err(invalid(format!("kind {kind} is none that this library knows"))),
+    }
+    let some = std::ptr::NonNull::<u8>::dangling().as_ptr();
+    if len == 0 {
+        // Nothing is read there; it only must not be NULL.
+        (src, dst) = (some, some);
+    }
+    if record_len == 0 {
+        record = some;
+    }
+    // A region of 0x7FFF8 bytes has no longer record.
+    let record_len = u32::try_from(record_len).unwrap_or(u32::MAX);
+    Ok(match kind {
+        PAGEOPS_ZERO => Op::Compval { src, len, word: 0 },
+        PAGEOPS_COMPARE => Op::Compare { a: src, b: dst, len },
+        PAGEOPS_COPY => Op::Copy { src, dst, len },
+        PAGEOPS_FILL => Op::Fill { dst, len, word },
+        PAGEOPS_CRC32C => Op::Crc { src, len, seed: word as u32 },
+        PAGEOPS_COPY_CRC32C => Op::CopyCrc { src, dst, len, seed: word as u32 },
+        PAGEOPS_DELTA_CREATE => {
+            Op::DeltaCreate { old: src, new: dst, record, len, cap: record_len }
+        }
+        _ => Op::DeltaApply { record, size: record_len, region: dst, len },
+    })
+}
+
+/// Waits for a job, at most so long: 1 if it ended, 0 if it has not yet (wait again), PAGEOPS_EINVAL, PAGEOPS_EDEAD. Where it ended,
+/// `out` has the outcomes in the order of the operations: each time, and for every thread that waits. With `out` NULL it only waits.
+///
+/// Threads: any, at any time, with one job, each with an `out` of its own.
+///
+/// # Safety
+///
+/// `out` has room for `count` outcomes, or is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pageops_job_wait(
+    job: *const PageopsJob,
+    milliseconds: u64,
+    out: *mut PageopsOutcome,
+    count: usize,
+) -> i32 {
+    guarded(|| {
+        let handed = JOBS.get(job)?;
+        if !out.is_null() {
+            array("out", out, count)?;
+            if count < handed.count {
+                return Err(invalid(format!("room for {count} of {} outcomes", handed.count)));
+            }
+        }
+        let Some(outcomes) = handed.job.wait(Duration::from_millis(milliseconds)) else {
+            return Ok(if handed.job.is_abandoned() { PAGEOPS_EDEAD } else { 0 });
+        };
+        if !out.is_null() {
+            for (i, outcome) in outcomes.into_iter().enumerate() {
+                // SAFETY: by the contract, and there is room for all.
+                unsafe { out.add(i).write(outcome_of(outcome)) };
+            }
+        }
+        Ok(1)
+    })
+}
+
+fn outcome_of(Outcome { value, choice, fault }: Outcome) -> PageopsOutcome {
+    let (value, result) = match value {
+        Value::Equal(equal) => (u64::from(equal), 0),
+        Value::Crc(crc) => (u64::from(crc), 0),
+        Value::Delta(Delta::Equal) | Value::Done => (0, 0),
+        Value::Delta(Delta::Differs(size)) => (size as u64, 0),
+        Value::Delta(Delta::Overflow(_)) => (0, PAGEOPS_EOVERFLOW),
+        Value::Invalid => (0, PAGEOPS_EBADMSG),
+    };
+    let on_device = choice == Choice::Device;
+    PageopsOutcome { value, result, on_device, had_fault: fault.is_some() }
+}
+
+/// Frees a job: 0, or PAGEOPS_EINVAL. NULL is allowed. That does not end its operations: their memory is used until they have ended.
+///
+/// Threads: any, at any time; a thread that waits for the job goes on waiting.
+#[unsafe(no_mangle)]
+pub extern "C" fn pageops_job_free(job: *mut PageopsJob) -> i32 {
+    guarded(|| {
+        if !job.is_null() {
+            JOBS.remove(job)?;
+        }
+        Ok(0)
+    })
+}
+
+/// Counts of what the engine did. 0, or PAGEOPS_EINVAL.
+///
+/// Threads: any, at any time, with one engine.
+///
+/// # Safety
+///
+/// `out` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pageops_engine_counts(
+    engine: *const PageopsEngine,
+    out: *mut PageopsCounts,
+) -> i32 {
+    guarded(|| {
+        let running = running(engine)?;
+        array("out", out, 1)?;
+        let stats = running.engine.stats();
+        let on_device = stats.choices.get(&Choice::Device).copied().unwrap_or(0);
+        let all: u64 = stats.choices.values().sum();
+        let counts = PageopsCounts {
+            on_device,
+            on_cpu: all - on_device,
+            faults: stats.faults.values().sum(),
+            batches: stats.batches,
+            queues: stats.queues.len() as u64,
+            dead_queues: stats.queues.iter().filter(|q| q.dead.is_some()).count() as u64,
+        };
+        // SAFETY: by the contract.
+        unsafe { out.write(counts) };
+        Ok(0)
+    })
+}
+
+/// Who did what, why there, and what went wrong, in words; cut if there is too little room. 0, or PAGEOPS_EINVAL.
+///
+/// Threads: any, at any time, with one engine.
+///
+/// # Safety
+///
+/// `to` has room for `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pageops_engine_describe(
+    engine: *const PageopsEngine,
+    to: *mut c_char,
+    room: usize,
+) -> i32 {
+    // SAFETY: by the contract; an error's sentence goes where the description would.
+    unsafe {
+        told(to, room, || {
+            let running = running(engine)?;
+            if to.is_null() {
+                return Err(invalid("to is NULL"));
+            }
+            put_text(&running.engine.stats().describe(), to, room);
+            Ok(0)
+        })
+    }
+}
+
+/// Finishes what was handed in and frees the engine: 0, or PAGEOPS_EINVAL. NULL is allowed. Its jobs can still be waited for; a
+/// checkpoint that is written with it keeps it until then.
+///
+/// Threads: one, when no other is in a call with this engine.
+#[unsafe(no_mangle)]
+pub extern "C" fn pageops_engine_free(engine: *mut PageopsEngine) -> i32 {
+    guarded(|| {
+        if engine.is_null() {
+            return Ok(0);
+        }
+        let found = ENGINES.remove(engine)?;
+        if found.pid != std::process::id() {
+            // Its thread is the parent's: there is nothing here to end or to wait for.
+            std::mem::forget(found);
+            return Ok(PAGEOPS_EINVAL);
+        }
+        Ok(0)
+    })
+}
