@@ -43,11 +43,16 @@ pub struct Ancillary {
 }
 
 impl NestedRow {
+    /// All exits of L1 on their behalf.
+    pub fn all_ancillary(&self) -> Tally {
+        let mut all = Tally::default();
+        self.ancillary.iter().for_each(|one| all.merge(&one.tally));
+        all
+    }
+
     /// Ancillary exits per L2 exit that was handed to L1. `None` if none was.
     pub fn ancillary_per_exit(&self) -> Option<f64> {
-        let counts = self.ancillary.iter().map(|a| a.tally.count);
-        let ancillary = counts.fold(0, u64::saturating_add);
-        (self.to_l1 > 0).then(|| ancillary as f64 / self.to_l1 as f64)
+        (self.to_l1 > 0).then(|| self.all_ancillary().count as f64 / self.to_l1 as f64)
     }
 }
 

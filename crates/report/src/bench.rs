@@ -10,8 +10,8 @@ use vmtax_events::Better;
 
 use crate::names::printable;
 use crate::numbers::{counted, significant};
-use crate::table::{Cell, Column, Table};
-use crate::text::layout::{self, Grid, Paint, Room, Style, wrap};
+use crate::table::{Cell, Column, PEOPLE, TEXT, Table, sort_key};
+use crate::text::layout::{Paint, Style, wrap};
 
 /// Name and version of the JSON's shape.
 pub const SCHEMA: &str = "vmtax-bench-1";
@@ -137,17 +137,6 @@ fn percent(value: f64) -> String {
     format!("{value:+.1}")
 }
 
-/// How much worse, as text.
-pub(crate) fn overhead(estimate: Option<Estimate>) -> (String, String) {
-    match estimate {
-        None => ("-".to_owned(), "-".to_owned()),
-        Some(e) => (
-            format!("{} %", percent(e.value)),
-            format!("{} to {}", percent(e.low), percent(e.high)),
-        ),
-    }
-}
-
 /// Writes tables for a terminal.
 pub fn text(shown: &Benchmark<'_>, look: Look, out: &mut dyn Write) -> io::Result<()> {
     let paint = Paint { color: look.color };
@@ -167,22 +156,7 @@ pub fn text(shown: &Benchmark<'_>, look: Look, out: &mut dyn Write) -> io::Resul
             direction(head.better)
         );
         paint.line(out, Style::Heading, &printable(&title))?;
-        let mut grid = Grid::new(vec![
-            layout::Column::key("category"),
-            layout::Column::number("n", Room::Keep),
-            layout::Column::number("median", Room::Keep),
-            layout::Column::number("95 % interval", Room::Drop(2))
-                .named("95 % interval of the median"),
-            layout::Column::number("overhead", Room::Keep),
-            layout::Column::number("95 % interval", Room::Drop(3))
-                .named("95 % interval of the overhead"),
-            layout::Column::number("p", Room::Drop(4)),
-            layout::Column::words(""),
-        ]);
-        for row in group {
-            grid.row(Style::Plain, cells(row));
-        }
-        grid.write(out, paint, look.width)?;
+        table(shown, group).text((paint, look.width), out)?;
     }
     if !shown.findings.is_empty() {
         writeln!(out)?;
@@ -202,34 +176,9 @@ pub fn text(shown: &Benchmark<'_>, look: Look, out: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
-fn cells(row: &Row) -> Vec<String> {
-    let interval = format!("{} to {}", significant(row.median.low), significant(row.median.high));
-    let (worse, range) = overhead(row.against.as_ref().and_then(|against| against.overhead));
-    let p = row.against.as_ref().map_or("-".to_owned(), |against| format!("{:.4}", against.p));
-    let mut marks = Vec::new();
-    if row.against.as_ref().is_some_and(|against| against.differs()) {
-        marks.push("*".to_owned());
-    }
-    if !row.outliers.is_empty() {
-        let which: Vec<String> =
-            row.outliers.iter().map(|at| significant(row.values[*at])).collect();
-        marks.push(format!("o {}", which.join(" ")));
-    }
-    vec![
-        printable(&row.category),
-        row.values.len().to_string(),
-        significant(row.median.value),
-        interval,
-        worse,
-        range,
-        p,
-        marks.join(" "),
-    ]
-}
-
 /// Writes one line a row, all metrics. Shares are of 1; what does not apply or is not known is empty.
 pub fn csv(shown: &Benchmark<'_>, out: &mut dyn Write) -> io::Result<()> {
-    table(shown).csv(out)
+    table(shown, &shown.bench.rows).csv(out)
 }
 
 #[derive(Serialize)]
@@ -246,70 +195,99 @@ pub fn json(shown: &Benchmark<'_>, out: &mut dyn Write) -> io::Result<()> {
     let object = Object {
         schema: SCHEMA,
         source: shown.source,
-        rows: table(shown),
+        rows: table(shown, &shown.bench.rows),
         findings: shown.findings,
         warnings: shown.warnings(),
     };
     crate::json::write(&object, out)
 }
 
-/// All rows with all that is known of them.
-fn table(shown: &Benchmark<'_>) -> Table {
-    let keys = [
-        "workload",
-        "metric",
-        "unit",
-        "better",
-        "category",
-        "n",
-        "median",
-        "median_low",
-        "median_high",
-        "baseline",
-        "shift",
-        "overhead",
-        "overhead_low",
-        "overhead_high",
-        "p",
-        "differs",
-        "outliers",
-        "failed",
-        "values",
-        "accelerator",
-    ];
-    let mut table = Table::new(keys.map(Column::data).into());
-    let emulated = shown.ledger.recording.emulated.as_ref();
-    for row in &shown.bench.rows {
-        let against = row.against.as_ref();
-        let worse = against.and_then(|against| against.overhead);
-        let of_worse =
-            |part: fn(&Estimate) -> f64| Cell::of(worse.as_ref(), |e| Cell::Number(part(e)));
-        let of_against = |cell: &dyn Fn(&Against) -> Cell| against.map_or(Cell::Empty, cell);
-        let of_cell = |(w, c, _): &&(String, String, u32)| (w, c) == (&row.workload, &row.category);
-        let failed = shown.bench.failed.iter().filter(of_cell).count();
-        let name = |text: &String| Cell::Name(text.clone());
-        table.row(vec![
-            name(&row.workload),
-            name(&row.metric),
-            name(&row.unit),
-            Cell::Word(row.better.name()),
-            name(&row.category),
-            Cell::Count(row.values.len() as u64),
-            Cell::Number(row.median.value),
-            Cell::Number(row.median.low),
-            Cell::Number(row.median.high),
-            of_against(&|against| name(&against.baseline)),
-            of_against(&|against| Cell::Number(against.shift.value)),
-            of_worse(|e| e.value),
-            of_worse(|e| e.low),
-            of_worse(|e| e.high),
-            of_against(&|against| Cell::Number(against.p)),
-            of_against(&|against| Cell::Flag(against.differs())),
-            Cell::Numbers(row.outliers.iter().map(|at| row.values[*at]).collect()),
-            Cell::Count(failed as u64),
-            Cell::Numbers(row.values.clone()),
-            Cell::of(emulated, |which| Cell::Name(format!("emulated:{which}"))),
-        ]);
-    }
+/// Rows with all that is known of them. In a terminal what a group of them has in common stands above it.
+pub(crate) fn table(shown: &Benchmark<'_>, rows: &[Row]) -> Table {
+    let of_all = |column: Column| column.without(TEXT);
+    let people = |column: Column| column.only(PEOPLE);
+    let interval = |rank, name| Column::minor("", "95 % interval", rank).named(name).only(PEOPLE);
+    let mut table = Table::new(vec![
+        of_all(Column::words("workload", "workload")),
+        of_all(Column::words("metric", "metric")),
+        of_all(Column::words("unit", "unit")),
+        Column::data("better"),
+        Column::words("category", "category"),
+        Column::number("n", "n"),
+        Column::number("median", "median"),
+        Column::data("median_low"),
+        Column::data("median_high"),
+        interval(2, "95 % interval of the median"),
+        of_all(Column::words("baseline", "baseline")),
+        Column::data("shift"),
+        Column::data("overhead"),
+        Column::data("overhead_low"),
+        Column::data("overhead_high"),
+        people(Column::number("", "overhead")),
+        interval(3, "95 % interval of the overhead"),
+        people(Column::minor("", "p", 4)),
+        Column::data("p"),
+        Column::data("differs"),
+        Column::data("outliers"),
+        people(Column::short("", "")).named("marks"),
+        Column::data("failed"),
+        Column::data("values"),
+        Column::data("accelerator"),
+    ]);
+    rows.iter().for_each(|row| table.row(cells(shown, row)));
     table
+}
+
+fn cells(shown: &Benchmark<'_>, row: &Row) -> Vec<Cell> {
+    let emulated = shown.ledger.recording.emulated.as_ref();
+    let against = row.against.as_ref();
+    let worse = against.and_then(|against| against.overhead);
+    let of_worse = |part: fn(&Estimate) -> f64| Cell::of(worse.as_ref(), |e| Cell::Number(part(e)));
+    let of_against = |cell: &dyn Fn(&Against) -> Cell| against.map_or(Cell::Empty, cell);
+    let of_cell = |(w, c, _): &&(String, String, u32)| (w, c) == (&row.workload, &row.category);
+    let failed = shown.bench.failed.iter().filter(of_cell).count();
+    let name = |text: &String| Cell::Name(text.clone());
+    let outliers: Vec<f64> = row.outliers.iter().map(|at| row.values[*at]).collect();
+    let range = |words: [String; 2], low| Cell::Written(words.join(" to "), sort_key(low));
+    let median = [row.median.low, row.median.high].map(significant);
+    vec![
+        name(&row.workload),
+        name(&row.metric),
+        name(&row.unit),
+        Cell::Word(row.better.name()),
+        name(&row.category),
+        Cell::Count(row.values.len() as u64),
+        Cell::Number(row.median.value),
+        Cell::Number(row.median.low),
+        Cell::Number(row.median.high),
+        range(median, row.median.low),
+        of_against(&|against| name(&against.baseline)),
+        of_against(&|against| Cell::Number(against.shift.value)),
+        of_worse(|e| e.value),
+        of_worse(|e| e.low),
+        of_worse(|e| e.high),
+        Cell::of(worse, |e| Cell::Written(format!("{} %", percent(e.value)), sort_key(e.value))),
+        Cell::of(worse, |e| range([e.low, e.high].map(percent), e.low)),
+        Cell::of(against, |a| Cell::Written(format!("{:.4}", a.p), sort_key(a.p))),
+        of_against(&|against| Cell::Number(against.p)),
+        of_against(&|against| Cell::Flag(against.differs())),
+        Cell::Numbers(outliers.clone()),
+        Cell::Name(marks(against, &outliers)),
+        Cell::Count(failed as u64),
+        Cell::Numbers(row.values.clone()),
+        Cell::of(emulated, |which| Cell::Name(format!("emulated:{which}"))),
+    ]
+}
+
+/// What stands out in a row.
+fn marks(against: Option<&Against>, outliers: &[f64]) -> String {
+    let mut marks = Vec::new();
+    if against.is_some_and(Against::differs) {
+        marks.push("*".to_owned());
+    }
+    if !outliers.is_empty() {
+        let which: Vec<String> = outliers.iter().map(|value| significant(*value)).collect();
+        marks.push(format!("o {}", which.join(" ")));
+    }
+    marks.join(" ")
 }

@@ -27,7 +27,7 @@ use std::io::{self, Write};
 
 use vmtax_events::{NO_VCPU, TimeRow};
 
-use crate::table::{Cell, Column, Table};
+use crate::table::{Cell, Line, write_lines};
 use crate::{Document, Renderer, exits, names, nested, operations};
 
 /// The columns, in order.
@@ -80,56 +80,58 @@ impl Renderer for Csv {
             return crate::calls::table(&document.ledger, shown).csv(out);
         }
         let recording = &document.ledger.recording;
-        let mut tables: Vec<Table> = Vec::new();
-        let operations = document.operations.as_ref();
-        tables.extend(operations.map(|all| operations::described::lines(recording, all)));
-        tables.extend(document.tables.iter().map(|table| exits::table(recording, table)));
-        tables.extend(document.nested.as_ref().map(nested::lines));
-        tables.extend([time(document), losses(document)]);
-        write_record(out, &COLUMNS)?;
+        let mut lines: Vec<Line> = Vec::new();
+        if let Some(all) = &document.operations {
+            lines.extend(operations::described::lines(recording, all));
+        }
+        for table in &document.tables {
+            lines.extend(exits::table(recording, table).csv_lines());
+        }
+        if let Some(nested) = &document.nested {
+            lines.extend(nested::lines(nested).csv_lines());
+        }
+        lines.extend(time(document));
+        lines.extend(losses(document));
         let accelerator = Cell::Name(names::accelerator(recording));
-        tables.into_iter().try_for_each(|mut table| {
-            table.constant(Column::data("accelerator"), &accelerator);
-            table.csv_rows(&COLUMNS, out)
-        })
+        lines.iter_mut().for_each(|line| line.push(("accelerator", accelerator.clone())));
+        write_lines(&COLUMNS, lines, out)
     }
 }
 
-/// A row for the wall time of each vCPU and for each part of it.
-fn time(document: &Document) -> Table {
-    let keys = ["table", "detail_name", "vm", "vm_name", "vcpu", "time_ns"];
-    let mut table = Table::new(keys.map(Column::data).to_vec());
+/// A line for the wall time of each vCPU and for each part of it.
+fn time(document: &Document) -> Vec<Line> {
+    let mut lines = Vec::new();
     let recording = &document.ledger.recording;
     for (&(vm, vcpu), time) in &document.ledger.time {
         let parts = TimeRow::whole_parts()
             .map(|part| (part.name, part.told(&time.sum, &recording.coverage)));
         for (name, ns) in std::iter::once(("wall", Some(time.sum.wall_ns))).chain(parts) {
             let vcpu = (vcpu != NO_VCPU).then_some(vcpu);
-            table.row(vec![
-                Cell::Word("time"),
-                Cell::Word(name),
-                Cell::Count(vm.into()),
-                Cell::of(names::vm_name(recording, vm), |name| Cell::Name(name.to_owned())),
-                Cell::of(vcpu, |vcpu| Cell::Count(vcpu.into())),
-                Cell::of(ns, Cell::Time),
+            let vm_name = names::vm_name(recording, vm);
+            lines.push(vec![
+                ("table", Cell::Word("time")),
+                ("detail_name", Cell::Word(name)),
+                ("vm", Cell::Count(vm.into())),
+                ("vm_name", Cell::of(vm_name, |name| Cell::Name(name.to_owned()))),
+                ("vcpu", Cell::of(vcpu, |vcpu| Cell::Count(vcpu.into()))),
+                ("time_ns", Cell::of(ns, Cell::Time)),
             ]);
         }
     }
-    table
+    lines
 }
 
-/// A row for each thing that is missing.
-fn losses(document: &Document) -> Table {
-    let mut table = Table::new(["table", "detail_name", "count"].map(Column::data).to_vec());
+/// A line for each thing that is missing.
+fn losses(document: &Document) -> impl Iterator<Item = Line> {
     let losses = &document.ledger.losses;
     let counts = losses.counts().chain([("incomplete", u64::from(!document.ledger.complete))]);
     let counts = counts.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n));
     let missing = losses.missing.iter().map(|sentence| (format!("missing: {sentence}"), 1));
     let truncated = losses.truncated.iter().map(|sentence| (format!("truncated: {sentence}"), 1));
-    for (name, n) in counts.chain(missing).chain(truncated) {
-        table.row(vec![Cell::Word("losses"), Cell::Name(name), Cell::Count(n)]);
-    }
-    table
+    counts.chain(missing).chain(truncated).map(|(name, n)| {
+        let name = ("detail_name", Cell::Name(name));
+        vec![("table", Cell::Word("losses")), name, ("count", Cell::Count(n))]
+    })
 }
 
 /// A text that neither a terminal nor a spreadsheet acts on.

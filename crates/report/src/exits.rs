@@ -1,23 +1,33 @@
 //! The tables of exits and accesses, and what is counted in them, described once.
 
-use vmtax_analyse::{By, Table as Counted, TableRow, Value, statistics};
-use vmtax_events::{Level, Recording, Tally};
+use vmtax_analyse::{By, Table as Counted, Value, statistics};
+use vmtax_events::{Level, NO_VCPU, Recording, Tally};
 
 use crate::numbers::share;
-use crate::table::{CSV, Cell, Column, JSON, PEOPLE, Table};
+use crate::table::{CSV, Cell, Column, JSON, PAGE, PEOPLE, Table, sort_key};
 use crate::{keys, names};
 
 /// A table of exits or accesses; its total is there where there are several rows.
 pub(crate) fn table(recording: &Recording, counted: &Counted) -> Table {
-    let shown = shown_keys(counted);
+    let in_text = shown_keys(counted);
     let mut columns = vec![Column::data("table").only(CSV)];
     columns.extend(keys::columns(&counted.by));
     columns.push(Column::data("vm_name").only(CSV));
-    let headings = shown.iter().map(|&i| names::heading(counted.by[i]));
-    columns.extend(headings.map(|heading| Column::words("", heading).only(PEOPLE)));
     let before = columns.len();
+    columns.extend(counted.by.iter().enumerate().map(|(i, by)| {
+        let column = Column::words("", names::heading(*by));
+        let column = if *by == By::Outcome { column.named("handled by") } else { column };
+        let column = if *by == By::Cause { column.class("described") } else { column };
+        column.only(if in_text.contains(&i) { PEOPLE } else { PAGE })
+    }));
     let noun = if counted.kind.is_exits() { "exits" } else { "count" };
-    columns.extend(tally_columns(noun, counted.total.timed > 0));
+    let timed = counted.total.timed > 0;
+    let order = if timed { "time_ns" } else { "count" };
+    columns.extend(
+        tally_columns(noun, timed)
+            .into_iter()
+            .map(|column| if column.key == order { column.sorted() } else { column }),
+    );
     let mut table = Table::new(columns);
     for row in &counted.rows {
         let mut cells = vec![Cell::Word(counted.kind.name())];
@@ -27,13 +37,14 @@ pub(crate) fn table(recording: &Recording, counted: &Counted) -> Table {
             _ => None,
         });
         cells.push(Cell::of(vm, |name| Cell::Name(name.to_owned())));
-        cells.extend(shown.iter().map(|&i| Cell::Name(key_text(recording, row, i))));
+        cells.extend(row.key.iter().map(|value| key_cell(recording, *value)));
         cells.extend(tally_cells(&row.tally, &counted.total));
         table.row(cells);
     }
     if counted.rows.len() > 1 {
-        let mut cells = vec![Cell::Empty; before];
-        if let Some(first) = cells.get_mut(before - shown.len()) {
+        let mut cells = vec![Cell::Empty; before + counted.by.len()];
+        // The first is never the one that text leaves out.
+        if let Some(first) = cells.get_mut(before) {
             *first = Cell::Word("all");
         }
         cells.extend(tally_cells(&counted.total, &counted.total));
@@ -45,21 +56,22 @@ pub(crate) fn table(recording: &Recording, counted: &Counted) -> Table {
 /// Columns of counts, and of times where there are any.
 pub(crate) fn tally_columns(noun: &'static str, timed: bool) -> Vec<Column> {
     let times = |column: Column| column.shown_if(timed);
+    let bucket = |column: Column| times(column).help("as the upper bound of its bucket");
     vec![
         Column::number("count", noun),
-        Column::minor("", "%", 2).named("% of the count").only(PEOPLE),
+        Column::minor("", "%", 2).named("% of the count").only(PEOPLE).barred(),
         Column::data("timed"),
         Column::data("time_ns").only(JSON),
         times(Column::number("time_ns", "time").only(PEOPLE | CSV)),
-        times(Column::minor("", "%", 1).named("% of the time").only(PEOPLE)),
+        times(Column::minor("", "%", 1).named("% of the time").only(PEOPLE).barred().class("time")),
         times(Column::minor("min_ns", "min", 7)),
         Column::data("max_ns"),
-        times(Column::minor("mean_ns", "mean", 3)),
-        times(Column::minor("", "±", 4).only(PEOPLE)),
+        times(Column::minor("mean_ns", "mean", 3)).help("arithmetic mean"),
+        times(Column::minor("", "±", 4).only(PEOPLE)).help("standard error in percent of the mean"),
         Column::data("stderr_ns"),
-        times(Column::minor("p50_ns", "p50", 9)),
-        times(Column::minor("p90_ns", "p90", 8)),
-        times(Column::minor("p99_ns", "p99", 6)),
+        bucket(Column::minor("p50_ns", "p50", 9)),
+        bucket(Column::minor("p90_ns", "p90", 8)),
+        bucket(Column::minor("p99_ns", "p99", 6)),
         times(Column::minor("", "max", 5).only(PEOPLE)),
         Column::data("hist").only(JSON),
     ]
@@ -73,7 +85,8 @@ pub(crate) fn tally_cells(tally: &Tally, total: &Tally) -> Vec<Cell> {
     let error = statistics::standard_error_ns(tally);
     let spread = match (mean, error) {
         (Some(mean), Some(error)) if mean > 0.0 => {
-            Cell::Name(format!("{:.1}%", error / mean * 100.0))
+            let spread = error / mean;
+            Cell::Written(format!("{:.1}%", spread * 100.0), sort_key(spread))
         }
         _ => Cell::Absent,
     };
@@ -124,15 +137,26 @@ pub(crate) fn vm_text(recording: &Recording, id: u32) -> String {
     }
 }
 
-fn key_text(recording: &Recording, row: &TableRow, i: usize) -> String {
-    match row.key[i] {
-        Value::Vm(vm) => vm_text(recording, vm),
-        Value::Vcpu(vm, vcpu) if recording.vms.len() > 1 => {
-            format!("{vm}/{}", names::vcpu_name(vcpu))
-        }
+fn key_cell(recording: &Recording, value: Value) -> Cell {
+    match value {
+        Value::Vm(vm) => Cell::Name(vm_text(recording, vm)),
+        Value::Vcpu(vm, vcpu) => vcpu_cell(recording, vm, vcpu),
+        Value::Cause(cause) => Cell::Described(cause.name(), cause.describe()),
         other => match names::value(other) {
-            empty if empty.is_empty() => "-".to_owned(),
-            label => label,
+            empty if empty.is_empty() => Cell::Absent,
+            label => Cell::Name(label),
         },
     }
+}
+
+/// A vCPU, which sorts by its number within its VM; with the VM's id where there is more than one.
+fn vcpu_cell(recording: &Recording, vm: u32, vcpu: u32) -> Cell {
+    let name = names::vcpu_name(vcpu);
+    let name = if recording.vms.len() > 1 { format!("{vm}/{name}") } else { name };
+    Cell::Written(name, vcpu_key(vm, vcpu))
+}
+
+/// What a vCPU sorts by; `None` where it is not known.
+pub(crate) fn vcpu_key(vm: u32, vcpu: u32) -> Option<u128> {
+    (vcpu != NO_VCPU).then(|| u128::from(vm) << 32 | u128::from(vcpu))
 }

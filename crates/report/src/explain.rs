@@ -4,13 +4,14 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use vmtax_analyse::Ledger;
-use vmtax_analyse::explain::{Advice, Answer, Cost, Explanation, Finding};
+use vmtax_analyse::explain::{Advice, Answer, Cost, Explanation, Finding, Workload};
 use vmtax_events::Losses;
 
 use crate::names::printable;
 use crate::numbers::{count, duration, percent, significant};
+use crate::table::{Cell, Column, JSON, PEOPLE, Table, sort_key};
 use crate::text::Page;
-use crate::text::layout::{Column, Grid, Paint, Room, Style, wrap};
+use crate::text::layout::{Paint, Style, wrap};
 use crate::{Subject, losses};
 
 /// Name and version of the JSON's shape.
@@ -86,6 +87,33 @@ pub(crate) fn shares(ledger: &Ledger) -> Option<String> {
         None => "not recorded (sched_switch)".to_owned(),
     };
     Some(format!("exit tax {}, contention {contention}", percent(tax)))
+}
+
+/// The categories of a workload and what each loses.
+pub(crate) fn workload_table(workload: &Workload) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("category", "category"),
+        Column::data("value").only(JSON),
+        Column::number("", "median").only(PEOPLE),
+        Column::minor("runs", "runs", 2),
+        Column::number("loss_to_plain", "loss to plain"),
+        Column::minor("loss_to_baseline", "loss to baseline", 1),
+    ]);
+    let loss = |beside: &Option<(String, f64, f64)>| {
+        Cell::of(beside.as_ref(), |(.., loss)| Cell::Share(*loss))
+    };
+    for row in &workload.rows {
+        let median = format!("{} {}", significant(row.value), workload.unit);
+        table.row(vec![
+            Cell::Name(row.category.clone()),
+            Cell::Number(row.value),
+            Cell::Written(median, sort_key(row.value)),
+            Cell::Count(row.runs as u64),
+            loss(&row.plain),
+            loss(&row.baseline),
+        ]);
+    }
+    table
 }
 
 impl Explained<'_> {
@@ -227,29 +255,7 @@ impl Explained<'_> {
         for workload in &explanation.workloads {
             paint.line(out, Style::Plain, "")?;
             say(out, Style::Heading, "", &format!("{}.", sentence(&printable(&workload.says))))?;
-            let mut grid = Grid::new(vec![
-                Column::key("category"),
-                Column::number("median", Room::Keep),
-                Column::number("runs", Room::Drop(2)),
-                Column::number("loss to plain", Room::Keep),
-                Column::number("loss to baseline", Room::Drop(1)),
-            ]);
-            let part = |beside: &Option<(String, f64, f64)>| {
-                beside.as_ref().map_or_else(|| "-".to_owned(), |(_, _, loss)| percent(*loss))
-            };
-            for row in &workload.rows {
-                grid.row(
-                    Style::Plain,
-                    vec![
-                        printable(&row.category),
-                        format!("{} {}", significant(row.value), printable(&workload.unit)),
-                        row.runs.to_string(),
-                        part(&row.plain),
-                        part(&row.baseline),
-                    ],
-                );
-            }
-            grid.write(out, paint, width)?;
+            workload_table(workload).text((paint, width), out)?;
         }
         for step in &explanation.steps {
             paint.line(out, Style::Plain, "")?;
@@ -297,17 +303,7 @@ impl Explained<'_> {
                     loss: workload.loss,
                     worst: &workload.worst,
                     says: &workload.says,
-                    rows: workload
-                        .rows
-                        .iter()
-                        .map(|row| RowShape {
-                            category: &row.category,
-                            value: row.value,
-                            runs: row.runs,
-                            loss_to_plain: row.plain.as_ref().map(|(.., loss)| *loss),
-                            loss_to_baseline: row.baseline.as_ref().map(|(.., loss)| *loss),
-                        })
-                        .collect(),
+                    rows: workload_table(workload),
                 })
                 .collect(),
             steps: explanation
@@ -370,16 +366,7 @@ struct WorkloadShape<'a> {
     loss: f64,
     worst: &'a str,
     says: &'a str,
-    rows: Vec<RowShape<'a>>,
-}
-
-#[derive(Serialize)]
-struct RowShape<'a> {
-    category: &'a str,
-    value: f64,
-    runs: usize,
-    loss_to_plain: Option<f64>,
-    loss_to_baseline: Option<f64>,
+    rows: Table,
 }
 
 #[derive(Serialize)]

@@ -25,12 +25,10 @@ mod nested;
 mod operations;
 mod page;
 mod published;
-mod rows;
 mod series;
 mod source;
 mod tables;
 mod timeline;
-mod timesplit;
 
 use std::io;
 
@@ -48,11 +46,6 @@ pub const MAX_ROWS: usize = 2_000;
 /// Writes a document as one self-contained HTML file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Html;
-
-/// Rows of any columns.
-pub(crate) fn rows(shown: &crate::rows::Rows) -> maud::Markup {
-    rows::page(shown)
-}
 
 impl Compares for Html {
     fn compare(&self, comparison: &Comparison<'_>, out: &mut dyn io::Write) -> io::Result<()> {

@@ -8,15 +8,16 @@
 mod diff;
 pub(crate) mod shape;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::ser::Formatter;
 use vmtax_analyse::{Ledger, Table, ledger};
-use vmtax_events::{NO_VCPU, Recording, TimeRow};
+use vmtax_events::Recording;
 
-use crate::table::{self, Cell, Column};
-use crate::{Document, Renderer, exits, names, nested, operations};
+use crate::table::Cell;
+use crate::{Document, Renderer, exits, names, nested, operations, time};
 
 /// Threads that had the CPUs of preempted vCPUs: at most so many.
 const TAKERS: usize = 64;
@@ -66,15 +67,14 @@ fn report(document: &Document) -> shape::Report<'_> {
         schema: SCHEMA,
         tool: shape::Tool { name: "vmtax", version: &document.tool_version },
         run: run(document),
-        operations: document
-            .operations
-            .as_ref()
-            .map(|all| shape::Operations { rows: operations::described::objects(all) }),
+        operations: document.operations.as_ref().map(|all| shape::Operations {
+            rows: operations::described::table(all, &BTreeMap::new()),
+        }),
         tables: document.tables.iter().map(|one| table(&document.ledger.recording, one)).collect(),
         nested: document
             .nested
             .as_ref()
-            .map(|all| shape::Nested { known: all.known, rows: nested::objects(all) }),
+            .map(|all| shape::Nested { known: all.known, rows: nested::reasons(all) }),
         functions: document.calls.map(|shown| crate::calls::table(&document.ledger, shown)),
         losses: &document.ledger.losses,
     }
@@ -106,33 +106,11 @@ fn run(document: &Document) -> shape::Run<'_> {
         complete: ledger.complete,
         start_ns: ledger.start_ns,
         end_ns: ledger.end_ns,
-        vcpus: vcpus(ledger),
+        vcpus: time::table(ledger),
         tax: ledger.tax(),
         contention: ledger.contention(),
         taken_by: takers(ledger),
     }
-}
-
-/// A row for each vCPU: wall time, each part of it as the recording can tell it, and the shares.
-fn vcpus(ledger: &Ledger) -> table::Table {
-    let coverage = ledger.recording.coverage;
-    let keys = ["vm", "vcpu", "wall_ns"].into_iter();
-    let keys = keys.chain(TimeRow::PARTS.iter().map(|part| part.column));
-    let columns = keys.chain(["tax", "contention"]).map(Column::data);
-    let mut table = table::Table::new(columns.collect());
-    for (&(vm, vcpu), time) in &ledger.time {
-        let mut cells = vec![
-            Cell::Count(vm.into()),
-            Cell::of(known(vcpu), |vcpu| Cell::Count(vcpu.into())),
-            Cell::Count(time.sum.wall_ns),
-        ];
-        let parts = TimeRow::PARTS.iter().map(|part| part.told(&time.sum, &coverage));
-        cells.extend(parts.map(|ns| Cell::of(ns, Cell::Count)));
-        cells.push(Cell::of(time.tax(), Cell::Share));
-        cells.push(Cell::of(time.contention().filter(|_| coverage.sched), Cell::Share));
-        table.row(cells);
-    }
-    table
 }
 
 fn takers(ledger: &Ledger) -> Vec<shape::Taker<'_>> {
@@ -142,10 +120,6 @@ fn takers(ledger: &Ledger) -> Vec<shape::Taker<'_>> {
         time_ns: taken.time_ns,
     };
     ledger.takers().into_iter().take(TAKERS).map(taker).collect()
-}
-
-fn known(vcpu: u32) -> Option<u32> {
-    (vcpu != NO_VCPU).then_some(vcpu)
 }
 
 fn table(recording: &Recording, table: &Table) -> shape::Table {

@@ -26,6 +26,7 @@ pub mod perfetto;
 pub mod rows;
 pub mod table;
 pub mod text;
+mod time;
 pub mod tui;
 
 use std::io;

@@ -1,13 +1,13 @@
 //! Exits of L2 and the exits of L1 that handling them took, described once.
 
-use vmtax_analyse::{Ancillary, Nested, NestedRow, statistics};
+use vmtax_analyse::{Ancillary, Nested, NestedRow, Ratio, statistics};
 use vmtax_events::{Detail, Level, Reason, Tally};
 
 use crate::exits::{tally_cells, tally_columns, tally_fields};
-use crate::keys::{detail_cells, detail_columns, reason_cells, reason_columns, reason_fields};
+use crate::keys::{detail_cells, detail_columns, reason_cells, reason_columns};
 use crate::names;
 use crate::numbers::share;
-use crate::table::{CSV, Cell, Column, JSON, PEOPLE, Table};
+use crate::table::{CSV, Cell, Column, JSON, PAGE, PEOPLE, TEXT, Table};
 
 /// For text and CSV: an exit of L2, then the exits of L1 for it.
 pub(crate) fn lines(nested: &Nested) -> Table {
@@ -25,7 +25,7 @@ pub(crate) fn lines(nested: &Nested) -> Table {
             Column::minor("", "mean", 2),
             Column::minor("", "max", 3),
         ]
-        .map(|column| column.only(PEOPLE)),
+        .map(|column| column.only(TEXT)),
     );
     let mut table = Table::new(columns);
     for row in &nested.rows {
@@ -98,26 +98,82 @@ fn cells(row: &NestedRow, exit: &Exit<'_>) -> Vec<Cell> {
     cells
 }
 
-/// For JSON: an object for each reason of L2.
-pub(crate) fn objects(nested: &Nested) -> Table {
-    let mut columns = reason_columns().to_vec();
+/// For JSON and pages: a row for each reason of L2.
+pub(crate) fn reasons(nested: &Nested) -> Table {
+    let page = |column: Column| column.only(PAGE);
+    let mut columns = reason_columns().map(|column| column.only(JSON)).to_vec();
     let others = ["l2", "to_l1", "ancillary_per_exit", "ancillary"];
     columns.extend(others.map(|key| Column::data(key).only(JSON)));
+    columns.extend(
+        [
+            Column::words("", "exit of L2"),
+            Column::number("", "exits").sorted(),
+            Column::number("", "% of the count").barred(),
+            Column::number("", "time"),
+            Column::number("", "handed to L1"),
+            Column::number("", "ancillary exits"),
+            Column::number("", "ancillary per handed exit").strong(),
+            Column::number("", "ancillary time"),
+        ]
+        .map(page),
+    );
     let mut table = Table::new(columns);
+    let exits = nested.rows.iter().map(|row| row.l2.count).fold(0, u64::saturating_add);
     for row in &nested.rows {
-        let ancillary = |one: &Ancillary| {
-            let mut fields = reason_fields(one.reason);
-            fields.push(("detail", detail_cells(one.detail)[0].clone()));
-            fields.extend(tally_fields(&one.tally));
-            Cell::Object(fields)
+        let exits_of_l1 = ancillary(row);
+        let objects = exits_of_l1.rows.iter().map(|row| exits_of_l1.object(row)).collect();
+        let all = row.all_ancillary();
+        let time = |tally: &Tally| match tally.timed {
+            0 => Cell::Absent,
+            _ => Cell::Time(tally.time_ns),
         };
         let mut cells = reason_cells(row.reason).to_vec();
         cells.extend([
             Cell::Object(tally_fields(&row.l2)),
             Cell::Count(row.to_l1),
             Cell::of(row.ancillary_per_exit(), Cell::Number),
-            Cell::List(row.ancillary.iter().map(ancillary).collect()),
+            Cell::List(objects),
+            Cell::Name(names::reason(row.reason)),
+            Cell::Count(row.l2.count),
+            Cell::of(share(row.l2.count, exits), Cell::Percent),
+            time(&row.l2),
+            Cell::Count(row.to_l1),
+            Cell::Count(all.count),
+            Cell::Ratio(Ratio { part: all.count, whole: row.to_l1 }),
+            time(&all),
         ]);
+        table.row(cells);
+    }
+    table
+}
+
+/// For JSON and pages: the exits of L1 that handling exits of L2 for one reason took.
+pub(crate) fn ancillary(row: &NestedRow) -> Table {
+    let mut columns = reason_columns().map(|column| column.only(JSON)).to_vec();
+    columns.push(detail_columns()[0].clone());
+    columns.extend([
+        Column::words("", "exit of L1").only(PAGE),
+        Column::words("", "about").only(PAGE),
+        Column::number("", "per handed exit").only(PAGE),
+    ]);
+    let is_timed = row.ancillary.iter().any(|one| one.tally.timed > 0);
+    columns.extend(tally_columns("exits", is_timed).into_iter().map(|column| {
+        let is_short = ["count", "time_ns"].contains(&column.key);
+        let column = if column.key == "count" { column.sorted() } else { column };
+        column.without(if is_short { CSV | TEXT } else { CSV | PEOPLE })
+    }));
+    let mut table = Table::new(columns);
+    let all = row.all_ancillary();
+    for one in &row.ancillary {
+        let mut cells = reason_cells(one.reason).to_vec();
+        let about = names::detail(one.detail);
+        cells.extend([
+            detail_cells(one.detail)[0].clone(),
+            Cell::Name(names::reason(one.reason)),
+            if about.is_empty() { Cell::Absent } else { Cell::Name(about) },
+            Cell::Ratio(Ratio { part: one.tally.count, whole: row.to_l1 }),
+        ]);
+        cells.extend(tally_cells(&one.tally, &all));
         table.row(cells);
     }
     table

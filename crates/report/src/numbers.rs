@@ -74,6 +74,17 @@ pub fn signed(value: f64) -> String {
     format!("{}{}", if value > 0.0 { "+" } else { "" }, significant(value))
 }
 
+/// A difference with its sign and at most two digits after the point: `+1,668`, `-0.25`.
+pub fn delta(delta: f64) -> String {
+    let hundredths = (delta * 100.0).round().abs() as u64;
+    let sign = if delta < 0.0 && hundredths > 0 { '-' } else { '+' };
+    let whole = count(hundredths / 100);
+    match hundredths % 100 {
+        0 => format!("{sign}{whole}"),
+        part => format!("{sign}{whole}.{}", format!("{part:02}").trim_end_matches('0')),
+    }
+}
+
 /// A count with its noun: `1 exit`, `2 exits`.
 pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })

@@ -53,7 +53,7 @@ impl Pages<'_> {
             paint.line(out, Style::Plain, what)?;
         } else {
             paint.line(out, Style::Plain, "")?;
-            self.table(&mut notes).text(usize::MAX, (paint, width), out)?;
+            self.table(&mut notes).text((paint, width), out)?;
         }
         notes.extend(self.remarks());
         if !notes.is_empty() {

@@ -7,7 +7,9 @@
 use std::io::{self, Write};
 
 use crate::csv::{guarded, write_record};
-use crate::text::layout::{Column, Grid, Paint, Room, Style};
+use crate::html::{TablePage, TableSection};
+use crate::table::{Cell, Column, Table, sort_key, sort_key_of_whole};
+use crate::text::layout::{Paint, Style};
 use crate::{names, numbers};
 
 /// A column.
@@ -39,23 +41,31 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// The rows as a table. A number sorts by its value, a whole one exactly.
+    fn table(&self) -> Table {
+        let columns = self.columns.iter().map(|column| match column.number {
+            true => Column::number("", column.name.clone()),
+            false => Column::words("", column.name.clone()),
+        });
+        let mut table = Table::new(columns.collect());
+        for row in &self.rows {
+            let cell = |(cell, column): (&Option<String>, &Heading)| match cell {
+                None => Cell::Absent,
+                Some(text) if column.number => Cell::Written(text.clone(), key(text)),
+                Some(text) => Cell::Name(text.clone()),
+            };
+            table.row(row.iter().zip(&self.columns).map(cell).collect());
+        }
+        table
+    }
+
     /// A table for a terminal of this many columns.
     pub fn text(&self, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
         let paint = Paint { color: false };
         for note in &self.notes {
             paint.line(out, Style::Plain, &names::printable(note))?;
         }
-        let columns = self.columns.iter().map(|column| {
-            let title = names::printable(&column.name);
-            if column.number { Column::number(&title, Room::Keep) } else { Column::key(&title) }
-        });
-        let mut grid = Grid::new(columns.collect());
-        for row in &self.rows {
-            let cell =
-                |cell: &Option<String>| cell.as_deref().map_or("-".to_owned(), names::printable);
-            grid.row(Style::Plain, row.iter().map(cell).collect());
-        }
-        grid.write(out, paint, width)?;
+        self.table().text((paint, width), out)?;
         let shown = self.rows.len() as u64;
         let rows = match self.more {
             0 => format!("{}.", numbers::counted(shown, "row")),
@@ -90,8 +100,29 @@ impl Rows {
 
     /// One page that opens offline.
     pub fn html(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(crate::html::rows(self).into_string().as_bytes())?;
-        out.write_all(b"\n")
+        let mut notes = self.notes.clone();
+        if self.more > 0 {
+            notes.push(format!(
+                "{} more are not here. All of them: --format csv.",
+                numbers::counted(self.more, "row")
+            ));
+        }
+        let page = TablePage {
+            command: "query",
+            tool_version: &self.tool_version,
+            facts: vec![("Question", self.title.clone()), ("Runs", self.source.clone())],
+            notice: None,
+        };
+        page.write(&[TableSection { id: "rows", title: "Rows", notes, table: &self.table() }], out)
+    }
+}
+
+/// What a number as text sorts by.
+fn key(text: &str) -> Option<u128> {
+    let whole = || text.parse::<i64>().ok().map(i128::from);
+    match whole().or_else(|| text.parse::<u64>().ok().map(i128::from)) {
+        Some(whole) => sort_key_of_whole(whole),
+        None => sort_key(text.parse().ok()?),
     }
 }
 

@@ -8,15 +8,19 @@
 //! ```
 //! How a kind of number is written stands in one place for each of these. A command that describes its table has all of them.
 //!
-//! Left out: sentences around a table, and tables whose cells come from elsewhere as text ([`crate::rows`]).
+//! Left out: sentences around a table.
 
+mod cell;
+
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde::ser::{Serialize, Serializer};
 
-use crate::csv::{guarded, write_record};
+pub(crate) use self::cell::sort_key_of_whole;
+pub use self::cell::{Cell, Slice, sort_key};
+use crate::csv::write_record;
 use crate::names::printable;
-use crate::numbers;
 use crate::text::layout::{self, Grid, Paint, Room, Style};
 
 /// A column.
@@ -24,23 +28,28 @@ use crate::text::layout::{self, Grid, Paint, Room, Style};
 pub struct Column {
     /// The name in CSV and JSON; it never changes.
     pub key: &'static str,
-    /// The heading for people.
-    pub title: &'static str,
+    /// The heading for people. Hostile text.
+    pub title: Cow<'static, str>,
     /// What it means, where the title alone says too little.
     pub help: &'static str,
-    /// What a terminal calls it when it is left out, where the title alone says too little.
+    /// What it is called away from its place and on a page, where the title alone says too little.
     pub name: &'static str,
     kind: Kind,
-    /// The back ends that have it, of [`PEOPLE`], [`CSV`] and [`JSON`].
+    /// The back ends that have it, of [`TEXT`], [`PAGE`], [`CSV`] and [`JSON`].
     on: u8,
+    pub(crate) page: OnPage,
 }
 
-/// Text and page.
-pub const PEOPLE: u8 = 1;
+/// Text for a terminal.
+pub const TEXT: u8 = 1;
 /// CSV.
 pub const CSV: u8 = 2;
 /// JSON.
 pub const JSON: u8 = 4;
+/// A page.
+pub const PAGE: u8 = 8;
+/// Text and page.
+pub const PEOPLE: u8 = TEXT | PAGE;
 
 /// What a column holds, and how it gives way in a narrow terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,33 +58,60 @@ enum Kind {
     Words,
     /// Short words, never cut.
     Short,
+    /// The last column: words that go on in further lines.
+    List,
     /// Numbers.
     Numbers(Room),
 }
 
+/// How a page shows a column.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OnPage {
+    /// A share has a bar beside it.
+    pub(crate) is_barred: bool,
+    /// Its cells stand out.
+    pub(crate) is_strong: bool,
+    /// The rows come in its order: `ascending` or `descending`.
+    pub(crate) order: Option<&'static str>,
+    /// A class of the style sheet.
+    pub(crate) class: &'static str,
+}
+
 impl Column {
-    const fn new(key: &'static str, title: &'static str, kind: Kind) -> Column {
-        Column { key, title, help: "", name: "", kind, on: PEOPLE | CSV | JSON }
+    fn new(key: &'static str, title: impl Into<Cow<'static, str>>, kind: Kind) -> Column {
+        let on = PEOPLE | CSV | JSON;
+        let page = OnPage::default();
+        Column { key, title: title.into(), help: "", name: "", kind, on, page }
     }
 
     /// A column of words.
-    pub fn words(key: &'static str, title: &'static str) -> Column {
+    pub fn words(key: &'static str, title: impl Into<Cow<'static, str>>) -> Column {
         Column::new(key, title, Kind::Words)
     }
 
     /// A column of short words, which are shown in full.
-    pub fn short(key: &'static str, title: &'static str) -> Column {
+    pub fn short(key: &'static str, title: impl Into<Cow<'static, str>>) -> Column {
         Column::new(key, title, Kind::Short)
     }
 
+    /// The last column: its words go on in further lines of a narrow terminal.
+    pub fn list(key: &'static str, title: &'static str) -> Column {
+        Column::new(key, title, Kind::List)
+    }
+
     /// A column of numbers that is always shown.
-    pub fn number(key: &'static str, title: &'static str) -> Column {
+    pub fn number(key: &'static str, title: impl Into<Cow<'static, str>>) -> Column {
         Column::new(key, title, Kind::Numbers(Room::Keep))
     }
 
     /// A column of numbers that a narrow terminal leaves out; the highest rank goes first.
     pub fn minor(key: &'static str, title: &'static str, rank: u8) -> Column {
         Column::new(key, title, Kind::Numbers(Room::Drop(rank)))
+    }
+
+    /// A column of numbers that gives way as `room` says.
+    pub(crate) fn part(title: &'static str, room: Room) -> Column {
+        Column::new("", title, Kind::Numbers(room))
     }
 
     /// A column of CSV and JSON alone.
@@ -88,7 +124,7 @@ impl Column {
         Column { help, ..self }
     }
 
-    /// With a name for the line that says which columns were left out.
+    /// With a name for a page, and for the line that says which columns were left out.
     pub fn named(self, name: &'static str) -> Column {
         Column { name, ..self }
     }
@@ -98,10 +134,38 @@ impl Column {
         Column { on, ..self }
     }
 
+    /// But not for these back ends.
+    pub(crate) fn without(self, back_ends: u8) -> Column {
+        Column { on: self.on & !back_ends, ..self }
+    }
+
     /// For people only where `is_shown`.
     pub fn shown_if(self, is_shown: bool) -> Column {
-        let on = if is_shown { self.on } else { self.on & !PEOPLE };
-        Column { on, ..self }
+        if is_shown { self } else { self.without(PEOPLE) }
+    }
+
+    /// On a page its shares have bars.
+    pub(crate) fn barred(mut self) -> Column {
+        self.page.is_barred = true;
+        self
+    }
+
+    /// On a page its cells stand out.
+    pub(crate) fn strong(mut self) -> Column {
+        self.page.is_strong = true;
+        self
+    }
+
+    /// The rows come in its order, largest first; a page says so.
+    pub(crate) fn sorted(mut self) -> Column {
+        self.page.order = Some("descending");
+        self
+    }
+
+    /// On a page its cells have this class.
+    pub(crate) fn class(mut self, class: &'static str) -> Column {
+        self.page.class = class;
+        self
     }
 
     /// It holds numbers.
@@ -109,207 +173,8 @@ impl Column {
         matches!(self.kind, Kind::Numbers(_))
     }
 
-    /// People see it.
-    pub fn is_shown(&self) -> bool {
-        self.is_on(PEOPLE)
-    }
-
     pub(crate) fn is_on(&self, back_end: u8) -> bool {
         self.on & back_end != 0
-    }
-}
-
-/// A typed cell.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Cell {
-    /// Does not apply: blank.
-    Empty,
-    /// There is no value: `-`.
-    Absent,
-    /// There is one, and this word says why it is not here.
-    Unknown(&'static str),
-    /// How many.
-    Count(u64),
-    /// A number of which three digits are shown.
-    Number(f64),
-    /// Instructions, of which one digit after the point is shown.
-    Instructions(f64),
-    /// A part of one, in percent.
-    Share(f64),
-    /// The same under a heading that says percent: digits alone in a terminal.
-    Percent(f64),
-    /// A difference, with its sign.
-    Signed(f64),
-    /// An interval of differences.
-    Between(f64, f64),
-    /// A quotient, with two digits after the point.
-    Quotient(f64),
-    /// A mean of durations: CSV has three digits after the point.
-    Mean(f64),
-    /// The bounds of a quantile, ns; the upper one is shown.
-    Quantile(u64, u64),
-    /// A number in hexadecimal.
-    Hex(u64),
-    /// Numbers for JSON alone.
-    Counts(Vec<u64>),
-    /// A duration in whole nanoseconds.
-    Time(u64),
-    /// A list for JSON alone.
-    List(Vec<Cell>),
-    /// An object for JSON alone.
-    Object(Vec<(&'static str, Cell)>),
-    /// A duration.
-    Nanoseconds(f64),
-    /// A size.
-    Bytes(u64),
-    /// Yes or no.
-    Flag(bool),
-    /// Numbers of which three digits are shown.
-    Numbers(Vec<f64>),
-    /// A word of this program.
-    Word(&'static str),
-    /// Hostile text.
-    Name(String),
-}
-
-impl Cell {
-    /// The cell of a value that may be absent.
-    pub fn of<T>(value: Option<T>, cell: impl FnOnce(T) -> Cell) -> Cell {
-        value.map_or(Cell::Absent, cell)
-    }
-
-    /// For people. Printable.
-    pub fn text(&self) -> String {
-        match self {
-            Cell::Empty => String::new(),
-            Cell::Absent => "-".to_owned(),
-            Cell::Unknown(why) => (*why).to_owned(),
-            Cell::Count(n) => numbers::count(*n),
-            Cell::Number(n)
-            | Cell::Instructions(n)
-            | Cell::Share(n)
-            | Cell::Percent(n)
-            | Cell::Signed(n)
-            | Cell::Quotient(n)
-            | Cell::Mean(n)
-            | Cell::Nanoseconds(n)
-                if !n.is_finite() =>
-            {
-                "?".to_owned()
-            }
-            Cell::Percent(share) => numbers::percent_digits(*share),
-            Cell::Signed(n) => numbers::signed(*n),
-            Cell::Between(low, high) => {
-                format!("{} to {}", numbers::signed(*low), numbers::signed(*high))
-            }
-            Cell::Quotient(n) => format!("{n:.2}"),
-            Cell::Mean(ns) => numbers::duration(*ns),
-            Cell::Quantile(_, high) => numbers::duration(*high as f64),
-            Cell::Hex(n) => format!("{n:#x}"),
-            Cell::Time(ns) => numbers::duration(*ns as f64),
-            Cell::Counts(_) | Cell::List(_) | Cell::Object(_) => String::new(),
-            Cell::Instructions(n) => crate::operations::instructions(*n),
-            Cell::Number(n) => numbers::significant(*n),
-            Cell::Share(share) => numbers::percent(*share),
-            Cell::Nanoseconds(ns) => numbers::duration(*ns),
-            Cell::Bytes(bytes) => numbers::size(*bytes),
-            Cell::Flag(flag) => if *flag { "yes" } else { "no" }.to_owned(),
-            Cell::Numbers(all) => joined(all, numbers::significant),
-            Cell::Word(word) => (*word).to_owned(),
-            Cell::Name(name) => printable(name),
-        }
-    }
-
-    /// For a spreadsheet: the exact number, or nothing.
-    pub fn csv(&self) -> String {
-        match self {
-            Cell::Empty
-            | Cell::Absent
-            | Cell::Unknown(_)
-            | Cell::Between(..)
-            | Cell::Counts(_)
-            | Cell::List(_)
-            | Cell::Object(_) => String::new(),
-            Cell::Count(n) | Cell::Bytes(n) | Cell::Time(n) | Cell::Quantile(_, n) => n.to_string(),
-            Cell::Number(n)
-            | Cell::Instructions(n)
-            | Cell::Share(n)
-            | Cell::Percent(n)
-            | Cell::Signed(n)
-            | Cell::Quotient(n)
-            | Cell::Nanoseconds(n) => exact(*n),
-            Cell::Mean(ns) => format!("{ns:.3}"),
-            Cell::Hex(n) => format!("{n:#x}"),
-            Cell::Flag(flag) => flag.to_string(),
-            Cell::Numbers(all) => joined(all, exact),
-            Cell::Word(word) => (*word).to_owned(),
-            Cell::Name(name) => guarded(name),
-        }
-    }
-
-    /// A whole number in the order of the values, for the page's script; `None` where there is none.
-    pub fn sort_key(&self) -> Option<u128> {
-        match self {
-            Cell::Count(n) | Cell::Bytes(n) | Cell::Time(n) | Cell::Quantile(_, n) => {
-                Some(u128::from(*n) * PARTS_OF_ONE as u128)
-            }
-            Cell::Number(n)
-            | Cell::Instructions(n)
-            | Cell::Share(n)
-            | Cell::Percent(n)
-            | Cell::Quotient(n)
-            | Cell::Mean(n)
-            | Cell::Nanoseconds(n)
-                if n.is_finite() =>
-            {
-                Some((n * PARTS_OF_ONE).round() as u128)
-            }
-            // Keys are not negative: all are moved up by the same.
-            Cell::Signed(n) | Cell::Between(n, _) if n.is_finite() => {
-                Some(((n * PARTS_OF_ONE).round() as i128).saturating_add(1 << 100).max(0) as u128)
-            }
-            _ => None,
-        }
-    }
-}
-
-/// All digits of a number; nothing for what is none.
-fn exact(n: f64) -> String {
-    if n.is_finite() { n.to_string() } else { String::new() }
-}
-
-fn joined(all: &[f64], each: impl Fn(f64) -> String) -> String {
-    all.iter().map(|n| each(*n)).collect::<Vec<_>>().join(" ")
-}
-
-/// Sort keys are whole: this many parts of one.
-const PARTS_OF_ONE: f64 = 1e6;
-
-impl Serialize for Cell {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Cell::Empty | Cell::Absent | Cell::Unknown(_) | Cell::Between(..) => {
-                to.serialize_none()
-            }
-            Cell::Count(n) | Cell::Bytes(n) | Cell::Time(n) => to.serialize_u64(*n),
-            Cell::Number(n)
-            | Cell::Instructions(n)
-            | Cell::Share(n)
-            | Cell::Percent(n)
-            | Cell::Signed(n)
-            | Cell::Quotient(n)
-            | Cell::Mean(n)
-            | Cell::Nanoseconds(n) => to.serialize_f64(*n),
-            Cell::Quantile(low, high) => to.collect_map([("low", low), ("high", high)]),
-            Cell::Hex(n) => to.collect_str(&format_args!("{n:#x}")),
-            Cell::Counts(all) => all.serialize(to),
-            Cell::List(all) => all.serialize(to),
-            Cell::Object(fields) => to.collect_map(fields.iter().map(|(key, cell)| (key, cell))),
-            Cell::Flag(flag) => to.serialize_bool(*flag),
-            Cell::Numbers(all) => all.serialize(to),
-            Cell::Word(word) => to.serialize_str(word),
-            Cell::Name(name) => to.serialize_str(name),
-        }
     }
 }
 
@@ -323,6 +188,9 @@ pub struct Row {
     /// A cell for each column.
     pub cells: Vec<Cell>,
 }
+
+/// A line of a CSV file that holds several tables: cells by key.
+pub(crate) type Line = Vec<(&'static str, Cell)>;
 
 /// Columns and rows.
 #[derive(Clone, Debug)]
@@ -347,12 +215,6 @@ impl Table {
         self.rows.push(Row { group: None, is_strong: false, cells });
     }
 
-    /// Adds a column that has the same cell in all rows.
-    pub(crate) fn constant(&mut self, column: Column, cell: &Cell) {
-        self.columns.push(column);
-        self.rows.iter_mut().for_each(|row| row.cells.push(cell.clone()));
-    }
-
     /// Adds a row that stands out.
     pub fn strong(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
@@ -365,33 +227,44 @@ impl Table {
         self.rows.push(Row { group: Some(group), is_strong: false, cells });
     }
 
-    /// For a terminal: at most so many rows, each as wide as there is room for. Returns the keys of the columns shown.
+    /// For a terminal. Returns the keys of the columns shown.
     pub(crate) fn text(
         &self,
-        most: usize,
         (paint, width): (Paint, Option<usize>),
         out: &mut dyn Write,
     ) -> io::Result<Vec<&'static str>> {
-        let shown = || self.columns.iter().filter(|column| column.is_shown());
+        let shown = || self.columns.iter().filter(|column| column.is_on(TEXT));
         let columns = shown().map(|column| {
+            let title = printable(&column.title);
             let grid = match column.kind {
-                Kind::Numbers(room) => layout::Column::number(column.title, room),
-                Kind::Words => layout::Column::key(column.title),
-                Kind::Short => layout::Column::words(column.title),
+                Kind::Numbers(room) => layout::Column::number(&title, room),
+                Kind::Words => layout::Column::key(&title),
+                Kind::Short | Kind::List => layout::Column::words(&title),
             };
             if column.name.is_empty() { grid } else { grid.named(column.name) }
         });
         let mut grid = Grid::new(columns.collect());
+        let room = self.room_for_list(&grid, width);
         let indent = if self.rows.iter().any(|row| row.group.is_some()) { "  " } else { "" };
-        for row in self.rows.iter().take(most) {
+        for row in &self.rows {
             if let Some(group) = &row.group {
-                let mut cells = vec![String::new(); grid.columns.len()];
-                cells[0] = printable(group);
-                grid.row(Style::Heading, cells);
+                grid.row(Style::Heading, first_cell(printable(group), &grid));
             }
             let mut cells = self.texts(&row.cells);
             cells[0].insert_str(0, indent);
-            grid.row(if row.is_strong { Style::Heading } else { Style::Plain }, cells);
+            let style = if row.is_strong { Style::Heading } else { Style::Plain };
+            let mut lines = self.list_of(row).map_or_else(Vec::new, |words| broken(words, room));
+            let further = lines.split_off(lines.len().min(1));
+            if let (Some(last), Some(line)) = (cells.last_mut(), lines.pop()) {
+                *last = line;
+            }
+            grid.row(style, cells);
+            for line in further {
+                let mut cells = first_cell(String::new(), &grid);
+                cells.pop();
+                cells.push(line);
+                grid.row(style, cells);
+            }
         }
         if let Some(total) = &self.total {
             grid.row(Style::Heading, self.texts(total));
@@ -400,57 +273,113 @@ impl Table {
         Ok(shown().zip(fits).filter(|(_, fits)| *fits).map(|(column, _)| column.key).collect())
     }
 
+    /// The words of a row's list.
+    fn list_of<'t>(&self, row: &'t Row) -> Option<&'t [String]> {
+        let at = self.columns.iter().position(|column| column.kind == Kind::List)?;
+        match row.cells.get(at)? {
+            Cell::Words(words) => Some(words),
+            _ => None,
+        }
+    }
+
+    /// How wide the list is beside the other columns.
+    fn room_for_list(&self, grid: &Grid, width: Option<usize>) -> Option<usize> {
+        let width = width.filter(|_| self.columns.iter().any(|c| c.kind == Kind::List))?;
+        let mut others = grid.clone();
+        for row in &self.rows {
+            let mut cells = self.texts(&row.cells);
+            cells.pop();
+            cells.push(String::new());
+            others.row(Style::Plain, cells);
+        }
+        let words = self.rows.iter().filter_map(|row| self.list_of(row)).flatten();
+        let widest = words.map(|word| layout::columns_of(word)).max().unwrap_or(0);
+        Some(others.room_for_last(width, widest.max(NARROWEST_LIST)))
+    }
+
     fn texts(&self, cells: &[Cell]) -> Vec<String> {
-        let shown = self.columns.iter().zip(cells).filter(|(column, _)| column.is_shown());
-        shown.map(|(_, cell)| cell.text()).collect()
+        self.on(TEXT, cells).map(|(_, cell)| cell.text()).collect()
+    }
+
+    /// The cells that a back end has.
+    pub(crate) fn on<'t>(
+        &'t self,
+        back_end: u8,
+        cells: &'t [Cell],
+    ) -> impl Iterator<Item = (&'t Column, &'t Cell)> {
+        self.columns.iter().zip(cells).filter(move |(column, _)| column.is_on(back_end))
+    }
+
+    /// A row as an object for JSON.
+    pub(crate) fn object(&self, row: &Row) -> Cell {
+        let cells = self.on(JSON, &row.cells);
+        Cell::Object(cells.map(|(column, cell)| (column.key, cell.clone())).collect())
     }
 
     /// For a spreadsheet.
     pub fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        let keys: Vec<&str> = self
-            .columns
-            .iter()
-            .filter(|column| column.is_on(CSV))
-            .map(|column| column.key)
-            .collect();
-        write_record(out, &keys)?;
-        self.csv_rows(&keys, out)
+        let columns = self.columns.iter().filter(|column| column.is_on(CSV));
+        write_record(out, &columns.map(|column| column.key).collect::<Vec<_>>())?;
+        self.rows.iter().try_for_each(|row| {
+            let cells = self.on(CSV, &row.cells);
+            write_record(out, &cells.map(|(_, cell)| cell.csv()).collect::<Vec<_>>())
+        })
     }
 
-    /// The rows for a spreadsheet with these columns; one that the table does not have is empty.
-    pub(crate) fn csv_rows(&self, keys: &[&str], out: &mut dyn Write) -> io::Result<()> {
-        let at = |key: &&str| self.columns.iter().position(|c| c.is_on(CSV) && c.key == *key);
-        let places: Vec<Option<usize>> = keys.iter().map(at).collect();
-        for row in &self.rows {
-            let cell = |at: &Option<usize>| at.map_or(String::new(), |at| row.cells[at].csv());
-            write_record(out, &places.iter().map(cell).collect::<Vec<_>>())?;
-        }
-        Ok(())
-    }
-
-    /// The cells that people see.
-    pub(crate) fn shown<'t>(
-        &'t self,
-        row: &'t Row,
-    ) -> impl Iterator<Item = (&'t Column, &'t Cell)> {
-        self.columns.iter().zip(&row.cells).filter(|(column, _)| column.is_shown())
+    /// The rows for a spreadsheet that holds other tables too.
+    pub(crate) fn csv_lines(&self) -> impl Iterator<Item = Line> {
+        let line = |(column, cell): (&Column, &Cell)| (column.key, cell.clone());
+        self.rows.iter().map(move |row| self.on(CSV, &row.cells).map(line).collect())
     }
 }
 
-/// The cells of a row as an object, by key.
-pub(crate) struct Object<'t>(pub(crate) &'t [Column], pub(crate) &'t [Cell]);
+/// Writes lines for a spreadsheet with these columns; one that a line does not have is empty.
+pub(crate) fn write_lines(
+    columns: &[&str],
+    lines: impl IntoIterator<Item = Line>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    write_record(out, columns)?;
+    lines.into_iter().try_for_each(|line| {
+        debug_assert!(line.iter().all(|(key, _)| columns.contains(key)), "{line:?}");
+        let cell = |key: &&str| {
+            let found = line.iter().find(|(other, _)| other == key);
+            found.map_or(String::new(), |(_, cell)| cell.csv())
+        };
+        write_record(out, &columns.iter().map(cell).collect::<Vec<_>>())
+    })
+}
 
-impl Serialize for Object<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let cells = self.0.iter().zip(self.1).filter(|(column, _)| column.is_on(JSON));
-        to.collect_map(cells.map(|(column, cell)| (column.key, cell)))
+/// The list of a row is not broken narrower than this.
+const NARROWEST_LIST: usize = 26;
+
+/// A row with nothing but its first cell.
+fn first_cell(cell: String, grid: &Grid) -> Vec<String> {
+    let mut cells = vec![String::new(); grid.columns.len()];
+    cells[0] = cell;
+    cells
+}
+
+/// Words as lines of at most `room` columns, as long as each word fits.
+fn broken(words: &[String], room: Option<usize>) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let width = layout::columns_of;
+    for word in words {
+        match lines.last_mut() {
+            Some(line) if room.is_none_or(|room| width(line) + 1 + width(word) <= room) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.clone()),
+        }
     }
+    lines
 }
 
 /// An object for each row.
 impl Serialize for Table {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(self.rows.iter().map(|row| Object(&self.columns, &row.cells)))
+        to.collect_seq(self.rows.iter().map(|row| self.object(row)))
     }
 }
 
@@ -476,7 +405,7 @@ mod tests {
 
     fn text(width: Option<usize>) -> String {
         let mut out = Vec::new();
-        table().text(usize::MAX, (Paint { color: false }, width), &mut out).unwrap();
+        table().text((Paint { color: false }, width), &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -497,32 +426,5 @@ mod tests {
             serde_json::to_string(&table()).unwrap(),
             r#"[{"vm":1,"name":"=a\u001b<b>","size":4096,"mean_ns":1500.0},{"vm":1,"name":"b","size":null,"mean_ns":null}]"#
         );
-    }
-
-    #[test]
-    fn flags_lists_and_numbers_that_are_none() {
-        for (cell, text, csv, json) in [
-            (Cell::Flag(true), "yes", "true", "true"),
-            (Cell::Numbers(vec![1.0, 2.5]), "1.00 2.50", "1 2.5", "[1.0,2.5]"),
-            (Cell::Number(f64::INFINITY), "?", "", "null"),
-            (Cell::Share(0.5), "50.0 %", "0.5", "0.5"),
-            (Cell::Empty, "", "", "null"),
-        ] {
-            assert_eq!((cell.text().as_str(), cell.csv().as_str()), (text, csv));
-            assert_eq!(serde_json::to_string(&cell).unwrap(), json);
-        }
-    }
-
-    #[test]
-    fn sort_keys_have_the_order_of_the_values() {
-        let ordered = [
-            Cell::Number(0.000_4),
-            Cell::Share(0.5),
-            Cell::Count(1),
-            Cell::Nanoseconds(1.5),
-            Cell::Bytes(u64::MAX),
-        ];
-        assert!(ordered.windows(2).all(|pair| pair[0].sort_key() < pair[1].sort_key()));
-        assert_eq!(Cell::Unknown("?").sort_key(), None);
     }
 }

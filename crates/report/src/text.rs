@@ -5,17 +5,15 @@
 
 pub(crate) mod diff;
 pub(crate) mod layout;
-mod operations;
 
 use std::io::{self, Write};
 
-use vmtax_analyse::{Nested, Operations, Table, ledger};
-use vmtax_events::{Part, Recording, TimeRow};
+use vmtax_analyse::{Nested, Operations, Table};
+use vmtax_events::Recording;
 
-use self::layout::{Column, Grid, Paint, Room, Style, wrap};
-use crate::numbers::{duration, percent_digits, share};
+use self::layout::{Paint, Style, wrap};
 use crate::operations::is_lab;
-use crate::{Document, Renderer, calls, exits, headline, losses, names, nested};
+use crate::{Document, Renderer, calls, exits, headline, losses, names, nested, operations, time};
 
 /// Renders aligned tables.
 #[derive(Clone, Copy, Debug, Default)]
@@ -116,27 +114,7 @@ impl Page<'_> {
         }
         self.line(Style::Plain, "")?;
         self.line(Style::Heading, "Time of each vCPU, % of its wall time")?;
-        let mut columns = vec![
-            Column::key("VM"),
-            Column::number("vCPU", Room::Keep),
-            Column::number("wall", Room::Keep),
-            Column::number("guest", Room::Keep),
-        ];
-        let parts = parts();
-        let rooms = rooms(&parts, &ledger.time_total());
-        columns.extend(parts.iter().zip(rooms).map(|(part, room)| Column::number(part.name, room)));
-        columns.push(Column::number("tax", Room::Keep));
-        let mut grid = Grid::new(columns);
-        let recording = &ledger.recording;
-        for ((vm, vcpu), time) in &ledger.time {
-            let who = [exits::vm_text(recording, *vm), names::vcpu_name(*vcpu)];
-            grid.row(Style::Plain, split_cells(recording, who, &time.sum));
-        }
-        if ledger.time.len() > 1 {
-            let who = ["all".to_owned(), String::new()];
-            grid.row(Style::Heading, split_cells(recording, who, &ledger.time_total()));
-        }
-        grid.write(self.out, self.paint, self.width)?;
+        time::table(ledger).text((self.paint, self.width), self.out)?;
         self.paragraph(
             Style::Faint,
             "  ",
@@ -151,7 +129,27 @@ impl Page<'_> {
             return self.line(Style::Plain, "  none: this is no lab run");
         }
         let emulated = calls::not_on_hardware(&document.ledger);
-        let notes = operations::write((operations, &emulated), self.out, self.paint, self.width)?;
+        let table = operations::described::table(operations, &emulated);
+        let shown = table.text((self.paint, self.width), self.out)?;
+        let mut notes = vec![
+            "exits, path: of one operation. path: instructions from the guest's instruction back to the guest, median of the batches.",
+        ];
+        for (key, note) in [
+            (
+                "not_on_hardware",
+                "not on hw: of the path, what hardware does not execute, by the call tree.",
+            ),
+            ("spread", "spread: (max - min) / median."),
+            (
+                "shares",
+                "% L0/L1/L2: where the traced window went: host, guest, the guest's guest; the rest is halted.",
+            ),
+        ] {
+            notes.extend(shown.contains(&key).then_some(note));
+        }
+        if operations.rows.iter().any(|row| row.ancillary() > 0) {
+            notes.push("→: exits of L1 to handle that exit of L2.");
+        }
         self.paragraph(Style::Faint, "  ", &notes.join(" "))
     }
 
@@ -169,7 +167,7 @@ impl Page<'_> {
         for one in &all {
             self.paragraph(Style::Plain, "  ", &calls::heading(one, emulator))?;
             let table = calls::table_of(one, shown);
-            table.text(usize::MAX, (self.paint, self.width), self.out)?;
+            table.text((self.paint, self.width), self.out)?;
         }
         let mut notes = vec![
             "self: in the function itself; total: and in what it calls; [instruction]: of a guest, with all that handles it.".to_owned(),
@@ -207,11 +205,8 @@ impl Page<'_> {
             self.line(Style::Plain, "  none")?;
             return Ok(false);
         }
-        let shown = exits::table(&document.ledger.recording, table).text(
-            usize::MAX,
-            (self.paint, self.width),
-            self.out,
-        )?;
+        let shown = exits::table(&document.ledger.recording, table)
+            .text((self.paint, self.width), self.out)?;
         Ok(shown.iter().any(|key| ["p50_ns", "p90_ns", "p99_ns"].contains(key)))
     }
 
@@ -228,7 +223,7 @@ impl Page<'_> {
         if nested.rows.is_empty() {
             return self.line(Style::Plain, "  none");
         }
-        nested::lines(nested).text(usize::MAX, (self.paint, self.width), self.out)?;
+        nested::lines(nested).text((self.paint, self.width), self.out)?;
         self.paragraph(
             Style::Faint,
             "  ",
@@ -270,31 +265,4 @@ fn host(recording: &Recording) -> String {
         ("", &recording.cpu),
         ("", &cpus),
     ])
-}
-
-/// The parts of a vCPU's time that have a column beside the guest's.
-fn parts() -> Vec<&'static Part> {
-    TimeRow::whole_parts().skip(1).collect()
-}
-
-/// The smallest parts give way first; the largest stays.
-fn rooms(parts: &[&Part], total: &TimeRow) -> Vec<Room> {
-    let mut by_size: Vec<usize> = (0..parts.len()).collect();
-    by_size.sort_by_key(|&part| std::cmp::Reverse((parts[part].of)(total)));
-    let mut rooms = vec![Room::Keep; parts.len()];
-    for (rank, &part) in (1..).zip(&by_size[1..]) {
-        rooms[part] = Room::Drop(rank);
-    }
-    rooms
-}
-
-fn split_cells(recording: &Recording, [vm, vcpu]: [String; 2], time: &TimeRow) -> Vec<String> {
-    let percent = |share: Option<f64>| share.map_or("-".to_owned(), percent_digits);
-    let parts = TimeRow::whole_parts().map(|part| {
-        let ns = part.told(time, &recording.coverage);
-        percent(ns.and_then(|ns| share(ns, time.wall_ns)))
-    });
-    let mut cells = vec![vm, vcpu, duration(time.wall_ns as f64)];
-    cells.extend(parts.chain([percent(ledger::tax(time))]));
-    cells
 }

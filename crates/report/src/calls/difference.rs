@@ -6,6 +6,7 @@ use vmtax_events::printable;
 
 use super::{folded, frame, title};
 use crate::html;
+use crate::numbers::delta;
 use crate::table::{Cell, Column, Table};
 
 /// Functions that a line of text names.
@@ -49,10 +50,10 @@ pub fn sentence(difference: &Difference) -> Option<String> {
     let others = &lines[named..];
     if !others.is_empty() {
         let sum = others.iter().map(|line| line.delta).sum();
-        parts.push(format!("{} others {}", others.len(), signed(sum)));
+        parts.push(format!("{} others {}", others.len(), delta(sum)));
     }
     let all = lines.iter().map(|line| line.delta).sum();
-    Some(format!("{}: {}", signed(all), parts.join(", ")))
+    Some(format!("{}: {}", delta(all), parts.join(", ")))
 }
 
 fn part(line: &Line) -> String {
@@ -75,24 +76,13 @@ fn part(line: &Line) -> String {
         notes.push(format!("with {}", list(&line.new)));
     }
     let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
-    format!("{} {}{notes}", name(line), signed(line.delta))
+    format!("{} {}{notes}", name(line), delta(line.delta))
 }
 
 /// `L0 pfn_valid`, `L1 [vmload]`. Printable.
 fn name(line: &Line) -> String {
     let name = frame(&line.label);
     if name.is_empty() { "outside of all functions".to_owned() } else { name }
-}
-
-/// A difference with its sign and at most two digits after the point: `+1,668`, `-0.25`.
-fn signed(delta: f64) -> String {
-    let hundredths = (delta * 100.0).round().abs() as u64;
-    let sign = if delta < 0.0 && hundredths > 0 { '-' } else { '+' };
-    let whole = crate::numbers::count(hundredths / 100);
-    match hundredths % 100 {
-        0 => format!("{sign}{whole}"),
-        part => format!("{sign}{whole}.{}", format!("{part:02}").trim_end_matches('0')),
-    }
 }
 
 /// A row for each function that makes a difference.
@@ -118,7 +108,7 @@ pub fn table(all: &[&Compared<'_>]) -> Table {
                 Cell::Word(one.after.level.name()),
                 Cell::Name(one.run.clone()),
                 Cell::Name(name(line)),
-                Cell::Number(line.delta),
+                Cell::Delta(line.delta),
                 line.was.clone().map_or(Cell::Empty, Cell::Name),
                 names(&line.gone),
                 names(&line.new),

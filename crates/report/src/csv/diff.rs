@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::{Csv, write_record};
-use crate::{Compares, Comparison, diff};
+use super::Csv;
+use crate::table::{Table, write_lines};
+use crate::{Compares, Comparison, diff as described};
 
 /// The columns, in order. `base` and `other` are exits of one unit `per`, or what a set-up has.
 const COLUMNS: [&str; 14] = [
@@ -25,11 +26,9 @@ const COLUMNS: [&str; 14] = [
 
 impl Compares for Csv {
     fn compare(&self, comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
-        let exits = comparison.diff.tables.iter().map(|table| diff::exits(&comparison.diff, table));
-        write_record(out, &COLUMNS)?;
-        [diff::setup(&comparison.diff), diff::lacks(comparison)]
-            .into_iter()
-            .chain(exits)
-            .try_for_each(|table| table.csv_rows(&COLUMNS, out))
+        let diff = &comparison.diff;
+        let mut tables = vec![described::setup(diff), described::lacks(comparison)];
+        tables.extend(diff.tables.iter().map(|table| described::exits(diff, table)));
+        write_lines(&COLUMNS, tables.iter().flat_map(Table::csv_lines), out)
     }
 }

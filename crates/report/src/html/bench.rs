@@ -5,8 +5,8 @@ use vmtax_analyse::bench::{EXITS, Row};
 
 use super::axis::{tick_label, ticks_to};
 use super::page::{Frame, Section, closing, framed, shell_word};
-use super::{figures, losses};
-use crate::bench::{Benchmark, direction, overhead};
+use super::{TableSection, described, figures, losses};
+use crate::bench::{Benchmark, direction};
 use crate::numbers::significant;
 
 /// Width of a chart's drawing, and of the names left of it.
@@ -215,37 +215,13 @@ fn correlation(shown: &Benchmark<'_>) -> Option<Markup> {
 }
 
 fn table(shown: &Benchmark<'_>) -> Markup {
+    let legend =
+        "*: differs from the baseline, rank-sum test, p below 5 %. o: outliers, which are kept.";
+    let table = crate::bench::table(shown, &shown.bench.rows);
+    let notes = vec![legend.to_owned()];
     html! {
         h2 #results-title { "Results" }
-        div.scroll tabindex="0" role="region" aria-label="Results" {
-            table data-sortable {
-                thead {
-                    tr {
-                        @for head in ["Workload", "Metric", "Unit", "Category", "Baseline"] { th scope="col" { (head) } }
-                        @for head in ["n", "Median", "95 % interval", "Overhead", "95 % interval", "p"] { th.n scope="col" { (head) } }
-                    }
-                }
-                tbody {
-                    @for row in shown.bench.rows.iter().take(super::MAX_ROWS) {
-                        @let against = row.against.as_ref();
-                        @let (worse, range) = overhead(against.and_then(|against| against.overhead));
-                        tr {
-                            th scope="row" { (figures::text(&row.workload)) }
-                            td { (figures::text(&row.metric)) }
-                            td { (figures::text(&row.unit)) }
-                            td { (figures::text(&row.category)) }
-                            td { (against.map_or("–".to_owned(), |against| figures::text(&against.baseline))) }
-                            td.n { (row.values.len()) }
-                            td.n { (significant(row.median.value)) }
-                            td.n { (significant(row.median.low)) " to " (significant(row.median.high)) }
-                            td.n { (worse) }
-                            td.n { (range) }
-                            td.n { (against.map_or("–".to_owned(), |against| format!("{:.4}", against.p))) }
-                        }
-                    }
-                }
-            }
-        }
+        (described::whole(&TableSection { id: "results", title: "results", notes, table: &table }, "--format csv"))
     }
 }
 

@@ -8,14 +8,14 @@ use super::flame::Picture;
 use super::page::{Frame, Section, framed};
 use super::{MAX_ROWS, figures};
 use crate::numbers;
-use crate::table::{Cell, Table};
+use crate::table::{Cell, Column, PAGE, Slice, Table};
 
 /// A table of a page, and the sentences above it.
 pub struct TableSection<'a> {
     /// Its `id`, a plain word.
-    pub id: &'static str,
-    /// Its heading.
-    pub title: &'static str,
+    pub id: &'a str,
+    /// Its heading. Hostile text.
+    pub title: &'a str,
     /// Sentences above it. Hostile text.
     pub notes: Vec<String>,
     /// The table.
@@ -113,84 +113,209 @@ fn drawn(pictures: &[Picture]) -> Section {
 
 fn section(part: &TableSection<'_>) -> Markup {
     html! {
-        h2 id={ (part.id) "-title" } { (part.title) }
-        (whole(part.id, part.title, &part.notes, part.table))
+        h2 id={ (part.id) "-title" } { (figures::text(part.title)) }
+        (whole(part, "--format csv"))
     }
 }
 
-/// A table with its notes and its filter.
-pub(super) fn whole(id: &str, title: &str, notes: &[String], table: &Table) -> Markup {
+/// A table with its notes and its filter; `all` are the flags with which a program gets all rows.
+pub(super) fn whole(part: &TableSection<'_>, all: &str) -> Markup {
+    let TableSection { id, title, notes, table } = part;
     let shown = table.rows.len().min(MAX_ROWS);
-    let all = table.rows.len();
     html! {
-        @for note in notes { p.note { (figures::text(note)) } }
-        @if shown != all {
-            p.note.cut {
-                "The first " (numbers::count(shown as u64)) " of " (numbers::count(all as u64)) " rows are here; "
-                code { "--format csv" } " has them all."
+        (cut(table, MAX_ROWS, all))
+        div.above {
+            div { @for note in notes { p.note { (figures::text(note)) } } }
+            div.tools {
+                label for={ (id) "-filter" } { "Filter" }
+                input.filter id={ (id) "-filter" } type="search" autocomplete="off" spellcheck="false"
+                    placeholder="Filter rows..." aria-controls={ (id) "-rows" };
+                output for={ (id) "-filter" } aria-live="polite" { (numbers::counted(shown as u64, "row")) }
             }
         }
-        div.above { (filter(id, shown)) }
         (rows(id, title, table))
     }
 }
 
-/// The field that filters the rows of a table.
-pub(super) fn filter(id: &str, shown: usize) -> Markup {
+/// Says that rows are not on the page, and how to get them.
+pub(super) fn cut(table: &Table, most: usize, all: &str) -> Markup {
+    let rows = table.rows.len();
     html! {
-        div.tools {
-            label for={ (id) "-filter" } { "Filter" }
-            input.filter id={ (id) "-filter" } type="search" autocomplete="off" spellcheck="false"
-                placeholder="Filter rows..." aria-controls={ (id) "-rows" };
-            output for={ (id) "-filter" } aria-live="polite" { (numbers::counted(shown as u64, "row")) }
+        @if rows > most {
+            p.note.cut {
+                "The first " (numbers::count(most as u64)) " of " (numbers::count(rows as u64))
+                " rows are here, and only these are sorted and filtered. All of them: " code { (all) } "."
+            }
         }
     }
 }
 
 /// The table alone.
 pub(super) fn rows(id: &str, title: &str, table: &Table) -> Markup {
+    grid(id, title, table, MAX_ROWS)
+}
+
+/// The table alone, cut after so many rows.
+pub(super) fn grid(id: &str, title: &str, table: &Table, most: usize) -> Markup {
     let grouped = table.rows.iter().any(|row| row.group.is_some());
     let mut group = String::new();
     html! {
-        div.scroll.capped tabindex="0" role="region" aria-label={ "Table: " (title) } {
+        div.scroll.capped tabindex="0" role="region" aria-label={ "Table: " (figures::text(title)) } {
             table data-sortable data-filterable {
                 thead { tr {
                     @if grouped { th scope="col" data-sort="text" { "Of" } }
-                    @for column in table.columns.iter().filter(|column| column.is_shown()) {
-                        @let sort = if column.is_number() { "number" } else { "text" };
-                        @let help = Some(column.help).filter(|help| !help.is_empty());
-                        th.n[column.is_number()] scope="col" data-sort=(sort) title=[help] { (column.title) }
+                    @for (at, column) in table.columns.iter().enumerate() {
+                        @if column.is_on(PAGE) { (heading(column, sorts(table, at))) }
                     }
                 } }
                 tbody id={ (id) "-rows" } {
-                    @for row in table.rows.iter().take(MAX_ROWS) {
+                    @for row in table.rows.iter().take(most) {
                         @if let Some(name) = &row.group { @let () = group = figures::text(name); }
                         tr {
                             @if grouped { th scope="row" data-key { (group) } }
-                            @for (at, (column, cell)) in table.shown(row).enumerate() {
-                                @if at == 0 && !grouped && !column.is_number() {
-                                    th scope="row" data-key { (value(cell)) }
-                                } @else {
-                                    td.n[column.is_number()] data-key[!column.is_number()] data-v=[cell.sort_key()] {
-                                        @if row.is_strong && !column.is_number() { strong { (value(cell)) } }
-                                        @else { (value(cell)) }
-                                    }
-                                }
+                            @for (at, (column, cell)) in table.on(PAGE, &row.cells).enumerate() {
+                                (place(column, cell, at == 0 && !grouped, row.is_strong))
                             }
                         }
                     }
+                }
+                @if let Some(total) = &table.total {
+                    tfoot { tr {
+                        @if grouped { th scope="row" {} }
+                        @for (at, (column, cell)) in table.on(PAGE, total).enumerate() {
+                            @if at == 0 && !grouped { th scope="row" { (value(cell)) } }
+                            @else { (place(column, cell, false, false)) }
+                        }
+                    } }
                 }
             }
         }
     }
 }
 
+/// How the page's script sorts a column: by the numbers that its cells stand for, or by their text.
+fn sorts(table: &Table, at: usize) -> Option<&'static str> {
+    let cells = || table.rows.iter().filter_map(|row| row.cells.get(at));
+    if cells().any(|cell| matches!(cell, Cell::Stack(_))) {
+        return None;
+    }
+    let has_keys = table.columns[at].is_number() || cells().any(|cell| cell.sort_key().is_some());
+    Some(if has_keys { "number" } else { "text" })
+}
+
+fn heading(column: &Column, sort: Option<&str>) -> Markup {
+    let help = Some(column.help).filter(|help| !help.is_empty());
+    let title = if column.name.is_empty() { &column.title } else { column.name };
+    html! {
+        th class=[class(column, None)] scope="col" data-sort=[sort] aria-sort=[column.page.order] title=[help] {
+            (figures::text(title))
+        }
+    }
+}
+
+/// A cell in its place.
+fn place(column: &Column, cell: &Cell, is_first: bool, is_strong: bool) -> Markup {
+    let class = class(column, Some(cell));
+    let is_key = !column.is_number();
+    let stands_out = (is_strong && is_key) || column.page.is_strong;
+    let inner = html! {
+        @match cell {
+            _ if column.page.is_barred => span { (barred(cell)) },
+            Cell::Absent | Cell::Empty => (value(cell)),
+            _ if stands_out => b { (value(cell)) },
+            _ => (value(cell)),
+        }
+    };
+    html! {
+        @if is_first {
+            th class=[class] scope="row" data-key[is_key] data-v=[cell.sort_key()] title=[title(cell)] { (inner) }
+        } @else {
+            td class=[class] data-key[is_key] data-v=[cell.sort_key()] data-ns=[nanoseconds(cell)] title=[title(cell)] { (inner) }
+        }
+    }
+}
+
+/// The classes of a cell, or of a heading.
+fn class(column: &Column, cell: Option<&Cell>) -> Option<String> {
+    let is_bare = |cell: &Cell| match cell {
+        Cell::Titled(inner, _) => matches!(**inner, Cell::Percent(0.0)),
+        other => matches!(other, Cell::Percent(0.0)),
+    };
+    let is_zero = cell.is_some_and(is_bare);
+    let all = [
+        ("n", column.is_number() && !column.page.class.starts_with("picture")),
+        ("barred", column.page.is_barred),
+        ("zero", is_zero && !column.page.is_barred),
+        (column.page.class, true),
+    ];
+    let words: Vec<&str> = all
+        .iter()
+        .filter(|(word, is_on)| *is_on && !word.is_empty())
+        .map(|(word, _)| *word)
+        .collect();
+    (!words.is_empty()).then(|| words.join(" "))
+}
+
+/// The exact time behind a rounded one.
+fn nanoseconds(cell: &Cell) -> Option<u64> {
+    match cell {
+        Cell::Time(ns) => Some(*ns),
+        _ => None,
+    }
+}
+
+fn title(cell: &Cell) -> Option<String> {
+    match cell {
+        Cell::Titled(_, title) => Some(title.clone()),
+        Cell::Quantile(low, high) => {
+            Some(format!("between {} and {} ns", numbers::count(*low), numbers::count(*high)))
+        }
+        _ => None,
+    }
+}
+
+/// A share with a bar as long.
+fn barred(cell: &Cell) -> Markup {
+    html! {
+        @if let Cell::Percent(share) | Cell::Share(share) = cell { (figures::bar(*share)) }
+        (value(cell))
+    }
+}
+
 fn value(cell: &Cell) -> Markup {
     match cell {
         Cell::Absent => html! { "–" },
-        Cell::Nanoseconds(ns) => figures::duration_cell(*ns),
-        Cell::Share(share) => html! { (figures::percent(*share)) },
-        Cell::Name(name) => html! { (figures::text(name)) },
+        Cell::Nanoseconds(ns) | Cell::Mean(ns) => figures::duration_cell(*ns),
+        Cell::Time(ns) | Cell::Quantile(_, ns) => figures::duration_cell(*ns as f64),
+        Cell::Share(share) | Cell::Percent(share) => html! { (figures::percent(*share)) },
+        Cell::Name(name) | Cell::Written(name, _) => html! { (figures::text(name)) },
+        Cell::Described(word, about) => html! { (word) " " span.aside { (about) } },
+        Cell::Words(words) => html! {
+            @for (i, word) in words.iter().enumerate() {
+                @if i > 0 { " " }
+                span.word { (word) }
+            }
+        },
+        Cell::Stack(slices) => stack(slices),
+        Cell::Titled(cell, _) => value(cell),
         other => html! { (other.text()) },
+    }
+}
+
+/// A bar of parts, for the eye: the figures stand beside it.
+fn stack(slices: &[Slice]) -> Markup {
+    let mut x = 0.0;
+    html! {
+        svg.stack viewBox="0 0 1000 16" preserveAspectRatio="none" aria-hidden="true" focusable="false" {
+            @for slice in slices {
+                @let width = slice.share.clamp(0.0, 1.0) * 1000.0;
+                @if width > 0.0 {
+                    rect class=(slice.class) x=(figures::coordinate(x)) width=(figures::coordinate(width)) height="16" {
+                        title { (slice.title) ": " (figures::percent(slice.share)) }
+                    }
+                }
+                @let () = x += width;
+            }
+        }
     }
 }

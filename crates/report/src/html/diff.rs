@@ -5,7 +5,7 @@ use vmtax_analyse::Diff;
 use vmtax_analyse::diff::DiffTable;
 
 use super::page::{Frame, Section, closing, framed, shell_word};
-use super::{described, figures, losses};
+use super::{TableSection, described, figures, losses};
 use crate::text::diff::unit;
 use crate::{Comparison, names};
 
@@ -109,5 +109,7 @@ fn table(diff: &Diff, table: &DiffTable, id: &str, title: &str) -> Markup {
         None => "At 95 %: where the difference lies, for all rows together; block bootstrap over intervals."
             .to_owned(),
     };
-    described::whole(id, title, &[note], &crate::diff::exits(diff, table))
+    let described = crate::diff::exits(diff, table);
+    let section = TableSection { id, title, notes: vec![note], table: &described };
+    described::whole(&section, "--format csv")
 }

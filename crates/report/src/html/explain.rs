@@ -4,8 +4,8 @@ use maud::{Markup, html};
 use vmtax_analyse::explain::Answer;
 
 use super::page::{Frame, Section, closing, framed, shell_word};
-use super::{figures, flame, losses};
-use crate::explain::{Explained, advice, cost, sentence};
+use super::{described, figures, flame, losses};
+use crate::explain::{Explained, advice, cost, sentence, workload_table};
 use crate::names::printable;
 
 /// The whole page.
@@ -102,8 +102,9 @@ fn findings(explained: &Explained<'_>) -> Markup {
                 }
             }
         }
-        @for workload in &explained.explanation.workloads {
+        @for (number, workload) in explained.explanation.workloads.iter().enumerate() {
             h3 { (printable(&sentence(&workload.says))) "." }
+            (described::rows(&format!("workload-{number}"), &workload.name, &workload_table(workload)))
         }
     }
 }

@@ -4,7 +4,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{
     calls, digest, figures, flame, headline, histogram, losses, nested, operations, series, source,
-    tables, timeline, timesplit,
+    tables, timeline,
 };
 use crate::{Document, operations as phrases};
 
@@ -105,7 +105,7 @@ fn sections(doc: &Document) -> Vec<Section> {
         sections.push(Section {
             id: "operations".to_owned(),
             label: "Operations".to_owned(),
-            body: operations::section(operations),
+            body: operations::section(doc, operations),
         });
         sections.extend(nested.take());
     }
@@ -120,7 +120,7 @@ fn sections(doc: &Document) -> Vec<Section> {
         Section {
             id: "time-split".to_owned(),
             label: "Time split".to_owned(),
-            body: timesplit::section(doc),
+            body: operations::time_split(doc),
         },
         Section {
             id: "timeline".to_owned(),

@@ -47,14 +47,15 @@
     }
   }
 
-  // A row stays when each word is found in its names.
+  // A row stays when each word is found in its names, or in its cells where nothing is a name.
   for (const input of document.querySelectorAll("input.filter")) {
     const body = document.getElementById(input.getAttribute("aria-controls"));
     const output = input.parentElement.querySelector("output");
     const all = output.textContent;
+    const named = body.querySelector("[data-key]") !== null;
     const rows = Array.from(body.rows, (row) => ({
       row,
-      text: Array.from(row.querySelectorAll("[data-key]"), (cell) => cell.textContent).join(" ").toLowerCase(),
+      text: Array.from(named ? row.querySelectorAll("[data-key]") : row.cells, (cell) => cell.textContent).join(" ").toLowerCase(),
     }));
     const apply = () => {
       const wanted = input.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -117,7 +118,7 @@
   // The exact figure behind a rounded time.
   document.addEventListener("pointerover", (event) => {
     const cell = event.target.closest?.("td[data-ns]");
-    if (cell && !cell.title) cell.title = `${BigInt(cell.dataset.v).toLocaleString("en")} ns`;
+    if (cell && !cell.title) cell.title = `${BigInt(cell.dataset.ns).toLocaleString("en")} ns`;
   });
 
   // Paper has no way to open a list.

@@ -102,15 +102,6 @@ fn vms(recording: &Recording) -> Markup {
     }
 }
 
-/// A vCPU; with its VM's id where there is more than one VM.
-pub(super) fn vcpu_name(doc: &Document, vm: u32, vcpu: u32) -> String {
-    if doc.ledger.recording.vms.len() > 1 {
-        format!("{vm}/{}", names::vcpu_name(vcpu))
-    } else {
-        names::vcpu_name(vcpu)
-    }
-}
-
 fn joined(parts: &[&String], separator: &str) -> String {
     let parts: Vec<String> =
         parts.iter().filter(|p| !p.is_empty()).map(|p| figures::text(p)).collect();

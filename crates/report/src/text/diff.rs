@@ -84,7 +84,7 @@ fn setup(page: &mut Page<'_>, diff: &Diff) -> io::Result<()> {
             Style::Warning,
             "The set-ups differ, and so may everything below for that reason alone",
         )?;
-        described::setup(diff).text(usize::MAX, (page.paint, page.width), page.out)?;
+        described::setup(diff).text((page.paint, page.width), page.out)?;
     }
     let unsaid = format!("Not recorded, and so not compared: {}.", diff.unsaid.join(", "));
     page.paragraph(Style::Faint, "  ", &unsaid)
@@ -103,7 +103,7 @@ pub(crate) fn unit(per: Per) -> &'static str {
 fn table(page: &mut Page<'_>, diff: &Diff, table: &DiffTable) -> io::Result<()> {
     let by: Vec<&str> = table.by.iter().map(|by| names::heading(*by)).collect();
     page.line(Style::Heading, &format!("Exits by {}, {}", by.join(" and "), unit(diff.per)))?;
-    described::exits(diff, table).text(usize::MAX, (page.paint, page.width), page.out)?;
+    described::exits(diff, table).text((page.paint, page.width), page.out)?;
     if let Some(why) = described::untested(table) {
         let text = format!(
             "x: other over base. Whether differences are chance is not tested: {why}. About equal: within a tenth of the larger."
