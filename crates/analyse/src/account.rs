@@ -22,7 +22,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
     AccessKey, AccessRow, Detail, DetailKind, Event, Exit, ExitKey, ExitRow, Kind, Level, Losses,
-    NO_VCPU, Reason, RowSink, Tally, Vm,
+    MAX_THREADS, NO_VCPU, Reason, RowSink, Tally, Vm,
 };
 
 use crate::vms::Vms;
@@ -30,8 +30,6 @@ use gaps::Gaps;
 use thread::{OpenExit, Thread};
 use waiting::Waiting;
 
-/// vCPU threads that are followed at a time. A hostile recording may name any number; real ones have a few hundred.
-pub const MAX_THREADS: usize = 16_384;
 /// Details that are told apart.
 const MAX_KEYS: usize = 16_384;
 

@@ -32,7 +32,7 @@ pub mod table;
 pub mod timeline;
 mod vms;
 
-pub use account::{Accountant, MAX_THREADS, Options};
+pub use account::{Accountant, Options};
 pub use calls::{Arranged, CallTree, Profiled};
 pub use diff::{Diff, Per, Side};
 pub use frames::{Frame, Frames, Keep};
@@ -41,4 +41,3 @@ pub use nested::{Ancillary, Nested, NestedRow};
 pub use operations::{OperationExit, OperationRow, Operations, Path, Ratio};
 pub use table::{By, Table, TableKind, TableRow, Value};
 pub use timeline::{Slot, Timeline};
-pub use vms::MAX_VMS;

@@ -10,10 +10,8 @@
 
 use std::collections::HashMap;
 
-use vmtax_events::{NO_PID, NO_VCPU, Vm};
+use vmtax_events::{MAX_VMS, NO_PID, NO_VCPU, Vm};
 
-/// VMs that are kept apart. A hostile recording may name any number; those beyond are one with the last.
-pub const MAX_VMS: usize = 16_384;
 /// At most so many names are kept.
 const MAX_NAMES: usize = 65_536;
 

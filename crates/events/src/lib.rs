@@ -45,7 +45,7 @@ pub use device::Device;
 pub use event::{Coverage, Event, Kind, NO_PID, NO_VCPU};
 pub use exit::Exit;
 pub use isa::Isa;
-pub use losses::Losses;
+pub use losses::{Loss, Losses, MAX_THREADS, MAX_VMS};
 pub use profile::{Place, Profile};
 pub use reason::Reason;
 pub use recording::Recording;

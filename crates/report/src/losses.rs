@@ -1,10 +1,10 @@
 //! What a recording lacks, as sentences: every output says it.
 
-use vmtax_analyse::{Ledger, MAX_THREADS, MAX_VMS};
+use vmtax_analyse::Ledger;
 use vmtax_events::Losses;
 
 use crate::names;
-use crate::numbers::{count, counted};
+use crate::numbers::count;
 
 /// One sentence for each thing that the recording lacks; empty when nothing is known to be missing.
 pub fn sentences(ledger: &Ledger) -> Vec<String> {
@@ -15,39 +15,7 @@ pub fn sentences(ledger: &Ledger) -> Vec<String> {
 pub fn of(losses: &Losses, complete: bool) -> Vec<String> {
     let mut said: Vec<String> = losses.missing.iter().map(|s| names::printable(s)).collect();
     said.extend(events_of(losses, complete));
-    let mut say = |n: u64, one: &str, many: &str| match n {
-        0 => {}
-        1 => said.push(format!("1 {one}.")),
-        n => said.push(format!("{} {many}.", count(n))),
-    };
-    say(
-        losses.unpaired_exits,
-        "unmatched exit (no following kvm_entry), excluded from all tables",
-        "unmatched exits (no following kvm_entry), excluded from all tables",
-    );
-    say(
-        losses.unpaired_entries,
-        "unmatched entry (no preceding kvm_exit)",
-        "unmatched entries (no preceding kvm_exit)",
-    );
-    say(
-        losses.out_of_order,
-        "event is out of order: durations near it may be wrong",
-        "events are out of order: durations near them may be wrong",
-    );
-    say(losses.undecodable, "record could not be decoded", "records could not be decoded");
-    say(
-        losses.details_dropped,
-        "exit has no detail: too many different details",
-        "exits have no detail: too many different details",
-    );
-    if losses.vms_merged > 0 {
-        said.push(format!(
-            "Limit of {} VMs exceeded: {} of further VMs are counted with the last one.",
-            count(MAX_VMS as u64),
-            counted(losses.vms_merged, "exit")
-        ));
-    }
+    said.extend(counted(losses, false));
     said
 }
 
@@ -57,28 +25,19 @@ pub(crate) fn events(ledger: &Ledger) -> Vec<String> {
 }
 
 fn events_of(losses: &Losses, complete: bool) -> Vec<String> {
-    let mut said = Vec::new();
-    match losses.recorder_lost {
-        0 => {}
-        1 => said.push("1 event was lost by the recorder.".to_owned()),
-        n => said.push(format!("{} events were lost by the recorder.", count(n))),
-    }
-    if losses.threads_dropped > 0 {
-        said.push(format!(
-            "Limit of {} vCPU threads exceeded: {} of further threads are in no table.",
-            count(MAX_THREADS as u64),
-            counted(losses.threads_dropped, "event")
-        ));
-    }
-    if losses.recorder_gaps > 0 {
-        let places = counted(losses.recorder_gaps, "place");
-        said.push(format!("The recorder lost events at {places} without saying how many."));
-    }
+    let mut said: Vec<String> = counted(losses, true).collect();
     said.extend(losses.truncated.iter().map(|sentence| names::printable(sentence)));
     if !complete && losses.truncated.is_empty() {
         said.push("The recording did not end as it should: its end is missing.".to_owned());
     }
     said
+}
+
+/// The counters that are not 0, of those that lower counts or of the others.
+fn counted(losses: &Losses, lowers_counts: bool) -> impl Iterator<Item = String> {
+    let found =
+        losses.counters().filter(move |(loss, n)| loss.lowers_counts == lowers_counts && *n > 0);
+    found.map(|(loss, n)| loss.sentence(n, count))
 }
 
 /// What is missing, and what the importer notes.

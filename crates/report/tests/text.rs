@@ -415,8 +415,8 @@ fn every_loss_has_a_sentence() {
     let expected = [
         "No kvm_exit.",
         "1 event was lost by the recorder.",
+        "2 places where the recorder lost events without saying how many.",
         "Limit of 16,384 vCPU threads exceeded: 983,616 events of further threads are in no table.",
-        "The recorder lost events at 2 places without saying how many.",
         "The recording did not end as it should: its end is missing.",
         "3,000 unmatched exits (no following kvm_entry), excluded from all tables.",
         "1 unmatched entry (no preceding kvm_exit).",

@@ -115,9 +115,9 @@ fn a_running_kernel_from_no_vm_to_no_vm() {
             " guest 71.7 %   kernel 11.7 %   user 0.0 %   halted 16.7 %   preempted 0.0 %",
             " Nothing is known to be missing.",
             " VMs  vCPUs  causes  exits                                                 host",
-            "     ID  TAX%▼   EXITS/s    MEAN GUEST% KERN% USER% PREE% HALT% VMs",
+            "     ID  TAX%▼   EXITS/s    MEAN GUEST% KERN% USER% HALT% PREE% VMs",
             "     20  15.0         82  976 ns   85.0  15.0   0.0   0.0   0.0 db",
-            "     10  10.0      1,235  406 µs   45.0   5.0   0.0   0.0  50.0 web1",
+            "     10  10.0      1,235  406 µs   45.0   5.0   0.0  50.0   0.0 web1",
         ]
     );
     // One is idle, then its process is gone: it is shown for three intervals more.

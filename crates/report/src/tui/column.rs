@@ -5,6 +5,7 @@ use vmtax_events::{Coverage, TimeRow};
 
 use super::rows::{Sums, View};
 use crate::numbers;
+use crate::table::{Cell, sort_key};
 
 /// One column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,26 +15,14 @@ pub(super) enum Column {
     Mean,
     Slow,
     Longest,
-    Guest,
-    L2,
-    Kernel,
-    User,
-    Preempted,
-    Halted,
-    Unknown,
+    /// A part of the time, by its place in [`TimeRow::PARTS`].
+    Part(usize),
     Vcpus,
     Id,
     Name,
 }
 
 use Column::*;
-
-/// In the order of the screen.
-const TIMED: [Column; 15] = [
-    Id, Tax, Exits, Mean, Slow, Longest, Guest, L2, Kernel, User, Preempted, Halted, Unknown,
-    Vcpus, Name,
-];
-const COUNTED: [Column; 6] = [Tax, Exits, Mean, Slow, Longest, Name];
 
 /// What a row is measured by.
 #[derive(Clone, Copy, Debug)]
@@ -45,48 +34,45 @@ pub(super) struct Measure {
     pub(super) coverage: Coverage,
 }
 
-/// A row's number in a column and how it is written.
-pub(super) struct Cell {
-    pub(super) number: Option<f64>,
-    pub(super) text: String,
-}
-
-impl Cell {
-    fn of(number: Option<f64>, text: impl Fn(f64) -> String) -> Cell {
-        Cell { number, text: number.map_or_else(|| "-".to_owned(), text) }
-    }
-}
-
 impl Column {
+    /// The columns of a view, in the order of the screen.
+    fn all(view: View) -> Vec<Column> {
+        let mut all = vec![Tax, Exits, Mean, Slow, Longest];
+        if view.has_time() {
+            all.insert(0, Id);
+            all.extend((0..TimeRow::PARTS.len()).map(Part));
+        }
+        all.extend((view == View::Vms).then_some(Vcpus));
+        all.push(Name);
+        all
+    }
+
     /// The columns of a view that have room in so many cells, and those that have none. Of the parts of time outside the
     /// guest the largest always has room.
     pub(super) fn fitting(view: View, width: u16, time: &TimeRow) -> (Vec<Column>, Vec<Column>) {
-        let all = if view.has_time() { &TIMED[..] } else { &COUNTED[..] };
-        // In the order in which they give way where they are equal.
-        let parts = [
-            (Unknown, time.unknown_ns),
-            (Preempted, time.preempted_ns),
-            (Halted, time.halted_ns),
-            (User, time.exit_user_ns),
-            (Kernel, time.exit_kernel_ns),
-        ];
+        // In the order in which they give way where they are equal: the first is unknown time.
+        let whole = TimeRow::PARTS.iter().enumerate().filter(|(_, part)| part.within.is_none());
+        let mut parts: Vec<(usize, u64)> =
+            whole.skip(1).map(|(at, part)| (at, (part.of)(time))).collect();
+        parts.reverse();
         let largest = parts.iter().max_by_key(|(_, ns)| ns);
         let dispensable = match largest {
-            Some((Unknown, 1..)) => parts.iter().min_by_key(|(_, ns)| ns),
+            Some((at, 1..)) if Some(*at) == parts.first().map(|(first, _)| *first) => {
+                parts.iter().min_by_key(|(_, ns)| ns)
+            }
             _ => parts.first(),
         };
-        let has_room = |column: &&Column| match column {
+        let has_room = |column: &Column| match column {
             Slow | Longest if view.has_time() => width >= 110,
-            L2 => width >= 130,
+            Part(at) if TimeRow::PARTS[*at].within.is_some() => width >= 130,
+            Part(at) if dispensable.is_some_and(|(part, _)| part == at) => width >= 130,
             Vcpus => width >= 90,
-            other if dispensable.is_some_and(|(part, _)| part == *other) => width >= 130,
             _ => true,
         };
-        let of_view = |column: &&Column| **column != Vcpus || view == View::Vms;
-        all.iter().filter(of_view).partition(has_room)
+        Column::all(view).into_iter().partition(has_room)
     }
 
-    pub(super) fn heading(self, measure: &Measure) -> &'static str {
+    pub(super) fn heading(self, measure: &Measure) -> String {
         match self {
             Tax => "TAX%",
             Exits if measure.length_ns.is_some() => "EXITS/s",
@@ -94,24 +80,24 @@ impl Column {
             Mean => "MEAN",
             Slow => "P99",
             Longest => "MAX",
-            Guest => "GUEST%",
-            L2 => "L2%",
-            Kernel => "KERN%",
-            User => "USER%",
-            Preempted => "PREE%",
-            Halted => "HALT%",
-            Unknown => "UNKN%",
+            Part(at) => {
+                let name = TimeRow::PARTS[at].name.trim_start_matches("exit-").to_uppercase();
+                let letters: String = name.chars().take(self.width() - 1).collect();
+                return format!("{letters}%");
+            }
             Vcpus => "VCPUS",
             Id => "ID",
             Name => "",
         }
+        .to_owned()
     }
 
     /// Cells that it takes; the last takes what is left.
     pub(super) fn width(self) -> usize {
         match self {
-            Tax | L2 | Kernel | User | Preempted | Halted | Unknown | Vcpus => 5,
-            Guest => 6,
+            // Time in the guest is mostly the largest part: a sign more.
+            Part(0) => 6,
+            Tax | Part(_) | Vcpus => 5,
             Exits => 10,
             Mean | Slow | Longest | Id => 7,
             Name => 0,
@@ -124,41 +110,35 @@ impl Column {
     }
 
     pub(super) fn cell(self, row: &Sums, view: View, measure: &Measure) -> Cell {
-        let percent = |share: f64| numbers::percent_digits(share);
-        let of_wall = |part: fn(&TimeRow) -> u64, is_known: bool| {
-            let share = numbers::share(part(&row.time), row.time.wall_ns);
-            Cell::of(share.filter(|_| is_known), percent)
-        };
-        let coverage = measure.coverage;
         match self {
-            Tax if view.has_time() => Cell::of(ledger::tax(&row.time), percent),
+            Tax if view.has_time() => Cell::of(ledger::tax(&row.time), Cell::Percent),
             Tax => {
                 let share = numbers::share(row.taxed_ns, measure.base_ns);
-                Cell::of(share.filter(|_| row.has_taxed), percent)
+                Cell::of(share.filter(|_| row.has_taxed), Cell::Percent)
             }
-            Exits => match measure.length_ns {
-                Some(ns) => Cell::of(Some(row.tally.count as f64 * 1e9 / ns.max(1) as f64), rate),
-                None => Cell::of(Some(row.tally.count as f64), |_| fitting(row.tally.count)),
-            },
-            Mean => Cell::of(statistics::mean_ns(&row.tally), numbers::duration),
+            Exits => {
+                let count = row.tally.count;
+                let per_second = |ns: u64| count as f64 * 1e9 / ns.max(1) as f64;
+                let (number, text) = match measure.length_ns {
+                    Some(ns) => (per_second(ns), rate(per_second(ns))),
+                    None => (count as f64, fitting(count)),
+                };
+                Cell::Written(text, sort_key(number))
+            }
+            Mean => Cell::of(statistics::mean_ns(&row.tally), Cell::Mean),
             Slow => {
                 let slow = statistics::quantile(&row.tally, 0.99);
-                Cell::of(slow.map(|within| within.high_ns as f64), numbers::duration)
+                Cell::of(slow, |within| Cell::Quantile(within.low_ns, within.high_ns))
             }
-            Longest => {
-                let longest = (row.tally.timed > 0).then_some(row.tally.max_ns as f64);
-                Cell::of(longest, numbers::duration)
+            Longest => Cell::of((row.tally.timed > 0).then_some(row.tally.max_ns), Cell::Time),
+            Part(at) => {
+                let ns = TimeRow::PARTS[at].told(&row.time, &measure.coverage);
+                let share = ns.and_then(|ns| numbers::share(ns, row.time.wall_ns));
+                Cell::of(share, Cell::Percent)
             }
-            Guest => of_wall(|time| time.guest_ns, true),
-            L2 => of_wall(|time| time.l2_ns, coverage.nested),
-            Kernel => of_wall(|time| time.exit_kernel_ns, true),
-            User => of_wall(|time| time.exit_user_ns, coverage.userspace),
-            Preempted => of_wall(|time| time.preempted_ns, coverage.sched),
-            Halted => of_wall(|time| time.halted_ns, true),
-            Unknown => of_wall(|time| time.unknown_ns, true),
-            Vcpus => Cell::of(Some(row.vcpus as f64), |_| numbers::count(row.vcpus as u64)),
+            Vcpus => Cell::Count(row.vcpus as u64),
             // These are the row's, not of what it counts.
-            Id | Name => Cell { number: None, text: String::new() },
+            Id | Name => Cell::Empty,
         }
     }
 }
@@ -185,32 +165,35 @@ mod tests {
 
     #[test]
     fn the_largest_part_has_room_and_the_rest_is_named() {
-        const PARTS: [Column; 5] = [Kernel, User, Preempted, Halted, Unknown];
-        for (largest, part) in PARTS.into_iter().enumerate() {
-            let mut parts = [10, 20, 30, 40, 50];
-            parts[largest] = 500;
-            let [exit_kernel_ns, exit_user_ns, preempted_ns, halted_ns, unknown_ns] = parts;
-            let time = TimeRow {
-                exit_kernel_ns,
-                exit_user_ns,
-                preempted_ns,
-                halted_ns,
-                unknown_ns,
-                ..TimeRow::default()
-            };
+        let parts = || (1..TimeRow::PARTS.len()).filter(|at| TimeRow::PARTS[*at].within.is_none());
+        for largest in parts() {
+            let mut time = TimeRow::default();
+            for (n, at) in (1..).zip(parts()) {
+                *(TimeRow::PARTS[at].of_mut)(&mut time) = if at == largest { 500 } else { 10 * n };
+            }
             for width in 80..200 {
                 for view in View::ALL {
                     let (columns, left_out) = Column::fitting(view, width, &time);
-                    assert!(!view.has_time() || columns.contains(&part), "{width} {view:?}");
+                    assert!(
+                        !view.has_time() || columns.contains(&Part(largest)),
+                        "{width} {view:?}"
+                    );
                     assert!(columns.contains(&Name) && columns.contains(&Tax));
                     let room: usize = columns.iter().map(|column| column.width() + 1).sum();
                     assert!(room < usize::from(width), "{width} {view:?}: {columns:?}");
                     assert!(left_out.iter().all(|column| !columns.contains(column)));
-                    let all = if view.has_time() { TIMED.len() } else { COUNTED.len() };
-                    let of_vms = usize::from(view == View::Vcpus);
-                    assert_eq!(columns.len() + left_out.len(), all - of_vms);
+                    let all = if view.has_time() { 7 + TimeRow::PARTS.len() } else { 6 };
+                    let of_vms = usize::from(view == View::Vms);
+                    assert_eq!(columns.len() + left_out.len(), all + of_vms);
                 }
             }
         }
+    }
+
+    #[test]
+    fn headings_of_parts() {
+        let measure = Measure { length_ns: None, base_ns: 0, coverage: Coverage::default() };
+        let headings: Vec<String> = (0..7).map(|at| Part(at).heading(&measure)).collect();
+        assert_eq!(headings, ["GUEST%", "L2%", "KERN%", "USER%", "HALT%", "PREE%", "UNKN%"]);
     }
 }

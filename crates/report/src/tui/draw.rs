@@ -224,14 +224,14 @@ fn rows(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
             _ => " ",
         };
         let heading = match column {
-            Column::Name => place.view.name(),
+            Column::Name => place.view.name().to_owned(),
             other => other.heading(&shown.measure),
         };
         let style = if is_sorted { REVERSED.patch(BOLD) } else { REVERSED };
         x = cell(pen, (x, 5), &format!("{heading:>0$}{mark}", column.width()), style);
     }
     if !left_out.is_empty() {
-        let names: Vec<&str> =
+        let names: Vec<String> =
             left_out.iter().map(|column| column.heading(&shown.measure)).collect();
         let width = pen.area.width;
         let y = pen.area.height - figures_in(pen.area.height) - 2;
@@ -275,7 +275,7 @@ fn line(
                 cell(pen, (x, y), &format!("{state}{}", row.name), style);
                 return;
             }
-            other => other.cell(&row.sums, model.place().view, &shown.measure).text,
+            other => other.cell(&row.sums, model.place().view, &shown.measure).text(),
         };
         x = cell(pen, (x, y), &format!("{text:>0$} ", column.width()), style);
     }

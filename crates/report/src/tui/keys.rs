@@ -69,7 +69,7 @@ pub(super) const HELP: [(&str, &str); 17] = [
     ("h ? F1", "this help"),
     ("q F10 Ctrl-C", "end"),
     ("TAX%", "time in exits, of the time that is not halted"),
-    ("KERN% USER% PREE% HALT%", "in the kernel, in the VMM, preempted, halted"),
+    ("KERN% USER% HALT% PREE%", "in the kernel, in the VMM, halted, preempted"),
     ("P99", "99 of 100 exits take no longer than this"),
 ];
 

@@ -390,20 +390,18 @@ impl Model {
 
     fn sort(&self, rows: &mut [Row], measure: &Measure) {
         let place = self.place();
-        let number = |row: &Row, column: Column| column.cell(&row.sums, place.view, measure).number;
-        let mut keyed: Vec<(Vec<Option<f64>>, Row)> = rows
+        let key =
+            |row: &Row, column: Column| column.cell(&row.sums, place.view, measure).sort_key();
+        let mut keyed: Vec<([Option<u128>; 2], Row)> = rows
             .iter()
-            .map(|row| {
-                let numbers = [place.sort, Column::Exits].map(|column| number(row, column));
-                (numbers.to_vec(), row.clone())
-            })
+            .map(|row| ([place.sort, Column::Exits].map(|column| key(row, column)), row.clone()))
             .collect();
         keyed.sort_by(|(a, x), (b, y)| {
             let order = match place.sort {
                 Column::Id => x.key.cmp(&y.key),
                 Column::Name => x.name.cmp(&y.name),
                 // What is not known is less than any number.
-                _ => a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal),
+                _ => a.cmp(b),
             };
             let order = if place.is_descending { order.reverse() } else { order };
             order.then_with(|| x.key.cmp(&y.key))
