@@ -1,4 +1,4 @@
-//! The report as OpenMetrics, as Prometheus and its kin read it.
+//! The report as metrics for Prometheus: OpenMetrics 1.0, or the older text format that node_exporter's textfile collector reads.
 //!
 //! Labels are bounded: a VM, a level, a cause, a reason. Details and vCPUs are left out, and what exceeds
 //! [`MOST_VMS`] or [`MOST_REASONS`] is added up under the name `other`, so that a host with many VMs, or a recording that
@@ -26,18 +26,32 @@ const BOUNDS: std::ops::RangeInclusive<usize> = 8..=34;
 /// Each bound is so many times the one before, as a power of 2.
 const STEP: usize = 2;
 
+/// What the metrics are written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// OpenMetrics 1.0, which Prometheus asks for.
+    OpenMetrics,
+    /// Prometheus's text format 0.0.4: it has no units, no end, no type `info`, and gives a type to the name as it is sampled.
+    Text,
+}
+
 /// Renders OpenMetrics.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenMetrics;
 
 impl Renderer for OpenMetrics {
     fn render(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {
-        write(&document.ledger, &document.tool_version, out)
+        write(&document.ledger, &document.tool_version, Dialect::OpenMetrics, out)
     }
 }
 
 /// Writes all metrics of a ledger.
-pub fn write(ledger: &Ledger, tool_version: &str, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(
+    ledger: &Ledger,
+    tool_version: &str,
+    dialect: Dialect,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let groups = Groups::of(ledger);
     let mut exits: BTreeMap<Series, Tally> = BTreeMap::new();
     let mut causes: BTreeMap<(&Labels, Cause), Tally> = BTreeMap::new();
@@ -46,7 +60,7 @@ pub fn write(ledger: &Ledger, tool_version: &str, out: &mut dyn Write) -> io::Re
         causes.entry((series.vm, series.cause)).or_default().merge(tally);
         exits.entry(series).or_default().merge(tally);
     }
-    let mut page = Page { out };
+    let mut page = Page { dialect, out };
     info(&mut page, ledger, tool_version)?;
     page.head("vmtax_exits", "counter", None, "VM exits")?;
     for (series, tally) in &exits {
@@ -64,16 +78,29 @@ pub fn write(ledger: &Ledger, tool_version: &str, out: &mut dyn Write) -> io::Re
     histograms(&mut page, &causes)?;
     time(&mut page, ledger, &groups)?;
     losses(&mut page, ledger)?;
-    writeln!(page.out, "# EOF")
+    match dialect {
+        Dialect::OpenMetrics => writeln!(page.out, "# EOF"),
+        Dialect::Text => Ok(()),
+    }
 }
 
 /// Where metrics go.
 struct Page<'a> {
+    dialect: Dialect,
     out: &'a mut dyn Write,
 }
 
 impl Page<'_> {
     fn head(&mut self, name: &str, kind: &str, unit: Option<&str>, help: &str) -> io::Result<()> {
+        if self.dialect == Dialect::Text {
+            let (suffix, kind) = match kind {
+                "counter" => ("_total", kind),
+                "info" => ("_info", "gauge"),
+                _ => ("", kind),
+            };
+            writeln!(self.out, "# HELP {name}{suffix} {help}.")?;
+            return writeln!(self.out, "# TYPE {name}{suffix} {kind}");
+        }
         writeln!(self.out, "# TYPE {name} {kind}")?;
         if let Some(unit) = unit {
             writeln!(self.out, "# UNIT {name} {unit}")?;

@@ -6,7 +6,7 @@ use vmtax_analyse::{Filter, LedgerBuilder};
 use vmtax_events::{
     Detail, ExitKey, ExitRow, Isa, Level, Losses, Outcome, Reason, Recording, Tally, Vm,
 };
-use vmtax_report::openmetrics::{MOST_REASONS, MOST_VMS, write};
+use vmtax_report::openmetrics::{Dialect, MOST_REASONS, MOST_VMS, write};
 
 #[test]
 fn labels_are_bounded() {
@@ -32,7 +32,7 @@ fn labels_are_bounded() {
     let recording = Recording { vms: (0..vms).map(named).collect(), ..Recording::default() };
     let ledger = builder.finish(recording, Losses::default(), true);
     let mut out = Vec::new();
-    write(&ledger, "1", &mut out).unwrap();
+    write(&ledger, "1", Dialect::OpenMetrics, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     let exits: Vec<&str> =
         text.lines().filter(|line| line.starts_with("vmtax_exits_total")).collect();

@@ -2,14 +2,15 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueHint};
 use vmtax_analyse::Ledger;
 use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::output;
 use vmtax_cli::signals::Signals;
-use vmtax_report::openmetrics;
+use vmtax_report::openmetrics::{self, Dialect};
 use vmtax_runs::ledger;
 use vmtax_runs::record::Watch;
 use vmtax_serve::{Hosts, Server};
@@ -28,6 +29,7 @@ use crate::flags::{ReadingArgs, WhichArgs};
   vmtax export --vm web1 --listen 127.0.0.1:9500
   vmtax export --listen 0.0.0.0:9435 --allow-host web1.example.org
   vmtax export --replay run                        a recorded run
+  vmtax export --textfile /var/lib/prometheus/node-exporter/vmtax.prom
   curl http://127.0.0.1:9435/metrics")]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
@@ -42,6 +44,11 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "NAME", value_parser = vmtax_serve::name)]
     allow_host: Vec<String>,
 
+    /// Write the metrics to this file at each interval, for the textfile collector of node_exporter, and serve nothing. Its
+    /// name ends in .prom; readers see it whole.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["listen", "allow_host"], value_parser = prom)]
+    textfile: Option<PathBuf>,
+
     /// Serve this run or recording.
     #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["pid", "vm", "all"])]
     replay: Option<PathBuf>,
@@ -53,52 +60,82 @@ pub(crate) struct ExportArgs {
 const INTERVAL: &str = "Sampling interval: 100ms, 1s, ... [default: 5s]; with --replay of a recording the length of \
     the intervals in which exits are counted [default: 100ms]";
 
-/// A run does not change.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// A served run does not change.
 const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
     let stop = Signals::new()?;
-    let mut server = Server::new(args.listen, Hosts::new(&args.allow_host))
-        .map_err(|error| cannot_listen(args.listen, &error))?;
+    let mut sink = match &args.textfile {
+        Some(path) => Sink::File(path),
+        None => Sink::Server(Box::new(
+            Server::new(args.listen, Hosts::new(&args.allow_host))
+                .map_err(|error| cannot_listen(args.listen, &error))?,
+        )),
+    };
     let mut watch = match &args.replay {
         Some(path) => {
-            server.set_page(page(&ledger::of_path(
-                path,
-                &args.reading.reading(),
-                Default::default(),
-            )?)?);
+            sink.put(&ledger::of_path(path, &args.reading.reading(), Default::default())?)?;
             None
         }
         None => {
             args.reading.check_live()?;
             let mut watch = Watch::new(&args.which.which())?;
             watch.step()?;
-            server.set_page(page(&watch.ledger())?);
+            sink.put(&watch.ledger())?;
             Some(watch)
         }
     };
-    say(server.address()?);
-    let every = match watch {
-        Some(_) => args.reading.interval.unwrap_or(Duration::from_secs(5)),
-        None => NEVER,
+    if let Sink::Server(server) = &sink {
+        say(server.address()?);
+    }
+    let every = match (&watch, &sink) {
+        (Some(_), _) => args.reading.interval.unwrap_or(Duration::from_secs(5)),
+        // A run does not change.
+        (None, Sink::File(_)) => return Ok(()),
+        (None, Sink::Server(_)) => NEVER,
     };
     let mut next = Instant::now();
     loop {
         next = (next + every).max(Instant::now());
-        if server.serve(&stop, next)? {
+        if sink.wait(&stop, next)? {
             return Ok(());
         }
         if let Some(watch) = &mut watch {
             watch.step()?;
-            server.set_page(page(&watch.ledger())?);
+            sink.put(&watch.ledger())?;
         }
     }
 }
 
-fn page(ledger: &Ledger) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    openmetrics::write(ledger, env!("CARGO_PKG_VERSION"), &mut text)?;
-    Ok(text)
+/// Where metrics are read from.
+enum Sink<'a> {
+    Server(Box<Server>),
+    File(&'a Path),
+}
+
+impl Sink<'_> {
+    fn put(&mut self, ledger: &Ledger) -> anyhow::Result<()> {
+        match self {
+            Sink::Server(server) => {
+                let mut page = Vec::new();
+                openmetrics::write(ledger, VERSION, Dialect::OpenMetrics, &mut page)?;
+                server.set_page(page);
+                Ok(())
+            }
+            Sink::File(path) => output::write(Some(path), |out| {
+                Ok(openmetrics::write(ledger, VERSION, Dialect::Text, out)?)
+            }),
+        }
+    }
+
+    /// Waits until then, or for a signal. Whether it is a request to stop.
+    fn wait(&mut self, stop: &Signals, until: Instant) -> io::Result<bool> {
+        match self {
+            Sink::Server(server) => server.serve(stop, until),
+            Sink::File(_) => stop.wait(until),
+        }
+    }
 }
 
 fn say(address: SocketAddr) {
@@ -119,6 +156,14 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> Fault {
         _ => format!("cannot listen there: {error}"),
     };
     Fault::new(Code::Output, format!("--listen {address}: {why}"))
+}
+
+fn prom(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(extension) if extension == "prom" => Ok(path),
+        _ => Err("node_exporter reads only files whose names end in .prom".to_owned()),
+    }
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -233,6 +233,17 @@ fn mistakes_are_said() {
                 3,
                 "none: cannot be read: No such file or directory (os error 2); check its name",
             ),
+            (
+                "export --replay dump --isa vmx --textfile x.txt",
+                2,
+                "*node_exporter reads only files whose names end in .prom*",
+            ),
+            (
+                "export --replay dump --isa vmx --textfile none/x.prom",
+                5,
+                "none/x.prom: there is no folder none; make it first",
+            ),
+            ("export --replay dump --isa vmx --textfile x.prom --listen 127.0.0.1:0", 2, "*"),
             ("export --listen here", 2, &format!("*{listen}*")),
             ("export --listen 127.0.0.1:70000", 2, &format!("*{listen}*")),
             ("export --allow-host http://x", 2, "*use a name or an address without a port*"),
