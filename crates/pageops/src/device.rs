@@ -196,17 +196,21 @@ pub enum Status {
     DualcastMisaligned,
     /// The list of descriptors is not aligned.
     ListMisaligned,
+    /// The interrupt handle is none of this process.
+    BadInterruptHandle,
     /// The completion record is not aligned.
     RecordMisaligned,
     /// An address of a delta operation is not aligned.
     AddressMisaligned,
+    /// The privilege bit is not the queue's.
+    BadPrivilege,
     /// A code that this program does not know.
     Other(u8),
 }
 
 impl Status {
     /// Codes and their meaning.
-    const CODES: [(u8, Status); 18] = [
+    const CODES: [(u8, Status); 20] = [
         (0x01, Status::Success),
         (0x02, Status::FalsePredicate),
         (0x03, Status::PageFault),
@@ -223,8 +227,10 @@ impl Status {
         (0x16, Status::Overlap),
         (0x17, Status::DualcastMisaligned),
         (0x18, Status::ListMisaligned),
+        (0x19, Status::BadInterruptHandle),
         (0x1b, Status::RecordMisaligned),
         (0x1c, Status::AddressMisaligned),
+        (0x1d, Status::BadPrivilege),
     ];
 
     /// Of a status byte; 0x80 is not part of the code.

@@ -323,7 +323,9 @@ impl Inner {
         lock(&self.state).seen.batches += 1;
         let count = descriptor.size;
         let fail = |status| Completion { status, ..completion() };
-        if !descriptor.src.is_multiple_of(64) {
+        if let Some((status, value)) = rules::refusal_of_any(descriptor, self.setup()) {
+            self.report(descriptor, &Completion { value, ..fail(status) });
+        } else if !descriptor.src.is_multiple_of(64) {
             self.report(descriptor, &fail(Status::ListMisaligned));
         } else if count < 2 || count > self.config.batch {
             self.report(descriptor, &fail(Status::BadCount));
@@ -418,8 +420,10 @@ impl Inner {
     }
 
     fn report(&self, descriptor: &Descriptor, completion: &Completion) {
-        let wanted = flag::CR_ADDR_VALID | flag::REQUEST_CR;
-        if descriptor.flags() & wanted != wanted {
+        // Errors and page faults are reported though no record was requested.
+        let ended = matches!(completion.status, Status::Success | Status::FalsePredicate);
+        let requested = descriptor.flags() & flag::REQUEST_CR != 0 || !ended;
+        if descriptor.flags() & flag::CR_ADDR_VALID == 0 || !requested {
             return;
         }
         if !descriptor.completion.is_multiple_of(32) {
@@ -430,6 +434,11 @@ impl Inner {
         let record: *const Record = pointer(descriptor.completion).cast_const().cast();
         // SAFETY: whoever submitted it keeps the record until it is written.
         unsafe { &*record }.write(completion);
+    }
+
+    fn setup(&self) -> Setup {
+        let Config { transfer, block_on_fault, .. } = self.config;
+        Setup { transfer, block_on_fault }
     }
 
     /// Where a range is first not there.
@@ -469,10 +478,7 @@ impl Inner {
     }
 
     fn execute(&self, descriptor: &Descriptor) -> Completion {
-        let Config { transfer, block_on_fault, .. } = self.config;
-        if let Some((status, value)) =
-            rules::refusal(descriptor, Setup { transfer, block_on_fault })
-        {
+        if let Some((status, value)) = rules::refusal(descriptor, self.setup()) {
             return Completion { status, value, ..completion() };
         }
         let size = u64::from(descriptor.size);

@@ -10,6 +10,12 @@ pub const LEAST_RECORD: usize = 8 * ENTRY;
 /// Bytes that addresses of delta operations are aligned to.
 pub const DELTA_ALIGN: u64 = 8;
 
+/// Bits of the first word between the process and the privilege bit.
+const RESERVED: u32 = 0x7ff << 20;
+
+/// The privilege bit: not for queues of programs.
+const PRIVILEGED: u32 = 1 << 31;
+
 /// What a queue is set up for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
@@ -19,7 +25,25 @@ pub(super) struct Setup {
     pub(super) block_on_fault: bool,
 }
 
-/// Why a descriptor that is no batch is refused, with the value of its record (flags that are not allowed).
+/// Why any descriptor is refused, a batch too, with the value of its record (flags that are not allowed).
+pub(super) fn refusal_of_any(d: &Descriptor, setup: Setup) -> Option<(Status, u64)> {
+    let bad_flags = d.flags() & !allowed_flags(d.opcode(), setup);
+    let status = if bad_flags != 0 {
+        return Some((Status::BadFlags, u64::from(bad_flags)));
+    } else if d.reserved != 0 || d.pasid & RESERVED != 0 {
+        Status::ReservedNonzero
+    } else if d.pasid & PRIVILEGED != 0 {
+        Status::BadPrivilege
+    } else if d.flags() & flag::REQUEST_INTERRUPT != 0 {
+        // Queues of programs have no interrupt handles: linux/idxd.h gives them none.
+        Status::BadInterruptHandle
+    } else {
+        return None;
+    };
+    Some((status, 0))
+}
+
+/// Why a descriptor that is no batch is refused.
 pub(super) fn refusal(d: &Descriptor, setup: Setup) -> Option<(Status, u64)> {
     let op = d.opcode();
     let known = matches!(
@@ -27,14 +51,14 @@ pub(super) fn refusal(d: &Descriptor, setup: Setup) -> Option<(Status, u64)> {
         opcode::NOOP | opcode::DRAIN | opcode::MEMMOVE
             ..=opcode::DUALCAST | opcode::CRCGEN | opcode::COPY_CRC | opcode::CFLUSH
     );
-    let bad_flags = d.flags() & !allowed_flags(op, setup);
-    let status = if !known {
-        Status::BadOpcode
-    } else if bad_flags != 0 {
-        return Some((Status::BadFlags, u64::from(bad_flags)));
-    } else if d.reserved != 0 {
-        Status::ReservedNonzero
-    } else if matches!(op, opcode::NOOP | opcode::DRAIN) {
+    if !known {
+        return Some((Status::BadOpcode, 0));
+    }
+    let refused = refusal_of_any(d, setup);
+    if refused.is_some() {
+        return refused;
+    }
+    let status = if matches!(op, opcode::NOOP | opcode::DRAIN) {
         return None;
     } else if d.size == 0 || u64::from(d.size) > setup.transfer {
         Status::BadSize
@@ -89,7 +113,9 @@ fn delta_create(d: &Descriptor, setup: Setup) -> Option<Status> {
     let room_is_right = (room as usize).is_multiple_of(ENTRY)
         && room as usize >= LEAST_RECORD
         && u64::from(room) <= setup.transfer;
-    if !aligned(&[d.src, d.dst, d.operands[0]]) {
+    if d.operands[1] >> 32 != 0 {
+        Some(Status::ReservedNonzero)
+    } else if !aligned(&[d.src, d.dst, d.operands[0]]) {
         Some(Status::AddressMisaligned)
     } else if !region(d) {
         Some(Status::BadSize)

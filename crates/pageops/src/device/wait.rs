@@ -1,4 +1,8 @@
-//! Waiting for a byte in memory without burning the processor: UMONITOR and UMWAIT with a bound, else PAUSE.
+//! Waiting for a byte in memory without burning the processor: UMONITOR and UMWAIT with a bound, else PAUSE in growing numbers and
+//! then sleep.
+//!
+//! There is no third way: a program gets no interrupt and no eventfd from a queue of its own, since the kernel's interface for
+//! programs (include/uapi/linux/idxd.h, read in Linux 6.1) has no call that would give one.
 
 use std::time::{Duration, Instant};
 
@@ -19,34 +23,63 @@ pub(crate) fn cpuid7_ecx() -> u32 {
     if __cpuid(0).eax < 7 { 0 } else { __cpuid_count(7, 0).ecx }
 }
 
-/// Waits until `done`, looking at most every time that the line at `at` is written, or a short while has passed.
-/// False if `bound` passes first.
-pub fn until(at: *const u8, bound: Duration, mut done: impl FnMut() -> bool) -> bool {
-    /// Looks before the thread lets others run.
-    const LOOKS: u32 = 64;
+/// What to do between two looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// So many PAUSE instructions.
+    Pause(u32),
+    /// Let others run.
+    Sleep(Duration),
+}
+
+/// Rests that grow: a batch of a device takes microseconds, what is late takes milliseconds.
+#[derive(Default)]
+struct Backoff {
+    looks: u32,
+}
+
+impl Backoff {
+    /// PAUSE 1, 2, 4, ... 512 times: some tens of microseconds together.
+    const PAUSES: u32 = 10;
     const SLEEP: Duration = Duration::from_micros(50);
-    let umwait = has_umwait();
-    let start = Instant::now();
-    let mut looks = 0;
-    loop {
-        if done() {
-            return true;
-        }
-        if start.elapsed() >= bound {
-            return false;
-        }
-        looks += 1;
-        if umwait {
-            wait_line(at, &mut done);
-        } else if looks < LOOKS {
-            std::hint::spin_loop();
-        } else {
-            std::thread::sleep(SLEEP.min(bound));
+
+    fn next(&mut self) -> Rest {
+        let look = self.looks;
+        self.looks += 1;
+        match look.checked_sub(Backoff::PAUSES) {
+            None => Rest::Pause(1 << look),
+            Some(sleeps) => Rest::Sleep(Backoff::SLEEP * (1 << sleeps.min(3))),
         }
     }
 }
 
-/// Waits for a write to a line, at most some 100,000 cycles of the time stamp counter.
+/// Waits until `done`, looking at most every time that the line at `at` is written, or a short while has passed.
+/// False if `bound` passes first.
+pub fn until(at: *const u8, bound: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let umwait = has_umwait();
+    let start = Instant::now();
+    let mut backoff = Backoff::default();
+    loop {
+        if done() {
+            return true;
+        }
+        let left = bound.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return false;
+        }
+        if umwait {
+            wait_line(at, &mut done);
+            continue;
+        }
+        match backoff.next() {
+            Rest::Pause(times) => (0..times).for_each(|_| std::hint::spin_loop()),
+            Rest::Sleep(time) => std::thread::sleep(time.min(left)),
+        }
+    }
+}
+
+/// Waits for a write to a line, at most some 100,000 cycles of the time stamp counter. Has never run: no processor with WAITPKG was
+/// at hand.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn wait_line(at: *const u8, done: &mut impl FnMut() -> bool) {
     // SAFETY: only called where the processor has WAITPKG; the instructions read the line and write no memory.
@@ -69,3 +102,32 @@ fn wait_line(at: *const u8, done: &mut impl FnMut() -> bool) {
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 fn wait_line(_: *const u8, _: &mut impl FnMut() -> bool) {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn rests_grow_and_have_a_limit() {
+        let mut backoff = Backoff::default();
+        let rests: Vec<Rest> = (0..16).map(|_| backoff.next()).collect();
+        let pauses: Vec<Rest> = (0..10).map(|i| Rest::Pause(1 << i)).collect();
+        assert_eq!(rests[..10], pauses);
+        let sleep = |micros| Rest::Sleep(Duration::from_micros(micros));
+        assert_eq!(rests[10..], [50, 100, 200, 400, 400, 400].map(sleep));
+    }
+
+    #[test]
+    fn a_wait_sees_a_write_and_ends_at_its_bound() {
+        let byte = AtomicU8::new(0);
+        let at = byte.as_ptr().cast_const();
+        assert!(!until(at, Duration::ZERO, || false));
+        assert!(!until(at, Duration::from_millis(3), || byte.load(Ordering::Acquire) != 0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| byte.store(1, Ordering::Release));
+            assert!(until(at, Duration::from_secs(60), || byte.load(Ordering::Acquire) != 0));
+        });
+    }
+}
