@@ -281,6 +281,48 @@ impl Explained<'_> {
         Ok(())
     }
 
+    /// For a spreadsheet: a line for each finding, what matters most first; the first is the verdict's.
+    pub fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let keys = [
+            "id",
+            "certainty",
+            "means",
+            "exits",
+            "cost_low",
+            "cost_high",
+            "cost",
+            "place",
+            "action",
+            "condition",
+            "evidence",
+            "disproof",
+            "next",
+        ];
+        let mut table = Table::new(keys.map(Column::data).to_vec());
+        let word = |word: Option<&'static str>| word.map_or(Cell::Empty, Cell::Word);
+        for finding in &self.explanation.findings {
+            let shaped = shaped(finding);
+            let [low, high] = shaped.cost_share.map_or([None, None], |range| range.map(Some));
+            let remedy = shaped.remedies.first();
+            table.row(vec![
+                Cell::Word(shaped.id),
+                Cell::Word(shaped.certainty),
+                Cell::Name(shaped.means.to_owned()),
+                Cell::of(shaped.exits, Cell::Count),
+                Cell::of(low, Cell::Share),
+                Cell::of(high, Cell::Share),
+                Cell::Name(shaped.cost.clone()),
+                word(remedy.map(|remedy| remedy.place)),
+                word(remedy.map(|remedy| remedy.action)),
+                word(remedy.and_then(|remedy| remedy.condition)),
+                Cell::Name(shaped.evidence.join("; ")),
+                Cell::Word(shaped.disproof),
+                Cell::Word(shaped.next),
+            ]);
+        }
+        table.csv(out)
+    }
+
     /// For programs: the shape [`SCHEMA`].
     pub fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         let explanation = self.explanation;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
 use vmtax_analyse::{By, Diff, Filter, Ledger, Per, Side, diff};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::flags::duration;
@@ -16,7 +16,7 @@ use vmtax_report::text::Text;
 use vmtax_report::{Compares, Comparison, Subject};
 use vmtax_runs::{Input, ledger};
 
-use crate::flags::{Color, ReadingArgs, color, width};
+use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 
 /// Compare two runs or recordings: which exits OTHER takes more or less often than BASE.
 ///
@@ -53,13 +53,8 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
-    pub(crate) format: DiffFormat,
-
-    /// Output file. [default: standard output]
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) to: OutputArgs,
 
     /// When to use colours.
     #[arg(long, value_enum, default_value_t = Color::Auto)]
@@ -67,19 +62,6 @@ pub(crate) struct DiffArgs {
 
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
-}
-
-/// How a comparison is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DiffFormat {
-    /// Tables for a terminal.
-    Text,
-    /// For programs; docs/json.md.
-    Json,
-    /// One row per row of every table.
-    Csv,
-    /// One page that opens offline.
-    Html,
 }
 
 /// VM ids of two recordings are unrelated, so `vm` and `vcpu` are not offered.
@@ -101,7 +83,7 @@ fn per_parser() -> impl clap::builder::TypedValueParser<Value = Per> {
 }
 
 pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
-    output::check(&[args.base.as_path(), args.other.as_path()], args.output.as_deref())?;
+    output::check(&[args.base.as_path(), args.other.as_path()], args.to.output.as_deref())?;
     let (base, other) = (read(args, &args.base)?, read(args, &args.other)?);
     for one in [&base, &other] {
         ledger::check_isa(&one.source, &one.ledger)?;
@@ -121,16 +103,16 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
         tool_version: env!("CARGO_PKG_VERSION"),
         diff,
     };
-    let writer: Box<dyn Compares> = match args.format {
-        DiffFormat::Json => Box::new(Json),
-        DiffFormat::Csv => Box::new(Csv),
-        DiffFormat::Html => Box::new(Html),
-        DiffFormat::Text => {
-            let output = args.output.as_deref();
+    let writer: Box<dyn Compares> = match args.to.format {
+        TableFormat::Json => Box::new(Json),
+        TableFormat::Csv => Box::new(Csv),
+        TableFormat::Html => Box::new(Html),
+        TableFormat::Text => {
+            let output = args.to.output.as_deref();
             Box::new(Text { color: color(args.color, output), width: width(output) })
         }
     };
-    output::write(args.output.as_deref(), |out| Ok(writer.compare(&comparison, out)?))?;
+    output::write(args.to.output.as_deref(), |out| Ok(writer.compare(&comparison, out)?))?;
     if args.strict && differing > 0 {
         return fail(
             Code::Data,

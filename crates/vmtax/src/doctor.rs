@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
 use vmtax_analyse::audit::{self, Input};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
@@ -13,7 +13,7 @@ use vmtax_report::doctor::Audit;
 use vmtax_report::pages::Pages;
 use vmtax_runs::ledger;
 
-use crate::flags::{Color, ReadingArgs, color, width};
+use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 
 /// Find settings of this host, its VMs and a guest that cost time, with evidence and fix.
 ///
@@ -47,13 +47,8 @@ pub(crate) struct DoctorArgs {
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
 
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-
-    /// Output file. [default: standard output]
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    to: OutputArgs,
 
     /// Print a shell script with the fixes instead of the findings.
     #[arg(long, conflicts_with = "format")]
@@ -79,26 +74,8 @@ pub(crate) struct PagesArgs {
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
 
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-
-    /// Output file. [default: standard output]
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    output: Option<PathBuf>,
-}
-
-/// Output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For a terminal.
-    Text,
-    /// For programs; docs/json.md.
-    Json,
-    /// For a spreadsheet: a row for each check, or two for each VM.
-    Csv,
-    /// One page that opens offline.
-    Html,
+    #[command(flatten)]
+    to: OutputArgs,
 }
 
 fn guest(text: &str) -> Result<Address, String> {
@@ -136,14 +113,14 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
         vms,
         findings: &findings,
     };
-    let to = args.output.as_deref();
+    let to = args.to.output.as_deref();
     output::write(to, |out| {
-        Ok(match (args.fix_script, args.format) {
+        Ok(match (args.fix_script, args.to.format) {
             (true, _) => audit.script(out),
-            (_, Format::Text) => audit.text(color(Color::Auto, to), width(to), out),
-            (_, Format::Json) => audit.json(out),
-            (_, Format::Csv) => audit.csv(out),
-            (_, Format::Html) => audit.html(out),
+            (_, TableFormat::Text) => audit.text(color(Color::Auto, to), width(to), out),
+            (_, TableFormat::Json) => audit.json(out),
+            (_, TableFormat::Csv) => audit.csv(out),
+            (_, TableFormat::Html) => audit.html(out),
         }?)
     })
 }
@@ -156,13 +133,13 @@ pub(crate) fn pages(args: &PagesArgs) -> anyhow::Result<()> {
         system: &system,
         vms: chosen(&system, args.pid)?,
     };
-    let to = args.output.as_deref();
+    let to = args.to.output.as_deref();
     output::write(to, |out| {
-        Ok(match args.format {
-            Format::Text => pages.text(color(Color::Auto, to), width(to), out),
-            Format::Json => pages.json(out),
-            Format::Csv => pages.csv(out),
-            Format::Html => pages.html(out),
+        Ok(match args.to.format {
+            TableFormat::Text => pages.text(color(Color::Auto, to), width(to), out),
+            TableFormat::Json => pages.json(out),
+            TableFormat::Csv => pages.csv(out),
+            TableFormat::Html => pages.html(out),
         }?)
     })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
 use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::{Ledger, Side};
 use vmtax_cli::output;
@@ -13,7 +13,7 @@ use vmtax_report::explain::Explained;
 use vmtax_report::html::Html;
 use vmtax_runs::ledger;
 
-use crate::flags::{Color, ReadingArgs, color, width};
+use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 
 /// Explain why a VM is slow: a verdict, the findings behind it, and what to change under which conditions.
 ///
@@ -43,36 +43,21 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "TIME", value_parser = vmtax_cli::flags::duration)]
     length: Option<Duration>,
 
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-
     /// Also show the evidence, all findings with their conditions, and the questions behind the verdict.
     #[arg(short, long)]
     verbose: bool,
 
-    /// Output file. [default: standard output]
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    to: OutputArgs,
 
     #[command(flatten)]
     reading: ReadingArgs,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For a terminal.
-    Text,
-    /// For programs; docs/json.md.
-    Json,
-    /// One page that opens offline, with the profiles as flame graphs.
-    Html,
-}
-
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let mut inputs = vec![args.run.as_path()];
     inputs.extend(args.against.as_deref());
-    let output = args.output.as_deref();
+    let output = args.to.output.as_deref();
     output::check(&inputs, output)?;
     let reading = args.reading.reading();
     let filter = ledger::filter(&args.run, &args.vm, &[], &reading)?;
@@ -102,13 +87,14 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         explanation: &explanation,
     };
     output::write(output, |out| {
-        match args.format {
-            Format::Text => {
+        match args.to.format {
+            TableFormat::Text => {
                 let color = color(Color::Auto, output);
                 explained.text(args.verbose, color, width(output), out)?;
             }
-            Format::Json => explained.json(out)?,
-            Format::Html => {
+            TableFormat::Json => explained.json(out)?,
+            TableFormat::Csv => explained.csv(out)?,
+            TableFormat::Html => {
                 Html.explain(&explained, out)?;
             }
         }

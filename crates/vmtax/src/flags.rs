@@ -1,9 +1,9 @@
 //! Flags that several commands take.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::flags::{duration, live_interval};
 use vmtax_cli::output;
@@ -46,6 +46,32 @@ impl ReadingArgs {
             _ => Ok(()),
         }
     }
+}
+
+/// How a command that shows tables writes them, and where to.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct OutputArgs {
+    /// Output format.
+    #[arg(long, value_enum, default_value_t = TableFormat::Text)]
+    pub(crate) format: TableFormat,
+
+    /// Output file. [default: standard output]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// Output format of a command that shows tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TableFormat {
+    /// For a terminal.
+    #[default]
+    Text,
+    /// For programs; docs/json.md.
+    Json,
+    /// For a spreadsheet: one row per row of each table.
+    Csv,
+    /// One page that opens offline.
+    Html,
 }
 
 /// Which of the running VMs are meant.

@@ -30,7 +30,7 @@ pub struct TablePage<'a> {
     pub tool_version: &'a str,
     /// Name and value, at the head of the page.
     pub facts: Vec<(&'static str, String)>,
-    /// Said in each section, where it holds of all figures.
+    /// Said once, above the sections, where it holds of all figures. Hostile text.
     pub notice: Option<String>,
 }
 
@@ -77,9 +77,10 @@ fn page(around: &TablePage<'_>, parts: &[TableSection<'_>], pictures: &[Picture]
                         div { dt { (name) } dd { (figures::text(text)) } }
                     }
                 }
+                @if let Some(sentence) = &around.notice { p.notice { (figures::text(sentence)) } }
             }
         },
-        notice: around.notice.clone(),
+        notice: None,
         footer: html! {
             footer { p {
                 "Made by vmtax " (figures::text(around.tool_version)) ". For a program: "
@@ -317,5 +318,66 @@ fn stack(slices: &[Slice]) -> Markup {
                 @let () = x += width;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(table: &Table, notice: Option<&str>) -> String {
+        let page = TablePage {
+            command: "test",
+            tool_version: "1",
+            facts: vec![("Runs", "a<b".to_owned())],
+            notice: notice.map(str::to_owned),
+        };
+        let section = |id| TableSection { id, title: "Rows", notes: vec!["<i>".to_owned()], table };
+        let mut out = Vec::new();
+        page.write(&[section("one"), section("two")], &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_holds_of_the_whole_page_is_said_once() {
+        let mut table = Table::new(vec![Column::words("name", "name")]);
+        table.row(vec![Cell::Name("<b>".to_owned())]);
+        let page = written(&table, Some("Emulated (<x>)."));
+        assert_eq!(page.matches("Emulated (&lt;x&gt;).").count(), 1);
+        assert!(!written(&table, None).contains("class=\"notice\""));
+    }
+
+    #[test]
+    fn cells_are_typed() {
+        let mut table = Table::new(vec![
+            Column::words("name", "name"),
+            Column::number("share", "share").barred(),
+            Column::number("bar", "bar").class("picture"),
+            Column::minor("delta", "delta", 1).help("more <"),
+            Column::data("hidden"),
+        ]);
+        let slice = Slice { class: "s0".to_owned(), title: "<t>".to_owned(), share: 0.25 };
+        table.row(vec![
+            Cell::Described("cause", "what <it> is"),
+            Cell::Percent(0.5),
+            Cell::Stack(vec![slice]),
+            Cell::Delta(-0.5),
+            Cell::Count(7),
+        ]);
+        table.total =
+            Some(vec![Cell::Word("all"), Cell::Empty, Cell::Empty, Cell::Absent, Cell::Empty]);
+        let page = written(&table, None);
+        for part in [
+            "cause <span class=\"aside\">what &lt;it&gt; is</span></th>",
+            "<svg class=\"bar\"",
+            "<title>&lt;t&gt;: 25.0\u{a0}%</title>",
+            "<th class=\"picture\" scope=\"col\">bar</th>",
+            "title=\"more &lt;\"",
+            ">-0.5</td>",
+            "<tfoot><tr><th scope=\"row\">all</th>",
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        assert!(!page.contains("hidden<"));
     }
 }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Subcommand, ValueHint};
+
+use crate::flags::OutputArgs;
 use vmtax_bench::plan::Shard;
 use vmtax_bench::runner::Request;
 
@@ -88,26 +90,8 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(crate) format: Format,
-
-    /// Output file. [default: standard output]
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) output: Option<PathBuf>,
-}
-
-/// How a table is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For a terminal.
-    Text,
-    /// One line per category and metric.
-    Csv,
-    /// One page with plots that opens offline.
-    Html,
-    /// For programs; docs/json.md.
-    Json,
+    #[command(flatten)]
+    pub(crate) to: OutputArgs,
 }
 
 /// List categories and workloads.

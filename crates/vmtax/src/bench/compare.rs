@@ -13,14 +13,14 @@ use vmtax_report::html::Html;
 use vmtax_report::numbers::significant;
 use vmtax_runs::Reading;
 
-use super::args::{CompareArgs, Format, ImportArgs};
-use crate::flags::{Color, ReadingArgs, color, width};
+use super::args::{CompareArgs, ImportArgs};
+use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 use crate::import::{self, ProfileArgs};
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut inputs = vec![args.run.as_path()];
     inputs.extend(args.other.as_deref());
-    output::check(&inputs, args.output.as_deref())?;
+    output::check(&inputs, args.to.output.as_deref())?;
     let ledger = ledger(&args.run)?;
     let mut bench = of(&args.run, &ledger)?;
     let mut source = args.run.display().to_string();
@@ -53,18 +53,13 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         findings: &findings,
         all: args.all,
     };
-    show(&shown, args.format, args.output.as_deref())
+    show(&shown, args.to.format, args.to.output.as_deref())
 }
 
 /// The table of a run just made.
 pub(super) fn show_run(folder: &Path) -> anyhow::Result<()> {
-    let args = CompareArgs {
-        run: folder.to_owned(),
-        other: None,
-        all: false,
-        format: Format::Text,
-        output: None,
-    };
+    let args =
+        CompareArgs { run: folder.to_owned(), other: None, all: false, to: OutputArgs::default() };
     run(&args)
 }
 
@@ -84,16 +79,16 @@ pub(crate) fn import(args: &ImportArgs) -> anyhow::Result<()> {
     show_run(folder)
 }
 
-fn show(shown: &Benchmark<'_>, format: Format, to: Option<&Path>) -> anyhow::Result<()> {
+fn show(shown: &Benchmark<'_>, format: TableFormat, to: Option<&Path>) -> anyhow::Result<()> {
     output::write(to, |out| {
         match format {
-            Format::Text => {
+            TableFormat::Text => {
                 let look = Look { color: color(Color::Auto, to), width: width(to) };
                 text(shown, look, out)?;
             }
-            Format::Csv => csv(shown, out)?,
-            Format::Html => Html.bench(shown, out)?,
-            Format::Json => json(shown, out)?,
+            TableFormat::Csv => csv(shown, out)?,
+            TableFormat::Html => Html.bench(shown, out)?,
+            TableFormat::Json => json(shown, out)?,
         }
         Ok(())
     })

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_lab::Host;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
 
+use crate::flags::OutputArgs;
 use crate::report::Format;
 
 /// Measure KVM on an emulated host: exact exit counts and path lengths, without virtualization hardware.
@@ -130,13 +131,8 @@ pub(crate) struct CompareArgs {
     #[arg(value_name = "RUN", required = true, num_args = 2.., value_hint = ValueHint::DirPath)]
     pub(crate) runs: Vec<PathBuf>,
 
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = TableFormat::Text)]
-    pub(crate) format: TableFormat,
-
-    /// Output file. [default: standard output]
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) to: OutputArgs,
 }
 
 /// List suites and operations.
@@ -173,36 +169,6 @@ pub(crate) enum Arrangement {
     Cause,
     /// By level.
     Level,
-}
-
-/// How a comparison is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TableFormat {
-    /// For a terminal.
-    Text,
-    /// One row per operation and run.
-    Csv,
-    /// For programs; docs/json.md.
-    Json,
-    /// One page that opens offline.
-    Html,
-}
-
-impl TableFormat {
-    /// The same word of a report, where a table can be written so.
-    pub(crate) fn of(format: Format) -> Option<TableFormat> {
-        match format {
-            Format::Text => Some(TableFormat::Text),
-            Format::Csv => Some(TableFormat::Csv),
-            Format::Json => Some(TableFormat::Json),
-            Format::Html => Some(TableFormat::Html),
-            Format::Perfetto
-            | Format::Prometheus
-            | Format::Folded
-            | Format::Callgrind
-            | Format::Speedscope => None,
-        }
-    }
 }
 
 fn suite(name: &str) -> Result<&'static Suite, String> {

@@ -14,8 +14,9 @@ use vmtax_report::html::{TablePage, TableSection};
 use vmtax_report::table::{Cell, Column, Table};
 use vmtax_runs::{Input, ledger};
 
-use super::args::{CompareArgs, TableFormat};
+use super::args::CompareArgs;
 use super::budget;
+use crate::flags::TableFormat;
 
 /// What the document calls itself; docs/json.md.
 const SCHEMA: &str = "vmtax-lab-comparison-1";
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     }
     let columns: Vec<(String, &Ledger)> =
         ledgers.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
-    show(&columns, args.format, args.output.as_deref())
+    show(&columns, args.to.format, args.to.output.as_deref())
 }
 
 /// One operation in one run.
@@ -275,8 +276,8 @@ fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
                 Cell::Name(row.name.clone()),
                 Cell::Name(row.level.clone()),
                 Cell::Name(name_of(runs, column)),
-                Cell::of(cell.exits.value(), Cell::Number),
-                Cell::of(cell.path, Cell::Number),
+                Cell::Ratio(cell.exits),
+                Cell::of(cell.path, Cell::Instructions),
                 Cell::of(row.ratio(column), Cell::Number),
             ]);
         }

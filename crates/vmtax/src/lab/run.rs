@@ -12,7 +12,7 @@ use vmtax_runs::lab::{Done, fault, measure};
 use vmtax_runs::write_fault;
 use vmtax_store::Claim;
 
-use super::args::{Arrangement, HostWord, RunArgs, TableFormat};
+use super::args::{Arrangement, HostWord, RunArgs};
 use super::{budget, compare};
 use crate::flags::{Color, ReadingArgs};
 use crate::report::{Format, ReportArgs, render};
@@ -70,7 +70,7 @@ fn several(args: &RunArgs, kernels: &[Kernel]) -> anyhow::Result<()> {
     }
     let columns: Vec<(String, &Ledger)> =
         runs.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
-    compare::show(&columns, TableFormat::of(args.format).unwrap_or(TableFormat::Text), None)?;
+    compare::show(&columns, args.format.of_tables().unwrap_or_default(), None)?;
     not_measured(&failures)
 }
 
@@ -130,7 +130,7 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
             "--format perfetto: keep the run with -o and give its trace.dat to `vmtax report`",
         );
     }
-    if args.kernel.len() > 1 && TableFormat::of(args.format).is_none() {
+    if args.kernel.len() > 1 && args.format.of_tables().is_none() {
         return fail(
             Code::Usage,
             "--format: the comparison of several kernels is written as text, csv, json or html; keep the runs with -o \

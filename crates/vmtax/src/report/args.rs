@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum, ValueHint};
 use vmtax_analyse::{By, TableKind};
 
-use crate::flags::{Color, ReadingArgs};
+use crate::flags::{Color, ReadingArgs, TableFormat};
 
 /// Show where a VM's time went: exits by reason and cause, time split, accesses, nesting, losses.
 ///
@@ -118,6 +118,19 @@ pub(crate) enum Format {
     Callgrind,
     /// Call trees of a lab run for speedscope.app.
     Speedscope,
+}
+
+impl Format {
+    /// The same format of a table, where a table can be written so.
+    pub(crate) fn of_tables(self) -> Option<TableFormat> {
+        match self {
+            Format::Text => Some(TableFormat::Text),
+            Format::Json => Some(TableFormat::Json),
+            Format::Csv => Some(TableFormat::Csv),
+            Format::Html => Some(TableFormat::Html),
+            _ => None,
+        }
+    }
 }
 
 fn by_parser() -> impl clap::builder::TypedValueParser<Value = By> {

@@ -15,6 +15,7 @@ mod errors;
 mod explain;
 mod export;
 mod fleet;
+mod formats;
 mod hostile;
 mod inputs;
 mod locks;

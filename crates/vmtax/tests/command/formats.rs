@@ -1,0 +1,71 @@
+//! Every command that shows a table has every format, on standard output and in a file, and both are the same.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::check::vmtax;
+
+/// Command lines, and the first key of their CSV.
+const COMMANDS: [(&str, &str); 6] = [
+    ("report td --isa vmx", "table,accelerator,"),
+    ("diff plain td --isa vmx --length 10s", "table,key,per,"),
+    ("explain td --against plain --isa vmx --length 10s", "id,certainty,means,"),
+    ("bench compare results.csv", "workload,metric,unit,"),
+    ("doctor --root root", "verdict,check,subject,"),
+    ("pages --root root", "pid,name,kind,"),
+];
+
+#[test]
+fn every_table_has_every_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("plain"), super::diff::PLAIN).unwrap();
+    fs::write(folder.join("td"), super::diff::TD).unwrap();
+    fs::create_dir(folder.join("root")).unwrap();
+    let published = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/published/s2.csv");
+    fs::copy(published, folder.join("results.csv")).unwrap();
+    for (words, csv) in COMMANDS {
+        for format in ["text", "json", "csv", "html"] {
+            let words = format!("{words} --format {format}");
+            let output = vmtax(folder, &words);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{words}: {said}");
+            let shown = String::from_utf8(output.stdout).unwrap();
+            match format {
+                "json" => {
+                    let document: Value = serde_json::from_str(&shown).unwrap();
+                    assert!(document["schema"].as_str().unwrap().starts_with("vmtax-"), "{words}");
+                }
+                "csv" => assert!(shown.starts_with(csv), "{words}: {shown}"),
+                "html" => assert!(shown.starts_with("<!DOCTYPE html>"), "{words}"),
+                _ => assert!(!shown.contains('<') && shown.lines().count() > 1, "{words}: {shown}"),
+            }
+            let output = vmtax(folder, &format!("{words} -o file"));
+            assert!(output.status.success() && output.stdout.is_empty(), "{words}");
+            assert_eq!(fs::read_to_string(folder.join("file")).unwrap(), shown, "{words}");
+        }
+    }
+}
+
+/// What the CSV of an explanation has is what its JSON has.
+#[test]
+fn findings_are_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("td"), super::diff::TD).unwrap();
+    let output = |format: &str| {
+        let words = format!("explain td --isa vmx --length 10s --format {format}");
+        String::from_utf8(vmtax(folder.path(), &words).stdout).unwrap()
+    };
+    let document: Value = serde_json::from_str(&output("json")).unwrap();
+    let found = document["findings"].as_array().unwrap();
+    let csv = output("csv");
+    let rows: Vec<&str> = csv.lines().skip(1).collect();
+    assert_eq!(rows.len(), found.len(), "{csv}");
+    assert!(!rows.is_empty());
+    for (row, finding) in rows.iter().zip(found) {
+        let start = [&finding["id"], &finding["certainty"]].map(|word| word.as_str().unwrap());
+        assert!(row.starts_with(&start.join(",")), "{row}: {finding}");
+    }
+}
