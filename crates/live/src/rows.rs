@@ -86,7 +86,6 @@ impl Rows {
             return;
         }
         self.times.push(TimeRow {
-            interval_start_ns: 0,
             vm,
             vcpu,
             wall_ns,
@@ -97,6 +96,7 @@ impl Rows {
             halted_ns: halted,
             preempted_ns: preempted,
             unknown_ns: unknown,
+            ..TimeRow::default()
         });
     }
 }

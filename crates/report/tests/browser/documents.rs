@@ -235,12 +235,12 @@ fn split(vm: u32, vcpu: u32, random: &mut Random) -> TimeRow {
         vcpu,
         wall_ns,
         guest_ns: left,
-        l2_ns: 0,
         exit_kernel_ns,
         exit_user_ns,
         halted_ns,
         preempted_ns,
         unknown_ns,
+        ..TimeRow::default()
     }
 }
 
@@ -318,12 +318,12 @@ pub(crate) fn demo() -> Document {
             vcpu,
             wall_ns: 23_981 * ms,
             guest_ns: 23_981 * ms - spent,
-            l2_ns: 0,
             exit_kernel_ns: kernel_ms * ms,
             exit_user_ns: user_ms * ms,
             halted_ns: halted_ms * ms,
             preempted_ns: preempted_ms * ms,
             unknown_ns: 30 * ms,
+            ..TimeRow::default()
         });
     }
     let recording = Recording {

@@ -95,17 +95,16 @@ fn time(vcpu: u32, parts: [u64; 7]) -> TimeRow {
     let [wall_ns, guest_ns, exit_kernel_ns, exit_user_ns, halted_ns, preempted_ns, unknown_ns] =
         parts;
     TimeRow {
-        interval_start_ns: 0,
         vm: 1234,
         vcpu,
         wall_ns,
         guest_ns,
-        l2_ns: 0,
         exit_kernel_ns,
         exit_user_ns,
         halted_ns,
         preempted_ns,
         unknown_ns,
+        ..TimeRow::default()
     }
 }
 

@@ -156,20 +156,9 @@ fn extreme(n: u64, histogram: [u64; HIST_BUCKETS]) -> (ExitRow, AccessRow, TimeR
     };
     let key = AccessKey { vm: n32, vcpu: n32, level: Level::L2, detail };
     let access = AccessRow { interval_start_ns: n, key, tally };
-    let time = TimeRow {
-        interval_start_ns: n,
-        vm: n32,
-        vcpu: n32,
-        wall_ns: n,
-        guest_ns: n,
-        l2_ns: n,
-        exit_kernel_ns: n,
-        exit_user_ns: n,
-        halted_ns: n,
-        preempted_ns: n,
-        unknown_ns: n,
-    };
-    (exit, access, time)
+    let time =
+        TimeRow { interval_start_ns: n, vm: n32, vcpu: n32, wall_ns: n, ..TimeRow::default() };
+    (exit, access, samples::with_parts(time, |_| n))
 }
 
 #[test]

@@ -75,19 +75,22 @@ pub(crate) fn access(n: u64) -> AccessRow {
 }
 
 pub(crate) fn time(n: u64) -> TimeRow {
-    TimeRow {
+    let row = TimeRow {
         interval_start_ns: n,
         vm: 1,
         vcpu: vcpu(n),
         wall_ns: n + 1,
-        guest_ns: n + 2,
-        l2_ns: n + 8,
-        exit_kernel_ns: n + 3,
-        exit_user_ns: n + 4,
-        halted_ns: n + 5,
-        preempted_ns: n + 6,
-        unknown_ns: n + 7,
+        ..TimeRow::default()
+    };
+    with_parts(row, |part| n + 2 + part)
+}
+
+/// With a number for each part of the time.
+pub(crate) fn with_parts(mut row: TimeRow, ns: impl Fn(u64) -> u64) -> TimeRow {
+    for (number, part) in (0..).zip(TimeRow::PARTS) {
+        *(part.of_mut)(&mut row) = ns(number);
     }
+    row
 }
 
 pub(crate) fn preempted(n: u64) -> PreemptedRow {
