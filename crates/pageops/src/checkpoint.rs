@@ -4,6 +4,7 @@
 //! and on the disk. [`Checkpoint`] opens one with its parents and checks everything it gives. The format is
 //! docs/checkpoint.md. Nothing here knows of QEMU: device state and the machine's description are bytes that are carried along.
 
+mod cycles;
 mod disk;
 mod error;
 mod format;
@@ -13,6 +14,7 @@ mod reader;
 mod trial;
 mod writer;
 
+pub use cycles::Counted;
 pub use error::{Error, Reason};
 pub use format::{Id, Kind, VERSION};
 pub use latest::Latest;

@@ -191,7 +191,7 @@ kernels!(
     avx512_clmul,
     "avx512+clmul",
     std::arch::x86_64::__m512i,
-    crc32c::x86::wide::crc32c,
+    crc32c::x86::widest::crc32c,
     "avx512f,avx512bw,avx2,vpclmulqdq,sse4.2,pclmulqdq,bmi1,bmi2"
 );
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]

@@ -1,4 +1,4 @@
-//! Where a writer's time goes: wall time and the thread's processor time of each phase.
+//! Where a writer's time goes: wall time, the thread's processor time and its cycles in each phase.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::cycles::{Counted, Counter};
+
 /// Time of one phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -14,6 +16,24 @@ pub struct Cost {
     pub wall: Duration,
     /// Processor time of the thread that writes.
     pub cpu: Duration,
+    /// Its cycles, if [`Costs::counted`].
+    pub cycles: u64,
+}
+
+impl Cost {
+    fn add(&mut self, more: Cost) {
+        self.wall += more.wall;
+        self.cpu += more.cpu;
+        self.cycles += more.cycles;
+    }
+
+    fn without(self, part: Cost) -> Cost {
+        Cost {
+            wall: self.wall.saturating_sub(part.wall),
+            cpu: self.cpu.saturating_sub(part.cpu),
+            cycles: self.cycles.saturating_sub(part.cycles),
+        }
+    }
 }
 
 /// Phases of writing pages.
@@ -67,6 +87,8 @@ pub struct Costs {
     phases: [Cost; 7],
     /// Share of the scan that only finds zero pages, measured on every 16th chunk; `None` if no chunk was measured, or a device scans.
     pub zero_share: Option<f64>,
+    /// Which cycles were counted; `None` where there is no counter of them.
+    pub counted: Option<Counted>,
 }
 
 impl Costs {
@@ -78,6 +100,7 @@ impl Costs {
 
 /// Attributes time to phases.
 pub(super) struct Meter {
+    clock: Clock,
     last: Moment,
     costs: Costs,
     /// Time of zero checks alone, and of the scans of the same chunks.
@@ -85,21 +108,34 @@ pub(super) struct Meter {
     chunks: u64,
 }
 
+/// What tells the time of the thread that made it.
+#[derive(Clone, Debug, Default)]
+struct Clock {
+    cycles: Option<Arc<Counter>>,
+}
+
 #[derive(Clone, Copy)]
 struct Moment {
     wall: Instant,
     cpu: Duration,
+    /// `None`: not counted, or not all the time.
+    cycles: Option<u64>,
+}
+
+impl Clock {
+    fn now(&self) -> Moment {
+        let cycles = self.cycles.as_ref().and_then(|counter| counter.read());
+        Moment { wall: Instant::now(), cpu: thread_time(), cycles }
+    }
 }
 
 impl Moment {
-    fn now() -> Moment {
-        Moment { wall: Instant::now(), cpu: thread_time() }
-    }
-
     fn since(self, earlier: Moment) -> Cost {
+        let cycles = self.cycles.zip(earlier.cycles);
         Cost {
             wall: self.wall.saturating_duration_since(earlier.wall),
             cpu: self.cpu.saturating_sub(earlier.cpu),
+            cycles: cycles.map_or(0, |(now, earlier)| now.saturating_sub(earlier)),
         }
     }
 }
@@ -113,35 +149,29 @@ fn thread_time() -> Duration {
 }
 
 impl Meter {
-    pub(super) fn new() -> Meter {
-        let sampled = (Duration::ZERO, Duration::ZERO);
-        Meter { last: Moment::now(), costs: Costs::default(), sampled, chunks: 0 }
+    /// Of this thread, which writes to the file.
+    pub(super) fn new(file: &mut TimedFile) -> Meter {
+        let clock = Clock { cycles: Counter::open().map(Arc::new) };
+        file.clock = clock.clone();
+        let (last, sampled) = (clock.now(), (Duration::ZERO, Duration::ZERO));
+        Meter { clock, last, costs: Costs::default(), sampled, chunks: 0 }
     }
 
     /// What follows begins now: the caller's time in between is no phase's.
     pub(super) fn begin(&mut self) {
-        self.last = Moment::now();
+        self.last = self.clock.now();
     }
 
     /// The time since the last call was this phase's, but for what was written meanwhile. Returns it.
     pub(super) fn lap(&mut self, phase: Phase, file: &mut TimedFile) -> Duration {
-        let now = Moment::now();
+        let now = self.clock.now();
         let cost = now.since(self.last);
         self.last = now;
         let written = std::mem::take(&mut file.spent);
-        self.add(Phase::Write, written);
-        let own = Cost {
-            wall: cost.wall.saturating_sub(written.wall),
-            cpu: cost.cpu.saturating_sub(written.cpu),
-        };
-        self.add(phase, own);
+        let own = cost.without(written);
+        self.costs.phases[Phase::Write as usize].add(written);
+        self.costs.phases[phase as usize].add(own);
         own.wall
-    }
-
-    fn add(&mut self, phase: Phase, cost: Cost) {
-        let sum = &mut self.costs.phases[phase as usize];
-        sum.wall += cost.wall;
-        sum.cpu += cost.cpu;
     }
 
     /// Whether zero checks are to be measured on the chunk that was just scanned.
@@ -152,7 +182,7 @@ impl Meter {
 
     /// The zero check of a chunk took until now, and its scan took `scan`.
     pub(super) fn sampled(&mut self, scan: Duration) {
-        let now = Moment::now();
+        let now = self.clock.now();
         self.sampled.0 += now.since(self.last).wall;
         self.sampled.1 += scan;
         self.last = now;
@@ -161,7 +191,12 @@ impl Meter {
     pub(super) fn costs(&self) -> Costs {
         let (zero, scan) = self.sampled;
         let share = zero.as_secs_f64() / scan.as_secs_f64();
-        Costs { zero_share: (!scan.is_zero()).then_some(share.min(1.0)), ..self.costs }
+        let counter = self.clock.cycles.as_ref().filter(|_| self.last.cycles.is_some());
+        Costs {
+            zero_share: (!scan.is_zero()).then_some(share.min(1.0)),
+            counted: counter.map(|counter| counter.counted()),
+            ..self.costs
+        }
     }
 }
 
@@ -171,17 +206,18 @@ pub(super) struct TimedFile {
     file: File,
     /// Of a stream: whoever reads may be slow, and is waited for only until this is set.
     stop: Option<Arc<AtomicBool>>,
+    clock: Clock,
     /// Since it was last taken.
     spent: Cost,
 }
 
 impl TimedFile {
     pub(super) fn new(file: File) -> TimedFile {
-        TimedFile { file, stop: None, spent: Cost::default() }
+        TimedFile { file, stop: None, clock: Clock::default(), spent: Cost::default() }
     }
 
     pub(super) fn stream(file: File, stop: Arc<AtomicBool>) -> TimedFile {
-        TimedFile { file, stop: Some(stop), spent: Cost::default() }
+        TimedFile { file, stop: Some(stop), clock: Clock::default(), spent: Cost::default() }
     }
 
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -204,11 +240,9 @@ impl TimedFile {
 
 impl Write for TimedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let begin = Moment::now();
+        let begin = self.clock.now();
         let written = self.write_some(bytes);
-        let cost = Moment::now().since(begin);
-        self.spent.wall += cost.wall;
-        self.spent.cpu += cost.cpu;
+        self.spent.add(self.clock.now().since(begin));
         written
     }
 

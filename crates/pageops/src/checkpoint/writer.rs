@@ -159,7 +159,7 @@ impl<'a> Writer<'a> {
     fn begin(
         path: &Path,
         new: Option<NewFile>,
-        file: TimedFile,
+        mut file: TimedFile,
         options: Options,
         accelerate: &'a mut dyn Accelerate,
     ) -> Result<Writer<'a>, Error> {
@@ -171,6 +171,7 @@ impl<'a> Writer<'a> {
         }
         let compressor = options.zstd.map(zstd::bulk::Compressor::new).transpose().map_err(io)?;
         let latest = options.live.then(Latest::new).transpose().map_err(io)?;
+        let meter = Meter::new(&mut file);
         let out = BufWriter::with_capacity(128 << 10, file);
         let mut writer = Writer {
             accelerate,
@@ -178,7 +179,7 @@ impl<'a> Writer<'a> {
             path: path.to_owned(),
             new,
             out,
-            meter: Meter::new(),
+            meter,
             naming: Naming::default(),
             at: 0,
             begun: 0,

@@ -72,6 +72,7 @@ pub(crate) struct ScanArgs {
   vmtax mem save --qmp /run/vm.qmp --parent base.ckpt -o monday.ckpt --zstd
   vmtax mem save --qmp /run/vm.qmp -o monday.ckpt --snapshot-disks
   vmtax mem save --qmp /run/vm.qmp -o base.ckpt --live
+  vmtax mem save --qmp /run/vm.qmp -o base.ckpt --live --max-pause 200ms
   vmtax mem save --qmp /run/vm.qmp --live -o - | ssh HOST vmtax mem restore - --qmp /run/new.qmp
   vmtax mem save --image ram.img -o ram.ckpt")]
 pub(crate) struct SaveArgs {
@@ -96,6 +97,11 @@ pub(crate) struct SaveArgs {
     /// VM, and the pause is short.
     #[arg(long, conflicts_with = "image")]
     pub(crate) live: bool,
+
+    /// Longest pause of a live save. Passes go on until the next one would take no longer; if none does, the VM is not stopped and
+    /// nothing is written (exit code 6). QEMU's device state is not part of the prediction.
+    #[arg(long, value_name = "TIME", requires = "live", value_parser = vmtax_cli::flags::duration)]
+    pub(crate) max_pause: Option<Duration>,
 
     /// Leave the VM stopped.
     #[arg(long)]

@@ -5,6 +5,9 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use vmtax_cli::exit::{Code, Fault};
@@ -18,6 +21,13 @@ use super::fault;
 
 /// Memory looked at between two looks at the signals.
 const PIECE: u64 = 8 << 20;
+/// Bytes that are compared, and copied if they differ, while they lie in a processor's second cache.
+const CHUNK: usize = 64 * PAGE;
+/// Bytes of pages that differ of which copies are kept until they are written. What a VM writes while a pass looks for it fits, unless it
+/// writes gigabytes a second.
+pub(super) const KEPT: usize = 256 << 20;
+/// Between two looks at the signals while threads search.
+const LOOK: Duration = Duration::from_millis(20);
 /// Passes over a running VM, the first included.
 const PASSES: usize = 12;
 /// What differs is written in less time than the pause takes anyhow.
@@ -39,6 +49,15 @@ pub(super) struct Pass {
     pub(super) search: Duration,
     /// All of it.
     pub(super) wall: Duration,
+    /// What differed was copied while it was looked for, and could be written when the VM ran again.
+    pub(super) is_copied: bool,
+}
+
+impl Pass {
+    /// How long the VM would stand still for a pass like this one.
+    pub(super) fn predicts(&self) -> Duration {
+        if self.is_copied { self.search } else { self.wall }
+    }
 }
 
 /// Blocks of memory.
@@ -48,6 +67,8 @@ pub(super) struct Memory<'a> {
     blocks: Vec<Block<'a>>,
     /// Pages stay mapped, for the next pass.
     keep: bool,
+    /// Buffers of threads that search. A buffer that was used before is in memory, which saves time in the pause.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 struct Block<'a> {
@@ -74,7 +95,7 @@ impl<'a> Memory<'a> {
             Ok(Block { name: &ram.name, bytes: ram.bytes, file: &ram.file, map })
         };
         let blocks = ram.iter().map(block).collect::<io::Result<_>>()?;
-        Ok(Memory { from, blocks, keep: live })
+        Ok(Memory { from, blocks, keep: live, spare: Mutex::default() })
     }
 
     /// Its length.
@@ -105,36 +126,31 @@ impl<'a> Memory<'a> {
             }
         }
         let pages = data / PAGE as u64;
-        Ok(Pass { pages, data, search: Duration::ZERO, wall: start.elapsed() })
+        let wall = start.elapsed();
+        Ok(Pass { pages, data, search: Duration::ZERO, wall, is_copied: false })
     }
 
-    /// Passes over a VM that runs, until little differs or further passes would not help.
+    /// Passes over a VM that runs, until little differs, further passes would not help, or the pause is predicted to be short enough.
     pub(super) fn write_live(
         &self,
         writer: &mut Writer<'_>,
+        max_pause: Option<Duration>,
         look: &mut Look<'_>,
     ) -> anyhow::Result<Vec<Pass>> {
         let mut passes = vec![self.write(writer, look)?];
+        // The VM needs processors too.
+        let threads = (processors() / 2).max(1);
         while passes.len() < PASSES {
-            let pass = self.write_changes(writer, 1, look)?;
+            let pass = self.write_changes(writer, threads, look)?;
             let before = passes.last().map_or(0, |pass| pass.pages);
             passes.push(pass);
+            let short = max_pause.is_some_and(|max| pass.predicts() <= max);
             // It is written to as fast as it is saved.
-            if pass.pages <= FEW || pass.pages * 4 > before * 3 {
+            if short || pass.pages <= FEW || pass.pages * 4 > before * 3 {
                 break;
             }
         }
         Ok(passes)
-    }
-
-    /// The last pass, over a VM that stands still.
-    pub(super) fn write_rest(
-        &self,
-        writer: &mut Writer<'_>,
-        look: &mut Look<'_>,
-    ) -> anyhow::Result<Pass> {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
-        self.write_changes(writer, threads, look)
     }
 
     /// Gives the writer what is not as it was last written.
@@ -144,97 +160,151 @@ impl<'a> Memory<'a> {
         threads: usize,
         look: &mut Look<'_>,
     ) -> anyhow::Result<Pass> {
-        let start = Instant::now();
-        let layouts = self.layouts()?;
-        writer.begin_layer().map_err(|e| fault(&e, true))?;
-        let (mut pages, mut written) = (0, Duration::ZERO);
-        for (region, (block, layout)) in self.blocks.iter().zip(&layouts).enumerate() {
-            let Some(latest) = writer.latest() else { continue };
-            let changes = self.changes(region, block, layout, latest, threads, look)?;
-            let began = Instant::now();
-            writer.region_again(region).map_err(|e| fault(&e, true))?;
-            for change in changes {
-                look()?;
-                pages += change.pages.end - change.pages.start;
-                self.write_change(block, &change, writer)?;
+        let found = match writer.latest() {
+            Some(latest) => {
+                std::thread::scope(|scope| self.search(scope, latest, threads, KEPT)?.finish(look))?
             }
-            written += began.elapsed();
+            None => Found::default(),
+        };
+        self.write_found(writer, found, look)
+    }
+
+    /// Begins to look for what is not as it was last written, on so many threads, each of which keeps a part of `kept` bytes.
+    pub(super) fn search<'scope, 'env>(
+        &'env self,
+        scope: &'scope Scope<'scope, 'env>,
+        latest: &'env Latest,
+        threads: usize,
+        kept: usize,
+    ) -> anyhow::Result<Search<'scope>> {
+        let began = Instant::now();
+        let layouts = self.layouts()?;
+        let mut changes = Vec::new();
+        let mut lost = Vec::new();
+        for (region, layout) in layouts.iter().enumerate() {
+            for hole in &layout.holes {
+                latest.lost(region, hole.clone(), &mut lost);
+            }
+            changes.extend(lost.drain(..).map(|pages| Change {
+                region,
+                pages,
+                bytes: Bytes::Hole,
+            }));
         }
-        let data = layouts.iter().map(|l| l.data).sum();
-        let wall = start.elapsed();
-        Ok(Pass { pages, data, search: wall.saturating_sub(written), wall })
+        let data = layouts.iter().map(|layout| layout.data).sum();
+        let of_region = |(region, layout): (usize, Layout)| {
+            layout.pieces.into_iter().map(move |piece| (region, piece))
+        };
+        let pieces = layouts.into_iter().enumerate().flat_map(of_region).collect();
+        let queue =
+            Arc::new(Queue { pieces, next: AtomicUsize::new(0), ended: AtomicBool::new(false) });
+        let (alive, done) = mpsc::channel::<()>();
+        let threads = (0..threads).map(|thread| {
+            let (queue, alive) = (Arc::clone(&queue), alive.clone());
+            scope.spawn(move || {
+                let part = self.search_pieces(&queue, latest, thread, kept / threads);
+                drop(alive);
+                part
+            })
+        });
+        Ok(Search { threads: threads.collect(), done, queue, changes, data, began })
+    }
+
+    /// One thread of a search.
+    fn search_pieces(
+        &self,
+        queue: &Queue,
+        latest: &Latest,
+        thread: usize,
+        kept: usize,
+    ) -> anyhow::Result<Part> {
+        let mut copies =
+            self.spare.lock().ok().and_then(|mut spare| spare.pop()).unwrap_or_default();
+        copies.clear();
+        let mut part = Part { changes: Vec::new(), copies };
+        let mut differing = Vec::new();
+        while !queue.ended.load(Ordering::Relaxed) {
+            let at = queue.next.fetch_add(1, Ordering::Relaxed);
+            let Some((region, piece)) = queue.pieces.get(at) else { break };
+            self.look_at(&self.blocks[*region], piece, |bytes| {
+                let first = piece.start / PAGE as u64;
+                for (chunk, first) in bytes.chunks(CHUNK).zip((first..).step_by(CHUNK / PAGE)) {
+                    latest.differing(*region, first, chunk, &mut differing);
+                    // While it lies in the cache.
+                    for pages in differing.drain(..) {
+                        let start = (pages.start - first) as usize * PAGE;
+                        let bytes = &chunk[start..][..(pages.end - pages.start) as usize * PAGE];
+                        let at = part.copies.len();
+                        let bytes = if at + bytes.len() <= kept {
+                            part.copies.extend_from_slice(bytes);
+                            Bytes::Copied { thread, at }
+                        } else {
+                            Bytes::InPlace
+                        };
+                        part.changes.push(Change { region: *region, pages, bytes });
+                    }
+                }
+            })?;
+        }
+        Ok(part)
+    }
+
+    /// Gives the writer what was found, as a layer.
+    pub(super) fn write_found(
+        &self,
+        writer: &mut Writer<'_>,
+        found: Found,
+        look: &mut Look<'_>,
+    ) -> anyhow::Result<Pass> {
+        let began = Instant::now();
+        let mut pass = found.pass();
+        writer.begin_layer().map_err(|e| fault(&e, true))?;
+        let mut region = None;
+        for change in &found.changes {
+            look()?;
+            if region.replace(change.region) != Some(change.region) {
+                writer.region_again(change.region).map_err(|e| fault(&e, true))?;
+            }
+            self.write_change(change, &found.copies, writer)?;
+        }
+        if let Ok(mut spare) = self.spare.lock() {
+            spare.extend(found.copies);
+        }
+        pass.wall += began.elapsed();
+        Ok(pass)
     }
 
     fn write_change(
         &self,
-        block: &Block<'_>,
         change: &Change,
+        copies: &[Vec<u8>],
         writer: &mut Writer<'_>,
     ) -> anyhow::Result<()> {
         static ZEROS: [u8; 16 * PAGE] = [0; 16 * PAGE];
         let page = PAGE as u64;
-        if !change.is_hole {
-            let bytes = change.pages.start * page..change.pages.end * page;
-            let written = self.look_at(block, &bytes, |b| writer.pages(change.pages.start, b))?;
-            return written.map_err(|e| fault(&e, true));
-        }
-        let mut at = change.pages.start;
-        while at < change.pages.end {
-            let count = (change.pages.end - at).min(16);
-            writer.pages(at, &ZEROS[..count as usize * PAGE]).map_err(|e| fault(&e, true))?;
-            at += count;
-        }
-        Ok(())
-    }
-
-    /// Pages of a block that are not as they were last written, ascending.
-    fn changes(
-        &self,
-        region: usize,
-        block: &Block<'_>,
-        layout: &Layout,
-        latest: &Latest,
-        threads: usize,
-        look: &mut Look<'_>,
-    ) -> anyhow::Result<Vec<Change>> {
-        look()?;
-        let (next, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let search = |look: &mut Look<'_>| -> anyhow::Result<Vec<Range<u64>>> {
-            let mut found = Vec::new();
-            while !ended.load(Ordering::Relaxed) {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(piece) = layout.pieces.get(at) else { break };
-                look()?;
-                let first = piece.start / PAGE as u64;
-                self.look_at(block, piece, |pages| {
-                    latest.differing(region, first, pages, &mut found);
-                })?;
+        let (start, end) = (change.pages.start, change.pages.end);
+        match change.bytes {
+            Bytes::Copied { thread, at } => {
+                let bytes = &copies[thread][at..][..(end - start) as usize * PAGE];
+                writer.pages(start, bytes).map_err(|e| fault(&e, true))
             }
-            Ok(found)
-        };
-        let parts = std::thread::scope(|scope| {
-            let search = &search;
-            let others: Vec<_> =
-                (1..threads).map(|_| scope.spawn(move || search(&mut || Ok(())))).collect();
-            let own = search(look);
-            if own.is_err() {
-                ended.store(true, Ordering::Relaxed);
+            Bytes::InPlace => {
+                let block = &self.blocks[change.region];
+                let bytes = start * page..end * page;
+                let written = self.look_at(block, &bytes, |b| writer.pages(start, b))?;
+                written.map_err(|e| fault(&e, true))
             }
-            let joined = others.into_iter().map(|other| match other.join() {
-                Ok(found) => found,
-                Err(_) => Err(anyhow::anyhow!("a thread that compares memory ended")),
-            });
-            joined.chain([own]).collect::<anyhow::Result<Vec<_>>>()
-        })?;
-        let mut lost = Vec::new();
-        for hole in &layout.holes {
-            latest.lost(region, hole.clone(), &mut lost);
+            Bytes::Hole => {
+                let mut at = start;
+                while at < end {
+                    let count = (end - at).min(16);
+                    let zeros = &ZEROS[..count as usize * PAGE];
+                    writer.pages(at, zeros).map_err(|e| fault(&e, true))?;
+                    at += count;
+                }
+                Ok(())
+            }
         }
-        let changed = parts.into_iter().flatten().map(|pages| Change { pages, is_hole: false });
-        let lost = lost.into_iter().map(|pages| Change { pages, is_hole: true });
-        let mut changes: Vec<Change> = changed.chain(lost).collect();
-        changes.sort_by_key(|change| change.pages.start);
-        Ok(changes)
     }
 
     fn layouts(&self) -> io::Result<Vec<Layout>> {
@@ -261,11 +331,105 @@ impl<'a> Memory<'a> {
     }
 }
 
+/// Processors that this program may use.
+pub(super) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(THREADS)
+}
+
 /// Pages that are not as they were last written.
 struct Change {
+    region: usize,
     pages: Range<u64>,
+    bytes: Bytes,
+}
+
+/// Where the bytes of a change are.
+enum Bytes {
     /// They were given back to the system since, and are zero.
-    is_hole: bool,
+    Hole,
+    /// Among what a thread has copied.
+    Copied { thread: usize, at: usize },
+    /// In the memory: there was no room for a copy.
+    InPlace,
+}
+
+/// What the threads of a search share.
+struct Queue {
+    /// Regions and bytes of them.
+    pieces: Vec<(usize, Range<u64>)>,
+    /// The first piece that nobody looks at yet.
+    next: AtomicUsize,
+    /// The result is not wanted any more.
+    ended: AtomicBool,
+}
+
+/// What one thread has found.
+struct Part {
+    changes: Vec<Change>,
+    copies: Vec<u8>,
+}
+
+/// Threads that look for what is not as it was last written. Dropped, they end.
+pub(super) struct Search<'scope> {
+    threads: Vec<ScopedJoinHandle<'scope, anyhow::Result<Part>>>,
+    /// Disconnected when all threads have ended.
+    done: Receiver<()>,
+    queue: Arc<Queue>,
+    changes: Vec<Change>,
+    data: u64,
+    began: Instant,
+}
+
+impl Search<'_> {
+    /// Waits for the threads.
+    pub(super) fn finish(mut self, look: &mut Look<'_>) -> anyhow::Result<Found> {
+        look()?;
+        while let Err(RecvTimeoutError::Timeout) = self.done.recv_timeout(LOOK) {
+            look()?;
+        }
+        let mut changes = std::mem::take(&mut self.changes);
+        let mut copies = Vec::new();
+        for thread in std::mem::take(&mut self.threads) {
+            let part = thread.join();
+            let part =
+                part.map_err(|_| anyhow::anyhow!("a thread that compares memory ended"))??;
+            changes.extend(part.changes);
+            copies.push(part.copies);
+        }
+        changes.sort_by_key(|change| (change.region, change.pages.start));
+        Ok(Found { changes, copies, data: self.data, time: self.began.elapsed() })
+    }
+}
+
+impl Drop for Search<'_> {
+    fn drop(&mut self) {
+        self.queue.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What is not as it was last written.
+#[derive(Default)]
+pub(super) struct Found {
+    /// By region, and ascending.
+    changes: Vec<Change>,
+    /// Of each thread.
+    copies: Vec<Vec<u8>>,
+    data: u64,
+    time: Duration,
+}
+
+impl Found {
+    /// All of it was copied, so that the memory may change.
+    pub(super) fn is_copied(&self) -> bool {
+        !self.changes.iter().any(|change| matches!(change.bytes, Bytes::InPlace))
+    }
+
+    /// The search alone.
+    pub(super) fn pass(&self) -> Pass {
+        let pages = self.changes.iter().map(|change| change.pages.end - change.pages.start).sum();
+        let (search, wall) = (self.time, self.time);
+        Pass { pages, data: self.data, search, wall, is_copied: self.is_copied() }
+    }
 }
 
 impl Block<'_> {
@@ -323,7 +487,7 @@ mod tests {
         let options = Options { live: true, ..Options::default() };
         let mut writer = Writer::create(&path, options, &mut cpu).unwrap();
         let mut look = || Ok(());
-        let passes = memory.write_live(&mut writer, &mut look).unwrap();
+        let passes = memory.write_live(&mut writer, None, &mut look).unwrap();
         let counts: Vec<u64> = passes.iter().map(|pass| pass.pages).collect();
         assert_eq!(counts, [7200, 0]);
 
@@ -338,7 +502,7 @@ mod tests {
         let mut same = page(7);
         same[..8].copy_from_slice(&7u64.to_le_bytes());
         ram[0].file.write_all_at(&same, 7 * PAGE as u64).unwrap();
-        assert_eq!(memory.write_rest(&mut writer, &mut look).unwrap().pages, 103);
+        assert_eq!(memory.write_changes(&mut writer, 3, &mut look).unwrap().pages, 103);
         let finished = writer.finish(&mut io::empty(), b"").unwrap();
         assert_eq!(finished.summary().zero, 99);
         finished.publish().unwrap();
@@ -366,11 +530,53 @@ mod tests {
         let options = Options { live: true, ..Options::default() };
         let mut writer = Writer::create(&dir.path().join("x"), options, &mut cpu).unwrap();
         memory.write(&mut writer, &mut || Ok(())).unwrap();
-        let ended = memory.write_rest(&mut writer, &mut || anyhow::bail!("enough"));
+        let ended = memory.write_changes(&mut writer, 3, &mut || anyhow::bail!("enough"));
         assert_eq!(ended.unwrap_err().to_string(), "enough");
         // The file becomes shorter than it was.
         ram[0].file.set_len(0).unwrap();
         let error = memory.look_at(&memory.blocks[0], &(0..PAGE as u64), |_| ()).unwrap_err();
         assert!(error.to_string().contains("memory cannot be read"), "{error}");
+    }
+
+    /// What was found is written as it was then, whatever became of it; what there was no room to copy, from the memory itself.
+    #[test]
+    fn what_was_found_is_copied_as_far_as_there_is_room() {
+        const PAGES: u64 = 400;
+        let dir = tempfile::tempdir().unwrap();
+        let page = |age: u64, at: u64| (age << 32 | at).to_le_bytes().repeat(PAGE / 8);
+        for (kept, room) in [(KEPT, PAGES), (2 * 40 * PAGE, 80)] {
+            let file = tempfile::tempfile().unwrap();
+            let put = |age: u64| {
+                for at in 0..PAGES {
+                    file.write_all_at(&page(age, at), at * PAGE as u64).unwrap();
+                }
+            };
+            put(1);
+            let copy = file.try_clone().unwrap();
+            let ram = [Ram { name: "a".to_owned(), bytes: PAGES * PAGE as u64, file: copy }];
+            let memory = Memory::new(dir.path(), &ram, true).unwrap();
+            let mut cpu = Cpu::best();
+            let path = dir.path().join("x.ckpt");
+            let options = Options { live: true, ..Options::default() };
+            let mut writer = Writer::create(&path, options, &mut cpu).unwrap();
+            memory.write(&mut writer, &mut || Ok(())).unwrap();
+            put(2);
+            let found = std::thread::scope(|scope| {
+                let search = memory.search(scope, writer.latest().unwrap(), 2, kept).unwrap();
+                search.finish(&mut || Ok(())).unwrap()
+            });
+            assert_eq!((found.is_copied(), found.pass().pages), (room == PAGES, PAGES));
+            put(3);
+            let pass = memory.write_found(&mut writer, found, &mut || Ok(())).unwrap();
+            assert_eq!(pass.predicts() == pass.wall, room != PAGES);
+            writer.finish(&mut io::empty(), b"").unwrap().publish().unwrap();
+            let checkpoint = Checkpoint::open(&path).unwrap();
+            let mut saved = vec![0; PAGE * PAGES as usize];
+            checkpoint.read(0, 0, &mut saved).unwrap();
+            let pages = || saved.chunks_exact(PAGE).zip(0..);
+            let copied = pages().filter(|(saved, at)| *saved == page(2, *at)).count() as u64;
+            assert!(pages().all(|(saved, at)| saved == page(2, at) || saved == page(3, at)));
+            assert!(copied <= room && (copied == PAGES || room < PAGES), "{copied} of {room}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{Accelerate, Checkpoint, Finished, Options, Writer, children};
 
 use super::flags::{OutputFormat, SaveArgs};
-use super::passes::{Memory, Pass};
+use super::passes::{Found, KEPT, Memory, Pass, processors};
 use super::saved::{PauseTimes, Saved, SavedVm};
 use super::stream::{self, is_stream};
 use super::{INTERRUPTED, fault, print, vm_fault};
@@ -38,6 +38,7 @@ pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
     saved.cpu = process_time();
     if let Some(vm) = &saved.vm {
         warn_of_disks(args, vm);
+        warn_of_pause(args, vm);
     }
     if is_stream(&args.output) {
         let text = match args.work.format {
@@ -143,9 +144,10 @@ fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved>
     let memory = Memory::new(socket, &ram, live)?;
     let mut writer = create(args, live, accel.scanner(), stop)?;
     let passes = match live {
-        true => memory.write_live(&mut writer, &mut || stopping(stop))?,
+        true => memory.write_live(&mut writer, args.max_pause, &mut || stopping(stop))?,
         false => Vec::new(),
     };
+    check_prediction(args, &passes)?;
     let began = Instant::now();
     let mut pause = Pause::begin(&mut vm, args.stopped).map_err(vm_fault)?;
     let goes_on = pause.goes_on();
@@ -157,18 +159,18 @@ fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved>
             paused.keep_disks(&captured.disks)?;
             Ok(captured)
         });
-        // All of the moment is in the file's pages by now; the disk is waited for while the VM runs.
-        let captured = end(pause, captured, "is not written, and", args)?;
+        // All of the moment is copied by now; it is written, and the disk waited for, while the VM runs.
+        let mut captured = end(pause, captured, "is not written, and", args)?;
         let times = captured.times(began);
-        let saved = captured.finish(writer, &memory).and_then(|(finished, saved)| {
+        let saved = captured.finish(writer, &memory, stop).and_then(|(finished, saved)| {
             finished.publish().map_err(|e| fault(&e, true))?;
             Ok(saved)
         });
         (saved.map_err(|error| overlays_stay(error, &captured.disks))?, times, captured.disks)
     } else {
         let captured = paused.capture(&mut writer, &ram, hardware, &devices);
-        let done = captured.and_then(|captured| {
-            let (finished, saved) = captured.finish(writer, &memory)?;
+        let done = captured.and_then(|mut captured| {
+            let (finished, saved) = captured.finish(writer, &memory, stop)?;
             // So late that nothing but the name is missing: from here on the VM writes to other files.
             paused.keep_disks(&captured.disks)?;
             let published = finished.publish().map_err(|e| fault(&e, true));
@@ -182,6 +184,25 @@ fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved>
     saved.accel = accel.describe();
     saved.vm = Some(SavedVm { disks: vm_disks, goes_on, live, passes, times });
     Ok(saved)
+}
+
+/// An error if the VM would stand still for longer than is allowed.
+fn check_prediction(args: &SaveArgs, passes: &[Pass]) -> anyhow::Result<()> {
+    let (Some(max), Some(last)) = (args.max_pause, passes.last()) else { return Ok(()) };
+    let predicted = last.predicts();
+    if predicted <= max {
+        return Ok(());
+    }
+    let what = format!(
+        "{}: is not written: after {} passes the pause would be {} ms and --max-pause allows {} ms \
+         (the last pass found {} changed pages); allow more, or save when the VM writes less",
+        stream::name(&args.output),
+        passes.len(),
+        predicted.as_millis(),
+        max.as_millis(),
+        last.pages,
+    );
+    fail(Code::Breach, what)
 }
 
 /// Ends the pause, whatever came of it. `but` is what holds of the checkpoint if the VM may be left stopped.
@@ -214,6 +235,14 @@ struct PausedVm<'a, 'vm> {
     looked: Instant,
 }
 
+/// What QEMU said of a VM that stands still.
+struct Machine {
+    state: Vec<u8>,
+    description: Vec<u8>,
+    disks: Vec<Disk>,
+    state_time: Duration,
+}
+
 /// What was taken from a VM while it stood still.
 struct Captured {
     state: Vec<u8>,
@@ -221,6 +250,8 @@ struct Captured {
     disks: Vec<Disk>,
     state_time: Duration,
     pass: Pass,
+    /// What is copied and not yet written.
+    rest: Option<Found>,
 }
 
 impl Captured {
@@ -230,7 +261,15 @@ impl Captured {
     }
 
     /// Completes the file and syncs it.
-    fn finish(&self, writer: Writer<'_>, memory: &Memory<'_>) -> anyhow::Result<(Finished, Saved)> {
+    fn finish(
+        &mut self,
+        mut writer: Writer<'_>,
+        memory: &Memory<'_>,
+        stop: &Stop,
+    ) -> anyhow::Result<(Finished, Saved)> {
+        if let Some(rest) = self.rest.take() {
+            memory.write_found(&mut writer, rest, &mut || stopping(stop))?;
+        }
         let finished = writer.finish(&mut &self.state[..], &self.description);
         let finished = finished.map_err(|e| fault(&e, true))?;
         let saved = Saved::new(&finished, memory.bytes(), self.pass.data);
@@ -244,9 +283,38 @@ impl PausedVm<'_, '_> {
         &mut self,
         writer: &mut Writer<'_>,
         ram: &[Ram],
-        mut hardware: Hardware,
+        hardware: Hardware,
         devices: &BTreeSet<String>,
     ) -> anyhow::Result<Captured> {
+        let memory = self.memory;
+        if !self.live {
+            let machine = self.machine(ram, hardware, devices)?;
+            let pass = memory.write(writer, &mut || self.look())?;
+            return self.captured(machine, pass, None);
+        }
+        // QEMU's own migration takes the last of the memory before the devices, so they do not write to it when they are saved.
+        let (machine, found) = std::thread::scope(|scope| {
+            let latest = writer.latest();
+            let search = latest.map(|latest| memory.search(scope, latest, processors(), KEPT));
+            let search = search.transpose()?;
+            let machine = self.machine(ram, hardware, devices)?;
+            let found = search.map(|search| search.finish(&mut || self.look())).transpose()?;
+            anyhow::Ok((machine, found.unwrap_or_default()))
+        })?;
+        if found.is_copied() {
+            return self.captured(machine, found.pass(), Some(found));
+        }
+        let pass = memory.write_found(writer, found, &mut || self.look())?;
+        self.captured(machine, pass, None)
+    }
+
+    /// Takes the state of its devices.
+    fn machine(
+        &mut self,
+        ram: &[Ram],
+        mut hardware: Hardware,
+        devices: &BTreeSet<String>,
+    ) -> anyhow::Result<Machine> {
         let began = Instant::now();
         let state = self.pause.vm().save_state().map_err(vm_fault)?;
         let state_time = began.elapsed();
@@ -257,13 +325,19 @@ impl PausedVm<'_, '_> {
         self.pause.vm().check_ram(ram).map_err(vm_fault)?;
         hardware.disks = disks(self.args, self.pause.vm())?;
         let description = serde_json::to_vec(&hardware)?;
-        let memory = self.memory;
-        let pass = match self.live {
-            true => memory.write_rest(writer, &mut || self.look())?,
-            false => memory.write(writer, &mut || self.look())?,
-        };
+        Ok(Machine { state, description, disks: hardware.disks, state_time })
+    }
+
+    /// All of it, if the VM has stood still until now.
+    fn captured(
+        &mut self,
+        machine: Machine,
+        pass: Pass,
+        rest: Option<Found>,
+    ) -> anyhow::Result<Captured> {
         self.pause.check().map_err(vm_fault)?;
-        Ok(Captured { state, description, disks: hardware.disks, state_time, pass })
+        let Machine { state, description, disks, state_time } = machine;
+        Ok(Captured { state, description, disks, state_time, pass, rest })
     }
 
     /// Has the VM write to overlays from now on, if that is asked for. An error unless it has stood still until now.
@@ -379,4 +453,18 @@ fn warn_of_disks(args: &SaveArgs, vm: &SavedVm) {
         }
     };
     say(&format!("{output}: the disks {names} are not in it; {advice}"));
+}
+
+/// Says that the pause was longer than it was to be. The checkpoint is complete all the same.
+fn warn_of_pause(args: &SaveArgs, vm: &SavedVm) {
+    let Some(max) = args.max_pause.filter(|max| vm.live && vm.goes_on && vm.times.pause > *max)
+    else {
+        return;
+    };
+    let output = stream::name(&args.output);
+    let (was, max, state) =
+        (vm.times.pause.as_millis(), max.as_millis(), vm.times.state.as_millis());
+    say(&format!(
+        "{output}: the VM was paused for {was} ms and --max-pause allows {max} ms; its device state alone took {state} ms"
+    ));
 }

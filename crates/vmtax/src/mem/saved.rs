@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use vmtax_machine::vm::Disk;
-use vmtax_pageops::checkpoint::{Cost, Costs, Finished, Id, Phase, Summary};
+use vmtax_pageops::checkpoint::{Cost, Costs, Counted, Finished, Id, Phase, Summary};
 
 use super::flags::SaveArgs;
 use super::passes::Pass;
@@ -106,8 +106,15 @@ impl Saved {
             text
         };
         let phases: Vec<String> = self.phases().map(phase).collect();
+        let cycles = match self.costs.counted {
+            Some(counted) => {
+                let all: u64 = self.phases().map(|(_, cost)| cost.cycles).sum();
+                format!("{:.0} million cycles of the phases ({})", all as f64 / 1e6, counted.name())
+            }
+            None => "no counter of cycles here".to_owned(),
+        };
         format!(
-            "time: {} of processor time; wall time: {}\n",
+            "time: {} of processor time ({cycles}); wall time: {}\n",
             milliseconds(self.cpu),
             phases.join(", ")
         )
@@ -117,6 +124,13 @@ impl Saved {
     fn phases(&self) -> impl Iterator<Item = (Phase, Cost)> {
         let all = Phase::ALL.into_iter().map(|phase| (phase, self.costs.of_phase(phase)));
         all.filter(|(_, cost)| !cost.wall.is_zero())
+    }
+
+    /// Share of all processor time that only finds zero pages.
+    fn zero_share(&self) -> Option<f64> {
+        let scan = self.costs.of_phase(Phase::Scan).cpu.as_secs_f64();
+        let share = self.costs.zero_share? * scan / self.cpu.as_secs_f64();
+        share.is_finite().then_some(share)
     }
 
     /// Disks that stay as they are, and what the VM writes to instead.
@@ -133,6 +147,7 @@ impl Saved {
                 let times = json!({
                     "seconds": cost.wall.as_secs_f64(),
                     "cpu_seconds": cost.cpu.as_secs_f64(),
+                    "cycles": self.costs.counted.map(|_| cost.cycles),
                 });
                 (phase.name().to_owned(), times)
             })
@@ -146,7 +161,9 @@ impl Saved {
             "seconds": self.wall.as_secs_f64(),
             "cpu_seconds": self.cpu.as_secs_f64(),
             "phases": phases,
+            "cycles_counted": self.costs.counted.map(Counted::name),
             "zero_check_share_of_scan": self.costs.zero_share,
+            "zero_check_share_of_processor_time": self.zero_share(),
             "accel": self.accel,
             "pages": {
                 "raw": s.raw, "compressed": s.compressed, "deltas": s.deltas, "filled": s.filled,
@@ -173,27 +190,33 @@ impl SavedVm {
             text = "pages written while the VM ran: none, it was stopped\n".to_owned();
         }
         let PauseTimes { pause, state, pass } = &self.times;
-        let write = pass.wall.saturating_sub(pass.search);
-        let memory = match self.passes.is_empty() {
-            true => format!("memory {}", milliseconds(pass.wall)),
-            false => format!(
-                "comparing memory {}, {} pages {}",
-                milliseconds(pass.search),
-                pass.pages,
-                milliseconds(write)
-            ),
-        };
-        text.push_str(&format!(
-            "pause: {} (device state {}, {memory})\n",
-            milliseconds(*pause),
-            milliseconds(*state),
-        ));
+        let (pause, state) = (milliseconds(*pause), milliseconds(*state));
+        text.push_str(&match self.live {
+            false => {
+                let memory = milliseconds(pass.wall);
+                format!("pause: {pause} (device state {state}, memory {memory})\n")
+            }
+            true => {
+                let search = milliseconds(pass.search);
+                let mut then = String::new();
+                if !pass.is_copied {
+                    let write = milliseconds(pass.wall.saturating_sub(pass.search));
+                    then = format!(", writing them {write}");
+                }
+                let pages = pass.pages;
+                format!("pause: {pause} (device state {state}; meanwhile finding {pages} changed pages {search}{then})\n")
+            }
+        });
         text
     }
 
     fn passes_json(&self) -> serde_json::Value {
         let passes = self.passes.iter();
-        passes.map(|p| json!({ "pages": p.pages, "seconds": p.wall.as_secs_f64() })).collect()
+        let pass = |p: &Pass| {
+            let (search, seconds) = (p.search.as_secs_f64(), p.wall.as_secs_f64());
+            json!({ "pages": p.pages, "compare_seconds": search, "seconds": seconds })
+        };
+        passes.map(pass).collect()
     }
 }
 
@@ -205,6 +228,7 @@ impl PauseTimes {
             "compare_seconds": self.pass.search.as_secs_f64(),
             "memory_seconds": self.pass.wall.as_secs_f64(),
             "pages": self.pass.pages,
+            "written_after": self.pass.is_copied,
         })
     }
 }

@@ -289,3 +289,79 @@ fn against_qemu_pauses() {
     }
     assert!(!verdicts.missed);
 }
+
+/// Cycles of QEMU's save_snapshot and of buffer_is_zero in it, as the seed of this command published them (QEMU's list, 2023): GB, and both.
+const PUBLISHED: [(u32, u64, u64); 3] = [
+    (64, 19_449_838_924, 5_022_504_892),
+    (128, 36_966_951_760, 10_049_561_066),
+    (256, 72_744_615_676, 20_042_076_440),
+];
+
+/// Bytes that a file system or the memory has free.
+fn free(folder: &Path) -> (u64, u64) {
+    let text = fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
+    let memory = line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10;
+    let disk = rustix::fs::statvfs(folder).unwrap();
+    (memory, disk.f_bavail * disk.f_frsize)
+}
+
+/// The share of zero checks in a save: as published, and of VMs here, idle (next to nothing of their memory in use) and full of noise.
+#[test]
+#[ignore = "a benchmark; ./x bench pageops"]
+fn against_published_shares_of_the_zero_check() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = dir.path().join("output");
+    println!("published: QEMU save_snapshot, and buffer_is_zero in it, cycles (Xeon 8457C)");
+    for (gb, all, zero) in PUBLISHED {
+        println!("  {gb:>4} GB {all:>14} {zero:>14} {:>6.1} %", zero as f64 * 100.0 / all as f64);
+    }
+    println!("here: vmtax mem save, and its zero check; median of 3");
+    for gib in [1u64, 4, 16] {
+        for (what, used) in [("idle", 400u64 << 20), ("noise", (gib << 30) / 100 * 82)] {
+            let (memory, disk) = free(dir.path());
+            // The checkpoint is in the system's cache besides the memory itself.
+            if 3 * used > memory || 2 * used > disk {
+                let (memory, disk) = (memory >> 20, disk >> 20);
+                println!(
+                    "  {gib:>4} GiB {what}: not measured: {memory} MiB of memory and {disk} MiB of disk are free"
+                );
+                continue;
+            }
+            let fill = if what == "idle" { String::new() } else { format!("fill={}", used >> 20) };
+            let guest = Guest::start(dir.path(), "shares", &format!("{gib}G"), &fill, false);
+            guest.until(|| {
+                guest.text().contains(if fill.is_empty() { "count 3" } else { "filled" })
+            });
+            let mut rounds = Vec::new();
+            for live in [&[][..], &["--live"]].repeat(3) {
+                clear(&output);
+                let save =
+                    ["save", "--qmp", name(&guest.qmp), "--format", "json", "-o", name(&output)];
+                let done = mem(&[&save[..], live].concat());
+                assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+                let saved: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+                rounds.push((live.len(), saved));
+            }
+            for (live, way) in ["save", "save --live"].into_iter().enumerate() {
+                let of = |path: &str| {
+                    let rounds = rounds.iter().filter(|(way, _)| *way == live);
+                    median(
+                        rounds
+                            .map(|(_, saved)| {
+                                saved.pointer(path).unwrap().as_f64().unwrap_or(f64::NAN)
+                            })
+                            .collect(),
+                    )
+                };
+                println!(
+                    "  {gib:>4} GiB {what:<5} {way:<11} processor {:>6.0} ms, zero check {:>4.1} %, whole {:>6.0} ms, pause {:>6.0} ms",
+                    of("/cpu_seconds") * 1e3,
+                    of("/zero_check_share_of_processor_time") * 100.0,
+                    of("/seconds") * 1e3,
+                    of("/pause/seconds") * 1e3,
+                );
+            }
+        }
+    }
+}

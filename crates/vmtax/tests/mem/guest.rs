@@ -336,6 +336,12 @@ impl Monitor {
         self.events.clear();
     }
 
+    /// Whether an event has come until now.
+    pub(super) fn has_seen(&mut self, event: &str) -> bool {
+        self.status();
+        self.events.iter().any(|seen| seen == event)
+    }
+
     /// Waits until an event has come.
     pub(super) fn wait(&mut self, event: &str) {
         while !self.events.iter().any(|seen| seen == event) {

@@ -8,7 +8,7 @@ use vmtax_pageops::checkpoint::Checkpoint;
 
 use super::clients::{CHECK, MEMORY, files, freeze, holds_one_moment};
 use super::guest::{Guest, check};
-use super::{ended, name, ok, signal, start};
+use super::{ended, name, ok, refused, signal, start};
 
 /// Saves that are restored: a few, or as many as `./x bench live` asks for.
 fn rounds() -> usize {
@@ -42,6 +42,8 @@ fn a_live_save_is_of_one_moment() {
         pages += saved["pause"]["pages"].as_u64().unwrap();
         assert!(saved["pause"]["seconds"].as_f64() < saved["seconds"].as_f64(), "{saved}");
         assert!(saved["phases"]["fingerprint"]["cpu_seconds"].is_f64(), "{saved}");
+        // The VM does not stand still for what can be copied.
+        assert_eq!(saved["pause"]["written_after"], json!(true), "{saved}");
         holds_one_moment(dir.path(), &target);
         guest.passed(1);
     }
@@ -78,6 +80,28 @@ fn a_live_increment_is_small_and_goes_on() {
         ok(&["restore", name(checkpoint), "--qmp", name(&guest.qmp)]);
         check(&guest.counted(2));
     }
+}
+
+/// A VM is not stopped if it would stand still for too long.
+#[test]
+fn a_pause_that_would_be_too_long_does_not_begin() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    guest.passed(1);
+    let checkpoint = dir.path().join("x.ckpt");
+    let save =
+        ["save", "--live", "--qmp", name(&guest.qmp), "-o", name(&checkpoint), "--max-pause"];
+    let mut monitor = guest.monitor();
+    monitor.forget();
+    let (code, said) = refused(&[&save[..], &["1ns"]].concat());
+    assert_eq!(code, 6, "{said}");
+    assert!(said.contains("x.ckpt: is not written: after ") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("--max-pause allows 0 ms"), "{said}");
+    assert_eq!(files(dir.path()), []);
+    assert!(!monitor.has_seen("STOP") && monitor.status() == "running");
+    ok(&[&save[..], &["1h"]].concat());
+    assert!(monitor.has_seen("STOP") && monitor.status() == "running");
+    holds_one_moment(dir.path(), &checkpoint);
 }
 
 /// One that stands still needs no passes; it is saved as without `--live`.

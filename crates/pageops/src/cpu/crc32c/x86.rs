@@ -2,7 +2,7 @@
 //!
 //! The instruction takes 8 bytes a cycle, of three streams or more because it answers late; multiplication folds
 //! a further stream meanwhile, and joins them all. How much is folded depends on how wide it is: 128 bits
-//! ([`narrow`]) or 256 ([`wide`]).
+//! ([`narrow`]), 256 ([`wide`]) or 512 ([`widest`]), which alone is faster than with the instruction beside it.
 
 use std::arch::x86_64::*;
 
@@ -255,6 +255,105 @@ pub(in crate::cpu) mod wide {
                 at += 256;
             }
             serial(crc, p.add(at), len - at)
+        }
+    }
+}
+
+/// With multiplications of 512 bits: all of a page is folded.
+pub(in crate::cpu) mod widest {
+    use std::sync::atomic::{Ordering, compiler_fence};
+
+    use super::*;
+
+    /// Vectors folded side by side. A product is there after 8 cycles and each vector needs two, so that eight keep the multiplier busy.
+    const LANES: usize = 8;
+
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    fn folded(x: __m512i, k: __m512i, next: __m512i) -> __m512i {
+        /// Exclusive or of all three.
+        const XOR: i32 = 0x96;
+        let low = _mm512_clmulepi64_epi128::<0x00>(x, k);
+        let high = _mm512_clmulepi64_epi128::<0x11>(x, k);
+        _mm512_ternarylogic_epi64::<XOR>(low, high, next)
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn four(k: (i64, i64)) -> __m512i {
+        _mm512_set_epi64(k.1, k.0, k.1, k.0, k.1, k.0, k.1, k.0)
+    }
+
+    /// The vectors as one of 128 bits.
+    #[target_feature(enable = "avx512f,vpclmulqdq,avx2")]
+    fn join(x: [__m512i; LANES]) -> __m128i {
+        const STEPS: [(i64, i64); LANES - 1] = {
+            let mut steps = [(0, 0); LANES - 1];
+            let mut i = 0;
+            while i < LANES - 1 {
+                steps[i] = fold((LANES - 1 - i) * 512);
+                i += 1;
+            }
+            steps
+        };
+        const K: [(i64, i64); 3] = [fold(384), fold(256), fold(128)];
+        let mut all = x[LANES - 1];
+        for (x, k) in x.into_iter().zip(STEPS) {
+            all = folded(x, four(k), all);
+        }
+        // The last quarter stays as it is; the three before it are moved there.
+        let k = _mm512_set_epi64(0, 0, K[2].1, K[2].0, K[1].1, K[1].0, K[0].1, K[0].0);
+        let last = _mm512_extracti32x4_epi32::<3>(all);
+        let moved = folded(all, k, _mm512_zextsi128_si512(last));
+        let half = _mm512_extracti64x4_epi64::<1>(moved);
+        let half = _mm256_xor_si256(_mm512_castsi512_si256(moved), half);
+        _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half))
+    }
+
+    /// One page, from 0: it need not wait for the page before it. Fetches the next one as [`narrow`] does.
+    ///
+    /// # Safety
+    ///
+    /// 4096 bytes can be read at `p`.
+    #[target_feature(enable = "sse4.2,pclmulqdq,avx2,avx512f,vpclmulqdq")]
+    unsafe fn page(p: *const u8) -> u32 {
+        const STEP: usize = LANES * 64;
+        const ROUNDS: usize = 4096 / STEP;
+        const K: (i64, i64) = fold(STEP * 8);
+        let k = four(K);
+        // SAFETY: only asked for places within the page.
+        let load = |at: usize| unsafe { _mm512_loadu_si512(p.add(at).cast()) };
+        let mut x = [0, 1, 2, 3, 4, 5, 6, 7].map(|i| load(64 * i));
+        for round in 1..=ROUNDS {
+            for i in 0..LANES {
+                let next = p.wrapping_add(4096 + (round - 1) * STEP + 64 * i);
+                _mm_prefetch::<_MM_HINT_T0>(next.cast());
+            }
+            // Else the compiler fetches when the page is done, which is too late.
+            compiler_fence(Ordering::SeqCst);
+            if round < ROUNDS {
+                for (i, x) in x.iter_mut().enumerate() {
+                    *x = folded(*x, k, load(round * STEP + 64 * i));
+                }
+            }
+        }
+        reduce(join(x))
+    }
+
+    /// Any length.
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes can be read at `p`.
+    #[target_feature(enable = "sse4.2,pclmulqdq,avx2,avx512f,vpclmulqdq")]
+    pub(in crate::cpu) unsafe fn crc32c(mut crc: u32, p: *const u8, len: usize) -> u32 {
+        const PAGE: u32 = x_to(8 * 4096 - EXCESS);
+        let mut at = 0;
+        // SAFETY: every step stays within `len`.
+        unsafe {
+            while len - at >= 4096 {
+                crc = forward(crc, PAGE) ^ page(p.add(at));
+                at += 4096;
+            }
+            wide::crc32c(crc, p.add(at), len - at)
         }
     }
 }
