@@ -16,6 +16,7 @@ mod dispatch;
 mod job;
 mod op;
 mod pages;
+mod speed;
 mod stats;
 
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub use dispatch::Dispatcher;
 pub use job::{Engine, Job};
 pub use op::{Op, Value};
 pub use pages::{PageEngine, Run};
+pub use speed::speeds;
 pub use stats::{Choice, Fault, Outcome, QueueStats, Stats};
 
 /// How queues are chosen.

@@ -48,6 +48,8 @@ const CYCLES: Event = (0, 0);
 const PINNED: u64 = 1 << 2;
 const NO_KERNEL: u64 = 1 << 5;
 const NO_HYPERVISOR: u64 = 1 << 6;
+/// PERF_FLAG_FD_CLOEXEC
+const FD_CLOEXEC: libc::c_ulong = 1 << 3;
 
 /// A counter of the thread that opened it.
 #[derive(Debug)]
@@ -71,7 +73,7 @@ impl Counter {
                 flags: PINNED | NO_HYPERVISOR | more,
                 ..Attributes::default()
             };
-            let (own, any, none, flags) = (0, -1, -1, libc::PERF_FLAG_FD_CLOEXEC);
+            let (own, any, none, flags) = (0, -1, -1, FD_CLOEXEC);
             // SAFETY: the structure is ours and as long as it says; the rest are numbers.
             let opened = unsafe {
                 libc::syscall(

@@ -62,6 +62,11 @@ impl PageEngine {
     pub fn stats(&self) -> Stats {
         self.run.stats()
     }
+
+    /// What runs its operations.
+    pub fn dispatcher(&mut self) -> &mut Dispatcher {
+        &mut self.run
+    }
 }
 
 impl<R: Run> Accelerate for PageEngine<R> {

@@ -62,7 +62,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     check_in_ram(before, needed)?;
     drop(memory);
     if let Some((name, speeds)) =
-        args.work.accel.open()?.bench((args.size << 20) as usize, args.rounds)?
+        args.work.accel.open()?.bench((args.size << 20) as usize, args.rounds)
     {
         names.push(name);
         for row in &mut rows {
@@ -112,7 +112,7 @@ impl Memory {
 /// Measures every operation by every variant; rounds go over all of them, so that what disturbs one disturbs all.
 fn cpu_rows(backends: &[Cpu], memory: &mut Memory, rounds: u32) -> Vec<Row> {
     type Operation = (&'static str, fn(Cpu, &mut Memory));
-    let operations: [Operation; 13] = [
+    let operations: [Operation; 14] = [
         ("read only", |cpu, m| drop(black_box(vec![cpu.read(black_box(&m.noise))]))),
         ("memcpy", |_, m| m.copy.copy_from_slice(black_box(&m.noise))),
         ("is zero", |cpu, m| {
@@ -140,6 +140,14 @@ fn cpu_rows(backends: &[Cpu], memory: &mut Memory, rounds: u32) -> Vec<Row> {
             both.for_each(|(a, b)| {
                 let made = cpu.delta_create(a, b, &mut record);
                 assert_eq!(made, Ok(delta::Delta::Differs(delta::ENTRY * PAGE / 256)));
+            });
+        }),
+        ("delta apply", |cpu, m| {
+            let mut record = [0; 2 * PAGE];
+            let made = cpu.delta_create(&m.noise[..PAGE], &m.changed[..PAGE], &mut record);
+            let Ok(delta::Delta::Differs(len)) = made else { panic!("no delta: {made:?}") };
+            m.copy.chunks_exact_mut(PAGE).for_each(|page| {
+                assert!(black_box(delta::apply(&record[..len], page)).is_ok());
             });
         }),
         ("xbzrle encode", |cpu, m| {

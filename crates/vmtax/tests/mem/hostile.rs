@@ -171,6 +171,7 @@ fn the_table_of_speeds_has_every_operation() {
         "scan+crc",
         "scan+crc+copy",
         "delta create",
+        "delta apply",
         "xbzrle encode",
         "xbzrle decode",
         "scalar",
@@ -178,11 +179,16 @@ fn the_table_of_speeds_has_every_operation() {
     ] {
         assert!(table.contains(operation), "{operation} is missing:\n{table}");
     }
-    let json: serde_json::Value =
-        serde_json::from_str(&ok(&["bench", "--size", "2", "--rounds", "1", "--format", "json"]))
-            .unwrap();
-    let speed = &json["operations"][0]["gb_per_second"]["scalar"];
-    assert!(speed.as_f64().unwrap() > 0.0, "{json}");
+    let json = ["bench", "--size", "2", "--rounds", "1", "--accel", "model", "--format", "json"];
+    let json: serde_json::Value = serde_json::from_str(&ok(&json)).unwrap();
+    let by_device =
+        ["is zero", "compare", "copy", "fill", "crc32c", "delta create", "delta apply", "scan+crc"];
+    for row in json["operations"].as_array().unwrap() {
+        let (operation, speeds) = (row["operation"].as_str().unwrap(), &row["gb_per_second"]);
+        assert!(speeds["scalar"].as_f64().unwrap() > 0.0, "{row}");
+        let device = by_device.contains(&operation);
+        assert_eq!(speeds["device"].as_f64().is_some_and(|speed| speed > 0.0), device, "{row}");
+    }
 }
 
 /// `vmtax mem`, run by a user who owns nothing. `None` where that cannot be arranged.
