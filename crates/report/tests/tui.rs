@@ -363,12 +363,19 @@ fn columns_that_are_left_out_are_named() {
     let mut one = frame(1);
     busy(&mut one, 10, 0, (10, 50, 500));
     model.push(one, facts(&[(10, "web1")]), &BTreeSet::new());
+    // L2%, and parts of versions since then.
+    let within = TimeRow::PARTS.iter().filter(|part| part.within.is_some());
+    let within: Vec<String> = within
+        .map(|part| part.name.chars().take(4).collect::<String>().to_uppercase() + "%")
+        .collect();
     for (width, expected) in [
         (80, " not shown in 80 columns: P99, MAX, L2%, UNKN%, VCPUS"),
         (100, " not shown in 100 columns: P99, MAX, L2%, UNKN%"),
         (120, " not shown in 120 columns: L2%, UNKN%"),
         (132, ""),
     ] {
+        let later = within[1..].iter().map(|name| format!(", {name}")).collect::<String>();
+        let expected = expected.replace("UNKN%", &format!("UNKN%{later}"));
         let lines = paint(&mut model, (width, 24), false).0;
         let said: Vec<&String> = lines.iter().filter(|line| line.contains("not shown")).collect();
         assert_eq!(said.first().map_or("", |line| line.as_str()), expected);
