@@ -1,7 +1,7 @@
 //! How keys are written for people: one spelling for every renderer.
 
 use vmtax_analyse::{By, Table, TableKind, Value};
-use vmtax_events::{Detail, DetailKind, NO_VCPU, Reason, Recording};
+use vmtax_events::{Coverage, Detail, DetailKind, NO_VCPU, Reason, Recording};
 pub use vmtax_events::{is_hidden, printable};
 
 /// A reason with its VMX flags: `EPT_VIOLATION`, `INVALID_STATE FAILED_VMENTRY`.
@@ -106,16 +106,90 @@ pub fn heading(by: By) -> &'static str {
     }
 }
 
+/// What a table is called and what its figures are, for every output and the help.
+#[derive(Clone, Copy, Debug)]
+pub struct TableWords {
+    /// Its rows, in its heading.
+    rows: &'static str,
+    /// In the navigation of a page.
+    pub label: &'static str,
+    /// In the help of `--event`.
+    pub help: &'static str,
+    /// What its times are.
+    pub note: &'static str,
+    /// The tracepoint that it is made of.
+    pub event: &'static str,
+    /// Whether a recording has that.
+    pub is_covered: fn(&Coverage) -> bool,
+}
+
+const ACCESSES: &str =
+    "One exit can hold several accesses. Time runs from the access to the next kvm_entry.";
+
+/// The words of a table.
+pub fn table_words(kind: TableKind) -> TableWords {
+    let exits = TableWords {
+        rows: "VM exits",
+        label: "Exits",
+        help: "Exits by reason.",
+        note: "Time runs from kvm_exit to the next kvm_entry.",
+        event: "kvm_exit",
+        is_covered: |coverage| coverage.exits,
+    };
+    match kind {
+        TableKind::Vmexit => exits,
+        TableKind::Cause => TableWords {
+            label: "Causes",
+            help: "Exits by cause: what the guest was doing.",
+            note: "What the guest was doing, in the same words on every vendor. Time runs from kvm_exit to the next kvm_entry.",
+            ..exits
+        },
+        TableKind::Msr => TableWords {
+            rows: "MSR accesses",
+            label: "MSRs",
+            help: "MSR reads and writes.",
+            note: ACCESSES,
+            event: "kvm_msr",
+            is_covered: |coverage| coverage.msr,
+        },
+        TableKind::Ioport => TableWords {
+            rows: "I/O port accesses",
+            label: "Ports",
+            help: "Port reads and writes.",
+            note: ACCESSES,
+            event: "kvm_pio",
+            is_covered: |coverage| coverage.pio,
+        },
+        TableKind::Mmio => TableWords {
+            rows: "Device register (MMIO) accesses",
+            label: "MMIO",
+            help: "Device register reads and writes.",
+            note: "One exit can hold several accesses. Time runs from the access to the next kvm_entry; for a read from kvm_exit to the access.",
+            event: "kvm_mmio",
+            is_covered: |coverage| coverage.mmio,
+        },
+        TableKind::Cpuid => TableWords {
+            rows: "CPUID executions",
+            label: "CPUID",
+            help: "CPUID leaves.",
+            note: ACCESSES,
+            event: "kvm_cpuid",
+            is_covered: |coverage| coverage.cpuid,
+        },
+        TableKind::Hypercall => TableWords {
+            rows: "Hypercalls",
+            label: "Hypercalls",
+            help: "Hypercalls.",
+            note: ACCESSES,
+            event: "kvm_hypercall",
+            is_covered: |coverage| coverage.hypercall,
+        },
+    }
+}
+
 /// The heading of a table: `VM exits by reason and level`.
 pub fn title(table: &Table) -> String {
-    let what = match table.kind {
-        TableKind::Vmexit | TableKind::Cause => "VM exits",
-        TableKind::Msr => "MSR accesses",
-        TableKind::Ioport => "I/O port accesses",
-        TableKind::Mmio => "Device register (MMIO) accesses",
-        TableKind::Cpuid => "CPUID executions",
-        TableKind::Hypercall => "Hypercalls",
-    };
+    let what = table_words(table.kind).rows;
     let by: Vec<&str> = table.by.iter().map(|by| heading(*by)).collect();
     match by.split_last() {
         None => what.to_owned(),

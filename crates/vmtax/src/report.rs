@@ -171,18 +171,19 @@ fn document(args: &ReportArgs, ledger: Ledger) -> Document {
 /// operations, which the other tables lump together; a page has room for those too.
 fn default_tables(format: Format, ledger: &Ledger, is_lab: bool) -> Vec<EventTable> {
     use EventTable as E;
-    let all = [E::Cause, E::Vmexit, E::Msr, E::Ioport, E::Mmio, E::Cpuid, E::Hypercall];
-    let wanted = match format {
-        Format::Html => &all[..],
-        _ if is_lab => &[],
-        Format::Text => &all[..2],
-        _ => &all[..],
+    // Causes first.
+    let mut all = TableKind::ALL;
+    all.sort_by_key(|kind| *kind != TableKind::Cause);
+    let is_wanted = |kind: &TableKind| match format {
+        Format::Html => true,
+        _ if is_lab => false,
+        Format::Text => kind.is_exits(),
+        _ => true,
     };
-    let mut tables: Vec<EventTable> = wanted
-        .iter()
-        .copied()
-        .filter(|e| matches!(e, E::Cause | E::Vmexit) || has_rows(ledger, *e))
-        .collect();
+    let has_rows = |kind: &TableKind| !Table::new(ledger, *kind, &[]).rows.is_empty();
+    let wanted = all.into_iter().filter(is_wanted);
+    let mut tables: Vec<EventTable> =
+        wanted.filter(|kind| kind.is_exits() || has_rows(kind)).map(E::Of).collect();
     if is_lab {
         tables.insert(0, E::Operations);
     }
@@ -193,10 +194,6 @@ fn default_tables(format: Format, ledger: &Ledger, is_lab: bool) -> Vec<EventTab
         tables.push(E::Nested);
     }
     tables
-}
-
-fn has_rows(ledger: &Ledger, event: EventTable) -> bool {
-    event.kind().is_some_and(|kind| !Table::new(ledger, kind, &[]).rows.is_empty())
 }
 
 /// Every single exit, as a timeline.

@@ -1,11 +1,12 @@
 //! The tables asked for: rows the reader can sort and filter.
 
 use maud::{Markup, html};
-use vmtax_analyse::{Table, TableKind};
+use vmtax_analyse::Table;
 use vmtax_events::Coverage;
 
 use super::page::Section;
 use super::{TableSection, described};
+use crate::names::TableWords;
 use crate::{Document, exits, names, numbers};
 
 /// One section per table, in the order asked for.
@@ -15,61 +16,27 @@ pub(super) fn sections(doc: &Document) -> Vec<Section> {
         .enumerate()
         .map(|(index, table)| {
             let id = format!("table-{index}-{}", table.kind.name());
-            let (label, note) = words(table.kind);
+            let words = names::table_words(table.kind);
             let body = html! {
                 h2 id={ (id) "-title" } { (names::title(table)) }
                 @if table.rows.is_empty() {
-                    p.empty { (why_empty(table.kind, &doc.ledger.recording.coverage)) }
+                    p.empty { (why_empty(words, &doc.ledger.recording.coverage)) }
                 } @else {
-                    (filled(doc, table, &id, note))
+                    (filled(doc, table, &id, words.note))
                 }
             };
             let twice = doc.tables.iter().filter(|other| other.kind == table.kind).count() > 1;
-            let label = if twice { names::title(table) } else { label.to_owned() };
+            let label = if twice { names::title(table) } else { words.label.to_owned() };
             Section { id, label, body }
         })
         .collect()
 }
 
-/// What the navigation calls a table, and what its times are.
-fn words(kind: TableKind) -> (&'static str, &'static str) {
-    match kind {
-        TableKind::Vmexit => ("Exits", "Time runs from kvm_exit to the next kvm_entry."),
-        TableKind::Cause => (
-            "Causes",
-            "What the guest was doing, in the same words on every vendor. Time runs from kvm_exit to the next kvm_entry.",
-        ),
-        TableKind::Msr => ("MSRs", ACCESS_NOTE),
-        TableKind::Ioport => ("Ports", ACCESS_NOTE),
-        TableKind::Mmio => (
-            "MMIO",
-            "One exit can hold several accesses. Time runs from the access to the next kvm_entry; for a read from kvm_exit to the access.",
-        ),
-        TableKind::Cpuid => ("CPUID", ACCESS_NOTE),
-        TableKind::Hypercall => ("Hypercalls", ACCESS_NOTE),
-    }
-}
-
-const ACCESS_NOTE: &str =
-    "One exit can hold several accesses. Time runs from the access to the next kvm_entry.";
-
-fn why_empty(kind: TableKind, coverage: &Coverage) -> &'static str {
-    let (covered, event) = match kind {
-        TableKind::Vmexit | TableKind::Cause => (coverage.exits, "kvm_exit"),
-        TableKind::Msr => (coverage.msr, "kvm_msr"),
-        TableKind::Ioport => (coverage.pio, "kvm_pio"),
-        TableKind::Mmio => (coverage.mmio, "kvm_mmio"),
-        TableKind::Cpuid => (coverage.cpuid, "kvm_cpuid"),
-        TableKind::Hypercall => (coverage.hypercall, "kvm_hypercall"),
-    };
-    match (covered, event) {
-        (true, _) => "None happened.",
-        (false, "kvm_exit") => "The source holds no kvm_exit events.",
-        (false, "kvm_msr") => "The source holds no kvm_msr events, so these are not known.",
-        (false, "kvm_pio") => "The source holds no kvm_pio events, so these are not known.",
-        (false, "kvm_mmio") => "The source holds no kvm_mmio events, so these are not known.",
-        (false, "kvm_cpuid") => "The source holds no kvm_cpuid events, so these are not known.",
-        (false, _) => "The source holds no kvm_hypercall events, so these are not known.",
+fn why_empty(words: TableWords, coverage: &Coverage) -> String {
+    match ((words.is_covered)(coverage), words.event) {
+        (true, _) => "None happened.".to_owned(),
+        (false, "kvm_exit") => "The source holds no kvm_exit events.".to_owned(),
+        (false, event) => format!("The source holds no {event} events, so these are not known."),
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
 use vmtax_analyse::{By, TableKind};
+use vmtax_report::names::table_words;
 
 use crate::flags::{Color, ReadingArgs, TableFormat};
 
@@ -57,43 +59,56 @@ pub(crate) struct ReportArgs {
 }
 
 /// A table of `--event`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventTable {
-    /// Exits by reason.
-    Vmexit,
-    /// MSR reads and writes.
-    Msr,
-    /// Port reads and writes.
-    Ioport,
-    /// Device register reads and writes.
-    Mmio,
-    /// CPUID leaves.
-    Cpuid,
-    /// Hypercalls.
-    Hypercall,
-    /// Exits by cause: what the guest was doing.
-    Cause,
-    /// Exits of L1 per exit of L2.
+    /// Exits or accesses.
+    Of(TableKind),
     Nested,
-    /// Exits and path length of each operation of a lab run.
     Operations,
-    /// Instructions of each operation by function, of a lab run with --profile.
     Functions,
+}
+
+const EVENT_TABLES: [EventTable; TableKind::ALL.len() + 3] = {
+    let last = TableKind::ALL.len();
+    let mut all = [EventTable::Nested; TableKind::ALL.len() + 3];
+    let mut at = 0;
+    while at < last {
+        all[at] = EventTable::Of(TableKind::ALL[at]);
+        at += 1;
+    }
+    all[last + 1] = EventTable::Operations;
+    all[last + 2] = EventTable::Functions;
+    all
+};
+
+impl ValueEnum for EventTable {
+    fn value_variants<'a>() -> &'a [EventTable] {
+        &EVENT_TABLES
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self {
+            EventTable::Of(kind) => (kind.name(), table_words(*kind).help),
+            EventTable::Nested => ("nested", "Exits of L1 per exit of L2."),
+            EventTable::Operations => {
+                ("operations", "Exits and path length of each operation of a lab run.")
+            }
+            EventTable::Functions => (
+                "functions",
+                "Instructions of each operation by function, of a lab run with --profile.",
+            ),
+        };
+        Some(PossibleValue::new(name).help(help.trim_end_matches('.')))
+    }
 }
 
 impl EventTable {
     /// The table of the analysis; `None` for nested, operations and functions, which have other columns.
     pub(crate) fn kind(self) -> Option<TableKind> {
-        Some(match self {
-            EventTable::Vmexit => TableKind::Vmexit,
-            EventTable::Msr => TableKind::Msr,
-            EventTable::Ioport => TableKind::Ioport,
-            EventTable::Mmio => TableKind::Mmio,
-            EventTable::Cpuid => TableKind::Cpuid,
-            EventTable::Hypercall => TableKind::Hypercall,
-            EventTable::Cause => TableKind::Cause,
-            EventTable::Nested | EventTable::Operations | EventTable::Functions => return None,
-        })
+        match self {
+            EventTable::Of(kind) => Some(kind),
+            _ => None,
+        }
     }
 }
 
