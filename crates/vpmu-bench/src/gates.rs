@@ -1,34 +1,36 @@
-//! The gates of precision, tried on this machine: exact counts against single-stepping, conserved counts, shares of
-//! samples against known ones, interrupts accounted for, samples that a policy must not lose.
+//! The gates of precision, checked on this machine: counts equal to single-stepping, counts conserved across policies, shares of
+//! samples near the known ones, interrupts accounted for, samples not lost.
 //!
-//! It needs no PMU: what counts is the PMU in virtual time, and a processor that steps.
+//! No PMU is needed: the counters are those of the PMU in virtual time, and of a single-stepped processor.
 
+use serde_json::{Value, json};
+use vmtax_vpmu::Policy;
 use vmtax_vpmu::host::virtual_time::Costs;
-use vmtax_vpmu::{Error, GeneralProtection, Policy};
 
+use crate::Error;
 use crate::precision::Sampling;
 use crate::published::{self, ASSUMED};
 use crate::script::Script;
 
-/// A gate and what was found at it.
+/// A gate and the figure found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gate {
-    /// What is tried.
+    /// The property checked.
     pub name: &'static str,
-    /// Under this policy.
+    /// The policy checked.
     pub policy: Policy,
-    /// What was found.
+    /// The figure.
     pub found: f64,
-    /// What it may be.
+    /// Its limit.
     pub limit: Limit,
 }
 
-/// What a figure may be.
+/// The limit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
-    /// At most so much.
+    /// Upper limit, inclusive.
     AtMost(f64),
-    /// At least so much.
+    /// Lower limit, inclusive.
     AtLeast(f64),
 }
 
@@ -40,25 +42,51 @@ impl Gate {
             Limit::AtLeast(limit) => self.found >= limit,
         }
     }
+
+    fn line(&self) -> String {
+        let limit = match self.limit {
+            Limit::AtMost(limit) => format!("at most {limit}"),
+            Limit::AtLeast(limit) => format!("at least {limit}"),
+        };
+        format!("{:<10}{:<44}{:>8.3}  {limit}", self.policy.name(), self.name, self.found)
+    }
+
+    fn json(&self) -> Value {
+        let (bound, limit) = match self.limit {
+            Limit::AtMost(limit) => ("at_most", limit),
+            Limit::AtLeast(limit) => ("at_least", limit),
+        };
+        json!({
+            "gate": self.name,
+            "policy": self.policy.name(),
+            "found": self.found,
+            (bound): limit,
+            "holds": self.holds(),
+        })
+    }
 }
 
-/// Why the self-test could not run to its end.
-#[derive(Debug, thiserror::Error)]
-pub enum SelftestError {
-    /// There is no virtual PMU.
-    #[error(transparent)]
-    Pmu(#[from] Error),
-    /// A program could not be stepped.
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    #[error(transparent)]
-    Step(#[from] vmtax_vpmu::host::step::StepError),
-    /// The guest's access faulted.
-    #[error("an access of the guest faulted")]
-    Fault(#[from] GeneralProtection),
+/// All gates, a line each.
+pub fn text(gates: &[Gate]) -> String {
+    let verdict = |gate: &Gate| if gate.holds() { "holds" } else { "BROKEN" };
+    gates.iter().map(|gate| format!("{:<8}{}\n", verdict(gate), gate.line())).collect()
+}
+
+/// All gates; docs/json.md.
+pub fn json(gates: &[Gate]) -> Value {
+    json!({ "schema": "vmtax-vpmu-selftest-1", "gates": gates.iter().map(Gate::json).collect::<Vec<_>>() })
+}
+
+/// A line for each gate that does not hold.
+pub fn broken(gates: &[Gate]) -> Vec<String> {
+    gates.iter().filter(|gate| !gate.holds()).map(Gate::line).collect()
 }
 
 /// Tries all gates.
-pub fn run() -> Result<Vec<Gate>, SelftestError> {
+///
+/// # Errors
+/// When a virtual PMU cannot be made, or a program cannot be single-stepped.
+pub fn run() -> Result<Vec<Gate>, Error> {
     let mut gates = Vec::new();
     for policy in Policy::ALL {
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -109,7 +137,7 @@ fn sampled(policy: Policy) -> Result<Vec<Gate>, Error> {
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stepped {
-    use super::{Gate, Limit, SelftestError};
+    use super::{Error, Gate, Limit};
     use vmtax_vpmu::host::step::StepHost;
     use vmtax_vpmu::{Intel, Model, Pmu, Policy};
 
@@ -141,7 +169,7 @@ mod stepped {
     }
 
     /// Counts that differ from those of the programs, with stops and slices in between.
-    pub(super) fn gate(policy: Policy) -> Result<Gate, SelftestError> {
+    pub(super) fn gate(policy: Policy) -> Result<Gate, Error> {
         let mut found = 0;
         for (code, instructions, branches) in programs() {
             let intel = Intel { fixed: 1, unavailable: !(1 << 1 | 1 << 5), ..Intel::default() };

@@ -1,13 +1,18 @@
 //! The virtual PMU's policies compared.
 //!
-//! Guests run on the PMU in virtual time ([`vmtax_vpmu::host::virtual_time`]), the same ones under each policy. What comes
-//! of it is beside what was published ([`tables`], [`precision`]), or for itself ([`compare`], [`contention`]); [`gates`]
-//! says whether it is as exact as it has to be. [`steady`] needs the kernel's software events and takes real time.
+//! Guests run on the PMU in virtual time ([`vmtax_vpmu::host::virtual_time`]), the same guests under each policy. The figures
+//! stand beside published ones ([`tables`], [`precision`]) or alone ([`compare`], [`contention`]); [`gates`] checks their
+//! precision. [`steady`] needs the kernel's software events and takes real time. [`emulated`] makes tables of a guest of a
+//! real KVM, which `vmtax-lab` measures. [`bench`] has all of it as text and JSON.
 //!
-//! Nothing is printed here. What a guest of a real KVM does is measured by `vmtax-lab`.
+//! Nothing is printed or booted here.
 
+pub mod bench;
 pub mod compare;
+pub mod computed;
 pub mod contention;
+pub mod emulated;
+mod error;
 pub mod gates;
 mod guest;
 pub mod perf;
@@ -16,3 +21,5 @@ pub mod published;
 pub mod script;
 pub mod steady;
 pub mod tables;
+
+pub use error::Error;

@@ -15,7 +15,7 @@ use vmtax_report::numbers;
 use vmtax_runs::lab::guest;
 use vmtax_vpmu::Policy;
 
-use super::RunArgs;
+use super::args::RunArgs;
 
 /// Wall-clock limit of booting the host and its guest.
 const BOOT: Duration = Duration::from_secs(20 * 60);

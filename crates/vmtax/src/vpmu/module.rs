@@ -3,7 +3,7 @@
 use vmtax_cli::exit::{Code, fail};
 use vmtax_vpmu::GUEST_MODULE;
 
-use super::ModuleArgs;
+use super::args::ModuleArgs;
 
 pub(super) fn run(args: &ModuleArgs) -> anyhow::Result<()> {
     let write = || {

@@ -1,5 +1,5 @@
-//! The policies on emulated hosts: the lab's suite `pmu`, as events created and path lengths; measured, or as they were
-//! recorded.
+//! The policies on emulated hosts, by the lab's suite `pmu`: events created and path lengths. Measured now, or read from the
+//! recording that this crate contains.
 
 use serde::{Deserialize, Serialize};
 use vmtax_lab::suite::Suite;
@@ -10,26 +10,27 @@ use vmtax_vpmu::host::MsrAccesses;
 use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost};
 use vmtax_vpmu::{Intel, Model, Pmu, Policy};
 
-/// What vmtax brings: `vmtax vpmu bench --emulated amd,intel --record crates/vmtax/src/vpmu/recorded.json`.
+use crate::Error;
+
+/// The recording of both hosts: `vmtax vpmu bench --emulated amd,intel --record crates/vpmu-bench/src/recorded.json`.
 const RECORDED: &str = include_str!("recorded.json");
 /// Name and version of a recording's shape.
 const SCHEMA: &str = "vmtax-vpmu-recording-1";
 
-/// Emulated hosts that were measured.
+/// The measurements of one or more emulated hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Recording {
+pub struct Recording {
     schema: String,
     /// The version of vmtax that measured.
     vmtax: String,
-    /// On which day, in UTC.
+    /// The day of the measurement (UTC), as in 2026-01-31.
     day: String,
-    /// One after the other.
-    pub(super) hosts: Vec<Emulated>,
+    hosts: Vec<Emulated>,
 }
 
-/// What came of a host.
+/// The measurements of one host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Emulated {
+pub struct Emulated {
     host: String,
     accelerator: String,
     kernel: String,
@@ -39,7 +40,7 @@ pub(super) struct Emulated {
     failures: Vec<Failure>,
 }
 
-/// A figure under each policy; none where it could not be had.
+/// A figure under each policy; `None` where it was not measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Each {
     legacy: Option<f64>,
@@ -51,11 +52,11 @@ struct Each {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Operation {
     operation: String,
-    /// Events created for one.
+    /// Events created for one operation.
     creates: Each,
-    /// Instructions of one: the median of the batches.
+    /// Instructions of one operation: the median of the batches.
     path: Each,
-    /// Legacy to reuse.
+    /// The path under legacy divided by that under reuse.
     path_ratio: Option<f64>,
 }
 
@@ -76,7 +77,7 @@ struct Profile {
     shares: Vec<Share>,
 }
 
-/// A function's part of the program and of the samples.
+/// A function's share of the program and of the samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Share {
     function: String,
@@ -84,7 +85,7 @@ struct Share {
     sampled: f64,
 }
 
-/// An access that must fault, and how often it did, of how many.
+/// Accesses that must fault: how many of them did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Faulted {
     what: String,
@@ -99,26 +100,28 @@ struct Failure {
     problem: String,
 }
 
+/// The plan of the lab that measures the policies, with this many batches of each operation.
+pub fn plan(batches: u32) -> Plan {
+    Plan { suites: Suite::named("pmu").into_iter().collect(), only: Vec::new(), batches }
+}
+
 impl Recording {
-    /// The one that vmtax brings.
-    pub(super) fn shipped() -> anyhow::Result<Recording> {
+    /// The recording that this crate contains.
+    ///
+    /// # Errors
+    /// When its file is damaged.
+    pub fn shipped() -> Result<Recording, Error> {
         Ok(serde_json::from_str(RECORDED)?)
     }
 
-    /// Measured now.
-    pub(super) fn measured(hosts: &[Host], batches: u32) -> anyhow::Result<Recording> {
-        let hosts = hosts.iter().map(|host| Emulated::measure(*host, batches));
-        let now = std::time::SystemTime::now();
-        Ok(Recording {
-            schema: SCHEMA.to_owned(),
-            vmtax: env!("CARGO_PKG_VERSION").to_owned(),
-            day: humantime::format_rfc3339_seconds(now).to_string()[..10].to_owned(),
-            hosts: hosts.collect::<anyhow::Result<_>>()?,
-        })
+    /// Hosts measured on this `day` (UTC), as in 2026-01-31.
+    pub fn new(hosts: Vec<Emulated>, day: String) -> Recording {
+        let vmtax = env!("CARGO_PKG_VERSION").to_owned();
+        Recording { schema: SCHEMA.to_owned(), vmtax, day, hosts }
     }
 
-    /// As text, and whether it is what vmtax brings. `exit`: what the mediated columns lack ([`mediated_exit`]).
-    pub(super) fn text(&self, shipped: bool, exit: MsrAccesses) -> String {
+    /// A table of each host. `exit`: the accesses that the mediated columns lack ([`mediated_exit`]).
+    pub(crate) fn text(&self, shipped: bool, exit: MsrAccesses) -> String {
         let mut out = match shipped {
             true => format!(
                 "Measured on emulated hosts: a recording of {} (vmtax {}), replayed; --emulated amd,intel measures here.\n",
@@ -140,8 +143,8 @@ impl Recording {
     }
 }
 
-/// What a mediated PMU of Intel with six counters on does to the processor's MSRs at one exit: saves and loads them.
-pub(super) fn mediated_exit() -> anyhow::Result<MsrAccesses> {
+/// Accesses of the processor's MSRs at one exit under a mediated Intel PMU with six counters on: it saves and loads them.
+pub(crate) fn mediated_exit() -> Result<MsrAccesses, Error> {
     let host = VirtualHost::new(Costs::default());
     let mut pmu = Pmu::new(Model::Intel(Intel::default()), host, Policy::Mediated)?;
     // Four general counters and two fixed ones, by their MSRs: values, event selects, fixed control, global control.
@@ -160,13 +163,8 @@ pub(super) fn mediated_exit() -> anyhow::Result<MsrAccesses> {
 }
 
 impl Emulated {
-    fn measure(host: Host, batches: u32) -> anyhow::Result<Emulated> {
-        let suites = Suite::named("pmu").into_iter().collect();
-        let plan = Plan { suites, only: Vec::new(), batches };
-        Ok(Emulated::of(host, &vmtax_runs::lab::suite(host, &plan)?))
-    }
-
-    fn of(host: Host, outcomes: &Outcomes) -> Emulated {
+    /// The measurements of a [`plan`].
+    pub fn new(host: Host, outcomes: &Outcomes) -> Emulated {
         let all = &outcomes.operations;
         let failure = |o: &Measured| {
             let problem = o.failure.clone()?;
@@ -234,7 +232,7 @@ impl Emulated {
     }
 }
 
-/// The word of operations that profile a guest.
+/// Prefix of the operations that profile a guest.
 const PROFILE: &str = "pmu-profile";
 
 fn operation(name: &str, all: &[Measured]) -> Operation {
@@ -271,7 +269,7 @@ fn path(operation: &Measured) -> Option<f64> {
     paths.get(paths.len() / 2).copied()
 }
 
-/// What must fault, with how often it did.
+/// The accesses that must fault.
 fn faults(operation: &Measured) -> Vec<Faulted> {
     let Some(pmu) = operation.pmu.filter(|_| operation.name == "pmu-faults") else {
         return Vec::new();

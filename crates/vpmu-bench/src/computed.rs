@@ -1,21 +1,24 @@
-//! What is computed in virtual time: the policies over the same guests, their precision, the published tables.
+//! Figures computed in virtual time: the policies over the same guests, their precision, the published tables.
 
 use serde_json::{Value, json};
 use vmtax_report::numbers;
 use vmtax_vpmu::host::virtual_time::Costs;
 use vmtax_vpmu::{Activity, Policy};
-use vmtax_vpmu_bench::compare::{Compared, compare};
-use vmtax_vpmu_bench::contention::{Contended, contended};
-use vmtax_vpmu_bench::precision::{COUNTERS, Profile, Sampling};
-use vmtax_vpmu_bench::published::{self, ASSUMED, FUNCTIONS, PROFILES};
-use vmtax_vpmu_bench::script::{EXITS, Script};
-use vmtax_vpmu_bench::tables::{FIVE, Figure, Row, Standing, Tables, tables};
 
-/// All of it.
-pub(super) struct Computed {
+use crate::Error;
+use crate::compare::{Compared, compare};
+use crate::contention::{Contended, contended};
+use crate::precision::{COUNTERS, Profile, Sampling, Share};
+use crate::published::{self, ASSUMED, FUNCTIONS, PROFILES};
+use crate::script::{EXITS, Script};
+use crate::tables::{FIVE, Figure, Row, Standing, Tables, tables};
+
+/// The policies over the same guests, their precision alone and under contention, and the published tables.
+#[derive(Debug)]
+pub struct Computed {
     script: Script,
     compared: Vec<Compared>,
-    /// Samples with no costs at all.
+    /// Samples on a host whose operations take no time.
     ideal: u64,
     profiles: Vec<(Policy, Profile)>,
     contended: Vec<Contended>,
@@ -23,20 +26,24 @@ pub(super) struct Computed {
 }
 
 impl Computed {
-    pub(super) fn run() -> anyhow::Result<Computed> {
+    /// Computes all of it; the same in every run.
+    ///
+    /// # Errors
+    /// When a virtual PMU cannot be made.
+    pub fn run() -> Result<Computed, Error> {
         let (script, sampling) = (Script::default(), Sampling::default());
         let profile = |policy| Ok((policy, sampling.run(policy, published::costs(ASSUMED))?));
         Ok(Computed {
             script,
             compared: compare(&script)?,
             ideal: sampling.run(Policy::Reuse, Costs::default())?.samples,
-            profiles: Policy::ALL.into_iter().map(profile).collect::<anyhow::Result<_>>()?,
+            profiles: Policy::ALL.into_iter().map(profile).collect::<Result<_, Error>>()?,
             contended: contended(&sampling)?,
             tables: tables(&script)?,
         })
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         [self.compared(), self.precision(), self.contention(), self.published()].concat()
     }
 
@@ -180,7 +187,7 @@ impl Computed {
         out
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let compared = self.compared.iter().map(|c| {
             json!({
                 "guest": c.guest,
@@ -271,7 +278,7 @@ fn with(key: &str, entry: impl Into<Value>, mut value: Value) -> Value {
 }
 
 fn profile(profile: &Profile) -> Value {
-    let share = |share: &vmtax_vpmu_bench::precision::Share| json!({ "function": share.function, "known": share.known, "sampled": share.sampled, "gate": share.gate });
+    let share = |share: &Share| json!({ "function": share.function, "known": share.known, "sampled": share.sampled, "gate": share.gate });
     let (seen, worked) = profile.seen;
     json!({
         "samples": profile.samples,
