@@ -10,7 +10,7 @@ use std::path::Path;
 
 use vmtax_machine::Options;
 
-use crate::matrix::{Accel, Target};
+use crate::target::{Accel, Target};
 
 /// What a category needs of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,9 +13,10 @@ use vmtax_machine::{Limits, Tool};
 use crate::adapter::ADAPTERS;
 use crate::category::{Category, KINDS, PARTS};
 use crate::launch::plan;
-use crate::matrix::{Accel, Matrix, Platform, Target, Where};
+use crate::matrix::{Matrix, Where};
 use crate::plan::Cell;
 use crate::system::{host, module_options, why_not};
+use crate::target::{Accel, Platform, Target};
 use crate::vm::{arguments, command_line, emulator};
 use crate::workload::Workload;
 

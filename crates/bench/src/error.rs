@@ -27,6 +27,11 @@ pub enum Error {
     },
 }
 
+/// An error of the agent at a place.
+pub(crate) fn at(place: &str, problem: String) -> Error {
+    Error::Agent { place: place.to_owned(), problem }
+}
+
 /// What an error of a benchmark means for the exit code.
 pub(crate) fn fault(error: &Error) -> Fault {
     use vmtax_machine::Error as Machine;

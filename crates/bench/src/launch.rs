@@ -12,9 +12,10 @@ use vmtax_runs::lab::fault as lab_fault;
 
 use crate::category::Category;
 use crate::error::fault;
-use crate::matrix::{Accel, Matrix, Platform, Target};
+use crate::matrix::Matrix;
 use crate::place::Place;
 use crate::system::{System, host, module_options};
+use crate::target::{Accel, Platform, Target};
 use crate::vm::{Purpose, Vms, emulator, files};
 use crate::workload::Workload;
 

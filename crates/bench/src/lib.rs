@@ -22,10 +22,13 @@ pub mod merge;
 pub mod place;
 pub mod plan;
 mod recorded;
+mod request;
 pub mod runner;
 mod session;
 mod system;
+pub mod target;
 pub mod vm;
 pub mod workload;
 
 pub use error::Error;
+pub use request::Request;

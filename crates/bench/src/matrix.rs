@@ -11,6 +11,7 @@ use vmtax_machine::ssh::{Address, AddressError};
 
 use crate::adapter::{Adapter, Extract, Own};
 use crate::category::Category;
+use crate::target::{Accel, Platform, Target};
 use crate::workload::{Kind, Workload};
 
 /// Most cells of a matrix.
@@ -64,87 +65,6 @@ impl Where {
             Where::Host => "host",
             Where::Ssh { name, .. } => name,
             Where::Vm(category) => &category.name,
-        }
-    }
-}
-
-/// What VMs are made of.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Target {
-    /// `kvm`; `tcg` for QEMU's emulator; `amd` or `intel` for the KVM of an emulated host.
-    pub accel: Accel,
-    /// vCPUs.
-    pub cpus: u32,
-    /// Memory of each VM, MiB.
-    pub memory: u32,
-    /// The kernel: `distribution`, `host`, or an image.
-    pub kernel: PathBuf,
-    /// The folder with an image's modules.
-    pub modules: Option<PathBuf>,
-}
-
-/// What runs VMs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Accel {
-    /// The processor's virtualization.
-    Kvm,
-    /// QEMU's emulator.
-    Tcg,
-    /// The KVM of an emulated AMD host (QEMU's emulator).
-    Amd,
-    /// The KVM of an emulated Intel host (Bochs).
-    Intel,
-}
-
-impl Accel {
-    /// Its word in a matrix.
-    pub fn name(self) -> &'static str {
-        match self {
-            Accel::Kvm => "kvm",
-            Accel::Tcg => "tcg",
-            Accel::Amd => "amd",
-            Accel::Intel => "intel",
-        }
-    }
-
-    /// Whether a KVM runs VMs that is itself emulated, with its host.
-    pub fn is_emulated_host(self) -> bool {
-        matches!(self, Accel::Amd | Accel::Intel)
-    }
-
-    /// What emulates, where something does.
-    pub fn emulator(self) -> Option<&'static str> {
-        match self {
-            Accel::Kvm => None,
-            Accel::Tcg => Some("QEMU TCG"),
-            Accel::Amd => Some("KVM on an emulated AMD host (QEMU TCG)"),
-            Accel::Intel => Some("KVM on an emulated Intel host (Bochs)"),
-        }
-    }
-}
-
-/// What runs a VM, and with how many vCPUs.
-///
-/// Those of an emulated host's VM share one processor, so it has no more than its workload needs: one that is idle would
-/// take half the time with `idle=poll`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Platform {
-    /// What runs it.
-    pub accel: Accel,
-    /// vCPUs.
-    pub cpus: u32,
-}
-
-impl Default for Target {
-    fn default() -> Target {
-        Target {
-            accel: Accel::Kvm,
-            cpus: 2,
-            memory: 1024,
-            kernel: "distribution".into(),
-            modules: None,
         }
     }
 }

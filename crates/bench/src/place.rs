@@ -13,13 +13,12 @@ use vmtax_machine::ssh::{self, Address, SshError};
 use vmtax_machine::{Limits, Stop, Tool};
 
 use crate::Error;
+use crate::error::at;
 use crate::facts::Facts;
-use crate::vm::Vm;
+use crate::vm::{Vm, time_of};
 
 /// No answer is longer.
 const ANSWER_MOST: usize = 64 << 20;
-/// How long an agent may take to answer, in addition to its job's own limit: a connection, and ending programs.
-const GRACE: Duration = Duration::from_secs(60);
 /// Copying the agent, a few MB, to another system.
 const COPYING: Limits = Limits { time: Duration::from_secs(120), output: 64 << 10 };
 /// Removing it.
@@ -68,14 +67,6 @@ impl Place {
             place: "the agent".to_owned(),
             problem: "it is one to another question".to_owned(),
         }
-    }
-}
-
-/// How long a request may take.
-pub(crate) fn time_of(request: &Request) -> Duration {
-    match request {
-        Request::Facts => GRACE,
-        Request::Do(job) => GRACE + Duration::from_millis(job.limit_ms),
     }
 }
 
@@ -203,8 +194,4 @@ impl Folder {
 fn answer(bytes: &[u8], place: &str) -> Result<Answer, Error> {
     let problem = "it has another form than this vmtax reads".to_owned();
     decode(bytes).ok_or_else(|| Error::Answer { place: place.to_owned(), problem })
-}
-
-pub(crate) fn at(place: &str, problem: String) -> Error {
-    Error::Agent { place: place.to_owned(), problem }
 }

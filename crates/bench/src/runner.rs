@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::cannot_read;
@@ -17,26 +17,15 @@ use crate::describe;
 use crate::error::fault;
 use crate::facts::{Facts, changed, unexplained};
 use crate::launch::Launcher;
-use crate::matrix::{BYTES_MOST, Matrix, Platform, Target, Where};
+use crate::matrix::{BYTES_MOST, Matrix, Where};
 use crate::place::{self, Place, There};
 use crate::plan::{Cell, Shard, cells};
 use crate::recorded::Recorded;
+use crate::request::Request;
 use crate::session::{Named, Readings, Session};
 use crate::system::{System, why_not};
+use crate::target::{Platform, Target};
 use crate::workload::Workload;
-
-/// What is to be run.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The matrix file.
-    pub matrix: PathBuf,
-    /// Continue a run that was stopped.
-    pub resume: bool,
-    /// Only these categories and workloads; all when empty.
-    pub only: Vec<String>,
-    /// Only this part of the workloads.
-    pub shard: Option<Shard>,
-}
 
 impl Request {
     /// The text of the matrix, what of it is run, and its cells.

@@ -28,7 +28,7 @@ use crate::describe;
 use crate::facts::Facts;
 use crate::matrix::Matrix;
 use crate::recorded::Recorded;
-use crate::runner::Request;
+use crate::request::Request;
 
 const MATRIX: &str = "matrix.toml";
 const FACTS: &str = "facts";

@@ -9,9 +9,10 @@ use vmtax_runs::record;
 use crate::category::Category;
 use crate::error::fault;
 use crate::facts::Facts;
-use crate::matrix::{Accel, Matrix, Where};
+use crate::matrix::{Matrix, Where};
 use crate::place::Place;
 use crate::recorded::Recorded;
+use crate::target::Accel;
 
 /// A system with an agent.
 pub(crate) enum System {

@@ -15,11 +15,13 @@ use vmtax_machine::{
 
 use crate::Error;
 use crate::category::{Category, processors};
-use crate::matrix::{Accel, Target};
-use crate::place::{at, time_of};
+use crate::error::at;
+use crate::target::{Accel, Target};
 use crate::workload::Workload;
 
 const BYTES: u64 = SECTOR as u64;
+/// Time for an agent's answer beyond its job's own limit: connecting, and ending programs.
+const GRACE: Duration = Duration::from_secs(60);
 /// How long a VM may take to boot, on an emulator on a busy machine.
 const BOOT: Duration = Duration::from_secs(300);
 /// Modules that every guest has.
@@ -27,6 +29,14 @@ const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
 /// Programs that look users up find these.
 const PASSWD: &str = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
+
+/// Timeout of a request to an agent.
+pub(crate) fn time_of(request: &Request) -> Duration {
+    match request {
+        Request::Facts => GRACE,
+        Request::Do(job) => GRACE + Duration::from_millis(job.limit_ms),
+    }
+}
 
 /// All VMs of a matrix that this computer runs: what they have in common.
 #[derive(Debug)]

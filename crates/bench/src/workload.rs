@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use vmtax_guest::job::{Job, Outcome};
 
 use crate::adapter::{Adapter, Output, Own, Reading};
-use crate::matrix::Accel;
+use crate::target::Accel;
 
 /// A workload.
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 
 mod given;
 mod mappings;
+pub mod survey;
 
 use std::fs::{self, File};
 use std::ops::Range;

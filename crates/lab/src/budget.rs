@@ -128,15 +128,6 @@ impl Budget {
         }
         breaches
     }
-
-    /// Operations of the run that the budget says nothing of.
-    pub fn unguarded(&self, found: &[Allowance]) -> Vec<String> {
-        let known: BTreeSet<(&str, &str)> =
-            self.operations.iter().map(|one| (one.name.as_str(), one.level.as_str())).collect();
-        let all =
-            found.iter().filter(|one| !known.contains(&(one.name.as_str(), one.level.as_str())));
-        all.map(|one| format!("{} {}", one.name, one.level)).collect()
-    }
 }
 
 impl Allowance {

@@ -12,6 +12,7 @@ pub mod delta;
 pub mod device;
 pub mod engine;
 pub mod memory;
+pub mod speed;
 pub mod xbzrle;
 
 pub use cpu::{Cpu, PageFacts};

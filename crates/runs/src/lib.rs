@@ -9,6 +9,7 @@
 //!
 //! Left out on purpose: flags, and how a ledger is shown.
 
+pub mod budget;
 pub mod convert;
 pub mod frames;
 pub mod import;

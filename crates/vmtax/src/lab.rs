@@ -1,7 +1,6 @@
 //! `vmtax lab`: emulated KVM hosts.
 
 pub(crate) mod args;
-mod budget;
 mod compare;
 mod list;
 mod run;

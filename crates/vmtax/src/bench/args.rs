@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
+use vmtax_bench::Request;
+use vmtax_bench::plan::Shard;
 
 use crate::flags::OutputArgs;
-use vmtax_bench::plan::Shard;
-use vmtax_bench::runner::Request;
 
 /// Run benchmarks in several categories of VM and show the overhead of each, with repeats and statistics.
 #[derive(Debug, Args)]

@@ -12,10 +12,9 @@ use vmtax_cli::output;
 use vmtax_report::calls::difference::{self, Compared};
 use vmtax_report::html::{TablePage, TableSection};
 use vmtax_report::table::{Cell, Column, Table};
-use vmtax_runs::{Input, ledger};
+use vmtax_runs::{Input, budget, ledger};
 
 use super::args::CompareArgs;
-use super::budget;
 use crate::flags::TableFormat;
 
 /// What the document calls itself; docs/json.md.

@@ -9,11 +9,11 @@ use vmtax_cli::output;
 use vmtax_lab::{Plan, Setup};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_runs::lab::{Done, fault, measure};
-use vmtax_runs::write_fault;
+use vmtax_runs::{budget, write_fault};
 use vmtax_store::Claim;
 
 use super::args::{Arrangement, HostWord, RunArgs};
-use super::{budget, compare};
+use super::compare;
 use crate::flags::{Color, ReadingArgs};
 use crate::report::{Format, ReportArgs, render};
 
@@ -30,13 +30,22 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let Some(kernel) = kernels.first() else { return Ok(()) };
     let Done { ledger, failures } = one(args, kernel, claim)?;
-    let verdict = not_measured(&failures).and_then(|()| budget::check(args, &ledger));
+    let verdict = not_measured(&failures).and_then(|()| check_budget(args, &ledger));
     let source = args
         .output
         .as_ref()
         .map_or_else(|| format!("lab run on {}", args.host.host()), |o| o.display().to_string());
     render(&shown(args, source), ledger)?;
     verdict
+}
+
+fn check_budget(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
+    let host = args.host.host();
+    match &args.budget {
+        None => Ok(()),
+        Some(path) if args.bless => budget::bless(path, host, ledger),
+        Some(path) => budget::check(path, host, ledger),
+    }
 }
 
 /// Operations without a measurement are an error, after the report of the others.
@@ -146,7 +155,9 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
             format!("{}: exists already; name a folder that does not", folder.display()),
         );
     }
-    budget::open(args)?;
+    if let Some(path) = args.budget.as_deref().filter(|_| !args.bless) {
+        budget::open(path, args.host.host())?;
+    }
     vmtax_machine::check(args.host.host().emulator()).map_err(|e| fault(e.into(), None))
 }
 

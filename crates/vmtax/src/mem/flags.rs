@@ -213,6 +213,21 @@ pub(crate) enum OutputFormat {
     Json,
 }
 
+impl OutputFormat {
+    /// Writes `text` for people or `json` for programs.
+    pub(super) fn print(
+        self,
+        text: impl FnOnce() -> String,
+        json: impl FnOnce() -> serde_json::Value,
+    ) -> anyhow::Result<()> {
+        let text = match self {
+            OutputFormat::Text => text(),
+            OutputFormat::Json => format!("{:#}\n", json()),
+        };
+        vmtax_cli::output::write(None, |out| Ok(out.write_all(text.as_bytes())?))
+    }
+}
+
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value > 0.0 => Ok(value),

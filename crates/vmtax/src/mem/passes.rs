@@ -17,7 +17,7 @@ use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{Latest, Writer};
 use vmtax_pageops::memory::{self, Map};
 
-use super::fault;
+use super::faults::fault;
 
 /// Memory looked at between two looks at the signals.
 const PIECE: u64 = 8 << 20;

@@ -16,9 +16,11 @@ use vmtax_machine::vm::{DiskCheck, Hardware, Ram, Vm};
 use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{Checkpoint, Reason, Target};
 use vmtax_pageops::memory;
+use vmtax_report::numbers::size;
 
+use super::faults::{fault, vm_fault};
 use super::flags::{RestoreArgs, VerifyArgs};
-use super::{fault, print, size, stream, vm_fault};
+use super::stream;
 
 pub(super) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
     let start = Instant::now();
@@ -50,8 +52,7 @@ fn report(
     let memory: u64 = checkpoint.regions().map(|r| r.pages * PAGE as u64).sum();
     let parents = std::iter::successors(checkpoint.parent(), |p| p.parent()).count();
     let totals = checkpoint.totals();
-    print(
-        format,
+    format.print(
         || {
             let name = checkpoint.path().display();
             let (bytes, memory) = (size(checkpoint.bytes()), size(memory));

@@ -15,11 +15,11 @@ use vmtax_machine::vm::{Disk, Hardware, LEFT_STOPPED, Pause, Ram, Vm};
 use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{Accelerate, Checkpoint, Finished, Options, Writer, children};
 
+use super::faults::{INTERRUPTED, fault, vm_fault};
 use super::flags::{OutputFormat, SaveArgs};
 use super::passes::{Found, KEPT, Memory, Pass, processors};
 use super::saved::{PauseTimes, Saved, SavedVm};
 use super::stream::{self, is_stream};
-use super::{INTERRUPTED, fault, print, vm_fault};
 
 /// Between two looks at whether the VM still stands.
 const LOOK: Duration = Duration::from_millis(100);
@@ -49,7 +49,7 @@ pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
         let _ = std::io::stderr().write_all(text.as_bytes());
         return Ok(());
     }
-    print(args.work.format, || saved.text(args), || saved.json(args))
+    args.work.format.print(|| saved.text(args), || saved.json(args))
 }
 
 /// The new checkpoint must not take the place of what it is made from, nor of one that others are based on. Its parents are

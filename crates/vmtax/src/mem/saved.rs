@@ -5,10 +5,11 @@ use std::time::Duration;
 use serde_json::json;
 use vmtax_machine::vm::Disk;
 use vmtax_pageops::checkpoint::{Cost, Costs, Counted, Finished, Id, Phase, Summary};
+use vmtax_report::numbers::size;
 
 use super::flags::SaveArgs;
 use super::passes::Pass;
-use super::{size, stream};
+use super::stream;
 
 /// A checkpoint that was written.
 pub(super) struct Saved {

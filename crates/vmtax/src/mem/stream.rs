@@ -11,7 +11,7 @@ use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::{cannot_read, cannot_write};
 use vmtax_pageops::checkpoint::Checkpoint;
 
-use super::fault;
+use super::faults::fault;
 
 /// What errors call standard output.
 pub(super) const OUTPUT: &str = "standard output";

@@ -1,4 +1,5 @@
-//! A run against its budget.
+//! The budget file of a lab run: written from a run, or compared with one. The call trees of the run are kept beside it, so that a
+//! violation names the functions that made the difference.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,33 +12,39 @@ use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
 use vmtax_analyse::{Ledger, Profiled};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_events::Level;
+use vmtax_lab::Host;
 use vmtax_lab::budget::{Allowance, Budget};
 use vmtax_report::calls::difference::sentence;
 use vmtax_report::calls::folded;
 use vmtax_report::numbers::counted;
-use vmtax_runs::lab::fault;
 
-use super::args::RunArgs;
+use crate::lab::fault;
 
 /// Larger than the call trees of any run.
 const CALLS_MOST: u64 = 256 << 20;
 
-/// Blesses, or compares; a breach is an error whose message is a table of what is broken.
-pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
-    let Some(path) = &args.budget else { return Ok(()) };
-    let host = args.host.host().name();
+/// Writes the budget at `path` from a run.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn bless(path: &Path, host: Host, ledger: &Ledger) -> anyhow::Result<()> {
+    let budget = Budget {
+        host: host.name().to_owned(),
+        kernel: ledger.recording.kernel.clone(),
+        operations: allowances(ledger),
+    };
+    let text = budget.to_text();
+    vmtax_cli::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?))?;
+    bless_calls(path, ledger)
+}
+
+/// Compares a run with the budget at `path`.
+///
+/// # Errors
+/// When the budget cannot be read, and for violations: a line for each.
+pub fn check(path: &Path, host: Host, ledger: &Ledger) -> anyhow::Result<()> {
+    let budget = open(path, host)?;
     let found = allowances(ledger);
-    if args.bless {
-        let budget = Budget {
-            host: host.to_owned(),
-            kernel: ledger.recording.kernel.clone(),
-            operations: found,
-        };
-        let text = budget.to_text();
-        vmtax_cli::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?))?;
-        return bless_calls(path, ledger);
-    }
-    let Some(budget) = open(args)? else { return Ok(()) };
     let breaches = budget.breaches(&found);
     if breaches.is_empty() {
         return Ok(());
@@ -57,7 +64,7 @@ pub(super) fn check(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
     Err(Fault::new(Code::Breach, message).detailed(lines).into())
 }
 
-/// The call trees beside a budget: what its paths consist of.
+/// The file of the call trees beside a budget.
 fn calls_file(budget: &Path) -> PathBuf {
     let mut name = budget.as_os_str().to_owned();
     name.push(".folded");
@@ -73,7 +80,7 @@ fn folded_calls(ledger: &Ledger) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Writes them, where the run has any. Those of an earlier budget would explain another one.
+/// Writes the call trees, if the run has any. Those of an earlier budget are removed, because they do not explain this one.
 fn bless_calls(budget: &Path, ledger: &Ledger) -> anyhow::Result<()> {
     let (path, text) = (calls_file(budget), folded_calls(ledger)?);
     if !text.is_empty() {
@@ -133,25 +140,27 @@ fn functions(
     Ok(found)
 }
 
-/// The budget to hold the run against, if there is one.
-pub(super) fn open(args: &RunArgs) -> anyhow::Result<Option<Budget>> {
-    let Some(path) = args.budget.as_ref().filter(|_| !args.bless) else { return Ok(None) };
+/// Reads a budget for this host.
+///
+/// # Errors
+/// When it cannot be read, or is for another host.
+pub fn open(path: &Path, host: Host) -> anyhow::Result<Budget> {
     let budget = Budget::read(path).map_err(|e| fault(e, None))?;
-    if budget.host != args.host.host().name() {
+    if budget.host != host.name() {
         return fail(
             Code::Data,
             format!("{}: is a budget for --host {}", path.display(), budget.host),
         );
     }
-    Ok(Some(budget))
+    Ok(budget)
 }
 
 fn number(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.1}") }
 }
 
-/// What a run would be allowed if it were the measure.
-pub(super) fn allowances(ledger: &Ledger) -> Vec<Allowance> {
+/// The budget that a run just meets.
+fn allowances(ledger: &Ledger) -> Vec<Allowance> {
     Operations::new(ledger).rows.iter().map(allowance).collect()
 }
 
@@ -168,7 +177,7 @@ fn allowance(row: &OperationRow) -> Allowance {
 
 /// Exits by name, without the host's interrupts; `None` for an operation that waits, whose exits depend on time, and for exits
 /// that were not recorded.
-pub(super) fn steady_exits(row: &OperationRow) -> Option<BTreeMap<String, u64>> {
+pub fn steady_exits(row: &OperationRow) -> Option<BTreeMap<String, u64>> {
     if !row.recorded {
         return None;
     }

@@ -1,0 +1,18 @@
+//! A run of a matrix as the user asks for it.
+
+use std::path::PathBuf;
+
+use crate::plan::Shard;
+
+/// Which part of a matrix to run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The matrix file.
+    pub matrix: PathBuf,
+    /// Continue a run that was stopped.
+    pub resume: bool,
+    /// Only these categories and workloads; all when empty.
+    pub only: Vec<String>,
+    /// Only this part of the workloads.
+    pub shard: Option<Shard>,
+}

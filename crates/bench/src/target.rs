@@ -1,0 +1,86 @@
+//! The VMs of a matrix: hypervisor, processors, memory, kernel.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// Processors, memory and kernel of the VMs of a matrix.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Target {
+    /// `kvm`; `tcg` for QEMU's emulator; `amd` or `intel` for the KVM of an emulated host.
+    pub accel: Accel,
+    /// vCPUs.
+    pub cpus: u32,
+    /// Memory of each VM, MiB.
+    pub memory: u32,
+    /// The kernel: `distribution`, `host`, or an image.
+    pub kernel: PathBuf,
+    /// The folder with an image's modules.
+    pub modules: Option<PathBuf>,
+}
+
+/// The hypervisor or emulator of VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accel {
+    /// The processor's virtualization.
+    Kvm,
+    /// QEMU's emulator.
+    Tcg,
+    /// The KVM of an emulated AMD host (QEMU's emulator).
+    Amd,
+    /// The KVM of an emulated Intel host (Bochs).
+    Intel,
+}
+
+impl Accel {
+    /// Its word in a matrix.
+    pub fn name(self) -> &'static str {
+        match self {
+            Accel::Kvm => "kvm",
+            Accel::Tcg => "tcg",
+            Accel::Amd => "amd",
+            Accel::Intel => "intel",
+        }
+    }
+
+    /// Whether VMs run on the KVM of an emulated host.
+    pub fn is_emulated_host(self) -> bool {
+        matches!(self, Accel::Amd | Accel::Intel)
+    }
+
+    /// The emulator; `None` on hardware.
+    pub fn emulator(self) -> Option<&'static str> {
+        match self {
+            Accel::Kvm => None,
+            Accel::Tcg => Some("QEMU TCG"),
+            Accel::Amd => Some("KVM on an emulated AMD host (QEMU TCG)"),
+            Accel::Intel => Some("KVM on an emulated Intel host (Bochs)"),
+        }
+    }
+}
+
+/// The hypervisor of a VM, and its number of vCPUs.
+///
+/// vCPUs on an emulated host share one processor, so a VM has only as many as its workload needs: with `idle=poll` an idle one
+/// would take half of the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Platform {
+    /// What runs it.
+    pub accel: Accel,
+    /// vCPUs.
+    pub cpus: u32,
+}
+
+impl Default for Target {
+    fn default() -> Target {
+        Target {
+            accel: Accel::Kvm,
+            cpus: 2,
+            memory: 1024,
+            kernel: "distribution".into(),
+            modules: None,
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Errors of checkpoints and VMs as errors of the command.
+
+use vmtax_cli::exit::{Code, Fault};
+use vmtax_machine::qmp::QmpProblem;
+use vmtax_machine::vm::VmError;
+use vmtax_pageops::checkpoint::{Error, Reason};
+
+/// An error of a checkpoint.
+pub(super) fn fault(error: &Error, writing: bool) -> anyhow::Error {
+    let code = match (&error.reason, writing) {
+        // Of a stream, and not a report whose reader has seen enough.
+        (Reason::Io(io), true) if io.kind() == std::io::ErrorKind::BrokenPipe => {
+            let what = format!(
+                "{}: its reader ended before the checkpoint was complete",
+                error.path.display()
+            );
+            return Fault::new(Code::Output, what).into();
+        }
+        (Reason::Io(io), true) => {
+            return vmtax_cli::output::cannot_write(&error.path.display().to_string(), io).into();
+        }
+        (Reason::Io(io), false) => {
+            return vmtax_cli::output::cannot_read(&error.path.display().to_string(), io).into();
+        }
+        (Reason::Ancestor { .. }, _) => Code::Usage,
+        (Reason::Misused(_), _) => return anyhow::anyhow!("{error}"),
+        _ => Code::Data,
+    };
+    Fault::new(code, error.to_string()).into()
+}
+
+/// The message after a signal.
+pub(super) const INTERRUPTED: &str = "interrupted; nothing was written";
+
+/// An error of a VM.
+pub(super) fn vm_fault(error: VmError) -> anyhow::Error {
+    if let VmError::Qmp(error) = &error
+        && matches!(error.problem, QmpProblem::Stopped)
+    {
+        return anyhow::anyhow!(INTERRUPTED);
+    }
+    fn code(error: &VmError) -> Code {
+        match error {
+            VmError::Qmp(error) if matches!(error.problem, QmpProblem::Stopped) => Code::Unexpected,
+            VmError::Qmp(_) | VmError::Unfit { .. } => Code::Input,
+            VmError::Disturbed { .. } | VmError::Failed { .. } => Code::Machine,
+            VmError::LeftStopped(error) => code(error),
+        }
+    }
+    Fault::new(code(&error), error.to_string()).into()
+}
