@@ -112,6 +112,15 @@ impl Report {
         Report { failure: Some(problem.to_owned()), ..Report::default() }
     }
 
+    /// Reads the report by which a guest says that it waits for an order.
+    ///
+    /// # Errors
+    /// When it is none, or says why the guest cannot carry out orders.
+    pub fn of_waiting(bytes: &[u8]) -> Result<(), String> {
+        let report: Report = decode(bytes).ok_or("its report cannot be read")?;
+        report.check(std::iter::empty())
+    }
+
     /// Whether the order was carried out and the outcomes are those of the operations with these numbers.
     ///
     /// # Errors
@@ -200,6 +209,14 @@ pub fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_that_cannot_start_is_not_taken_for_one_that_waits() {
+        assert_eq!(Report::of_waiting(&encode(&Report::default())), Ok(()));
+        let failed = encode(&Report::failed("/dev/kvm: no such file"));
+        assert_eq!(Report::of_waiting(&failed), Err("/dev/kvm: no such file".to_owned()));
+        assert!(Report::of_waiting(b"").is_err());
+    }
 
     #[test]
     fn a_failure_survives_the_way_back() {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use vmtax_events::{Detail, ExitKey, Level, Outcome, Reason, Sample, TimeRow};
 
-use crate::Ledger;
+use crate::{Ledger, samples};
 
 /// What a workload's name ends with when the operation ran as L2.
 pub const L2_SUFFIX: &str = "@L2";
@@ -106,11 +106,7 @@ impl Path {
         lengths.retain(|length| length.is_finite() && *length >= 0.0);
         lengths.sort_by(f64::total_cmp);
         let (&min, &max) = (lengths.first()?, lengths.last()?);
-        let middle = lengths.len() / 2;
-        let median = match lengths.len() % 2 {
-            1 => lengths[middle],
-            _ => lengths[middle - 1].midpoint(lengths[middle]),
-        };
+        let median = samples::median(&lengths)?;
         Some(Path { median, min, max, batches: lengths.len() as u64 })
     }
 

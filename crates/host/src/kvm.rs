@@ -4,8 +4,7 @@ use vmtax_events::Isa;
 use vmtax_events::setting::files::CPUINFO;
 use vmtax_events::setting::{Known, Kvm, KvmModule, Unknown};
 
-use crate::TEXT;
-use crate::root::Root;
+use crate::root::{Root, TEXT};
 
 const MODULES: &str = "/sys/module";
 /// Where tracefs is; the second is its place until Linux 4.1.

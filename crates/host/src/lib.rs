@@ -25,10 +25,8 @@ use std::path::Path;
 use vmtax_events::setting::files::{FILES, name_fits};
 use vmtax_events::setting::{Known, Kvm, Settings, System, Unknown};
 
-use crate::root::Root;
+use crate::root::{Root, TEXT};
 
-/// Texts are shorter: the longest is `/proc/cpuinfo`, 1.5 KiB for each CPU.
-const TEXT: u64 = 4 << 20;
 /// A pattern stands for at most so many files: four for each of 4,096 CPUs.
 const MATCHES: usize = 16_384;
 

@@ -11,6 +11,8 @@ use vmtax_events::setting::{Known, Settings, Unknown};
 use vmtax_machine::ssh::{self, Address, SshError};
 use vmtax_machine::{Limits, Stop};
 
+use crate::root::TEXT;
+
 /// The whole answer. A guest starts three programs for each file, four files for each CPU.
 const LIMITS: Limits = Limits { time: Duration::from_secs(180), output: 64 << 20 };
 
@@ -95,7 +97,7 @@ fn text(hex: &str) -> Known<String> {
     });
     let bytes: Option<Vec<u8>> = pairs.collect();
     let bytes = bytes.ok_or(Unknown::NotText)?;
-    if bytes.len() as u64 > crate::TEXT {
+    if bytes.len() as u64 > TEXT {
         return Err(Unknown::TooLong);
     }
     // An empty answer is what reading gives that fails.

@@ -9,9 +9,11 @@ use rustix::fs::{self, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use vmtax_events::setting::{Known, Unknown};
 
-/// A line beyond this is no line of a file of the kernel's: paths in it have up to 4 KiB.
+/// Most bytes of a text: the longest is `/proc/cpuinfo`, 1.5 KiB for each CPU.
+pub(crate) const TEXT: u64 = 4 << 20;
+/// Most bytes of a line: paths in the kernel's files have up to 4 KiB.
 const LINE: usize = 16 << 10;
-/// A folder is read up to so many names.
+/// Most names read of a folder.
 const NAMES: usize = 1 << 20;
 
 /// An open root.
@@ -31,7 +33,7 @@ impl Root {
         Ok(Root { dir, resolves })
     }
 
-    /// Opens without looking at what it is.
+    /// Opens a file of any type.
     fn handle(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = path.trim_start_matches('/');
         let path = if path.is_empty() { "." } else { path };

@@ -11,7 +11,7 @@ use vmtax_events::Isa;
 use vmtax_runs::Reading;
 use vmtax_runs::record::Which;
 
-/// How recordings are read.
+/// Flags for reading recordings.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ReadingArgs {
     /// Length of the intervals in which exits are counted: 10ms, 1s, ... [default: 100ms]
@@ -34,12 +34,12 @@ impl ReadingArgs {
         Reading { interval, isa, emulated }
     }
 
-    /// Flags of a command that counts the running kernel: there is no recording to read, and intervals have a range.
+    /// Checks the flags of a command that reads the running kernel: those of recordings are refused, and intervals have a range.
     pub(crate) fn check_live(&self) -> anyhow::Result<()> {
         let usage = |message| fail(Code::Usage, message);
         if self.isa.is_some() || self.emulated.is_some() {
             let flag = if self.isa.is_some() { "--isa" } else { "--emulated" };
-            return usage(format!("{flag} says how a recording is read; it goes with --replay"));
+            return usage(format!("{flag} is for recordings; it needs --replay"));
         }
         match self.interval.map(live_interval) {
             Some(Err(range)) => usage(format!("--interval: {range}")),
@@ -48,7 +48,7 @@ impl ReadingArgs {
     }
 }
 
-/// How a command that shows tables writes them, and where to.
+/// Format and file of tables.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct OutputArgs {
     /// Output format.
@@ -68,13 +68,13 @@ pub(crate) enum TableFormat {
     Text,
     /// For programs; docs/json.md.
     Json,
-    /// For a spreadsheet: one row per row of each table.
+    /// For a spreadsheet: one line for each row of every table.
     Csv,
     /// One page that opens offline.
     Html,
 }
 
-/// Which of the running VMs are meant.
+/// Selection of running VMs.
 #[derive(Debug, Args)]
 pub(crate) struct WhichArgs {
     /// Only the VMs of this process; repeatable.

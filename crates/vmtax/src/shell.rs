@@ -1,4 +1,4 @@
-//! Completions and man pages, made from the flags.
+//! Completion scripts and man pages, generated from the flags.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -12,7 +12,7 @@ use vmtax_durable::{Access, write};
 #[command(after_help = "Example:
   vmtax completions bash > /etc/bash_completion.d/vmtax")]
 pub(crate) struct CompletionsArgs {
-    /// Which shell.
+    /// Shell.
     #[arg(value_enum)]
     pub(crate) shell: clap_complete::Shell,
 }
@@ -22,7 +22,7 @@ pub(crate) struct CompletionsArgs {
 #[command(after_help = "Example:
   vmtax man /usr/local/share/man/man1")]
 pub(crate) struct ManArgs {
-    /// Where to write; the folder is made if needed.
+    /// Folder to write to; it is created if needed.
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
 }
@@ -48,7 +48,7 @@ pub(crate) fn man(args: &ManArgs, command: Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// File names and contents of the pages of a command and of those below it.
+/// File names and contents of the man pages of a command and its subcommands.
 fn pages(command: &Command) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut pages = Vec::new();
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {

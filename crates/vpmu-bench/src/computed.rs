@@ -8,10 +8,11 @@ use vmtax_vpmu::{Activity, Policy};
 use crate::Error;
 use crate::compare::{Compared, compare};
 use crate::contention::{Contended, contended};
+use crate::operation::Figure;
 use crate::precision::{COUNTERS, Profile, Sampling, Share};
 use crate::published::{self, ASSUMED, FUNCTIONS, PROFILES};
 use crate::script::{EXITS, Script};
-use crate::tables::{FIVE, Figure, Row, Standing, Tables, tables};
+use crate::tables::{FIVE, Row, Standing, Tables, tables};
 
 /// The policies over the same guests, their precision alone and under contention, and the published tables.
 #[derive(Debug)]

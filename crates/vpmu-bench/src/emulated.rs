@@ -2,6 +2,7 @@
 //! recording that this crate contains.
 
 use serde::{Deserialize, Serialize};
+use vmtax_analyse::samples::median;
 use vmtax_lab::suite::Suite;
 use vmtax_lab::suite::pmu::{FAULTS, FUNCTIONS, PERIOD};
 use vmtax_lab::{Host, Measured, Outcomes, Plan};
@@ -264,9 +265,7 @@ fn creates(policy: Policy, operation: &Measured) -> Option<f64> {
 
 /// The median of the batches.
 fn path(operation: &Measured) -> Option<f64> {
-    let mut paths = operation.paths.clone();
-    paths.sort_by(f64::total_cmp);
-    paths.get(paths.len() / 2).copied()
+    median(&operation.paths)
 }
 
 /// The accesses that must fault.

@@ -9,7 +9,7 @@ use vmtax_vpmu::event::select;
 use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost, Work};
 use vmtax_vpmu::{Error, Intel, Model, Pmu, Policy, Privilege};
 
-use crate::tables::{Operation, Timing};
+use crate::operation::{Operation, Timing};
 
 /// An event of the guest's perf on its counter, and from what the counter counts to its overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ pub mod emulated;
 mod error;
 pub mod gates;
 mod guest;
+pub mod operation;
 pub mod perf;
 pub mod precision;
 pub mod published;

@@ -5,7 +5,7 @@
 
 use vmtax_vpmu::host::virtual_time::{Cost, Costs};
 
-use crate::tables::{Figure, Operation};
+use crate::operation::{Figure, Operation};
 
 /// Nanoseconds of reading a counter (`kvm_pmu_rdpmc`).
 pub const READ: u64 = 200;

@@ -7,7 +7,7 @@ use vmtax_vpmu::host::virtual_time::{Costs, Work};
 use vmtax_vpmu::{Activity, Error, Event, Policy};
 
 use crate::guest::{Guest, NO_SAMPLES, Place, Placed, Ways};
-use crate::tables::{Operation, Timing};
+use crate::operation::{Operation, Timing};
 
 /// How much of each part there is. Times are in microseconds of the guest's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
-//! A profiling guest's steady state, under both policies by turns, on the events of this machine's kernel.
+//! A profiling guest's steady state under alternating policies, on software events of this machine's kernel.
 //!
-//! Software events need no PMU. Absolute times are this machine's; what they are compared with was measured in the same
-//! run.
+//! Software events need no PMU. Times are this machine's, and are compared within a run only.
 
 use vmtax_vpmu::event::select;
 use vmtax_vpmu::host::Host;
@@ -36,17 +35,18 @@ pub use measured::{Steady, SteadyError, measure};
 mod measured {
     use std::time::{Duration, Instant};
 
+    use vmtax_analyse::samples::median;
     use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
     use vmtax_vpmu::{Error, Event, GeneralProtection, Intel, Model, Pmu, Policy, Trouble};
 
-    /// What many rounds came to, under legacy and under reuse.
+    /// Figures of many rounds, under legacy and under reuse.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct Steady {
         /// Rounds of each.
         pub rounds: u64,
         /// Events created.
         pub creates: [u64; 2],
-        /// A round: the median of the turns.
+        /// Time of a round: the median of the turns.
         pub time: [Duration; 2],
     }
 
@@ -66,10 +66,10 @@ mod measured {
 
     /// Cycles in both modes with an interrupt: what the kernel's event stands for.
     const EVENT: u64 = 0x53_003c;
-    /// Rounds between which the policies take turns.
+    /// Rounds of a turn.
     const ROUNDS: u64 = 50;
 
-    /// Measures so many turns of both policies, with one of the kernel's software events.
+    /// Measures this number of turns of each policy, with one of the kernel's software events.
     pub fn measure(software: Software, turns: u64) -> Result<Steady, SteadyError> {
         let intel = Intel { fixed: 0, unavailable: !1, ..Intel::default() };
         let pmu = |policy| {
@@ -91,15 +91,13 @@ mod measured {
                 }
                 // The first turn is not the steady state yet.
                 if turn > 0 {
-                    times[i].push(begin.elapsed() / ROUNDS as u32);
+                    times[i].push(begin.elapsed().as_secs_f64() / ROUNDS as f64);
                     creates[i] += pmu.activity().creates - before;
                 }
             }
         }
-        let median = |times: &mut Vec<Duration>| {
-            times.sort_unstable();
-            times.get(times.len() / 2).copied().unwrap_or_default()
-        };
-        Ok(Steady { rounds: turns * ROUNDS, creates, time: times.each_mut().map(median) })
+        let time =
+            times.map(|times: Vec<f64>| Duration::from_secs_f64(median(&times).unwrap_or(0.0)));
+        Ok(Steady { rounds: turns * ROUNDS, creates, time })
     }
 }

@@ -4,9 +4,10 @@
 
 use vmtax_vpmu::Policy;
 use vmtax_vpmu::host::virtual_time::Costs;
+use vmtax_vpmu_bench::operation::{Figure, Operation};
 use vmtax_vpmu_bench::published::{self, ASSUMED};
 use vmtax_vpmu_bench::script::Script;
-use vmtax_vpmu_bench::tables::{Figure, Operation, Row, Standing, Tables, tables};
+use vmtax_vpmu_bench::tables::{Row, Standing, Tables, tables};
 
 fn row(tables: &Tables, operation: Operation, figure: Figure) -> &Row {
     let is = |r: &&Row| r.operation == operation && r.figure == figure;

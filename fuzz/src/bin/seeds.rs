@@ -1,18 +1,16 @@
-//! Makes the seeds of every fuzz target from the captures of the repository: small valid files.
+//! Writes the seeds of every fuzz target, small valid files, from the captures of the repository.
 //!
 //! ```text
 //! seeds CAPTURES CORPUS        writes CORPUS/<target>/seed-<name>
 //! ```
-
-#![expect(clippy::unwrap_used, reason = "a program for developers: what fails is a broken capture")]
 
 #[path = "../../../crates/capture/tests/trace_dat/build.rs"]
 mod build;
 #[path = "../../../crates/capture/tests/damage/shrink.rs"]
 mod shrink;
 
+use std::error::Error;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use build::{Buffer, Bytes, Codec, Page, Spec};
@@ -20,28 +18,33 @@ use shrink::Perf;
 use vmtax_guest::job::{Answer, Counter, Job, Outcome, Request};
 use vmtax_guest::order::{File, encode};
 
-/// Bytes of a piece of compressed data: large enough for some records, small enough to cut one.
+/// Bytes of a block of compressed data: it holds some records and splits one.
 const PIECE: usize = 1500;
 
-fn main() {
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result {
     let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let [captures, corpus] = arguments.as_slice() else {
-        panic!("usage: seeds CAPTURES CORPUS");
+        return Err("usage: seeds CAPTURES CORPUS".into());
     };
     let seeds = Seeds { captures, corpus };
-    seeds.perf();
-    seeds.trace_dat();
-    seeds.texts();
-    seeds.bpftrace();
-    seeds.tools();
-    seeds.run_json();
-    seeds.checkpoints();
-    seeds.profiles();
-    seeds.stats();
-    seeds.folders();
-    seeds.outputs();
-    seeds.matrices();
-    seeds.answers();
+    let all = [
+        Seeds::perf,
+        Seeds::trace_dat,
+        Seeds::texts,
+        Seeds::bpftrace,
+        Seeds::tools,
+        Seeds::run_json,
+        Seeds::checkpoints,
+        Seeds::profiles,
+        Seeds::stats,
+        Seeds::folders,
+        Seeds::outputs,
+        Seeds::matrices,
+        Seeds::answers,
+    ];
+    all.into_iter().try_for_each(|make| make(&seeds))
 }
 
 struct Seeds<'a> {
@@ -50,46 +53,61 @@ struct Seeds<'a> {
 }
 
 impl Seeds<'_> {
-    fn capture(&self, path: &str) -> Vec<u8> {
-        let bytes = fs::read(self.captures.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
-        if path.ends_with(".zst") { zstd::decode_all(bytes.as_slice()).unwrap() } else { bytes }
+    /// The content of a capture, decompressed.
+    fn capture(&self, path: &str) -> Result<Vec<u8>> {
+        let bytes = fs::read(self.captures.join(path)).map_err(|e| format!("{path}: {e}"))?;
+        Ok(if path.ends_with(".zst") { zstd::decode_all(bytes.as_slice())? } else { bytes })
     }
 
-    fn write(&self, target: &str, name: &str, bytes: &[u8]) {
-        for (target, name) in [(target, name), ("recognise", &format!("{target}-{name}"))] {
-            let folder = self.corpus.join(target);
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join(format!("seed-{name}")), bytes).unwrap();
-        }
+    /// The files of a folder of captures, each with its name.
+    fn folder(&self, path: &str) -> Result<Vec<(String, Vec<u8>)>> {
+        let entries = fs::read_dir(self.captures.join(path)).map_err(|e| format!("{path}: {e}"))?;
+        let file = |entry: std::io::Result<fs::DirEntry>| {
+            let entry = entry?;
+            Ok((entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path())?))
+        };
+        entries.map(file).collect()
     }
 
-    /// Outputs of benchmark programs; the first byte says whose.
-    fn outputs(&self) {
-        let folder = self.captures.join("../crates/bench/tests/outputs");
-        for entry in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
-            let text = fs::read(entry.path()).unwrap();
+    /// A seed of a target that reads any recording, and of `recognise`, which finds its format.
+    fn write(&self, target: &str, name: &str, bytes: &[u8]) -> Result {
+        self.write_one(target, name, bytes)?;
+        self.write_one("recognise", &format!("{target}-{name}"), bytes)
+    }
+
+    /// A seed of one target.
+    fn write_one(&self, target: &str, name: &str, bytes: &[u8]) -> Result {
+        let folder = self.corpus.join(target);
+        fs::create_dir_all(&folder)?;
+        Ok(fs::write(folder.join(format!("seed-{name}")), bytes)?)
+    }
+
+    /// Outputs of benchmark programs; the first byte selects the adapter.
+    fn outputs(&self) -> Result {
+        for (name, text) in self.folder("../crates/bench/tests/outputs")? {
             for which in 0..22 {
-                let name = format!("{}-{which}", entry.file_name().to_string_lossy());
-                self.write("bench", &name, &[&[which], text.as_slice()].concat());
+                let bytes = [&[which], text.as_slice()].concat();
+                self.write("bench", &format!("{name}-{which}"), &bytes)?;
             }
         }
+        Ok(())
     }
 
-    /// Files of `vmtax bench run`.
-    fn matrices(&self) {
+    /// Matrix files of `vmtax bench run`.
+    fn matrices(&self) -> Result {
         for name in ["emulated", "confidential"] {
             let path = format!("../examples/bench/{name}.toml");
-            self.write("matrix", name, &self.capture(&path));
+            self.write("matrix", name, &self.capture(&path)?)?;
         }
         let own = "repeats = 2\ncategories = [\"host\", \"far\"]\n[ssh]\nfar = \"me@host\"\n[[workload]]\nname = \"w\"\n\
                    command = [\"w\", \"{port}\"]\nmetric = \"t\"\nunit = \"s\"\nbetter = \"lower\"\npattern = 't=([0-9.]+)'\n";
-        self.write("matrix", "own", own.as_bytes());
+        self.write("matrix", "own", own.as_bytes())
     }
 
-    /// What an agent is asked and answers.
-    fn answers(&self) {
+    /// Requests to an agent, and its answers.
+    fn answers(&self) -> Result {
         let facts = vec![("kernel".to_owned(), "6.1".to_owned())];
-        self.write("answer", "facts", &encode(&Answer::Facts(facts)));
+        self.write("answer", "facts", &encode(&Answer::Facts(facts)))?;
         let count = Err("not there".to_owned());
         let outcome = Outcome {
             code: Some(0),
@@ -99,39 +117,36 @@ impl Seeds<'_> {
             files: vec![File { name: "trace/stats".to_owned(), length: 9 }],
             ..Outcome::default()
         };
-        self.write("answer", "done", &encode(&Answer::Done(outcome)));
+        self.write("answer", "done", &encode(&Answer::Done(outcome)))?;
         let job = Job { client: vec!["w".to_owned()], limit_ms: 1000, ..Job::default() };
-        self.write("answer", "request", &encode(&Request::Do(job)));
+        self.write("answer", "request", &encode(&Request::Do(job)))
     }
 
-    fn profiles(&self) {
+    fn profiles(&self) -> Result {
         for name in ["perf.data", "script.txt", "annotate.txt"] {
-            self.write("profile", name, &self.capture(&format!("profile/input/{name}")));
+            self.write("profile", name, &self.capture(&format!("profile/input/{name}"))?)?;
         }
-        self.write("profile", "folded", &self.capture("published/s0-plain.host.folded"));
+        self.write("profile", "folded", &self.capture("published/s0-plain.host.folded")?)
     }
 
-    /// The real folder: the length of a part, `data`, and the parts, which are cut where that length says.
-    fn folders(&self) {
+    /// A folder of `perf record --threads` as one file: the length of a part, `data`, and the parts, each of that length.
+    fn folders(&self) -> Result {
         let file = |name: &str| self.capture(&format!("pvm/input/threads/{name}.zst"));
-        let part = file("data.3");
-        let length = u16::try_from(part.len()).unwrap();
-        let whole = [&length.to_le_bytes()[..], &file("data"), &part, &part, &part, &part].concat();
-        let target = self.corpus.join("perf_folder");
-        fs::create_dir_all(&target).unwrap();
-        fs::write(target.join("seed-threads"), whole).unwrap();
+        let part = file("data.3")?;
+        let length = u16::try_from(part.len())?;
+        let whole =
+            [&length.to_le_bytes()[..], &file("data")?, &part, &part, &part, &part].concat();
+        self.write_one("perf_folder", "threads", &whole)
     }
 
-    fn stats(&self) {
-        for entry in fs::read_dir(self.captures.join("perf-stat/input")).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy();
-            self.write("stats", &name, &fs::read(&path).unwrap());
+    fn stats(&self) -> Result {
+        for (name, bytes) in self.folder("perf-stat/input")? {
+            self.write("stats", &name, &bytes)?;
         }
-        self.write("stats", "kvm", b"exits 1234567\npages_4k 12\npages_2m 3\n");
+        self.write("stats", "kvm", b"exits 1234567\npages_4k 12\npages_2m 3\n")
     }
 
-    fn perf(&self) {
+    fn perf(&self) -> Result {
         let recordings = [
             ("midrun", "amd-midrun/input/midrun.perf.data.zst", 0, 60),
             ("workload", "amd-same-workload/input/workload.perf.data.zst", 3000, 60),
@@ -141,17 +156,18 @@ impl Seeds<'_> {
             ("sched", "amd-sched/input/sched.perf.data.zst", 1000, 60),
         ];
         for (name, path, skip, samples) in recordings {
-            let perf = Perf::read(&self.capture(path), skip, samples);
-            self.write("perf_data", &format!("{name}-file"), &perf.file(None));
-            self.write("perf_data", &format!("{name}-file-zstd"), &perf.file(Some(PIECE)));
-            self.write("perf_data", &format!("{name}-pipe"), &perf.pipe(None));
-            self.write("perf_data", &format!("{name}-pipe-zstd"), &perf.pipe(Some(PIECE)));
+            let perf = Perf::read(&self.capture(path)?, skip, samples);
+            self.write("perf_data", &format!("{name}-file"), &perf.file(None))?;
+            self.write("perf_data", &format!("{name}-file-zstd"), &perf.file(Some(PIECE)))?;
+            self.write("perf_data", &format!("{name}-pipe"), &perf.pipe(None))?;
+            self.write("perf_data", &format!("{name}-pipe-zstd"), &perf.pipe(Some(PIECE)))?;
         }
+        Ok(())
     }
 
-    fn trace_dat(&self) {
+    fn trace_dat(&self) -> Result {
         let recorded = shrink::trace_dat(
-            &self.capture("amd-same-workload/input/workload-v6.trace.dat.zst"),
+            &self.capture("amd-same-workload/input/workload-v6.trace.dat.zst")?,
             10,
             2,
         );
@@ -162,15 +178,16 @@ impl Seeds<'_> {
             ("big-32", every_record(true, 4)),
         ];
         for (name, spec) in specs {
-            self.write("trace_dat", &format!("{name}-v6"), &spec.v6());
+            self.write("trace_dat", &format!("{name}-v6"), &spec.v6())?;
             for codec in [Codec::None, Codec::Zlib, Codec::Zstd] {
                 let name = format!("{name}-v7-{codec:?}").to_lowercase();
-                self.write("trace_dat", &name, &spec.v7(codec));
+                self.write("trace_dat", &name, &spec.v7(codec))?;
             }
         }
+        Ok(())
     }
 
-    fn texts(&self) {
+    fn texts(&self) -> Result {
         let texts = [
             ("ftrace_text", "workload", "amd-same-workload/input/workload.ftrace.txt.zst"),
             ("ftrace_text", "intel", "intel-cpuid/input/intel.ftrace.txt.zst"),
@@ -186,43 +203,41 @@ impl Seeds<'_> {
             ("trace_cmd_report", "latency", "amd-nested/input/trace-cmd-report-l.txt"),
         ];
         for (target, name, path) in texts {
-            let whole = self.capture(path);
+            let whole = self.capture(path)?;
             for (part, skip) in [("start", 0), ("middle", 150), ("later", 900)] {
                 let text = shrink::text(&whole, skip, 25);
-                self.write(target, &format!("{name}-{part}"), &text);
+                self.write(target, &format!("{name}-{part}"), &text)?;
             }
         }
+        Ok(())
     }
 
-    fn bpftrace(&self) {
+    fn bpftrace(&self) -> Result {
         for name in ["reasons", "names", "latency"] {
-            let text = self.capture(&format!("amd-bpftrace/input/{name}.bpftrace.txt"));
-            self.write("bpftrace", name, &text);
+            let text = self.capture(&format!("amd-bpftrace/input/{name}.bpftrace.txt"))?;
+            self.write("bpftrace", name, &text)?;
         }
+        Ok(())
     }
 
-    /// What other tools print.
-    fn tools(&self) {
-        for entry in fs::read_dir(self.captures.join("tools/input")).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    /// Outputs of other tools.
+    fn tools(&self) -> Result {
+        for (name, bytes) in self.folder("tools/input")? {
             let target = match &*name {
                 "latency-amd.txt" => "bpftrace",
                 name if name.starts_with("perf-") => "profile",
                 _ => "counts",
             };
-            self.write(target, &name, &fs::read(&path).unwrap());
+            self.write(target, &name, &bytes)?;
         }
-        let table = self.capture("amd-two-vms/expected/two-vms.kvmstat-vmexit.txt");
-        self.write("counts", "perf-kvm", &table);
+        let table = self.capture("amd-two-vms/expected/two-vms.kvmstat-vmexit.txt")?;
+        self.write("counts", "perf-kvm", &table)
     }
 
-    fn checkpoints(&self) {
+    fn checkpoints(&self) -> Result {
         use vmtax_pageops::checkpoint::{Checkpoint, Options, Writer};
         let mut cpu = vmtax_pageops::Cpu::best();
-        let dir = tempfile::tempdir().unwrap();
-        let target = self.corpus.join("checkpoint");
-        fs::create_dir_all(&target).unwrap();
+        let dir = tempfile::tempdir()?;
         let parent = dir.path().join("parent");
         for (name, zstd, child, live) in [
             ("parent", None, false, false),
@@ -231,43 +246,39 @@ impl Seeds<'_> {
             ("live", Some(1), true, true),
         ] {
             let path = dir.path().join(name);
-            let parent = child.then(|| Checkpoint::open(&parent).unwrap());
-            let mut writer = Writer::create(&path, Options { zstd, parent, live }, &mut cpu).unwrap();
-            writer.region("m", 64).unwrap();
+            let parent = child.then(|| Checkpoint::open(&parent)).transpose()?;
+            let mut writer = Writer::create(&path, Options { zstd, parent, live }, &mut cpu)?;
+            writer.region("m", 64)?;
             let mut pages: Vec<u8> = (0..4 * 4096u32).map(|i| (i / 5 * 7) as u8).collect();
             pages[4096..8192].fill(9);
             pages[100] = u8::from(child);
-            writer.pages(3, &pages).unwrap();
+            writer.pages(3, &pages)?;
             if live {
                 pages[5000] ^= 1;
-                writer.begin_layer().unwrap();
-                writer.region_again(0).unwrap();
-                writer.pages(4, &pages[4096..]).unwrap();
+                writer.begin_layer()?;
+                writer.region_again(0)?;
+                writer.pages(4, &pages[4096..])?;
             }
-            writer.finish(&mut &b"devices"[..], b"{}").unwrap().publish().unwrap();
-            fs::copy(&path, target.join(format!("seed-{name}"))).unwrap();
+            writer.finish(&mut &b"devices"[..], b"{}")?.publish()?;
+            self.write_one("checkpoint", name, &fs::read(&path)?)?;
         }
+        Ok(())
     }
 
-    fn run_json(&self) {
+    fn run_json(&self) -> Result {
         use vmtax_store::{CreateOptions, MANIFEST, Writer};
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir()?;
         let folder = folder.path().join("run");
         let mut options = CreateOptions { interval_ns: 1_000_000, ..CreateOptions::default() };
         options.labels.insert("workload".to_owned(), "none".to_owned());
-        let mut writer = Writer::create(&folder, &options).unwrap();
-        writer
-            .time(&vmtax_events::TimeRow { wall_ns: 7, guest_ns: 7, ..Default::default() })
-            .unwrap();
+        let mut writer = Writer::create(&folder, &options)?;
+        writer.time(&vmtax_events::TimeRow { wall_ns: 7, guest_ns: 7, ..Default::default() })?;
         let mut recording = vmtax_events::Recording::default();
         recording.vms.push(vmtax_events::Vm { id: 1, name: "vm".to_owned(), inferred: true });
         let mut losses = vmtax_events::Losses::default();
         losses.truncated.push("the input ends at byte 4".to_owned());
-        writer.finish(&recording, &losses).unwrap();
-        let manifest = fs::read(folder.join(MANIFEST)).unwrap();
-        let target = self.corpus.join("run_json");
-        fs::create_dir_all(&target).unwrap();
-        fs::File::create(target.join("seed-finished")).unwrap().write_all(&manifest).unwrap();
+        writer.finish(&recording, &losses)?;
+        self.write_one("run_json", "finished", &fs::read(folder.join(MANIFEST))?)
     }
 }
 
@@ -284,7 +295,7 @@ const ENTRY: &str = "name: kvm_entry\nID: 301\nformat:\n\
     \tfield:unsigned int vcpu_id;\toffset:8;\tsize:4;\tsigned:0;\n\n\
     print fmt: \"\"\n";
 
-/// Every kind of record that a ring can hold, in small pages.
+/// Every kind of record of a ring buffer, in small pages.
 fn every_record(big: bool, long: u32) -> Spec {
     let page_size = 1024;
     let page = |start| Page::new(big, long, start);

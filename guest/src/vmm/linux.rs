@@ -154,11 +154,10 @@ impl Linux {
         *lock(&self.counting)
     }
 
-    /// Waits until L1 waits: a report of nothing says so.
+    /// Waits until L1 waits for an order.
     fn up(&self, what: &str) -> Result<()> {
         let bytes = self.report(BOOT_LIMIT, what)?;
-        let hello: Report = decode(&bytes).ok_or("L1's report cannot be read")?;
-        if hello.release.is_empty() { Ok(()) } else { Err(format!("L1: {}", hello.release)) }
+        Report::of_waiting(&bytes).map_err(|problem| format!("L1: {problem}"))
     }
 
     fn report(&self, limit: Duration, what: &str) -> Result<Vec<u8>> {

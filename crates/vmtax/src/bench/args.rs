@@ -15,7 +15,7 @@ pub(crate) struct BenchArgs {
     pub(crate) verb: BenchVerb,
 }
 
-/// What to do.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchVerb {
     Run(RunArgs),

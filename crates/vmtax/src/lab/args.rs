@@ -17,7 +17,7 @@ pub(crate) struct LabArgs {
     pub(crate) verb: LabVerb,
 }
 
-/// What to do.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabVerb {
     Run(Box<RunArgs>),
@@ -38,7 +38,7 @@ pub(crate) enum LabVerb {
   vmtax lab run --operation cpuid --observe 'perf kvm stat record -a -o /dev/null'
   vmtax lab run --host intel --nested --option kvm_intel.enable_shadow_vmcs=0")]
 pub(crate) struct RunArgs {
-    /// Which emulated host.
+    /// Emulated host.
     #[arg(long, value_enum, default_value_t = HostWord::Amd)]
     pub(crate) host: HostWord,
 
@@ -93,7 +93,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", hide = true, default_value_t = 1, requires = "observe", value_parser = clap::value_parser!(u32).range(1..=8))]
     pub(crate) processors: u32,
 
-    /// Additional memory of the host, in MiB; for observers that need much.
+    /// Additional memory of the host, in MiB; for observers that need more.
     #[arg(long, value_name = "MIB", hide = true, default_value_t = 0, requires = "observe", value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub(crate) memory: u32,
 
@@ -165,9 +165,9 @@ impl HostWord {
 /// `--by` of call trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Arrangement {
-    /// By the instruction of a guest that caused it.
+    /// By the guest instruction that caused the exit.
     Cause,
-    /// By level.
+    /// One tree per level.
     Level,
 }
 

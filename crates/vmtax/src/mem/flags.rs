@@ -16,8 +16,8 @@ use super::accel::Accel;
   vmtax mem restore monday.ckpt --qmp /run/new.qmp      the new QEMU runs with -incoming defer
   vmtax mem bench
 
-The VM's memory must be a file that others can open: -object memory-backend-memfd,id=mem,size=1G,share=on
--machine memory-backend=mem. The format of checkpoints is docs/checkpoint.md.")]
+The VM needs shared memory that is a file: -object memory-backend-memfd,id=mem,size=1G,share=on
+-machine memory-backend=mem. docs/checkpoint.md describes the format of checkpoints.")]
 pub(crate) struct MemArgs {
     #[command(subcommand)]
     pub(crate) command: MemCommand,
@@ -34,8 +34,7 @@ pub(crate) enum MemCommand {
 
 /// Analyse a VM's memory, and estimate the size of a checkpoint and the time of a migration.
 ///
-/// TARGET is the process id of a running VM, or a memory image. The VM is not stopped, and scanning
-/// allocates no memory in it.
+/// The VM is not stopped, and the scan allocates no memory in it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax mem scan 4711
@@ -92,9 +91,8 @@ pub(crate) struct SaveArgs {
         value_parser = clap::value_parser!(i32).range(1..=19))]
     pub(crate) zstd: Option<i32>,
 
-    /// Save while the VM runs, and stop it only for what it wrote meanwhile. Memory is written in passes: each one writes the
-    /// pages again that are no longer as they were written. It takes more time and processor time than a save of a stopped
-    /// VM, and the pause is short.
+    /// Save most of the memory while the VM runs, in passes: each pass writes the pages that changed since they were written. The
+    /// VM is paused only for the last pass. This takes more time and processor time than a save of a stopped VM.
     #[arg(long, conflicts_with = "image")]
     pub(crate) live: bool,
 
@@ -179,7 +177,7 @@ pub(crate) struct BenchArgs {
     pub(crate) work: WorkArgs,
 }
 
-/// Whose memory.
+/// A VM or an image.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct MachineArgs {
@@ -195,8 +193,8 @@ pub(crate) struct MachineArgs {
 /// Backend of page operations, and output format.
 #[derive(Debug, Args)]
 pub(crate) struct WorkArgs {
-    /// auto, cpu, model (a device in software), or queues of Intel DSA: dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0
-    #[arg(long, value_name = "WHO", default_value = "auto", value_parser = Accel::parse)]
+    /// Backend of the page operations: auto, cpu, model (a device in software), or queues of Intel DSA: dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = Accel::parse)]
     pub(crate) accel: Accel,
 
     /// Output format.
@@ -207,9 +205,9 @@ pub(crate) struct WorkArgs {
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For people.
+    /// For a terminal.
     Text,
-    /// For programs.
+    /// For programs; docs/json.md.
     Json,
 }
 

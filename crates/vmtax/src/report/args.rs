@@ -11,9 +11,9 @@ use crate::flags::{Color, ReadingArgs, TableFormat};
 
 /// Show where a VM's time went: exits by reason and cause, time split, accesses, nesting, losses.
 ///
-/// INPUT is a run folder or a recording: perf.data (file, stream, or folder of --threads), trace.dat, the text output of
-/// ftrace, perf script or trace-cmd report, a bpftrace dump of exit counts, or what perf kvm stat report or kvm_stat print. The
-/// format is detected from the content.
+/// The input is a run folder or a recording: perf.data (file, stream, or folder of --threads), trace.dat, the text output of
+/// ftrace, perf script, trace-cmd report, perf kvm stat report or kvm_stat, or a bpftrace dump of exit counts. The format is
+/// detected from the content.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax report perf.data
@@ -119,7 +119,7 @@ pub(crate) enum Format {
     Text,
     /// For programs; docs/report.schema.json.
     Json,
-    /// One row per row of every table.
+    /// One line for each row of every table.
     Csv,
     /// One page that opens offline.
     Html,

@@ -10,18 +10,18 @@ use crate::lab::args::HostWord;
 
 /// Compare how a virtual PMU can use the host's counters, test its precision, and try it in a Linux guest.
 ///
-/// Three policies count for the same guests: legacy creates a host event for every change of a guest's counter, as KVM
-/// did until 5.5; reuse keeps events; mediated hands the host's counters to the guest, as KVM can since 7.0.
+/// There are three policies: legacy creates a host event for every change of a guest's counter, as KVM did until 5.5; reuse
+/// keeps events; mediated gives the host's counters to the guest, as KVM can since 7.0.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax vpmu bench
   vmtax vpmu bench --emulated amd,intel            measure the emulated hosts here
   vmtax vpmu bench --format json
   vmtax vpmu selftest
-  vmtax vpmu module rdpmc/                         the source of a Linux guest's module
+  vmtax vpmu module rdpmc/                         source of the guest's module
   vmtax vpmu run --module rdpmc/vmtax_rdpmc.ko -- perf stat -e cycles true
 
-The virtual PMU is a library too, for VMMs in Rust: crates/vpmu.")]
+VMMs in Rust can use the virtual PMU as a library: crates/vpmu.")]
 pub(crate) struct VpmuArgs {
     #[command(subcommand)]
     pub(super) command: VpmuCommand,
@@ -37,26 +37,26 @@ pub(super) enum VpmuCommand {
 
 /// Show what a guest's perf costs under each policy: measured on emulated hosts, then computed.
 ///
-/// First come events created and instructions of each operation, for a guest of a real KVM on emulated hosts: a recording
-/// that vmtax brings, or a run of them. The rest is computed in virtual time: the policies over the same guests, their
-/// precision, and the published tables with what each of their ratios rests on.
+/// The first tables show the events created and the instructions executed for each operation of a guest of KVM on emulated
+/// hosts, from a recording that is part of vmtax, or measured now with --emulated. The other tables are computed in virtual
+/// time: the policies with the same guests, their precision, and the published tables with the basis of each ratio.
 #[derive(Debug, Args)]
 pub(super) struct BenchArgs {
-    /// Measure these emulated hosts here, separated by commas, in place of the recording. The first run on a host boots
+    /// Measure on these emulated hosts instead of showing the recording; separated by commas. The first run on a host boots
     /// it, which takes seconds (amd) or minutes (intel).
     #[arg(long, value_name = "HOSTS", value_delimiter = ',', value_enum)]
     pub(super) emulated: Vec<HostWord>,
 
-    /// Measured batches of each operation on them. Memory that closed events give back comes at the kernel's next tick:
-    /// with fewer batches the median under legacy is off by more than half a percent now and then.
+    /// Measured batches of each operation. The kernel frees the memory of closed events at its next tick, so with fewer batches
+    /// the median under legacy may differ by more than half a percent between runs.
     #[arg(long, value_name = "N", default_value_t = 11, requires = "emulated", value_parser = clap::value_parser!(u32).range(5..=100))]
     pub(super) batches: u32,
 
-    /// Write what was measured on them to this file, in the form of the recording.
+    /// Write the measurements to this file, in the format of the recording.
     #[arg(long, value_name = "FILE", requires = "emulated", value_hint = ValueHint::FilePath)]
     pub(super) record: Option<PathBuf>,
 
-    /// Turns of legacy and reuse on this machine's software events, which take real time; 0 leaves them out.
+    /// Alternating turns of legacy and reuse on this machine's software events, measured in real time; 0 skips this.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=100_000))]
     pub(super) turns: u64,
 
@@ -77,33 +77,32 @@ pub(super) struct SelftestArgs {
 
 /// Run a command in a Linux guest that has the virtual PMU, on an emulated host.
 ///
-/// The guest runs the distribution's kernel. Its cycles and instructions are nanoseconds of its vCPU's thread, and all
-/// other events count its CPUID instructions: emulated processors have no PMU. The command's output is this command's; a last line
-/// on standard error has what the virtual PMU did.
+/// The guest runs the distribution's kernel. Emulated processors have no PMU: its cycles and instructions count nanoseconds of
+/// the vCPU's thread, and all other events count its CPUID instructions. The command's output is passed through; the last line
+/// on standard error shows the activity of the virtual PMU.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax vpmu run --module vmtax_rdpmc.ko -- perf stat -e cycles,branches true
   vmtax vpmu run --host intel --module vmtax_rdpmc.ko --bring perf --bring ./app -- sh -c 'perf record app; perf report'")]
 pub(super) struct RunArgs {
-    /// Which emulated host.
+    /// Emulated host.
     #[arg(long, value_enum, default_value_t = HostWord::Amd)]
     pub(super) host: HostWord,
 
-    /// When the host's events are created.
+    /// Policy of the virtual PMU.
     #[arg(long, value_enum, default_value_t = PolicyWord::Reuse)]
     pub(super) policy: PolicyWord,
 
-    /// The module that has the guest's kernel read counters by RDMSR, built from what `vmtax vpmu module` writes for the
-    /// kernel that the guest runs.
+    /// The guest's module, built from the source that `vmtax vpmu module` writes, for the guest's kernel. With it the kernel
+    /// reads counters by RDMSR.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "without_module")]
     pub(super) module: Option<PathBuf>,
 
-    /// Go without the module: RDPMC then faults in the guest's kernel (intel) or reads zero (amd).
+    /// Run without the module: RDPMC then faults in the guest's kernel (intel) or reads zero (amd).
     #[arg(long, conflicts_with = "module")]
     pub(super) without_module: bool,
 
-    /// A program that the command starts, by its path or as found on the PATH, with its libraries; or any file. They are
-    /// in /bin there. Repeatable.
+    /// Copy this program and its libraries, or this file, to /bin of the guest: a path, or a name to find in PATH. Repeatable.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) bring: Vec<PathBuf>,
 
@@ -111,7 +110,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u32).range(128..=2048))]
     pub(super) memory: u32,
 
-    /// How long the command may take in the guest.
+    /// Timeout of the command, in time of the guest.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = vmtax_cli::flags::duration)]
     pub(super) limit: Duration,
 
@@ -122,12 +121,12 @@ pub(super) struct RunArgs {
 
 /// Write the source of the module that a Linux guest needs, to be built in the guest.
 ///
-/// KVM sends no RDPMC to a VMM, and Linux's perf reads its counters by it: the module reads by RDMSR instead.
+/// Linux reads counters by RDPMC, which KVM does not forward to a VMM. The module makes the guest read them by RDMSR.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   vmtax vpmu module rdpmc/ && make -C /lib/modules/$(uname -r)/build M=$PWD/rdpmc modules && insmod rdpmc/vmtax_rdpmc.ko")]
 pub(super) struct ModuleArgs {
-    /// The folder for it; it is made if there is none.
+    /// Folder to write to; it is created if needed.
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(super) folder: PathBuf,
 }
@@ -135,9 +134,9 @@ pub(super) struct ModuleArgs {
 /// `--policy` of a VMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum PolicyWord {
-    /// Anew at each change.
+    /// Create a host event at each change of a counter.
     Legacy,
-    /// Once.
+    /// Create host events once.
     Reuse,
 }
 
@@ -153,9 +152,9 @@ impl PolicyWord {
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum VpmuFormat {
-    /// For people.
+    /// Tables for a terminal.
     Text,
-    /// For programs.
+    /// For programs; docs/json.md.
     Json,
 }
 

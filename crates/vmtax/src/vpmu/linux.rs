@@ -19,11 +19,11 @@ use super::args::RunArgs;
 
 /// Wall-clock limit of booting the host and its guest.
 const BOOT: Duration = Duration::from_secs(20 * 60);
-/// An emulator's time is slower than the clock on the wall.
+/// Wall-clock time per time of an emulated guest, upper bound.
 const SLOWER: u32 = 20;
-/// Where programs are in the guest.
+/// Folder of the programs in the guest.
 const BIN: &str = "bin";
-/// Where the guest's first process finds modules; they are loaded in the order of their names.
+/// The guest's first process loads modules in the order of their names.
 const MODULE: &str = "modules/zz-vmtax_rdpmc.ko";
 
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
@@ -66,7 +66,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     )?;
     match outcome {
         Answer::Done(outcome) => show(args.policy.policy(), &outcome),
-        Answer::Facts(_) => fail(Code::Machine, "the guest answered another question"),
+        Answer::Facts(_) => {
+            fail(Code::Machine, "the guest sent facts instead of the result of the command")
+        }
     }
 }
 
@@ -88,7 +90,7 @@ fn show(policy: Policy, outcome: &Outcome) -> anyhow::Result<()> {
         .into())
 }
 
-/// What the virtual PMU did while the command ran, in one line.
+/// Activity of the virtual PMU while the command ran, in one line.
 fn activity(policy: Policy, pmu: &Counting) -> String {
     let count = numbers::count;
     format!(
@@ -102,7 +104,7 @@ fn activity(policy: Policy, pmu: &Counting) -> String {
     )
 }
 
-/// The command's program, what is to be brought, and the module.
+/// The command's program, the files of --bring, and the module.
 fn files(args: &RunArgs) -> anyhow::Result<Files> {
     let mut files = Files::new();
     let first = args.command.first().map(PathBuf::from);
@@ -111,7 +113,7 @@ fn files(args: &RunArgs) -> anyhow::Result<Files> {
         let Some(path) = programs::find(&shown) else {
             return fail(
                 Code::Input,
-                format!("{shown}: there is no such program here to bring into the guest"),
+                format!("{shown}: no such program on this computer; install it, or give its path"),
             );
         };
         let Some(last) = name.file_name() else { continue };

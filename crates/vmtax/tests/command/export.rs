@@ -253,7 +253,7 @@ fn mistakes_are_said() {
             (
                 "export --isa vmx --listen 127.0.0.1:0",
                 2,
-                "--isa says how a recording is read; it goes with --replay",
+                "--isa is for recordings; it needs --replay",
             ),
             ("export --interval 0s", 2, "*use a time above zero with its unit, such as 100ms*"),
             ("export --interval 1ns --listen 127.0.0.1:0", 2, "--interval: use 10ms to 3600s"),

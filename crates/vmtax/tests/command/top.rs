@@ -179,11 +179,7 @@ fn mistakes_are_said() {
             ("top --replay x --pid 1", 2, "*"),
             ("top --interval 0ms", 2, "*use a time above zero with its unit, such as 100ms*"),
             ("top --interval 1ms", 2, "--interval: use 10ms to 3600s"),
-            (
-                "top --emulated x",
-                2,
-                "--emulated says how a recording is read; it goes with --replay",
-            ),
+            ("top --emulated x", 2, "--emulated is for recordings; it needs --replay"),
         ],
     );
     // In a terminal it is one sentence too, and the terminal is as it was.
