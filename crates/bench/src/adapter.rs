@@ -1,7 +1,7 @@
-//! Benchmark programs: how each is run, and what its output says.
+//! Adapters of benchmark programs: how each is run, and a parser of its output.
 //!
-//! A parser meets the output of a program that ran to its end with success. It knows the units that the program writes
-//! and takes no other; what is missing, cut, unverified or failed is refused by name. It never guesses.
+//! A parser gets the output of a program that ended with exit code 0. It accepts only the units that the program is known to write.
+//! Missing, truncated, unverified and failed results are refused, with the field's name. Nothing is guessed.
 
 mod builtin;
 mod dnn;
@@ -25,7 +25,7 @@ use vmtax_events::Better;
 pub use own::{Extract, Own};
 pub use table::{ADAPTERS, Adapter};
 
-/// Units that readings have. Whatever a program writes is converted to one of these.
+/// Units of readings. The parsers convert all units to these.
 pub mod unit {
     /// Microseconds.
     pub const MICROSECONDS: &str = "us";
@@ -33,37 +33,37 @@ pub mod unit {
     pub const NANOSECONDS: &str = "ns";
     /// Seconds.
     pub const SECONDS: &str = "s";
-    /// Operations a second.
+    /// Operations per second.
     pub const PER_SECOND: &str = "1/s";
-    /// Bits a second.
+    /// Bits per second.
     pub const BITS: &str = "bit/s";
-    /// Bytes a second.
+    /// Bytes per second.
     pub const BYTES: &str = "B/s";
     /// Percent.
     pub const PERCENT: &str = "%";
-    /// A number of things.
+    /// A plain number.
     pub const COUNT: &str = "count";
     /// Kibibytes.
     pub const KIBIBYTES: &str = "KiB";
-    /// Millions of operations a second, as NPB counts them.
+    /// Millions of operations per second, as NPB counts them.
     pub const MOPS: &str = "Mop/s";
-    /// Milliards of floating-point operations a second.
+    /// 10^9 floating-point operations per second.
     pub const GFLOPS: &str = "Gflop/s";
 }
 
-/// The metric of a built-in workload that says how many operations it did.
+/// The metric of built-in workloads with the number of operations done.
 pub const ROUNDS: &str = "rounds";
 
 /// A value that a program reported.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// What was measured.
+    /// Name of the metric.
     pub metric: String,
-    /// In which unit.
+    /// Its unit.
     pub unit: String,
-    /// How much.
+    /// The value.
     pub value: f64,
-    /// Which values are good news.
+    /// Whether higher or lower values are better.
     pub better: Better,
 }
 
@@ -86,38 +86,38 @@ impl Reading {
     }
 }
 
-/// Why an output is not taken.
+/// Why an output is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A field is not there: the output was cut, or is another version's.
-    #[error("{0} is missing: the output is cut or of another version")]
+    /// A field is missing: the output is truncated or of another version.
+    #[error("{0} is missing: the output is truncated or of another version")]
     Missing(String),
-    /// A value has a unit that the program is not known to write.
-    #[error("{what} has the unit {unit:?}, which is not taken")]
+    /// A value has an unknown unit.
+    #[error("{what} has the unknown unit {unit:?}")]
     Unit {
-        /// Which value.
+        /// Name of the value.
         what: String,
         /// The unit found.
         unit: String,
     },
-    /// A value is no number.
-    #[error("{what} is no number: {found:?}")]
+    /// A value is not a number.
+    #[error("{what} is not a number: {found:?}")]
     Number {
-        /// Which value.
+        /// Name of the value.
         what: String,
-        /// What is there.
+        /// The text found.
         found: String,
     },
-    /// The program says that it failed.
+    /// The program reports a failure.
     #[error("it reports a failure: {0}")]
     Failed(String),
     /// The program did not verify its result.
     #[error("its result is not verified: {0}")]
     Unverified(String),
-    /// A value that cannot be.
-    #[error("{what} is {value}, which cannot be")]
+    /// An impossible value.
+    #[error("{what} is {value}, which is impossible")]
     Unbelievable {
-        /// Which value.
+        /// Name of the value.
         what: String,
         /// The value.
         value: String,
@@ -130,19 +130,19 @@ impl Refusal {
     }
 }
 
-/// What a client left.
+/// Output of a client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Output<'a> {
     /// Its standard output.
     pub stdout: &'a str,
     /// Its standard error.
     pub stderr: &'a str,
-    /// From its start to its end, ns.
+    /// Run time, ns.
     pub elapsed_ns: u64,
 }
 
-/// What holds for all: there are readings, and each is a number that can be. No program here reports less than nothing,
-/// and nothing at all as a speed or a latency is a measurement that did not take place.
+/// Checks that hold for all programs: there are readings, and none is negative. A speed or latency of zero means that nothing was
+/// measured.
 pub(crate) fn sane(readings: Vec<Reading>) -> Result<Vec<Reading>, Refusal> {
     if readings.is_empty() {
         return Err(Refusal::missing("every value"));

@@ -1,9 +1,9 @@
-//! VM categories: a plain VM, and what can be changed of it, one thing at a time.
+//! VM categories: a plain VM, and parts that each change one property of it.
 //!
-//! A category is written as `plain`, `snp` or `tdx` and the parts added to it: `plain+swiotlb+poll`. Its baseline is itself
-//! without its last part; that of `snp+X` and `tdx+X` without parts left is `plain`. What a part changes is in one table,
-//! and the parity check takes no other difference. `nested` is a part that has an inside: parts before it are those of the
-//! VM, parts after it those of the guest in it, where the workload runs.
+//! A category is written as `plain`, `snp` or `tdx` and the parts added to it: `plain+swiotlb+poll`. Its baseline is the category
+//! without its last part; the baseline of `snp` and `tdx` is `plain`. One table has what each part changes, and the parity check
+//! permits no other difference. `nested` separates two systems: parts before it apply to the VM, parts after it to the guest inside,
+//! in which the workload runs.
 
 use std::fs;
 use std::path::Path;
@@ -12,12 +12,12 @@ use vmtax_machine::Options;
 
 use crate::target::{Accel, Target};
 
-/// What a category needs of the host.
+/// A requirement on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// A KVM, on hardware or on an emulated host.
     Kvm,
-    /// A KVM on an emulated host, in whose VMs there is one too.
+    /// A KVM on an emulated host that supports nested guests.
     Nested,
     /// SEV-SNP.
     Snp,
@@ -33,36 +33,36 @@ pub enum Need {
     HaltPoll,
 }
 
-/// What is changed of a VM.
+/// A part of a category.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Its word in a category.
+    /// Its word in a category's name.
     pub name: &'static str,
-    /// What it is.
+    /// Description.
     pub about: &'static str,
-    /// `-machine`, where it is not `pc`.
+    /// `-machine`, if not `pc`.
     pub machine: Option<&'static str>,
-    /// `-cpu`, where it is not the accelerator's.
+    /// `-cpu`, if not the accelerator's default.
     pub cpu: Option<&'static str>,
     /// Further arguments of QEMU; `{memory}` is the VM's memory.
     pub arguments: &'static [&'static str],
     /// Options of each virtio device.
     pub device: &'static str,
-    /// The network behind the card, where it is not the user's.
+    /// `-netdev`, if not user networking.
     pub network: Option<&'static str>,
-    /// Words on the guest's command line.
+    /// Additions to the guest's command line.
     pub guest: &'static [&'static str],
-    /// Guest modules.
+    /// Modules loaded in the guest.
     pub modules: &'static [&'static str],
     /// Settings of the host while the VM runs: a file and its content.
     pub host: &'static [(&'static str, &'static str)],
-    /// Each vCPU is kept on a processor of its own.
+    /// Each vCPU thread is pinned to a processor of its own.
     pub pinned: bool,
-    /// What it needs.
+    /// Requirements.
     pub needs: &'static [Need],
-    /// Facts of the guest that it is meant to change, besides its words on the command line.
+    /// Facts of the guest that may differ from the baseline's, in addition to the command line.
     pub changes: &'static [&'static str],
-    /// A VM on an emulated host can have it.
+    /// Whether a VM on an emulated host supports it.
     pub on_emulated_host: bool,
 }
 
@@ -83,7 +83,7 @@ const NONE: Part = Part {
     on_emulated_host: false,
 };
 
-/// Everything that a confidential VM changes of itself.
+/// Facts that a confidential VM changes.
 const CONFIDENTIAL: &[&str] = &[
     "processor",
     "processor flags",
@@ -97,7 +97,7 @@ const CONFIDENTIAL: &[&str] = &[
 
 /// Kinds of VM. Source of the flags: QEMU's documentation of `sev-snp-guest` and `tdx-guest`.
 pub const KINDS: &[Part] = &[
-    Part { name: "plain", about: "a VM without anything special", on_emulated_host: true, ..NONE },
+    Part { name: "plain", about: "a VM with default settings", on_emulated_host: true, ..NONE },
     Part {
         name: "snp",
         about: "a confidential VM: AMD SEV-SNP",
@@ -127,10 +127,10 @@ pub const KINDS: &[Part] = &[
     },
 ];
 
-/// The part that has an inside.
+/// The part that separates the VM from the guest inside.
 const NESTED: &str = "nested";
 
-/// What can be added. Sources: the categories of "Performance analysis of confidential VMs" (TU Munich, 2024), the kernel's documentation of each word.
+/// Parts. Sources: the categories of "Performance analysis of confidential VMs" (TU Munich, 2024), the kernel's documentation of each word.
 pub const PARTS: &[Part] = &[
     Part {
         name: "vhost",

@@ -19,7 +19,7 @@ use crate::target::{Accel, Platform, Target};
 use crate::vm::{Purpose, Vms, emulator, files};
 use crate::workload::Workload;
 
-/// How long booting an emulated host and its guests may take, by the clock on the wall.
+/// Wall-clock timeout of booting an emulated host and its guests.
 const BOOT: Duration = Duration::from_secs(30 * 60);
 /// How much longer than its own clock says an emulated host may take.
 const SLOWER: u32 = 20;

@@ -49,7 +49,7 @@ pub fn merge(runs: &[PathBuf], output: &Path) -> anyhow::Result<()> {
         let (one, two) = (runs[0].display(), runs[other].display());
         return fail(
             Code::Data,
-            format!("{one} and {two}: ran on different accelerators, so they are no one run"),
+            format!("{one} and {two}: ran on different accelerators; merge only parts with the same"),
         );
     }
     write(claim, &parts)
@@ -111,7 +111,7 @@ fn part(path: &Path) -> anyhow::Result<Part> {
         return fail(
             Code::Data,
             format!(
-                "{}: is not finished; go on with it by `vmtax bench run --resume`",
+                "{}: is not finished; continue it with `vmtax bench run --resume`",
                 path.display()
             ),
         );
@@ -133,7 +133,7 @@ fn part(path: &Path) -> anyhow::Result<Part> {
     })
 }
 
-/// All that a part holds.
+/// Contents of a part.
 #[derive(Default)]
 struct Rows {
     samples: Vec<Sample>,

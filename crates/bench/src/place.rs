@@ -1,4 +1,4 @@
-//! Where jobs run: this computer, a system behind ssh, a VM. The same agent everywhere.
+//! Systems that run jobs: this computer, a system reached by ssh, a VM. The agent is the same on all of them.
 
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -17,13 +17,13 @@ use crate::error::at;
 use crate::facts::Facts;
 use crate::vm::{Vm, time_of};
 
-/// No answer is longer.
+/// Most bytes of an answer.
 const ANSWER_MOST: usize = 64 << 20;
-/// Copying the agent, a few MB, to another system.
+/// Limits of copying the agent, a few MB, to another system.
 const COPYING: Limits = Limits { time: Duration::from_secs(120), output: 64 << 10 };
-/// Removing it.
+/// Limits of removing the agent.
 const REMOVING: Limits = Limits { time: Duration::from_secs(20), output: 64 << 10 };
-/// The same after a stop request.
+/// Limits of removing the agent after a stop request.
 const REMOVING_SOON: Limits = Limits { time: Duration::from_secs(5), ..REMOVING };
 
 /// A system with an agent.
@@ -31,14 +31,14 @@ const REMOVING_SOON: Limits = Limits { time: Duration::from_secs(5), ..REMOVING 
 pub enum Place {
     /// This computer.
     Here(Here),
-    /// Behind ssh.
+    /// A system reached by ssh.
     There(There),
-    /// A VM that was launched.
+    /// A VM that vmtax launched.
     Vm(Box<Vm>),
 }
 
 impl Place {
-    /// What this system is.
+    /// Facts of the system.
     pub fn facts(&mut self) -> Result<Facts, Error> {
         match self.ask(&Request::Facts)? {
             Answer::Facts(facts) => Ok(facts.into_iter().collect()),
@@ -46,7 +46,7 @@ impl Place {
         }
     }
 
-    /// Does a job.
+    /// Runs a job.
     pub fn execute(&mut self, job: &Job) -> Result<Outcome, Error> {
         match self.ask(&Request::Do(job.clone()))? {
             Answer::Done(outcome) => Ok(outcome),
@@ -65,12 +65,12 @@ impl Place {
     fn strange(&self) -> Error {
         Error::Answer {
             place: "the agent".to_owned(),
-            problem: "it is one to another question".to_owned(),
+            problem: "it does not answer the request".to_owned(),
         }
     }
 }
 
-/// This computer. The agent is a file without a name, so nothing of it stays.
+/// This computer. The agent is a file in memory (memfd), so nothing has to be removed.
 #[derive(Debug)]
 pub struct Here {
     agent: std::fs::File,
@@ -82,11 +82,11 @@ impl Here {
     pub fn new(program: &[u8], stop: &Stop) -> Result<Here, Error> {
         let failed =
             |e: std::io::Error| at("host", format!("the agent cannot be kept in memory: {e}"));
-        // Not closed in children: the kernel opens it by this process's number.
+        // The child opens it through this process's entry in /proc, so it may be closed on exec.
         let fd = memfd_create("vmtax-agent", MemfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
         let mut agent = std::fs::File::from(fd);
         agent.write_all(program).map_err(failed)?;
-        // The kernel does not start a file that is open for writing: this is the same one, open for reading.
+        // The kernel does not execute a file that is open for writing, so it is opened again for reading.
         let path = format!("/proc/self/fd/{}", agent.as_raw_fd());
         let agent = std::fs::File::open(path).map_err(failed)?;
         Ok(Here { agent, stop: stop.clone() })
@@ -106,17 +106,17 @@ impl Here {
     }
 }
 
-/// A system behind ssh. The agent lies there in a folder of its own, which is removed in the end.
+/// A system reached by ssh. The agent is in a temporary folder there, which is removed at the end.
 ///
-/// This side chooses the folder's name, so nothing that the other system prints becomes part of a command, and only
-/// the agent's file and then the folder, if it is empty, are removed.
+/// This computer chooses the folder's name, so output of the other system never becomes part of a command. Only the agent's file and
+/// then the folder, if empty, are removed.
 #[derive(Debug)]
 pub struct There {
     name: String,
     address: Address,
     folder: Folder,
     stop: Stop,
-    /// Whether there may be something to remove.
+    /// Whether the folder may exist.
     connected: bool,
 }
 
@@ -127,7 +127,7 @@ impl There {
         let script = folder.receive();
         let (name, address, stop) = (name.to_owned(), address.clone(), stop.clone());
         let copied = ssh::run(&address, &script, program, COPYING, &stop);
-        // Without a connection nothing was made.
+        // Without a connection the folder was not created.
         let connected = !matches!(copied, Err(SshError::Failed(_)));
         let there = There { name, address, folder, stop, connected };
         match copied {
@@ -156,12 +156,12 @@ impl Drop for There {
             return;
         }
         let limits = if self.stop.is_requested() { REMOVING_SOON } else { REMOVING };
-        // If that fails, a file stays in the other system's folder for temporary files.
+        // If this fails, the agent stays in the other system's temporary folder.
         let _ = ssh::run(&self.address, &self.folder.remove(), &[], limits, &Stop::default());
     }
 }
 
-/// The agent's folder on another system, as commands of its shell.
+/// The agent's folder on another system, as shell commands.
 #[derive(Debug)]
 struct Folder(String);
 
@@ -173,7 +173,7 @@ impl Folder {
         Ok(Folder(format!("d=${{TMPDIR:-/tmp}}/vmtax-{digits}")))
     }
 
-    /// Makes the folder, which must not exist, and the agent of standard input.
+    /// Creates the folder, which must not exist, and in it the agent from standard input.
     fn receive(&self) -> String {
         format!(
             "{}; umask 077; mkdir \"$d\" && cat > \"$d/vmtax-agent\" && chmod 700 \"$d/vmtax-agent\"",
@@ -181,7 +181,7 @@ impl Folder {
         )
     }
 
-    /// Becomes the agent.
+    /// Executes the agent.
     fn start(&self) -> String {
         format!("{}; exec \"$d/vmtax-agent\" job 0", self.0)
     }
@@ -192,6 +192,6 @@ impl Folder {
 }
 
 fn answer(bytes: &[u8], place: &str) -> Result<Answer, Error> {
-    let problem = "it has another form than this vmtax reads".to_owned();
+    let problem = "it is in the format of another version of vmtax".to_owned();
     decode(bytes).ok_or_else(|| Error::Answer { place: place.to_owned(), problem })
 }

@@ -1,8 +1,8 @@
 //! The order of cells.
 //!
-//! Repeats are outermost, so that what drifts with time touches all categories alike; within a repeat all workloads of a
-//! category run together, for a VM is started once for them; and each repeat begins with another category, so that none is
-//! always first. Workloads whose VMs run on something else come after the others of their category.
+//! Repeats are the outer loop, so drift over time affects all categories equally. Within a repeat all workloads of a category run
+//! together, in one VM. Each repeat begins with another category, so none is always first. Workloads with another accelerator run
+//! after the others of their category.
 //!
 //! ```text
 //! repeat 0   plain: a b c | poll: a b c | swiotlb: a b c
@@ -18,7 +18,7 @@ pub struct Cell {
     pub category: usize,
     /// Index into its workloads.
     pub workload: usize,
-    /// From 0.
+    /// Repeat, from 0.
     pub repeat: u32,
 }
 
@@ -27,12 +27,12 @@ pub struct Cell {
 pub struct Shard {
     /// From 1.
     pub number: u32,
-    /// Of how many.
+    /// Number of parts.
     pub of: u32,
 }
 
 impl Shard {
-    /// All of it.
+    /// The whole matrix.
     pub const WHOLE: Shard = Shard { number: 1, of: 1 };
 
     /// Reads `K/N`.
@@ -42,14 +42,14 @@ impl Shard {
         (1..=shard.of).contains(&shard.number).then_some(shard)
     }
 
-    /// Whether a workload is of this part. All cells of a workload are on one machine, or they could not be compared.
+    /// Whether a workload belongs to this part. All cells of a workload run on one machine, so that they can be compared.
     fn has(self, workload: usize) -> bool {
         workload as u64 % u64::from(self.of) == u64::from(self.number - 1)
     }
 }
 
 impl Cell {
-    /// Its number among all cells of the matrix, whatever part of it runs. From 1.
+    /// Number of the cell in the whole matrix, from 1.
     pub fn number(self, matrix: &Matrix) -> u32 {
         let (categories, workloads) = (matrix.categories.len(), matrix.workloads.len());
         let before = (self.repeat as usize * categories + self.category) * workloads;
@@ -57,7 +57,7 @@ impl Cell {
     }
 }
 
-/// All cells of a part, in the order in which they run.
+/// The cells of a part, in the order of execution.
 pub fn cells(matrix: &Matrix, shard: Shard) -> Vec<Cell> {
     let categories = matrix.categories.len();
     let mut workloads: Vec<usize> =

@@ -1,4 +1,4 @@
-//! What was recorded while a cell's client ran once more: the rows of a VM that stands for the cell.
+//! Exits recorded while a cell's client runs once more, as the rows of a VM that represents the cell.
 
 use std::io::{Seek, Write};
 
@@ -20,12 +20,12 @@ pub(crate) struct Recorded {
     pub(crate) accesses: Vec<AccessRow>,
     pub(crate) times: Vec<TimeRow>,
     pub(crate) losses: Losses,
-    /// What the recorder could see.
+    /// Facts of the recorder.
     pub(crate) coverage: Coverage,
 }
 
 impl Recorded {
-    /// Of a `trace.dat` of an emulated host. The inner error says what is missing of it.
+    /// From the `trace.dat` of an emulated host. The inner error names what is missing.
     pub(crate) fn of_trace(
         trace: &[u8],
         vm: u32,
@@ -45,7 +45,7 @@ impl Recorded {
         Ok(Ok(Recorded { losses: done.losses, coverage, ..done.rows }))
     }
 
-    /// Of what was counted in the running kernel. Of several VMs all is the cell's.
+    /// From the counts of the running kernel. All VMs belong to the cell.
     pub(crate) fn of_rows(rows: Rows, losses: Losses, vm: u32) -> Recorded {
         let interval = READING.interval_ns().max(1);
         let now = record::now_ns();
@@ -78,7 +78,7 @@ impl Recorded {
         self.exits.iter().map(|row| row.tally.count).sum()
     }
 
-    /// The number that stands for them in tables: exits for each of so many operations, or a second. The lower the better.
+    /// The sample for tables: exits per operation, or per second. Lower is better.
     pub(crate) fn sample(
         &self,
         (workload, category, repeat): (&str, &str, u32),

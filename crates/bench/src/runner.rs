@@ -1,4 +1,4 @@
-//! A matrix -> a run, cell by cell.
+//! Runs the cells of a matrix.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ use crate::target::{Platform, Target};
 use crate::workload::Workload;
 
 impl Request {
-    /// The text of the matrix, what of it is run, and its cells.
+    /// The text of the matrix, the selected matrix, and its cells.
     fn open(&self) -> anyhow::Result<(String, Matrix, Vec<Cell>)> {
         let (text, mut matrix) = read(&self.matrix)?;
         matrix.only(&self.only).map_err(|problem| Fault::new(Code::Usage, problem))?;
@@ -37,13 +37,13 @@ impl Request {
             let count = matrix.workloads.len();
             return fail(
                 Code::Usage,
-                format!("--shard: the matrix has {count} workloads, so not so many parts"),
+                format!("--shard: the matrix has only {count} workloads; use fewer parts"),
             );
         }
         Ok((text, matrix, cells))
     }
 
-    /// Writes what would run here, and what is missing for it.
+    /// Writes what would run here, and which requirements are missing.
     ///
     /// # Errors
     /// When the matrix cannot be read, or `out` fails.
@@ -52,8 +52,8 @@ impl Request {
         Ok(describe::dry_run(&matrix, &cells, out)?)
     }
 
-    /// Runs the cells that the run in this folder does not hold. SIGINT, SIGTERM and SIGHUP stop it, and what it changed of this
-    /// host and others is undone.
+    /// Runs the cells that the run in this folder lacks. SIGINT, SIGTERM and SIGHUP stop it; changed settings of this host and others
+    /// are restored.
     ///
     /// # Errors
     /// When the matrix cannot be read or run here, or the run cannot be written.
@@ -63,10 +63,10 @@ impl Request {
         let mut session = Session::open(folder, &text, self, &matrix)?;
         let stop = Stop::default();
         let mut runner = Runner::new(&matrix, &cells, &mut session, stop.clone())?;
-        // Until here a signal finds nothing to undo.
+        // Before this, a signal has nothing to undo.
         signals::catch(stop.flag())?;
         let result = runner.parity(&cells).and_then(|()| runner.all(&cells));
-        // Undoes what it has changed of this host and others.
+        // Restores the settings of this host and others.
         drop(runner);
         if stop.is_requested() && result.is_err() {
             return fail(
@@ -88,7 +88,7 @@ fn read(path: &Path) -> anyhow::Result<(String, Matrix)> {
         Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
             return fail(
                 Code::Data,
-                format!("{name}: is no text; docs/bench.md describes a matrix"),
+                format!("{name}: is not a text file; docs/bench.md describes a matrix"),
             );
         }
         read => read.map_err(|e| cannot_read(&name, &e))?,
@@ -96,7 +96,7 @@ fn read(path: &Path) -> anyhow::Result<(String, Matrix)> {
     if text.len() as u64 > BYTES_MOST {
         return fail(
             Code::Data,
-            format!("{name}: is larger than a matrix can be; docs/bench.md describes one"),
+            format!("{name}: is too large for a matrix; docs/bench.md describes one"),
         );
     }
     let matrix = Matrix::read(&text)
@@ -104,7 +104,7 @@ fn read(path: &Path) -> anyhow::Result<(String, Matrix)> {
     Ok((text, matrix))
 }
 
-/// Everything that can be told before the first VM.
+/// Checks everything that is known before the first VM starts.
 fn check(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
     let missing: Vec<String> = describe::missing(matrix);
     if let Some(first) = missing.first() {
@@ -142,21 +142,21 @@ fn check(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs cells, each where it belongs.
+/// Runs cells on their systems.
 struct Runner<'a> {
     matrix: &'a Matrix,
     session: &'a mut Session,
     launcher: Launcher,
     stop: Stop,
-    /// The category, repeat and accelerator that are set up, and where, or why not.
+    /// The category, repeat and accelerator of the present system, and that system, or why there is none.
     present: Option<(Here, Result<Set, String>)>,
     bar: Progress,
 }
 
-/// A category in a repeat, and what runs its VM; nothing where it is none.
+/// A category in a repeat, and the platform of its VM if it is one.
 type Here = (usize, u32, Option<Platform>);
 
-/// A system, and what was changed of the host for it.
+/// A system, and the settings of the host changed for it.
 struct Set {
     system: System,
     _settings: Settings,
@@ -176,7 +176,7 @@ impl<'a> Runner<'a> {
         Ok(Runner { matrix, session, launcher, stop, present: None, bar })
     }
 
-    /// Asks each category what it is, and compares it with its baseline, before the first number.
+    /// Reads the facts of each category and compares them with its baseline, before the first measurement.
     fn parity(&mut self, cells: &[Cell]) -> anyhow::Result<()> {
         let matrix = self.matrix;
         let next = cells.iter().find(|cell| {
@@ -184,7 +184,7 @@ impl<'a> Runner<'a> {
                 (&matrix.workloads[cell.workload], &matrix.categories[cell.category]);
             !self.session.holds(&workload.name, place.name(), cell.repeat)
         });
-        // The one that is needed next is asked last, and stays.
+        // The category needed next comes last and stays up.
         let next_here = next.map(|cell| self.here(cell));
         let mut pairs: Vec<(usize, Option<Platform>)> = Vec::new();
         for cell in cells {
@@ -220,11 +220,11 @@ impl<'a> Runner<'a> {
         if found.is_empty() {
             return Ok(());
         }
-        let message = "the categories differ in more than they mean to change, so nothing was measured; make them equal";
+        let message = "categories differ in more than their parts change, so nothing was measured; make them equal";
         Err(Fault::new(Code::Data, message).detailed(found).into())
     }
 
-    /// Where a cell runs.
+    /// The category of a cell.
     fn here(&self, cell: &Cell) -> Here {
         let is_vm = matches!(self.matrix.categories[cell.category], Where::Vm(_));
         let platform = self.matrix.platform(&self.matrix.workloads[cell.workload]);
@@ -273,7 +273,7 @@ impl<'a> Runner<'a> {
                 self.bar.say(format!("{workload} in {category}"));
                 let (outcome, readings) = self.one(cell)?;
                 if self.stop.is_requested() {
-                    // What it gave may be cut short.
+                    // Its output may be truncated.
                     return fail(Code::Unexpected, "stopped");
                 }
                 let (number, repeat) = (cell.number(matrix), cell.repeat);
@@ -286,14 +286,14 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// A cell: its outcome and readings, or why there are none.
+    /// Runs a cell: outcome and readings, or why there are none.
     fn one(&mut self, cell: &Cell) -> anyhow::Result<(Outcome, Result<Readings, String>)> {
         let matrix = self.matrix;
         let workload = &matrix.workloads[cell.workload];
         let here = self.here(cell);
         let job = workload.job(matrix.warmup, matrix.counters, matrix.limit_ms);
         if self.present.as_ref().is_none_or(|(present, _)| *present != here) {
-            // The one before ends first: two VMs would disturb each other.
+            // The previous system ends first: two VMs would disturb each other.
             self.present = None;
             let set = self.prepared(here)?;
             self.present = Some((here, set));
@@ -308,7 +308,7 @@ impl<'a> Runner<'a> {
         let outcome = match set.system.execute(&job) {
             Ok(outcome) => outcome,
             Err(error) => {
-                // What is left of that place is not trusted with another cell.
+                // That system is not used for another cell.
                 self.present = None;
                 return Ok(failed(&error.to_string()));
             }
@@ -323,7 +323,7 @@ impl<'a> Runner<'a> {
         Ok((outcome, Ok(Readings { values: readings, counters, recorded })))
     }
 
-    /// The exits of a cell, by doing its job once more; where that does not work a note says why.
+    /// Records the exits of a cell by running its job once more; a note says if that fails.
     fn recorded(&mut self, cell: &Cell, job: &Job) -> anyhow::Result<Option<Exits>> {
         let Some((_, Ok(set))) = &mut self.present else { return Ok(None) };
         let workload = &self.matrix.workloads[cell.workload];
@@ -344,7 +344,7 @@ impl<'a> Runner<'a> {
         Ok(None)
     }
 
-    /// A system for the next cells; the inner error is theirs, the outer one ends the run.
+    /// The system of the next cells. The inner error fails these cells, the outer one ends the run.
     fn prepared(&mut self, (category, _, platform): Here) -> anyhow::Result<Result<Set, String>> {
         let mut set = match self.set_up(category, platform) {
             Ok(set) => set,
@@ -357,7 +357,7 @@ impl<'a> Runner<'a> {
             (Some(before), Ok(now)) => match changed(&name, &before, &now).as_slice() {
                 [] => Ok(set),
                 found => Err(format!(
-                    "it is not what it was before the first number: {}",
+                    "it has changed since the first measurement: {}",
                     found.join("; ")
                 )),
             },
@@ -390,7 +390,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// A recorded run of a client: the exits, of how many operations, in which time.
+/// A recorded run of a client: its exits, number of operations, and time.
 type Exits = (Recorded, Option<f64>, u64);
 
 fn exits(workload: &Workload, outcome: &Outcome, recorded: Recorded) -> Exits {
@@ -399,7 +399,7 @@ fn exits(workload: &Workload, outcome: &Outcome, recorded: Recorded) -> Exits {
     (recorded, operations.map(|reading| reading.value), outcome.elapsed_ns)
 }
 
-/// Settings of the host that a category wants. Dropping it puts the old ones back.
+/// Host settings of a category. The old values are restored on drop.
 #[derive(Default)]
 struct Settings(Vec<(&'static str, String)>);
 
@@ -424,7 +424,7 @@ impl Settings {
 impl Drop for Settings {
     fn drop(&mut self) {
         for (file, before) in self.0.drain(..).rev() {
-            // There is nobody to tell; the run's facts say what was set.
+            // Errors cannot be reported here; the run's facts have the settings.
             let _ = std::fs::write(file, before);
         }
     }

@@ -1,12 +1,12 @@
-//! A run that is being made: what it holds already, and how each cell enters it.
+//! A run folder while a matrix runs: the cells that it has, and adding a cell.
 //!
 //! ```text
 //! RUN/
-//!   matrix.toml           the matrix, as it was given, and what of it is run
-//!   facts/CATEGORY.json   what each system says of itself
-//!   cells/NNNN-*.txt      what each cell's programs said: synced before the cell counts
-//!   bench/NNNN.parquet    a segment for each cell: when it is listed, the cell is done
-//!   exits/NNNN.parquet    what was recorded for it, as the exits of a VM of its name
+//!   matrix.toml           the matrix file, and the selection of --only and --shard
+//!   facts/CATEGORY.json   facts of each system
+//!   cells/NNNN-*.txt      output of each cell's programs, synced before the cell is listed
+//!   bench/NNNN.parquet    a segment for each cell; a listed segment is a finished cell
+//!   exits/NNNN.parquet    the cell's recorded exits, as those of a VM with its name
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -34,21 +34,21 @@ const MATRIX: &str = "matrix.toml";
 const FACTS: &str = "facts";
 const CELLS: &str = "cells";
 
-/// What a cell gave.
+/// Results of a cell.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
     pub(crate) values: Vec<Reading>,
     pub(crate) counters: Vec<Counter>,
-    /// The exits of the client's run that was recorded: of how many operations, in which time.
+    /// Exits of the recorded run of the client, number of operations, and time.
     pub(crate) recorded: Option<(Recorded, Option<f64>, u64)>,
 }
 
-/// Which cell.
+/// A cell.
 #[derive(Clone, Copy)]
 pub(crate) struct Named<'a> {
-    /// In the order of the cells of this part.
+    /// Position in this part.
     pub(crate) index: usize,
-    /// Among all of the matrix.
+    /// Number in the whole matrix.
     pub(crate) number: u32,
     pub(crate) workload: &'a str,
     pub(crate) category: &'a str,
@@ -60,22 +60,22 @@ pub(crate) struct Session {
     folder: PathBuf,
     writer: Writer,
     done: HashSet<(String, String, u32)>,
-    /// What was not captured, and why.
+    /// Notes on what was not recorded.
     notes: BTreeSet<String>,
-    /// What the recorder lost; its notes are above.
+    /// Losses of the recorder, without its notes.
     losses: Losses,
     recording: Recording,
 }
 
 impl Session {
-    /// Makes a run, or goes on with one.
+    /// Creates a run, or continues one.
     pub(crate) fn open(
         folder: &Path,
         text: &str,
         request: &Request,
         matrix: &Matrix,
     ) -> anyhow::Result<Session> {
-        // It may have been stopped before there was anything to go on with.
+        // The run may have been stopped before it was created.
         let resumes = request.resume && folder.join(MANIFEST).exists();
         let options = CreateOptions {
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -87,7 +87,7 @@ impl Session {
         let mut notes: BTreeSet<String> = describe::not_captured(matrix).into_iter().collect();
         let mut recording = describe::recording(matrix);
         let mut losses = Losses::default();
-        // The writer has the lock: before it nothing is read or written.
+        // The writer holds the lock, so nothing is read or written before.
         let (writer, done) = if resumes {
             let writer = Writer::resume(folder).map_err(|e| cannot_resume(folder, &e))?;
             let run = Run::open(folder).map_err(|e| read_fault(&e))?;
@@ -117,7 +117,7 @@ impl Session {
         Ok(session)
     }
 
-    /// The console of the VM that runs.
+    /// The console file of the running VM.
     pub(crate) fn console(&self) -> PathBuf {
         self.folder.join("console.txt")
     }
@@ -127,7 +127,7 @@ impl Session {
         self.done.contains(&(workload.to_owned(), category.to_owned(), repeat))
     }
 
-    /// What a category said of itself.
+    /// Facts of a category.
     pub(crate) fn facts(&self, name: &str) -> anyhow::Result<Option<Facts>> {
         let path = self.folder.join(FACTS).join(format!("{}.json", file_name(name)));
         match fs::read(&path) {
@@ -138,7 +138,7 @@ impl Session {
                 Err(e) => fail(
                     Code::Data,
                     format!(
-                        "{}: is damaged ({e}); remove it, and it is asked for again",
+                        "{}: is damaged ({e}); remove it, and it is written again",
                         path.display()
                     ),
                 ),
@@ -153,7 +153,7 @@ impl Session {
         write_private(&path, &bytes)
     }
 
-    /// Makes a cell part of the run.
+    /// Adds a cell to the run.
     pub(crate) fn save(
         &mut self,
         cell: Named<'_>,
@@ -214,7 +214,7 @@ impl Session {
         Ok(())
     }
 
-    /// What was recorded for a cell, as a VM of its own.
+    /// The recorded exits of a cell, as those of a separate VM.
     fn keep(&mut self, recorded: Recorded, vm: Vm) -> anyhow::Result<()> {
         for row in &recorded.exits {
             self.writer.exit(row).map_err(write_fault)?;
@@ -226,7 +226,7 @@ impl Session {
             self.writer.time(row).map_err(write_fault)?;
         }
         self.recording.coverage = recorded.coverage;
-        // One that was killed before it was whole may be there already.
+        // A run killed before may have left this file.
         self.recording.vms.retain(|known| known.id != vm.id);
         self.recording.vms.push(vm);
         self.losses.merge(&recorded.losses);
@@ -234,12 +234,12 @@ impl Session {
         Ok(())
     }
 
-    /// Something was not captured.
+    /// Adds a note.
     pub(crate) fn note(&mut self, note: String) {
         self.notes.insert(note);
     }
 
-    /// What is known so far enters the run with the next segment.
+    /// Updates the facts written with the next segment.
     fn describe(&mut self) {
         self.writer.describe(&self.recording, &self.losses());
     }
@@ -248,14 +248,14 @@ impl Session {
         Losses { notes: self.notes.iter().cloned().collect(), ..self.losses.clone() }
     }
 
-    /// The run is whole.
+    /// Finishes the run.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         let losses = self.losses();
         self.writer.finish(&self.recording, &losses).map_err(|e| write_fault(e).into())
     }
 }
 
-/// A run is continued with the matrix that it was begun with.
+/// Checks that a continued run has the same matrix.
 fn check_matrix(folder: &Path, what: &str) -> anyhow::Result<()> {
     let path = folder.join(MATRIX);
     match fs::read_to_string(&path) {
@@ -279,20 +279,20 @@ fn cannot_resume(folder: &Path, error: &Error) -> Fault {
     match error {
         Error::Exists { .. } => Fault::new(
             Code::Usage,
-            format!("{}: is finished; there is nothing to go on with", folder.display()),
+            format!("{}: is finished; there is nothing to continue", folder.display()),
         ),
         Error::Busy { .. } => Fault::new(Code::Output, error.to_string()),
         other => read_fault(other),
     }
 }
 
-/// A folder that holds a run already is a mistake that has a way out.
+/// The error for a folder that holds a run already.
 fn exists(folder: &Path, error: &Error) -> Fault {
     match error {
         Error::Exists { found, .. } if found.contains("run") => Fault::new(
             Code::Output,
             format!(
-                "{}: {found}; go on with it by --resume, or name another folder",
+                "{}: {found}; continue it with --resume, or name another folder",
                 folder.display()
             ),
         ),
@@ -300,7 +300,7 @@ fn exists(folder: &Path, error: &Error) -> Fault {
     }
 }
 
-/// The matrix, and what of it is run.
+/// The matrix file and the selection.
 fn described(text: &str, request: &Request) -> String {
     let mut head = String::new();
     if !request.only.is_empty() {
@@ -325,13 +325,13 @@ fn labels(request: &Request, matrix: &Matrix) -> BTreeMap<String, String> {
     labels
 }
 
-/// A name as part of a file's name.
+/// A name as part of a file name.
 fn file_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_+.".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()
 }
 
-/// What a cell's programs said.
+/// Output of a cell's programs.
 fn transcript(outcome: &Outcome, problem: Option<&str>) -> Vec<u8> {
     let mut text = Vec::new();
     let code = outcome.code.map_or("none".to_owned(), |code| code.to_string());
@@ -355,7 +355,7 @@ fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         .map_err(|e| cannot_write(&path.display().to_string(), &e).into())
 }
 
-/// The cells that a run holds.
+/// Cells of a run.
 #[derive(Default)]
 struct Done(HashSet<(String, String, u32)>);
 

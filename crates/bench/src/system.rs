@@ -1,4 +1,4 @@
-//! Where a category's cells run, and how the exits of one are recorded there.
+//! The system of a category's cells, and recording of exits there.
 
 use vmtax_cli::exit::{Code, Fault};
 use vmtax_guest::job::{Answer, Job, Outcome, Request};
@@ -16,9 +16,9 @@ use crate::target::Accel;
 
 /// A system with an agent.
 pub(crate) enum System {
-    /// This computer, one behind ssh, or a VM of this computer.
+    /// This computer, a system reached by ssh, or a VM on this computer.
     Place(Place),
-    /// A VM on an emulated host, and whether it is the guest of a guest.
+    /// A VM on an emulated host, and whether it is nested.
     Emulated { vm: Box<Vm>, nested: bool },
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum System {
 type Problem = anyhow::Error;
 
 impl System {
-    /// What it is.
+    /// Facts of the system.
     pub(crate) fn facts(&mut self) -> Result<Facts, Problem> {
         match self {
             System::Place(place) => place.facts().map_err(|e| fault(&e).into()),
@@ -37,7 +37,7 @@ impl System {
         }
     }
 
-    /// Does a job.
+    /// Runs a job.
     pub(crate) fn execute(&mut self, job: &Job) -> Result<Outcome, Problem> {
         match self {
             System::Place(place) => place.execute(job).map_err(|e| fault(&e).into()),
@@ -48,8 +48,8 @@ impl System {
         }
     }
 
-    /// Does a job once more, without warming up, and records the exits meanwhile as those of a VM of this number. The inner
-    /// error says why nothing was recorded.
+    /// Runs a job once more, without warm-up, and records the exits as those of a VM with this number. The inner error says why
+    /// nothing was recorded.
     pub(crate) fn record(
         &mut self,
         job: &Job,
@@ -64,13 +64,13 @@ impl System {
             (0, Some(trace)) => Recorded::of_trace(&trace, number, *nested)?,
             (0, None) => Err("the emulated host gave no recording".to_owned()),
             (lost, _) => Err(format!(
-                "the buffer of the emulated host was too small for {lost} events; have the workload do less"
+                "the trace buffer of the emulated host overflowed by {lost} events; make the workload shorter"
             )),
         };
         Ok((outcome, recorded))
     }
 
-    /// By eBPF, of the running kernel: the VM's exits, or those of all VMs that run while this computer is measured.
+    /// Records with eBPF in the running kernel: the exits of the VM, or of all VMs if this computer itself is measured.
     fn record_live(
         &mut self,
         job: &Job,
@@ -103,10 +103,10 @@ fn ask(vm: &mut Vm, request: &Request) -> Result<(Answer, Option<Vec<u8>>, u64),
 }
 
 fn strange() -> Problem {
-    Fault::new(Code::Machine, "the agent's answer is one to another question").into()
+    Fault::new(Code::Machine, "the agent's answer does not belong to the request").into()
 }
 
-/// The emulated host of such VMs.
+/// The emulated host of an accelerator.
 pub(crate) fn host(accel: Accel) -> Option<Host> {
     match accel {
         Accel::Amd => Some(Host::Amd),
@@ -124,17 +124,17 @@ pub(crate) fn module_options(category: &Category) -> Vec<String> {
     category.host_settings().into_iter().filter_map(option).collect()
 }
 
-/// Why nothing is recorded of a category's cells; `None` where it is.
+/// Why a category's exits are not recorded; `None` if they are.
 pub(crate) fn why_not(matrix: &Matrix, place: &Where, accel: Accel) -> Option<String> {
     if !matrix.exits {
-        return Some("the matrix does not want them (exits = false)".to_owned());
+        return Some("the matrix excludes them (exits = false)".to_owned());
     }
     match (place, accel) {
         (Where::Ssh { .. }, _) => {
             Some("the recorder is on this computer; run vmtax record there, beside it".to_owned())
         }
         (Where::Vm(_), Accel::Tcg) => Some(
-            "QEMU's emulator runs a VM without KVM, so it has none; accel = \"amd\" runs it by the KVM of an emulated host"
+            "QEMU's emulator runs VMs without KVM, so there are no exits; accel = \"amd\" runs them on the KVM of an emulated host"
                 .to_owned(),
         ),
         (Where::Vm(_), Accel::Amd | Accel::Intel) => None,

@@ -1,4 +1,4 @@
-//! A VM of a category: what it boots, and the conversation with its agent through the mailbox.
+//! A VM of a category: its kernel and initramfs, and communication with its agent through the mailbox.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::workload::Workload;
 const BYTES: u64 = SECTOR as u64;
 /// Time for an agent's answer beyond its job's own limit: connecting, and ending programs.
 const GRACE: Duration = Duration::from_secs(60);
-/// How long a VM may take to boot, on an emulator on a busy machine.
+/// Timeout of booting a VM; emulators on a busy machine are slow.
 const BOOT: Duration = Duration::from_secs(300);
-/// Modules that every guest has.
+/// Modules of every guest.
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
-/// Programs that look users up find these.
+/// For programs that look up users.
 const PASSWD: &str = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
 
@@ -38,7 +38,7 @@ pub(crate) fn time_of(request: &Request) -> Duration {
     }
 }
 
-/// All VMs of a matrix that this computer runs: what they have in common.
+/// Common properties of the VMs of a matrix on this computer.
 #[derive(Debug)]
 pub struct Vms {
     target: Target,
@@ -50,23 +50,23 @@ pub struct Vms {
     stop: Stop,
 }
 
-/// What VMs are made for.
+/// Everything that VMs have in common besides the target.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose<'a> {
     /// The agent.
     pub program: &'static [u8],
-    /// What is to run in them.
+    /// Workloads to run in them.
     pub workloads: &'a [&'a Workload],
     /// The file for consoles.
     pub console: &'a Path,
-    /// What runs them.
+    /// Hypervisor or emulator.
     pub accel: Accel,
-    /// Ends them early.
+    /// Stop request.
     pub stop: &'a Stop,
 }
 
 impl Vms {
-    /// Gathers the programs that the workloads need.
+    /// Collects the programs that the workloads need.
     pub fn new(target: &Target, kernel: Kernel, purpose: &Purpose<'_>) -> Result<Vms, Error> {
         let files = files(target, purpose.workloads)?;
         Ok(Vms {
@@ -129,7 +129,7 @@ impl Vms {
     }
 }
 
-/// The programs that workloads need in a VM, their libraries, and what those look for.
+/// The programs that workloads need in a VM, their libraries, and files that those read.
 pub fn files(target: &Target, workloads: &[&Workload]) -> Result<Files, Error> {
     let mut files = Files::new();
     for workload in workloads {
@@ -156,7 +156,7 @@ pub fn files(target: &Target, workloads: &[&Workload]) -> Result<Files, Error> {
     Ok(files)
 }
 
-/// A program under the name by which commands call it.
+/// Adds a program under the name that commands use.
 fn bring(files: &mut Files, program: &str) -> Result<(), Error> {
     let named = Path::new(program);
     let problem = |problem: &str| vmtax_machine::Error::Program {
@@ -164,7 +164,7 @@ fn bring(files: &mut Files, program: &str) -> Result<(), Error> {
         problem: problem.to_owned(),
     };
     let path = programs::find(program)
-        .ok_or_else(|| problem("there is no such program here; install it, or give its path"))?;
+        .ok_or_else(|| problem("is not installed here; install it, or give its path"))?;
     let inside = if named.is_absolute() {
         named.to_owned()
     } else {
@@ -178,7 +178,7 @@ fn bring(files: &mut Files, program: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// What runs VMs of this kind, or the host that has them.
+/// The emulator of the VMs, or of their host.
 pub fn emulator(accel: Accel) -> Emulator {
     match accel {
         Accel::Kvm => Emulator::Kvm,
@@ -198,13 +198,13 @@ pub fn command_line(category: &Category) -> String {
     line
 }
 
-/// QEMU's arguments for a category, but those of kernel, console, control and mailbox.
+/// QEMU's arguments for a category, without those for kernel, console, control and mailbox.
 pub fn arguments(target: &Target, accel: Accel, category: &Category) -> Vec<String> {
     let options: Options = category.options(target.memory);
     qemu_arguments(emulator(accel), target.cpus, target.memory, &options)
 }
 
-/// A running VM. Dropping it ends it.
+/// A running VM. It ends when dropped.
 #[derive(Debug)]
 pub struct Vm {
     name: String,
@@ -242,7 +242,7 @@ impl Vm {
         if crc32fast::hash(&bytes) != header.crc {
             return Err(problem("its checksum is wrong"));
         }
-        decode(&bytes).ok_or_else(|| problem("it has another form than this vmtax reads"))
+        decode(&bytes).ok_or_else(|| problem("it is in the format of another version of vmtax"))
     }
 
     fn wait(&mut self, state: State, number: u32) -> Result<Header, Error> {

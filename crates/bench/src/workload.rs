@@ -15,30 +15,30 @@ pub struct Workload {
     pub name: String,
     /// What it runs.
     pub kind: Kind,
-    /// Parameters that the matrix gives.
+    /// Parameters given by the matrix.
     pub parameters: BTreeMap<String, String>,
     /// Files of this computer that its command needs in a VM.
     pub bring: Vec<PathBuf>,
-    /// What runs its VMs, where not what runs the others'.
+    /// Accelerator of its VMs, if not that of the others.
     pub accel: Option<Accel>,
 }
 
-/// What a workload runs.
+/// The program of a workload.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// A known program.
     Adapter(&'static Adapter),
-    /// One's own.
+    /// A user's command.
     Own {
-        /// Its words.
+        /// Program and arguments.
         command: Vec<String>,
-        /// What it measures.
+        /// Its metric.
         own: Own,
     },
 }
 
 impl Workload {
-    /// What is to be done for one cell.
+    /// The job of a cell.
     pub fn job(&self, warmup: bool, counters: bool, limit_ms: u64) -> Job {
         let (files, server, client) = match &self.kind {
             Kind::Own { command, .. } => (Vec::new(), Vec::new(), command.clone()),
@@ -66,7 +66,7 @@ impl Workload {
         word
     }
 
-    /// Programs that it needs where it runs, by name or path.
+    /// Programs needed on the system under test, by name or path.
     pub fn programs(&self) -> Vec<String> {
         match &self.kind {
             Kind::Own { command, .. } => command.first().cloned().into_iter().collect(),
@@ -79,7 +79,7 @@ impl Workload {
         }
     }
 
-    /// Processors without which it cannot run.
+    /// Minimum number of processors.
     pub fn cpus(&self) -> u32 {
         match &self.kind {
             Kind::Adapter(adapter) => adapter.cpus,
@@ -87,7 +87,7 @@ impl Workload {
         }
     }
 
-    /// The command that says its version; `None` where nothing is known to.
+    /// The command that prints its version, if known.
     pub fn version(&self) -> Option<Vec<String>> {
         match &self.kind {
             Kind::Adapter(adapter) if !adapter.version.is_empty() => {
@@ -97,7 +97,7 @@ impl Workload {
         }
     }
 
-    /// The metric that stands for all of them.
+    /// The metric shown in short tables.
     pub fn headline(&self) -> &str {
         match &self.kind {
             Kind::Adapter(adapter) => adapter.headline,
@@ -105,7 +105,7 @@ impl Workload {
         }
     }
 
-    /// What an outcome says; the error is a sentence.
+    /// The readings of an outcome; the error is a sentence.
     pub fn readings(&self, outcome: &Outcome) -> Result<Vec<Reading>, String> {
         if !outcome.problem.is_empty() {
             return Err(outcome.problem.clone());
@@ -120,6 +120,6 @@ impl Workload {
             Kind::Adapter(adapter) => adapter.readings(&output),
             Kind::Own { own, .. } => own.parse(&output),
         };
-        readings.map_err(|refusal| format!("its output is not taken: {refusal}"))
+        readings.map_err(|refusal| format!("its output is refused: {refusal}"))
     }
 }

@@ -1,4 +1,4 @@
-//! The workloads that the agent has in itself.
+//! Workloads that are part of the agent.
 
 use super::text::{after, number};
 use super::{Output, ROUNDS, Reading, Refusal, sane, unit};

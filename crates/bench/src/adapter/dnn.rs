@@ -1,4 +1,4 @@
-//! benchdnn in its performance mode: the template line says what the columns are.
+//! benchdnn in performance mode: the template line names the columns.
 
 use super::text::{after, brief, number};
 use super::{Output, Reading, Refusal, sane, unit};
@@ -7,7 +7,7 @@ pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let text = output.stdout;
     let template = after(text, "Output template:")?;
     let columns: Vec<&str> = template.split(',').map(str::trim).collect();
-    // A column is named with a flag for how it is taken: `-` is the least time, `0` the mean.
+    // A column name begins with a flag: `-` is the minimum time, `0` the mean.
     let at = |name: &str| {
         ["-", "0", ""].iter().find_map(|mode| {
             let named = format!("%{mode}{name}%");

@@ -1,4 +1,4 @@
-//! iperf3: throughput. The receiver's figure counts; what a sender pushed into a queue has not arrived.
+//! iperf3: throughput. The receiver's figure is used: a sender also counts data that is still queued.
 
 use serde_json::Value;
 use vmtax_events::Better;

@@ -1,4 +1,4 @@
-//! NAS parallel benchmarks: a result that is not verified is none.
+//! NAS parallel benchmarks: unverified results are refused.
 
 use super::text::{after, brief, number};
 use super::{Output, Reading, Refusal, sane, unit};
@@ -9,12 +9,12 @@ pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
         let value = line.and_then(|line| line.split_once('='));
         value.map(|(_, value)| value.trim()).ok_or_else(|| Refusal::missing(key))
     };
-    // `Verification    =               SUCCESSFUL`; without the line nothing was verified.
+    // `Verification    =               SUCCESSFUL`
     let verified = field("Verification")?;
     if verified != "SUCCESSFUL" {
         return Err(Refusal::Unverified(brief(verified)));
     }
-    // The class names the size: without it two results cannot be compared.
+    // The class is the problem size; results of different classes cannot be compared.
     after(output.stdout, "Class")?;
     sane(vec![
         Reading::lower(

@@ -1,4 +1,4 @@
-//! Any other program: its value by a pattern or by a place in JSON.
+//! Any other program: its value is found by a pattern or a JSON pointer.
 
 use regex_lite::Regex;
 use serde_json::Value;
@@ -7,27 +7,27 @@ use vmtax_events::Better;
 use super::text::number;
 use super::{Output, Reading, Refusal, sane};
 
-/// Where the value stands.
+/// Where to find the value.
 #[derive(Clone, Debug)]
 pub enum Extract {
-    /// The group `value` of a regular expression, or its first; that of the last match.
+    /// The group `value` of a regular expression, or its first group, in the last match.
     Pattern(Regex),
     /// A JSON pointer into standard output: `/results/0/seconds`.
     Json(String),
-    /// The time from the command's start to its end, in seconds.
+    /// Run time of the command, in seconds.
     Elapsed,
 }
 
-/// What one's own command measures.
+/// The metric of a user's command.
 #[derive(Clone, Debug)]
 pub struct Own {
     /// Name of the value.
     pub metric: String,
     /// Its unit.
     pub unit: String,
-    /// Which values are good news.
+    /// Whether higher or lower values are better.
     pub better: Better,
-    /// Where it stands.
+    /// Where to find it.
     pub extract: Extract,
 }
 
@@ -39,7 +39,7 @@ impl Own {
             Extract::Pattern(pattern) => {
                 let found = pattern.captures_iter(output.stdout).last();
                 let found = found.or_else(|| pattern.captures_iter(output.stderr).last());
-                let found = found.ok_or_else(|| Refusal::missing("what the pattern looks for"))?;
+                let found = found.ok_or_else(|| Refusal::missing("a match of the pattern"))?;
                 let group = found.name("value").or_else(|| found.get(1));
                 let group = group.ok_or_else(|| Refusal::missing("a group in the pattern"))?;
                 number(&self.metric, group.as_str())?

@@ -1,11 +1,11 @@
-//! redis-benchmark and memtier_benchmark: operations a second and their latencies.
+//! redis-benchmark and memtier_benchmark: operations per second and latencies.
 
 use serde_json::Value;
 
 use super::text::{brief, number};
 use super::{Output, Reading, Refusal, sane, unit};
 
-/// Columns of `redis-benchmark --csv` and what they are here; older versions have the first two and no head.
+/// Columns of `redis-benchmark --csv` and their metrics; older versions have only the first two and no header.
 const COLUMNS: [(&str, &str); 5] = [
     ("avg_latency_ms", "latency"),
     ("p50_latency_ms", "latency-p50"),

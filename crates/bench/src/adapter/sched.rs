@@ -22,7 +22,7 @@ pub(super) fn perf_bench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     sane(vec![Reading::lower("time", unit::SECONDS, seconds)])
 }
 
-/// The last block of each kind counts: earlier ones are of the time so far.
+/// The last block of each kind is used; earlier blocks are intermediate results.
 pub(super) fn schbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     // It reports on standard error.
     let text = if output.stderr.contains("percentiles") { output.stderr } else { output.stdout };

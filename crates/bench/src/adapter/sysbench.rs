@@ -1,4 +1,4 @@
-//! sysbench: events or transactions a second.
+//! sysbench: events or transactions per second.
 
 use super::text::{after, brief, number, word};
 use super::{Output, Reading, Refusal, sane, unit};

@@ -1,39 +1,39 @@
 //! The table of workloads.
 //!
-//! In commands and files `{dir}` is the job's folder, `{port}` a free port, `{agent}` the program that carries the job
-//! out, and the adapter's parameters stand by their names.
+//! In commands and files `{dir}` is the job's folder, `{port}` a free port, `{agent}` the agent, and a parameter's name in braces its
+//! value.
 
 use super::{
     Output, Reading, Refusal, builtin, dnn, fio, iperf, npb, ping, redis, sched, sysbench, time,
     wrk,
 };
 
-/// A workload that is known.
+/// A known workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Adapter {
     /// Its name in a matrix.
     pub name: &'static str,
-    /// What it is.
+    /// Description.
     pub about: &'static str,
-    /// The program whose version counts, and the words that make it say it; none for the agent's own.
+    /// The program whose version is recorded, and its arguments for that; none for the agent's workloads.
     pub version: &'static [&'static str],
-    /// Programs that it needs where it runs.
+    /// Programs needed on the system under test.
     pub programs: &'static [&'static str],
-    /// Parameters and their values where a matrix gives none.
+    /// Parameters with default values.
     pub parameters: &'static [(&'static str, &'static str)],
     /// Files for the job's folder.
     pub files: &'static [(&'static str, &'static str)],
     /// The server, if it has one. It listens on 127.0.0.1.
     pub server: &'static [&'static str],
-    /// Whether the server refuses a client while it has not yet done with the last one; then each gets one of its own.
+    /// Whether the server refuses a client until it has finished with the previous one; then each client gets a new server.
     pub one_client: bool,
     /// The client.
     pub client: &'static [&'static str],
-    /// Reads the client's output; [`Adapter::readings`] looks first whether it is whole.
+    /// Parser of the client's output; call [`Adapter::readings`], which also checks the result.
     pub(crate) parse: fn(&Output<'_>) -> Result<Vec<Reading>, Refusal>,
-    /// The metric that stands for all in short tables.
+    /// The metric shown in short tables.
     pub headline: &'static str,
-    /// Processors without which it cannot run.
+    /// Minimum number of processors.
     pub cpus: u32,
 }
 
@@ -110,7 +110,7 @@ macro_rules! memtier {
 pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "ping",
-        about: "round trips of ICMP on the loopback (iputils)",
+        about: "ICMP round trips on the loopback interface (iputils)",
         version: &["ping", "-V"],
         programs: &["ping"],
         parameters: &[("count", "200"), ("interval", "0.01"), ("address", "127.0.0.1")],
@@ -121,7 +121,7 @@ pub const ADAPTERS: &[Adapter] = &[
     },
     Adapter {
         name: "iperf-tcp",
-        about: "throughput of TCP, as received (iperf3)",
+        about: "TCP throughput at the receiver (iperf3)",
         version: &["iperf3", "--version"],
         programs: &["iperf3"],
         parameters: &[("seconds", "2"), ("length", "128K")],
@@ -145,7 +145,7 @@ pub const ADAPTERS: &[Adapter] = &[
     },
     Adapter {
         name: "iperf-udp",
-        about: "throughput of UDP, as received (iperf3)",
+        about: "UDP throughput at the receiver (iperf3)",
         version: &["iperf3", "--version"],
         programs: &["iperf3"],
         parameters: &[("seconds", "2"), ("length", "1460"), ("rate", "0")],
@@ -244,7 +244,7 @@ pub const ADAPTERS: &[Adapter] = &[
     },
     Adapter {
         name: "npb",
-        about: "a program of the NAS parallel benchmarks, by its path",
+        about: "a program of the NAS parallel benchmarks, given by its path",
         programs: &[],
         parameters: &[("program", "ua.A.x")],
         client: &["{program}"],
@@ -347,19 +347,19 @@ pub const ADAPTERS: &[Adapter] = &[
         parse: time::parse,
         ..NONE
     },
-    own("cpuid", "built in: CPUID in a loop, an exit each in a VM"),
-    own("timer", "built in: how late a thread runs that slept 50 us"),
+    own("cpuid", "built in: CPUID in a loop; in a VM each is an exit"),
+    own("timer", "built in: wake-up latency of a thread that sleeps 50 us"),
     Adapter { cpus: 2, ..own("ipi", "built in: two processors wake each other") },
     own(
         "matmul",
-        "built in: a matrix product read down its columns, the access pattern of the oneDNN-on-TDX report",
+        "built in: a matrix product with access by column, as in the oneDNN-on-TDX report",
     ),
-    own("touch-4k", "built in: fresh memory touched in 4 KiB pages"),
-    own("touch-2m", "built in: fresh memory touched in huge pages"),
-    own("loopback", "built in: a byte to a TCP server on the loopback and back"),
+    own("touch-4k", "built in: first access to memory in 4 KiB pages"),
+    own("touch-2m", "built in: first access to memory in huge pages"),
+    own("loopback", "built in: round trip of a byte to a TCP server on the loopback interface"),
 ];
 
-/// A workload of the agent's own.
+/// A built-in workload.
 const fn own(name: &'static str, about: &'static str) -> Adapter {
     Adapter {
         name,
@@ -376,7 +376,7 @@ impl Adapter {
         ADAPTERS.iter().find(|adapter| adapter.name == name)
     }
 
-    /// What an output says. A program that was stopped in the middle of a line may have written half a number.
+    /// The readings in an output. The last line must be complete: an interrupted program may have written half a number.
     pub fn readings(&self, output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
         let cut = |text: &str| !text.is_empty() && !text.ends_with(['\n', '}']);
         if cut(output.stdout) || cut(output.stderr) {
@@ -385,8 +385,8 @@ impl Adapter {
         (self.parse)(output)
     }
 
-    /// Whether it can do with a value that a matrix gives for a parameter; the error is half a sentence. Where its own value is
-    /// a whole number the matrix's must be one, too: 0, and 0.5 which is read as 0, is "for ever" or "no limit" to many programs.
+    /// Checks a matrix's value of a parameter; the error is half a sentence. If the default is a whole number, the value must be one
+    /// too: many programs read 0.5 as 0, which means "forever" or "no limit".
     pub fn check(&self, parameter: &str, value: &str) -> Result<(), String> {
         let name = self.name;
         let (_, default) = self
@@ -406,7 +406,7 @@ impl Adapter {
         Err(format!("{name} takes a {number} above zero for {parameter}, not {value:?}"))
     }
 
-    /// Whether it needs nothing but the agent.
+    /// Whether the agent is all it needs.
     pub fn is_builtin(&self) -> bool {
         self.client.first() == Some(&"{agent}")
     }

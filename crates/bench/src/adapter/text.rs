@@ -20,13 +20,13 @@ pub(super) fn split<'a>(what: &str, word: &'a str) -> Result<(f64, &'a str), Ref
     Ok((number(what, &word[..end])?, word[end..].trim()))
 }
 
-/// A value with its unit, times what the table says of that unit.
+/// A value with its unit, multiplied by the unit's factor in the table.
 pub(super) fn in_unit(what: &str, word: &str, units: &[(&str, f64)]) -> Result<f64, Refusal> {
     let (value, unit) = split(what, word)?;
     scaled(what, value, unit, units)
 }
 
-/// A value times what the table says of its unit.
+/// A value multiplied by its unit's factor in the table.
 pub(super) fn scaled(
     what: &str,
     value: f64,
@@ -42,7 +42,7 @@ pub(super) fn scaled(
 pub(super) const TIME: &[(&str, f64)] =
     &[("ns", 1e-3), ("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6), ("h", 3600e6)];
 
-/// What follows this key in the first line that begins with it.
+/// The rest of the first line that begins with this key.
 pub(super) fn after<'a>(text: &'a str, key: &str) -> Result<&'a str, Refusal> {
     text.lines()
         .find_map(|line| line.trim().strip_prefix(key))
@@ -55,7 +55,7 @@ pub(super) fn word(text: &str) -> &str {
     text.split_whitespace().next().unwrap_or_default()
 }
 
-/// What is quoted of an output.
+/// An excerpt of an output, for errors.
 pub(super) fn brief(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(60).collect()
 }

@@ -1,4 +1,4 @@
-//! wrk: requests a second and their latencies.
+//! wrk: requests per second and latencies.
 
 use super::text::{TIME, after, brief, in_unit, number, word};
 use super::{Output, Reading, Refusal, sane, unit};

@@ -133,7 +133,7 @@ fn what_cannot_be_recorded_has_its_reason() {
     let run = folder.path().join("run");
     let text = ok(&["run", name(&matrix(folder.path(), text)), "-o", name(&run)]);
     assert!(
-        text.contains("not available: the matrix does not want them (exits = false)"),
+        text.contains("not available: the matrix excludes them (exits = false)"),
         "{text}"
     );
 }
