@@ -49,7 +49,9 @@ pub fn merge(runs: &[PathBuf], output: &Path) -> anyhow::Result<()> {
         let (one, two) = (runs[0].display(), runs[other].display());
         return fail(
             Code::Data,
-            format!("{one} and {two}: ran on different accelerators; merge only parts with the same"),
+            format!(
+                "{one} and {two}: ran on different accelerators; merge only parts with the same"
+            ),
         );
     }
     write(claim, &parts)

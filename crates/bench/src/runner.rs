@@ -356,10 +356,9 @@ impl<'a> Runner<'a> {
         Ok(match (before, now) {
             (Some(before), Ok(now)) => match changed(&name, &before, &now).as_slice() {
                 [] => Ok(set),
-                found => Err(format!(
-                    "it has changed since the first measurement: {}",
-                    found.join("; ")
-                )),
+                found => {
+                    Err(format!("it has changed since the first measurement: {}", found.join("; ")))
+                }
             },
             (None, Ok(_)) => Ok(set),
             (_, Err(error)) => Err(error.to_string()),

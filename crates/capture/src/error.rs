@@ -34,7 +34,7 @@ pub enum Error {
     },
     /// Exit numbers that either vendor has.
     #[error(
-        "holds bare exit numbers, which Intel and AMD both have; say whose with --isa intel or --isa amd"
+        "has numeric exit reasons, which differ between Intel and AMD; name the vendor with --isa intel or --isa amd"
     )]
     Vendor,
     /// Reading failed.

@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all.
+//! Files that are published atomically.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -17,11 +17,11 @@ use crate::temporary::{folder_of, hold, remove_abandoned, unused_name};
 pub enum Access {
     /// Its owner alone (0600), whatever the umask: recordings, runs, memory.
     Private,
-    /// Whoever the umask allows, as for a shell's `>`: reports. A file that is replaced keeps its mode.
+    /// By the umask, as for a shell's `>`: reports. A replaced file keeps its mode.
     Umask,
 }
 
-/// A file that is being written. Dropped before it is published it leaves nothing.
+/// A file being written. If dropped before it is published, nothing is left.
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
@@ -46,7 +46,7 @@ impl NewFile {
         options.read(true).write(true).mode(mode);
         let new = match nameless(&options, folder_of(target))? {
             Some(file) => {
-                // Nobody else can hold it yet; see `temporary` for what the lock is for.
+                // No other process can hold it yet; `temporary` explains the lock.
                 let _ = file.try_lock();
                 NewFile { file, target: target.to_owned(), named: None }
             }
@@ -140,13 +140,13 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if let Some(name) = &self.named {
-            // Best effort: the next writer of this target tries again.
+            // Best effort: the next writer of this target retries.
             let _ = fs::remove_file(name);
         }
     }
 }
 
-/// What has the name may be replaced.
+/// Checks that the present target may be replaced.
 fn check_target(target: &Path) -> io::Result<()> {
     let found = target.symlink_metadata().map(|found| found.file_type());
     match found {
@@ -185,7 +185,7 @@ fn link(file: &File, name: &Path) -> io::Result<()> {
     Ok(rustix::fs::linkat(CWD, by_descriptor(file), CWD, name, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// A file that has its name, but that nothing refers to yet. Dropping it removes it unless [`Published::keep`] was called.
+/// A file with its final name that nothing refers to yet. It is removed on drop unless [`Published::keep`] was called.
 #[derive(Debug)]
 pub struct Published {
     path: PathBuf,
@@ -210,13 +210,13 @@ impl Published {
 impl Drop for Published {
     fn drop(&mut self) {
         if !self.keep {
-            // Best effort: readers ignore what nothing refers to.
+            // Best effort: readers ignore unreferenced files.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Writes a file of these bytes in place of what had its name.
+/// Writes a file with this content, replacing one of this name.
 ///
 /// # Errors
 /// As [`NewFile::create`] and [`NewFile::publish`].

@@ -1,4 +1,4 @@
-//! Folders that appear whole or not at all: filled under a temporary name, then renamed.
+//! Folders that are published atomically: filled under a temporary name, then renamed.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -47,19 +47,19 @@ pub fn remove_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// A folder that is being filled. Dropped before it is published it is removed.
+/// A folder being filled. If dropped before it is published, it is removed.
 #[derive(Debug)]
 pub struct NewFolder {
     target: PathBuf,
     path: PathBuf,
     published: bool,
-    /// Locked as long as the folder is filled, so that nobody takes it for abandoned.
+    /// Locked while the folder is filled, so that other writers do not remove it as abandoned.
     _lock: File,
 }
 
 impl NewFolder {
-    /// A private, empty folder beside `target`, which has to have a name. The folders above are made if they are missing, and
-    /// what killed writers of this target left is removed.
+    /// A private, empty folder beside `target`, which must have a name. Missing parents are created, and leftovers of killed writers of
+    /// this target are removed.
     ///
     /// # Errors
     /// The folders cannot be made.
@@ -88,12 +88,12 @@ impl NewFolder {
         }
     }
 
-    /// Where it is filled.
+    /// Its temporary path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives it its name, which nothing may have but an empty folder.
+    /// Publishes it. The target must not exist or be an empty folder.
     ///
     /// # Errors
     /// The name is taken, or the file system refuses.
@@ -103,7 +103,7 @@ impl NewFolder {
         sync_folder(folder_of(&self.target))
     }
 
-    /// Gives it its name in place of the folder that has it. A reader never finds none, where the file system can exchange two names.
+    /// Publishes it, replacing the present folder. If the file system can exchange two names, a reader always finds a folder.
     ///
     /// # Errors
     /// The old folder cannot be removed, or the file system refuses.
@@ -118,9 +118,9 @@ impl NewFolder {
             }
         }
         match rustix::fs::renameat_with(CWD, &self.path, CWD, &self.target, RenameFlags::EXCHANGE) {
-            // What was there is removed with this value.
+            // The old folder is removed when this value is dropped.
             Ok(()) => sync_folder(folder_of(&self.target)),
-            // A file system that cannot exchange, such as NFS.
+            // The file system cannot exchange names, as NFS.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 remove_folder(&self.target)?;
                 self.publish()

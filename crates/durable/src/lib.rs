@@ -1,4 +1,4 @@
-//! Files and folders that appear whole or not at all, and the lock of a folder that is being written.
+//! Files and folders that are published atomically, and the lock of a folder being written.
 //!
 //! ```text
 //! NewFile     a file without a name -> fsync -> link or rename to its name -> fsync of the folder
@@ -10,7 +10,7 @@
 //! Elsewhere (NFS, some FUSE file systems), and for folders, it leaves a temporary name; the next writer of the same target removes it.
 //!
 //! The only implementation in this workspace: run folders, reports, checkpoints, caches and compacted days all use it.
-//! It does not know what the files hold.
+//! The content of the files is not interpreted.
 
 mod file;
 mod folder;

@@ -11,10 +11,10 @@ use crate::temporary::is_at;
 /// Bytes of a holder's command that are shown.
 const COMMAND_BYTES: usize = 160;
 
-/// How often a lock that is held by nobody who can be named is tried: its holder may have just ended.
+/// Attempts at a lock whose holder cannot be named: it may have just ended.
 const TRIES: usize = 3;
 
-/// A folder that this process alone writes to. The lock is on the folder itself (flock), so it leaves no file behind, and the kernel
+/// An exclusive lock on a folder. The lock is on the folder itself (flock), so it leaves no file behind, and the kernel
 /// frees it when the process ends, however it ends. It holds on one machine: a network file system does not pass it on.
 #[derive(Debug)]
 pub struct Lock {
@@ -35,7 +35,7 @@ pub enum LockError {
 pub struct Holder {
     /// `None`: the system does not say, because the holder is in another container.
     pub process: Option<u32>,
-    /// Its command line, or its name where that is closed to us. Text of another process: escape it.
+    /// Its command line, or its name if the command line is unreadable. Text of another process: escape it.
     pub command: String,
 }
 
@@ -59,7 +59,7 @@ impl Lock {
         loop {
             let opened = File::open(folder).map_err(LockError::Io)?;
             match opened.try_lock() {
-                // Its holder may have removed it before we got it.
+                // Its holder may have removed the folder before the lock was taken.
                 Ok(()) if is_at(&opened, &resolved(folder)).map_err(LockError::Io)? => {
                     return Ok(Lock { _folder: opened });
                 }
@@ -77,7 +77,7 @@ impl Lock {
     }
 }
 
-/// Where a symbolic link leads.
+/// The target of a symbolic link.
 fn resolved(folder: &Path) -> std::path::PathBuf {
     fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned())
 }

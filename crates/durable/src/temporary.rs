@@ -40,7 +40,7 @@ fn prefix(target: &Path) -> OsString {
     prefix
 }
 
-/// Removes what killed writers of this target left beside it. Errors are ignored: what is left is in nobody's way.
+/// Removes leftovers of killed writers of this target. Errors are ignored: leftovers are harmless.
 pub(crate) fn remove_abandoned(target: &Path) {
     let prefix = prefix(target);
     let Ok(entries) = fs::read_dir(folder_of(target)) else { return };
@@ -74,8 +74,8 @@ fn remove_if_abandoned(path: &Path) {
     };
 }
 
-/// Takes the lock of a name just made. False: another writer took it for abandoned and removed it. A file system
-/// without locks is one where nothing is taken for abandoned.
+/// Locks a new temporary name. False: another writer removed it as abandoned. On a file system without locks nothing is removed as
+/// abandoned.
 pub(crate) fn hold(file: &File, path: &Path) -> io::Result<bool> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => return Ok(false),
@@ -94,7 +94,7 @@ pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes every temporary file (`.NAME.tmp`) in a folder, whoever made it: for a folder whose [`crate::Lock`] the caller holds.
+/// Removes every temporary file (`.NAME.tmp`) in a folder, by any process: for a folder whose [`crate::Lock`] the caller holds.
 /// Errors are ignored: readers ignore such names.
 pub fn remove_temporaries(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

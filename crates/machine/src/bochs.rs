@@ -1,7 +1,6 @@
 //! Machines that Bochs runs: an Intel processor with VMX and EPT.
 //!
-//! All that Bochs opens it inherits, under the same numbers each time, since a saved machine asks for
-//! the same paths again when it is restored.
+//! Bochs inherits all files as descriptors with fixed numbers, because a saved machine opens the same paths when it is restored.
 
 mod boot_disk;
 mod saved;
@@ -41,11 +40,11 @@ pub(crate) const PROCESSOR: &str = "model=broadwell_ult, ips=1000000000";
 #[derive(Debug)]
 pub(crate) struct Bochs {
     log: Log,
-    /// Where its window is, if it can be saved.
+    /// The X server of its window, if it can be saved.
     screen: Option<Screen>,
 }
 
-/// The order in which descriptors are handed over, which makes their numbers.
+/// Descriptors in the order in which they are passed, which determines their numbers.
 enum Inherited {
     Mailbox,
     BootDisk,
@@ -54,7 +53,7 @@ enum Inherited {
     /// The `bochsrc`, or the folder of a saved machine.
     Configuration,
     Commands,
-    /// Of the mailbox, where a machine is restored.
+    /// The descriptor of the mailbox, if a machine is restored.
     Copy,
 }
 
@@ -136,8 +135,7 @@ impl Bochs {
         saved.map_err(|problem| Error::Control { emulator, what, problem })
     }
 
-    /// What Bochs itself could not go on from, though it may still be there and ask what to do. A power-off is
-    /// one of these things.
+    /// Why Bochs panicked; it may still run and show a dialog. A power-off is a panic too.
     pub(crate) fn panic(&self) -> Option<String> {
         Some(match self.log.panic()? {
             text if text.contains("soft power off") => "the guest powered off".to_owned(),
@@ -146,7 +144,7 @@ impl Bochs {
     }
 }
 
-/// Bochs's log, in memory: panics alone.
+/// Bochs's log of panics, in memory.
 #[derive(Debug)]
 struct Log(File);
 
@@ -173,7 +171,7 @@ struct Launch {
 }
 
 impl Launch {
-    /// With the descriptors that every Bochs gets; what follows is the caller's.
+    /// With the descriptors that every Bochs gets; the caller adds others.
     fn new(spec: &Spec, boot_disk: File, console: &Console) -> io::Result<Launch> {
         let log = memory("vmtax-bochs-log")?;
         let mut handed = Handed::default();
@@ -197,7 +195,7 @@ impl Launch {
     }
 }
 
-/// Gives a command a terminal, whose screen nobody looks at.
+/// Gives a command a terminal whose output is discarded.
 fn attach_terminal(command: &mut Command) -> io::Result<()> {
     let control = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     grantpt(&control)?;
@@ -209,7 +207,7 @@ fn attach_terminal(command: &mut Command) -> io::Result<()> {
     command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal);
     thread::Builder::new().name("terminal".to_owned()).spawn(move || {
         let mut screen = [0; 4096];
-        // It ends when no process has the terminal any more, which is an error for whoever reads.
+        // The read fails when the last process has closed the terminal.
         while control.read(&mut screen).is_ok_and(|n| n > 0) {}
     })?;
     Ok(())
@@ -246,7 +244,7 @@ fn configuration(spec: &Spec, boot_cylinders: u64, display: &str) -> String {
     )
 }
 
-/// Whether Bochs is there.
+/// Checks that Bochs is installed.
 pub(crate) fn check() -> Result<(), Error> {
     let missing = |program: &str| Error::Missing {
         program: program.to_owned(),

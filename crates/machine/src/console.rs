@@ -1,4 +1,4 @@
-//! What the machine says on its serial port, and whether that is a cry for help.
+//! The console of a machine (its serial port), and failures reported on it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,12 +22,12 @@ const TAIL_LINES: usize = 40;
 const TAIL_BYTES: u64 = 16 << 10;
 /// A line longer than this is judged by its first bytes.
 const LINE_BYTES: usize = 1024;
-/// A guest that writes more is ended: a loop that prints would fill the disk. A verbose boot writes 100 KiB.
+/// A guest that writes more is ended, before it fills the disk. A verbose boot writes 100 KiB.
 const MOST_BYTES: u64 = 64 << 20;
 /// Bytes read between two looks at the deadline and the stop flag.
 const READ_BYTES: u64 = 1 << 20;
 
-/// What Linux prints when it cannot go on, or not go on soundly.
+/// Messages of Linux that mean a failure.
 const FAILURES: [&str; 12] = [
     "Kernel panic - not syncing",
     "BUG: ",
@@ -49,7 +49,7 @@ const FAILURES: [&str; 12] = [
 pub(crate) struct Console {
     path: PathBuf,
     file: File,
-    /// Bytes that were looked at.
+    /// Bytes examined so far.
     read: u64,
     line: Vec<u8>,
     failure: Option<String>,
@@ -73,12 +73,12 @@ impl Console {
         &self.file
     }
 
-    /// Bytes that it has by now.
+    /// Its present size.
     pub(crate) fn length(&self) -> u64 {
         self.file.metadata().map_or(0, |data| data.len())
     }
 
-    /// The first line that tells of a failure, if there is one by now.
+    /// The first line so far that reports a failure.
     pub(crate) fn failure(&mut self) -> Result<Option<&str>, Error> {
         let mut buffer = [0; 4096];
         let end = self.read + READ_BYTES;
@@ -121,7 +121,7 @@ impl Console {
         }
     }
 
-    /// The last lines. What cannot be read is left out: this is for a message about something else.
+    /// The last lines. Read errors are ignored, because the tail is only an addition to an error message.
     pub(crate) fn tail(&self) -> Tail {
         let lines = self.last_bytes().map(|bytes| last_lines(&bytes)).unwrap_or_default();
         Tail { path: self.path.clone(), lines }

@@ -1,5 +1,4 @@
-//! What can go wrong between a spec and a machine that did its work. Every message is one sentence
-//! that names the place and what to do.
+//! Errors of machines. Every message is one sentence that names the place and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,16 +6,16 @@ use std::time::Duration;
 
 use crate::{Emulator, Tail};
 
-/// Why there is no machine, or why it did not do what was waited for.
+/// Why a machine did not start or did not do its work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A program of this computer that a machine is to have.
+    /// A program to be copied into a machine.
     #[error("{program}: {problem}")]
     Program {
         /// The program.
         program: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A program that is needed is not installed.
@@ -71,7 +70,7 @@ pub enum Error {
         /// The end of the console.
         console: Tail,
     },
-    /// The machine is gone before it did what was waited for.
+    /// The machine ended early.
     #[error("the machine on {emulator} ended too early: {how}; its console is in {}", console.path.display())]
     Ended {
         /// What ran it.
@@ -110,22 +109,22 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// The emulator did not do as it was told.
+    /// A command to the emulator failed.
     #[error("{emulator} cannot {what}: {problem}")]
     Control {
         /// What ran the machine.
         emulator: Emulator,
-        /// What was asked of it, as a verb.
+        /// The command, as a verb.
         what: &'static str,
         /// What it answered.
         problem: String,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{path}: cannot {what}: {source}{}", advice(source))]
     Io {
         /// The file, folder or program.
         path: PathBuf,
-        /// What was being done, as a verb.
+        /// The operation, as a verb.
         what: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -154,7 +153,7 @@ impl Error {
     }
 }
 
-/// What the user can do about the system's answer.
+/// Advice for the error of a system call.
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {

@@ -1,10 +1,9 @@
-//! From the spec of a virtual machine to a running one: the only launcher of emulators. And [`vm`]: a QEMU that somebody
-//! else started, its memory, devices and disks.
+//! Starts virtual machines from a spec; the only launcher of emulators. [`vm`] is for a QEMU that was started by others: its memory,
+//! devices and disks.
 //!
-//! A machine boots a Linux kernel and an initramfs, talks to this side through a [`Mailbox`], and ends
-//! in one of four ways: it does what was waited for and powers off, it fails and says so on its
-//! console, it is saved, or its time is over. Whatever happens to this process, nothing of a machine
-//! is left: no process and no temporary file.
+//! A machine boots a Linux kernel and an initramfs and communicates with vmtax through a [`Mailbox`]. It ends when it has done its
+//! work and powers off, fails (its console says why), is saved, or reaches its timeout. When this process ends, however it ends, no
+//! process and no temporary file of a machine is left.
 //!
 //! ```no_run
 //! # use std::{path::Path, time::Duration};
@@ -33,7 +32,7 @@
 //! # }
 //! ```
 //!
-//! What it leaves out on purpose: what runs inside, what the mailbox's bytes mean, what is cached when.
+//! Left out on purpose: what runs inside, the meaning of the mailbox's bytes, and when states are cached.
 
 mod bochs;
 mod checksum;

@@ -22,12 +22,12 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// With many others, to read.
+    /// A shared lock, for reading.
     pub(crate) fn shared(folder: &Path) -> io::Result<Lock> {
         Lock::wait(folder, FlockOperation::NonBlockingLockShared)
     }
 
-    /// Alone, to change what is there.
+    /// An exclusive lock, for writing.
     pub(crate) fn exclusive(folder: &Path) -> io::Result<Lock> {
         Lock::wait(folder, FlockOperation::NonBlockingLockExclusive)
     }
@@ -37,7 +37,7 @@ impl Lock {
         let path = folder.join(".lock");
         let file = match File::options().create(true).append(true).open(&path) {
             Ok(file) => file,
-            // Somebody else's cache can still be read.
+            // The cache of another user can still be read.
             Err(e)
                 if matches!(
                     e.kind(),
@@ -61,7 +61,7 @@ impl Lock {
                         ))
                     })?;
                 }
-                // A file system without locks: what is published is whole there, too.
+                // A file system without locks: published entries are complete nevertheless.
                 Err(_) => return Ok(Lock { _file: None }),
             }
         }

@@ -15,14 +15,14 @@ use crate::{Emulator, Error, Spec, Stop, spec};
 
 /// Time between two polls.
 const POLL: Duration = Duration::from_millis(2);
-/// How long a panic may take to print the rest of what it has to say.
+/// Most time to wait for the rest of a panic message.
 const LAST_WORDS: Duration = Duration::from_secs(3);
-/// After how much silence it has nothing more to say.
+/// Silence after which a panic message counts as complete.
 const SILENCE: Duration = Duration::from_millis(300);
-/// How long a machine that is finished may take to power off.
+/// Timeout of the power-off of a finished machine.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What is particular to the emulator that runs a machine.
+/// The emulator-specific part of a machine.
 #[derive(Debug)]
 enum Control {
     Qemu(Qemu),
@@ -39,12 +39,12 @@ pub struct Machine {
     process: Process,
     control: Control,
     stop: Stop,
-    /// What a saved state has to be restored with.
+    /// Requirements for restoring a saved state.
     identity: state::Identity,
 }
 
 impl Machine {
-    /// Starts the machine. What goes wrong later, [`Machine::wait`] tells.
+    /// Starts the machine. Later errors are returned by [`Machine::wait`].
     pub fn boot(spec: &Spec) -> Result<Machine, Error> {
         spec::check(spec.emulator)?;
         Machine::start(spec, |console| match spec.emulator {
@@ -60,7 +60,7 @@ impl Machine {
         })
     }
 
-    /// Goes on from a state that [`Machine::save`] made of a machine with an equal spec. The
+    /// Continues from a state that [`Machine::save`] made of a machine with an equal spec. The
     /// mailbox is not part of the state: the guest sees what it holds now.
     pub fn restore(spec: &Spec, state: &Path) -> Result<Machine, Error> {
         Machine::resume(spec, state, None)
@@ -119,7 +119,7 @@ impl Machine {
         })
     }
 
-    /// From now on it has this much time, whatever it had before.
+    /// Sets the time left until its timeout.
     pub fn allow(&mut self, limit: Duration) {
         self.limit = limit;
         self.deadline = Instant::now() + limit;
@@ -140,7 +140,7 @@ impl Machine {
                 return Err(self.failed(failure));
             }
             if self.ended_within(Duration::ZERO)? {
-                // What it did last counts.
+                // Its last action counts even if it has ended.
                 return poll().map_or_else(|| Err(self.epitaph()), Ok);
             }
             if self.stop.is_requested() {
@@ -156,8 +156,8 @@ impl Machine {
         }
     }
 
-    /// Stops the machine and saves all of it but the mailbox into the folder `state`, which is made
-    /// whole or not at all, replacing what was there. The machine ends in any case.
+    /// Stops the machine and saves it, without the mailbox, into the folder `state`, which is replaced atomically. The machine ends in
+    /// any case.
     pub fn save(mut self, state: &Path) -> Result<(), Error> {
         let new = NewState::create(state)?;
         let until = Until::deadline(self.deadline).or_stopped(self.stop.flag());
@@ -180,7 +180,7 @@ impl Machine {
         }
     }
 
-    /// Keeps each vCPU on a processor of its own: the first on the first given, and so on.
+    /// Pins each vCPU to a processor, in the order given.
     pub fn pin(&mut self, processors: &[usize]) -> Result<(), Error> {
         let emulator = self.emulator;
         let problem = |problem: String| Error::Control { emulator, what: "pin the vCPUs", problem };
@@ -221,8 +221,7 @@ impl Machine {
         Error::Failed { emulator: self.emulator, failure, console: self.console.tail() }
     }
 
-    /// Lets a machine that has failed print the rest of what it has to say. It may reset at once, or
-    /// never.
+    /// Waits for the rest of a failed machine's message. It may reset at once, or never.
     fn hear_out(&mut self) -> Result<(), Error> {
         let end = Instant::now() + LAST_WORDS;
         let mut heard = self.console.length();
@@ -242,7 +241,7 @@ impl Machine {
             if let Control::Bochs(bochs) = &self.control
                 && bochs.panic().is_some()
             {
-                // It may be there still, and ask in its window what to do.
+                // It may still run and show a dialog.
                 self.process.end();
             }
             let ended = self.process.ended();
@@ -256,7 +255,7 @@ impl Machine {
         }
     }
 
-    /// The machine is gone: why?
+    /// Why the machine ended.
     fn epitaph(&mut self) -> Error {
         // A failure that was printed between the last look at the console and the end.
         if let Ok(Some(failure)) = self.failure() {

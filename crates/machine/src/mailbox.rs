@@ -1,11 +1,10 @@
-//! The mailbox: the bytes that this side and the guest share while a machine runs.
+//! The mailbox: a disk in memory that vmtax and the guest share while a machine runs.
 //!
 //! The guest sees it as a raw disk, the master of the second IDE channel (ports 0x170 and 0x376), on
 //! every emulator; it reads and writes it by programmed I/O and needs no driver. Here it is
 //! memory without a name, so nothing is left of it when this process is gone.
 //!
-//! What it does not do on purpose: order. Who writes a message that is longer than a sector writes
-//! its first sector last.
+//! Writes are not ordered: a message longer than a sector must be written with its first sector last.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -70,7 +69,7 @@ impl Mailbox {
     }
 }
 
-/// The other side names lengths: memory is taken only for those that can be there.
+/// The guest sends lengths: only plausible ones are allocated.
 fn within(offset: u64, length: usize, what: &'static str) -> Result<(), Error> {
     if offset.checked_add(length as u64).is_none_or(|end| end > Mailbox::SIZE) {
         let beyond = io::Error::new(io::ErrorKind::InvalidInput, "it lies beyond the end");

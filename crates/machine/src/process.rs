@@ -1,4 +1,4 @@
-//! Child processes that cannot outlive this one, however it ends.
+//! Child processes that are killed when this process ends, however it ends.
 //!
 //! Every child is its own process group, so a Ctrl-C on the terminal does not reach it, and asks the
 //! kernel for SIGKILL when its parent dies, so it is gone even after a `kill -9` of the parent.
@@ -32,8 +32,7 @@ impl Process {
         Process::spawn_with(command, handed, Signal::KILL)
     }
 
-    /// As [`Process::spawn`], for a program that has something to tidy up: it gets `last` when
-    /// this process dies.
+    /// As [`Process::spawn`], for a program that cleans up: it gets the signal `last` when this process dies.
     pub(crate) fn spawn_with(
         mut command: Command,
         handed: Handed,
@@ -52,7 +51,7 @@ impl Process {
         Ok(Process { child, ended: None })
     }
 
-    /// How it ended, if it did.
+    /// Its exit status, if it has ended.
     pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait()?;
@@ -60,7 +59,7 @@ impl Process {
         Ok(self.ended)
     }
 
-    /// Our ends of its pipes, which from now on read and write without waiting.
+    /// Our ends of its pipes, set to non-blocking.
     pub(crate) fn pipes(&mut self) -> io::Result<Pipes> {
         let file = |fd: Option<OwnedFd>| {
             let Some(fd) = fd else { return Ok(None) };
@@ -74,7 +73,7 @@ impl Process {
         })
     }
 
-    /// Its number.
+    /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -97,7 +96,7 @@ impl Process {
         if self.ended.is_none()
             && let Some(group) = Pid::from_raw(self.child.id().cast_signed())
         {
-            // As in `end`: the number is still its own.
+            // As in `end`: the process id is still valid.
             let _ = kill_process_group(group, Signal::TERM);
             let _ = self.wait_until(deadline);
         }
@@ -110,7 +109,7 @@ impl Process {
             return;
         }
         if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
-            // The child is not reaped yet, so its number cannot be anyone else's.
+            // The child is not reaped yet, so its process id is still valid.
             let _ = kill_process_group(group, Signal::KILL);
         }
         self.ended = self.child.wait().ok();
@@ -217,7 +216,7 @@ fn keeper() -> io::Result<&'static Sender<Job>> {
 
 fn keep(jobs: Receiver<Job>) {
     for Job { mut command, reply } in jobs {
-        // Who asked waits for the answer, so it is there.
+        // The requester waits for the answer.
         let _ = reply.send(command.spawn());
     }
 }

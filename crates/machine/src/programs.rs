@@ -1,4 +1,4 @@
-//! Programs of this computer for a machine: each, and the libraries that its loader would load.
+//! Programs of this computer to copy into a machine, with the libraries that their loader would load.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::cpio::Entry;
 use crate::{Error, Limits, Tool};
 
-/// Of ldd, whose output is a line for each library.
+/// Limits of ldd, which prints a line for each library.
 const LIMITS: Limits = Limits { time: Duration::from_secs(60), output: 1 << 20 };
 
 /// Files by the path they must have, without the leading slash.

@@ -69,7 +69,7 @@ impl Qemu {
             .args(["-chardev", &format!("socket,id=qmp,fd={}", handed.give(theirs))])
             .args(["-mon", "chardev=qmp,mode=control"]);
         let mailbox = handed.give_path(spec.mailbox.file().try_clone().map_err(start_error)?);
-        // The second IDE channel's master. Nothing else opens it, so nobody needs its lock.
+        // The second IDE channel's master. Nothing else opens it, so it needs no lock.
         let drive = format!("media=disk,format=raw,file.locking=off,file={mailbox}");
         if spec.options.machine.as_deref().is_some_and(|machine| !machine.starts_with("pc")) {
             command
@@ -116,7 +116,7 @@ impl Qemu {
 
     fn migrate(&mut self, file: &File, until: Until<'_>) -> Result<(), String> {
         self.run("stop", json!({}), until)?;
-        // The machine stands still, so there is nothing to be gentle with.
+        // The machine is stopped, so there is no need to limit the bandwidth.
         self.run("migrate-set-parameters", json!({"max-bandwidth": 1u64 << 40}), until)?;
         self.qmp.give_fd("state", file.as_fd(), until).map_err(|e| e.to_string())?;
         self.run("migrate", json!({"uri": "fd:state"}), until)?;
@@ -147,16 +147,16 @@ impl Qemu {
                 "inmigrate" => until
                     .sleep(Duration::from_millis(2))
                     .map_err(|e| format!("waiting for QEMU to restore it: {e}"))?,
-                // It was stopped to be saved, and is restored as that.
+                // It was stopped to be saved, and is restored stopped.
                 "paused" => return self.run("cont", json!({}), until).map(drop),
-                // It may be done and powered off by now.
+                // It may have powered off already.
                 "running" | "shutdown" => return Ok(()),
                 status => return Err(format!("QEMU did not resume it (it is {status:?})")),
             }
         }
     }
 
-    /// Runs a command, which may take what is left of the machine's time: on a busy computer that can be long.
+    /// Runs a command with the rest of the machine's time as its timeout: a busy computer can be slow.
     fn run(&mut self, command: &str, arguments: Value, until: Until<'_>) -> Result<Value, String> {
         self.qmp.run_until(command, arguments, until).map_err(|e| e.to_string())
     }
@@ -176,7 +176,7 @@ impl Qemu {
         Ok(threads.into_iter().map(|(_, thread)| thread).collect())
     }
 
-    /// Why it is gone.
+    /// Why it ended.
     pub(crate) fn epitaph(&mut self) -> Option<String> {
         let reason = self.qmp.shutdown().map(|reason| match reason {
             "guest-shutdown" => "the guest powered off".to_owned(),
@@ -196,7 +196,7 @@ impl Qemu {
     }
 }
 
-/// What a machine is made of: the arguments but those of kernel, console, control and mailbox.
+/// The arguments of a machine, without those for kernel, console, control and mailbox.
 pub fn arguments(emulator: Emulator, cpus: u32, memory_mib: u32, options: &Options) -> Vec<String> {
     let words = ["-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-machine"];
     let mut arguments: Vec<String> = words.map(str::to_owned).to_vec();
@@ -225,7 +225,7 @@ pub(crate) fn accelerator(emulator: Emulator) -> &'static [&'static str] {
     }
 }
 
-/// QEMU is not there.
+/// QEMU is not installed.
 pub(crate) fn missing() -> Error {
     Error::Missing {
         program: PROGRAM.to_owned(),
@@ -244,7 +244,7 @@ pub(crate) fn check_kvm() -> Result<(), Error> {
     if !flags.split_whitespace().any(|flag| flag == "svm" || flag == "vmx") {
         let found = match device.exists() {
             true => {
-                "/dev/kvm is there, but the processor offers neither svm nor vmx, so it is no hardware KVM"
+                "/dev/kvm exists, but the processor has neither svm nor vmx, so it is not hardware KVM"
             }
             false => "the processor offers neither svm nor vmx",
         };

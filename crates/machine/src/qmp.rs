@@ -1,7 +1,7 @@
-//! The QEMU Machine Protocol: commands, their answers, and the events that say what else happened to the VM.
+//! The QEMU Machine Protocol: commands, their answers, and events of the VM.
 //!
-//! The other end may be anything: a QEMU under load, one that somebody else controls too, or no QEMU. A message has a
-//! size limit, and a command a deadline for everything that comes until its answer, events included.
+//! The other end may be a QEMU under load, one that another client controls too, or not a QEMU. A message has a size limit, and a
+//! command a deadline for all that is received until its answer, events included.
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -25,32 +25,32 @@ use serde_json::{Value, json};
 use crate::Stop;
 use crate::stream::{LineReader, StreamError, Until, write_all};
 
-/// How long a command may take. QEMU answers within milliseconds as a rule, but not while it flushes disks, loads a
-/// kernel, or shares its processors with others.
+/// Timeout of a command. QEMU usually answers within milliseconds, but not while it flushes disks, loads a kernel, or the host is
+/// busy.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long the greeting may take. It does not come while another client is connected.
+/// Timeout of the greeting, which is not sent while another client is connected.
 const GREETING: Duration = Duration::from_secs(20);
-/// How long a command that undoes something may take: another one has failed before.
+/// Timeout of a command that undoes something: another one has failed before.
 const UNDO: Duration = Duration::from_secs(30);
-/// How long it may take once somebody wants this program to end.
+/// The same after a stop request.
 const HASTE: Duration = Duration::from_secs(1);
-/// How long it may take when the one before was not answered either: it is sent, should QEMU come to it later.
+/// The same when the previous one was not answered either: it is still sent, in case QEMU executes it later.
 const HOPELESS: Duration = Duration::from_millis(50);
-/// No message is longer: QEMU's longest answer to what is asked here is one of its CPU's properties, 40 KB.
+/// Most bytes of a message. The longest answer expected is the list of CPU properties, 40 KB.
 const LONGEST_LINE: usize = 4 << 20;
-/// No more of QEMU's own words are shown.
+/// Most characters shown of QEMU's messages.
 const LONGEST_WORDS: usize = 400;
 
-/// What happened to the VM since the connection was made, by QEMU's events.
+/// Events of the VM since the connection was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// STOP: it was running and was stopped.
+    /// STOP: it ran and was stopped.
     pub stops: u64,
-    /// RESUME: it was stopped and goes on.
+    /// RESUME: it was stopped and continues.
     pub resumes: u64,
     /// RESET.
     pub resets: u64,
-    /// WAKEUP: it was suspended and goes on.
+    /// WAKEUP: it was suspended and continues.
     pub wakeups: u64,
     /// Why it shut down: `guest-shutdown`, `guest-reset`, `guest-panic`, `host-qmp-quit`, ...
     pub shutdown: Option<String>,
@@ -86,30 +86,30 @@ impl QmpError {
     }
 }
 
-/// What is wrong with a connection or a command.
+/// The problem of a connection or a command.
 #[derive(Debug, thiserror::Error)]
 pub enum QmpProblem {
-    /// There is no such socket, or nobody listens.
+    /// There is no such socket, or no program listens.
     #[error("{}", not_connected(.0))]
     Connect(io::Error),
-    /// What comes is no QMP.
+    /// The other end does not speak QMP.
     #[error("does not speak QEMU's monitor protocol: {0}")]
     Foreign(&'static str),
-    /// The other end is gone.
+    /// The other end closed the connection.
     #[error("QEMU closed its monitor; is another client connected, or did it end?")]
     Closed,
-    /// Nothing came at all.
+    /// Nothing was received.
     #[error("QEMU sent no greeting within {} s; another client may hold its monitor", .0.as_secs())]
     Silent(Duration),
     /// A command without an answer.
     #[error("QEMU did not answer {0} in time; it hangs, or this computer is overloaded")]
     TimedOut(String),
-    /// A command that QEMU does not carry out.
+    /// A command that QEMU refused.
     #[error("QEMU refused {command}: {why}")]
     Refused {
         /// The command.
         command: String,
-        /// In QEMU's words. They are not ours, and may hold anything.
+        /// QEMU's message. It may contain anything.
         why: String,
     },
     /// The stop flag was set.
@@ -184,7 +184,7 @@ impl Qmp {
         self.run_until(command, arguments, Until::after(PATIENCE).or_stopped(stop.flag()))
     }
 
-    /// As [`Qmp::run`], with another end of patience.
+    /// As [`Qmp::run`], with another timeout.
     pub fn run_until(
         &mut self,
         command: &str,
@@ -219,7 +219,7 @@ impl Qmp {
     /// Runs commands that do not depend on each other, faster than one by one. A command that QEMU refuses gives
     /// `None`.
     pub fn run_all(&mut self, requests: &[Request]) -> Result<Vec<Option<Value>>, QmpError> {
-        /// So many are on their way at a time. QEMU takes 8 and leaves the rest in the socket.
+        /// Commands sent before their answers are read. QEMU takes 8 and leaves the rest in the socket.
         const TOGETHER: usize = 32;
         let stop = self.stop.clone();
         let mut answers = Vec::with_capacity(requests.len());
@@ -268,7 +268,7 @@ impl Qmp {
         Ok(status["status"].as_str().unwrap_or("unknown").to_owned())
     }
 
-    /// What has happened until the last answer.
+    /// Events until the last answer.
     pub fn events(&self) -> &Events {
         &self.events
     }
@@ -389,7 +389,7 @@ impl Qmp {
     }
 }
 
-/// Connects. The system's own call would wait without an end where a listener accepts nobody.
+/// Connects. connect(2) would block forever if the listener does not accept.
 fn connect(socket: &Path, until: Until<'_>) -> Result<UnixStream, QmpProblem> {
     let refused = |errno: Errno| QmpProblem::Connect(errno.into());
     let address = SocketAddrUnix::new(socket).map_err(refused)?;
@@ -414,7 +414,7 @@ fn connect(socket: &Path, until: Until<'_>) -> Result<UnixStream, QmpProblem> {
     }
 }
 
-/// Why there is no next message.
+/// Why reading a message failed.
 enum Stream {
     Closed,
     NoJson,

@@ -1,7 +1,6 @@
 //! Recording the instructions that a machine executes, by a library of ours inside the emulator.
 //!
-//! The libraries (`crates/recorder-*`, carried here) write a record into a pipe while the machine runs. What it means is
-//! for whoever reads it.
+//! The libraries (`crates/recorder-*`, included here) write a record into a pipe while the machine runs. The reader interprets it.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +17,7 @@ const QEMU: &[u8] = include_bytes!(env!("VMTAX_RECORDER_QEMU"));
 /// The library that is loaded into Bochs.
 const BOCHS: &[u8] = include_bytes!(env!("VMTAX_RECORDER_BOCHS"));
 
-/// Bytes that the pipe holds, where the system allows as many.
+/// Size of the pipe, if the system allows it.
 const PIPE: usize = 1 << 20;
 
 /// Ports of the machine, or of a guest of it, whose writes are marks in the record.

@@ -1,4 +1,4 @@
-//! What a machine is to be, and what of it this computer can provide.
+//! The description of a machine, and checks whether this computer can run it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::{Error, Mailbox, Stop, bochs, qemu};
 /// | option | saves |
 /// |---|---|
 /// | `quiet` | formatting and sending some 400 lines; on Bochs half of the boot |
-/// | `nokaslr` | nothing here, but the kernel stays where it was built to be |
+/// | `nokaslr` | nothing, but the kernel is at the address that it was linked for |
 /// | `mitigations=off` | what would be between an exit and KVM; makes path lengths comparable |
 /// | `no_timer_check` | 12 million, spent on watching whether the timer interrupts |
 /// | `clearcpuid=297` | a fifth of the time: without ERMS pages are cleared and copied by words; an emulator takes every byte of `rep stosb` for an instruction |
@@ -29,7 +29,7 @@ use crate::{Error, Mailbox, Stop, bochs, qemu};
 pub const QUICK_BOOT: &str = "quiet nokaslr mitigations=off no_timer_check cryptomgr.notests \
      initcall_blacklist=load_system_certificate_list rodata=off rcupdate.rcu_expedited=1 clearcpuid=297";
 
-/// What runs a machine.
+/// An emulator, or KVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Emulator {
     /// QEMU's emulator, an AMD processor with SVM and nested paging.
@@ -91,7 +91,7 @@ impl Initramfs {
 /// A virtual machine.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// What runs it.
+    /// Its emulator.
     pub emulator: Emulator,
     /// The kernel that it boots.
     pub kernel: Kernel,
@@ -103,19 +103,19 @@ pub struct Spec {
     pub memory_mib: u32,
     /// Processors.
     pub cpus: u32,
-    /// What it shares with this side.
+    /// The mailbox that it shares with vmtax.
     pub mailbox: Mailbox,
     /// The file that its console goes to, made anew and kept.
     pub console: PathBuf,
-    /// How long it may live, from its start, by the clock on the wall.
+    /// Wall-clock timeout, from its start.
     pub limit: Duration,
-    /// Ends it early: a wait then returns [`Error::Stopped`].
+    /// A stop request ends it: a wait then returns [`Error::Stopped`].
     pub stop: Stop,
-    /// What is particular to it.
+    /// Options for QEMU.
     pub options: Options,
 }
 
-/// What is particular to a QEMU machine; nothing by default. Bochs has none of it.
+/// Options for QEMU; empty by default, ignored by Bochs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// `-machine` in place of `pc`: `q35,kernel_irqchip=split`. One without an IDE controller of its own gets one for the
@@ -127,7 +127,7 @@ pub struct Options {
     pub arguments: Vec<String>,
 }
 
-/// Whether this computer can run that emulator; the error says what is missing.
+/// Checks whether this computer can run that emulator; the error names what is missing.
 pub fn check(emulator: Emulator) -> Result<(), Error> {
     match emulator {
         Emulator::Bochs => return bochs::check(),
@@ -137,7 +137,7 @@ pub fn check(emulator: Emulator) -> Result<(), Error> {
     if find(qemu::PROGRAM).is_none() { Err(qemu::missing()) } else { Ok(()) }
 }
 
-/// Whether machines on that emulator can be saved here; the error says what is missing.
+/// Checks whether machines on that emulator can be saved here; the error names what is missing.
 pub fn can_save(emulator: Emulator) -> Result<(), Error> {
     if emulator == Emulator::Bochs { bochs::can_save() } else { check(emulator) }
 }

@@ -9,9 +9,9 @@ use std::str::FromStr;
 
 use crate::{Limits, Stop, Tool, ToolError};
 
-/// No address is longer.
+/// Most characters of an address.
 const LONGEST_ADDRESS: usize = 256;
-/// ssh's own exit status; all others are those of the command.
+/// The exit status of ssh itself; all others are the command's.
 const SSH_FAILED: i32 = 255;
 
 /// Options of every connection. A connection attempt takes 10 s at most, and a peer that is silent for
@@ -63,7 +63,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A text that is no address.
+/// A text that is not an address.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("an address is USER@HOST or HOST, of letters, digits and @ . : _ - % [ ]")]
 pub struct AddressError;
@@ -85,7 +85,7 @@ pub enum SshError {
 
 /// Runs a command of the other system's shell with this input. Returns its standard output if it succeeds.
 ///
-/// `script` must consist of nothing that the other system said.
+/// `script` must not contain output of the other system.
 pub fn run(
     address: &Address,
     script: &str,

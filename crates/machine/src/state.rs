@@ -1,4 +1,4 @@
-//! Saved machines: a folder that is whole or absent, and says what it needs to be restored.
+//! Saved machines: a folder that is published atomically and describes what is needed to restore it.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
@@ -14,11 +14,11 @@ use crate::{Emulator, Error, Options, Spec, bochs, checksum, qemu};
 const DESCRIPTION: &str = "machine.json";
 const SAVE: &str = "save the machine";
 
-/// What of a spec has to be equal when its state is restored.
+/// The parts of a spec that must be equal when its state is restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     emulator: String,
-    /// How the emulator is set up: the processor that it is.
+    /// Configuration of the emulator: its processor.
     settings: String,
     memory_mib: u32,
     cpus: u32,
@@ -70,12 +70,12 @@ impl NewState {
         Ok(NewState { target: target.to_owned(), folder })
     }
 
-    /// Where the emulator's files go.
+    /// The folder for the emulator's files.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What became of a save that failed: a full file system has its own error.
+    /// The error of a failed save; a full file system has a specific one.
     pub(crate) fn failed(&self, error: Error) -> Error {
         const LITTLE: u64 = 1 << 20;
         match statvfs(self.path()) {
@@ -108,7 +108,7 @@ impl NewState {
             description.files.push(Part { name, sha256 });
         }
         fs::write(self.path().join(DESCRIPTION), serde_json::to_vec_pretty(&description)?)?;
-        // Nobody is in the middle of reading what is replaced.
+        // No process reads the folder that is replaced.
         let _lock = Lock::exclusive(above(&self.target))?;
         self.folder.replace()
     }
@@ -139,7 +139,7 @@ pub fn prune(folder: &Path, kept: usize) {
         .collect();
     states.sort_by(|a, b| b.cmp(a));
     for (_, state) in states.into_iter().skip(kept) {
-        // The next process tries again.
+        // The next process retries.
         let _ = fs::remove_dir_all(state);
     }
 }

@@ -1,4 +1,4 @@
-//! The user's request to stop, as everything that waits can check it.
+//! The user's request to stop, which every wait checks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,10 +1,9 @@
-//! Streams whose other end is another program: pipes and sockets, of which any may stay silent, never stop, or send a
-//! line without an end.
+//! Pipes and sockets whose other end is another program, which may stay silent, send without end, or send a line without an end.
 //!
 //! Every read and write ends when the deadline passes or the stop flag is set, whatever the other end does. A deadline
-//! is a moment and not a time per read, so that a peer that sends a byte now and then cannot move it.
+//! is a point in time, not a time per read, so a peer that sends single bytes cannot extend it.
 //!
-//! It leaves out on purpose: what the bytes mean, and regular files, which never make a reader wait.
+//! Left out on purpose: the meaning of the bytes, and regular files, whose reads do not wait.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,19 +29,19 @@ pub struct Until<'a> {
 }
 
 impl<'a> Until<'a> {
-    /// At this moment.
+    /// At this point in time.
     pub fn deadline(deadline: Instant) -> Until<'a> {
         Until { deadline, stop: None }
     }
 
-    /// When this much time has passed from now on.
+    /// After this time from now.
     pub fn after(time: Duration) -> Until<'a> {
         // A time beyond the clock's range never passes; a year has the same effect.
         let never = Duration::from_secs(365 * 24 * 3600);
         Until::deadline(Instant::now() + time.min(never))
     }
 
-    /// Also as soon as this is set.
+    /// Also when this flag is set.
     pub fn or_stopped(self, stop: &'a AtomicBool) -> Until<'a> {
         Until { stop: Some(stop), ..self }
     }
@@ -87,7 +86,7 @@ impl<'a> Until<'a> {
     }
 }
 
-/// Why nothing more comes of a stream.
+/// Why a stream cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     /// The stop flag was set.
@@ -96,7 +95,7 @@ pub enum StreamError {
     /// The deadline passed.
     #[error("timed out")]
     TimedOut,
-    /// More than this many bytes without an end.
+    /// More than this number of bytes without an end.
     #[error("sent more than {0} bytes without an end")]
     TooLong(usize),
     /// Closed within a line.
@@ -127,7 +126,7 @@ pub struct LineReader<S> {
     limit: usize,
     /// Bytes read and not yet given out.
     unread: Vec<u8>,
-    /// So many of them hold no end of a line.
+    /// Number of these that were searched for the end of a line.
     searched: usize,
 }
 

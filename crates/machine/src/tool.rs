@@ -1,7 +1,7 @@
-//! Programs that run to their end, under limits: input in, output out.
+//! Runs a program to its end, with input, output and limits.
 //!
-//! Whatever a program does, it cannot hold this process up or fill its memory: its time and its output are limited, and a
-//! stop request ends it. A program that leaves a child behind with its output still open is done when it has ended itself.
+//! A program cannot block this process or fill its memory: its time and output are limited, and a stop request ends it. It is
+//! finished when it has ended itself, even if a child still has its output open.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,17 +16,17 @@ use crate::stream::{StreamError, Until};
 
 /// Time between two checks of the stop flag and the deadline.
 const POLL: Duration = Duration::from_millis(50);
-/// How long a program may take to tidy up after SIGTERM.
+/// Time for a program to clean up after SIGTERM.
 const END: Duration = Duration::from_secs(5);
 /// Bytes of standard error that are kept: the last ones.
 const STDERR_KEPT: usize = 64 << 10;
 /// Longest quote of standard error in a message, characters.
 const QUOTE: usize = 300;
 
-/// What a program may take.
+/// Limits of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// From its start to its end.
+    /// Run time.
     pub time: Duration,
     /// Bytes of standard output.
     pub output: usize,

@@ -1,7 +1,6 @@
-//! A QEMU that somebody else started, and that others may control at the same time: where its memory lies, its device
-//! state in and out, what it is made of, and its disks.
+//! A QEMU that was started by others, and that others may control at the same time: its memory, device state, hardware and disks.
 //!
-//! It leaves out on purpose: how memory is stored (the crate `pageops`), and launching (the rest of this crate).
+//! Left out on purpose: storing memory (the crate `pageops`), and launching (the rest of this crate).
 
 mod disks;
 mod hardware;
@@ -36,7 +35,7 @@ pub enum VmError {
     /// Its monitor.
     #[error(transparent)]
     Qmp(#[from] QmpError),
-    /// It is not as it has to be: private memory, a state in which it cannot be saved or restored, a disk.
+    /// It does not meet a requirement: private memory, a state in which it cannot be saved or restored, a disk.
     #[error("{vm}: {what}")]
     Unfit {
         /// Its socket.
@@ -44,7 +43,7 @@ pub enum VmError {
         /// What is wrong, and what to do.
         what: String,
     },
-    /// Somebody else resumed or reset it meanwhile.
+    /// Another client resumed or reset it meanwhile.
     #[error("{vm}: {what}")]
     Disturbed {
         /// Its socket.
@@ -65,7 +64,7 @@ pub enum VmError {
     LeftStopped(Box<VmError>),
 }
 
-/// What to do about a VM that was stopped and could not be told to go on.
+/// Advice for a VM that was stopped and could not be resumed.
 pub const LEFT_STOPPED: &str = "the VM may still be stopped, give it `cont`";
 
 impl Vm {
@@ -86,7 +85,7 @@ impl Vm {
         Ok(self.qmp.status()?)
     }
 
-    /// An error unless it still waits for a state, as it did when it was first asked.
+    /// Checks that it still waits for incoming state.
     pub fn still_waits(&mut self) -> Result<(), VmError> {
         match self.status()?.as_str() {
             "inmigrate" => Ok(()),
@@ -96,7 +95,7 @@ impl Vm {
         }
     }
 
-    /// An error if it runs.
+    /// Checks that it is stopped.
     pub fn stands(&mut self) -> Result<(), VmError> {
         match self.status()?.as_str() {
             "running" => {
@@ -107,7 +106,7 @@ impl Vm {
         }
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&mut self) -> Result<(), VmError> {
         self.qmp.run("cont", json!({}))?;
         Ok(())

@@ -1,4 +1,4 @@
-//! A recording -> rows: the importer and the accounting, put together.
+//! A recording -> rows: connects importer and accounting.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::{Reading, read_fault};
 /// Reads a recording into `rows`. Returns it with the recording's facts and losses.
 ///
 /// # Errors
-/// When nothing can be read of the recording. When `rows` failed the answer is `Ok`: look there.
+/// When the recording cannot be read. If `rows` failed, the result is `Ok`; check `rows`.
 pub fn run<R: RowSink>(
     recording: Recording,
     reading: &Reading,
@@ -27,7 +27,7 @@ pub fn run<R: RowSink>(
     run_with(recording, reading, Accounting { accountant: accountant(reading, rows), assign: None })
 }
 
-/// The VMs that events are assigned to, where these are not the threads that recorded them.
+/// Assigns events to VMs other than those of the recording threads.
 pub struct Assignment<'a> {
     /// VMs and their names.
     pub names: &'a [(u32, String)],
@@ -55,7 +55,7 @@ pub fn run_assigned<R: RowSink>(
     run_with(recording, reading, Accounting { accountant, assign: Some(assignment.assign) })
 }
 
-/// Counts the single events of a run anew.
+/// Recounts the single events of a run.
 ///
 /// # Errors
 /// When the run cannot be read.
@@ -83,7 +83,7 @@ pub fn of_events<R: RowSink>(
     let notes = manifest.losses.notes.iter().filter(|text| note.as_ref() != Some(*text));
     losses.notes.extend(notes.cloned());
     losses.notes.extend(choice.iter().map(|which| {
-        format!("counted anew from the single events {which}: other exits are in no table, and how a vCPU's time divides is not known")
+        format!("recounted from the single events {which}: other exits are missing from all tables, and the time split is unknown")
     }));
     let facts = Facts { vms, ..manifest.recording.clone() };
     Ok(Converted { rows, facts, losses })
@@ -136,21 +136,21 @@ fn run_with<R: RowSink>(
     Ok(Converted { rows, facts, losses })
 }
 
-/// What a recording became.
+/// A converted recording.
 #[derive(Debug)]
 pub struct Converted<R> {
-    /// The sink, with what it took.
+    /// The sink.
     pub rows: R,
-    /// What the recording says of itself.
+    /// Facts of the recording.
     pub facts: Facts,
-    /// What could not be used.
+    /// Losses.
     pub losses: Losses,
 }
 
 /// The accounting as the sink of an import.
 struct Accounting<'a, R> {
     accountant: Accountant<R>,
-    /// Where events are not those of their threads.
+    /// Assignment of events to VMs, if any.
     assign: Option<&'a mut Assign<'a>>,
 }
 
@@ -197,13 +197,13 @@ impl<R: RowSink> Sink for &mut Accounting<'_, R> {
     }
 }
 
-/// Files below this size are read before a bar could be seen.
+/// Smaller files get no progress bar.
 const LARGE: u64 = 256 << 20;
 
-/// A file whose reads move a progress bar.
+/// A file that updates a progress bar as it is read.
 struct Watched<'a> {
     source: &'a dyn ReadAt,
-    /// The bar, and how much was read.
+    /// The bar, and the bytes read.
     bar: Option<(Progress, AtomicU64)>,
 }
 

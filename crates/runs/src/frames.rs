@@ -8,14 +8,14 @@ use vmtax_events::{ExitRow, Losses, Recording, RowSink, TimeRow};
 use crate::ledger::check_reading;
 use crate::{Input, Reading, convert, read_fault};
 
-/// The frames of an input, and what it says of itself.
+/// The frames of an input, and its facts.
 #[derive(Debug)]
 pub struct Replay {
     /// One for each interval.
     pub frames: Frames,
-    /// What the recording says of itself.
+    /// Facts of the recording.
     pub recording: Recording,
-    /// What could not be used.
+    /// Losses.
     pub losses: Losses,
     /// Whether the run was finished.
     pub complete: bool,
@@ -24,7 +24,7 @@ pub struct Replay {
 /// Reads a run or a recording.
 ///
 /// # Errors
-/// What cannot be read, as one sentence.
+/// When the input cannot be read.
 pub fn of_path(path: &Path, reading: &Reading) -> anyhow::Result<Replay> {
     let input = Input::open(path)?;
     check_reading(reading, &input)?;
@@ -53,7 +53,7 @@ pub fn of_path(path: &Path, reading: &Reading) -> anyhow::Result<Replay> {
     })
 }
 
-/// Rows on their way into frames.
+/// A sink that makes frames of rows.
 struct ToFrames(Frames);
 
 impl RowSink for ToFrames {

@@ -12,15 +12,15 @@ use vmtax_store::{Error, Writer};
 use crate::profiles::Profiles;
 use crate::write_fault;
 
-/// Rows and events on their way into a run.
+/// A sink that writes rows and events into a run.
 pub struct ToRun {
     writer: Writer,
     failed: Option<Error>,
-    /// When the rows so far were last made part of the run.
+    /// Time of the last commit of rows.
     committed: Instant,
 }
 
-/// An interrupted import loses at most this much work.
+/// Time between commits: an interrupted import loses at most this much work.
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
 
 impl ToRun {
@@ -128,7 +128,7 @@ pub fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> 
         return fail(
             Code::Data,
             format!(
-                "{name}: is of another host or kernel than the recordings before it; import it into a run of its own"
+                "{name}: is of another host or kernel than the recordings before it; import it into a separate run"
             ),
         );
     }

@@ -17,7 +17,7 @@ use crate::{Reading, read_fault};
 /// The ledger of a run or a recording.
 ///
 /// # Errors
-/// What is wrong, as one sentence.
+/// When the input cannot be read, or is refused.
 pub fn of_path(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result<Ledger> {
     let input = Input::open(path)?;
     check_reading(reading, &input)?;
@@ -27,7 +27,7 @@ pub fn of_path(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result
 /// The ledger of an opened input.
 ///
 /// # Errors
-/// What cannot be read, as one sentence.
+/// When it cannot be read.
 pub fn of_input(input: Input, reading: &Reading, filter: Filter) -> anyhow::Result<Ledger> {
     match input {
         Input::Run(run) => of_run(&run, filter),
@@ -35,17 +35,19 @@ pub fn of_input(input: Input, reading: &Reading, filter: Filter) -> anyhow::Resu
     }
 }
 
-/// Refuses bare exit numbers of an unknown vendor: they have no cause.
+/// Refuses numeric exit reasons of an unknown vendor: they have no cause.
 ///
 /// # Errors
-/// What is wrong, as one sentence.
+/// When the input cannot be read, or is refused.
 pub fn check_isa(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
     let mut reasons = ledger.exits.keys().map(|key| key.reason).peekable();
     if reasons.peek().is_some() && reasons.all(|reason| reason.isa == Isa::Unknown) {
         let source = vmtax_events::printable(source);
         return fail(
             Code::Usage,
-            format!("{source}: holds bare exit numbers; say whose with --isa intel or --isa amd"),
+            format!(
+                "{source}: has numeric exit reasons; name the vendor with --isa intel or --isa amd"
+            ),
         );
     }
     Ok(())
@@ -54,7 +56,7 @@ pub fn check_isa(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
 /// The ledger of a recording.
 ///
 /// # Errors
-/// What is wrong, as one sentence.
+/// When the input cannot be read, or is refused.
 pub fn of_recording(
     recording: Recording,
     reading: &Reading,
@@ -69,7 +71,7 @@ pub fn of_recording(
 /// The ledger of a run.
 ///
 /// # Errors
-/// What is wrong, as one sentence.
+/// When the input cannot be read, or is refused.
 pub fn of_run(run: &Run, filter: Filter) -> anyhow::Result<Ledger> {
     let manifest = run.manifest();
     let mut rows = ToLedger(LedgerBuilder::new(filter, manifest.interval_ns));
@@ -78,7 +80,7 @@ pub fn of_run(run: &Run, filter: Filter) -> anyhow::Result<Ledger> {
     Ok(rows.0.finish(manifest.recording.clone(), read.losses, complete))
 }
 
-/// Rows on their way into a ledger.
+/// A sink that makes a ledger of rows.
 #[derive(Debug)]
 pub struct ToLedger(pub LedgerBuilder);
 
@@ -121,10 +123,10 @@ pub fn has_events(run: &Run) -> bool {
     run.manifest().segments_of(vmtax_store::Table::Events).next().is_some()
 }
 
-/// Refuses flags of a reading for a run, which was read when it was imported.
+/// Refuses flags for recordings if the input is a run, which was read when it was imported.
 ///
 /// # Errors
-/// What is wrong, as one sentence.
+/// When the input cannot be read, or is refused.
 pub fn check_reading(reading: &Reading, input: &Input) -> anyhow::Result<()> {
     match (input, reading.given()) {
         (Input::Run(run), Some(flag)) => fail(
@@ -138,10 +140,10 @@ pub fn check_reading(reading: &Reading, input: &Input) -> anyhow::Result<()> {
     }
 }
 
-/// Refuses a filter that names a VM or vCPU that is not there: an empty report would look as if there had been no exits.
+/// Refuses a filter with an unknown VM or vCPU: an empty report would look as if there had been no exits.
 ///
 /// # Errors
-/// What is wrong, as one sentence.
+/// When the input cannot be read, or is refused.
 pub fn check_filter(filter: &Filter, ledger: &Ledger) -> anyhow::Result<()> {
     let vms = &ledger.recording.vms;
     for id in &filter.vms {
@@ -155,9 +157,7 @@ pub fn check_filter(filter: &Filter, ledger: &Ledger) -> anyhow::Result<()> {
     match filter.vcpus.iter().find(|id| !seen.contains(id)) {
         Some(id) => fail(
             Code::Data,
-            format!(
-                "--vcpu {id}: there are no exits of such a vCPU; `--by vm,vcpu` lists those there are"
-            ),
+            format!("--vcpu {id}: no exits of this vCPU; `--by vm,vcpu` lists the vCPUs"),
         ),
         None => Ok(()),
     }
@@ -165,14 +165,14 @@ pub fn check_filter(filter: &Filter, ledger: &Ledger) -> anyhow::Result<()> {
 
 fn no_such_vm(name: &str, vms: &[Vm]) -> anyhow::Result<()> {
     let known: Vec<String> = vms.iter().map(|vm| format!("{} ({})", vm.id, vm.name)).collect();
-    let known = if known.is_empty() { "none is known".to_owned() } else { known.join(", ") };
-    fail(Code::Data, format!("--vm {name}: there is no such VM; there are: {known}"))
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    fail(Code::Data, format!("--vm {name}: no such VM; known VMs: {known}"))
 }
 
 /// The filter by id. Names of VMs are looked up first, in a pass of their own over the input.
 ///
 /// # Errors
-/// What is wrong, as one sentence.
+/// When the input cannot be read, or is refused.
 pub fn filter(
     input: &Path,
     vms: &[String],

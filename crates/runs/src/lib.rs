@@ -1,5 +1,5 @@
-//! A path or the running kernel -> rows, a run folder or a ledger. `capture`, `live`, `analyse` and `store` do not know of each
-//! other; they meet here.
+//! Connects `capture`, `live`, `analyse`, `store` and `lab`, which do not depend on each other: a path or the running kernel -> rows,
+//! a run folder or a ledger.
 //!
 //! ```text
 //!   path ──> Input ──┬── Recording ──convert──> rows ──┬──> ToLedger ──> Ledger
@@ -31,12 +31,12 @@ pub use import::ToRun;
 pub use input::{Input, Recording};
 pub use ledger::ToLedger;
 
-/// How a recording is read.
+/// Options for reading a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// Length of the intervals that exits are counted in. [default: 100 ms]
     pub interval: Option<Duration>,
-    /// Vendor of bare exit numbers.
+    /// Vendor of numeric exit reasons.
     pub isa: Option<Isa>,
     /// The emulator that the host ran under.
     pub emulated: Option<String>,
@@ -49,7 +49,7 @@ impl Reading {
         u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The first flag that was given. None has a meaning for a run: it was read when it was imported.
+    /// The first flag that was given. They do not apply to runs, which were read when they were imported.
     pub fn given(&self) -> Option<&'static str> {
         let interval = self.interval.map(|_| "--interval");
         interval.or(self.isa.map(|_| "--isa")).or(self.emulated.as_ref().map(|_| "--emulated"))

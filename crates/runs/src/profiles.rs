@@ -26,18 +26,18 @@ pub struct Files {
     pub instructions: Option<PathBuf>,
     /// Counters.
     pub stats: Vec<PathBuf>,
-    /// Where the programs of a perf.data profile and its kernel's /proc/kallsyms are.
+    /// Root folder of the programs of a perf.data profile and of its kernel's /proc/kallsyms.
     pub symbols: Option<PathBuf>,
 }
 
-/// What was read.
+/// The content of the files.
 #[derive(Default, Debug)]
 pub struct Profiles {
     /// Profiles.
     pub profiles: Vec<Profile>,
     /// Counters.
     pub stats: Vec<Stat>,
-    /// What could not be used.
+    /// Losses.
     pub losses: Losses,
 }
 
@@ -45,7 +45,7 @@ impl Files {
     /// Reads all files.
     ///
     /// # Errors
-    /// What cannot be read, or is of no known format, as one sentence.
+    /// When a file cannot be read or has an unknown format.
     pub fn read(&self) -> anyhow::Result<Profiles> {
         let mut profiles = Profiles::default();
         let mut symbols = self.open_symbols()?;

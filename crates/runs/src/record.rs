@@ -1,4 +1,4 @@
-//! The running kernel -> a run, a segment for each interval; or sums that go on ([`Watch`]).
+//! The running kernel -> a run with a segment for each interval, or running sums ([`Watch`]).
 
 mod session;
 mod watch;
@@ -20,7 +20,7 @@ pub use watch::Watch;
 /// Root of the system that is recorded.
 const ROOT: &str = "/";
 
-/// Which of the running VMs are meant; all when both lists are empty.
+/// A selection of running VMs; all when both lists are empty.
 #[derive(Clone, Debug, Default)]
 pub struct Which {
     /// Processes.
@@ -29,12 +29,12 @@ pub struct Which {
     pub names: Vec<String>,
 }
 
-/// A recording that is wanted.
+/// Options of a recording.
 #[derive(Debug)]
 pub struct Plan {
     /// Which VMs.
     pub which: Which,
-    /// It ends after this time.
+    /// Duration.
     pub duration: Option<Duration>,
     /// Length of the intervals, each a segment of the run.
     pub interval: Duration,
@@ -53,13 +53,13 @@ pub struct Plan {
 /// A recorder for this process's VM, or for all VMs.
 ///
 /// # Errors
-/// Why nothing can be recorded, as one sentence.
+/// When nothing can be recorded.
 pub fn recorder(process: Option<u32>) -> Result<Recorder, String> {
     let processes = process.map(|pid| BTreeSet::from([pid]));
     open(Path::new(ROOT), processes, Options::default()).map_err(|error| error.to_string())
 }
 
-/// A recorder of the KVM that serves here, if exits of it are known.
+/// A recorder of the loaded KVM, if its exits are known.
 fn open(
     root: &Path,
     processes: Option<BTreeSet<u32>>,
@@ -74,7 +74,7 @@ fn open(
     Recorder::new(root, isa, &options).map_err(|error| fault(&error))
 }
 
-/// Where KVM's code has the fields of VMREADs and VMWRITEs, or why that is not known.
+/// The places in KVM's code with the fields of VMREADs and VMWRITEs, or why they are unknown.
 fn vmcs_places(root: &Path, isa: Isa) -> Result<Vec<VmcsPlace>, String> {
     if isa != Isa::Vmx {
         return Ok(Vec::new());
@@ -96,7 +96,7 @@ fn vmcs_places(root: &Path, isa: Isa) -> Result<Vec<VmcsPlace>, String> {
     Ok(vmtax_lab::field_places(&modules)?.into_iter().map(place).collect())
 }
 
-/// What an error of the recorder means for the exit code.
+/// An error of the recorder with its exit code.
 fn fault(error: &vmtax_live::Error) -> anyhow::Error {
     use vmtax_live::Error;
     match error {
@@ -108,14 +108,14 @@ fn fault(error: &vmtax_live::Error) -> anyhow::Error {
     }
 }
 
-/// The processes that are meant; `None` for all.
+/// The selected processes; `None` for all.
 fn processes(which: &Which) -> anyhow::Result<Option<BTreeSet<u32>>> {
     if which.pids.is_empty() && which.names.is_empty() {
         return Ok(None);
     }
     for pid in &which.pids {
         if !Path::new(ROOT).join("proc").join(pid.to_string()).exists() {
-            return fail(Code::Input, format!("--pid {pid}: there is no such process"));
+            return fail(Code::Input, format!("--pid {pid}: no such process"));
         }
     }
     let mut wanted: BTreeSet<u32> = which.pids.iter().copied().collect();
@@ -129,7 +129,7 @@ fn processes(which: &Which) -> anyhow::Result<Option<BTreeSet<u32>>> {
         if wanted.len() == before {
             let names: Vec<&str> = running.iter().map(|(_, vm)| vm.as_str()).collect();
             let there = match names.as_slice() {
-                [] => "no VM runs here that this user may see".to_owned(),
+                [] => "this user can see no running VM".to_owned(),
                 names => format!("there are {}", names.join(", ")),
             };
             return fail(Code::Input, format!("--vm {name}: no running VM has that name; {there}"));

@@ -22,7 +22,7 @@ pub use hosts::{Hosts, name};
 const MOST_CONNECTIONS: usize = 64;
 /// Longer requests are refused.
 const MOST_ASKED: usize = 8 << 10;
-/// The longest life of a connection.
+/// Most time of a connection.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Connections accepted at a time, before the open ones get their turn.
 const AT_A_TIME: usize = 16;
@@ -60,7 +60,7 @@ impl Server {
         self.page = page.into();
     }
 
-    /// Answers until then. Whether a signal asked to stop.
+    /// Serves until this time. Returns whether a signal asked to stop.
     ///
     /// # Errors
     /// When the system cannot wait or accept.
@@ -220,10 +220,8 @@ impl Answer {
             ("GET" | "HEAD", "/metrics") => {
                 Answer { head: head("200 OK", METRICS, page.len()), body: Rc::clone(page) }
             }
-            ("GET" | "HEAD", _) => {
-                Answer::short("404 Not Found", "there is /metrics here, and nothing else")
-            }
-            _ => Answer::short("405 Method Not Allowed", "metrics can be read, and nothing else"),
+            ("GET" | "HEAD", _) => Answer::short("404 Not Found", "only /metrics exists"),
+            _ => Answer::short("405 Method Not Allowed", "only GET and HEAD are allowed"),
         };
         if method == "HEAD" {
             answer.body = Rc::from([]);

@@ -102,7 +102,7 @@ fn an_exit_keyed_by_a_thread_beyond_the_table_is_dropped_whole() {
     events.push(event(30, tid, Kind::Entry));
     let rows = run(1000, &events);
     assert!(rows.exits.is_empty() && rows.accesses.is_empty());
-    // Everything that would have made a thread; a mere detail would not.
+    // Everything that would have made a thread; a detail would not.
     assert_eq!((rows.losses.threads_dropped, rows.losses.undecodable), (4, 0));
 }
 

@@ -1,12 +1,12 @@
-//! Saving and restoring: what has to be done around Bochs's own.
+//! Saving and restoring a machine: work in addition to Bochs's.
 //!
-//! Bochs saves its disks with the rest, by copying the images into the folder, and copies them back when
-//! it restores. Neither is wanted, and one more thing is not:
+//! Bochs copies the disk images into the folder when it saves, and back when it restores. These disks and the serial port need
+//! other treatment:
 //!
 //! - The boot disk is not read any more once Linux runs. A hole of its size takes its place.
 //! - A restored serial port receives an endless row of zeros, whatever it is connected to. A guest that
 //!   keeps no terminal open on it does not notice; one that does takes an interrupt for each.
-//! - The mailbox is to keep what this side wrote. In the folder it is a link to a descriptor; a
+//! - The mailbox must keep what vmtax wrote. In the folder it is a link to a descriptor; a
 //!   restored Bochs inherits a copy of the mailbox there, and copies that over the mailbox.
 //!   The copy ends with a number of its own, so that the end of the copying can be seen.
 

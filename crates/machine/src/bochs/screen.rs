@@ -1,8 +1,7 @@
-//! A screen that nobody sees: Bochs saves its state when a button in its window is clicked, and has
-//! no other way.
+//! A virtual screen: Bochs saves its state only when a button in its window is clicked.
 //!
-//! The X server listens on no network and lets in who knows a random cookie; it gets SIGTERM when this
-//! process dies, and then removes its lock file.
+//! The X server does not listen on a network and requires a random cookie. It gets SIGTERM when this process dies, and then removes
+//! its lock file.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +22,7 @@ pub(crate) const SERVER: &str = "Xvfb";
 /// The program that clicks and types.
 pub(crate) const HAND: &str = "xdotool";
 
-/// Of the program that clicks and types.
+/// Limits of that program.
 const LIMITS: Limits = Limits { time: Duration::from_secs(60), output: 1 << 20 };
 const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(2);

@@ -25,9 +25,9 @@ use crate::{Error, Limits, Tool, checksum};
 
 const SUMS: &str = "SHA256SUMS";
 const KERNELS: &str = "kernels";
-/// apt may fetch 100 MB over a slow line.
+/// Timeout of apt, which may fetch 100 MB over a slow line.
 const LIMITS: Limits = Limits { time: Duration::from_secs(600), output: 16 << 20 };
-/// The packages that stand for "the kernel": Debian's and Ubuntu's.
+/// The meta packages of the kernel: Debian's and Ubuntu's.
 const META: [&str; 2] = ["linux-image-amd64", "linux-image-generic"];
 
 /// The distribution's kernel: cached in `cache`, or fetched into it through apt.
@@ -44,12 +44,12 @@ pub fn distribution(cache: &Path) -> Result<Kernel, Error> {
     fetch(&package, cache)
 }
 
-/// The kernel that was fetched last and is sound.
+/// The most recently fetched kernel that is not damaged.
 fn cached(cache: &Path) -> Option<Kernel> {
     entries(cache).into_iter().find_map(|entry| open(&entry, cache).ok())
 }
 
-/// Held while kernels are fetched, so that each is fetched once.
+/// The lock for fetching, so that each kernel is fetched once.
 fn lock(cache: &Path) -> Result<Lock, Error> {
     let folder = cache.join(KERNELS);
     Lock::exclusive(&folder).map_err(Error::io(&folder, "lock the cached kernels"))
@@ -70,7 +70,7 @@ fn entries(cache: &Path) -> Vec<PathBuf> {
     entries.into_iter().map(|(_, path)| path).collect()
 }
 
-/// The kernel in an entry, if its image is sound.
+/// The kernel in an entry, if its image matches its checksum.
 fn open(entry: &Path, cache: &Path) -> Result<Kernel, Error> {
     let sums = Sums::read(entry)?;
     let problem = |problem: &str| Error::Kernel {
@@ -97,8 +97,7 @@ fn open(entry: &Path, cache: &Path) -> Result<Kernel, Error> {
     })
 }
 
-/// Runs `read` on a file of a kernel once the file is known to be sound. A damaged file of the cache
-/// is fetched again first.
+/// Runs `read` on a file of a kernel after checking its checksum. A damaged file of the cache is fetched again first.
 pub(super) fn checked<T>(
     kernel: &Kernel,
     path: &Path,
@@ -217,7 +216,7 @@ fn fetch(package: &str, cache: &Path) -> Result<Kernel, Error> {
     open(&entry, cache)
 }
 
-/// The error of a disk that is full, if this folder's is: the programs above only say that they failed.
+/// The error of a full disk, if this folder's disk is full: the programs above only report that they failed.
 fn full(folder: &Path) -> Option<io::Error> {
     let error = fs::write(folder.join("room"), vec![0; 1 << 20]).err()?;
     (error.kind() == io::ErrorKind::StorageFull).then_some(error)

@@ -43,10 +43,10 @@ impl Image {
         let mut file = File::open(path).map_err(Error::io(path, "open the kernel"))?;
         let size = file.metadata().map_err(Error::io(path, "read the kernel"))?.len();
         if size > LARGEST_ELF {
-            return Err(problem(format!("{size} bytes is no size of a kernel")));
+            return Err(problem(format!("{size} bytes: too small or too large for a kernel")));
         }
         let mut magic = [0; 4];
-        let short = |_| problem("this is no kernel image: it is too short; give a bzImage".into());
+        let short = |_| problem("not a kernel image: it is too short; give a bzImage".into());
         file.read_exact(&mut magic).map_err(short)?;
         if magic == *b"\x7fELF" {
             return Ok(Image::Elf { path: path.to_owned() });
@@ -70,9 +70,8 @@ impl Image {
         };
         release.ok_or_else(|| Error::Kernel {
             path: path.clone(),
-            problem:
-                "it does not say which release it is, so it is no Linux kernel, or a broken one"
-                    .to_owned(),
+            problem: "it has no Linux version string: it is not a Linux kernel, or it is damaged"
+                .to_owned(),
         })
     }
 }
@@ -85,10 +84,10 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Where the compressed kernel lies, by the setup header.
+/// The place of the compressed kernel, from the setup header.
 fn payload(bytes: &[u8]) -> Result<std::ops::Range<usize>, String> {
     if bytes.get(0x202..0x206) != Some(b"HdrS") {
-        return Err("this is no kernel image: neither a bzImage nor an ELF file".to_owned());
+        return Err("not a kernel image: neither a bzImage nor an ELF file".to_owned());
     }
     let protocol = u16_at(bytes, 0x206).unwrap_or(0);
     if protocol < 0x208 {
@@ -98,7 +97,7 @@ fn payload(bytes: &[u8]) -> Result<std::ops::Range<usize>, String> {
             protocol & 0xff
         ));
     }
-    // 0 stands for 4, for a reason that is older than all of this.
+    // By the boot protocol 0 means 4.
     let sectors = match bytes.get(0x1f1) {
         Some(0) | None => 4,
         Some(sectors) => usize::from(*sectors),
@@ -111,7 +110,7 @@ fn payload(bytes: &[u8]) -> Result<std::ops::Range<usize>, String> {
     match start.checked_add(length) {
         Some(end) if end <= bytes.len() && length > 8 => Ok(start..end),
         _ => Err(format!(
-            "the image is cut short: its compressed kernel should lie at {start} to {}, and the file has {} bytes",
+            "the image is truncated: its compressed kernel should be at {start} to {}, and the file has {} bytes",
             start.saturating_add(length),
             bytes.len()
         )),
@@ -148,7 +147,7 @@ enum Packing {
     Lzma,
 }
 
-/// What a kernel can be compressed with and cannot be unpacked here. QEMU can still boot it.
+/// Compressions that vmtax cannot unpack. QEMU can still boot such kernels.
 const OTHER_PACKINGS: [(&[u8], &str); 3] =
     [(b"BZh", "bzip2"), (b"\x89LZO", "LZO"), (b"\x7fELF", "no compression")];
 
@@ -183,12 +182,12 @@ impl Packed {
 
     /// Whether it can be unpacked, unless it is damaged.
     pub(crate) fn can_unpack(&self) -> bool {
-        // What is damaged is to be reported, not booted.
+        // A damaged kernel is reported, not booted.
         let payload = &self.bytes[self.payload.clone()];
         !OTHER_PACKINGS.iter().any(|(magic, _)| payload.starts_with(magic))
     }
 
-    /// The uncompressed kernel, from the cache if it is there and sound.
+    /// The uncompressed kernel, from the cache if it has an undamaged copy.
     pub(crate) fn unpack(&self, cache: &Path) -> Result<PathBuf, Error> {
         let folder = cache.join("vmlinux").join(checksum::of_bytes(&self.bytes));
         let (elf, sum) = (folder.join("vmlinux"), folder.join("sha256"));
@@ -264,7 +263,7 @@ pub(crate) fn has_pvh_entry(path: &Path) -> Result<bool, Error> {
     };
     find().map_err(|e| Error::Kernel {
         path: path.to_owned(),
-        problem: format!("this is no sound ELF file of x86-64 ({e})"),
+        problem: format!("not a valid ELF file for x86-64 ({e})"),
     })
 }
 

@@ -41,7 +41,7 @@ impl Module {
 const LARGEST: u64 = 512 << 20;
 
 impl Kernel {
-    /// These modules and all that they depend on, what has to be loaded first first. A module that is built
+    /// These modules and their dependencies, in the order of loading. A module that is built
     /// into the kernel needs no loading and is left out.
     pub fn modules_for(&self, names: &[&str]) -> Result<Vec<Module>, Error> {
         let Some(folder) = &self.modules else {
@@ -70,7 +70,7 @@ impl Kernel {
     }
 }
 
-/// A module of the kernel that runs here, from a folder such as `/lib/modules/RELEASE`; `None` if it is not there.
+/// A module of the running kernel, from a folder such as `/lib/modules/RELEASE`; `None` if it is not there.
 pub fn module(folder: &Path, name: &str) -> io::Result<Option<Module>> {
     let name = normal(name);
     let Some(path) = find(folder)?.remove(&name) else { return Ok(None) };
@@ -113,7 +113,7 @@ impl Search<'_> {
     }
 }
 
-/// Names are written with `-` and `_` as one likes; the kernel keeps `_`.
+/// Users write `-` or `_` in names; the kernel uses `_`.
 fn normal(name: &str) -> String {
     name.replace('-', "_")
 }

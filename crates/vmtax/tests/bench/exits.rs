@@ -132,10 +132,7 @@ fn what_cannot_be_recorded_has_its_reason() {
                 [[workload]]\nname = \"w\"\ncommand = [\"true\"]\n";
     let run = folder.path().join("run");
     let text = ok(&["run", name(&matrix(folder.path(), text)), "-o", name(&run)]);
-    assert!(
-        text.contains("not available: the matrix excludes them (exits = false)"),
-        "{text}"
-    );
+    assert!(text.contains("not available: the matrix excludes them (exits = false)"), "{text}");
 }
 
 const NESTED: &str = r#"

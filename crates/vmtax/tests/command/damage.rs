@@ -144,8 +144,7 @@ fn recordings_of_two_hosts_are_refused() {
         fs::copy(unpack(capture, input), folder.path().join(name)).unwrap();
     }
     let output = vmtax(folder.path(), "import one other -o run");
-    let wrong =
-        complaints(&output, 4, "other: is of another host*; import it into a run of its own");
+    let wrong = complaints(&output, 4, "other: is of another host*; import it into a separate run");
     assert!(wrong.is_empty(), "{wrong:?}");
     assert_incomplete(&folder.path().join("run"));
 }

@@ -178,7 +178,7 @@ fn what_cannot_be_compared() {
             (
                 "diff plain td",
                 2,
-                "plain: holds bare exit numbers, which Intel and AMD both have; say whose with --isa intel or --isa amd",
+                "plain: has numeric exit reasons, which differ between Intel and AMD; name the vendor with --isa intel or --isa amd",
             ),
             ("diff plain none --isa vmx", 3, "none: cannot be read: No such file*"),
             (

@@ -124,14 +124,11 @@ fn asking_for_what_is_not_there_is_a_data_error() {
     let folder = folder();
     let cases = ["good", "run"].map(|input| {
         [
-            (
-                format!("report {input} --vm qemu"),
-                "--vm qemu: there is no such VM; there are: 101 (vmm)",
-            ),
-            (format!("report {input} --vm 7"), "--vm 7: there is no such VM; there are: 101 (vmm)"),
+            (format!("report {input} --vm qemu"), "--vm qemu: no such VM; known VMs: 101 (vmm)"),
+            (format!("report {input} --vm 7"), "--vm 7: no such VM; known VMs: 101 (vmm)"),
             (
                 format!("report {input} --vcpu 9"),
-                "--vcpu 9: there are no exits of such a vCPU; `--by vm,vcpu` lists those there are",
+                "--vcpu 9: no exits of this vCPU; `--by vm,vcpu` lists the vCPUs",
             ),
         ]
     });

@@ -202,11 +202,11 @@ fn what_cannot_be_explained() {
             (
                 "explain td --against plain",
                 2,
-                "plain: holds bare exit numbers, which Intel and AMD both have; say whose with --isa intel or --isa amd",
+                "plain: has numeric exit reasons, which differ between Intel and AMD; name the vendor with --isa intel or --isa amd",
             ),
             ("explain none", 3, "none: cannot be read: No such file*"),
             ("explain td --isa vmx --against none", 3, "none: cannot be read: No such file*"),
-            ("explain td --isa vmx --vm nobody", 4, "--vm nobody: there is no such VM*"),
+            ("explain td --isa vmx --vm nobody", 4, "--vm nobody: no such VM*"),
         ],
     );
 }

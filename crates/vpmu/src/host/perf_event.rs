@@ -92,7 +92,7 @@ impl Source {
 pub struct Options {
     /// Count only while a guest runs.
     pub exclude_host: bool,
-    /// Always on a hardware counter, or in error: never by turns.
+    /// Pinned: always on a hardware counter or in error, never multiplexed.
     pub pinned: bool,
     /// Threads that the thread starts count too. Such an event has no buffer: its overflows are found by reading it.
     pub inherit: bool,

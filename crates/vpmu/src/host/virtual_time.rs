@@ -1,4 +1,4 @@
-//! A PMU in software, with a clock of its own: what is counted, what the host's work costs and what goes wrong is
+//! A PMU in software with its own clock: what is counted, what the host's work costs and what goes wrong is
 //! said by the caller, and is the same in every run.
 //!
 //! It does not know what a cost should be, and takes no real time.
@@ -40,7 +40,7 @@ pub struct Costs {
 /// What can go wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Hardware counters; events beyond them share, by turns at every slice.
+    /// Number of hardware counters; more events are multiplexed, rotated at every slice.
     pub counters: Option<usize>,
     /// Events that may not be created.
     pub denied: BTreeSet<Event>,

@@ -31,7 +31,7 @@ pub struct VmOptions<'a> {
 }
 
 impl Default for VmOptions<'_> {
-    /// Of a VMM that has no filter of its own.
+    /// For a VMM without its own filter.
     fn default() -> Self {
         VmOptions {
             guests_read_by_rdmsr: false,
