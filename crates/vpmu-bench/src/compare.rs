@@ -1,5 +1,4 @@
-//! The three policies over the same guests: what they create, which accesses leave the guest, what the processor's MSRs
-//! go through, and what the host sees of its guest.
+//! The three policies with the same guests: events created, exits, MSR accesses, and the share of guest time that host events see.
 
 use vmtax_vpmu::host::MsrAccesses;
 use vmtax_vpmu::{Activity, Error, Policy};
@@ -11,13 +10,13 @@ use crate::script::Script;
 /// A guest of the script: one part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// In words.
+    /// Its name in tables.
     pub name: &'static str,
-    /// The part.
+    /// The script of this part.
     pub script: Script,
 }
 
-/// The parts of a script, each for itself.
+/// The parts of a script, separately.
 pub fn guests(script: &Script) -> [Guest; 3] {
     let none = Script { readings: 0, samples: 0, switches: 0, ..*script };
     [
@@ -30,17 +29,17 @@ pub fn guests(script: &Script) -> [Guest; 3] {
 /// A guest under a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
-    /// Which guest.
+    /// The guest.
     pub guest: &'static str,
-    /// Which policy.
+    /// The policy.
     pub policy: Policy,
-    /// What the PMU did.
+    /// Activity of the PMU.
     pub activity: Activity,
-    /// Accesses of MSRs by the host: perf's, at least, or those of a mediated PMU's saves and loads.
+    /// MSR accesses by the host: by perf (a lower bound), or to save and load a mediated PMU.
     pub accesses: MsrAccesses,
-    /// Nanoseconds of the host's work, with the published costs and the assumed ones.
+    /// Time of the host's work, ns, with published and assumed costs.
     pub spent: u64,
-    /// The part of the guest's work that the host's own events can count.
+    /// Share of the guest's work that host events can count.
     pub seen: f64,
 }
 

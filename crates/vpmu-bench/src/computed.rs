@@ -48,7 +48,7 @@ impl Computed {
         [self.compared(), self.precision(), self.contention(), self.published()].concat()
     }
 
-    /// Every constant that is not published, and every one that is.
+    /// All published and assumed constants.
     fn constants() -> String {
         let [general, fixed] = [0, 1].map(|i| {
             let (create, stop) = (published::CREATE[i], published::STOP[i]);
@@ -242,7 +242,7 @@ fn line(row: &Row) -> String {
         Standing::Unknowable(why) => format!("unknowable: {why}"),
     };
     let [legacy, reuse] = row.ns.map(numbers::count);
-    // A ratio that rests on nothing is none.
+    // Without a basis the ratio is not shown.
     let ratio = match row.standing {
         Standing::Unknowable(_) => None,
         _ => row.ratio,

@@ -1,8 +1,8 @@
-//! Precision under contention: the host wants counters for itself.
+//! Precision under contention: the host uses counters itself.
 //!
-//! A host that holds some for events of its own (the NMI watchdog, a profiler of the whole system) leaves too few for the
-//! guest's events under legacy and reuse, which then take turns. A mediated PMU takes no notice: while the guest runs all
-//! counters are its own, and the host's events see nothing of it. With events that count guests there is no such guest.
+//! If the host uses some counters (the NMI watchdog, a system-wide profiler), too few are left under legacy and reuse, and the guest's
+//! events are multiplexed. A mediated PMU is not affected: while the guest runs, all counters are its own, and host events do not count.
+//! Host events that count guests exclude such a guest.
 
 use vmtax_vpmu::{Error, Policy};
 
@@ -15,11 +15,11 @@ pub const TAKEN: [usize; 2] = [0, 2];
 /// Six events of a guest, one of which samples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contended {
-    /// Under this policy.
+    /// The policy.
     pub policy: Policy,
     /// Counters that the host holds.
     pub taken: usize,
-    /// What came of it.
+    /// Samples and counts.
     pub profile: Profile,
 }
 

@@ -97,7 +97,7 @@ pub fn run() -> Result<Vec<Gate>, Error> {
     Ok(gates)
 }
 
-/// What the script's guest reads must not depend on the policy or on costs.
+/// Values read by the script's guest must not depend on policy and costs.
 fn conserved(policy: Policy) -> Result<Gate, Error> {
     let script = Script::default();
     let plain = script.run(Policy::Reuse, Costs::default())?;
@@ -115,7 +115,7 @@ fn sampled(policy: Policy) -> Result<Vec<Gate>, Error> {
     let activity = profile.activity;
     let ends = activity.delivered + activity.merged + activity.dropped;
     let lost = activity.overflows.abs_diff(ends) + profile.samples.abs_diff(activity.delivered);
-    // Each share's error as a part of what it may be.
+    // Each share's error relative to its gate.
     let errors = profile.shares.iter().map(|share| share.error() / share.gate);
     let gate = |name, found, limit| Gate { name, policy, found, limit };
     let mut gates = vec![
@@ -127,7 +127,7 @@ fn sampled(policy: Policy) -> Result<Vec<Gate>, Error> {
             Limit::AtMost(1.0),
         ),
     ];
-    // What legacy loses is its defect: it is shown, and is no gate.
+    // The samples that legacy loses are shown in the benchmark, and are not a gate.
     if policy != Policy::Legacy {
         let part = profile.samples as f64 / ideal.samples.max(1) as f64;
         gates.push(gate("samples of those without costs", part, Limit::AtLeast(0.95)));
@@ -141,10 +141,10 @@ mod stepped {
     use vmtax_vpmu::host::step::StepHost;
     use vmtax_vpmu::{Intel, Model, Pmu, Policy};
 
-    /// How often each program's part is repeated.
+    /// Repetitions in each program.
     const TIMES: u32 = 200;
 
-    /// Programs, with the instructions and branches that they take.
+    /// Programs with their numbers of instructions and branches.
     fn programs() -> [(Vec<u8>, u64, u64); 5] {
         // mov ecx, TIMES
         let begin = [&[0xb9][..], &TIMES.to_le_bytes()].concat();
@@ -168,7 +168,7 @@ mod stepped {
         ]
     }
 
-    /// Counts that differ from those of the programs, with stops and slices in between.
+    /// Sum of differences from the programs' numbers, with stops and slices in between.
     pub(super) fn gate(policy: Policy) -> Result<Gate, Error> {
         let mut found = 0;
         for (code, instructions, branches) in programs() {

@@ -1,4 +1,4 @@
-//! A Linux guest's perf as its PMU sees it.
+//! The PMU accesses of a Linux guest's perf.
 //!
 //! The order of accesses is that of Linux 5.0's driver for Intel: global control is cleared around every change, a
 //! counter starts with its value and then its control, and an overflow is acknowledged before it is handled.
@@ -11,14 +11,14 @@ use vmtax_vpmu::{Error, Intel, Model, Pmu, Policy, Privilege};
 
 use crate::operation::{Operation, Timing};
 
-/// An event of the guest's perf on its counter, and from what the counter counts to its overflow.
+/// An event of the guest's perf, its counter, and its period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub(crate) place: Place,
     pub(crate) period: u64,
 }
 
-/// Where an event is counted.
+/// The counter of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// On a general counter: number and event select without the enable bit.
@@ -27,7 +27,7 @@ pub(crate) enum Place {
     Fixed(u8, u64),
 }
 
-/// A period that only counts.
+/// The period of an event that does not sample.
 pub(crate) const NO_SAMPLES: u64 = WIDTH / 2;
 const WIDTH: u64 = 1 << 48;
 
@@ -60,12 +60,12 @@ impl Place {
     }
 }
 
-/// How a guest is run, in nanoseconds of its work.
+/// Durations of a guest's run, in ns of its work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ways {
-    /// How long the vCPU's thread runs.
+    /// Length of a slice of the vCPU's thread.
     pub(crate) slice: u64,
-    /// From one exit to the next that has nothing to do with the PMU: timers, devices, interrupts.
+    /// Time between exits that are unrelated to the PMU: timers, devices, interrupts.
     pub(crate) exits: u64,
 }
 
@@ -74,17 +74,17 @@ pub(crate) struct Ways {
 pub(crate) struct Guest {
     pub(crate) pmu: Pmu<VirtualHost>,
     pub(crate) timings: BTreeMap<Operation, Timing>,
-    /// All values that it read by RDPMC, added up.
+    /// Sum of all values read by RDPMC.
     pub(crate) counted: u64,
     pub(crate) samples: u64,
-    /// The events whose thread runs.
+    /// Events of the running thread.
     events: Vec<Placed>,
     /// All bits of global control.
     all: u64,
     ways: Ways,
-    /// How much of the slice is over, in nanoseconds of the guest's work.
+    /// Time since the begin of the slice, ns of the guest's work.
     in_slice: u64,
-    /// The same of the time between two exits.
+    /// Time since the last exit, ns of the guest's work.
     in_guest: u64,
 }
 
@@ -105,10 +105,10 @@ impl Guest {
         })
     }
 
-    /// Does so many units of work, through ends of slices and interrupts. `sampled` is called for each sample.
+    /// Runs this number of units of work, with ends of slices and interrupts. `sampled` is called for each sample.
     pub(crate) fn run(&mut self, work: &Work, mut units: u64, mut sampled: impl FnMut()) {
         while units > 0 {
-            // The slice, and the time until the next exit, end with the unit that they end in.
+            // A slice and the time until the next exit are rounded up to units.
             let left = (self.ways.slice - self.in_slice).min(self.ways.exits - self.in_guest);
             let done = self.pmu.host_mut().run(work, units.min(left.div_ceil(work.ns)));
             units -= done;
@@ -158,7 +158,7 @@ impl Guest {
         });
     }
 
-    /// What the counters of the thread that runs have counted since they were switched in.
+    /// Counts of the running thread since it was switched in.
     pub(crate) fn values(&mut self) -> Vec<u64> {
         let events = self.events.clone();
         let value = |event: &Placed| {
@@ -168,7 +168,7 @@ impl Guest {
         events.iter().map(value).collect()
     }
 
-    /// Reads all counters of the thread that runs.
+    /// Reads all counters of the running thread.
     pub(crate) fn read_all(&mut self) {
         for i in 0..self.events.len() {
             self.rdpmc(self.events[i].place);
@@ -197,7 +197,7 @@ impl Guest {
         });
     }
 
-    /// Does something and takes the host's time for it.
+    /// Does something and records the host's time for it.
     fn timed(&mut self, operation: Operation, act: impl FnOnce(&mut Guest)) {
         let (before, creates) = (self.spent(), self.pmu.activity().creates);
         act(self);
@@ -206,7 +206,7 @@ impl Guest {
         self.timings.entry(operation).or_default().add(ns, created);
     }
 
-    /// Nanoseconds of the host for the guest's accesses.
+    /// Host time of the guest's accesses, ns.
     fn spent(&self) -> u64 {
         self.pmu.host().spent()
     }

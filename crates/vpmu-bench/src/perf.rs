@@ -1,7 +1,7 @@
-//! What the host's perf does to the processor for one operation on an event: accesses of MSRs, on Intel.
+//! MSR accesses of the host's perf for each operation on an event, on Intel.
 //!
-//! Facts are from Linux at commit 67f8bc848ee3. They are of an event that is alone: creating and enabling
-//! reschedule the other events of the same thread too (kernel/events/core.c, ctx_resched), which takes more.
+//! From Linux at commit 67f8bc848ee3, for a single event: creating and enabling also reschedule other events of the same thread
+//! (kernel/events/core.c, ctx_resched), which takes more accesses.
 
 use vmtax_vpmu::host::MsrAccesses;
 use vmtax_vpmu::{Activity, Policy};
@@ -15,7 +15,7 @@ const START: u64 = 2;
 const STOP: u64 = 1;
 const READ: u64 = 1;
 
-/// The least that a vCPU's PMU had the host's perf do. A mediated PMU has it do nothing: its accesses are KVM's own.
+/// Lower bound of perf's MSR accesses for a vCPU's PMU; none for a mediated PMU, whose accesses are KVM's.
 pub fn accesses(policy: Policy, activity: &Activity) -> MsrAccesses {
     let a = activity;
     // Legacy closes an event that counts, and has read it before. Reuse disables it, and then reads and closes what

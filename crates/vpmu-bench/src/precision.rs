@@ -1,8 +1,8 @@
-//! Whether samples say the truth: a program whose functions take known shares of its time is sampled for some time of
-//! the host's clock, and the shares of its samples are compared with the known ones.
+//! Precision of samples: a program with known shares of its functions is sampled for some time of the host's clock, and the shares of
+//! the samples are compared with the known ones.
 //!
-//! What the host spends on events passes on that clock and not in the guest. A policy that spends much leaves less time
-//! for the program, and so for samples: that is how samples are lost, and not that shares become wrong.
+//! Time that the host spends on events passes on that clock but not in the guest. An expensive policy leaves less time for the program,
+//! so samples are lost; shares stay correct.
 
 use vmtax_vpmu::host::virtual_time::{Costs, Faults, Work};
 use vmtax_vpmu::{Activity, Error, Event, Policy};
@@ -21,16 +21,16 @@ pub const FUNCTIONS: [(&str, u64); 6] = [
     ("__random", 98),
 ];
 
-/// How the program is sampled.
+/// Parameters of the sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// Cycles in user mode from sample to sample.
+    /// Period in cycles of user mode.
     pub period: u64,
-    /// Nanoseconds of the host's clock.
+    /// Duration on the host's clock, ns.
     pub time: u64,
-    /// Five more events are counted beside the one that samples.
+    /// Count five more events in addition to the one that samples.
     pub six: bool,
-    /// Of the processor's seven counters, those that pinned events of the host's own hold.
+    /// Counters of the processor's seven that pinned host events use.
     pub taken: usize,
 }
 
@@ -42,41 +42,40 @@ impl Default for Sampling {
     }
 }
 
-/// Samples of a function.
+/// A function's share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// Its name.
     pub function: &'static str,
-    /// Its part of the program.
+    /// Its share of the program.
     pub known: f64,
-    /// Its part of the samples.
+    /// Its share of the samples.
     pub sampled: f64,
-    /// How far they may be from each other: three standard deviations of a share of so many samples, and at least half
-    /// a point.
+    /// Largest allowed difference: three standard deviations for this number of samples, and at least half a point.
     pub gate: f64,
 }
 
 impl Share {
-    /// How far they are from each other.
+    /// Their difference.
     pub fn error(&self) -> f64 {
         (self.sampled - self.known).abs()
     }
 }
 
-/// What sampling came to.
+/// Result of sampling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// Samples.
     pub samples: u64,
     /// Samples in the guest's kernel, of which there should be none.
     pub kernel: u64,
-    /// Shares of the others.
+    /// Shares of the program's functions.
     pub shares: Vec<Share>,
-    /// Of the events that were only counted, the least part of what happened. One if there were none.
+    /// The smallest counted share of the events that do not sample; 1 if there are none.
     pub counted: f64,
-    /// Nanoseconds of the guest's work that events of the host's own could count, and all of them.
+    /// Time of the guest's work that host events could count, and all of it, ns.
     pub seen: (u64, u64),
-    /// What the host did.
+    /// Operations of the host.
     pub activity: Activity,
 }
 
@@ -87,7 +86,7 @@ impl Profile {
     }
 }
 
-/// Cycles of a unit of work: so exactly is it known where a sample was taken.
+/// Cycles of a unit of work, the resolution of a sample's place.
 const UNIT: u64 = 55;
 /// Units of a round of the program, and of the guest's kernel after it, which must not be sampled.
 const ROUND: u64 = 1000;
@@ -96,7 +95,7 @@ const KERNEL: u64 = 30;
 /// Counters of the guest's processor: four general ones and three fixed ones.
 pub const COUNTERS: usize = 7;
 
-/// What happens in a unit of work: what samples, then in the order of [`BESIDES`].
+/// Events of a unit of work: what samples, then in the order of [`BESIDES`].
 const HAPPENS: [(Event, u64); 6] = [
     (Event::Cycles, UNIT),
     (Event::Instructions, 50),
@@ -106,7 +105,7 @@ const HAPPENS: [(Event, u64); 6] = [
     (Event::BranchMisses, 1),
 ];
 
-/// Where the further events are counted, in user mode, without an interrupt.
+/// Counters of the further events, in user mode, without an interrupt.
 const BESIDES: [Place; 5] = [
     Place::Fixed(0, 0b0010),
     Place::General(0, 0x1_4f2e),

@@ -1,5 +1,5 @@
-//! What "Intel Virtual PMU Optimization" (RFC v2 of March 2019, Linux 5.0, Xeon E5-2699 v4, `nowatchdog`) published, and
-//! what has to be assumed to compute with it.
+//! Figures of "Intel Virtual PMU Optimization" (RFC v2 of March 2019, Linux 5.0, Xeon E5-2699 v4, `nowatchdog`), and the assumptions
+//! needed to compute with them.
 //!
 //! The unit of its totals is not clear: they are compared as ratios only.
 
@@ -9,17 +9,16 @@ use crate::operation::{Figure, Operation};
 
 /// Nanoseconds of reading a counter (`kvm_pmu_rdpmc`).
 pub const READ: u64 = 200;
-/// Of stopping one (`pmc_stop_counter`, which reads it and releases the event), general and fixed.
+/// Nanoseconds of stopping one (`pmc_stop_counter`, which reads it and releases the event), general and fixed.
 pub const STOP: [u64; 2] = [30_000, 2_000_000];
-/// Of creating an event (`perf_event_create_kernel_counter`), general and fixed.
+/// Nanoseconds of creating an event (`perf_event_create_kernel_counter`), general and fixed.
 pub const CREATE: [u64; 2] = [30_000_000, 25_000];
 
-/// What was not published and is assumed: nanoseconds of an access to a counter's own MSR, as enabling, disabling and
-/// setting the period of an event that exists are in its version 2, and as a mediated PMU's are at each exit. The one
-/// access that was published is a reading.
+/// Assumed, because it was not published: nanoseconds of an access to a counter's MSR. Enabling, disabling and setting the period of an
+/// existing event are such accesses in version 2, as are those of a mediated PMU at each exit. The only published access is a read.
 pub const ASSUMED: u64 = READ;
 
-/// The basic costs, with this for what was not published.
+/// The published costs, and this one for all others.
 pub fn costs(assumed: u64) -> Costs {
     let cost = |i: usize| Cost {
         create: CREATE[i],
@@ -32,7 +31,7 @@ pub fn costs(assumed: u64) -> Costs {
     Costs { general: cost(0), fixed: cost(1), msr: assumed }
 }
 
-/// Of legacy and of version 2.
+/// Figures of legacy and of version 2.
 pub type Pair = (u64, u64);
 
 /// Published figures of an operation, of legacy and of version 2.
@@ -47,7 +46,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// Of legacy and of version 2.
+    /// Figures of legacy and of version 2.
     pub fn pair(&self, figure: Figure) -> Option<Pair> {
         match figure {
             Figure::Max => self.max,
@@ -61,8 +60,8 @@ impl Published {
     }
 }
 
-/// Its table: operation, longest call, total. For the total of handle_irq it says 11 and 14 in some other unit, and
-/// version 2 handled more interrupts: no ratio comes of that.
+/// The table: operation, longest call, total. The total of handle_irq is given as 11 and 14 in another unit, and version 2 handled more
+/// interrupts, so it gives no ratio.
 const TABLE: [(Operation, Pair, Option<Pair>); 8] = [
     (Operation::EnableGlobal, (57_000_000, 17_000_000), Some((74_000, 3_000))),
     (Operation::DisableGlobal, (2_000_000, 21_000), None),
@@ -74,10 +73,10 @@ const TABLE: [(Operation, Pair, Option<Pair>); 8] = [
     (Operation::SwitchOut, (55_000_000, 200_000), None),
 ];
 
-/// What was published, by operation.
+/// Published figures by operation.
 pub(crate) fn figures() -> impl Iterator<Item = (Operation, Published)> {
     TABLE.into_iter().map(|(operation, max, total)| {
-        // "First time only", it says there.
+        // The table notes "first time only".
         let first_time = operation == Operation::EnableGlobal;
         (operation, Published { max: Some(max), total, first_time })
     })
@@ -86,7 +85,7 @@ pub(crate) fn figures() -> impl Iterator<Item = (Operation, Published)> {
 /// A published profile: `perf record -e cpu-cycles --all-user ./ftest`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampled {
-    /// Where it was taken.
+    /// The system sampled.
     pub place: &'static str,
     /// Samples.
     pub samples: u64,

@@ -9,22 +9,22 @@ use vmtax_vpmu::{Activity, Error, Event, Policy};
 use crate::guest::{Guest, NO_SAMPLES, Place, Placed, Ways};
 use crate::operation::{Operation, Timing};
 
-/// How much of each part there is. Times are in microseconds of the guest's work.
+/// Sizes of the parts. Times are in microseconds of the guest's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// Times that the six counters are read while they count.
+    /// Readings of the six counters while they count.
     pub readings: u64,
     /// Samples.
     pub samples: u64,
-    /// Microseconds from sample to sample.
+    /// Time between samples.
     pub period: u64,
-    /// Times that the counted thread is switched in and out.
+    /// Switches of the counted thread, in and out.
     pub switches: u64,
-    /// How long a thread of the guest runs, and the other one after it.
+    /// Time that each of the guest's two threads runs.
     pub guest_slice: u64,
-    /// How long the vCPU's thread runs.
+    /// Length of a slice of the vCPU's thread.
     pub host_slice: u64,
-    /// From one exit to the next that has nothing to do with the PMU.
+    /// Time between exits unrelated to the PMU.
     pub exits: u64,
 }
 
@@ -51,7 +51,7 @@ pub const EXITS: u64 = 250;
 /// Cycles in a microsecond, of a processor of 2.2 GHz.
 const CYCLES: u64 = 2200;
 
-/// What happens in a microsecond of the guest's work. Only cycles bear on the tables.
+/// Events in a microsecond of the guest's work. Only cycles matter for the tables.
 const MICROSECOND: [(Event, u64); 6] = [
     (Event::Cycles, CYCLES),
     (Event::Instructions, 2000),
@@ -71,20 +71,20 @@ const SIX: [Place; 6] = [
     Place::General(3, 0x13_00c5),
 ];
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Host's time by operation. Operations that are part of others count in both.
+    /// Host time by operation. Operations that are part of others count in both.
     pub timings: BTreeMap<Operation, Timing>,
-    /// What the host did.
+    /// Operations of the host.
     pub activity: Activity,
     /// Samples taken.
     pub samples: u64,
-    /// Nanoseconds of the host's work on events.
+    /// Host time of work on events, ns.
     pub spent: u64,
-    /// Nanoseconds of the guest's work that the host's own events can count, and all of them.
+    /// Time of the guest's work that host events can count, and all of it, ns.
     pub seen: (u64, u64),
-    /// What the guest counted: all values that it read, added up.
+    /// Sum of all values that the guest read.
     pub counted: u64,
 }
 

@@ -6,8 +6,8 @@ use vmtax_vpmu::event::select;
 use vmtax_vpmu::host::Host;
 use vmtax_vpmu::{GeneralProtection, Pmu};
 
-/// A round of what a profiling guest does all the time, on any host: it takes a sample from general counter 0, and
-/// switches to a thread without counters and back. `event` is its event select. Its counter goes on from `value`.
+/// A round of a profiling guest's steady state, on any host: a sample from general counter 0, then a switch to a thread without counters
+/// and back. `event` is the event select, `value` the counter's new value.
 pub fn round<H: Host>(pmu: &mut Pmu<H>, event: u64, value: u64) -> Result<(), GeneralProtection> {
     let on = pmu.model().counter_bits();
     // The sample.
@@ -50,13 +50,13 @@ mod measured {
         pub time: [Duration; 2],
     }
 
-    /// Why there is no measurement.
+    /// Why the measurement failed.
     #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
     pub enum SteadyError {
-        /// There is no virtual PMU.
+        /// The virtual PMU could not be created.
         #[error(transparent)]
         Pmu(#[from] Error),
-        /// The kernel refused something on the way.
+        /// The kernel refused an operation.
         #[error(transparent)]
         Trouble(Trouble),
         /// The guest's access faulted.

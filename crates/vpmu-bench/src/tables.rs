@@ -1,8 +1,8 @@
-//! The tables of the series that proposed reuse, computed: one guest script under both of its policies on the PMU in
-//! virtual time, beside what the series published.
+//! The tables of the patch series that proposed reuse, computed: one guest script under both of its policies on the PMU in virtual time,
+//! beside the published figures.
 //!
-//! A ratio comes from few published costs, and often from an assumption or from the length of the script besides. Which
-//! it is, is found by running the script again: with other assumed costs, and half as long.
+//! A ratio depends on few published costs, and often also on an assumption or on the length of the script. Running the script again, with
+//! other assumed costs and at half the length, shows which.
 
 use vmtax_vpmu::{Activity, Error, Policy};
 
@@ -10,25 +10,24 @@ use crate::operation::{Figure, Operation};
 use crate::published::{self, ASSUMED, Published};
 use crate::script::{Outcome, Script};
 
-/// What a computed ratio rests on.
+/// The basis of a computed ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Standing {
-    /// On published costs alone.
+    /// Published costs only.
     Computed,
-    /// On an assumed cost too. The ratios with five times that cost and with none; without a bound if reuse then costs
-    /// nothing.
+    /// An assumed cost too. The ratios with five times that cost and with zero; unbounded if reuse then costs nothing.
     Inferred {
         /// With [`FIVE`] times the assumed cost.
         least: Option<f64>,
         /// With no cost.
         most: Option<f64>,
     },
-    /// On nothing that was published.
+    /// No published figure determines it.
     Unknowable(&'static str),
 }
 
 impl Standing {
-    /// In a word.
+    /// Its word in tables.
     pub fn name(self) -> &'static str {
         match self {
             Standing::Computed => "computed",
@@ -38,35 +37,34 @@ impl Standing {
     }
 }
 
-/// By how much the assumed cost is raised: then it is 1,000 ns, about the shortest call that the series published of version
-/// 2 (1,100 ns, r/w fixed_ctrl).
+/// Factor of the raised assumed cost, 1,000 ns: about the shortest published call of version 2 (1,100 ns, r/w fixed_ctrl).
 pub const FIVE: u64 = 5;
-/// Two ratios are the same within this part.
+/// Relative difference up to which two ratios are equal.
 const SAME: f64 = 0.05;
 
 /// A figure of an operation under both policies. Ratios are legacy to reuse.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Which operation.
+    /// The operation.
     pub operation: Operation,
-    /// Which figure.
+    /// The figure.
     pub figure: Figure,
     /// Nanoseconds under [`Policy::Legacy`] and under [`Policy::Reuse`].
     pub ns: [u64; 2],
-    /// The computed ratio; none if reuse does nothing.
+    /// The computed ratio; `None` if reuse does nothing.
     pub ratio: Option<f64>,
-    /// What the series published.
+    /// The published ratio.
     pub published: f64,
-    /// What the ratio rests on.
+    /// Basis of the ratio.
     pub standing: Standing,
 }
 
-/// Both tables and what they come from.
+/// Both tables and their runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tables {
-    /// A published figure a row.
+    /// A row for each published figure.
     pub rows: Vec<Row>,
-    /// What each policy had the host do: legacy, reuse.
+    /// Operations of the host under legacy and reuse.
     pub activity: [Activity; 2],
     /// Samples that the guest took, the same under both.
     pub samples: u64,

@@ -1,11 +1,11 @@
-//! What goes wrong before a guest runs, and what happens to its counters while it does.
+//! Errors of creating a PMU, and troubles of its counters while the guest runs.
 
 use crate::event::{Counter, Event};
 
-/// Why there is no virtual PMU.
+/// Why a virtual PMU cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// No processor is like that.
+    /// No processor has such a PMU.
     #[error("no PMU is like this model: {0}")]
     Model(&'static str),
     /// CPUID would promise counters that the host lacks.
@@ -16,15 +16,15 @@ pub enum Error {
         /// Counters of the host.
         host: usize,
     },
-    /// The host keeps its counters to itself.
+    /// The host does not give its counters to guests.
     #[error(
         "a mediated PMU is given the host's counters, which takes the kernel: this host does not give them;          choose another policy"
     )]
     Mediated,
-    /// CPUID would promise an event that the host lacks. The model can say that it is unavailable.
+    /// CPUID would promise an event that the host lacks. The model can mark it as unavailable.
     #[error("the model has the event {event:?}: {trouble}")]
     Event {
-        /// Which.
+        /// The event.
         event: Event,
         /// Why the host does not count it.
         trouble: Trouble,
@@ -32,29 +32,28 @@ pub enum Error {
     /// A state saved by a newer library.
     #[error("the state is of version {found}; this library knows versions up to {known}")]
     NewerState {
-        /// The state's.
+        /// Version of the state.
         found: u32,
-        /// The newest known one.
+        /// The newest known version.
         known: u32,
     },
-    /// A state that no guest can have brought about.
+    /// A state that no guest can have produced.
     #[error("the state is damaged: {0}")]
     State(&'static str),
 }
 
-/// #GP(0): the architecture's answer to an access that it does not know or allow.
+/// #GP(0): the access is unknown or not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("general protection")]
 pub struct GeneralProtection;
 
-/// What a host does to a counter. The guest sees no more of it than the architecture lets it see: a counter that
-/// stands still.
+/// A problem of the host with a counter. The guest only sees that the counter does not advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum Trouble {
-    /// May not count this (EACCES, EPERM).
+    /// Permission denied (EACCES, EPERM).
     #[error("the host does not allow this event; see kernel.perf_event_paranoid")]
     Denied,
-    /// Cannot count this (ENOENT, EOPNOTSUPP, EINVAL, ENODEV).
+    /// The event is not supported (ENOENT, EOPNOTSUPP, EINVAL, ENODEV).
     #[error("the host cannot count this event")]
     NoSuchEvent,
     /// No more open files (EMFILE, ENFILE).
@@ -66,13 +65,13 @@ pub enum Trouble {
     /// The vCPU's thread has ended (ESRCH).
     #[error("the vCPU's thread has ended")]
     ThreadGone,
-    /// The host took the hardware counter for something else: a pinned event in error state.
+    /// The hardware counter was taken for something else: a pinned event in error state.
     #[error("the host took the hardware counter away")]
     Taken,
-    /// The event has no hardware counter some of the time.
+    /// The event is multiplexed: it has a hardware counter only part of the time.
     #[error("the host shares the hardware counter with other events")]
     Multiplexed,
-    /// The host stopped the event because it interrupted too often.
+    /// The event is throttled, because it interrupted too often.
     #[error("the host throttled the event")]
     Throttled,
     /// Another error number.
@@ -80,13 +79,13 @@ pub enum Trouble {
     Other(i32),
 }
 
-/// Something that happened to a counter since the last time the VMM asked.
+/// A trouble of a counter since the VMM last asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Which counter.
+    /// The counter.
     pub counter: Counter,
-    /// What.
+    /// The trouble.
     pub trouble: Trouble,
-    /// How many times.
+    /// Number of occurrences.
     pub times: u64,
 }

@@ -1,6 +1,6 @@
-//! What counters count: the architectural events, by the codes that each vendor gives them.
+//! Events that counters count: the architectural ones, with each vendor's codes.
 //!
-//! Events of one processor model stay raw: what they mean is the host's to know.
+//! Model-specific events stay raw; only the host interprets them.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub mod select {
     pub const ENABLE: u64 = 1 << 22;
 }
 
-/// Something that happens while a guest runs.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Event {
     /// Cycles of the core.
@@ -39,7 +39,7 @@ pub enum Event {
     Raw(u64),
 }
 
-/// Intel's architectural events: code with unit mask; the place in the list is the bit in CPUID.0AH:EBX
+/// Intel's architectural events: code with unit mask; the index is the bit in CPUID.0AH:EBX
 /// (Intel SDM volume 3, "Pre-defined architectural performance events").
 pub const INTEL: [(u64, Event); 8] = [
     (0x003c, Event::Cycles),
@@ -52,7 +52,7 @@ pub const INTEL: [(u64, Event); 8] = [
     (0x01a4, Event::Slots),
 ];
 
-/// AMD's events that mean the same on every family: code with unit mask (AMD APM volume 2, "Performance monitoring
+/// AMD's events that are the same on every family: code with unit mask (AMD APM volume 2, "Performance monitoring
 /// counters", and the families' PPRs).
 pub const AMD: [(u64, Event); 4] = [
     (0x0076, Event::Cycles),
@@ -61,27 +61,27 @@ pub const AMD: [(u64, Event); 4] = [
     (0x00c3, Event::BranchMisses),
 ];
 
-/// What Intel's fixed counters count, in their order.
+/// Events of Intel's fixed counters, in order.
 pub const FIXED: [Event; 4] =
     [Event::Instructions, Event::Cycles, Event::ReferenceCycles, Event::Slots];
 
-/// What a counter is programmed to count.
+/// Event and modes that a counter is programmed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Programme {
     /// The event.
     pub event: Event,
-    /// In user mode.
+    /// Counts in user mode.
     pub user: bool,
-    /// In kernel mode.
+    /// Counts in kernel mode.
     pub kernel: bool,
 }
 
 /// One of a vCPU's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Counter {
-    /// A general one, by number.
+    /// A general counter, by number.
     General(u8),
-    /// A fixed one, by number.
+    /// A fixed counter, by number.
     Fixed(u8),
 }
 

@@ -1,7 +1,7 @@
-//! What counts for a guest: the host's events, behind one trait.
+//! The host's events, which count for a guest, behind one trait.
 //!
-//! [`virtual_time`] is a PMU in software with costs and faults as wanted, [`perf_event`] the kernel's, [`step`] counts
-//! a program that runs step by step. None of them knows of guests' registers.
+//! [`virtual_time`] is a PMU in software with configurable costs and faults, [`perf_event`] uses the kernel's events, [`step`] counts a
+//! single-stepped program. None of them knows a guest's registers.
 
 #[cfg(target_os = "linux")]
 pub mod perf_event;
@@ -16,29 +16,29 @@ use serde::{Deserialize, Serialize};
 use crate::error::Trouble;
 use crate::event::{Counter, Event, Programme};
 
-/// Names a host's event.
+/// Identifies a host's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u64);
 
-/// The event that is wanted.
+/// A request for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// For this counter.
+    /// The guest's counter.
     pub counter: Counter,
-    /// What it counts.
+    /// Event and modes.
     pub programme: Programme,
-    /// It reports an overflow after this many, at least one.
+    /// Events until it reports an overflow, at least one.
     pub left: u64,
 }
 
-/// What an event has counted.
+/// The reading of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Since it was created; nothing sets it back.
+    /// Count since it was created; it is never reset.
     pub count: u64,
-    /// Nanoseconds for which it was to count.
+    /// Time enabled, ns.
     pub enabled: u64,
-    /// Nanoseconds for which it did: fewer if the host shares its hardware counter.
+    /// Time running, ns: less than enabled if the host multiplexes the event.
     pub running: u64,
 }
 
@@ -52,7 +52,7 @@ pub struct MsrAccesses {
 }
 
 impl MsrAccesses {
-    /// All of them.
+    /// Reads and writes.
     pub fn total(self) -> u64 {
         self.reads + self.writes
     }
@@ -65,31 +65,31 @@ impl std::ops::AddAssign for MsrAccesses {
     }
 }
 
-/// Counts for one vCPU.
+/// The events of one vCPU.
 pub trait Host {
-    /// A new event that counts from now on.
+    /// Creates an event, enabled.
     fn create(&mut self, request: &Request) -> Result<EventId, Trouble>;
-    /// Has an event count again. One that was taken away starts anew if it can.
+    /// Enables an event. One that lost its counter starts again if possible.
     fn enable(&mut self, id: EventId) -> Result<(), Trouble>;
-    /// Has an event stand still.
+    /// Disables an event.
     fn disable(&mut self, id: EventId) -> Result<(), Trouble>;
-    /// What an event has counted.
+    /// The reading of an event.
     fn read(&mut self, id: EventId) -> Result<Reading, Trouble>;
-    /// Has an event report an overflow after this many more.
+    /// Sets the number of events until the next overflow.
     fn set_left(&mut self, id: EventId, left: u64) -> Result<(), Trouble>;
-    /// Ends an event.
+    /// Closes an event.
     fn close(&mut self, id: EventId);
-    /// An event that overflowed and has not been returned yet.
+    /// The next event with an unreported overflow.
     fn take_overflow(&mut self) -> Option<EventId>;
-    /// An event that was throttled and has not been returned yet.
+    /// The next event with an unreported throttling.
     fn take_throttled(&mut self) -> Option<EventId>;
-    /// Whether it can count this at all, or why not.
+    /// Whether it supports an event, or why not.
     fn probe(&self, event: Event) -> Result<(), Trouble>;
-    /// How many events it can count at a time, if it knows.
+    /// Number of events that can count at the same time, if known.
     fn capacity(&self) -> Option<usize>;
 
-    /// Whether its events stand still by themselves while the vCPU's thread is off the processor, as the kernel's events of
-    /// a thread do. If not they are disabled at the end of a slice and enabled in the next.
+    /// Whether its events stop by themselves while the vCPU's thread is off the processor, as the kernel's per-thread events do. If
+    /// not, they are disabled at the end of a slice and enabled in the next.
     fn saves_at_switch(&self) -> bool {
         false
     }
@@ -99,11 +99,11 @@ pub trait Host {
         false
     }
 
-    /// A hardware counter of the guest's own, programmed as wanted. Until it is closed the host's own events do without.
+    /// Gives a hardware counter to the guest, programmed. Until it is closed, host events cannot use it.
     fn claim(&mut self, _: &Request) -> Result<EventId, Trouble> {
         Err(Trouble::NoSuchEvent)
     }
 
-    /// The guest's counters were saved and loaded again, which took accesses of MSRs.
+    /// Accounts for MSR accesses that saved and loaded the guest's counters.
     fn world_switched(&mut self, _: MsrAccesses) {}
 }

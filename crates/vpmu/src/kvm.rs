@@ -1,12 +1,11 @@
-//! What a VMM does with KVM for its vCPUs' PMUs: accesses of their MSRs come to user space, interrupts go to the local
-//! APIC in the kernel.
+//! The PMU on KVM: accesses of its MSRs exit to user space, and its interrupts are injected through the local APIC in the kernel.
 //!
 //! ```text
 //! VM:             filter             before vCPUs are created
 //! vCPU:           show               before KVM_SET_CPUID2
 //! its thread:     VcpuPmu::new
 //! again and again:
-//!     enter       a switch of the thread is a new slice; an interrupt that is due goes to the APIC
+//!     enter       starts a new slice after a switch of the thread; injects a due interrupt
 //!     KVM_RUN     ── KVM_EXIT_X86_RDMSR ──> read
 //!                 ── KVM_EXIT_X86_WRMSR ──> write
 //!                 ── EINTR ───────────────> interrupted: an event overflowed, or another signal came
@@ -14,23 +13,21 @@
 //!
 //! # RDPMC
 //!
-//! KVM never sends RDPMC to a VMM, so guests have to read counters by RDMSR. KVM's own PMU is switched off here, so that
-//! the instruction faults (#GP) instead of reading counters that nobody programmed; on AMD hosts before Linux 6.9
+//! KVM never forwards RDPMC to a VMM, so guests must read counters by RDMSR. KVM's own PMU is switched off, so the instruction
+//! faults (#GP) instead of reading unprogrammed counters; on AMD hosts before Linux 6.9
 //! (commit f933b88e2015) it reads zero. Linux's perf reads by RDPMC, on every vendor, in the kernel: a Linux guest needs
 //! the module in `guest-module`, which reads by RDMSR instead. [`filter`] fails until the VMM says that its guests do so.
 //!
 //! # What is counted
 //!
-//! In a guest's view the counters also go on while the kernel and the VMM work for it, unless the host's events leave the
-//! host out ([`crate::host::perf_event::Options::exclude_host`]), which hardware events do and software events do not.
+//! Counters also advance while the kernel and the VMM work for the guest, unless the host's events exclude the host ([`crate::host::perf_event::Options::exclude_host`]), which hardware events do and software events do not.
 //!
 //! # Switches of the thread
 //!
 //! The kernel's perf saves and restores a thread's events when the thread is switched (kernel/events/core.c:
-//! __perf_event_task_sched_out, __perf_event_task_sched_in), so that nothing is lost between two slices. What remains to
-//! be done is to end a slice and begin the next: events that the guest did not use for a whole slice are closed. A record
-//! that the kernel writes at each switch tells of it, which costs one load of shared memory before KVM_RUN and no system
-//! call.
+//! __perf_event_task_sched_out, __perf_event_task_sched_in), so nothing is lost between two slices. The VMM only ends a slice and
+//! begins the next, which closes events that the guest did not use for a whole slice. The kernel writes a record at each switch;
+//! checking for it costs one load of shared memory before KVM_RUN, and no system call.
 
 mod cpuid;
 mod filter;
@@ -49,12 +46,12 @@ use crate::pmu::Pmu;
 /// The local vector table's entry for performance counters, as an MSR and as an offset in the APIC's page.
 const LVTPC_MSR: u32 = 0x834;
 const LVTPC: usize = 0x340;
-/// It is masked.
+/// Its mask bit.
 const MASKED: u32 = 1 << 16;
-/// DEBUGCTL: branch records and steps from branch to branch, which KVM has no use for and ignores.
+/// DEBUGCTL bits for branch records and branch single-stepping, which KVM ignores.
 const IGNORED: u64 = 0b11;
 
-/// Why KVM does not do what is needed.
+/// Errors of KVM.
 #[derive(Debug, thiserror::Error)]
 pub enum KvmError {
     /// [`VmOptions::guests_read_by_rdmsr`] is not set.
@@ -69,17 +66,17 @@ pub enum KvmError {
         "KVM takes 16 ranges of MSRs in a filter, and {pmu} of the PMU and {own} of the VMM are too many; join some of the VMM's"
     )]
     Ranges {
-        /// Of the PMU.
+        /// Ranges of the PMU.
         pmu: usize,
-        /// Of the VMM.
+        /// Ranges of the VMM.
         own: usize,
     },
     /// An ioctl failed.
     #[error("{what}: {error}")]
     Ioctl {
-        /// Which one.
+        /// Its name.
         what: &'static str,
-        /// How.
+        /// The system's error.
         error: kvm_ioctls::Error,
     },
     /// A kernel before 5.18.
@@ -91,7 +88,7 @@ pub enum KvmError {
     /// The kernel does not record the thread's switches.
     #[error("records of the vCPU's thread being switched (a software event of perf): {0}")]
     Switches(std::io::Error),
-    /// A table of CPUID leaves that is as long as KVM takes it.
+    /// The table of CPUID leaves has no free entry.
     #[error("a table for KVM has no room for another entry")]
     Full,
 }
@@ -107,9 +104,9 @@ pub struct VcpuPmu<H> {
     pub pmu: Pmu<H>,
     /// Number of the vCPU's APIC.
     apic: u8,
-    /// What an event that overflows sends to the thread.
+    /// The signal of an overflow.
     signal: Option<i32>,
-    /// The thread's switches.
+    /// Records of the thread's switches.
     switches: Switches,
 }
 
@@ -139,7 +136,7 @@ impl<H: Host> VcpuPmu<H> {
         if !self.pmu.interrupt_due() {
             return Ok(());
         }
-        // The event's signal has done its work.
+        // The signal is no longer needed.
         self.interrupted();
         let entry = lvtpc(vcpu)?;
         let target = Target::of(entry);
@@ -195,7 +192,7 @@ impl<H: Host> VcpuPmu<H> {
     }
 }
 
-/// Where the local vector table sends an interrupt.
+/// Destination of an interrupt by the local vector table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Nmi,
@@ -203,7 +200,7 @@ enum Target {
 }
 
 impl Target {
-    /// None if it is masked, or set to what no counter can sensibly raise: then the interrupt is lost.
+    /// `None` if it is masked or has a delivery mode other than fixed and NMI: then the interrupt is lost.
     fn of(entry: u32) -> Option<Target> {
         match (entry & MASKED, entry >> 8 & 7, entry as u8) {
             (0, 0, vector @ 16..) => Some(Target::Vector(vector)),

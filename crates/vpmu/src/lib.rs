@@ -1,17 +1,15 @@
-//! A virtual PMU for VMMs: the performance counters that a guest sees, counted by few host events.
+//! A virtual PMU for VMMs: a guest's performance counters, counted by few host events.
 //!
 //! A [`Pmu`] answers a vCPU's accesses to the MSRs of a [`Model`] (Intel architectural PerfMon 1 to 5, AMD K7 and
-//! PerfMonV2), has a [`Host`] count, and says when an interrupt is due. Three [`Policy`]s decide how the host's counters
-//! are used, and count what they do; the guest cannot tell them apart. Two of them work in a VMM; the third, mediated, is a
-//! model of what KVM itself can do since Linux 7.0.
+//! PerfMonV2), uses a [`Host`] to count, and reports due interrupts. Three [`Policy`]s decide how the host's counters are used; the
+//! guest cannot distinguish them. Two of them work in a VMM; the third, mediated, is a model of KVM's mediated PMU (Linux 7.0).
 //!
-//! **Guests of KVM must not use RDPMC.** KVM never sends that instruction to a VMM: in a guest it faults (#GP), or reads zero
-//! on AMD hosts before Linux 6.9. Linux's perf uses it, so that a Linux guest needs a small module which reads by RDMSR
-//! instead ([`GUEST_MODULE`]). [`kvm::filter`] fails until the VMM says that its guests read by RDMSR.
+//! **Guests of KVM must not use RDPMC.** KVM never forwards that instruction to a VMM: it faults (#GP), or reads zero on AMD hosts
+//! before Linux 6.9. Linux's perf uses it, so a Linux guest needs a small module that makes it read by RDMSR instead ([`GUEST_MODULE`]). [`kvm::filter`] fails until the VMM says that its guests read by RDMSR.
 //!
-//! Left out: PEBS, last branch records, events of the uncore, and the APIC. Getting at a guest's MSRs and injecting
-//! interrupts is the VMM's business; the feature `kvm` has a module for VMMs that use KVM, and `examples/vmm.rs` is such a
-//! VMM.
+//! Left out: PEBS, last branch records, events of the uncore, and the APIC. The VMM
+//! intercepts a guest's MSR accesses and injects interrupts; the feature `kvm` has a module for VMMs that use KVM, and
+//! `examples/vmm.rs` is such a VMM.
 //!
 //! ```
 //! use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost, Work};

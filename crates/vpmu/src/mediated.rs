@@ -1,5 +1,5 @@
-//! KVM's mediated PMU, as far as it costs something: which of a guest's accesses leave it, and how many MSRs are read and
-//! written to save and load its counters.
+//! The costs of KVM's mediated PMU: which of a guest's accesses exit, and how many MSRs are read and written to save and load its
+//! counters.
 //!
 //! It is off by default (the parameter `enable_mediated_pmu`). Sources: arch/x86/kvm/pmu.c of torvalds/linux at commit
 //! 67f8bc848ee3, and vmx/pmu_intel.c of a merged kernel (raspberrypi/linux, commit 032d037c42c0), were read. Of svm/pmu.c
@@ -28,7 +28,7 @@ use crate::model::Model;
 use crate::msr::Register;
 use crate::state::Registers;
 
-/// Whether an access of a register leaves the guest.
+/// Whether an access of a register exits.
 pub(crate) fn exits(register: Register) -> bool {
     match register {
         Register::Counter { .. } | Register::Status | Register::Control | Register::StatusClear => {
@@ -43,7 +43,7 @@ pub(crate) fn exits(register: Register) -> bool {
     }
 }
 
-/// What a save and the load after it take. `counts` says whether a counter is other than zero: one that counts is.
+/// MSR accesses of a save and the following load. `counts`: whether a counter is nonzero, as those that count are.
 pub(crate) fn world_switch(
     model: &Model,
     registers: &Registers,

@@ -1,6 +1,6 @@
-//! Which PMU a guest is shown: its counters, its MSRs, its CPUID leaves.
+//! The PMU that a guest sees: counters, MSRs, CPUID leaves.
 //!
-//! A model only describes. What the host can count is asked when a [`crate::Pmu`] is made of it.
+//! A model is only a description. Creating a [`crate::Pmu`] of it checks what the host can count.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::event::{AMD, Counter, Event, FIXED, INTEL, Programme, select};
 use crate::msr;
 
-/// Most general counters of Intel's kind: beyond these their MSRs run into others.
+/// Most general counters of Intel: the MSRs of more would overlap others.
 pub const INTEL_GENERAL: u8 = 8;
 /// Bits of AMD's counters.
 const AMD_WIDTH: u8 = 48;
@@ -35,7 +35,7 @@ pub struct Intel {
     pub fixed: u8,
     /// Their bits, 32 to 48.
     pub fixed_width: u8,
-    /// Architectural events that are not there, a bit each as in CPUID.0AH:EBX.
+    /// Unavailable architectural events, a bit each as in CPUID.0AH:EBX.
     pub unavailable: u8,
     /// General counters can be written at full width.
     pub full_width: bool,
@@ -44,32 +44,32 @@ pub struct Intel {
 /// AMD's PMU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amd {
-    /// Counters: 4 for the K7's, or 6 of which the first 4 have the K7's MSRs too.
+    /// Number of counters: 4 (K7), or 6, of which the first 4 have the K7's MSRs too.
     pub counters: u8,
     /// PerfMonV2: global control and status.
     pub perfmon_v2: bool,
 }
 
-/// The bits of a CPUID leaf that describe the PMU; the others are not its business.
+/// The bits of a CPUID leaf that describe the PMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
     /// Number.
     pub leaf: u32,
-    /// Which bits of EAX, EBX, ECX and EDX it says.
+    /// Masks of EAX, EBX, ECX and EDX.
     pub mask: [u32; 4],
     /// Their values.
     pub value: [u32; 4],
 }
 
 impl Leaf {
-    /// What the leaf becomes that so far is this.
+    /// The leaf with these bits replaced.
     pub fn merge(&self, registers: [u32; 4]) -> [u32; 4] {
         std::array::from_fn(|i| registers[i] & !self.mask[i] | self.value[i])
     }
 }
 
 impl Default for Intel {
-    /// Version 2 with four general and three fixed counters of 48 bits: what most guests see.
+    /// Version 2 with four general and three fixed counters of 48 bits, as most guests have.
     fn default() -> Intel {
         Intel {
             version: 2,
@@ -85,7 +85,7 @@ impl Default for Intel {
 }
 
 impl Model {
-    /// Refuses what no processor can be.
+    /// Refuses a model that no processor has.
     pub fn check(&self) -> Result<(), Error> {
         let wrong = |what| Err(Error::Model(what));
         match self {
@@ -133,7 +133,7 @@ impl Model {
         (0..general).map(Counter::General).chain(fixed).collect()
     }
 
-    /// How many of its counters are general ones.
+    /// Number of general counters.
     pub fn general(&self) -> usize {
         match self {
             Model::Intel(intel) => intel.general.into(),
@@ -141,12 +141,12 @@ impl Model {
         }
     }
 
-    /// All bits that a counter has.
+    /// The mask of a counter's bits.
     pub fn value_mask(&self, counter: Counter) -> u64 {
         (1 << self.width(counter)) - 1
     }
 
-    /// How many bits a counter has.
+    /// A counter's width in bits.
     pub fn width(&self, counter: Counter) -> u8 {
         match (self, counter) {
             (Model::Intel(intel), Counter::General(_)) => intel.general_width,
@@ -187,7 +187,7 @@ impl Model {
         }
     }
 
-    /// The event of an event select register, or none if it counts nothing.
+    /// The event of an event select register; `None` if disabled.
     pub fn programme(&self, select: u64) -> Option<Programme> {
         // Code, unit mask, edge, invert, threshold; AMD's codes go on at bit 32.
         let config = select & 0xf_ff84_ffff;
@@ -219,8 +219,7 @@ impl Model {
         }
     }
 
-    /// Its MSRs, as rows of first and count: what a VMM has its hypervisor send to it. DEBUGCTL, which has bits of
-    /// others too, is not among them.
+    /// Ranges of its MSRs (first, count), which a VMM intercepts. DEBUGCTL, which has other bits too, is not included.
     pub fn msrs(&self) -> Vec<(u32, u32)> {
         msr::rows(self)
     }
@@ -253,7 +252,7 @@ impl Model {
 }
 
 impl Programme {
-    /// None if it is to count in no mode.
+    /// `None` if it counts in no mode.
     pub(crate) fn in_modes(event: Event, user: bool, kernel: bool) -> Option<Programme> {
         (user || kernel).then_some(Programme { event, user, kernel })
     }
@@ -273,7 +272,7 @@ impl Intel {
             edx = self.fixed.trailing_ones() | u32::from(self.fixed_width) << 5;
         }
         if version >= 3 {
-            // AnyThread is deprecated: it would show what other guests do.
+            // AnyThread is deprecated: it would reveal other guests' activity.
             edx |= 1 << 15;
         }
         [eax, u32::from(self.unavailable), ecx, edx]

@@ -1,6 +1,4 @@
-//! The PMU's MSRs: their numbers, which register of a model each one is, and which of their bits are reserved.
-//!
-//! What an access does is in [`crate::Pmu`].
+//! The PMU's MSRs: their numbers, registers and reserved bits. [`crate::Pmu`] implements the accesses.
 
 use crate::event::Counter;
 use crate::model::Model;
@@ -66,7 +64,7 @@ pub(crate) enum Register {
     DebugControl,
 }
 
-/// What an MSR is in a model, if it is one of the PMU's.
+/// The register of an MSR in a model, if it belongs to the PMU.
 pub(crate) fn register(model: &Model, msr: u32) -> Option<Register> {
     // How far an MSR is into a row of `count`.
     let row = |first: u32, count: u32| {
@@ -128,7 +126,7 @@ pub(crate) fn register(model: &Model, msr: u32) -> Option<Register> {
     }
 }
 
-/// A model's MSRs in order, as rows of first and count, but for DEBUGCTL, which has bits of others.
+/// Ranges of a model's MSRs (first, count) in order, without DEBUGCTL, which has other bits too.
 pub(crate) fn rows(model: &Model) -> Vec<(u32, u32)> {
     // Where either vendor has some.
     let places = [
@@ -181,7 +179,7 @@ pub(crate) fn status_clear_bits(model: &Model) -> u64 {
     }
 }
 
-/// Bits of the status that can be set at all.
+/// Valid bits of the status.
 pub(crate) fn status_set_bits(model: &Model) -> u64 {
     if !model.has_global() {
         return 0;
@@ -193,7 +191,7 @@ pub(crate) fn status_set_bits(model: &Model) -> u64 {
     }
 }
 
-/// Bits of DEBUGCTL that are the PMU's.
+/// The PMU's bits of DEBUGCTL.
 pub(crate) fn debug_control_bits(model: &Model) -> u64 {
     if model.has_global() { FREEZE } else { 0 }
 }

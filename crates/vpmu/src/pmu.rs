@@ -1,6 +1,6 @@
-//! One vCPU's PMU: what an access to a register does, when a counter overflows, when an interrupt is due.
+//! One vCPU's PMU: accesses of registers, overflows of counters, interrupts.
 //!
-//! The APIC is the VMM's: it asks [`Pmu::deliver`] before it enters the guest, and says whether LVTPC is masked.
+//! The APIC belongs to the VMM, which calls [`Pmu::deliver`] before it enters the guest, with the mask bit of LVTPC.
 
 use crate::error::{Error, GeneralProtection, Notice};
 use crate::event::Counter;
@@ -20,21 +20,20 @@ use crate::state::{Registers, State};
 /// before the guest is entered:  deliver(LVTPC masked?) <────────────────────────────────┘
 /// ```
 ///
-/// Before an access is answered, overflows that the host has reported are taken in: they belong to what was
-/// programmed before.
+/// Before an access is answered, overflows reported by the host are processed, because they belong to the previous programming.
 #[derive(Debug)]
 pub struct Pmu<H> {
     model: Model,
     counters: Vec<Counter>,
     registers: Registers,
     backing: Backing<H>,
-    /// Between the end of a slice and the next one nothing counts.
+    /// Between slices, when nothing counts.
     out: bool,
-    /// An interrupt was asked for while counters are to freeze.
+    /// A requested interrupt will freeze the counters.
     freeze: bool,
 }
 
-/// What RDPMC depends on beside its index.
+/// Processor state that RDPMC depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Privilege {
     /// Current privilege level.
@@ -46,7 +45,7 @@ pub struct Privilege {
 }
 
 impl<H: Host> Pmu<H> {
-    /// A PMU after a reset. Fails if no processor is like the model, or if it promises more than the host has.
+    /// A PMU after a reset. Fails if no processor has such a model, or the host lacks a promised feature.
     pub fn new(model: Model, host: H, policy: Policy) -> Result<Pmu<H>, Error> {
         model.check()?;
         let registers = Registers::reset(&model);
@@ -83,17 +82,17 @@ impl<H: Host> Pmu<H> {
         Ok(Pmu { model, counters, registers, backing, out: false, freeze: false })
     }
 
-    /// What the guest sees of it in CPUID and MSRs.
+    /// Its model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// What it had the host do.
+    /// Its activity on the host.
     pub fn activity(&self) -> Activity {
         self.backing.activity
     }
 
-    /// What the host did to its counters since the last call.
+    /// Troubles of its counters since the last call.
     pub fn notices(&mut self) -> Vec<Notice> {
         self.backing.take_notices()
     }
@@ -103,12 +102,12 @@ impl<H: Host> Pmu<H> {
         &self.backing.host
     }
 
-    /// The host, to have it run or fail.
+    /// The host, mutable.
     pub fn host_mut(&mut self) -> &mut H {
         &mut self.backing.host
     }
 
-    /// Closes all events and gives the host back.
+    /// Closes all events and returns the host.
     pub fn into_host(mut self) -> H {
         for slot in 0..self.counters.len() {
             self.backing.release(slot);
@@ -209,7 +208,7 @@ impl<H: Host> Pmu<H> {
         self.count(counter)
     }
 
-    /// The guest accesses a register: it leaves the guest for it, or does not.
+    /// Accounts for an access of the guest: an exit, or a pass.
     fn accessed(&mut self, register: Register) {
         self.service();
         match self.backing.policy == Policy::Mediated && !mediated::exits(register) {
@@ -218,8 +217,8 @@ impl<H: Host> Pmu<H> {
         }
     }
 
-    /// The guest left and comes back, for whatever reason. Accesses of the PMU are known here already. A mediated PMU is
-    /// saved and loaded each time; the other policies do nothing.
+    /// Accounts for an exit that is not an access of the PMU. A mediated PMU is saved and loaded at each; the other policies do
+    /// nothing.
     pub fn exited(&mut self) {
         self.backing.activity.exits += 1;
         self.world_switch();
@@ -234,7 +233,7 @@ impl<H: Host> Pmu<H> {
         }
     }
 
-    /// Takes in what the host has reported. A VMM calls it when an event's signal brought the vCPU out of the guest.
+    /// Processes reports of the host. A VMM calls it when an event's signal made the vCPU exit.
     pub fn service(&mut self) {
         while let Some(slot) = self.backing.take_overflow() {
             match self.backing.policy {
@@ -249,7 +248,7 @@ impl<H: Host> Pmu<H> {
         self.settle();
     }
 
-    /// Whether an interrupt waits to be delivered.
+    /// Whether an interrupt is pending.
     pub fn interrupt_due(&mut self) -> bool {
         self.service();
         self.registers.interrupt
@@ -309,7 +308,7 @@ impl<H: Host> Pmu<H> {
         self.freeze = false;
     }
 
-    /// The registers as they are now. Counting goes on.
+    /// The present registers. Counting continues.
     pub fn save(&mut self) -> State {
         self.service();
         for slot in 0..self.counters.len() {
@@ -333,7 +332,7 @@ impl<H: Host> Pmu<H> {
         self.counters.iter().position(|c| *c == counter).ok_or(GeneralProtection)
     }
 
-    /// A counter's value now.
+    /// A counter's present value.
     fn count(&mut self, counter: Counter) -> Result<u64, GeneralProtection> {
         let slot = self.slot(counter)?;
         self.backing.touch(slot);
@@ -385,7 +384,7 @@ impl<H: Host> Pmu<H> {
         }
     }
 
-    /// Brings a counter's event in line with the registers.
+    /// Updates a counter's event after a change of registers.
     fn update(&mut self, slot: usize, written: bool) {
         let wanted = match self.out {
             true => None,
@@ -406,7 +405,7 @@ impl<H: Host> Pmu<H> {
         }
     }
 
-    /// So many events until a counter overflows.
+    /// Events until a counter overflows.
     fn left(&self, slot: usize) -> u64 {
         (1 << self.model.width(self.counters[slot])) - self.registers.values[slot]
     }
@@ -416,7 +415,7 @@ impl<H: Host> Pmu<H> {
         self.absorb(slot, delta);
     }
 
-    /// Adds what was counted to a counter. The status is set whether or not an interrupt is wanted.
+    /// Adds a count to a counter. The status is set whether or not an interrupt is enabled.
     fn absorb(&mut self, slot: usize, delta: u64) {
         let counter = self.counters[slot];
         let width = self.model.width(counter);

@@ -1,7 +1,7 @@
 //! How guest counters are mapped to the host's events, and what that costs.
 //!
-//! All policies show the guest the same; they differ in what they ask of the host. Registers are not known here: the
-//! caller says what each counter is to count and how far it is from its overflow.
+//! The guest sees the same under all policies; they differ in the operations on the host. Registers are not known here: the caller
+//! passes each counter's event and distance to overflow.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ pub enum Policy {
     /// As KVM did until Linux 5.5: a change of an event select, of a fixed counter's control or of a counter's bit in
     /// global control closes the event and creates one anew; so does an overflow.
     Legacy,
-    /// An event stays while what it counts stays: it is enabled and disabled, saved at the end of a slice, and closed
-    /// when the guest did not use it for a whole slice.
+    /// An event is kept as long as its counter counts the same: it is enabled and disabled, saved at the end of a slice, and closed when
+    /// the guest did not use it for a whole slice.
     Reuse,
     /// As KVM's mediated PMU does since Linux 7.0: no events at all. While the guest runs the host's counters are its own;
     /// they are saved and loaded at each exit ([`crate::mediated`]), and the host's events do not count then. Only a host
@@ -40,12 +40,12 @@ impl Policy {
     }
 }
 
-/// What a vCPU's PMU had the host do, and what became of its interrupts.
+/// Operations on the host, and outcomes of interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
-    /// Exits of the guest: accesses that leave it, interrupts of its counters, and what [`crate::Pmu::exited`] was told.
+    /// Exits of the guest: accesses, counter interrupts, and those reported by [`crate::Pmu::exited`].
     pub exits: u64,
-    /// Accesses that did not leave the guest.
+    /// Accesses without an exit.
     pub passes: u64,
     /// Slices that ended.
     pub slices: u64,
@@ -63,18 +63,17 @@ pub struct Activity {
     pub disables: u64,
     /// Events read.
     pub reads: u64,
-    /// Events given another distance from their overflow.
+    /// Periods set.
     pub periods: u64,
-    /// Counts taken over from the host's events.
+    /// Readings added to counters.
     pub counted: u64,
-    /// Counters that went beyond their width.
+    /// Overflows.
     pub overflows: u64,
-    /// Interrupts asked for by them, and one that came with a restored state. Each is delivered, merged, dropped (a
-    /// reset drops one too), or still there.
+    /// Interrupts requested, including one in a restored state. Each is delivered, merged, dropped (also by a reset), or pending.
     pub interrupts: u64,
     /// Interrupts that the VMM injected.
     pub delivered: u64,
-    /// Interrupts that came while one was there.
+    /// Interrupts requested while one was pending.
     pub merged: u64,
     /// Interrupts that found LVTPC masked.
     pub dropped: u64,
@@ -87,11 +86,11 @@ pub struct Activity {
 struct Backed {
     id: EventId,
     programme: Programme,
-    /// The event's count when it was last read.
+    /// The event's count at the last reading.
     base: u64,
     /// The event's count at which it reports an overflow.
     overflow: u64,
-    /// Nanoseconds for which it should have counted and did not, as of the last reading.
+    /// Time enabled but not running, ns, at the last reading.
     away: u64,
     running: bool,
 }
@@ -105,7 +104,7 @@ struct Slot {
     used: bool,
 }
 
-/// All counters of a vCPU with what stands behind them.
+/// All counters of a vCPU and their events.
 #[derive(Debug)]
 pub(crate) struct Backing<H> {
     pub(crate) host: H,
@@ -127,12 +126,12 @@ impl<H: Host> Backing<H> {
         }
     }
 
-    /// The guest touched a counter.
+    /// Marks a counter as used.
     pub(crate) fn touch(&mut self, slot: usize) {
         self.slots[slot].used = true;
     }
 
-    /// Whether a counter's event counts.
+    /// Whether a counter's event is enabled.
     pub(crate) fn is_running(&self, slot: usize) -> bool {
         self.slots[slot].event.is_some_and(|e| e.running)
     }
@@ -147,7 +146,7 @@ impl<H: Host> Backing<H> {
         }
     }
 
-    /// Ends counting; returns what was counted since the last reading.
+    /// Stops counting; returns the count since the last reading.
     pub(crate) fn stop(&mut self, slot: usize) -> u64 {
         if !self.is_running(slot) {
             return 0;
@@ -170,7 +169,7 @@ impl<H: Host> Backing<H> {
         }
     }
 
-    /// Begins counting, unless that is what it does. `left`: so many until the overflow.
+    /// Starts counting, unless it counts already. `left`: events until the overflow.
     pub(crate) fn start(&mut self, slot: usize, programme: Programme, left: u64) {
         match self.slots[slot].event {
             Some(event) if event.programme == programme => {
@@ -191,7 +190,7 @@ impl<H: Host> Backing<H> {
         }
     }
 
-    /// A new event; the host may refuse it, and then the counter stands still.
+    /// Creates an event; if the host refuses it, the counter does not advance.
     fn create(&mut self, slot: usize, programme: Programme, left: u64) {
         let request = Request { counter: self.slots[slot].counter, programme, left };
         let created = match self.policy {
@@ -212,7 +211,7 @@ impl<H: Host> Backing<H> {
         }
     }
 
-    /// Has a running counter's event overflow after this many more.
+    /// Sets the period of a running counter's event.
     pub(crate) fn set_left(&mut self, slot: usize, left: u64) {
         let Some(event) = &mut self.slots[slot].event else { return };
         let overflow = event.base + left;
@@ -300,7 +299,7 @@ impl<H: Host> Backing<H> {
                 self.note(slot, Err(Trouble::Throttled));
             }
         }
-        // Reports of events that were closed in the meantime are nobody's.
+        // Reports of events closed in the meantime are ignored.
         loop {
             let id = self.host.take_overflow()?;
             if let Some(slot) = self.slot_of(id) {
@@ -319,7 +318,7 @@ impl<H: Host> Backing<H> {
         }
     }
 
-    /// What happened to counters since the last call.
+    /// Troubles of counters since the last call.
     pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
         let notices = std::mem::take(&mut self.notices);
         let notice = |((counter, trouble), times)| Notice { counter, trouble, times };

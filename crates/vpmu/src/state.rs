@@ -1,6 +1,6 @@
-//! A vCPU's PMU registers, and the form in which they travel to another host.
+//! A vCPU's PMU registers, and their serialized state.
 //!
-//! Nothing of the host or the policy is in a state: it can be restored under others.
+//! A state does not depend on host or policy, so it can be restored under others.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,12 +23,12 @@ pub(crate) struct Registers {
     pub(crate) global_control: u64,
     pub(crate) global_status: u64,
     pub(crate) debug_control: u64,
-    /// An interrupt that the VMM has not taken yet.
+    /// A pending interrupt.
     pub(crate) interrupt: bool,
 }
 
 impl Registers {
-    /// As they are after a reset.
+    /// The registers after a reset.
     pub(crate) fn reset(model: &Model) -> Registers {
         Registers {
             selects: vec![0; model.general()],
@@ -43,7 +43,7 @@ impl Registers {
         self.fixed_control >> (4 * i) & 0xf
     }
 
-    /// What a counter is to count now, if anything.
+    /// The programme of a counter, if it is enabled.
     pub(crate) fn programme(&self, model: &Model, counter: Counter) -> Option<Programme> {
         let global = !model.has_global() || self.global_control & counter.bit() != 0;
         if !global || self.global_status & msr::FROZEN != 0 {
@@ -117,10 +117,10 @@ impl Registers {
     }
 }
 
-/// A saved PMU, for any format of serde.
+/// A saved PMU, for any serde format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// First, in the struct and in the alphabet: a newer state is refused before its shape can fail.
+    /// First in the struct and in the alphabet, so that a newer version is refused before its fields fail to parse.
     format: Format,
     model: Model,
     registers: Registers,
@@ -144,17 +144,17 @@ impl TryFrom<u32> for Format {
 }
 
 impl State {
-    /// Of these registers.
+    /// A state of these registers.
     pub(crate) fn new(model: Model, registers: Registers) -> State {
         State { format: Format(VERSION), model, registers }
     }
 
-    /// Whose PMU it is.
+    /// Its model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Its parts, if a guest can have brought them about.
+    /// Its parts, if a guest can have produced them.
     pub(crate) fn into_parts(self) -> Result<(Model, Registers), Error> {
         self.model.check()?;
         self.registers.check(&self.model)?;

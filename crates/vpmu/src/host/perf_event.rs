@@ -1,7 +1,7 @@
 //! The kernel's events, by perf_event_open(2), for one thread.
 //!
-//! Which of them stands for an event of the guest can be chosen: without a hardware PMU, or to try things out,
-//! software events can. The kernel saves and restores them when the thread is switched.
+//! Each event of the guest can be mapped to any of them, such as software events if there is no hardware PMU. The kernel saves and
+//! restores them when the thread is switched.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -27,27 +27,27 @@ pub enum Source {
         /// Access 0, miss 1.
         result: u8,
     },
-    /// As the processor's event select has it.
+    /// A raw event, as in the processor's event select.
     Raw(u64),
-    /// A tracepoint, by the number in the file `id` of its folder in tracefs. It is met in the kernel: it counts only for
-    /// programmes that count kernel mode.
+    /// A tracepoint, by the number in the file `id` of its folder in tracefs. It is hit in kernel mode, so it counts only for programmes
+    /// that count kernel mode.
     Tracepoint(u64),
-    /// One that the kernel counts itself.
+    /// A software event.
     Software(Software),
 }
 
-/// Events that the kernel counts itself: `PERF_COUNT_SW_*`.
+/// Software events: `PERF_COUNT_SW_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Software {
-    /// Nanoseconds of the processor.
+    /// CPU clock, ns.
     CpuClock = 0,
-    /// Nanoseconds of the thread.
+    /// Task clock, ns.
     TaskClock = 1,
     /// Page faults.
     PageFaults = 2,
-    /// Switches of the thread.
+    /// Context switches.
     ContextSwitches = 3,
-    /// Moves to another processor.
+    /// CPU migrations.
     Migrations = 4,
     /// Page faults without I/O.
     MinorFaults = 5,
@@ -56,7 +56,7 @@ pub enum Software {
 }
 
 impl Source {
-    /// What the kernel offers for an event by itself.
+    /// The kernel's default event for an event of the guest.
     fn of(event: Event) -> Source {
         match event {
             Event::Cycles => Source::Hardware(0),
@@ -87,7 +87,7 @@ impl Source {
     }
 }
 
-/// How events are opened.
+/// Options of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Count only while a guest runs.
@@ -99,14 +99,14 @@ pub struct Options {
     /// Count only what a program does that is started: from the next exec on, the thread's own or, inherited, that of
     /// a process that it starts.
     pub on_exec: bool,
-    /// Count in user and in kernel mode, whatever the programme says: a guest's modes are none of the thread's. For
-    /// events of KVM's threads that are not the processor's, which alone knows a guest's modes.
+    /// Count in user and kernel mode, whatever the programme says. For software events and tracepoints of vCPU threads: only hardware
+    /// events know the guest's mode.
     pub any_mode: bool,
-    /// Signal that an overflow sends to the thread, to get it out of the guest.
+    /// Signal sent to the thread at an overflow, which makes it leave the guest.
     pub signal: Option<i32>,
 }
 
-/// An event that is open.
+/// An open event.
 #[derive(Debug)]
 struct Open {
     file: File,
@@ -146,7 +146,7 @@ impl PerfEventHost {
         }
     }
 
-    /// Has one of the kernel's events stand for one of the guest's.
+    /// Maps an event of the guest to one of the kernel's.
     pub fn with_source(mut self, event: Event, source: Source) -> PerfEventHost {
         self.sources.insert(event, source);
         self
@@ -211,7 +211,7 @@ impl PerfEventHost {
     }
 }
 
-/// What an error number says.
+/// The trouble of an error number.
 fn trouble(error: io::Error) -> Trouble {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => Trouble::Denied,
@@ -227,7 +227,7 @@ fn trouble(error: io::Error) -> Trouble {
 fn read(mut file: &File) -> Result<Reading, Trouble> {
     let mut bytes = [0; 24];
     match file.read(&mut bytes).map_err(trouble)? {
-        // The end of the file is how the kernel says that a pinned event lost its counter.
+        // End of file means that a pinned event lost its counter.
         0 => Err(Trouble::Taken),
         24 => {
             let (words, _) = bytes.as_chunks();

@@ -1,9 +1,8 @@
 //! Exact counts of instructions and branches: a program that runs one instruction at a time.
 //!
-//! It is for tests: a step takes microseconds. A program is a piece of 64-bit code in a process of its own, with a
-//! stack and some memory, and ends when it reaches the end of the code. An instruction that loads SS hides the next
-//! one from the processor's trap, so that programs here must not do that; a far transfer, of which processors do not
-//! agree whether it is a branch, is an error.
+//! For tests: a step takes microseconds. A program is 64-bit code in a separate process, with a stack and some memory, and ends at the
+//! end of the code. Programs must not load SS, which suppresses the trap after the next instruction. Far transfers are errors, because
+//! processors differ in whether they count them as branches.
 
 use std::io;
 
@@ -16,21 +15,21 @@ use crate::event::Event;
 /// Why a program could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// There is no process for it.
+    /// Its process could not be created.
     #[error("the program cannot be started or stepped: {0}")]
     Process(#[from] io::Error),
-    /// It went where there is no code of it.
+    /// It jumped outside of its code.
     #[error("the program jumped out of its code, to offset {0:#x}")]
     Outside(u64),
-    /// It got a signal.
+    /// It was stopped by a signal.
     #[error("the program got signal {signal} at offset {offset:#x}")]
     Signal {
-        /// Which.
+        /// The signal.
         signal: i32,
-        /// Where.
+        /// Offset in the code.
         offset: u64,
     },
-    /// It ended by itself.
+    /// It exited.
     #[error("the program's process ended before its code did")]
     Exited,
     /// A far transfer.
@@ -38,7 +37,7 @@ pub enum StepError {
     Far(u64),
 }
 
-/// What an instruction is to the counters.
+/// Kind of an instruction for the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A near branch, taken or not.
@@ -104,7 +103,7 @@ impl StepHost {
         })
     }
 
-    /// Runs so many instructions, or fewer if the program ends. Returns how many it were.
+    /// Runs this number of instructions, or fewer if the program ends. Returns the number executed.
     pub fn run(&mut self, instructions: u64) -> Result<u64, StepError> {
         for done in 0..instructions {
             if !self.step()? {

@@ -1,4 +1,4 @@
-//! The kernel's interfaces that need `unsafe`: perf_event_open and its ring buffer, ptrace. All of it is here.
+//! Kernel interfaces that need `unsafe`: perf_event_open and its ring buffer, and ptrace. The only unsafe file of this crate.
 
 #![expect(unsafe_code, reason = "perf_event_open, mmap and ptrace have no safe form")]
 #![warn(clippy::undocumented_unsafe_blocks)]
@@ -28,7 +28,7 @@ pub(super) struct Attr {
 
 const _: () = assert!(size_of::<Attr>() == 72);
 
-/// perf_event_open(2) for a thread, on whichever processor it runs.
+/// perf_event_open(2) for a thread, on any processor.
 pub(super) fn open(attr: &Attr, thread: i32) -> io::Result<OwnedFd> {
     const FD_CLOEXEC: libc::c_ulong = 8;
     let (any_cpu, no_group): (libc::c_int, libc::c_int) = (-1, -1);
@@ -44,7 +44,7 @@ pub(super) fn open(attr: &Attr, thread: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// What is asked of an open event.
+/// An ioctl of an open event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Request {
     Enable,
@@ -52,7 +52,7 @@ pub(super) enum Request {
     Period(u64),
 }
 
-/// Asks something of an event.
+/// Sends an ioctl to an event.
 pub(super) fn control(fd: &impl AsRawFd, request: Request) -> io::Result<()> {
     const ENABLE: libc::c_ulong = 0x2400;
     const DISABLE: libc::c_ulong = 0x2401;
@@ -69,7 +69,7 @@ pub(super) fn control(fd: &impl AsRawFd, request: Request) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Has an event signal a thread when it overflows.
+/// Makes an event signal a thread when it overflows.
 pub(super) fn signal(fd: &impl AsRawFd, signal: i32, thread: i32) -> io::Result<()> {
     /// `struct f_owner_ex`.
     #[repr(C)]
@@ -99,7 +99,7 @@ pub(super) fn this_thread() -> i32 {
     unsafe { libc::gettid() }
 }
 
-/// What a vCPU's thread needs besides its events.
+/// Signals of a vCPU's thread.
 #[cfg(all(feature = "kvm", target_arch = "x86_64"))]
 pub(crate) mod vcpu {
     use std::io;
@@ -107,8 +107,8 @@ pub(crate) mod vcpu {
     use std::os::fd::AsRawFd;
     use std::ptr::null_mut;
 
-    /// Blocks a signal in this thread but for the time that it spends in KVM_RUN, which it then ends: a signal that
-    /// comes just before ends it too.
+    /// Blocks a signal in this thread except during KVM_RUN, which it interrupts. A signal that arrives just before KVM_RUN interrupts it
+    /// too.
     pub(crate) fn signal_ends_run(vcpu: &impl AsRawFd, signal: i32) -> io::Result<()> {
         /// `struct kvm_signal_mask` with the kernel's set behind it.
         #[repr(C)]
@@ -139,7 +139,7 @@ pub(crate) mod vcpu {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Takes a blocked signal that waits, if one does.
+    /// Consumes a pending blocked signal, if there is one.
     pub(crate) fn forget(signal: i32) {
         let set = only(signal);
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -158,7 +158,7 @@ pub(crate) mod vcpu {
     }
 }
 
-/// What an event's ring buffer had to say.
+/// A record of an event's ring buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Records {
     pub(super) overflowed: bool,
@@ -199,12 +199,12 @@ impl Ring {
         Ok(Ring { base, page })
     }
 
-    /// How many bytes of records the kernel has written so far.
+    /// Bytes of records that the kernel has written so far.
     fn head(&self) -> u64 {
         self.word(Ring::HEAD).load(Ordering::Acquire)
     }
 
-    /// A word that the kernel shares.
+    /// A word shared with the kernel.
     fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: the offset is aligned and within the first page, which stays mapped as long as `self`; the kernel
         // accesses it atomically too.
@@ -276,7 +276,7 @@ impl Switches {
         Ok(Switches { seen: ring.head(), ring, _fd: fd })
     }
 
-    /// Whether there were any since the last call.
+    /// Whether there was a switch since the last call.
     pub(crate) fn happened(&mut self) -> bool {
         let head = self.ring.head();
         std::mem::replace(&mut self.seen, head) != head
@@ -293,7 +293,7 @@ mod tracee {
     use std::marker::PhantomData;
     use std::ptr::{NonNull, null_mut};
 
-    /// Why a process stands still.
+    /// Why a traced process is stopped.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(in super::super) enum Stop {
         Trap,
@@ -306,7 +306,7 @@ mod tracee {
     pub(in super::super) struct Tracee {
         pid: libc::pid_t,
         memory: Memory,
-        /// It is gone, and its number may be another's.
+        /// It was reaped, so its process id may be reused.
         gone: Cell<bool>,
         /// The kernel has only the thread that started it trace it.
         here: PhantomData<*const ()>,

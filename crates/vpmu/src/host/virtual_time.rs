@@ -1,7 +1,7 @@
-//! A PMU in software with its own clock: what is counted, what the host's work costs and what goes wrong is
-//! said by the caller, and is the same in every run.
+//! A PMU in software with its own clock. The caller defines the guest's events, the costs of the host's work and its faults, so every
+//! run gives the same result.
 //!
-//! It does not know what a cost should be, and takes no real time.
+//! It has no default costs and takes no real time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,7 +9,7 @@ use super::{EventId, Host, MsrAccesses, Reading, Request};
 use crate::error::Trouble;
 use crate::event::{Counter, Event, Programme};
 
-/// Nanoseconds that the host's operations on an event take.
+/// Costs of operations on an event, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Creating.
@@ -22,22 +22,22 @@ pub struct Cost {
     pub disable: u64,
     /// Reading.
     pub read: u64,
-    /// Setting how far it is from its overflow.
+    /// Setting its period.
     pub set_left: u64,
 }
 
 /// Costs of events on the two kinds of counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// On general ones.
+    /// On general counters.
     pub general: Cost,
-    /// On fixed ones.
+    /// On fixed counters.
     pub fixed: Cost,
-    /// Of one access of an MSR when a guest's own counters are saved or loaded.
+    /// Of an MSR access when a guest's own counters are saved or loaded.
     pub msr: u64,
 }
 
-/// What can go wrong.
+/// Limits and faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Number of hardware counters; more events are multiplexed, rotated at every slice.
@@ -53,11 +53,11 @@ pub struct Faults {
 /// A unit of a guest's work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Nanoseconds that it takes.
+    /// Its time, ns.
     pub ns: u64,
     /// It runs in user mode.
     pub user: bool,
-    /// What happens in it, and how often.
+    /// Its events and their numbers.
     pub events: Vec<(Event, u64)>,
 }
 
@@ -72,7 +72,7 @@ impl Work {
         Work { ns, user: false, events: events.to_vec() }
     }
 
-    /// How often this happens in one unit.
+    /// Number of these events in a unit.
     fn count(&self, programme: &Programme) -> u64 {
         let mode = if self.user { programme.user } else { programme.kernel };
         let these = self.events.iter().filter(|(event, _)| mode && *event == programme.event);
@@ -87,7 +87,7 @@ struct Counting {
     reading: Reading,
     /// Count at which it overflows next.
     overflow: u64,
-    /// From one overflow to the next.
+    /// Its period.
     period: u64,
     enabled: bool,
     taken: bool,
@@ -122,22 +122,22 @@ pub struct VirtualHost {
 }
 
 impl VirtualHost {
-    /// One whose operations cost this much.
+    /// A host with these costs.
     pub fn new(costs: Costs) -> VirtualHost {
         VirtualHost { costs, ..VirtualHost::default() }
     }
 
-    /// The same with so many hardware counters, and without some events.
+    /// With these limits and faults.
     pub fn limited(self, counters: usize, missing: &[Event]) -> VirtualHost {
         VirtualHost { capacity: Some(counters), missing: missing.iter().copied().collect(), ..self }
     }
 
-    /// Its clock: the guest's work and the host's.
+    /// Its clock: work of guest and host, ns.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// Nanoseconds of its clock that operations on events took.
+    /// Time of operations on events, ns.
     pub fn spent(&self) -> u64 {
         self.spent
     }
@@ -148,7 +148,7 @@ impl VirtualHost {
         (self.seen, self.worked)
     }
 
-    /// All that its events ever counted.
+    /// Sum of all counts of its events.
     pub fn counted(&self) -> u64 {
         self.counted
     }
@@ -163,7 +163,7 @@ impl VirtualHost {
         self.events.len()
     }
 
-    /// What can go wrong from now on.
+    /// Sets limits and faults.
     pub fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
     }
@@ -173,12 +173,12 @@ impl VirtualHost {
         self.events.values_mut().for_each(|e| e.taken = true);
     }
 
-    /// The vCPU's thread ends: nothing counts any more, no event can be created.
+    /// Ends the vCPU's thread: events stop, and none can be created.
     pub fn end_thread(&mut self) {
         self.ended = true;
     }
 
-    /// Time passes until the host's next tick: other events get the shared counters, throttled ones go on.
+    /// Advances to the host's next tick: multiplexed events are rotated, throttled ones continue.
     pub fn tick(&mut self) {
         self.turn += 1;
         for event in self.events.values_mut() {
@@ -187,7 +187,7 @@ impl VirtualHost {
         }
     }
 
-    /// Has the guest do so many units of work, or as many as bring the first overflow. Returns how many it did.
+    /// Runs this number of units of the guest's work, or until the first overflow. Returns the number run.
     pub fn run(&mut self, work: &Work, units: u64) -> u64 {
         if self.ended {
             return 0;
@@ -237,7 +237,7 @@ impl VirtualHost {
             let these = self.events.iter().filter(move |(_, e)| wants(e) && e.owned == owned);
             these.map(|(id, _)| *id).collect::<Vec<_>>()
         };
-        // Nobody shares a counter that is the guest's own.
+        // The guest's own counters are not multiplexed.
         let (own, mut ids) = (with(true), with(false));
         if let Some(counters) = self.faults.counters.filter(|c| *c < ids.len()) {
             let turn = self.turn % ids.len();
@@ -247,7 +247,7 @@ impl VirtualHost {
         [own, ids].concat()
     }
 
-    /// Has an operation on an event take its time.
+    /// Accounts for the time of an operation on an event.
     fn pay(&mut self, counter: Counter, cost: impl Fn(&Cost) -> u64) {
         self.spend(match counter {
             Counter::General(_) => cost(&self.costs.general),
@@ -278,7 +278,7 @@ impl VirtualHost {
         id
     }
 
-    /// An open event, of which an operation takes its time.
+    /// An open event, after accounting for the time of an operation.
     fn event(
         &mut self,
         id: EventId,

@@ -1,4 +1,4 @@
-//! What a guest sees of its PMU in CPUID.
+//! CPUID leaves of a guest's PMU.
 
 use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 
@@ -9,10 +9,10 @@ use crate::model::{Leaf, Model};
 const HLE: u32 = 1 << 4;
 const RTM: u32 = 1 << 11;
 
-/// Shows a model in a vCPU's CPUID, in place of what KVM would show of its own PMU. Of a processor with TSX the event selects
-/// have two more bits, which an Intel model has not: HLE and RTM are hidden with it.
+/// Replaces the PMU leaves of a vCPU's CPUID by those of a model. An Intel model's event selects lack the two bits for TSX, so HLE and
+/// RTM are hidden.
 pub fn show(model: &Model, cpuid: &mut CpuId) -> Result<(), KvmError> {
-    // The other vendor's leaves too: they say that there is nothing.
+    // The other vendor's leaves too: they show no PMU.
     let nothing = [
         Leaf { leaf: 1, mask: [0, 0, 1 << 15, 0], value: [0; 4] },
         Leaf { leaf: 0xa, mask: [u32::MAX; 4], value: [0; 4] },
@@ -33,7 +33,7 @@ pub fn show(model: &Model, cpuid: &mut CpuId) -> Result<(), KvmError> {
         if leaf.value == [0; 4] {
             continue;
         }
-        // The first leaf of its kind says which is the last.
+        // The first leaf of its kind has the number of the last.
         let first = leaf.leaf & 0x8000_0000;
         if let Some(entry) = entries.iter_mut().find(|entry| entry.function == first) {
             entry.eax = entry.eax.max(leaf.leaf);

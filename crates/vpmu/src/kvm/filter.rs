@@ -1,7 +1,7 @@
-//! Which of a guest's MSR accesses come to the VMM: those of its PMU, and those that the VMM wants for itself.
+//! The filter of MSR accesses that exit to user space: those of the PMU, and those that the VMM wants.
 //!
-//! KVM has one filter and one mask of exit reasons for a VM. Setting either replaces what was there, and neither can be
-//! read. So the VMM hands over its own, and both are set as one.
+//! KVM has one filter and one mask of exit reasons for a VM. Setting one replaces the previous one, and neither can be read. So the VMM
+//! passes its own filter, and both are set together.
 
 use kvm_bindings::{
     KVM_CAP_PMU_CAPABILITY, KVM_CAP_X86_USER_SPACE_MSR, KVM_MAX_CPUID_ENTRIES,
@@ -15,18 +15,18 @@ use super::{KvmError, failed};
 use crate::model::Model;
 use crate::msr::DEBUG_CONTROL;
 
-/// What a VM is to be.
+/// Options of a VM.
 #[derive(Clone, Copy, Debug)]
 pub struct VmOptions<'a> {
     /// The VMM knows that its guests read counters by RDMSR and not by RDPMC, which KVM never sends to a VMM. A Linux
     /// guest does so with the module in `guest-module`. Without this [`filter`] fails: such a guest's perf would fault, or
     /// read zeros.
     pub guests_read_by_rdmsr: bool,
-    /// What the VMM's own filter does with an MSR that none of its ranges has.
+    /// Default action of the VMM's own filter.
     pub default: MsrFilterDefaultAction,
     /// The VMM's own filter. The PMU's MSRs come to user space even if one of these ranges has them.
     pub ranges: &'a [MsrFilterRange<'a>],
-    /// For which other reasons an access is to come to user space.
+    /// Further reasons for which an access exits to user space.
     pub exits: MsrExitReason,
 }
 
@@ -42,9 +42,9 @@ impl Default for VmOptions<'_> {
     }
 }
 
-/// Has KVM send accesses of a model's MSRs to user space, and keep its own PMU off. To be called before vCPUs are
-/// created, and in place of `KVM_X86_SET_MSR_FILTER` and `KVM_CAP_X86_USER_SPACE_MSR`: a VMM that uses these itself says
-/// how in `options`. What it filters comes to user space beside the PMU's, and [`super::VcpuPmu::read`] gives it back.
+/// Makes KVM forward accesses of a model's MSRs to user space, and switches its own PMU off. Call it before vCPUs are created, instead
+/// of `KVM_X86_SET_MSR_FILTER` and `KVM_CAP_X86_USER_SPACE_MSR`; a VMM's own use of these goes into `options`. Exits of the VMM's own
+/// filter are returned by [`super::VcpuPmu::read`].
 ///
 /// # Errors
 /// If guests are not known to read by RDMSR, if there are more ranges than KVM takes, or if KVM is too old.
@@ -88,7 +88,7 @@ fn ranges(model: &Model) -> Vec<MsrFilterRange<'static>> {
     rows.iter().map(range).collect()
 }
 
-/// Both filters as one, if the VM is to have them. KVM goes by the first range that has an MSR (arch/x86/kvm/x86.c, kvm_msr_allowed), so the PMU's
+/// Both filters combined. KVM uses the first range that has an MSR (arch/x86/kvm/x86.c, kvm_msr_allowed), so the PMU's
 /// come first.
 fn compose<'a>(
     pmu: &[MsrFilterRange<'a>],
@@ -104,7 +104,7 @@ fn compose<'a>(
     }
 }
 
-/// Whether KVM's own PMU is on. Where it is off altogether, KVM does not offer to switch it off either.
+/// Whether KVM's own PMU is on. If it is disabled by a module parameter, KVM has no capability to switch it off either.
 fn has_own_pmu(kvm: &Kvm) -> Result<bool, KvmError> {
     let cpuid = kvm
         .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
