@@ -1,4 +1,4 @@
-//! The user's input: a run folder, a recording, or standard input.
+//! What the user named: a run folder, a recording, or standard input.
 
 mod folder;
 mod logs;
@@ -27,7 +27,7 @@ pub enum Input {
 
 /// A recording of a recognised format.
 pub struct Recording {
-    /// Its name as given by the user.
+    /// As the user named it.
     pub name: String,
     /// Its format.
     pub format: Format,
@@ -35,21 +35,21 @@ pub struct Recording {
     pub bytes: Bytes,
 }
 
-/// The bytes of a recording.
+/// Where a recording's bytes are.
 pub enum Bytes {
     /// A file.
     File(RandomFile),
     /// A folder of `perf record --threads`.
     Folder(PerfFolder),
-    /// A pipe, with the bytes already read from it.
+    /// A pipe, with what was read of it already.
     Stream(Box<dyn Read + Send>),
 }
 
 impl Input {
-    /// Opens an input; `-` is standard input.
+    /// Opens what the user named; `-` is standard input.
     ///
     /// # Errors
-    /// When it cannot be read or has an unknown format.
+    /// What cannot be read, or is of no known format, as one sentence.
     pub fn open(path: &Path) -> anyhow::Result<Input> {
         if path.as_os_str() == "-" {
             return open_standard_input().map(Input::Recording);
@@ -57,7 +57,7 @@ impl Input {
         let name = path.display().to_string();
         let metadata = path.metadata().map_err(|e| cannot_read(&name, &e))?;
         if metadata.is_dir() {
-            // A folder with a run is a run, whatever other files it has.
+            // A run is a run, whatever else lies in its folder.
             if !vmtax_store::is_run(path)
                 && let Some(folder) = PerfFolder::open(path)?
             {
@@ -80,7 +80,7 @@ impl Input {
 /// A recording in an open file; `name` is for messages.
 ///
 /// # Errors
-/// When it cannot be read or has an unknown format.
+/// What cannot be read, or is of no known format, as one sentence.
 pub fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
     let metadata = file.metadata().map_err(|e| cannot_read(&name, &e))?;
     if !metadata.is_file() {
@@ -105,7 +105,7 @@ pub fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
     Ok(Recording { name, format, bytes: Bytes::File(file) })
 }
 
-/// Results from logs.
+/// Results that logs held.
 fn of_table(table: String, name: String) -> Recording {
     let bytes = Bytes::Stream(Box::new(io::Cursor::new(table.into_bytes())));
     Recording { name, format: Format::Results, bytes }
@@ -126,13 +126,13 @@ fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result
     if !format.needs_seeking() {
         return Ok(Recording { name, format, bytes: Bytes::Stream(Box::new(whole)) });
     }
-    // It is read out of order, so it is copied to a temporary file without a name first.
+    // Read out of order, so it is stored first, in a file without a name that goes with the process.
     let failed = |source: io::Error| {
         let folder = std::env::temp_dir();
         Fault::new(
             Code::Output,
             format!(
-                "{}: cannot store {name} there: {source}; set TMPDIR to a folder with enough space",
+                "{}: cannot store {name} there: {source}; set TMPDIR to a folder with room",
                 folder.display()
             ),
         )
@@ -143,7 +143,7 @@ fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result
     Ok(Recording { name, format, bytes: Bytes::File(file) })
 }
 
-/// The text in a zstd file. Windows larger than 128 MiB are refused, to bound memory.
+/// The text in a file that is packed by zstd. Its memory is bounded: larger windows than 128 MiB are refused.
 fn unpacked(head: &[u8], file: &RandomFile) -> io::Result<Option<Box<dyn Read + Send>>> {
     if !head.starts_with(b"\x28\xb5\x2f\xfd") {
         return Ok(None);
@@ -152,8 +152,7 @@ fn unpacked(head: &[u8], file: &RandomFile) -> io::Result<Option<Box<dyn Read + 
     Ok(Some(Box::new(decoder)))
 }
 
-/// Text formats are decompressed while they are read. Formats that are read out of order are refused: they would have to be stored
-/// first.
+/// Texts are read as they are unpacked. What is read out of order would have to be stored first, however large.
 fn open_unpacked(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<Recording> {
     let mut head = Vec::new();
     (&mut stream).take(HEAD as u64).read_to_end(&mut head).map_err(|e| {
@@ -163,7 +162,7 @@ fn open_unpacked(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Resu
     let format = recognise(&head, &name)?;
     if format.needs_seeking() {
         let text = format!(
-            "{name}: recordings of this format cannot be read compressed; decompress it first (zstd -dk FILE)"
+            "{name}: is a packed recording that is read out of order; unpack it first (zstd -dk FILE)"
         );
         return Err(Fault::new(Code::Data, text).into());
     }

@@ -107,7 +107,7 @@ fn packed_texts_read_as_they_are() {
             (
                 "report p.zst",
                 4,
-                "p.zst: recordings of this format cannot be read compressed; decompress it first (zstd -dk FILE)",
+                "p.zst: is a packed recording that is read out of order; unpack it first (zstd -dk FILE)",
             ),
             ("report bad.zst", 4, "bad.zst: cannot be unpacked (*); check it with `zstd -t`"),
         ],
