@@ -8,6 +8,7 @@ use vmtax_pageops::speed::{Measured, Memory, measure};
 use vmtax_pageops::{Cpu, memory};
 use vmtax_report::numbers::size;
 
+use super::accel::Opened;
 use super::flags::BenchArgs;
 
 /// Memory needed at a time, as a multiple of --size: [`Memory`] and the memory of a device's test.
@@ -62,7 +63,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     check_in_ram(before, needed)?;
     drop(memory);
     if let Some((name, speeds)) =
-        args.work.accel.open()?.bench((args.size << 20) as usize, args.rounds)
+        Opened::new(&args.work.accel)?.bench((args.size << 20) as usize, args.rounds)
     {
         names.push(name);
         for row in &mut rows {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
-use super::accel::Accel;
+use vmtax_pageops::accel::Accel;
 
 /// Scan, save and restore a VM's memory; measure page operations.
 #[derive(Debug, Args)]

@@ -15,6 +15,7 @@ use vmtax_machine::vm::{Disk, Hardware, LEFT_STOPPED, Pause, Ram, Vm};
 use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{Accelerate, Checkpoint, Finished, Options, Writer, children};
 
+use super::accel::Opened;
 use super::faults::{INTERRUPTED, fault, vm_fault};
 use super::flags::{OutputFormat, SaveArgs};
 use super::passes::{Found, KEPT, Memory, Pass, processors};
@@ -119,7 +120,7 @@ fn open_image(path: &Path) -> anyhow::Result<Ram> {
 
 fn save_image(args: &SaveArgs, image: &Path, stop: &Stop) -> anyhow::Result<Saved> {
     let ram = [open_image(image)?];
-    let mut accel = args.work.accel.open()?;
+    let mut accel = Opened::new(&args.work.accel)?;
     let mut writer = create(args, false, accel.scanner(), stop)?;
     let memory = Memory::new(image, &ram, false)?;
     let pass = memory.write(&mut writer, &mut || stopping(stop))?;
@@ -138,7 +139,7 @@ fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved>
     let hardware = vm.hardware().map_err(vm_fault)?;
     let devices = vm.device_names().map_err(vm_fault)?;
     disks(args, &mut vm)?;
-    let mut accel = args.work.accel.open()?;
+    let mut accel = Opened::new(&args.work.accel)?;
     // One that stands still writes nothing meanwhile.
     let live = args.live && vm.status().map_err(vm_fault)? == "running";
     let memory = Memory::new(socket, &ram, live)?;

@@ -7,11 +7,12 @@ use vmtax_host::ram::survey::{Estimates, Survey};
 use vmtax_pageops::PAGE;
 use vmtax_report::numbers::size;
 
+use super::accel::Opened;
 use super::flags::ScanArgs;
 
 pub(super) fn run(args: &ScanArgs) -> anyhow::Result<()> {
     let mut source = Source::open(&args.target)?;
-    let mut accel = args.work.accel.open()?;
+    let mut accel = Opened::new(&args.work.accel)?;
     let found = Survey::new(&mut source, accel.scanner(), args.dirty)?;
     let by = accel.describe();
     let gbits = args.bandwidth;
