@@ -1,4 +1,4 @@
-//! `vmtax doctor` and `vmtax pages`: settings read from a root, and what they cost.
+//! `vmtax doctor` and `vmtax pages`: settings of a system, and their costs.
 
 use std::path::{Path, PathBuf};
 
@@ -88,7 +88,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
     let reading = args.reading.reading();
     if let (None, Some(flag)) = (&args.run, reading.given()) {
-        return fail(Code::Usage, format!("{flag}: there is no recording to read; name one"));
+        return fail(Code::Usage, format!("{flag}: is for recordings; name one"));
     }
     let system = system(&args.root)?;
     let vms = chosen(&system, args.pid)?;
@@ -159,7 +159,7 @@ fn chosen(system: &System, pid: Option<u32>) -> anyhow::Result<&[VmProcess]> {
         system.vms.iter().take(16).map(|vm| format!("{} ({})", vm.pid, vm.name)).collect();
     let known = match known.as_slice() {
         [] if system.hidden > 0 => {
-            "none was found, and not all processes could be looked into; run as root".to_owned()
+            "no VM was found, and some processes are unreadable; run as root".to_owned()
         }
         [] => "no process runs a VM".to_owned(),
         _ => format!("there are: {}", known.join(", ")),

@@ -1,4 +1,4 @@
-//! `vmtax explain`: a run -> why the VM is slow, as far as its exits tell.
+//! `vmtax explain`: a run -> why the VM is slow.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -139,19 +139,19 @@ impl Sink<'_> {
 }
 
 fn say(address: SocketAddr) {
-    let who = if address.ip().is_loopback() { "" } else { " to all who can reach it," };
-    // A closed stderr is no reason to end.
-    let _ = writeln!(io::stderr(), "vmtax: serving http://{address}/metrics{who} until Ctrl-C");
+    let reach = if address.ip().is_loopback() { "" } else { " to all hosts that can connect," };
+    // Continue even if stderr is closed.
+    let _ = writeln!(io::stderr(), "vmtax: serving http://{address}/metrics{reach} until Ctrl-C");
 }
 
 fn cannot_listen(address: SocketAddr, error: &io::Error) -> Fault {
     let why = match error.kind() {
         io::ErrorKind::AddrInUse => "another program listens there; choose another port".to_owned(),
         io::ErrorKind::PermissionDenied => {
-            "this user may not listen on that port; choose one from 1024 on".to_owned()
+            "permission denied; choose a port from 1024 on".to_owned()
         }
         io::ErrorKind::AddrNotAvailable => {
-            "this computer does not have that address; choose one of its own".to_owned()
+            "this computer does not have that address; choose one that it has".to_owned()
         }
         _ => format!("cannot listen there: {error}"),
     };

@@ -1,4 +1,4 @@
-//! `vmtax query` and `vmtax fleet`: another program does the work, because its engine is as large as all of this one.
+//! `vmtax query` and `vmtax fleet` execute `vmtax-fleet`, a separate program because of the size of its engine.
 
 use std::ffi::OsString;
 use std::io;
@@ -23,7 +23,7 @@ const PROGRAM: &str = "vmtax-fleet";
   vmtax query 'SELECT host, sum(count) FROM exits GROUP BY host' fleet/"
 )]
 pub(crate) struct QueryArgs {
-    /// What `vmtax-fleet query` takes.
+    /// Arguments of `vmtax-fleet query`.
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct QueryArgs {
   vmtax fleet compact fleet/ --date 2026-01-31"
 )]
 pub(crate) struct FleetArgs {
-    /// What `vmtax-fleet` takes.
+    /// Arguments of `vmtax-fleet`.
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }

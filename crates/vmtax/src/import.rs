@@ -82,7 +82,7 @@ impl ProfileArgs {
 }
 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
-    // Everything that can be told before the run is made is told before.
+    // Errors of the inputs come before the run folder is created.
     let mut inputs = Vec::new();
     for path in &args.inputs {
         inputs.push(open(path, args)?);
@@ -136,13 +136,13 @@ fn open(path: &std::path::Path, args: &ImportArgs) -> anyhow::Result<Input> {
         Input::Run(run) if !ledger::has_events(run) => fail(
             Code::Usage,
             format!(
-                "{}: is a run already, and holds no single events to count anew; give the recordings to import",
+                "{}: is a run without single events, so it cannot be recounted; give the recordings to import",
                 path.display()
             ),
         ),
         Input::Run(_) if args.reading.isa.is_some() => fail(
             Code::Usage,
-            format!("--isa: {} is a run, and says whose its exits are", path.display()),
+            format!("--isa: {} is a run, which contains the vendor", path.display()),
         ),
         _ => Ok(input),
     }

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     render(args, ledger)
 }
 
-/// A ledger as the flags want it.
+/// Writes a ledger in the format of the flags.
 pub(crate) fn render(args: &ReportArgs, ledger: Ledger) -> anyhow::Result<()> {
     if let Format::Folded | Format::Callgrind | Format::Speedscope = args.format {
         return call_trees(args, &ledger);
@@ -73,17 +73,14 @@ fn call_trees(args: &ReportArgs, ledger: &Ledger) -> anyhow::Result<()> {
     if all.is_empty() {
         return fail(
             Code::Data,
-            format!(
-                "{}: holds no call trees; `vmtax lab run --profile -o RUN` makes them",
-                source()
-            ),
+            format!("{}: has no call trees; `vmtax lab run --profile -o RUN` makes them", source()),
         );
     }
     if let (Format::Callgrind, [_, _, ..]) = (args.format, all.as_slice()) {
         return fail(
             Code::Usage,
             format!(
-                "--format callgrind: a file holds one operation, and {} has {}; name one, such as --vm {}",
+                "--format callgrind: a file has one operation, and {} has {}; select one, such as --vm {}",
                 source(),
                 all.len(),
                 vmtax_events::printable(&all[0].0.name)
@@ -105,11 +102,11 @@ fn arranged(args: &ReportArgs) -> Arranged {
     if args.by.contains(&By::Level) { Arranged::ByLevel } else { Arranged::ByCause }
 }
 
-/// Functions of each operation, where few or many operations are shown, and where they were asked for.
+/// Functions shown per operation: for few operations, for many, and on request.
 const FUNCTIONS: [usize; 3] = [12, 3, 40];
 const FEW: usize = 4;
 
-/// A word of `--by` that no asked-for table knows is a mistake.
+/// Refuses a column of `--by` that none of the selected tables has.
 fn check_by(args: &ReportArgs) -> anyhow::Result<()> {
     let kinds: Vec<TableKind> = match args.event.as_slice() {
         [] => TableKind::ALL.to_vec(),
@@ -126,7 +123,7 @@ fn check_by(args: &ReportArgs) -> anyhow::Result<()> {
             return fail(
                 Code::Usage,
                 format!(
-                    "--by {}: none of the tables asked for has it; add one of --event {}",
+                    "--by {}: none of the selected tables has this column; add one of --event {}",
                     by.name(),
                     others.join(",")
                 ),
@@ -167,8 +164,8 @@ fn document(args: &ReportArgs, ledger: Ledger) -> Document {
     }
 }
 
-/// A terminal gets the summary, files get everything; neither gets empty tables. Of a lab run all get its
-/// operations, which the other tables lump together; a page has room for those too.
+/// Text shows a summary, the other formats all tables that have rows. For a lab run the table of operations replaces the others, which
+/// would add operations up; only pages have both.
 fn default_tables(format: Format, ledger: &Ledger, is_lab: bool) -> Vec<EventTable> {
     use EventTable as E;
     // Causes first.
@@ -219,7 +216,7 @@ fn check_raw(run: &Run) -> anyhow::Result<()> {
     fail(
         Code::Data,
         format!(
-            "{}: holds no single events; make the run with `vmtax import --raw` or `vmtax record --raw`",
+            "{}: has no single events; create the run with `vmtax import --raw` or `vmtax record --raw`",
             run.folder().display()
         ),
     )

@@ -1,4 +1,4 @@
-//! `vmtax top`: the running kernel's exits, or a run's, on a screen.
+//! `vmtax top`: exits of the running kernel or of a run, live in the terminal.
 
 mod terminal;
 
@@ -66,7 +66,7 @@ fn replayed(path: &Path, reading: &ReadingArgs) -> anyhow::Result<()> {
     loop {
         screen.paint(&mut model)?;
         let now = Instant::now();
-        // A tick that was due when a key came stays due.
+        // A key does not postpone a due tick.
         next = model.tick_after().map(|after| next.unwrap_or(now + after).min(now + after));
         let until = next.unwrap_or(now + Duration::from_secs(3600));
         if is_over(&mut screen, &mut model, &stop, until)? {
@@ -97,13 +97,13 @@ fn live(args: &TopArgs) -> anyhow::Result<()> {
         if now >= next {
             let frame = watch.step()?;
             model.push(frame, known(&watch), &watch.ended());
-            // Intervals that were slept through are not made up for.
+            // Missed intervals are skipped.
             next = (next + every).max(now);
         }
     }
 }
 
-/// Waits for a key, a signal or the time. Whether to quit.
+/// Waits for a key, a signal or the time. Returns whether to quit.
 fn is_over(
     screen: &mut Screen,
     model: &mut Model,

@@ -1,4 +1,4 @@
-//! `vmtax bench compare` and `import`: a run's table, or two runs side by side.
+//! `vmtax bench compare` and `import`: the table of a run, or of two runs compared.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         if bench.rows.iter().all(|row| row.against.is_none()) {
             return fail(
                 Code::Data,
-                format!("{source} and {}: have no cell in common", path.display()),
+                format!("{source} and {}: no cell is in both", path.display()),
             );
         }
         source = path.display().to_string();
@@ -63,10 +63,10 @@ pub(super) fn show_run(folder: &Path) -> anyhow::Result<()> {
     run(&args)
 }
 
-/// A table of results as a run, or only shown.
+/// Imports a table of results, or only shows it.
 pub(crate) fn import(args: &ImportArgs) -> anyhow::Result<()> {
     let Some(folder) = &args.output else { return show_run(&args.table) };
-    // Before a run is made of it: it has to be a table of results.
+    // Check that it is a table of results before the run folder is created.
     of(&args.table, &ledger(&args.table)?)?;
     import::run(&import::ImportArgs {
         inputs: vec![args.table.clone()],
@@ -106,25 +106,25 @@ fn of(path: &Path, ledger: &Ledger) -> anyhow::Result<Bench> {
         None => fail(
             Code::Data,
             format!(
-                "{}: holds no results; give a run of `vmtax bench run` or a table of results",
+                "{}: has no results; give a run of `vmtax bench run` or a table of results",
                 path.display()
             ),
         ),
     }
 }
 
-/// What kinds of VM say of each other.
+/// Findings of a comparison of kinds of VM.
 fn findings(source: &str, ledger: &Ledger) -> Vec<String> {
     let labels = BTreeMap::new();
     let side = Side { source, ledger, labels: &labels, seconds: None };
     let explanation = Explanation::new(&side, None);
     let Some(step) = explanation.step("results") else { return Vec::new() };
-    // The verdict is the worst piece of evidence, where there is any.
+    // The verdict repeats the worst piece of evidence, if there is any.
     let says = Some(&step.says).filter(|says| !step.evidence.contains(says));
     says.into_iter().chain(&step.evidence).cloned().collect()
 }
 
-/// An overhead taken apart, as a sentence.
+/// The parts of an overhead, as a sentence.
 fn in_parts(parts: &recorded::Parts) -> String {
     let recorded::Parts { workload, category, baseline, difference, unit, exits, cost } = parts;
     format!(
@@ -137,7 +137,7 @@ fn in_parts(parts: &recorded::Parts) -> String {
     )
 }
 
-/// Each cell of the other run beside the same of the first.
+/// Compares each cell of the other run with the same cell of the first.
 fn between(name: &str, base: &Bench, mut other: Bench) -> Bench {
     for row in &mut other.rows {
         let alike = base.rows.iter().find(|found| {

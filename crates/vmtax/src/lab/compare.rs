@@ -1,4 +1,4 @@
-//! `vmtax lab compare`: runs side by side.
+//! `vmtax lab compare`: compares runs of the lab.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -17,7 +17,7 @@ use vmtax_runs::{Input, budget, ledger};
 use super::args::CompareArgs;
 use crate::flags::TableFormat;
 
-/// What the document calls itself; docs/json.md.
+/// Schema of the JSON; docs/json.md.
 const SCHEMA: &str = "vmtax-lab-comparison-1";
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
@@ -26,20 +26,14 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         let Input::Run(run) = Input::open(path)? else {
             return fail(
                 Code::Usage,
-                format!(
-                    "{}: is a recording; compare runs that `vmtax lab run -o` made",
-                    path.display()
-                ),
+                format!("{}: is a recording; give runs of `vmtax lab run -o`", path.display()),
             );
         };
         let ledger = ledger::of_run(&run, Filter::default())?;
         if Operations::new(&ledger).rows.is_empty() {
             return fail(
                 Code::Data,
-                format!(
-                    "{}: holds no operations; compare runs that `vmtax lab run -o` made",
-                    path.display()
-                ),
+                format!("{}: has no operations; give runs of `vmtax lab run -o`", path.display()),
             );
         }
         let name = path
@@ -56,9 +50,9 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
 struct Measured {
     exits: Ratio,
     path: Option<f64>,
-    /// Operations in the batch whose exits were counted.
+    /// Executions in the batch whose exits were counted.
     count: u64,
-    /// Those exits by name; `None` where they depend on time.
+    /// Exits of that batch by name; `None` if they depend on time.
     kinds: Option<BTreeMap<String, u64>>,
 }
 
@@ -69,8 +63,8 @@ struct Row {
     cells: Vec<Option<Measured>>,
 }
 
-/// Prints one line an operation, one column a run. Emulated and other runs do not stand side by side: paths of one are
-/// instructions, of the other cycles.
+/// Writes a line per operation and a column per run. Emulated and other runs are not compared: paths are instructions in one and cycles in
+/// the other.
 pub(super) fn show(
     runs: &[(String, &Ledger)],
     format: TableFormat,
@@ -119,7 +113,7 @@ fn compared<'a>(
     found
 }
 
-/// All of a comparison: what was measured, and the functions that differ, by row and column.
+/// A comparison: the measurements, and the functions that differ, by row and column.
 type Parts<'a, 'b> = (&'a [Row], &'a [((usize, usize), Compared<'b>)]);
 
 fn rows(runs: &[(String, &Ledger)]) -> Vec<Row> {
@@ -160,13 +154,13 @@ impl Measured {
 }
 
 impl Row {
-    /// Path of a column over that of the first.
+    /// The path of a column divided by that of the first.
     fn ratio(&self, column: usize) -> Option<f64> {
         let path = |cell: &Option<Measured>| cell.as_ref()?.path.filter(|path| *path > 0.0);
         Some(path(self.cells.get(column)?)? / path(self.cells.first()?)?)
     }
 
-    /// Kinds of exits that are more or fewer than in the first run: the name, the first run's number, this one's.
+    /// Kinds of exits whose number differs from the first run's: name, first run's number, this run's number.
     fn differences(&self, column: usize) -> Vec<(String, f64, f64)> {
         let (Some(Some(base)), Some(Some(cell))) = (self.cells.first(), self.cells.get(column))
         else {
@@ -182,7 +176,7 @@ impl Row {
     }
 }
 
-/// Exits of one operation: a whole number as such.
+/// Exits per operation; whole numbers without decimals.
 fn number(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }

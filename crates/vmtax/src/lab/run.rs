@@ -19,7 +19,7 @@ use crate::report::{Format, ReportArgs, render};
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     check(args)?;
-    // Minutes before there is anything to write: two lab runs must not find out at their end that they have one folder.
+    // Claim the folder minutes before it is written, so that a second lab run with the same folder fails at its start.
     let claim = match args.kernel.len() {
         1 => claim(args.output.as_deref())?,
         _ => None,
@@ -48,7 +48,7 @@ fn check_budget(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
     }
 }
 
-/// Operations without a measurement are an error, after the report of the others.
+/// The error for operations that were not measured; the report of the others comes first.
 fn not_measured(failures: &[String]) -> anyhow::Result<()> {
     let what = match failures.len() {
         0 => return Ok(()),
@@ -83,7 +83,7 @@ fn several(args: &RunArgs, kernels: &[Kernel]) -> anyhow::Result<()> {
     not_measured(&failures)
 }
 
-/// The folder of the run, which is nobody else's from here on.
+/// Creates and locks the folder of the run.
 fn claim(output: Option<&Path>) -> anyhow::Result<Option<Claim>> {
     Ok(output.map(Claim::new).transpose().map_err(write_fault)?)
 }
@@ -106,7 +106,7 @@ fn shown(args: &RunArgs, source: String) -> ReportArgs {
     }
 }
 
-/// Everything that can be told before minutes are spent.
+/// Checks everything that is known before the host boots.
 fn check(args: &RunArgs) -> anyhow::Result<()> {
     let images = args.kernel.iter().filter(|kernel| !is_word(kernel)).count();
     if !args.modules.is_empty() && args.modules.len() != images {
@@ -121,22 +121,19 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
     if args.profile && args.host == HostWord::Kvm {
         return fail(
             Code::Usage,
-            "--profile: instructions of --host kvm cannot be recorded; use the host amd or intel, which are emulated",
+            "--profile: cannot record instructions on --host kvm; use the emulated hosts amd or intel",
         );
     }
     if args.profile && args.processors > 1 {
-        return fail(Code::Usage, "--profile: a host with one processor can be recorded");
+        return fail(Code::Usage, "--profile: can only record a host with one processor");
     }
     if args.kernel.len() > 1 && args.budget.is_some() {
-        return fail(
-            Code::Usage,
-            "--budget holds one kernel against its budget; give one --kernel",
-        );
+        return fail(Code::Usage, "--budget: is for one kernel; give one --kernel");
     }
     if args.format == Format::Perfetto {
         return fail(
             Code::Usage,
-            "--format perfetto: keep the run with -o and give its trace.dat to `vmtax report`",
+            "--format perfetto: keep the run with -o and run `vmtax report` on its trace.dat",
         );
     }
     if args.kernel.len() > 1 && args.format.of_tables().is_none() {
@@ -146,7 +143,7 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
              and give each to `vmtax report`",
         );
     }
-    // The folder of a single run says itself what is wrong with it.
+    // For a single run, creating the folder reports the error.
     if args.kernel.len() > 1
         && let Some(folder) = args.output.as_ref().filter(|folder| !is_free(folder))
     {
@@ -184,7 +181,7 @@ fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
     Ok(kernels)
 }
 
-/// One kernel: from the machine to the ledger, with the run written on the way.
+/// Measures one kernel, and writes the run if it has a folder.
 fn one(args: &RunArgs, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<Done> {
     let host = args.host.host();
     let setup = |cache: PathBuf, console: PathBuf| Setup {
@@ -212,7 +209,7 @@ fn one(args: &RunArgs, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<
     measure(host, setup, &plan, claim)
 }
 
-/// The suites asked for; with single operations all suites, since their names are unique.
+/// The selected suites; with --operation all suites, since names of operations are unique.
 fn suites(args: &RunArgs) -> Vec<&'static vmtax_lab::suite::Suite> {
     if args.operation.is_empty() {
         args.suite.clone()

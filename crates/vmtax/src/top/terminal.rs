@@ -1,4 +1,4 @@
-//! The terminal: taken for the screen, and given back whatever happens.
+//! The terminal in raw mode with the alternate screen; its state is restored on every exit.
 
 use std::io::{self, Stdout, Write};
 use std::os::unix::net::UnixStream;
@@ -16,23 +16,23 @@ use vmtax_cli::exit::{Code, Fault};
 use vmtax_cli::signals::{Signals, bytes_of, drain};
 use vmtax_report::tui::{self, Key, Model};
 
-/// The terminal is ours and not as a shell wants it.
+/// Whether the terminal is in raw mode.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// What happened beside keys.
+/// Events other than keys.
 pub(super) enum Heard {
     Nothing,
-    /// The program is to end, or the terminal is gone.
+    /// A request to end, or the terminal was closed.
     End,
-    /// The program is to be stopped, as by Ctrl-Z.
+    /// A request to stop, as by Ctrl-Z.
     Stop,
 }
 
-/// The terminal while the screen is on it.
+/// The screen.
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     has_colors: bool,
-    /// A byte when the terminal has another size, or the program goes on after it was stopped.
+    /// A byte when the size of the terminal changed, or the program continues after a stop.
     changed: UnixStream,
     /// A byte for every SIGTSTP.
     stopped: UnixStream,
@@ -41,7 +41,7 @@ pub(super) struct Screen {
 impl Screen {
     pub(super) fn open(has_colors: bool) -> anyhow::Result<Screen> {
         let (changed, stopped) = (bytes_of(&[SIGWINCH, SIGCONT])?, bytes_of(&[SIGTSTP])?);
-        // A panic is to be read where the user then is.
+        // Restore the terminal before the panic message is printed.
         let say = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             give_back();
@@ -92,7 +92,7 @@ impl Screen {
         Ok(Heard::Nothing)
     }
 
-    /// A key that was pressed, if there is one that means something.
+    /// The next key that has a meaning, if one was pressed.
     pub(super) fn key(&mut self) -> anyhow::Result<Option<Key>> {
         let failed = |e: io::Error| terminal_fault(&e);
         while event::poll(Duration::ZERO).map_err(failed)? {
@@ -106,21 +106,21 @@ impl Screen {
         Ok(None)
     }
 
-    /// Gives the terminal back and stops, as a program that knows nothing of Ctrl-Z; then goes on.
+    /// Restores the terminal and stops the process, as Ctrl-Z does by default; then continues.
     pub(super) fn stop(&mut self) -> anyhow::Result<()> {
         give_back();
         kill_process(getpid(), Signal::STOP)?;
         self.go_on()
     }
 
-    /// What the terminal shows may be anything.
+    /// Clears the terminal, whose content is unknown.
     pub(super) fn clear(&mut self) -> anyhow::Result<()> {
         self.terminal.clear().map_err(|e| terminal_fault(&e))
     }
 
-    /// Takes the terminal again as it should be: while the program was stopped others used it.
+    /// Sets the terminal up again after a stop, when other programs used it.
     fn go_on(&mut self) -> anyhow::Result<()> {
-        // What it was before is known only while it is taken.
+        // The saved state is only valid while raw mode is on.
         let _ = terminal::disable_raw_mode();
         take().map_err(|e| terminal_fault(&e))?;
         self.clear()
@@ -139,10 +139,10 @@ fn take() -> io::Result<()> {
     execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)
 }
 
-/// Once: a second time would move the cursor over what was written since.
+/// Restores the terminal once: a second time would move the cursor over later output.
 fn give_back() {
     if IS_TAKEN.swap(false, Ordering::SeqCst) {
-        // There is nobody to tell, and the terminal may be gone.
+        // Errors cannot be reported; the terminal may be closed.
         let _ = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
         let _ = terminal::disable_raw_mode();
         let _ = io::stdout().flush();
@@ -171,7 +171,7 @@ fn meaning(key: KeyEvent) -> Option<Key> {
     })
 }
 
-/// What the terminal refused.
+/// An error of the terminal.
 fn terminal_fault(error: &io::Error) -> anyhow::Error {
     Fault::new(Code::Output, format!("the terminal cannot be used: {error}")).answered(error).into()
 }

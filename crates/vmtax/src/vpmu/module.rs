@@ -1,4 +1,4 @@
-//! `vmtax vpmu module`: the source of a Linux guest's module.
+//! `vmtax vpmu module`: writes the source of the guest's module.
 
 use vmtax_cli::exit::{Code, fail};
 use vmtax_vpmu::GUEST_MODULE;

@@ -71,6 +71,6 @@ fn a_stop_ends_a_cell_on_the_host_and_in_a_vm() {
         assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "{place}");
         // It was not taken for a cell that failed.
         let (_, sentence) = refused(&["compare", name(&run)]);
-        assert!(sentence.contains("holds no results"), "{place}: {sentence}");
+        assert!(sentence.contains("has no results"), "{place}: {sentence}");
     }
 }

@@ -89,7 +89,7 @@ fn two_runs_stand_side_by_side() {
     assert!(text.contains("+19.6 %"), "20 less of 102: {text}");
     let (code, sentence) = refused(&["compare", name(&before), &published()]);
     assert_eq!(code, 4, "{sentence}");
-    assert!(sentence.contains("no cell in common"), "{sentence}");
+    assert!(sentence.contains("no cell is in both"), "{sentence}");
 }
 
 const PARTS: &str = r#"

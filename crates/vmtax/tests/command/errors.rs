@@ -75,18 +75,18 @@ fn flags_that_contradict_each_other_are_usage_errors() {
             (
                 "report good --event msr --by reason",
                 2,
-                "--by reason: none of the tables asked for has it; add one of --event vmexit,cause",
+                "--by reason: none of the selected tables has this column; add one of --event vmexit,cause",
             ),
             (
                 "report good --event nested --by detail",
                 2,
-                "--by detail: none of the tables asked for has it; add one of --event vmexit,msr,*",
+                "--by detail: none of the selected tables has this column; add one of --event vmexit,msr,*",
             ),
             ("report good -o good", 2, "good: is the input; name another file for the report"),
             (
                 "import run -o new",
                 2,
-                "run: is a run already, and holds no single events to count anew; give the recordings to import",
+                "run: is a run without single events, so it cannot be recounted; give the recordings to import",
             ),
             ("record --raw --sample 0", 2, "*0 is not in 1..*"),
             ("record --sample 3", 2, "*--raw*"),
@@ -141,7 +141,7 @@ fn asking_for_what_is_not_there_is_a_data_error() {
         &[(
             "report run --format perfetto",
             4,
-            "run: holds no single events; make the run with `vmtax import --raw` or `vmtax record --raw`",
+            "run: has no single events; create the run with `vmtax import --raw` or `vmtax record --raw`",
         )],
     );
 }

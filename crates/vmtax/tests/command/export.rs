@@ -226,7 +226,7 @@ fn mistakes_are_said() {
             (
                 "export --replay dump --isa vmx --listen 192.0.2.1:9435",
                 5,
-                "--listen 192.0.2.1:9435: this computer does not have that address; choose one of its own",
+                "--listen 192.0.2.1:9435: this computer does not have that address; choose one that it has",
             ),
             (
                 "export --replay none --listen 127.0.0.1:0",

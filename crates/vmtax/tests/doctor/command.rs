@@ -215,7 +215,7 @@ fn mistakes_have_their_exit_codes() {
                 "none: cannot be read: No such file or directory (os error 2); check its name",
             ),
             ("doctor empty", 4, "empty: not a recording*"),
-            ("doctor --isa vmx", 2, "--isa: there is no recording to read; name one"),
+            ("doctor --isa vmx", 2, "--isa: is for recordings; name one"),
             ("doctor --guest root@vm", 2, "invalid value 'root@vm' for '--guest <ssh:USER@HOST>'*"),
             ("doctor --guest ssh:-oProxyCommand=x", 2, "invalid value 'ssh:-oProxyCommand=x' for*"),
             ("doctor --guest ssh:vm --guest-root guest", 2, "*cannot be used with*"),
