@@ -1,51 +1,35 @@
-//! What bpftrace prints of a map of exit counts: `@reason[32]: 143258`, `@[EPT_VIOLATION]: 12`, also with `-f json`.
+//! bpftrace's output of a map of exit counts: `@reason[32]: 143258`, `@[EPT_VIOLATION]: 12`, also with `-f json`.
 //!
-//! Such a dump has counts alone, so it becomes rows and no events. Any name of map will do. Keys are
-//! reasons by number or by name in either vendor's spelling; of a key with two parts the one that is a
-//! name is the reason. Maps that are no counts by reason are left out and named in a note:
-//! maps with keys that are no reasons (leftover time stamps by thread), times.
+//! Such a dump has counts only, so it becomes rows and no events. Maps may have any name. Keys are reasons, by number or by name in either
+//! vendor's spelling; in a key with two parts, the part that is a name is the reason. Other maps (time stamps by thread, times) are ignored and
+//! named in a note.
 //!
-//! A map of `stats()` and one of `hist()` with the same keys (as CVM_eval's scripts of latencies print) give times too. Maps
-//! whose name has `vmgexit` count requests of SEV-ES guests: they say what VMGEXIT exits were about.
+//! A map of `stats()` and one of `hist()` with the same keys (from CVM_eval's latency scripts) give times too. Maps
+//! with `vmgexit` in their name count requests of SEV-ES guests: the details of VMGEXIT exits.
+
+mod choice;
+mod line;
 
 use std::collections::BTreeMap;
 use std::io::Read;
 
 use serde::Deserialize;
-use vmtax_events::{Coverage, Detail, HIST_BUCKETS, Isa, Reason, Recording, Tally, svm, vmx};
+use vmtax_events::{Coverage, Detail, HIST_BUCKETS, Isa, Reason, Recording, Tally};
+
+use choice::{choose, names_other, vendor};
+use line::{Code, Entry, Key};
 
 use super::counts::{row, tell_requests};
-use super::spelling::{Spelled, request, spelled, vendor as vendor_of_names};
+use super::spelling::request;
 use super::text::lines::Lines;
-use super::text::words::{
-    Words, decimal, number, number_u32, rsplit_once, split_once, trim, trim_start,
-};
+use super::text::words::{Words, decimal, number, trim};
 use super::text::{UNTERMINATED, head_lines, is_text};
 use crate::import::Imported;
 use crate::{Error, Feed};
 
-/// More maps than this are no dump of exit counts.
+/// Most maps of a dump.
 const MOST_MAPS: usize = 256;
-/// A number above all exit codes is a thread, an address or a time, not a reason.
-const HIGHEST_CODE: u32 = 0x4ff;
-/// VMX flags that may stand in a raw reason.
-const VMX_FLAGS: u32 =
-    vmx::FAILED_ENTRY | vmx::FROM_VMX_ROOT | vmx::PENDING_MTF | vmx::ENCLAVE_MODE;
-/// Parts of names of maps that hold times or sizes, not counts.
-const NO_COUNTS: &[&str] = &[
-    "ns", "us", "ms", "time", "lat", "latency", "dur", "duration", "start", "ts", "avg", "max",
-    "min", "bytes",
-];
-
-/// Parts of names of maps that are kept by something else than the reason.
-const NO_REASONS: &[&str] =
-    &["cpu", "cpus", "tid", "tids", "pid", "pids", "vcpu", "vcpus", "comm", "vm", "vms", "thread"];
-/// The highest reason of VMX in Linux 7.2.
-const HIGHEST_VMX: u32 = 85;
-/// Reasons of VMX that a guest on SVM does not exit by: there they are #GP and #PF, which KVM does not intercept with
-/// nested paging.
-const VMX_ONLY: &[u32] = &[77, 78];
-/// More keys than this are no exit reasons.
+/// Most keys of a map of reasons.
 const MOST_KEYS: usize = 1 << 16;
 
 /// Whether a file that begins with these bytes is such a dump.
@@ -56,7 +40,7 @@ pub fn recognise(head: &[u8]) -> bool {
         })
 }
 
-/// Reads the whole dump. `isa` says whose reasons bare numbers are; names say it themselves.
+/// Reads a dump. `isa` is the vendor of numeric reasons; names identify theirs.
 pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Imported, Error> {
     let mut lines = Lines::new(input);
     let mut dump = Dump { isa, maps: BTreeMap::new(), with_more: false, open: None };
@@ -100,142 +84,22 @@ fn is_attaching(line: &[u8]) -> bool {
     )
 }
 
-/// What a line of a dump is.
-enum Entry<'a> {
-    /// `@map[key]: count`, or `@map[key]: count N, average A, total T`
-    Count { map: &'a [u8], key: &'a [u8], count: u64, total: Option<u64> },
-    /// `@map[key]:`, which a histogram follows.
-    Head { map: &'a [u8], key: &'a [u8] },
-    /// `[1K, 2K)   12 |@@@  |`: the least value of a bucket, and how many are in it.
-    Bucket { low: u64, count: u64 },
-    /// The head of a histogram or of a key in several lines, or a map without keys.
-    Other { map: &'a [u8] },
-    /// Not of a map.
-    None,
-}
-
-impl<'a> Entry<'a> {
-    fn read(line: &'a [u8]) -> Entry<'a> {
-        let line = trim(line);
-        Self::of_map(line).or_else(|| Self::of_bucket(line)).unwrap_or(Entry::None)
-    }
-
-    fn of_bucket(line: &'a [u8]) -> Option<Entry<'a>> {
-        let (range, rest) = rsplit_once(line.strip_prefix(b"[")?, b"|")
-            .and_then(|(line, _)| split_once(line, b"|"))
-            .and_then(|(line, _)| split_once(line, b"]").or_else(|| split_once(line, b")")))?;
-        let low = split_once(range, b",").map_or(range, |(low, _)| low);
-        Some(Entry::Bucket { low: scaled(trim(low))?, count: decimal(trim(rest))? })
-    }
-
-    fn of_map(line: &'a [u8]) -> Option<Entry<'a>> {
-        let rest = line.strip_prefix(b"@")?;
-        let end = rest.iter().position(|b| !b.is_ascii_alphanumeric() && *b != b'_');
-        let (map, rest) = rest.split_at_checked(end.unwrap_or(rest.len()))?;
-        let Some(keyed) = rest.strip_prefix(b"[") else {
-            return rest.starts_with(b":").then_some(Entry::Other { map });
-        };
-        let Some((key, value)) = rsplit_once(keyed, b"]:") else {
-            return Some(Entry::Other { map });
-        };
-        // A count, or the count of a stats() map: "count 5, average 3, total 15".
-        let value = trim(value);
-        let total = rsplit_once(value, b"total ").and_then(|(_, total)| decimal(trim(total)));
-        if value.is_empty() {
-            return Some(Entry::Head { map, key: trim(key) });
-        }
-        let value = match value.strip_prefix(b"count ") {
-            Some(rest) => split_once(trim_start(rest), b",").map_or(rest, |(count, _)| count),
-            // Listings that were annotated have the reason's name behind the count.
-            None => split_once(value, b" ").map_or(value, |(count, _)| count),
-        };
-        Some(match decimal(value) {
-            Some(count) => Entry::Count { map, key: trim(key), count, total },
-            None => Entry::Other { map },
-        })
-    }
-}
-
-/// What a key is.
-enum Key {
-    /// An exit reason.
-    Reason(Code),
-    /// An exit reason beside something else (a thread, a vCPU).
-    WithMore(Code),
-    /// All reasons together.
-    All,
-    /// Two numbers: either may be the reason.
-    Ambiguous,
-    /// No exit reason.
-    Foreign,
-}
-
-impl Key {
-    fn read(key: &[u8], isa: Isa) -> Key {
-        if let Some(code) = code(key, isa) {
-            return Key::Reason(code);
-        }
-        if key.eq_ignore_ascii_case(b"all") {
-            return Key::All;
-        }
-        let Some((first, second)) = split_once(key, b",").map(|(a, b)| (trim(a), trim(b))) else {
-            return Key::Foreign;
-        };
-        match (number(first).is_some(), number(second).is_some()) {
-            (true, true) => Key::Ambiguous,
-            (_, false) if named(second).is_some() => {
-                named(second).map_or(Key::Foreign, Key::WithMore)
-            }
-            (false, _) => named(first).map_or(Key::Foreign, Key::WithMore),
-            _ => Key::Foreign,
-        }
-    }
-}
-
-fn named(key: &[u8]) -> Option<Code> {
-    spelled(std::str::from_utf8(key).ok()?).map(Code::Named)
-}
-
-/// A number with bpftrace's K, M, G, T.
-fn scaled(word: &[u8]) -> Option<u64> {
-    let (digits, power) = match word.split_last()? {
-        (b'K', digits) => (digits, 10),
-        (b'M', digits) => (digits, 20),
-        (b'G', digits) => (digits, 30),
-        (b'T', digits) => (digits, 40),
-        _ => (word, 0),
-    };
-    decimal(digits)?.checked_mul(1 << power)
-}
-
-/// One key by name or by number.
-fn code(key: &[u8], isa: Isa) -> Option<Code> {
-    let Some(raw) = number_u32(key) else { return named(key) };
-    let reason = Reason::from_trace(isa, raw);
-    let fits = match isa {
-        Isa::Vmx => reason.code <= HIGHEST_CODE && reason.flags & !VMX_FLAGS == 0,
-        Isa::Unknown if raw & !VMX_FLAGS <= HIGHEST_VMX => true,
-        _ => reason.code <= HIGHEST_CODE || svm::name(reason.code).is_some(),
-    };
-    fits.then_some(Code::Bare(raw))
-}
-
 /// One map of a dump. It may be printed more than once.
 #[derive(Default)]
 struct Map {
-    /// By the key as it stands there: bpftrace sorts by count, so nothing shows where a print ends.
+    /// By the text of the key. bpftrace sorts by count, so the end of a print cannot be recognised.
     counts: BTreeMap<Vec<u8>, Count>,
-    /// A key stands there more than once.
+    /// A key occurs more than once.
     repeated: bool,
-    /// A count fell from one print to the next, so the script clears the map.
+    /// A count decreased between prints, so the script clears the map.
     was_cleared: bool,
-    /// It is no map of counts by reason.
+    /// It is not a map of counts by reason.
     unfit: bool,
-    /// Where the first key of two numbers stands.
+    /// Offset of the first key of two numbers.
     ambiguous: Option<u64>,
-    /// It has a key for all reasons together, or sums: it is one of times.
+    /// It has a key for all reasons together, or sums, so it is a map of times.
     has_totals: bool,
-    /// Histograms by key as it stands there.
+    /// Histograms by the text of the key.
     histograms: BTreeMap<Vec<u8>, [u64; HIST_BUCKETS]>,
     /// Requests of SEV-ES guests by code.
     requests: BTreeMap<u64, u64>,
@@ -247,15 +111,8 @@ struct Count {
     code: Code,
     last: u64,
     sum: u64,
-    /// Sum of the values of a stats() map, as it was printed last.
+    /// Sum of the values of a stats() map in the last print.
     total: Option<u64>,
-}
-
-/// A reason as it stands in a key: a number stays one until its vendor is known.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Code {
-    Bare(u32),
-    Named(Spelled),
 }
 
 impl Map {
@@ -274,7 +131,7 @@ impl Map {
         }
     }
 
-    /// bpftrace counts on until the script clears the map, so the last print holds them all.
+    /// bpftrace keeps counting until the script clears the map, so the last print has all counts.
     fn totals(&self) -> BTreeMap<Code, u64> {
         let mut totals = BTreeMap::new();
         for Count { code, last, sum, .. } in self.counts.values() {
@@ -290,7 +147,7 @@ struct Dump {
     isa: Isa,
     maps: BTreeMap<Vec<u8>, Map>,
     with_more: bool,
-    /// The map and the key that the lines of a histogram belong to.
+    /// Map and key of the histogram that is being read.
     open: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -472,7 +329,7 @@ fn buckets(value: &serde_json::Value) -> [u64; HIST_BUCKETS] {
     buckets
 }
 
-/// Gives rows the times of a map of stats() whose keys have a histogram that holds as many.
+/// Adds the times of a map of stats() to rows whose key has a histogram with the same count.
 fn time(
     map: &Map,
     histograms: &[BTreeMap<Vec<u8>, [u64; HIST_BUCKETS]>],
@@ -486,7 +343,7 @@ fn time(
         let histogram = histograms.iter().filter_map(|all| all.get(key)).find(holds);
         let (Some(total), Some(hist)) = (count.total, histogram) else { continue };
         let Some(tally) = rows.get_mut(&(reason(count.code), Detail::NONE)) else { continue };
-        // Only the buckets bound the shortest and the longest.
+        // Minimum and maximum are only known by their buckets.
         let used = |bucket: &usize| hist[*bucket] > 0;
         let first = (0..HIST_BUCKETS).find(used).map_or(0, |b| Tally::bucket_bounds(b).0);
         let last = (0..HIST_BUCKETS).rev().find(used).and_then(|b| Tally::bucket_bounds(b).1);
@@ -505,7 +362,7 @@ fn is_of_requests(name: &[u8]) -> bool {
     name.to_ascii_lowercase().windows(7).any(|part| part == b"vmgexit")
 }
 
-/// Counts one key of a map: how many, and their sum in a map of stats(). Whether a part of the key is not used.
+/// Adds the count of a key, and its sum in a map of stats(). Returns whether a part of the key is not used.
 fn add(
     map: &mut Map,
     key: &[u8],
@@ -531,86 +388,4 @@ fn add(
         Key::Foreign => map.unfit = true,
     }
     false
-}
-
-/// The one map of counts by reason. Of several the one whose name says so.
-fn choose(
-    mut candidates: Vec<(Vec<u8>, String, Map)>,
-    left_out: &mut Vec<String>,
-) -> Result<(String, Map), Error> {
-    if candidates.is_empty() {
-        let problem = if left_out.is_empty() {
-            "no line of the form @map[reason]: count".to_owned()
-        } else {
-            format!("no map of counts by exit reason (there is {})", left_out.join(", "))
-        };
-        return Err(Error::malformed(0, "bpftrace dump", problem));
-    }
-    if candidates.len() > 1 {
-        let named = candidates.iter().filter(|(name, ..)| names_reason(name)).count();
-        if named != 1 {
-            let names: Vec<String> = candidates.into_iter().map(|(_, shown, _)| shown).collect();
-            let problem = format!(
-                "the maps {} may all be counts by exit reason: keep one of them",
-                names.join(", ")
-            );
-            return Err(Error::Unsupported { offset: 0, item: "bpftrace dump", problem });
-        }
-        let (of_reason, others): (Vec<_>, Vec<_>) =
-            candidates.into_iter().partition(|(name, ..)| names_reason(name));
-        left_out.extend(others.into_iter().map(|(_, shown, _)| shown));
-        candidates = of_reason;
-    }
-    let chosen = candidates.pop().map(|(_, shown, map)| (shown, map));
-    chosen.ok_or_else(|| Error::malformed(0, "bpftrace dump", "no map"))
-}
-
-/// Whose the bare numbers are, where only one vendor has them.
-fn vendor(counts: &BTreeMap<Code, u64>, notes: &mut Vec<String>) -> Result<Isa, Error> {
-    let bare = || {
-        counts.keys().filter_map(|code| if let Code::Bare(raw) = code { Some(*raw) } else { None })
-    };
-    let names = || {
-        counts
-            .keys()
-            .filter_map(|code| if let Code::Named(name) = code { Some(*name) } else { None })
-    };
-    let of_names = vendor_of_names(names(), Isa::Unknown)?;
-    if bare().next().is_none() {
-        return Ok(of_names);
-    }
-    if of_names != Isa::Unknown {
-        return Ok(of_names);
-    }
-    let of_vmx = |raw: &u32| VMX_ONLY.contains(raw) || raw & VMX_FLAGS != 0 && *raw != u32::MAX;
-    let of_svm = |raw: &u32| *raw > HIGHEST_VMX && svm::name(*raw).is_some();
-    let (isa, code) = match (bare().find(of_vmx), bare().find(of_svm)) {
-        (Some(code), None) if bare().all(|raw| raw <= HIGHEST_VMX || of_vmx(&raw)) => {
-            (Isa::Vmx, code)
-        }
-        (None, Some(code)) => (Isa::Svm, code),
-        _ => return Err(Error::Vendor),
-    };
-    let vendor = if isa == Isa::Vmx { "VMX (Intel)" } else { "SVM (AMD)" };
-    notes.push(format!(
-        "bare exit numbers were read as {vendor} reasons, because the other vendor's guests do not exit by {code}; --isa says otherwise"
-    ));
-    Ok(isa)
-}
-
-/// Whether a map's name says that its keys are exit reasons.
-fn names_reason(name: &[u8]) -> bool {
-    let name = name.to_ascii_lowercase();
-    name.split(|&b| b == b'_')
-        .any(|part| matches!(part, b"reason" | b"reasons" | b"exit" | b"exits"))
-}
-
-/// Whether a map's name says that it holds times or sizes, or that its keys are no reasons.
-fn names_other(name: &[u8]) -> bool {
-    let name = name.to_ascii_lowercase();
-    !names_reason(&name)
-        && name
-            .split(|&b| b == b'_')
-            .any(|part| NO_COUNTS.iter().chain(NO_REASONS).any(|n| n.as_bytes() == part))
-        || name.split(|&b| b == b'_').any(|part| NO_COUNTS.iter().any(|n| n.as_bytes() == part))
 }

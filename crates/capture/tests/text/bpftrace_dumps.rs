@@ -100,7 +100,7 @@ fn bare_numbers_of_one_vendor() {
         match dump(text, Isa::Unknown) {
             Ok((rows, imported)) => {
                 assert!(rows.iter().all(|(reason, _)| reason.isa == isa), "{text}");
-                assert!(imported.losses.notes[0].contains("--isa says otherwise"));
+                assert!(imported.losses.notes[0].contains("--isa overrides this"));
             }
             Err(error) => {
                 assert_eq!(isa, Isa::Unknown, "{text}: {error}");

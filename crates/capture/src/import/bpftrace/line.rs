@@ -1,0 +1,143 @@
+//! Lines and keys of a dump.
+
+use vmtax_events::{Isa, Reason, svm, vmx};
+
+use crate::import::spelling::{Spelled, spelled};
+use crate::import::text::words::{
+    decimal, number, number_u32, rsplit_once, split_once, trim, trim_start,
+};
+
+/// The largest exit code; larger numbers are threads, addresses or times.
+const HIGHEST_CODE: u32 = 0x4ff;
+/// VMX flags of a raw reason.
+pub(super) const VMX_FLAGS: u32 =
+    vmx::FAILED_ENTRY | vmx::FROM_VMX_ROOT | vmx::PENDING_MTF | vmx::ENCLAVE_MODE;
+/// The highest reason of VMX in Linux 7.2.
+pub(super) const HIGHEST_VMX: u32 = 85;
+
+/// A reason in a key. A number stays one until its vendor is known.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Code {
+    Bare(u32),
+    Named(Spelled),
+}
+
+/// A line of a dump.
+pub(super) enum Entry<'a> {
+    /// `@map[key]: count`, or `@map[key]: count N, average A, total T`
+    Count { map: &'a [u8], key: &'a [u8], count: u64, total: Option<u64> },
+    /// `@map[key]:`, followed by a histogram.
+    Head { map: &'a [u8], key: &'a [u8] },
+    /// `[1K, 2K)   12 |@@@  |`: the lower bound of a bucket, and its count.
+    Bucket { low: u64, count: u64 },
+    /// The head of a histogram or of a key in several lines, or a map without keys.
+    Other { map: &'a [u8] },
+    /// Not a line of a map.
+    None,
+}
+
+impl<'a> Entry<'a> {
+    pub(super) fn read(line: &'a [u8]) -> Entry<'a> {
+        let line = trim(line);
+        Self::of_map(line).or_else(|| Self::of_bucket(line)).unwrap_or(Entry::None)
+    }
+
+    fn of_bucket(line: &'a [u8]) -> Option<Entry<'a>> {
+        let (range, rest) = rsplit_once(line.strip_prefix(b"[")?, b"|")
+            .and_then(|(line, _)| split_once(line, b"|"))
+            .and_then(|(line, _)| split_once(line, b"]").or_else(|| split_once(line, b")")))?;
+        let low = split_once(range, b",").map_or(range, |(low, _)| low);
+        Some(Entry::Bucket { low: scaled(trim(low))?, count: decimal(trim(rest))? })
+    }
+
+    fn of_map(line: &'a [u8]) -> Option<Entry<'a>> {
+        let rest = line.strip_prefix(b"@")?;
+        let end = rest.iter().position(|b| !b.is_ascii_alphanumeric() && *b != b'_');
+        let (map, rest) = rest.split_at_checked(end.unwrap_or(rest.len()))?;
+        let Some(keyed) = rest.strip_prefix(b"[") else {
+            return rest.starts_with(b":").then_some(Entry::Other { map });
+        };
+        let Some((key, value)) = rsplit_once(keyed, b"]:") else {
+            return Some(Entry::Other { map });
+        };
+        // A count, or the count of a stats() map: "count 5, average 3, total 15".
+        let value = trim(value);
+        let total = rsplit_once(value, b"total ").and_then(|(_, total)| decimal(trim(total)));
+        if value.is_empty() {
+            return Some(Entry::Head { map, key: trim(key) });
+        }
+        let value = match value.strip_prefix(b"count ") {
+            Some(rest) => split_once(trim_start(rest), b",").map_or(rest, |(count, _)| count),
+            // Annotated listings have the reason's name after the count.
+            None => split_once(value, b" ").map_or(value, |(count, _)| count),
+        };
+        Some(match decimal(value) {
+            Some(count) => Entry::Count { map, key: trim(key), count, total },
+            None => Entry::Other { map },
+        })
+    }
+}
+
+/// The meaning of a key.
+pub(super) enum Key {
+    /// An exit reason.
+    Reason(Code),
+    /// An exit reason and something else (a thread, a vCPU).
+    WithMore(Code),
+    /// All reasons together.
+    All,
+    /// Two numbers: either may be the reason.
+    Ambiguous,
+    /// Not an exit reason.
+    Foreign,
+}
+
+impl Key {
+    pub(super) fn read(key: &[u8], isa: Isa) -> Key {
+        if let Some(code) = code(key, isa) {
+            return Key::Reason(code);
+        }
+        if key.eq_ignore_ascii_case(b"all") {
+            return Key::All;
+        }
+        let Some((first, second)) = split_once(key, b",").map(|(a, b)| (trim(a), trim(b))) else {
+            return Key::Foreign;
+        };
+        match (number(first).is_some(), number(second).is_some()) {
+            (true, true) => Key::Ambiguous,
+            (_, false) if named(second).is_some() => {
+                named(second).map_or(Key::Foreign, Key::WithMore)
+            }
+            (false, _) => named(first).map_or(Key::Foreign, Key::WithMore),
+            _ => Key::Foreign,
+        }
+    }
+}
+
+fn named(key: &[u8]) -> Option<Code> {
+    spelled(std::str::from_utf8(key).ok()?).map(Code::Named)
+}
+
+/// A number with bpftrace's suffix K, M, G or T.
+fn scaled(word: &[u8]) -> Option<u64> {
+    let (digits, power) = match word.split_last()? {
+        (b'K', digits) => (digits, 10),
+        (b'M', digits) => (digits, 20),
+        (b'G', digits) => (digits, 30),
+        (b'T', digits) => (digits, 40),
+        _ => (word, 0),
+    };
+    decimal(digits)?.checked_mul(1 << power)
+}
+
+/// The reason of a key, by name or by number.
+fn code(key: &[u8], isa: Isa) -> Option<Code> {
+    let Some(raw) = number_u32(key) else { return named(key) };
+    let reason = Reason::from_trace(isa, raw);
+    let fits = match isa {
+        Isa::Vmx => reason.code <= HIGHEST_CODE && reason.flags & !VMX_FLAGS == 0,
+        Isa::Unknown if raw & !VMX_FLAGS <= HIGHEST_VMX => true,
+        _ => reason.code <= HIGHEST_CODE || svm::name(reason.code).is_some(),
+    };
+    fits.then_some(Code::Bare(raw))
+}
