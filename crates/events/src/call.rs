@@ -14,7 +14,7 @@ pub struct CallRow {
     pub node: u32,
     /// The node above: its number is smaller. `None` at the top.
     pub parent: Option<u32>,
-    /// What the node is.
+    /// Kind of the node.
     pub kind: CallKind,
     /// Whose code: 0 is the host, 1 its guest, 2 the guest's guest. Of a cause, whose instruction.
     pub level: u8,
@@ -24,16 +24,16 @@ pub struct CallRow {
     pub module: String,
     /// How often it was entered within the batch.
     pub calls: u64,
-    /// Instructions of its own, without those of the nodes below.
+    /// Instructions of the node itself, without those below.
     pub instructions: u64,
 }
 
 words! {
-    /// What a node of a call tree is.
+    /// Kind of a node of a call tree.
     pub enum CallKind {
         /// A function.
         Function = "function",
-        /// An instruction or an event of a guest. What is below handles it, one level further down.
+        /// An instruction or event of a guest, with its handlers below, one level down.
         Cause = "cause",
         /// A thread or a vCPU, where there are several.
         Thread = "thread",

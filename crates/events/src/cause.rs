@@ -1,4 +1,4 @@
-//! What the guest was doing when it left guest mode: one word, the same on every vendor.
+//! Causes: what the guest was doing at an exit, in one word, the same for every vendor.
 //!
 //! Reasons cannot be compared between kinds of VM: a plain VM arms its timer by writing an MSR and
 //! leaves for PREEMPTION_TIMER, a TDX guest arms it by TDCALL, an SNP guest by a register in memory.
@@ -115,7 +115,7 @@ impl Cause {
 /// A cause, and the assumption behind it if it is a guess.
 type Verdict = (Cause, Option<&'static str>);
 
-/// What the reason of an exit says of its cause.
+/// The cause by an exit's reason.
 struct Rule {
     isa: Isa,
     code: u32,
@@ -169,7 +169,7 @@ const WRITES_ARE_ARMS: &str =
 const TDCALLS_ARE_ARMS: &str =
     "TDCALLs are taken to arm the timer: the recording does not say which leaf";
 
-/// The rules, by vendor and code. What is not listed is [`Cause::Other`] unless the detail decides:
+/// The rules, by vendor and code. Others are [`Cause::Other`] unless the detail decides:
 /// exceptions, CR and DR accesses, descriptor tables, cache and TLB instructions, XSETBV, RDTSC,
 /// shutdown, failed entries.
 const RULES: &[Rule] = &[
@@ -255,7 +255,7 @@ const RULES: &[Rule] = &[
     amd(svm::VMGEXIT_AP_HLT_LOOP, Cause::Idle),
 ];
 
-/// MSRs that mean something by themselves: first, last, cause of (reading, writing). The x2APIC and
+/// MSRs that decide the cause: first, last, cause of (reading, writing). The x2APIC and
 /// the PMU are told by [`apic`] and [`msr`].
 const MSRS: &[(u32, u32, (Cause, Cause))] = &[
     (msr::IA32_TSC_DEADLINE, msr::IA32_TSC_DEADLINE, (Cause::Msr, Cause::TimerArm)),
@@ -298,7 +298,7 @@ fn rule_of(isa: Isa, code: u32) -> Option<&'static Rule> {
     RULES.get(at)
 }
 
-/// What the detail says of the cause, if anything.
+/// The cause by an exit's detail, if it decides.
 fn of_detail(detail: Detail) -> Option<Verdict> {
     let value = detail.value;
     let write = detail.is_write() == Some(true);

@@ -1,4 +1,4 @@
-//! What an exit or an access was about.
+//! Details: the object of an exit or access.
 
 use std::borrow::Cow;
 
@@ -65,7 +65,7 @@ pub const HALT_BLOCKED: u64 = 1;
 /// Faults on guest memory are told apart by 2 MiB region.
 pub const PAGE_REGION: u64 = 2 << 20;
 
-/// What an exit was about: a kind and its number.
+/// The object of an exit: a kind and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Detail {
     /// What `value` means.
@@ -206,7 +206,7 @@ impl Detail {
         }
     }
 
-    /// Whether it was a write. `None` for what is neither read nor written.
+    /// Whether it was a write. `None` for kinds that are neither read nor written.
     pub fn is_write(self) -> Option<bool> {
         match self.kind {
             DetailKind::MsrWrite

@@ -108,7 +108,7 @@ const PORTS: &[(u64, u64, Device)] = &[
     (0xb100, 0xb13f, Device::ChipSet),
 ];
 
-/// First and last guest-physical address, device; sorted. The local APIC has registers of its own ([`apic`]).
+/// First and last guest-physical address, device; sorted. The local APIC's registers are in [`apic`].
 const ADDRESSES: &[(u64, u64, Device)] = &[
     (0x000a_0000, 0x000b_ffff, Device::Vga),
     (0xb000_0000, 0xbfff_ffff, Device::PciConfig),

@@ -28,7 +28,7 @@ pub struct Event {
     pub kind: Kind,
 }
 
-/// What happened: the tracepoints that the analysis understands.
+/// The events of the analysis, by their tracepoints.
 ///
 /// Anything else that a recording holds is skipped by the importers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ pub enum Kind {
     },
     /// `kvm_vmgexit_msr_protocol_enter`: a request through the GHCB MSR.
     GhcbMsr {
-        /// The MSR's value; the low 12 bits say what is asked.
+        /// The MSR's value; the low 12 bits are the request.
         value: u64,
     },
     /// A TDVMCALL leaf seen in older Intel kernels' own tracepoints.
@@ -222,7 +222,7 @@ macro_rules! coverage {
     ($($(#[$doc:meta])* $field:ident: $tracepoint:literal;)+) => {
         /// Which kinds of event a recording could have held: what its absence means.
         ///
-        /// Binary recordings list their tracepoints; for text, what was seen is all that is known.
+        /// Binary recordings list their tracepoints; text only has those that occurred.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Coverage {

@@ -1,4 +1,4 @@
-//! The vocabulary of vmtax: what happened on a KVM host, and what it is called.
+//! The vocabulary of vmtax: events of a KVM host, and their names.
 //!
 //! Every producer (an importer, the live recorder, the lab) speaks in [`Event`]s or, where it has
 //! counted already, in [`ExitRow`]s; every consumer reads them. The decode tables turn the numbers

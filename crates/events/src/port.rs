@@ -83,7 +83,7 @@ const PORTS: &[(u16, u16, &str)] = &[
     (0xb100, 0xb13f, "SMBus (PIIX4)"),
 ];
 
-/// What is at this port on a QEMU PC.
+/// The device at this port of a QEMU PC.
 pub fn name(port: u16) -> Option<&'static str> {
     table::range_of(PORTS, port).map(|row| row.2)
 }

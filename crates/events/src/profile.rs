@@ -34,7 +34,7 @@ pub struct Profile {
 pub struct Weight {
     /// While it ran itself.
     pub own: u64,
-    /// While it ran, or what it had called.
+    /// Of the function and its callees.
     pub total: u64,
 }
 
@@ -62,7 +62,7 @@ impl Profile {
         self.stacks.values().fold(0, |sum, weight| sum.saturating_add(*weight))
     }
 
-    /// What each function has. One that stands in a stack twice (recursion) has the stack once.
+    /// The weight of each function. A function that is in a stack twice (recursion) counts once.
     pub fn functions(&self) -> BTreeMap<&str, Weight> {
         let mut functions: BTreeMap<&str, Weight> = BTreeMap::new();
         let mut seen: HashSet<&str> = HashSet::new();

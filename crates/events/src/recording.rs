@@ -1,10 +1,10 @@
-//! What a recording says of itself: which tool, host and kernel it came from.
+//! Facts of a recording: tool, host and kernel.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Coverage, Vm};
 
-/// Facts of a recording that are not events. Empty strings mean the recording does not say.
+/// Facts of a recording. Empty strings: unknown.
 ///
 /// All strings come from the file and are hostile text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,13 +29,13 @@ pub struct Recording {
     /// The clock of the time stamps (`mono`, `local`, ...).
     pub clock: String,
     /// The emulator under which the host ran, when the recording shows one (`QEMU TCG`). Times of an
-    /// emulated host are never set beside hardware times. A run folder keeps it as its accelerator.
+    /// emulated host are never compared with hardware times. A run folder keeps it as its accelerator.
     #[serde(skip)]
     pub emulated: Option<String>,
     /// Which exits its single events are, when they are not those of all (`of one exit in 10`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<String>,
-    /// What the recording could hold.
+    /// Kinds of events that were recorded.
     pub coverage: Coverage,
     /// The VMs seen.
     pub vms: Vec<Vm>,

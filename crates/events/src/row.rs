@@ -72,7 +72,7 @@ pub struct ExitKey {
     pub ancillary_of: Option<Reason>,
 }
 
-/// What accesses (MSR, port, MMIO, CPUID, hypercall) are told apart by. One exit can hold several.
+/// The key of accesses (MSR, port, MMIO, CPUID, hypercall). One exit can have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AccessKey {
     /// [`Vm::id`].
@@ -81,7 +81,7 @@ pub struct AccessKey {
     pub vcpu: u32,
     /// Which guest made it.
     pub level: Level,
-    /// What was accessed, and how.
+    /// The object of the access, and its direction.
     pub detail: Detail,
 }
 
@@ -90,7 +90,7 @@ pub struct AccessKey {
 pub struct Tally {
     /// How many, timed or not.
     pub count: u64,
-    /// How many of them have a duration. A count-only source (a bpftrace map) has 0.
+    /// Number of those with a duration; 0 for sources of counts (a bpftrace map).
     pub timed: u64,
     /// Sum of durations, ns.
     pub time_ns: u64,

@@ -1,4 +1,4 @@
-//! Measured values that are no counted exits: what a lab or a benchmark run stores beside them.
+//! Measured values of a lab or benchmark run, other than counted exits.
 
 use crate::words::words;
 
@@ -11,11 +11,11 @@ pub struct Sample {
     /// What ran. In a lab run the name of the [`crate::Vm`] whose rows belong to it: `cpuid`, or
     /// `cpuid@L2` for the same operation as the guest's guest.
     pub workload: String,
-    /// What it ran in: `L1` or `L2` in a lab run, a VM category in a benchmark.
+    /// `L1` or `L2` in a lab run, a VM category in a benchmark.
     pub category: String,
     /// Which repetition, from 0.
     pub repeat: u32,
-    /// What was measured: `operations`, `path`, ...
+    /// The metric: `operations`, `path`, ...
     pub metric: String,
     /// Unit of `value`: `count`, `instructions`, ...
     pub unit: String,
@@ -50,7 +50,7 @@ words! {
         Lower = "lower",
         /// Large ones: a throughput.
         Higher = "higher",
-        /// Neither: a count that only says what was done.
+        /// Neither: a count of work done.
         Neither = "neither",
     }
 }

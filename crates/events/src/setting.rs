@@ -1,4 +1,4 @@
-//! How a host, a VM's process and a guest are set up: what was read, from where, and why not.
+//! Settings of a host, of VM processes and of a guest: their values, sources, and why a value is unknown.
 //!
 //! A setting is known by the path of the file that holds it, which is its evidence too. The room `host`
 //! fills these types in, `analyse::audit` judges them; neither needs the other.
@@ -20,7 +20,7 @@ pub use kvm::{Kvm, Module as KvmModule, Server as KvmServer};
 pub enum Unknown {
     /// There is no such file.
     Missing,
-    /// Whoever looked may not read it.
+    /// Permission denied.
     Denied,
     /// It is not UTF-8, or not of the form that it should have.
     NotText,
@@ -30,7 +30,7 @@ pub enum Unknown {
     NotAFile,
     /// The system's answer to reading it.
     Failed(String),
-    /// Nobody looked.
+    /// It was not read.
     NotRead,
 }
 
@@ -58,7 +58,7 @@ pub type Known<T> = Result<T, Unknown>;
 pub struct Fact<T> {
     /// The file, or the pattern of files, within the system.
     pub path: String,
-    /// What it says.
+    /// Its text.
     pub value: Known<T>,
 }
 
@@ -81,7 +81,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Keeps what a file says, or why it says nothing. A pattern stands for all of its files when there are none.
+    /// Keeps the text of a file, or why it is unknown. A pattern without files is kept itself.
     pub fn insert(&mut self, path: impl Into<String>, value: Known<String>) {
         self.files.insert(path.into(), value);
     }
@@ -103,7 +103,7 @@ impl Settings {
         }
     }
 
-    /// What a file says, without space around it.
+    /// The text of a file, trimmed.
     pub fn text(&self, path: &str) -> Known<&str> {
         match self.files.get(path) {
             Some(Ok(text)) => Ok(text.trim()),
@@ -155,7 +155,7 @@ pub struct Thread {
     pub allowed: String,
 }
 
-/// What a VM's memory consists of in its process: mappings of 2 MiB and more. The VMM's own large mappings are
+/// Kinds of a VM's memory in its process: mappings of 2 MiB and more. The VMM's own large mappings are
 /// among them; they cannot be told apart from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
@@ -248,7 +248,7 @@ impl VmProcess {
         self.counters.get(name).cloned().unwrap_or_else(missing)
     }
 
-    /// What KVM has mapped for it.
+    /// Pages that KVM has mapped for it.
     pub fn mapped(&self) -> Fact<Mapped> {
         let [k4, m2, g1] = ["pages_4k", "pages_2m", "pages_1g"].map(|name| self.counter(name));
         let path = k4.path.replace("pages_4k", "pages_{4k,2m,1g}");

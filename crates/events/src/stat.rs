@@ -1,4 +1,4 @@
-//! Counters that somebody read now and then: KVM's statistics, sizes of mapped pages, the processor's counters.
+//! Sampled counters: KVM's statistics, sizes of mapped pages, the processor's counters.
 
 /// One counter, read once.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// In place of a VM: all of the host, or nobody knows whose.
+    /// In place of a VM: the host, or unknown.
     pub const HOST: u32 = u32::MAX;
 
     /// Pages of 4 KiB, 2 MiB and 1 GiB that are mapped in the nested page tables, as KVM counts them.

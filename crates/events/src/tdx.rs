@@ -1,4 +1,4 @@
-//! TDVMCALL leaves: what a TDX guest asks its host for.
+//! TDVMCALL leaves: requests of a TDX guest to its host.
 //!
 //! Numbers are Linux's `arch/x86/include/asm/shared/tdx.h` and Intel's Guest-Hypervisor Communication
 //! Interface (GHCI). Instructions that the guest cannot execute itself use the VMX exit reason as

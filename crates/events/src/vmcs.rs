@@ -236,7 +236,7 @@ pub enum Width {
     Natural,
 }
 
-/// What a field is for (bits 11:10 of its encoding).
+/// Type of a field (bits 11:10 of its encoding).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Controls.
@@ -249,7 +249,7 @@ pub enum Kind {
     Host,
 }
 
-/// What the encoding itself says of a field, known or not.
+/// Properties in a field's encoding, for unknown fields too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// How wide.

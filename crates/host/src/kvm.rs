@@ -1,4 +1,4 @@
-//! Which KVM a system has.
+//! The KVM of a system.
 
 use vmtax_events::Isa;
 use vmtax_events::setting::files::CPUINFO;
@@ -25,7 +25,7 @@ fn modules(root: &Root) -> Known<Vec<KvmModule>> {
     names.retain(|name| Kvm::has_module(name));
     names.sort();
     let module = |name: String| {
-        // Only what was loaded has a state.
+        // Only loaded modules have a state.
         let state = root.text(&format!("{MODULES}/{name}/initstate"), 64);
         KvmModule { built_in: state == Err(Unknown::Missing), name }
     };

@@ -1,14 +1,14 @@
-//! A root path -> how that system is set up: [`vmtax_events::setting`] filled in.
+//! Reads the settings of a system below a root path, as [`vmtax_events::setting`].
 //!
 //! The root is `/`, or a folder that holds another system's `/proc` and `/sys`: an archive from anywhere.
-//! Nothing in it is trusted. Links are resolved inside the root, only regular files are opened, and each is
-//! read up to a limit; what cannot be read is a value too, with the reason.
+//! Nothing in it is trusted. Links are resolved inside the root, only regular files are opened, and each is read up to a limit. An
+//! unreadable setting is a value too, with the reason.
 //!
-//! [`ram`] reads the memory of a running VM.
+//! [`ram`] reads and surveys the memory of a running VM.
 //!
 //! [`symbols`] names the functions of such a system's programs.
 //!
-//! Left out on purpose: judging what is found, and changing anything.
+//! Left out on purpose: judging settings, and changing them.
 
 mod kvm;
 pub mod memory;
@@ -27,7 +27,7 @@ use vmtax_events::setting::{Known, Kvm, Settings, System, Unknown};
 
 use crate::root::{Root, TEXT};
 
-/// A pattern stands for at most so many files: four for each of 4,096 CPUs.
+/// Most files of a pattern: four for each of 4,096 CPUs.
 const MATCHES: usize = 16_384;
 
 /// Reads a system. Fails only when the root itself cannot be opened.
@@ -44,7 +44,7 @@ pub fn system(root: &Path) -> io::Result<System> {
     })
 }
 
-/// Which KVM a system has.
+/// The KVM of a system.
 pub fn kvm(root: &Path) -> io::Result<Kvm> {
     Ok(kvm::read(&Root::open(root)?))
 }
@@ -54,17 +54,17 @@ pub fn settings(root: &Path) -> io::Result<Settings> {
     Ok(of_root(&Root::open(root)?))
 }
 
-/// Processes that run VMs, each with its VM's name; hostile texts. Names alone are looked at, not the settings.
+/// Processes that run VMs, with the names of the VMs; untrusted. Settings are not read.
 pub fn running(root: &Path) -> io::Result<Vec<(u32, String)>> {
     Ok(process::running(&Root::open(root)?))
 }
 
-/// The name of the VM that a process runs; hostile text, empty when it is gone.
+/// The name of the VM of a process; untrusted, empty if it has ended.
 pub fn vm_name(root: &Path, pid: u32) -> io::Result<String> {
     Ok(process::vm_name(&Root::open(root)?, pid))
 }
 
-/// KVM's counters of the VMs of a process, by name. Those that are not there, or not to be seen, are left out.
+/// KVM's counters of the VMs of a process, by name. Missing and unreadable ones are omitted.
 pub fn counters(root: &Path, pid: u32) -> io::Result<Vec<(&'static str, u64)>> {
     Ok(process::counters(&Root::open(root)?, pid))
 }
@@ -90,7 +90,7 @@ fn of_root(root: &Root) -> Settings {
     settings
 }
 
-/// The files that a pattern stands for; why there are none.
+/// The files of a pattern, or why there are none.
 fn expand(root: &Root, pattern: &str) -> Known<Vec<String>> {
     let mut paths = vec![String::new()];
     let mut denied = None;

@@ -1,4 +1,4 @@
-//! The texts in which the kernel says what a process's memory consists of. Functions of lines alone.
+//! Parsers of the kernel's files on a process's memory. Functions of text only.
 
 use std::collections::BTreeMap;
 

@@ -10,9 +10,9 @@ use crate::memory::{Smaps, numa_line};
 use crate::root::Root;
 use name::name;
 
-/// At most so many VMs are looked at; a hostile root may hold any number.
+/// Most VMs examined; a hostile root may have any number.
 const VMS: usize = 4096;
-/// And so many of each one's threads and open files.
+/// Most threads and open files examined of each.
 const THREADS: usize = 16_384;
 const DESCRIPTORS: usize = 65_536;
 /// A command line.
@@ -32,7 +32,7 @@ pub(crate) struct Processes {
     pub(crate) more: bool,
 }
 
-/// What a process holds open.
+/// Open files of a process.
 #[derive(Debug, Default)]
 struct Open {
     vms: u32,
@@ -63,7 +63,7 @@ pub(crate) fn vms(root: &Root) -> Processes {
     processes
 }
 
-/// Processes that hold a VM open, with its name, and no more: cheap enough to be asked while they run.
+/// Processes with an open VM, and its name only: cheap enough to call during a recording.
 pub(crate) fn running(root: &Root) -> Vec<(u32, String)> {
     let names = root.names("/proc").unwrap_or_default();
     let pids = names.iter().filter_map(|name| number(name));
@@ -72,13 +72,13 @@ pub(crate) fn running(root: &Root) -> Vec<(u32, String)> {
         .collect()
 }
 
-/// What the command line calls the VM, else the name of the process; empty when it is gone.
+/// The VM's name by the command line, else the name of the process; empty if it has ended.
 pub(crate) fn vm_name(root: &Root, pid: u32) -> String {
     let arguments = arguments(root, pid);
     named(root, pid, &arguments)
 }
 
-/// What else KVM counts that tells of halts and of its own tables.
+/// Further counters of KVM: halts and page tables.
 const MORE_COUNTERS: [&str; 5] =
     ["exits", "halt_attempted_poll", "halt_successful_poll", "halt_wakeup", "remote_tlb_flush"];
 
@@ -167,7 +167,7 @@ fn threads(root: &Root, pid: u32) -> Fact<Vec<Thread>> {
     Fact::new(format!("{folder}/*/status"), threads)
 }
 
-/// `None` when the thread has ended meanwhile, or its state is not what it should be.
+/// `None` if the thread has ended, or its state is malformed.
 fn thread(root: &Root, folder: &str, tid: u32) -> Option<Thread> {
     let status = root.bytes(&format!("{folder}/{tid}/status"), SMALL).ok()?;
     let status = String::from_utf8_lossy(&status);

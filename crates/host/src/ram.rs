@@ -31,7 +31,7 @@ struct Part {
     file: Option<File>,
     /// Where the process has it mapped.
     mapped: Option<Range<u64>>,
-    /// Where it is, and why it is taken for the VM's memory.
+    /// Its place, and why it is assumed to be the VM's memory.
     why: Option<String>,
 }
 
@@ -44,7 +44,7 @@ impl Source {
     /// Opens a process by its id, or an image by its path.
     ///
     /// # Errors
-    /// When there is neither, or what cannot be read, as one sentence.
+    /// When there is neither, or it cannot be read.
     pub fn open(target: &str) -> anyhow::Result<Source> {
         match target.parse::<u32>() {
             Ok(pid) if !Path::new(target).exists() => Source::of_process(pid),
@@ -76,13 +76,10 @@ impl Source {
         let maps = match fs::read_to_string(format!("/proc/{pid}/maps")) {
             Ok(maps) => maps,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return fail(
-                    Code::Input,
-                    format!("{pid}: there is no process of this number, and no file"),
-                );
+                return fail(Code::Input, format!("{pid}: there is no such process or file"));
             }
             Err(error) => {
-                let what = format!("process {pid}: cannot be looked into: {error}");
+                let what = format!("process {pid}: cannot be examined: {error}");
                 return fail(Code::Input, format!("{what}; run vmtax as its user, or as root"));
             }
         };
@@ -111,7 +108,7 @@ impl Source {
         self.name.clone()
     }
 
-    /// Which memory it is: bytes, place and why that is the VM's. Empty for an image.
+    /// The parts: bytes, place, and why they are assumed to be the VM's. Empty for an image.
     pub fn taken(&self) -> Vec<(u64, &str)> {
         let taken = |part: &'_ Part| part.why.is_some();
         let parts = self.parts.iter().filter(|part| taken(part));
@@ -126,7 +123,7 @@ impl Source {
     /// Ranges with content. No range covers two parts.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When the kernel does not provide them.
     pub fn extents(&self) -> anyhow::Result<Vec<Range<u64>>> {
         let mut all = Vec::new();
         let mut base = 0;
@@ -174,7 +171,7 @@ impl Source {
     /// Number of pages that the process maps by huge pages; `None` for an image.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When the kernel does not provide them.
     pub fn huge_pages(&self) -> anyhow::Result<Option<u64>> {
         self.count(|r| r.huge)
     }
@@ -200,7 +197,7 @@ impl Source {
     /// Pages written since [`Source::forget_dirty`].
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When the kernel does not provide them.
     pub fn dirty_pages(&self) -> anyhow::Result<u64> {
         Ok(self.count(|r| r.dirty)?.unwrap_or(0))
     }
@@ -285,7 +282,7 @@ fn is_qemu(pid: u32) -> bool {
         .any(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("qemu")))
 }
 
-/// A mapping, for people: what it maps, and where.
+/// A mapping for messages: its file and address.
 fn place(mapping: &Mapping) -> String {
     let kind = match (mapping.shared, mapping.inode) {
         (true, _) => mapping.path.as_str(),

@@ -39,7 +39,7 @@ impl Root {
         let path = if path.is_empty() { "." } else { path };
         let flags = flags | OFlags::CLOEXEC;
         if self.resolves {
-            // The kernel answers so when something was renamed meanwhile.
+            // EAGAIN: something was renamed meanwhile.
             return retry(|| fs::openat2(&self.dir, path, flags, Mode::empty(), RESOLVE));
         }
         let mut folder = fs::openat(&self.dir, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -57,7 +57,7 @@ impl Root {
         Err(Errno::NOENT)
     }
 
-    /// A regular file, open. What it is is known before it is opened: opening a pipe can wait for ever, and
+    /// Opens a regular file. Its type is checked before: opening a pipe can wait forever, and
     /// opening a device can do anything.
     fn file(&self, path: &str) -> Known<File> {
         let found = self.handle(path, OFlags::PATH).map_err(|error| self.why(path, error))?;
@@ -138,7 +138,7 @@ impl Root {
         Ok(names)
     }
 
-    /// What a link says, wherever it leads.
+    /// The target of a link, without following it.
     pub(crate) fn link(&self, path: &str) -> Known<String> {
         let (folder, name) = path.rsplit_once('/').ok_or(Unknown::Missing)?;
         let folder = self.handle(folder, OFlags::PATH | OFlags::DIRECTORY).map_err(why)?;

@@ -107,7 +107,7 @@ struct Function {
     binding: Binding,
 }
 
-/// What a symbol is worth as a name: the best last.
+/// Rank of a symbol as a name: the best is the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Binding {
     Weak,
@@ -161,7 +161,7 @@ impl Kernel {
                 return;
             };
             let Ok(start) = u64::from_str_radix(address, 16) else { return };
-            // All addresses are 0 for whoever may not know them.
+            // All addresses are 0 for unprivileged readers.
             if start == 0 || all.len() >= FUNCTIONS {
                 return;
             }
@@ -188,7 +188,7 @@ struct Elf {
     /// (place in the file, bytes, address)
     segments: Vec<(u64, u64, u64)>,
     functions: Functions,
-    /// Where distributions put what was stripped of it.
+    /// The file with its stripped debug information, where distributions install it.
     debug_file: Option<String>,
 }
 

@@ -11,7 +11,7 @@ use vmtax_durable::{
 use crate::manifest::MANIFEST;
 use crate::{Error, Run};
 
-/// How often a folder is made anew that another writer removes before it can be locked.
+/// Attempts to create a folder that another writer removes before it is locked.
 const TRIES: usize = 16;
 
 /// A folder that this process alone may make a run of.
@@ -56,7 +56,7 @@ impl Claim {
         Err(Error::io(folder, "lock the folder")(io::ErrorKind::NotFound.into()))
     }
 
-    /// Claims the folder of a run that exists, to go on with it.
+    /// Claims the folder of an existing run, to continue it.
     pub(crate) fn of_run(folder: &Path) -> Result<Claim, Error> {
         let lock = Lock::take(folder).map_err(Error::lock(folder))?;
         Ok(Claim { folder: folder.to_owned(), _lock: lock, remove: false })
@@ -82,7 +82,7 @@ impl Claim {
         }
     }
 
-    /// A folder that exists must be empty, but for what a writer left that was killed before its manifest was whole.
+    /// An existing folder must be empty, except for leftovers of a writer that was killed before it wrote a manifest.
     fn check_empty(&self) -> Result<(), Error> {
         let folder = &self.folder;
         if folder.join(MANIFEST).symlink_metadata().is_ok() {

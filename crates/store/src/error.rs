@@ -17,7 +17,7 @@ pub enum Error {
     Exists {
         /// The folder.
         path: PathBuf,
-        /// What is there.
+        /// The entry found.
         found: &'static str,
     },
     /// Another process writes to the folder.
@@ -33,7 +33,7 @@ pub enum Error {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was being done, as a verb (`write the segment`).
+        /// The operation, as a verb (`write the segment`).
         what: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -51,7 +51,7 @@ pub enum Error {
     Encode {
         /// The segment.
         path: PathBuf,
-        /// What the encoder says.
+        /// The encoder's error.
         source: parquet::errors::ParquetError,
     },
     /// The folder is not a run.
@@ -59,7 +59,7 @@ pub enum Error {
     NotARun {
         /// The folder.
         path: PathBuf,
-        /// What is missing.
+        /// The missing item.
         found: &'static str,
     },
     /// `run.json` cannot be understood.
@@ -69,7 +69,7 @@ pub enum Error {
     Manifest {
         /// `run.json`.
         path: PathBuf,
-        /// What is wrong, with the place in the file.
+        /// The problem, with the place in the file.
         problem: String,
     },
     /// A newer tool wrote the run.
@@ -99,7 +99,7 @@ pub enum Error {
         row: u64,
         /// Column name.
         column: &'static str,
-        /// The value and what is wrong with it.
+        /// The value and its problem.
         problem: String,
     },
     /// An intact segment lacks a column, or the column has another type.
@@ -131,7 +131,7 @@ impl Error {
     }
 }
 
-/// What the user can do about the system's answer.
+/// Advice for the error of a system call.
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {

@@ -1,4 +1,4 @@
-//! `run.json`: what a run is, and which segments belong to it.
+//! `run.json`: facts of a run, and its segments.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -77,13 +77,13 @@ pub struct Manifest {
     /// What ran the host. It says what [`Recording::emulated`] says, which is not stored again.
     #[serde(default)]
     pub accelerator: Accelerator,
-    /// What the recording says of itself; `clock` is the clock of all time stamps.
+    /// Facts of the recording; `clock` is the clock of all time stamps.
     #[serde(default)]
     pub recording: Recording,
     /// Free labels that the user gave.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// What the recording and the import lost.
+    /// Losses of the recording and the import.
     #[serde(default)]
     pub losses: Losses,
     /// The finished segments, oldest first within each table. Other files are not part of the run.
@@ -123,7 +123,7 @@ pub struct Segment {
     pub crc32: u32,
 }
 
-/// What ran the host that was recorded. Times of an emulated host are never set beside others.
+/// The platform of the recorded host. Times of an emulated host are never compared with others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Accelerator {

@@ -15,7 +15,7 @@ use crate::{Error, Table, event_table, stacks};
 /// Unlisted files that a note names; the others are counted.
 const NAMED_FILES: usize = 3;
 
-/// What became of reading a run.
+/// Result of reading a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadReport {
     /// Rows (or events) delivered.
@@ -122,7 +122,7 @@ impl Run {
 
     /// Passes on the raw events in the order written, some thousands at a time.
     ///
-    /// The report's losses are those of the run folder alone: whoever accounts the events again
+    /// The report's losses are those of the run folder alone: a recount of the events
     /// finds the recording's own losses in them and in [`Manifest::losses`].
     pub fn read_events(&self, each: &mut dyn FnMut(&[Event])) -> Result<ReadReport, Error> {
         let mut report = ReadReport::default();

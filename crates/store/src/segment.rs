@@ -29,7 +29,7 @@ const BATCH_ROWS: usize = 8192;
 /// The bytes of a Parquet file with these columns.
 pub(crate) fn encode(table: Table, columns: Vec<ArrayRef>) -> ParquetResult<Vec<u8>> {
     let batch = RecordBatch::try_new(Arc::new(Schema::new(table.fields())), columns)?;
-    // A segment that was moved away from its run still says what it is.
+    // Metadata identifies a segment outside of its run.
     let origin = vec![
         KeyValue::new("vmtax.table".to_owned(), table.folder().to_owned()),
         KeyValue::new("vmtax.format_version".to_owned(), FORMAT_VERSION.to_string()),
@@ -51,7 +51,7 @@ pub(crate) enum Stop {
     Refused(Error),
 }
 
-/// What a consumer does with a batch and the number of its first row.
+/// A consumer of batches, each with the number of its first row.
 pub(crate) type EachBatch<'a> = dyn FnMut(&RecordBatch, u64) -> Result<(), Error> + 'a;
 
 /// Passes on the batches of the listed segment at `path`. Returns how many rows were delivered, and
@@ -81,7 +81,7 @@ fn read_counting(
     }
 }
 
-/// The file, if it is the one that was listed; else what is wrong with it.
+/// The file, if it is the listed one; else the problem.
 pub(crate) fn open_verified(path: &Path, listed: &Segment) -> Result<File, String> {
     let unreadable = |e| format!("cannot be read: {e}");
     // Before opening: opening a pipe would wait for a writer. Links could lead out of the run.
@@ -121,7 +121,7 @@ fn open_batches(file: File) -> Result<ParquetRecordBatchReader, DecodeError> {
     Ok(builder.with_batch_size(BATCH_ROWS).build()?)
 }
 
-/// What the Parquet or the Arrow library says.
+/// An error of the Parquet or Arrow library.
 type DecodeError = Box<dyn std::error::Error>;
 
 /// Runs a part of the Parquet decoder.

@@ -1,4 +1,4 @@
-//! Profiles of a run: text files of folded stacks, a line each, which every flame graph tool reads as they stand.
+//! Profiles of a run: text files of folded stacks, a line each, which every flame graph tool reads.
 
 use std::fs::File;
 use std::io::Read;
@@ -39,7 +39,7 @@ pub(crate) fn encode(profile: &Profile) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Reads a listed file, or says what is wrong with it.
+/// Reads a listed file, or returns the problem.
 pub(crate) fn read(path: &Path, listed: &Segment, place: Place) -> Result<Profile, String> {
     if listed.bytes > MAX_BYTES {
         return Err("is larger than 512 MiB".to_owned());

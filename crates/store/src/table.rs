@@ -65,7 +65,7 @@ impl Table {
         }
     }
 
-    /// Names and types of its columns, in order: the one schema of the files, for whoever reads them.
+    /// Names and types of its columns, in order: the schema of the files.
     pub fn fields(self) -> Vec<Field> {
         match self {
             Table::Exits => fields::<ExitRow>(),

@@ -1,11 +1,11 @@
 //! The files that are read of a host and of a guest, stated once.
 //!
-//! In a pattern `#` stands for a number and `*` for a name; each stands in one component of a path.
+//! In a pattern `#` matches a number and `*` a name, within one component of a path.
 
 macro_rules! files {
     ($($(#[$doc:meta])* $name:ident = $path:literal;)*) => {
         $($(#[$doc])* pub const $name: &str = $path;)*
-        /// All of them.
+        /// All files.
         pub const FILES: &[&str] = &[$($name),*];
     };
 }
@@ -91,9 +91,9 @@ files! {
     BOOST = "/sys/devices/system/cpu/cpufreq/boost";
     /// The idle states of the first CPU.
     IDLE_NAME = "/sys/devices/system/cpu/cpu0/cpuidle/state#/name";
-    /// Which of them are off.
+    /// CPUs that are offline.
     IDLE_DISABLE = "/sys/devices/system/cpu/cpu0/cpuidle/state#/disable";
-    /// What the processor suffers from.
+    /// Vulnerabilities of the processor.
     VULNERABILITIES = "/sys/devices/system/cpu/vulnerabilities/*";
     /// CPUs of each NUMA node.
     NODE_CPUS = "/sys/devices/system/node/node#/cpulist";
@@ -112,7 +112,7 @@ pub const ITLB_MULTIHIT: &str = "/sys/devices/system/cpu/vulnerabilities/itlb_mu
 /// One of [`VULNERABILITIES`]: the microcode is older than the kernel knows of.
 pub const OLD_MICROCODE: &str = "/sys/devices/system/cpu/vulnerabilities/old_microcode";
 
-/// No name that a pattern stands for is longer.
+/// Most characters of a name that a pattern matches.
 const LONGEST: usize = 64;
 
 /// Whether a path is one of a pattern's. What stands for `#` and `*` is plain, so that it can be printed and put

@@ -12,7 +12,7 @@ pub struct Module {
     pub built_in: bool,
 }
 
-/// What a system has of KVM.
+/// KVM on a system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kvm {
     /// `/dev/kvm` is there.
@@ -42,13 +42,13 @@ pub enum Server<'a> {
     Unknown(&'a Unknown),
 }
 
-/// The core of KVM, which runs no VM by itself.
+/// The core of KVM, which needs a vendor module.
 const CORE: &str = "kvm";
 const INTEL: &str = "kvm_intel";
 const AMD: &str = "kvm_amd";
 
 impl Default for Kvm {
-    /// A system that nobody looked at.
+    /// A system that was not examined.
     fn default() -> Kvm {
         Kvm {
             device: false,
@@ -96,7 +96,7 @@ impl Kvm {
         }
     }
 
-    /// A module that is loaded found what it needs; one that is built in is there in any case.
+    /// A loaded module has found the hardware that it needs; a built-in one is always present.
     fn supports(&self, isa: Isa, module: &Module) -> bool {
         !module.built_in || self.processor.as_ref().map_or(true, |has| *has == Some(isa))
     }
@@ -106,7 +106,7 @@ impl Kvm {
 mod tests {
     use super::*;
 
-    /// What serves where these modules are; `+` stands for built in.
+    /// The KVM that these modules form; `+` marks built-in ones.
     fn server(modules: &[&str], processor: Known<Option<Isa>>, device: bool) -> String {
         let module = |name: &&str| Module {
             name: name.trim_start_matches('+').to_owned(),

@@ -1,4 +1,4 @@
-//! What the command line of a VMM calls its VM. Command lines are hostile texts.
+//! The name of a VM in its VMM's command line. Command lines are untrusted.
 //!
 //! | VMM | where |
 //! |---|---|
