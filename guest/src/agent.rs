@@ -1,4 +1,4 @@
-//! The agent of benchmarks: carries jobs out, in a VM as its first process and elsewhere as a program.
+//! The agent of benchmarks runs jobs: in a VM as its first process, elsewhere as a program.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::channel::Channel;
 use crate::trace::Tracer;
 use crate::{Result, builtin, execute, system};
 
-/// A request is no longer.
+/// Most bytes of a request.
 const REQUEST_MOST: u64 = 4 << 20;
 
-/// Facts: a name and the file that holds it.
+/// Facts, each with its file.
 const FILES: [(&str, &str); 9] = [
     ("kernel", "/proc/sys/kernel/osrelease"),
     ("command line", "/proc/cmdline"),
@@ -26,13 +26,13 @@ const FILES: [(&str, &str); 9] = [
     ("bounce buffer used at most", "/sys/kernel/debug/swiotlb/io_tlb_used_hiwater"),
 ];
 
-/// In a VM: job after job, until the machine is ended.
+/// In a VM: runs jobs until the machine ends.
 pub(crate) fn serve(channel: &Channel) -> Result<()> {
-    // What these two are for is missing then, and shows.
+    // A failure shows later, as a missing feature.
     let _ = system::mount("debugfs", "/sys/kernel/debug");
     let _ = system::mount("tmpfs", "/dev/shm");
     system::loopback_up()?;
-    // Whoever stands outside of the port records this VM's exits.
+    // The VMM behind the port records this VM's exits.
     let tracer = match channel {
         Channel::Port => Tracer::Outside,
         Channel::Mailbox(_) => Tracer::Off,
@@ -65,12 +65,12 @@ pub(crate) fn program() -> i32 {
     }
 }
 
-/// A job from standard input. `parent` is who ordered it, or 0 where that is on another computer.
+/// A job from standard input. `parent` is the process that sent it, or 0 if that is on another computer.
 fn from_input(parent: &str) -> Result<()> {
-    // Whoever ordered the job may be killed; nothing of the job is to stay then.
+    // If the parent is killed, nothing of the job may be left.
     system::end_with_parent(execute::clean_up)?;
     if parent != "0" && parent != std::os::unix::process::parent_id().to_string() {
-        return Err("whoever ordered the job is gone".to_owned());
+        return Err("the process that sent the job has ended".to_owned());
     }
     let mut bytes = Vec::new();
     let read = std::io::stdin().take(REQUEST_MOST).read_to_end(&mut bytes);

@@ -1,6 +1,6 @@
 //! The mailbox's disk: programmed I/O on the secondary IDE channel's first drive, polled.
 //!
-//! No driver of the kernel is needed, and one that is there is not woken: interrupts of the drive are off.
+//! It needs no driver of the kernel and does not trigger one: the drive's interrupts are off.
 
 use vmtax_guest::mailbox::{SECTOR, SECTORS, sectors};
 
@@ -18,7 +18,7 @@ const CONTROL: u16 = 0x376;
 const READ_MULTIPLE: u8 = 0xc4;
 const WRITE_MULTIPLE: u8 = 0xc5;
 const SET_MULTIPLE: u8 = 0xc6;
-/// Sectors that are handed over at a time.
+/// Sectors transferred at a time.
 const BLOCK: u64 = 16;
 /// Sectors in a command.
 const COMMAND_MOST: u64 = 128;
@@ -57,7 +57,7 @@ impl Disk {
         self.idle()
     }
 
-    /// Writes from a sector on. The last sector is filled up with zeroes.
+    /// Writes from a sector on. The last sector is padded with zeros.
     pub(crate) fn write(&self, sector: u64, from: &[u8]) -> Result<()> {
         let whole = from.len() / SECTOR * SECTOR;
         let (body, rest) = from.split_at(whole);

@@ -1,4 +1,4 @@
-//! Workloads that need nothing but this program: each does one thing for a while and prints what one of it took.
+//! Built-in workloads: each repeats one operation for some time and prints the time per operation.
 //!
 //! ```text
 //! vmtax-builtin cpuid
@@ -16,21 +16,21 @@ use std::time::{Duration, Instant};
 
 use crate::{Result, system};
 
-/// Longest time that one may be asked to take.
+/// Longest allowed duration.
 const LONGEST: f64 = 3600.0;
-/// What the timer workload waits for.
+/// Time that the timer workload sleeps.
 const WAIT: Duration = Duration::from_micros(50);
-/// Memory that is touched at a time.
+/// Memory touched at a time.
 const TOUCHED: usize = 32 << 20;
 const PAGE: usize = 4096;
 
-/// What was done, and how long that took.
+/// Number of operations, and their time.
 struct Done {
     operations: u64,
     time: Duration,
 }
 
-/// Runs one of them for so many seconds and prints the result.
+/// Runs a workload for this number of seconds and prints the result.
 pub(crate) fn run(name: &str, seconds: &str) -> Result<()> {
     let seconds: f64 = seconds.parse().unwrap_or(0.0);
     if !(seconds > 0.0 && seconds <= LONGEST) {
@@ -55,7 +55,7 @@ pub(crate) fn run(name: &str, seconds: &str) -> Result<()> {
     Ok(())
 }
 
-/// Does `one` in batches until the time is over.
+/// Runs `one` in batches until the time is over.
 fn repeated(time: Duration, batch: u32, mut one: impl FnMut()) -> Done {
     let (started, mut operations) = (Instant::now(), 0);
     loop {
@@ -70,7 +70,7 @@ fn repeated(time: Duration, batch: u32, mut one: impl FnMut()) -> Done {
     }
 }
 
-/// How much later than asked a sleeping thread runs again.
+/// Wake-up latency of a sleeping thread.
 fn timer(time: Duration) -> Done {
     let (started, mut late, mut operations) = (Instant::now(), Duration::ZERO, 0);
     while started.elapsed() < time {
@@ -114,8 +114,8 @@ fn ping_pong(time: Duration) -> Result<Done> {
     Ok(done)
 }
 
-/// One row of a matrix product whose right-hand side is read down its columns, as a reference implementation does: each
-/// access is a row further, so most are in another page. An operation is a multiplication and an addition.
+/// One row of a matrix product whose right-hand side is accessed by column, as in a reference implementation: each access is one row
+/// further, so most are in another page. An operation is a multiplication and an addition.
 fn matmul(time: Duration) -> Done {
     const INNER: usize = 1024;
     const COLUMNS: usize = 1000;
@@ -156,7 +156,7 @@ fn touch(time: Duration, huge: bool) -> Result<Done> {
     }
 }
 
-/// A byte to a server on the loopback and back.
+/// A byte's round trip to a server on the loopback interface.
 fn loopback(time: Duration) -> Result<Done> {
     let failed = |e: std::io::Error| format!("the loopback: {e}");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Where orders come from and reports go: the mailbox's disk, or the port of the VMM outside.
+//! The channel for orders and reports: the mailbox's disk, or the port of the outer VMM.
 
 use vmtax_guest::layout::CHANNEL;
 use vmtax_guest::mailbox::{
@@ -11,9 +11,9 @@ use crate::{Result, ports};
 
 /// Orders in, reports out.
 pub(crate) enum Channel {
-    /// This is the emulated host.
+    /// Of the emulated host.
     Mailbox(Disk),
-    /// This is a guest of it.
+    /// Of a guest of the emulated host.
     Port,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Attachment {
 }
 
 impl Channel {
-    /// Says that an order may come, and waits for it. Returns it and its number.
+    /// Reports ready and waits for an order. Returns it and its number.
     pub(crate) fn next(&self) -> Result<(u32, Order)> {
         let (number, bytes) = self.hear(0)?;
         Ok((
@@ -34,12 +34,12 @@ impl Channel {
         ))
     }
 
-    /// Gives the report back.
+    /// Sends the report.
     pub(crate) fn finish(&self, number: u32, report: &Report, files: &[Attachment]) -> Result<()> {
         self.say(number, &encode(report), files)
     }
 
-    /// The same for what is no order: bytes, and a number above the last one.
+    /// As [`Channel::next`], for requests other than orders: returns bytes, and a number above the last one.
     pub(crate) fn hear(&self, last: u32) -> Result<(u32, Vec<u8>)> {
         match self {
             Channel::Mailbox(disk) => {
@@ -49,14 +49,14 @@ impl Channel {
                 next_after(disk, last)
             }
             Channel::Port => {
-                // A report of nothing says that this guest is up.
+                // An empty report means that this guest is up.
                 send(&encode(&Report::default()));
                 Ok((last + 1, receive()))
             }
         }
     }
 
-    /// Says something while an order is carried out, and waits until it was heard.
+    /// Sends bytes while an order is executed, and waits for the acknowledgement.
     pub(crate) fn tell(&self, number: u32, bytes: &[u8]) -> Result<()> {
         let Channel::Mailbox(disk) = self else { return Ok(()) };
         disk.write(REPORT, bytes)?;
@@ -71,7 +71,7 @@ impl Channel {
         }
     }
 
-    /// Gives an answer back, and the files that it names.
+    /// Sends an answer and its files.
     pub(crate) fn say(&self, number: u32, bytes: &[u8], files: &[Attachment]) -> Result<()> {
         let Channel::Mailbox(disk) = self else {
             send(bytes);
@@ -93,10 +93,10 @@ impl Channel {
         status(disk, number, State::Done, bytes, "")
     }
 
-    /// Says that the order cannot be carried out.
+    /// Reports that the order failed.
     pub(crate) fn fail(&self, number: u32, problem: &str) {
         match self {
-            // Where even this fails the console has the sentence.
+            // If this fails too, the console has the message.
             Channel::Mailbox(disk) => drop(status(disk, number, State::Failed, &[], problem)),
             Channel::Port => send(&encode(&Report::failed(problem))),
         }

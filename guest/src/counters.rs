@@ -1,7 +1,7 @@
-//! What the processor counts while a client runs: in it and in all that it starts, from its first instruction on.
+//! Processor events of a client and its children, from the client's first instruction on.
 //!
-//! The events belong to the thread that starts the client and are inherited by it, so nothing stands between the two: not
-//! even a `perf stat`, which loses the exit code of a program that ends before it waits for it.
+//! The events belong to the thread that starts the client, which inherits them. `perf stat` is not used: it loses the exit code of a
+//! program that ends early.
 
 use vmtax_guest::job::{Counter, EVENTS};
 use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Source};
@@ -17,13 +17,13 @@ const SOURCES: [Source; 4] = [
     Source::Cache { cache: 0, operation: 0, result: 1 },
 ];
 
-/// The events of a client that is about to be started by this thread.
+/// Events of the client that this thread will start.
 pub(crate) struct Counters(Vec<Opened>);
 
 struct Opened {
     name: &'static str,
     host: PerfEventHost,
-    /// Its event and whether that counts in the kernel too, or why there is none.
+    /// The event and whether it counts kernel mode too, or why it could not be created.
     event: Result<(EventId, bool), Trouble>,
 }
 
@@ -54,11 +54,11 @@ fn opened(name: &'static str, source: Source) -> Opened {
     let mut host = PerfEventHost::this_thread(options).with_source(stands_for, source);
     let mut create = |kernel| {
         let programme = Programme { event: stands_for, user: true, kernel };
-        // No period: it is read in the end, and nothing is to be told before.
+        // No period: it is only read at the end.
         let request = Request { counter: Register::General(0), programme, left: 0 };
         host.create(&request).map(|id| (id, kernel))
     };
-    // Counting in the kernel takes more rights.
+    // Counting kernel mode needs more privileges.
     let event = create(true).or_else(|trouble| match trouble {
         Trouble::Denied => create(false),
         other => Err(other),
@@ -71,7 +71,7 @@ fn count(reading: Reading) -> Result<u64, String> {
     match running {
         _ if running == enabled && enabled > 0 => Ok(count),
         0 => Err("the event was never scheduled on a counter".to_owned()),
-        // An estimate would have to be scaled up.
+        // Counts are not extrapolated.
         _ => Err(format!(
             "counted only {:.1}% of the time: events shared a counter",
             running as f64 / enabled as f64 * 100.0

@@ -1,4 +1,4 @@
-//! Carries a job out: its folder, its server, its warming up, its client; and leaves nothing of it behind.
+//! Runs a job: folder, server, warm-up, client, and cleanup.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -13,16 +13,16 @@ use crate::counters::Counters;
 use crate::trace::Tracer;
 use crate::{Result, system};
 
-/// Most bytes of an output. A program that writes more is ended: it would fill the disk, and its numbers are not read from a part.
+/// Most bytes of an output. A program that writes more is ended, before it fills the disk.
 const OUTPUT_MOST: u64 = 16 << 20;
-/// Most bytes of what the server wrote.
+/// Most bytes kept of the server's output.
 const SERVER_MOST: u64 = 64 << 10;
-/// Time between two looks at a program.
+/// Time between two polls of a program.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long a server may take to end when it is asked to.
+/// Time for a server to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What is to be gone in the end, however that comes.
+/// Everything to be removed at the end of the job, however it ends.
 static LEFT: Mutex<Left> = Mutex::new(Left { programs: Vec::new(), folder: None });
 
 struct Left {
@@ -35,12 +35,12 @@ pub(crate) fn clean_up() {
     let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
     left.programs.drain(..).for_each(system::kill_group);
     if let Some(folder) = left.folder.take() {
-        // Nothing more can be done about it.
+        // Errors cannot be handled here.
         let _ = fs::remove_dir_all(folder);
     }
 }
 
-/// Does the job. What goes wrong is in the outcome.
+/// Runs the job. Errors are part of the outcome.
 pub(crate) fn run(job: &Job, tracer: &Tracer) -> Outcome {
     let mut outcome = Outcome::default();
     let tracer = if job.record { tracer } else { &Tracer::Off };
@@ -78,7 +78,7 @@ fn try_run(job: &Job, tracer: &Tracer, outcome: &mut Outcome) -> Result<()> {
 
 impl Place {
     fn filled(&self, text: &str) -> String {
-        // By its number: the agent may be a file without a name, and another program may be what starts it.
+        // By its process id: the agent may be a file without a name.
         let agent = format!("/proc/{}/exe", std::process::id());
         text.replace(DIR, &self.folder.to_string_lossy())
             .replace(PORT, &self.port.to_string())
@@ -179,9 +179,9 @@ impl Place {
         }
     }
 
-    /// Fails if a program has written more than is kept.
+    /// Fails if a program has written too much.
     fn check_output(&self, names: &[&str]) -> Result<()> {
-        // A file that is not there is of a job without a server.
+        // Jobs without a server do not have this file.
         let length =
             |name: &&str| fs::metadata(self.folder.join(name)).map_or(0, |data| data.len());
         match names.iter().any(|name| length(name) > OUTPUT_MOST) {
@@ -240,14 +240,14 @@ impl Running {
         Ok(self.ended)
     }
 
-    /// What it started ends with it; then its number may become somebody else's.
+    /// Its children end with it; then its process id may be reused.
     fn forget(&self) {
         system::kill_group(self.child.id());
         let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
         left.programs.retain(|pid| *pid != self.child.id());
     }
 
-    /// Asks it to end, so that it writes what it has, and waits a moment.
+    /// Sends SIGTERM, so that it flushes its output, and waits a moment.
     fn end(&mut self) {
         if matches!(self.ended(), Ok(None)) {
             system::terminate(self.child.id());
@@ -269,7 +269,7 @@ impl Drop for Running {
     }
 }
 
-/// A folder that nobody else has.
+/// A new private folder.
 fn folder() -> Result<PathBuf> {
     let above = if system::is_first() { PathBuf::from("/tmp") } else { std::env::temp_dir() };
     let problem = |e| format!("{}: a folder cannot be made there: {e}", above.display());
@@ -287,7 +287,7 @@ fn folder() -> Result<PathBuf> {
     Err(problem(std::io::ErrorKind::AlreadyExists.into()))
 }
 
-/// A port that is free for TCP and UDP now.
+/// A port that is free for TCP and UDP.
 fn free_port() -> Result<u16> {
     for _ in 0..100 {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
@@ -300,8 +300,8 @@ fn free_port() -> Result<u16> {
     Err("the loopback has no free port".to_owned())
 }
 
-/// Whether a program waits for TCP connections on the port. The kernel is asked, not the program: one that serves a client
-/// at a time, as iperf3 does, would take a connection that only tries for its client, and reset the next one.
+/// Whether a program listens on the TCP port, by the kernel's table. A test connection would disturb programs that serve one client at a
+/// time, such as iperf3.
 ///
 /// A line of the table is `0: 0100007F:1F90 00000000:0000 0A ...`: number, address and port of both ends, state (TCP_LISTEN
 /// is 10), all in hexadecimal digits.
@@ -315,7 +315,7 @@ fn is_served(port: u16) -> Result<bool> {
     }))
 }
 
-/// The last bytes of a file; none where there is no file.
+/// The last bytes of a file; empty if it does not exist.
 fn tail(path: &Path, most: u64) -> Vec<u8> {
     use std::io::{Read, Seek, SeekFrom};
     let mut bytes = Vec::new();
@@ -324,7 +324,7 @@ fn tail(path: &Path, most: u64) -> Vec<u8> {
         file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
         file.take(most).read_to_end(&mut bytes)
     });
-    // What could not be read is missing, and its parser says so.
+    // Unreadable output is missing, which its parser reports.
     drop(read);
     bytes
 }

@@ -1,15 +1,15 @@
-//! Where the functions of a kernel are, so that addresses can be named.
+//! Addresses of kernel functions.
 
 use serde::{Deserialize, Serialize};
 
-/// What a host knows of the kernels in it.
+/// Kernels of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernels {
     /// The host's functions.
     pub functions: Functions,
-    /// What is loaded where in the host.
+    /// Modules of the host and their addresses.
     pub host: Loaded,
-    /// And in its guest that nests, if it has one: the same kernel, so its functions are the host's.
+    /// Modules of L1, if there is one. It runs the same kernel, so the functions are the host's.
     pub guest: Option<Loaded>,
 }
 
@@ -20,20 +20,20 @@ pub struct Functions {
     pub parts: Vec<Part>,
 }
 
-/// Functions that came into the kernel together.
+/// Functions of one module or other code.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Of the module.
+    /// Name of the module.
     pub name: String,
-    /// By address: how far from the one before (the first: from 0), and its name.
+    /// Functions by address: the offset from the previous one (the first: from 0), and the name.
     pub functions: Vec<(u64, String)>,
 }
 
-/// What distinguishes two boots of one kernel.
+/// Addresses that differ between boots of one kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loaded {
     /// CRC-32 of the notes of the kernel, its build among them.
     pub notes: u32,
-    /// Modules and where they are.
+    /// Modules and their addresses.
     pub modules: Vec<(String, u64)>,
 }

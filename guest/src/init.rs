@@ -1,4 +1,4 @@
-//! The first steps: file systems, modules, what the kernel command line says.
+//! The first steps: file systems, modules, kernel command line.
 
 use std::path::{Path, PathBuf};
 
@@ -9,21 +9,21 @@ use crate::vmm::linux;
 use crate::{Result, system, trace};
 use vmtax_guest::order::Pmu;
 
-/// What this program is to be.
+/// The role of this program.
 pub(crate) enum Start {
     /// A host of emulated guests, or such a guest.
     Host(Host),
-    /// The agent of a benchmark's VM, and where its jobs come from.
+    /// The agent of a benchmark's VM, and the channel of its jobs.
     Agent(Channel),
-    /// A host between such an agent and whoever gives it jobs.
+    /// A host that forwards jobs to such an agent.
     Relay(Relay),
 }
 
 /// A host, or a guest that takes its orders from one.
 pub(crate) struct Host {
-    /// Where orders come from.
+    /// The channel of orders.
     pub(crate) channel: Channel,
-    /// Boot a guest that nests.
+    /// Boot L1.
     pub(crate) nested: bool,
     /// KiB of trace buffer.
     pub(crate) buffer_kib: u32,
@@ -82,7 +82,7 @@ fn huge_pages() {
     }
 }
 
-/// Modules in the order that their file names give: `00-irqbypass.ko`, `01-kvm.ko`.
+/// Modules in the order of their file names: `00-irqbypass.ko`, `01-kvm.ko`.
 fn modules() -> Result<Vec<PathBuf>> {
     let Ok(folder) = std::fs::read_dir("/modules") else { return Ok(Vec::new()) };
     let mut paths: Vec<PathBuf> = folder.filter_map(|entry| entry.ok().map(|e| e.path())).collect();
@@ -90,7 +90,7 @@ fn modules() -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// What the command line has for a module: `kvm_intel.nested=1` becomes `nested=1`.
+/// The parameters of a module on the command line: `kvm_intel.nested=1` becomes `nested=1`.
 fn parameters(module: &Path, words: &[&str]) -> String {
     let stem = module.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
     let name = stem.split_once('-').map_or(stem, |(_, name)| name).replace('-', "_");

@@ -8,7 +8,7 @@ use vmtax_guest::functions::{Functions, Loaded, Part};
 
 use crate::Result;
 
-/// The functions of `/proc/kallsyms`. Of several names of one address the first stays.
+/// The functions of `/proc/kallsyms`. Of several names of one address the first is kept.
 pub(crate) fn functions() -> Result<Functions> {
     const PATH: &str = "/proc/kallsyms";
     let failed = |e: std::io::Error| format!("{PATH}: {e}");
@@ -48,7 +48,7 @@ fn function(line: &str) -> Option<(&str, u64, &str)> {
     Some((module.trim_matches(['[', ']']), address, name))
 }
 
-/// What is loaded in the running kernel, and where.
+/// Modules of the running kernel and their addresses.
 pub(crate) fn loaded() -> Loaded {
     let notes = std::fs::read("/sys/kernel/notes").unwrap_or_default();
     let modules = std::fs::read_to_string("/proc/modules").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Where a bare payload finds what: addresses, ports and the block it is told its work in.
+//! The memory layout of bare payloads: addresses, ports and the block of parameters.
 //!
 //! A payload starts in 64-bit mode at ring 0 with interrupts off and every address below 4 GiB mapped to itself
 //! in 2 MiB pages. `rdi` holds [`PARAMETERS`] and `rsi` the vCPU's number.
@@ -11,7 +11,7 @@ pub const CODE_MOST: usize = 0x8_0000;
 pub const PARAMETERS: u64 = 0x8000;
 /// One `u64` for each batch: its cycles.
 pub const RESULTS: u64 = 0x9000;
-/// Four `u64`: where a payload counts the samples that it took of itself, or its faults.
+/// Four `u64` in which a payload counts its samples or its faults.
 pub const PROFILE: u64 = 0xa000;
 /// Most batches.
 pub const BATCHES_MOST: u32 = 256;
@@ -31,34 +31,34 @@ pub const RING: u64 = 0x20_0000;
 pub const MEMORY: usize = 8 << 20;
 /// Memory that a payload touches for the first time in each batch.
 pub const TOUCH: u64 = 0x4000_0000;
-/// A page that nobody answers: the VMM reads zeroes and drops writes.
+/// A page without a device: the VMM returns zeros and ignores writes.
 pub const DEVICE: u64 = 0xd000_0000;
 
 /// Ports from here on are pairs: [`begin`] and [`end`] of an operation's batch.
 const MARKS: u16 = 0x6000;
-/// Most operations, by the ports there are.
+/// Most operations, limited by the number of ports.
 pub const OPERATIONS_MOST: u16 = 0x400;
 
 /// Written before [`begin`], with the batch's number: memory to be touched is given back, tracing starts.
 pub const PREPARE: u16 = 0x5ff8;
 /// Written at the end of all batches.
 pub const DONE: u16 = 0x5ff0;
-/// The VMM reads zeroes and drops writes.
+/// The VMM returns zeros and ignores writes.
 pub const DEVICE_PORT: u16 = 0x5fe0;
-/// Written in a loop that waits for another vCPU: the VMM sleeps, and that one's thread runs.
+/// Written in a loop that waits for another vCPU: the VMM sleeps, so that the other vCPU's thread runs.
 pub const YIELD: u16 = 0x5fd8;
-/// Written by a driver of the ring device: the VMM takes what is new in [`RING`].
+/// Written by a driver of the ring device: the VMM processes new entries of [`RING`].
 pub const KICK: u16 = 0x5fd0;
 /// L1 asks L0 to start (1) or stop (0) tracing.
 pub const TRACE: u16 = 0x5fc0;
-/// The emulated host writes this when what it does from then on needs no record of its instructions.
+/// The emulated host writes this when its instructions need not be recorded from then on.
 pub const UNRECORDED: u16 = 0x5fa0;
-/// L1 asks L0 to wait until so many nanoseconds are without clock ticks.
+/// L1 asks L0 to wait until this number of nanoseconds will pass without clock ticks.
 pub const SETTLE: u16 = 0x5fc8;
 /// L1 reads its orders here, byte by byte, and writes its results: a [`crate::order`] with its length before it.
 pub const CHANNEL: u16 = 0x5fb0;
 
-/// Written just before an operation's batch: the first exit of the window.
+/// Written before an operation's batch: the first exit of the window.
 pub const fn begin(operation: u16) -> u16 {
     MARKS + 2 * operation
 }
@@ -68,7 +68,7 @@ pub const fn end(operation: u16) -> u16 {
     MARKS + 2 * operation + 1
 }
 
-/// Which operation's begin (`true`) or end a port is.
+/// The operation whose begin (`true`) or end a port marks.
 pub const fn mark(port: u16) -> Option<(u16, bool)> {
     if port < MARKS || port >= MARKS + 2 * OPERATIONS_MOST {
         return None;

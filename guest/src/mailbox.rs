@@ -1,4 +1,4 @@
-//! The mailbox: who writes which sector, and the two headers.
+//! The mailbox: its sectors, and the two headers.
 //!
 //! ```text
 //! sector 0       vmtax writes: a header, then
@@ -6,8 +6,8 @@
 //! sector 4       the guest writes: a header, then
 //! sector 8192..  its report, then its files one after the other, each from a new sector on
 //! ```
-//! A header is written after what it announces. A header's number goes up with each use, so that what is left
-//! from a time before a saved state is not taken for new.
+//! A header is written after the data that it announces. Its number increases with each use, so that data from before a saved state is not
+//! mistaken for new data.
 
 /// Bytes of a sector.
 pub const SECTOR: usize = 512;
@@ -24,39 +24,39 @@ pub const SECTORS: u64 = 130 * 16 * 63;
 
 const MAGIC: [u8; 8] = *b"vmtaxbox";
 
-/// What a header says.
+/// A header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Goes up by one with every order; the answer carries the order's number.
+    /// Increases by one with every order; the answer has the order's number.
     pub number: u32,
-    /// What has happened.
+    /// The state.
     pub state: State,
     /// Bytes of the order or report.
     pub length: u32,
     /// CRC-32 of these bytes.
     pub crc: u32,
-    /// For people, when something went wrong.
+    /// The error message, if the state is failed.
     pub message: String,
 }
 
-/// What a header announces.
+/// The state announced by a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
-    /// vmtax: an order stands there.
+    /// vmtax: there is an order.
     Ordered = 1,
     /// Guest: up, and waits for an order.
     Ready = 2,
     /// Guest: at work.
     Running = 3,
-    /// Guest: the report stands there.
+    /// Guest: there is a report.
     Done = 4,
-    /// Guest: it could not; the message says why.
+    /// Guest: it failed; the message says why.
     Failed = 5,
 }
 
 impl Header {
-    /// As a sector. A message that is too long is cut.
+    /// As a sector. Long messages are truncated.
     pub fn to_sector(&self) -> [u8; SECTOR] {
         let mut sector = [0; SECTOR];
         let mut message = self.message.as_str();
@@ -102,7 +102,7 @@ impl Header {
     }
 }
 
-/// Sectors that hold so many bytes.
+/// Sectors needed for this number of bytes.
 pub const fn sectors(bytes: usize) -> u64 {
     bytes.div_ceil(SECTOR) as u64
 }

@@ -1,7 +1,7 @@
 //! `vmtax-guest`: the first process of an emulated host and of the Linux guest in it.
 //!
 //! It mounts, loads modules, waits for an order ([`vmtax_guest::mailbox`], or a port when it runs as L1), runs it with a
-//! small VMM on `/dev/kvm`, hands back the report, prints a verdict on the console and powers off.
+//! small VMM on `/dev/kvm`, sends the report, prints a verdict on the console and powers off.
 //!
 //! On the kernel command line, for Linux to ignore:
 //!
@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `vmtax.role=host` or `guest` | orders come through the mailbox, or through the port of a VMM like this |
 //! | `vmtax.role=agent` | no KVM: a VM of a benchmark, whose jobs come through the mailbox |
-//! | `vmtax.role=relay` | boot `/l1/vmlinux`, an agent or a relay again, and hand jobs on to it |
+//! | `vmtax.role=relay` | boot `/l1/vmlinux` (an agent or another relay) and forward jobs to it |
 //! | `vmtax.port` | an agent or a relay: its jobs come through the port |
 //! | `vmtax.memory=MIB` | a relay: memory of its guest |
 //! | `vmtax.pmu=amd` or `intel`, `-legacy` | a relay: its guest has a virtual PMU |
@@ -20,7 +20,7 @@
 //! As a program among others it is the agent of benchmarks: `vmtax-guest job PARENT` reads one job from its standard input, and
 //! `vmtax-guest builtin NAME SECONDS` is a workload.
 //!
-//! Left out on purpose: a shell, other programs (they are brought by the one who orders them), network but the loopback.
+//! Left out on purpose: a shell, other programs (vmtax copies those that a job needs), and networks other than loopback.
 #![expect(
     unsafe_code,
     reason = "this program is the machine's lowest layer: system calls, ports, guest memory"
@@ -43,7 +43,7 @@ mod system;
 mod trace;
 mod vmm;
 
-/// An error is a sentence for the one who reads the verdict.
+/// An error is a sentence, printed in the verdict.
 pub(crate) type Result<T> = std::result::Result<T, String>;
 
 fn main() {

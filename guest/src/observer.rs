@@ -1,4 +1,4 @@
-//! A program of the user's that runs beside the suite, to be measured or to be compared with.
+//! A user's program that runs beside the suite, to measure its overhead.
 
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
@@ -10,11 +10,11 @@ use crate::{Result, system, trace};
 /// The running program.
 pub(crate) struct Observer(Child);
 
-/// The program has settled when it, and what it started, use less than [`REST`] of so much time: some look around twenty
-/// times a second for ever, and several may do so together. What starts takes all there is.
+/// The program has settled when it and its children use less than [`REST`] of this time. Some programs poll twenty times a second forever;
+/// a starting one uses all of the processor.
 const WINDOW: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_millis(20);
-/// How long that may take.
+/// Timeout of settling.
 const MOST: Duration = Duration::from_secs(60);
 
 impl Observer {
@@ -23,7 +23,7 @@ impl Observer {
         let Some((program, rest)) = arguments.split_first() else { return Ok(None) };
         trace::mount()?;
         system::mount("debugfs", "/sys/kernel/debug")?;
-        // The guest that nests has just said that it is up, and is about to wait: what it does until then is nobody's.
+        // L1 has just reported that it is up and will wait soon; its processor time until then is not the observer's.
         std::thread::sleep(WINDOW);
         let log =
             File::create("/out/observer.txt").map_err(|e| format!("/out/observer.txt: {e}"))?;
@@ -70,7 +70,7 @@ impl Observer {
         }
     }
 
-    /// Interrupts it, as Ctrl-C would, and waits until it has written what it has.
+    /// Sends SIGINT and waits until it has written its output.
     pub(crate) fn finish(mut self) -> Result<Vec<Attachment>> {
         std::thread::sleep(WINDOW);
         system::interrupt(self.0.id());
@@ -82,7 +82,7 @@ impl Observer {
     }
 }
 
-/// What lies in a folder, and in the folders in it.
+/// Files in a folder and its subfolders.
 fn collect(folder: &str, name: &str, files: &mut Vec<Attachment>) -> Result<()> {
     let entries = std::fs::read_dir(folder).map_err(|e| format!("{folder}: {e}"))?;
     for entry in entries.filter_map(std::result::Result::ok) {
@@ -97,15 +97,15 @@ fn collect(folder: &str, name: &str, files: &mut Vec<Attachment>) -> Result<()> 
     Ok(())
 }
 
-/// Processor time of every program but this one, what the observer started among them. Not that counted by ticks: who
-/// sleeps after each short step would seem to rest.
+/// Processor time of all other programs, including the observer's children. Not the time counted by ticks, which misses short steps between
+/// sleeps.
 fn spent() -> Duration {
     let own = std::process::id().to_string();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let programs = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()) && *name != own)
-        // Threads of the kernel have no command line.
+        // Kernel threads have no command line.
         .filter(|pid| {
             std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
         });

@@ -1,12 +1,12 @@
-//! A host between an agent and whoever gives it jobs: its guest is the agent's VM, or a relay again, whose guest is that.
+//! A host that forwards jobs to an agent: its guest is the agent's VM, or another relay.
 //!
 //! ```text
 //!   vmtax ──mailbox──> relay (L0) ──port──> agent (L1)
 //!   vmtax ──mailbox──> relay (L0) ──port──> relay (L1) ──port──> agent (L2)
 //! ```
-//! The outermost one records KVM's tracepoints where a job asks for it, from the moment the agent names to the other.
+//! The outermost relay records KVM's tracepoints if a job requests it, between two marks of the agent.
 //!
-//! Left out on purpose: what the jobs are.
+//! Left out on purpose: the meaning of the jobs.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use crate::channel::{Attachment, Channel};
 use crate::trace::{self, Tracer};
 use crate::vmm::linux::Linux;
 
-/// Emulated time that an answer may take besides the job's own limit.
+/// Emulated time for an answer in addition to the job's own limit.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What such a host is made of.
+/// Configuration of a relay.
 pub(crate) struct Relay {
-    /// Where jobs come from.
+    /// The channel of jobs.
     pub(crate) channel: Channel,
     /// KiB of trace buffer.
     pub(crate) buffer_kib: u32,
@@ -36,7 +36,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Boots the guest and hands jobs on until the machine is ended.
+    /// Boots the guest and forwards jobs until the machine ends.
     pub(crate) fn run(&self) -> Result<()> {
         let channel = &self.channel;
         let guest = self.prepare().inspect_err(|problem| channel.fail(0, problem))?;
@@ -87,7 +87,7 @@ impl Relay {
         };
         let mut outcome = match decode(&answer) {
             Some(Answer::Done(outcome)) => outcome,
-            // Facts, which are asked for without a recording.
+            // Facts are requested without a recording.
             Some(Answer::Facts(_)) if !recorded_here => return Ok((answer, files)),
             _ => return Err("the answer cannot be read".to_owned()),
         };

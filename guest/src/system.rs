@@ -1,4 +1,4 @@
-//! System calls that the standard library has no word for.
+//! System calls that the standard library lacks.
 
 use std::ffi::CString;
 use std::io::Error;
@@ -49,7 +49,7 @@ pub(crate) fn all_ports() -> Result<()> {
     Err(format!("iopl: {}", Error::last_os_error()))
 }
 
-/// Lets go of the console's terminal, and has its serial port interrupt no more: Bochs's says every millisecond that a byte has come, and
+/// Detaches from the console's terminal, and disables the interrupts of its serial port: Bochs's says every millisecond that a byte has come, and
 /// the kernel, which writes to it without interrupts, keeps a console's port open. Needs [`all_ports`].
 pub(crate) fn leave_console() -> Result<()> {
     let nothing = std::fs::File::options()
@@ -73,7 +73,7 @@ const COM1_INTERRUPTS: u16 = 0x3f9;
 /// Prints a line on the console by way of the kernel's log, at a level that `quiet` lets through.
 pub(crate) fn say(line: &str) {
     let written = std::fs::write("/dev/kmsg", format!("<1>{line}"));
-    // Without it there is no one to tell.
+    // Without it there is no way to report.
     drop(written);
 }
 
@@ -89,11 +89,10 @@ pub(crate) fn power_off() -> ! {
     }
 }
 
-/// Waits until the kernel's next clock tick is at least this far away: what follows then runs undisturbed. More than most
-/// of a period is not to be had.
+/// Waits until the kernel's next clock tick is at least this far away, so that the following code runs undisturbed. The time must be less
+/// than a period.
 ///
-/// Ticks are a period apart, but for the drift of the timer that makes them: a tick that was seen tells of the next ones for
-/// a while.
+/// Ticks are a period apart, except for drift of their timer, so an observed tick predicts the next ones for some time.
 pub(crate) fn away_from_tick(need: Duration) {
     let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.
@@ -115,13 +114,12 @@ pub(crate) fn away_from_tick(need: Duration) {
     SEEN.store(next_tick(), Ordering::Relaxed);
 }
 
-/// How long a tick that was seen tells of the next ones, ns: a timer of 1.19 MHz is off by 15 us then.
+/// Time for which an observed tick predicts the next ones, ns: a timer of 1.19 MHz has drifted by 15 us then.
 const MEMORY: i64 = 250_000_000;
-/// How long before a tick to wake up for it, ns.
+/// Time before a tick to wake up, ns.
 const EARLY: i64 = 100_000;
 
-/// Waits for a tick, and says when it was: the coarse clock moves with the ticks. What it then shows is rounded; only when
-/// it moves says when they are.
+/// Waits for a tick and returns its time. The coarse clock changes at each tick, but its values are rounded.
 fn next_tick() -> i64 {
     let before = clock(libc::CLOCK_MONOTONIC_COARSE);
     while clock(libc::CLOCK_MONOTONIC_COARSE) == before {}
@@ -166,7 +164,7 @@ pub(crate) fn is_first() -> bool {
     std::process::id() == 1
 }
 
-/// Says on standard error what is wrong.
+/// Prints an error on standard error.
 #[expect(
     clippy::print_stderr,
     reason = "as a program among others it speaks to whoever started it"
@@ -175,13 +173,13 @@ pub(crate) fn complain(line: &str) {
     eprintln!("{line}");
 }
 
-/// Makes a folder that only its owner can enter.
+/// Creates a folder with mode 0700.
 pub(crate) fn private_folder(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().mode(0o700).create(path)
 }
 
-/// Switches the loopback on.
+/// Brings the loopback interface up.
 pub(crate) fn loopback_up() -> Result<()> {
     use std::os::fd::FromRawFd;
     // SAFETY: a new descriptor, which is owned from here on, or -1, which is not used.
@@ -204,7 +202,7 @@ pub(crate) fn loopback_up() -> Result<()> {
     Ok(())
 }
 
-/// When whoever started this program dies, or asks it to end, `last` is called and it ends.
+/// Calls `last` and ends when the parent dies, or on a request to end.
 pub(crate) fn end_with_parent(last: fn()) -> Result<()> {
     // SAFETY: sets of signals are plain memory; the mask is that of this thread and of those it starts.
     let signals = unsafe {
@@ -228,7 +226,7 @@ pub(crate) fn end_with_parent(last: fn()) -> Result<()> {
     Ok(())
 }
 
-/// The command's process leads a group of its own, is killed when this one dies, and hears all signals.
+/// The command gets its own process group, is killed when this process dies, and has no blocked signals.
 pub(crate) fn bind_to_parent(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
     command.process_group(0);
@@ -252,7 +250,7 @@ pub(crate) fn kill_group(leader: u32) {
     unsafe { libc::kill(-leader.cast_signed(), libc::SIGKILL) };
 }
 
-/// Asks a process to end.
+/// Sends SIGTERM to a process.
 pub(crate) fn terminate(pid: u32) {
     // SAFETY: sends a signal to a child of ours that has not been waited for.
     unsafe { libc::kill(pid.cast_signed(), libc::SIGTERM) };
@@ -275,7 +273,7 @@ pub(crate) fn two_processors() -> Result<[usize; 2]> {
     }
 }
 
-/// Keeps the calling thread on a processor.
+/// Pins the calling thread to a processor.
 pub(crate) fn stay_on(cpu: usize) -> Result<()> {
     // SAFETY: the set is plain memory that lives over the call.
     let answer = unsafe {
@@ -286,7 +284,7 @@ pub(crate) fn stay_on(cpu: usize) -> Result<()> {
     if answer == 0 { Ok(()) } else { Err(format!("processor {cpu}: {}", Error::last_os_error())) }
 }
 
-/// Memory that nobody has touched yet.
+/// Untouched memory.
 pub(crate) struct Fresh {
     start: *mut u8,
     /// From here on it is aligned to a huge page.
@@ -298,7 +296,7 @@ pub(crate) struct Fresh {
 const HUGE: usize = 2 << 20;
 
 impl Fresh {
-    /// So many bytes, in huge pages or not.
+    /// This number of bytes, with or without huge pages.
     pub(crate) fn new(bytes: usize, huge: bool) -> Result<Fresh> {
         // SAFETY: a new private mapping; nothing else is changed.
         let start = unsafe {
@@ -330,7 +328,7 @@ impl Fresh {
         }
     }
 
-    /// Whether huge pages lie there, as the kernel says.
+    /// Whether the kernel uses huge pages for it.
     pub(crate) fn is_huge(&self) -> bool {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
         let head = format!("{:x}-", self.aligned as usize);
