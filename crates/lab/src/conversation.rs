@@ -8,7 +8,7 @@ use vmtax_machine::{Machine, Mailbox};
 
 use crate::Error;
 
-/// One side of it.
+/// Our side of the conversation.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     mailbox: Mailbox,
@@ -16,7 +16,7 @@ pub(crate) struct Conversation {
     last: u32,
 }
 
-/// What came back.
+/// An answer.
 pub(crate) struct Answer {
     pub(crate) report: Report,
     /// Name and content.
@@ -30,14 +30,14 @@ impl Conversation {
         Conversation { mailbox, last: 0 }
     }
 
-    /// Waits until the host waits.
+    /// Waits until the host is ready for an order.
     pub(crate) fn ready(&self, machine: &mut Machine) -> Result<(), Error> {
         self.wait(machine, 0, |header| header.state == State::Ready).map(drop)
     }
 
-    /// Has an order carried out.
+    /// Sends an order and waits for its report.
     ///
-    /// What the host says of its functions, if it is to, goes to `functions` before the first operation.
+    /// If the order requests them, the host's functions are passed to `functions` before the first operation.
     pub(crate) fn execute(
         &mut self,
         machine: &mut Machine,
@@ -59,13 +59,13 @@ impl Conversation {
         Ok(Answer { report, files })
     }
 
-    /// Hands bytes over, and gives those that come back.
+    /// Sends bytes and returns the answer.
     pub(crate) fn ask(&mut self, machine: &mut Machine, bytes: &[u8]) -> Result<Vec<u8>, Error> {
         let number = self.order(bytes)?;
         self.answer(machine, number)
     }
 
-    /// Hands bytes over; their number.
+    /// Sends bytes; returns the number of the order.
     fn order(&mut self, bytes: &[u8]) -> Result<u32, Error> {
         if bytes.len() as u64 > (REPORT - ORDER) * BYTES {
             let problem = "what it is to do is too large for the mailbox".to_owned();
@@ -77,7 +77,7 @@ impl Conversation {
         Ok(self.last)
     }
 
-    /// Writes the header of what was written.
+    /// Writes the header of the order.
     fn announce(&self, number: u32, bytes: &[u8]) -> Result<(), Error> {
         let header = Header {
             number,
@@ -94,7 +94,7 @@ impl Conversation {
         self.answered(&header)
     }
 
-    /// What a header announces.
+    /// The report that a header announces.
     fn answered(&self, header: &Header) -> Result<Vec<u8>, Error> {
         let bytes = self.mailbox.read(REPORT * BYTES, header.length as usize)?;
         if crc32fast::hash(&bytes) != header.crc {
@@ -103,7 +103,7 @@ impl Conversation {
         Ok(bytes)
     }
 
-    /// The files that follow a report of that length. Their names come from the guest: they stay within a folder.
+    /// The files that follow a report of this length. Their names come from the guest and are checked to stay within a folder.
     pub(crate) fn files(
         &self,
         length: usize,
@@ -126,7 +126,7 @@ impl Conversation {
         Ok(found)
     }
 
-    /// Waits for a header with this number that is wanted, or for a failure.
+    /// Waits for a matching header with this number, or for a failure.
     fn wait(
         &self,
         machine: &mut Machine,
@@ -147,13 +147,13 @@ impl Conversation {
     }
 }
 
-/// Whether a path stays below the folder it is put into.
+/// Whether a path stays within its folder.
 fn is_within(name: &str) -> bool {
     let mut parts = Path::new(name).components().peekable();
     parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// What came back was written by another version.
+/// The error for an answer in the format of another version.
 pub(crate) fn strange() -> Error {
     Error::Report { problem: "it has another form than this vmtax writes and reads".to_owned() }
 }
@@ -179,7 +179,7 @@ mod tests {
             let Err(Error::Report { problem }) = files(name, 4) else { panic!("{name:?}") };
             assert!(problem.contains(&format!("{name:?}")), "{problem}");
         }
-        // More than the mailbox has.
+        // More than fits in the mailbox.
         let error = files("a", u32::MAX).expect_err("it is too long");
         assert!(error.to_string().contains("beyond the end"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! A kernel's ELF file with nothing but what is loaded: less for an emulated host to unpack and copy.
+//! Reduces a kernel's ELF file to its loaded segments, so that an emulated host has less to unpack and copy.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::Error;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 
-/// The file with its loadable segments alone, each without its zeroes at the end.
+/// The file with only its loadable segments, each without trailing zeros.
 pub(crate) fn trimmed(path: &Path) -> Result<Vec<u8>, Error> {
     let bytes = std::fs::read(path).map_err(Error::io(path, "read the kernel"))?;
     trim(&bytes).ok_or_else(|| Error::Kernel {

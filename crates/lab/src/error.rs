@@ -1,4 +1,4 @@
-//! What can go wrong in the lab. Every message is one sentence.
+//! Errors of the lab. Every message is one sentence.
 
 use std::path::PathBuf;
 
@@ -9,33 +9,33 @@ pub enum Error {
     /// A payload does not assemble.
     #[error("operation {operation}: its payload does not assemble: {error}")]
     Payload {
-        /// Which.
+        /// Name of the payload.
         operation: &'static str,
-        /// Why.
+        /// The assembler's error.
         #[source]
         error: iced_x86::IcedError,
     },
     /// The machine did not start, or did not do its work.
     #[error(transparent)]
     Machine(#[from] vmtax_machine::Error),
-    /// The program inside could not do what it was told.
+    /// The program in the host failed.
     #[error("the emulated host could not do its work: {message}")]
     Guest {
-        /// What it says.
+        /// Its message.
         message: String,
     },
-    /// What came back is not what was sent.
+    /// The host's report is invalid.
     #[error("the report of the emulated host cannot be read: {problem}")]
     Report {
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// A program that is to run beside the suite.
+    /// The observer cannot be used.
     #[error("{program}: {problem}")]
     Observer {
         /// The program.
         program: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A budget file.
@@ -43,7 +43,7 @@ pub enum Error {
     Budget {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The problem, and what to do.
         problem: String,
     },
     /// A kernel image that L1 cannot boot.
@@ -51,17 +51,17 @@ pub enum Error {
     Kernel {
         /// The image.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{path}: cannot {what}: {source}")]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was being done, as a verb.
+        /// The operation, as a verb.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
 }

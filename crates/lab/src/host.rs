@@ -1,7 +1,7 @@
-//! An emulated host, from the choice of a kernel to the moment it waits for orders.
+//! Boots an emulated host, up to the point where it waits for orders.
 //!
-//! Booting takes seconds to minutes, so a host that waits is saved, and the next run with the same kernel, programs and
-//! options goes on from there.
+//! Booting takes seconds to minutes, so the state of the waiting host is saved, and the next run with the same kernel, programs and options
+//! continues from it.
 
 use std::fmt;
 use std::fs::File;
@@ -26,14 +26,14 @@ use crate::{Error, elf, observer};
 /// The program inside, built with this crate.
 pub const PROGRAM: &[u8] = include_bytes!(env!("VMTAX_GUEST_PROGRAM"));
 
-/// Which emulated host.
+/// An emulated host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
     /// QEMU TCG: SVM with nested paging.
     Amd,
     /// Bochs: VMX with EPT.
     Intel,
-    /// QEMU on this computer's own virtualization: times and no path lengths.
+    /// QEMU with this computer's KVM: real times, no path lengths.
     Kvm,
 }
 
@@ -47,7 +47,7 @@ impl Host {
         }
     }
 
-    /// What runs it.
+    /// Its emulator.
     pub fn emulator(self) -> Emulator {
         match self {
             Host::Amd => Emulator::Tcg { icount: true },
@@ -56,7 +56,7 @@ impl Host {
         }
     }
 
-    /// Whose virtualization its KVM uses.
+    /// The vendor of the virtualization that its KVM uses.
     pub fn isa(self) -> Isa {
         match self {
             Host::Amd => Isa::Svm,
@@ -73,7 +73,7 @@ impl Host {
         }
     }
 
-    /// The command line of L1: as few exits on the way to its first process as can be.
+    /// The command line of L1, with as few exits as possible during boot.
     pub(crate) fn inner_command_line(self, role: &str) -> String {
         let mut line = format!(
             "console=ttyS0,115200 {QUICK_BOOT} panic=-1 pci=off acpi=off tsc=reliable random.trust_cpu=on \
@@ -98,29 +98,28 @@ impl fmt::Display for Host {
     }
 }
 
-/// What is to be booted.
+/// Configuration of a host.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Which host.
+    /// The host.
     pub host: Host,
     /// Its kernel, and that of L1.
     pub kernel: Kernel,
-    /// With a Linux guest that nests.
+    /// Also boot L1, a Linux guest with KVM.
     pub nested: bool,
     /// Module parameters as on a kernel command line: `kvm_intel.enable_shadow_vmcs=0`.
     pub options: Vec<String>,
     /// A program of this computer that runs beside the suite, and its arguments.
     pub observer: Vec<String>,
-    /// Files and programs that it needs besides.
+    /// Files and programs that the observer needs.
     pub brought: Vec<PathBuf>,
-    /// Processors. With more than one, instructions are not counted, and only an observer's own recording is kept: cycles are
-    /// no path lengths.
+    /// Processors. With more than one, cycles are not instructions, so there are no path lengths, and only an observer's recording is kept.
     pub processors: u32,
-    /// Memory beside what the host and an observer's files need, MiB.
+    /// Additional memory beyond the needs of the host and the observer's files, MiB.
     pub memory_mib: u32,
-    /// Where booted states are kept.
+    /// Folder for saved states.
     pub cache: PathBuf,
-    /// Boot afresh, and save again.
+    /// Boot again, and replace the saved state.
     pub fresh: bool,
     /// Record the instructions that it executes, for call trees.
     pub profile: bool,
@@ -137,7 +136,7 @@ pub struct Start {
     pub restored: bool,
     /// From the start to ready, restoring included.
     pub time: Duration,
-    /// Why its state could not be saved or used, or not all of it be watched, if so.
+    /// Notes: why its state could not be saved or used, or why it could not be fully observed.
     pub notes: Vec<String>,
 }
 
@@ -146,14 +145,14 @@ pub(crate) struct Ready {
     pub(crate) machine: Machine,
     pub(crate) conversation: Conversation,
     pub(crate) start: Start,
-    /// What is recorded of it, where that was asked for.
+    /// The recorder of its instructions, if requested.
     pub(crate) recorded: Option<Recorded>,
 }
 
-/// The record of a host, while it is made.
+/// The record of a running host.
 pub(crate) struct Recorded {
     pub(crate) record: File,
-    /// What the host says of its kernels' functions, as it says it; nothing where an observer will run.
+    /// The functions of its kernels as reported by the host; empty if an observer will run.
     pub(crate) kernels: Vec<u8>,
 }
 
@@ -170,7 +169,7 @@ impl Setup {
         let programs = Programs::of(self)?;
         let spec = self.spec(Mailbox::new()?, &programs);
         let what = if self.nested { "the host and its guest" } else { "the host" };
-        // L1's kernel is made of the image, and is not made for a name.
+        // L1's kernel is made of the image, independent of the name.
         let named = programs.archive(&[])?;
         let archive = || {
             let kernel =
@@ -188,7 +187,7 @@ impl Setup {
         booting.start((&named, &archive), &progress)
     }
 
-    /// The machine, whose programs are still to come.
+    /// The spec of the machine, without programs.
     fn spec(&self, mailbox: Mailbox, programs: &Programs) -> Spec {
         let mut command_line =
             format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=host");
@@ -217,7 +216,7 @@ impl Setup {
     }
 }
 
-/// What is brought into a host, but for L1's kernel.
+/// Files of a host, without L1's kernel.
 struct Programs {
     modules: Vec<(String, Vec<u8>)>,
     /// The observer's.
@@ -231,7 +230,7 @@ impl Programs {
         let modules = modules(&setup.kernel, &[setup.host.module()])?;
         let mut files = observer::files(&setup.observer, &setup.brought)?;
         if !setup.observer.is_empty() {
-            // Where a distribution has the module, for programs that look into it.
+            // The module's path in a distribution, for programs that read it.
             let release = &setup.kernel.release;
             let found = modules.iter().filter(|(path, _)| path.ends_with("-kvm_intel.ko"));
             files.extend(found.map(|(_, bytes)| {
@@ -243,7 +242,7 @@ impl Programs {
         Ok(Programs { modules, files, inner_command_line })
     }
 
-    /// All of it as an initramfs, with this kernel for L1.
+    /// The initramfs of these files, with this kernel for L1.
     fn archive(&self, kernel: &[u8]) -> Result<Vec<u8>, Error> {
         let mut entries = base(&self.modules);
         let inner = cpio::archive(&entries)?;
@@ -258,7 +257,7 @@ impl Programs {
     }
 }
 
-/// The file of a saved state with what the host says of its kernels' functions.
+/// The file of a saved state with the functions of the host's kernels.
 const KERNELS: &str = "kernels";
 
 /// The ports of [`layout`] that a recorder knows.
@@ -269,22 +268,22 @@ pub(crate) const MARKS: Marks = Marks {
     range: (layout::begin(0), layout::end(layout::OPERATIONS_MOST - 1)),
 };
 
-/// A host that is to be up.
+/// A host to boot or restore.
 pub(crate) struct Booting<'a> {
     pub(crate) spec: &'a Spec,
     pub(crate) cache: &'a Path,
     pub(crate) fresh: bool,
     /// With its instructions recorded.
     pub(crate) marks: Option<Marks>,
-    /// An observer will bring code of its own: the host is asked for its functions when it has.
+    /// An observer may load code, so the functions are requested after it has started.
     pub(crate) observed: bool,
 }
 
 impl Booting<'_> {
-    /// Boots it, or restores it from what the cache has, if that is wanted and not to be made afresh.
+    /// Boots it, or restores it from the cache if there is a state and `fresh` is not set.
     ///
-    /// A restored host has its programs in its memory: the initramfs is made for a boot only, and its state has its name from
-    /// what the initramfs is made of, `named`.
+    /// A restored host has its programs in memory, so the initramfs is only made for a boot. The state is named after `named`, the inputs of the
+    /// initramfs.
     pub(crate) fn start(
         &self,
         (named, initramfs): (&[u8], &dyn Fn() -> Result<Vec<u8>, Error>),
@@ -312,7 +311,7 @@ impl Booting<'_> {
         progress("booting");
         let boot = Spec {
             initramfs: Initramfs::Bytes(initramfs()?.into()),
-            // Of its own, or what happened before the state was saved would be lost.
+            // A separate file, or the console from before the save would be lost.
             console: spec.console.with_extension("boot.txt"),
             ..spec.clone()
         };
@@ -344,8 +343,7 @@ impl Booting<'_> {
         Ok((machine, Some(Recorded { record, kernels })))
     }
 
-    /// What the saved host says of its kernels. It is asked once, and the machine that answered is not used any more: one
-    /// that is measured does nothing else.
+    /// The functions of the saved host's kernels. They are requested once, from a machine that is not used for measurements.
     fn kernels(&self, state: &Path) -> Result<Vec<u8>, Error> {
         if let Some(kept) = vmtax_machine::kept(state, KERNELS)? {
             return Ok(kept);
@@ -365,7 +363,7 @@ impl Booting<'_> {
     }
 }
 
-/// Modules and those that they need, by their path in the initramfs.
+/// Modules and their dependencies, by their path in the initramfs.
 pub(crate) fn modules(kernel: &Kernel, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, Error> {
     let mut modules = kernel.modules_for(names)?;
     modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
@@ -375,7 +373,7 @@ pub(crate) fn modules(kernel: &Kernel, names: &[&str]) -> Result<Vec<(String, Ve
     Ok(modules.into_iter().enumerate().map(named).collect())
 }
 
-/// What every initramfs has: the program, and modules.
+/// Entries of every initramfs: the program, and modules.
 pub(crate) fn base(modules: &[(String, Vec<u8>)]) -> Vec<Entry<'_>> {
     let mut entries = vec![
         Entry::folder("dev"),
@@ -391,17 +389,17 @@ pub(crate) fn base(modules: &[(String, Vec<u8>)]) -> Vec<Entry<'_>> {
 
 /// Folder of the cache with saved states.
 const STATES: &str = "machines";
-/// So many of them are kept: each is 75 to 200 MB.
+/// Number of saved states kept; each is 75 to 200 MB.
 const STATES_KEPT: usize = 8;
 
-/// Notes that a state was of use.
+/// Marks a state as used.
 fn used(state: &Path) {
-    // Where this fails the state may be forgotten sooner.
+    // If this fails, the state may be removed earlier.
     let _ = std::fs::File::open(state)
         .and_then(|folder| folder.set_modified(std::time::SystemTime::now()));
 }
 
-/// What a saved state depends on, as a name.
+/// The name of a saved state, from its inputs.
 fn key(spec: &Spec, named: &[u8]) -> Result<String, Error> {
     let mut digest = Sha256::new();
     let image = std::fs::read(&spec.kernel.image)

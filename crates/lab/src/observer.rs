@@ -1,4 +1,4 @@
-//! A program of this computer for the emulated host: it, and the libraries that its loader would load.
+//! An observer: a program of this computer to copy into the emulated host, with the libraries that its loader would load.
 
 use std::path::{Path, PathBuf};
 
@@ -6,9 +6,9 @@ use vmtax_machine::programs::{Files, add, find};
 
 use crate::Error;
 
-/// What a program needs to run elsewhere, and the files that are to be brought for it; nothing for no program.
+/// The files that a program needs: itself, libraries, and those of --bring. Empty without a program.
 ///
-/// The loader itself is asked, and it runs nothing of the program.
+/// The loader lists the libraries, without running the program.
 pub(crate) fn files(command: &[String], brought: &[PathBuf]) -> Result<Files, Error> {
     let mut files = Files::new();
     let Some(program) = command.first() else { return Ok(files) };
@@ -26,7 +26,7 @@ pub(crate) fn files(command: &[String], brought: &[PathBuf]) -> Result<Files, Er
         return Err(problem("is a script; give the program that it runs"));
     }
     for path in brought {
-        // Relative names are those of the folder that the program starts in.
+        // Relative names are relative to the program's working folder.
         let name = path.display().to_string();
         add(&mut files, &name, path, &Path::new("/out").join(path)).map_err(of_observer)?;
     }

@@ -1,12 +1,12 @@
-//! Bare payloads: what every one has around its operation, assembled.
+//! Assembles bare payloads: the operation and the code around it.
 //!
 //! ```text
 //!   stack, descriptor tables          once
 //!   the operation's own set-up        once
 //!   for each batch:
-//!     OUT prepare                     memory is given back, recording starts
+//!     OUT prepare                     memory is freed, recording starts
 //!     the operation's batch set-up
-//!     OUT begin(n)                    the window opens when the guest goes on
+//!     OUT begin(n)                    the window opens when the guest continues
 //!     RDTSC
 //!     count times: the operation
 //!     RDTSC
@@ -28,13 +28,13 @@ pub(crate) const IDT: u64 = layout::TABLES;
 /// 256 gates of 16 bytes.
 const IDT_LIMIT: u16 = 0xfff;
 const GDT: u64 = layout::TABLES + 0x1000;
-/// What LIDT reads.
+/// The operand of LIDT.
 const IDT_POINTER: u64 = layout::TABLES + 0x1100;
-/// What LGDT reads.
+/// The operand of LGDT.
 const GDT_POINTER: u64 = layout::TABLES + 0x1110;
-/// Counters and values that set-up and operation share.
+/// Counters and values shared by set-up and operation.
 pub(crate) const VARIABLES: u64 = layout::TABLES + 0x1200;
-/// Interrupts that a handler has seen.
+/// Number of interrupts handled.
 pub(crate) const INTERRUPTS: u64 = VARIABLES;
 /// Cycles in a tick of the local APIC's timer, 16 fraction bits.
 pub(crate) const CYCLES_PER_TICK: u64 = VARIABLES + 8;
@@ -43,19 +43,19 @@ pub(crate) const PAGES: u64 = layout::TABLES + 0x2000;
 
 /// The local APIC's registers in memory.
 pub(crate) const APIC: u64 = 0xfee0_0000;
-/// Vector of the interrupts that payloads ask for.
+/// Vector of the payloads' interrupts.
 pub(crate) const VECTOR: u8 = 0x40;
 
-/// Code that assembles.
+/// A function that assembles code.
 pub(crate) type Assembled = Result<(), IcedError>;
 
 /// A payload being assembled.
 pub(crate) struct Assembler {
     /// The assembler proper.
     pub(crate) a: CodeAssembler,
-    /// Whose instructions.
+    /// Vendor of the instructions.
     pub(crate) isa: Isa,
-    /// Code after the end, reached by interrupts and further vCPUs.
+    /// Code after the end, for interrupts and further vCPUs.
     handlers: Vec<(CodeLabel, Handler)>,
 }
 
@@ -63,17 +63,17 @@ type Handler = fn(&mut Assembler) -> Assembled;
 
 /// The parts that differ between operations.
 pub(crate) struct Parts<'a> {
-    /// Tells the marks apart.
+    /// Number of the operation in its marks.
     pub(crate) number: u16,
-    /// Whose instructions.
+    /// Vendor of the instructions.
     pub(crate) isa: Isa,
-    /// Once.
+    /// Code run once.
     pub(crate) setup: &'a dyn Fn(&mut Assembler) -> Assembled,
-    /// Before each batch.
+    /// Code run before each batch.
     pub(crate) batch: &'a dyn Fn(&mut Assembler) -> Assembled,
     /// The operation.
     pub(crate) body: &'a dyn Fn(&mut Assembler) -> Assembled,
-    /// What a second vCPU executes.
+    /// Code of a second vCPU.
     pub(crate) second: Option<&'a dyn Fn(&mut Assembler) -> Assembled>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Payload {
     pub(crate) code: Vec<u8>,
     /// Entries of further vCPUs.
     pub(crate) entries: Vec<u32>,
-    /// Instructions of the operation, the one it is about included.
+    /// Instructions of the operation, including the measured one.
     pub(crate) instructions: usize,
     /// Addresses of the two instructions that read the clock, before a batch and after it.
     pub(crate) clock: (u64, u64),
@@ -127,7 +127,7 @@ pub(crate) fn assemble(parts: &Parts<'_>) -> Result<Payload, IcedError> {
     let mut second = asm.a.create_label();
     if let Some(code) = parts.second {
         asm.a.set_label(&mut second)?;
-        // An instruction of its own: the code may begin with a label.
+        // A separate instruction, because the code may begin with a label.
         asm.a.nop()?;
         code(&mut asm)?;
         asm.stop()?;
@@ -185,7 +185,7 @@ impl Assembler {
         self.a.or(rax, rdx)
     }
 
-    /// Never goes on.
+    /// Loops forever.
     fn stop(&mut self) -> Assembled {
         let mut here = self.a.create_label();
         self.a.set_label(&mut here)?;
@@ -194,7 +194,7 @@ impl Assembler {
         self.a.jmp(here)
     }
 
-    /// Lets a vector or exception run a handler.
+    /// Sets the handler of a vector.
     pub(crate) fn gate(&mut self, vector: u8, handler: Handler) -> Assembled {
         let label = self.a.create_label();
         let gate = IDT + 16 * u64::from(vector);
@@ -265,7 +265,7 @@ impl Assembler {
         self.write_apic(0x380, 0)
     }
 
-    /// Arms the TSC-deadline timer so many nanoseconds from now.
+    /// Arms the TSC-deadline timer this number of nanoseconds from now.
     pub(crate) fn arm_deadline(&mut self, nanoseconds: u32) -> Assembled {
         self.time()?;
         self.a.mov(rcx, qword_ptr(CYCLES_PER_TICK))?;
@@ -278,7 +278,7 @@ impl Assembler {
         self.a.wrmsr()
     }
 
-    /// Waits in a loop until a handler has seen one more interrupt than r8 says.
+    /// Loops until the number of handled interrupts exceeds r8.
     pub(crate) fn spin(&mut self, pause: bool) -> Assembled {
         let mut again = self.a.create_label();
         self.a.set_label(&mut again)?;
@@ -317,7 +317,7 @@ pub(crate) fn handle_x2apic(asm: &mut Assembler) -> Assembled {
     asm.a.iretq()
 }
 
-/// Goes on after an invalid instruction of two bytes.
+/// Continues after an invalid instruction of two bytes.
 pub(crate) fn skip_two_bytes(asm: &mut Assembler) -> Assembled {
     asm.a.add(qword_ptr(rsp), 2)?;
     asm.a.iretq()

@@ -1,8 +1,8 @@
 //! Probes that name the VMCS fields which a guest hypervisor reads and writes.
 //!
-//! `kvm_exit` of a VMREAD or VMWRITE does not say which field it is about, and no other tracepoint does. KVM itself takes
-//! the number of the guest register that holds the field's encoding from bits 28 to 31 of the exit's instruction
-//! information, and loads that register from the vCPU. So its machine code shows where the encoding is at hand:
+//! No tracepoint has the field of a VMREAD or VMWRITE. KVM takes the number of the guest register that holds the field's encoding from bits
+//! 28 to 31 of the exit's instruction information, and loads that register from the vCPU. So its machine code shows where a register holds
+//! the encoding:
 //!
 //! ```text
 //!  handle_vmwrite: ...
@@ -11,11 +11,10 @@
 //!                  mov  rbp, [rbx + rbp*8 + 0x128]   vcpu->arch.regs[number]
 //!          probe ─>                                  rbp is the encoding
 //! ```
-//! [`definitions`] finds that place in a module, for whatever the compiler made of the function, and says it as lines for
-//! the kernel's `kprobe_events`. It needs the module's symbols and relocations, and neither debug information nor BTF.
+//! [`definitions`] finds that place in a module, independent of the compiler, and writes lines for the kernel's `kprobe_events`. It needs the
+//! module's symbols and relocations, but neither debug information nor BTF.
 //!
-//! A probe adds about 1,000 instructions to each exit it names, in the recorded batch. Path lengths are measured before,
-//! without it.
+//! A probe adds about 1,000 instructions to each of these exits in the recorded batch. Path lengths are measured before, without it.
 //!
 //! Left out: kernels with KVM built in, whose images have no symbols, and an RSP that holds the encoding, which KVM
 //! keeps elsewhere.
@@ -42,17 +41,17 @@ const LARGEST_FUNCTION: usize = 64 << 10;
 /// Where KVM has the field of a VMREAD or VMWRITE in a register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldPlace {
-    /// Of a VMWRITE, not of a VMREAD.
+    /// VMWRITE, otherwise VMREAD.
     pub write: bool,
     /// The handler, with its module, as probes name it: `kvm_intel:handle_vmread`.
     pub function: String,
-    /// Of the instruction, from the function's start.
+    /// Offset of the instruction in the function.
     pub offset: u64,
-    /// As the kernel's `kprobe_events` calls it.
+    /// Its name in the kernel's `kprobe_events`.
     pub register: &'static str,
 }
 
-/// One definition a line of `kprobe_events`, of probes in the system `vmtax`; or why there are none.
+/// Definitions for `kprobe_events`, a line each, of probes in the system `vmtax`; or why there are none.
 pub(crate) fn definitions(modules: &[Module]) -> Result<Vec<String>, String> {
     let define = |place: &FieldPlace| {
         let FieldPlace { write, function, offset, register } = place;
@@ -63,7 +62,7 @@ pub(crate) fn definitions(modules: &[Module]) -> Result<Vec<String>, String> {
     Ok(field_places(modules)?.iter().map(define).collect())
 }
 
-/// All such places in the module `kvm_intel`; or why they are not known.
+/// All such places in the module `kvm_intel`, or why they are unknown.
 pub fn field_places(modules: &[Module]) -> Result<Vec<FieldPlace>, String> {
     let module = modules.iter().find(|module| module.name == MODULE);
     let module = module
@@ -90,19 +89,19 @@ pub fn field_places(modules: &[Module]) -> Result<Vec<FieldPlace>, String> {
     Ok(found)
 }
 
-/// Where the encoding is in a register.
+/// A place where a register holds the encoding.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
-    /// Of the instruction, from the function's start.
+    /// Offset of the instruction in the function.
     offset: u64,
-    /// As the kernel's `kprobe_events` calls it.
+    /// Its name in the kernel's `kprobe_events`.
     register: &'static str,
 }
 
-/// A function of a file that is not linked yet.
+/// A function of an unlinked file.
 struct Function<'a> {
     code: &'a [u8],
-    /// Offsets of what the linker fills in.
+    /// Offsets of relocations.
     relocations: BTreeSet<u64>,
 }
 
@@ -120,8 +119,8 @@ impl<'a> Function<'a> {
         (code.len() <= LARGEST_FUNCTION).then_some(Function { code, relocations })
     }
 
-    /// Follows every way through the function and keeps, for each instruction, the registers that hold the guest
-    /// register's number on all ways to it. The places are behind the loads that such a register indexes.
+    /// Follows every path through the function and tracks, for each instruction, the registers that hold the guest register's number on all
+    /// paths to it. The places are after the loads indexed by such a register.
     fn places(&self) -> Vec<Place> {
         let mut factory = InstructionInfoFactory::new();
         let mut known = BTreeMap::from([(0, Numbers::default())]);
@@ -150,10 +149,10 @@ impl<'a> Function<'a> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
-    /// Where it goes on; jumps out of the function go nowhere.
+    /// Successors of the instruction; jumps out of the function have none.
     fn successors(&self, instruction: &Instruction) -> impl Iterator<Item = u64> + use<> {
         let next = instruction.next_ip();
-        // A target that the linker fills in is another function, or this one's cold part.
+        // A relocated target is another function, or this one's cold part.
         let is_local = self.relocations.range(instruction.ip()..next).next().is_none();
         let target = is_local.then(|| instruction.near_branch_target());
         let (next, target) = match instruction.flow_control() {
@@ -208,7 +207,7 @@ impl Numbers {
             }
         }
         if matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
-            // Whose it is to save them by the System V ABI.
+            // Caller-saved registers of the System V ABI.
             for register in
                 [Register::RAX, Register::RCX, Register::RDX, Register::RSI, Register::RDI]
             {
@@ -224,7 +223,7 @@ impl Numbers {
         Numbers(left)
     }
 
-    /// If the instruction loads the guest's register: where it is afterwards.
+    /// The register loaded, if the instruction loads the guest's register.
     fn place(self, instruction: &Instruction) -> Option<Place> {
         let loads = instruction.code() == Code::Mov_r64_rm64
             && instruction.op1_kind() == OpKind::Memory
@@ -242,7 +241,7 @@ fn bit(register: Register) -> u16 {
     1 << register.full_register().number()
 }
 
-/// What `kprobe_events` calls the registers, in the processor's order.
+/// Names of the registers in `kprobe_events`, in the processor's order.
 const NAMES: [&str; 16] = [
     "ax", "cx", "dx", "bx", "sp", "bp", "si", "di", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
     "r15",
@@ -257,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    /// The places in a function; `relocated` are indices of instructions whose targets the linker fills in.
+    /// The places in a function; `relocated` are indices of instructions with relocated targets.
     fn places(
         relocated: &[usize],
         write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
@@ -323,7 +322,7 @@ mod tests {
         assert_eq!(after(|a| a.mov(eax, ebx)), []);
         assert_eq!(after(|a| a.add(eax, 1)), []);
         assert_eq!(after(|a| a.cpuid()), []);
-        // Another way to the load comes without the number.
+        // Another path reaches the load without the number.
         let joined = places(&[], |a| {
             let mut load = a.create_label();
             a.jz(load)?;

@@ -1,4 +1,4 @@
-//! The guest's recording as a `trace.dat`, version 6: what trace-cmd would have written there.
+//! Writes the guest's recording as a `trace.dat`, version 6, as trace-cmd would.
 //!
 //! The format is in trace-cmd's `trace-cmd.dat.v6(5)`. One CPU, the kernel's pages as they are.
 
@@ -10,7 +10,7 @@ const OPTION_TRACE_CLOCK: u16 = 4;
 const OPTION_UNAME: u16 = 5;
 const OPTION_TSC2NSEC: u16 = 14;
 
-/// What the guest has read from tracefs.
+/// The guest's files of tracefs.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
     pub(crate) header_page: &'a [u8],
@@ -19,7 +19,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) formats: &'a [u8],
     pub(crate) saved_cmdlines: &'a [u8],
     pub(crate) trace_clock: &'a [u8],
-    /// Pages of the only CPU.
+    /// Pages of the CPU's buffer.
     pub(crate) pages: &'a [u8],
     pub(crate) release: &'a str,
 }
@@ -58,7 +58,7 @@ pub(crate) fn write(parts: &Parts<'_>) -> Option<Vec<u8>> {
     out.extend_from_slice(b"options  \0");
     option(&mut out, OPTION_TRACE_CLOCK, parts.trace_clock);
     option(&mut out, OPTION_UNAME, format!("Linux {}\0", parts.release).as_bytes());
-    // One tick is one instruction; readers that know nanoseconds alone show it as one.
+    // One tick is one instruction; readers that only know nanoseconds show it as one.
     option(&mut out, OPTION_TSC2NSEC, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     out.extend_from_slice(&0_u16.to_le_bytes());
     out.extend_from_slice(b"flyrecord\0");
@@ -85,7 +85,7 @@ fn option(out: &mut Vec<u8>, number: u16, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Events that the guest's buffer had no room for, by the numbers that its kernel keeps of it.
+/// Events lost in the guest's buffer, by its kernel's counters.
 pub(crate) fn lost(files: &[(String, Vec<u8>)]) -> u64 {
     let stats = files.iter().find(|(name, _)| name == "trace/stats");
     let text =

@@ -1,12 +1,12 @@
-//! A Linux VM under the KVM of an emulated host, in which an agent carries jobs out: exits of real workloads, recorded.
+//! A Linux VM on the KVM of an emulated host, in which an agent runs jobs while the host records the exits.
 //!
 //! ```text
 //!   vmtax ──mailbox──> emulated host (L0), which records ──port──> VM with the agent (L1)
 //!   vmtax ──mailbox──> emulated host (L0), which records ──port──> VM with KVM (L1) ──port──> its VM with the agent (L2)
 //! ```
-//! Each is booted once and saved; a VM goes on from the moment when its agent first waited for a job.
+//! Each is booted once and saved, when its agent first waits for a job.
 //!
-//! Left out: what the jobs are (`vmtax-bench`), and what the exits come to (`vmtax-analyse`).
+//! Left out: the jobs (`vmtax-bench`), and the analysis of exits (`vmtax-analyse`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::conversation::{Conversation, strange};
 use crate::host::{Booting, Host, Ready, base, modules};
 use crate::{Error, elf, run, trace_dat};
 
-/// Memory of a host beside its guest's and what it unpacks, MiB.
+/// Memory of a host, without that of its guest and of unpacked files, MiB.
 const HOST_MIB: u32 = 192;
-/// Most memory of the host: the guest's has to lie below the gap for devices.
+/// Most memory of the host: the guest's memory must be below the device gap.
 const MOST_MIB: u32 = 3 << 10;
-/// KiB of the trace buffer: it has to fit the mailbox.
+/// Size of the trace buffer, KiB; it must fit in the mailbox.
 const BUFFER_KIB: u32 = 48 << 10;
 
-/// What a VM is given.
+/// Configuration of a level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VmLevel {
     /// Words on its kernel's command line.
@@ -39,33 +39,33 @@ pub struct VmLevel {
     pub modules: Vec<String>,
 }
 
-/// What is to be there.
+/// The levels and their configuration.
 #[derive(Clone, Debug)]
 pub struct VmPlan {
-    /// On which host.
+    /// The emulated host.
     pub host: Host,
     /// Parameters of the host's modules: `kvm.halt_poll_ns=0`.
     pub options: Vec<String>,
-    /// The VM; or a VM and the one in it, which has the agent. With none the agent is on the emulated host itself.
+    /// One VM, or a VM and the nested VM in it; the innermost has the agent. Empty: the agent is on the emulated host itself.
     pub levels: Vec<VmLevel>,
     /// Memory of the VM with the agent, MiB.
     pub memory_mib: u32,
     /// Its vCPUs, which share the host's one processor.
     pub cpus: u32,
-    /// The virtual PMU that its VMM gives it.
+    /// Its virtual PMU.
     pub pmu: Option<Pmu>,
 }
 
-/// What is to be booted.
+/// Everything needed to boot.
 #[derive(Clone, Debug)]
 pub struct VmSetup {
-    /// What is to be there.
+    /// The levels and their configuration.
     pub plan: VmPlan,
-    /// The kernel of all of them.
+    /// The kernel of all levels.
     pub kernel: Kernel,
-    /// Programs for it.
+    /// Programs for the VM with the agent.
     pub files: Files,
-    /// Where booted states are kept.
+    /// Folder for saved states.
     pub cache: PathBuf,
     /// The file for the console.
     pub console: PathBuf,
@@ -73,11 +73,11 @@ pub struct VmSetup {
     pub limit: Duration,
     /// Wall-clock limit of an answer.
     pub answer: Duration,
-    /// Ends it early.
+    /// Stop request.
     pub stop: Stop,
 }
 
-/// A running VM. Dropping it ends it.
+/// A running VM. It ends when dropped.
 #[derive(Debug)]
 pub struct Vm {
     machine: Machine,
@@ -86,20 +86,20 @@ pub struct Vm {
     answer: Duration,
 }
 
-/// An answer, and what the host recorded for it.
+/// An answer, and the host's recording.
 #[derive(Debug)]
 pub struct Answered {
-    /// The agent's.
+    /// The agent's answer.
     pub answer: Answer,
     /// The recording, a `trace.dat`.
     pub trace: Option<Vec<u8>>,
-    /// Events that its buffer had no room for.
+    /// Events lost in its buffer.
     pub lost: u64,
 }
 
 impl VmPlan {
-    /// The command line of the VM at a level: 0 is the emulated host, the last one has the agent. Memory that a VM needs for
-    /// the kernel of the next is not in it yet.
+    /// The command line of a level: 0 is the emulated host, the last level has the agent. Memory for the next level's kernel is not yet
+    /// included.
     pub fn command_line(&self, level: usize) -> String {
         self.line(level, self.memory(level + 1, 0))
     }
@@ -133,7 +133,7 @@ impl VmPlan {
         self.host.inner_command_line(&role) + &words
     }
 
-    /// Memory of the VM at a level, MiB, where what it unpacks for the next takes so many bytes.
+    /// Memory of a level, MiB, if its files for the next level have this size.
     fn memory(&self, level: usize, bytes: usize) -> u32 {
         let packed = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
         match self.levels.len().saturating_sub(level) {
@@ -164,7 +164,7 @@ impl VmSetup {
         Ok(Vm { machine, conversation, release: self.kernel.release.clone(), answer: self.answer })
     }
 
-    /// The machine, and its initramfs. From the inside out: each has the next one's kernel and files in its own.
+    /// The spec of the machine, and its initramfs. Built from the innermost level outwards: each contains the next one's kernel and files.
     fn spec(&self) -> Result<(Spec, Vec<u8>), Error> {
         let plan = &self.plan;
         let vmlinux = elf::trimmed(&self.kernel.vmlinux()?)?;
@@ -209,7 +209,7 @@ impl VmSetup {
 }
 
 impl Vm {
-    /// Has the agent answer.
+    /// Sends a request to the agent.
     ///
     /// # Errors
     /// When it or the host ends, or what comes back cannot be read.

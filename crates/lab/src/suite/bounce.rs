@@ -1,11 +1,11 @@
-//! Ring traffic as a virtio driver makes it: a confidential guest's driver copies each buffer into shared memory first.
+//! Ring traffic of a virtio driver; in a confidential guest the driver first copies each buffer to shared memory.
 //!
 //! ```text
 //! RING+0   available: buffers offered so far (the guest writes)
 //! RING+4   used: buffers taken so far (the device writes)
 //! RING+16  16 slots of 16 bytes: address, length
 //! ```
-//! The device is the VMM: at a write of the kick port it reads what is new.
+//! The device is the VMM: at a write of the kick port it reads new entries.
 
 use iced_x86::code_asm::{al, dword_ptr, dx, eax, ecx, edi, edx, esi, qword_ptr, rax, rbx};
 
@@ -15,9 +15,9 @@ use vmtax_guest::layout;
 
 const PAGE: u32 = 4096;
 const SLOTS: i32 = 16;
-/// Where the driver has its data.
+/// The driver's data.
 const PRIVATE: u64 = layout::RING + 0x2_0000;
-/// Where it copies them to when the device cannot see them there.
+/// Shared memory, if the device cannot read the data.
 const SHARED: u64 = layout::RING + 0x4_0000;
 
 pub(super) const OPERATIONS: &[Definition] = &[
@@ -71,7 +71,7 @@ fn copy(asm: &mut Assembler) -> Assembled {
     asm.a.rep().movsq()
 }
 
-/// Tells the device, and waits until it has taken everything.
+/// Kicks the device, and waits until it has processed all buffers.
 fn kick(asm: &mut Assembler) -> Assembled {
     asm.a.mov(edx, u32::from(layout::KICK))?;
     asm.a.out(dx, al)?;

@@ -1,6 +1,6 @@
-//! The instructions of a hypervisor, as L1 issues them: each is an exit to L0, or not where the processor helps.
+//! A hypervisor's instructions in L1. Each is an exit to L0, unless the processor supports it.
 //!
-//! L1 is a bare hypervisor in 64-bit mode; its guest, L2, executes CPUID for ever and shares its page tables.
+//! L1 is a bare hypervisor in 64-bit mode; its guest, L2, executes CPUID in a loop and shares its page tables.
 
 use iced_x86::code_asm::{
     AsmMemoryOperand, CodeLabel, cr0, cr3, cr4, dword_ptr, eax, ecx, edx, ptr, qword_ptr, rax, rbx,
@@ -51,7 +51,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
     },
 ];
 
-/// Whether the processor shadows a field is measured, so no number is expected.
+/// Fields may be shadowed by the processor, so no number of exits is expected.
 const fn vmx(
     name: &'static str,
     summary: &'static str,
@@ -61,7 +61,7 @@ const fn vmx(
     Definition { name, summary, count: COUNT, kind: Kind::Measured, code }
 }
 
-/// KVM lets the processor do some of these where it can (virtual VMLOAD and VMSAVE, virtual GIF).
+/// The processor may execute some of these without an exit (virtual VMLOAD and VMSAVE, virtual GIF).
 const fn svm(
     name: &'static str,
     summary: &'static str,
@@ -275,7 +275,7 @@ fn vmread<const FIELD: u32>(asm: &mut Assembler) -> Assembled {
 }
 
 fn vmwrite<const FIELD: u32>(asm: &mut Assembler) -> Assembled {
-    // What stands there stays good: L2 is not entered any more.
+    // The fields stay valid, because L2 is not entered again.
     asm.a.mov(edx, FIELD)?;
     asm.a.vmwrite(rdx, rax)
 }

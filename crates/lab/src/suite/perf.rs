@@ -1,9 +1,7 @@
-//! What KVM sees of a guest that uses performance counters of its own: one that multiplexes, one that samples, one that
-//! switches threads.
+//! Exits of guests that use performance counters: with multiplexing, sampling, and thread switches.
 //!
-//! KVM without a PMU takes the two oldest event selects and counters and does nothing with them, which is all that is
-//! needed: each access is an exit with the MSR's number. Every payload takes a timer tick each round, as a guest's kernel
-//! does.
+//! KVM without a PMU accepts the two oldest event selects and counters and ignores them. That suffices: each access is an exit with the MSR's
+//! number. Every payload takes a timer tick each round, as a guest's kernel does.
 
 use iced_x86::code_asm::{dword_ptr, eax, ecx, edx, qword_ptr, rax};
 
@@ -16,17 +14,17 @@ const COUNT: u32 = 20;
 /// Event selects and counters: IA32_PERFEVTSEL0, IA32_PMC0 and the next of each.
 const SELECT: u32 = 0x186;
 const COUNTER: u32 = 0xc1;
-/// Events of each counter that take turns: cycles and branches, instructions and branch misses. All are enabled and
+/// Multiplexed events of each counter: cycles and branches, instructions and branch misses. All are enabled and
 /// interrupt.
 const EVENTS: [[u32; 2]; 2] = [[0x53_003c, 0x53_00c4], [0x53_00c0, 0x53_00c5]];
 const ENABLE: u32 = 1 << 22;
 /// The event of each counter.
 const PRESENT: [u64; 2] = [VARIABLES + 0x50, VARIABLES + 0x58];
-/// From where a counter goes on.
+/// Start value of a counter.
 const RELOAD: u64 = 0xffff_0000;
 /// Switches of a thread with counters between two ticks.
 const SWITCHES: usize = 4;
-/// Of so many ticks one has a switch.
+/// Ticks per switch.
 const SELDOM: u32 = 7;
 
 pub(super) const OPERATIONS: &[Definition] = &[

@@ -1,9 +1,9 @@
-//! What a guest's perf does to its counters, under both policies of a virtual PMU in user space (`vmtax-vpmu`), and with
-//! KVM's mediated one, as far as it can be had without counters.
+//! Operations of a guest's perf on its counters, under both policies of a virtual PMU in user space (`vmtax-vpmu`), and an approximation of
+//! KVM's mediated PMU without counters.
 //!
 //! The guest has Intel's PMU of version 2 on either host, so that its operations are those of the series that proposed
-//! reuse; one payload has AMD's. Registers come in the order in which Linux's perf uses them. What counts is said by
-//! [`vmtax_guest::order::Pmu`]: hypercalls, one by one.
+//! reuse; one payload has AMD's. Registers are accessed in the order of Linux's perf. The counted events are
+//! hypercalls ([`vmtax_guest::order::Pmu`]).
 
 use iced_x86::code_asm::{eax, ebx, ecx, edx, qword_ptr, r8, rax, rbx, rcx, rdi, rdx, rsp};
 use vmtax_guest::layout::PROFILE;
@@ -16,11 +16,11 @@ use crate::payload::{Assembled, Assembler, INTERRUPTS, VECTOR};
 const COUNT: u32 = 4;
 /// Rounds of the program that profiles itself, in a batch.
 const ROUNDS: u32 = 20;
-/// From sample to sample, in what the counter counts.
+/// Sampling period, in hypercalls.
 pub const PERIOD: u64 = 7;
 /// The functions of the program that profiles itself, with their hypercalls in a round.
 pub const FUNCTIONS: [(&str, u32); 3] = [("foo", 31), ("bar", 22), ("qux", 47)];
-/// What must fault in `pmu-faults`, in the order of the words that it leaves.
+/// Accesses that must fault in `pmu-faults`, in the order of its results.
 pub const FAULTS: [&str; 3] = ["reserved bits", "unknown register", "RDPMC"];
 
 const SELECT: u32 = 0x186;
@@ -51,7 +51,7 @@ const ENABLE: u64 = 1 << 22;
 const FIXED_ON: u64 = 0xbb;
 const ALL: u64 = 0x3_0000_000f;
 const WIDTH: u64 = 1 << 48;
-/// A value from which no test reaches the overflow.
+/// A value too far from the overflow for any test to reach it.
 const FAR: u64 = WIDTH / 2;
 
 const LEGACY: bool = false;
@@ -214,7 +214,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
     },
 ];
 
-/// So many writes of MSRs.
+/// Writes of MSRs.
 const fn write(times: u32) -> Kind {
     Kind::Each { svm: ("msr", times), vmx: ("MSR_WRITE", times) }
 }
@@ -225,12 +225,12 @@ const fn pmu(code: Code, reuse: bool) -> Code {
 }
 
 /// Code of a guest with a mediated PMU, which is KVM's. Emulated processors have no counters to give to a guest, so other
-/// registers stand for them.
+/// registers are used in their place.
 const fn mediated(code: Code) -> Code {
     Code { straight: false, ..code }
 }
 
-/// The guest's accesses are of the PMU's registers, or of those that stand for them.
+/// Accesses of the PMU's registers, or of those used in their place.
 const HERE: bool = false;
 const STANDS: bool = true;
 
@@ -259,7 +259,7 @@ fn read_msr<const S: bool>(asm: &mut Assembler, index: u32) -> Assembled {
     asm.a.rdmsr()
 }
 
-/// Has six counters count, far from their overflows.
+/// Starts six counters, far from overflow.
 fn six_on<const S: bool>(asm: &mut Assembler) -> Assembled {
     six::<S>(asm, true)?;
     write_msr::<S>(asm, CONTROL, ALL)
@@ -280,7 +280,7 @@ fn six<const S: bool>(asm: &mut Assembler, on: bool) -> Assembled {
         if on {
             write_msr::<S>(asm, FIXED + i, FAR)?;
         }
-        // Each counter's bits by themselves, as perf knows one event at a time.
+        // One counter at a time, as perf does.
         let both = [FIXED_ON & 0xf, FIXED_ON];
         let value = if on { both[i as usize] } else { both[1 - i as usize] & !0xf };
         write_msr::<S>(asm, FIXED_CONTROL, value)?;
@@ -345,7 +345,7 @@ fn sample(asm: &mut Assembler) -> Assembled {
     asm.spin(false)
 }
 
-/// An interrupt of KVM's own APIC, for that of a counter: one exit, and the interrupt on the way back.
+/// An interrupt of KVM's APIC in place of a counter's: one exit, and the interrupt at the next entry.
 fn interrupted(asm: &mut Assembler) -> Assembled {
     asm.enable_x2apic()?;
     asm.gate(VECTOR, handle_interrupt)?;
@@ -366,7 +366,7 @@ fn handle_interrupt(asm: &mut Assembler) -> Assembled {
     handle::<STANDS>(asm)
 }
 
-/// As Linux's perf handles it: counters off, acknowledge, read, set for the next sample, look again, counters on.
+/// As in Linux's perf: counters off, acknowledge, read, set for the next sample, look again, counters on.
 fn handle<const S: bool>(asm: &mut Assembler) -> Assembled {
     for register in [rax, rcx, rdx] {
         asm.a.push(register)?;
@@ -388,7 +388,7 @@ fn handle<const S: bool>(asm: &mut Assembler) -> Assembled {
     asm.a.iretq()
 }
 
-/// The registers with which a program profiles itself.
+/// Registers of a program that profiles itself.
 struct Registers {
     control: u32,
     bit: u64,
@@ -435,12 +435,12 @@ fn profiled_amd(asm: &mut Assembler) -> Assembled {
     asm.write_msr(AMD_CONTROL, AMD.bit)
 }
 
-/// Has counters raise an NMI, vector 2, once: LVTPC is masked by each.
+/// Sets LVTPC to an NMI (vector 2), which masks it again.
 fn raise_nmi(asm: &mut Assembler, registers: &Registers) -> Assembled {
     if registers.x2apic { asm.write_msr(LVTPC, NMI.into()) } else { asm.write_apic(0x340, NMI) }
 }
 
-/// The program: its functions one after the other. Which one runs is in rbx, where a profiler has an address and symbols.
+/// The program: its functions one after the other. rbx has the number of the running function, in place of an address and symbols.
 fn program(asm: &mut Assembler) -> Assembled {
     for (i, (_, calls)) in (1..).zip(FUNCTIONS) {
         let mut again = asm.a.create_label();
@@ -485,7 +485,7 @@ fn faulting(asm: &mut Assembler) -> Assembled {
     asm.gate(13, handle_fault)
 }
 
-/// Which one faults is in rbx, as in a profile.
+/// rbx has the number of the access, as in a profile.
 fn faults(asm: &mut Assembler) -> Assembled {
     asm.a.mov(ebx, 1)?;
     asm.write_msr(CONTROL, 1 << 63)?;
@@ -497,8 +497,7 @@ fn faults(asm: &mut Assembler) -> Assembled {
     asm.a.xor(ebx, ebx)
 }
 
-/// Counts a general protection fault and goes on behind its instruction, which has two bytes. An error code lies on the
-/// stack.
+/// Counts a general protection fault and continues after its instruction of two bytes. The error code is on the stack.
 fn handle_fault(asm: &mut Assembler) -> Assembled {
     asm.a.inc(qword_ptr(rbx * 8 + PROFILE as i64))?;
     asm.a.add(qword_ptr(rsp + 8), 2)?;

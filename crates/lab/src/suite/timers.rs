@@ -1,7 +1,7 @@
-//! One workload, ways to do it: wait for a timer of 200 us, 20 times.
+//! One workload in several ways: wait for a timer of 200 us, 20 times.
 //!
-//! "Performance analysis of confidential VMs" (TU Munich, 2024) counts what the clock (TSC deadline or initial count),
-//! the form of the APIC and the idle loop change; here each is one row.
+//! The variants are those of "Performance analysis of confidential VMs" (TU Munich, 2024): the clock (TSC deadline or initial count), the APIC
+//! mode, and the idle loop.
 
 use iced_x86::code_asm::{ecx, qword_ptr, r8};
 
@@ -11,11 +11,11 @@ use crate::payload::{Assembled, Assembler, INTERRUPTS, VECTOR, handle_apic, hand
 const COUNT: u32 = 20;
 /// The wait.
 const WAIT_NS: u32 = 200_000;
-/// A wait that ends within the guest's polling.
+/// A wait short enough to end while the guest polls.
 const SHORT_NS: u32 = 5_000;
-/// Turns of the guest's polling loop before it halts.
+/// Iterations of the guest's polling loop before it halts.
 const POLLS: u32 = 4_000;
-/// KVM's MSR by which a guest that polls tells the host not to.
+/// KVM's MSR by which a polling guest disables polling by the host.
 const KVM_POLL_CONTROL: u32 = 0x4b56_4d05;
 
 pub(super) const OPERATIONS: &[Definition] = &[
@@ -128,7 +128,7 @@ fn short_haltpoll(asm: &mut Assembler) -> Assembled {
     poll_then_halt(asm)
 }
 
-/// Looks for the interrupt for a while, then halts if there is none.
+/// Polls for the interrupt, then halts if there is none.
 fn poll_then_halt(asm: &mut Assembler) -> Assembled {
     let (mut again, mut seen) = (asm.a.create_label(), asm.a.create_label());
     asm.a.sti()?;
