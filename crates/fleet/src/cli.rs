@@ -1,4 +1,4 @@
-//! Flags as the user writes them.
+//! The command line.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 
 use crate::show::Format;
 
-/// Ask the runs of many hosts one question, and look after them.
+/// Query and manage the runs of many hosts.
 #[derive(Debug, Parser)]
 #[command(name = "vmtax-fleet", version, propagate_version = true, max_term_width = 100)]
 #[command(
@@ -31,13 +31,13 @@ pub(crate) enum Command {
     Executor(ExecutorArgs),
 }
 
-/// Ask runs with SQL, or by the name of a question.
+/// Query the runs of many hosts with SQL, or by a predefined question.
 ///
-/// Tables: runs, vms, exits, accesses, time, preempted, stats, bench, events; reasons, details and detail_kinds say what numbers
-/// stand for. Every row of a run carries run, host, date, kernel, cpu_model, labels and emulated. A PATH is a run, or a
-/// tree of runs such as host=H/date=D/RUN, here or in a store such as s3://BUCKET/FOLDER, whose credentials are taken from
-/// the environment (AWS_ACCESS_KEY_ID, ...; see docs/fleet.md). A run that is damaged or was never finished is left out
-/// and named on standard error.
+/// Tables: runs, vms, exits, accesses, time, preempted, stats, bench, events; exits_named has words for numbers, and reasons,
+/// details and detail_kinds are the tables behind it. Each row of a run has the columns run, host, date, kernel, cpu_model,
+/// labels and emulated. A PATH is a run or a folder of runs such as host=H/date=D/RUN, local or in a store such as
+/// s3://BUCKET/FOLDER, with credentials from the environment (AWS_ACCESS_KEY_ID, ...; see docs/fleet.md). Damaged and
+/// unfinished runs are skipped and reported on standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax query --list
@@ -48,94 +48,94 @@ pub(crate) enum Command {
   vmtax query --question nested 's3://bucket/fleet/host=web*/date=2026-01-*'
   vmtax query 'SELECT * FROM runs' fleet/ --cluster df://scheduler:50050")]
 pub(crate) struct QueryArgs {
-    /// The SQL, then runs or trees of runs. After --question and --list there is no SQL.
+    /// The SQL (not with --question and --list), then runs or folders of runs.
     #[arg(value_name = "SQL|PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) words: Vec<String>,
 
-    /// Ask the question of this name.
+    /// Run this predefined question.
     #[arg(long, value_name = "NAME", conflicts_with = "list")]
     pub(crate) question: Option<String>,
 
-    /// A value in place of $NAME; may be given several times.
+    /// The value of the parameter $NAME; repeatable.
     #[arg(long = "param", value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) parameters: Vec<(String, String)>,
 
-    /// Say which questions there are, and what can be set in them.
+    /// List the predefined questions and their parameters.
     #[arg(long)]
     pub(crate) list: bool,
 
-    /// Print SQL that gives DuckDB the words of exits: exits_named('RUN/exits/*.parquet').
+    /// Print SQL that defines exits_named('RUN/exits/*.parquet') in DuckDB.
     #[arg(long, conflicts_with_all = ["list", "question", "words"])]
     pub(crate) duckdb: bool,
 
-    /// How to write the rows.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
 
-    /// Write to this file instead of standard output.
+    /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// Runs that had to be left out are an error, exit code 4, after the rows.
+    /// Exit with code 4, after the rows, if a run was skipped.
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Read every file that the query needs and compare its checksum first. Without it damage that changes no
-    /// file's size is seen only where a file cannot be decoded.
+    /// First read every file of the query and compare its checksum. Without this, damage that does not change the size of a file
+    /// is only noticed if the file cannot be decoded.
     #[arg(long)]
     pub(crate) verify: bool,
 
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 
-    /// Have this Ballista scheduler carry the query out: df://HOST:PORT.
+    /// Run the query on this Ballista scheduler: df://HOST:PORT.
     #[cfg(feature = "cluster")]
     #[arg(long, value_name = "URL")]
     pub(crate) cluster: Option<String>,
 }
 
-/// What a query may take.
+/// Limits of a query.
 #[derive(Debug, Args)]
 pub(crate) struct LimitArgs {
-    /// Memory that sorting, joining and grouping may hold before they spill to the disk: 512M, 2G, ...
+    /// Memory for sorting, joining and grouping, which spill to disk beyond it: 512M, 2G, ...
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub(crate) memory: usize,
 
-    /// Parts of a query that run at the same time. [default: one for each processor]
+    /// Threads of a query. [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
 }
 
-/// Make few sorted files of the many that the runs of a day have.
+/// Merge the files of all runs of a day into few sorted files.
 ///
-/// TREE/compacted/date=D then holds the rows of all runs of that day, and queries read them there. The runs stay where
-/// they are unless --remove is given; then a run is removed when what was written of it has been read again and is
-/// the same. It can be killed at any moment, and goes on when it is started again.
+/// The rows of the day are written to TREE/compacted/date=D, where queries read them. The runs are kept. With --remove a run is
+/// removed after its rows were read back and compared. The command can be killed at any moment, and continues when it is run
+/// again.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax fleet compact fleet/ --date 2026-01-31
   vmtax fleet compact fleet/ --date 2026-01-31 --remove")]
 pub(crate) struct CompactArgs {
-    /// A tree of runs.
+    /// A folder of runs.
     #[arg(value_name = "TREE", value_hint = ValueHint::DirPath)]
     pub(crate) tree: PathBuf,
 
-    /// The day, as 2026-01-31. [default: every day that there is]
+    /// The day, such as 2026-01-31. [default: all days]
     #[arg(long, value_name = "DAY", value_parser = day)]
     pub(crate) date: Option<String>,
 
-    /// Remove the runs whose rows are in it. Runs with profiles are kept: they have more than rows.
+    /// Remove the runs that were compacted. Runs with profiles are kept, because profiles are not rows.
     #[arg(long)]
     pub(crate) remove: bool,
 }
 
-/// Say whether a cluster can carry queries out: its version, its executors, and whether they see the files.
+/// Check a cluster: its version, its executors, and whether they can read the files.
 #[cfg(feature = "cluster")]
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   vmtax fleet check fleet/ --cluster df://scheduler:50050")]
 pub(crate) struct CheckArgs {
-    /// Runs or trees of runs.
+    /// Runs or folders of runs.
     #[arg(value_name = "PATH", required = true, value_hint = ValueHint::AnyPath)]
     pub(crate) paths: Vec<PathBuf>,
 
@@ -144,7 +144,7 @@ pub(crate) struct CheckArgs {
     pub(crate) cluster: String,
 }
 
-/// Run a Ballista scheduler of the version that this program speaks to.
+/// Run a Ballista scheduler of the version that this program uses.
 #[cfg(feature = "cluster")]
 #[derive(Debug, Args)]
 pub(crate) struct SchedulerArgs {
@@ -152,12 +152,12 @@ pub(crate) struct SchedulerArgs {
     #[arg(long, default_value = "127.0.0.1:50050")]
     pub(crate) listen: std::net::SocketAddr,
 
-    /// Seconds without a sign of an executor after which it counts as lost.
+    /// Seconds without a heartbeat after which an executor counts as lost.
     #[arg(long, default_value_t = 180, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) timeout: u64,
 }
 
-/// Run a Ballista executor of the version that this program speaks to.
+/// Run a Ballista executor of the version that this program uses.
 #[cfg(feature = "cluster")]
 #[derive(Debug, Args)]
 pub(crate) struct ExecutorArgs {
@@ -173,11 +173,11 @@ pub(crate) struct ExecutorArgs {
     #[arg(long, default_value_t = 50052)]
     pub(crate) control_port: u16,
 
-    /// The name by which others reach this host. [default: the address of --listen]
+    /// Name of this host for other hosts. [default: the address of --listen]
     #[arg(long, value_name = "HOST")]
     pub(crate) external_host: Option<String>,
 
-    /// Tasks at the same time. [default: one for each processor]
+    /// Concurrent tasks. [default: one per processor]
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) tasks: usize,
 
@@ -185,7 +185,7 @@ pub(crate) struct ExecutorArgs {
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = size)]
     pub(crate) memory: usize,
 
-    /// Folder for what is passed between tasks. It is made if needed.
+    /// Folder for data passed between tasks; it is created if needed.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) work: Option<PathBuf>,
 }

@@ -1,11 +1,10 @@
 //! A query on a Ballista cluster.
 //!
-//! The query is planned here, with the files that this process found; the plan that is sent holds nothing but what
-//! DataFusion writes down itself. So any Ballista scheduler and executors of [`VERSION`] carry it out, and the files
-//! have to lie at the same paths on the executors as here, or in stores that their environment opens. Files are
-//! found, and runs left out, here alone.
+//! This process finds the files and plans the query. The plan only contains what DataFusion can serialize, so any Ballista scheduler and
+//! executors of [`VERSION`] can execute it. The files must have the same paths on the executors, or be in stores that their environment
+//! gives access to.
 //!
-//! Left out on purpose: encryption and identities. Ballista's ports trust whoever reaches them.
+//! Left out on purpose: encryption and authentication. Ballista trusts every client that can connect.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -38,13 +37,13 @@ use url::{Position, Url};
 use crate::engine::Engine;
 use crate::stores::{self, Store};
 
-/// The version of Ballista that is spoken: it has no other way to say what a plan is.
+/// The version of Ballista: the encoding of plans depends on it.
 pub const VERSION: &str = ballista_core::BALLISTA_VERSION;
 
-/// A plan names every file, and a scheduler takes no larger message than it was started with.
+/// Most bytes of a plan, which lists every file; the scheduler must accept as much.
 const MESSAGE: u32 = 256 << 20;
 
-/// A scheduler that is there answers sooner.
+/// Timeout of connecting to a scheduler.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// `HOST:PORT` of `df://HOST:PORT`.
@@ -62,12 +61,12 @@ pub fn address(url: &str) -> Result<String, String> {
     if plain && port > 0 { Ok(address.to_owned()) } else { Err(help()) }
 }
 
-/// What Ballista wants a session to be.
+/// The session configuration for Ballista.
 pub fn config() -> SessionConfig {
     SessionConfig::new_with_ballista().with_ballista_grpc_client_max_message_size(MESSAGE as usize)
 }
 
-/// Has the scheduler carry a plan out.
+/// Executes a plan on the cluster.
 ///
 /// # Errors
 /// When it cannot be reached, or the query fails there.
@@ -99,14 +98,14 @@ async fn reach(address: &str) -> Result<TcpStream, String> {
     }
 }
 
-/// What a scheduler says of itself.
+/// Facts of a scheduler.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Scheduler {
     /// Its version of Ballista.
     pub version: String,
 }
 
-/// What a scheduler says of an executor.
+/// Facts of an executor.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Executor {
     /// Its host.
@@ -172,21 +171,21 @@ pub async fn scheduler(listen: SocketAddr, timeout: u64) -> Result<(), String> {
     start_server(cluster, listen, Arc::new(config)).await.map_err(|e| e.to_string())
 }
 
-/// A session of the scheduler's. Plans can name stores, of which it reads nothing.
+/// A session of the scheduler. Plans can name stores, which it does not read.
 fn session(config: SessionConfig) -> Result<SessionState> {
     let runtime = RuntimeEnvBuilder::new().with_object_store_registry(Named::new(unasked));
     let state = default_session_builder(config)?;
     Ok(SessionStateBuilder::new_from_existing(state).with_runtime_env(runtime.build_arc()?).build())
 }
 
-/// How an executor is run.
+/// Options of an executor.
 #[derive(Clone, Debug)]
 pub struct ExecutorOptions {
     /// Host and port of the scheduler.
     pub scheduler: (String, u16),
-    /// Where results are fetched.
+    /// Address for fetching results.
     pub listen: SocketAddr,
-    /// Where the scheduler speaks to it.
+    /// Port for the scheduler.
     pub control_port: u16,
     /// Its name for others.
     pub external_host: String,
@@ -194,7 +193,7 @@ pub struct ExecutorOptions {
     pub tasks: usize,
     /// Memory of all tasks together.
     pub memory: u64,
-    /// What is passed between tasks lies here.
+    /// Folder for data passed between tasks.
     pub work: PathBuf,
 }
 
@@ -224,7 +223,7 @@ pub async fn executor(options: ExecutorOptions) -> Result<(), String> {
     start_executor_process(Arc::new(config)).await.map_err(|e| e.to_string())
 }
 
-/// What tasks run in: as Ballista has it, and with the stores that a plan names, by this process's environment.
+/// The runtime of tasks: Ballista's, with the stores of a plan, configured by this process's environment.
 fn runtimes(work: &Path) -> RuntimeProducer {
     let work = work.to_owned();
     let stores = Named::new(of_environment);
@@ -234,7 +233,7 @@ fn runtimes(work: &Path) -> RuntimeProducer {
     })
 }
 
-/// The stores that plans name, each made when it is first asked for.
+/// The stores of plans, each created at first use.
 #[derive(Debug)]
 struct Named {
     known: DefaultObjectStoreRegistry,
@@ -266,7 +265,7 @@ impl ObjectStoreRegistry for Named {
     }
 }
 
-/// A store as this process's environment says, which an executor reads.
+/// A store for an executor, configured by this process's environment.
 fn of_environment(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     let base = &url[..Position::BeforePath];
     let made = stores::split(base).and_then(|(base, _)| Store::open(&base));
@@ -274,7 +273,7 @@ fn of_environment(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     Ok(Arc::clone(store.client()))
 }
 
-/// An empty one, where plans are only passed on: no credentials are needed there.
+/// An empty store for the scheduler, which needs no credentials.
 #[expect(clippy::unnecessary_wraps, reason = "a maker of stores, as others that may fail")]
 fn unasked(_: &Url) -> Result<Arc<dyn ObjectStore>> {
     Ok(Arc::new(InMemory::new()))

@@ -1,4 +1,4 @@
-//! Few sorted files of the many that the runs of a day have.
+//! Merges the files of a day's runs into few sorted files.
 //!
 //! ```text
 //! runs of a day ──in order──> compacted/.date=D.*.tmp/ ──read again──> same rows? ──rename──> compacted/date=D/
@@ -6,12 +6,11 @@
 //!                                                                                              runs are read here
 //! ```
 //!
-//! A kill leaves a folder with a dot, which nobody reads and the next start removes, or a day that is whole. The runs
-//! are removed, when that is asked for, only after the rename and one by one; a reader does not look at them any more.
+//! If killed, it leaves either a folder that begins with a dot, which is ignored and removed by the next start, or a complete day. Runs are
+//! only removed after the rename, one by one, when readers no longer use them.
 //!
-//! "The same rows" is decided by a sum that does not depend on the order of rows or on how they lie in files: for each
-//! table the number of rows, and the sum of a hash of every row, of what was read of the runs and of what is read of
-//! the files that were written.
+//! Rows are compared by number and sum of row hashes for each table, which do not depend on order or files: those read from the runs and
+//! those read back from the new files.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -49,16 +48,16 @@ const GROUP_ROWS: usize = 128 << 10;
 pub enum Failure {
     /// The tree cannot be opened.
     Input(String),
-    /// What is in it cannot be used.
+    /// Its content cannot be used.
     Data(String),
     /// The files cannot be written.
     Output(PathBuf, io::Error),
 }
 
-/// What became of a tree.
+/// Result of compacting a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Days that were compacted now.
+    /// Days compacted.
     pub days: Vec<String>,
     /// Runs in them.
     pub runs: usize,
@@ -66,14 +65,14 @@ pub struct Done {
     pub files: (usize, usize),
     /// Runs that were removed.
     pub removed: usize,
-    /// Runs that were left out.
+    /// Runs skipped.
     pub skipped: Vec<Skipped>,
 }
 
-/// Which days, and what becomes of the runs.
+/// Options of compacting.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// This day alone.
+    /// Only this day.
     pub date: Option<String>,
     /// Remove runs that are in a compacted day.
     pub remove: bool,
@@ -135,7 +134,7 @@ pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
         done.days.push(date);
     }
     if options.remove {
-        // Looked for anew: only what a reader finds in a day may go.
+        // Search again: only runs that readers find in a day may be removed.
         let found = Fleet::find(&[tree.to_owned()])
             .map_err(|_| Failure::Data("the tree changed".to_owned()))?;
         let Selection { days, .. } = found.select(&Everything).map_err(Failure::Data)?;
@@ -149,7 +148,7 @@ pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
     Ok(done)
 }
 
-/// Removes a run, unless it has more than rows or is gone.
+/// Removes a run, unless it has profiles or does not exist.
 fn remove(tree: &Path, run: &FleetRun) -> Result<bool, Failure> {
     if !run.manifest.profiles.is_empty() {
         return Ok(false);
@@ -157,7 +156,7 @@ fn remove(tree: &Path, run: &FleetRun) -> Result<bool, Failure> {
     let folder = local(&run.folder)?;
     match fs::remove_dir_all(folder) {
         Ok(()) => {
-            // host=H/date=D that nothing is left in: the next query need not look there.
+            // Remove host=H/date=D if empty, which saves the next query a search.
             for empty in folder.ancestors().skip(1).take_while(|folder| *folder != tree) {
                 if fs::remove_dir(empty).is_err() {
                     break;
@@ -194,7 +193,7 @@ fn compact_day(
         )),
         LockError::Io(e) => Failure::Output(folder.clone(), e),
     })?;
-    // What versions before left that were killed.
+    // Leftovers of killed older versions.
     let old = folder.join(format!(".date={date}.part"));
     vmtax_durable::remove_folder(&old).map_err(output(&old))?;
     let target = folder.join(format!("date={date}"));
@@ -211,7 +210,7 @@ fn write_day(
     runs: &[Arc<FleetRun>],
     options: &Options,
 ) -> Result<usize, Failure> {
-    // Each table by a thread: none looks at another's rows.
+    // One thread per table.
     let tables = std::thread::scope(|scope| {
         let threads =
             Table::ALL.map(|table| scope.spawn(move || verified_table(part, table, runs)));
@@ -414,7 +413,7 @@ fn with_attributes(
     RecordBatch::try_new(Arc::clone(schema), columns).map_err(|e| Failure::Data(e.to_string()))
 }
 
-/// What is the same of two sets of rows in any order.
+/// Number and hash sum of rows, independent of order.
 struct Sum {
     schema: SchemaRef,
     rows: RowConverter,

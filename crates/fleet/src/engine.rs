@@ -1,4 +1,4 @@
-//! DataFusion with the tables of a fleet, and no more memory than it was given.
+//! DataFusion with the tables of a fleet, and a memory limit.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -28,29 +28,29 @@ use crate::table::{FleetTable, Kind};
 use crate::types::{WrongType, disagreement};
 use crate::{guard, vocabulary};
 
-/// What a query may take.
+/// Limits of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that operators may hold before they spill to the disk.
+    /// Bytes of operators before they spill to disk.
     pub memory: usize,
-    /// Parts of a query that run at the same time.
+    /// Partitions of a query that run concurrently.
     pub threads: usize,
 }
 
-/// Consumers of memory that an error names.
+/// Memory consumers named in an error.
 const NAMED: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
 
 /// A small file is read with one call; the end of a large one holds its metadata.
 const METADATA_HINT: usize = 64 << 10;
 
-/// Where queries run.
+/// The engine.
 pub struct Engine {
     context: SessionContext,
     fleet: Arc<Fleet>,
 }
 
 impl Engine {
-    /// An engine for a fleet, which spills into a folder of the caller; `base` has what a cluster wants to be set.
+    /// An engine for a fleet, which spills into the caller's folder; `base` has the settings of a cluster.
     ///
     /// # Errors
     /// When a table cannot be made.
@@ -74,7 +74,7 @@ impl Engine {
             runtime.register_object_store(store.url().as_ref(), Arc::clone(store.client()));
         }
         let mut config = base.with_target_partitions(limits.threads).with_information_schema(true);
-        // One that never ends would be a query that never ends, and cannot be told from one that does.
+        // Whether a recursive CTE ends cannot be decided.
         config.options_mut().execution.enable_recursive_ctes = false;
         let parquet = &mut config.options_mut().execution.parquet;
         parquet.metadata_size_hint = Some(METADATA_HINT);
@@ -115,7 +115,7 @@ impl Engine {
     /// The plan of a query.
     ///
     /// # Errors
-    /// When it is not SQL, does more than read, or names what there is not.
+    /// When it is not SQL, does more than read, or names unknown tables or columns.
     pub async fn plan(
         &self,
         sql: &str,
@@ -141,7 +141,7 @@ impl Engine {
         if given.is_empty() { Ok(plan) } else { plan.with_param_values(ParamValues::from(given)) }
     }
 
-    /// The plan made better, without a look at any file.
+    /// The optimized plan. No file is read.
     ///
     /// # Errors
     /// When it cannot be carried out.
@@ -149,7 +149,7 @@ impl Engine {
         self.context.state().optimize(plan)
     }
 
-    /// What an optimized plan becomes here. Runs and files are looked at.
+    /// The physical plan. Runs and files are opened.
     ///
     /// # Errors
     /// When it cannot be carried out.
@@ -158,7 +158,7 @@ impl Engine {
         state.query_planner().create_physical_plan(optimized, &state).await
     }
 
-    /// Carries a plan out in this process.
+    /// Executes a plan in this process.
     ///
     /// # Errors
     /// When it cannot begin.
@@ -166,7 +166,7 @@ impl Engine {
         execute_stream(plan, self.context.task_ctx())
     }
 
-    /// All rows of a query; for questions whose answer is known to be small, and tests.
+    /// All rows of a query, for small results and tests.
     ///
     /// # Errors
     /// As the steps.
@@ -190,20 +190,20 @@ impl Engine {
         &self.fleet
     }
 
-    /// The file that has a column of another type, when that is what an error says.
+    /// The file with a column of the wrong type, if that is the error.
     pub fn wrong_type(&self, error: &DataFusionError) -> Option<String> {
         let DataFusionError::External(cause) = error.find_root() else { return None };
         let wrong = cause.downcast_ref::<WrongType>()?;
         Some(self.check_types().err().unwrap_or_else(|| sentence("a file", wrong)))
     }
 
-    /// Looks at the types of the columns of every file that was wanted so far. Executors of a cluster do not.
+    /// Checks the column types of every selected file, which executors of a cluster do not.
     ///
     /// # Errors
-    /// A sentence about the first that has another.
+    /// When a file has a column of another type.
     pub fn check_types(&self) -> Result<(), String> {
         let look = |(table, run, segment): &(Table, Arc<FleetRun>, Segment)| {
-            // What cannot be read or decoded is another error's business.
+            // Unreadable files give an error later.
             let found = file_schema(&run.folder, segment)?;
             let wrong = disagreement(&schema::columns(*table, Texts::Plain), &found)?;
             Some(sentence(&run.folder.join(&segment.path).to_string(), &wrong))
@@ -215,7 +215,7 @@ impl Engine {
     }
 }
 
-/// The columns of a file, which are said at its end.
+/// The columns of a file, from its footer.
 fn file_schema(folder: &Folder, segment: &Segment) -> Option<SchemaRef> {
     let mut reader = ParquetMetaDataReader::new();
     let mut wanted = METADATA_HINT as u64;

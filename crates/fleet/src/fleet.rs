@@ -1,4 +1,4 @@
-//! Which runs there are below the paths that a user names, and which of them a query needs.
+//! Finds the runs below the user's paths, and selects those that a query needs.
 //!
 //! ```text
 //! paths ──find──> folders ──host, date of the path──> run.json ──all attributes──> files
@@ -6,9 +6,8 @@
 //!                               does not want them            does not want them
 //! ```
 //!
-//! A run that cannot be asked is left out and told of, [`Fleet::skipped`]. Links in a tree are not followed: they
-//! could lead out of what the user named. Of a store, what was named is listed once, with all sizes; after that a
-//! run costs one request, for its `run.json`.
+//! Unusable runs are skipped and reported ([`Fleet::skipped`]). Links are not followed: they could lead out of the user's paths. The objects
+//! below a path in a store are listed once, with their sizes; after that each run takes one request, for its `run.json`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -21,10 +20,10 @@ use crate::folder::{self, Folder, Named, Unread};
 use crate::run::{self, Attributes, FleetRun, Place, Skipped};
 use crate::stores::{self, Store};
 
-/// Folders below a path that are looked into, one in another.
+/// Depth of folders searched below a path.
 const DEPTH: usize = 8;
 
-/// Runs that can be asked.
+/// Runs to query.
 #[derive(Debug)]
 pub struct Fleet {
     found: Vec<Found>,
@@ -43,23 +42,23 @@ struct Found {
     place: Place,
 }
 
-/// What a query needs.
+/// The runs and days of a query.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Single runs.
     pub runs: Vec<Arc<FleetRun>>,
-    /// Compacted days, each with those of its runs that are wanted.
+    /// Compacted days, each with its selected runs.
     pub days: Vec<(Arc<Day>, Vec<Arc<FleetRun>>)>,
 }
 
 impl Selection {
-    /// Every wanted run, however it is stored.
+    /// All selected runs, single and compacted.
     pub fn all(&self) -> impl Iterator<Item = &Arc<FleetRun>> {
         self.runs.iter().chain(self.days.iter().flat_map(|(_, runs)| runs))
     }
 }
 
-/// Says of each run whether a query wants it. The first answer rests on host and day alone, which a path can say.
+/// Selects the runs of a query; first by host and day only, which may be part of the path.
 pub trait Wants: Sync {
     /// The answers, one for each.
     ///
@@ -73,12 +72,12 @@ pub trait Wants: Sync {
 pub enum NoFleet {
     /// A path cannot be opened.
     Input(String),
-    /// There is nothing to ask below the paths.
+    /// There are no runs below the paths.
     Data(String),
 }
 
 impl Fleet {
-    /// Looks for runs: each path is a run, or a tree of them.
+    /// Finds runs: each path is a run or a folder of runs.
     ///
     /// # Errors
     /// When a path cannot be opened, or two runs have the same name.
@@ -86,8 +85,8 @@ impl Fleet {
         Fleet::search(paths, &|_| Ok(()))
     }
 
-    /// The same, with all files of compacted days read and their checksums compared: the runs of a day that is damaged
-    /// are those that are still where they were. Of single runs see [`Fleet::leave_out_damaged`].
+    /// As [`Fleet::find`], and verifies the checksums of compacted days. If a day is damaged, its runs are used where they still exist. For
+    /// single runs see [`Fleet::leave_out_damaged`].
     ///
     /// # Errors
     /// As [`Fleet::find`].
@@ -154,15 +153,15 @@ impl Fleet {
         &self.stores
     }
 
-    /// A store that stopped answering: what is missing then is no fault of the runs. A sentence.
+    /// The error of a store that stopped responding: then missing runs are not damaged.
     pub fn lost(&self) -> Option<String> {
         self.stores.iter().find_map(|store| store.lost())
     }
 
-    /// The runs that are wanted, opened. Those that cannot be asked are left out.
+    /// The selected runs, opened. Unusable ones are skipped.
     ///
     /// # Errors
-    /// What `wants` says, or that a store stopped answering.
+    /// The error of `wants`, or of a store that stopped responding.
     pub fn select(&self, wants: &dyn Wants) -> Result<Selection, String> {
         let placed: Vec<Attributes> = self.found.iter().map(of_place).collect();
         let answers = wants.wants(&placed.iter().collect::<Vec<_>>(), true)?;
@@ -190,7 +189,7 @@ impl Fleet {
         Ok(selection)
     }
 
-    /// Opens what is not open yet.
+    /// Opens runs that are not open yet.
     fn open(&self, candidates: &[usize]) -> Vec<Arc<FleetRun>> {
         let mut opened = lock(&self.opened);
         let missing: Vec<usize> =
@@ -221,8 +220,7 @@ impl Fleet {
         at_once(&self.stores, items, ask)
     }
 
-    /// Reads every file that a query has wanted so far, and leaves out the runs of which one is damaged. Returns
-    /// how many that are.
+    /// Verifies every file selected so far, and skips runs with a damaged one. Returns their number.
     pub fn leave_out_damaged(&self) -> usize {
         let mut opened = lock(&self.opened);
         let runs: Vec<(usize, Arc<FleetRun>)> =
@@ -258,19 +256,19 @@ impl Fleet {
         files
     }
 
-    /// What was left out so far, and why.
+    /// Runs skipped so far, and why.
     pub fn skipped(&self) -> Vec<Skipped> {
         let skipped = lock(&self.skipped);
         skipped.iter().map(|(path, why)| Skipped { path: path.clone(), why: why.clone() }).collect()
     }
 
-    /// How many runs queries have wanted so far.
+    /// Number of runs selected so far.
     pub fn wanted(&self) -> usize {
         lock(&self.wanted).len()
     }
 }
 
-/// Asks of each, several at the same time: what a store is asked takes long, and costs nothing here.
+/// Calls a function for each, concurrently: requests to a store mostly wait.
 fn at_once<T: Sync, R: Send>(
     stores: &[Arc<Store>],
     items: &[T],
@@ -293,7 +291,7 @@ fn at_once<T: Sync, R: Send>(
     })
 }
 
-/// A thread that panicked with it has left nothing half done: every change is one call.
+/// A poisoned lock is fine: every change is one call.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -312,7 +310,7 @@ fn keep(runs: Vec<Arc<FleetRun>>, wants: &dyn Wants) -> Result<Vec<Arc<FleetRun>
     Ok(runs.into_iter().zip(answers).filter(|(_, wanted)| *wanted).map(|(run, _)| run).collect())
 }
 
-/// A day that is damaged is told of, and its runs are asked one by one where they are still there.
+/// A damaged day is reported, and its runs are used individually where they still exist.
 fn open_days(
     stores: &[Arc<Store>],
     days: &[(Folder, Folder)],

@@ -1,4 +1,4 @@
-//! A folder that runs lie in, on this machine or in an object store: the one place where they are told apart.
+//! A folder with runs, local or in an object store. No other module distinguishes the two.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::stores::{self, Store};
 /// A folder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Folder {
-    /// On this machine.
+    /// A local folder.
     Local(PathBuf),
     /// In a store: all objects whose keys begin with this and a `/`. Empty: all.
     Stored(Arc<Store>, String),
@@ -24,13 +24,13 @@ pub enum Folder {
 /// Why something could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It is closed to us.
+    /// Permission denied.
     Closed,
-    /// It is there, and is no regular file.
+    /// It is not a regular file.
     Strange,
-    /// Its store does not answer.
+    /// Its store does not respond.
     Lost(String),
     /// Something else.
     Other(String),
@@ -68,7 +68,7 @@ impl fmt::Display for Folder {
 }
 
 impl Folder {
-    /// What lies in it under a name, which can have several parts.
+    /// An entry of it; the name can have several parts.
     pub fn join(&self, name: &str) -> Folder {
         match self {
             Folder::Local(path) => Folder::Local(path.join(name)),
@@ -81,7 +81,7 @@ impl Folder {
         }
     }
 
-    /// Its path, when it is on this machine.
+    /// Its path, if it is local.
     pub fn local(&self) -> Option<&Path> {
         match self {
             Folder::Local(path) => Some(path),
@@ -97,7 +97,7 @@ impl Folder {
         }
     }
 
-    /// Its parts, the outermost first.
+    /// Its path components, the outermost first.
     pub(crate) fn parts(&self) -> Vec<&str> {
         match self {
             Folder::Local(path) => path.iter().filter_map(|part| part.to_str()).collect(),
@@ -105,7 +105,7 @@ impl Folder {
         }
     }
 
-    /// Its path in a folder that it lies in.
+    /// Its path relative to a folder above it.
     pub(crate) fn below(&self, root: &Folder) -> String {
         match (self, root) {
             (Folder::Local(path), Folder::Local(root)) => {
@@ -118,7 +118,7 @@ impl Folder {
         }
     }
 
-    /// Something of this name lies in it.
+    /// Whether it has an entry of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         match self.join(name) {
             Folder::Local(path) => path.symlink_metadata().is_ok(),
@@ -126,7 +126,7 @@ impl Folder {
         }
     }
 
-    /// It is there, and no link to another.
+    /// Whether it exists and is not a link.
     pub(crate) fn is_there(&self) -> bool {
         match self {
             Folder::Local(path) => path.symlink_metadata().is_ok_and(|found| found.is_dir()),
@@ -134,7 +134,7 @@ impl Folder {
         }
     }
 
-    /// The folders in it, by name. Those with a dot are somebody's work in progress. Links are none.
+    /// Its subfolders, by name, without links and without those that begin with a dot, which are incomplete.
     pub(crate) fn folders(&self) -> Result<Vec<Folder>, Unread> {
         let mut folders = Vec::new();
         match self {
@@ -156,7 +156,7 @@ impl Folder {
         }
     }
 
-    /// The size of a file in it. A link would lead out of the folder, so it is no file.
+    /// The size of a file in it. Links do not count as files, because they could lead out of the folder.
     pub(crate) fn size(&self, name: &str) -> Result<u64, Unread> {
         match self.join(name) {
             Folder::Local(path) => match path.symlink_metadata()? {
@@ -167,7 +167,7 @@ impl Folder {
         }
     }
 
-    /// A part of a file, or what there is of it.
+    /// A part of a file, shorter at its end.
     pub(crate) fn read(&self, name: &str, range: Range<u64>) -> Result<Bytes, Unread> {
         match self.join(name) {
             Folder::Local(path) => {
@@ -191,7 +191,7 @@ impl Folder {
         }
     }
 
-    /// What DataFusion calls it, there.
+    /// Its path for DataFusion.
     pub(crate) fn key(&self) -> Result<Key, datafusion::object_store::path::Error> {
         match self {
             Folder::Local(path) => Key::from_absolute_path(path),
@@ -200,14 +200,14 @@ impl Folder {
     }
 }
 
-/// What a user named: a folder, and what is to match below it, part by part.
+/// A user's path: a folder, and patterns for the components below it.
 pub(crate) struct Named {
     pub(crate) folder: Folder,
     pub(crate) patterns: Vec<String>,
 }
 
 impl Named {
-    /// Looks whether it is there. What of a store was named is listed; `stores` has those that were seen before.
+    /// Checks that it exists. Objects of a store are listed; `stores` has those that are open already.
     ///
     /// # Errors
     /// A sentence.
@@ -219,7 +219,7 @@ impl Named {
     }
 
     fn local(path: &Path) -> Result<Named, String> {
-        // What has such a name is meant itself.
+        // An entry of exactly this name takes precedence.
         let plain = match path.iter().position(|part| is_pattern(&part.to_string_lossy())) {
             Some(plain) if path.symlink_metadata().is_err() => plain,
             _ => path.iter().count(),
@@ -230,7 +230,7 @@ impl Named {
             0 => PathBuf::from("."),
             _ => path.iter().take(plain).collect(),
         };
-        // Once, so that what is opened later is what was found, wherever links on the way lead.
+        // Resolve links once, so that later opens find the same folder.
         let root = fs::canonicalize(tree).map_err(|e| refusal(&e.into()))?;
         if root.is_file() {
             return Err("is a file; name the folder of its run, or a tree of runs".to_owned());
@@ -259,7 +259,7 @@ impl Named {
             })
         })?;
         let all = Folder::Stored(Arc::clone(&store), key.clone());
-        // What has such a name is meant itself.
+        // An entry of exactly this name takes precedence.
         if plain == parts.len() || all.is_there() {
             return match all.is_there() {
                 true => Ok(Named { folder: all, patterns: Vec::new() }),
@@ -271,7 +271,7 @@ impl Named {
     }
 }
 
-/// Why a folder that was named cannot be asked.
+/// The error for a user's folder that cannot be read.
 pub(crate) fn refusal(why: &Unread) -> String {
     match why {
         Unread::Missing => "there is no such file or folder; check the path".to_owned(),

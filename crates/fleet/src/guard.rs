@@ -1,8 +1,7 @@
-//! What SQL may do: read the tables of the fleet.
+//! Restricts SQL to reading the tables of the fleet.
 //!
-//! One statement, and it is SELECT (or WITH, VALUES), EXPLAIN of one, SHOW or DESCRIBE. It is looked at twice: as it is
-//! written, and as the plan that it becomes. The session that runs it knows no table but the fleet's, and no
-//! function that opens a file.
+//! One statement is allowed: SELECT (or WITH, VALUES), EXPLAIN of one, SHOW or DESCRIBE. It is checked twice: as text and as a plan. The
+//! session has only the fleet's tables, and no function that opens a file.
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result};
@@ -14,16 +13,16 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
-/// SQL texts longer than this are refused before they are parsed.
+/// Most bytes of a SQL text.
 const MAX_BYTES: usize = 1 << 20;
 
-/// SELECTs of a text. Making a plan of a UNION takes more than twice as long for twice as many, so they are counted before.
+/// Most SELECTs of a text. Planning a UNION takes more than linear time, so they are counted before.
 const MAX_SELECTS: usize = 500;
 
 fn selects(sql: &str) -> usize {
     let is_select =
         |token: &&Token| matches!(token, Token::Word(word) if word.keyword == Keyword::SELECT);
-    // What are no tokens the parser refuses, and says where.
+    // The parser reports invalid tokens and their place.
     let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize().unwrap_or_default();
     tokens.iter().filter(is_select).count()
 }
@@ -31,7 +30,7 @@ fn selects(sql: &str) -> usize {
 /// The one statement of a text.
 ///
 /// # Errors
-/// A sentence: what is not allowed, or what cannot be parsed.
+/// When it is not allowed, or cannot be parsed.
 pub fn statement(sql: &str) -> Result<Statement> {
     let refused = |why: String| Err(DataFusionError::Plan(why));
     if sql.len() > MAX_BYTES {
@@ -58,7 +57,7 @@ pub fn statement(sql: &str) -> Result<Statement> {
     }
 }
 
-/// What a statement would do besides reading.
+/// The first operation of a statement that is not reading.
 fn forbidden(statement: &Statement) -> Option<String> {
     match statement {
         Statement::Explain(explain) => forbidden(&explain.statement),
@@ -84,8 +83,7 @@ fn verb(statement: &str) -> String {
     if verb.is_empty() { "this".to_owned() } else { verb.join(" ") }
 }
 
-/// The plan of a statement does nothing but read, wherever in it something is hidden, and is not too large to be optimized: that takes
-/// more than twice as long for twice the plan.
+/// Checks that all of a plan only reads, and that it is not too large to be optimized, which takes more than linear time.
 ///
 /// # Errors
 /// A sentence.
@@ -114,7 +112,7 @@ const MAX_JOINS: usize = 100;
 const MAX_STEPS: usize = 2_000;
 const MAX_OPERATORS: usize = 2_000;
 
-/// What a plan consists of. Values and columns do not count: a list of them is long and flat.
+/// Size of a plan. Values and columns do not count: lists of them are long and flat.
 #[derive(Debug, Default)]
 struct Size {
     joins: usize,

@@ -1,4 +1,4 @@
-//! Many hosts' runs as tables: one question to all of them.
+//! The runs of many hosts as SQL tables.
 //!
 //! ```text
 //! paths ──fleet──> runs, compacted days ──table──> DataFusion ──engine──> rows
@@ -6,14 +6,11 @@
 //!                            guard, question ┘
 //! ```
 //!
-//! [`fleet`] finds runs and reads what they say of themselves, in a [`folder`] of this machine or of one of the
-//! [`stores`]; [`table`] makes tables of them, and leaves the files
-//! of runs alone that a query does not want; [`engine`] is DataFusion with these tables, within limits; [`guard`]
-//! lets nothing but reading through; [`question`] has the questions with names. [`compact`] makes few large files of
-//! a day's many small ones.
+//! [`fleet`] finds runs and reads their manifests, in a local [`folder`] or in one of the [`stores`]. [`table`] makes tables of them and
+//! skips the files of runs that a query excludes. [`engine`] is DataFusion with these tables, within limits. [`guard`] admits only reading
+//! statements. [`question`] has the predefined questions. [`compact`] merges a day's small files into few large ones.
 //!
-//! Left out on purpose: a query engine and anything distributed of our own (DataFusion and Ballista are that), and
-//! deriving what `vmtax-analyse` derives of one run: here there is SQL.
+//! Left out on purpose: an own query engine (DataFusion and Ballista are used), and the analysis of single runs (`vmtax-analyse`).
 
 #[cfg(feature = "cluster")]
 pub mod cluster;

@@ -53,7 +53,7 @@ mod cluster {
     use crate::output::Place;
     use crate::query::{find, first_line};
 
-    /// Every file is opened on an executor, and what it holds is compared with what `run.json` says.
+    /// Opens every file on an executor and compares its number of rows with `run.json`.
     const EVERY_FILE: &str = "SELECT c.run, c.rows, r.exit_rows
 FROM (SELECT run, count(interval_start_ns) AS rows FROM exits GROUP BY run) c
 JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
@@ -118,7 +118,7 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
         let Some(scheduler) = parts else {
             return fail(Code::Usage, format!("--scheduler {}: use HOST:PORT", args.scheduler));
         };
-        // Held until the end: what is passed between tasks goes with it.
+        // Held until the end: data passed between tasks is removed with it.
         let own = crate::scratch("vmtax-executor")?;
         let work = args.work.clone().unwrap_or_else(|| own.path().to_owned());
         std::fs::create_dir_all(&work)

@@ -22,10 +22,10 @@ use crate::output::{self, Out, Place};
 use crate::show::{Caption, Format, Sheet};
 use crate::worker::PlanningLimit;
 
-/// Runs left out that are named; the others are counted.
+/// Skipped runs listed by name; the others are counted.
 const NAMED: usize = 20;
 
-/// What is asked.
+/// The query.
 struct Asked {
     sql: String,
     parameters: Vec<(String, ScalarValue)>,
@@ -33,7 +33,7 @@ struct Asked {
     caption: Caption,
 }
 
-/// Asks, spilling into this folder.
+/// Runs the query, with this spill folder.
 pub(crate) fn run(args: &QueryArgs, spill: &Path) -> anyhow::Result<()> {
     let asked = asked(args)?;
     let place = Place::open(args.output.as_deref())?;
@@ -113,7 +113,7 @@ fn asked(args: &QueryArgs) -> anyhow::Result<Asked> {
     })
 }
 
-/// Asks; once more without the damaged runs when a file turns out to be damaged before the first row is written.
+/// Runs the query; repeats it without damaged runs if a damaged file is found before the first row is written.
 async fn answer(
     args: &QueryArgs,
     asked: &Asked,
@@ -122,7 +122,7 @@ async fn answer(
 ) -> anyhow::Result<()> {
     let engine = engine(args, fleet, spill)?;
     if args.verify {
-        // Planning finds out which runs are wanted.
+        // Planning selects the runs.
         let plan = plan(asked, &engine).await?;
         engine.physical(&plan).await.map_err(|e| of_query(&engine, e))?;
         fleet.leave_out_damaged();
@@ -142,7 +142,7 @@ async fn answer(
         place.write(|out: Out<'_>| {
             let mut sheet = Sheet::new(format, &schema, caption, width, out)?;
             while let Some(batch) = receiver.blocking_recv() {
-                // An error of the query: nothing that looks whole may appear.
+                // An error of the query: no output that looks complete may appear.
                 sheet.batch(&batch?).map_err(of_rows)?;
             }
             sheet.finish().map_err(of_rows)
@@ -167,14 +167,14 @@ struct Begun {
     stream: SendableRecordBatchStream,
 }
 
-/// The optimized plan. No file is looked at for it, so it has a limit of time.
+/// The optimized plan. It reads no file, so it has a timeout.
 async fn plan(asked: &Asked, engine: &Engine) -> anyhow::Result<LogicalPlan> {
     let _limit = PlanningLimit::start();
     let plan = engine.plan(&asked.sql, asked.parameters.clone()).await.map_err(of_sql)?;
     engine.optimize(&plan).map_err(|e| of_query(engine, e))
 }
 
-/// Plans, and waits for the first rows: most of what can go wrong has gone wrong by then.
+/// Plans, and waits for the first rows, when most errors have occurred.
 async fn begin(args: &QueryArgs, asked: &Asked, engine: &Engine) -> anyhow::Result<Begun> {
     let plan = plan(asked, engine).await?;
     let physical = engine.physical(&plan).await.map_err(|e| of_query(engine, e))?;
@@ -233,7 +233,7 @@ fn of_sql(error: DataFusionError) -> anyhow::Error {
     Fault::new(Code::Usage, format!("the SQL cannot be asked: {}", first_line(&error))).into()
 }
 
-/// An error of carrying out: what is read is wrong, or too large.
+/// An error of execution: invalid data, or a limit exceeded.
 fn of_query(engine: &Engine, error: DataFusionError) -> anyhow::Error {
     if let Some(why) = engine.fleet().lost() {
         return Fault::new(Code::Input, format!("the query failed: {why}")).into();
@@ -254,7 +254,7 @@ fn of_query(engine: &Engine, error: DataFusionError) -> anyhow::Error {
     }
 }
 
-/// A row that cannot be written: there is no room for it, or a value has no form, such as a date after the last one.
+/// A row that cannot be written: no space, or a value that cannot be formatted, such as a date out of range.
 fn of_rows(error: anyhow::Error) -> anyhow::Error {
     if error.is::<Fault>() || error.is::<std::io::Error>() {
         return error;
@@ -264,7 +264,7 @@ fn of_rows(error: anyhow::Error) -> anyhow::Error {
     Fault::new(Code::Data, format!("the query failed: a value cannot be written: {line}")).into()
 }
 
-/// An object that a store did not give. When the store does not answer, asking again would take as long.
+/// A failed read of a store. If the store does not respond, repeating would take as long.
 fn of_store(refusal: &Refusal) -> Fault {
     let code = if matches!(refusal.why, Unread::Lost(_)) { Code::Input } else { Code::Data };
     Fault::new(code, format!("the query failed: {refusal}"))
@@ -282,12 +282,12 @@ pub(crate) fn of_cluster(address: &str, error: &DataFusionError) -> anyhow::Erro
     .into()
 }
 
-/// A second attempt would say the same.
+/// Repeating the query would fail in the same way.
 fn refused(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Fault>().is_none_or(|fault| fault.code() != Code::Data)
 }
 
-/// What DataFusion puts before what is wrong.
+/// Prefixes of DataFusion's messages.
 const KINDS: &[&str] = &[
     "Error during planning: ",
     "Execution error: ",
@@ -299,7 +299,7 @@ const KINDS: &[&str] = &[
     "Invalid or Unsupported Configuration: ",
 ];
 
-/// DataFusion explains over several lines; the first says what is wrong, or the one after the last `caused by`.
+/// The relevant line of DataFusion's message: the first, or the one after the last `caused by`.
 pub(crate) fn first_line(error: &DataFusionError) -> String {
     if let DataFusionError::SQL(error, _) = error.find_root() {
         let text = error.to_string();
@@ -314,7 +314,7 @@ pub(crate) fn first_line(error: &DataFusionError) -> String {
     if line.is_empty() { "it does not say why".to_owned() } else { line.to_owned() }
 }
 
-/// Names what was left out, and returns how many that are.
+/// Reports the skipped runs, and returns their number.
 fn tell_skipped(fleet: &Fleet) -> usize {
     let skipped = fleet.skipped();
     if skipped.is_empty() {
@@ -335,7 +335,7 @@ fn tell_skipped(fleet: &Fleet) -> usize {
     skipped.len()
 }
 
-/// Says which questions there are.
+/// Lists the predefined questions.
 pub(crate) fn list() -> anyhow::Result<()> {
     let questions = question::all().map_err(|why| anyhow::anyhow!(why))?;
     Place::open(None)?.write(|out| {
@@ -361,7 +361,7 @@ pub(crate) fn list() -> anyhow::Result<()> {
     })
 }
 
-/// Writes the words of exits as SQL for DuckDB.
+/// Writes the SQL of `exits_named` for DuckDB.
 pub(crate) fn duckdb(output: Option<&Path>) -> anyhow::Result<()> {
     let sql = vmtax_fleet::vocabulary::duckdb()?;
     Place::open(output)?.write(|out| {

@@ -1,4 +1,4 @@
-//! Questions with names: SQL with a head that says what it answers and what can be set.
+//! Predefined questions: SQL with a header that has title, description and parameters.
 //!
 //! ```sql
 //! -- title: What the exits of each class of host are for
@@ -25,34 +25,34 @@ const FILES: [(&str, &str); 6] = [
 /// A question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: String,
-    /// What it answers, one line.
+    /// Its title, one line.
     pub title: String,
     /// Units of its columns.
     pub unit: String,
-    /// More of it: how it is computed, what it leaves out.
+    /// Description: how it is computed, and its limits.
     pub about: String,
-    /// What can be set.
+    /// Parameters.
     pub parameters: Vec<Parameter>,
     /// The SQL.
     pub sql: String,
 }
 
-/// What can be set in a question.
+/// A parameter of a question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     /// Its name.
     pub name: String,
-    /// What its values are.
+    /// Kind of its values.
     pub kind: Kind,
-    /// Its value unless told, as it would be given.
+    /// Its default value, as text.
     pub default: String,
-    /// What it is.
+    /// Description.
     pub about: String,
 }
 
-/// What values a parameter takes.
+/// Kind of a parameter's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Any text.
@@ -73,7 +73,7 @@ impl Kind {
         (Kind::Date, "date", "a day such as 2026-01-31"),
     ];
 
-    /// The word for it in a head.
+    /// Its word in a header.
     pub fn word(self) -> &'static str {
         Kind::ALL[self as usize].1
     }
@@ -81,7 +81,7 @@ impl Kind {
     /// A value of this kind.
     ///
     /// # Errors
-    /// What it should be.
+    /// The expected form.
     pub fn value(self, text: &str) -> Result<ScalarValue, String> {
         let wrong = || format!("{text:?} is not {}", Kind::ALL[self as usize].2);
         match self {
@@ -109,7 +109,7 @@ impl Kind {
     }
 }
 
-/// `2026-01-31`: by its shape, which is what days of runs are compared by.
+/// Whether a text has the form `2026-01-31`.
 pub fn is_date(text: &str) -> bool {
     let number = |part: &str, digits: usize, most: u32| {
         part.len() == digits
@@ -133,7 +133,7 @@ pub fn all() -> Result<Vec<Question>, String> {
 /// The question of this name.
 ///
 /// # Errors
-/// When there is none: which there are.
+/// When there is none; the error lists the questions.
 pub fn named(name: &str) -> Result<Question, String> {
     let all = all()?;
     let names: Vec<String> = all.iter().map(|q| q.name.clone()).collect();
@@ -146,7 +146,7 @@ impl Question {
     /// Its parameters with the values given, the others with their defaults.
     ///
     /// # Errors
-    /// A sentence: which value is wrong, or which name there is not.
+    /// When a value is invalid, or a name unknown.
     pub fn values(&self, given: &[(String, String)]) -> Result<Vec<(String, ScalarValue)>, String> {
         if let Some((name, _)) =
             given.iter().find(|(name, _)| !self.parameters.iter().any(|p| p.name == *name))
@@ -174,7 +174,7 @@ impl Question {
 /// Reads a question.
 ///
 /// # Errors
-/// What is wrong, with the line.
+/// The problem, with the line.
 pub fn parse(name: &str, text: &str) -> Result<Question, String> {
     let mut question = Question {
         name: name.to_owned(),

@@ -1,7 +1,7 @@
-//! One run as the fleet sees it: what `run.json` says of it, and its files.
+//! One run: its `run.json` and its files.
 //!
-//! Nothing of a segment is read here but its size: a file that is shorter or longer than `run.json` says is
-//! damaged, and its whole run is left out, because what remains of a run counts too little without saying so.
+//! Only the size of a segment is checked: if it differs from `run.json`, the file is damaged and the whole run is skipped, because the rest of
+//! the run would give too small counts without notice.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,24 +12,24 @@ use crate::folder::{Folder, Unread};
 
 /// Manifests larger than this are not read, as `vmtax-store` has it.
 const MAX_BYTES: u64 = 256 << 20;
-/// What is read of a file at once: from a store each is a request.
+/// Bytes read at a time: in a store each read is a request.
 const BLOCK: u64 = 8 << 20;
 
-/// A run that can be asked.
+/// A usable run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetRun {
     /// Its folder.
     pub folder: Folder,
     /// [`crate::schema::ATTRIBUTES`], without the mark.
     pub attributes: Attributes,
-    /// What `run.json` says.
+    /// The content of `run.json`.
     pub manifest: Manifest,
 }
 
-/// What rows carry of their run. An empty text: the run does not say.
+/// The attributes of a run. An empty text: unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Its path below the tree that was named, or as it was named itself.
+    /// Its path relative to the user's path, or that path.
     pub run: String,
     /// The host that was recorded.
     pub host: String,
@@ -52,7 +52,7 @@ impl Attributes {
     }
 }
 
-/// Where a path says `host=H/date=D`, that is the host and the day.
+/// Host and day of a path with `host=H/date=D`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The host.
@@ -62,7 +62,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// What the parts of a path say. The last of several counts.
+    /// Host and day of a path; the last occurrence counts.
     pub fn of(folder: &Folder) -> Place {
         let mut place = Place::default();
         for part in folder.parts() {
@@ -76,19 +76,19 @@ impl Place {
     }
 }
 
-/// Why a run is left out.
+/// Why a run is skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// The run, or the folder that could not be looked into.
+    /// The run, or the unreadable folder.
     pub path: String,
     /// To follow "it".
     pub why: String,
 }
 
-/// Reads a run's manifest and looks at its files. Rows will carry `name`.
+/// Reads a run's manifest and checks its files. `name` is its path in rows.
 ///
 /// # Errors
-/// When the run cannot be asked: why.
+/// When the run is unusable.
 pub fn open(folder: &Folder, name: &str) -> Result<FleetRun, Skipped> {
     let skip = |why: String| Skipped { path: folder.to_string(), why };
     let bytes = folder.whole(MANIFEST, MAX_BYTES).map_err(|unread| skip(no_manifest(&unread)))?;
@@ -124,7 +124,7 @@ fn no_manifest(unread: &Unread) -> String {
     }
 }
 
-/// Each listed file is there, is a file of the folder, and has its size.
+/// Checks that each listed file exists in the folder and has its size.
 pub(crate) fn check_sizes(folder: &Folder, segments: &[Segment]) -> Result<(), String> {
     let mut looked = "";
     for segment in segments {
@@ -165,7 +165,7 @@ fn no_file(name: &str, unread: &Unread) -> String {
 /// Reads a listed file to its end and compares its checksum.
 ///
 /// # Errors
-/// What is wrong with it, to follow its run's name.
+/// The problem, to follow the run's name.
 pub fn verify(folder: &Folder, segment: &Segment) -> Result<(), String> {
     check_size(folder, segment)?;
     let name = &segment.path;
@@ -186,7 +186,7 @@ pub fn verify(folder: &Folder, segment: &Segment) -> Result<(), String> {
     ))
 }
 
-/// What rows of a run carry.
+/// The attributes of a run's rows.
 pub(crate) fn attributes(folder: &Folder, name: &str, manifest: &Manifest) -> Attributes {
     let place = Place::of(folder);
     let recording = &manifest.recording;
@@ -201,8 +201,7 @@ pub(crate) fn attributes(folder: &Folder, name: &str, manifest: &Manifest) -> At
     }
 }
 
-/// Labels as one text, `rack=a1,zone=b`: by key, and what would be read as another label, or acts on a terminal,
-/// as `%2C`.
+/// Labels as one text, `rack=a1,zone=b`, sorted by key. Separators and control characters are encoded as `%2C`.
 pub fn labels<'a>(labels: impl Iterator<Item = (&'a String, &'a String)>) -> String {
     let mut text = String::new();
     for (key, value) in labels {

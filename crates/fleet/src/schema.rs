@@ -1,18 +1,17 @@
-//! The columns of every table that can be asked.
+//! The columns of all tables.
 //!
-//! A table of rows has the columns of its Parquet files (`crates/store/FORMAT.md`), all of which may be null: an
-//! older run can lack any of them. After them come the columns of the run that a row is of, [`attributes`].
+//! A table of rows has the columns of its Parquet files (`crates/store/FORMAT.md`), all nullable, because older runs can lack them, followed
+//! by the attributes of the run ([`attributes`]).
 
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use vmtax_store::Table;
 
-/// Stands for the type of texts in the lists below.
+/// Placeholder of the type of texts in the lists below.
 const TEXT: DataType = DataType::Utf8;
 
-/// How texts are held: as views here, which is faster, or plain, which is what may travel in a cluster (Ballista
-/// does not send views).
+/// Type of texts: views are faster; a cluster needs plain texts, because Ballista does not send views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Texts {
     /// `Utf8View`.
@@ -39,7 +38,7 @@ impl Texts {
 /// The tables of rows, by the name that SQL knows them by. It is the name of their folder.
 pub const TABLES: [Table; Table::ALL.len()] = Table::ALL;
 
-/// What every row carries of its run.
+/// Columns that every row has of its run.
 pub const ATTRIBUTES: [&str; 7] =
     ["run", "host", "date", "kernel", "cpu_model", "labels", "emulated"];
 
@@ -61,7 +60,7 @@ pub fn columns(table: Table, texts: Texts) -> SchemaRef {
 const U32: DataType = DataType::UInt32;
 const U64: DataType = DataType::UInt64;
 
-/// The columns of `runs`: a row for each run, besides [`ATTRIBUTES`].
+/// The columns of `runs` in addition to [`ATTRIBUTES`]: a row per run.
 pub fn runs(texts: Texts) -> SchemaRef {
     let mut fields = attributes(texts);
     let columns: &[(&str, DataType)] = &[
@@ -83,7 +82,7 @@ pub fn runs(texts: Texts) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// The columns of `vms`: a row for each VM of each run, besides [`ATTRIBUTES`].
+/// The columns of `vms` in addition to [`ATTRIBUTES`]: a row per VM of each run.
 pub fn vms(texts: Texts) -> SchemaRef {
     let mut fields = attributes(texts);
     let columns = [("vm", U32), ("name", TEXT), ("inferred", DataType::Boolean)];

@@ -1,7 +1,7 @@
-//! The rows of an answer, in the formats that there are.
+//! Output formats of rows.
 //!
-//! CSV, JSON and Parquet are written as rows come, so that an answer may be larger than memory. A table for a
-//! terminal and a page keep the first rows, and say how many there are besides.
+//! CSV, JSON and Parquet are streamed, so a result may be larger than memory. Text and HTML keep the first rows and show the number of
+//! omitted ones.
 
 use std::io::{self, Write};
 
@@ -19,38 +19,38 @@ use vmtax_report::rows::{Heading, Rows};
 
 use crate::output::Out;
 
-/// Rows that a table for a terminal has.
+/// Most rows of a text table.
 const TEXT_ROWS: usize = 10_000;
-/// The shape of the JSON.
+/// Schema of the JSON.
 const SCHEMA: &str = "vmtax-query-1";
 
-/// How rows are written.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// A table for a terminal.
+    /// For a terminal.
     Text,
-    /// One row per row.
+    /// One line per row.
     Csv,
     /// For programs; docs/fleet.md.
     Json,
-    /// As columns with their types, for other tools and for joining.
+    /// Parquet, with column types.
     Parquet,
     /// One page that opens offline.
     Html,
 }
 
-/// What stands beside the rows.
+/// The caption of a result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caption {
-    /// What was asked.
+    /// The question or SQL.
     pub(crate) title: String,
-    /// Of what.
+    /// The paths.
     pub(crate) source: String,
-    /// Said above.
+    /// Notes above the table.
     pub(crate) notes: Vec<String>,
 }
 
-/// Takes batches one after the other.
+/// Writes batches in order.
 pub(crate) enum Sheet<'a> {
     Kept { rows: Rows, format: Format, width: Option<usize>, out: Out<'a> },
     Csv { rows: Rows, out: Out<'a> },
@@ -59,7 +59,7 @@ pub(crate) enum Sheet<'a> {
 }
 
 impl<'a> Sheet<'a> {
-    /// A sheet with the columns' names on it.
+    /// Starts a sheet with the columns' names.
     pub(crate) fn new(
         format: Format,
         schema: &SchemaRef,
@@ -144,7 +144,7 @@ impl<'a> Sheet<'a> {
             Sheet::Json { out, mut writer } => {
                 writer.finish()?;
                 let end = writer.into_inner();
-                // An empty array has not begun either.
+                // Also for an empty array.
                 out.write_all(if end.is_empty() { b"[]" } else { &end })?;
                 out.write_all(b"}\n")?;
             }
@@ -156,7 +156,7 @@ impl<'a> Sheet<'a> {
     }
 }
 
-/// What the system answered, where it was that: the reader of an exit code wants to know.
+/// The system's error behind an error, for the exit code.
 fn of_parquet(error: datafusion::parquet::errors::ParquetError) -> anyhow::Error {
     use datafusion::parquet::errors::ParquetError;
     match error {
@@ -168,7 +168,7 @@ fn of_parquet(error: datafusion::parquet::errors::ParquetError) -> anyhow::Error
     }
 }
 
-/// The cells of a batch. Fractions are rounded for people.
+/// The cells of a batch. Fractions are rounded.
 fn cells(batch: &RecordBatch, rounded: bool) -> Result<Vec<Vec<Option<String>>>> {
     let options = FormatOptions::default();
     let mut rows = vec![Vec::with_capacity(batch.num_columns()); batch.num_rows()];

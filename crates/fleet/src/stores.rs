@@ -1,4 +1,4 @@
-//! Object stores: `s3://BUCKET`, and what else the crate `object_store` has a client for.
+//! Object stores: `s3://BUCKET`, and the others supported by the crate `object_store`.
 //!
 //! ```text
 //! s3://bucket/fleet ──one LIST──> keys and sizes ──Folder──> runs, days
@@ -6,11 +6,10 @@
 //!                            └──────── DataFusion ──GET──────> segments
 //! ```
 //!
-//! Endpoints and credentials come from the environment alone, by the names that `object_store` reads
-//! (`AWS_ACCESS_KEY_ID`, ...). What a store answers when it refuses can quote them, so nothing of its text is ever
-//! passed on: `Guarded` says in words of ours what went wrong. It writes nothing either.
+//! Endpoints and credentials come from environment variables only, with the names of `object_store` (`AWS_ACCESS_KEY_ID`, ...). Error
+//! responses of a store can quote them, so their text is never shown: `Guarded` has its own messages. It does not write either.
 //!
-//! Left out on purpose: writing, and keeping anything for the next query.
+//! Left out on purpose: writing, and caching between queries.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -34,16 +33,16 @@ use url::Url;
 
 use crate::folder::Unread;
 
-/// Requests of one store that are under way at the same time, when many small files are wanted.
+/// Concurrent requests to one store, for many small files.
 pub(crate) const REQUESTS: usize = 32;
 
-/// A bucket, a container or a server, and what was found in it.
+/// A bucket, a container or a server, and its listed objects.
 pub struct Store {
     url: ObjectStoreUrl,
     client: Arc<dyn ObjectStore>,
-    /// What was listed, with its size.
+    /// Listed objects and their sizes.
     keys: RwLock<BTreeMap<String, u64>>,
-    /// Why it does not answer any more: then it is not asked again, which would take as long each time.
+    /// Why it stopped responding. Then it gets no more requests, each of which would time out.
     lost: OnceLock<String>,
 }
 
@@ -51,7 +50,7 @@ impl Store {
     /// A client for `s3://bucket`.
     ///
     /// # Errors
-    /// What to do, to follow the URL.
+    /// The problem and what to do, to follow the URL.
     pub(crate) fn open(url: &str) -> Result<Store, String> {
         let url = ObjectStoreUrl::parse(url).map_err(|_| "is no URL of a store".to_owned())?;
         let inner = client(url.as_ref())?;
@@ -64,17 +63,17 @@ impl Store {
         &self.url
     }
 
-    /// What DataFusion reads with.
+    /// The client for DataFusion.
     pub fn client(&self) -> &Arc<dyn ObjectStore> {
         &self.client
     }
 
-    /// Why it cannot be asked any more.
+    /// Why it stopped responding.
     pub fn lost(&self) -> Option<String> {
         Some(format!("{}: {}", self.url, Unread::Lost(self.lost.get()?.clone())))
     }
 
-    /// What a user can set so that it lets itself be asked.
+    /// Advice on settings that give access.
     pub(crate) fn settings(&self) -> &'static str {
         match scheme(self.url.as_ref()) {
             Ok(ObjectStoreScheme::AmazonS3) => {
@@ -90,7 +89,7 @@ impl Store {
         }
     }
 
-    /// Learns all keys below a folder.
+    /// Lists all keys below a folder.
     pub(crate) fn list(&self, folder: &str) -> Result<(), Unread> {
         let prefix = if folder.is_empty() { None } else { Some(parse(folder)?) };
         let found: Vec<ObjectMeta> =
@@ -105,7 +104,7 @@ impl Store {
         self.keys.read().unwrap_or_else(PoisonError::into_inner).get(key).copied()
     }
 
-    /// There is something below this key.
+    /// Whether there are objects below this key.
     pub(crate) fn is_folder(&self, key: &str) -> bool {
         let start = below(key);
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +138,7 @@ impl Store {
         self.wait(self.client.get_range(&parse(key)?, range))
     }
 
-    /// Waits for an answer, on a thread of its own: the caller's can be one that must not wait for futures.
+    /// Waits for a response on a separate thread, because the caller's thread may not block on futures.
     fn wait<T: Send>(
         &self,
         answer: impl Future<Output = object_store::Result<T>> + Send,
@@ -162,12 +161,12 @@ impl Store {
     }
 }
 
-/// A key as it is written: [`Key::from`] would encode signs in it.
+/// A key without encoding: [`Key::from`] would encode characters.
 fn parse(key: &str) -> Result<Key, Unread> {
     Key::parse(key).map_err(|_| Unread::Other("its name cannot be a key".to_owned()))
 }
 
-/// What all keys in a folder begin with.
+/// The prefix of all keys in a folder.
 fn below(folder: &str) -> String {
     if folder.is_empty() { String::new() } else { format!("{folder}/") }
 }
@@ -206,7 +205,7 @@ pub(crate) fn split(text: &str) -> Result<(String, String), String> {
     let (scheme_name, rest) = text.split_once("://").unwrap_or_default();
     let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
     if authority.contains('@') || text.contains('?') {
-        // Not quoted: there may be a password in it.
+        // Not quoted: it may contain a password.
         return Err(format!(
             "a path in a store ({scheme_name}://BUCKET/FOLDER) has no user, password or query string; \
              credentials are taken from the environment, and a pattern has * or [...] but no ?"
@@ -233,7 +232,7 @@ pub(crate) fn split(text: &str) -> Result<(String, String), String> {
     Ok((base, key.to_string()))
 }
 
-/// What kind of store a URL names.
+/// Kind of the store of a URL.
 fn scheme(url: &Url) -> Result<ObjectStoreScheme, String> {
     let known = "use s3://, gs://, az://, https:// or http://";
     match ObjectStoreScheme::parse(url).map(|(kind, _)| kind) {
@@ -254,7 +253,7 @@ fn scheme(url: &Url) -> Result<ObjectStoreScheme, String> {
     }
 }
 
-/// Where clients do their work. It stays until the process ends: connections live in it.
+/// The runtime of clients. It lives as long as the process, because it owns connections.
 fn runtime() -> Result<&'static Runtime, String> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     let build = || {
@@ -269,7 +268,7 @@ fn client(_: &Url) -> Result<Arc<dyn ObjectStore>, String> {
     Err("this vmtax-fleet was built without stores; build it with its feature stores, or name a folder of this machine".to_owned())
 }
 
-/// A client with what the environment says.
+/// A client configured by the environment.
 #[cfg(feature = "stores")]
 fn client(url: &Url) -> Result<Arc<dyn ObjectStore>, String> {
     use std::time::Duration;
@@ -281,7 +280,7 @@ fn client(url: &Url) -> Result<Arc<dyn ObjectStore>, String> {
     use datafusion::object_store::http::HttpBuilder;
     use datafusion::object_store::{BackoffConfig, ClientOptions, RetryConfig};
 
-    // A store that is busy is asked again; one that is not there is given up after some seconds.
+    // Retry a busy store; give up an unreachable one after some seconds.
     let retry = RetryConfig {
         backoff: BackoffConfig { max_backoff: Duration::from_secs(2), ..BackoffConfig::default() },
         max_retries: 5,
@@ -317,7 +316,7 @@ fn client(url: &Url) -> Result<Arc<dyn ObjectStore>, String> {
     })
 }
 
-/// What a client says went wrong, without any of its words.
+/// The error of a client, without its text.
 fn unread(error: &object_store::Error) -> Unread {
     match error {
         object_store::Error::NotFound { .. } => return Unread::Missing,
@@ -331,7 +330,7 @@ fn unread(error: &object_store::Error) -> Unread {
     let after = text.split_once("status code: ").map(|(_, after)| after);
     let status = after.and_then(|after| after.get(..3)?.parse::<u16>().ok());
     if text.contains("169.254.169.254") || text.contains("metadata.google") {
-        // Where machines in a cloud ask for credentials when nobody gave them any.
+        // The address of instance credentials in a cloud.
         return Unread::Closed;
     }
     if text.contains("URL scheme is not allowed") {
@@ -362,7 +361,7 @@ fn transport(_: &object_store::Error) -> Unread {
     Unread::Other("the store failed".to_owned())
 }
 
-/// What went wrong before there was an answer.
+/// An error before there was a response.
 #[cfg(feature = "stores")]
 fn transport(error: &object_store::Error) -> Unread {
     use datafusion::object_store::client::{HttpError, HttpErrorKind};
@@ -381,12 +380,12 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
     std::iter::successors(Some(error), |cause: &&'a (dyn Error + 'static)| (*cause).source())
 }
 
-/// Why something could not be read, somewhere below another error.
+/// The read error below another error.
 pub fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
     causes(error).find_map(|cause| cause.downcast_ref())
 }
 
-/// What a store did not give.
+/// A failed read of a store.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// The URL of an object or a folder.
@@ -403,7 +402,7 @@ impl fmt::Display for Refusal {
 
 impl Error for Refusal {}
 
-/// A client that only reads, and whose errors say nothing but what and where.
+/// A client that only reads, and whose errors have no text of the store.
 #[derive(Debug)]
 struct Guarded {
     url: Url,

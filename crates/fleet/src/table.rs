@@ -1,9 +1,8 @@
-//! The tables of a fleet as DataFusion sees them.
+//! The tables of a fleet for DataFusion.
 //!
-//! A filter on what a run says of itself is answered by `run.json`, before any other file is opened; what is left
-//! is read by DataFusion's own Parquet source, with the run's attributes as its partition columns. So a plan holds
-//! nothing but what DataFusion can write down itself, and a Ballista scheduler and executors that know nothing of
-//! vmtax can carry it out.
+//! Filters on a run's attributes are evaluated with `run.json`, before other files are opened. The rest is read by DataFusion's Parquet
+//! source, with the attributes as partition columns. So DataFusion can serialize the plan, and Ballista schedulers and executors without
+//! vmtax can execute it.
 
 use std::sync::Arc;
 
@@ -39,7 +38,7 @@ use crate::schema::{self, Texts};
 use crate::stores::Store;
 use crate::types::TypesAgree;
 
-/// What a row is.
+/// Kind of the table's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A row of the runs' files.
@@ -194,19 +193,19 @@ impl TableProvider for FleetTable {
     }
 }
 
-/// A filter that `run.json` can answer.
+/// A filter that `run.json` can evaluate.
 fn of_runs(filter: &Expr) -> bool {
     !filter.is_volatile()
         && !filter.column_refs().is_empty()
         && is_about(filter, &schema::ATTRIBUTES)
 }
 
-/// A filter that looks at no other columns.
+/// A filter on attributes only.
 fn is_about(filter: &Expr, columns: &[&str]) -> bool {
     filter.column_refs().iter().all(|column| columns.contains(&column.name()))
 }
 
-/// Where the files of a selection lie, each store once. `None`: on this machine.
+/// The stores of a selection, each once. `None`: local.
 fn places(selection: &Selection) -> Vec<Option<&Arc<Store>>> {
     let runs = selection.runs.iter().map(|run| &run.folder);
     let mut places = Vec::new();
@@ -224,7 +223,7 @@ fn file(folder: &Folder, segment: &Segment) -> Result<PartitionedFile> {
     Ok(file)
 }
 
-/// What is to be read of files.
+/// Projection, filters and limit of a scan.
 struct Scan<'a> {
     state: &'a dyn Session,
     projection: Option<&'a Vec<usize>>,
@@ -274,10 +273,10 @@ impl Scan<'_> {
     }
 }
 
-/// The filters of a query that `run.json` can answer.
+/// The filters of a query that `run.json` can evaluate.
 struct Filters {
     texts: Texts,
-    /// With whether host and day are enough.
+    /// Each with whether it only uses host and day.
     filters: Vec<(Arc<dyn PhysicalExpr>, bool)>,
     schema: SchemaRef,
 }
@@ -306,7 +305,7 @@ impl Filters {
             let answer = filter.evaluate(&batch)?.into_array(runs.len())?;
             wanted = and_kleene(&wanted, answer.as_boolean())?;
         }
-        // Null is no yes.
+        // Null counts as false.
         Ok(wanted.iter().map(|wanted| wanted == Some(true)).collect())
     }
 }

@@ -1,7 +1,6 @@
-//! A column of a file that has another type than its table is refused by name.
+//! Refuses files in which a column has another type than in its table.
 //!
-//! DataFusion would cast it: a count that some tool stored as a text would be added up, or become null. A column
-//! that a file lacks is null, as for every older run.
+//! DataFusion would cast it: a count stored as text would be added up, or become null. A missing column is null, as in older runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use datafusion::physical_expr_adapter::{
     DefaultPhysicalExprAdapterFactory, PhysicalExprAdapter, PhysicalExprAdapterFactory,
 };
 
-/// DataFusion's own adapter, behind a look at the types.
+/// DataFusion's adapter, after a check of the types.
 #[derive(Debug)]
 pub(crate) struct TypesAgree;
 
@@ -25,7 +24,7 @@ impl PhysicalExprAdapterFactory for TypesAgree {
     }
 }
 
-/// The first column of which a file says something else than its table.
+/// The first column whose type differs between file and table.
 pub(crate) fn disagreement(table: &SchemaRef, file: &SchemaRef) -> Option<WrongType> {
     table.fields().iter().find_map(|wanted| {
         let found = file.field_with_name(wanted.name()).ok()?;
@@ -42,9 +41,9 @@ pub(crate) fn disagreement(table: &SchemaRef, file: &SchemaRef) -> Option<WrongT
 pub struct WrongType {
     /// The column.
     pub column: String,
-    /// What the table says.
+    /// Type in the table.
     pub expected: DataType,
-    /// What the file says.
+    /// Type in the file.
     pub found: DataType,
 }
 
@@ -57,7 +56,7 @@ impl fmt::Display for WrongType {
 
 impl std::error::Error for WrongType {}
 
-/// However it is stored, it is the same.
+/// Whether two types are the same, independent of their encoding.
 fn plain(kind: &DataType) -> DataType {
     match kind {
         DataType::Utf8View | DataType::LargeUtf8 => DataType::Utf8,

@@ -1,14 +1,14 @@
-//! A query runs in a child process, which may die.
+//! Runs a query in a child process, because it can exceed limits or crash.
 //!
 //! ```text
-//! parent: makes the folder for what is spilled ──> child: limits its memory, asks, writes rows
-//!         holds its standard input open        ──> end of input: the parent is gone, so remove the folder and end
-//!         reads its standard error             <── messages, passed on if it ends by itself
+//! parent: creates the spill folder             ──> child: limits its memory, runs the query, writes rows
+//!         holds its standard input open        ──> end of input: the parent has ended, so remove the folder and end
+//!         reads its standard error             <── messages, forwarded if it exits normally
 //! ```
 //!
-//! `--memory` bounds what operators hold. Functions can ask for a text or a list of any length beside that, a plan can be deeper than a
-//! stack, and the engine panics on some input. Then the child ends, and the parent says so in one sentence. The folder is
-//! removed however the query ends; only if both processes are killed at once does the next query remove it.
+//! `--memory` limits operators only. Functions can create texts and lists of any length, a plan can overflow the stack, and the engine
+//! panics on some input. Then the child ends, and the parent reports it in one sentence. The folder is removed however the query ends; if
+//! both processes are killed at once, the next query removes it.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -32,21 +32,21 @@ use crate::cli::QueryArgs;
 use crate::exit::{self, Code, Fault};
 use crate::query;
 
-/// Names the folder to the child, and so says that it is one.
+/// The variable with the folder, which also marks a process as the child.
 const SPILL: &str = "VMTAX_QUERY_SPILL";
 /// Stack for planning, which recurses over the plan.
 const STACK: usize = 256 << 20;
-/// Memory of the child beside what operators hold twice over: the program, files being decoded, rows being written.
+/// Memory of the child in addition to 2 x --memory: the program, files being decoded, rows being written.
 const BESIDE: u64 = 512 << 20;
-/// How long a plan may be made and optimized. Those that anybody means take milliseconds.
+/// Timeout of planning. Realistic plans take milliseconds.
 const PLANNING: Duration = Duration::from_secs(60);
-/// Messages of the child that are kept.
+/// Bytes kept of the child's messages.
 const MESSAGES: u64 = 1 << 20;
 
 /// The first panic of this process.
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
-/// The folder, if this process is the child. A path that no parent can have made is ignored, because the child removes the folder.
+/// The folder, if this process is the child. Other paths than those of a parent are ignored, because the child removes the folder.
 pub(crate) fn spill() -> Option<PathBuf> {
     let folder = std::env::var_os(SPILL).map(PathBuf::from)?;
     let name = folder.file_name()?.as_bytes();
@@ -55,7 +55,7 @@ pub(crate) fn spill() -> Option<PathBuf> {
     is_ours.then_some(folder)
 }
 
-/// Has a child ask, and ends as it does.
+/// Runs the query in a child, and returns its outcome.
 pub(crate) fn supervise(args: &QueryArgs) -> anyhow::Result<ExitCode> {
     let spill = crate::scratch("vmtax-query")?;
     let program = std::env::current_exe().context("this program's file")?;
@@ -77,25 +77,25 @@ pub(crate) fn supervise(args: &QueryArgs) -> anyhow::Result<ExitCode> {
         std::thread::spawn(move || {
             if let Some(number) = signals.forever().next() {
                 signal.store(number, Ordering::SeqCst);
-                // It may have ended.
+                // The child may have ended.
                 let _ = pidfd_send_signal(&process, Signal::KILL);
             }
         })
     };
     let ended = end(&mut child);
     handle.close();
-    // A panic of the thread would be one of the library's.
+    // The thread only panics if the library does.
     let _ = killer.join();
     drop(spill);
     let number = signal.load(Ordering::SeqCst);
     if number != 0 {
-        // The process that started this one sees the signal.
+        // End by the same signal, for the parent of this process.
         signal_hook::low_level::emulate_default_handler(number).context("signals")?;
     }
     let (status, said) = ended.context("the query's process")?;
     match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(code) if code <= Code::Machine as u8 => {
-            // Standard error that is closed is nobody's loss.
+            // Standard error may be closed.
             let _ = io::stderr().write_all(&said);
             Ok(ExitCode::from(code))
         }
@@ -110,14 +110,14 @@ fn end(child: &mut Child) -> io::Result<(ExitStatus, Vec<u8>)> {
         messages.by_ref().take(MESSAGES).read_to_end(&mut said)?;
         io::copy(&mut messages, &mut io::sink())?;
     }
-    // Not `wait`, which would close its input first: to the child that means that we are gone.
+    // Not `wait`, which would close its input: to the child that means that the parent has ended.
     let input = child.stdin.take();
     let status = child.wait()?;
     drop(input);
     Ok((status, said))
 }
 
-/// How a child ended that did not end by itself.
+/// The error of a child that did not exit normally.
 fn died(status: ExitStatus, said: &str, args: &QueryArgs) -> Fault {
     let memory = "give it more with --memory, or ask for less";
     if let Some(rest) = said.split_once("memory allocation of ") {
@@ -151,7 +151,7 @@ fn died(status: ExitStatus, said: &str, args: &QueryArgs) -> Fault {
     Fault::new(Code::Unexpected, format!("the query failed: {how}; ask it in another way"))
 }
 
-/// Asks, in the child.
+/// Runs the query, in the child.
 pub(crate) fn run(args: QueryArgs, spill: PathBuf) -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
         let text = info.payload().downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -161,7 +161,7 @@ pub(crate) fn run(args: QueryArgs, spill: PathBuf) -> ExitCode {
     }));
     limit_memory(&args);
     let folder = spill.clone();
-    // Nobody waits for it: it ends with the process.
+    // The thread ends with the process.
     std::thread::spawn(move || until_alone(&folder));
     let asked =
         std::thread::Builder::new().stack_size(STACK).spawn(move || query::run(&args, &spill));
@@ -170,7 +170,7 @@ pub(crate) fn run(args: QueryArgs, spill: PathBuf) -> ExitCode {
         Ok(Err(_)) => Ok(()),
         Err(error) => Err(anyhow::Error::new(error).context("a thread for the query")),
     };
-    // A panic in another thread may have cost rows, whatever became of the query.
+    // A panic in another thread may have lost rows, even if the query succeeded.
     let panic = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
     let result = match panic {
         Some(text) => {
@@ -186,7 +186,7 @@ pub(crate) fn run(args: QueryArgs, spill: PathBuf) -> ExitCode {
     }
 }
 
-/// The last wall: memory that is written to, whoever asks for it. Address space that is only reserved does not count.
+/// The last limit: all written memory of the process. Reserved address space does not count.
 fn limit_memory(args: &QueryArgs) {
     let limits = query::limits(&args.limits);
     let threads = std::thread::available_parallelism().map_or(1, usize::from) + crate::BLOCKING;
@@ -195,15 +195,15 @@ fn limit_memory(args: &QueryArgs) {
     let lower = |resource: Resource, to: u64| {
         let Rlimit { current, maximum } = getrlimit(resource);
         let to = [Some(to), current, maximum].into_iter().flatten().min();
-        // A system that refuses has a wall of its own, or none.
+        // If the system refuses, it has its own limit, or none.
         let _ = setrlimit(resource, Rlimit { current: to, maximum });
     };
     lower(Resource::Data, wall);
-    // One that dies is no riddle to anybody.
+    // The parent reports why the child died.
     lower(Resource::Core, 0);
 }
 
-/// Ends the process with a sentence unless it is dropped in time: planning does not wait for anything, so nothing else can stop it.
+/// Ends the process with an error unless it is dropped in time: planning does not yield, so it cannot be cancelled otherwise.
 pub(crate) struct PlanningLimit {
     _planning: Sender<()>,
 }
@@ -224,11 +224,11 @@ impl PlanningLimit {
     }
 }
 
-/// Waits for the end of the parent, which no signal tells of.
+/// Waits for the end of the parent, by the end of standard input.
 fn until_alone(spill: &Path) {
     let mut byte = [0];
     while let Ok(1..) = io::stdin().read(&mut byte) {}
-    // What cannot be removed the next query removes.
+    // The next query removes leftovers.
     let _ = vmtax_durable::remove_folder(spill);
     std::process::exit(i32::from(Code::Unexpected as u8));
 }
