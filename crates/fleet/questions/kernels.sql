@@ -1,6 +1,6 @@
 -- title: Kernels that added exits to an operation
 -- unit: exits per operation
--- about: Of lab runs, which count how often an operation ran while its exits were recorded. A kernel is set beside the base kernel for the same operation on the same model of processor, and listed when the difference is at least the threshold. Without a base it is the kernel of the earliest run.
+-- about: From lab runs. Each kernel is compared with the base kernel for the same operation on the same processor model, and listed if the difference is at least the threshold. The default base is the kernel of the earliest run.
 -- param base text = : the kernel that others are compared with
 -- param least number = 0.01: exits per operation that a kernel adds at least
 -- param limit count = 100: rows at most

@@ -1,6 +1,6 @@
--- title: What exits of L2 cost L1 most
+-- title: Exits of L1 while it handles exits of L2
 -- unit: exits; time from exit to entry in ms; exits of L1 for each exit of L2
--- about: An exit of L2 that is handed to L1 makes L1 exit again and again while it handles it. Each row is such an exit of L1, by the reason of the exit of L2 that it was for.
+-- about: When an exit of L2 is forwarded to L1, L1 exits several times while it handles it. Each row is a reason of such exits of L1, with the reason of the exit of L2.
 -- param since date = 0000-01-01: the first day that counts
 -- param limit count = 50: rows at most
 WITH handled AS (

@@ -1,6 +1,6 @@
--- title: Guests whose memory is mapped in pages of 4 KiB
+-- title: VMs with memory mapped in 4 KiB pages
 -- unit: MiB; percent of the mapped memory
--- about: From the sizes of mapped pages that KVM counts (vmtax pages, vmtax import --stats), as the mean of a run's readings.
+-- about: From KVM's counters of mapped pages (vmtax pages, vmtax import --stats); the mean of a run's readings.
 -- param percent number = 10: percent of its memory in pages of 4 KiB that a guest has at least
 -- param since date = 0000-01-01: the first day that counts
 -- param limit count = 100: rows at most

@@ -1,6 +1,6 @@
--- title: What the exits of each class of host are for
+-- title: Exits of each class of hosts by cause
 -- unit: exits; time from exit to entry in ms; percent of the exits and of the time of the class
--- about: A class is a model of processor, a kernel, a host or the value of a label. Hosts that were emulated are classes of their own: their times say nothing of hardware. Causes are those of vmtax report.
+-- about: A class is a processor model, a kernel, a host or the value of a label. Emulated hosts are separate classes, because their times do not reflect hardware. Causes are those of vmtax report.
 -- param class text = cpu_model: what hosts are told apart by: cpu_model, kernel, host, or the name of a label
 -- param since date = 0000-01-01: the first day that counts
 -- param limit count = 50: rows at most

@@ -1,6 +1,6 @@
--- title: The vCPUs that lose most
+-- title: vCPUs with the highest tax
 -- unit: tax and contention in percent of the time that the vCPU did not halt; exits for each second of it; time in ms
--- about: Tax is the exit tax of vmtax report: time of exits in the kernel and in the VMM, of the time that the vCPU did not halt. Contention is the time preempted inside exits, of the same.
+-- about: Tax is the exit tax of vmtax report: time of exits in the kernel and in the VMM as a share of the time not halted. Contention is the time preempted during exits as a share of the same.
 -- param since date = 0000-01-01: the first day that counts
 -- param least number = 0.001: seconds that a vCPU did not halt at least
 -- param limit count = 50: rows at most

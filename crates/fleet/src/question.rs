@@ -1,7 +1,7 @@
 //! Predefined questions: SQL with a header that has title, description and parameters.
 //!
 //! ```sql
-//! -- title: What the exits of each class of host are for
+//! -- title: Exits of each class of hosts by cause
 //! -- unit: exits, milliseconds
 //! -- about: More, for the documents.
 //! -- param class text = cpu_model: what hosts are told apart by
