@@ -1,9 +1,9 @@
 -- title: Kernels that added exits to an operation
 -- unit: exits per operation
 -- about: From lab runs. Each kernel is compared with the base kernel for the same operation on the same processor model, and listed if the difference is at least the threshold. The default base is the kernel of the earliest run.
--- param base text = : the kernel that others are compared with
--- param least number = 0.01: exits per operation that a kernel adds at least
--- param limit count = 100: rows at most
+-- param base text = : base kernel
+-- param least number = 0.01: minimum of added exits per operation
+-- param limit count = 100: maximum number of rows
 WITH operations AS (
   SELECT run, kernel, cpu_model, emulated, workload, min(date) AS date, sum(value) AS operations
   FROM bench

@@ -1,8 +1,8 @@
 -- title: Exits of L1 while it handles exits of L2
 -- unit: exits; time from exit to entry in ms; exits of L1 for each exit of L2
 -- about: When an exit of L2 is forwarded to L1, L1 exits several times while it handles it. Each row is a reason of such exits of L1, with the reason of the exit of L2.
--- param since date = 0000-01-01: the first day that counts
--- param limit count = 50: rows at most
+-- param since date = 0000-01-01: first day to include
+-- param limit count = 50: maximum number of rows
 WITH handled AS (
   SELECT host, emulated, ancillary_isa, ancillary_of, isa, reason, sum(count) AS exits, sum(time_ns) AS time_ns
   FROM exits

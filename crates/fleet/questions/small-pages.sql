@@ -1,9 +1,9 @@
 -- title: VMs with memory mapped in 4 KiB pages
 -- unit: MiB; percent of the mapped memory
 -- about: From KVM's counters of mapped pages (vmtax pages, vmtax import --stats); the mean of a run's readings.
--- param percent number = 10: percent of its memory in pages of 4 KiB that a guest has at least
--- param since date = 0000-01-01: the first day that counts
--- param limit count = 100: rows at most
+-- param percent number = 10: minimum percentage of memory in 4 KiB pages
+-- param since date = 0000-01-01: first day to include
+-- param limit count = 100: maximum number of rows
 WITH reading AS (
   SELECT host, date, run, vm, name, avg(value) AS pages
   FROM stats

@@ -1,9 +1,9 @@
 -- title: Exits of each class of hosts by cause
 -- unit: exits; time from exit to entry in ms; percent of the exits and of the time of the class
 -- about: A class is a processor model, a kernel, a host or the value of a label. Emulated hosts are separate classes, because their times do not reflect hardware. Causes are those of vmtax report.
--- param class text = cpu_model: what hosts are told apart by: cpu_model, kernel, host, or the name of a label
--- param since date = 0000-01-01: the first day that counts
--- param limit count = 50: rows at most
+-- param class text = cpu_model: class of hosts: cpu_model, kernel, host, or the name of a label
+-- param since date = 0000-01-01: first day to include
+-- param limit count = 50: maximum number of rows
 WITH counted AS (
   SELECT
     CASE WHEN $class = 'cpu_model' THEN cpu_model

@@ -1,9 +1,9 @@
 -- title: vCPUs with the highest tax
 -- unit: tax and contention in percent of the time that the vCPU did not halt; exits for each second of it; time in ms
 -- about: Tax is the exit tax of vmtax report: time of exits in the kernel and in the VMM as a share of the time not halted. Contention is the time preempted during exits as a share of the same.
--- param since date = 0000-01-01: the first day that counts
--- param least number = 0.001: seconds that a vCPU did not halt at least
--- param limit count = 50: rows at most
+-- param since date = 0000-01-01: first day to include
+-- param least number = 0.001: minimum time not halted, s
+-- param limit count = 50: maximum number of rows
 WITH counted AS (
   SELECT run, vm, coalesce(vcpu, 4294967295) AS vcpu, sum(count) AS exits, sum(time_ns) AS exit_ns
   FROM exits

@@ -4,7 +4,7 @@
 //! -- title: Exits of each class of hosts by cause
 //! -- unit: exits, milliseconds
 //! -- about: More, for the documents.
-//! -- param class text = cpu_model: what hosts are told apart by
+//! -- param class text = cpu_model: class of hosts
 //! SELECT ...
 //! ```
 //!
