@@ -129,7 +129,7 @@ fn every_refusal_has_its_code_and_says_why() {
         (&["save", "--qmp", name(&none), "-o", name(&out)], 3, "is a QEMU with"),
         (&["restore", name(&checkpoint), "--qmp", name(&none)], 3, "is a QEMU with"),
         (&["scan", name(&none)], 3, "No such file or directory"),
-        (&["scan", "4194304"], 3, "no process of this number"),
+        (&["scan", "4194304"], 3, "no such process or file"),
         (&["scan", "1", "--accel", "gpu"], 2, "use auto, cpu, model, or queues"),
         (
             &[
