@@ -198,7 +198,7 @@ fn a_lab_run_shows_its_operations_first() {
 #[test]
 fn the_published_figures_stand_beside_the_recordings() {
     let page = render(&lab::lab());
-    let table = page.split("<table class=\"published\">").nth(1).unwrap();
+    let table = page.split("<tbody id=\"published-rows\">").nth(1).unwrap();
     let table = &table[..table.find("</table>").unwrap()];
     let text = |cell: &str| -> String {
         let inner = &cell[..cell.find("</t").unwrap()];
@@ -206,7 +206,7 @@ fn the_published_figures_stand_beside_the_recordings() {
     };
     let found: Vec<Vec<String>> = table
         .split("<tr>")
-        .skip(2)
+        .skip(1)
         .map(|row| row.split("<t").skip(1).take(3).map(text).collect())
         .collect();
     let expected = [

@@ -10,7 +10,9 @@ use vmtax_analyse::published::{
 use vmtax_analyse::{Nested, Operations, Ratio};
 use vmtax_events::{Isa, Reason};
 
-use crate::operations::{factor, ratio};
+use super::described;
+use crate::operations::factor;
+use crate::table::{Cell, Column, Table};
 use crate::{Document, names};
 
 /// Details of one row that are named.
@@ -27,33 +29,28 @@ pub(super) fn comparison(doc: &Document, nested: &Nested) -> Markup {
             "Exits that L1 takes for one CPUID exit of L2. Published: " (SOURCE)
             ". Counts compare across kernels and hosts, emulated or not; times would not, and are left out."
         }
-        div.scroll tabindex="0" role="region" aria-labelledby="published-title" {
-            table.published {
-                thead {
-                    tr {
-                        th scope="col" { "Exit of L1" }
-                        th.n scope="col" { "Published 2017" }
-                        th.n scope="col" { "Here" }
-                        th scope="col" { "About, published" }
-                        th scope="col" { "About, here" }
-                    }
-                }
-                tbody { @for row in &comparison.rows { (row_of(row)) } }
-                tfoot {
-                    tr {
-                        th scope="row" { "all" }
-                        td.n { (ANCILLARY.iter().map(|published| published.count).sum::<u64>()) }
-                        td.n { (ratio(comparison.total)) }
-                        td {} td {}
-                    }
-                }
-            }
-        }
+        (described::rows("published", "One CPUID of L2, beside a published measurement", &table(&comparison)))
         (ratios(&comparison))
     }
 }
 
-fn row_of(row: &ComparisonRow) -> Markup {
+/// A row for each reason of an exit of L1.
+fn table(comparison: &Comparison) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("", "exit of L1"),
+        Column::number("", "published 2017"),
+        Column::number("", "here").strong(),
+        Column::words("", "about, published").class("described"),
+        Column::words("", "about, here").class("described"),
+    ]);
+    comparison.rows.iter().for_each(|row| table.row(cells(row)));
+    let published = ANCILLARY.iter().map(|published| published.count).sum();
+    let total = [Cell::Count(published), Cell::Ratio(comparison.total), Cell::Empty, Cell::Empty];
+    table.total = Some([&[Cell::Word("all")], &total[..]].concat());
+    table
+}
+
+fn cells(row: &ComparisonRow) -> Vec<Cell> {
     let vmx = row.published.map(|p| Reason { isa: Isa::Vmx, code: p.vmx, flags: 0 });
     let vmx = vmx.map(names::reason);
     let here = row.reason.map(names::reason);
@@ -62,32 +59,38 @@ fn row_of(row: &ComparisonRow) -> Markup {
         (Some(name), _) | (None, Some(name)) => name.clone(),
         (None, None) => String::new(),
     };
+    let (here, about_here) = match row.reason {
+        Some(_) => (Cell::Ratio(row.here), details(row)),
+        None => (
+            Cell::Absent
+                .titled("the VMCB is memory that L1 reads and writes without an exit".to_owned()),
+            "SVM has no such exit: the VMCB is memory".to_owned(),
+        ),
+    };
+    vec![
+        Cell::Name(name),
+        Cell::of(row.published, |published| Cell::Count(published.count)),
+        here,
+        Cell::Word(row.published.map_or("", |published| published.about)),
+        Cell::Name(about_here),
+    ]
+}
+
+/// What the exits of a row were about.
+fn details(row: &ComparisonRow) -> String {
+    if row.here == (Ratio { part: 0, ..row.here }) {
+        return String::new();
+    }
     let mut details: Vec<String> = Vec::new();
-    for &detail in &row.details {
-        let detail = names::detail(detail);
+    for detail in row.details.iter().map(|detail| names::detail(*detail)) {
         if !details.contains(&detail) {
             details.push(detail);
         }
     }
     let more = details.len().saturating_sub(MAX_DETAILS);
     details.truncate(MAX_DETAILS);
-    html! {
-        tr {
-            th scope="row" { (name) }
-            @match row.published {
-                Some(published) => td.n { (published.count) },
-                None => td.n.none { "–" },
-            }
-            @if row.reason.is_some() { td.n { b { (ratio(row.here)) } } }
-            @else { td.n.none title="the VMCB is memory that L1 reads and writes without an exit" { "–" } }
-            td.described { (row.published.map_or("", |published| published.about)) }
-            td.described {
-                @if row.reason.is_none() { "SVM has no such exit: the VMCB is memory" }
-                @else if row.here != (Ratio { part: 0, ..row.here }) { (details.join(", ")) }
-                @if more > 0 { ", and " (more) " more" }
-            }
-        }
-    }
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    details.join(", ") + &more
 }
 
 fn ratios(comparison: &Comparison) -> Markup {
