@@ -11,6 +11,7 @@ use vmtax_events::Better;
 use crate::names::printable;
 use crate::numbers::{counted, significant};
 use crate::table::{Cell, Column, PEOPLE, TEXT, Table, sort_key};
+use crate::text::Text;
 use crate::text::layout::{Paint, Style, wrap};
 
 /// Name and version of the JSON's shape.
@@ -31,15 +32,6 @@ pub struct Benchmark<'a> {
     pub findings: &'a [String],
     /// All metrics; else the first of each workload.
     pub all: bool,
-}
-
-/// How text is written.
-#[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// With colours.
-    pub color: bool,
-    /// Columns of the terminal.
-    pub width: Option<usize>,
 }
 
 impl<'a> Benchmark<'a> {
@@ -138,7 +130,7 @@ fn percent(value: f64) -> String {
 }
 
 /// Writes tables for a terminal.
-pub fn text(shown: &Benchmark<'_>, look: Look, out: &mut dyn Write) -> io::Result<()> {
+pub fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Result<()> {
     let paint = Paint { color: look.color };
     for warning in shown.warnings() {
         for line in wrap(&warning, look.width, "! ", "  ") {

@@ -21,6 +21,7 @@ pub(crate) use self::cell::sort_key_of_whole;
 pub use self::cell::{Cell, Slice, sort_key};
 use crate::csv::write_record;
 use crate::names::printable;
+use crate::text::Text;
 use crate::text::layout::{self, Grid, Paint, Room, Style};
 
 /// A column.
@@ -185,6 +186,8 @@ pub struct Row {
     pub group: Option<String>,
     /// It stands out.
     pub is_strong: bool,
+    /// Lines below it in text. Hostile text.
+    pub below: Vec<String>,
     /// A cell for each column.
     pub cells: Vec<Cell>,
 }
@@ -212,19 +215,31 @@ impl Table {
     /// Adds a row.
     pub fn row(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(Row { group: None, is_strong: false, cells });
+        self.rows.push(Row { group: None, is_strong: false, below: Vec::new(), cells });
     }
 
     /// Adds a row that stands out.
     pub fn strong(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(Row { group: None, is_strong: true, cells });
+        self.rows.push(Row { group: None, is_strong: true, below: Vec::new(), cells });
     }
 
     /// Adds the first row of a group.
     pub fn first_of(&mut self, group: String, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(Row { group: Some(group), is_strong: false, cells });
+        self.rows.push(Row { group: Some(group), is_strong: false, below: Vec::new(), cells });
+    }
+
+    /// Adds lines below the last row, in text alone.
+    pub fn below(&mut self, lines: Vec<String>) {
+        if let Some(last) = self.rows.last_mut() {
+            last.below = lines;
+        }
+    }
+
+    /// For a terminal.
+    pub fn terminal(&self, look: Text, out: &mut dyn Write) -> io::Result<()> {
+        self.text((Paint { color: look.color }, look.width), out).map(drop)
     }
 
     /// For a terminal. Returns the keys of the columns shown.
@@ -265,6 +280,7 @@ impl Table {
                 cells.push(line);
                 grid.row(style, cells);
             }
+            row.below.iter().for_each(|text| grid.note(printable(text)));
         }
         if let Some(total) = &self.total {
             grid.row(Style::Heading, self.texts(total));
@@ -407,6 +423,24 @@ mod tests {
         let mut out = Vec::new();
         table().text((Paint { color: false }, width), &mut out).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn lines_below_a_row_take_no_column_and_are_wrapped() {
+        let mut table = Table::new(vec![Column::words("", "who"), Column::number("", "n\u{1b}")]);
+        table.row(vec![Cell::Name("a".to_owned()), Cell::Count(1)]);
+        table.below(vec!["a line much longer \u{7}than the columns".to_owned()]);
+        table.row(vec![Cell::Name("b".to_owned()), Cell::Count(2)]);
+        let written = |width| {
+            let mut out = Vec::new();
+            table.terminal(Text { color: false, width }, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let head = "  who  n\\u{1b}\n  a          1\n";
+        let line = "    a line much longer \\u{7}than the columns\n";
+        assert_eq!(written(None), format!("{head}{line}  b          2\n"));
+        let lines = "    a line much longer\n      \\u{7}than the\n      columns\n";
+        assert_eq!(written(Some(22)), format!("{head}{lines}  b          2\n"));
     }
 
     #[test]

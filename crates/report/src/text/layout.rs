@@ -84,21 +84,35 @@ impl Column {
     }
 }
 
+/// A line of a grid.
+#[derive(Clone, Debug)]
+enum Line {
+    /// A cell for each column.
+    Row(Style, Vec<String>),
+    /// Text below a row, which no column holds.
+    Note(String),
+}
+
 /// A table: columns and rows of as many cells.
 #[derive(Clone, Debug)]
 pub(crate) struct Grid {
     pub(crate) columns: Vec<Column>,
-    pub(crate) rows: Vec<(Style, Vec<String>)>,
+    lines: Vec<Line>,
 }
 
 impl Grid {
     pub(crate) fn new(columns: Vec<Column>) -> Grid {
-        Grid { columns, rows: Vec::new() }
+        Grid { columns, lines: Vec::new() }
     }
 
     pub(crate) fn row(&mut self, style: Style, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push((style, cells));
+        self.lines.push(Line::Row(style, cells));
+    }
+
+    /// Adds text below the last row.
+    pub(crate) fn note(&mut self, text: String) {
+        self.lines.push(Line::Note(text));
     }
 
     /// Writes the grid so that it fits `width` where that is possible; a last line names the columns that were left out. Says
@@ -117,9 +131,18 @@ impl Grid {
         }
         let titles: Vec<&str> = self.columns.iter().map(|c| c.title.as_str()).collect();
         paint.line(out, Style::Faint, &self.line(&titles, &widths, &shown))?;
-        for (style, cells) in &self.rows {
-            let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
-            paint.line(out, *style, &self.line(&cells, &widths, &shown))?;
+        for line in &self.lines {
+            match line {
+                Line::Row(style, cells) => {
+                    let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
+                    paint.line(out, *style, &self.line(&cells, &widths, &shown))?;
+                }
+                Line::Note(text) => {
+                    let [first, further] = [2, 3].map(|indents| " ".repeat(indents * INDENT));
+                    let lines = wrap(text, width, &first, &further);
+                    lines.iter().try_for_each(|line| paint.line(out, Style::Plain, line))?;
+                }
+            }
         }
         if let Some(width) = width {
             self.write_left_out(out, paint, &shown, width)?;
@@ -160,8 +183,11 @@ impl Grid {
 
     fn natural_widths(&self) -> Vec<usize> {
         let widest = |i: usize| {
-            let cells = self.rows.iter().map(|(_, cells)| columns_of(&cells[i])).max().unwrap_or(0);
-            cells.max(columns_of(&self.columns[i].title))
+            let cells = self.lines.iter().filter_map(|line| match line {
+                Line::Row(_, cells) => Some(columns_of(&cells[i])),
+                Line::Note(_) => None,
+            });
+            cells.max().unwrap_or(0).max(columns_of(&self.columns[i].title))
         };
         (0..self.columns.len()).map(widest).collect()
     }

@@ -8,9 +8,10 @@ use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
-use vmtax_report::bench::{Benchmark, Look, csv, json, text};
+use vmtax_report::bench::{Benchmark, csv, json, text};
 use vmtax_report::html::Html;
 use vmtax_report::numbers::significant;
+use vmtax_report::text::Text;
 use vmtax_runs::Reading;
 
 use super::args::{CompareArgs, ImportArgs};
@@ -83,7 +84,7 @@ fn show(shown: &Benchmark<'_>, format: TableFormat, to: Option<&Path>) -> anyhow
     output::write(to, |out| {
         match format {
             TableFormat::Text => {
-                let look = Look { color: color(Color::Auto, to), width: width(to) };
+                let look = Text { color: color(Color::Auto, to), width: width(to) };
                 text(shown, look, out)?;
             }
             TableFormat::Csv => csv(shown, out)?,

@@ -11,11 +11,13 @@ use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
 use vmtax_report::calls::difference::{self, Compared};
 use vmtax_report::html::{TablePage, TableSection};
+use vmtax_report::operations::{instructions, ratio};
 use vmtax_report::table::{Cell, Column, Table};
+use vmtax_report::text::Text;
 use vmtax_runs::{Input, budget, ledger};
 
 use super::args::CompareArgs;
-use crate::flags::TableFormat;
+use crate::flags::{Color, TableFormat, color, width};
 
 /// Schema of the JSON; docs/json.md.
 const SCHEMA: &str = "vmtax-lab-comparison-1";
@@ -83,7 +85,10 @@ pub(super) fn show(
     let compared = compared(runs, &rows, &trees);
     output::write(to, |out| {
         match format {
-            TableFormat::Text => text(out, runs, (&rows, &compared))?,
+            TableFormat::Text => {
+                let look = Text { color: color(Color::Auto, to), width: width(to) };
+                text(out, runs, (&rows, &compared), look)?;
+            }
             TableFormat::Csv => table(runs, &rows).csv(out)?,
             TableFormat::Html => html(out, runs, (&rows, &compared))?,
             TableFormat::Json => json(out, runs, (&rows, &compared))?,
@@ -160,6 +165,17 @@ impl Row {
         Some(path(self.cells.get(column)?)? / path(self.cells.first()?)?)
     }
 
+    /// Exits and path of a column: `1 exit, 2,770 x0.987`.
+    fn in_words(&self, column: usize) -> String {
+        let Some(Some(cell)) = self.cells.get(column) else { return "not run".to_owned() };
+        let exits = ratio(cell.exits);
+        let word = if exits == "1" { "exit" } else { "exits" };
+        let path = cell.path.map_or_else(|| "-".to_owned(), instructions);
+        let of_first = self.ratio(column).filter(|_| column > 0);
+        let of_first = of_first.map_or_else(String::new, |ratio| format!(" x{ratio:.3}"));
+        format!("{exits} {word}, {path}{of_first}")
+    }
+
     /// Kinds of exits whose number differs from the first run's: name, first run's number, this run's number.
     fn differences(&self, column: usize) -> Vec<(String, f64, f64)> {
         let (Some(Some(base)), Some(Some(cell))) = (self.cells.first(), self.cells.get(column))
@@ -181,55 +197,31 @@ fn number(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }
 
-fn exits(ratio: Ratio) -> String {
-    match (ratio.exact(), ratio.value()) {
-        (Some(whole), _) => whole.to_string(),
-        (None, Some(value)) => format!("{value:.2}"),
-        (None, None) => "-".to_owned(),
-    }
-}
-
 fn text(
     out: &mut dyn Write,
     runs: &[(String, &Ledger)],
     (rows, compared): Parts<'_, '_>,
+    look: Text,
 ) -> std::io::Result<()> {
-    let printable = |name: &str| vmtax_events::printable(name);
-    let widths: Vec<usize> = runs.iter().map(|(name, _)| name.chars().count().max(24)).collect();
-    write!(out, "{:26} {:5}", "operation", "level")?;
-    for ((name, _), width) in runs.iter().zip(&widths) {
-        write!(out, "  {:>width$}", printable(name), width = width)?;
-    }
-    writeln!(out)?;
+    let mut columns = vec![Column::words("", "operation"), Column::short("", "level")];
+    columns.extend(runs.iter().map(|(name, _)| Column::number("", name.clone())));
+    let mut table = Table::new(columns);
     for (at, row) in rows.iter().enumerate() {
-        write!(out, "{:26} {:5}", printable(&row.name), row.level)?;
-        for (column, (cell, width)) in row.cells.iter().zip(&widths).enumerate() {
-            let shown = match cell {
-                None => "not run".to_owned(),
-                Some(cell) => {
-                    let path =
-                        cell.path.map_or_else(|| "-".to_owned(), |path| format!("{path:.0}"));
-                    let ratio = if column == 0 { None } else { row.ratio(column) };
-                    let ratio = ratio.map_or_else(String::new, |ratio| format!(" x{ratio:.3}"));
-                    let exits = exits(cell.exits);
-                    let word = if exits == "1" { "exit" } else { "exits" };
-                    format!("{exits} {word}, {path}{ratio}")
-                }
-            };
-            write!(out, "  {shown:>width$}", width = width)?;
-        }
-        writeln!(out)?;
+        let mut cells = vec![Cell::Name(row.name.clone()), Cell::Name(row.level.clone())];
+        cells.extend((0..runs.len()).map(|column| Cell::Name(row.in_words(column))));
+        table.row(cells);
+        let mut below = Vec::new();
         for (column, (name, _)) in runs.iter().enumerate() {
-            for (kind, before, now) in row.differences(column) {
-                let (kind, name) = (printable(&kind), printable(name));
-                writeln!(out, "    {name}: {kind}: {}, not {}", number(now), number(before))?;
-            }
-            if let Some(functions) = functions(compared, (at, column)).and_then(Compared::sentence)
-            {
-                writeln!(out, "    {}: {functions}", printable(name))?;
-            }
+            let differences = row.differences(column).into_iter();
+            below.extend(differences.map(|(kind, before, now)| {
+                format!("{name}: {kind}: {}, not {}", number(now), number(before))
+            }));
+            let functions = functions(compared, (at, column)).and_then(Compared::sentence);
+            below.extend(functions.map(|functions| format!("{name}: {functions}")));
         }
+        table.below(below);
     }
+    table.terminal(look, out)?;
     let unit = if runs[0].1.recording.emulated.is_some() {
         "Exits of one operation, and its path in instructions (emulated: exact, and no measure of time)."
     } else {
