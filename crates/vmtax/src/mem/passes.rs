@@ -1,4 +1,4 @@
-//! A VM's memory, given to the writer of a checkpoint: once while it stands still, or in passes while it runs.
+//! Passes a VM's memory to the writer of a checkpoint: once while it is paused, or in several passes while it runs.
 
 use std::fs::File;
 use std::io;
@@ -19,23 +19,23 @@ use vmtax_pageops::memory::{self, Map};
 
 use super::faults::fault;
 
-/// Memory looked at between two looks at the signals.
+/// Bytes processed between two checks for signals.
 const PIECE: u64 = 8 << 20;
-/// Bytes that are compared, and copied if they differ, while they lie in a processor's second cache.
+/// Bytes compared at a time, and copied if they differ, while they are in the L2 cache.
 const CHUNK: usize = 64 * PAGE;
-/// Bytes of pages that differ of which copies are kept until they are written. What a VM writes while a pass looks for it fits, unless it
-/// writes gigabytes a second.
+/// Most bytes of copies of changed pages kept until they are written. The pages that a VM writes during a pass fit, unless it writes
+/// gigabytes per second.
 pub(super) const KEPT: usize = 256 << 20;
-/// Between two looks at the signals while threads search.
+/// Time between two checks for signals while threads search.
 const LOOK: Duration = Duration::from_millis(20);
-/// Passes over a running VM, the first included.
+/// Most passes over a running VM, including the first.
 const PASSES: usize = 12;
-/// What differs is written in less time than the pause takes anyhow.
+/// So few changed pages are written in less time than the minimum pause.
 const FEW: u64 = 1024;
-/// Threads that look for what differs while the VM stands still: its own processors are idle then.
+/// Most threads of the search during the pause, when the VM's processors are idle.
 const THREADS: usize = 8;
 
-/// Ends the work by an error.
+/// Called often; an error ends the work.
 pub(super) type Look<'a> = dyn FnMut() -> anyhow::Result<()> + 'a;
 
 /// One pass over the memory.
@@ -43,18 +43,18 @@ pub(super) type Look<'a> = dyn FnMut() -> anyhow::Result<()> + 'a;
 pub(super) struct Pass {
     /// Pages that were written.
     pub(super) pages: u64,
-    /// Bytes of memory that is no hole.
+    /// Bytes that are no hole.
     pub(super) data: u64,
-    /// Looking for what differs.
+    /// Time of the search for changes.
     pub(super) search: Duration,
-    /// All of it.
+    /// Time of the pass.
     pub(super) wall: Duration,
-    /// What differed was copied while it was looked for, and could be written when the VM ran again.
+    /// All changes were copied during the search, so they can be written after the pause.
     pub(super) is_copied: bool,
 }
 
 impl Pass {
-    /// How long the VM would stand still for a pass like this one.
+    /// The pause that a pass like this one would need.
     pub(super) fn predicts(&self) -> Duration {
         if self.is_copied { self.search } else { self.wall }
     }
@@ -62,12 +62,12 @@ impl Pass {
 
 /// Blocks of memory.
 pub(super) struct Memory<'a> {
-    /// What they are of, for errors.
+    /// Their VM or image, for errors.
     from: &'a Path,
     blocks: Vec<Block<'a>>,
-    /// Pages stay mapped, for the next pass.
+    /// Keep pages mapped for the next pass.
     keep: bool,
-    /// Buffers of threads that search. A buffer that was used before is in memory, which saves time in the pause.
+    /// Buffers of the search threads. A used buffer is already in RAM, which saves time in the pause.
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -80,7 +80,7 @@ struct Block<'a> {
 
 /// Parts of one block.
 struct Layout {
-    /// What is no hole, in pieces.
+    /// Data, in pieces.
     pieces: Vec<Range<u64>>,
     /// Holes, in pages.
     holes: Vec<Range<u64>>,
@@ -88,7 +88,7 @@ struct Layout {
 }
 
 impl<'a> Memory<'a> {
-    /// Of a VM or an image named `from`, which runs on if it is `live`.
+    /// The memory of a VM or an image named `from`; `live`: the VM keeps running.
     pub(super) fn new(from: &'a Path, ram: &'a [Ram], live: bool) -> anyhow::Result<Memory<'a>> {
         let block = |ram: &'a Ram| -> io::Result<Block<'a>> {
             let map = Map::new(&ram.file, ram.bytes as usize)?;
@@ -103,7 +103,7 @@ impl<'a> Memory<'a> {
         self.blocks.iter().map(|block| block.bytes).sum()
     }
 
-    /// Gives the writer all of it but holes.
+    /// Passes all of it to the writer, without holes.
     pub(super) fn write(
         &self,
         writer: &mut Writer<'_>,
@@ -130,7 +130,7 @@ impl<'a> Memory<'a> {
         Ok(Pass { pages, data, search: Duration::ZERO, wall, is_copied: false })
     }
 
-    /// Passes over a VM that runs, until little differs, further passes would not help, or the pause is predicted to be short enough.
+    /// Passes over a running VM, until few pages change, further passes would not help, or the predicted pause is short enough.
     pub(super) fn write_live(
         &self,
         writer: &mut Writer<'_>,
@@ -145,7 +145,7 @@ impl<'a> Memory<'a> {
             let before = passes.last().map_or(0, |pass| pass.pages);
             passes.push(pass);
             let short = max_pause.is_some_and(|max| pass.predicts() <= max);
-            // It is written to as fast as it is saved.
+            // Pages change as fast as they are saved.
             if short || pass.pages <= FEW || pass.pages * 4 > before * 3 {
                 break;
             }
@@ -153,7 +153,7 @@ impl<'a> Memory<'a> {
         Ok(passes)
     }
 
-    /// Gives the writer what is not as it was last written.
+    /// Passes the changes since the last write to the writer.
     fn write_changes(
         &self,
         writer: &mut Writer<'_>,
@@ -169,7 +169,7 @@ impl<'a> Memory<'a> {
         self.write_found(writer, found, look)
     }
 
-    /// Begins to look for what is not as it was last written, on so many threads, each of which keeps a part of `kept` bytes.
+    /// Starts the search for changes since the last write, on this number of threads, which share `kept` bytes for copies.
     pub(super) fn search<'scope, 'env>(
         &'env self,
         scope: &'scope Scope<'scope, 'env>,
@@ -210,7 +210,7 @@ impl<'a> Memory<'a> {
         Ok(Search { threads: threads.collect(), done, queue, changes, data, began })
     }
 
-    /// One thread of a search.
+    /// A thread of a search.
     fn search_pieces(
         &self,
         queue: &Queue,
@@ -230,7 +230,7 @@ impl<'a> Memory<'a> {
                 let first = piece.start / PAGE as u64;
                 for (chunk, first) in bytes.chunks(CHUNK).zip((first..).step_by(CHUNK / PAGE)) {
                     latest.differing(*region, first, chunk, &mut differing);
-                    // While it lies in the cache.
+                    // While it is in the cache.
                     for pages in differing.drain(..) {
                         let start = (pages.start - first) as usize * PAGE;
                         let bytes = &chunk[start..][..(pages.end - pages.start) as usize * PAGE];
@@ -249,7 +249,7 @@ impl<'a> Memory<'a> {
         Ok(part)
     }
 
-    /// Gives the writer what was found, as a layer.
+    /// Passes the changes found to the writer, as a layer.
     pub(super) fn write_found(
         &self,
         writer: &mut Writer<'_>,
@@ -311,7 +311,7 @@ impl<'a> Memory<'a> {
         self.blocks.iter().map(Block::layout).collect()
     }
 
-    /// Looks at bytes of a block.
+    /// Reads bytes of a block.
     fn look_at<R>(
         &self,
         block: &Block<'_>,
@@ -336,40 +336,40 @@ pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(THREADS)
 }
 
-/// Pages that are not as they were last written.
+/// Pages that changed since the last write.
 struct Change {
     region: usize,
     pages: Range<u64>,
     bytes: Bytes,
 }
 
-/// Where the bytes of a change are.
+/// The source of a change's bytes.
 enum Bytes {
-    /// They were given back to the system since, and are zero.
+    /// They were freed since, and are zero.
     Hole,
-    /// Among what a thread has copied.
+    /// In the copies of a thread.
     Copied { thread: usize, at: usize },
-    /// In the memory: there was no room for a copy.
+    /// In memory: there was no space for a copy.
     InPlace,
 }
 
-/// What the threads of a search share.
+/// Shared state of the search threads.
 struct Queue {
-    /// Regions and bytes of them.
+    /// Pieces of the regions.
     pieces: Vec<(usize, Range<u64>)>,
-    /// The first piece that nobody looks at yet.
+    /// The next piece to search.
     next: AtomicUsize,
-    /// The result is not wanted any more.
+    /// The search is cancelled.
     ended: AtomicBool,
 }
 
-/// What one thread has found.
+/// Changes found by a thread.
 struct Part {
     changes: Vec<Change>,
     copies: Vec<u8>,
 }
 
-/// Threads that look for what is not as it was last written. Dropped, they end.
+/// Threads that search for changes since the last write. They end on drop.
 pub(super) struct Search<'scope> {
     threads: Vec<ScopedJoinHandle<'scope, anyhow::Result<Part>>>,
     /// Disconnected when all threads have ended.
@@ -407,24 +407,24 @@ impl Drop for Search<'_> {
     }
 }
 
-/// What is not as it was last written.
+/// Changes since the last write.
 #[derive(Default)]
 pub(super) struct Found {
-    /// By region, and ascending.
+    /// By region, ascending.
     changes: Vec<Change>,
-    /// Of each thread.
+    /// Copies of each thread.
     copies: Vec<Vec<u8>>,
     data: u64,
     time: Duration,
 }
 
 impl Found {
-    /// All of it was copied, so that the memory may change.
+    /// Whether all changes were copied, so that the memory may change.
     pub(super) fn is_copied(&self) -> bool {
         !self.changes.iter().any(|change| matches!(change.bytes, Bytes::InPlace))
     }
 
-    /// The search alone.
+    /// Time of the search.
     pub(super) fn pass(&self) -> Pass {
         let pages = self.changes.iter().map(|change| change.pages.end - change.pages.start).sum();
         let (search, wall) = (self.time, self.time);

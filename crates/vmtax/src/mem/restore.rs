@@ -78,11 +78,11 @@ fn report(
     )
 }
 
-/// No more differences are listed.
+/// Most differences listed.
 const LISTED: usize = 40;
 
 fn into_vm(args: &RestoreArgs, checkpoint: &Checkpoint, socket: &Path) -> anyhow::Result<()> {
-    // Nothing is to be undone here, so signals end the program as usual.
+    // There is nothing to undo, so signals end the program as usual.
     let mut vm = Vm::connect(socket, Stop::default()).map_err(vm_fault)?;
     let name = checkpoint.path().display();
     if checkpoint.state_len() == 0 {
@@ -108,7 +108,7 @@ fn into_vm(args: &RestoreArgs, checkpoint: &Checkpoint, socket: &Path) -> anyhow
     vm.resume().map_err(vm_fault)
 }
 
-/// Holds the QEMU against the machine in the checkpoint, before anything in it is changed.
+/// Compares the QEMU with the machine in the checkpoint, before anything is changed.
 fn compare(
     args: &RestoreArgs,
     checkpoint: &Checkpoint,
@@ -144,7 +144,7 @@ fn compare(
         })?;
         let here = vm.hardware().map_err(vm_fault)?;
         let found = saved.differences(&here).into_iter();
-        // Shared memory was compared above, by what the checkpoint really holds.
+        // Shared memory was compared above, with the checkpoint's content.
         let shared = |text: &String| !same_memory && text.starts_with("memory");
         differences.extend(found.filter(|text| !shared(text)));
         let disks = DiskCheck::new(&saved.disks, &vm.disks().map_err(vm_fault)?);
@@ -179,7 +179,7 @@ fn into_image(checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<()> {
         return fail(Code::Usage, format!("{what}; name another image"));
     }
     let wrap = |e: io::Error| cannot_write(&name, &e);
-    // Renaming would replace a link.
+    // Renaming would replace a symbolic link.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let new = NewFile::create(&path, Access::Private).map_err(wrap)?;
     fill(checkpoint, &mut Image { file: new.file() }, &name)?;

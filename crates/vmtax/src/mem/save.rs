@@ -22,7 +22,7 @@ use super::passes::{Found, KEPT, Memory, Pass, processors};
 use super::saved::{PauseTimes, Saved, SavedVm};
 use super::stream::{self, is_stream};
 
-/// Between two looks at whether the VM still stands.
+/// Time between two checks that the VM is still paused.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
@@ -46,15 +46,14 @@ pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
             OutputFormat::Text => saved.text(args),
             OutputFormat::Json => format!("{:#}\n", saved.json(args)),
         };
-        // Standard output is the checkpoint's. That it is complete is what counts, not who hears of it.
+        // Standard output is the checkpoint. A failure to report is not an error of the save.
         let _ = std::io::stderr().write_all(text.as_bytes());
         return Ok(());
     }
     args.work.format.print(|| saved.text(args), || saved.json(args))
 }
 
-/// The new checkpoint must not take the place of what it is made from, nor of one that others are based on. Its parents are
-/// looked at by `Writer::create`.
+/// The new checkpoint must not replace its input, or a checkpoint that others are based on. `Writer::create` checks its parents.
 fn check_names(args: &SaveArgs) -> anyhow::Result<()> {
     if is_stream(&args.output) {
         return Ok(());
@@ -68,7 +67,7 @@ fn check_names(args: &SaveArgs) -> anyhow::Result<()> {
             );
         }
     }
-    // An output that is not there, or that is no checkpoint, has no children.
+    // An output that does not exist, or is not a checkpoint, has no children.
     match children(&args.output).unwrap_or_default().as_slice() {
         [] => Ok(()),
         [child, ..] => fail(
@@ -81,7 +80,7 @@ fn check_names(args: &SaveArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Nor that of the VM's memory.
+/// Nor may it replace the VM's memory.
 fn check_memory(args: &SaveArgs, ram: &[Ram]) -> anyhow::Result<()> {
     let output = match is_stream(&args.output) {
         true => Path::new("/dev/stdout").metadata(),
@@ -133,14 +132,14 @@ fn save_image(args: &SaveArgs, image: &Path, stop: &Stop) -> anyhow::Result<Save
 
 fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved> {
     let mut vm = Vm::connect(socket, stop.clone()).map_err(vm_fault)?;
-    // What takes time or can fail comes before the pause, where it can.
+    // Slow or fallible steps come before the pause if possible.
     let ram = vm.ram(false).map_err(vm_fault)?;
     check_memory(args, &ram)?;
     let hardware = vm.hardware().map_err(vm_fault)?;
     let devices = vm.device_names().map_err(vm_fault)?;
     disks(args, &mut vm)?;
     let mut accel = Opened::new(&args.work.accel)?;
-    // One that stands still writes nothing meanwhile.
+    // A stopped VM writes nothing.
     let live = args.live && vm.status().map_err(vm_fault)? == "running";
     let memory = Memory::new(socket, &ram, live)?;
     let mut writer = create(args, live, accel.scanner(), stop)?;
@@ -160,7 +159,7 @@ fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved>
             paused.keep_disks(&captured.disks)?;
             Ok(captured)
         });
-        // All of the moment is copied by now; it is written, and the disk waited for, while the VM runs.
+        // The state of the pause is copied; it is written and synced while the VM runs.
         let mut captured = end(pause, captured, "is not written, and", args)?;
         let times = captured.times(began);
         let saved = captured.finish(writer, &memory, stop).and_then(|(finished, saved)| {
@@ -172,7 +171,7 @@ fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved>
         let captured = paused.capture(&mut writer, &ram, hardware, &devices);
         let done = captured.and_then(|mut captured| {
             let (finished, saved) = captured.finish(writer, &memory, stop)?;
-            // So late that nothing but the name is missing: from here on the VM writes to other files.
+            // The last step before publishing: from here on the VM writes to other files.
             paused.keep_disks(&captured.disks)?;
             let published = finished.publish().map_err(|e| fault(&e, true));
             published.map_err(|error| overlays_stay(error, &captured.disks))?;
@@ -187,7 +186,7 @@ fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved>
     Ok(saved)
 }
 
-/// An error if the VM would stand still for longer than is allowed.
+/// An error if the pause would be longer than allowed.
 fn check_prediction(args: &SaveArgs, passes: &[Pass]) -> anyhow::Result<()> {
     let (Some(max), Some(last)) = (args.max_pause, passes.last()) else { return Ok(()) };
     let predicted = last.predicts();
@@ -206,7 +205,7 @@ fn check_prediction(args: &SaveArgs, passes: &[Pass]) -> anyhow::Result<()> {
     fail(Code::Breach, what)
 }
 
-/// Ends the pause, whatever came of it. `but` is what holds of the checkpoint if the VM may be left stopped.
+/// Ends the pause, after success or failure. `but` describes the checkpoint in the message that the VM may be left stopped.
 fn end<T>(
     pause: Pause<'_>,
     done: anyhow::Result<T>,
@@ -224,7 +223,7 @@ fn end<T>(
     }
 }
 
-/// A VM that stands still, to be saved.
+/// A paused VM, to be saved.
 struct PausedVm<'a, 'vm> {
     args: &'a SaveArgs,
     stop: &'a Stop,
@@ -232,11 +231,11 @@ struct PausedVm<'a, 'vm> {
     /// Most of the memory was written while it ran.
     live: bool,
     pause: &'a mut Pause<'vm>,
-    /// When it was last looked at.
+    /// When it was last checked.
     looked: Instant,
 }
 
-/// What QEMU said of a VM that stands still.
+/// QEMU's facts of a paused VM.
 struct Machine {
     state: Vec<u8>,
     description: Vec<u8>,
@@ -244,19 +243,19 @@ struct Machine {
     state_time: Duration,
 }
 
-/// What was taken from a VM while it stood still.
+/// The state taken from a VM during the pause.
 struct Captured {
     state: Vec<u8>,
     description: Vec<u8>,
     disks: Vec<Disk>,
     state_time: Duration,
     pass: Pass,
-    /// What is copied and not yet written.
+    /// Changes copied and not yet written.
     rest: Option<Found>,
 }
 
 impl Captured {
-    /// Of a pause that began then and ends now.
+    /// Times of a pause that began at this time and ends now.
     fn times(&self, began: Instant) -> PauseTimes {
         PauseTimes { pause: began.elapsed(), state: self.state_time, pass: self.pass }
     }
@@ -279,7 +278,7 @@ impl Captured {
 }
 
 impl PausedVm<'_, '_> {
-    /// Takes the state of its devices, and all memory that the writer lacks. The VM has stood still until all of it was copied.
+    /// Saves the state of its devices, and all memory that the writer lacks. The VM is paused until all of it is copied.
     fn capture(
         &mut self,
         writer: &mut Writer<'_>,
@@ -309,7 +308,7 @@ impl PausedVm<'_, '_> {
         self.captured(machine, pass, None)
     }
 
-    /// Takes the state of its devices.
+    /// Saves the state of its devices.
     fn machine(
         &mut self,
         ram: &[Ram],
@@ -320,7 +319,7 @@ impl PausedVm<'_, '_> {
         let state = self.pause.vm().save_state().map_err(vm_fault)?;
         let state_time = began.elapsed();
         if self.pause.vm().device_names().map_err(vm_fault)? != *devices {
-            // One was plugged in or out just before the pause.
+            // A device was plugged or unplugged just before the pause.
             hardware = self.pause.vm().hardware().map_err(vm_fault)?;
         }
         self.pause.vm().check_ram(ram).map_err(vm_fault)?;
@@ -329,7 +328,7 @@ impl PausedVm<'_, '_> {
         Ok(Machine { state, description, disks: hardware.disks, state_time })
     }
 
-    /// All of it, if the VM has stood still until now.
+    /// The captured state, if the VM was paused until now.
     fn captured(
         &mut self,
         machine: Machine,
@@ -341,7 +340,7 @@ impl PausedVm<'_, '_> {
         Ok(Captured { state, description, disks, state_time, pass, rest })
     }
 
-    /// Has the VM write to overlays from now on, if that is asked for. An error unless it has stood still until now.
+    /// Makes the VM write to overlays from now on, if requested. An error unless it was paused until now.
     fn keep_disks(&mut self, disks: &[Disk]) -> anyhow::Result<()> {
         self.pause.check().map_err(vm_fault)?;
         if self.args.snapshot_disks.is_some() {
@@ -352,7 +351,7 @@ impl PausedVm<'_, '_> {
         Ok(())
     }
 
-    /// An error if the save is to end: somebody asked for it, or the VM does not stand still any more.
+    /// An error if the save must end: on a stop request, or if the VM is no longer paused.
     fn look(&mut self) -> anyhow::Result<()> {
         stopping(self.stop)?;
         if self.looked.elapsed() >= LOOK {
@@ -363,7 +362,7 @@ impl PausedVm<'_, '_> {
     }
 }
 
-/// A VM's disks, with the overlays that they are to get.
+/// A VM's disks, with their planned overlays.
 fn disks(args: &SaveArgs, vm: &mut Vm) -> anyhow::Result<Vec<Disk>> {
     let mut disks = vm.disks().map_err(vm_fault)?;
     if let Some(folder) = &args.snapshot_disks {
@@ -376,7 +375,7 @@ fn disks(args: &SaveArgs, vm: &mut Vm) -> anyhow::Result<Vec<Disk>> {
     Ok(disks)
 }
 
-/// An error that came after the disks got overlays, which cannot be taken back while the VM stands.
+/// An error after the disks got overlays, which cannot be undone during the pause.
 fn overlays_stay(error: anyhow::Error, disks: &[Disk]) -> anyhow::Error {
     let overlays: Vec<&str> = disks.iter().filter_map(|disk| disk.overlay.as_deref()).collect();
     if overlays.is_empty() {
@@ -397,7 +396,7 @@ fn code(error: &anyhow::Error) -> Code {
     fault.map_or(Code::Unexpected, Fault::code)
 }
 
-/// An error if somebody wants this to end.
+/// An error on a stop request.
 fn stopping(stop: &Stop) -> anyhow::Result<()> {
     if stop.is_requested() {
         anyhow::bail!(INTERRUPTED);
@@ -431,7 +430,7 @@ fn process_time() -> Duration {
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// Says what the checkpoint does not hold, and what to do about it.
+/// Warns of disks that the checkpoint does not contain, with advice.
 fn warn_of_disks(args: &SaveArgs, vm: &SavedVm) {
     let kept = |disk: &&Disk| disk.writable && disk.overlay.is_none();
     let names: Vec<String> = vm
@@ -456,7 +455,7 @@ fn warn_of_disks(args: &SaveArgs, vm: &SavedVm) {
     say(&format!("{output}: the disks {names} are not in it; {advice}"));
 }
 
-/// Says that the pause was longer than it was to be. The checkpoint is complete all the same.
+/// Warns that the pause was longer than allowed. The checkpoint is complete.
 fn warn_of_pause(args: &SaveArgs, vm: &SavedVm) {
     let Some(max) = args.max_pause.filter(|max| vm.live && vm.goes_on && vm.times.pause > *max)
     else {

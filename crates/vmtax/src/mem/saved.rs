@@ -1,4 +1,4 @@
-//! What `vmtax mem save` reports.
+//! The report of `vmtax mem save`.
 
 use std::time::Duration;
 
@@ -16,34 +16,34 @@ pub(super) struct Saved {
     summary: Summary,
     costs: Costs,
     id: Id,
-    /// Bytes of memory, and of what of it is no hole.
+    /// Bytes of memory, and bytes that are no hole.
     memory: u64,
     data: u64,
-    /// Of the whole command.
+    /// Time of the whole command.
     pub(super) wall: Duration,
     pub(super) cpu: Duration,
-    /// Who scanned.
+    /// Backend of the scan.
     pub(super) accel: String,
     pub(super) vm: Option<SavedVm>,
 }
 
-/// What became of the VM.
+/// The VM after the save.
 pub(super) struct SavedVm {
     pub(super) disks: Vec<Disk>,
-    /// It runs now.
+    /// Whether it runs now.
     pub(super) goes_on: bool,
-    /// It ran while most of its memory was saved.
+    /// Whether it ran while most of its memory was saved.
     pub(super) live: bool,
-    /// While it ran.
+    /// Passes while it ran.
     pub(super) passes: Vec<Pass>,
     pub(super) times: PauseTimes,
 }
 
-/// How long the VM stood still.
+/// Times of the pause.
 pub(super) struct PauseTimes {
-    /// From before it was told to stop until it had been told to go on; or until the checkpoint was complete.
+    /// From before the stop command until after the command to continue, or until the checkpoint was complete.
     pub(super) pause: Duration,
-    /// QEMU saved the state of its devices.
+    /// Saving the state of the devices.
     pub(super) state: Duration,
     /// Memory.
     pub(super) pass: Pass,
@@ -121,20 +121,20 @@ impl Saved {
         )
     }
 
-    /// Phases that took any time.
+    /// Phases that took time.
     fn phases(&self) -> impl Iterator<Item = (Phase, Cost)> {
         let all = Phase::ALL.into_iter().map(|phase| (phase, self.costs.of_phase(phase)));
         all.filter(|(_, cost)| !cost.wall.is_zero())
     }
 
-    /// Share of all processor time that only finds zero pages.
+    /// Share of the processor time that only finds zero pages.
     fn zero_share(&self) -> Option<f64> {
         let scan = self.costs.of_phase(Phase::Scan).cpu.as_secs_f64();
         let share = self.costs.zero_share? * scan / self.cpu.as_secs_f64();
         share.is_finite().then_some(share)
     }
 
-    /// Disks that stay as they are, and what the VM writes to instead.
+    /// Disks that keep their content, and the overlays that the VM writes to.
     fn overlays(&self) -> impl Iterator<Item = (&Disk, &str)> {
         let disks = self.vm.iter().flat_map(|vm| &vm.disks);
         disks.filter_map(|disk| Some((disk, disk.overlay.as_deref()?)))

@@ -39,22 +39,19 @@ fn text(source: &Source, found: &Survey, gbits: f64, by: &str) -> String {
     row("all", found.total);
     row("  never touched (holes)", found.total - found.data);
     row("  touched", found.data);
-    row("    zero all the same", found.zero);
-    row("    one word repeated", found.filled);
-    row("    as another page", found.duplicate);
+    row("    zero", found.zero);
+    row("    one repeated word", found.filled);
+    row("    duplicate", found.duplicate);
     row("    other", found.other());
     match found.huge {
         Some(huge) => row("  in huge pages", huge),
-        None => out.push_str("  in huge pages: the kernel cannot tell of a file\n"),
+        None => out.push_str("  in huge pages: unknown for files\n"),
     }
     let e = Estimates::new(found, gbits);
     out.push('\n');
     if found.sampled > 0 {
         let ratio = 100.0 * found.compressed as f64 / found.sampled as f64;
-        out.push_str(&format!(
-            "compressed, a sample of {}: to {ratio:.0} %\n",
-            size(found.sampled)
-        ));
+        out.push_str(&format!("compressed: a sample of {} to {ratio:.0} %\n", size(found.sampled)));
     }
     out.push_str(&format!(
         "checkpoint: about {}, compressed {}\n",
@@ -64,7 +61,7 @@ fn text(source: &Source, found: &Survey, gbits: f64, by: &str) -> String {
     if let Some(dirty) = &found.dirty {
         let bytes = (dirty.pages_per_second * PAGE as f64) as u64;
         out.push_str(&format!(
-            "written: {:.0} pages/s, {}/s, by {}\n",
+            "dirtied: {:.0} pages/s, {}/s, by {}\n",
             dirty.pages_per_second,
             size(bytes),
             dirty.by
@@ -73,7 +70,7 @@ fn text(source: &Source, found: &Survey, gbits: f64, by: &str) -> String {
     out.push_str(&match e.migration {
         Some(seconds) => format!("migration at {gbits} Gb/s: about {seconds:.1} s\n"),
         None => format!(
-            "migration at {gbits} Gb/s: does not end, more is written than sent; post-copy would\n"
+            "migration at {gbits} Gb/s: does not converge, pages are dirtied faster than they are sent; use post-copy\n"
         ),
     });
     out.push_str(&format!("scanned in {:.2} s by {by}\n", found.seconds));

@@ -1,4 +1,4 @@
-//! Checkpoints that come from standard input or go to standard output: to another host, without a file here.
+//! Checkpoints on standard input and output, for sending them to another host without a local file.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,17 +13,17 @@ use vmtax_pageops::checkpoint::Checkpoint;
 
 use super::faults::fault;
 
-/// What errors call standard output.
+/// The name of standard output in errors.
 pub(super) const OUTPUT: &str = "standard output";
-/// What errors call standard input.
+/// The name of standard input in errors.
 const INPUT: &str = "standard input";
 
-/// The name of a standard stream.
+/// Whether a path means a standard stream.
 pub(super) fn is_stream(path: &Path) -> bool {
     path.as_os_str() == OsStr::new("-")
 }
 
-/// How an output is called.
+/// The name of an output in messages.
 pub(super) fn name(output: &Path) -> String {
     if is_stream(output) { OUTPUT.to_owned() } else { output.display().to_string() }
 }
@@ -39,8 +39,8 @@ pub(super) fn output() -> anyhow::Result<File> {
     Ok(File::from(descriptor))
 }
 
-/// Opens a checkpoint. Of a stream a copy without a name is made first, in the folder for temporary files: how pages are stored is said
-/// at its end, and nothing is believed before all of it was checked.
+/// Opens a checkpoint. A stream is first copied to a temporary file without a name, because the index of pages is at its end, and nothing is
+/// used before all of it is verified.
 pub(super) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     if !is_stream(path) {
         return Checkpoint::open(path).map_err(|e| fault(&e, false));
