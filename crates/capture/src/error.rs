@@ -3,13 +3,13 @@
 use std::io;
 
 /// Why a recording could not be read. A recording that merely ends early is not an error: what
-/// stands before the cut is delivered and the loss is noted.
+/// precedes the cut is delivered, and the loss is noted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The input is of no kind that an importer knows.
     #[error("not a recording that vmtax knows: {found}")]
     Unrecognised {
-        /// What the first bytes look like.
+        /// The format that the first bytes suggest.
         found: String,
     },
     /// The bytes contradict the format so early that nothing can be read.
@@ -19,7 +19,7 @@ pub enum Error {
         offset: u64,
         /// Which item of the format.
         item: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// A part of the format that is understood but not supported.
@@ -29,7 +29,7 @@ pub enum Error {
         offset: u64,
         /// Which item of the format.
         item: &'static str,
-        /// What is not supported.
+        /// The unsupported feature.
         problem: String,
     },
     /// Exit numbers that either vendor has.

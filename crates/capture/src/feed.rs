@@ -4,9 +4,9 @@ use vmtax_events::{Event, ExitRow, Recording, Sample};
 
 use crate::Error;
 
-/// Takes what an importer decodes, in the order of the file.
+/// Receives decoded events in the order of the file.
 pub trait Feed {
-    /// It wants what a profile is made of, and a recording without tracepoints will do.
+    /// Whether it wants samples of a profile; then a recording without tracepoints is accepted.
     const WANTS_PROFILE: bool = false;
 
     /// One event. Events of one CPU come in the order they were recorded; CPUs may interleave in any way
@@ -28,7 +28,7 @@ pub trait Feed {
     /// The name of a thread; `pid` is its process or [`vmtax_events::NO_PID`]. Hostile text.
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error>;
 
-    /// What the recording says of itself, as soon as the importer knows it: whoever is stopped in the middle
+    /// Facts of the recording, as soon as the importer knows them: an import that is stopped early
     /// has it then. The end of the import may know more.
     fn described(&mut self, recording: &Recording) -> Result<(), Error> {
         let _ = recording;
@@ -42,7 +42,7 @@ pub trait Feed {
     }
 }
 
-/// What a profile is made of, as the recording has it.
+/// A record of a profile.
 #[derive(Clone, Copy, Debug)]
 pub enum Profiled<'a> {
     /// A thread was found running.
@@ -53,7 +53,7 @@ pub enum Profiled<'a> {
         tid: u32,
         /// When, ns; 0 where it is not known.
         time_ns: u64,
-        /// Events that it stands for.
+        /// Events that it represents.
         period: u64,
         /// How the processor ran.
         mode: Mode,
@@ -100,7 +100,7 @@ pub enum Profiled<'a> {
 }
 
 impl Profiled<'_> {
-    /// Addresses from here on are no addresses (PERF_CONTEXT_MAX in Linux `include/uapi/linux/perf_event.h`).
+    /// Values from here on are markers, not addresses (PERF_CONTEXT_MAX in Linux `include/uapi/linux/perf_event.h`).
     pub const MODES: u64 = -4095i64 as u64;
 }
 
@@ -148,7 +148,7 @@ pub trait Sink {
     /// The name of a thread. Hostile text.
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error>;
 
-    /// What the recording says of itself, as far as it is known.
+    /// Facts of the recording known so far.
     fn described(&mut self, recording: &Recording) -> Result<(), Error> {
         let _ = recording;
         Ok(())

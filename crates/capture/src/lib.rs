@@ -1,14 +1,14 @@
 //! Bytes of a recording -> events in time order.
 //!
 //! An importer is a function of bytes: it looks nothing up in the running kernel and prints nothing.
-//! It hands what it decodes to a [`Feed`]; [`order::Sorter`] is the one place that sorts.
+//! It passes decoded events to a [`Feed`]; [`order::Sorter`] is the only place that sorts.
 //!
 //! ```text
 //!  bytes ──> import::{perf_data, trace_dat, text...} ──Feed──> order::Sorter ──Sink──> analysis
 //!                 decode thread                                analysis thread
 //! ```
 //!
-//! [`profile`] and [`stats`] read what is no recording of events and belongs to a run beside one.
+//! [`profile`] and [`stats`] read profiles and counters, which a run can contain in addition to a recording.
 
 pub mod error;
 pub mod feed;

@@ -11,7 +11,7 @@
 //!
 //! The sort is stable: events with equal times keep their file order, as in perf. Memory is bounded by
 //! the window between a release and the times after it, and by [`MAX_PENDING`] when the input never
-//! releases; what comes too late after such a forced release is counted as out of order and still passed on.
+//! releases; events that are too late after such a forced release are counted as out of order and still passed on.
 
 use vmtax_events::{Event, ExitRow, Recording, Sample};
 
@@ -42,7 +42,7 @@ impl<S: Sink> Sorter<S> {
         self.bound()
     }
 
-    /// Passes on what is left. Returns the sink, and how many events came too late to be put in order.
+    /// Passes on the rest. Returns the sink, and the number of events that were too late to be sorted.
     pub fn finish(mut self) -> Result<(S, u64), Error> {
         self.pass(u64::MAX)?;
         Ok((self.sink, self.out_of_order))

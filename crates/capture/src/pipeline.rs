@@ -23,7 +23,7 @@ enum Message {
     Described(Box<Recording>),
 }
 
-/// Imports a source into a sink, in time order. Decoding runs on a thread of its own.
+/// Imports a source into a sink, in time order. Decoding runs on a separate thread.
 ///
 /// # Errors
 /// The importer's error, or [`Error::Stopped`] when the sink stopped (it knows why).
@@ -46,7 +46,7 @@ pub fn run<S: Sink>(
         let sorted = sort(receiver, &give_back, Sorter::new(sink));
         let imported = match importer.join() {
             Ok(result) => result,
-            // A panic of the importer is a defect of ours; it goes on in the caller's thread.
+            // A panic of the importer is a defect; propagate it to the caller's thread.
             Err(panic) => std::panic::resume_unwind(panic),
         };
         // When the sink stopped, the importer saw a closed channel: the sink's word counts.
@@ -71,7 +71,7 @@ fn sort<S: Sink>(
                     sorter.release(time_ns)?;
                 }
                 events.clear();
-                // A full queue of spares is no loss: the importer makes a new one.
+                // If the queue of spares is full, the importer allocates a new one.
                 let _ = give_back.try_send(events);
             }
             Message::Counted(row) => sorter.counted(*row)?,

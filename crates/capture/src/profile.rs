@@ -65,18 +65,18 @@ impl Format {
         })
     }
 
-    /// Whether the format has to be read out of order, so that a pipe must be stored first.
+    /// Whether the format is read out of order, so that a pipe must be stored first.
     pub fn needs_seeking(self) -> bool {
         self == Format::PerfFile
     }
 }
 
-/// A profile, and what was lost on the way.
+/// A profile, and its losses.
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The profile.
     pub profile: Profile,
-    /// What is missing of it.
+    /// Its losses.
     pub losses: Losses,
 }
 
@@ -164,7 +164,7 @@ impl Sum {
     }
 }
 
-/// What stands for a function whose name is not known: its file.
+/// The name of an unknown function: its file.
 fn of_file(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     // "[kernel.kallsyms]_text", "[kvm_intel]"
@@ -175,7 +175,7 @@ fn of_file(file: &str) -> String {
     if name.is_empty() { "[unknown]".to_owned() } else { one_frame(&format!("[{name}]")) }
 }
 
-/// A name as one frame of a stack: what stands between frames, or ends a line, cannot be in it.
+/// A name as a frame of a folded stack: without separators and line ends.
 fn one_frame(name: &str) -> String {
     name.chars()
         .map(|c| {

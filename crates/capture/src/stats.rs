@@ -5,7 +5,7 @@
 //! - what kvm_stat prints: its list, its screen, its log (summed), also as CSV;
 //! - `NAME VALUE` lines: KVM's statistics, as debugfs has them.
 //!
-//! What was not counted is left out: a counter that is missing is not 0.
+//! Counters without a value are omitted: a missing counter is not 0.
 
 mod number;
 mod perf_stat;
@@ -19,7 +19,7 @@ use crate::Error;
 use crate::import::counts::{counters, is_kvm_stat};
 use perf_stat::{Counter, Row};
 
-/// Larger inputs are no list of counters.
+/// Most bytes of an input.
 const MOST_BYTES: u64 = 16 << 20;
 /// Bytes of a name or unit.
 const LONGEST_NAME: usize = 256;
@@ -67,7 +67,7 @@ pub fn read(input: &mut dyn Read) -> Result<(Vec<Stat>, Losses), Error> {
     Ok((list.stats, losses))
 }
 
-/// What was read.
+/// The counters read.
 #[derive(Default)]
 struct List {
     stats: Vec<Stat>,

@@ -15,7 +15,7 @@ struct Architecture {
     fields: &'static [&'static str],
     /// How names of tracepoints begin that KVM has nowhere else.
     events: &'static [&'static str],
-    /// What the text of `kvm_exit` holds there.
+    /// A word of the text of `kvm_exit` there.
     texts: &'static [&'static str],
 }
 
@@ -81,7 +81,7 @@ static ARCHITECTURES: &[Architecture] = &[
     },
 ];
 
-/// By what `uname -m` says. x86 and what is not known are `None`.
+/// By `uname -m`. `None` for x86 and unknown ones.
 pub(super) fn of_machine(machine: &str) -> Option<&'static str> {
     name(|a| a.machines.iter().any(|start| machine.starts_with(start)))
 }

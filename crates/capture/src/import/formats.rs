@@ -165,7 +165,7 @@ pub(in crate::import) fn event_formats(
     Ok(())
 }
 
-/// The formats in the TRACING_DATA of a `perf.data`, which stands at byte `offset` of the input.
+/// The formats in the TRACING_DATA of a `perf.data`, at byte `offset` of the input.
 pub(in crate::import) fn of_tracing_data(payload: &[u8], offset: u64) -> Result<Formats, Error> {
     let mut c = Cursor::embedded(&payload, offset, Endian::Little);
     c.expect(MAGIC, "magic of the tracing data")?;

@@ -5,7 +5,7 @@
 //! other byte order, and records may be wrapped in zstd (`-z`).
 //!
 //! - `header`: the file's header, attributes and feature sections;
-//! - `layout`: where time, thread, CPU and raw data stand in a sample;
+//! - `layout`: positions of time, thread, CPU and raw data in a sample;
 //! - `records`: the loop over records, compressed or not;
 //! - `parts`: the folder of `perf record --threads`, a file for each ring;
 //! - `profile`: what only a profile needs: samples of other events, call chains, memory maps.
@@ -102,7 +102,7 @@ fn note_missing_parts(parts: &[Part<'_>], session: &mut session::Session) {
     }
 }
 
-/// Reads what stands before the records.
+/// Reads the header before the records.
 fn open<F: Feed>(
     source: &dyn ReadAt,
     format: &str,

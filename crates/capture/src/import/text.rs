@@ -1,6 +1,6 @@
 //! Texts of event lines: what ftrace, trace-cmd and perf print.
 //!
-//! Binary recordings say more than the texts made of them: a text has no vendor of its reasons (the
+//! Binary recordings contain more than the texts made of them: a text has no vendor of its reasons (the
 //! names tell), no list of its tracepoints, and times that are usually rounded to a
 //! microsecond. It is what people have in bug reports all the same.
 //!
@@ -43,7 +43,7 @@ pub(crate) fn head_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     head.split(|&b| b == b'\n').map(|l| l.strip_suffix(b"\r").unwrap_or(l))
 }
 
-/// What the first event lines of a text look like.
+/// Form of a text's first event lines.
 #[derive(Debug, Default)]
 pub(crate) struct Votes {
     /// Lines that read as events of `perf script`.

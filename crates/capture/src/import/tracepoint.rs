@@ -4,7 +4,7 @@
 //! format file (`events/kvm/kvm_exit/format`) into a plan once, and [`Decoder::decode`] follows it.
 //! Which fields of which tracepoint make which event is one table, `TRACEPOINTS`.
 //!
-//! Left out on purpose: the print formats. What the kernel would print is not needed to decode.
+//! Left out on purpose: the print formats, which are not needed to decode.
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{Isa, Kind, NO_VCPU, Reason};
@@ -18,7 +18,7 @@ pub enum Endian {
     Big,
 }
 
-/// At most so many fields make an event.
+/// Most fields of an event.
 const MAX_FIELDS: usize = 4;
 
 /// How one tracepoint becomes an event.
@@ -205,7 +205,7 @@ fn vmcs_field(write: bool, field: u64) -> Option<Kind> {
     Some(Kind::VmcsField { write, field: u32::try_from(field).ok()? })
 }
 
-/// Where a number stands in a record, as the format says.
+/// Place of a number in a record, from the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     offset: u16,
@@ -285,7 +285,7 @@ impl std::fmt::Debug for Decoder {
     }
 }
 
-/// What a raw record said.
+/// A decoded record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded {
     /// vCPU id or [`vmtax_events::NO_VCPU`].
@@ -352,7 +352,7 @@ impl Decoder {
         Some(decoder)
     }
 
-    /// The name of the thread that gets the CPU, of a record of sched_switch: it may have no record of its own. Hostile text.
+    /// The name of the thread that gets the CPU, of a record of sched_switch: it may have no other record. Untrusted.
     pub fn next_name<'r>(&self, raw: &'r [u8]) -> Option<&'r [u8]> {
         let (offset, size) = self.next_comm?;
         let field = raw.get(usize::from(offset)..)?.get(..usize::from(size))?;
@@ -409,7 +409,7 @@ pub(super) fn field_names(format: &str) -> impl Iterator<Item = &str> + Clone {
 }
 
 /// `unsigned int exit_reason; offset:8; size:4; signed:0;` -> name and place, if it is a number.
-/// A field `char NAME[N]`: where it stands, and how many bytes it has.
+/// A field `char NAME[N]`: its place and its number of bytes.
 fn text_field(text: &str, name: &str) -> Option<(u16, u8)> {
     let mut parts = text.split(';').map(str::trim);
     let array = parts.next()?.strip_prefix("char ")?.strip_prefix(name)?;

@@ -11,7 +11,7 @@
 //!  20.12  1a:   movss  (%rax),%xmm0                                          --stdio2: no addresses, jumps have labels
 //! ```
 //!
-//! A share becomes a weight in hundredths of a percent, a count is one. Where there are no addresses the instructions are
+//! A share becomes a weight in hundredths of a percent, a count is the weight. Without addresses the instructions are
 //! numbered.
 
 use std::io::Read;
@@ -21,9 +21,9 @@ use crate::Error;
 use crate::import::text::lines::Lines;
 use crate::import::text::{UNTERMINATED, is_text};
 
-/// How the head of a function begins: shares, or samples (-n), or what the event counted.
+/// Beginning of a function's header: shares, samples (-n), or counts of the event.
 const HEADS: [&str; 3] = ["Percent", "Samples", "Event count"];
-/// More instructions than this no function has.
+/// Most instructions of a function.
 const MOST: usize = 1 << 20;
 
 /// Whether these first bytes are such a text.
@@ -108,13 +108,13 @@ struct Numbered {
     function: Option<String>,
     /// The head of the columns was seen.
     inside: bool,
-    /// Instructions and lines that may be such: share, column, and what stands there.
+    /// Instructions, and lines that may be one: share, column and text.
     lines: Vec<Line>,
 }
 
 struct Line {
     share: Option<u64>,
-    /// A label, or an arrow of a jump, stands before it.
+    /// A label, or the arrow of a jump, precedes it.
     marked: bool,
     column: usize,
     text: String,
@@ -136,7 +136,7 @@ impl Numbered {
         }
     }
 
-    /// Lines of source stand among the instructions, which have a column of their own: the one of those with a share or a mark.
+    /// The column of instructions, which distinguishes them from source lines: that of lines with a share or a mark.
     fn finish(self, sum: &mut Sum) {
         let function = self.function.unwrap_or_default();
         let known = |line: &&Line| line.share.is_some() || line.marked;

@@ -5,8 +5,8 @@
 //! mappings, forks, names of threads ────────────────────┴──> at the end: names, stacks of names, added up
 //! ```
 //!
-//! Records of different CPUs do not come in the order of time, and a sample may stand before the mapping that it needs.
-//! So names are looked up at the end, by what was mapped at the time of the last sample of a stack.
+//! Records of different CPUs are not in time order, and a sample may precede its mapping. So names are looked up at the end, by the mappings
+//! at the time of the last sample of a stack.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -22,7 +22,7 @@ const MOST_MAPPINGS: usize = 1 << 20;
 /// Comparisons after which addresses and threads go without a name: lists are searched from their ends, and a real
 /// recording needs a thousandth of this.
 const MOST_LOOKS: u64 = 1 << 30;
-/// How often a process is looked for in what its parents had mapped.
+/// Most generations of parents searched for a mapping.
 const GENERATIONS: usize = 16;
 
 /// Knows the names of functions.
@@ -189,7 +189,7 @@ impl Collected {
     fn fold(&self, symbols: &mut dyn Symbols, sum: &mut Sum) {
         let text = self.kernel_text();
         let mut known: HashMap<(u32, Mode, u64), String> = HashMap::new();
-        // In an order of their own, so that what there is no room for is the same every time.
+        // In a fixed order, so that the same entries are dropped in every run.
         let stacks: BTreeMap<&Stack, &Seen> = self.stacks.iter().collect();
         for (stack, seen) in stacks {
             let mut mode = stack.mode;
@@ -242,7 +242,7 @@ impl Collected {
         if stack.pid == 0 && stack.tid == 0 {
             return "swapper";
         }
-        // A thread has the name of the one that began it, until it is given one of its own.
+        // A thread inherits the name of its creator until it gets its own.
         let (mut tid, mut time_ns) = (stack.tid, seen.time_ns);
         for _ in 0..GENERATIONS {
             let names = self.names.get(&tid).map_or(&[][..], Vec::as_slice);
@@ -293,7 +293,7 @@ impl Collected {
         }
     }
 
-    /// What was mapped there: by the process, or by the one that it was a copy of.
+    /// The mapping there: of the process, or of the process that it was forked from.
     fn mapping(&self, mut pid: u32, address: u64, time_ns: u64) -> Option<&Mapping> {
         for _ in 0..GENERATIONS {
             let holds = |m: &&Mapping| address.checked_sub(m.start).is_some_and(|at| at < m.len);
@@ -319,7 +319,7 @@ impl Collected {
 mod tests {
     use super::*;
 
-    /// A hostile file makes lists long: once the work is used up, names are unknown, and that is said.
+    /// Bounds the work for hostile files with long lists: beyond it names are unknown, and a loss says so.
     #[test]
     fn names_are_not_looked_for_without_end() {
         for (looks, expected) in [(0, "work;[file]"), (MOST_LOOKS, "work;[unknown]")] {

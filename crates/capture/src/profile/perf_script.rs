@@ -95,7 +95,7 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
 
 /// A sample that is being read.
 struct Sample {
-    /// Events that it stands for.
+    /// Events that it represents.
     period: u64,
     /// Empty: of another event.
     thread: String,
@@ -123,7 +123,7 @@ struct Head<'a> {
     /// 1 where it is not said.
     period: u64,
     event: &'a str,
-    /// The only function, where it stands in the same line.
+    /// The only function, if it is on the same line.
     frame: Option<String>,
 }
 
@@ -173,7 +173,7 @@ fn frame(line: &str) -> Option<String> {
     if address.is_empty() || !address.bytes().all(|b| b.is_ascii_hexdigit()) {
         return None;
     }
-    // A file that is gone is said to be: "(/usr/lib/libc.so.6 (deleted))".
+    // A deleted file: "(/usr/lib/libc.so.6 (deleted))".
     let rest = rest.trim();
     let rest = rest.strip_suffix(" (deleted))").unwrap_or(rest).trim_end_matches(')');
     let (name, file) = match rest.rfind(" (") {

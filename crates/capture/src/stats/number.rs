@@ -59,7 +59,7 @@ impl<'a> Parts<'a> {
         let mut more = Vec::new();
         while let Some(separator) = rest.chars().next().filter(|c| SEPARATORS.contains(c)) {
             let Some((group, after)) = digits(&rest[separator.len_utf8()..]) else { break };
-            // Words stand between spaces too; a group of three digits is the only number that does.
+            // Words are separated by spaces too; among numbers only groups of three digits are.
             if separator == ' ' && group.len() != 3 {
                 break;
             }
@@ -189,7 +189,7 @@ mod tests {
             let text = grouped(value, separator, indian && separator == ",");
             let line = format!("{text}      x");
             prop_assert_eq!(of_perf_text(&line), Some((value as f64, "      x")));
-            // What does not fit 53 bits is rounded the same way by both.
+            // Both round values beyond 53 bits in the same way.
             let expected: f64 = format!("{value}.{cents:02}").parse().unwrap();
             let line = format!("{text}{decimal}{cents:02} msec");
             prop_assert_eq!(of_perf_text(&line), Some((expected, " msec")));

@@ -10,14 +10,14 @@
 //!
 //! A line says of itself which form it has; the separator of `-x` and the locale of the numbers are inferred, and a
 //! line that can be read in two ways is refused. Left out on purpose: metrics, which perf derives from the counts.
-//! Counts of intervals (`-I`) and of parts of the system (`-A`, `--per-socket`, `--for-each-cgroup`) are no totals
+//! Counts of intervals (`-I`) and of parts of the system (`-A`, `--per-socket`, `--for-each-cgroup`) are not totals
 //! and are refused.
 
 use serde_json::{Map, Value};
 
 use super::number;
 
-/// What a line says.
+/// A parsed line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Row {
     /// A counter and its total.
@@ -59,7 +59,7 @@ pub(super) fn is_row(line: &str) -> bool {
 /// Reads a line for which [`is_row`], without spaces at its ends.
 ///
 /// # Errors
-/// What is wrong with the line, to follow its number.
+/// The problem of a line, to follow its number.
 pub(super) fn row(line: &str) -> Result<Row, String> {
     if is_elapsed(line) {
         return Ok(Row::Nothing);
@@ -89,7 +89,7 @@ pub(super) fn check_part(line: &str, is_table: bool) -> Result<(), String> {
     };
     for separator in SEPARATORS {
         let Some((part, rest)) = line.split_once(separator) else { continue };
-        // Behind the part may stand how many processors it has.
+        // The part may be followed by its number of processors.
         let behind = rest.split_once(separator).map(|(_, rest)| rest);
         for rest in std::iter::once(rest).chain(behind) {
             if is_row(rest) && matches!(of_fields(rest, separator), Ok(Some(_))) {
@@ -140,7 +140,7 @@ fn is_elapsed(line: &str) -> bool {
         || words.get(1).is_some_and(|word| word.starts_with("(+") || word.starts_with("(-"))
 }
 
-/// A time with nine decimals stands before each line of `-I`.
+/// Lines of `-I` begin with a time with nine decimals.
 fn is_interval(line: &str) -> bool {
     let end = line.find(|c: char| !c.is_ascii_digit()).unwrap_or(line.len());
     let (_, rest) = line.split_at(end);
@@ -260,7 +260,7 @@ fn of_fields(line: &str, separator: char) -> Result<Option<Row>, String> {
     Ok(found)
 }
 
-/// The event's name: `cpu/event=0xc0,umask=0x1/` has separators of its own.
+/// The event's name; `cpu/event=0xc0,umask=0x1/` contains separators.
 fn event_name<'f, 'a>(fields: &'f [&'a str], separator: char) -> (String, &'f [&'a str]) {
     let is_open = |name: &str| name.matches('/').count() % 2 == 1;
     let mut name = String::new();
@@ -276,7 +276,7 @@ fn event_name<'f, 'a>(fields: &'f [&'a str], separator: char) -> (String, &'f [&
     (first.to_owned(), fields.get(1..).unwrap_or_default())
 }
 
-/// Whether this can stand behind the event: nothing, or a run time, the variance of `-r` before it or not.
+/// Whether this can follow the event: nothing, or a run time, optionally after the variance of `-r`.
 fn fits_behind(mut fields: &[&str], name: &str) -> Result<bool, String> {
     let is_number = |field: &str| !field.is_empty() && field.bytes().all(|b| b.is_ascii_digit());
     let is_per_cent =

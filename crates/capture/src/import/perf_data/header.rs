@@ -15,7 +15,7 @@ const FILE_HEADER_SIZE: usize = 104;
 /// Nothing in a header is larger than this; a larger claim is a damaged file.
 const MAX_SECTION: u64 = 64 << 20;
 
-/// What the first 16 bytes say.
+/// The first 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Magic {
     pub(super) endian: Endian,

@@ -1,4 +1,4 @@
-//! Where things stand in a sample, by the `sample_type` of its attribute.
+//! Layout of a sample, by the `sample_type` of its attribute.
 
 use crate::import::tracepoint::Endian;
 
@@ -91,7 +91,7 @@ pub(super) struct Sample<'a> {
     pub(super) raw: &'a [u8],
 }
 
-/// What a sample of a profile says.
+/// A sample of a profile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampled<'a> {
     pub(super) ip: u64,
@@ -99,7 +99,7 @@ pub(super) struct Sampled<'a> {
     pub(super) tid: (u32, u32),
     /// 0 where samples have no time.
     pub(super) time: u64,
-    /// Events that the sample stands for; 1 where it is not said.
+    /// Events that the sample represents; 1 if unknown.
     pub(super) period: u64,
     /// The call chain's words, in the file's byte order.
     pub(super) chain: &'a [u8],
@@ -145,12 +145,12 @@ impl Layout {
         }
     }
 
-    /// Samples carry what the analysis needs: a time and the tracepoint's data.
+    /// Whether samples have a time and the tracepoint's data, which the analysis needs.
     pub(super) fn is_usable(&self) -> bool {
         self.time.is_some() && self.sample_type & bit::RAW != 0
     }
 
-    /// Where the id of a sample's event stands.
+    /// Position of the event id in a sample.
     pub(super) fn id(&self) -> Option<usize> {
         self.id
     }
@@ -176,7 +176,7 @@ impl Layout {
         Some(Sample { tid, time, cpu, raw })
     }
 
-    /// What a sample of a profile says. `None` if it does not say what ran, or is too short.
+    /// A sample of a profile. `None` if it does not say what ran, or is too short.
     pub(super) fn sampled<'a>(&self, record: &'a [u8], bytes: Bytes) -> Option<Sampled<'a>> {
         let ip = bytes.u64(record, self.ip?)?;
         let tid = self.tid?;

@@ -54,7 +54,7 @@ pub(super) fn run<F: Feed>(parts: &[Part<'_>], reader: &mut Reader<'_, F>) -> Re
         if step(stream, &mut block, reader)? {
             behind.push(Reverse((stream.time, i)));
         }
-        // Sorting costs by what is waiting, so a release comes once per round of all parts.
+        // The cost of sorting grows with the number of waiting events, so release once per round of all parts.
         steps += 1;
         if steps < behind.len() {
             continue;

@@ -1,4 +1,4 @@
-//! The records that only a profile needs: samples of events that are no tracepoints, and what is mapped where.
+//! Records needed only by profiles: samples of events other than tracepoints, and mappings.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ mod kind {
     pub(super) const MMAP2: u32 = 10;
 }
 
-/// Where the name of a mapping stands.
+/// Place of a mapping's name.
 const MMAP_NAME: usize = 40;
 const MMAP2_NAME: usize = 72;
 /// Longer names of files than the kernel has.
@@ -60,7 +60,7 @@ pub(super) fn sample(
     })
 }
 
-/// Hands over what one of the other records says.
+/// Passes on one of the other records.
 pub(super) fn record(
     kind: u32,
     record: &[u8],

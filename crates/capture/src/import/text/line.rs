@@ -37,7 +37,7 @@ pub(crate) struct Line<'a> {
     pub(crate) time: Time,
     /// Name of the event without its system.
     pub(crate) event: &'a [u8],
-    /// What stands after the event's name, spaces included.
+    /// The text after the event's name, including spaces.
     pub(crate) payload: &'a [u8],
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum Time {
 const LONGEST_FRONT: usize = 128;
 
 impl<'a> Line<'a> {
-    /// Reads the front of a line. `None` if it is no event's.
+    /// Parses the prefix of a line. `None` if it is not an event.
     pub(crate) fn read(line: &'a [u8], dialect: Dialect) -> Option<Line<'a>> {
         let front = line.get(..LONGEST_FRONT).unwrap_or(line);
         let mut from = 0;
@@ -171,7 +171,7 @@ fn thread(text: &[u8], dialect: Dialect) -> Option<Thread<'_>> {
         },
     };
     let comm = trim(comm);
-    // What the recorders write for a thread whose name they do not have.
+    // Written by recorders for threads without a known name.
     let unknown = comm == b"<...>" || comm.strip_prefix(b":") == Some(tid);
     let tid = if tid == b"-1" { 0 } else { decimal_u32(tid)? };
     Some(Thread { comm: if unknown { &[] } else { comm }, pid, tid })
@@ -186,7 +186,7 @@ fn group(text: &[u8]) -> Option<u32> {
     decimal_u32(text)
 }
 
-/// What may stand between the CPU and the time: ftrace's flags, and in some kernels the process.
+/// Text that may be between the CPU and the time: ftrace's flags, and in some kernels the process.
 fn flags_and_group(mut text: &[u8]) -> Option<(u32, &[u8])> {
     let mut pid = NO_PID;
     for _ in 0..2 {
@@ -208,7 +208,7 @@ fn flags_and_group(mut text: &[u8]) -> Option<(u32, &[u8])> {
     Some((pid, text))
 }
 
-/// `SECONDS.FRACTION:`, exactly. A fraction of fewer than six digits is no time stamp of these tools.
+/// `SECONDS.FRACTION:`, exactly. These tools write at least six digits of the fraction.
 fn time(text: &[u8]) -> Option<(Time, &[u8])> {
     let (seconds, _, rest) = split_decimal(trim_start(text))?;
     if let Some(rest) = rest.strip_prefix(b":") {

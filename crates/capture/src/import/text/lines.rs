@@ -12,11 +12,11 @@ const BUFFER: usize = 4 * LONGEST_LINE;
 pub(crate) struct Lines<'r> {
     input: &'r mut dyn Read,
     buffer: Box<[u8]>,
-    /// The bytes read and not handed out are `buffer[start..end]`; no line end is before `scanned`.
+    /// Unconsumed bytes are `buffer[start..end]`; there is no line end before `scanned`.
     start: usize,
     scanned: usize,
     end: usize,
-    /// Where in the input `buffer[0]` stands.
+    /// Offset of `buffer[0]` in the input.
     base: u64,
     at_end: bool,
     /// The rest of a cut line is being skipped.
@@ -87,7 +87,7 @@ impl<'r> Lines<'r> {
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
-    /// Reads more. What is unread moves to the front only when the buffer is full, so that a reader
+    /// Reads more. Unread bytes move to the front only when the buffer is full, so that a reader
     /// that gives single bytes does not make this quadratic.
     fn fill(&mut self) -> Result<(), Error> {
         if self.end == self.buffer.len() {
@@ -110,7 +110,7 @@ impl<'r> Lines<'r> {
     }
 }
 
-/// Where the first line end stands. Whole blocks are compared without a branch per byte.
+/// Position of the first line end. Whole blocks are compared without a branch per byte.
 fn newline(text: &[u8]) -> Option<usize> {
     let (blocks, _) = text.as_chunks::<32>();
     let mut from = 0;

@@ -1,6 +1,6 @@
 //! The text of one event -> [`Kind`].
 //!
-//! One tracepoint has many spellings: each kernel prints what its own `TP_printk` says, trace-cmd's
+//! A tracepoint has many spellings: each kernel prints by its `TP_printk`, trace-cmd's
 //! plugins print their own, and where a print format cannot be followed the fields come as
 //! `key=value`. All of them are read here, by the words before the numbers.
 //!
@@ -16,7 +16,7 @@ use super::words::{
     self, Words, decimal, decimal_u32, find, hex, number, number_u32, split_digits, split_once,
 };
 
-/// What an event says: its vCPU (or [`NO_VCPU`]) and what happened.
+/// An event's vCPU (or [`NO_VCPU`]) and kind.
 type Said = (u32, Kind);
 
 /// Reads the payload of one tracepoint. `None` if it has no spelling that is known.
@@ -568,7 +568,7 @@ fn left_runnable(mut text: &[u8]) -> Option<bool> {
 /// trace-cmd's plugin: `COMM:TID [PRIO] STATE ==> COMM:TID [PRIO]`.
 fn switch_of_plugin(text: &[u8]) -> Option<(u32, bool)> {
     let (mut before, next) = words::rsplit_once(text, b" ==> ")?;
-    // A thread's name may hold the arrow: then what stands before it is no state.
+    // A thread's name may contain the arrow: then the text before it is not a state.
     let runnable = loop {
         let (rest, state) = words::rsplit_once(before, b" ")?;
         if rest.ends_with(b"]") && state.iter().all(|b| b.is_ascii_alphabetic() || *b == b'|') {

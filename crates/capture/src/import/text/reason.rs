@@ -1,7 +1,7 @@
 //! Exit reasons as texts spell them -> [`Reason`].
 //!
 //! A text does not say whose reasons it holds, but the names do: the kernel writes VMX reasons in
-//! capitals and SVM codes in small letters. trace-cmd's kvm plugin has names of its own for SVM
+//! capitals and SVM codes in small letters. trace-cmd's kvm plugin has other names for SVM
 //! (`EXIT_NPF`). A reason without a name in the recorder's tables is a number there; it gets the
 //! vendor of the names seen before, or none.
 
@@ -103,7 +103,7 @@ pub(crate) fn svm_macro(name: &str) -> Option<u32> {
     register.or_else(|| SVM_MACROS.iter().find(|(n, _)| *n == name).map(|&(_, code)| code))
 }
 
-/// The reason of this name, in any spelling of either vendor. Numbers are no names.
+/// The reason of this name, in any spelling of either vendor; not for numbers.
 pub(crate) fn by_name(name: &str) -> Option<Reason> {
     let of_vmx = vmx::code(name.strip_prefix("EXIT_REASON_").unwrap_or(name));
     if let Some(code) = of_vmx {
@@ -114,7 +114,7 @@ pub(crate) fn by_name(name: &str) -> Option<Reason> {
     Some(Reason { isa: Isa::Svm, code, flags: 0 })
 }
 
-/// What a flag beside a VMX reason is called, in place. A flag without a name is a number.
+/// Name of a flag of a VMX reason, by its bit. A flag without a name is a number.
 pub(crate) fn vmx_flag(word: &[u8]) -> Option<u32> {
     match word {
         b"FAILED_VMENTRY" => Some(vmx::FAILED_ENTRY),

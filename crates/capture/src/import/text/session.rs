@@ -20,27 +20,27 @@ const MOST_PENDING: usize = 1024;
 /// Threads whose names are remembered. More are told again and again, which is harmless.
 const MOST_THREADS: usize = 1 << 16;
 
-/// What a line that is no event's may be.
+/// A line that is not an event.
 pub(crate) enum Other {
     /// Nothing that matters: a comment, a call chain, an empty line.
     Skip,
     /// The recorder lost events of this CPU, 0 if it does not say how many.
     Lost { cpu: u32, count: u64 },
-    /// The text says what its writer is: it is of this format even if no event follows.
+    /// The text identifies its writer, so it is of this format even if no event follows.
     Header,
 }
 
-/// What tells the formats apart.
+/// Differences between the formats.
 pub(crate) trait Format {
     /// `ftrace text`, ...
     const NAME: &'static str;
     /// How threads are written.
     const DIALECT: Dialect;
 
-    /// A line that starts with `#`, or that is no event's.
+    /// A line that starts with `#`, or is not an event.
     fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error>;
 
-    /// An event that is no tracepoint (perf's own records).
+    /// An event that is not a tracepoint (perf's own records).
     fn record(&mut self, _line: &Line<'_>) -> Option<Kind> {
         None
     }
@@ -122,7 +122,7 @@ fn names_tracepoint(line: &[u8]) -> bool {
     })
 }
 
-/// What was learned from the lines so far.
+/// Facts from the lines so far.
 struct Session<'f, F: Feed> {
     feed: &'f mut F,
     reasons: Reasons,
@@ -163,7 +163,7 @@ impl<'f, F: Feed> Session<'f, F> {
         }
     }
 
-    /// `offset` is where the line stands.
+    /// `offset` is the line's position.
     fn event<T: Format>(
         &mut self,
         format: &mut T,
@@ -243,7 +243,7 @@ impl<'f, F: Feed> Session<'f, F> {
         self.feed.thread_name(line.pid, line.tid, &String::from_utf8_lossy(line.comm))
     }
 
-    /// The same for a thread that gets a CPU: it may have no line of its own.
+    /// The same for a thread that gets a CPU, which may have no other line.
     fn name_of_next(&mut self, tid: u32, name: &[u8]) -> Result<(), Error> {
         if tid == 0 || self.names.contains_key(&tid) || self.names.len() >= MOST_THREADS {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Words and numbers of a line, as bytes. A line is hostile: nothing here can panic.
 
-/// The words of a text: what stands between spaces and tabs.
+/// The words of a text, separated by spaces and tabs.
 #[derive(Clone, Copy)]
 pub(crate) struct Words<'a> {
     rest: &'a [u8],
@@ -12,7 +12,7 @@ impl<'a> Words<'a> {
         Words { rest: text }
     }
 
-    /// What was not read yet, spaces at its front included.
+    /// The unread rest, with leading spaces.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -56,7 +56,7 @@ pub(crate) fn trim(text: &[u8]) -> &[u8] {
     trim_end(trim_start(text))
 }
 
-/// Where `pattern` stands first.
+/// Position of the first `pattern`.
 pub(crate) fn find(text: &[u8], pattern: &[u8]) -> Option<usize> {
     let (&first, _) = pattern.split_first()?;
     let mut from = 0;
@@ -70,7 +70,7 @@ pub(crate) fn find(text: &[u8], pattern: &[u8]) -> Option<usize> {
     }
 }
 
-/// Where `pattern` stands last.
+/// Position of the last `pattern`.
 pub(crate) fn rfind(text: &[u8], pattern: &[u8]) -> Option<usize> {
     text.windows(pattern.len().max(1)).rposition(|w| w == pattern)
 }

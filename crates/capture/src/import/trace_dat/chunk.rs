@@ -1,6 +1,6 @@
 //! Decompression of sections and of chunks of trace data.
 //!
-//! Both have the same head: the compressed size and the size of what comes out, 32 bits each.
+//! Both have the same head: the compressed size and the uncompressed size, 32 bits each.
 
 use flate2::{Decompress, FlushDecompress, Status};
 use zstd::bulk::Decompressor;
@@ -46,7 +46,7 @@ impl Codec {
         match self {
             Codec::None => return Err("it is compressed, but the file names no algorithm".into()),
             Codec::Zstd(zstd) => {
-                // The capacity may be more than was asked for: the exact size is checked below.
+                // The capacity may be larger than requested: the exact size is checked below.
                 zstd.decompress_to_buffer(input, out).map_err(|e| e.to_string())?;
             }
             Codec::Zlib(zlib) => {

@@ -22,7 +22,7 @@ pub(super) struct CpuData {
 /// More sentences about damage than anyone reads.
 const MAX_SENTENCES: usize = 100;
 
-/// Adds a sentence about what could not be read. A hostile file could ask for millions.
+/// Adds a sentence about unreadable data; their number is limited, because a hostile file could cause millions.
 pub(super) fn say(sentences: &mut Vec<String>, sentence: impl FnOnce() -> String) {
     match sentences.len() {
         n if n < MAX_SENTENCES => sentences.push(sentence()),
@@ -40,6 +40,6 @@ pub(super) struct Contents {
     /// Thread id and name.
     pub(super) names: Vec<(u32, String)>,
     pub(super) data: Vec<CpuData>,
-    /// What could not be read, one sentence each.
+    /// Unreadable data, one sentence each.
     pub(super) truncated: Vec<String>,
 }

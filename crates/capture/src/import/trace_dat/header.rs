@@ -1,7 +1,7 @@
 //! The parts of the file that describe the rest: the first bytes, the layout of a ring-buffer page,
 //! the formats of the events, the names of the threads.
 //!
-//! Version 6 stores them one after the other, version 7 each in a section of its own; their inside
+//! Version 6 stores them one after the other, version 7 each in a separate section; their content
 //! is the same.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ pub(super) const MAX_PAGE: u64 = 16 << 20;
 /// Names of threads that are kept: more than a kernel saves.
 pub(super) const MAX_NAMES: usize = 1 << 18;
 
-/// What the first bytes say.
+/// The file's preamble.
 #[derive(Debug)]
 pub(super) struct Initial {
     pub(super) version: u32,
@@ -61,7 +61,7 @@ pub(super) fn initial(source: &dyn ReadAt) -> Result<Initial, Error> {
     Ok(Initial { version, endian: c.endian, page_size, end: c.at })
 }
 
-/// Where things stand in a ring-buffer page (`events/header_page`).
+/// Layout of a ring-buffer page (`events/header_page`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageLayout {
     /// Offset of the 64-bit time stamp.
@@ -140,7 +140,7 @@ fn page_layout(text: &str) -> Result<PageLayout, String> {
     })
 }
 
-/// Says what is different from the event header that every kernel since 2.6.31 has.
+/// Reports differences from the event header of all kernels since 2.6.31.
 fn other_event_header(text: &str) -> Option<String> {
     const KNOWN: [(&str, u32); 6] = [
         ("type_len", 5),

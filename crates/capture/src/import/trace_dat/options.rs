@@ -210,7 +210,7 @@ impl Options {
         }
     }
 
-    /// What the file has that is not applied, and what the rings counted.
+    /// Options that are not applied, and counters of the rings.
     pub(super) fn remark(&self, recording: &Recording, losses: &mut Losses) {
         let clock = recording.clock.as_str();
         if self.tsc2nsec.is_none() && matches!(clock, "x86-tsc" | "ppc-tb" | "counter") {
@@ -258,7 +258,7 @@ impl Options {
             ));
         }
         // Overwritten events are marked in the pages, dropped ones (a ring that does not overwrite) are
-        // not: nobody knows where they are missing.
+        // not: their place is unknown.
         if self.dropped != 0 {
             losses.recorder_lost = losses.recorder_lost.saturating_add(self.dropped);
             losses.notes.push(format!(

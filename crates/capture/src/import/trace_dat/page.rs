@@ -49,7 +49,7 @@ pub(super) struct PageDecoder<'a> {
     pub(super) losses: Losses,
 }
 
-/// What is wrong with a page, and where in it.
+/// The problem of a page, and its place.
 #[derive(Debug)]
 pub(super) struct Damage {
     pub(super) at: usize,
@@ -66,7 +66,7 @@ impl PageDecoder<'_> {
     }
 
     /// Delivers the events of one page. `time` is the raw time of the CPU's last record before and
-    /// after. A page that contradicts itself delivers what stands before the contradiction.
+    /// after. An inconsistent page delivers the records before the inconsistency.
     pub(super) fn page<F: Feed>(
         &mut self,
         page: &[u8],

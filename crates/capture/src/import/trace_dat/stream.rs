@@ -20,7 +20,7 @@ use crate::{Error, Feed, source::ReadAt};
 /// Plain pages are read in pieces of this size.
 const PIECE: usize = 128 << 10;
 
-/// Size of the count of chunks that stands before them.
+/// Size of the count of chunks, which precedes them.
 const COUNT_LEN: u64 = 4;
 
 /// Pieces between two releases, at least.
@@ -67,7 +67,7 @@ pub(super) fn run<F: Feed>(
         if reader.step(stream, decoder, feed)? {
             behind.push(Reverse((decoder.ns(stream.time), i)));
         }
-        // Sorting costs by what is waiting, so a release comes once per round of all CPUs.
+        // The cost of sorting grows with the number of waiting events, so release once per round of all CPUs.
         steps += 1;
         if steps < behind.len().max(MIN_ROUND) {
             continue;
@@ -91,7 +91,7 @@ pub(super) fn run<F: Feed>(
     Ok(sentences)
 }
 
-/// Keeps what lies in the file and does not overlap: else a small file could ask for endless work.
+/// Keeps ranges within the file that do not overlap; otherwise a small file could cause unlimited work.
 fn streams(mut data: Vec<CpuData>, file_len: u64, sentences: &mut Vec<String>) -> Vec<Stream> {
     for CpuData { cpu, .. } in data.iter().filter(|d| d.at == 0) {
         say(sentences, || format!("cpu {cpu}: the list of the CPUs' data has no place for it"));
@@ -241,7 +241,7 @@ fn deliver<F: Feed>(
         let damage = decoder.page(page, stream.data.cpu, &mut stream.time, feed)?;
         if let Some(damage) = damage {
             stream.problem(|| format!("{}: {}", place(n * page_size + damage.at), damage.problem));
-            // Whoever pairs exits with entries must not do it over this place.
+            // Exits and entries must not be paired across this gap.
             decoder.gap(0, stream.data.cpu, stream.time, feed)?;
         }
     }

@@ -8,7 +8,7 @@ use crate::import::cursor::{Cursor, text};
 use crate::import::formats::{self, Formats};
 use crate::{Error, source::ReadAt};
 
-/// What stands before the table of CPUs.
+/// Data before the table of CPUs.
 const TAG_LEN: u64 = 10;
 const FLYRECORD: &[u8] = b"flyrecord\0";
 
