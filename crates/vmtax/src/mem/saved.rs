@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use vmtax_machine::vm::Disk;
 use vmtax_pageops::checkpoint::{Cost, Costs, Counted, Finished, Id, Phase, Summary};
-use vmtax_report::numbers::size;
+use vmtax_report::numbers::{percent, size};
 
 use super::flags::SaveArgs;
 use super::passes::Pass;
@@ -102,7 +102,7 @@ impl Saved {
         let phase = |(phase, cost): (Phase, Cost)| {
             let mut text = format!("{} {}", phase.name(), milliseconds(cost.wall));
             if let (Phase::Scan, Some(share)) = (phase, self.costs.zero_share) {
-                text.push_str(&format!(" (zero check {:.0} %)", share * 100.0));
+                text.push_str(&format!(" (zero check {})", percent(share)));
             }
             text
         };

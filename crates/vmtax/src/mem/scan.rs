@@ -5,7 +5,7 @@ use vmtax_events::printable;
 use vmtax_host::ram::Source;
 use vmtax_host::ram::survey::{Estimates, Survey};
 use vmtax_pageops::PAGE;
-use vmtax_report::numbers::size;
+use vmtax_report::numbers::{self, percent, size};
 
 use super::accel::Opened;
 use super::flags::ScanArgs;
@@ -23,7 +23,7 @@ pub(super) fn run(args: &ScanArgs) -> anyhow::Result<()> {
 
 fn text(source: &Source, found: &Survey, gbits: f64, by: &str) -> String {
     let page = PAGE as u64;
-    let share = |part: u64| 100.0 * part as f64 / found.total.max(1) as f64;
+    let share = |part: u64| numbers::share(part, found.total).map_or_else(String::new, percent);
     let mut out = format!("{}\n", source.describe());
     for (bytes, why) in source.taken() {
         out.push_str(&format!("  {} {}\n", size(bytes), printable(why)));
@@ -31,7 +31,7 @@ fn text(source: &Source, found: &Survey, gbits: f64, by: &str) -> String {
     out.push_str(&format!("\n{:<34}{:>12}{:>12}{:>8}\n", "memory", "pages", "bytes", "share"));
     let mut row = |name: &str, pages: u64| {
         out.push_str(&format!(
-            "{name:<34}{pages:>12}{:>12}{:>7.1}%\n",
+            "{name:<34}{pages:>12}{:>12}{:>8}\n",
             size(pages * page),
             share(pages)
         ));
@@ -49,9 +49,9 @@ fn text(source: &Source, found: &Survey, gbits: f64, by: &str) -> String {
     }
     let e = Estimates::new(found, gbits);
     out.push('\n');
-    if found.sampled > 0 {
-        let ratio = 100.0 * found.compressed as f64 / found.sampled as f64;
-        out.push_str(&format!("compressed: a sample of {} to {ratio:.0} %\n", size(found.sampled)));
+    if let Some(ratio) = numbers::share(found.compressed, found.sampled) {
+        let (sample, ratio) = (size(found.sampled), percent(ratio));
+        out.push_str(&format!("compressed: a sample of {sample} to {ratio}\n"));
     }
     out.push_str(&format!(
         "checkpoint: about {}, compressed {}\n",

@@ -176,7 +176,7 @@ impl Layout {
         Some(Sample { tid, time, cpu, raw })
     }
 
-    /// A sample of a profile. `None` if it does not say what ran, or is too short.
+    /// Decodes a sample of a profile. `None` if it lacks an address, or is too short.
     pub(super) fn sampled<'a>(&self, record: &'a [u8], bytes: Bytes) -> Option<Sampled<'a>> {
         let ip = bytes.u64(record, self.ip?)?;
         let tid = self.tid?;
