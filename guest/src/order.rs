@@ -83,8 +83,41 @@ impl Pmu {
 pub struct Touch {
     /// Bytes.
     pub bytes: u32,
-    /// Backed by huge pages.
-    pub huge: bool,
+    /// What the memory is.
+    pub backing: Backing,
+    /// The host has its pages before each batch.
+    pub populated: bool,
+    /// `KVM_PRE_FAULT_MEMORY` maps it before each batch.
+    pub prefault: bool,
+    /// What the VMM does with it, and counts, in a suite about memory; elsewhere memory is only given back.
+    pub counted: bool,
+}
+
+/// What a guest's memory is on its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Backing {
+    /// Anonymous, in transparent huge pages.
+    Thp,
+    /// Anonymous, in 4 KiB pages.
+    Small,
+    /// A memfd of 2 MiB pages.
+    Hugetlb,
+    /// An ordinary VM's guest_memfd, which the VMM maps.
+    GuestMemfd,
+    /// Private memory of a software-protected VM: a guest_memfd that nobody maps.
+    Private,
+    /// Shared memory of a software-protected VM: transparent huge pages, with a guest_memfd for what becomes private.
+    Shared,
+    /// Memory of a software-protected VM that is private by its attributes and has no guest_memfd: each access is an exit to the
+    /// VMM, which makes so many bytes shared.
+    Unbacked(u32),
+}
+
+impl Backing {
+    /// Whether it needs a software-protected VM (`KVM_X86_SW_PROTECTED_VM`).
+    pub fn is_protected(self) -> bool {
+        matches!(self, Backing::Private | Backing::Shared | Backing::Unbacked(_))
+    }
 }
 
 /// What came of an order.
@@ -138,7 +171,7 @@ impl Report {
 }
 
 /// What came of an operation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// [`Operation::number`].
     pub number: u16,
@@ -146,8 +179,34 @@ pub struct Outcome {
     pub cycles: Vec<u64>,
     /// What its virtual PMU did, if it has one.
     pub pmu: Option<Counting>,
+    /// How its memory was mapped in the last batch, if it is about memory.
+    pub memory: Option<Mapping>,
+    /// What this kernel lacks for it: it was not run.
+    pub missing: Option<String>,
     /// Why it could not be done.
     pub failure: Option<String>,
+}
+
+/// What the VMM and KVM's own counters say of one batch that touches memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mapping {
+    /// KVM's counters; `None` where the kernel has no statistics file (before Linux 5.14).
+    pub counters: Option<Counters>,
+    /// Cycles that it took to populate and pre-fault the memory before the batch.
+    pub prepared: u64,
+    /// Conversions between private and shared that the guest asked for by hypercall.
+    pub hypercalls: u64,
+    /// Conversions that the VMM made at `KVM_EXIT_MEMORY_FAULT`.
+    pub memory_faults: u64,
+}
+
+/// Changes of KVM's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Page faults of the vCPU in the batch (`pf_taken`).
+    pub faults: u64,
+    /// Pages of 4 KiB, 2 MiB and 1 GiB that are mapped at the end and were not when the memory had been given back.
+    pub pages: [u64; 3],
 }
 
 /// What a virtual PMU did in all batches but the first.
@@ -220,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_failure_survives_the_way_back() {
-        let outcome = |number| Outcome { number, cycles: Vec::new(), pmu: None, failure: None };
+        let outcome = |number| Outcome { number, ..Outcome::default() };
         let outcomes = [1, 2].map(outcome).to_vec();
         let report = Report { release: "6.1.0".to_owned(), outcomes, ..Report::default() };
         assert_eq!(report.check([1, 2].into_iter()), Ok(()));

@@ -69,7 +69,7 @@ impl Relay {
             (true, Channel::Port) => Tracer::Outside,
             (true, Channel::Mailbox(_)) => {
                 trace::clear()?;
-                Tracer::arm(false)?
+                Tracer::arm(false, false)?
             }
         };
         let recorded_here = matches!(tracer, Tracer::Here(_));

@@ -9,6 +9,7 @@ use crate::observer::Observer;
 use crate::trace::{self, Tracer};
 use crate::vmm::linux::{Linux, MEMORY_MIB};
 use crate::vmm::payload::{Batches, Plan, Shared, execute};
+use crate::vmm::touched;
 use crate::{Result, kallsyms, ports, system};
 
 /// Serves until there is nothing more to do.
@@ -80,10 +81,17 @@ fn host(
     }
     let mut files = observer.map(Observer::finish).transpose()?.unwrap_or_default();
     if order.trace {
-        let tracer = Tracer::arm(report.refused.len() < order.probes.len())?;
+        let of_memory = |one: &Operation| one.touch.is_some_and(|touch| touch.counted);
+        let tracer = Tracer::arm(
+            report.refused.len() < order.probes.len(),
+            order.operations.iter().any(of_memory),
+        )?;
         let (traced, _) = all(order, guest, tracer, shared)?;
         for (outcome, traced) in report.outcomes.iter_mut().zip(traced) {
             outcome.failure = outcome.failure.take().or(traced.failure);
+            outcome.missing = outcome.missing.take().or(traced.missing);
+            // What is held against the recording.
+            outcome.memory = traced.memory.or(outcome.memory);
         }
         files.extend(trace::collect()?);
     }
@@ -134,9 +142,14 @@ fn inner(order: &Order, shared: &mut Shared) -> Result<(Report, Vec<Attachment>)
 /// One operation: its batches, or, to be recorded, one to warm up and one that is recorded.
 fn one(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared) -> Outcome {
     let number = operation.number;
-    let failed = |failure| Outcome { number, cycles: Vec::new(), pmu: None, failure };
+    let failed = |failure| Outcome { number, failure, ..Outcome::default() };
     if !record && operation.batches == 0 {
         return failed(None);
+    }
+    match operation.touch.as_ref().map_or(Ok(None), touched::missing) {
+        Ok(None) => {}
+        Ok(missing) => return Outcome { number, missing, ..Outcome::default() },
+        Err(problem) => return failed(Some(problem)),
     }
     let plan = if record {
         Plan { batches: 2, traced: Some(1), tracer }
@@ -144,7 +157,9 @@ fn one(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared
         Plan { batches: operation.batches, traced: None, tracer }
     };
     match execute(operation, &plan, shared) {
-        Ok(Batches { cycles, pmu }) => Outcome { number, cycles, pmu, failure: None },
+        Ok(Batches { cycles, pmu, memory }) => {
+            Outcome { number, cycles, pmu, memory, ..Outcome::default() }
+        }
         Err(problem) => {
             // It may have failed within the batch that is recorded; the next one must not be recorded from its first batch on.
             tracer.record(false);

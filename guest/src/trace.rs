@@ -14,6 +14,9 @@ const ROOT: &str = "/sys/kernel/tracing";
 /// Systems whose tracepoints are recorded, and single ones.
 const EVENTS: [&str; 2] = ["kvm", "sched/sched_switch"];
 
+/// KVM's page faults say here at which level they map. Recorded for operations about memory alone: it takes room and time.
+const LEVELS: &str = "kvmmmu/kvm_mmu_spte_requested";
+
 /// The system of the probes that an order brings.
 const PROBES: &str = "vmtax";
 
@@ -63,9 +66,12 @@ fn add(probe: &str) -> Result<()> {
 
 impl Tracer {
     /// Switches the tracepoints on, and the probes if there are any; [`Tracer::record`] then starts and stops.
-    pub(crate) fn arm(has_probes: bool) -> Result<Tracer> {
+    pub(crate) fn arm(has_probes: bool, with_levels: bool) -> Result<Tracer> {
         for event in EVENTS {
             set(&format!("events/{event}/enable"), "1")?;
+        }
+        if with_levels {
+            set(&format!("events/{LEVELS}/enable"), "1")?;
         }
         if has_probes {
             set(&format!("events/{PROBES}/enable"), "1")?;
@@ -124,14 +130,18 @@ pub(crate) fn collect() -> Result<Vec<Attachment>> {
     add("header_event", read("events/header_event")?);
     add("saved_cmdlines", read("saved_cmdlines")?);
     let mut formats = Vec::new();
-    for system in ["kvm", "sched", PROBES] {
+    for system in ["kvm", "kvmmmu", "sched", PROBES] {
         let folder = match fs::read_dir(format!("{ROOT}/events/{system}")) {
-            Err(_) if system == PROBES => continue,
+            Err(_) if system == PROBES || system == "kvmmmu" => continue,
             folder => folder.map_err(|e| format!("{ROOT}/events/{system}: {e}"))?,
         };
         let mut names: Vec<String> = folder
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| system != "sched" || name == "sched_switch")
+            .filter(|name| match system {
+                "sched" => name == "sched_switch",
+                "kvmmmu" => LEVELS.ends_with(name.as_str()),
+                _ => true,
+            })
             .collect();
         names.sort();
         for name in names {

@@ -8,6 +8,8 @@ pub(crate) mod linux;
 mod mptable;
 pub(crate) mod payload;
 mod pmu;
+mod stats;
+pub(crate) mod touched;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,7 +17,7 @@ use kvm_bindings::{
     KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, kvm_mp_state, kvm_pit_config, kvm_segment,
     kvm_sregs, kvm_userspace_memory_region,
 };
-use kvm_ioctls::{Kvm, ReadMsrExit, VcpuExit, VcpuFd, VmFd, WriteMsrExit};
+use kvm_ioctls::{HypercallExit, Kvm, ReadMsrExit, VcpuExit, VcpuFd, VmFd, WriteMsrExit};
 use vmtax_vpmu::Model;
 use vmtax_vpmu::kvm::VmOptions;
 
@@ -28,6 +30,9 @@ const TSS: usize = 0xfffb_d000;
 const FEATURES: u32 = 0x4000_0001;
 /// An interrupt may be ended without an exit.
 const PV_EOI: u32 = 1 << 6;
+
+/// `KVM_X86_DEFAULT_VM`.
+const ORDINARY: u32 = 0;
 
 /// A virtual machine without memory and vCPUs yet.
 pub(crate) struct Vm {
@@ -42,8 +47,13 @@ fn failed(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> String {
 
 impl Vm {
     pub(crate) fn new() -> Result<Vm> {
+        Vm::of_type(ORDINARY)
+    }
+
+    /// A VM of a type: `KVM_X86_DEFAULT_VM`, `KVM_X86_SW_PROTECTED_VM`.
+    fn of_type(vm_type: u32) -> Result<Vm> {
         let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
-        let fd = kvm.create_vm().map_err(failed("KVM_CREATE_VM"))?;
+        let fd = kvm.create_vm_with_type(vm_type.into()).map_err(failed("KVM_CREATE_VM"))?;
         fd.set_tss_address(TSS).map_err(failed("KVM_SET_TSS_ADDR"))?;
         fd.create_irq_chip().map_err(failed("KVM_CREATE_IRQCHIP"))?;
         fd.create_pit2(kvm_pit_config::default()).map_err(failed("KVM_CREATE_PIT2"))?;
@@ -56,9 +66,8 @@ impl Vm {
     /// The memory must stay mapped for as long as the VM lives, and be used by nothing else in this program but through
     /// volatile or raw access.
     pub(crate) unsafe fn memory(&self, guest: u64, host: *mut u8, bytes: usize) -> Result<()> {
-        let slot = self.slots.replace(self.slots.get() + 1);
         let region = kvm_userspace_memory_region {
-            slot,
+            slot: self.slot(),
             flags: 0,
             guest_phys_addr: guest,
             memory_size: bytes as u64,
@@ -67,6 +76,11 @@ impl Vm {
         // SAFETY: the caller keeps the memory.
         unsafe { self.fd.set_user_memory_region(region) }
             .map_err(failed("KVM_SET_USER_MEMORY_REGION"))
+    }
+
+    /// A slot number that is not in use yet.
+    fn slot(&self) -> u32 {
+        self.slots.replace(self.slots.get() + 1)
     }
 
     /// Has accesses of a PMU come to this program. No vCPU may be there yet.
@@ -154,6 +168,10 @@ pub(crate) enum Request<'a> {
     Load(&'a mut [u8]),
     ReadMsr(ReadMsrExit<'a>),
     WriteMsr(WriteMsrExit<'a>),
+    /// A hypercall that KVM leaves to the VMM.
+    Hypercall(HypercallExit<'a>),
+    /// An access to memory that KVM cannot map as it is: its guest-physical address.
+    MemoryFault(u64),
     /// A signal ended the run.
     Interrupted,
 }
@@ -191,6 +209,8 @@ pub(crate) fn run(vcpu: &mut VcpuFd, stop: &AtomicBool, around: &mut impl Around
             Ok(VcpuExit::MmioRead(_, data)) => Request::Load(data),
             Ok(VcpuExit::X86Rdmsr(exit)) => Request::ReadMsr(exit),
             Ok(VcpuExit::X86Wrmsr(exit)) => Request::WriteMsr(exit),
+            Ok(VcpuExit::Hypercall(exit)) => Request::Hypercall(exit),
+            Ok(VcpuExit::MemoryFault { gpa, .. }) => Request::MemoryFault(gpa),
             Ok(VcpuExit::Shutdown) => {
                 return Err(format!("the guest ended in a triple fault at {}", place(vcpu)));
             }
@@ -215,6 +235,14 @@ fn place(vcpu: &VcpuFd) -> String {
         Ok(registers) => format!("rip {:#x}", registers.rip),
         Err(_) => "an unknown place".to_owned(),
     }
+}
+
+/// What a hypercall that the VMM does not have answers: `-KVM_ENOSYS`.
+const NO_HYPERCALL: u64 = (-1000_i64) as u64;
+
+/// The guest touched memory that the VMM did not make private.
+fn no_memory(gpa: u64) -> String {
+    format!("the guest accessed {gpa:#x}, which KVM cannot map (KVM_EXIT_MEMORY_FAULT)")
 }
 
 /// Makes a thread leave `KVM_RUN`.

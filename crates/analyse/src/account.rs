@@ -411,6 +411,7 @@ impl<R: RowSink> Accountant<R> {
             | Kind::Entry
             | Kind::Switch { .. }
             | Kind::Lost { .. }
+            | Kind::MapRequest { .. }
             | Kind::ThreadEnd => {}
         }
     }

@@ -48,6 +48,8 @@ pub struct OperationRow {
     pub path: Option<Path>,
     /// The path of an L2 operation over that of the same operation at L1 (medians).
     pub l2_over_l1: Option<f64>,
+    /// What it did with memory; `None` for an operation that is not about memory.
+    pub memory: Option<Memory>,
     /// Where the time of the traced window went. On a lab's clock 1 ns stands for 1 instruction.
     pub time: TimeRow,
 }
@@ -65,6 +67,58 @@ pub struct OperationExit {
     pub ancillary_of: Option<Reason>,
     /// How many in the traced window.
     pub count: u64,
+}
+
+/// What the recorded batch of an operation did with memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// Regions of 2 MiB that it touches.
+    pub regions: u64,
+    /// Page faults by KVM's counter.
+    pub faults: Option<u64>,
+    /// Pages of 4 KiB, 2 MiB and 1 GiB that were mapped at its end and not before, by KVM's counters.
+    pub pages: Option<[u64; 3]>,
+    /// The same by the recording.
+    pub traced: Option<[u64; 3]>,
+    /// Instructions that populated and pre-faulted it before.
+    pub prepared: f64,
+    /// Conversions between private and shared by hypercall.
+    pub conversions: u64,
+    /// Conversions at `KVM_EXIT_MEMORY_FAULT`.
+    pub memory_faults: u64,
+}
+
+impl Memory {
+    /// So many of something for each 2 MiB.
+    pub fn per_region(&self, count: u64) -> Ratio {
+        Ratio { part: count, whole: self.regions }
+    }
+
+    /// Pages of 4 KiB.
+    pub fn small_pages(&self) -> u64 {
+        self.regions.saturating_mul(512)
+    }
+
+    /// From the samples of one workload.
+    fn of(figures: &BTreeMap<&str, f64>) -> Option<Memory> {
+        let value = |metric: &str| figures.get(metric).copied();
+        let whole = |metric: &str| {
+            let value = value(metric)?;
+            ((0.0..=MAX_EXACT).contains(&value) && value.fract() == 0.0).then_some(value as u64)
+        };
+        let pages = |[small, large, largest]: [&str; 3]| {
+            Some([whole(small)?, whole(large)?, whole(largest)?])
+        };
+        Some(Memory {
+            regions: whole(Sample::REGIONS)?,
+            faults: whole(Sample::FAULTS),
+            pages: pages(Sample::PAGES),
+            traced: pages(Sample::TRACED),
+            prepared: value(Sample::PREPARED).filter(|n| n.is_finite()).unwrap_or(0.0),
+            conversions: whole(Sample::CONVERSIONS).unwrap_or(0),
+            memory_faults: whole(Sample::MEMORY_FAULTS).unwrap_or(0),
+        })
+    }
 }
 
 /// Path lengths of one operation, instructions.
@@ -172,11 +226,13 @@ impl OperationRow {
 
 /// What the samples say of one workload.
 #[derive(Default)]
-struct Measured {
+struct Measured<'a> {
     /// Its first sample of [`Sample::OPERATIONS`] says so.
     level: Option<Level>,
     count: u64,
     lengths: Vec<f64>,
+    /// Value by metric, of other metrics.
+    figures: BTreeMap<&'a str, f64>,
 }
 
 impl Operations {
@@ -218,6 +274,7 @@ impl Operations {
                 to_l1,
                 path,
                 l2_over_l1: path.zip(at_l1).and_then(|(l2, l1)| over(l2.median, l1.median)),
+                memory: Memory::of(&m.figures),
                 time,
             });
         }
@@ -226,8 +283,8 @@ impl Operations {
     }
 }
 
-fn measured(samples: &[Sample]) -> BTreeMap<&str, Measured> {
-    let mut workloads: BTreeMap<&str, Measured> = BTreeMap::new();
+fn measured(samples: &[Sample]) -> BTreeMap<&str, Measured<'_>> {
+    let mut workloads: BTreeMap<&str, Measured<'_>> = BTreeMap::new();
     for sample in samples {
         let value = sample.value;
         if sample.metric == Sample::OPERATIONS {
@@ -242,6 +299,9 @@ fn measured(samples: &[Sample]) -> BTreeMap<&str, Measured> {
             }
         } else if sample.metric == Sample::PATH {
             workloads.entry(&sample.workload).or_default().lengths.push(value);
+        } else if sample.metric.starts_with(Sample::MEMORY) {
+            let of = workloads.entry(&sample.workload).or_default();
+            of.figures.insert(&sample.metric, value);
         }
     }
     workloads

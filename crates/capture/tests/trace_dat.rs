@@ -90,6 +90,7 @@ fn tracepoint(kind: Kind) -> &'static str {
         Kind::Hypercall { interface: HypercallInterface::HyperV, .. } => "kvm_hv_hypercall",
         Kind::Hypercall { interface: HypercallInterface::Xen, .. } => "kvm_xen_hypercall",
         Kind::PageFault { .. } => "kvm_page_fault",
+        Kind::MapRequest { .. } => "kvm_mmu_spte_requested",
         Kind::Cpuid { .. } => "kvm_cpuid",
         Kind::Cr { .. } => "kvm_cr",
         Kind::Apic { .. } => "kvm_apic",

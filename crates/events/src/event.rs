@@ -93,6 +93,13 @@ pub enum Kind {
         /// Error code.
         error_code: u64,
     },
+    /// `kvm_mmu_spte_requested`: a page fault, or a request to pre-fault, maps a guest page at this level.
+    MapRequest {
+        /// Guest frame number.
+        gfn: u64,
+        /// 1: 4 KiB, 2: 2 MiB, 3: 1 GiB.
+        level: u8,
+    },
     /// `kvm_cpuid`.
     Cpuid {
         /// EAX: leaf.

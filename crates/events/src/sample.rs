@@ -31,6 +31,25 @@ impl Sample {
     /// Metric: instructions of one operation, from the guest's instruction back to the guest; unit
     /// `instructions`, one sample per batch.
     pub const PATH: &'static str = "path";
+    /// What all metrics about memory begin with.
+    pub const MEMORY: &'static str = "memory-";
+    /// Metric: 2 MiB regions of memory that the recorded batch touches; unit `count`. The next ones are of that batch too, and absent
+    /// where the kernel does not say.
+    pub const REGIONS: &'static str = "memory-regions";
+    /// Metric: page faults of the vCPU by KVM's own counter (`pf_taken`); unit `count`.
+    pub const FAULTS: &'static str = "memory-faults";
+    /// Metrics: pages of 4 KiB, 2 MiB and 1 GiB mapped at its end, by KVM's counters (`pages_4k`, `pages_2m`, `pages_1g`); unit
+    /// `count`.
+    pub const PAGES: [&'static str; 3] = ["memory-pages-4k", "memory-pages-2m", "memory-pages-1g"];
+    /// Metrics: the same by the tracepoint `kvm_mmu_spte_requested`; unit `count`.
+    pub const TRACED: [&'static str; 3] =
+        ["memory-traced-4k", "memory-traced-2m", "memory-traced-1g"];
+    /// Metric: instructions that populated and pre-faulted the memory before the batch; unit `instructions`.
+    pub const PREPARED: &'static str = "memory-prepared";
+    /// Metric: conversions between private and shared by hypercall; unit `count`.
+    pub const CONVERSIONS: &'static str = "memory-conversions";
+    /// Metric: conversions at `KVM_EXIT_MEMORY_FAULT`; unit `count`.
+    pub const MEMORY_FAULTS: &'static str = "memory-fault-exits";
     /// Metric: operations of the batch that a call tree ([`crate::CallRow`]) is of; unit `count`. The next four are of that batch too.
     pub const PROFILED: &'static str = "profile-operations";
     /// Metric: instructions that began between the two readings of the clock; unit `instructions`.

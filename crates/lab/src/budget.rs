@@ -10,6 +10,13 @@
 //! path = 13120.0
 //! tolerance = 0.005          # of the path, 0.005 when not given
 //! exits = { "L2 cpuid" = 200, "L1 vmload" = 400 }
+//!
+//! [[operation]]
+//! name = "touch-4k-guest-memfd"
+//! level = "L1"
+//! count = 2048
+//! faults = 512.0             # for each 2 MiB
+//! pages = { 4K = 2048 }      # mapped by the batch
 //! ```
 //! Exits are exact: those of one batch, without the host's own interrupts, which belong to its clock and not to the operation.
 //! Left out: where the numbers come from (the binary gives them) and how a breach is printed.
@@ -54,6 +61,12 @@ pub struct Allowance {
     /// Part of the path that it may be off, up or down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
+    /// Page faults for each 2 MiB of memory; of operations about memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub faults: Option<f64>,
+    /// Pages that the batch leaves mapped, by size: `4K`, `2M`, `1G`; of operations about memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<BTreeMap<String, u64>>,
     /// Exits of the batch by level, reason and detail; not looked at when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exits: Option<BTreeMap<String, u64>>,
@@ -141,6 +154,38 @@ impl Allowance {
         }
     }
 
+    /// Counts by name that are not the same.
+    fn compare_counts(
+        &self,
+        (allowed, found): (&BTreeMap<String, u64>, &BTreeMap<String, u64>),
+        called: impl Fn(&str) -> String,
+        breaches: &mut Vec<Breach>,
+    ) {
+        let names: BTreeSet<&String> = allowed.keys().chain(found.keys()).collect();
+        for name in names {
+            let number = |of: &BTreeMap<String, u64>| of.get(name).copied().unwrap_or(0) as f64;
+            if number(allowed) != number(found) {
+                breaches.push(self.breach(called(name), number(allowed), number(found)));
+            }
+        }
+    }
+
+    fn compare_memory(&self, found: &Allowance, breaches: &mut Vec<Breach>) {
+        if let Some(allowed) = self.faults {
+            match found.faults {
+                Some(now) if now == allowed => {}
+                Some(now) => breaches.push(self.breach("page faults for each 2 MiB", allowed, now)),
+                None => breaches.push(self.breach("page faults were not counted", allowed, 0.0)),
+            }
+        }
+        if let Some(allowed) = &self.pages {
+            let none = BTreeMap::new();
+            let now = found.pages.as_ref().unwrap_or(&none);
+            let called = |size: &str| format!("pages of {size} mapped");
+            self.compare_counts((allowed, now), called, breaches);
+        }
+    }
+
     fn compare(&self, found: &Allowance, breaches: &mut Vec<Breach>) {
         if self.count != found.count {
             breaches.push(self.breach(
@@ -150,22 +195,13 @@ impl Allowance {
             ));
             return;
         }
+        self.compare_memory(found, breaches);
         if let (Some(exits), None) = (&self.exits, &found.exits) {
             let allowed: u64 = exits.values().sum();
             breaches.push(self.breach("exits were not recorded", allowed as f64, 0.0));
         }
         if let (Some(exits), Some(now)) = (&self.exits, &found.exits) {
-            let names: BTreeSet<&String> = exits.keys().chain(now.keys()).collect();
-            for name in names {
-                let number = |of: &BTreeMap<String, u64>| of.get(name).copied().unwrap_or(0);
-                if number(exits) != number(now) {
-                    breaches.push(self.breach(
-                        name.clone(),
-                        number(exits) as f64,
-                        number(now) as f64,
-                    ));
-                }
-            }
+            self.compare_counts((exits, now), str::to_owned, breaches);
         }
         if let Some(path) = self.path {
             let tolerance = self.tolerance.unwrap_or(TOLERANCE);
@@ -189,6 +225,8 @@ mod tests {
             count: 200,
             path: Some(path),
             tolerance: None,
+            faults: None,
+            pages: None,
             exits: Some(exits.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()),
         }
     }
@@ -218,6 +256,35 @@ mod tests {
             [("L1 cpuid".to_owned(), 200.0, 201.0), ("L1 msr".to_owned(), 0.0, 3.0)]
         );
         assert_eq!(what(&budget, &[]), [("was not run".to_owned(), 1.0, 0.0)]);
+    }
+
+    /// This is how a kernel that gains huge pages for guest_memfd is noticed.
+    #[test]
+    fn faults_and_sizes_of_pages_are_exact() {
+        let memory = |faults: Option<f64>, pages: &[(&str, u64)]| Allowance {
+            faults,
+            pages: Some(pages.iter().map(|(size, n)| ((*size).to_owned(), *n)).collect()),
+            ..one(1000.0, &[])
+        };
+        let small = memory(Some(512.0), &[("4K", 2048)]);
+        let budget = budget(small.clone());
+        assert_eq!(what(&budget, &[small]), []);
+        assert_eq!(
+            what(&budget, &[memory(Some(1.0), &[("2M", 4)])]),
+            [
+                ("page faults for each 2 MiB".to_owned(), 512.0, 1.0),
+                ("pages of 2M mapped".to_owned(), 0.0, 4.0),
+                ("pages of 4K mapped".to_owned(), 2048.0, 0.0),
+            ]
+        );
+        let unknown = Allowance { pages: None, ..memory(None, &[]) };
+        assert_eq!(
+            what(&budget, &[unknown]),
+            [
+                ("page faults were not counted".to_owned(), 512.0, 0.0),
+                ("pages of 4K mapped".to_owned(), 2048.0, 0.0),
+            ]
+        );
     }
 
     #[test]

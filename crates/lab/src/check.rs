@@ -53,6 +53,40 @@ pub(crate) fn missing(
         .map(|found| format!("{found} by its {} executions at {at}", measured.count))
 }
 
+/// Where KVM's own counters and the recording of the same batch differ. At L2 they are of two kernels: L1's KVM counts, and L0's is
+/// recorded.
+pub(crate) fn differs(measured: &Measured, seen: &Seen) -> Option<String> {
+    let memory = measured.memory.as_ref()?;
+    let came = memory.mapping.hypercalls + memory.mapping.memory_faults;
+    if came < suite::operation(measured.name)?.conversions_at(measured.level) {
+        return Some(format!("only {came} conversions came to the VMM"));
+    }
+    if measured.level > 1 {
+        return None;
+    }
+    let counters = memory.mapping.counters?;
+    if counters.faults != seen.faults {
+        return Some(format!(
+            "KVM counted {} page faults (pf_taken) and {} are in the recording",
+            counters.faults, seen.faults
+        ));
+    }
+    // A conversion drops what is mapped, and the tracepoint does not say so: the pages are known once they are touched again.
+    if memory.mapping.hypercalls > 0 && counters.faults == 0 {
+        return None;
+    }
+    // Without that tracepoint, or without a fault, the recording says nothing.
+    let traced = seen.mapped.filter(|traced| *traced != counters.pages)?;
+    let list = |[small, large, largest]: [u64; 3]| {
+        format!("{small} of 4K, {large} of 2M, {largest} of 1G")
+    };
+    Some(format!(
+        "KVM's counters have pages mapped: {}; by the recording they are {}",
+        list(counters.pages),
+        list(traced)
+    ))
+}
+
 fn too_few(least: Least, exits: SeenExits) -> Option<String> {
     match least.reason {
         None if exits.all < least.exits => {
@@ -87,6 +121,8 @@ mod tests {
         nested: SeenExits { all: 0, interrupts: 0 },
         lost: false,
         begun: 1,
+        faults: 0,
+        mapped: None,
     };
 
     /// What is missing of an operation of which so many exits were seen, interrupts among them.
@@ -98,7 +134,9 @@ mod tests {
             count: suite::operation(name).expect("in a suite").count_at(level),
             paths: Vec::new(),
             pmu: None,
+            memory: None,
             profile: None,
+            missing: None,
             failure: None,
         };
         let exits = SeenExits { all: exits.0, interrupts: exits.1 };
@@ -150,7 +188,9 @@ mod tests {
             count: 20,
             paths: Vec::new(),
             pmu: None,
+            memory: None,
             profile: None,
+            missing: None,
             failure: None,
         };
         let said = |seen| missing(&measured, &seen, Isa::Svm, false).unwrap_or_default();
@@ -181,12 +221,7 @@ mod tests {
             shares: true,
             pmu: None,
         };
-        let outcome = |cycles: &[u64]| Outcome {
-            number: 0,
-            cycles: cycles.to_vec(),
-            pmu: None,
-            failure: None,
-        };
+        let outcome = |cycles: &[u64]| Outcome { cycles: cycles.to_vec(), ..Outcome::default() };
         assert_eq!(incomplete(&operation(3), &outcome(&[9, 8, 8])), None);
         assert_eq!(incomplete(&operation(0), &outcome(&[])), None);
         assert_eq!(

@@ -28,6 +28,6 @@ pub use error::Error;
 pub use host::{Host, PROGRAM, Setup, Start};
 pub use probe::{FieldPlace, field_places};
 pub use profile::Profile;
-pub use run::{Measured, Outcomes, Plan, run};
+pub use run::{Measured, Memory, Outcomes, Plan, run};
 pub use vm::{Answered, Vm, VmLevel, VmPlan, VmSetup};
 pub use window::{Extent, Seen, SeenExits, Window, Windows, is_of_the_host, vm_of};

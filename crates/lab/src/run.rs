@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vmtax_events::{Better, Isa, Sample};
-use vmtax_guest::order::{Counting, Operation, Order, Outcome};
+use vmtax_guest::order::{Counting, Mapping, Operation, Order, Outcome};
 
 use crate::conversation::Answer;
 use crate::host::{self, Host, Ready, Setup, Start};
@@ -43,10 +43,25 @@ pub struct Measured {
     pub paths: Vec<f64>,
     /// What the guest's virtual PMU did in these batches, if it has one.
     pub pmu: Option<Counting>,
+    /// What it did with memory, if it is about memory.
+    pub memory: Option<Memory>,
     /// Its call tree, or why there is none; absent where it was not asked for.
     pub profile: Option<Result<Profile, String>>,
+    /// What this kernel lacks for it: it was not run, and that is no failure.
+    pub missing: Option<String>,
     /// Why it was not measured.
     pub failure: Option<String>,
+}
+
+/// What a batch did with memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Regions of 2 MiB that it touches.
+    pub regions: u64,
+    /// By the VMM and KVM's counters.
+    pub mapping: Mapping,
+    /// Pages of 4 KiB, 2 MiB and 1 GiB that were mapped, by the recording.
+    pub traced: Option<[u64; 3]>,
 }
 
 /// What came of a run.
@@ -215,7 +230,11 @@ fn measured(
     for (task, outcome) in tasks.iter().zip(outcomes) {
         let operation = task.operation();
         let cycles = outcome.cycles.get(1..).unwrap_or_default();
-        let failure = || outcome.failure.clone().or_else(|| check::incomplete(operation, outcome));
+        let failure = || {
+            let incomplete = || check::incomplete(operation, outcome);
+            let ran = outcome.missing.is_none();
+            outcome.failure.clone().or_else(incomplete).filter(|_| ran)
+        };
         if task.definition.name == EMPTY.name {
             let not_measured = || {
                 let why = failure().unwrap_or_else(|| "no batch came back".to_owned());
@@ -242,7 +261,15 @@ fn measured(
                 cycles.iter().map(path).collect()
             },
             pmu: outcome.pmu,
-            profile: calls.filter(|_| failure().is_none()).map(profile),
+            memory: outcome.memory.map(|mapping| Memory {
+                regions: u64::from(operation.touch.map_or(0, |touch| touch.bytes)) >> 21,
+                mapping,
+                traced: None,
+            }),
+            missing: outcome.missing.clone(),
+            profile: calls
+                .filter(|_| failure().is_none() && outcome.missing.is_none())
+                .map(profile),
             failure: failure(),
         });
     }
@@ -288,10 +315,31 @@ impl Outcomes {
         if self.trace.is_none() {
             return;
         }
-        for one in self.operations.iter_mut().filter(|one| one.failure.is_none()) {
+        let ran = |one: &&mut Measured| one.failure.is_none() && one.missing.is_none();
+        for one in self.operations.iter_mut().filter(ran) {
             let seen = windows.of_vm(one.vm);
-            one.failure = check::missing(one, &seen, host.isa(), host == Host::Kvm);
+            if let Some(memory) = &mut one.memory {
+                memory.traced = seen.mapped;
+            }
+            one.failure = check::missing(one, &seen, host.isa(), host == Host::Kvm)
+                .or_else(|| check::differs(one, &seen));
         }
+    }
+
+    /// What the kernel lacks, and the operations that were skipped for it.
+    pub fn skipped(&self) -> Vec<String> {
+        let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+        for one in &self.operations {
+            let Some(reason) = one.missing.as_deref() else { continue };
+            match reasons.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, names)) => names.push(one.workload()),
+                None => reasons.push((reason, vec![one.workload()])),
+            }
+        }
+        let said = |(reason, names): (&str, Vec<String>)| {
+            format!("{reason}; skipped: {}", names.join(", "))
+        };
+        reasons.into_iter().map(said).collect()
     }
 
     /// Each operation that was not measured, and why.
@@ -319,7 +367,7 @@ impl Measured {
             value,
             better,
         };
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.missing.is_some() {
             return Vec::new();
         }
         let mut samples =
@@ -327,11 +375,38 @@ impl Measured {
         for (repeat, path) in self.paths.iter().enumerate() {
             samples.push(sample(repeat, Sample::PATH, "instructions", *path, Better::Lower));
         }
+        for (metric, unit, value) in self.memory.iter().flat_map(Memory::figures) {
+            samples.push(sample(0, metric, unit, value as f64, Better::Neither));
+        }
         if let Some(Ok(profile)) = &self.profile {
             for (metric, unit, value) in profile.figures(self.count) {
                 samples.push(sample(0, metric, unit, value as f64, Better::Neither));
             }
         }
         samples
+    }
+}
+
+impl Memory {
+    /// Metric, unit and value of each thing that is known.
+    fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let Mapping { counters, prepared, hypercalls, memory_faults } = self.mapping;
+        let mut figures = vec![
+            (Sample::REGIONS, "count", self.regions),
+            (Sample::PREPARED, "instructions", prepared),
+            (Sample::CONVERSIONS, "count", hypercalls),
+            (Sample::MEMORY_FAULTS, "count", memory_faults),
+        ];
+        let mut pages = |metrics: [&'static str; 3], pages: [u64; 3]| {
+            figures.extend(metrics.into_iter().zip(pages).map(|(metric, n)| (metric, "count", n)));
+        };
+        if let Some(traced) = self.traced {
+            pages(Sample::TRACED, traced);
+        }
+        if let Some(counters) = counters {
+            pages(Sample::PAGES, counters.pages);
+            figures.push((Sample::FAULTS, "count", counters.faults));
+        }
+        figures
     }
 }

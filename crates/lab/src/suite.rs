@@ -1,6 +1,7 @@
 //! Suites: tables of operations. Each says what the guest executes, and what is known of the exits it must take.
 
 mod bounce;
+pub mod memory;
 mod nested_ops;
 mod perf;
 pub mod pmu;
@@ -8,7 +9,7 @@ mod primitives;
 mod timers;
 
 use vmtax_events::Isa;
-use vmtax_guest::order::{Operation, Pmu, Touch};
+use vmtax_guest::order::{Backing, Operation, Pmu, Touch};
 
 use crate::Error;
 use crate::payload::{Assembled, Assembler, Parts, assemble};
@@ -103,6 +104,11 @@ fn nothing(_: &mut Assembler) -> Assembled {
     Ok(())
 }
 
+/// Memory that is only given back before each batch.
+const fn given_back(bytes: u32, backing: Backing) -> Touch {
+    Touch { bytes, backing, populated: false, prefault: false, counted: false }
+}
+
 /// Code that is only its body.
 const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
     Code {
@@ -162,7 +168,7 @@ pub struct Suite {
 }
 
 /// All suites.
-pub const SUITES: [Suite; 6] = [
+pub const SUITES: [Suite; 7] = [
     Suite {
         name: "primitives",
         summary: "what guests do that may take an exit",
@@ -185,6 +191,12 @@ pub const SUITES: [Suite; 6] = [
         name: "bounce",
         summary: "ring traffic, with and without copies through a shared buffer",
         operations: bounce::OPERATIONS,
+        nests: true,
+    },
+    Suite {
+        name: "memory",
+        summary: "first touches of memory of each kind, and what conversions between private and shared leave of it",
+        operations: memory::OPERATIONS,
         nests: true,
     },
     Suite {
@@ -231,6 +243,26 @@ impl Definition {
     pub fn is_for(&self, isa: Isa, level: u8) -> bool {
         let has_xsave = level < 2 || isa != Isa::Svm;
         self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave)
+    }
+
+    /// Memory that a batch at this level touches, if the operation is about memory.
+    pub fn memory_at(&self, level: u8) -> Option<Touch> {
+        self.touch_at(level).filter(|touch| touch.counted)
+    }
+
+    /// The fewest conversions that a batch at this level makes.
+    pub fn conversions_at(&self, level: u8) -> u64 {
+        match (self.code.touch, self.kind) {
+            (Some(touch), Kind::Each { .. }) if touch.counted => self.count_at(level).into(),
+            _ => 0,
+        }
+    }
+
+    /// As much of it as the operations of a batch touch.
+    fn touch_at(&self, level: u8) -> Option<Touch> {
+        let touch = self.code.touch?;
+        let bytes = u64::from(touch.bytes) * u64::from(self.count_at(level));
+        Some(Touch { bytes: (bytes / u64::from(self.count.max(1))) as u32, ..touch })
     }
 
     /// The PMU that the guest has in place of KVM's.
@@ -289,7 +321,7 @@ impl Definition {
             entries: payload.entries,
             batches,
             count: self.count_at(level),
-            touch: code.touch,
+            touch: self.touch_at(level),
             shares: code.shares,
             pmu: code.pmu,
         };

@@ -15,7 +15,7 @@
 //! In the window events get a process and threads of their own, so that the analysis, which knows nothing of
 //! operations, takes each operation for a VM.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use vmtax_events::{Event, Isa, Kind, Reason, svm, vmx};
 use vmtax_guest::layout;
@@ -29,6 +29,7 @@ pub struct Windows {
     state: State,
     threads: Threads,
     seen: HashMap<u16, Seen>,
+    levels: Levels,
 }
 
 /// What a recording shows of an operation.
@@ -44,6 +45,11 @@ pub struct Seen {
     pub lost: bool,
     /// How often it began: one batch is recorded.
     pub begun: u32,
+    /// Page faults of the second-level page table in it.
+    pub faults: u64,
+    /// Guest pages of 4 KiB, 2 MiB and 1 GiB that KVM mapped from the start of the recording to the end of the window, each
+    /// counted at its last level; `None` where the recording does not have `kvm_mmu_spte_requested`.
+    pub mapped: Option<[u64; 3]>,
 }
 
 /// How much of a window was seen.
@@ -100,6 +106,55 @@ impl Threads {
     }
 }
 
+/// At which level each guest page was mapped last. A large page takes the place of the small ones in it, and the other way round:
+/// KVM drops what was there before it maps another size.
+#[derive(Debug, Default)]
+struct Levels {
+    /// By first frame.
+    pages: BTreeMap<u64, u8>,
+    seen: bool,
+}
+
+/// The level of a 1 GiB page.
+const LARGEST: u8 = 3;
+
+impl Levels {
+    fn map(&mut self, gfn: u64, level: u8) {
+        self.seen = true;
+        let Some(frames) = frames(level) else { return };
+        let first = gfn & !(frames - 1);
+        for larger in level + 1..=LARGEST {
+            let at = gfn & !(frames_of(larger) - 1);
+            if self.pages.get(&at) == Some(&larger) {
+                self.pages.remove(&at);
+            }
+        }
+        let inside: Vec<u64> =
+            self.pages.range(first..first.saturating_add(frames)).map(|(at, _)| *at).collect();
+        for at in inside {
+            self.pages.remove(&at);
+        }
+        self.pages.insert(first, level);
+    }
+
+    /// Pages by size, and nothing is known any more.
+    fn take(&mut self) -> Option<[u64; 3]> {
+        let pages = std::mem::take(self);
+        let count =
+            |level: u8| pages.pages.values().filter(|other| **other == level).count() as u64;
+        pages.seen.then(|| [count(1), count(2), count(3)])
+    }
+}
+
+/// Frames of a page at a level; `None` for a level that x86 does not have.
+fn frames(level: u8) -> Option<u64> {
+    (1..=LARGEST).contains(&level).then(|| frames_of(level))
+}
+
+fn frames_of(level: u8) -> u64 {
+    1 << (9 * u32::from(level.clamp(1, LARGEST) - 1))
+}
+
 #[derive(Debug, Default, Clone, Copy)]
 enum State {
     #[default]
@@ -139,6 +194,9 @@ impl Windows {
         {
             self.mark(event, operation, begins);
             return None;
+        }
+        if let Kind::MapRequest { gfn, level } = event.kind {
+            self.levels.map(gfn, level);
         }
         match self.state {
             State::Outside => None,
@@ -184,7 +242,9 @@ impl Windows {
             *seen = Seen { extent: Extent::Begin, begun: seen.begun + 1, ..Seen::default() };
             State::Opening { operation, tid: event.tid, level: Level::One }
         } else {
+            let mapped = self.levels.take();
             let seen = self.seen(operation);
+            seen.mapped = mapped;
             if seen.extent == Extent::Open {
                 seen.extent = Extent::Whole;
             }
@@ -198,6 +258,7 @@ impl Windows {
             Kind::Exit { reason, .. } => seen.exits.add(reason),
             Kind::NestedExit { reason } => seen.nested.add(reason),
             Kind::Lost { .. } => seen.lost = true,
+            Kind::PageFault { .. } => seen.faults += 1,
             _ => {}
         }
     }

@@ -2,6 +2,33 @@
 
 use super::*;
 
+/// Pages are counted at their last level; a page takes the place of what was there.
+#[test]
+fn pages_count_at_their_last_level() {
+    let counted = |requests: &[(u64, u8)]| {
+        let mut levels = Levels::default();
+        requests.iter().for_each(|(gfn, level)| levels.map(*gfn, *level));
+        levels.take()
+    };
+    const FIRST: u64 = 0x40000;
+    for (requests, expected) in [
+        (&[][..], None),
+        (&[(FIRST, 1), (FIRST + 1, 1), (FIRST, 1)], Some([2, 0, 0])),
+        // By any frame in it.
+        (&[(FIRST + 5, 2), (FIRST + 511, 2), (FIRST + 512, 2)], Some([0, 2, 0])),
+        // A large page that is broken up, and small ones that become one.
+        (&[(FIRST, 2), (FIRST + 7, 1)], Some([1, 0, 0])),
+        (&[(FIRST, 1), (FIRST + 7, 1), (FIRST + 600, 1), (FIRST + 9, 2)], Some([1, 1, 0])),
+        (&[(FIRST + 3, 3), (FIRST + 700, 2)], Some([0, 1, 0])),
+        (&[(FIRST + 700, 2), (FIRST + 3, 3)], Some([0, 0, 1])),
+        // No level of x86.
+        (&[(FIRST, 0), (FIRST, 4), (FIRST, 255)], Some([0, 0, 0])),
+        (&[(u64::MAX, 3)], Some([0, 0, 1])),
+    ] {
+        assert_eq!(counted(requests), expected, "{requests:x?}");
+    }
+}
+
 fn event(time_ns: u64, tid: u32, kind: Kind) -> Event {
     Event { time_ns, pid: 0, tid, cpu: 0, vcpu: 0, kind }
 }

@@ -8,6 +8,8 @@ mod distribution;
 mod image;
 mod modules;
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use distribution::distribution;
@@ -71,7 +73,23 @@ pub fn host() -> Result<Kernel, Error> {
     files(&image, modules.exists().then_some(modules.as_path()))
 }
 
+/// The file beside modules that says how they were made, and how much of it counts.
+const LABEL: &str = "LABEL";
+const LABEL_MOST: u64 = 300;
+
 impl Kernel {
+    /// How its modules were made, as the file `LABEL` beside them says: its first line. `./x kvm-modules` writes one.
+    pub fn modules_label(&self) -> Option<String> {
+        let modules = self.modules.as_ref()?;
+        let places = [modules.clone(), modules.join(&self.release)];
+        let file = places.iter().find_map(|place| File::open(place.join(LABEL)).ok())?;
+        let mut text = Vec::new();
+        file.take(LABEL_MOST).read_to_end(&mut text).ok()?;
+        let text = String::from_utf8_lossy(&text);
+        let line = text.lines().next()?.trim();
+        (!line.is_empty()).then(|| line.to_owned())
+    }
+
     /// The uncompressed kernel, an ELF file: the image itself, or unpacked from it into the cache.
     pub fn vmlinux(&self) -> Result<PathBuf, Error> {
         match Image::read(&self.image)? {

@@ -16,6 +16,7 @@ pub mod json;
 mod keys;
 pub mod kvm;
 pub mod losses;
+mod memory;
 pub mod names;
 mod nested;
 pub mod numbers;

@@ -300,6 +300,7 @@ mod tests {
             to_l1: 0,
             path: None,
             l2_over_l1: None,
+            memory: None,
             time: TimeRow::default(),
         }
     }

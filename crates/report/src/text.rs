@@ -13,7 +13,9 @@ use vmtax_events::Recording;
 
 use self::layout::{Paint, Style, wrap};
 use crate::operations::is_lab;
-use crate::{Document, Renderer, calls, exits, headline, losses, names, nested, operations, time};
+use crate::{
+    Document, Renderer, calls, exits, headline, losses, memory, names, nested, operations, time,
+};
 
 /// Renders aligned tables.
 #[derive(Clone, Copy, Debug, Default)]
@@ -150,7 +152,12 @@ impl Page<'_> {
         if operations.rows.iter().any(|row| row.ancillary() > 0) {
             notes.push("→: exits of L1 to handle that exit of L2.");
         }
-        self.paragraph(Style::Faint, "  ", &notes.join(" "))
+        self.paragraph(Style::Faint, "  ", &notes.join(" "))?;
+        let Some(memory) = memory::table(operations) else { return Ok(()) };
+        self.line(Style::Plain, "")?;
+        self.line(Style::Heading, memory::TITLE)?;
+        memory.text((self.paint, self.width), self.out)?;
+        self.paragraph(Style::Faint, "  ", memory::NOTE)
     }
 
     fn calls(&mut self, document: &Document, shown: calls::Shown) -> io::Result<()> {

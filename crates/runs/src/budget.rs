@@ -171,6 +171,11 @@ fn allowance(row: &OperationRow) -> Allowance {
         count: row.count,
         path: row.path.map(|path| (path.median * 10.0).round() / 10.0),
         tolerance: None,
+        faults: row.memory.and_then(|memory| memory.per_region(memory.faults?).value()),
+        pages: row.memory.and_then(|memory| memory.pages).map(|pages| {
+            let sizes = ["4K", "2M", "1G"].map(str::to_owned).into_iter();
+            sizes.zip(pages).filter(|(_, n)| *n > 0).collect()
+        }),
         exits: steady_exits(row),
     }
 }

@@ -194,6 +194,7 @@ fn store(setup: &Setup, outcomes: &mut Outcomes, claim: Claim) -> anyhow::Result
 fn options(setup: &Setup) -> CreateOptions {
     let labels = [
         ("host", setup.host.to_string()),
+        ("modules", setup.kernel.modules_label().unwrap_or_default()),
         ("nested", setup.nested.to_string()),
         ("options", setup.options.join(" ")),
         ("observer", setup.observer.join(" ")),
@@ -238,6 +239,8 @@ fn into_rows<R: RowSink>(
             losses.notes.push(format!("{} has no call tree: {problem}", one.workload()));
         }
     }
+    losses.notes.extend(setup.kernel.modules_label().map(|label| format!("modules: {label}")));
+    losses.notes.extend(outcomes.skipped());
     if outcomes.trace.is_none() {
         losses.notes.push(NOT_RECORDED.to_owned());
     }

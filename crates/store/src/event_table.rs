@@ -189,6 +189,7 @@ fn flatten(kind: Kind) -> Flat {
             Flat::one(word, number)
         }
         Kind::PageFault { gpa, error_code } => Flat::two("page-fault", gpa, error_code),
+        Kind::MapRequest { gfn, level } => Flat::two("map-request", gfn, level.into()),
         Kind::Cpuid { function, index } => Flat::two("cpuid", function.into(), index.into()),
         Kind::Cr { write, number, value } => {
             Flat::two(pick(write, ["cr-read", "cr-write"]), number.into(), value)
@@ -244,6 +245,7 @@ impl Flat {
             "hypercall-hyperv" => self.hypercall(HypercallInterface::HyperV)?,
             "hypercall-xen" => self.hypercall(HypercallInterface::Xen)?,
             "page-fault" => Kind::PageFault { gpa: self.a()?, error_code: self.b()? },
+            "map-request" => Kind::MapRequest { gfn: self.a()?, level: self.b()? },
             "cpuid" => Kind::Cpuid { function: self.a()?, index: self.b()? },
             "cr-read" | "cr-write" => {
                 Kind::Cr { write: word == "cr-write", number: self.a()?, value: self.b()? }

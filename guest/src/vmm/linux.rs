@@ -23,7 +23,9 @@ use vmtax_guest::order::{self, Order, Report, decode, encode};
 
 use super::gate::Gate;
 use super::pmu::{self, Guest, Meter};
-use super::{Around, Next, Request, Vm, failed, identity_map, mptable, run};
+use super::{
+    Around, NO_HYPERCALL, Next, Request, Vm, failed, identity_map, mptable, no_memory, run,
+};
 use crate::trace::Tracer;
 use crate::{Result, system};
 
@@ -407,6 +409,8 @@ impl Around for Attached<'_> {
                 Some(meter) => meter.write(exit),
                 None => *exit.error = 1,
             },
+            Request::Hypercall(exit) => *exit.ret = NO_HYPERCALL,
+            Request::MemoryFault(gpa) => return Err(no_memory(gpa)),
             // The clock chip and the keyboard controller must not look busy.
             Request::In(0x60..=0x71, data) => data.fill(0),
             Request::In(_, data) | Request::Load(data) => data.fill(0xff),

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{kvm_debugregs, kvm_lapic_state, kvm_regs, kvm_sregs};
-use kvm_ioctls::VcpuFd;
+use kvm_ioctls::{VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
-use vmtax_guest::order::{Counting, Operation, Touch};
+use vmtax_guest::order::{Counting, Mapping, Operation};
 
 use super::pmu::{self, Guest, Meter};
-use super::{Around, Next, Request, Vm, failed, identity_map, kick, run};
+use super::touched::{Touched, Watch, vm_for};
+use super::{Around, NO_HYPERCALL, Next, Request, Vm, failed, identity_map, kick, no_memory, run};
 use crate::Result;
 use crate::trace::Tracer;
 
@@ -37,6 +38,8 @@ pub(crate) struct Batches {
     pub(crate) cycles: Vec<u64>,
     /// What the virtual PMU did.
     pub(crate) pmu: Option<Counting>,
+    /// How the memory of the last batch was mapped.
+    pub(crate) memory: Option<Mapping>,
 }
 
 /// Runs all batches of an operation.
@@ -51,7 +54,7 @@ pub(crate) fn execute(
     let kept = if operation.shares { shared.0.take() } else { None };
     let mut machine = kept.map_or_else(|| Machine::new(operation), Ok)?;
     machine.load(operation, plan)?;
-    let pmu = if operation.shares {
+    let found = if operation.shares {
         // A VM whose threads change waits for the kernel's grace periods, one after each.
         machine.run(operation, plan)?
     } else {
@@ -63,12 +66,15 @@ pub(crate) fn execute(
             thread.join().unwrap_or_else(|_| Err("the payload's thread failed".into()))
         })?
     };
-    let batches = machine.batches(plan.batches, pmu)?;
+    let batches = machine.batches(plan.batches, found)?;
     if operation.shares {
         shared.0 = Some(machine);
     }
     Ok(batches)
 }
+
+/// What a run found beside its cycles: of the virtual PMU, of the memory.
+type Found = (Option<Counting>, Option<Mapping>);
 
 /// A VM that runs payloads. What it has mapped is given back last.
 struct Machine {
@@ -111,15 +117,15 @@ impl Machine {
             .map_err(of_memory)?;
         let page_tables = identity_map(layout::PAGE_TABLES);
         memory.write_slice(&page_tables, GuestAddress(layout::PAGE_TABLES)).map_err(of_memory)?;
-        let touch = |touch: Touch| Touched::new(touch.bytes as usize, touch.huge);
-        let touched = operation.touch.map(touch).transpose()?;
-        let mut machine = Machine { vcpus: Vec::new(), vm: Vm::new()?, memory, touched };
+        let vm = vm_for(operation.touch.as_ref())?;
+        let touched = operation.touch.map(|touch| Touched::new(&vm, touch)).transpose()?;
+        let mut machine = Machine { vcpus: Vec::new(), vm, memory, touched };
         let host = machine.memory.get_host_address(GuestAddress(0)).map_err(of_memory)?;
         // SAFETY: `memory` and `touched` outlive `vm`, and this program writes to them through vm-memory or not at all.
         unsafe {
             machine.vm.memory(0, host, layout::MEMORY)?;
             if let Some(touched) = &machine.touched {
-                machine.vm.memory(layout::TOUCH, touched.start(), touched.bytes)?;
+                touched.attach(&machine.vm)?;
             }
         }
         let model = operation.pmu.map(|pmu| pmu::model(pmu, Guest::Payload));
@@ -162,17 +168,26 @@ impl Machine {
     }
 
     /// The first vCPU runs here, and says when all have done. Further ones have threads and never end by themselves.
-    fn run(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<Option<Counting>> {
+    fn run(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<Found> {
         let Machine { vcpus, vm, memory, touched } = self;
-        let Some(((first, _), others)) = vcpus.split_first_mut() else { return Ok(None) };
+        let Some(((first, _), others)) = vcpus.split_first_mut() else { return Ok((None, None)) };
         // The PMU's events are this thread's.
         let meter = operation
             .pmu
             .map(|pmu| Meter::new(pmu, Guest::Payload, &vm.fd, (first, 0)))
             .transpose()?;
-        let (memory, touched) = (&*memory, &*touched);
-        let device =
-            |meter| Device { operation, plan, touched, memory, taken: 0, began: None, meter };
+        let (memory, touched) = (&*memory, touched.as_ref());
+        let device = |meter| Device {
+            operation,
+            plan,
+            vm: &vm.fd,
+            touched,
+            memory,
+            taken: 0,
+            began: None,
+            meter,
+            watch: Watch::default(),
+        };
         let stop = AtomicBool::new(false);
         let handles: Vec<OnceLock<libc::pthread_t>> =
             others.iter().map(|_| OnceLock::new()).collect();
@@ -213,11 +228,11 @@ impl Machine {
             });
             results.into_iter().collect::<Result<()>>()?;
             late.map_or(Ok(()), Err)?;
-            Ok(device.meter.map(|mut meter| meter.counting()))
+            Ok((device.meter.map(|mut meter| meter.counting()), device.watch.mapping))
         })
     }
 
-    fn batches(&self, batches: u32, mut pmu: Option<Counting>) -> Result<Batches> {
+    fn batches(&self, batches: u32, (mut pmu, memory): Found) -> Result<Batches> {
         let at = |batch: u32| GuestAddress(layout::RESULTS + 8 * u64::from(batch));
         let cycles: Result<Vec<u64>> =
             (0..batches).map(|batch| self.memory.read_obj(at(batch)).map_err(of_memory)).collect();
@@ -225,7 +240,7 @@ impl Machine {
             counting.profile =
                 self.memory.read_obj(GuestAddress(layout::PROFILE)).map_err(of_memory)?;
         }
-        Ok(Batches { cycles: cycles?, pmu })
+        Ok(Batches { cycles: cycles?, pmu, memory })
     }
 }
 
@@ -276,7 +291,8 @@ impl Drop for Alarm {
 struct Device<'a> {
     operation: &'a Operation,
     plan: &'a Plan<'a>,
-    touched: &'a Option<Touched>,
+    vm: &'a VmFd,
+    touched: Option<&'a Touched>,
     memory: &'a GuestMemoryMmap,
     /// Buffers taken from the ring.
     taken: u32,
@@ -284,6 +300,7 @@ struct Device<'a> {
     began: Option<Instant>,
     /// Its virtual PMU.
     meter: Option<Meter<'a>>,
+    watch: Watch,
 }
 
 /// A batch gets so much of the time of the one before, without ticks; the one that is recorded more, for recording takes
@@ -296,20 +313,37 @@ const NAP: Duration = Duration::from_micros(50);
 
 impl Around for Device<'_> {
     fn enter(&mut self, vcpu: &VcpuFd) -> Result<()> {
+        if let Some(touched) = self.touched
+            && self.watch.enter(touched, vcpu)?
+        {
+            self.began = Some(Instant::now());
+        }
         self.meter.as_mut().map_or(Ok(()), |meter| meter.enter(vcpu))
     }
 
     fn answer(&mut self, request: Request<'_>) -> Result<Next> {
         match request {
             Request::Out(layout::DONE, _) => return Ok(Next::End),
-            Request::Out(layout::PREPARE, batch) => self.prepare(batch),
+            Request::Out(layout::PREPARE, batch) => self.prepare(batch)?,
             Request::Out(layout::KICK, _) => self.take()?,
             Request::Out(layout::YIELD, _) => std::thread::sleep(NAP),
-            Request::Out(port, batch)
-                if port == layout::end(self.operation.number) && self.is_traced(batch) =>
-            {
-                self.plan.tracer.record(false);
+            Request::Out(port, batch) if port == layout::end(self.operation.number) => {
+                if self.is_traced(batch) {
+                    self.plan.tracer.record(false);
+                }
+                self.watch.end();
             }
+            Request::Hypercall(exit) => match self.touched {
+                Some(touched) => {
+                    *exit.ret =
+                        touched.hypercall(self.vm, (exit.nr, exit.args), &mut self.watch)?;
+                }
+                None => *exit.ret = NO_HYPERCALL,
+            },
+            Request::MemoryFault(gpa) => match self.touched {
+                Some(touched) => touched.fault(self.vm, gpa, &mut self.watch)?,
+                None => return Err(no_memory(gpa)),
+            },
             Request::Out(..) | Request::Store => {}
             Request::In(_, data) | Request::Load(data) => data.fill(0),
             Request::Interrupted => {
@@ -335,7 +369,7 @@ impl Device<'_> {
         batch.try_into().is_ok_and(|bytes| Some(u32::from_le_bytes(bytes)) == self.plan.traced)
     }
 
-    fn prepare(&mut self, batch: &[u8]) {
+    fn prepare(&mut self, batch: &[u8]) -> Result<()> {
         let is_traced = self.is_traced(batch);
         if let Some(meter) = self.meter.as_mut().filter(|_| batch == 1u32.to_le_bytes()) {
             meter.warm();
@@ -346,12 +380,13 @@ impl Device<'_> {
             self.plan.tracer.settle(began.elapsed().mul_f64(margin));
         }
         if let Some(touched) = self.touched {
-            touched.give_back();
+            self.watch.prepare(touched, self.vm)?;
         }
         self.began = Some(Instant::now());
         if is_traced {
             self.plan.tracer.record(true);
         }
+        Ok(())
     }
 
     /// The ring device: reads each new buffer and marks it used. See `vmtax-lab`'s suite `bounce`.
@@ -369,65 +404,5 @@ impl Device<'_> {
             self.taken = self.taken.wrapping_add(1);
         }
         self.memory.write_obj(self.taken, at(4)).map_err(bad)
-    }
-}
-
-/// Memory that is to be touched for the first time, again and again.
-struct Touched {
-    mapping: *mut libc::c_void,
-    bytes: usize,
-}
-
-/// Alignment of huge pages.
-const HUGE: usize = 2 << 20;
-
-// SAFETY: the mapping belongs to this value alone; madvise may be called from any thread.
-unsafe impl Sync for Touched {}
-// SAFETY: as above; and it may be unmapped from any thread.
-unsafe impl Send for Touched {}
-
-impl Touched {
-    fn new(bytes: usize, huge: bool) -> Result<Touched> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping, wherever the kernel puts it; checked below.
-        let mapping = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes + HUGE,
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags,
-                -1,
-                0,
-            )
-        };
-        if mapping == libc::MAP_FAILED {
-            return Err(format!("no memory to touch: {}", std::io::Error::last_os_error()));
-        }
-        let touched = Touched { mapping, bytes };
-        let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        // SAFETY: within the mapping.
-        let advised = unsafe { libc::madvise(touched.start().cast(), bytes, advice) } == 0;
-        let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
-            .unwrap_or_default();
-        if huge && !(advised && (enabled.contains("[madvise]") || enabled.contains("[always]"))) {
-            return Err("this kernel has no transparent huge pages".into());
-        }
-        Ok(touched)
-    }
-
-    fn start(&self) -> *mut u8 {
-        self.mapping.cast::<u8>().wrapping_add(self.mapping.cast::<u8>().align_offset(HUGE))
-    }
-
-    fn give_back(&self) {
-        // SAFETY: within the mapping; the guest's memory becomes zeroes, which payloads expect.
-        unsafe { libc::madvise(self.start().cast(), self.bytes, libc::MADV_DONTNEED) };
-    }
-}
-
-impl Drop for Touched {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; the VM that used it is gone.
-        unsafe { libc::munmap(self.mapping, self.bytes + HUGE) };
     }
 }

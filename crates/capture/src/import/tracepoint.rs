@@ -108,6 +108,12 @@ static TRACEPOINTS: &[Tracepoint] = &[
         make: |v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] }),
     },
     Tracepoint {
+        name: "kvm_mmu_spte_requested",
+        required: &["gfn", "level"],
+        optional: &[],
+        make: |v| Some(Kind::MapRequest { gfn: v[0], level: u8::try_from(v[1]).ok()? }),
+    },
+    Tracepoint {
         name: "kvm_cpuid",
         required: &["function"],
         optional: &["index"],

@@ -6,7 +6,8 @@ use iced_x86::code_asm::{
 };
 
 use super::{
-    Code, Definition, Kind, Touch, clean, each, line, nothing, waiting, whole, with_setup,
+    Backing, Code, Definition, Kind, clean, each, given_back, line, nothing, waiting, whole,
+    with_setup,
 };
 use crate::payload::{
     APIC, Assembled, Assembler, INTERRUPTS, VARIABLES, VECTOR, handle_apic, handle_x2apic,
@@ -16,8 +17,8 @@ use vmtax_guest::layout;
 
 /// Operations in a batch: few enough that most batches see no tick of the host's clock.
 const COUNT: u32 = 20;
-const PAGE_4K: u32 = 4 << 10;
-const PAGE_2M: u32 = 2 << 20;
+pub(super) const PAGE_4K: u32 = 4 << 10;
+pub(super) const PAGE_2M: u32 = 2 << 20;
 const TOUCHES_4K: u32 = COUNT;
 const TOUCHES_2M: u32 = 2;
 /// KVM (6.1) without APICv lets the guest try an access to the APIC's page a second time before it emulates it
@@ -118,14 +119,14 @@ pub(super) const OPERATIONS: &[Definition] = &[
         summary: "first store to a 4 KiB page",
         count: TOUCHES_4K,
         kind: each("npf", "EPT_VIOLATION"),
-        code: touching(PAGE_4K, TOUCHES_4K, false, touch_4k),
+        code: touching(PAGE_4K, TOUCHES_4K, Backing::Small, touch_4k),
     },
     Definition {
         name: "touch-2m",
         summary: "first store to a 2 MiB page",
         count: TOUCHES_2M,
         kind: each("npf", "EPT_VIOLATION"),
-        code: touching(PAGE_2M, TOUCHES_2M, true, touch_2m),
+        code: touching(PAGE_2M, TOUCHES_2M, Backing::Thp, touch_2m),
     },
     Definition {
         name: "hlt-timer",
@@ -209,12 +210,12 @@ pub(super) const OPERATIONS: &[Definition] = &[
 const fn touching(
     page: u32,
     count: u32,
-    huge: bool,
+    backing: Backing,
     body: fn(&mut Assembler) -> Assembled,
 ) -> Code {
     Code {
         batch: start_touching,
-        touch: Some(Touch { bytes: page * count, huge }),
+        touch: Some(given_back(page * count, backing)),
         ..with_setup(nothing, body)
     }
 }
@@ -307,16 +308,16 @@ fn mmio_user(asm: &mut Assembler) -> Assembled {
     asm.a.mov(dword_ptr(rdi), eax)
 }
 
-fn start_touching(asm: &mut Assembler) -> Assembled {
+pub(super) fn start_touching(asm: &mut Assembler) -> Assembled {
     asm.a.mov(ebx, layout::TOUCH as u32)
 }
 
-fn touch_4k(asm: &mut Assembler) -> Assembled {
+pub(super) fn touch_4k(asm: &mut Assembler) -> Assembled {
     asm.a.mov(dword_ptr(rbx), eax)?;
     asm.a.add(rbx, PAGE_4K as i32)
 }
 
-fn touch_2m(asm: &mut Assembler) -> Assembled {
+pub(super) fn touch_2m(asm: &mut Assembler) -> Assembled {
     asm.a.mov(dword_ptr(rbx), eax)?;
     asm.a.add(rbx, PAGE_2M as i32)
 }

@@ -3,9 +3,10 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{
-    calls, digest, figures, flame, headline, histogram, losses, nested, operations, series, source,
-    tables, timeline,
+    calls, described, digest, figures, flame, headline, histogram, losses, nested, operations,
+    series, source, tables, timeline,
 };
+use crate::html::described::TableSection;
 use crate::{Document, operations as phrases};
 
 const STYLE: &str = include_str!("style.css");
@@ -89,6 +90,17 @@ pub(super) fn framed(frame: &Frame<'_>, sections: &[Section]) -> Markup {
     }
 }
 
+fn memory_section(table: &crate::table::Table) -> Markup {
+    let (title, note) = (crate::memory::TITLE, crate::memory::NOTE.to_owned());
+    html! {
+        h2 #memory-title { (title) }
+        (described::whole(
+            &TableSection { id: "memory", title, notes: vec![note], table },
+            "--format csv",
+        ))
+    }
+}
+
 fn sections(doc: &Document) -> Vec<Section> {
     let mut sections = vec![Section {
         id: "headline".to_owned(),
@@ -107,6 +119,11 @@ fn sections(doc: &Document) -> Vec<Section> {
             label: "Operations".to_owned(),
             body: operations::section(doc, operations),
         });
+        sections.extend(crate::memory::table(operations).map(|table| Section {
+            id: "memory".to_owned(),
+            label: "Memory".to_owned(),
+            body: memory_section(&table),
+        }));
         sections.extend(nested.take());
     }
     if let Some(shown) = doc.calls {

@@ -7,8 +7,8 @@ use vmtax_events::{Level, Recording};
 
 use super::{exit_list, factor, instructions, no_exits, shares};
 use crate::keys::{detail_cells, detail_columns, reason_fields};
-use crate::names;
 use crate::table::{CSV, Cell, Column, JSON, Line, PAGE, PEOPLE, Slice, TEXT, Table, sort_key};
+use crate::{memory, names};
 
 /// Instructions of an operation at a level that hardware does not execute.
 pub(crate) type Emulated = BTreeMap<(String, Level), f64>;
@@ -114,10 +114,13 @@ pub(crate) fn table(operations: &Operations, emulated: &Emulated) -> Table {
         "window",
     ];
     let mut columns = keys.map(|key| Column::data(key).only(JSON)).to_vec();
+    let with_memory = operations.rows.iter().any(|row| row.memory.is_some());
+    columns.extend(with_memory.then(|| Column::data("memory").only(JSON)));
     columns.extend(columns_for_people(operations, emulated));
     let mut table = Table::new(columns);
     for row in &operations.rows {
         let mut cells = cells_of_json(row);
+        cells.extend(with_memory.then(|| Cell::of(row.memory.as_ref(), memory::object)));
         cells.extend(cells_for_people(row, emulated));
         table.row(cells);
     }

@@ -13,6 +13,7 @@ mod errors;
 mod explain;
 mod guest_perf;
 mod intel;
+mod memory;
 mod observer;
 mod pmu;
 mod profile;

@@ -1,0 +1,88 @@
+#!/bin/sh
+# Rebuilds KVM's modules for a kernel of Debian's archive with CONFIG_KVM_SW_PROTECTED_VM, which no distribution sets: without it
+# no private memory can be had on an emulated host. `./x kvm-modules RELEASE` runs this.
+#
+#   kvm-modules.sh RELEASE [CACHE]     RELEASE as `uname -r` gives it: 6.12.117+deb12-amd64
+#
+# The kernel itself stays the distribution's. All packages come through apt and must have one version: the image, its headers, the
+# kbuild programs, and the source. Only arch/x86/kvm and virt/kvm are compiled, about 130 s of CPU. Nothing is installed.
+#
+#   CACHE/kvm-modules/RELEASE/  boot/vmlinuz-RELEASE  lib/modules/RELEASE/{kvm,kvm-amd,kvm-intel,irqbypass,ccp}.ko
+#                                                     lib/modules/RELEASE/LABEL
+#
+# LABEL says how the modules were made; vmtax keeps it in every run that uses them. The folder's name is printed.
+set -eu
+
+fail() { printf 'kvm-modules: %s\n' "$*" >&2; exit 1; }
+say() { printf 'kvm-modules: %s\n' "$*" >&2; }
+
+[ $# -ge 1 ] && [ $# -le 2 ] || fail "name a kernel release, such as 6.12.117+deb12-amd64 (apt-cache search linux-headers lists them)"
+release=$1
+cache=${2:-${XDG_CACHE_HOME:-$HOME/.cache}/vmtax}
+case $release in
+  *[!A-Za-z0-9.+~_-]*|.*) fail "$release: is no kernel release" ;;
+  *-amd64) ;;
+  *) fail "$release: only kernels for amd64 are built" ;;
+esac
+abi=${release%-amd64}
+series=$(printf '%s\n' "$abi" | sed -n 's/^\([0-9]*\.[0-9]*\).*/\1/p')
+[ -n "$series" ] || fail "$release: does not begin with a version"
+case $(printf '%s\n' "$series" 6.8 | sort -V | head -n 1) in
+  6.8) ;;
+  *) fail "$release: software-protected VMs came with Linux 6.8" ;;
+esac
+out=$cache/kvm-modules/$release
+if [ -f "$out/lib/modules/$release/LABEL" ]; then printf '%s\n' "$out"; exit 0; fi
+for program in apt-get apt-cache dpkg-deb make gcc xz tar bc; do
+  command -v "$program" >/dev/null || fail "$program is missing; install apt, make, gcc, xz-utils, tar and bc"
+done
+
+version=$(apt-cache show --no-all-versions "linux-headers-$release" 2>/dev/null | sed -n 's/^Version: //p' | head -n 1)
+[ -n "$version" ] || fail "apt does not know linux-headers-$release; run apt-get update, or name a release that it knows"
+apt-cache madison "linux-source-$series" | grep -qF " $version " ||
+  fail "apt has linux-headers-$release $version and no linux-source-$series of that version; name a release whose source it has"
+
+mkdir -p "$cache/kvm-modules"
+work=$(mktemp -d "$cache/kvm-modules/.work-XXXXXX")
+trap 'rm -rf --one-file-system "$work"' EXIT
+trap 'exit 1' INT TERM
+say "fetching linux $version"
+( cd "$work" && apt-get -qq download "linux-image-$release=$version" "linux-headers-$release=$version" \
+    "linux-headers-$abi-common=$version" "linux-kbuild-$abi=$version" "linux-source-$series=$version" >apt.log 2>&1 ) ||
+  fail "apt-get download failed: $(grep '^E:' "$work/apt.log" | head -n 1)"
+for deb in "$work"/*.deb; do dpkg-deb -x "$deb" "$work"; rm "$deb"; done
+
+headers=$work/usr/src/linux-headers-$release
+common=$work/usr/src/linux-headers-$abi-common
+tar -C "$work" --xz -xf "$work/usr/src/linux-source-$series.tar.xz" "linux-source-$series/arch/x86/kvm" "linux-source-$series/virt"
+cp -r "$work/linux-source-$series/arch/x86/kvm" "$common/arch/x86/"
+cp -r "$work/linux-source-$series/virt" "$common/"
+# The headers name their common part by the place where the package would be installed.
+printf 'include %s/Makefile\n' "$common" > "$headers/Makefile"
+# Types for BPF would take pahole; the lab needs none.
+rm -f "$headers/vmlinux"
+compiler=$(sed -n 's/.*CROSS_COMPILE)\(gcc[-0-9]*\).*/\1/p' "$headers/.kernelvariables" | head -n 1)
+command -v "$compiler" >/dev/null || compiler=gcc
+
+say "compiling KVM of $release with CONFIG_KVM_SW_PROTECTED_VM"
+make -C "$headers" M="$common/arch/x86/kvm" -j"$(nproc)" CC="$compiler" KCFLAGS=-DCONFIG_KVM_SW_PROTECTED_VM=1 \
+  CONFIG_KVM_SW_PROTECTED_VM=y KBUILD_MODPOST_WARN=1 modules >"$work/make.log" 2>&1 ||
+  fail "KVM does not compile: $(grep -m 1 -E 'error|Error' "$work/make.log")"
+
+new=$work/new
+mkdir -p "$new/boot" "$new/lib/modules/$release"
+cp "$work/boot/vmlinuz-$release" "$new/boot/"
+for module in kvm kvm-amd kvm-intel; do
+  [ -f "$common/arch/x86/kvm/$module.ko" ] || fail "$module.ko was not made; $(tail -n 1 "$work/make.log")"
+  objcopy --strip-debug "$common/arch/x86/kvm/$module.ko" "$new/lib/modules/$release/$module.ko"
+done
+for module in irqbypass ccp; do
+  find "$work/lib" "$work/usr/lib" -name "$module.ko*" 2>/dev/null | head -n 1 | while read -r file; do
+    cp "$file" "$new/lib/modules/$release/"
+  done
+done
+printf 'KVM rebuilt from linux-source-%s %s with CONFIG_KVM_SW_PROTECTED_VM=y (%s)\n' "$series" "$version" \
+  "$($compiler --version | head -n 1)" > "$new/lib/modules/$release/LABEL"
+rm -rf --one-file-system "$out"
+mv "$new" "$out"
+printf '%s\n' "$out"

@@ -1,0 +1,61 @@
+//! KVM's binary statistics of a VM or vCPU (`KVM_GET_STATS_FD`, Linux 5.14): counters by name.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::FileExt;
+
+/// `_IO(KVMIO, 0xce)`.
+const KVM_GET_STATS_FD: libc::Ioctl = 0xaece;
+/// Bytes of a descriptor before its name.
+const DESCRIPTOR: u64 = 16;
+/// Where a descriptor has the place of its value in the data block.
+const OFFSET: u64 = 8;
+/// Names and counters of KVM stay far below.
+const NAME_MOST: u32 = 256;
+const COUNTERS_MOST: u32 = 4096;
+
+/// The statistics of one VM or vCPU.
+pub(super) struct Stats {
+    file: File,
+    /// Name and place of each.
+    counters: Vec<(String, u64)>,
+}
+
+impl Stats {
+    /// Those of a VM's or vCPU's descriptor; `None` where the kernel has none.
+    pub(super) fn open(of: &impl AsRawFd) -> Option<Stats> {
+        // SAFETY: this call takes no argument, and its answer is a new descriptor.
+        let file = unsafe {
+            match libc::ioctl(of.as_raw_fd(), KVM_GET_STATS_FD, 0) {
+                descriptor if descriptor >= 0 => File::from_raw_fd(descriptor),
+                _ => return None,
+            }
+        };
+        let word = |at: u64| {
+            let mut bytes = [0; 4];
+            file.read_exact_at(&mut bytes, at).ok()?;
+            Some(u32::from_le_bytes(bytes))
+        };
+        // Flags, bytes of a name, number of descriptors, and where the id, the descriptors and the data are.
+        let (name_size, number) = (word(4)?.min(NAME_MOST), word(8)?.min(COUNTERS_MOST));
+        let (descriptors, data) = (u64::from(word(16)?), u64::from(word(20)?));
+        let mut counters = Vec::new();
+        for index in 0..u64::from(number) {
+            let at = descriptors + index * (DESCRIPTOR + u64::from(name_size));
+            let mut name = vec![0; name_size as usize];
+            file.read_exact_at(&mut name, at + DESCRIPTOR).ok()?;
+            let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+            let name = String::from_utf8_lossy(&name[..end]).into_owned();
+            counters.push((name, data + u64::from(word(at + OFFSET)?)));
+        }
+        Some(Stats { file, counters })
+    }
+
+    /// A counter's value.
+    pub(super) fn value(&self, name: &str) -> Option<u64> {
+        let (_, at) = self.counters.iter().find(|(known, _)| known == name)?;
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, *at).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+}
