@@ -114,6 +114,11 @@ pub enum Backing {
 }
 
 impl Backing {
+    /// Whether what the guest touches comes from guest_memfd.
+    pub fn is_guest_memfd(self) -> bool {
+        matches!(self, Backing::GuestMemfd | Backing::Private)
+    }
+
     /// Whether it needs a software-protected VM (`KVM_X86_SW_PROTECTED_VM`).
     pub fn is_protected(self) -> bool {
         matches!(self, Backing::Private | Backing::Shared | Backing::Unbacked(_))

@@ -332,6 +332,7 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
         is_contended: false,
         polls: false,
         guest_memfd: vm.is_some_and(|vm| vm.guest_memfd),
+        converts: false,
         logs_writes: false,
     };
     if let Some(remedy) = remedy::of_check(check.id)

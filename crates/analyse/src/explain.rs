@@ -161,6 +161,7 @@ impl Explanation {
         let clock_known = all.iter().any(|finding| finding.id == "clock-reads");
         all.extend(exits.into_iter().filter(|one| one.id != "clock-reads" || !clock_known));
         all.extend(findings::of_counters(ledger, base_ledger));
+        all.extend(findings::shattered(ledger, &context, &sums));
         all.extend(
             findings::of_memory(ledger, &context, &sums)
                 .filter(|_| !base_is_as_small(ledger, base_ledger)),

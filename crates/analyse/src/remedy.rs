@@ -58,6 +58,8 @@ pub struct Context {
     pub guest_memfd: bool,
     /// Writes are tracked page by page: a migration or a checkpoint runs.
     pub logs_writes: bool,
+    /// The guest converts memory between private and shared.
+    pub converts: bool,
 }
 
 /// Whether a remedy helps.
@@ -137,10 +139,26 @@ fn always(_: &Context) -> Applies {
 /// Linux 7.3: guest_memfd.c "TODO: Support huge pages"; tdx_gmem_max_mapping_level returns PG_LEVEL_4K.
 const PRIVATE_AT_4K: &str = "its memory is private: Linux up to 7.3 maps guest_memfd in pages of 4 KiB, and no setting changes that";
 
+/// Memory that pre-faulting maps for good. TDX and SEV-SNP guests build theirs before they run.
+fn memory_to_map_first(context: &Context) -> Applies {
+    match context.kind {
+        VmKind::Tdx | VmKind::Snp => Applies::No("its private memory is built before it runs"),
+        _ if context.guest_memfd => {
+            Applies::If("the kernel is Linux 6.11 or later, and the VMM calls it")
+        }
+        _ => Applies::No(
+            "ordinary memory that its host has not touched is mapped as the zero page, and faults again at the first write",
+        ),
+    }
+}
+
 fn ordinary_memory(context: &Context) -> Applies {
     match context.kind {
         VmKind::Tdx | VmKind::Snp => Applies::No(PRIVATE_AT_4K),
         _ if context.guest_memfd => Applies::No(PRIVATE_AT_4K),
+        _ if context.converts => Applies::If(
+            "the regions of 2 MiB that fault have no private page: KVM maps a region that is private in part in pages of 4 KiB",
+        ),
         _ if context.logs_writes => Applies::No(
             "KVM maps memory in pages of 4 KiB while it tracks writes (a migration or a checkpoint)",
         ),
@@ -323,6 +341,8 @@ pub const REMEDIES: &[Remedy] = &[
         }
     }),
     row("huge-pages", Place::Host, "back the memory with huge pages: THP (madvise or always), or hugetlbfs with pages reserved first (vm.nr_hugepages)", ordinary_memory),
+    row("pre-fault", Place::Vmm, "map the memory before the guest runs: KVM_PRE_FAULT_MEMORY moves its faults to the start; the pages stay 4 KiB", memory_to_map_first),
+    row("convert-regions", Place::Guest, "convert whole regions of 2 MiB, and keep what is shared (swiotlb, rings) in regions of its own", always),
     row("ept", Place::Host, "load kvm_intel with ept=1", on_intel),
     row("npt", Place::Host, "load kvm_amd with npt=1", on_amd),
     row("shadow-vmcs", Place::Host, "load L0's kvm_intel with enable_shadow_vmcs=1", on_intel),
@@ -376,7 +396,7 @@ mod tests {
         let mut all = Vec::new();
         for kind in kinds {
             for vendor in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
-                for bits in 0..32 {
+                for bits in 0..64 {
                     let bit = |n: u32| bits >> n & 1 == 1;
                     all.push(Context {
                         kind,
@@ -386,6 +406,7 @@ mod tests {
                         polls: bit(2),
                         guest_memfd: bit(3),
                         logs_writes: bit(4),
+                        converts: bit(5),
                     });
                 }
             }

@@ -36,6 +36,8 @@ impl Sample {
     /// Metric: 2 MiB regions of memory that the recorded batch touches; unit `count`. The next ones are of that batch too, and absent
     /// where the kernel does not say.
     pub const REGIONS: &'static str = "memory-regions";
+    /// Metric: 1 where that memory comes from guest_memfd; unit `count`.
+    pub const GUEST_MEMFD: &'static str = "memory-guest-memfd";
     /// Metric: page faults of the vCPU by KVM's own counter (`pf_taken`); unit `count`.
     pub const FAULTS: &'static str = "memory-faults";
     /// Metrics: pages of 4 KiB, 2 MiB and 1 GiB mapped at its end, by KVM's counters (`pages_4k`, `pages_2m`, `pages_1g`); unit

@@ -58,6 +58,8 @@ pub struct Measured {
 pub struct Memory {
     /// Regions of 2 MiB that it touches.
     pub regions: u64,
+    /// It comes from guest_memfd.
+    pub guest_memfd: bool,
     /// By the VMM and KVM's counters.
     pub mapping: Mapping,
     /// Pages of 4 KiB, 2 MiB and 1 GiB that were mapped, by the recording.
@@ -263,6 +265,7 @@ fn measured(
             pmu: outcome.pmu,
             memory: outcome.memory.map(|mapping| Memory {
                 regions: u64::from(operation.touch.map_or(0, |touch| touch.bytes)) >> 21,
+                guest_memfd: operation.touch.is_some_and(|touch| touch.backing.is_guest_memfd()),
                 mapping,
                 traced: None,
             }),
@@ -397,6 +400,9 @@ impl Memory {
             (Sample::CONVERSIONS, "count", hypercalls),
             (Sample::MEMORY_FAULTS, "count", memory_faults),
         ];
+        if self.guest_memfd {
+            figures.push((Sample::GUEST_MEMFD, "count", 1));
+        }
         let mut pages = |metrics: [&'static str; 3], pages: [u64; 3]| {
             figures.extend(metrics.into_iter().zip(pages).map(|(metric, n)| (metric, "count", n)));
         };

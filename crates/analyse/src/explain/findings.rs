@@ -21,7 +21,7 @@ use crate::table::cause_of;
 pub(super) use contention::contention;
 pub(super) use counters::of_counters;
 pub(super) use guest::of_profiles;
-pub(super) use memory::{of_memory, small_by_faults};
+pub(super) use memory::{of_memory, shattered, small_by_faults};
 
 /// A subject's part of the running time from which on it is a finding.
 const WORTH: f64 = 0.01;

@@ -1,6 +1,6 @@
 //! What kind of VM a recording is of, as far as its exits and the host's profile show it.
 
-use vmtax_events::{DetailKind, Isa, Outcome, Place, Profile, svm, vmx};
+use vmtax_events::{DetailKind, Isa, Outcome, Place, Profile, Sample, svm, vmx};
 
 use crate::Ledger;
 use crate::remedy::{Context, VmKind};
@@ -30,10 +30,26 @@ pub(super) fn context(ledger: &Ledger) -> Context {
         has_virtual_apic,
         is_contended: ledger.contention().is_some_and(|share| share >= super::TAX_MATTERS),
         polls,
-        guest_memfd: false,
+        guest_memfd: is_guest_memfd(ledger),
+        converts: keys().any(|key| super::subject::of(key) == "conversions"),
         logs_writes: keys()
             .any(|key| key.reason.isa == Isa::Vmx && key.reason.code == vmx::PML_FULL),
     }
+}
+
+/// Whether the memory of all VMs comes from guest_memfd, by the definition of the lab's operations that they are.
+fn is_guest_memfd(ledger: &Ledger) -> bool {
+    let mut vms = ledger.recording.vms.iter().filter(|vm| {
+        let wanted = &ledger.filter.vms;
+        let has_exits = ledger.exits.keys().any(|key| key.vm == vm.id);
+        has_exits && (wanted.is_empty() || wanted.contains(&vm.id))
+    });
+    let is_so = |name: &str| {
+        let of_memory = |s: &&Sample| s.metric == Sample::GUEST_MEMFD && s.workload == name;
+        ledger.samples.iter().find(of_memory).is_some_and(|sample| sample.value == 1.0)
+    };
+    let first = vms.next().is_some_and(|vm| is_so(&vm.name));
+    first && vms.all(|vm| is_so(&vm.name))
 }
 
 /// The kind of VM.
