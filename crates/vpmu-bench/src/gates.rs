@@ -4,6 +4,7 @@
 //! No PMU is needed: the counters are those of the PMU in virtual time, and of a single-stepped processor.
 
 use serde_json::{Value, json};
+use vmtax_report::table::{Cell, Column, Table};
 use vmtax_vpmu::Policy;
 use vmtax_vpmu::host::virtual_time::Costs;
 
@@ -70,6 +71,33 @@ impl Gate {
 pub fn text(gates: &[Gate]) -> String {
     let verdict = |gate: &Gate| if gate.holds() { "holds" } else { "BROKEN" };
     gates.iter().map(|gate| format!("{:<8}{}\n", verdict(gate), gate.line())).collect()
+}
+
+/// A row for each gate.
+pub fn table(gates: &[Gate]) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("gate", "gate"),
+        Column::words("policy", "policy"),
+        Column::number("found", "found"),
+        Column::number("at_least", "at least"),
+        Column::number("at_most", "at most"),
+        Column::short("holds", "holds"),
+    ]);
+    for gate in gates {
+        let (least, most) = match gate.limit {
+            Limit::AtMost(limit) => (Cell::Empty, Cell::Number(limit)),
+            Limit::AtLeast(limit) => (Cell::Number(limit), Cell::Empty),
+        };
+        table.row(vec![
+            Cell::Word(gate.name),
+            Cell::Word(gate.policy.name()),
+            Cell::Number(gate.found),
+            least,
+            most,
+            Cell::Flag(gate.holds()),
+        ]);
+    }
+    table
 }
 
 /// All gates; docs/json.md.

@@ -1,11 +1,12 @@
 //! Flags of `vmtax vpmu`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_vpmu::Policy;
 
+use crate::flags::OutputArgs;
 use crate::lab::args::HostWord;
 
 /// Compare how a virtual PMU can use the host's counters, test its precision, and try it in a Linux guest.
@@ -63,6 +64,10 @@ pub(super) struct BenchArgs {
     /// Output format.
     #[arg(long, value_enum, default_value_t = VpmuFormat::Text)]
     pub(super) format: VpmuFormat,
+
+    /// Output file. [default: standard output]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) output: Option<PathBuf>,
 }
 
 /// Test the gates of precision under each policy: exact counts, conserved counts, shares of samples, interrupts.
@@ -70,9 +75,8 @@ pub(super) struct BenchArgs {
 /// A failed check gives exit code 6.
 #[derive(Debug, Args)]
 pub(super) struct SelftestArgs {
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = VpmuFormat::Text)]
-    pub(super) format: VpmuFormat,
+    #[command(flatten)]
+    pub(super) to: OutputArgs,
 }
 
 /// Run a command in a Linux guest that has the virtual PMU, on an emulated host.
@@ -159,9 +163,10 @@ pub(super) enum VpmuFormat {
 }
 
 impl VpmuFormat {
-    /// Writes `text` for people or `json` for programs.
+    /// Writes `text` for people or `json` for programs, to a file or standard output.
     pub(super) fn print(
         self,
+        to: Option<&Path>,
         text: impl FnOnce() -> String,
         json: impl FnOnce() -> serde_json::Value,
     ) -> anyhow::Result<()> {
@@ -169,6 +174,6 @@ impl VpmuFormat {
             VpmuFormat::Text => text(),
             VpmuFormat::Json => format!("{:#}\n", json()),
         };
-        vmtax_cli::output::write(None, |out| Ok(out.write_all(text.as_bytes())?))
+        vmtax_cli::output::write(to, |out| Ok(out.write_all(text.as_bytes())?))
     }
 }

@@ -8,13 +8,14 @@ use serde_json::Value;
 use crate::check::vmtax;
 
 /// Command lines, and the first key of their CSV.
-const COMMANDS: [(&str, &str); 6] = [
+const COMMANDS: [(&str, &str); 7] = [
     ("report td --isa vmx", "table,accelerator,"),
     ("diff plain td --isa vmx --length 10s", "table,key,per,"),
     ("explain td --against plain --isa vmx --length 10s", "id,certainty,means,"),
     ("bench compare results.csv", "workload,metric,unit,"),
     ("doctor --root root", "verdict,check,subject,"),
     ("pages --root root", "pid,name,kind,"),
+    ("vpmu selftest", "gate,policy,found,at_least,at_most,holds\r\n"),
 ];
 
 #[test]
