@@ -1,4 +1,4 @@
-//! Who does the work on pages, as users name it: `auto`, `cpu`, `model`, or queues such as `dsa:/dev/dsa/wq0.0`.
+//! The user's choice of a backend: `auto`, `cpu`, `model`, or queues such as `dsa:/dev/dsa/wq0.0`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::device::idxd::{self, Idxd, Roots};
 use crate::device::model::{self, Model};
 use crate::engine::Policy;
 
-/// Devices that the model stands for.
+/// Number of model devices.
 const MODELS: usize = 4;
 
 /// A user's choice.
@@ -25,21 +25,21 @@ pub enum Accel {
 
 /// The devices of a choice, open.
 pub struct Devices {
-    /// Who does operations.
+    /// Backend of operations.
     pub policy: Policy,
-    /// Queues; none: the CPU does everything.
+    /// Queues; empty: the CPU does everything.
     pub portals: Vec<Box<dyn Portal>>,
     /// Devices in software; they must outlive the engine that has their queues.
     pub models: Vec<Model>,
-    /// Of `auto`: queues that were found and cannot be used, with the reason.
+    /// For `auto`: unusable queues, with the reason.
     pub unusable: Vec<idxd::Problem>,
 }
 
 impl Accel {
-    /// Reads a choice.
+    /// Parses a choice.
     ///
     /// # Errors
-    /// The text names none; one sentence says which ones there are.
+    /// When the text is not a choice; the error lists them.
     pub fn parse(text: &str) -> Result<Accel, String> {
         match text {
             "auto" => return Ok(Accel::Auto),

@@ -1,8 +1,8 @@
-//! Checkpoints: a machine's memory in one file, whole or as what changed since another checkpoint.
+//! Checkpoints: a machine's memory in one file, complete or as a difference to another checkpoint.
 //!
-//! [`Writer`] takes pages in ascending order and leaves a file that appears under its name only when it is whole
-//! and on the disk. [`Checkpoint`] opens one with its parents and checks everything it gives. The format is
-//! docs/checkpoint.md. Nothing here knows of QEMU: device state and the machine's description are bytes that are carried along.
+//! [`Writer`] takes pages in ascending order and publishes a file only when it is complete and synced.
+//! [`Checkpoint`] opens one with its parents and verifies everything that it returns. The format is
+//! docs/checkpoint.md. QEMU is not known here: device state and the machine's description are opaque bytes.
 
 mod cycles;
 mod disk;

@@ -1,8 +1,7 @@
-//! The processor itself: every operation with the widest vectors it has.
+//! Operations on the CPU, with its widest vectors.
 //!
-//! [`Cpu::best`] chooses once; [`Cpu::variants`] lists all that run here, for tests and benchmarks. Every variant
-//! gives what the scalar one gives. Unsafe twins of the operations take raw pointers, for guest memory that is
-//! mapped and owned by nobody.
+//! [`Cpu::best`] selects the fastest variant; [`Cpu::variants`] lists all that this processor supports, for tests and benchmarks. All variants
+//! give the same results. Unsafe versions of the operations take raw pointers, for mapped guest memory that others may write.
 
 mod crc32c;
 pub(crate) mod passes;
@@ -13,7 +12,7 @@ use std::sync::OnceLock;
 use crate::delta::{self, Delta, DeltaError};
 use crate::xbzrle::{self, Overflow};
 
-/// What one pass over a page finds.
+/// Results of a pass over a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageFacts {
     /// All bytes are zero. `crc` is then that of a zero page too.
@@ -28,7 +27,7 @@ pub type FingerprintKeys = [u64; crate::PAGE / 8 + 2];
 type Crc = unsafe fn(u32, *const u8, usize) -> u32;
 type Compare = unsafe fn(*const u8, *const u8, usize) -> usize;
 
-/// One variant: functions that all need the same instruction set.
+/// A variant: functions that need the same instruction set.
 struct Kernels {
     name: &'static str,
     is_zero: unsafe fn(*const u8, usize) -> bool,
@@ -197,7 +196,7 @@ kernels!(
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 kernels!(neon, "neon", std::arch::aarch64::uint8x16_t, crc32c::arm::crc32c, "neon,crc,aes");
 
-/// The operations, done by one variant.
+/// The operations of one variant.
 #[derive(Clone, Copy)]
 pub struct Cpu {
     kernels: &'static Kernels,
@@ -218,12 +217,12 @@ impl Cpu {
         *BEST.get_or_init(|| Cpu::variants()[0])
     }
 
-    /// The plain variant, which every other one must equal.
+    /// The scalar variant, the reference for the others.
     pub fn scalar() -> Cpu {
         Cpu::with(&scalar::KERNELS)
     }
 
-    /// All variants that run here, the fastest first.
+    /// All supported variants, the fastest first.
     pub fn variants() -> Vec<Cpu> {
         let mut variants = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -268,8 +267,8 @@ impl Cpu {
         Cpu { kernels, of_zero }
     }
 
-    /// Name of the variant: avx512, avx2, sse2, neon, scalar; with "+clmul" where carry-less multiplication has
-    /// 256 bits (VPCLMULQDQ), which the checksum gains from.
+    /// Name of the variant: avx512, avx2, sse2, neon, scalar; with "+clmul" if carry-less multiplication has
+    /// 256 bits (VPCLMULQDQ), which makes the checksum faster.
     pub fn name(&self) -> &'static str {
         self.kernels.name
     }
@@ -281,19 +280,19 @@ impl Cpu {
         unsafe { (self.kernels.is_zero)(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// The 8-byte word (little-endian) that fills all of it. `None` when there is none, and for less than 8 bytes.
+    /// The 8-byte word (little-endian) that fills all of it, if any. `None` for less than 8 bytes.
     pub fn same_fill(&self, bytes: &[u8]) -> Option<u64> {
         let word = u64::from_le_bytes(*bytes.first_chunk()?);
         (self.mismatch_word(bytes, word) == bytes.len()).then_some(word)
     }
 
-    /// Place of the first byte that is not `word` repeated; the length if there is none.
+    /// Offset of the first byte that is not `word` repeated; the length if there is none.
     pub fn mismatch_word(&self, bytes: &[u8], word: u64) -> usize {
         // SAFETY: the variant runs here; the slice can be read.
         unsafe { (self.kernels.mismatch_word)(bytes.as_ptr(), bytes.len(), word) }
     }
 
-    /// Place of the first byte that differs, if any does.
+    /// Offset of the first byte that differs, if any.
     ///
     /// # Panics
     ///
@@ -305,13 +304,13 @@ impl Cpu {
         (at < a.len()).then_some(at)
     }
 
-    /// Copies; long ones past the caches.
+    /// Copies; large copies bypass the caches.
     ///
     /// # Panics
     ///
     /// When the lengths differ.
     pub fn copy(&self, dst: &mut [u8], src: &[u8]) {
-        /// What would push everything else out of the second cache.
+        /// Larger copies would evict everything from the L2 cache.
         const LONG: usize = 1 << 20;
         assert_eq!(dst.len(), src.len(), "a copy is as long as its source");
         if src.len() < LONG {
@@ -335,7 +334,7 @@ impl Cpu {
         rest.copy_from_slice(&bytes[..rest.len()]);
     }
 
-    /// CRC-32C; `seed` is 0, or the CRC of what stands before.
+    /// CRC-32C; `seed` is 0, or the CRC of the preceding bytes.
     #[inline]
     pub fn crc32c(&self, seed: u32, bytes: &[u8]) -> u32 {
         // SAFETY: the variant runs here; the slice can be read.
@@ -366,7 +365,7 @@ impl Cpu {
         Ok(unsafe { (self.kernels.delta)(old.as_ptr(), new.as_ptr(), old.len(), dst, cap) })
     }
 
-    /// Encodes what changed, as QEMU does. 0 bytes: nothing changed.
+    /// Encodes the changes, as QEMU does. 0 bytes: no change.
     ///
     /// # Panics
     ///
@@ -384,7 +383,7 @@ impl Cpu {
         unsafe { (self.kernels.xbzrle)(old.as_ptr(), new.as_ptr(), old.len(), dst, cap) }
     }
 
-    /// Scan and checksum in one read: facts about each of `out.len()` pages.
+    /// Scan and checksum in one read: facts of each of `out.len()` pages.
     ///
     /// # Panics
     ///
@@ -399,7 +398,7 @@ impl Cpu {
     ///
     /// # Safety
     ///
-    /// `out.len()` pages can be read at `pages`, and nobody writes to them meanwhile.
+    /// `out.len()` pages can be read at `pages`, and are not written meanwhile.
     pub unsafe fn scan_at(&self, pages: *const u8, out: &mut [PageFacts]) {
         // SAFETY: the variant runs here; the rest is the caller's.
         unsafe { (self.kernels.scan)(pages, crate::PAGE, self.kernels.crc32c, self.of_zero, out) }
@@ -463,7 +462,7 @@ impl Cpu {
         });
     }
 
-    /// Scans page by page and hands each over while it lies in the cache.
+    /// Scans page by page and passes each on while it is in the cache.
     fn scan_in_steps(
         &self,
         pages: &[u8],
@@ -477,15 +476,15 @@ impl Cpu {
         }
     }
 
-    /// Reads everything and does next to nothing: the speed that no scan can exceed. True if the words' sum
-    /// (exclusive or) is zero.
+    /// Reads everything, with almost no computation: the upper bound of a scan's speed. True if the exclusive or of the words is
+    /// zero.
     pub fn read(&self, bytes: &[u8]) -> bool {
         // SAFETY: the variant runs here; the slice can be read.
         unsafe { (self.kernels.sum)(bytes.as_ptr(), bytes.len()) }
     }
 }
 
-/// Writes past the caches become visible before whatever follows.
+/// Orders non-temporal stores before later stores.
 fn fence() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: SSE is part of x86-64.

@@ -8,10 +8,10 @@ pub const ENTRY: usize = 10;
 /// The longest region: indexes have 16 bits.
 pub const MAX_REGION: usize = 0x7_FFF8;
 
-/// What creating a delta came to.
+/// Result of creating a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delta {
-    /// Nothing differs; the record is empty.
+    /// No difference; the record is empty.
     Equal,
     /// The record has this many bytes.
     Differs(usize),
@@ -19,24 +19,24 @@ pub enum Delta {
     Overflow(usize),
 }
 
-/// Why a delta cannot be created or applied.
+/// Errors of creating or applying a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeltaError {
-    /// Regions are multiples of 8 bytes up to [`MAX_REGION`].
+    /// The region is not a multiple of 8 bytes up to [`MAX_REGION`].
     #[error("a region of {0} bytes: it must be a multiple of 8, at most {MAX_REGION}")]
     Region(usize),
     /// The regions have different lengths.
     #[error("regions of {0} and {1} bytes cannot be compared")]
     Lengths(usize, usize),
-    /// A record is a multiple of ten bytes.
+    /// The record is not a multiple of ten bytes.
     #[error("a record of {0} bytes: it must be a multiple of {ENTRY}")]
     Record(usize),
-    /// An entry names a word past the region.
+    /// An entry is for a word beyond the region.
     #[error("entry {entry}: word {word} lies past the region's {words} words")]
     PastRegion {
         /// Entry of the record.
         entry: usize,
-        /// The word that it names.
+        /// Its word.
         word: usize,
         /// Words of the region.
         words: usize,
@@ -48,7 +48,7 @@ pub(crate) fn region(len: usize) -> Result<(), DeltaError> {
     if len.is_multiple_of(8) && len <= MAX_REGION { Ok(()) } else { Err(DeltaError::Region(len)) }
 }
 
-/// Writes what turns `old` into `new`.
+/// Writes the record that turns `old` into `new`.
 ///
 /// # Safety
 ///
@@ -86,7 +86,7 @@ pub(crate) unsafe fn create<V: Vector>(
     if out == 0 { Delta::Equal } else { Delta::Differs(out) }
 }
 
-/// Applies a record to the old region, in place. On an error nothing was changed.
+/// Applies a record to the old region, in place. On an error nothing is changed.
 pub fn apply(record: &[u8], region: &mut [u8]) -> Result<(), DeltaError> {
     self::region(region.len())?;
     let (entries, rest) = record.as_chunks::<ENTRY>();

@@ -1,8 +1,7 @@
 //! Intel DSA as programs see it: descriptors, completion records, queues.
 //!
-//! [`idxd`] is the real one, [`model`] does the same in software, with faults on demand. Both are a [`Portal`], and
-//! everything above them ([`crate::engine`]) is the same code. No hardware was at hand: what runs against the model
-//! has not run against silicon.
+//! [`idxd`] is the hardware, [`model`] does the same in software, with configurable faults. Both are a [`Portal`], so all code above them
+//! ([`crate::engine`]) is the same. This code has only run against the model, never on hardware.
 
 pub mod idxd;
 pub mod model;
@@ -18,7 +17,7 @@ pub mod opcode {
     pub const NOOP: u8 = 0x00;
     /// A list of descriptors.
     pub const BATCH: u8 = 0x01;
-    /// Completes when all before it in its queue have.
+    /// Completes when all earlier ones in its queue have.
     pub const DRAIN: u8 = 0x02;
     /// Copy.
     pub const MEMMOVE: u8 = 0x03;
@@ -48,7 +47,7 @@ pub mod flag {
     pub const FENCE: u32 = 1;
     /// Resolve page faults instead of completing partially.
     pub const BLOCK_ON_FAULT: u32 = 2;
-    /// The completion address is one.
+    /// The completion address is valid.
     pub const CR_ADDR_VALID: u32 = 4;
     /// Write a completion record.
     pub const REQUEST_CR: u32 = 8;
@@ -58,7 +57,7 @@ pub mod flag {
     pub const CHECK_RESULT: u32 = 0x80;
     /// Write into the caches.
     pub const CACHE_CONTROL: u32 = 0x100;
-    /// All that there are.
+    /// All valid flags.
     pub const ALL: u32 = FENCE
         | BLOCK_ON_FAULT
         | CR_ADDR_VALID
@@ -68,7 +67,7 @@ pub mod flag {
         | CACHE_CONTROL;
 }
 
-/// 64 bytes that say what to do.
+/// A descriptor of 64 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Descriptor {
@@ -76,7 +75,7 @@ pub struct Descriptor {
     pub pasid: u32,
     /// flags:24, opcode:8.
     pub flags_opcode: u32,
-    /// Where the completion record goes.
+    /// Address of the completion record.
     pub completion: u64,
     /// Source, or pattern, or list of descriptors.
     pub src: u64,
@@ -131,7 +130,7 @@ impl Descriptor {
     }
 }
 
-/// 32 bytes that say what became of a descriptor. The device writes the status last.
+/// A completion record of 32 bytes. The device writes the status last.
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
 pub struct Record {
@@ -147,32 +146,32 @@ pub struct Record {
 /// A record once it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Without the bit that tells writes.
+    /// The status, without the bit for write faults.
     pub status: Status,
-    /// The page fault was one of a write.
+    /// The page fault was a write.
     pub write_fault: bool,
     /// Result of the operation.
     pub result: u8,
     /// Bytes done, or descriptors of a batch.
     pub completed: u32,
-    /// Where it faulted.
+    /// Fault address.
     pub fault_address: u64,
     /// CRC, or size of the delta record, or flags that are not allowed.
     pub value: u64,
 }
 
-/// What became of a descriptor.
+/// Outcome of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
     /// Done.
     Success,
     /// Done, and the result is not what was expected.
     FalsePredicate,
-    /// Stopped at a page that is not there.
+    /// Stopped at a page fault.
     PageFault,
     /// A descriptor of the batch did not succeed.
     BatchFailed,
-    /// The list of descriptors is not there.
+    /// Page fault on the list of descriptors.
     BatchPageFault,
     /// Entries of a delta record are not in ascending order.
     DeltaOrder,
@@ -196,7 +195,7 @@ pub enum Status {
     DualcastMisaligned,
     /// The list of descriptors is not aligned.
     ListMisaligned,
-    /// The interrupt handle is none of this process.
+    /// The interrupt handle does not belong to this process.
     BadInterruptHandle,
     /// The completion record is not aligned.
     RecordMisaligned,
@@ -204,7 +203,7 @@ pub enum Status {
     AddressMisaligned,
     /// The privilege bit is not the queue's.
     BadPrivilege,
-    /// A code that this program does not know.
+    /// An unknown code.
     Other(u8),
 }
 
@@ -249,7 +248,7 @@ impl Status {
 }
 
 impl Record {
-    /// What it says, once the device has written it.
+    /// The result, once the device has written it.
     pub fn read(&self) -> Option<Completion> {
         let status = self.status.load(Ordering::Acquire);
         (status & 0x7f != 0).then(|| Completion {
@@ -262,7 +261,7 @@ impl Record {
         })
     }
 
-    /// As if it was never written.
+    /// Clears it.
     pub fn clear(&self) {
         self.status.store(0, Ordering::Relaxed);
     }
@@ -278,7 +277,7 @@ impl Record {
     }
 }
 
-/// What a queue takes.
+/// Limits of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Descriptors it holds.
@@ -291,14 +290,14 @@ pub struct Limits {
     pub node: Option<u32>,
 }
 
-/// What became of a submission.
+/// Outcome of a submission.
 #[derive(Debug)]
 pub enum Submit {
     /// The device has it.
     Accepted,
     /// The queue is full; try again.
     Busy,
-    /// It takes nothing any more.
+    /// It is closed or failed.
     Refused(std::io::Error),
 }
 
@@ -306,15 +305,15 @@ pub enum Submit {
 pub trait Portal: Send {
     /// Its name in reports: `wq0.0`.
     fn name(&self) -> &str;
-    /// What it takes.
+    /// Its limits.
     fn limits(&self) -> Limits;
-    /// Hands over a descriptor.
+    /// Submits a descriptor.
     ///
     /// # Safety
     ///
     /// What it and the descriptors of its batch name stays readable and writable until the record of each was
     /// written, a later drain completed, or the portal was closed.
     unsafe fn submit(&mut self, descriptor: &Descriptor) -> Submit;
-    /// Ends it. When this returns the device touches nothing any more that was handed over here.
+    /// Closes it. When this returns, the device no longer accesses memory of descriptors submitted here.
     fn close(&mut self);
 }

@@ -1,15 +1,14 @@
-//! Thousands of operations on pages, spread over queues of devices, finished whatever happens.
+//! Spreads operations on pages over queues of devices, and finishes them on the CPU if a device fails.
 //!
 //! ```text
-//!   ops ──> batches ──> queue with the least under way ──> device ──> records ──> outcomes
-//!                          │ none has room: wait, or the CPU            │ fault, status, lost
+//!   ops ──> batches ──> least loaded queue ──────────────> device ──> records ──> outcomes
+//!                          │ all are full: wait, or the CPU             │ fault, status, lost
 //!                          └───────────────> CPU <──────────────────────┘
 //! ```
 //!
-//! What is under way in a queue is bounded by what the queue holds. Every wait has a bound. A record that does not
-//! come within it makes the engine drain the queue: once that is through, what has no record is done again on the
-//! CPU. A queue that does not drain is closed and taken out, and its operations are done on the CPU. Faults are
-//! counted by kind, and [`Stats`] says what was done where and why.
+//! The descriptors in flight are bounded by the size of a queue, and every wait has a timeout. If a record does not arrive in time, the engine
+//! drains the queue and then repeats operations without a record on the CPU. A queue that does not drain is closed, and its operations are done
+//! on the CPU. [`Stats`] counts operations and faults by kind.
 
 mod batch;
 mod dispatch;
@@ -28,46 +27,46 @@ pub use pages::{PageEngine, Run};
 pub use speed::speeds;
 pub use stats::{Choice, Fault, Outcome, QueueStats, Stats};
 
-/// How queues are chosen.
+/// Selection of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// The one with the fewest bytes under way; a queue of the memory's node counts as half as full.
+    /// The one with the fewest bytes in flight; a queue on the memory's node counts half.
     LeastLoaded,
-    /// One after the other.
+    /// Round robin.
     RoundRobin,
 }
 
-/// Who does an operation.
+/// The backend of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// The CPU.
     Cpu,
-    /// Devices, as long as one is left.
+    /// Devices, while one is usable.
     Device,
-    /// Devices for what is worth handing over, the CPU for little work and while all queues are full.
+    /// Devices for large work, the CPU for small work and while all queues are full.
     Auto,
 }
 
-/// How an engine works.
+/// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Who does operations.
+    /// Backend of operations.
     pub policy: Policy,
-    /// How queues are chosen.
+    /// Selection of queues.
     pub spread: Spread,
-    /// Operations in a batch, at most.
+    /// Most operations in a batch.
     pub batch: u32,
-    /// Batches under way in a queue, at most.
+    /// Most batches in flight in a queue.
     pub in_flight: u32,
-    /// Bytes at a time below which [`Policy::Auto`] takes the CPU.
+    /// Bytes below which [`Policy::Auto`] uses the CPU.
     pub least_bytes: u64,
-    /// How long a batch may take before its queue is drained.
+    /// Timeout of a batch, after which its queue is drained.
     pub patience: Duration,
-    /// How long a drain may take before the queue is given up.
+    /// Timeout of a drain, after which the queue is closed.
     pub drain: Duration,
-    /// Tries of a queue that says it is full, in a row.
+    /// Consecutive attempts at a full queue.
     pub retries: u32,
-    /// Node of the memory worked on, if known.
+    /// NUMA node of the memory, if known.
     pub node: Option<u32>,
 }
 

@@ -1,7 +1,7 @@
-//! Memory of other processes and of files, without touching what was never touched.
+//! Reads memory of other processes and of files, without allocating untouched pages.
 //!
-//! A hole of a file in memory is not read through a mapping: that would allocate it. [`extents`] asks the file
-//! system where data lies; [`Pagemap`] asks the kernel which pages of a process are present.
+//! Reading a hole of a memory file through a mapping would allocate it. [`extents`] gets the ranges with data from the file system; [`Pagemap`]
+//! gets the present pages of a process from the kernel.
 
 use std::fs::File;
 use std::io;
@@ -11,8 +11,7 @@ use std::ptr::NonNull;
 
 use crate::PAGE;
 
-/// Where a file has data, in whole pages, ascending: all else reads as zeros. A file system that cannot tell
-/// says that all is data.
+/// Ranges of a file with data, in whole pages, ascending; the rest reads as zeros. File systems without holes report all as data.
 pub fn extents(file: &File, len: u64) -> io::Result<Vec<Range<u64>>> {
     let page = PAGE as u64;
     let mut extents: Vec<Range<u64>> = Vec::new();
@@ -34,7 +33,7 @@ pub fn extents(file: &File, len: u64) -> io::Result<Vec<Range<u64>>> {
     Ok(extents)
 }
 
-/// `None`: there is no data behind `at`.
+/// `None`: there is no data after `at`.
 fn seek(file: &File, at: u64, whence: libc::c_int) -> io::Result<Option<u64>> {
     let offset = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: moves the file's position, which nobody here uses.
@@ -47,7 +46,7 @@ fn seek(file: &File, at: u64, whence: libc::c_int) -> io::Result<Option<u64>> {
     }
 }
 
-/// Makes a range of a file a hole. Where that cannot be done it writes zeros.
+/// Punches a hole into a file, or writes zeros if the file system cannot.
 pub fn punch(file: &File, range: Range<u64>) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     if range.is_empty() {
@@ -75,7 +74,7 @@ pub fn punch(file: &File, range: Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// A file mapped for reading, as its owner sees it.
+/// A file mapped for reading, shared with its writers.
 #[derive(Debug)]
 pub struct Map {
     start: NonNull<u8>,
@@ -100,8 +99,8 @@ impl Map {
         }
     }
 
-    /// Looks at a part of it. What another process writes there meanwhile is seen or not, byte by byte; whoever
-    /// decides twice on the same bytes copies them first. Reading a hole of a file in memory allocates it.
+    /// Gives access to a part of it. Concurrent writes of other processes may be visible byte by byte; copy bytes before examining them more than
+    /// once. Reading a hole of a memory file allocates it.
     ///
     /// # Panics
     ///
@@ -118,9 +117,8 @@ impl Map {
         look(bytes)
     }
 
-    /// Maps a part that holds data all at once, which costs less than a fault for every few pages. Where the kernel
-    /// cannot (before Linux 5.14) pages are mapped as they are read. An error if the file has no bytes there any
-    /// more, or its disk fails: reading would end the program.
+    /// Prefaults a part with data, which is cheaper than a fault for every few pages. Before Linux 5.14 pages are mapped as they are read. An
+    /// error if the file was truncated or its disk fails: reading would raise SIGBUS.
     pub fn populate(&self, range: Range<usize>) -> io::Result<()> {
         if range.start >= range.end || range.end > self.len || !range.start.is_multiple_of(PAGE) {
             return Ok(());
@@ -140,7 +138,7 @@ impl Map {
         }
     }
 
-    /// Takes the part out of this mapping (not out of the file), so that the mapping does not grow without end.
+    /// Unmaps the pages of a part (they stay in the file), so that the resident size stays bounded.
     pub fn forget(&self, range: Range<usize>) {
         if range.start < range.end && range.end <= self.len && range.start.is_multiple_of(PAGE) {
             // SAFETY: within the mapping; the pages stay in the file and come back when read again.
@@ -164,16 +162,16 @@ impl Drop for Map {
     }
 }
 
-/// What the kernel knows of a range of pages.
+/// A range of pages as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRange {
     /// First address.
     pub start: u64,
-    /// Behind the last.
+    /// End address.
     pub end: u64,
     /// In a huge page.
     pub huge: bool,
-    /// Written since it was last asked to forget ([`Pagemap::forget_dirty`]).
+    /// Written since [`Pagemap::forget_dirty`].
     pub dirty: bool,
     /// The kernel's shared page of zeros.
     pub zero: bool,
@@ -220,12 +218,12 @@ const SOFT_DIRTY: u64 = 1 << 7;
 const PAGEMAP_SCAN: libc::c_ulong = (3 << 30) | (96 << 16) | ((b'f' as libc::c_ulong) << 8) | 16;
 
 impl Pagemap {
-    /// Of a process that may be looked into.
+    /// Opens the pagemap of a process.
     pub fn open(pid: u32) -> io::Result<Pagemap> {
         Ok(Pagemap { file: File::open(format!("/proc/{pid}/pagemap"))?, pid })
     }
 
-    /// Ranges that are present or swapped out, ascending. Nothing else has content.
+    /// Ranges that are present or swapped out, ascending; only these have content.
     pub fn populated(&self, range: Range<u64>) -> io::Result<Vec<PageRange>> {
         let mut ranges: Vec<PageRange> = Vec::new();
         let mut regions = vec![Region::default(); 1024];
@@ -259,7 +257,7 @@ impl Pagemap {
         Ok(ranges)
     }
 
-    /// Has the kernel forget which pages of the process were written. `Unsupported` where it keeps no such record.
+    /// Clears the kernel's record of written pages. `Unsupported` if it keeps none.
     pub fn forget_dirty(&self) -> io::Result<()> {
         if !tells_dirty()? {
             return Err(io::ErrorKind::Unsupported.into());
@@ -268,7 +266,7 @@ impl Pagemap {
     }
 }
 
-/// Whether the kernel records written pages (CONFIG_MEM_SOFT_DIRTY): a fresh page of ours must be marked.
+/// Whether the kernel records written pages (CONFIG_MEM_SOFT_DIRTY), tested with a new page.
 fn tells_dirty() -> io::Result<bool> {
     let page = vec![1u8; 2 * PAGE];
     let start = (page.as_ptr() as u64).next_multiple_of(PAGE as u64);
@@ -276,8 +274,8 @@ fn tells_dirty() -> io::Result<bool> {
     Ok(own.populated(start..start + PAGE as u64)?.iter().any(|r| r.dirty))
 }
 
-/// Bytes of this process's own memory that are in RAM (`Anonymous` of /proc/self/smaps_rollup). Memory that was only read is none of
-/// it: the kernel has one page of zeros for all of that.
+/// Bytes of this process's own memory that are in RAM (`Anonymous` of /proc/self/smaps_rollup). Memory that was only read does
+/// not count: it is mapped to one page of zeros.
 pub fn in_ram() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
@@ -285,7 +283,7 @@ pub fn in_ram() -> io::Result<u64> {
     kib.map(|kib| kib << 10).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Reads another process's memory. Gives the bytes read, fewer than asked where some cannot be.
+/// Reads another process's memory. Returns the bytes read, fewer than requested if some are unreadable.
 pub fn read_process(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };

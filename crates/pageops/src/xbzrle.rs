@@ -1,9 +1,8 @@
-//! XBZRLE in QEMU's wire form: what changed from an old page to a new one.
+//! XBZRLE in QEMU's wire format: the changes from an old page to a new one.
 //!
 //! A delta is pairs of a run of equal bytes, given by its length, and a run of new bytes, given by length and
-//! content; lengths are ULEB128 of at most two bytes. A last run of equal bytes is left out. An empty delta
-//! says that nothing changed. Encoders give the bytes that QEMU's `xbzrle_encode_buffer` gives, and give up
-//! where it does.
+//! content; lengths are ULEB128 of at most two bytes. A final run of equal bytes is omitted. An empty delta
+//! means no change. Encoders give the same bytes as QEMU's `xbzrle_encode_buffer`, and fail in the same cases.
 
 use crate::cpu::passes::differing64;
 use crate::cpu::vector::Vector;
@@ -11,38 +10,38 @@ use crate::cpu::vector::Vector;
 /// The longest page: lengths have 14 bits.
 pub const MAX_PAGE: usize = 0x3fff;
 
-/// The delta does not fit: send the page as it is.
+/// The delta does not fit: send the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the delta does not fit; send the whole page")]
 pub struct Overflow;
 
-/// Why bytes are no delta of a page.
+/// Errors of a malformed delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The delta ends inside a run.
     #[error("byte {at}: the delta ends within a run")]
     Truncated {
-        /// Byte of the delta.
+        /// Offset in the delta.
         at: usize,
     },
     /// A length of more than two bytes.
     #[error("byte {at}: a run's length has more than 14 bits")]
     Length {
-        /// Byte of the delta.
+        /// Offset in the delta.
         at: usize,
     },
-    /// A run of no bytes where there must be some.
+    /// An empty run that must not be empty.
     #[error("byte {at}: a run of no bytes")]
     Empty {
-        /// Byte of the delta.
+        /// Offset in the delta.
         at: usize,
     },
     /// A run goes past the end of the page.
     #[error("byte {at}: a run ends {past} bytes past the page")]
     PastPage {
-        /// Byte of the delta.
+        /// Offset in the delta.
         at: usize,
-        /// By how much.
+        /// Number of bytes beyond it.
         past: usize,
     },
 }
@@ -139,8 +138,8 @@ unsafe fn put_length(dst: *mut u8, length: usize) -> usize {
     }
 }
 
-/// Applies a delta to the old page, in place. Gives the place behind the last changed byte.
-/// On an error the page is partly changed.
+/// Applies a delta to the old page, in place. Returns the offset after the last changed byte.
+/// On an error the page may be partly changed.
 pub fn decode(delta: &[u8], page: &mut [u8]) -> Result<usize, DecodeError> {
     let (mut at, mut to) = (0, 0);
     while at < delta.len() {

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::FromRawFd;
 
-/// What is counted.
+/// Kind of cycles counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// Cycles in the program and in the kernel.
     All,
-    /// Cycles in the program: the system does not let this user count the kernel's (perf_event_paranoid).
+    /// Cycles in the program: this user may not count kernel mode (perf_event_paranoid).
     User,
 }
 
@@ -44,7 +44,7 @@ type Event = (u32, u64);
 
 /// PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES.
 const CYCLES: Event = (0, 0);
-/// On the processor all the time, or an error: no estimate from a part of the time.
+/// Pinned: always on the processor or in error, never multiplexed.
 const PINNED: u64 = 1 << 2;
 const NO_KERNEL: u64 = 1 << 5;
 const NO_HYPERVISOR: u64 = 1 << 6;
@@ -92,12 +92,12 @@ impl Counter {
         open(Counted::All, 0).or_else(|| open(Counted::User, NO_KERNEL))
     }
 
-    /// What it counts.
+    /// The kind of cycles.
     pub(super) fn counted(&self) -> Counted {
         self.counted
     }
 
-    /// Until now. `None` if it could not count all the time.
+    /// The count. `None` if it was not running all the time.
     pub(super) fn read(&self) -> Option<u64> {
         let mut count = [0; 8];
         (&self.file).read_exact(&mut count).ok()?;
@@ -112,7 +112,7 @@ mod tests {
     /// PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK: nanoseconds of the thread, counted by the kernel.
     const TASK_CLOCK: Event = (1, 1);
 
-    /// The kernel counts another event by the same calls; a machine without a counter of cycles says so.
+    /// A software event is counted by the same calls; a machine without a cycle counter gives `None`.
     #[test]
     fn what_is_counted_grows_with_the_thread() {
         assert!(Counter::of((u32::MAX, 0)).is_none());

@@ -1,4 +1,4 @@
-//! The bytes of a checkpoint. docs/checkpoint.md says the same in words.
+//! The format of a checkpoint, as described in docs/checkpoint.md.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::error::Reason;
 use crate::PAGE;
 
-/// Version written; readers take it and older ones. Version 2 added the description, version 3 layers.
+/// Version written; readers accept it and older ones. Version 2 added the description, version 3 layers.
 pub const VERSION: u32 = 3;
 /// The oldest version that can be read.
 const OLDEST: u32 = 1;
@@ -17,22 +17,22 @@ pub(super) const HEADER: u64 = PAGE as u64;
 pub(super) const TRAILER: u64 = 128;
 pub(super) const MAGIC: [u8; 8] = *b"VMTAXCKP";
 const END: [u8; 8] = *b"VMTAXEND";
-/// Pages compressed together, at most.
+/// Most pages compressed together.
 pub(super) const GROUP: usize = 16;
-/// Deltas in a run, at most: finding one adds the lengths of those before it.
+/// Most deltas in a run: finding one adds the lengths of those before it.
 pub(super) const DELTAS: usize = 64;
-/// Bytes of index, at most.
+/// Most bytes of the index.
 const INDEX: u64 = 8 << 30;
-/// Bytes of description, at most.
+/// Most bytes of the description.
 pub(super) const DESCRIPTION: u64 = 16 << 20;
-/// Names of regions and parents are no longer.
+/// Most bytes of a region's or parent's name.
 const NAME: u64 = 4096;
-/// Layers in a file, at most.
+/// Most layers in a file.
 pub(super) const LAYERS: usize = 64;
-/// No machine has more pages (2^52 bytes).
+/// Most pages of a machine (2^52 bytes).
 const PAGES: u64 = 1 << 40;
 
-/// Names a checkpoint: SHA-256 of its header, device state, description, index (which holds the checksums of pages) and
+/// Identifies a checkpoint: SHA-256 of its header, device state, description, index (which holds the checksums of pages) and
 /// trailer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Id(pub [u8; 32]);
@@ -52,7 +52,7 @@ impl fmt::Debug for Id {
 /// How pages of a run are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// As they are.
+    /// Uncompressed.
     Raw,
     /// All zero; only needed over a parent.
     Zero,
@@ -64,17 +64,17 @@ pub enum Kind {
     Xbzrle,
 }
 
-/// Pages in a row that are stored in the same way.
+/// Consecutive pages that are stored in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) kind: Kind,
     pub(super) first: u64,
     pub(super) count: u64,
-    /// Where its payload begins in the file.
+    /// Offset of its payload in the file.
     pub(super) offset: u64,
     /// CRC-32C of each page's content; empty for `Zero` and `Fill`.
     pub(super) crcs: Vec<u32>,
-    /// Of each delta.
+    /// Length of each delta.
     pub(super) lengths: Vec<u16>,
 }
 
@@ -99,11 +99,11 @@ impl Run {
 pub(super) struct Region {
     pub(super) name: String,
     pub(super) pages: u64,
-    /// At least one. What a layer holds of a page replaces what the layers before it hold; runs of a layer are ascending.
+    /// At least one. A page in a layer replaces that page in earlier layers; the runs of a layer are ascending.
     pub(super) layers: Vec<Vec<Run>>,
 }
 
-/// Pages that one run of one layer says the last of.
+/// Pages whose final content is in one run of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) first: u64,
@@ -113,7 +113,7 @@ pub(super) struct Piece {
 }
 
 impl Region {
-    /// What holds of each stored page, ascending.
+    /// The valid parts for the stored pages, ascending.
     pub(super) fn pieces(&self) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for (layer, runs) in self.layers.iter().enumerate() {
@@ -126,12 +126,12 @@ impl Region {
     }
 }
 
-/// `below`, of which `above` replaces what it covers. Both are ascending.
+/// `below`, overlaid by `above`. Both are ascending.
 fn replaced(below: Vec<Piece>, above: impl Iterator<Item = Piece>) -> Vec<Piece> {
     let mut above = above.peekable();
     let mut pieces = Vec::with_capacity(below.len());
     for mut piece in below {
-        // The last one above may reach over several below.
+        // The last part above may cover several below.
         let covered = pieces.last().map_or(0, |last: &Piece| last.end);
         piece.first = piece.first.max(covered);
         while piece.first < piece.end
@@ -158,7 +158,7 @@ pub(super) struct Index {
     pub(super) regions: Vec<Region>,
 }
 
-/// What stands at the end.
+/// The trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trailer {
     pub(super) version: u32,
@@ -240,7 +240,7 @@ impl Trailer {
     }
 }
 
-/// Makes the name of what has these parts: header, state, description, index, trailer, in this order.
+/// The id of a checkpoint with these parts: header, state, description, index, trailer, in this order.
 #[derive(Default)]
 pub(super) struct Naming(Sha256);
 
@@ -383,7 +383,7 @@ impl Run {
     }
 }
 
-/// Reads an index; every count is checked against the bytes that are left before it is believed.
+/// Reads an index; every count is checked against the remaining bytes before it is used.
 struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -428,7 +428,7 @@ impl Cursor<'_> {
         String::from_utf8(bytes).map_err(|_| self.damaged("a name that is no UTF-8"))
     }
 
-    /// The runs of a region of `pages` in one layer. Payloads go on at `offset`.
+    /// The runs of a region of `pages` in one layer. Payloads continue at `offset`.
     fn runs(&mut self, pages: u64, offset: &mut u64, payload_end: u64) -> Result<Vec<Run>, Reason> {
         let mut runs = Vec::new();
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! Where a writer's time goes: wall time, the thread's processor time and its cycles in each phase.
+//! Costs of a writer by phase: wall time, and processor time and cycles of the thread.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -56,7 +56,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All, in the order in which a page goes through them.
+    /// All phases, in the order of processing.
     pub const ALL: [Phase; 7] = [
         Phase::Copy,
         Phase::Fingerprint,
@@ -81,18 +81,18 @@ impl Phase {
     }
 }
 
-/// What a checkpoint cost its writer.
+/// Costs of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
     phases: [Cost; 7],
     /// Share of the scan that only finds zero pages, measured on every 16th chunk; `None` if no chunk was measured, or a device scans.
     pub zero_share: Option<f64>,
-    /// Which cycles were counted; `None` where there is no counter of them.
+    /// Kind of cycles counted; `None` if there is no counter.
     pub counted: Option<Counted>,
 }
 
 impl Costs {
-    /// Of a phase.
+    /// Cost of a phase.
     pub fn of_phase(&self, phase: Phase) -> Cost {
         self.phases[phase as usize]
     }
@@ -108,7 +108,7 @@ pub(super) struct Meter {
     chunks: u64,
 }
 
-/// What tells the time of the thread that made it.
+/// Clocks of the thread that created it.
 #[derive(Clone, Debug, Default)]
 struct Clock {
     cycles: Option<Arc<Counter>>,
@@ -118,7 +118,7 @@ struct Clock {
 struct Moment {
     wall: Instant,
     cpu: Duration,
-    /// `None`: not counted, or not all the time.
+    /// `None`: not counted, or multiplexed.
     cycles: Option<u64>,
 }
 
@@ -157,12 +157,12 @@ impl Meter {
         Meter { clock, last, costs: Costs::default(), sampled, chunks: 0 }
     }
 
-    /// What follows begins now: the caller's time in between is no phase's.
+    /// Starts a measurement: the caller's time since the last phase is not counted.
     pub(super) fn begin(&mut self) {
         self.last = self.clock.now();
     }
 
-    /// The time since the last call was this phase's, but for what was written meanwhile. Returns it.
+    /// Attributes the time since the last call to this phase, without the time of writes. Returns it.
     pub(super) fn lap(&mut self, phase: Phase, file: &mut TimedFile) -> Duration {
         let now = self.clock.now();
         let cost = now.since(self.last);
@@ -174,13 +174,13 @@ impl Meter {
         own.wall
     }
 
-    /// Whether zero checks are to be measured on the chunk that was just scanned.
+    /// Whether to measure zero checks on the chunk just scanned.
     pub(super) fn samples(&mut self) -> bool {
         self.chunks += 1;
         self.chunks % 16 == 1
     }
 
-    /// The zero check of a chunk took until now, and its scan took `scan`.
+    /// Ends the measurement of a chunk's zero check; its scan took `scan`.
     pub(super) fn sampled(&mut self, scan: Duration) {
         let now = self.clock.now();
         self.sampled.0 += now.since(self.last).wall;
@@ -204,7 +204,7 @@ impl Meter {
 #[derive(Debug)]
 pub(super) struct TimedFile {
     file: File,
-    /// Of a stream: whoever reads may be slow, and is waited for only until this is set.
+    /// For streams: stop waiting for the reader when this is set.
     stop: Option<Arc<AtomicBool>>,
     clock: Clock,
     /// Since it was last taken.
@@ -221,7 +221,7 @@ impl TimedFile {
     }
 
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        /// What a pipe that can be written to takes without waiting.
+        /// Bytes that a writable pipe accepts without blocking.
         const AT_ONCE: usize = 4096;
         let Some(stop) = &self.stop else { return self.file.write(bytes) };
         loop {

@@ -1,4 +1,4 @@
-//! Reading: a checkpoint with its parents, everything checked before it is believed.
+//! Reads a checkpoint with its parents, and verifies everything before it is used.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -10,12 +10,12 @@ use super::error::{Error, Reason};
 use super::format::{HEADER, Id, Index, Kind, Naming, Piece, Run, TRAILER, Trailer, check_header};
 use crate::{Cpu, PAGE, xbzrle};
 
-/// Parents of parents.
+/// Most parents of a chain.
 const DEPTH: usize = 128;
 /// Pages read together.
 const CHUNK: u64 = 64;
 
-/// A checkpoint that was opened, and whose index and device state are as they were written.
+/// An open checkpoint with verified index and device state.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -23,7 +23,7 @@ pub struct Checkpoint {
     /// Device and inode: one file has many names.
     identity: (u64, u64),
     index: Index,
-    /// What holds of each region's pages.
+    /// The valid parts of each region.
     pieces: Vec<Vec<Piece>>,
     trailer: Trailer,
     description: Vec<u8>,
@@ -41,14 +41,14 @@ pub struct RegionInfo<'a> {
     pub pages: u64,
 }
 
-/// Pages of one file by how they are stored.
+/// Pages of one file by their storage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// As they are.
+    /// Uncompressed.
     pub raw: u64,
-    /// Said to be zero.
+    /// Marked as zero.
     pub zero: u64,
-    /// A word repeated.
+    /// A repeated word.
     pub filled: u64,
     /// Compressed.
     pub compressed: u64,
@@ -56,20 +56,19 @@ pub struct Totals {
     pub deltas: u64,
 }
 
-/// Where pages are restored to. Regions are numbered as in the checkpoint.
+/// The destination of a restore. Regions are numbered as in the checkpoint.
 pub trait Target {
-    /// Makes a region this long and zero.
+    /// Sets the length of a region, and makes it zero.
     fn clear(&mut self, region: usize, bytes: u64) -> io::Result<()>;
     /// Writes pages that are not all zero.
     fn write(&mut self, region: usize, at: u64, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// Hears of pages that were read and checked: region, first page, bytes.
+/// Called with verified pages: region, first page, bytes.
 type EachChunk<'a> = dyn FnMut(usize, u64, &[u8]) -> io::Result<()> + 'a;
 
 impl Checkpoint {
-    /// Opens a checkpoint and its parents, and checks their checksums of the whole. The bytes of pages are checked
-    /// as they are read.
+    /// Opens a checkpoint and its parents, and verifies their ids. Pages are verified when they are read.
     pub fn open(path: &Path) -> Result<Checkpoint, Error> {
         Checkpoint::open_chain(Checkpoint::open_one(path).map_err(Error::at(path))?)
     }
@@ -88,8 +87,8 @@ impl Checkpoint {
         joined.ok_or_else(|| Error::at(&path)(Reason::Misused("a chain without a checkpoint")))
     }
 
-    /// As [`Checkpoint::open`], of a file that is open and has no name, such as a copy of a stream. Errors call it `name`; its
-    /// parent is named by an absolute path.
+    /// As [`Checkpoint::open`], for an open file without a name, such as a copy of a stream. It is called `name` in errors; its parent must
+    /// have an absolute path.
     pub fn open_file(file: File, name: &str) -> Result<Checkpoint, Error> {
         let path = Path::new(name);
         Checkpoint::open_chain(Checkpoint::read_one(file, path).map_err(Error::at(path))?)
@@ -114,14 +113,14 @@ impl Checkpoint {
         Ok(Some(parent))
     }
 
-    /// Where its parent is, if it has one.
+    /// The path of its parent, if it has one.
     fn parent_path(&self) -> Option<PathBuf> {
         let folder = self.path.parent().unwrap_or(Path::new(""));
         (self.trailer.parent != [0; 32]).then(|| folder.join(&self.index.parent))
     }
 
     fn open_one(path: &Path) -> Result<Checkpoint, Reason> {
-        // A pipe or a device would have us wait.
+        // Opening a pipe or a device could block.
         if !path.metadata()?.is_file() {
             return Err(Reason::NotOne);
         }
@@ -191,28 +190,28 @@ impl Checkpoint {
         self.trailer.version
     }
 
-    /// What its writer said of the machine; empty for an image, and in version 1.
+    /// The description of the machine; empty for an image, and in version 1.
     pub fn description(&self) -> &[u8] {
         &self.description
     }
 
-    /// Its name for children, and the checksum of the whole.
+    /// Its id, which is also its checksum.
     pub fn id(&self) -> Id {
         self.id
     }
 
-    /// What this was made over.
+    /// Its parent.
     pub fn parent(&self) -> Option<&Checkpoint> {
         self.parent.as_deref()
     }
 
-    /// The one of this and its parents whose file this is, whatever the name: a link of either kind, or a mount elsewhere.
+    /// The member of the chain that is this file, also by a link or another mount.
     pub fn in_chain(&self, path: &Path) -> Option<&Checkpoint> {
         let found = identity(&path.metadata().ok()?);
         std::iter::successors(Some(self), |c| c.parent()).find(|c| c.identity == found)
     }
 
-    /// Bytes of its file, parents not counted.
+    /// Bytes of its file, without parents.
     pub fn bytes(&self) -> u64 {
         self.len
     }
@@ -227,7 +226,7 @@ impl Checkpoint {
         self.index.regions.iter().map(|r| RegionInfo { name: &r.name, pages: r.pages })
     }
 
-    /// How this file's own pages are stored.
+    /// Pages of this file by their storage.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         let pieces =
@@ -272,7 +271,7 @@ impl Checkpoint {
         joined
     }
 
-    /// Reads pages from `first` on, and checks each.
+    /// Reads pages from `first` on, and verifies each.
     ///
     /// # Panics
     ///
@@ -293,12 +292,12 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Reads every page of this and its parents and checks it. `progress` hears the pages done.
+    /// Reads every page of this and its parents and checks it. `progress` is called with the number of pages done.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
         self.each_chunk(progress, &mut |_, _, _| Ok(()))
     }
 
-    /// Puts all memory back. `progress` hears the pages done.
+    /// Restores all memory. `progress` is called with the number of pages done.
     pub fn restore(
         &self,
         target: &mut dyn Target,
@@ -452,9 +451,9 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// A file of the chain is not its last one's parent too.
+/// Checks that the chain has no cycle.
 fn check_cycle(chain: &[Checkpoint], parent: &Path) -> Result<(), Error> {
-    // One that cannot be looked at cannot be opened either, and that is said then.
+    // If it cannot be examined, opening it gives the error.
     let Ok(found) = parent.metadata().as_ref().map(identity) else { return Ok(()) };
     match chain.iter().position(|one| one.identity == found) {
         Some(at) => {
@@ -466,7 +465,7 @@ fn check_cycle(chain: &[Checkpoint], parent: &Path) -> Result<(), Error> {
     }
 }
 
-/// Checkpoints in the same folder that are based on this one. Files that are none, or cannot be read, are left out.
+/// Checkpoints in the same folder that are based on this one. Other and unreadable files are skipped.
 ///
 /// # Errors
 /// The file or its folder cannot be read.
@@ -489,7 +488,7 @@ pub fn children(path: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// The trailer and the id of a checkpoint, unchecked; `None` of another file.
 fn ends(path: &Path) -> io::Result<Option<(Trailer, Id)>> {
-    // A pipe or a device would have us wait.
+    // Opening a pipe or a device could block.
     if !path.metadata()?.is_file() {
         return Ok(None);
     }

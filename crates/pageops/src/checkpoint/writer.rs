@@ -21,16 +21,16 @@ use super::reader::Checkpoint;
 use super::trial::Trial;
 use crate::{Cpu, PAGE, PageFacts};
 
-/// Pages looked at together: what a core's second cache holds, so that writing reads from there.
+/// Pages processed together: they fit in a core's L2 cache, so writing reads from there.
 const CHUNK: usize = 64;
-/// Bytes after which the disk is told to begin with them.
+/// Bytes after which writeback to disk is started.
 const EAGER: u64 = 8 << 20;
 
-/// Whoever scans and checksums pages: the processor, or an engine with devices.
+/// A backend that scans and checksums pages: the CPU, or an engine with devices.
 pub trait Accelerate {
     /// Facts about each page.
     fn scan(&mut self, pages: &[u8], out: &mut [PageFacts]);
-    /// The processor does it, in the thread that asks.
+    /// The CPU, in the calling thread.
     fn is_cpu(&self) -> bool {
         false
     }
@@ -45,23 +45,23 @@ impl Accelerate for Cpu {
     }
 }
 
-/// How to write.
+/// Options of a checkpoint.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// Level of compression; none without it.
+    /// Level of zstd; `None`: uncompressed.
     pub zstd: Option<i32>,
-    /// What to save the difference to.
+    /// The parent, to save the difference to it.
     pub parent: Option<Checkpoint>,
-    /// The memory is written to meanwhile, so pages may be given again: [`Writer::begin_layer`].
+    /// The memory changes during the save, so pages may be given again: [`Writer::begin_layer`].
     pub live: bool,
 }
 
-/// What was written.
+/// Counts of a written checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Bytes of the file.
     pub bytes: u64,
-    /// Pages as they are.
+    /// Pages stored uncompressed.
     pub raw: u64,
     /// Pages compressed.
     pub compressed: u64,
@@ -69,9 +69,9 @@ pub struct Summary {
     pub deltas: u64,
     /// Pages of one repeated word.
     pub filled: u64,
-    /// Pages looked at that are zero.
+    /// Pages given that are zero.
     pub zero: u64,
-    /// Pages looked at that are as in the parent.
+    /// Pages given that equal the parent's.
     pub unchanged: u64,
 }
 
@@ -100,18 +100,18 @@ pub struct Writer<'a> {
     naming: Naming,
     /// Place in the file.
     at: u64,
-    /// Up to here the disk was told to begin.
+    /// Offset up to which writeback was started.
     begun: u64,
     index: Index,
-    /// The region that is written.
+    /// The current region.
     region: Option<usize>,
-    /// First page of the region that was not yet given.
+    /// Next page of the region.
     next: u64,
-    /// Of a live save.
+    /// State of a live save.
     latest: Option<Latest>,
     facts: Vec<PageFacts>,
-    /// The chunk under way. The caller's memory may be a VM's, and change between two looks: it is read once, and all
-    /// that is compared, checksummed and written is this copy.
+    /// The current chunk. The caller's memory may be a VM's and change between two reads, so it is read once, into this copy, which is
+    /// compared, checksummed and written.
     chunk: Vec<u8>,
     old: Vec<u8>,
     delta: Vec<u8>,
@@ -122,10 +122,10 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins a checkpoint that will be `path`, or what that links to. Nothing is seen there before [`Finished::publish`].
+    /// Begins a checkpoint at `path`, or at the target of that link. It appears there at [`Finished::publish`].
     ///
     /// # Errors
-    /// `path` is the parent's file or that of one further up; it cannot be written.
+    /// `path` is the file of a parent, or it cannot be written.
     pub fn create(
         path: &Path,
         options: Options,
@@ -136,15 +136,15 @@ impl<'a> Writer<'a> {
         if let Some(ancestor) = options.parent.as_ref().and_then(|parent| parent.in_chain(path)) {
             return Err(error(Reason::Ancestor { file: ancestor.path().to_owned() }));
         }
-        // Renaming would replace a link.
+        // Renaming would replace a symbolic link.
         let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let new = NewFile::create(path, Access::Private).map_err(io)?;
         let file = new.file().try_clone().map_err(io)?;
         Writer::begin(path, Some(new), TimedFile::new(file), options, accelerate)
     }
 
-    /// Begins a checkpoint that goes out as it is made, to a pipe or a socket that errors call `name`. Its last bytes follow at
-    /// [`Finished::publish`]: what was cut before is no checkpoint. Once `stop` is set, a write that waits for the reader fails.
+    /// Begins a checkpoint that is streamed to a pipe or socket, called `name` in errors. The trailer is sent at [`Finished::publish`]: a
+    /// truncated stream is not a checkpoint. Once `stop` is set, a write that waits for the reader fails.
     pub fn stream(
         file: File,
         name: &str,
@@ -237,8 +237,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Begins a layer of a live save: pages that were written, and are given again, are then as they are given. All regions are
-    /// there by then; [`Writer::region_again`] says which one's pages follow.
+    /// Begins a further layer of a live save: pages given again replace those of earlier layers. All regions exist by then;
+    /// [`Writer::region_again`] selects the one whose pages follow.
     pub fn begin_layer(&mut self) -> Result<(), Error> {
         if self.latest.is_none() {
             return Err(self.error(Reason::Misused("a further layer of a save that is not live")));
@@ -254,7 +254,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Begins a region in a further layer. Regions come in their order; some may be left out.
+    /// Begins a region in a further layer. Regions come in order; some may be omitted.
     pub fn region_again(&mut self, region: usize) -> Result<(), Error> {
         let in_order = self.region.is_none_or(|last| last < region);
         if self.layer() == 0 || region >= self.index.regions.len() || !in_order {
@@ -265,18 +265,18 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// What was last written of every page; `None` unless the save is live.
+    /// The last written content of every page; `None` unless the save is live.
     pub fn latest(&self) -> Option<&Latest> {
         self.latest.as_ref()
     }
 
-    /// The layer that is written, from 0.
+    /// The current layer, from 0.
     fn layer(&self) -> usize {
         self.index.regions.first().map_or(0, |region| region.layers.len().saturating_sub(1))
     }
 
-    /// Takes pages from `first` on. Pages left out before them are zero. Each byte is read once, so memory that changes
-    /// meanwhile gives a checkpoint that verifies; whether it is the memory of one moment is the caller's to know.
+    /// Adds pages from `first` on. Omitted pages before them are zero. Each byte is read once, so a checkpoint of changing memory
+    /// verifies; the caller ensures that it is the memory of one moment.
     pub fn pages(&mut self, first: u64, bytes: &[u8]) -> Result<(), Error> {
         let Some(region) = self.region.map(|at| &self.index.regions[at]) else {
             return Err(self.error(Reason::Misused("pages outside of a region")));
@@ -306,8 +306,8 @@ impl<'a> Writer<'a> {
         self.at
     }
 
-    /// Ends with the device state and a description of the machine, at most 16 MiB, and syncs the file. It has no name
-    /// yet: [`Finished::publish`] gives it one.
+    /// Adds the device state and a description of the machine, at most 16 MiB, and syncs the file. [`Finished::publish`] gives it its
+    /// name.
     pub fn finish(mut self, state: &mut dyn Read, description: &[u8]) -> Result<Finished, Error> {
         if description.len() as u64 > DESCRIPTION {
             return Err(self.error(Reason::Misused("a description of more than 16 MiB")));
@@ -396,7 +396,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Pages up to `end` are zero. Over a parent that must be said of those that it has. In a further layer they are as they were.
+    /// Marks pages up to `end` as zero. If there is a parent, its pages need an entry. In a further layer they are unchanged.
     fn gap(&mut self, end: u64) -> Result<(), Error> {
         let range = self.next..end;
         if let (Some(parent), Some(region), 0) = (&self.options.parent, self.region, self.layer())
@@ -429,7 +429,7 @@ impl<'a> Writer<'a> {
             parent.read(region, first, &mut old[..bytes.len()])?;
         }
         let has_parent = self.options.parent.is_some();
-        // Pages from here on are data that is not yet written.
+        // Pages from here on are unwritten data.
         let mut pending = 0;
         for i in 0..count {
             let page = &bytes[i * PAGE..][..PAGE];
@@ -446,7 +446,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// What to store for a page that need not be stored as it is.
+    /// The short form of a page, if it has one.
     fn small(&mut self, page: &[u8], before: Option<&[u8]>, facts: PageFacts) -> Option<Small> {
         let cpu = Cpu::best();
         if let Some(before) = before
@@ -457,7 +457,7 @@ impl<'a> Writer<'a> {
         if facts.zero {
             return Some(Small::Zero);
         }
-        // Most pages differ in the first two words already.
+        // Most pages differ in the first two words.
         if page[..8] == page[8..16]
             && let Some(word) = cpu.same_fill(page)
         {
@@ -469,7 +469,7 @@ impl<'a> Writer<'a> {
 
     fn put_small(&mut self, small: Small, page: u64, crc: u32) -> Result<(), Error> {
         let pages = page..page + 1;
-        // What needs no entry in the first layer replaces an entry in a further one.
+        // Pages that need no entry in the first layer replace an entry in a further one.
         let again = self.layer() > 0;
         match small {
             Small::Unchanged => {
@@ -499,16 +499,16 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Pages are written in this way.
+    /// Adds pages that are stored in this way.
     fn count(&mut self, sort: Sort, pages: Range<u64>) {
         match (&mut self.latest, self.region) {
-            // Counted at the end: they may be written again.
+            // Counted at the end, because they may be written again.
             (Some(latest), Some(region)) => latest.sorted(region, pages, sort),
             _ => *self.summary.count(sort) += pages.end - pages.start,
         }
     }
 
-    /// Adds a run whose payload follows, or makes the last one longer.
+    /// Adds a run whose payload follows, or extends the last one.
     fn push(&mut self, kind: Kind, pages: Range<u64>, crcs: &[u32], lengths: &[u16]) {
         let Some(region) = self.region.and_then(|at| self.index.regions.get_mut(at)) else {
             return;
@@ -531,7 +531,7 @@ impl<'a> Writer<'a> {
         runs.push(Run { kind, first: pages.start, count, offset: self.at, crcs, lengths });
     }
 
-    /// Stores pages of a chunk as they are, or compressed.
+    /// Stores pages of a chunk, uncompressed or compressed.
     fn data(
         &mut self,
         first: u64,
@@ -569,7 +569,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Whether to compress the data that comes.
+    /// Whether to compress the following data.
     fn compresses(&mut self, data: &[u8]) -> Result<bool, Error> {
         if self.compressor.is_none() {
             return Ok(false);
@@ -580,7 +580,7 @@ impl<'a> Writer<'a> {
         Ok(!self.trial.pauses())
     }
 
-    /// Compresses a group; whether that saves something.
+    /// Compresses a group; returns whether that saves space.
     fn compress(&mut self, group: &[u8]) -> Result<bool, Error> {
         let Some(compressor) = &mut self.compressor else { return Ok(false) };
         self.compressed.clear();
@@ -594,7 +594,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A checkpoint that is whole and on the disk, without a name. Dropped, it leaves nothing.
+/// A complete and synced checkpoint without a name. If dropped, nothing is left.
 #[derive(Debug)]
 #[must_use = "the checkpoint is gone unless it is published"]
 pub struct Finished {
@@ -606,22 +606,22 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// What was written.
+    /// Counts of a written checkpoint.
     pub fn summary(&self) -> Summary {
         self.summary
     }
 
-    /// Where the writer's time went.
+    /// Costs of the writer.
     pub fn costs(&self) -> Costs {
         self.costs
     }
 
-    /// Its name for children.
+    /// Its id.
     pub fn id(&self) -> Id {
         self.id
     }
 
-    /// Puts it in the place of whatever has its name, in one step; or ends the stream.
+    /// Publishes it atomically, replacing a file of this name; or ends the stream.
     pub fn publish(self) -> Result<(), Error> {
         let Finished { target, path, .. } = self;
         let done = match target {
@@ -635,24 +635,24 @@ impl Finished {
     }
 }
 
-/// Where a finished checkpoint appears.
+/// Destination of a finished checkpoint.
 #[derive(Debug)]
 enum Target {
     File(NewFile),
-    /// With the bytes that make it one.
+    /// With the trailer.
     Stream(Box<(BufWriter<TimedFile>, [u8; TRAILER as usize])>),
 }
 
-/// A page that is stored in few bytes; a delta lies in the writer's buffer.
+/// A page stored in few bytes; a delta is in the writer's buffer.
 enum Small {
-    /// As in the parent.
+    /// Equal to the parent's.
     Unchanged,
     Zero,
     Fill(u64),
     Delta(usize),
 }
 
-/// How a child names its parent: by the bare name where both lie in one folder. A stream lies in none.
+/// The parent's name in a child: without a folder if both are in the same one, which is never so for a stream.
 fn name_of_parent(child: Option<&Path>, parent: &Path) -> std::io::Result<String> {
     let parent = parent.canonicalize()?;
     let folder = match child.map(Path::parent) {

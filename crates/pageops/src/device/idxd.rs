@@ -1,7 +1,6 @@
-//! Real DSA, by the Linux driver: queues found in sysfs, opened in /dev/dsa.
+//! DSA hardware, through the Linux driver: queues are found in sysfs and opened in /dev/dsa.
 //!
-//! Not tried on hardware; see the crate's documentation. A queue that cannot be used is named with the reason and
-//! the setting that would fix it.
+//! Untested on hardware. An unusable queue is reported with the reason and the setting that fixes it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,7 +10,7 @@ use std::ptr::NonNull;
 
 use super::{Descriptor, Limits, Portal, Submit, opcode};
 
-/// Where the kernel shows devices, and where their queues are opened.
+/// Folders of devices and of their queues.
 #[derive(Clone, Debug)]
 pub struct Roots {
     /// /sys/bus/dsa/devices
@@ -35,23 +34,23 @@ pub struct Queue {
     pub device: String,
     /// Descriptors go in with ENQCMD, from many processes.
     pub shared: bool,
-    /// What it takes.
+    /// Its limits.
     pub limits: Limits,
-    /// It resolves page faults when asked to.
+    /// Whether it can resolve page faults.
     pub block_on_fault: bool,
-    /// Why it cannot be used, if it cannot.
+    /// Why it is unusable, if so.
     pub problem: Option<Problem>,
 }
 
-/// Why a queue cannot be used.
+/// Why a queue is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{queue}: {what}; {fix}")]
 pub struct Problem {
-    /// Which queue.
+    /// The queue.
     pub queue: String,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What would fix it.
+    /// The fix.
     pub fix: String,
 }
 
@@ -167,14 +166,14 @@ fn queue(roots: &Roots, name: &str) -> Queue {
     }
 }
 
-/// How descriptors go in.
+/// How descriptors are submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// MOVDIR64B: for a queue of our own.
+    /// MOVDIR64B, for a dedicated queue.
     Store(NonNull<u8>),
-    /// ENQCMD: says whether there was room.
+    /// ENQCMD, which reports whether there was space.
     Enqueue(NonNull<u8>),
-    /// write(), where mapping is not allowed (SA-01084). Takes no batches.
+    /// write(), if mapping is not allowed (SA-01084). Without batches.
     Write,
 }
 
@@ -241,7 +240,7 @@ impl Idxd {
         Ok(Idxd { queue, way, file: Some(file), pid: std::process::id(), at: 0 })
     }
 
-    /// How descriptors go in, in words.
+    /// The way of submission, in words.
     pub fn way(&self) -> &'static str {
         match self.way {
             Way::Store(_) => "MOVDIR64B",
@@ -312,7 +311,7 @@ impl Portal for Idxd {
             unsafe { libc::munmap(page.as_ptr().cast(), PORTAL) };
         }
         self.way = Way::Write;
-        // The driver drains what this process has in the queue before its last file is closed.
+        // The driver drains this process's descriptors before its last file is closed.
         self.file = None;
     }
 }

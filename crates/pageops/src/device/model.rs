@@ -1,5 +1,5 @@
-//! DSA in software: queues that hold descriptors, engines that execute them on the addresses that they name, and
-//! faults by script. For tests of everything that is written for the real one.
+//! DSA in software: queues of descriptors, engines that execute them on their addresses, and scripted faults. For tests of the code that is
+//! written for the hardware.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,16 +13,16 @@ use super::{Completion, Descriptor, Limits, Portal, Record, Status, Submit, flag
 use crate::Cpu;
 use crate::delta::{Delta, ENTRY};
 
-/// What the model is like.
+/// Configuration of the model.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Name of its queue in reports.
     pub name: String,
-    /// Engines that take from the queue.
+    /// Engines of the queue.
     pub engines: usize,
     /// Descriptors the queue holds.
     pub depth: u32,
-    /// ENQCMD with retry; else a full queue drops what comes, as hardware does.
+    /// ENQCMD with retry; otherwise a full queue drops submissions, as hardware does.
     pub shared: bool,
     /// Descriptors in a batch.
     pub batch: u32,
@@ -30,11 +30,11 @@ pub struct Config {
     pub transfer: u64,
     /// Descriptors may ask that page faults are resolved.
     pub block_on_fault: bool,
-    /// NUMA node that it says it is on.
+    /// Reported NUMA node.
     pub node: Option<u32>,
-    /// Time that an engine takes for a descriptor, at least.
+    /// Minimum time of a descriptor.
     pub service: Duration,
-    /// What goes wrong.
+    /// Faults.
     pub script: Script,
 }
 
@@ -55,23 +55,23 @@ impl Default for Config {
     }
 }
 
-/// What goes wrong with a descriptor.
+/// A fault of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A page is not there after this share (in 256ths) of the bytes.
+    /// A page fault after this share (in 256ths) of the bytes.
     PageFault {
-        /// How much was done.
+        /// Share done.
         done: u8,
-        /// It was to be written.
+        /// The fault is a write.
         write: bool,
     },
-    /// It ends with this status, and nothing was done.
+    /// It fails with this status, and nothing is done.
     Status(u8),
     /// It is done, and no record is written.
     Lost,
-    /// Its record comes later.
+    /// Its record is delayed.
     Late(Duration),
-    /// The engine stops for good, before it.
+    /// The engine dies before it.
     Dead,
 }
 
@@ -107,7 +107,7 @@ impl Script {
     }
 }
 
-/// What the model saw.
+/// Counters of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Descriptors executed or failed.
@@ -124,7 +124,7 @@ pub struct Seen {
 
 struct State {
     queue: VecDeque<Descriptor>,
-    /// Taken by an engine and not ended.
+    /// Descriptors in execution.
     busy: usize,
     next: u64,
     seen: Seen,
@@ -138,7 +138,7 @@ struct State {
 struct Inner {
     config: Config,
     state: Mutex<State>,
-    /// Something to do, or an end.
+    /// Work is available, or the end is requested.
     work: Condvar,
     /// An engine ended a descriptor.
     ended: Condvar,
@@ -203,7 +203,7 @@ impl Model {
         Ok(ModelPortal { inner: Arc::clone(&self.inner) })
     }
 
-    /// What it saw so far.
+    /// Counters so far.
     pub fn seen(&self) -> Seen {
         lock(&self.inner.state).seen
     }
@@ -213,7 +213,7 @@ impl Model {
         self.inner.resolved.load(Ordering::Relaxed)
     }
 
-    /// From now on these addresses are not there.
+    /// Makes these addresses fault from now on.
     pub fn absent(&self, addresses: Range<u64>) {
         lock(&self.inner.absent).push(addresses);
     }
@@ -223,7 +223,7 @@ impl Drop for Model {
     fn drop(&mut self) {
         self.inner.close();
         for engine in self.engines.drain(..) {
-            // An engine that panicked has said so.
+            // A panic of an engine was already printed.
             let _ = engine.join();
         }
     }
@@ -268,7 +268,7 @@ impl Portal for ModelPortal {
 }
 
 impl Inner {
-    /// Ends everything; returns when no engine touches memory any more.
+    /// Stops the engines; returns when none accesses memory any more.
     fn close(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -351,7 +351,7 @@ impl Inner {
                 self.report(batch, &done);
                 return true;
             }
-            // No batch in a batch.
+            // Batches cannot be nested.
             let done = if one.opcode() == opcode::BATCH {
                 let bad = Completion { status: Status::BadOpcode, ..completion() };
                 self.report(&one, &bad);
@@ -377,7 +377,7 @@ impl Inner {
     fn one(&self, descriptor: &Descriptor, free: &mut Instant) -> Option<Completion> {
         let fault = {
             let mut state = lock(&self.state);
-            // Drains are the driver's own; the script counts work.
+            // Drains are not counted by the script.
             let counted = descriptor.opcode() != opcode::DRAIN;
             let n = state.next;
             state.next += u64::from(counted);
@@ -389,7 +389,7 @@ impl Inner {
         if !self.config.service.is_zero() && descriptor.opcode() != opcode::DRAIN {
             *free += self.config.service;
             let now = Instant::now();
-            // Sleeping a little too long each time must not add up: time is owed to `free`.
+            // Oversleeping must not accumulate: `free` tracks the time owed.
             if *free > now + Duration::from_micros(200) {
                 std::thread::sleep(*free - now);
             }
@@ -427,7 +427,7 @@ impl Inner {
             return;
         }
         if !descriptor.completion.is_multiple_of(32) {
-            // Hardware puts this into its error log.
+            // Hardware writes this to its error log.
             lock(&self.state).seen.unreported += 1;
             return;
         }
@@ -441,7 +441,7 @@ impl Inner {
         Setup { transfer, block_on_fault }
     }
 
-    /// Where a range is first not there.
+    /// The first faulting address of a range.
     fn hole(&self, start: u64, len: u64) -> Option<u64> {
         let absent = lock(&self.absent);
         let overlap = absent.iter().filter(|a| a.start < start + len && start < a.end);
@@ -555,7 +555,7 @@ impl Inner {
         completion()
     }
 
-    /// Does it on the memory that it names.
+    /// Executes it on its memory.
     fn perform(&self, d: &Descriptor) -> Completion {
         let cpu = Cpu::best();
         let size = d.size as usize;

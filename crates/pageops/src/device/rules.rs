@@ -1,10 +1,10 @@
-//! What a device refuses before it touches memory, by the DSA specification and by the limits that DML, Intel's library for it,
-//! checks before it submits (`validation.cpp`). The model follows them; the engine does not hand over what they refuse.
+//! Descriptors that a device refuses before it accesses memory: by the DSA specification, and by the limits that DML, Intel's library, checks
+//! before submission (`validation.cpp`). The model follows them; the engine does not submit such descriptors.
 
 use super::{Descriptor, Status, flag, opcode};
 use crate::delta::{ENTRY, MAX_REGION};
 
-/// The least room for a delta record: what one cache line can need.
+/// Minimum space for a delta record: the need of one cache line.
 pub const LEAST_RECORD: usize = 8 * ENTRY;
 
 /// Bytes that addresses of delta operations are aligned to.
@@ -16,7 +16,7 @@ const RESERVED: u32 = 0x7ff << 20;
 /// The privilege bit: not for queues of programs.
 const PRIVILEGED: u32 = 1 << 31;
 
-/// What a queue is set up for.
+/// Limits of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     /// Bytes of an operation.

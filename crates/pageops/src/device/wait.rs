@@ -23,16 +23,16 @@ pub(crate) fn cpuid7_ecx() -> u32 {
     if __cpuid(0).eax < 7 { 0 } else { __cpuid_count(7, 0).ecx }
 }
 
-/// What to do between two looks.
+/// What to do between two polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
-    /// So many PAUSE instructions.
+    /// This number of PAUSE instructions.
     Pause(u32),
-    /// Let others run.
+    /// Yield.
     Sleep(Duration),
 }
 
-/// Rests that grow: a batch of a device takes microseconds, what is late takes milliseconds.
+/// Increasing pauses: a batch takes microseconds, a late one milliseconds.
 #[derive(Default)]
 struct Backoff {
     looks: u32,
@@ -53,7 +53,7 @@ impl Backoff {
     }
 }
 
-/// Waits until `done`, looking at most every time that the line at `at` is written, or a short while has passed.
+/// Waits until `done`, polling when the line at `at` is written, or after a short time.
 /// False if `bound` passes first.
 pub fn until(at: *const u8, bound: Duration, mut done: impl FnMut() -> bool) -> bool {
     let umwait = has_umwait();
@@ -78,14 +78,14 @@ pub fn until(at: *const u8, bound: Duration, mut done: impl FnMut() -> bool) -> 
     }
 }
 
-/// Waits for a write to a line, at most some 100,000 cycles of the time stamp counter. Has never run: no processor with WAITPKG was
-/// at hand.
+/// Waits for a write to a line, at most some 100,000 cycles of the time stamp counter. Never
+/// run: no processor with WAITPKG was available.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn wait_line(at: *const u8, done: &mut impl FnMut() -> bool) {
     // SAFETY: only called where the processor has WAITPKG; the instructions read the line and write no memory.
     unsafe {
         std::arch::asm!("umonitor {0}", in(reg) at, options(nostack, preserves_flags));
-        // A write between the first look and the monitor would be missed.
+        // A write between the first poll and the monitor would be missed.
         if done() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Operations to queues and back: batches, records, drains, and the CPU for what no device finishes.
+//! Submits operations to queues and collects results: batches, records, drains, and the CPU for the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use super::{Choice, Config, Fault, Op, Outcome, Policy, QueueStats, Spread, Stat
 use crate::Cpu;
 use crate::device::{Completion, Descriptor, Portal, Record, Status, Submit, opcode, wait};
 
-/// A queue and what is under way in it.
+/// A queue and its descriptors in flight.
 struct Queue {
     portal: Box<dyn Portal>,
     flying: Vec<Batch>,
     bytes: u64,
-    /// Descriptors under way.
+    /// Descriptors in flight.
     entries: u32,
     drain: Option<Drain>,
     alive: bool,
@@ -25,7 +25,7 @@ struct Drain {
     deadline: Instant,
 }
 
-/// The engine without a thread: whoever owns it calls [`Dispatcher::poll`].
+/// The engine without a thread: the owner calls [`Dispatcher::poll`].
 pub struct Dispatcher {
     config: Config,
     cpu: Cpu,
@@ -39,7 +39,7 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// With these queues; with none the CPU does everything.
+    /// With these queues; without any, the CPU does everything.
     pub fn new(config: Config, portals: Vec<Box<dyn Portal>>) -> Dispatcher {
         let queue = |portal: Box<dyn Portal>| Queue {
             stats: QueueStats { name: portal.name().to_owned(), ..QueueStats::default() },
@@ -63,7 +63,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes operations. Their outcomes come from [`Dispatcher::pop`] with these tags, in any order.
+    /// Adds operations. [`Dispatcher::pop`] returns their outcomes with these tags, in any order.
     ///
     /// # Safety
     ///
@@ -84,17 +84,17 @@ impl Dispatcher {
         self.poll();
     }
 
-    /// Whether nothing is waiting or under way.
+    /// Whether no operation is waiting or in flight.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.queues.iter().all(|q| q.flying.is_empty())
     }
 
-    /// The next outcome that is there, with its tag.
+    /// The next available outcome, with its tag.
     pub fn pop(&mut self) -> Option<(u64, Outcome)> {
         self.done.pop_front()
     }
 
-    /// Looks at records, hands over what waits, deals with what takes too long. Never waits long.
+    /// Checks records, submits waiting operations, handles timeouts. Does not block.
     pub fn poll(&mut self) {
         for i in 0..self.queues.len() {
             self.collect(i);
@@ -103,7 +103,7 @@ impl Dispatcher {
         self.hand_over();
     }
 
-    /// Waits until there is an outcome or nothing is left to do. False if `bound` passed first.
+    /// Waits for an outcome, or until nothing is left to do. False if `bound` passed first.
     pub fn wait(&mut self, bound: Duration) -> bool {
         let start = Instant::now();
         loop {
@@ -115,7 +115,7 @@ impl Dispatcher {
             if left.is_zero() {
                 return false;
             }
-            // Wakes with the oldest batch of the fullest queue; others are seen at the latest when the bound passes.
+            // Wakes with the oldest batch of the fullest queue; others are noticed at the latest when the bound passes.
             let busiest = self.queues.iter().max_by_key(|q| q.flying.len());
             let Some(first) = busiest.and_then(|q| q.flying.first()) else { continue };
             let record = first.record();
@@ -124,7 +124,7 @@ impl Dispatcher {
         }
     }
 
-    /// Runs operations on borrowed memory and gives their outcomes in order.
+    /// Runs operations on borrowed memory and returns their outcomes in order.
     ///
     /// # Safety
     ///
@@ -144,7 +144,7 @@ impl Dispatcher {
         outcomes.into_iter().flatten().collect()
     }
 
-    /// What was done so far.
+    /// Statistics so far.
     pub fn stats(&self) -> Stats {
         Stats {
             choices: self.choices.clone(),
@@ -169,7 +169,7 @@ impl Dispatcher {
         self.finish(tag, value, choice, fault);
     }
 
-    /// Hands waiting operations to queues with room, or to the CPU.
+    /// Submits waiting operations to queues with space, or to the CPU.
     fn hand_over(&mut self) {
         while let Some(front) = self.waiting.front() {
             let bytes = front.op.transfer();
@@ -193,7 +193,7 @@ impl Dispatcher {
             let Some(queue) = self.choose(bytes) else {
                 if self.config.policy == Policy::Auto {
                     self.front_on_cpu(Choice::CpuBusy);
-                    // While that was done a queue may have got room.
+                    // A queue may have got space meanwhile.
                     for i in 0..self.queues.len() {
                         self.collect(i);
                     }
@@ -211,7 +211,7 @@ impl Dispatcher {
         }
     }
 
-    /// A queue with room.
+    /// A queue with space.
     fn choose(&mut self, bytes: u64) -> Option<usize> {
         let config = &self.config;
         let room = |q: &Queue| {
@@ -246,10 +246,10 @@ impl Dispatcher {
         }
     }
 
-    /// Makes a batch for a queue and hands it over.
+    /// Creates a batch for a queue and submits it.
     fn hand_to(&mut self, at: usize) {
         let limits = self.queues[at].portal.limits();
-        // Work that is left is shared among the queues, so that the last batch does not make all wait.
+        // Divide the remaining work among the queues, so that the last batch does not delay the end.
         let alive = self.queues.iter().filter(|q| q.alive).count();
         let share = self.waiting.len().div_ceil(alive).max(2);
         let most = self.config.batch.min(limits.batch).max(1) as usize;
@@ -284,13 +284,13 @@ impl Dispatcher {
                     std::hint::spin_loop();
                 }
                 Submit::Busy if !queue.flying.is_empty() => {
-                    // It is full of what we handed over: wait for that.
+                    // It is full of our own descriptors: wait for them.
                     batch.ops.into_iter().rev().for_each(|w| self.waiting.push_front(w));
                     self.collect_or_rest(at);
                     return;
                 }
                 Submit::Busy => {
-                    // Full of what others handed over.
+                    // It is full of other processes' descriptors.
                     for waiting in batch.ops {
                         self.on_cpu(&waiting.op, waiting.tag, 0, Choice::CpuBusy, None);
                     }
@@ -305,7 +305,7 @@ impl Dispatcher {
         }
     }
 
-    /// Looks whether a full queue got room; if not lets others run for a moment.
+    /// Checks whether a full queue got space; otherwise yields.
     fn collect_or_rest(&mut self, at: usize) {
         let before = self.queues[at].flying.len();
         self.collect(at);
@@ -315,7 +315,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes what a queue has completed.
+    /// Collects completed batches of a queue.
     fn collect(&mut self, at: usize) {
         let mut i = 0;
         while i < self.queues[at].flying.len() {
@@ -348,7 +348,7 @@ impl Dispatcher {
                     let fault = late.then_some(Fault::Late);
                     match op.value(&c) {
                         Some(value) => self.finish(*tag, value, Choice::Device, fault),
-                        // A result that the operation cannot have.
+                        // An impossible result of the operation.
                         None => {
                             let fault = Some(Fault::Status(c.status));
                             self.on_cpu(op, *tag, 0, Choice::CpuAfterFault, fault);
@@ -368,7 +368,7 @@ impl Dispatcher {
         }
     }
 
-    /// Drains a queue in which something takes too long, and gives it up if that takes too long.
+    /// Drains a queue with a late batch, and closes it if that takes too long.
     fn watch(&mut self, at: usize) {
         let now = Instant::now();
         let queue = &mut self.queues[at];
@@ -397,7 +397,7 @@ impl Dispatcher {
             }
             None => {}
             Some(drain) if drain.record.read().is_some() => {
-                // All that was handed over before has ended, with a record or without.
+                // All earlier submissions have ended, with or without a record.
                 queue.drain = None;
                 while !self.queues[at].flying.is_empty() {
                     let batch = self.take(at, 0);
@@ -409,10 +409,10 @@ impl Dispatcher {
         }
     }
 
-    /// Closes a queue and does on the CPU what was in it.
+    /// Closes a queue and repeats its operations on the CPU.
     fn give_up(&mut self, at: usize, why: &str) {
         let queue = &mut self.queues[at];
-        // From here on the device touches nothing any more.
+        // From here on the device no longer accesses memory.
         queue.portal.close();
         queue.alive = false;
         queue.stats.dead = Some(why.to_owned());

@@ -1,4 +1,4 @@
-//! The engine on a thread of its own: jobs are handed in from anywhere, and polled, waited for or awaited.
+//! The engine on a separate thread: any thread submits jobs, and polls, waits for or awaits them.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::{Config, Dispatcher, Op, Outcome, Stats};
 use crate::device::Portal;
 
-/// Operations handed in together, on their way.
+/// Operations submitted together.
 pub struct Job {
     shared: Arc<Shared>,
 }
@@ -34,28 +34,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Progress {
-    /// The outcomes in the order of the operations, once all are there.
+    /// The outcomes in the order of the operations, once all are available.
     fn ended(&self) -> Option<Vec<Outcome>> {
         (self.left == 0).then(|| self.outcomes.iter().copied().flatten().collect())
     }
 }
 
 impl Job {
-    /// The outcomes, if all are there. They are given each time, and to every thread that asks.
+    /// The outcomes, if all are available; for every call and every thread.
     pub fn poll(&self) -> Option<Vec<Outcome>> {
         lock(&self.shared.state).ended()
     }
 
     /// The engine ended before the job did: its thread panicked. The job never gets its outcomes.
     pub fn is_abandoned(&self) -> bool {
-        // The engine keeps its half as long as something is left to do.
+        // The engine keeps its half while the job is unfinished.
         let state = lock(&self.shared.state);
         state.left > 0 && Arc::strong_count(&self.shared) == 1
     }
 
     /// Waits for the outcomes, as [`Job::poll`] gives them; `None` if `bound` passed first.
     pub fn wait(&self, bound: Duration) -> Option<Vec<Outcome>> {
-        // A bound that no clock can hold is no bound.
+        // A bound beyond the clock's range is no bound.
         const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
         let deadline = Instant::now() + bound.min(YEAR);
         let mut state = lock(&self.shared.state);
@@ -91,7 +91,7 @@ enum Message {
     Stats(Sender<Stats>),
 }
 
-/// An engine with its thread. Dropping it finishes what was handed in.
+/// An engine with its thread. It finishes submitted jobs when dropped.
 pub struct Engine {
     sender: Option<Sender<Message>>,
     thread: Option<JoinHandle<()>>,
@@ -108,7 +108,7 @@ impl Engine {
         Engine { sender: Some(sender), thread: Some(thread) }
     }
 
-    /// Hands operations in.
+    /// Submits operations.
     ///
     /// # Safety
     ///
@@ -125,7 +125,7 @@ impl Engine {
         Job { shared }
     }
 
-    /// What it did so far.
+    /// Statistics so far.
     pub fn stats(&self) -> Stats {
         let (sender, receiver) = channel();
         if let Some(messages) = &self.sender {
@@ -139,7 +139,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.sender = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed.
+            // A panic there was already printed.
             let _ = thread.join();
         }
     }
@@ -152,7 +152,7 @@ struct Runner {
     next: u64,
 }
 
-/// Operations of a job, at most: the low bits of a tag.
+/// Most operations of a job: the low bits of a tag.
 const BITS: u32 = 32;
 
 impl Runner {
@@ -160,7 +160,7 @@ impl Runner {
         let mut open = true;
         while open || !self.dispatcher.is_idle() || !self.jobs.is_empty() {
             if self.dispatcher.is_idle() && self.jobs.is_empty() && open {
-                // Nothing to do: wait for a message, and burn nothing.
+                // Nothing to do: wait for a message without polling.
                 match receiver.recv() {
                     Ok(message) => self.take(message),
                     Err(_) => open = false,
@@ -190,7 +190,7 @@ impl Runner {
     fn take(&mut self, message: Message) {
         match message {
             Message::Stats(sender) => {
-                // Who asked may be gone.
+                // The requester may have ended.
                 let _ = sender.send(self.dispatcher.stats());
             }
             Message::Job(ops, shared) => {

@@ -1,4 +1,4 @@
-//! Scanning and checksums of pages by an engine: what checkpoints ask for.
+//! Scans and checksums of pages by an engine, for checkpoints.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::{Cpu, PAGE, PageFacts};
 
 /// Runs operations to their end.
 pub trait Run {
-    /// Gives the outcomes in order.
+    /// Returns the outcomes in order.
     ///
     /// # Safety
     ///
@@ -24,7 +24,7 @@ impl Run for Dispatcher {
     }
 }
 
-/// An engine that others use too.
+/// A shared engine.
 impl Run for Arc<Engine> {
     unsafe fn run(&mut self, ops: &[Op]) -> Vec<Outcome> {
         // SAFETY: by the contract; this does not return before the job ended, or the engine was gone.
@@ -42,7 +42,7 @@ impl Run for Arc<Engine> {
     }
 }
 
-/// Scans pages with a dispatcher of its own, or with an engine that others use too.
+/// Scans pages with its own dispatcher, or with a shared engine.
 pub struct PageEngine<R = Dispatcher> {
     run: R,
     ops: Vec<Op>,
@@ -58,12 +58,12 @@ impl<R: Run> PageEngine<R> {
 }
 
 impl PageEngine {
-    /// What was done so far.
+    /// Statistics so far.
     pub fn stats(&self) -> Stats {
         self.run.stats()
     }
 
-    /// What runs its operations.
+    /// The dispatcher or engine.
     pub fn dispatcher(&mut self) -> &mut Dispatcher {
         &mut self.run
     }
@@ -72,7 +72,7 @@ impl PageEngine {
 impl<R: Run> Accelerate for PageEngine<R> {
     fn scan(&mut self, pages: &[u8], out: &mut [PageFacts]) {
         assert_eq!(pages.len(), out.len() * PAGE, "one fact for each page");
-        // First which pages are zero, then the checksums of the others: a zero page's is known.
+        // First find zero pages, then checksum the others: that of a zero page is known.
         self.ops.clear();
         let zero = |page: &[u8]| Op::Compval { src: page.as_ptr(), len: PAGE, word: 0 };
         self.ops.extend(pages.chunks_exact(PAGE).map(zero));
