@@ -1,8 +1,7 @@
 //! Kernels: an image to boot and the modules that go with it.
 //!
-//! Three places give one: the distribution's package archive ([`distribution`]), one's own build
-//! ([`files`]), the running system ([`host`]). Nothing is installed; what is unpacked goes to a cache
-//! whose entries are named and checked by SHA-256, and made anew when they are broken.
+//! There are three sources: the distribution's package archive ([`distribution`]), a user's build ([`files`]), and the running system
+//! ([`host`]). Nothing is installed. Unpacked kernels go to a cache, whose entries are checked by SHA-256 and recreated when damaged.
 
 mod distribution;
 mod image;
@@ -28,13 +27,13 @@ pub struct Kernel {
     /// The folder with its modules, if it has any: `lib/modules/RELEASE`, or any folder that holds
     /// them at some depth.
     pub modules: Option<PathBuf>,
-    /// Where what is made of the image is kept.
+    /// The cache for files made from the image.
     pub cache: PathBuf,
-    /// The entry of the cache that it is, if it is one.
+    /// Its entry in the cache, if it has one.
     entry: Option<PathBuf>,
 }
 
-/// Where kernels are cached: `vmtax` in `$XDG_CACHE_HOME` or `~/.cache`.
+/// The folder for cached kernels: `vmtax` in `$XDG_CACHE_HOME` or `~/.cache`.
 pub fn cache_folder() -> PathBuf {
     let variable =
         |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -44,7 +43,7 @@ pub fn cache_folder() -> PathBuf {
         .join("vmtax")
 }
 
-/// A kernel that was built here: its image, and the folder that holds its modules.
+/// A kernel built by the user: its image, and the folder with its modules.
 pub fn files(image: &Path, modules: Option<&Path>) -> Result<Kernel, Error> {
     // Absolute, so that it does not matter later where vmtax or an emulator runs.
     let image = std::path::absolute(image).map_err(Error::io(image, "find the kernel"))?;
@@ -56,7 +55,7 @@ pub fn files(image: &Path, modules: Option<&Path>) -> Result<Kernel, Error> {
     Ok(Kernel { release, image, modules, cache: cache_folder(), entry: None })
 }
 
-/// The kernel that runs here, from /boot and /lib/modules.
+/// The running kernel, from /boot and /lib/modules.
 pub fn host() -> Result<Kernel, Error> {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! What the user named: a run folder, a recording, or standard input.
+//! The user's input: a run folder, a recording, or standard input.
 
 mod folder;
 mod logs;
@@ -27,7 +27,7 @@ pub enum Input {
 
 /// A recording of a recognised format.
 pub struct Recording {
-    /// As the user named it.
+    /// Its name as given by the user.
     pub name: String,
     /// Its format.
     pub format: Format,
@@ -35,21 +35,21 @@ pub struct Recording {
     pub bytes: Bytes,
 }
 
-/// Where a recording's bytes are.
+/// The bytes of a recording.
 pub enum Bytes {
     /// A file.
     File(RandomFile),
     /// A folder of `perf record --threads`.
     Folder(PerfFolder),
-    /// A pipe, with what was read of it already.
+    /// A pipe, with the bytes already read from it.
     Stream(Box<dyn Read + Send>),
 }
 
 impl Input {
-    /// Opens what the user named; `-` is standard input.
+    /// Opens an input; `-` is standard input.
     ///
     /// # Errors
-    /// What cannot be read, or is of no known format, as one sentence.
+    /// When it cannot be read or has an unknown format.
     pub fn open(path: &Path) -> anyhow::Result<Input> {
         if path.as_os_str() == "-" {
             return open_standard_input().map(Input::Recording);
@@ -57,7 +57,7 @@ impl Input {
         let name = path.display().to_string();
         let metadata = path.metadata().map_err(|e| cannot_read(&name, &e))?;
         if metadata.is_dir() {
-            // A run is a run, whatever else lies in its folder.
+            // A folder with a run is a run, whatever other files it has.
             if !vmtax_store::is_run(path)
                 && let Some(folder) = PerfFolder::open(path)?
             {
@@ -80,7 +80,7 @@ impl Input {
 /// A recording in an open file; `name` is for messages.
 ///
 /// # Errors
-/// What cannot be read, or is of no known format, as one sentence.
+/// When it cannot be read or has an unknown format.
 pub fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
     let metadata = file.metadata().map_err(|e| cannot_read(&name, &e))?;
     if !metadata.is_file() {
@@ -105,7 +105,7 @@ pub fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
     Ok(Recording { name, format, bytes: Bytes::File(file) })
 }
 
-/// Results that logs held.
+/// Results from logs.
 fn of_table(table: String, name: String) -> Recording {
     let bytes = Bytes::Stream(Box::new(io::Cursor::new(table.into_bytes())));
     Recording { name, format: Format::Results, bytes }
@@ -126,13 +126,13 @@ fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result
     if !format.needs_seeking() {
         return Ok(Recording { name, format, bytes: Bytes::Stream(Box::new(whole)) });
     }
-    // Read out of order, so it is stored first, in a file without a name that goes with the process.
+    // It is read out of order, so it is copied to a temporary file without a name first.
     let failed = |source: io::Error| {
         let folder = std::env::temp_dir();
         Fault::new(
             Code::Output,
             format!(
-                "{}: cannot store {name} there: {source}; set TMPDIR to a folder with room",
+                "{}: cannot store {name} there: {source}; set TMPDIR to a folder with enough space",
                 folder.display()
             ),
         )
@@ -143,7 +143,7 @@ fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result
     Ok(Recording { name, format, bytes: Bytes::File(file) })
 }
 
-/// The text in a file that is packed by zstd. Its memory is bounded: larger windows than 128 MiB are refused.
+/// The text in a zstd file. Windows larger than 128 MiB are refused, to bound memory.
 fn unpacked(head: &[u8], file: &RandomFile) -> io::Result<Option<Box<dyn Read + Send>>> {
     if !head.starts_with(b"\x28\xb5\x2f\xfd") {
         return Ok(None);
@@ -152,7 +152,8 @@ fn unpacked(head: &[u8], file: &RandomFile) -> io::Result<Option<Box<dyn Read + 
     Ok(Some(Box::new(decoder)))
 }
 
-/// Texts are read as they are unpacked. What is read out of order would have to be stored first, however large.
+/// Text formats are decompressed while they are read. Formats that are read out of order are refused: they would have to be stored
+/// first.
 fn open_unpacked(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<Recording> {
     let mut head = Vec::new();
     (&mut stream).take(HEAD as u64).read_to_end(&mut head).map_err(|e| {
@@ -162,7 +163,7 @@ fn open_unpacked(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Resu
     let format = recognise(&head, &name)?;
     if format.needs_seeking() {
         let text = format!(
-            "{name}: is a packed recording that is read out of order; unpack it first (zstd -dk FILE)"
+            "{name}: recordings of this format cannot be read compressed; decompress it first (zstd -dk FILE)"
         );
         return Err(Fault::new(Code::Data, text).into());
     }

@@ -19,21 +19,21 @@ use vmtax_store::{Claim, CreateOptions, Writer};
 use crate::convert::{self, Assignment, Converted};
 use crate::{Input, Reading, ToLedger, ToRun, command_line, input, ledger, write_fault};
 
-/// How long an emulated host may live where no flag says so.
+/// Default timeout of an emulated host.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// Said of a run beside which an observer ran.
+/// The note on a run with an observer.
 const NOT_RECORDED: &str = "exits were not recorded: an observer ran beside the suite, and may use the kernel's tracing itself";
 
-/// A lab run is short, and its operations are VMs of their own.
+/// A lab run is short, so the default interval is kept.
 const READING: Reading = Reading { interval: None, isa: None, emulated: None };
 
 /// The measurements of one kernel.
 #[derive(Debug)]
 pub struct Done {
-    /// What was measured.
+    /// The ledger of the run.
     pub ledger: Ledger,
-    /// Operations that were not measured, each with its reason.
+    /// Operations that were not measured, with the reason.
     pub failures: Vec<String>,
 }
 
@@ -120,7 +120,7 @@ pub fn suite(host: Host, plan: &Plan) -> anyhow::Result<Outcomes> {
     Ok(outcomes)
 }
 
-/// What a Linux guest on an emulated host answers, with the distribution's kernel. `setup` makes it of the kernel, the cache and
+/// Sends a request to a Linux guest on an emulated host, with the distribution's kernel. `setup` makes it of the kernel, the cache and
 /// the file for the console.
 pub fn guest(
     host: Host,
@@ -153,7 +153,7 @@ impl Consoles {
         let of = |process: &str| Path::new("/proc").join(process).exists();
         for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
             if !entry.file_name().to_str().is_some_and(of) {
-                // Somebody else may have been faster.
+                // Another process may have removed it.
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
@@ -163,7 +163,7 @@ impl Consoles {
     }
 
     fn remove(&self) {
-        // If this fails the next run does it.
+        // If this fails, the next run removes it.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -287,7 +287,7 @@ fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {
     }
 }
 
-/// A failed machine leaves its console in the run, which says of itself that it is not complete.
+/// Keeps the console of a failed machine in the run, which is marked as incomplete.
 fn keep_console(error: vmtax_lab::Error, claim: Option<Claim>, console: &Path) -> anyhow::Error {
     let mut kept = None;
     if let Some(claim) = claim {
@@ -302,7 +302,7 @@ fn keep_console(error: vmtax_lab::Error, claim: Option<Claim>, console: &Path) -
     fault(error, kept.as_deref())
 }
 
-/// What an error of the lab means for the exit code.
+/// An error of the lab with its exit code.
 pub fn fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyhow::Error {
     use vmtax_lab::Error as Lab;
     use vmtax_machine::Error as Machine;

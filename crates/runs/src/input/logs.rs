@@ -1,6 +1,6 @@
-//! Logs of benchmark programs, one or a folder of them: they become a table of results.
+//! Logs of benchmark programs, one or a folder of them -> a table of results.
 //!
-//! A folder has a path for each log that says what ran in which kind of VM, in the order that its maker liked, such as
+//! The path of a log in a folder names workload and kind of VM, in any order, such as
 //! `network/iperf/snp-direct-medium-vhost/udp/2025-04-21-13-25-03/1460.log`. The part that names a kind of VM is the category;
 //! a date, and a small number at the end, is the repetition; the rest is the workload.
 
@@ -17,7 +17,7 @@ use vmtax_capture::source::{RandomFile, ReadAt};
 use vmtax_cli::exit::{Code, Fault, say};
 use vmtax_cli::output::cannot_read;
 
-/// Longer logs, more of them, and deeper folders are not read.
+/// Limits: longer logs, more logs and deeper folders are not read.
 const MOST_BYTES: u64 = 16 << 20;
 const MOST_LOGS: usize = 20_000;
 const DEEPEST: usize = 10;
@@ -32,7 +32,7 @@ pub(super) fn of_file(file: &RandomFile, name: &str) -> io::Result<Option<Result
     let reading = match read(&String::from_utf8_lossy(&text)) {
         Some(Ok(reading)) if !reading.program.is_empty() => reading,
         Some(Err(problem)) => {
-            let text = format!("{name}: is a log that cannot be used: {problem}");
+            let text = format!("{name}: this log cannot be used: {problem}");
             return Ok(Some(Err(Fault::new(Code::Data, text))));
         }
         _ => return Ok(None),
@@ -53,7 +53,7 @@ pub(super) fn of_file(file: &RandomFile, name: &str) -> io::Result<Option<Result
 
 /// A table of the results in a folder of logs; `None` if no log is in it.
 pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
-    // Whoever opens it as a run says why it cannot be read.
+    // Opening it as a run gives the error.
     if fs::read_dir(folder).is_err() {
         return Ok(None);
     }
@@ -118,7 +118,7 @@ fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Fau
     Ok(())
 }
 
-/// What a path says.
+/// Workload, category and repetition of a path.
 struct Place {
     workload: String,
     category: String,
@@ -165,14 +165,14 @@ fn numbered(stem: &str) -> (&str, Option<u32>) {
     }
 }
 
-/// `2025-04-21-13-25-03` and the like.
+/// A date such as `2025-04-21-13-25-03`.
 fn is_date(part: &str) -> bool {
     part.len() >= 8
         && part.starts_with("20")
         && part.bytes().all(|b| b.is_ascii_digit() || b"-_:T".contains(&b))
 }
 
-/// Results on their way to a table.
+/// Results to be written as a table.
 #[derive(Default)]
 struct Table {
     rows: Vec<(Place, Reading)>,

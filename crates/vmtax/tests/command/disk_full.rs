@@ -96,7 +96,7 @@ fn a_full_folder_for_temporary_files_is_said() {
     let wrong = complaints(
         &ours,
         5,
-        "disk: cannot store standard input there: *; set TMPDIR to a folder with room",
+        "disk: cannot store standard input there: *; set TMPDIR to a folder with enough space",
     );
     assert!(wrong.is_empty(), "{wrong:?}");
 }

@@ -83,7 +83,7 @@ fn parse(json: &[u8]) -> Value {
     nameless(serde_json::from_slice(json).unwrap())
 }
 
-/// A text packed by zstd reads as the text; a recording that is read out of order says to unpack it.
+/// A text packed by zstd reads as the text; a recording of a format that cannot be read compressed says so.
 #[test]
 fn packed_texts_read_as_they_are() {
     let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures");
@@ -107,7 +107,7 @@ fn packed_texts_read_as_they_are() {
             (
                 "report p.zst",
                 4,
-                "p.zst: is a packed recording that is read out of order; unpack it first (zstd -dk FILE)",
+                "p.zst: recordings of this format cannot be read compressed; decompress it first (zstd -dk FILE)",
             ),
             ("report bad.zst", 4, "bad.zst: cannot be unpacked (*); check it with `zstd -t`"),
         ],
