@@ -4,8 +4,10 @@
 use vmtax_capture::Format;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    if let Some(Ok(reading)) = vmtax_capture::import::logs::read(&String::from_utf8_lossy(data)) {
-        assert!(reading.value.is_finite() && reading.value >= 0.0, "{reading:?}");
+    if let Some(Ok(readings)) = vmtax_capture::import::logs::read(&String::from_utf8_lossy(data)) {
+        for reading in readings {
+            assert!(reading.value.is_finite() && reading.value >= 0.0, "{reading:?}");
+        }
     }
     vmtax_fuzz::check(Format::Counts, data);
 });

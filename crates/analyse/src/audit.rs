@@ -334,9 +334,10 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
         guest_memfd: vm.is_some_and(|vm| vm.guest_memfd),
         converts: false,
         logs_writes: false,
+        is_windows: false,
     };
     if let Some(remedy) = remedy::of_check(check.id)
-        && let Applies::No(why) = (remedy.applies)(&context)
+        && let Applies::No(why) = remedy.applies_to(&context)
     {
         found.fix = None;
         found.what += &format!("; {why}");

@@ -39,6 +39,9 @@ const BUSY: f64 = 0.10;
 const OFTEN: f64 = 500.0;
 /// Part of the base's exits that must be of causes that are the same in both, for both to take the same exits.
 const SAME_EXITS: f64 = 0.9;
+/// A recording with fewer exits than this that is shorter than this shows no more than chance.
+const TOO_FEW: u64 = 20;
+const TOO_SHORT_NS: u64 = 100_000_000;
 /// Causes, and kinds of ancillary exits, that are named.
 const NAMED: usize = 5;
 
@@ -162,6 +165,7 @@ impl Explanation {
         all.extend(exits.into_iter().filter(|one| one.id != "clock-reads" || !clock_known));
         all.extend(findings::of_counters(ledger, base_ledger));
         all.extend(findings::shattered(ledger, &context, &sums));
+        all.extend(base_ledger.and_then(|base| findings::of_tlb(ledger, base, &context)));
         all.extend(
             findings::of_memory(ledger, &context, &sums)
                 .filter(|_| !base_is_as_small(ledger, base_ledger)),
@@ -169,10 +173,13 @@ impl Explanation {
         all.extend(results::findings(&workloads, &context));
         all.sort_by(|a, b| b.weight.total_cmp(&a.weight));
         let verdict = judge(&steps, &all, &context, ledger, &sums, &workloads);
-        if verdict.id == "idle" {
-            // What an idle VM's exits cost of its little running time is nothing to change.
+        if verdict.id == "idle" || too_little(ledger, &sums).is_some() {
+            // What an idle VM's exits cost of its little running time is nothing to change, nor are a few exits.
             all.retain(|finding| finding.cost == Cost::Unknown);
         }
+        // What the verdict rests on comes first.
+        all.sort_by_key(|finding| !rests_on(verdict.id).contains(&finding.id));
+        without_contradictions(&mut all);
         Explanation { verdict, kind: context.kind, findings: all, steps, workloads }
     }
 
@@ -209,13 +216,24 @@ fn judge(
             ),
         );
     }
-    let contention = ledger.contention().filter(|_| sums.timed).unwrap_or(0.0);
-    let tax = ledger.tax().filter(|_| sums.timed);
-    if let Some(found) = idle(ledger, sums, contention) {
+    let conclusive = sums.timed && too_little(ledger, sums).is_none();
+    let contention = ledger.contention().filter(|_| conclusive).unwrap_or(0.0);
+    let tax = ledger.tax().filter(|_| conclusive);
+    if conclusive && let Some(found) = idle(ledger, sums, contention) {
         return found;
     }
     if contention >= TAX_MATTERS && contention >= tax.unwrap_or(0.0) {
         let named: Vec<&str> = ledger.takers().iter().take(3).map(|(name, _)| *name).collect();
+        if findings::is_throttled(&ledger.takers()) {
+            return verdict(
+                "contention",
+                format!(
+                    "vCPUs are held back {} of their running time while their processors are idle, as by a CPU quota (cpu.max); exits take {}",
+                    percent(contention),
+                    percent(tax.unwrap_or(0.0))
+                ),
+            );
+        }
         let who = if named.is_empty() {
             String::new()
         } else {
@@ -263,11 +281,20 @@ fn judge(
     if let Some(found) = of_memory(steps, all, context, ledger) {
         return found;
     }
+    if let Some(found) = finding("tlb-misses").filter(|found| found.certainty == Certainty::Likely)
+    {
+        return verdict("memory", format!("{}: {}", found.means, found.evidence[0]));
+    }
     if let Some(found) = finding("branch-misses") {
         return verdict("branch-misses", format!("{}: {}", found.means, found.evidence[0]));
     }
     if !workloads.is_empty() && ledger.exits.is_empty() {
         return results::verdict(workloads);
+    }
+    if ledger.exits.is_empty()
+        && let Some(says) = results::nothing_to_compare(&ledger.samples)
+    {
+        return verdict("undecided", format!("undecided: {says}"));
     }
     let exits = steps.iter().find(|step| step.id == "exits");
     match (answer("exits"), exits) {
@@ -280,6 +307,41 @@ fn judge(
         }
         _ => verdict("undecided", "undecided: nothing here says where time goes".to_owned()),
     }
+}
+
+/// Of two remedies that contradict each other the one of the finding that matters more is advised.
+fn without_contradictions(all: &mut [Finding]) {
+    let mut advised: Vec<&'static str> = Vec::new();
+    for finding in all {
+        let opposite =
+            |id: &str| advised.iter().any(|known| crate::remedy::are_opposites(known, id));
+        let refused = finding.remedies.extract_if(.., |advice| opposite(advice.remedy.id));
+        let why = "it is the opposite of what a finding that matters more needs";
+        let refused: Vec<_> = refused.map(|advice| (advice.remedy.id, why)).collect();
+        finding.refused.extend(refused);
+        advised.extend(finding.remedies.iter().map(|advice| advice.remedy.id));
+    }
+}
+
+/// Findings that a verdict rests on.
+fn rests_on(verdict: &str) -> &'static [&'static str] {
+    match verdict {
+        "contention" => &["contention"],
+        "polling" => &["guest-polls"],
+        "wake-ups" => &["halts"],
+        "memory" => &["small-pages", "tlb-misses"],
+        "bounce-buffer" => &["bounce-buffer"],
+        "branch-misses" => &["branch-misses"],
+        _ => &[],
+    }
+}
+
+/// Why a recording is too small to conclude from.
+fn too_little(ledger: &Ledger, sums: &findings::Sums) -> Option<String> {
+    let ns = ledger.time.values().map(|time| time.sum.wall_ns).max().unwrap_or(0);
+    (sums.timed && sums.total < TOO_FEW && ns < TOO_SHORT_NS).then(|| {
+        format!("{} exits in {:.1} ms are too few to conclude from", sums.total, ns as f64 / 1e6)
+    })
 }
 
 /// A VM that does next to nothing.
@@ -344,14 +406,18 @@ fn of_memory(
         Some(Answer::No) => "exits are not the bottleneck; ",
         _ => "",
     };
+    let shown = steps.iter().find(|step| step.id == "instructions" && step.answer == Answer::Yes);
+    let shown = shown.and_then(|step| step.says.split("; ").next());
+    let shown = shown.map_or_else(String::new, |says| format!(" ({says})"));
     Some(Verdict {
         id: "memory",
-        says: format!("{exits}the guest waits for memory: {}", small.means),
+        says: format!("{exits}the guest waits for memory{shown}: {}", small.means),
     })
 }
 
 fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
+    // An empty sum is -0.0.
+    format!("{:.1} %", share * 100.0 + 0.0)
 }
 
 fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &findings::Sums) -> Step {
@@ -366,6 +432,10 @@ fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &findings::Sums) -
         misses_more: false,
     };
     let of_hardware = ledger.recording.emulated.is_none();
+    if let Some(says) = too_little(ledger, sums) {
+        let next = "ten seconds and more while the load runs";
+        return step(Answer::Unknown, says, Vec::new(), Some(next));
+    }
     if let (true, Some(tax)) = (of_hardware, ledger.tax()) {
         let time = ledger.time_total();
         let evidence = vec![format!(

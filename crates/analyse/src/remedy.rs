@@ -60,6 +60,8 @@ pub struct Context {
     pub logs_writes: bool,
     /// The guest converts memory between private and shared.
     pub converts: bool,
+    /// The guest uses Hyper-V's interface, as Windows does and Linux on KVM does not.
+    pub is_windows: bool,
 }
 
 /// Whether a remedy helps.
@@ -184,6 +186,9 @@ fn kvm_polling(context: &Context) -> Applies {
 }
 
 fn tsc_deadline(context: &Context) -> Applies {
+    if context.is_windows {
+        return Applies::No("the guest uses Hyper-V's interface: Windows has no driver for it");
+    }
     match context.kind {
         VmKind::Snp => Applies::No("QEMU masks the TSC-deadline timer of SEV-SNP guests"),
         VmKind::Encrypted => Applies::If("the VM is not SEV-SNP, from which QEMU masks it"),
@@ -297,6 +302,10 @@ pub const REMEDIES: &[Remedy] = &[
     row("iothread-pinning", Place::Host, "run the VMM's I/O and vhost threads on other processors than the vCPUs", always)
         .of_contention(),
     row("fewer-vcpus", Place::Host, "run fewer vCPUs than processors, or move a VM to another host", always).of_contention(),
+    row("cpu-quota", Place::Host, "raise the CPU quota of the VM's cgroup, or remove it: cpu.max (libvirt: virsh schedinfo --set vcpu_quota=-1)", |_| {
+        Applies::If("cpu.stat of its cgroup counts nr_throttled up")
+    })
+    .of_contention(),
     row("ksm-off", Place::Host, "stop page merging: echo 2 > /sys/kernel/mm/ksm/run", always).of_contention(),
     row("host-nohz-full", Place::Host, "stop the host's tick on the vCPUs' processors: nohz_full=CPUS on the host's command line", one_task),
     row("guest-nohz-full", Place::Guest, "stop the guest's tick on busy CPUs: nohz_full=CPUS on the guest's command line", one_task),
@@ -343,6 +352,9 @@ pub const REMEDIES: &[Remedy] = &[
     row("huge-pages", Place::Host, "back the memory with huge pages: THP (madvise or always), or hugetlbfs with pages reserved first (vm.nr_hugepages)", ordinary_memory),
     row("pre-fault", Place::Vmm, "map the memory before the guest runs: KVM_PRE_FAULT_MEMORY moves its faults to the start; the pages stay 4 KiB", memory_to_map_first),
     row("convert-regions", Place::Guest, "convert whole regions of 2 MiB, and keep what is shared (swiotlb, rings) in regions of its own", always),
+    row("resident-memory", Place::Host, "keep the guest's memory in the host's: more memory, fewer VMs, or lock it (QEMU: -overcommit mem-lock=on)", |_| {
+        Applies::If("VmSwap of the VMM's process (/proc/PID/status) is not 0, or its major faults count up")
+    }),
     row("ept", Place::Host, "load kvm_intel with ept=1", on_intel),
     row("npt", Place::Host, "load kvm_amd with npt=1", on_amd),
     row("shadow-vmcs", Place::Host, "load L0's kvm_intel with enable_shadow_vmcs=1", on_intel),
@@ -359,8 +371,66 @@ pub const REMEDIES: &[Remedy] = &[
     row("bounce-size", Place::Guest, "make the bounce buffer larger: swiotlb=SLOTS on the guest's command line", |_| {
         Applies::If("io_tlb_used_hiwater reached io_tlb_nslabs (debugfs swiotlb/)")
     }),
-    row("spin-pinning", Place::Host, "give each vCPU a processor of its own", always).removes(pauses),
+    row("spin-pinning", Place::Host, "give each vCPU a processor of its own", |context| {
+        if context.is_contended {
+            Applies::Yes
+        } else {
+            Applies::If("its vCPUs are preempted: sched:sched_switch beside the exits shows it")
+        }
+    }).removes(pauses),
 ];
+
+/// Settings of Linux guests, most of them words of the kernel's command line.
+const OF_LINUX: &[&str] = &[
+    "guest-nohz-full",
+    "guest-haltpoll",
+    "guest-idle-poll",
+    "no-idle-poll",
+    "io-delay",
+    "guest-apic",
+    "guest-lapic-timer",
+    "msi",
+    "guest-nmi-watchdog",
+    "fewer-events",
+    "no-forced-bounce",
+    "bounce-size",
+];
+
+impl Remedy {
+    /// Whether it helps, the guest's system considered.
+    pub fn applies_to(&self, context: &Context) -> Applies {
+        if context.is_windows && OF_LINUX.contains(&self.id) {
+            return Applies::No(
+                "it is a setting of Linux guests, and this one uses Hyper-V's interface as Windows does",
+            );
+        }
+        (self.applies)(context)
+    }
+}
+
+/// Remedies that undo each other, or of which one is wrong where the other is right.
+const OPPOSITES: &[(&str, &str)] = &[
+    ("guest-idle-poll", "no-idle-poll"),
+    ("guest-haltpoll", "no-idle-poll"),
+    ("halt-poll", "no-idle-poll"),
+    // A guest that is told that its vCPUs are never preempted spins where it should yield.
+    ("pv-spin-hint", "fewer-vcpus"),
+    ("pv-spin-hint", "cpu-quota"),
+    // Polling takes processor time, which a quota counts and others lack.
+    ("guest-idle-poll", "cpu-quota"),
+    ("guest-haltpoll", "cpu-quota"),
+    ("halt-poll", "cpu-quota"),
+    ("guest-idle-poll", "fewer-vcpus"),
+    ("guest-haltpoll", "fewer-vcpus"),
+    ("halt-poll", "fewer-vcpus"),
+    // Memory that is locked or waits for its content is not what larger pages help.
+    ("huge-pages", "resident-memory"),
+];
+
+/// Whether two remedies contradict each other.
+pub fn are_opposites(a: &str, b: &str) -> bool {
+    OPPOSITES.iter().any(|(x, y)| (*x, *y) == (a, b) || (*x, *y) == (b, a))
+}
 
 /// The remedy of this word.
 pub fn find(id: &str) -> Option<&'static Remedy> {
@@ -396,7 +466,7 @@ mod tests {
         let mut all = Vec::new();
         for kind in kinds {
             for vendor in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
-                for bits in 0..64 {
+                for bits in 0..128 {
                     let bit = |n: u32| bits >> n & 1 == 1;
                     all.push(Context {
                         kind,
@@ -407,6 +477,7 @@ mod tests {
                         guest_memfd: bit(3),
                         logs_writes: bit(4),
                         converts: bit(5),
+                        is_windows: bit(6),
                     });
                 }
             }
@@ -420,11 +491,22 @@ mod tests {
         assert_eq!(ids.len(), REMEDIES.len());
     }
 
+    #[test]
+    fn opposites_are_remedies() {
+        for id in OF_LINUX {
+            assert!(find(id).is_some(), "{id}");
+        }
+        for (a, b) in OPPOSITES {
+            assert!(find(a).is_some() && find(b).is_some() && a != b, "{a} {b}");
+        }
+        assert!(are_opposites("no-idle-poll", "halt-poll") && !are_opposites("vhost", "ioeventfd"));
+    }
+
     /// What is known to be false is ruled out, whatever else holds.
     #[test]
     fn false_remedies_cannot_be_had() {
         let no = |id: &str, context: &Context| {
-            matches!((find(id).unwrap().applies)(context), Applies::No(_))
+            matches!(find(id).unwrap().applies_to(context), Applies::No(_))
         };
         for context in &contexts() {
             match context.kind {
@@ -437,6 +519,9 @@ mod tests {
                     assert!(no("ipiv", context));
                 }
                 _ => {}
+            }
+            if context.is_windows {
+                assert!(OF_LINUX.iter().all(|id| no(id, context)) && no("tsc-deadline", context));
             }
             if context.guest_memfd {
                 assert!(no("huge-pages", context));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use vmtax_analyse::explain::{Cost, Explanation};
+use vmtax_analyse::remedy::are_opposites;
 use vmtax_analyse::{Filter, LedgerBuilder, Side};
 use vmtax_events::{
     Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, PreemptedRow,
@@ -86,6 +87,15 @@ proptest! {
         let labels = BTreeMap::new();
         let side = Side { source: "x", ledger: &ledger, labels: &labels, seconds: None };
         let explanation = Explanation::new(&side, None);
+        let advised: Vec<&str> = explanation
+            .findings
+            .iter()
+            .flat_map(|finding| finding.remedies.iter().map(|advice| advice.remedy.id))
+            .collect();
+        for (at, one) in advised.iter().enumerate() {
+            let opposite = advised[at..].iter().find(|other| are_opposites(one, other));
+            prop_assert!(opposite.is_none(), "{one} and {opposite:?}");
+        }
         let mut low = 0u64;
         for finding in &explanation.findings {
             let Cost::Time { low_ns, high_ns, base_ns, .. } = finding.cost else { continue };

@@ -18,6 +18,8 @@ use crate::{Subject, losses};
 pub const SCHEMA: &str = "vmtax-explain-2";
 /// Lines of the answer on a terminal.
 const LINES: usize = 10;
+/// Lines of the answer that a table of results leaves to what can be done.
+const ROOM_FOR_REMEDIES: usize = 2;
 /// Findings that the answer names.
 const FINDINGS: usize = 3;
 
@@ -131,6 +133,7 @@ impl Explained<'_> {
         }
         let rows = self.answer();
         let mut room = LINES;
+        let results = self.results(paint, width)?;
         let mut hidden = 0;
         let mut shown: Vec<(Style, Vec<String>)> = Vec::new();
         let end = wrap("Details: -v", width, "", "").len();
@@ -146,6 +149,15 @@ impl Explained<'_> {
             }
             room -= lines.len();
             shown.push((style, lines));
+            // The table of results comes after the verdict.
+            if shown.len() == 1 {
+                let rows = results.len().min(room.saturating_sub(end + ROOM_FOR_REMEDIES));
+                hidden += results.len() - rows;
+                if rows > 1 {
+                    room -= rows;
+                    shown.push((Style::Plain, results[..rows].to_vec()));
+                }
+            }
         }
         for (style, lines) in &shown {
             lines.iter().try_for_each(|line| paint.line(out, *style, line))?;
@@ -153,6 +165,44 @@ impl Explained<'_> {
         let more =
             if hidden > 0 { "More, and the evidence: -v" } else { "Evidence and questions: -v" };
         paint.line(out, Style::Faint, more)
+    }
+
+    /// The table of workloads, worst first, where there are too many for sentences.
+    fn results(&self, paint: Paint, width: Option<usize>) -> io::Result<Vec<String>> {
+        let workloads = &self.explanation.workloads;
+        if self.explanation.verdict.id != "results" || workloads.len() < 3 {
+            return Ok(Vec::new());
+        }
+        let mut grid = Grid::new(vec![
+            Column::key("workload"),
+            Column::key("worst"),
+            Column::number("loss", Room::Keep),
+            Column::number("measured", Room::Drop(2)),
+            Column::number("got back", Room::Keep),
+            Column::number("by bounce buffer", Room::Drop(1)),
+        ]);
+        for workload in workloads.iter().filter(|workload| !workload.worst.is_empty()) {
+            let back = workload.recovered.iter().find(|one| one.category == workload.worst);
+            let back = back.map_or_else(
+                || "-".to_owned(),
+                |one| format!("{} by {}", percent(one.part.min(1.0)), printable(&one.option)),
+            );
+            grid.row(
+                Style::Plain,
+                vec![
+                    printable(&workload.name),
+                    printable(&workload.worst),
+                    percent(workload.loss),
+                    printable(&workload.figures),
+                    back,
+                    workload.bounce.map_or_else(|| "-".to_owned(), percent),
+                ],
+            );
+        }
+        let mut text = Vec::new();
+        grid.write(&mut text, paint, width)?;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        Ok(text.lines().map(str::to_owned).collect())
     }
 
     /// The answer, what matters most first.

@@ -121,7 +121,14 @@ fn open_standard_input() -> anyhow::Result<Recording> {
 fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<Recording> {
     let mut head = Vec::new();
     (&mut stream).take(HEAD as u64).read_to_end(&mut head).map_err(|e| cannot_read(&name, &e))?;
-    let format = recognise(&head, &name)?;
+    let format = match recognise(&head, &name) {
+        Ok(format) => format,
+        Err(fault) => {
+            let log = logs::of_stream(head, &mut stream, &name);
+            let log = log.map_err(|e| cannot_read(&name, &e))?;
+            return Ok(of_table(log.ok_or(fault)??, name));
+        }
+    };
     let mut whole = io::Cursor::new(head).chain(stream);
     if !format.needs_seeking() {
         return Ok(Recording { name, format, bytes: Bytes::Stream(Box::new(whole)) });

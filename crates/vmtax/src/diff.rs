@@ -130,6 +130,12 @@ fn check_recorded(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
         return Ok(());
     }
     let source = vmtax_events::printable(source);
+    if !ledger.samples.is_empty() {
+        let text = format!(
+            "{source}: has results of benchmarks and no exits; `vmtax explain OTHER --against BASE` compares results"
+        );
+        return fail(Code::Data, text);
+    }
     fail(Code::Data, format!("{source}: exits were not recorded, so there is nothing to compare"))
 }
 

@@ -49,6 +49,10 @@ pub(super) fn thp_enabled(view: &View) -> Found {
         Ok(found) => found,
         Err(found) => return found,
     };
+    if word == "never" && view.all_vms(|vm| !vmm::kind(vm).is_private() && is_of_hugetlbfs(vm)) {
+        let what = "the memory of all VMs is of hugetlbfs, in large pages already";
+        return Found::not_applicable(what).seen(fact);
+    }
     let path = fact.path.clone();
     match word.as_str() {
         "always" | "madvise" => Found::ok(format!("transparent huge pages: {word}")).seen(fact),
@@ -64,6 +68,10 @@ pub(super) fn thp_defrag(view: &View) -> Found {
     if view.all_private() {
         return Found::not_applicable(PRIVATE).seen(fact);
     }
+    // Kernels with transparent huge pages have both files.
+    if fact.value == Err(Unknown::Missing) && view.host.text(files::THP).is_ok() {
+        return Found::unread(fact);
+    }
     let (word, fact) = match choice(fact) {
         Ok(found) => found,
         Err(found) => return found,
@@ -77,6 +85,12 @@ pub(super) fn thp_defrag(view: &View) -> Found {
             .fix(Fix::Write { path: files::THP_DEFRAG.to_owned(), value: "madvise" }),
         _ => Found::strange(fact),
     }
+}
+
+/// Most of a VM's memory is of hugetlbfs, which transparent huge pages do not concern.
+fn is_of_hugetlbfs(vm: &VmProcess) -> bool {
+    let backing = vm.backing.value.as_ref();
+    backing.is_ok_and(|backing| backing.resident > 0 && backing.hugetlb >= backing.resident / 2)
 }
 
 /// A VM's memory is shared and not of hugetlbfs: memfd or tmpfs.

@@ -74,6 +74,11 @@ impl<'a> View<'a> {
             _ if self.kvm.module(module).is_some_and(|module| module.built_in) => {
                 format!("{module} is built into the kernel, and the processor cannot run it")
             }
+            _ if self.kvm.module(module).is_some() => {
+                return Found::unknown(format!(
+                    "{module} is loaded, and its parameters are not among these files"
+                ));
+            }
             _ => format!("the module {module} is not loaded"),
         })
     }

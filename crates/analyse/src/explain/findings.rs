@@ -18,10 +18,10 @@ use crate::remedy::{self, Applies, Context, Remedy, VmKind};
 
 use crate::table::cause_of;
 
-pub(super) use contention::contention;
+pub(super) use contention::{contention, is_throttled};
 pub(super) use counters::of_counters;
 pub(super) use guest::of_profiles;
-pub(super) use memory::{of_memory, shattered, small_by_faults};
+pub(super) use memory::{of_memory, of_tlb, shattered, small_by_faults};
 
 /// A subject's part of the running time from which on it is a finding.
 const WORTH: f64 = 0.01;
@@ -33,6 +33,11 @@ const FEW: u64 = 20;
 const NAMED: usize = 4;
 /// Rates of a kernel's tick, a second and vCPU: CONFIG_HZ is 100 to 1000.
 const TICK: std::ops::RangeInclusive<f64> = 80.0..=1100.0;
+/// Accesses of the VMCS for an entry of L2 that a hypervisor has at least without shadowing. With it some fields remain (3 in
+/// "profiling nested KVM", KVM Forum 2017).
+const WITHOUT_SHADOW: f64 = 8.0;
+/// A fault that takes as long on average waits for the memory's content: clearing 2 MiB takes 100 to 300 us.
+const WAITS_NS: u64 = 400_000;
 /// KVM's default of `halt_poll_ns` on x86.
 pub(super) const POLL_NS: u64 = 200_000;
 
@@ -131,7 +136,7 @@ impl Finding {
     /// Adds remedies as their conditions allow.
     pub(super) fn advise(&mut self, ids: &[&'static str], context: &Context) {
         for remedy in ids.iter().filter_map(|id| remedy::find(id)) {
-            match (remedy.applies)(context) {
+            match remedy.applies_to(context) {
                 Applies::Yes => self.remedies.push(Advice { remedy, condition: None }),
                 Applies::If(condition) => {
                     self.remedies.push(Advice { remedy, condition: Some(condition) });
@@ -330,8 +335,20 @@ pub(super) fn of_exits(ledger: &Ledger, context: &Context, sums: &Sums) -> Vec<F
         finding.next = subject.next;
         finding.evidence.push(counted(sum, sums));
         finding.evidence.extend(addresses(sum));
+        if *word == "memory-faults" && faults_wait(ledger, sums) {
+            finding.means =
+                "the guest touches memory whose content the host must get first: from swap, a migration's source, a file"
+                    .to_owned();
+            finding.disproof =
+                "the VMM's major faults (/proc/PID/stat) stand still, and it uses no userfaultfd";
+            finding.next =
+                "VmSwap in /proc/PID/status of the VMM; `vmstat 1` (si, so); QEMU's `info migrate`";
+        }
         let remedies = fitting(ledger, context, subject, sum, sums, &mut finding.evidence);
         finding.advise(&remedies, context);
+        if *word == "memory-faults" && mapping::is_small(ledger).is_none() {
+            memory::only_if_mapping(&mut finding);
+        }
         found.push(finding);
     }
     found.extend(xapic(ledger, context));
@@ -441,6 +458,17 @@ fn fitting(
             }
             _ => ids.clear(),
         },
+        // A register that is read is no queue's notification.
+        "device-registers" if sum.details.keys().any(|one| one.is_write() != Some(true)) => {
+            ids.retain(|id| *id != "ioeventfd");
+        }
+        "memory-faults" if faults_wait(ledger, sums) => {
+            evidence.push(format!(
+                "{} us each on average: a fault that only maps memory takes a few, and as many as 300 to clear 2 MiB",
+                mean_ns(sum) / 1000
+            ));
+            ids = vec!["resident-memory"];
+        }
         "memory-faults" => match small_by_faults(ledger) {
             Some(line) => evidence.push(line),
             None if mapping::is_small(ledger) == Some(true) => {}
@@ -451,10 +479,52 @@ fn fitting(
                 .push("event selects change at each tick: more events than counters".to_owned());
             ids.retain(|id| *id == "fewer-events");
         }
+        // A lock whose owner runs, or an idle guest that polls: no vCPU waits for a processor.
+        "spinning" if ledger.contention().is_some_and(|share| share < WORTH) => {
+            evidence.push(
+                "no vCPU was preempted: the lock's owner runs, or the guest polls".to_owned(),
+            );
+            ids.clear();
+        }
+        "vmcs-accesses" => {
+            if let Some(each) = accesses_per_entry(ledger).filter(|each| *each < WITHOUT_SHADOW) {
+                evidence.push(format!(
+                    "{each:.1} for each entry of L2: without a shadow VMCS there would be dozens"
+                ));
+                ids.clear();
+            }
+        }
         "no-virtual-apic" | "ipi" if context.vendor == vmtax_events::Isa::Unknown => ids.clear(),
         _ => {}
     }
     ids
+}
+
+/// VMREADs and VMWRITEs of L1 for each entry of L2.
+fn accesses_per_entry(ledger: &Ledger) -> Option<f64> {
+    use vmtax_events::{Isa, vmx};
+    let count = |codes: [u32; 2]| {
+        let of = |key: &ExitKey| key.reason.isa == Isa::Vmx && codes.contains(&key.reason.code);
+        let exits = ledger.exits.iter().filter(|(key, _)| of(key));
+        exits.fold(0u64, |sum, (_, tally)| sum.saturating_add(tally.count))
+    };
+    let entries = count([vmx::VMRESUME, vmx::VMLAUNCH]);
+    (entries >= FEW).then(|| count([vmx::VMREAD, vmx::VMWRITE]) as f64 / entries as f64)
+}
+
+/// A fault's own time on average, ns.
+fn mean_ns(sum: &Sum) -> u64 {
+    let ns = if sum.high_ns > 0 { sum.high_ns } else { sum.tally.time_ns };
+    ns / sum.count.max(1)
+}
+
+/// Faults take longer than mapping and clearing memory does: the host gets the memory back from somewhere.
+pub(super) fn faults_wait(ledger: &Ledger, sums: &Sums) -> bool {
+    let has_times = sums.timed || sums.spent_ns.is_some();
+    let faults = sums.by_subject.get("memory-faults");
+    ledger.recording.emulated.is_none()
+        && has_times
+        && faults.is_some_and(|sum| sum.count >= FEW && mean_ns(sum) >= WAITS_NS)
 }
 
 fn arms(ledger: &Ledger) -> u64 {

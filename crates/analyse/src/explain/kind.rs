@@ -10,6 +10,9 @@ const SNP_REQUESTS: [u64; 4] = [0x8000_0010, 0x8000_0011, 0x8000_0012, 0x8000_00
 /// The same in the MSR protocol: GHCB registration, page state changes.
 const SNP_MSR_REQUESTS: [u64; 3] = [0x10, 0x12, 0x14];
 
+/// Synthetic MSRs of Hyper-V's interface (Hyper-V TLFS, "Synthetic MSRs").
+const HYPERV_MSRS: std::ops::Range<u64> = 0x4000_0000..0x4000_0200;
+
 /// What is known of the VM.
 pub(super) fn context(ledger: &Ledger) -> Context {
     let keys = || ledger.exits.keys();
@@ -34,6 +37,11 @@ pub(super) fn context(ledger: &Ledger) -> Context {
         converts: keys().any(|key| super::subject::of(key) == "conversions"),
         logs_writes: keys()
             .any(|key| key.reason.isa == Isa::Vmx && key.reason.code == vmx::PML_FULL),
+        is_windows: keys().any(|key| match key.detail.kind {
+            DetailKind::HypervHypercall => true,
+            DetailKind::MsrRead | DetailKind::MsrWrite => HYPERV_MSRS.contains(&key.detail.value),
+            _ => false,
+        }),
     }
 }
 

@@ -11,10 +11,12 @@ use crate::table::cause_of;
 
 /// Part of the mapped bytes in pages of 4 KiB from which on memory is called mapped in small pages.
 const SMALL: f64 = 0.5;
+/// Unit of a counter without instructions beside it.
+pub(super) const IN_ALL: &str = "in all";
 /// Counters of the TLB that are looked at.
 const COUNTERS: usize = 16;
 /// How much more often the TLB must miss than in the base for that to be called more.
-const MORE_MISSES: f64 = 1.5;
+pub(super) const MORE_MISSES: f64 = 1.5;
 
 /// Bytes that are mapped in pages of 4 KiB, and in all sizes; the last reading of each VM counts.
 pub(crate) fn mapped(ledger: &Ledger) -> Option<(f64, f64)> {
@@ -42,7 +44,7 @@ pub(super) fn is_small(ledger: &Ledger) -> Option<bool> {
 }
 
 /// Misses of the TLB: the counter's name, and how many there are for a thousand instructions, or in all.
-fn misses(ledger: &Ledger) -> Vec<(&str, f64, &'static str)> {
+pub(super) fn misses(ledger: &Ledger) -> Vec<(&str, f64, &'static str)> {
     let named = |name: &str| ledger.stats.iter().find(|s| s.name.split(':').next() == Some(name));
     let instructions = named("instructions").map(|stat| stat.value).filter(|n| *n > 0.0);
     let is_miss = |stat: &&Stat| {
@@ -51,7 +53,7 @@ fn misses(ledger: &Ledger) -> Vec<(&str, f64, &'static str)> {
     };
     let rate = |stat: &Stat| match instructions {
         Some(n) => (stat.value * 1000.0 / n, "for a thousand instructions"),
-        None => (stat.value, "in all"),
+        None => (stat.value, IN_ALL),
     };
     ledger
         .stats

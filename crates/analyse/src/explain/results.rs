@@ -4,7 +4,7 @@
 //! A category is a kind of VM and its options, in any spelling in use: `SNP+vhost`, `snp+vhost`, `plain+poll` (vmtax bench),
 //! `amd-direct-medium-vhost-mq` (CVM_eval). Two categories that differ in one thing say what that thing does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::{Better, Isa, Sample};
 
@@ -20,8 +20,24 @@ const MOST: f64 = 0.5;
 /// Repetitions of each from which on it is said that one is larger than the other when all of them are: with five and
 /// five, the chance for that among equals is 2 in 252 (the exact rank-sum test; Wilcoxon, Biometrics Bulletin 1, 1945).
 const ENOUGH: usize = 5;
-/// Sentences of the verdict.
-const SENTENCES: usize = 5;
+/// More workloads than this are a table.
+const SENTENCES: usize = 2;
+
+/// Units that differ from another by a factor alone.
+const UNITS: &[(&[&str], &str, f64)] = &[
+    (&["bit/s", "bits/sec", "b/s", "bps"], "bit/s", 1.0),
+    (&["kbit/s", "Kbits/sec", "Kb/s", "kb/s", "kbps"], "bit/s", 1e3),
+    (&["Mbit/s", "Mbits/sec", "Mb/s", "Mbps"], "bit/s", 1e6),
+    (&["Gbit/s", "Gbits/sec", "Gb/s", "Gbps"], "bit/s", 1e9),
+    (&["B/s"], "B/s", 1.0),
+    (&["kB/s", "KB/s"], "B/s", 1e3),
+    (&["MB/s"], "B/s", 1e6),
+    (&["GB/s"], "B/s", 1e9),
+    (&["ns"], "ns", 1.0),
+    (&["us", "\u{b5}s", "usec"], "ns", 1e3),
+    (&["ms", "msec"], "ns", 1e6),
+    (&["s", "sec", "seconds"], "ns", 1e9),
+];
 
 /// Words for kinds of VM.
 const KINDS: &[(&str, VmKind)] = &[
@@ -46,6 +62,9 @@ const OPTIONS: &[(&str, &str)] = &[
     ("pinned", "vcpu-pinning"),
     ("hugepages", "huge-pages"),
 ];
+
+/// Words behind a kind that say no more.
+const NO_OPTIONS: &[&str] = &["guest", "cvm", "baseline", "default"];
 
 /// Other spellings of options.
 const ALIASES: &[(&str, &str)] = &[("idle=poll", "poll"), ("idlepoll", "poll")];
@@ -75,13 +94,18 @@ impl Category {
     fn read(text: &str) -> Option<Category> {
         let text = text.trim();
         // The kind itself may have a dash.
-        let (kind, rest) = match text.split_once('+') {
-            Some((kind, rest)) => (kind, rest),
-            None if kind_of(text).is_some() => (text, ""),
-            None => text.split_once('-').unwrap_or((text, "")),
+        let first = text.split('+').next().unwrap_or_default().trim();
+        let (mut kind, rest) = match kind_of(first) {
+            Some(_) => text.split_at(first.len()),
+            None => text.split_at(text.find(['+', '-', ' ']).unwrap_or(text.len())),
         };
-        let kind = kind.trim();
         kind_of(kind)?;
+        let words = || rest.split(['+', '-', ' ']).map(str::trim);
+        // `vm-snp`, `intel-tdx`: the closer word.
+        let closer = words().find(|word| kind_of(word).is_some_and(|kind| kind != VmKind::Plain));
+        if let Some(closer) = closer.filter(|_| kind_of(kind) == Some(VmKind::Plain)) {
+            kind = closer;
+        }
         let known = |word: &str| {
             let word = word.trim().to_ascii_lowercase();
             ALIASES
@@ -90,7 +114,8 @@ impl Category {
                 .map_or(word, |(_, name)| (*name).to_owned())
         };
         let mut options: Vec<String> =
-            rest.split(['+', '-']).map(known).filter(|word| !word.is_empty()).collect();
+            words().filter(|word| kind_of(word).is_none()).map(known).collect();
+        options.retain(|word| !word.is_empty() && !NO_OPTIONS.contains(&word.as_str()));
         options.sort();
         options.dedup();
         Some(Category { kind: kind.to_owned(), options })
@@ -147,6 +172,10 @@ pub struct Workload {
     pub loss: f64,
     /// The category that has it.
     pub worst: String,
+    /// Its value and the plain VM's: `591 Mbit/s of 3.4 Gbit/s`.
+    pub figures: String,
+    /// The part of that loss that a plain VM with a bounce buffer has too.
+    pub bounce: Option<f64>,
     /// The verdict, a sentence without its full stop.
     pub says: String,
     /// Options that got most of a loss back.
@@ -275,12 +304,27 @@ impl Table<'_> {
     }
 }
 
+/// What a unit is a multiple of.
+fn base_unit(unit: &str) -> Option<(&'static str, f64)> {
+    let row = UNITS.iter().find(|(names, ..)| names.contains(&unit));
+    row.map(|(_, base, factor)| (*base, *factor))
+}
+
 /// Every workload, worst first.
 pub(super) fn workloads(samples: &[Sample]) -> Vec<Workload> {
     let mut tables: BTreeMap<(&str, &str, &str), Table<'_>> = BTreeMap::new();
+    let mut units: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for sample in samples {
+        units.entry((&sample.workload, &sample.metric)).or_default().insert(&sample.unit);
+    }
     for sample in samples.iter().filter(|sample| sample.better != Better::Neither) {
         let Some(category) = Category::read(&sample.category) else { continue };
-        let (workload, metric, unit) = (&*sample.workload, &*sample.metric, &*sample.unit);
+        let (workload, metric, mut unit) = (&*sample.workload, &*sample.metric, &*sample.unit);
+        let mut value = sample.value;
+        let several = units.get(&(workload, metric)).is_some_and(|units| units.len() > 1);
+        if several && let Some((base, factor)) = base_unit(unit) {
+            (unit, value) = (base, value * factor);
+        }
         let table = tables.entry((workload, metric, unit)).or_insert_with(|| Table {
             name: format!("{workload} {metric}"),
             unit,
@@ -289,7 +333,7 @@ pub(super) fn workloads(samples: &[Sample]) -> Vec<Workload> {
             names: BTreeMap::new(),
         });
         table.names.entry(category.clone()).or_insert(sample.category.trim());
-        table.values.entry(category).or_default().push(sample.value);
+        table.values.entry(category).or_default().push(value);
     }
     let several = |table: &&Table<'_>| table.values.len() > 1;
     let mut workloads: Vec<Workload> = tables.values().filter(several).map(workload).collect();
@@ -330,6 +374,7 @@ fn workload(table: &Table<'_>) -> Workload {
             runs(row.runs)
         ),
     };
+    let mut share_of_bounce = None;
     let recovered: Vec<Recovered> = losing
         .iter()
         .flat_map(|(loss, row, category, plain)| recover(table, row, category, (*loss, *plain)))
@@ -347,13 +392,22 @@ fn workload(table: &Table<'_>) -> Workload {
                 part(one.part)
             );
         }
-        says.extend(bounce(table, category, worst.value, *plain));
+        share_of_bounce = bounce(table, category, worst.value, *plain);
+        if let Some(share) = share_of_bounce {
+            let verdict = if share >= MOST { "explains most of it" } else { "does not explain it" };
+            says += &format!("; the bounce buffer alone {verdict} ({})", percent(share));
+        }
     }
+    let figures = losing.first().map_or_else(String::new, |(_, row, _, plain)| {
+        format!("{} of {}", table.figure(row.value), table.figure(*plain))
+    });
     Workload {
         name: table.name.clone(),
         unit: table.unit.to_owned(),
         loss: losing.first().map_or(0.0, |(loss, ..)| *loss),
         worst: losing.first().map_or_else(String::new, |(_, row, ..)| row.category.clone()),
+        figures,
+        bounce: share_of_bounce,
         says,
         recovered,
         rows: rows.into_iter().map(|(row, _)| row).collect(),
@@ -388,14 +442,12 @@ fn part(part: f64) -> String {
     if part > 1.0 { "all".to_owned() } else { percent(part) }
 }
 
-/// Whether a plain VM with a bounce buffer loses as much.
-fn bounce(table: &Table<'_>, category: &Category, value: f64, plain: f64) -> Option<String> {
+/// The part of a loss that a plain VM with a bounce buffer has too.
+fn bounce(table: &Table<'_>, category: &Category, value: f64, plain: f64) -> Option<f64> {
     let kind = table.plain(category)?.kind.clone();
     let burdened = Category { kind, options: category.options.clone() }.with(BURDEN);
     let (alone, _) = table.at(&burdened)?;
-    let share = ((plain - alone) / (plain - value)).clamp(0.0, 1.0);
-    let verdict = if share >= MOST { "explains most of it" } else { "does not explain it" };
-    Some(format!("; the bounce buffer alone {verdict} ({})", percent(share)))
+    Some(((plain - alone) / (plain - value)).clamp(0.0, 1.0))
 }
 
 /// Without kinds to compare: what an option does.
@@ -445,11 +497,42 @@ pub(super) fn step(workloads: &[Workload]) -> Option<Step> {
     })
 }
 
-/// The verdict: at most five sentences, worst first.
+/// The verdict: a sentence for each of a few workloads, else how many lose and the worst.
 pub(super) fn verdict(workloads: &[Workload]) -> Verdict {
     let says: Vec<&str> =
         workloads.iter().take(SENTENCES).map(|workload| workload.says.as_str()).collect();
-    Verdict { id: "results", says: says.join(". ") }
+    if workloads.len() <= SENTENCES {
+        return Verdict { id: "results", says: says.join(". ") };
+    }
+    let lose = workloads.iter().filter(|workload| workload.loss >= LOSS).count();
+    let says = match lose {
+        0 => format!("no kind of VM loses 5 % and more in any of {} workloads", workloads.len()),
+        _ => format!(
+            "{lose} of {} workloads lose 5 % and more. Worst: {}",
+            workloads.len(),
+            // The rest of it stands in the table.
+            says.first().and_then(|says| says.split("; ").next()).unwrap_or_default()
+        ),
+    };
+    Verdict { id: "results", says }
+}
+
+/// Why results alone allow no comparison.
+pub(super) fn nothing_to_compare(samples: &[Sample]) -> Option<String> {
+    let kinds: BTreeSet<&str> = samples.iter().map(|sample| &*sample.category).collect();
+    let known = kinds.iter().any(|kind| is_category(kind));
+    let named: Vec<&str> = kinds.iter().take(3).copied().collect();
+    match (samples.is_empty(), known) {
+        (true, _) => None,
+        (_, true) => Some(format!(
+            "no workload has results of two kinds of VM in one unit ({}): add those of the plain VM",
+            named.join(", ")
+        )),
+        (_, false) => Some(format!(
+            "no category names a kind of VM ({}): use plain, snp, tdx, and options as plain+vhost",
+            named.join(", ")
+        )),
+    }
 }
 
 /// What got losses back, as findings.
@@ -517,4 +600,30 @@ fn harm(workloads: &[Workload], option: &str) -> Option<(f64, String)> {
 fn has_option(category: &str, option: &str) -> bool {
     Category::read(category)
         .is_some_and(|category| category.options.iter().any(|one| one == option))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn categories_in_many_spellings() {
+        for (text, kind, options) in [
+            ("VM", VmKind::Plain, &[][..]),
+            ("normal VM", VmKind::Plain, &[]),
+            ("TDX VM + vhost", VmKind::Tdx, &["vhost"]),
+            ("vm-snp", VmKind::Snp, &[]),
+            ("intel-tdx+poll", VmKind::Tdx, &["poll"]),
+            ("sev-snp+idle=poll", VmKind::Snp, &["poll"]),
+            ("amd-direct-medium-vhost", VmKind::Plain, &["direct", "medium", "vhost"]),
+            ("snp guest", VmKind::Snp, &[]),
+        ] {
+            let category = Category::read(text).unwrap();
+            assert_eq!(category.vm_kind(), kind, "{text}");
+            assert_eq!(category.options, options, "{text}");
+        }
+        for text in ["", "host", "network", "results-snp", "redis"] {
+            assert_eq!(Category::read(text), None, "{text}");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 //! | `perf kvm stat report` | a line for each reason: count, least, longest and mean time |
 //! | `kvm_stat -1`, its screen, `-l`, `-l -c` | `kvm_exit(REASON)`, among other counters |
 //! | `NAME: COUNT` lines | the bpftrace scripts of CVM_eval, as a total or second by second |
+//! | bcc's `kvmexit`, SystemTap's `kvm_service_time.stp` | a line for each reason, the latter with times |
 //! | columns of reasons, MSRs or TDVMCALL leaves | the same scripts, a line each second |
 //!
 //! A table has sums and no single durations: [`vmtax_events::Tally`]'s histogram stays empty, and quantiles are unknown.
@@ -13,6 +14,7 @@ mod columns;
 mod kvm_stat;
 mod named;
 mod perf_kvm;
+mod scripts;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -40,9 +42,15 @@ struct Kind {
     read: fn(&str, &mut Table) -> Result<(), Error>,
 }
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 6] = [
     Kind { tool: "perf kvm stat", recognise: perf_kvm::recognise, read: perf_kvm::read },
     Kind { tool: "kvm_stat", recognise: kvm_stat::recognise, read: kvm_stat::read },
+    Kind { tool: "bcc kvmexit", recognise: scripts::recognise_bcc, read: scripts::read_bcc },
+    Kind {
+        tool: "SystemTap",
+        recognise: scripts::recognise_systemtap,
+        read: scripts::read_systemtap,
+    },
     Kind { tool: "bpftrace", recognise: columns::recognise, read: columns::read },
     Kind { tool: "bpftrace", recognise: named::recognise, read: named::read },
 ];

@@ -45,6 +45,10 @@ const TOOLS: &[(&[&str], &str)] = &[
         &["[ ID]", "Interval", "Transfer"],
         concat!("iperf3's log without the receiver's line, which has no exits", results!()),
     ),
+    (
+        &["Connecting to host", "port"],
+        concat!("iperf3's log without the receiver's line, which has no exits", results!()),
+    ),
     (&["bytes from", "icmp_seq=", "time="], concat!("ping's log, which has no exits", results!())),
     (
         &["Type", "Ops/sec", "Hits/sec"],

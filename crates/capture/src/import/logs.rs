@@ -1,6 +1,7 @@
-//! Logs of benchmark programs -> the one value that each is run for.
+//! Logs of benchmark programs -> the value that each is run for, or several where a program measures several things.
 //!
-//! iperf3 (text and JSON; what the receiver got), ping (mean round trip), memtier_benchmark, wrk, NPB, and the lines
+//! iperf3 (text and JSON; what the receiver got), ping (mean round trip), memtier_benchmark, wrk, NPB, CVM_eval's
+//! kernel module `bench` (what one exit takes, by instruction), and the lines
 //! `Time: ...` and `Total throughput ...` that CVM_eval's programs print. A log says nothing of the VM that it is of; its
 //! path does, which is the caller's.
 //!
@@ -14,6 +15,8 @@ use vmtax_events::Better;
 pub struct Reading {
     /// What wrote it.
     pub program: &'static str,
+    /// Which of its measurements, where it makes several.
+    pub part: String,
     /// What was measured.
     pub metric: &'static str,
     /// In which unit.
@@ -116,22 +119,63 @@ const LOGS: [Log; 9] = [
 ///
 /// # Errors
 /// What is missing: the log was cut, or the program failed.
-pub fn read(text: &str) -> Option<Result<Reading, &'static str>> {
+pub fn read(text: &str) -> Option<Result<Vec<Reading>, &'static str>> {
+    if let Some(exits) = bench_module(text) {
+        return Some(exits);
+    }
     let is = |log: &&Log| log.words.iter().all(|word| text.contains(word));
     if let Some(log) = LOGS.iter().find(is) {
-        let reading = |value| Reading {
-            program: log.program,
-            metric: log.metric,
-            unit: log.unit,
-            value,
-            better: log.better,
+        let reading = |value| {
+            vec![Reading {
+                program: log.program,
+                part: String::new(),
+                metric: log.metric,
+                unit: log.unit,
+                value,
+                better: log.better,
+            }]
         };
         return Some((log.find)(text).map(reading));
     }
     // Many programs print such a line; what it is of, its path says.
     let time = text.lines().find_map(|line| line.strip_prefix("Time: "))?;
     let value = seconds(time.split_whitespace().next()?)?;
-    Some(Ok(Reading { program: "", metric: "time", unit: "s", value, better: Better::Lower }))
+    Some(Ok(vec![Reading {
+        program: "",
+        part: String::new(),
+        metric: "time",
+        unit: "s",
+        value,
+        better: Better::Lower,
+    }]))
+}
+
+/// Lines of the kernel's log that CVM_eval's module `bench` writes in the guest, those of its last run:
+/// `[  104.1] bench: _cpuid_1, total_cycle 273312738, avg_cycle 2733, total_time 101228723, avg_time 1012`.
+fn bench_module(text: &str) -> Option<Result<Vec<Reading>, &'static str>> {
+    let said = |line: &str| line.split_once("bench: ").map(|(_, rest)| rest.trim().to_owned());
+    let lines: Vec<String> = text.lines().filter_map(said).collect();
+    if !lines.iter().any(|line| line.contains(", avg_cycle ") && line.contains(", avg_time ")) {
+        return None;
+    }
+    let begins = lines.iter().rposition(|line| line.contains("Initializing"));
+    let run = lines.get(begins.map_or(0, |at| at + 1)..).unwrap_or_default();
+    if !run.iter().any(|line| line.starts_with("done")) {
+        return Some(Err("its line \"bench: done\" is missing: the log was cut"));
+    }
+    let reading = |line: &String| {
+        let (name, rest) = line.split_once(',')?;
+        let value = number(rest.split_once("avg_time ")?.1.split([',', ' ']).next()?)?;
+        Some(Reading {
+            program: "exit",
+            part: name.trim().trim_start_matches('_').to_owned(),
+            metric: "time",
+            unit: "ns",
+            value,
+            better: Better::Lower,
+        })
+    };
+    Some(Ok(run.iter().filter_map(reading).collect()))
 }
 
 /// `7.30`, or `00:02.97`.
@@ -248,9 +292,21 @@ mod tests {
             ("Fra:1\nTime: 00:02.97 (Saving: 00:00.07)\n", "", 2.97),
             ("Time: 7.30 seconds\n", "", 7.3),
         ] {
-            let reading = read(text).unwrap().unwrap();
+            let readings = read(text).unwrap().unwrap();
+            let [reading] = &readings[..] else { panic!("{text}") };
             assert_eq!((reading.program, reading.value), (program, value), "{text}");
         }
+    }
+
+    #[test]
+    fn the_module_bench_has_a_value_for_each_exit() {
+        let log = "[1.0] bench: Initializing\n[1.1] bench: _cpuid_1, total_cycle 9, avg_cycle 9, total_time 9, avg_time 9\n\
+            [2.0] bench: Initializing\n[2.1] bench: _cpuid_1, total_cycle 24, avg_cycle 2734, total_time 10, avg_time 1012\n\
+            [2.2] bench: snp_cpuid_1, total_cycle 24, avg_cycle 734, total_time 10, avg_time 312\n[2.3] bench: done\n";
+        let readings = read(log).unwrap().unwrap();
+        let values: Vec<(&str, f64)> = readings.iter().map(|r| (&*r.part, r.value)).collect();
+        assert_eq!(values, [("cpuid_1", 1012.0), ("snp_cpuid_1", 312.0)]);
+        assert!(read(&log[..log.len() - 20]).unwrap().is_err());
     }
 
     #[test]

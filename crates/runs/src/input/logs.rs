@@ -24,18 +24,38 @@ const DEEPEST: usize = 10;
 /// A number as a file's name is a repetition up to this, and a size from there on.
 const REPEATS: u32 = 63;
 
-/// A table of the results of one log; its category is what its path says, else its name. `None` if it is no log that is known.
+/// The same as [`of_text`] of a file.
 pub(super) fn of_file(file: &RandomFile, name: &str) -> io::Result<Option<Result<String, Fault>>> {
     let mut text = vec![0; usize::try_from(file.len().min(MOST_BYTES)).unwrap_or(0)];
     let got = file.read_at(0, &mut text)?;
     text.truncate(got);
-    let reading = match read(&String::from_utf8_lossy(&text)) {
-        Some(Ok(reading)) if !reading.program.is_empty() => reading,
+    Ok(of_text(&text, name))
+}
+
+/// The same of a pipe, of which `head` was read.
+pub(super) fn of_stream(
+    head: Vec<u8>,
+    rest: &mut dyn Read,
+    name: &str,
+) -> io::Result<Option<Result<String, Fault>>> {
+    let mut text = head;
+    // Other data is not read to its end to be refused.
+    if std::str::from_utf8(&text).is_err_and(|e| e.error_len().is_some()) {
+        return Ok(None);
+    }
+    rest.take(MOST_BYTES).read_to_end(&mut text)?;
+    Ok(of_text(&text, name))
+}
+
+/// A table of the results of one log; its category is what its path says, else its name. `None` if it is no log that is known.
+fn of_text(text: &[u8], name: &str) -> Option<Result<String, Fault>> {
+    let readings = match read(&String::from_utf8_lossy(text)) {
+        Some(Ok(readings)) if readings.iter().all(|one| !one.program.is_empty()) => readings,
         Some(Err(problem)) => {
             let text = format!("{name}: this log cannot be used: {problem}");
-            return Ok(Some(Err(Fault::new(Code::Data, text))));
+            return Some(Err(Fault::new(Code::Data, text)));
         }
-        _ => return Ok(None),
+        _ => return None,
     };
     let path = Path::new(name);
     let parts: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
@@ -44,11 +64,13 @@ pub(super) fn of_file(file: &RandomFile, name: &str) -> io::Result<Option<Result
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         place.category = stem.unwrap_or_default();
     }
-    // Two logs are compared whatever folders they lie in.
-    reading.program.clone_into(&mut place.workload);
     let mut table = Table::default();
-    table.add(place, reading);
-    Ok(Some(Ok(table.csv())))
+    for reading in readings {
+        // Two logs are compared whatever folders they lie in.
+        reading.program.clone_into(&mut place.workload);
+        table.add(place.clone(), reading);
+    }
+    Some(Ok(table.csv()))
 }
 
 /// A table of the results in a folder of logs; `None` if no log is in it.
@@ -75,7 +97,9 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
             .collect();
         let place = Place::of(&parts);
         match read(&text) {
-            Some(Ok(reading)) if !place.category.is_empty() => table.add(place, reading),
+            Some(Ok(readings)) if !place.category.is_empty() => {
+                readings.into_iter().for_each(|reading| table.add(place.clone(), reading));
+            }
             Some(Err(problem)) => damaged.push(format!("{name} ({problem})")),
             _ => others.push(name),
         }
@@ -119,6 +143,7 @@ fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Fau
 }
 
 /// Workload, category and repetition of a path.
+#[derive(Clone)]
 struct Place {
     workload: String,
     category: String,
@@ -138,7 +163,7 @@ impl Place {
                 part
             };
             let (rest, number) = numbered(stem);
-            if is_date(stem) {
+            if is_date(stem) || at < last && is_repetition(stem) {
                 repeat.0 = stem.to_owned();
             } else if is_category(stem) {
                 category = stem.to_owned();
@@ -172,6 +197,13 @@ fn is_date(part: &str) -> bool {
         && part.bytes().all(|b| b.is_ascii_digit() || b"-_:T".contains(&b))
 }
 
+/// `run1`, `rep-2`, `trial_03`: a folder for each repetition.
+fn is_repetition(part: &str) -> bool {
+    let (name, digits) = part.split_at(part.trim_end_matches(|c: char| c.is_ascii_digit()).len());
+    let name = name.trim_end_matches(['-', '_', '.']).to_ascii_lowercase();
+    !digits.is_empty() && ["run", "rep", "repeat", "trial", "iter", "iteration"].contains(&&*name)
+}
+
 /// Results to be written as a table.
 #[derive(Default)]
 struct Table {
@@ -179,7 +211,11 @@ struct Table {
 }
 
 impl Table {
-    fn add(&mut self, place: Place, reading: Reading) {
+    fn add(&mut self, mut place: Place, reading: Reading) {
+        if !reading.part.is_empty() {
+            let between = if place.workload.is_empty() { "" } else { "-" };
+            place.workload = format!("{}{between}{}", place.workload, reading.part);
+        }
         self.rows.push((place, reading));
     }
 
@@ -232,8 +268,9 @@ mod tests {
         let shortened = |paths: &[&str]| {
             let mut table = Table::default();
             for path in paths {
-                let reading = read("Time: 7.30 seconds\n").unwrap().unwrap();
-                table.add(Place::of(&path.split('/').collect::<Vec<_>>()), reading);
+                for reading in read("Time: 7.30 seconds\n").unwrap().unwrap() {
+                    table.add(Place::of(&path.split('/').collect::<Vec<_>>()), reading);
+                }
             }
             table.shorten();
             table.rows.into_iter().map(|(place, _)| place.workload).collect::<Vec<_>>()
@@ -265,6 +302,8 @@ mod tests {
             place("tensorflow-x-thread_8", "tdx-direct", 2)
         );
         assert_eq!(of("blender/tdx/3.log"), place("blender", "tdx", 3));
+        assert_eq!(of("run-2/ping/tdx/64.log"), place("ping-64", "tdx", 0));
+        assert_eq!(of("vmexit/snp.txt"), place("vmexit", "snp", 0));
         assert_eq!(of("notes/readme.txt").1, "");
     }
 }

@@ -110,6 +110,35 @@ fn results_are_judged_by_workload() {
     assert!(findings.iter().all(|one| one["certainty"] == "possible"), "one run each");
 }
 
+/// More workloads than a few sentences hold are a table, the worst first, in ten lines.
+#[test]
+fn many_workloads_are_a_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = "workload,category,metric,unit,value,better\n".to_owned();
+    for number in 1..=9 {
+        let slow = 100 - 10 * number;
+        table += &format!(
+            "w{number},plain,speed,1/s,100,higher\nw{number},snp,speed,1/s,{slow},higher\nw{number},snp+poll,speed,1/s,95,higher\n"
+        );
+    }
+    fs::write(folder.path().join("results.csv"), table).unwrap();
+    let output = Program::new().command(folder.path(), "explain results.csv").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() <= 10, "{text}");
+    assert!(
+        lines[0].starts_with(
+            "9 of 9 workloads lose 5 % and more. Worst: w9 speed: snp loses 90.0 % of plain"
+        ),
+        "{text}"
+    );
+    let words = |at: usize| lines[at].split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(words(1), "workload worst loss measured got back by bounce buffer");
+    assert_eq!(words(2), "w9 speed snp 90.0 % 10/s of 100/s 94.4 % by poll -");
+    assert!(words(3).starts_with("w8 speed snp 80.0 %"), "{text}");
+    assert!(text.contains("idle=poll") && text.ends_with("More, and the evidence: -v\n"), "{text}");
+}
+
 /// The page holds what the text says, the profiles are in it, and nothing of a hostile name runs.
 #[test]
 fn the_page_has_the_evidence_and_the_profiles() {
@@ -243,6 +272,26 @@ fn folders_of_logs_are_results() {
     }
     let one = "results/network/iperf/snp-direct-medium/udp/2025-04-21-13-23-01/1460.log";
     let other = one.replace("snp", "amd");
+    // diff compares exits, and says where results are compared.
+    let refused = Program::new().command(folder.path(), &format!("diff {one} {other}")).output();
+    let refused = String::from_utf8(refused.unwrap().stderr).unwrap();
+    assert!(refused.contains("`vmtax explain OTHER --against BASE` compares results"), "{refused}");
+    // A pipe has no kind of VM in its name, and its log is read all the same, whatever its length.
+    let mut piped = Program::new().command(folder.path(), "explain - --format json");
+    let mut text = "Connecting to host 172.44.0.2, port 7175\n".repeat(4000).into_bytes();
+    text.extend(fs::read(folder.path().join(one)).unwrap());
+    fs::write(folder.path().join("long.log"), text).unwrap();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    piped.stdin(reader).stdout(std::process::Stdio::piped());
+    let child = piped.spawn().unwrap();
+    drop(piped);
+    std::io::copy(&mut fs::File::open(folder.path().join("long.log")).unwrap(), &mut writer)
+        .unwrap();
+    drop(writer);
+    let output = child.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let says = report["verdict"]["says"].as_str().unwrap();
+    assert!(says.contains("no category names a kind of VM"), "{says}");
     let report = explained(folder.path(), &format!("{one} --against {other}"));
     let says = report["verdict"]["says"].as_str().unwrap();
     assert!(says.contains("snp-direct-medium loses 82.6 % of amd-direct-medium"), "{says}");

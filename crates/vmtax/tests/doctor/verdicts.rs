@@ -126,6 +126,13 @@ fn memory() {
             (
                 "thp-enabled",
                 I,
+                &[("vm smaps", HUGETLB), ("thp enabled", "always madvise [never]\n")],
+                N,
+            ),
+            ("thp-defrag", I, &[("thp defrag", "-")], U),
+            (
+                "thp-enabled",
+                I,
                 &[("thp hugepages-2048kB/enabled", "always inherit madvise [never]\n")],
                 C,
             ),

@@ -87,6 +87,10 @@ fn trace_cmd(name: &str, text: &str) -> String {
     )
 }
 
+fn runnable() -> String {
+    "R".to_owned()
+}
+
 fn one() -> u32 {
     1
 }
@@ -118,6 +122,9 @@ struct Preempt {
     rate: f64,
     us: [f64; 2],
     by: Vec<String>,
+    /// State in which its thread leaves the processor.
+    #[serde(default = "runnable")]
+    state: String,
     /// The switch back is not in the recording.
     #[serde(default)]
     one_way: bool,
@@ -237,7 +244,8 @@ fn vcpu_lines(spec: &Spec, mut random: Random, vcpu: u32, lines: &mut Vec<(u64, 
                 &me,
                 tid,
                 &format!(
-                    "sched:sched_switch: prev_comm={me} prev_pid={tid} prev_prio=120 prev_state=R ==> next_comm={by} next_pid={other} next_prio=120"
+                    "sched:sched_switch: prev_comm={me} prev_pid={tid} prev_prio=120 prev_state={} ==> next_comm={by} next_pid={other} next_prio=120",
+                    kind.state
                 ),
             );
             if !kind.one_way {

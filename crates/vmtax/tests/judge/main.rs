@@ -58,9 +58,15 @@ fn cases() -> Vec<PathBuf> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.join("truth.toml").is_file())
+        .filter(|path| chosen().is_none_or(|part| path.to_string_lossy().contains(&part)))
         .collect();
     cases.sort();
     cases
+}
+
+/// `VMTAX_CASES`: part of the names of the cases to score; their output is shown too.
+fn chosen() -> Option<String> {
+    std::env::var("VMTAX_CASES").ok().filter(|part| !part.is_empty())
 }
 
 /// Puts the inputs of a case into a folder: those that are made up are made.
@@ -82,18 +88,30 @@ fn lay_out(case: &Path, folder: &Path, variation: u64) -> bool {
     made
 }
 
-fn run(folder: &Path, words: &str) -> Value {
+fn execute(folder: &Path, words: &str) -> Result<String, String> {
     let output = Command::new(env!("CARGO_BIN_EXE_vmtax"))
         .args(words.split_whitespace())
         .current_dir(folder)
         .output()
         .unwrap();
-    assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+fn run(folder: &Path, words: &str) -> Result<Value, String> {
+    let text = execute(folder, words)?;
+    Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
 }
 
 fn words<'v>(value: &'v Value, name: &str) -> Vec<&'v str> {
     value.as_array().into_iter().flatten().filter_map(|one| one[name].as_str()).collect()
+}
+
+/// An input that has no answer is refused with a sentence that says what it is.
+fn refused(truth: &Truth, refusal: String) -> (Score, String) {
+    let right = truth.verdict.iter().any(|verdict| verdict == "refused");
+    let said = truth.says.iter().all(|said| refusal.contains(said.as_str()));
+    (if right && said { Score::Right } else { Score::Silent }, refusal)
 }
 
 /// Explains a case, and what is to be said of that.
@@ -102,10 +120,16 @@ fn judge(case: &Path, truth: &Truth, variation: u64) -> (Score, String) {
     lay_out(case, folder.path(), variation);
     let mut steps: Vec<&str> = truth.command.split(';').map(str::trim).collect();
     let last = steps.pop().unwrap();
-    for step in steps {
-        run(folder.path(), step);
+    let done = steps.into_iter().try_for_each(|step| run(folder.path(), step).map(|_| ()));
+    let report =
+        match done.and_then(|()| run(folder.path(), &format!("explain {last} --format json"))) {
+            Ok(report) => report,
+            Err(refusal) => return refused(truth, refusal),
+        };
+    if chosen().is_some() {
+        println!("---- {}", case.display());
+        println!("{}", execute(folder.path(), &format!("explain {last}")).unwrap_or_default());
     }
-    let report = run(folder.path(), &format!("explain {last} --format json"));
     let verdict = report["verdict"]["id"].as_str().unwrap_or_default();
     let found = words(&report["findings"], "id");
     let remedies: Vec<&str> = report["findings"]
@@ -173,5 +197,5 @@ fn the_corpus_is_judged_rightly() {
     let all = |score| of(false, score) + of(true, score);
     assert_eq!((all(Score::Wrong), all(Score::FalseRemedy)), (0, 0));
     assert!(all(Score::Silent) * 10 <= count, "{} of {count} are silent", all(Score::Silent));
-    assert!(count >= 40, "{count}");
+    assert!(chosen().is_some() || count >= 40, "{count}");
 }

@@ -3,16 +3,38 @@
 use super::super::{Certainty, percent};
 use super::{Cost, Finding, WORTH};
 use crate::Ledger;
-use crate::ledger::running_ns;
+use crate::ledger::{Taken, running_ns};
 use crate::remedy::Context;
 
-/// What classes of threads take processors.
-fn remedies_of_takers(takers: &[(&str, crate::ledger::Taken)]) -> Vec<&'static str> {
-    let all: u64 = takers.iter().map(|(_, taken)| taken.time_ns).sum();
-    let part = |is: fn(&str) -> bool| {
-        let ns: u64 = takers.iter().filter(|(name, _)| is(name)).map(|(_, t)| t.time_ns).sum();
-        ns as f64 >= all as f64 * 0.2 && ns > 0
+/// Part of the taken time from which on a class of threads counts, and from which on it is most of it.
+const PART: f64 = 0.2;
+const MOST: f64 = 0.8;
+
+/// The part of the taken time in which threads of these names ran.
+fn part(takers: &[(&str, Taken)], is: impl Fn(&str) -> bool) -> f64 {
+    let ns = |is: &dyn Fn(&str) -> bool| -> f64 {
+        takers.iter().filter(|(name, _)| is(name)).map(|(_, taken)| taken.time_ns as f64).sum()
     };
+    ns(&is) / ns(&|_| true).max(1.0)
+}
+
+/// The idle task of a processor (Linux kernel/sched/idle.c): nobody runs. A runnable vCPU beside it is held back, which the
+/// scheduler does where a cgroup's quota is used up.
+fn is_idle_task(name: &str) -> bool {
+    name == "swapper" || name.starts_with("swapper/")
+}
+
+/// Whether vCPUs are held back while their processors are idle.
+pub(in crate::explain) fn is_throttled(takers: &[(&str, Taken)]) -> bool {
+    part(takers, is_idle_task) >= MOST
+}
+
+/// What classes of threads take processors.
+fn remedies_of_takers(takers: &[(&str, Taken)]) -> Vec<&'static str> {
+    if is_throttled(takers) {
+        return vec!["cpu-quota"];
+    }
+    let part = |is: fn(&str) -> bool| part(takers, is) >= PART;
     let is_vcpu = |name: &str| {
         name.starts_with("CPU ") && name.contains("/KVM")
             || name.starts_with("vcpu")
@@ -37,8 +59,11 @@ fn remedies_of_takers(takers: &[(&str, crate::ledger::Taken)]) -> Vec<&'static s
     if part(is_ksm) {
         ids.push("ksm-off");
     }
-    if takers.is_empty() || part(|name| !name.starts_with("CPU ")) {
+    if takers.is_empty() || part(|name| !name.starts_with("CPU ") && !is_idle_task(name)) {
         ids.push("cpu-isolation");
+    }
+    if part(is_idle_task) {
+        ids.push("cpu-quota");
     }
     ids
 }
@@ -52,11 +77,13 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     let time = ledger.time_total();
     let takers = ledger.takers();
     let count = takers.iter().map(|(_, taken)| taken.count).sum();
-    let mut finding = Finding::new(
-        "contention",
-        "vCPUs wait for a processor that others have: not a cost of exits",
-        Certainty::Certain,
-    );
+    let throttled = is_throttled(&takers);
+    let means = if throttled {
+        "vCPUs are held back while their processors are idle, as by a CPU quota (cpu.max): not a cost of exits"
+    } else {
+        "vCPUs wait for a processor that others have: not a cost of exits"
+    };
+    let mut finding = Finding::new("contention", means, Certainty::Certain);
     let named: Vec<String> = takers
         .iter()
         .take(3)
@@ -83,7 +110,9 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
         Cost::Time { low_ns: time_ns, high_ns: time_ns, base_ns: running_ns(&time), count };
     finding.weight = share;
     finding.disproof = "the vCPU threads' nonvoluntary_ctxt_switches stand still";
-    finding.next = if takers.is_empty() {
+    finding.next = if throttled {
+        "nr_throttled and throttled_usec in cpu.stat of the VM's cgroup and of those above it"
+    } else if takers.is_empty() {
         "sched:sched_switch of all processors (perf record -a), which names who runs"
     } else {
         "`vmtax doctor` says how the vCPUs are pinned"

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use vmtax_events::{Detail, DetailKind};
 
 use super::super::{Certainty, memory, percent};
-use super::{Finding, Sums};
+use super::{Finding, Sums, faults_wait};
 use crate::Ledger;
 use crate::remedy::{Context, VmKind};
 
@@ -85,14 +85,18 @@ pub(in crate::explain) fn of_memory(
     if small == Some(false) || small.is_none() && !private {
         // A few faults are the host's own doing (reclaim, balancing), whatever they show.
         let matters = sums.by_subject.get("memory-faults").is_some_and(|sum| sums.matters(sum));
-        let faults = small_by_faults(ledger).filter(|_| small.is_none() && matters)?;
+        let only_waits = faults_wait(ledger, sums);
+        let faults =
+            small_by_faults(ledger).filter(|_| small.is_none() && matters && !only_waits)?;
         let mut finding = Finding::new(
             "small-pages",
             "the guest's memory is mapped in pages of 4 KiB",
             Certainty::Likely,
         );
         finding.evidence.push(faults);
-        return Some(finish_memory(finding, context));
+        let mut finding = finish_memory(finding, context);
+        only_if_mapping(&mut finding);
+        return Some(finding);
     }
     let mut finding = match (small, private) {
         (Some(true), _) => Finding::new(
@@ -120,6 +124,55 @@ pub(in crate::explain) fn of_memory(
         ));
     }
     Some(finish_memory(finding, context))
+}
+
+/// Misses of the TLB for a thousand instructions from which on they cost several percent: a walk takes tens of cycles.
+const COSTLY_MISSES: f64 = 1.0;
+
+/// The TLB misses more often than in the base; whether the host's pages are why, other findings say.
+pub(in crate::explain) fn of_tlb(
+    ledger: &Ledger,
+    base: &Ledger,
+    context: &Context,
+) -> Option<Finding> {
+    if memory::is_small(ledger).is_some() || matches!(context.kind, VmKind::Tdx | VmKind::Snp) {
+        return None;
+    }
+    let there = memory::misses(base);
+    let mut more: Vec<(&str, f64, f64, &str)> = memory::misses(ledger)
+        .into_iter()
+        .filter_map(|(name, here, unit)| {
+            let (_, base, _) = there.iter().find(|(n, _, u)| *n == name && *u == unit)?;
+            (here > base * memory::MORE_MISSES).then_some((name, here, *base, unit))
+        })
+        .collect();
+    more.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let (_, most, _, unit) = *more.first()?;
+    let costly = unit != memory::IN_ALL && most >= COSTLY_MISSES;
+    let certainty = if costly { Certainty::Likely } else { Certainty::Possible };
+    let means = "the guest's TLB misses more often than in the base: it waits for page walks";
+    let mut finding = Finding::new("tlb-misses", means, certainty);
+    finding.evidence.extend(more.iter().map(|(name, here, base, unit)| {
+        format!("{name}: {here:.2} {unit}, in the base {base:.2}")
+    }));
+    finding.disproof =
+        "the two did not do the same work, or the guest's own pages differ (THP in the guest)";
+    finding.next = "`vmtax pages` on the host while each VM runs; AnonHugePages in /proc/meminfo of both guests";
+    finding.weight = 0.02;
+    finding.advise(&["huge-pages"], context);
+    for advice in &mut finding.remedies {
+        advice.condition = Some("`vmtax pages` shows that the host maps this VM in pages of 4 KiB");
+    }
+    Some(finding)
+}
+
+/// Faults alone do not tell mapping from tracking of writes.
+pub(in crate::explain) fn only_if_mapping(finding: &mut Finding) {
+    for advice in &mut finding.remedies {
+        advice.condition.get_or_insert(
+            "`vmtax pages` shows pages of 4 KiB while no migration or checkpoint runs, which track writes",
+        );
+    }
 }
 
 fn finish_memory(mut finding: Finding, context: &Context) -> Finding {

@@ -1,0 +1,91 @@
+//! Tables of two public scripts: bcc's `kvmexit` and SystemTap's `kvm_service_time.stp`.
+//!
+//! ```text
+//! TGID     TID      KVM_EXIT_REASON                     COUNT
+//! 1274253  1274261  EXIT_REASON_IO_INSTRUCTION          214032
+//!
+//! reason:    count  sum(us)  min(us)  avg(us)  max(us)
+//!     12:      182 29145513       58   160140   500054
+//! ```
+
+use vmtax_events::{Detail, Isa, Reason, Tally};
+
+use super::{Table, at_line};
+use crate::Error;
+use crate::import::spelling::{Spelled, spelled};
+
+/// SVM's physical interrupt, 0x60, and halt, 0x78: a table of an AMD host has one of them, and VMX has no such reasons.
+const LEAST_OF_SVM: u32 = 0x60;
+
+fn is_bcc(line: &str) -> bool {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    matches!(words[..], [.., "KVM_EXIT_REASON", "COUNT"])
+}
+
+fn is_systemtap(line: &str) -> bool {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    words == ["reason:", "count", "sum(us)", "min(us)", "avg(us)", "max(us)"]
+}
+
+pub(super) fn recognise_bcc(text: &str) -> bool {
+    text.lines().any(is_bcc)
+}
+
+pub(super) fn recognise_systemtap(text: &str) -> bool {
+    text.lines().any(is_systemtap)
+}
+
+pub(super) fn read_bcc(text: &str, table: &mut Table) -> Result<(), Error> {
+    let lines = text.lines().enumerate().skip_while(|(_, line)| !is_bcc(line));
+    for (number, line) in lines.filter(|(_, line)| !is_bcc(line)) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (name, count) = match words[..] {
+            [] => continue,
+            [.., name, count] => (name, count.parse::<u64>()),
+            // How the script was ended.
+            [_] => continue,
+        };
+        let count = count.map_err(|_| at_line(number, "is no row of the table: REASON COUNT"))?;
+        let name = spelled(name).ok_or_else(|| {
+            at_line(number, &format!("has {name:?}, which is no exit reason of x86"))
+        })?;
+        table.count(name, Detail::NONE, count);
+    }
+    table.notes.push("kvmexit counts by thread: threads were added up".to_owned());
+    Ok(())
+}
+
+pub(super) fn read_systemtap(text: &str, table: &mut Table) -> Result<(), Error> {
+    let lines = text.lines().enumerate().skip_while(|(_, line)| !is_systemtap(line));
+    let mut rows: Vec<(u32, Tally)> = Vec::new();
+    for (number, line) in lines.filter(|(_, line)| !is_systemtap(line) && !line.trim().is_empty()) {
+        let row = row(line).ok_or_else(|| {
+            at_line(number, "is no row of the table: REASON: COUNT SUM MIN AVG MAX")
+        })?;
+        rows.push(row);
+    }
+    let isa = if rows.iter().any(|(code, _)| *code >= LEAST_OF_SVM) { Isa::Svm } else { Isa::Vmx };
+    for (code, tally) in rows {
+        table.add(Spelled::Sure(Reason { isa, code, flags: 0 }), Detail::NONE, &tally);
+    }
+    Ok(())
+}
+
+fn row(line: &str) -> Option<(u32, Tally)> {
+    let (code, rest) = line.split_once(':')?;
+    let cells: Vec<u64> =
+        rest.split_whitespace().map(|cell| cell.parse().ok()).collect::<Option<_>>()?;
+    let [count, sum, min, _, max] = cells[..] else { return None };
+    let ns = |us: u64| us.checked_mul(1000);
+    let mut tally = Tally::default();
+    if count == 0 || min > max || sum < max {
+        return None;
+    }
+    (tally.count, tally.timed) = (count, count);
+    (tally.time_ns, tally.min_ns, tally.max_ns) = (ns(sum)?, ns(min)?, ns(max)?);
+    let time = u128::from(tally.time_ns);
+    tally.sum_sq = time.checked_mul(time)?.div_ceil(u128::from(count));
+    // Whole microseconds are cut off: a minimum may be above the mean that the sum gives.
+    tally.min_ns = tally.min_ns.min(tally.time_ns / count);
+    Some((code.trim().parse().ok()?, tally))
+}
