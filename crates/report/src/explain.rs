@@ -118,6 +118,32 @@ pub(crate) fn workload_table(workload: &Workload) -> Table {
     table
 }
 
+/// The worst category of each workload, what got its loss back, and what part of it a bounce buffer alone has.
+fn worst_table(workloads: &[Workload]) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("workload", "workload"),
+        Column::words("worst", "worst"),
+        Column::number("loss", "loss"),
+        Column::minor("measured", "measured", 2),
+        Column::number("got_back", "got back"),
+        Column::minor("bounce", "by bounce buffer", 1),
+    ]);
+    for workload in workloads.iter().filter(|workload| !workload.worst.is_empty()) {
+        let back = workload.recovered.iter().find(|one| one.category == workload.worst);
+        table.row(vec![
+            Cell::Name(workload.name.clone()),
+            Cell::Name(workload.worst.clone()),
+            Cell::Share(workload.loss),
+            Cell::Name(workload.figures.clone()),
+            Cell::of(back, |one| {
+                Cell::Name(format!("{} by {}", percent(one.part.min(1.0)), one.option))
+            }),
+            Cell::of(workload.bounce, Cell::Share),
+        ]);
+    }
+    table
+}
+
 impl Explained<'_> {
     /// For a terminal of this width: the answer in at most ten lines, or everything.
     pub fn text(
@@ -173,34 +199,8 @@ impl Explained<'_> {
         if self.explanation.verdict.id != "results" || workloads.len() < 3 {
             return Ok(Vec::new());
         }
-        let mut grid = Grid::new(vec![
-            Column::key("workload"),
-            Column::key("worst"),
-            Column::number("loss", Room::Keep),
-            Column::number("measured", Room::Drop(2)),
-            Column::number("got back", Room::Keep),
-            Column::number("by bounce buffer", Room::Drop(1)),
-        ]);
-        for workload in workloads.iter().filter(|workload| !workload.worst.is_empty()) {
-            let back = workload.recovered.iter().find(|one| one.category == workload.worst);
-            let back = back.map_or_else(
-                || "-".to_owned(),
-                |one| format!("{} by {}", percent(one.part.min(1.0)), printable(&one.option)),
-            );
-            grid.row(
-                Style::Plain,
-                vec![
-                    printable(&workload.name),
-                    printable(&workload.worst),
-                    percent(workload.loss),
-                    printable(&workload.figures),
-                    back,
-                    workload.bounce.map_or_else(|| "-".to_owned(), percent),
-                ],
-            );
-        }
         let mut text = Vec::new();
-        grid.write(&mut text, paint, width)?;
+        worst_table(workloads).text((paint, width), &mut text)?;
         let text = String::from_utf8_lossy(&text).into_owned();
         Ok(text.lines().map(str::to_owned).collect())
     }
