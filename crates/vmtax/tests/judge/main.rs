@@ -115,6 +115,7 @@ fn refused(truth: &Truth, refusal: String) -> (Score, String) {
 }
 
 /// Explains a case, and what is to be said of that.
+#[expect(clippy::print_stdout, reason = "what is said of chosen cases is read by a person")]
 fn judge(case: &Path, truth: &Truth, variation: u64) -> (Score, String) {
     let folder = tempfile::tempdir().unwrap();
     lay_out(case, folder.path(), variation);
