@@ -1,10 +1,10 @@
-//! Call trees of operations: from what a recorder inside the emulator wrote to instructions by function.
+//! Call trees of operations: turns the record of a recorder inside the emulator into instructions by function.
 //!
 //! ```text
 //!  record ──tcg, bochs──> what happens ──flow──> who executes, on whose behalf ──tree──> batches ──check──> rows
 //! ```
-//! A batch is all that the machine executes between the payload's two readings of the clock. The clock counts instructions, so that
-//! the tree can be held against it: each batch of each operation must have exactly as many as the clock says, or there is no tree.
+//! A batch is everything that the machine executes between the payload's two readings of the clock. The clock counts instructions,
+//! so it checks the tree: each batch of each operation must have exactly as many instructions as the clock says, or there is no tree.
 //!
 //! Left out: the recorders (`crates/recorder-*`), how they get into the emulator (`vmtax-machine`), pictures.
 
@@ -43,19 +43,19 @@ pub(crate) use rows::Measure;
 pub use rows::Profile;
 pub(crate) use symbols::Symbols;
 
-/// More nodes than any batch has.
+/// Limit on nodes of a tree, more than any batch has.
 const NODES_MOST: usize = 1 << 20;
-/// More than all batches of a run have.
+/// Limit on nodes of all batches, more than any run has.
 const ALL_NODES_MOST: usize = 1 << 24;
 
-/// Begins a record of which there is only a sentence: why nothing was recorded.
+/// Starts a record that contains only the reason why nothing was recorded.
 const REFUSAL: [u8; 8] = *b"VMTAXERR";
 const REFUSAL_MOST: u32 = 1024;
 
-/// What is wrong with a record.
+/// A defect of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// Byte of the record.
+    /// Byte offset in the record.
     pub(crate) at: u64,
     /// What.
     pub(crate) what: String,
@@ -81,16 +81,16 @@ pub(crate) struct Batches {
     marks: Marks,
     operations: BTreeMap<u16, Clocked>,
     labels: Labels,
-    /// The operation between whose marks the record is.
+    /// The operation between whose marks the reader is.
     current: Option<u16>,
-    /// Idle time when the present batch began, where it is recorded.
+    /// Idle time when the current batch began, if it is recorded.
     idle: Option<u64>,
     open: bool,
     nodes: usize,
     done: BTreeMap<u16, Vec<Done>>,
 }
 
-/// A batch that has ended.
+/// A finished batch.
 #[derive(Debug)]
 pub(crate) struct Done {
     batch: Batch,
@@ -123,7 +123,7 @@ impl Batches {
         }
     }
 
-    /// Whether the present operation's payload reads the clock there.
+    /// Whether the current operation's payload reads the clock there.
     fn is_clock(&self, address: u64) -> bool {
         let operation = self.current.and_then(|number| self.operations.get(&number));
         operation.is_some_and(|one| one.clock.0 == address || one.clock.1 == address)
@@ -154,7 +154,7 @@ impl Batches {
     }
 }
 
-/// Reads a record; it says itself which recorder wrote it.
+/// Reads a record; its first bytes tell which recorder wrote it.
 pub(crate) fn read_record(
     input: impl Read,
     symbols: &[Symbols; 3],
@@ -173,14 +173,14 @@ pub(crate) fn read_record(
     }
 }
 
-/// Names of the code of each level, from what a host said of its kernels.
+/// Names of the code of each level, from what the host reported about its kernels.
 pub(crate) fn names(kernels: &[u8]) -> Result<[Symbols; 3], String> {
     let kernels: Kernels =
         decode(kernels).ok_or("what the host said of its kernel's functions cannot be read")?;
     levels(&kernels)
 }
 
-/// A record that is read while it is made, by a thread of its own.
+/// A record that a separate thread reads while it is written.
 pub(crate) struct Reading {
     thread: JoinHandle<(Batches, Result<(), Problem>)>,
     /// Shared with the thread.
@@ -218,7 +218,7 @@ impl Reading {
     }
 }
 
-/// A record that was read.
+/// A completely read record.
 pub(crate) struct Recorded {
     batches: Option<Batches>,
     problem: Option<String>,

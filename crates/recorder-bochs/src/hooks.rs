@@ -1,4 +1,4 @@
-//! The hooks of Bochs, and the functions that stand in their place.
+//! Bochs's instrumentation hooks, and the functions that replace them.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -20,7 +20,7 @@ const EXECUTE: c_int = 4;
 const PAGE: usize = 4096;
 /// What a hook consists of.
 const RET: u8 = 0xc3;
-/// `JMP [RIP]`, behind which the address stands.
+/// `JMP [RIP]`, followed by the address.
 const JUMP: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
 
 const BEFORE: &CStr = c"_Z25bx_instr_before_executionjP15bxInstruction_c";
@@ -30,11 +30,11 @@ const RIP: &CStr = c"_Z14bx_dbg_get_ripv";
 const TSC: &CStr = c"_ZN8BX_CPU_C7get_TSCEv";
 const PROCESSORS: &CStr = c"bx_cpu_array";
 
-/// `BX_INSTR_CONTEXT_SWITCH`, for `bx_instr_tlb_cntrl`: a guest is entered or left.
+/// `BX_INSTR_CONTEXT_SWITCH`, for `bx_instr_tlb_cntrl`: VM entry or VM exit.
 const CONTEXT_SWITCH: c_uint = 14;
 
 fn symbol(name: &CStr) -> *mut c_void {
-    // SAFETY: looks a name up among what is loaded; a null handle stands for the default order.
+    // SAFETY: looks a symbol up in the loaded objects; a null handle means the default order (RTLD_DEFAULT).
     unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) }
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn are_here() -> bool {
     !symbol(BEFORE).is_null()
 }
 
-/// Functions of Bochs that are called.
+/// Functions of Bochs that the recorder calls.
 pub(crate) struct Bochs {
     rip: extern "C" fn() -> u64,
     tsc: extern "C" fn(*mut c_void) -> u64,
@@ -51,7 +51,7 @@ pub(crate) struct Bochs {
 }
 
 impl Bochs {
-    /// Finds the functions, or says which is missing.
+    /// Looks the functions up; the error names the missing one.
     pub(crate) fn find() -> Result<Bochs, String> {
         let found = |name: &CStr| {
             let at = symbol(name);
@@ -59,7 +59,7 @@ impl Bochs {
             (!at.is_null()).then_some(at).ok_or_else(missing)
         };
         let (rip, tsc, processors) = (found(RIP)?, found(TSC)?, found(PROCESSORS)?);
-        // SAFETY: the names say the types: uint64_t (void), uint64_t (BX_CPU_C *), BX_CPU_C **.
+        // SAFETY: the mangled names determine the types: uint64_t (void), uint64_t (BX_CPU_C *), BX_CPU_C **.
         unsafe {
             Ok(Bochs {
                 rip: std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(rip),
@@ -69,7 +69,7 @@ impl Bochs {
         }
     }
 
-    /// Address of the present instruction.
+    /// Address of the current instruction.
     #[inline]
     pub(crate) fn rip(&self) -> u64 {
         (self.rip)()
@@ -162,9 +162,9 @@ extern "C" fn writes(port: u16, _bytes: c_uint, _value: c_uint) {
     }
 }
 
-/// Leads the hooks here.
+/// Redirects the hooks to this library.
 pub(crate) fn install() -> Result<(), String> {
-    // A reader that is gone ends the record and not Bochs.
+    // If the reader exits, recording stops, but Bochs continues.
     // SAFETY: the signal is ignored, so that no handler runs.
     unsafe { signal(SIGPIPE, IGNORE) };
     let hooks: [(&CStr, *const ()); 10] = [
@@ -186,7 +186,7 @@ pub(crate) fn install() -> Result<(), String> {
 fn lead(name: &CStr, to: *const ()) -> Result<(), String> {
     let at = symbol(name).cast::<u8>();
     let problem = |what: &str| Err(format!("this Bochs has {what} {}", name.to_string_lossy()));
-    // SAFETY: a function has a first byte.
+    // SAFETY: a function has at least one byte.
     if at.is_null() || unsafe { at.read() } != RET {
         return problem("no empty hook");
     }

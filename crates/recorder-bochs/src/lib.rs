@@ -1,9 +1,9 @@
 //! A library for `LD_PRELOAD` that records which instructions a machine with one processor executes under Bochs.
 //!
 //! Distributions build Bochs with `--enable-instrumentation`: its hooks are exported functions that do nothing, one RET padded to 16
-//! bytes. This library overwrites them with jumps to functions of its own. It leaves a program alone that is not such a Bochs, or that
-//! was not given `VMTAX_RECORD`: `out=PATH,on=PORT,off=PORT,end=PORT`, where the record goes, the port writes of guests that start and
-//! stop recording, and the host's port write after which nothing is recorded any more.
+//! bytes. This library overwrites them with jumps to its functions. It does nothing in a program that is not such a Bochs, or
+//! without the environment variable `VMTAX_RECORD`, `out=PATH,on=PORT,off=PORT,end=PORT`: the file of the record, the port writes of
+//! guests that start and stop recording, and the host's port write that ends the record.
 //!
 //! # The record
 //!
@@ -11,18 +11,18 @@
 //!
 //! | byte | then | meaning |
 //! |---|---|---|
-//! | 0 to 0x7f | | an instruction begins, this many bytes behind the start of the one before |
-//! | 0x80 | 32 bits, signed | an instruction begins, this many bytes from the start of the one before |
+//! | 0 to 0x7f | | an instruction begins, this many bytes after the start of the previous one |
+//! | 0x80 | 32 bits, signed | an instruction begins, at this offset from the start of the previous one |
 //! | 0x81 | 64 bits | an instruction begins at this address |
-//! | 0x90 to 0x98 | 64 bits | the instruction is a branch of Bochs's kind 12 to 20 (calls, returns, gates); the address accessed last |
-//! | 0xa0 | 32, 64 bits | a guest leaves: VMX exit reason, qualification |
-//! | 0xa1 | | a guest is entered |
+//! | 0x90 to 0x98 | 64 bits | the instruction is a branch of Bochs's kind 12 to 20 (calls, returns, gates); the last address accessed |
+//! | 0xa0 | 32, 64 bits | VM exit: VMX exit reason, qualification |
+//! | 0xa1 | | VM entry |
 //! | 0xa2 | 8 bits | an interrupt or exception is delivered: vector |
-//! | 0xa3 | 64 bits | the time-stamp counter before the next instruction begins; after an exit or an exception |
-//! | 0xa4 | 64 bits | the same after the processor was halted |
-//! | 0xff | | the mark `end` came, nothing follows |
+//! | 0xa3 | 64 bits | the time-stamp counter before the next instruction, recorded after an exit or an exception |
+//! | 0xa4 | 64 bits | the same, recorded after the processor was halted |
+//! | 0xff | | the mark `end` was written; the record ends |
 //!
-//! Where this Bochs cannot be recorded, the record is `VMTAXERR`, a 32-bit length, and why not.
+//! If this Bochs cannot be recorded, the record is `VMTAXERR`, a 32-bit length, and the reason as text.
 //!
 //! Left out on purpose: symbols, levels, stacks. The names and types of the hooks are those of Bochs's documentation of its
 //! instrumentation (`instrument/instrumentation.txt`), the same from 2.6 to 2.7; nothing of its headers is used.
@@ -35,7 +35,7 @@ use std::cell::UnsafeCell;
 
 use record::{Recorder, Wanted};
 
-/// What all hooks share. Bochs calls them from its one thread of emulation.
+/// State shared by all hooks. Bochs calls them from its single emulation thread.
 struct Shared(UnsafeCell<Option<Recorder>>);
 
 // SAFETY: see the type.
@@ -44,10 +44,10 @@ unsafe impl Sync for Shared {}
 static SHARED: Shared = Shared(UnsafeCell::new(None));
 
 /// # Safety
-/// No reference that this gave before may still be in use: a hook asks once.
+/// No reference returned earlier may still be in use: each hook calls this once.
 #[inline]
 unsafe fn recorder<'a>() -> Option<&'a mut Recorder> {
-    // SAFETY: one thread, and no other reference, by the caller's promise.
+    // SAFETY: one thread, and the caller guarantees that there is no other reference.
     unsafe { (*SHARED.0.get()).as_mut() }
 }
 
@@ -59,18 +59,18 @@ extern "C" fn loaded() {
     }
     let Ok(wanted) = Wanted::parse(&wanted.to_string_lossy()) else { return };
     if let Err(problem) = install(&wanted) {
-        // A machine that cannot be recorded runs all the same. If this cannot be written either, the record is empty.
+        // A machine that cannot be recorded still runs. If the reason cannot be written either, the record is empty.
         let _ = wanted.refuse(&problem);
     }
 }
 
 fn install(wanted: &Wanted) -> Result<(), String> {
     let recorder = Recorder::new(wanted)?;
-    // SAFETY: no hook leads here yet.
+    // SAFETY: no hook is redirected yet.
     unsafe { *SHARED.0.get() = Some(recorder) };
     let installed = hooks::install();
     if installed.is_err() {
-        // SAFETY: Bochs has not begun: none of the hooks that lead here was called.
+        // SAFETY: Bochs's main has not started, so none of the redirected hooks has been called.
         unsafe { *SHARED.0.get() = None };
     }
     installed

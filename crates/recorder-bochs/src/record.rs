@@ -24,7 +24,7 @@ const KINDS: u32 = 9;
 const PORT_ACCESS: u32 = 30;
 const IS_READ: u64 = 8;
 
-/// So many bytes are written at a time.
+/// Size of a write, in bytes.
 const PIECE: usize = 256 << 10;
 
 /// What `VMTAX_RECORD` asks for.
@@ -47,7 +47,7 @@ impl Wanted {
         File::options().append(true).open(&self.out)
     }
 
-    /// Writes why nothing is recorded.
+    /// Writes the reason why nothing is recorded.
     pub(crate) fn refuse(&self, problem: &str) -> io::Result<()> {
         let mut record = b"VMTAXERR".to_vec();
         record.extend_from_slice(&(problem.len() as u32).to_le_bytes());
@@ -78,14 +78,14 @@ enum Pending {
 pub(crate) struct Recorder {
     bochs: Bochs,
     marks: Marks,
-    /// The address accessed last.
+    /// The last address accessed.
     pub(crate) accessed: u64,
     out: Option<File>,
     unwritten: Vec<u8>,
     on: bool,
     rip: u64,
     pending: Pending,
-    /// A guest leaves, and the hook of a context switch follows.
+    /// A VM exit was reported; the hook of the context switch follows.
     leaving: bool,
 }
 
@@ -128,7 +128,7 @@ impl Recorder {
         }
     }
 
-    /// The present instruction is a branch of Bochs's kind.
+    /// The current instruction is a branch of this kind (Bochs's numbering).
     #[inline]
     pub(crate) fn branch(&mut self, kind: u32) {
         let kind = kind.wrapping_sub(FIRST_KIND);
@@ -138,7 +138,7 @@ impl Recorder {
         }
     }
 
-    /// A guest leaves.
+    /// VM exit.
     pub(crate) fn leaves(&mut self, reason: u32, qualification: u64) {
         self.leaving = true;
         let is_write = reason & 0xffff == PORT_ACCESS && qualification & IS_READ == 0;
@@ -159,7 +159,7 @@ impl Recorder {
         }
     }
 
-    /// The processor is another: it goes from a guest to its host, or the other way.
+    /// The processor switches between a guest and its host.
     pub(crate) fn switches(&mut self) {
         if !std::mem::take(&mut self.leaving) && self.on {
             self.unwritten.push(ENTERS);
@@ -213,7 +213,7 @@ impl Recorder {
         self.unwritten.extend_from_slice(more);
     }
 
-    /// A reader that is gone needs no more; whether all came is seen from the end.
+    /// A write error ends the recording: the reader has exited, or it notices that the end mark is missing.
     fn flush(&mut self) {
         if let Some(out) = &mut self.out
             && out.write_all(&self.unwritten).is_err()

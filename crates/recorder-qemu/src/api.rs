@@ -1,21 +1,21 @@
-//! The functions of QEMU's plugin API that are used, by their names in each version.
+//! The functions of QEMU's plugin API that the recorder uses, with their names in each version.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-/// The plugin's number.
+/// The plugin's id.
 pub(crate) type Id = u64;
-/// A block while it is translated.
+/// A block that is being translated.
 #[repr(C)]
 pub(crate) struct Tb {
     _opaque: [u8; 0],
 }
-/// An instruction of it.
+/// An instruction of such a block.
 #[repr(C)]
 pub(crate) struct Insn {
     _opaque: [u8; 0],
 }
 
-/// `qemu_info_t`, of a whole machine.
+/// `qemu_info_t`, for system emulation.
 #[repr(C)]
 pub(crate) struct Info {
     _target: *const c_char,
@@ -38,7 +38,7 @@ pub(crate) const READS_AND_WRITES: c_int = 3;
 /// `QEMU_PLUGIN_INLINE_ADD_U64`.
 const ADD: c_int = 0;
 
-/// `qemu_plugin_u64`: a number of each vCPU.
+/// `qemu_plugin_u64`: one number per vCPU.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct PerVcpu {
@@ -54,7 +54,7 @@ enum Counting {
         add: unsafe extern "C" fn(*mut Insn, c_int, *mut c_void, u64),
         data: unsafe extern "C" fn(*const Insn) -> *const u8,
     },
-    /// From version 2 on.
+    /// Version 2 and later.
     PerVcpu {
         add: unsafe extern "C" fn(*mut Insn, c_int, PerVcpu, u64),
         get: unsafe extern "C" fn(PerVcpu, c_uint) -> u64,
@@ -88,12 +88,12 @@ unsafe extern "C" {
 
 /// A function of the program that loaded this plugin, if it has one of this name.
 pub(crate) fn symbol(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: looks a name up among what is loaded; a null handle stands for the default order.
+    // SAFETY: looks a symbol up in the loaded objects; a null handle means the default order (RTLD_DEFAULT).
     let found = unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }
 
-/// The newest version of the API that this QEMU has and that is known here.
+/// The newest API version that both this QEMU and this plugin support.
 pub(crate) fn version() -> c_int {
     if symbol(c"qemu_plugin_read_memory_vaddr").is_some() {
         4
@@ -104,7 +104,7 @@ pub(crate) fn version() -> c_int {
     }
 }
 
-/// The function of this name, or the name where there is none.
+/// The function of this name; the error is the name of a missing one.
 ///
 /// # Safety
 /// `F` must be the function's type in `qemu-plugin.h`.
@@ -116,7 +116,7 @@ unsafe fn function<F: Copy>(name: &'static CStr) -> Result<F, &'static str> {
 }
 
 impl Api {
-    /// All functions, or the name of one that is missing.
+    /// Looks all functions up; the error is the name of a missing one.
     pub(crate) fn find() -> Result<Api, &'static str> {
         // SAFETY: the fields have the types of `qemu-plugin.h`.
         unsafe {
@@ -141,14 +141,14 @@ impl Api {
     /// # Safety
     /// The instruction is being translated.
     pub(crate) unsafe fn code<'a>(&self, insn: *const Insn, room: &'a mut [u8; 16]) -> &'a [u8] {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let size = unsafe { (self.insn_size)(insn) }.min(room.len());
         match self.counting {
-            // SAFETY: as the caller says; QEMU's copy has `size` bytes.
+            // SAFETY: guaranteed by the caller; QEMU's copy has `size` bytes.
             Counting::Variable { data, .. } => unsafe {
                 room[..size].copy_from_slice(std::slice::from_raw_parts(data(insn), size));
             },
-            // SAFETY: as the caller says; there is room for `size` bytes.
+            // SAFETY: guaranteed by the caller; there is room for `size` bytes.
             Counting::PerVcpu { data, .. } => unsafe {
                 data(insn, room.as_mut_ptr(), size);
             },
@@ -156,22 +156,22 @@ impl Api {
         &room[..size]
     }
 
-    /// Has the instruction counted each time it begins.
+    /// Counts the instruction each time it begins.
     ///
     /// # Safety
     /// The instruction is being translated.
     pub(crate) unsafe fn count(&self, insn: *mut Insn) {
         match self.counting {
-            // SAFETY: as the caller says; the variable lives for ever.
+            // SAFETY: guaranteed by the caller; the variable is never freed.
             Counting::Variable { add, .. } => unsafe {
                 add(insn, ADD, (&raw mut EXECUTED).cast(), 1);
             },
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             Counting::PerVcpu { add, counter, .. } => unsafe { add(insn, ADD, counter, 1) },
         }
     }
 
-    /// Instructions that have begun.
+    /// Number of instructions that have begun.
     #[inline]
     pub(crate) fn executed(&self) -> u64 {
         match self.counting {

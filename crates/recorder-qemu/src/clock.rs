@@ -1,8 +1,8 @@
-//! How long the machine has been idle: time that its clock went on without instructions.
+//! How long the machine has been idle: time by which its clock advanced without executing instructions.
 //!
-//! A QEMU that counts instructions (`-icount`) has a clock that is their number and what was skipped while the vCPU waited. Two of its
-//! functions give the clock and the number. On the vCPU's thread they may be called between blocks only, which no callback is;
-//! any other thread gets what they were when the vCPU last looked, and their difference is the same.
+//! With `-icount`, QEMU's clock is the number of instructions plus the time skipped while the vCPU waited. Two of its functions
+//! return the clock and the number. On the vCPU's thread they may only be called between blocks, which excludes callbacks; on any
+//! other thread they return the values that the vCPU last published, whose difference is the same.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -10,14 +10,14 @@ use crate::api::symbol;
 
 type Read = unsafe extern "C" fn() -> i64;
 
-/// The thread that asks.
+/// The thread that calls them.
 pub(crate) struct Clock {
     ask: SyncSender<()>,
     answers: Receiver<u64>,
 }
 
 impl Clock {
-    /// `None` where this QEMU does not export the functions.
+    /// `None` if this QEMU does not export the functions.
     pub(crate) fn start() -> Option<Clock> {
         let [clock, instructions] = [c"icount_get", c"icount_get_raw"].map(|name| {
             // SAFETY: both take nothing and return an int64_t.
@@ -40,7 +40,7 @@ impl Clock {
         Some(Clock { ask, answers })
     }
 
-    /// Nanoseconds in all.
+    /// Total idle time in nanoseconds.
     pub(crate) fn idle(&self) -> Option<u64> {
         self.ask.send(()).ok()?;
         self.answers.recv().ok()

@@ -1,15 +1,15 @@
 //! A plugin of QEMU's TCG that records which instructions a machine with one vCPU executes between two port writes.
 //!
-//! What the instructions mean is for the reader (`vmtax-lab`, `profile/tcg.rs`). Arguments, all needed:
+//! The reader (`vmtax-lab`, `profile/tcg.rs`) interprets the instructions. Arguments, all required:
 //!
 //! | argument | meaning |
 //! |---|---|
-//! | `out=PATH` | where the record goes: a pipe, or a file that is appended to |
+//! | `out=PATH` | destination of the record: a pipe, or a file to append to |
 //! | `on=PORT`, `off=PORT` | marks that start and stop recording |
 //! | `first=PORT`, `last=PORT` | further marks, which are recorded |
-//! | `end=PORT` | a mark after which nothing is recorded any more |
+//! | `end=PORT` | a mark that ends the record |
 //!
-//! A mark is `MOV EDX, imm32; MOV EAX, R15D; OUT DX, EAX`: a sequence that a compiler does not make.
+//! A mark is `MOV EDX, imm32; MOV EAX, R15D; OUT DX, EAX`: a sequence that no compiler generates.
 //!
 //! # The record
 //!
@@ -17,14 +17,14 @@
 //!
 //! | word | then | meaning |
 //! |---|---|---|
-//! | `0b0...` | | the block with this id is executed next; the one before it was executed in full |
-//! | `0b100...` | | the block before the next was not executed in full, but so many instructions of it |
-//! | `0b101...` | | bits 3 to 31 of an address that the last instruction of the present block accessed |
-//! | `0b110...` | | bits 32 to 60 of such addresses, sign-extended, from here on |
-//! | `BLOCK` | id, instructions, bytes of code, address (2), host address (2), a byte per instruction: its size; code; padding | a block, before it is executed first |
-//! | `MARK` | port | the present block writes a mark |
-//! | `IDLE` | nanoseconds (2) | how long the machine has been idle in all: time that passed without instructions |
-//! | `END` | | the machine ended, or the mark `end` came |
+//! | `0b0...` | | the block with this id is executed next; the previous one was executed completely |
+//! | `0b100...` | | of the block before the next, only this many instructions were executed |
+//! | `0b101...` | | bits 3 to 31 of an address that the last instruction of the current block accessed |
+//! | `0b110...` | | bits 32 to 60 of the following such addresses, sign-extended |
+//! | `BLOCK` | id, instructions, bytes of code, address (2), host address (2), a byte per instruction: its size; code; padding | defines a block, before its first execution |
+//! | `MARK` | port | the current block writes a mark |
+//! | `IDLE` | nanoseconds (2) | total time that the machine has been idle, executing no instructions |
+//! | `END` | | the machine stopped, or the mark `end` was written |
 //!
 //! Left out on purpose: symbols, levels, stacks. Names of `qemu-plugin.h` differ by version, so all are looked up at run time; QEMU
 //! 7.2 (API 1) to 10.0 (API 4) are known. The declarations are written from the API's documentation.
@@ -41,7 +41,7 @@ use std::fs::File;
 use api::{Api, Id, Info, Insn, Tb};
 use record::{Block, Marks, Recorder};
 
-/// What all callbacks share. TCG calls them from the thread of its one vCPU; [`install`] refuses machines with more.
+/// State shared by all callbacks. TCG calls them from the thread of its only vCPU; [`install`] refuses machines with more.
 struct Shared(UnsafeCell<Option<Recorder>>);
 
 // SAFETY: see the type.
@@ -50,14 +50,14 @@ unsafe impl Sync for Shared {}
 static SHARED: Shared = Shared(UnsafeCell::new(None));
 
 /// # Safety
-/// No reference that this gave before may still be in use: a callback asks once.
+/// No reference returned earlier may still be in use: each callback calls this once.
 unsafe fn recorder<'a>() -> Option<&'a mut Recorder> {
-    // SAFETY: one thread, and no other reference, by the caller's promise.
+    // SAFETY: one thread, and the caller guarantees that there is no other reference.
     unsafe { (*SHARED.0.get()).as_mut() }
 }
 
 extern "C" fn executed(_vcpu: c_uint, block: *mut c_void) {
-    // SAFETY: asked for once; `translated` leaked the block, and only this thread uses it.
+    // SAFETY: called once; `translated` leaked the block, and only this thread uses it.
     let (recorder, block) = unsafe { (recorder(), &mut *block.cast::<Block>()) };
     if let Some(recorder) = recorder {
         recorder.executed(block);
@@ -65,7 +65,7 @@ extern "C" fn executed(_vcpu: c_uint, block: *mut c_void) {
 }
 
 extern "C" fn accessed(_vcpu: c_uint, _info: u32, address: u64, _data: *mut c_void) {
-    // SAFETY: asked for once.
+    // SAFETY: called once.
     if let Some(recorder) = unsafe { recorder() } {
         recorder.accessed(address);
     }
@@ -73,7 +73,7 @@ extern "C" fn accessed(_vcpu: c_uint, _info: u32, address: u64, _data: *mut c_vo
 
 /// `data` is the port, or 0 for the one that the last [`loads`] had.
 extern "C" fn writes(_vcpu: c_uint, data: *mut c_void) {
-    // SAFETY: asked for once.
+    // SAFETY: called once.
     if let Some(recorder) = unsafe { recorder() } {
         recorder.writes(data as usize as u32);
     }
@@ -81,21 +81,21 @@ extern "C" fn writes(_vcpu: c_uint, data: *mut c_void) {
 
 /// `MOV EDX, port` of a mark.
 extern "C" fn loads(_vcpu: c_uint, data: *mut c_void) {
-    // SAFETY: asked for once.
+    // SAFETY: called once.
     if let Some(recorder) = unsafe { recorder() } {
         recorder.loaded = data as usize as u32;
     }
 }
 
 extern "C" fn ends(_id: Id, _data: *mut c_void) {
-    // SAFETY: asked for once; the vCPU has stopped.
+    // SAFETY: called once; the vCPU has stopped.
     if let Some(recorder) = unsafe { recorder() } {
         recorder.end();
     }
 }
 
 extern "C" fn translated(_id: Id, tb: *mut Tb) {
-    // SAFETY: asked for once. The handles are QEMU's, good while this callback lasts.
+    // SAFETY: called once. The handles are QEMU's, valid during this callback.
     unsafe {
         let Some(recorder) = recorder() else { return };
         let api = recorder.api;
@@ -129,7 +129,7 @@ extern "C" fn translated(_id: Id, tb: *mut Tb) {
     }
 }
 
-/// Has an instruction that may be part of a mark call back.
+/// Registers a callback for an instruction that may be part of a mark.
 ///
 /// # Safety
 /// The instruction is being translated.
@@ -138,18 +138,18 @@ unsafe fn watch(api: &Api, marks: &Marks, insn: *mut Insn, bytes: &[u8]) {
         [0xba, a, b, c, d] => {
             let port = u32::from_le_bytes([a, b, c, d]);
             if marks.has(port) {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     (api.insn_exec_cb)(insn, loads, api::NO_REGISTERS, port as usize as *mut c_void)
                 };
             }
         }
         [0xef] => {
-            // SAFETY: as the caller says; what lies before it in the same page is the guest's memory too.
+            // SAFETY: guaranteed by the caller; the bytes before it in the same page are guest memory too.
             let port = unsafe { before((api.insn_haddr)(insn).cast()) };
-            // At the beginning of a page the port is that of the last load.
+            // At the start of a page, the port is the last one loaded.
             if let Some(port) = port.map_or(Some(0), |port| port.filter(|port| marks.has(*port))) {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     (api.insn_exec_cb)(
                         insn,
@@ -164,11 +164,11 @@ unsafe fn watch(api: &Api, marks: &Marks, insn: *mut Insn, bytes: &[u8]) {
     }
 }
 
-/// The port of a mark whose OUT is here: `None` where the instructions before it lie in another page, `Some(None)` where they are
-/// others.
+/// The port of the mark whose OUT is here: `None` if the instructions before it are in another page, `Some(None)` if they are not
+/// those of a mark.
 ///
 /// # Safety
-/// Where it is not null, it points into a page of the guest's memory.
+/// If not null, it points into a page of guest memory.
 unsafe fn before(out: *const u8) -> Option<Option<u32>> {
     const PAGE: usize = 0xfff;
     if out.is_null() || out as usize & PAGE < 8 {
@@ -182,13 +182,13 @@ unsafe fn before(out: *const u8) -> Option<Option<u32>> {
     Some(moves.then_some(port))
 }
 
-/// What QEMU reads before it calls anything: the API that the plugin was made for. [`loaded`] sets it to one that this QEMU has.
+/// QEMU reads this before it calls any function: the API version of the plugin. [`loaded`] sets it to one that this QEMU supports.
 #[unsafe(no_mangle)]
 static mut qemu_plugin_version: c_int = 1;
 
 /// Runs when the plugin is loaded.
 extern "C" fn loaded() {
-    // SAFETY: the loader has not handed the symbol out yet.
+    // SAFETY: nobody can have looked the symbol up yet.
     unsafe { (&raw mut qemu_plugin_version).write(api::version()) };
 }
 
@@ -199,7 +199,7 @@ static LOADED: extern "C" fn() = loaded;
 /// Called by QEMU.
 ///
 /// # Safety
-/// The arguments are as `qemu-plugin.h` says.
+/// The arguments are those that `qemu-plugin.h` specifies.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn qemu_plugin_install(
     id: Id,

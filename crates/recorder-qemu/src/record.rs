@@ -17,10 +17,10 @@ const BLOCK: u32 = 0xffff_fffe;
 const MARK: u32 = 0xffff_fffc;
 const IDLE: u32 = 0xffff_fffa;
 const END: u32 = 0xffff_fff8;
-/// Of a word with three bits of kind.
+/// The payload of a word whose kind takes three bits.
 const VALUE: u32 = (1 << 29) - 1;
 
-/// So many bytes are written at a time.
+/// Size of a write, in bytes.
 const PIECE: usize = 256 << 10;
 
 /// Ports whose writes are marks.
@@ -60,11 +60,11 @@ pub(crate) struct Recorder {
     unwritten: Vec<u8>,
     on: bool,
     ids: u32,
-    /// Instructions when the present block began.
+    /// Number of instructions when the current block began.
     began: u64,
-    /// Instructions that the present block has; more than any has when it is not known.
+    /// Number of instructions in the current block; more than any block has while it is unknown.
     whole: u64,
-    /// The present block ends with HLT.
+    /// The current block ends with HLT.
     halts: bool,
     idle: u64,
     upper: u32,
@@ -139,7 +139,7 @@ impl Recorder {
         }
     }
 
-    /// The vCPU may have waited.
+    /// The vCPU may have been idle.
     fn waited(&mut self) {
         let idle = self.clock.as_ref().and_then(Clock::idle);
         if let Some(idle) = idle.filter(|idle| *idle != self.idle) {
@@ -149,7 +149,7 @@ impl Recorder {
         }
     }
 
-    /// The last instruction of the present block accesses memory.
+    /// The last instruction of the current block accesses memory.
     #[inline]
     pub(crate) fn accessed(&mut self, address: u64) {
         if !self.on {
@@ -163,7 +163,7 @@ impl Recorder {
         self.word(ACCESS | (address as u32) >> 3);
     }
 
-    /// An OUT that may be a mark's is about to be executed; port 0 stands for the one that was loaded last.
+    /// An OUT that may belong to a mark is about to be executed; port 0 means the last one loaded.
     pub(crate) fn writes(&mut self, port: u32) {
         let port = if port == 0 { std::mem::take(&mut self.loaded) } else { port };
         if !self.marks.has(port) || self.out.is_none() {
@@ -187,7 +187,7 @@ impl Recorder {
         }
     }
 
-    /// Nothing more comes.
+    /// Ends the record.
     pub(crate) fn end(&mut self) {
         self.on = false;
         if self.out.is_some() {
@@ -201,7 +201,7 @@ impl Recorder {
         self.unwritten.extend_from_slice(&word.to_le_bytes());
     }
 
-    /// A reader that is gone needs no more; whether all came is seen from the end.
+    /// A write error ends the recording: the reader has exited, or it notices that the end mark is missing.
     fn flush(&mut self) {
         if let Some(out) = &mut self.out
             && out.write_all(&self.unwritten).is_err()

@@ -1,9 +1,9 @@
-//! Reads what the library inside Bochs records; `crates/recorder-bochs` has the format.
+//! Reads the record of the library inside Bochs; `crates/recorder-bochs` documents the format.
 //!
 //! The record has the address of each instruction that begins, calls and returns, and the host's entries and exits. The host enters and
 //! leaves L2 too. After L1's VMRESUME it enters L2, until it has executed KVM's function that hands an exit to L1.
 //!
-//! Bochs's clock goes on by one for each instruction that begins, done or not. It also does for an exit or exception that comes
+//! Bochs's clock advances by one for each instruction that begins, completed or not. It also does for an exit or exception that comes
 //! between two instructions, or when the next one is fetched; that tick is counted as an instruction of the function that handles it. The
 //! record has the clock after each exit and exception, so instructions that it lacks are found at the next one.
 
@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 
 const NEAR: u8 = 0x80;
 const FAR: u8 = 0x81;
-/// Bochs's kinds of branch, from `BX_INSTR_IS_CALL` on.
+/// Bochs's kinds of branch, starting with `BX_INSTR_IS_CALL`.
 const CALL: u8 = 0x90;
 const CALL_INDIRECT: u8 = 0x91;
 const RET: u8 = 0x92;
@@ -39,7 +39,7 @@ const END: u8 = 0xff;
 
 /// KVM's functions that hand an exit of L2 to L1, by their names in different versions.
 const REFLECTS: [&str; 2] = ["nested_vmx_vmexit", "__nested_vmx_vmexit"];
-/// Vectors from here on are interrupts.
+/// The first vector of interrupts; lower ones are exceptions.
 const INTERRUPTS: u8 = 32;
 const NMI: u8 = 2;
 
@@ -102,17 +102,17 @@ fn cause(reason: u16, qualification: u64) -> &'static str {
     CAUSES.iter().find(|(one, _)| *one == reason).map_or("other exit", |(_, name)| name)
 }
 
-/// How far it is known where the machine is.
+/// What is known about the current level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// Nothing is recorded, or was yet.
+    /// Nothing is being recorded.
     Off,
-    /// The host runs, and has not entered a guest yet.
+    /// The host runs and has not entered a guest yet.
     Started,
     On,
 }
 
-/// The clock when it was recorded last, and what has happened since.
+/// The last recorded clock, and what has happened since.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
     tsc: Option<u64>,

@@ -1,4 +1,4 @@
-//! Batches held against the clock, and the tree of one as rows.
+//! Checks batches against the clock, and turns the tree of one into rows.
 
 use vmtax_events::{CallKind, CallRow, Sample};
 
@@ -6,34 +6,34 @@ use super::symbols::Symbols;
 use super::tree::{Labels, Node, Other, ROOT};
 use super::{Batches, Done};
 
-/// What was measured of an operation without the record.
+/// What was measured of an operation independently of the record.
 #[derive(Clone, Debug)]
 pub(crate) struct Measure<'a> {
     pub(crate) number: u16,
     pub(crate) workload: &'a str,
-    /// Cycles of each batch, the one to warm up first.
+    /// Cycles of each batch; the first is the warm-up.
     pub(crate) cycles: &'a [u64],
-    /// Instructions of a batch that are the loop's and not the operations'.
+    /// Instructions of a batch that belong to the loop, not to the operations.
     pub(crate) around: u64,
 }
 
-/// The call tree of an operation, and what it adds up to.
+/// The call tree of an operation, and its totals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     /// Its nodes.
     pub rows: Vec<CallRow>,
     /// Instructions that began in the batch.
     pub begun: u64,
-    /// Those of them that were not done.
+    /// Those of them that did not complete.
     pub undone: u64,
-    /// Those that are the loop's.
+    /// Those that belong to the loop.
     pub around: u64,
-    /// Nanoseconds without instructions.
+    /// Idle nanoseconds, without instructions.
     pub idle: u64,
 }
 
 impl Profile {
-    /// What it adds up to, as metrics of samples, with their units.
+    /// The totals as metrics of samples, with their units.
     pub(crate) fn figures(&self, count: u32) -> [(&'static str, &'static str, u64); 5] {
         [
             (Sample::PROFILED, "count", count.into()),
@@ -68,7 +68,7 @@ impl Batches {
 }
 
 impl Done {
-    /// Instructions that were done.
+    /// Instructions that completed.
     fn done(&self) -> u64 {
         self.batch.begun - self.batch.undone
     }
@@ -150,7 +150,7 @@ fn kept(nodes: &[Node]) -> Vec<bool> {
     kept
 }
 
-/// The node at the top, if there is one only and it is a vCPU: its name says nothing then.
+/// The only root node, if it is a vCPU: its name adds no information then.
 fn only_vcpu(nodes: &[Node], kept: &[bool], labels: &Labels) -> Option<usize> {
     let mut tops = (0..nodes.len()).filter(|index| kept[*index] && nodes[*index].parent == ROOT);
     let top = tops.next().filter(|_| tops.next().is_none())?;

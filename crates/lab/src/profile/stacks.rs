@@ -1,8 +1,8 @@
-//! The stacks of calls of one processor's threads, as its CALLs and returns show them.
+//! Call stacks of the threads of one processor, reconstructed from its calls and returns.
 //!
-//! A frame knows where on the stack its return address is. So a return finds its frame whatever happened in between (calls that never
-//! return, stacks that are switched), and a frame of another thread means that the processor has gone over to that one.
-//! Calls from before the record are not known: a return to one begins a new stack.
+//! A frame has the stack address of its return address. So a return finds its frame whatever happened in between (calls that never
+//! return, switched stacks), and a return to a frame of another thread means that the processor has switched to that thread.
+//! Calls from before the record are unknown: a return to one begins a new stack.
 
 use super::fast::Map;
 use super::tree::Label;
@@ -11,11 +11,11 @@ use super::tree::Label;
 pub(crate) const NONE: u32 = u32::MAX;
 /// A kernel's stacks begin at multiples of this many bytes (`THREAD_SIZE`).
 const STACK: u32 = 14;
-/// More frames and threads than any machine here has: who asks for more has a damaged record, and begins anew.
+/// Limit on frames and threads, more than any machine here has: a record that exceeds it is damaged, and all stacks are dropped.
 const MOST: usize = 1 << 20;
 const THREADS_MOST: u32 = 1 << 12;
 
-/// How a frame came to be.
+/// How a frame was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Call,
@@ -25,7 +25,7 @@ pub(crate) enum Entry {
     Interrupt,
 }
 
-/// A frame, and which of those that have had its place one after the other.
+/// Reference to a frame: its slot, and the generation of the slot's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     at: u32,
@@ -66,7 +66,7 @@ pub(crate) struct Stacks {
 const NOWHERE: Place = Place { at: NONE, serial: 0 };
 
 impl Stacks {
-    /// One thread, of which nothing is known.
+    /// One thread, with an unknown stack.
     pub(crate) fn new() -> Stacks {
         let mut stacks = Stacks {
             frames: Vec::new(),
@@ -133,7 +133,7 @@ impl Stacks {
         };
     }
 
-    /// A stack of which nothing is known.
+    /// A new, unknown stack.
     fn begin(&mut self, thread: u32) {
         self.push(NOWHERE, Entry::Call, thread, 0);
     }
@@ -185,7 +185,7 @@ impl Stacks {
         }
     }
 
-    /// Enters by a gate, which leaves no address of its own.
+    /// Enters through a gate, which does not push a return address like a call's.
     pub(crate) fn enter(&mut self, entry: Entry) {
         let thread = self.thread();
         self.push(self.place(self.current), entry, thread, 0);
@@ -274,7 +274,7 @@ mod tests {
     const A: u64 = 0xffff_c900_0001_0000;
     const B: u64 = 0xffff_c900_0002_0000;
 
-    /// Names of the frames from the present one up; 0 for one that has none yet.
+    /// Names of the frames from the current one up; 0 for one that has none yet.
     fn chain(stacks: &Stacks) -> Vec<u32> {
         let mut names = Vec::new();
         let mut at = stacks.current();

@@ -1,4 +1,4 @@
-//! Names of code by its address: kernels, their modules, and what payloads are.
+//! Names of code by address: kernels, their modules, and payloads.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -6,20 +6,20 @@ use std::ops::Range;
 use vmtax_guest::functions::{Functions, Kernels, Loaded};
 use vmtax_guest::layout;
 
-/// How an address is entered that no instruction calls.
+/// How control reaches an address that no instruction calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
-    /// An interrupt: the instruction before it is done.
+    /// An interrupt: the instruction before it has completed.
     Interrupt,
-    /// An exception: the instruction that raised it is begun again, or given up.
+    /// An exception: the instruction that raised it is restarted, or abandoned.
     Fault,
-    /// An exception that comes after the instruction, or that QEMU raises by an instruction of its own.
+    /// An exception that comes after the instruction, or that QEMU raises in a separate instruction.
     Trap,
 }
 
 /// The kernel's stubs of interrupts, one for each vector; they jump to a common one.
 const STUBS: [&str; 2] = ["irq_entries_start", "spurious_entries_start"];
-/// Exceptions whose instruction is counted as done: it is the one that raises them.
+/// Exceptions that the instruction itself raises; it counts as completed.
 const TRAPS: [&str; 6] = [
     "asm_exc_invalid_op",
     "asm_exc_int3",
@@ -28,7 +28,7 @@ const TRAPS: [&str; 6] = [
     "asm_exc_overflow",
     "asm_exc_coproc_segment_overrun",
 ];
-/// What is left out at the end of a name: the compiler's word for a copy or a part of the function.
+/// Suffixes removed from names: the compiler appends them to copies and parts of a function.
 const COPIES: [&str; 4] = [".cold", ".isra.", ".constprop.", ".llvm."];
 
 /// A name.
@@ -66,14 +66,14 @@ pub(crate) fn is_user(address: u64) -> bool {
 }
 
 impl Symbols {
-    /// Without any kernel: payloads and programs alone.
+    /// Without a kernel: only payloads and programs.
     pub(crate) fn none() -> Symbols {
         let name = |function: &str| Name { function: function.to_owned(), module: String::new() };
         let names = vec![name("[unknown]"), name("[program]"), name("payload")];
         Symbols { names, ..Symbols::default() }
     }
 
-    /// Of a kernel. `at` says where a module is that was elsewhere when its functions were read.
+    /// The symbols of a kernel. `at` has the current address of a module that has moved since its functions were read.
     fn of(functions: &Functions, at: &dyn Fn(&str) -> i64) -> Symbols {
         let mut symbols = Symbols::none();
         let mut known: HashMap<Name, u32> = HashMap::new();
@@ -112,7 +112,7 @@ impl Symbols {
         }
     }
 
-    /// The name's number of an address, for [`Symbols::name`].
+    /// The number, for [`Symbols::name`], of the name at an address.
     pub(crate) fn find(&self, address: u64) -> u32 {
         if is_payload(address) {
             return PAYLOAD;
@@ -124,7 +124,7 @@ impl Symbols {
         }
     }
 
-    /// As [`Symbols::find`], with the range of addresses around it that have the same answer.
+    /// Like [`Symbols::find`], with the range of addresses around it that have the same name.
     pub(crate) fn find_range(&self, address: u64) -> (u32, Range<u64>) {
         let payloads = layout::CODE..layout::CODE + layout::CODE_MOST as u64;
         let after = self.starts.partition_point(|(start, _)| *start <= address);
@@ -156,13 +156,13 @@ impl Symbols {
     }
 }
 
-/// The name without what the compiler has appended to it.
+/// The name without the compiler's suffixes.
 fn plain(name: &str) -> &str {
     let end = COPIES.iter().filter_map(|copy| name.find(copy)).filter(|at| *at > 0).min();
     &name[..end.unwrap_or(name.len())]
 }
 
-/// The code of the host, of its guest and of that one's guest; the guest's kernel is the host's, with its modules perhaps elsewhere.
+/// The code of L0, L1 and L2; L1 has the kernel of L0, but its modules may be at other addresses.
 pub(crate) fn levels(kernels: &Kernels) -> Result<[Symbols; 3], String> {
     let host = Symbols::of(&kernels.functions, &|_| 0);
     let guest = match &kernels.guest {

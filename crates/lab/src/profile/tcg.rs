@@ -1,4 +1,4 @@
-//! Reads what the plugin of QEMU records; `crates/recorder-qemu` has the format.
+//! Reads the record of the QEMU plugin; `crates/recorder-qemu` documents the format.
 //!
 //! The record has blocks, and where control went from each to the next. From that alone follow levels: the host's code after
 //! its VMRUN runs when a guest leaves, and the code after L1's VMRUN when L2's exit has reached L1. Addresses of the emulator's memory tell
@@ -22,11 +22,11 @@ const VALUE: u32 = (1 << 29) - 1;
 
 /// QEMU's blocks have at most 512 instructions.
 const INSTRUCTIONS_MOST: u32 = 4096;
-/// More blocks than any run translates.
+/// Limit on blocks, more than any run translates.
 const BLOCKS_MOST: u32 = 1 << 23;
 const RDTSC: [u8; 2] = [0x0f, 0x31];
 
-/// An address, and where the emulator has it in its memory.
+/// A guest address, and the address of the same byte in the emulator's memory.
 type Place = (u64, u64);
 
 /// A translated block.
@@ -36,11 +36,11 @@ struct Block {
     ends: Box<[u16]>,
     code: Box<[u8]>,
     effect: Effect,
-    /// By level, once they were looked up.
+    /// By level, once looked up.
     names: [Option<Names>; 3],
 }
 
-/// What symbols say of a block.
+/// What the symbols tell about a block.
 struct Names {
     /// Its functions.
     runs: Box<[Run]>,
@@ -91,19 +91,19 @@ struct Reader<'a, 'b, R> {
     progress: Progress,
 }
 
-/// How far it is known where the machine is.
+/// What is known about the current level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// Nothing is recorded, or was yet.
+    /// Nothing is being recorded.
     Off,
     /// A payload writes the mark that starts the record.
     Starting,
-    /// The host runs, and has not entered a guest yet.
+    /// The host runs and has not entered a guest yet.
     Started,
     On,
 }
 
-/// Reads a record from behind its magic to its end.
+/// Reads a record, from after its magic to its end.
 pub(super) fn read(
     mut words: Words<impl Read>,
     symbols: &[Symbols; 3],
@@ -266,7 +266,7 @@ impl<R: Read> Reader<'_, '_, R> {
         Ok(())
     }
 
-    /// Has the block's functions at the present level looked up.
+    /// Looks up the block's functions at the current level.
     fn look_up(&mut self, id: u32) {
         let level = usize::from(self.flow.level());
         let symbols = &self.symbols[level];
@@ -286,7 +286,7 @@ impl<R: Read> Reader<'_, '_, R> {
         block.names[level] = Some(Names { runs: runs.into(), gate });
     }
 
-    /// Whether an interrupt or exception of the present level enters at the block.
+    /// Whether an interrupt or exception of the current level enters at the block.
     fn gate(&self, id: u32) -> Option<Gate> {
         let block = self.blocks.get(id as usize)?.as_ref()?;
         block.names[usize::from(self.flow.level())].as_ref()?.gate
@@ -309,7 +309,7 @@ impl<R: Read> Reader<'_, '_, R> {
         }
     }
 
-    /// Whether the last instruction reads the clock that a batch is measured by.
+    /// Whether the last instruction reads the clock that measures batches.
     fn clock(&mut self, block: &Block, done: u32) {
         let (address, _) = block.place(done - 1);
         if !is_payload(address) || block.instruction(done - 1) != RDTSC {

@@ -1,4 +1,4 @@
-//! A call tree while it grows: nodes under nodes, each with a label, and counts of instructions.
+//! A call tree under construction: nodes with labels and counts of instructions.
 
 use super::fast::Map;
 
@@ -24,7 +24,7 @@ impl Label {
     }
 }
 
-/// What is no function.
+/// A label that is not a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Other {
     /// An instruction of a guest, or an event in it, that the level below handles.
@@ -35,7 +35,7 @@ pub(crate) enum Other {
     Thread { level: u8, number: u32 },
 }
 
-/// The list of all that is no function.
+/// The list of labels that are not functions.
 #[derive(Debug, Default)]
 pub(crate) struct Labels(Vec<Other>);
 
@@ -53,7 +53,7 @@ impl Labels {
     }
 }
 
-/// A node: its parent, what it stands for, how often it was entered, instructions of its own.
+/// A node: its parent, what it stands for, how often it was entered, and its instructions without those of its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) parent: u32,
@@ -69,7 +69,7 @@ pub(crate) struct Tree {
     children: Map<u64, u32>,
 }
 
-/// What the nodes at the top have as their parent.
+/// The parent of root nodes.
 pub(crate) const ROOT: u32 = u32::MAX;
 
 impl Tree {
@@ -94,7 +94,7 @@ impl Tree {
         }
     }
 
-    /// Takes an instruction back that was counted and is not done.
+    /// Uncounts an instruction that did not complete.
     pub(crate) fn take(&mut self, node: u32) {
         if let Some(node) = self.nodes.get_mut(node as usize) {
             node.count = node.count.saturating_sub(1);

@@ -1,13 +1,13 @@
-//! A record as 32-bit words or as bytes, read piece by piece.
+//! A record as a buffered stream of 32-bit words or bytes.
 
 use std::io::{ErrorKind, Read};
 
 use super::Problem;
 
-/// So much is read at a time.
+/// Size of a read.
 const PIECE: usize = 1 << 20;
 
-/// The words, and how far they were read.
+/// The stream, and the position in it.
 pub(super) struct Words<R> {
     input: R,
     buffer: Vec<u8>,
@@ -21,7 +21,7 @@ impl<R: Read> Words<R> {
         Words { input, buffer: Vec::with_capacity(PIECE), from: 0, before: 0 }
     }
 
-    /// The next word; the record must not end before its end is marked.
+    /// The next word; a record that ends without an end mark is an error.
     #[inline]
     pub(super) fn next(&mut self) -> Result<u32, Problem> {
         if self.buffer.len() - self.from < 4 {
@@ -42,7 +42,7 @@ impl<R: Read> Words<R> {
         Ok(self.buffer[self.from - 1])
     }
 
-    /// The next two, as one number.
+    /// The next two words, as one number.
     pub(super) fn double(&mut self) -> Result<u64, Problem> {
         Ok(u64::from(self.next()?) | u64::from(self.next()?) << 32)
     }
@@ -95,7 +95,7 @@ impl<R: Read> Words<R> {
         Ok(())
     }
 
-    /// What is wrong at the present place.
+    /// A defect at the current position.
     pub(super) fn problem(&self, what: &str) -> Problem {
         Problem { at: self.before + self.from as u64, what: what.to_owned() }
     }
