@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use vmtax_cli::exit::{Code, fail};
-use vmtax_events::{AccessRow, ExitRow, Losses, PreemptedRow, Recording, RowSink, Sample, TimeRow};
+use vmtax_events::{KeptRows, Losses, Recording};
 use vmtax_runs::{read_fault, write_fault};
 use vmtax_store::{Claim, CreateOptions, Run, Writer};
 
@@ -70,7 +70,7 @@ fn write(claim: Claim, parts: &[Part]) -> anyhow::Result<()> {
     let mut hosts: BTreeMap<String, usize> = BTreeMap::new();
     let mut recording = parts[0].recording.clone();
     for part in parts {
-        part.rows.write(&mut writer).map_err(write_fault)?;
+        writer.rows(&part.rows).map_err(write_fault)?;
         // A cell's exits are those of a VM whose number is the cell's in the whole matrix: none is in two parts.
         let known: HashSet<u32> = recording.vms.iter().map(|vm| vm.id).collect();
         let vms = part.recording.vms.iter().filter(|vm| !known.contains(&vm.id));
@@ -104,7 +104,7 @@ struct Part {
     recording: Recording,
     losses: Losses,
     matrix: Option<String>,
-    rows: Rows,
+    rows: KeptRows,
 }
 
 fn part(path: &Path) -> anyhow::Result<Part> {
@@ -118,7 +118,7 @@ fn part(path: &Path) -> anyhow::Result<Part> {
             ),
         );
     }
-    let mut rows = Rows::default();
+    let mut rows = KeptRows::default();
     let read = run.read(&mut rows).map_err(|e| read_fault(&e))?;
     if read.damaged > 0 {
         return fail(
@@ -133,46 +133,4 @@ fn part(path: &Path) -> anyhow::Result<Part> {
         matrix: manifest.labels.get("matrix").cloned(),
         rows,
     })
-}
-
-/// Contents of a part.
-#[derive(Default)]
-struct Rows {
-    samples: Vec<Sample>,
-    exits: Vec<ExitRow>,
-    accesses: Vec<AccessRow>,
-    times: Vec<TimeRow>,
-    preempted: Vec<PreemptedRow>,
-}
-
-impl Rows {
-    fn write(&self, writer: &mut Writer) -> Result<(), vmtax_store::Error> {
-        self.samples.iter().try_for_each(|row| writer.sample(row))?;
-        self.exits.iter().try_for_each(|row| writer.exit(row))?;
-        self.accesses.iter().try_for_each(|row| writer.access(row))?;
-        self.times.iter().try_for_each(|row| writer.time(row))?;
-        self.preempted.iter().try_for_each(|row| writer.preempted(row))
-    }
-}
-
-impl RowSink for Rows {
-    fn exit(&mut self, row: &ExitRow) {
-        self.exits.push(row.clone());
-    }
-
-    fn access(&mut self, row: &AccessRow) {
-        self.accesses.push(row.clone());
-    }
-
-    fn time(&mut self, row: &TimeRow) {
-        self.times.push(*row);
-    }
-
-    fn preempted(&mut self, row: &PreemptedRow) {
-        self.preempted.push(row.clone());
-    }
-
-    fn sample(&mut self, sample: &Sample) {
-        self.samples.push(sample.clone());
-    }
 }

@@ -4,7 +4,7 @@ use std::io::{Seek, Write};
 
 use vmtax_analyse::bench::{AN_OPERATION, EXITS};
 use vmtax_events::{
-    AccessRow, Better, Coverage, ExitRow, Losses, Recording, RowSink, Sample, TimeRow,
+    AccessRow, Better, Coverage, ExitRow, KeptRows, Losses, Recording, Sample, TimeRow,
 };
 use vmtax_lab::Window;
 use vmtax_live::Rows;
@@ -16,9 +16,7 @@ const READING: Reading = Reading { interval: None, isa: None, emulated: None };
 /// Rows of a cell's VM.
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
-    pub(crate) exits: Vec<ExitRow>,
-    pub(crate) accesses: Vec<AccessRow>,
-    pub(crate) times: Vec<TimeRow>,
+    pub(crate) rows: KeptRows,
     pub(crate) losses: Losses,
     /// Facts of the recorder.
     pub(crate) coverage: Coverage,
@@ -37,12 +35,12 @@ impl Recorded {
         let recording = input::open_file(file, "the emulated host's recording".to_owned())?;
         let mut window = Window::new(vm, nested);
         let assignment = Assignment { names: &[], assign: &mut |event| window.place(event) };
-        let done = convert::run_assigned(recording, &READING, assignment, Recorded::default())?;
+        let done = convert::run_assigned(recording, &READING, assignment, KeptRows::default())?;
         if let Some(problem) = window.problem() {
             return Ok(Err(problem.to_owned()));
         }
         let Recording { coverage, .. } = done.facts;
-        Ok(Ok(Recorded { losses: done.losses, coverage, ..done.rows }))
+        Ok(Ok(Recorded { rows: done.rows, losses: done.losses, coverage }))
     }
 
     /// From the counts of the running kernel. All VMs belong to the cell.
@@ -69,13 +67,13 @@ impl Recorded {
             .collect();
         accesses.sort_by_key(|row| row.key);
         let times = rows.times.into_iter().map(|time| TimeRow { interval_start_ns, vm, ..time });
-        let times = times.collect();
-        Recorded { exits, accesses, times, losses, coverage: Coverage::default() }
+        let rows = KeptRows { exits, accesses, times: times.collect(), ..KeptRows::default() };
+        Recorded { rows, losses, coverage: Coverage::default() }
     }
 
     /// All exits.
     fn count(&self) -> u64 {
-        self.exits.iter().map(|row| row.tally.count).sum()
+        self.rows.exits.iter().map(|row| row.tally.count).sum()
     }
 
     /// The sample for tables: exits per operation, or per second. Lower is better.
@@ -98,19 +96,5 @@ impl Recorded {
             value: self.count() as f64 / whole,
             better: Better::Lower,
         })
-    }
-}
-
-impl RowSink for Recorded {
-    fn exit(&mut self, row: &ExitRow) {
-        self.exits.push(row.clone());
-    }
-
-    fn access(&mut self, row: &AccessRow) {
-        self.accesses.push(row.clone());
-    }
-
-    fn time(&mut self, row: &TimeRow) {
-        self.times.push(*row);
     }
 }

@@ -216,15 +216,7 @@ impl Session {
 
     /// The recorded exits of a cell, as those of a separate VM.
     fn keep(&mut self, recorded: Recorded, vm: Vm) -> anyhow::Result<()> {
-        for row in &recorded.exits {
-            self.writer.exit(row).map_err(write_fault)?;
-        }
-        for row in &recorded.accesses {
-            self.writer.access(row).map_err(write_fault)?;
-        }
-        for row in &recorded.times {
-            self.writer.time(row).map_err(write_fault)?;
-        }
+        self.writer.rows(&recorded.rows).map_err(write_fault)?;
         self.recording.coverage = recorded.coverage;
         // A run killed before may have left this file.
         self.recording.vms.retain(|known| known.id != vm.id);

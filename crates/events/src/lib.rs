@@ -53,7 +53,7 @@ pub use row::{
     AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, Tally, Vm,
 };
 pub use sample::{Better, Sample};
-pub use sink::RowSink;
+pub use sink::{KeptRows, RowSink};
 pub use size::size;
 pub use stat::Stat;
 pub use terminal::{is_hidden, printable};

@@ -61,3 +61,36 @@ pub trait RowSink {
         false
     }
 }
+
+/// A sink that keeps rows, in the order in which they come.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeptRows {
+    /// Exits.
+    pub exits: Vec<ExitRow>,
+    /// Accesses.
+    pub accesses: Vec<AccessRow>,
+    /// Times of vCPUs.
+    pub times: Vec<TimeRow>,
+    /// Threads that had the CPUs of preempted vCPUs.
+    pub preempted: Vec<PreemptedRow>,
+    /// Measured values.
+    pub samples: Vec<Sample>,
+}
+
+impl RowSink for KeptRows {
+    fn exit(&mut self, row: &ExitRow) {
+        self.exits.push(row.clone());
+    }
+    fn access(&mut self, row: &AccessRow) {
+        self.accesses.push(row.clone());
+    }
+    fn time(&mut self, row: &TimeRow) {
+        self.times.push(*row);
+    }
+    fn preempted(&mut self, row: &PreemptedRow) {
+        self.preempted.push(row.clone());
+    }
+    fn sample(&mut self, sample: &Sample) {
+        self.samples.push(sample.clone());
+    }
+}

@@ -8,8 +8,8 @@ use std::time::SystemTime;
 use arrow_array::ArrayRef;
 use vmtax_durable::{Access, NewFile, Published};
 use vmtax_events::{
-    AccessRow, CallRow, Event, ExitRow, Losses, Place, PreemptedRow, Profile, Recording, Sample,
-    Stat, TimeRow,
+    AccessRow, CallRow, Event, ExitRow, KeptRows, Losses, Place, PreemptedRow, Profile, Recording,
+    Sample, Stat, TimeRow,
 };
 
 use crate::claim::Claim;
@@ -236,6 +236,15 @@ impl Writer {
         self.preempted.push(row);
         self.cover_interval(row.interval_start_ns);
         self.write_full_rows()
+    }
+
+    /// Adds all rows that were kept.
+    pub fn rows(&mut self, rows: &KeptRows) -> Result<(), Error> {
+        rows.samples.iter().try_for_each(|row| self.sample(row))?;
+        rows.exits.iter().try_for_each(|row| self.exit(row))?;
+        rows.accesses.iter().try_for_each(|row| self.access(row))?;
+        rows.times.iter().try_for_each(|row| self.time(row))?;
+        rows.preempted.iter().try_for_each(|row| self.preempted(row))
     }
 
     /// Adds a measured value. It has no time, so it does not change the run's span.

@@ -8,7 +8,9 @@ use std::process::Command;
 use vmtax_events::Losses;
 use vmtax_store::{Error, Run};
 
-use crate::samples::{self, Rows, edit_manifest, list_again, read_events, read_rows, write_run};
+use crate::samples::{
+    self, Rows, edit_manifest, first_rows, list_again, read_events, read_rows, write_run,
+};
 
 const DAMAGED: &str = "exits/000002.parquet";
 
@@ -22,7 +24,7 @@ fn run_to_damage(temp: &Path) -> std::path::PathBuf {
 /// The second segment of exits is reported, and everything else is there.
 fn assert_skipped(folder: &Path, how: &str) {
     let (rows, report) = read_rows(folder);
-    let all = Rows::first(40);
+    let all = first_rows(40);
     assert_eq!(rows.exits, all.exits[..20]);
     assert_eq!((rows.accesses, rows.times), (all.accesses, all.times));
     assert_eq!((rows.samples, rows.preempted), (all.samples, all.preempted));
@@ -95,7 +97,7 @@ fn row_counts_that_do_not_match() {
         }
     });
     let (rows, report) = read_rows(&folder);
-    assert_eq!(rows, Rows::first(40));
+    assert_eq!(rows, first_rows(40));
     assert_eq!(report.damaged, 1);
     assert!(report.losses.truncated[0].contains("holds 20 rows where run.json says 23; 3 rows"));
 }
@@ -201,7 +203,7 @@ fn files_that_are_not_listed() {
         fs::write(folder.join(leftover), "left").unwrap();
     }
     let (rows, report) = read_rows(&folder);
-    assert_eq!(rows, Rows::first(40));
+    assert_eq!(rows, first_rows(40));
     let note = |name: &str| {
         let folder = folder.display();
         format!("1 files in {folder} are not listed in run.json and were ignored: {name}")
@@ -245,7 +247,7 @@ fn tables_of_a_later_version() {
         json["host_facts"] = serde_json::json!({"smt": true});
     });
     let (rows, report) = read_rows(&folder);
-    assert_eq!(rows, Rows::first(40));
+    assert_eq!(rows, first_rows(40));
     let expected = Losses {
         notes: vec![format!(
             "1 segments of {} are of kinds that this vmtax does not read",

@@ -13,7 +13,7 @@ use std::process::Command;
 use vmtax_events::{Losses, Recording};
 use vmtax_store::{Error, Run, Writer};
 
-use crate::samples::{self, Rows, options, read_events, read_rows};
+use crate::samples::{self, first_rows, options, read_events, read_rows};
 
 const CHILD: &str = "VMTAX_STORE_TEST_FULL_DISK";
 const PAGE: u64 = 4096;
@@ -143,7 +143,7 @@ fn check(folder: &Path) -> u64 {
     }
     let (rows, report) = read_rows(folder);
     let n = rows.exits.len() as u64;
-    assert_eq!(rows, Rows::first(n));
+    assert_eq!(rows, first_rows(n));
     assert_eq!(report.damaged, 0, "{report:?}");
     assert_eq!(report.losses.notes, Vec::<String>::new());
     assert_eq!(read_events(folder).0.len() as u64, n);

@@ -11,7 +11,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use vmtax_store::Run;
 
-use crate::samples::{Rows, list_again, read_rows, write_run};
+use crate::samples::{Rows, first_rows, list_again, read_rows, write_run};
 
 /// Writes a segment again with other columns.
 fn rewrite(folder: &Path, segment: &str, change: impl FnOnce(&mut Vec<(String, ArrayRef)>)) {
@@ -132,7 +132,7 @@ fn columns_of_a_later_version_are_not_missed_in_an_older_run() {
     let folder = temp.path().join("run");
     write_run(&folder, 3, 3);
     replace(&folder, "time/000001.parquet", "l2_ns", None);
-    let mut expected = Rows::first(3);
+    let mut expected = first_rows(3);
     expected.times.iter_mut().for_each(|time| time.l2_ns = 0);
     assert_eq!(read_rows(&folder).0, expected);
 }
@@ -146,7 +146,7 @@ fn columns_may_be_added_and_moved() {
         columns.reverse();
         columns.push(("of_a_later_version".to_owned(), words([None; 3]).unwrap()));
     });
-    assert_eq!(read_rows(&folder).0, Rows::first(3));
+    assert_eq!(read_rows(&folder).0, first_rows(3));
 }
 
 fn read_error(folder: &Path) -> String {

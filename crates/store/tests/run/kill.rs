@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use vmtax_store::{Error, Run, Writer};
 
-use crate::samples::{self, Rows, options, read_events, read_rows};
+use crate::samples::{self, first_rows, options, read_events, read_rows};
 
 const CHILD: &str = "VMTAX_STORE_TEST_WRITE_FOREVER";
 const ROWS_PER_SEGMENT: u64 = 20;
@@ -89,7 +89,7 @@ fn check(folder: &Path, moment: u64) -> u64 {
     assert!(!run.is_complete());
     let (rows, report) = read_rows(folder);
     let n = rows.exits.len() as u64;
-    assert_eq!(rows, Rows::first(n));
+    assert_eq!(rows, first_rows(n));
     assert_eq!(n % ROWS_PER_SEGMENT, 0);
     assert_eq!(report.damaged, 0, "{report:?}");
     assert_eq!(report.rows, 5 * n);

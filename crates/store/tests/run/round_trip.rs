@@ -10,7 +10,7 @@ use vmtax_events::{
 };
 use vmtax_store::{Accelerator, Run, SEGMENT_ROWS, Span, Table, Writer, is_run};
 
-use crate::samples::{self, Rows, options, read_events, read_rows, write_run};
+use crate::samples::{self, Rows, first_rows, options, read_events, read_rows, write_run};
 
 /// The largest sum of squares that a run can hold.
 const SUM_SQ_MAX: u128 = 10u128.pow(38) - 1;
@@ -59,7 +59,7 @@ fn rows_of_every_kind() {
     let folder = temp.path().join("run");
     write_run(&folder, 1000, 300);
     let (rows, report) = read_rows(&folder);
-    assert_eq!(rows, Rows::first(1000));
+    assert_eq!(rows, first_rows(1000));
     assert_eq!((report.rows, report.segments, report.damaged), (5000, 20, 0));
     assert_eq!(report.losses, Losses::default());
     let (events, report) = read_events(&folder);

@@ -6,7 +6,7 @@ use std::path::Path;
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
     AccessKey, AccessRow, Better, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level,
-    Losses, NO_VCPU, Outcome, PreemptedRow, Reason, Recording, RowSink, Sample, Tally, TimeRow,
+    Losses, NO_VCPU, Outcome, PreemptedRow, Reason, Recording, Sample, Tally, TimeRow,
 };
 use vmtax_store::{CreateOptions, ReadReport, Run, Writer};
 
@@ -170,48 +170,16 @@ pub(crate) fn every_kind() -> Vec<Kind> {
     kinds
 }
 
-/// Keeps the rows of a run.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Rows {
-    pub(crate) exits: Vec<ExitRow>,
-    pub(crate) accesses: Vec<AccessRow>,
-    pub(crate) times: Vec<TimeRow>,
-    pub(crate) preempted: Vec<PreemptedRow>,
-    pub(crate) samples: Vec<Sample>,
-}
+pub(crate) use vmtax_events::KeptRows as Rows;
 
-impl Rows {
-    /// The rows `0..n` of each kind.
-    pub(crate) fn first(n: u64) -> Rows {
-        Rows {
-            exits: (0..n).map(exit).collect(),
-            accesses: (0..n).map(access).collect(),
-            times: (0..n).map(time).collect(),
-            preempted: (0..n).map(preempted).collect(),
-            samples: (0..n).map(sample).collect(),
-        }
-    }
-}
-
-impl RowSink for Rows {
-    fn exit(&mut self, row: &ExitRow) {
-        self.exits.push(row.clone());
-    }
-
-    fn access(&mut self, row: &AccessRow) {
-        self.accesses.push(row.clone());
-    }
-
-    fn time(&mut self, row: &TimeRow) {
-        self.times.push(*row);
-    }
-
-    fn preempted(&mut self, row: &PreemptedRow) {
-        self.preempted.push(row.clone());
-    }
-
-    fn sample(&mut self, sample: &Sample) {
-        self.samples.push(sample.clone());
+/// The rows `0..n` of each kind.
+pub(crate) fn first_rows(n: u64) -> Rows {
+    Rows {
+        exits: (0..n).map(exit).collect(),
+        accesses: (0..n).map(access).collect(),
+        times: (0..n).map(time).collect(),
+        preempted: (0..n).map(preempted).collect(),
+        samples: (0..n).map(sample).collect(),
     }
 }
 
