@@ -2,6 +2,8 @@
 //!
 //! ```toml
 //! host = "amd"
+//! kernel = "6.1.0-56-amd64"
+//! emulator = "QEMU TCG 7.2.22 (icount)"
 //!
 //! [[operation]]
 //! name = "cpuid"
@@ -40,6 +42,9 @@ pub struct Budget {
     /// The kernel it was taken from, for people.
     #[serde(default)]
     pub kernel: String,
+    /// The emulator that it was taken with, and its version; empty in budgets of before.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub emulator: String,
     /// One for each operation and level.
     #[serde(default, rename = "operation")]
     pub operations: Vec<Allowance>,
@@ -232,7 +237,12 @@ mod tests {
     }
 
     fn budget(allowed: Allowance) -> Budget {
-        Budget { host: "amd".to_owned(), kernel: String::new(), operations: vec![allowed] }
+        Budget {
+            host: "amd".to_owned(),
+            kernel: String::new(),
+            emulator: String::new(),
+            operations: vec![allowed],
+        }
     }
 
     fn what(budget: &Budget, found: &[Allowance]) -> Vec<(String, f64, f64)> {

@@ -136,6 +136,8 @@ pub struct Start {
     pub restored: bool,
     /// From the start to ready, restoring included.
     pub time: Duration,
+    /// The emulator with its version: `QEMU TCG 7.2.22 (icount)`.
+    pub emulator: String,
     /// Notes: why its state could not be saved or used, or why it could not be fully observed.
     pub notes: Vec<String>,
 }
@@ -291,7 +293,8 @@ impl Booting<'_> {
     ) -> Result<Ready, Error> {
         let started = Instant::now();
         let spec = self.spec;
-        let state = self.cache.join(STATES).join(key(spec, named)?);
+        let emulator = spec.emulator.named(vmtax_machine::version(spec.emulator).as_deref());
+        let state = self.cache.join(STATES).join(key(spec, &emulator, named)?);
         let conversation = Conversation::new(spec.mailbox.clone());
         let mut notes = Vec::new();
         if !self.fresh && state.exists() {
@@ -299,7 +302,7 @@ impl Booting<'_> {
             match self.restore(&state) {
                 Ok((machine, recorded)) => {
                     used(&state);
-                    let start = Start { restored: true, time: started.elapsed(), notes };
+                    let start = Start { restored: true, time: started.elapsed(), emulator, notes };
                     return Ok(Ready { machine, conversation, start, recorded });
                 }
                 Err(error @ Error::Machine(vmtax_machine::Error::State { .. })) => {
@@ -317,7 +320,7 @@ impl Booting<'_> {
         };
         let mut machine = Machine::boot(&boot)?;
         conversation.ready(&mut machine)?;
-        let booted = |notes| Start { restored: false, time: started.elapsed(), notes };
+        let booted = |notes| Start { restored: false, time: started.elapsed(), emulator, notes };
         if let Err(reason) = vmtax_machine::can_save(spec.emulator) {
             if self.marks.is_some() {
                 return Err(reason.into());
@@ -400,11 +403,11 @@ fn used(state: &Path) {
 }
 
 /// The name of a saved state, from its inputs.
-fn key(spec: &Spec, named: &[u8]) -> Result<String, Error> {
+fn key(spec: &Spec, emulator: &str, named: &[u8]) -> Result<String, Error> {
     let mut digest = Sha256::new();
     let image = std::fs::read(&spec.kernel.image)
         .map_err(Error::io(&spec.kernel.image, "read the kernel"))?;
-    let what = format!("{} {} {}", spec.emulator, spec.memory_mib, spec.cpus);
+    let what = format!("{emulator} {} {}", spec.memory_mib, spec.cpus);
     for part in [what.as_bytes(), spec.command_line.as_bytes(), &image, named] {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);

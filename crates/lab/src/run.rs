@@ -28,6 +28,9 @@ impl Plan {
     pub const LEAST_BATCHES: u32 = 5;
 }
 
+/// Batches before those that count.
+const WARM_UP: u32 = 1;
+
 /// An operation that was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
@@ -199,15 +202,25 @@ fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
     for level in 1..=if setup.nested { 2 } else { 1 } {
         for definition in definitions(plan, isa, level) {
             let number = tasks.len() as u16;
-            // Of what waits there is no path; it runs unrecorded for an observer, for what its PMU counts, and for its calls.
-            let seen = setup.profile || !setup.observer.is_empty() || definition.pmu().is_some();
-            let unseen = definition.waits() && !seen;
-            let batches = if unseen { 0 } else { plan.batches + 1 };
+            let batches = batches(setup, plan, definition);
             let ordered = definition.order(isa, number, level, batches)?;
             tasks.push(Task { definition, ordered });
         }
     }
     Ok(tasks)
+}
+
+/// Batches of an operation beside the recorded one. Of what waits there is no path: its batches are for an observer, for what its
+/// PMU counts, and for a call tree, which takes no median. A plain run has none of them, and they are most of the time.
+fn batches(setup: &Setup, plan: &Plan, definition: &Definition) -> u32 {
+    let counts = !setup.observer.is_empty() || definition.pmu().is_some();
+    if !definition.waits() || counts {
+        WARM_UP + plan.batches
+    } else if setup.profile {
+        WARM_UP + 1
+    } else {
+        0
+    }
 }
 
 fn definitions(plan: &Plan, isa: Isa, level: u8) -> Vec<&'static Definition> {

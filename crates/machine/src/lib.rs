@@ -54,6 +54,7 @@ mod state;
 mod stop;
 pub mod stream;
 mod tool;
+mod version;
 pub mod vm;
 
 pub use console::Tail;
@@ -67,3 +68,4 @@ pub use state::prune as prune_states;
 pub use state::{keep, kept};
 pub use stop::Stop;
 pub use tool::{Finished, Limits, Tool, ToolError};
+pub use version::version;

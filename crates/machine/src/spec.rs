@@ -46,12 +46,23 @@ pub enum Emulator {
 
 impl fmt::Display for Emulator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Emulator::Tcg { icount: true } => "QEMU TCG (icount)",
-            Emulator::Tcg { icount: false } => "QEMU TCG",
-            Emulator::Kvm => "QEMU KVM",
-            Emulator::Bochs => "Bochs",
-        })
+        f.write_str(&self.named(None))
+    }
+}
+
+impl Emulator {
+    /// With its version, where that is known: `QEMU TCG 7.2.22 (icount)`.
+    pub fn named(self, version: Option<&str>) -> String {
+        let (name, how) = match self {
+            Emulator::Tcg { icount: true } => ("QEMU TCG", " (icount)"),
+            Emulator::Tcg { icount: false } => ("QEMU TCG", ""),
+            Emulator::Kvm => ("QEMU KVM", ""),
+            Emulator::Bochs => ("Bochs", ""),
+        };
+        match version {
+            Some(version) => format!("{name} {version}{how}"),
+            None => format!("{name}{how}"),
+        }
     }
 }
 

@@ -54,6 +54,7 @@ fn every_document_fits_the_schema() {
         ledgers::nesting(),
         ledgers::lab(),
         ledgers::hostile_lab(),
+        ledgers::called(),
         ledgers::counts(),
         ledgers::empty(),
         ledgers::hostile(),
@@ -63,6 +64,27 @@ fn every_document_fits_the_schema() {
         validate(&value).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert!(text.ends_with("}\n") && text.lines().count() == 1);
     }
+}
+
+#[test]
+fn functions_of_call_trees_are_rows() {
+    let (_, value) = rendered(&ledgers::called());
+    let row = |kind: &str, function: &str, own: f64, total: f64| {
+        let (code_level, module) = if kind == "cause" { ("L1", "") } else { ("L0", "kvm") };
+        json!({
+            "operation": "cpuid", "level": "L1", "self": own, "total": total, "share": total / 3_000.0, "calls": 1.0,
+            "code_level": code_level, "kind": kind, "function": function, "module": module
+        })
+    };
+    let expected = json!([
+        row("cause", "[cpuid]", 0.0, 3_000.0),
+        row("function", "kvm_arch_vcpu_ioctl_run", 2_000.0, 3_000.0),
+        row("function", "\u{1b}[31m</script>", 1_000.0, 1_000.0),
+    ]);
+    assert_eq!(value["functions"], expected);
+    let mut without = value;
+    without["functions"][0].as_object_mut().unwrap().remove("self");
+    assert!(validate(&without).is_err());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use vmtax_analyse::calls::profiled;
 use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
 use vmtax_analyse::{Ledger, Profiled};
 use vmtax_cli::exit::{Code, Fault, fail};
-use vmtax_events::Level;
+use vmtax_events::{Level, printable};
 use vmtax_lab::Host;
 use vmtax_lab::budget::{Allowance, Budget};
 use vmtax_report::calls::difference::sentence;
@@ -31,6 +31,7 @@ pub fn bless(path: &Path, host: Host, ledger: &Ledger) -> anyhow::Result<()> {
     let budget = Budget {
         host: host.name().to_owned(),
         kernel: ledger.recording.kernel.clone(),
+        emulator: emulator(ledger),
         operations: allowances(ledger),
     };
     let text = budget.to_text();
@@ -53,6 +54,7 @@ pub fn check(path: &Path, host: Host, ledger: &Ledger) -> anyhow::Result<()> {
         format!("{}: {}:", path.display(), counted(breaches.len() as u64, "budget violation"));
     let functions = functions(path, ledger, &budget)?;
     let mut lines = Vec::new();
+    lines.extend(other_emulator(&budget.emulator, &emulator(ledger)));
     for one in &breaches {
         let (found, allowed) = (number(one.found), number(one.allowed));
         let title = format!("{} {}", one.name, one.level);
@@ -62,6 +64,23 @@ pub fn check(path: &Path, host: Host, ledger: &Ledger) -> anyhow::Result<()> {
         }
     }
     Err(Fault::new(Code::Breach, message).detailed(lines).into())
+}
+
+/// What emulated the host, with its version; empty on this computer's KVM.
+fn emulator(ledger: &Ledger) -> String {
+    ledger.recording.emulated.clone().unwrap_or_default()
+}
+
+/// That a budget was made with another emulator, or another version, whose paths differ with the same kernel. A budget that does not
+/// say is of an earlier vmtax.
+fn other_emulator(budget: &str, run: &str) -> Option<String> {
+    let differs = !budget.is_empty() && budget != run;
+    differs.then(|| {
+        let (budget, run) = (printable(budget), printable(run));
+        format!(
+            "the budget was made with {budget}, this run with {run}, and their paths may differ with the same kernel: bless the budget anew"
+        )
+    })
 }
 
 /// The file of the call trees beside a budget.

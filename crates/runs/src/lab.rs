@@ -282,7 +282,7 @@ fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {
         arch: "x86_64".to_owned(),
         cpus: 1,
         clock: "x86-tsc".to_owned(),
-        emulated: emulated.then(|| setup.host.emulator().to_string()),
+        emulated: emulated.then(|| outcomes.start.emulator.clone()),
         ..of_trace
     }
 }

@@ -174,7 +174,7 @@ impl Emulated {
         let names = all.iter().filter_map(|o| o.name.strip_suffix("-legacy"));
         Emulated {
             host: host.name().to_owned(),
-            accelerator: format!("emulated:{}", host.emulator()),
+            accelerator: format!("emulated:{}", outcomes.start.emulator),
             kernel: outcomes.release.clone(),
             operations: names
                 .filter(|name| *name != PROFILE)

@@ -1,11 +1,12 @@
 //! Small documents, built by hand, that every renderer's test renders.
 
-use vmtax_analyse::{Filter, LedgerBuilder, Nested, Operations, Table, TableKind};
+use vmtax_analyse::{Arranged, Filter, LedgerBuilder, Nested, Operations, Table, TableKind};
 use vmtax_events::{
-    AccessKey, AccessRow, Better, Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level,
-    Losses, Outcome, Reason, Recording, Sample, Tally, TimeRow, Vm, svm,
+    AccessKey, AccessRow, Better, CallKind, CallRow, Coverage, Detail, DetailKind, ExitKey,
+    ExitRow, Isa, Level, Losses, Outcome, Reason, Recording, Sample, Tally, TimeRow, Vm, svm,
 };
 use vmtax_report::Document;
+use vmtax_report::calls::Shown;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -243,6 +244,53 @@ fn lab_run(vms: &[(u32, &str); 5], recording: Recording) -> Document {
     let mut document = rows.document(recording, Losses::default(), true, &[]);
     document.operations = Some(Operations::new(&document.ledger));
     document.nested = Some(Nested::new(&document.ledger));
+    document
+}
+
+/// A lab run of one operation that has a call tree, of names that try to act on whoever reads them.
+pub(crate) fn called() -> Document {
+    let mut rows = Rows::new();
+    let sample = |metric: &str, value: f64| Sample {
+        workload: "cpuid".to_owned(),
+        category: "L1".to_owned(),
+        repeat: 0,
+        metric: metric.to_owned(),
+        unit: "count".to_owned(),
+        value,
+        better: Better::Neither,
+    };
+    let samples = [
+        (Sample::OPERATIONS, 20.0),
+        (Sample::PROFILED, 20.0),
+        (Sample::PROFILE_BEGUN, 60_040.0),
+        (Sample::PROFILE_UNDONE, 20.0),
+        (Sample::PROFILE_LOOP, 20.0),
+        (Sample::PATH, 3_000.0),
+    ];
+    samples.iter().for_each(|(metric, value)| rows.0.sample(&sample(metric, *value)));
+    let calls = [
+        (CallKind::Cause, 1, "cpuid", 0),
+        (CallKind::Function, 0, "kvm_arch_vcpu_ioctl_run", 40_000),
+        (CallKind::Function, 0, "\u{1b}[31m</script>", 20_000),
+    ];
+    for (node, (kind, level, name, instructions)) in (0_u32..).zip(calls) {
+        rows.0.call(&CallRow {
+            workload: "cpuid".to_owned(),
+            node,
+            parent: node.checked_sub(1),
+            kind,
+            level,
+            name: name.to_owned(),
+            module: if level == 0 { "kvm".to_owned() } else { String::new() },
+            calls: 20,
+            instructions,
+        });
+    }
+    let vms = vec![Vm { id: 1, name: "cpuid".to_owned(), inferred: false }];
+    let recording =
+        Recording { emulated: Some("QEMU TCG 7.2.22 (icount)".into()), vms, ..recording() };
+    let mut document = rows.document(recording, Losses::default(), true, &[]);
+    document.calls = Some(Shown { arranged: Arranged::ByCause, most: 100 });
     document
 }
 

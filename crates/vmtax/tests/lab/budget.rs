@@ -28,10 +28,33 @@ fn a_worse_configuration_breaks_the_budget() {
     ]);
     assert_eq!(code, 6, "{said}");
     assert!(said.contains("\n  invlpg L1: L1 invlpg: 20, budget 0\n"), "{said}");
+    assert!(!said.contains("was made with"), "{said}");
+    another_emulator(budget, operations);
     let (code, said) =
         refused(&["lab", "run", "--host", "intel", "--operation", operations, "--budget", budget]);
     assert_eq!(code, 4, "{said}");
     assert!(said.contains("is a budget for --host amd"), "{said}");
+}
+
+/// A budget of another version of the emulator says so, and only when it is broken.
+fn another_emulator(budget: &str, operations: &str) {
+    let text = fs::read_to_string(budget).unwrap();
+    let line = text.lines().find(|line| line.starts_with("emulator = ")).unwrap();
+    let version = line.strip_prefix("emulator = \"QEMU TCG ").unwrap();
+    assert!(version.starts_with(|c: char| c.is_ascii_digit()), "{line}");
+    fs::write(budget, text.replace(line, "emulator = \"QEMU TCG 1.0 (icount)\"")).unwrap();
+    let run = ["lab", "run", "--operation", operations, "--budget", budget];
+    let kept = output(&run);
+    assert!(kept.status.success(), "{}", String::from_utf8_lossy(&kept.stderr));
+    let (code, said) = refused(&[&run[..], &["--option", "kvm_amd.npt=0"]].concat());
+    assert_eq!(code, 6, "{said}");
+    let first = said.lines().nth(1).unwrap();
+    assert!(
+        first.starts_with(
+            "  the budget was made with QEMU TCG 1.0 (icount), this run with QEMU TCG "
+        ) && first.contains(version.trim_end_matches('"')),
+        "{said}"
+    );
 }
 
 /// With call trees the functions that break a budget are named, those of an operation that keeps it are not.

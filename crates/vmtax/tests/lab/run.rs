@@ -100,6 +100,14 @@ pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
+/// A version of an emulator stands between these.
+pub(crate) fn assert_versioned(value: &Value, before: &str, after: &str) {
+    let version = text(value).strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+    let is_version =
+        |word: &str| word.starts_with(|c: char| c.is_ascii_digit()) && !word.contains(' ');
+    assert!(version.is_some_and(is_version), "{value}");
+}
+
 /// The table, as far as it is known beforehand, is exactly this.
 pub(crate) fn assert_exits(report: &Value, expected: &[(&str, &str)]) {
     let found = exits(report);
