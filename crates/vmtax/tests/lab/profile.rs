@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::record::stripped;
 use crate::run::{assert_close, json, output, paths, refused, text};
 
 /// Instructions by stack of each operation: `cpuid L2`.
@@ -95,6 +96,33 @@ fn every_operation_has_a_tree_that_adds_up() {
     assert!(below(&trees["hlt-timer L1"], &["L1 [hlt]", "L0 kvm_vcpu_halt"]) > 0);
 
     formats(run);
+}
+
+/// What an observer adds is in the tree, by its own functions, and the difference to a run without it is all that it adds.
+#[test]
+fn the_observers_functions_are_in_the_tree() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = stripped(folder.path());
+    let [plain, observed] = ["plain", "observed"].map(|name| folder.path().join(name));
+    let [plain, observed] = [&plain, &observed].map(|path| path.to_str().unwrap());
+    let arguments = ["lab", "run", "--operation", "cpuid", "--profile", "-o"];
+    let alone = json(&[&arguments[..], &[plain]].concat());
+    let observer = format!("{} record -o run", program.display());
+    let report = json(&[&arguments[..], &[observed, "--observe", &observer]].concat());
+    let trees = trees(observed);
+    assert_adds_up(&report, &trees);
+    let cpuid = &trees["cpuid L1"];
+    let has = |part: &str| cpuid.iter().any(|(stack, _)| stack.last().unwrap().contains(part));
+    for part in ["_on_kvm_exit", "_on_kvm_cpuid", "_on_kvm_entry", "L0 bpf_trace_run2"] {
+        assert!(has(part), "{part}: {cpuid:?}");
+    }
+    let compared = printed(&["lab", "compare", plain, observed, "--format", "json"]);
+    let compared: Value = serde_json::from_str(&compared).unwrap();
+    let functions = &compared["rows"][0]["runs"][1]["functions"];
+    let lines = functions.as_array().unwrap_or_else(|| panic!("{compared}"));
+    let sum: f64 = lines.iter().map(|line| line["delta"].as_f64().unwrap()).sum();
+    let added = paths(&report)["cpuid L1"] - paths(&alone)["cpuid L1"];
+    assert!(added > 500.0 && (sum - added).abs() < 1e-6, "{added} {sum}");
 }
 
 /// What is read out of a run in other formats.
