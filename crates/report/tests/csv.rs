@@ -170,3 +170,20 @@ fn hostile_strings_stay_in_their_cell_and_are_no_formulas() {
         r#"'=1+1\u{1b}]0;owned\u{7}\u{1b}[31m"a,b"\u{d}\u{a}</script>\u{202e}"#
     );
 }
+
+#[test]
+fn functions_of_call_trees() {
+    let document = ledgers::called();
+    let table = vmtax_report::calls::table(&document.ledger, document.calls.unwrap());
+    let mut out = Vec::new();
+    table.csv(&mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(
+        text.starts_with(
+            "operation,level,self,total,share,calls,code_level,kind,function,module\r\n"
+        )
+    );
+    let of_run = "cpuid,L1,2000,3000,1,1,L0,function,kvm_arch_vcpu_ioctl_run,kvm\r\n";
+    assert!(text.contains(of_run), "{text}");
+    assert_eq!(text.lines().count(), 4, "{text}");
+}

@@ -479,3 +479,13 @@ fn the_largest_part_of_the_time_is_always_shown() {
         }
     }
 }
+
+#[test]
+fn functions_of_call_trees() {
+    let shown = rendered(Text { color: false, width: Some(120) }, &ledgers::called());
+    assert!(
+        shown.contains("cpuid L1: 3,000 instructions = L0 3,000; beside 1 that were"),
+        "{shown}"
+    );
+    assert!(shown.contains("kvm_arch_vcpu_ioctl_run") && !shown.contains('\u{1b}'), "{shown}");
+}
