@@ -1,5 +1,6 @@
 //! How the operations of a lab run are written for people: one spelling for every renderer.
 
+pub mod compared;
 pub(crate) mod described;
 
 use vmtax_analyse::{Ledger, OperationExit, OperationRow, Path, Ratio};

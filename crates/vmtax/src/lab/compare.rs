@@ -1,26 +1,17 @@
 //! `vmtax lab compare`: compares runs of the lab.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::path::Path;
 
-use vmtax_analyse::calls::profiled;
-use vmtax_analyse::operations::{OperationRow, Operations, Ratio};
-use vmtax_analyse::{Filter, Ledger, Profiled};
+use vmtax_analyse::operations::Operations;
+use vmtax_analyse::{Filter, Ledger};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
-use vmtax_report::calls::difference::{self, Compared};
-use vmtax_report::html::{TablePage, TableSection};
-use vmtax_report::operations::{instructions, ratio};
-use vmtax_report::table::{Cell, Column, Table};
+use vmtax_report::operations::compared::Comparison;
 use vmtax_report::text::Text;
 use vmtax_runs::{Input, budget, ledger};
 
 use super::args::CompareArgs;
 use crate::flags::{Color, TableFormat, color, width};
-
-/// Schema of the JSON; docs/json.md.
-const SCHEMA: &str = "vmtax-lab-comparison-1";
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut ledgers = Vec::new();
@@ -48,331 +39,31 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     show(&columns, args.to.format, args.to.output.as_deref())
 }
 
-/// One operation in one run.
-struct Measured {
-    exits: Ratio,
-    path: Option<f64>,
-    /// Executions in the batch whose exits were counted.
-    count: u64,
-    /// Exits of that batch by name; `None` if they depend on time.
-    kinds: Option<BTreeMap<String, u64>>,
-}
-
-/// One operation in all runs.
-struct Row {
-    name: String,
-    level: String,
-    cells: Vec<Option<Measured>>,
-}
-
-/// Writes a line per operation and a column per run. Emulated and other runs are not compared: paths are instructions in one and cycles in
-/// the other.
+/// Writes the comparison.
 pub(super) fn show(
     runs: &[(String, &Ledger)],
     format: TableFormat,
     to: Option<&Path>,
 ) -> anyhow::Result<()> {
-    let hosts: Vec<&Option<String>> =
-        runs.iter().map(|(_, ledger)| &ledger.recording.emulated).collect();
-    if hosts.iter().any(|host| host.is_some() != hosts[0].is_some()) {
+    let mut emulated = runs.iter().map(|(_, ledger)| ledger.recording.emulated.is_some());
+    let first = emulated.next();
+    if emulated.any(|one| Some(one) != first) {
         return fail(
             Code::Data,
             "some of these runs are emulated and some are not: their paths cannot be compared",
         );
     }
-    let rows = rows(runs);
-    let trees: Vec<Vec<Profiled<'_>>> = runs.iter().map(|(_, ledger)| profiled(ledger).0).collect();
-    let compared = compared(runs, &rows, &trees);
+    let comparison = Comparison::new(runs, budget::steady_exits);
     output::write(to, |out| {
         match format {
             TableFormat::Text => {
                 let look = Text { color: color(Color::Auto, to), width: width(to) };
-                text(out, runs, (&rows, &compared), look)?;
+                comparison.text(out, look)?;
             }
-            TableFormat::Csv => table(runs, &rows).csv(out)?,
-            TableFormat::Html => html(out, runs, (&rows, &compared))?,
-            TableFormat::Json => json(out, runs, (&rows, &compared))?,
+            TableFormat::Csv => comparison.csv(out)?,
+            TableFormat::Html => comparison.html(out, env!("CARGO_PKG_VERSION"))?,
+            TableFormat::Json => comparison.json(out)?,
         }
         Ok(())
     })
-}
-
-/// The functions by which a run's path of an operation differs from the first run's, where both have call trees.
-fn compared<'a>(
-    runs: &[(String, &Ledger)],
-    rows: &[Row],
-    trees: &'a [Vec<Profiled<'a>>],
-) -> Vec<((usize, usize), Compared<'a>)> {
-    let mut found = Vec::new();
-    for (at, row) in rows.iter().enumerate() {
-        let tree = |column: usize| {
-            trees[column].iter().find(|one| one.name == row.name && one.level.name() == row.level)
-        };
-        let Some(before) = tree(0) else { continue };
-        for (column, (name, _)) in runs.iter().enumerate().skip(1) {
-            if let Some(after) = tree(column) {
-                found.push(((at, column), Compared::new(name, before, after)));
-            }
-        }
-    }
-    found
-}
-
-/// A comparison: the measurements, and the functions that differ, by row and column.
-type Parts<'a, 'b> = (&'a [Row], &'a [((usize, usize), Compared<'b>)]);
-
-fn rows(runs: &[(String, &Ledger)]) -> Vec<Row> {
-    let all: Vec<Operations> = runs.iter().map(|(_, ledger)| Operations::new(ledger)).collect();
-    let mut rows: Vec<Row> = Vec::new();
-    for (column, operations) in all.iter().enumerate() {
-        for one in &operations.rows {
-            let level = one.level.name();
-            let at = rows
-                .iter()
-                .position(|row| row.name == one.name && row.level == level)
-                .unwrap_or_else(|| {
-                    let cells = runs.iter().map(|_| None).collect();
-                    rows.push(Row { name: one.name.clone(), level: level.to_owned(), cells });
-                    rows.len() - 1
-                });
-            rows[at].cells[column] = Some(cell(one));
-        }
-    }
-    rows
-}
-
-fn cell(row: &OperationRow) -> Measured {
-    Measured {
-        exits: row.exits_per_operation(),
-        path: row.path.map(|path| path.median),
-        count: row.count,
-        kinds: budget::steady_exits(row),
-    }
-}
-
-impl Measured {
-    /// Exits of a kind in one operation.
-    fn of_one(&self, kind: &str) -> f64 {
-        let count = self.kinds.as_ref().and_then(|kinds| kinds.get(kind)).copied().unwrap_or(0);
-        count as f64 / self.count.max(1) as f64
-    }
-}
-
-impl Row {
-    /// The path of a column divided by that of the first.
-    fn ratio(&self, column: usize) -> Option<f64> {
-        let path = |cell: &Option<Measured>| cell.as_ref()?.path.filter(|path| *path > 0.0);
-        Some(path(self.cells.get(column)?)? / path(self.cells.first()?)?)
-    }
-
-    /// Exits and path of a column: `1 exit, 2,770 x0.987`.
-    fn in_words(&self, column: usize) -> String {
-        let Some(Some(cell)) = self.cells.get(column) else { return "not run".to_owned() };
-        let exits = ratio(cell.exits);
-        let word = if exits == "1" { "exit" } else { "exits" };
-        let path = cell.path.map_or_else(|| "-".to_owned(), instructions);
-        let of_first = self.ratio(column).filter(|_| column > 0);
-        let of_first = of_first.map_or_else(String::new, |ratio| format!(" x{ratio:.3}"));
-        format!("{exits} {word}, {path}{of_first}")
-    }
-
-    /// Kinds of exits whose number differs from the first run's: name, first run's number, this run's number.
-    fn differences(&self, column: usize) -> Vec<(String, f64, f64)> {
-        let (Some(Some(base)), Some(Some(cell))) = (self.cells.first(), self.cells.get(column))
-        else {
-            return Vec::new();
-        };
-        let (Some(before), Some(now)) = (&base.kinds, &cell.kinds) else { return Vec::new() };
-        let kinds: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
-        kinds
-            .into_iter()
-            .map(|kind| (kind.clone(), base.of_one(kind), cell.of_one(kind)))
-            .filter(|(_, before, now)| before != now)
-            .collect()
-    }
-}
-
-/// Exits per operation; whole numbers without decimals.
-fn number(value: f64) -> String {
-    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
-}
-
-fn text(
-    out: &mut dyn Write,
-    runs: &[(String, &Ledger)],
-    (rows, compared): Parts<'_, '_>,
-    look: Text,
-) -> std::io::Result<()> {
-    let mut columns = vec![Column::words("", "operation"), Column::short("", "level")];
-    columns.extend(runs.iter().map(|(name, _)| Column::number("", name.clone())));
-    let mut table = Table::new(columns);
-    for (at, row) in rows.iter().enumerate() {
-        let mut cells = vec![Cell::Name(row.name.clone()), Cell::Name(row.level.clone())];
-        cells.extend((0..runs.len()).map(|column| Cell::Name(row.in_words(column))));
-        table.row(cells);
-        let mut below = Vec::new();
-        for (column, (name, _)) in runs.iter().enumerate() {
-            let differences = row.differences(column).into_iter();
-            below.extend(differences.map(|(kind, before, now)| {
-                format!("{name}: {kind}: {}, not {}", number(now), number(before))
-            }));
-            let functions = functions(compared, (at, column)).and_then(Compared::sentence);
-            below.extend(functions.map(|functions| format!("{name}: {functions}")));
-        }
-        table.below(below);
-    }
-    table.terminal(look, out)?;
-    let unit = if runs[0].1.recording.emulated.is_some() {
-        "Exits of one operation, and its path in instructions (emulated: exact, and no measure of time)."
-    } else {
-        "Exits of one operation, and its cycles."
-    };
-    writeln!(out, "\n{unit} x: path over that of the first run.")?;
-    if compared.iter().any(|(_, one)| one.sentence().is_some()) {
-        writeln!(
-            out,
-            "Functions: instructions of one operation that they have more (+) or fewer (-) than in the first run; their sum is the difference of the paths."
-        )?;
-    }
-    Ok(())
-}
-
-fn functions<'a, 'b>(
-    compared: &'a [((usize, usize), Compared<'b>)],
-    cell: (usize, usize),
-) -> Option<&'a Compared<'b>> {
-    compared.iter().find(|(at, _)| *at == cell).map(|(_, one)| one)
-}
-
-/// A row for each operation and run.
-fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
-    let mut table = Table::new(vec![
-        Column::words("operation", "operation"),
-        Column::words("level", "level"),
-        Column::words("run", "run"),
-        Column::number("exits_per_operation", "exits").help("of one operation"),
-        Column::number("path", "path").help("of one operation, median of the batches"),
-        Column::number("path_ratio", "path ratio").help("path over that of the first run"),
-    ]);
-    for row in rows {
-        for (column, cell) in row.cells.iter().enumerate() {
-            let Some(cell) = cell else { continue };
-            table.row(vec![
-                Cell::Name(row.name.clone()),
-                Cell::Name(row.level.clone()),
-                Cell::Name(name_of(runs, column)),
-                Cell::Ratio(cell.exits),
-                Cell::of(cell.path, Cell::Instructions),
-                Cell::of(row.ratio(column), Cell::Number),
-            ]);
-        }
-    }
-    table
-}
-
-fn html(
-    out: &mut dyn Write,
-    runs: &[(String, &Ledger)],
-    (rows, compared): Parts<'_, '_>,
-) -> std::io::Result<()> {
-    let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
-    let emulated = runs[0].1.recording.emulated.as_ref();
-    let table = table(runs, rows);
-    let mut different = Vec::new();
-    for (row, column) in rows.iter().flat_map(|row| (0..runs.len()).map(move |i| (row, i))) {
-        for (kind, before, now) in row.differences(column) {
-            different.push(format!(
-                "{}: {} {}: {kind}: {}, not {}",
-                name_of(runs, column),
-                row.name,
-                row.level,
-                number(now),
-                number(before)
-            ));
-        }
-    }
-    let page = TablePage {
-        command: "lab compare",
-        tool_version: env!("CARGO_PKG_VERSION"),
-        facts: vec![("Runs", names.join(", "))],
-        notice: emulated.map(|which| {
-            format!("Emulated ({which}): paths are instructions, exact, and no measure of time.")
-        }),
-    };
-    let section =
-        TableSection { id: "operations", title: "Operations", notes: different, table: &table };
-    let compared: Vec<&Compared<'_>> = compared.iter().map(|(_, one)| one).collect();
-    let functions = difference::table(&compared);
-    let functions = TableSection {
-        id: "functions",
-        title: "Functions",
-        notes: vec![
-            "Functions by which paths differ from the first run's: their sum is the difference of the paths, exactly.".to_owned(),
-        ],
-        table: &functions,
-    };
-    let sections = if compared.is_empty() { vec![section] } else { vec![section, functions] };
-    page.write_with_pictures(&sections, &difference::pictures(&compared), out)
-}
-
-fn name_of(runs: &[(String, &Ledger)], column: usize) -> String {
-    runs.get(column).map_or_else(String::new, |(name, _)| name.clone())
-}
-
-fn differences(row: &Row, column: usize) -> Vec<serde_json::Value> {
-    let one = |(exit, first, here)| serde_json::json!({ "exit": exit, "first_run": first, "this_run": here });
-    row.differences(column).into_iter().map(one).collect()
-}
-
-/// The functions of a cell; null where it is not compared or there are no call trees.
-fn json_functions(compared: Option<&Compared<'_>>) -> serde_json::Value {
-    let Some(Compared { difference, .. }) = compared else { return serde_json::Value::Null };
-    let line = |line: &vmtax_analyse::calls::difference::Line| {
-        serde_json::json!({
-            "function": line.label.name,
-            "kind": line.label.kind.name(),
-            "code_level": format!("L{}", line.label.level),
-            "delta": line.delta,
-            "was": line.was,
-            "only_first": line.gone,
-            "only_this": line.new,
-        })
-    };
-    difference.lines.iter().map(line).collect()
-}
-
-fn json(
-    out: &mut dyn Write,
-    runs: &[(String, &Ledger)],
-    (rows, compared): Parts<'_, '_>,
-) -> std::io::Result<()> {
-    let rows: Vec<serde_json::Value> = rows
-        .iter()
-        .enumerate()
-        .map(|(at, row)| {
-            let cells: Vec<serde_json::Value> = row
-                .cells
-                .iter()
-                .enumerate()
-                .map(|(column, cell)| match cell {
-                    None => serde_json::Value::Null,
-                    Some(cell) => serde_json::json!({
-                        "exits_per_operation": cell.exits.value(),
-                        "path": cell.path,
-                        "path_ratio": row.ratio(column),
-                        "differences": differences(row, column),
-                        "functions": json_functions(functions(compared, (at, column))),
-                    }),
-                })
-                .collect();
-            serde_json::json!({ "operation": row.name, "level": row.level, "runs": cells })
-        })
-        .collect();
-    let runs: Vec<serde_json::Value> = runs
-        .iter()
-        .map(|(name, ledger)| serde_json::json!({ "name": name, "kernel": ledger.recording.kernel, "emulated": ledger.recording.emulated }))
-        .collect();
-    let document = serde_json::json!({ "schema": SCHEMA, "runs": runs, "rows": rows });
-    serde_json::to_writer_pretty(&mut *out, &document)?;
-    writeln!(out)
 }
