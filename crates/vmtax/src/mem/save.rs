@@ -194,12 +194,11 @@ fn check_prediction(args: &SaveArgs, passes: &[Pass]) -> anyhow::Result<()> {
         return Ok(());
     }
     let what = format!(
-        "{}: is not written: after {} passes the pause would be {} ms and --max-pause allows {} ms \
+        "{}: is not written: after {} passes the pause would be {} ms and --max-pause allows {max:?} \
          (the last pass found {} changed pages); allow more, or save when the VM writes less",
         stream::name(&args.output),
         passes.len(),
         predicted.as_millis(),
-        max.as_millis(),
         last.pages,
     );
     fail(Code::Breach, what)
@@ -462,9 +461,8 @@ fn warn_of_pause(args: &SaveArgs, vm: &SavedVm) {
         return;
     };
     let output = stream::name(&args.output);
-    let (was, max, state) =
-        (vm.times.pause.as_millis(), max.as_millis(), vm.times.state.as_millis());
+    let (was, state) = (vm.times.pause.as_millis(), vm.times.state.as_millis());
     say(&format!(
-        "{output}: the VM was paused for {was} ms and --max-pause allows {max} ms; its device state alone took {state} ms"
+        "{output}: the VM was paused for {was} ms and --max-pause allows {max:?}; its device state alone took {state} ms"
     ));
 }
