@@ -196,13 +196,17 @@ impl<'a> Memory<'a> {
             layout.pieces.into_iter().map(move |piece| (region, piece))
         };
         let pieces = layouts.into_iter().enumerate().flat_map(of_region).collect();
-        let queue =
-            Arc::new(Queue { pieces, next: AtomicUsize::new(0), ended: AtomicBool::new(false) });
+        let queue = Arc::new(Queue {
+            pieces,
+            next: AtomicUsize::new(0),
+            room: AtomicUsize::new(kept),
+            ended: AtomicBool::new(false),
+        });
         let (alive, done) = mpsc::channel::<()>();
         let threads = (0..threads).map(|thread| {
             let (queue, alive) = (Arc::clone(&queue), alive.clone());
             scope.spawn(move || {
-                let part = self.search_pieces(&queue, latest, thread, kept / threads);
+                let part = self.search_pieces(&queue, latest, thread);
                 drop(alive);
                 part
             })
@@ -211,13 +215,7 @@ impl<'a> Memory<'a> {
     }
 
     /// A thread of a search.
-    fn search_pieces(
-        &self,
-        queue: &Queue,
-        latest: &Latest,
-        thread: usize,
-        kept: usize,
-    ) -> anyhow::Result<Part> {
+    fn search_pieces(&self, queue: &Queue, latest: &Latest, thread: usize) -> anyhow::Result<Part> {
         let mut copies =
             self.spare.lock().ok().and_then(|mut spare| spare.pop()).unwrap_or_default();
         copies.clear();
@@ -235,7 +233,7 @@ impl<'a> Memory<'a> {
                         let start = (pages.start - first) as usize * PAGE;
                         let bytes = &chunk[start..][..(pages.end - pages.start) as usize * PAGE];
                         let at = part.copies.len();
-                        let bytes = if at + bytes.len() <= kept {
+                        let bytes = if queue.has_room(bytes.len()) {
                             part.copies.extend_from_slice(bytes);
                             Bytes::Copied { thread, at }
                         } else {
@@ -359,8 +357,18 @@ struct Queue {
     pieces: Vec<(usize, Range<u64>)>,
     /// The next piece to search.
     next: AtomicUsize,
+    /// Bytes that may still be copied.
+    room: AtomicUsize,
     /// The search is cancelled.
     ended: AtomicBool,
+}
+
+impl Queue {
+    /// Takes so much of the room, if it is there.
+    fn has_room(&self, bytes: usize) -> bool {
+        let less = |room: usize| room.checked_sub(bytes);
+        self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
 }
 
 /// Changes found by a thread.
@@ -544,7 +552,7 @@ mod tests {
         const PAGES: u64 = 400;
         let dir = tempfile::tempdir().unwrap();
         let page = |age: u64, at: u64| (age << 32 | at).to_le_bytes().repeat(PAGE / 8);
-        for (kept, room) in [(KEPT, PAGES), (2 * 40 * PAGE, 80)] {
+        for (kept, room) in [(KEPT, PAGES), (80 * PAGE, 80)] {
             let file = tempfile::tempfile().unwrap();
             let put = |age: u64| {
                 for at in 0..PAGES {
@@ -576,7 +584,7 @@ mod tests {
             let pages = || saved.chunks_exact(PAGE).zip(0..);
             let copied = pages().filter(|(saved, at)| *saved == page(2, *at)).count() as u64;
             assert!(pages().all(|(saved, at)| saved == page(2, at) || saved == page(3, at)));
-            assert!(copied <= room && (copied == PAGES || room < PAGES), "{copied} of {room}");
+            assert_eq!(copied, room);
         }
     }
 }
