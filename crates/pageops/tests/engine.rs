@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use vmtax_pageops::checkpoint::Accelerate;
 use vmtax_pageops::delta::{self, Delta};
 use vmtax_pageops::device::idxd::{self, Roots};
 use vmtax_pageops::device::model::{self, Fault as Wrong, Model, Script};
-use vmtax_pageops::device::{Portal, Status};
+use vmtax_pageops::device::{Descriptor, Limits, Portal, Status, Submit};
 use vmtax_pageops::engine::{
-    Choice, Config, Dispatcher, Engine, Fault, Op, Outcome, Policy, Spread, Value,
+    Choice, Config, Dispatcher, Engine, Fault, Op, Outcome, PageEngine, Policy, Spread, Value,
 };
-use vmtax_pageops::{Cpu, PAGE};
+use vmtax_pageops::{Cpu, PAGE, PageFacts};
 
 /// Pages and room for results, and operations on them with what they must give.
 struct Work {
@@ -515,6 +516,70 @@ fn jobs_are_polled_waited_for_and_awaited() {
 }
 
 /// A wait has a bound even while nothing comes.
+/// A queue whose code panics, as a defect would.
+struct Broken;
+
+impl Portal for Broken {
+    fn name(&self) -> &str {
+        "broken"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { depth: 16, batch: 16, transfer: 1 << 20, node: None }
+    }
+
+    unsafe fn submit(&mut self, _: &Descriptor) -> Submit {
+        panic!("on purpose");
+    }
+
+    fn close(&mut self) {}
+}
+
+/// An engine whose thread panicked says so instead of letting its jobs be waited for without end, and a scan goes on without it.
+#[test]
+fn an_engine_that_panicked_is_noticed() {
+    let engine = Arc::new(Engine::start(devices(), vec![Box::new(Broken)]));
+    let pages: Vec<u8> = (0..4 * PAGE).map(|i| u8::from(i > PAGE)).collect();
+    let op = Op::Compval { src: pages.as_ptr(), len: PAGE, word: 0 };
+    // SAFETY: the pages live until the engine is gone.
+    let job = unsafe { engine.submit(vec![op]) };
+    let start = Instant::now();
+    while !job.is_abandoned() {
+        assert_eq!(job.wait(Duration::from_millis(1)), None);
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+    let mut found = [PageFacts::default(); 4];
+    PageEngine::new(engine).scan(&pages, &mut found);
+    let mut right = [PageFacts::default(); 4];
+    Cpu::best().scan(&pages, &mut right);
+    assert_eq!(found, right);
+}
+
+/// Outcomes stay, for a thread that gave up waiting and asks again, and for every other.
+#[test]
+fn outcomes_are_given_each_time() {
+    let models = models(1, |_| model::Config::default());
+    let engine = Engine::start(devices(), portals(&models));
+    let page = vec![0; PAGE];
+    let op = Op::Compval { src: page.as_ptr(), len: PAGE, word: 0 };
+    // SAFETY: the page lives until the engine is gone.
+    let job = unsafe { engine.submit(vec![op; 100]) };
+    let wait = || {
+        while job.wait(Duration::ZERO).is_none() {
+            std::thread::yield_now();
+        }
+        job.wait(Duration::MAX).unwrap()
+    };
+    let all = std::thread::scope(|scope| {
+        [(); 3].map(|()| scope.spawn(wait)).map(|thread| thread.join().unwrap())
+    });
+    for outcomes in all {
+        assert_eq!(outcomes.len(), 100);
+        assert!(outcomes.iter().all(|o| o.value == Value::Equal(true)));
+    }
+    assert_eq!(job.poll().unwrap().len(), 100);
+}
+
 #[test]
 fn a_wait_ends_in_time() {
     let models =
