@@ -3,7 +3,7 @@
 //! Guests run on the PMU in virtual time ([`vmtax_vpmu::host::virtual_time`]), the same guests under each policy. The figures
 //! stand beside published ones ([`tables`], [`precision`]) or alone ([`compare`], [`contention`]); [`gates`] checks their
 //! precision. [`steady`] needs the kernel's software events and takes real time. [`emulated`] makes tables of a guest of a
-//! real KVM, which `vmtax-lab` measures. [`bench`] has all of it as text and JSON.
+//! real KVM, which `vmtax-lab` measures. [`mod@bench`] has all of it as text and JSON.
 //!
 //! Nothing is printed or booted here.
 
