@@ -81,11 +81,24 @@ fn lay_out(case: &Path, folder: &Path, variation: u64) -> bool {
             let text = generate::perf_script(&spec, spec.seed.wrapping_add(variation * 7919));
             fs::write(folder.join(stem), text).unwrap();
             made = true;
-        } else if path.is_file() {
-            fs::copy(&path, folder.join(&name)).unwrap();
+        } else {
+            copy(&path, &folder.join(&name));
         }
     }
     made
+}
+
+/// A file, or a run with all that is in it.
+fn copy(from: &Path, to: &Path) {
+    if from.is_file() {
+        fs::copy(from, to).unwrap();
+        return;
+    }
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        copy(&path, &to.join(path.file_name().unwrap()));
+    }
 }
 
 fn execute(folder: &Path, words: &str) -> Result<String, String> {
