@@ -53,7 +53,7 @@ INLINE void learn_number(struct thread *thread, u32 tracepoint, u64 vcpu)
 		return;
 	thread->vcpu_at = vcpu + 1;
 	thread->kvm = 1;
-	thread->vcpu = config.fields[tracepoint][0].size ? vcpu : NO_VCPU;
+	set_vcpu(thread, config.fields[tracepoint][0].size ? vcpu : NO_VCPU);
 }
 
 CLASSIC_TRACEPOINT(kvm_exit)

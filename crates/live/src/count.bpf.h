@@ -101,52 +101,62 @@ APART u32 new_cell(struct key *key)
 	return 0;
 }
 
-INLINE struct line *line_of(struct thread *thread, u64 first, u64 second, u64 third)
+INLINE struct line *line_of(struct thread *thread, u64 what, u64 value)
 {
-	u64 at = ((first + second + third) * 0x9e3779b97f4a7c15ULL) >> 60;
+	u64 at = ((what + value) * 0x9e3779b97f4a7c15ULL) >> 60;
 
 	return &thread->lines[at & (LINES - 1)];
 }
 
-APART u32 new_line(struct thread *thread, u64 first, u64 second, u64 third)
+APART u32 new_line(struct thread *thread, u64 what, u64 value, u32 ancillary)
 {
-	u64 words[3] = {first, second, third};
-	struct key *key = (struct key *)words;
+	struct key key = {.reason = what, .kind = what >> 32, .flags = what >> 40, .ancillary = ancillary, .value = value};
 	struct line *line;
 	u32 cell;
 
 	if (!thread)
 		return 0;
-	cell = new_cell(key);
+	key.thread = thread->index;
+	key.vcpu = thread->vcpu;
+	cell = new_cell(&key);
 	// What found no cell of its own is looked for again: each one is counted as one without detail.
-	if (!cell || words[0] != first || words[1] != second || words[2] != third)
+	if (!cell || key.kind == OVERFLOW)
 		return cell;
-	line = line_of(thread, first, second, third);
-	line->words[0] = first;
-	line->words[1] = second;
-	line->words[2] = third;
-	line->cell = cell;
+	line = line_of(thread, what, value);
+	line->what = what;
+	line->value = value;
+	line->cell = (u64)ancillary << 32 | cell;
 	return cell;
 }
 
-// The cell of a key: struct key, word by word.
-INLINE u32 cell_of(struct thread *thread, u64 first, u64 second, u64 third)
+// The cell of a key. A thread's number and its vCPU's are in the key, and not looked at here: see set_vcpu.
+INLINE u32 cell_of(struct thread *thread, u32 reason, u32 kind_and_flags, u32 ancillary, u64 value)
 {
-	struct line *line = line_of(thread, first, second, third);
+	u64 what = (u64)(LINE_USED | kind_and_flags) << 32 | reason;
+	struct line *line = line_of(thread, what, value);
 
-	if (line->words[0] == first && line->words[1] == second && line->words[2] == third)
-		return line->cell;
-	return new_line(thread, first, second, third);
+	// Its address is not to be made again for each of its fields.
+	__asm__ volatile("" : "+r"(line));
+	if (line->what == what && line->value == value) {
+		u64 cell = line->cell;
+
+		if (cell >> 32 == ancillary)
+			return cell;
+	}
+	return new_line(thread, what, value, ancillary);
 }
 
-INLINE u64 first_word(struct thread *thread, u32 reason)
+// The thread runs another vCPU: its lines were those of the one before.
+APART int set_vcpu(struct thread *thread, u32 vcpu)
 {
-	return reason | (u64)thread->index << 32;
-}
+	u32 i;
 
-INLINE u64 second_word(struct thread *thread, u32 kind, u32 flags)
-{
-	return kind | flags << 8 | thread->vcpu << 16;
+	if (!thread || thread->vcpu == vcpu)
+		return 0;
+	thread->vcpu = vcpu;
+	for (i = 0; i < LINES; i++)
+		thread->lines[i].what = 0;
+	return 0;
 }
 
 INLINE struct cell *half(u32 cell, u32 which)
@@ -167,7 +177,7 @@ const volatile u8 bits_of[256] SEC(".rodata.bits") = {
 	0, 1, SAME2(2), SAME4(3), SAME8(4), SAME16(5), SAME32(6), SAME64(7), SAME64(8), SAME64(8),
 };
 
-APART u32 long_bucket(u64 ns)
+INLINE u32 long_bucket(u64 ns)
 {
 	u32 bits = 16;
 
@@ -177,47 +187,56 @@ APART u32 long_bucket(u64 ns)
 	return bits < BUCKETS ? bits : BUCKETS - 1;
 }
 
-// 0 for 0 ns, i for [2^(i-1), 2^i) ns.
-INLINE u32 bucket(u64 ns)
+INLINE void add_square(struct cell *cell, u64 square)
 {
-	if (ns < 1 << 8)
-		return bits_of[ns & 255];
-	if (ns < 1 << 16)
-		return bits_of[ns >> 8 & 255] + 8;
-	return long_bucket(ns);
+	u64 sum = cell->square_low + square;
+
+	cell->square_low = sum;
+	// Compared once, and not kept as a number first.
+	__asm__ volatile("" : "+r"(sum));
+	if (sum < square)
+		cell->square_high++;
 }
 
-// More than 4 s: its square is longer than a word.
-APART int add_long_square(struct cell *cell, u64 ns)
+INLINE void add_time(struct cell *cell, u64 ns)
 {
-	u64 low = (u32)ns, high = ns >> 32, middle = 2 * low * high, square = low * low + (middle << 32);
-
-	if (!cell)
-		return 0;
-	cell->square_high += high * high + (middle >> 32) + (square < middle << 32);
-	cell->square_low += square;
-	cell->square_high += cell->square_low < square;
-	return 0;
-}
-
-INLINE void tally(struct cell *cell, u64 ns)
-{
-	u32 at = bucket(ns);
-
 	cell->time += ns;
 	if (~ns > cell->not_min)
 		cell->not_min = ~ns;
 	if (ns > cell->max)
 		cell->max = ns;
-	if (ns >> 32) {
-		add_long_square(cell, ns);
-	} else {
-		u64 square = ns * ns, sum = cell->square_low + square;
+}
 
-		cell->square_low = sum;
-		if (sum < square)
-			cell->square_high++;
+// 66 us and more.
+APART int tally_long(struct cell *cell, u64 ns)
+{
+	u64 low = (u32)ns, high = ns >> 32, middle = 2 * low * high;
+	u32 at = long_bucket(ns);
+
+	if (!cell)
+		return 0;
+	add_time(cell, ns);
+	// From 4 s on the square is longer than a word.
+	cell->square_high += high * high + (middle >> 32);
+	add_square(cell, low * low);
+	add_square(cell, middle << 32);
+	if (at < BUCKETS)
+		cell->histogram[at]++;
+	return 0;
+}
+
+INLINE void tally(struct cell *cell, u64 ns)
+{
+	u32 at;
+
+	if (ns >> 16) {
+		tally_long(cell, ns);
+		return;
 	}
+	// 0 for 0 ns, i for [2^(i-1), 2^i) ns.
+	at = ns >> 8 ? bits_of[ns >> 8 & 255] + 8 : bits_of[ns & 255];
+	add_time(cell, ns);
+	add_square(cell, ns * ns);
 	if (at < BUCKETS)
 		cell->histogram[at]++;
 }

@@ -112,7 +112,8 @@ INLINE void split(struct thread *thread, struct spans *spans, u64 duration, u64 
 APART int close_any(struct thread *thread, u64 now, int timed)
 {
 	u32 flags, kind, which = totals.half & 1, outcome = OUTCOME_KERNEL;
-	u64 duration, value, second;
+	u32 what, ancillary = 0;
+	u64 duration, value;
 
 	if (!thread)
 		return 0;
@@ -132,30 +133,18 @@ APART int close_any(struct thread *thread, u64 now, int timed)
 		outcome = OUTCOME_HALTED;
 	else if (flags & USER)
 		outcome = OUTCOME_USER;
-	second = second_word(thread, kind, outcome << KEY_OUTCOME | (flags & SOLE ? KEY_SOLE : 0));
-	if (flags & NESTED)
-		second |= KEY_NESTED << 8;
-	else if (flags & ANCILLARY)
-		second |= KEY_ANCILLARY << 8 | (u64)thread->open_ancillary << 32;
+	what = kind | (outcome << KEY_OUTCOME | (flags & SOLE ? KEY_SOLE : 0)) << 8;
+	if (flags & NESTED) {
+		what |= KEY_NESTED << 8;
+	} else if (flags & ANCILLARY) {
+		what |= KEY_ANCILLARY << 8;
+		ancillary = thread->open_ancillary;
+	}
 	timed = timed && !(flags & LATE) && now >= thread->start;
 	if (timed)
 		split(thread, &thread->spans[which], duration, now, outcome);
-	count(cell_of(thread, first_word(thread, thread->reason), second, value), which, duration, timed);
+	count(cell_of(thread, thread->reason, what, ancillary, value), which, duration, timed);
 	return timed;
-}
-
-// Counts the exit that is open at its entry.
-INLINE int close(struct thread *thread, u32 which, u64 now)
-{
-	u32 flags = thread->flags, kind = thread->kind, reason = thread->reason;
-	u64 value = thread->value, duration = now - thread->start;
-
-	// What the kernel did alone, about something that it told: most exits that come often.
-	if (flags != (OPEN | SOLE) || now < thread->start || is_halt(reason))
-		return close_any(thread, now, 1);
-	thread->spans[which].kernel += duration;
-	count(cell_of(thread, first_word(thread, reason), second_word(thread, kind, KEY_SOLE), value), which, duration, 1);
-	return 1;
 }
 
 // The accesses of a thread end with its entry, or without a known end.
@@ -170,8 +159,8 @@ APART int accesses_end(struct thread *thread, u64 now, int timed)
 
 		if (i >= thread->accesses)
 			break;
-		count(cell_of(thread, first_word(thread, 0), second_word(thread, access->kind, access->flags), access->value),
-		      which, now - access->start, timed && now >= access->start);
+		count(cell_of(thread, 0, access->kind | access->flags << 8, 0, access->value), which, now - access->start,
+		      timed && now >= access->start);
 	}
 	thread->accesses = 0;
 	return 0;
@@ -251,14 +240,17 @@ INLINE void leave_guest(struct thread *thread, u64 now)
 	thread->value = 0;
 }
 
-// kvm_entry.
-INLINE void enter_guest(struct thread *thread, u64 now)
+// kvm_entry after anything but what enter_guest knows.
+APART int enter_somehow(struct thread *thread, u64 now)
 {
-	u32 which = totals.half & 1, state = thread->state;
+	u32 state;
 	int told = 0;
 
+	if (!thread)
+		return 0;
+	state = thread->state;
 	if (thread->flags & OPEN)
-		told = close(thread, which, now);
+		told = close_any(thread, now, 1);
 	else if (state & SEEN)
 		add_one(&totals.unpaired_entries);
 	if (config.raw) {
@@ -272,9 +264,30 @@ INLINE void enter_guest(struct thread *thread, u64 now)
 	if (thread->accesses)
 		accesses_end(thread, now, 1);
 	if (!told && state & SEEN && now > thread->since)
-		thread->spans[which].unknown += now - thread->since;
+		thread->spans[totals.half & 1].unknown += now - thread->since;
 	// The exit began where the time before it ended, unless it was late.
 	if (told || now > thread->since)
 		thread->since = now;
 	thread->state = (state & THREAD_ANCILLARY) | SEEN | IN_GUEST;
+	return 0;
+}
+
+// kvm_entry.
+INLINE void enter_guest(struct thread *thread, u64 now)
+{
+	u32 reason = thread->reason, which;
+	u64 duration = now - thread->start;
+
+	if (config.raw || thread->flags != (OPEN | SOLE) || thread->state != SEEN || thread->accesses || now < thread->start ||
+	    is_halt(reason)) {
+		enter_somehow(thread, now);
+		return;
+	}
+	// What the kernel did alone, about something that it told: most exits that come often. As close_any counts it.
+	which = totals.half & 1;
+	thread->spans[which].kernel += duration;
+	thread->flags = 0;
+	thread->since = now;
+	thread->state = SEEN | IN_GUEST;
+	count(cell_of(thread, reason, thread->kind | KEY_SOLE << 8, 0, thread->value), which, duration, 1);
 }

@@ -52,9 +52,7 @@ INLINE u32 access_flags(struct thread *thread)
 
 INLINE void count_access(struct thread *thread, u32 kind, u64 value, u64 ns, int timed)
 {
-	u64 second = second_word(thread, kind, access_flags(thread));
-
-	count(cell_of(thread, first_word(thread, 0), second, value), totals.half & 1, ns, timed);
+	count(cell_of(thread, 0, kind | access_flags(thread) << 8, 0, value), totals.half & 1, ns, timed);
 }
 
 // An access that waits for the next entry, to be counted on its own. Without a thread: it is the first that is seen

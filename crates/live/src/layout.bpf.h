@@ -175,12 +175,17 @@ struct access {
 };
 #define ACCESSES 8
 
-// The way from a key, as three words, to its cell.
+// The way from a key of a thread, while it runs one vCPU, to the key's cell.
 struct line {
-	u64 words[3];
+	// The reason; above it LINE_USED with kind and flags of the key.
+	u64 what;
+	u64 value;
+	// The cell; above it the key's ancillary.
 	u64 cell;
+	u64 unused;
 };
 #define LINES 16
+#define LINE_USED (1 << 16)
 
 // What is known of the exit that is open.
 #define OPEN 1

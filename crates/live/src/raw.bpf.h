@@ -21,7 +21,7 @@ APART int learn_vcpu(struct thread *thread, u64 vcpu)
 	thread->vcpu_at = vcpu;
 	bpf_probe_read_kernel(&number, sizeof(number), (void *)(vcpu + config.vcpu_id));
 	bpf_probe_read_kernel(&thread->kvm, sizeof(thread->kvm), (void *)(vcpu + config.vcpu_kvm));
-	thread->vcpu = number;
+	set_vcpu(thread, number);
 	if (config.svm_vmcb01)
 		bpf_probe_read_kernel(&thread->vmcb01, sizeof(u64), (void *)(vcpu + config.svm_vmcb01));
 	return 0;
