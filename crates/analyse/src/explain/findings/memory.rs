@@ -185,6 +185,9 @@ fn finish_memory(mut finding: Finding, context: &Context) -> Finding {
                 .to_owned(),
         );
     }
-    finding.advise(&["huge-pages", "pre-fault"], context);
+    finding.advise(&["huge-pages"], context);
+    if context.guest_memfd {
+        finding.advise(&["pre-fault"], context);
+    }
     finding
 }
