@@ -561,20 +561,56 @@ impl<R: RowSink> Accountant<R> {
     }
 }
 
+/// Slots of [`Counts::recent`]: more than a recording has keys that are counted often.
+const RECENT: usize = 256;
+
 /// Tallies by key, within one interval.
 #[derive(Debug)]
 struct Counts<K> {
     index: FxHashMap<K, usize>,
     rows: Vec<(K, Tally)>,
+    /// Places in `rows` of keys that were counted lately, by [`Spread`]. A key is compared there faster than it is hashed.
+    recent: Box<[usize; RECENT]>,
     /// Every key seen in any interval: up to [`MAX_KEYS`] exact ones, then as many coarse ones.
     known: FxHashSet<K>,
 }
 
-impl<K: Copy + Eq + Hash> Counts<K> {
+/// A number of a few bits that mostly differs where keys do.
+trait Spread {
+    fn spread(&self) -> usize;
+}
+
+impl Spread for ExitKey {
+    #[inline]
+    fn spread(&self) -> usize {
+        let ExitKey { vm, vcpu, level, reason, detail, outcome, .. } = self;
+        let about = detail.value ^ u64::from(reason.code) << 32 ^ (*outcome as u64) << 48;
+        fold(*vm, *vcpu, about ^ (*level as u64) << 56)
+    }
+}
+
+impl Spread for AccessKey {
+    #[inline]
+    fn spread(&self) -> usize {
+        let AccessKey { vm, vcpu, level, detail } = self;
+        fold(*vm, *vcpu, detail.value ^ (detail.kind as u64) << 48 ^ (*level as u64) << 56)
+    }
+}
+
+#[inline]
+fn fold(vm: u32, vcpu: u32, about: u64) -> usize {
+    // Multiplied by 2^64 / phi, the upper bits depend on all.
+    let who = u64::from(vm) << 32 | u64::from(vcpu);
+    let mixed = (about ^ who.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as usize
+}
+
+impl<K: Copy + Eq + Hash + Spread> Counts<K> {
     fn new() -> Counts<K> {
         Counts {
             index: HashMap::with_hasher(FxBuildHasher),
             rows: Vec::new(),
+            recent: Box::new([usize::MAX; RECENT]),
             known: FxHashSet::default(),
         }
     }
@@ -582,11 +618,18 @@ impl<K: Copy + Eq + Hash> Counts<K> {
     /// Counts one under the first of `keys`, from exact to coarse, that there is room for.
     #[inline]
     fn add(&mut self, keys: [K; 3], duration: Option<u64>, losses: &mut Losses) {
-        let at = match self.index.get(&keys[0]) {
-            Some(&at) => at,
-            None => self.insert(keys, losses),
+        let slot = &mut self.recent[keys[0].spread() % RECENT];
+        let tally = match self.rows.get_mut(*slot) {
+            Some((key, tally)) if *key == keys[0] => tally,
+            _ => {
+                let at = match self.index.get(&keys[0]) {
+                    Some(&at) => at,
+                    None => self.insert(keys, losses),
+                };
+                self.recent[keys[0].spread() % RECENT] = at;
+                &mut self.rows[at].1
+            }
         };
-        let tally = &mut self.rows[at].1;
         match duration {
             Some(ns) => tally.add(ns),
             None => tally.add_untimed(1),

@@ -16,6 +16,12 @@ pub trait Feed {
     /// No event earlier than or at `time_ns` will come any more: whatever is that old may be passed on.
     fn release(&mut self, time_ns: u64) -> Result<(), Error>;
 
+    /// Many events at once, with the releases between them: the same as one after the other. The vector may be taken, and
+    /// another left in its place.
+    fn block(&mut self, events: &mut Vec<Event>, cuts: &[Cut]) -> Result<(), Error> {
+        one_by_one(self, events, cuts)
+    }
+
     /// Exits that the recorder counted already (a bpftrace map).
     fn counted(&mut self, row: ExitRow) -> Result<(), Error>;
 
@@ -40,6 +46,35 @@ pub trait Feed {
         let _ = part;
         Ok(())
     }
+}
+
+/// A release among events: [`Feed::release`] before the event of index `at`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Index of the event behind it.
+    pub at: usize,
+    /// The time that is released.
+    pub release: u64,
+}
+
+/// Feeds events and releases one after the other.
+pub(crate) fn one_by_one<F: Feed + ?Sized>(
+    feed: &mut F,
+    events: &[Event],
+    cuts: &[Cut],
+) -> Result<(), Error> {
+    let mut from = 0;
+    for cut in cuts {
+        for event in events.get(from..cut.at).unwrap_or_default() {
+            feed.event(*event)?;
+        }
+        feed.release(cut.release)?;
+        from = cut.at;
+    }
+    for event in events.get(from..).unwrap_or_default() {
+        feed.event(*event)?;
+    }
+    Ok(())
 }
 
 /// A record of a profile.

@@ -135,11 +135,14 @@ pub enum Source<'a> {
 pub struct Options {
     /// Vendor of exits that a dump of counts gives by bare numbers, or by names that either vendor has.
     pub isa: Isa,
+    /// Threads that decode, beside the one that reads. Results do not depend on it.
+    pub threads: usize,
 }
 
 impl Default for Options {
+    /// All on one thread.
     fn default() -> Self {
-        Options { isa: Isa::Unknown }
+        Options { isa: Isa::Unknown, threads: 0 }
     }
 }
 
@@ -180,7 +183,9 @@ fn dispatch(
     feed: &mut impl Feed,
 ) -> Result<Imported, Error> {
     match (format, source) {
-        (Format::PerfFile, Source::Random(source)) => perf_data::import_file(source, feed),
+        (Format::PerfFile, Source::Random(source)) => {
+            perf_data::import_file(source, options.threads, feed)
+        }
         (Format::PerfFile, Source::Folder(data, parts)) => {
             perf_data::import_folder(data, parts, feed)
         }
@@ -205,7 +210,7 @@ fn stream(
     feed: &mut impl Feed,
 ) -> Result<Imported, Error> {
     match format {
-        Format::PerfPipe => perf_data::import_pipe(input, feed),
+        Format::PerfPipe => perf_data::import_pipe(input, options.threads, feed),
         Format::FtraceText => text::ftrace_text::import(input, feed),
         Format::PerfScript => text::perf_script::import(input, feed),
         Format::TraceCmdReport => text::trace_cmd_report::import(input, feed),

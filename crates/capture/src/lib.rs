@@ -18,6 +18,7 @@ pub mod pipeline;
 pub mod profile;
 pub mod source;
 pub mod stats;
+mod workers;
 
 pub use error::Error;
 pub use feed::{Feed, Mode, Profiled, Sink};

@@ -13,72 +13,230 @@
 //! the window between a release and the times after it, and by [`MAX_PENDING`] when the input never
 //! releases; events that are too late after such a forced release are counted as out of order and still passed on.
 
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
 use vmtax_events::{Event, ExitRow, Recording, Sample};
 
+use crate::feed::Cut;
 use crate::{Error, Feed, Sink};
 
 /// At most this many events wait to be sorted (112 MB); beyond, the older half is passed on.
 pub const MAX_PENDING: usize = 2 << 20;
+/// Runs that wait before adjacent ones become one.
+const MANY_RUNS: usize = 32;
 
 /// Sorts events by time and passes them on.
+///
+/// Events wait in runs, each in order. A release takes the front of every run; where that is one run alone, its events are
+/// passed on from where they are.
 #[derive(Debug)]
 pub struct Sorter<S> {
     sink: S,
-    pending: Vec<Event>,
+    /// In the order in which they came.
+    runs: VecDeque<Run>,
+    /// Events in `runs` and `loose`.
+    pending: usize,
+    /// The latest events, which are in no run yet.
+    loose: Vec<Event>,
+    merged: Vec<Event>,
+    /// Vectors whose events were passed on.
+    spare: Vec<Vec<Event>>,
     /// Time of the last event passed on.
     passed: u64,
     out_of_order: u64,
 }
 
+/// Events in the order of time.
+#[derive(Debug)]
+struct Run {
+    events: Arc<Vec<Event>>,
+    range: Range<usize>,
+}
+
+impl Run {
+    fn events(&self) -> &[Event] {
+        self.events.get(self.range.clone()).unwrap_or_default()
+    }
+
+    /// Events at the front that are not later.
+    fn until(&self, time_ns: u64) -> usize {
+        let events = self.events();
+        match (events.first(), events.last()) {
+            (Some(first), _) if first.time_ns > time_ns => 0,
+            (_, Some(last)) if last.time_ns <= time_ns => events.len(),
+            _ => events.partition_point(|e| e.time_ns <= time_ns),
+        }
+    }
+}
+
 impl<S: Sink> Sorter<S> {
     /// A sorter in front of `sink`.
     pub fn new(sink: S) -> Sorter<S> {
-        Sorter { sink, pending: Vec::new(), passed: 0, out_of_order: 0 }
-    }
-
-    /// Many events at once, as [`Feed::event`] takes them.
-    pub fn extend(&mut self, events: &[Event]) -> Result<(), Error> {
-        self.pending.extend_from_slice(events);
-        self.bound()
+        Sorter {
+            sink,
+            runs: VecDeque::new(),
+            pending: 0,
+            loose: Vec::new(),
+            merged: Vec::new(),
+            spare: Vec::new(),
+            passed: 0,
+            out_of_order: 0,
+        }
     }
 
     /// Passes on the rest. Returns the sink, and the number of events that were too late to be sorted.
     pub fn finish(mut self) -> Result<(S, u64), Error> {
+        self.seal();
         self.pass(u64::MAX)?;
         Ok((self.sink, self.out_of_order))
     }
 
+    /// A vector that can be filled again.
+    pub(crate) fn take_spare(&mut self) -> Option<Vec<Event>> {
+        self.spare.pop()
+    }
+
+    /// Makes a run of the loose events.
+    fn seal(&mut self) {
+        if !self.loose.is_empty() {
+            let mut events = std::mem::take(&mut self.loose);
+            sort(&mut events);
+            let range = 0..events.len();
+            self.push(Run { events: Arc::new(events), range });
+        }
+    }
+
+    /// Adds a run. Many become fewer: adjacent ones, so that the order of equal times stays, and only such as are of similar
+    /// length, so that an event is moved a few times at most.
+    fn push(&mut self, run: Run) {
+        self.runs.push_back(run);
+        while self.runs.len() >= MANY_RUNS {
+            let len = |back: usize| {
+                let at = self.runs.len().checked_sub(back);
+                at.and_then(|at| self.runs.get(at)).map_or(0, |run| run.range.len())
+            };
+            if len(2) > 2 * len(1) {
+                break;
+            }
+            let (Some(second), Some(first)) = (self.runs.pop_back(), self.runs.pop_back()) else {
+                break;
+            };
+            let mut events = Vec::with_capacity(first.range.len() + second.range.len());
+            events.extend_from_slice(first.events());
+            events.extend_from_slice(second.events());
+            sort(&mut events);
+            let range = 0..events.len();
+            self.runs.push_back(Run { events: Arc::new(events), range });
+        }
+    }
+
     fn bound(&mut self) -> Result<(), Error> {
-        if self.pending.len() < MAX_PENDING {
+        if self.pending < MAX_PENDING {
             return Ok(());
         }
-        self.pending.sort_by_key(|e| e.time_ns);
-        let middle = self.pending[MAX_PENDING / 2].time_ns;
+        self.seal();
+        let mut events = Vec::with_capacity(self.pending);
+        self.runs.drain(..).for_each(|run| events.extend_from_slice(run.events()));
+        sort(&mut events);
+        let middle = events.get(MAX_PENDING / 2).map_or(u64::MAX, |e| e.time_ns);
+        let range = 0..events.len();
+        self.runs.push_back(Run { events: Arc::new(events), range });
         self.pass(middle)
     }
 
     fn pass(&mut self, until: u64) -> Result<(), Error> {
-        self.pending.sort_by_key(|e| e.time_ns);
-        let count = self.pending.partition_point(|e| e.time_ns <= until);
-        if count == 0 {
-            return Ok(());
-        }
+        let Sorter { sink, runs, merged, .. } = self;
+        let mut fronts = runs.iter().filter(|run| run.until(until) > 0);
+        let events = match (fronts.next(), fronts.next()) {
+            (None, _) => return Ok(()),
+            (Some(only), None) => only.events().get(..only.until(until)).unwrap_or_default(),
+            _ => {
+                merged.clear();
+                for run in runs.iter() {
+                    merged.extend_from_slice(
+                        run.events().get(..run.until(until)).unwrap_or_default(),
+                    );
+                }
+                sort(merged);
+                merged
+            }
+        };
         let passed = self.passed;
-        self.out_of_order += self.pending[..count].partition_point(|e| e.time_ns < passed) as u64;
-        self.passed = self.passed.max(self.pending[count - 1].time_ns);
-        self.sink.events(&self.pending[..count])?;
-        self.pending.drain(..count);
+        self.out_of_order += events.partition_point(|e| e.time_ns < passed) as u64;
+        self.passed = self.passed.max(events.last().map_or(0, |e| e.time_ns));
+        self.pending -= events.len();
+        sink.events(events)?;
+        self.drop_until(until);
         Ok(())
+    }
+
+    /// Removes the events that were passed on.
+    fn drop_until(&mut self, until: u64) {
+        let spare = &mut self.spare;
+        self.runs.retain_mut(|run| {
+            run.range.start += run.until(until);
+            if !run.range.is_empty() {
+                return true;
+            }
+            if let Some(events) = Arc::get_mut(&mut run.events) {
+                let mut events = std::mem::take(events);
+                events.clear();
+                spare.push(events);
+            }
+            false
+        });
+    }
+}
+
+/// The sort is stable, and fast where there are few runs already.
+fn sort(events: &mut [Event]) {
+    if !events.is_sorted_by_key(|e| e.time_ns) {
+        events.sort_by_key(|e| e.time_ns);
     }
 }
 
 impl<S: Sink> Feed for Sorter<S> {
     fn event(&mut self, event: Event) -> Result<(), Error> {
-        self.pending.push(event);
+        self.loose.push(event);
+        self.pending += 1;
         self.bound()
     }
 
+    fn block(&mut self, events: &mut Vec<Event>, cuts: &[Cut]) -> Result<(), Error> {
+        self.seal();
+        let mut block = std::mem::take(events);
+        let ends = cuts.iter().map(|cut| cut.at).chain([block.len()]);
+        let mut from = 0;
+        for end in ends {
+            sort(block.get_mut(from..end).unwrap_or_default());
+            from = end;
+        }
+        let (len, block) = (block.len(), Arc::new(block));
+        let ends = cuts.iter().map(|cut| (cut.at, Some(cut.release))).chain([(len, None)]);
+        let mut from = 0;
+        for (end, release) in ends {
+            let run = Run { events: Arc::clone(&block), range: from..end };
+            from = end;
+            if !run.range.is_empty() {
+                self.pending += run.range.len();
+                self.push(run);
+                self.bound()?;
+            }
+            if let Some(time_ns) = release {
+                self.pass(time_ns)?;
+            }
+        }
+        if let Ok(mut block) = Arc::try_unwrap(block) {
+            block.clear();
+            self.spare.push(block);
+        }
+        Ok(())
+    }
+
     fn release(&mut self, time_ns: u64) -> Result<(), Error> {
+        self.seal();
         self.pass(time_ns)
     }
 
@@ -158,7 +316,7 @@ mod tests {
         let mut sorter = Sorter::new(Collect::default());
         for t in 0..MAX_PENDING as u64 + 10 {
             sorter.event(event(t, 0)).unwrap();
-            assert!(sorter.pending.len() <= MAX_PENDING);
+            assert!(sorter.pending <= MAX_PENDING);
         }
         let (sink, late) = sorter.finish().unwrap();
         assert_eq!((sink.0.len(), late), (MAX_PENDING + 10, 0));

@@ -1,10 +1,11 @@
-//! An import on two threads: one decodes, the caller's sorts and passes on.
+//! An import on several threads: one reads, some decode ([`Options::threads`]), the caller's sorts and passes on.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 
 use vmtax_events::{Event, ExitRow, Recording, Sample};
 
+use crate::feed::Cut;
 use crate::import::{Format, Imported, Options, Source, import};
 use crate::order::Sorter;
 use crate::{Error, Feed, Sink};
@@ -15,8 +16,8 @@ const BATCH: usize = 2048;
 const QUEUE: usize = 8;
 
 enum Message {
-    /// Events, and up to which time what came so far may be passed on.
-    Events(Vec<Event>, Option<u64>),
+    /// Events, and the releases among them.
+    Events(Vec<Event>, Vec<Cut>),
     Counted(Box<ExitRow>),
     Sample(Box<Sample>),
     ThreadName(u32, u32, String),
@@ -38,7 +39,7 @@ pub fn run<S: Sink>(
     thread::scope(|scope| {
         let importer = scope.spawn(move || {
             let mut feed =
-                Batches { batch: Vec::with_capacity(BATCH), released: None, sender, spare };
+                Batches { batch: Vec::with_capacity(BATCH), cuts: Vec::new(), sender, spare };
             let imported = import(format, source, options, &mut feed)?;
             feed.flush()?;
             Ok(imported)
@@ -65,14 +66,12 @@ fn sort<S: Sink>(
 ) -> Result<Sorter<S>, Error> {
     for message in receiver {
         match message {
-            Message::Events(mut events, released) => {
-                sorter.extend(&events)?;
-                if let Some(time_ns) = released {
-                    sorter.release(time_ns)?;
+            Message::Events(mut events, cuts) => {
+                sorter.block(&mut events, &cuts)?;
+                while let Some(spare) = sorter.take_spare() {
+                    // A full queue of spares is no loss: the importer makes a new one.
+                    let _ = give_back.try_send(spare);
                 }
-                events.clear();
-                // If the queue of spares is full, the importer allocates a new one.
-                let _ = give_back.try_send(events);
             }
             Message::Counted(row) => sorter.counted(*row)?,
             Message::Sample(sample) => sorter.sample(*sample)?,
@@ -86,25 +85,28 @@ fn sort<S: Sink>(
 /// The importer's end of the channel.
 struct Batches {
     batch: Vec<Event>,
-    /// The latest release. It travels with the next batch: recordings release far more often than a
-    /// message is worth, and passing on later costs nothing.
-    released: Option<u64>,
+    /// The releases among the events of the batch.
+    cuts: Vec<Cut>,
     sender: SyncSender<Message>,
     spare: Receiver<Vec<Event>>,
 }
 
 impl Batches {
     fn flush(&mut self) -> Result<(), Error> {
-        if self.batch.is_empty() && self.released.is_none() {
+        if self.batch.is_empty() && self.cuts.is_empty() {
             return Ok(());
         }
-        let next = match self.spare.try_recv() {
+        let next = self.empty();
+        let full = std::mem::replace(&mut self.batch, next);
+        let cuts = std::mem::take(&mut self.cuts);
+        self.send(Message::Events(full, cuts))
+    }
+
+    fn empty(&mut self) -> Vec<Event> {
+        match self.spare.try_recv() {
             Ok(spare) => spare,
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => Vec::with_capacity(BATCH),
-        };
-        let full = std::mem::replace(&mut self.batch, next);
-        let released = self.released.take();
-        self.send(Message::Events(full, released))
+        }
     }
 
     fn send(&mut self, message: Message) -> Result<(), Error> {
@@ -119,8 +121,19 @@ impl Feed for Batches {
         if self.batch.len() < BATCH { Ok(()) } else { self.flush() }
     }
 
+    fn block(&mut self, events: &mut Vec<Event>, cuts: &[Cut]) -> Result<(), Error> {
+        self.flush()?;
+        let next = self.empty();
+        self.send(Message::Events(std::mem::replace(events, next), cuts.to_vec()))
+    }
+
+    /// It travels with the next batch: recordings release far more often than a message is worth.
     fn release(&mut self, time_ns: u64) -> Result<(), Error> {
-        self.released = Some(time_ns);
+        let at = self.batch.len();
+        match self.cuts.last_mut() {
+            Some(last) if last.at == at => last.release = last.release.max(time_ns),
+            _ => self.cuts.push(Cut { at, release: time_ns }),
+        }
         Ok(())
     }
 

@@ -75,7 +75,8 @@ fn read(mut bytes: &[u8]) -> Result<(Format, Imported, Kept), Error> {
         true => Source::Random(source),
         false => Source::Stream(source),
     };
-    let imported = import::import(format, source, Options { isa: Isa::Svm }, &mut kept)?;
+    let imported =
+        import::import(format, source, Options { isa: Isa::Svm, ..Options::default() }, &mut kept)?;
     Ok((format, imported, kept))
 }
 
@@ -154,8 +155,9 @@ impl Whole {
             events.pop();
         }
         let whole = self.kept.events.iter().copied().filter(is_recorded);
-        if self.format == Format::TraceDat {
-            // The CPUs take turns in another way when some of their data is missing.
+        if !is_text(self.format) {
+            // The CPUs take turns in another way when some of their data is missing, and a round of perf is sorted as far
+            // as it is there.
             let mut whole: Vec<Event> = whole.collect();
             whole.sort_by_key(|e| e.cpu);
             events.sort_by_key(|e| e.cpu);

@@ -48,9 +48,9 @@ impl Feed for Collect {
 fn try_read(mut bytes: &[u8]) -> (Result<Imported, Error>, Collect) {
     let mut collect = Collect::default();
     let result = if recognise_pipe(bytes) {
-        import_pipe(&mut bytes, &mut collect)
+        import_pipe(&mut bytes, 0, &mut collect)
     } else {
-        import_file(&bytes, &mut collect)
+        import_file(&bytes, 0, &mut collect)
     };
     (result, collect)
 }

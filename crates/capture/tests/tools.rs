@@ -45,7 +45,12 @@ fn read(bytes: &[u8], isa: Isa) -> Result<(Format, Rows, Imported), Error> {
     let format = Format::recognise(&bytes[..bytes.len().min(HEAD)])?;
     let mut rows = Rows::default();
     let mut input = bytes;
-    let imported = import::import(format, Source::Stream(&mut input), Options { isa }, &mut rows)?;
+    let imported = import::import(
+        format,
+        Source::Stream(&mut input),
+        Options { isa, ..Options::default() },
+        &mut rows,
+    )?;
     Ok((format, rows, imported))
 }
 

@@ -102,7 +102,8 @@ fn run_with<R: RowSink>(
     mut accounting: Accounting<'_, R>,
 ) -> anyhow::Result<Converted<R>> {
     let Recording { name, format, bytes } = recording;
-    let options = Options { isa: reading.isa.unwrap_or(vmtax_events::Isa::Unknown) };
+    let isa = reading.isa.unwrap_or(vmtax_events::Isa::Unknown);
+    let options = Options { isa, threads: decoding_threads() };
     let result = match bytes {
         Bytes::File(file) => {
             let watched = Watched::new(&file);
@@ -135,6 +136,17 @@ fn run_with<R: RowSink>(
     }
     Ok(Converted { rows, facts, losses })
 }
+
+/// Threads that decode: one reads and one counts beside them. A processor of one core does it all in turn.
+fn decoding_threads() -> usize {
+    match std::thread::available_parallelism().map_or(1, usize::from) {
+        1 => 0,
+        cores => cores.saturating_sub(2).clamp(1, MOST_DECODING),
+    }
+}
+
+/// The thread that counts cannot follow more that decode.
+const MOST_DECODING: usize = 4;
 
 /// A converted recording.
 #[derive(Debug)]

@@ -27,7 +27,7 @@ const UNWANTED: u16 = u16::MAX;
 const MAX_NOT_UNDERSTOOD: usize = 32;
 
 /// The event formats of the file that the analysis wants.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::import) struct Formats {
     pub(in crate::import) decoders: Vec<Decoder>,
     /// `common_type` -> index into `decoders` plus one; [`UNWANTED`] for events that are described and

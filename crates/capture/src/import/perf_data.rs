@@ -6,15 +6,19 @@
 //!
 //! - `header`: the file's header, attributes and feature sections;
 //! - `layout`: positions of time, thread, CPU and raw data in a sample;
+//! - `plan`: how samples are decoded, from attributes and formats;
 //! - `records`: the loop over records, compressed or not;
+//! - `samples`: a span of records -> events, on several threads;
 //! - `parts`: the folder of `perf record --threads`, a file for each ring;
 //! - `profile`: what only a profile needs: samples of other events, call chains, memory maps.
 
 mod header;
 mod layout;
 mod parts;
+mod plan;
 mod profile;
 mod records;
+mod samples;
 mod session;
 
 use std::io::Read;
@@ -39,8 +43,12 @@ pub(crate) fn is_part(head: &[u8]) -> bool {
     records::are_records(head)
 }
 
-/// Imports a `perf.data` file.
-pub fn import_file<F: Feed>(source: &dyn ReadAt, feed: &mut F) -> Result<Imported, Error> {
+/// Imports a `perf.data` file, decoding on so many threads beside this one.
+pub fn import_file<F: Feed>(
+    source: &dyn ReadAt,
+    threads: usize,
+    feed: &mut F,
+) -> Result<Imported, Error> {
     let (header, mut session) = open::<F>(source, "perf.data")?;
     if session.is_folder {
         return Err(Error::Unsupported {
@@ -53,7 +61,8 @@ pub fn import_file<F: Feed>(source: &dyn ReadAt, feed: &mut F) -> Result<Importe
     }
     feed.described(&session.recording)?;
     let mut data = header.data(source);
-    records::run(&mut data, header.data_offset, Some(header.data_size), &mut session, feed)?;
+    let place = (header.data_offset, Some(header.data_size));
+    records::run(&mut data, place, threads, &mut session, feed)?;
     Ok(session.finish())
 }
 
@@ -65,7 +74,7 @@ pub fn import_folder<F: Feed>(
 ) -> Result<Imported, Error> {
     let (header, mut session) = open::<F>(data, "perf.data (folder)")?;
     if !session.is_folder {
-        return import_file(data, feed);
+        return import_file(data, 0, feed);
     }
     let refuse =
         |problem: String| Err(Error::malformed(0, "folder of perf record --threads", problem));
@@ -76,12 +85,12 @@ pub fn import_folder<F: Feed>(
         return refuse(format!("holds more than {} files of events", parts::MAX_PARTS));
     }
     feed.described(&session.recording)?;
-    let mut reader = records::Reader::new(&mut session, feed);
-    reader.has_rounds = false;
-    let mut input = header.data(data);
-    reader.all(&mut input, header.data_offset, Some(header.data_size))?;
-    parts::run(parts, &mut reader)?;
-    reader.end()?;
+    records::with_reader(0, &mut session, feed, |reader| {
+        reader.has_rounds = false;
+        let mut input = header.data(data);
+        reader.all(&mut input, header.data_offset, Some(header.data_size))?;
+        parts::run(parts, reader)
+    })?;
     note_missing_parts(parts, &mut session);
     Ok(session.finish())
 }
@@ -116,10 +125,14 @@ fn open<F: Feed>(
     Ok((header, session))
 }
 
-/// Imports a `perf.data` stream.
-pub fn import_pipe(input: &mut dyn Read, feed: &mut impl Feed) -> Result<Imported, Error> {
+/// Imports a `perf.data` stream, decoding on so many threads beside this one.
+pub fn import_pipe(
+    input: &mut dyn Read,
+    threads: usize,
+    feed: &mut impl Feed,
+) -> Result<Imported, Error> {
     let endian = header::read_pipe_header(input)?;
     let mut session = session::Session::new(endian, "perf.data (stream)");
-    records::run(input, header::PIPE_HEADER_SIZE, None, &mut session, feed)?;
+    records::run(input, (header::PIPE_HEADER_SIZE, None), threads, &mut session, feed)?;
     Ok(session.finish())
 }

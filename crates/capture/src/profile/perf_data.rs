@@ -56,11 +56,11 @@ pub(super) fn import(
     let about = match source {
         Source::Random(source) if is_pipe(source)? => {
             let mut input = crate::import::FrontToBack { source, at: 0 };
-            perf_data::import_pipe(&mut input, &mut collected)?
+            perf_data::import_pipe(&mut input, 0, &mut collected)?
         }
-        Source::Random(source) => perf_data::import_file(source, &mut collected)?,
+        Source::Random(source) => perf_data::import_file(source, 0, &mut collected)?,
         Source::Folder(data, parts) => perf_data::import_folder(data, parts, &mut collected)?,
-        Source::Stream(input) => perf_data::import_pipe(input, &mut collected)?,
+        Source::Stream(input) => perf_data::import_pipe(input, 0, &mut collected)?,
     };
     let mut sum = Sum::new(place);
     sum.losses = about.losses;

@@ -10,15 +10,14 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
-use super::records::{Reader, Zip};
+use super::records::{BLOCK, Reader, Zip};
 use crate::source::ReadAt;
 use crate::{Error, Feed};
 
 /// More processors than a kernel has.
 pub(super) const MAX_PARTS: usize = 1 << 13;
-/// Larger than any record.
-const BLOCK: usize = 256 << 10;
 /// An event that was interrupted is stored behind the one that interrupted it, although it began before.
 const SLACK_NS: u64 = 1_000_000;
 
@@ -41,13 +40,16 @@ struct Stream<'a> {
 }
 
 /// Reads all parts, so that their times advance together.
-pub(super) fn run<F: Feed>(parts: &[Part<'_>], reader: &mut Reader<'_, F>) -> Result<(), Error> {
+pub(super) fn run<F: Feed>(
+    parts: &[Part<'_>],
+    reader: &mut Reader<'_, '_, F>,
+) -> Result<(), Error> {
     let mut streams: Vec<Stream<'_>> = parts
         .iter()
         .map(|part| Stream { part: *part, at: 0, time: 0, zip: Zip::default() })
         .collect();
     let mut behind: BinaryHeap<_> = (0..streams.len()).map(|i| Reverse((0, i))).collect();
-    let mut block = vec![0; BLOCK];
+    let mut block = Arc::new(vec![0; BLOCK]);
     let (mut released, mut steps) = (0, 0);
     while let Some(Reverse((_, i))) = behind.pop() {
         let Some(stream) = streams.get_mut(i) else { continue };
@@ -73,15 +75,17 @@ pub(super) fn run<F: Feed>(parts: &[Part<'_>], reader: &mut Reader<'_, F>) -> Re
 /// Reads the next block of a part. `false`: it was the last.
 fn step<F: Feed>(
     stream: &mut Stream<'_>,
-    block: &mut [u8],
-    reader: &mut Reader<'_, F>,
+    block: &mut Arc<Vec<u8>>,
+    reader: &mut Reader<'_, '_, F>,
 ) -> Result<bool, Error> {
     let (at, source) = (stream.at, stream.part.source);
-    let got = source.read_at(at, block).map_err(|source| Error::Io { offset: at, source })?;
+    // Nobody else has it: every part is applied before the next is read.
+    let bytes = Arc::make_mut(block);
+    let got = source.read_at(at, bytes).map_err(|source| Error::Io { offset: at, source })?;
     reader.session.place = format!("data.{}: ", stream.part.number);
     reader.round_max = stream.time;
     std::mem::swap(&mut reader.zip, &mut stream.zip);
-    let used = reader.front(&block[..got], at)?;
+    let used = reader.front(block, got, at)?;
     std::mem::swap(&mut reader.zip, &mut stream.zip);
     stream.zip.shrink();
     stream.time = reader.round_max;

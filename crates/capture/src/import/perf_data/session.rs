@@ -1,14 +1,17 @@
 //! What is known of a recording while its records are read: layouts, decoders, facts, losses.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use vmtax_events::{Losses, Recording};
 
 use super::layout::{Bytes, Layout};
 use super::parts::MAX_PARTS;
+use super::plan::{Attr, Plan};
+use super::samples::Decoded;
 use crate::Error;
-use crate::import::formats::{self, Formats};
-use crate::import::tracepoint::{Decoder, Endian};
+use crate::import::formats;
+use crate::import::tracepoint::Endian;
 use crate::import::{Imported, architecture};
 
 const TYPE_SOFTWARE: u32 = 1;
@@ -20,13 +23,6 @@ const SW_DUMMY: u64 = 9;
 const MAX_ATTRS: usize = 1 << 16;
 const MAX_IDS: usize = 1 << 22;
 const MAX_NOTES: usize = 100;
-
-/// What to do with a sample of one event.
-#[derive(Clone, Copy, Debug)]
-struct Attr {
-    layout: Layout,
-    is_tracepoint: bool,
-}
 
 /// Feature bits (linux/tools/perf/util/header.h).
 pub(super) mod feature {
@@ -41,29 +37,14 @@ pub(super) mod feature {
     pub(in super::super) const DIR_FORMAT: u64 = 24;
 }
 
-/// What the attributes say of a sample.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum SampleLayout<'a> {
-    /// A tracepoint's, laid out so.
-    Tracepoint(&'a Layout),
-    /// Of another kind of event, laid out so.
-    Other(&'a Layout),
-    /// Of an event that is not listed.
-    Unlisted,
-}
-
 /// State of one import.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) bytes: Bytes,
     pub(super) recording: Recording,
     pub(super) losses: Losses,
-    attrs: Vec<Attr>,
-    /// The one layout of all samples, when there is one and every sample is a tracepoint's.
-    uniform: Option<Layout>,
-    /// Event id -> index in `attrs`.
-    by_id: HashMap<u64, usize>,
-    formats: Option<Formats>,
+    /// What samples are decoded by.
+    pub(super) plan: Arc<Plan>,
     lost_records: u64,
     lost_samples: u64,
     lost_reads: HashMap<u64, u64>,
@@ -96,10 +77,7 @@ impl Session {
             bytes: Bytes(endian),
             recording: Recording { format: format.to_owned(), ..Recording::default() },
             losses: Losses::default(),
-            attrs: Vec::new(),
-            uniform: None,
-            by_id: HashMap::new(),
-            formats: None,
+            plan: Arc::new(Plan::new(Bytes(endian))),
             lost_records: 0,
             lost_samples: 0,
             lost_reads: HashMap::new(),
@@ -118,12 +96,12 @@ impl Session {
         self.foreign.map_or(Ok(()), |(name, offset)| Err(architecture::refuse(name, offset)))
     }
 
-    /// Counts a raw record by its event.
-    #[inline(always)]
-    pub(super) fn count(&mut self, raw: &[u8], bytes: Bytes) {
-        let id = bytes.u16(raw, 0).map(usize::from);
-        if let Some(count) = id.and_then(|id| self.counts.get_mut(id)) {
-            *count += 1;
+    /// Adds what a span of records holds.
+    pub(super) fn add(&mut self, decoded: &Decoded) {
+        self.losses.undecodable = self.losses.undecodable.saturating_add(decoded.undecodable);
+        self.without_attr = self.without_attr.saturating_add(decoded.unlisted);
+        for (sum, count) in self.counts.iter_mut().zip(&decoded.counts) {
+            *sum += u64::from(*count);
         }
     }
 
@@ -136,7 +114,7 @@ impl Session {
             self.losses.undecodable += 1;
             return;
         };
-        if self.attrs.len() >= MAX_ATTRS {
+        if self.plan.attrs.len() >= MAX_ATTRS {
             self.losses.undecodable += 1;
             return;
         }
@@ -152,8 +130,9 @@ impl Session {
         }
         let is_tracepoint = event_type == TYPE_TRACEPOINT;
         let is_silent = event_type == TYPE_SOFTWARE && config == SW_DUMMY;
-        self.uniform = match self.uniform {
-            None if self.attrs.is_empty() && is_tracepoint => Some(layout),
+        let plan = Arc::make_mut(&mut self.plan);
+        plan.uniform = match plan.uniform {
+            None if plan.attrs.is_empty() && is_tracepoint => Some(layout),
             Some(same) if (is_tracepoint && same == layout) || is_silent => Some(same),
             _ => None,
         };
@@ -163,63 +142,13 @@ impl Session {
                 self.losses.notes.push(note.to_owned());
             }
         }
-        let room = MAX_IDS.saturating_sub(self.by_id.len());
+        let room = MAX_IDS.saturating_sub(plan.by_id.len());
         for at in (0..ids.len() / 8).map(|i| i * 8).take(room) {
             if let Some(id) = b.u64(ids, at) {
-                self.by_id.insert(id, self.attrs.len());
+                plan.by_id.insert(id, plan.attrs.len());
             }
         }
-        self.attrs.push(Attr { layout, is_tracepoint });
-    }
-
-    /// The layout of this sample.
-    #[inline(always)]
-    pub(super) fn layout(&self, record: &[u8]) -> SampleLayout<'_> {
-        match &self.uniform {
-            Some(layout) => SampleLayout::Tracepoint(layout),
-            None => self.layout_by_id(record),
-        }
-    }
-
-    fn layout_by_id(&self, record: &[u8]) -> SampleLayout<'_> {
-        let attr = match self.attrs.as_slice() {
-            [only] => Some(only),
-            // perf sees to it that it stands at the same place in the samples of all events.
-            [first, ..] => {
-                let id = first.layout.id().and_then(|at| self.bytes.u64(record, at));
-                id.and_then(|id| self.by_id.get(&id)).and_then(|&i| self.attrs.get(i))
-            }
-            _ => None,
-        };
-        match attr {
-            Some(attr) if attr.is_tracepoint => SampleLayout::Tracepoint(&attr.layout),
-            Some(attr) => SampleLayout::Other(&attr.layout),
-            None => SampleLayout::Unlisted,
-        }
-    }
-
-    /// A sample belongs to an event that the file does not list.
-    #[cold]
-    pub(super) fn unlisted(&mut self) {
-        self.without_attr += 1;
-    }
-
-    /// The decoder for a raw record, if the analysis wants it.
-    #[inline(always)]
-    pub(super) fn decoder(&self, raw: &[u8], bytes: Bytes) -> Option<&Decoder> {
-        self.formats.as_ref()?.decoder(bytes.u16(raw, 0)?)
-    }
-
-    /// Whether the recording has the format of a raw record, wanted or not.
-    pub(super) fn describes(&self, raw: &[u8]) -> bool {
-        let common_type = self.bytes.u16(raw, 0);
-        let formats = self.formats.as_ref();
-        common_type.zip(formats).is_some_and(|(id, formats)| formats.describes(id))
-    }
-
-    /// Layout for the trailer of records that are not samples.
-    pub(super) fn trailer(&self) -> Option<Layout> {
-        self.attrs.first().map(|a| a.layout)
+        plan.attrs.push(Attr { layout, is_tracepoint });
     }
 
     pub(super) fn wants_feature(&self, id: u64) -> bool {
@@ -276,13 +205,13 @@ impl Session {
         self.recording.coverage = formats.described;
         self.counts = vec![0; formats.index.len()];
         self.foreign = self.foreign.or(formats.architecture.map(|name| (name, offset)));
-        self.formats = Some(formats);
+        Arc::make_mut(&mut self.plan).formats = Some(formats);
         Ok(())
     }
 
     /// Whether samples can be decoded at all.
     pub(super) fn has_formats(&self) -> bool {
-        self.formats.is_some()
+        self.plan.formats.is_some()
     }
 
     pub(super) fn truncated(&mut self, sentence: String) {
@@ -329,7 +258,8 @@ impl Session {
                 .notes
                 .push(format!("{n} samples belong to an event that the file does not list"));
         }
-        let seen = self.formats.map(|formats| formats.seen(&self.counts)).unwrap_or_default();
+        let formats = self.plan.formats.as_ref();
+        let seen = formats.map(|formats| formats.seen(&self.counts)).unwrap_or_default();
         Imported { recording: self.recording, losses: self.losses, seen }
     }
 

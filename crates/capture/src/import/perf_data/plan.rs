@@ -1,0 +1,94 @@
+//! How samples are decoded: what the attributes and the formats of a recording say.
+//!
+//! The threads that decode share one plan. It changes only while none of them works.
+
+use std::collections::HashMap;
+
+use super::layout::{Bytes, Layout};
+use crate::import::formats::Formats;
+use crate::import::tracepoint::Decoder;
+
+/// What to do with a sample of one event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attr {
+    pub(super) layout: Layout,
+    pub(super) is_tracepoint: bool,
+}
+
+/// What the attributes say of a sample.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SampleLayout<'a> {
+    /// A tracepoint's, laid out so.
+    Tracepoint(&'a Layout),
+    /// Of another kind of event, laid out so.
+    Other(&'a Layout),
+    /// Of an event that is not listed.
+    Unlisted,
+}
+
+/// Attributes and formats.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) bytes: Bytes,
+    pub(super) attrs: Vec<Attr>,
+    /// The one layout of all samples, when there is one and every sample is a tracepoint's.
+    pub(super) uniform: Option<Layout>,
+    /// Event id -> index in `attrs`.
+    pub(super) by_id: HashMap<u64, usize>,
+    pub(super) formats: Option<Formats>,
+}
+
+impl Plan {
+    pub(super) fn new(bytes: Bytes) -> Plan {
+        Plan { bytes, attrs: Vec::new(), uniform: None, by_id: HashMap::new(), formats: None }
+    }
+
+    /// The layout of this sample.
+    #[inline(always)]
+    pub(super) fn layout(&self, record: &[u8]) -> SampleLayout<'_> {
+        match &self.uniform {
+            Some(layout) => SampleLayout::Tracepoint(layout),
+            None => self.layout_by_id(record),
+        }
+    }
+
+    fn layout_by_id(&self, record: &[u8]) -> SampleLayout<'_> {
+        let attr = match self.attrs.as_slice() {
+            [only] => Some(only),
+            // perf sees to it that it stands at the same place in the samples of all events.
+            [first, ..] => {
+                let id = first.layout.id().and_then(|at| self.bytes.u64(record, at));
+                id.and_then(|id| self.by_id.get(&id)).and_then(|&i| self.attrs.get(i))
+            }
+            _ => None,
+        };
+        match attr {
+            Some(attr) if attr.is_tracepoint => SampleLayout::Tracepoint(&attr.layout),
+            Some(attr) => SampleLayout::Other(&attr.layout),
+            None => SampleLayout::Unlisted,
+        }
+    }
+
+    /// The decoder for a raw record, if the analysis wants it.
+    #[inline(always)]
+    pub(super) fn decoder(&self, raw: &[u8], bytes: Bytes) -> Option<&Decoder> {
+        self.formats.as_ref()?.decoder(bytes.u16(raw, 0)?)
+    }
+
+    /// Whether the recording has the format of a raw record, wanted or not.
+    pub(super) fn describes(&self, raw: &[u8]) -> bool {
+        let common_type = self.bytes.u16(raw, 0);
+        let formats = self.formats.as_ref();
+        common_type.zip(formats).is_some_and(|(id, formats)| formats.describes(id))
+    }
+
+    /// Layout for the trailer of records that are not samples.
+    pub(super) fn trailer(&self) -> Option<Layout> {
+        self.attrs.first().map(|a| a.layout)
+    }
+
+    /// How many values of `common_type` there are.
+    pub(super) fn types(&self) -> usize {
+        self.formats.as_ref().map_or(0, |formats| formats.index.len())
+    }
+}

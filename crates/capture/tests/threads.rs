@@ -1,0 +1,202 @@
+//! Whatever the number of threads that decode, an import delivers the same events, names and losses in the same order, or
+//! refuses with the same sentence. Of all captures, and of recordings with flipped bits, cuts and zeros.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot read its own file has failed")]
+
+#[path = "trace_dat/build.rs"]
+#[expect(dead_code, reason = "the pages of small files are those of real ones here")]
+mod build;
+#[path = "damage/shrink.rs"]
+mod shrink;
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use build::Codec;
+use proptest::prelude::*;
+use shrink::Perf;
+use vmtax_capture::import::{HEAD, Options};
+use vmtax_capture::{Error, Format, Sink, Source, pipeline};
+use vmtax_events::{Event, ExitRow, Isa, Recording, Sample};
+
+/// All that a sink is given, in its order.
+#[derive(Debug, PartialEq)]
+enum Given {
+    /// A stretch of events, however it was divided.
+    Events(Vec<Event>),
+    Row(Box<ExitRow>),
+    Sample(Box<Sample>),
+    Name(u32, u32, String),
+    Described(Box<Recording>),
+}
+
+#[derive(Default)]
+struct Log(Vec<Given>);
+
+impl Sink for &mut Log {
+    fn events(&mut self, events: &[Event]) -> Result<(), Error> {
+        match self.0.last_mut() {
+            Some(Given::Events(before)) => before.extend_from_slice(events),
+            _ => self.0.push(Given::Events(events.to_vec())),
+        }
+        Ok(())
+    }
+
+    fn counted(&mut self, row: &ExitRow) -> Result<(), Error> {
+        self.0.push(Given::Row(Box::new(row.clone())));
+        Ok(())
+    }
+
+    fn sample(&mut self, sample: &Sample) -> Result<(), Error> {
+        self.0.push(Given::Sample(Box::new(sample.clone())));
+        Ok(())
+    }
+
+    fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {
+        self.0.push(Given::Name(pid, tid, name.to_owned()));
+        Ok(())
+    }
+
+    fn described(&mut self, recording: &Recording) -> Result<(), Error> {
+        self.0.push(Given::Described(Box::new(recording.clone())));
+        Ok(())
+    }
+}
+
+/// What was given, and the end: facts, losses and counts as text, or the sentence.
+fn read(mut bytes: &[u8], threads: usize) -> Result<(Log, String), String> {
+    let format = Format::recognise(&bytes[..bytes.len().min(HEAD)]).map_err(|e| e.to_string())?;
+    let mut log = Log::default();
+    let whole: &mut &[u8] = &mut bytes;
+    let source = match format.needs_seeking() {
+        true => Source::Random(whole),
+        false => Source::Stream(whole),
+    };
+    let options = Options { isa: Isa::Svm, threads };
+    let end = match pipeline::run(format, source, options, &mut log) {
+        Ok(imported) => format!("{imported:?}"),
+        Err(error) => error.to_string(),
+    };
+    Ok((log, end))
+}
+
+/// Reads on one thread and on others, and compares.
+fn check(name: &str, bytes: &[u8], threads: &[usize]) {
+    let Ok((expected, end)) = read(bytes, 0) else { return };
+    for &threads in threads {
+        let (log, other_end) = read(bytes, threads).unwrap();
+        assert_eq!(other_end, end, "{name}, {threads} threads");
+        let differs = expected.0.iter().zip(&log.0).position(|(a, b)| a != b);
+        assert_eq!((differs, log.0.len()), (None, expected.0.len()), "{name}, {threads} threads");
+    }
+}
+
+fn captures(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => captures(&path, found),
+            false => found.push(path),
+        }
+    }
+}
+
+fn capture(path: &Path) -> Vec<u8> {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let packed = path.extension().is_some_and(|extension| extension == "zst");
+    if packed { zstd::decode_all(bytes.as_slice()).unwrap() } else { bytes }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures")
+}
+
+#[test]
+fn every_capture() {
+    let mut paths = Vec::new();
+    captures(&root(), &mut paths);
+    let mut count = 0;
+    for path in paths.iter().filter(|path| !path.ends_with("expected.json")) {
+        let bytes = capture(path);
+        if Format::recognise(&bytes[..bytes.len().min(HEAD)]).is_ok() {
+            check(&path.display().to_string(), &bytes, &[1, 3]);
+            count += 1;
+        }
+    }
+    assert!(count > 40, "{count} recordings");
+}
+
+/// Recordings of several blocks, in each way of storing them.
+fn recordings() -> &'static [(&'static str, Vec<u8>)] {
+    static ALL: OnceLock<Vec<(&str, Vec<u8>)>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let nested = capture(&root().join("amd-nested/input/kvmstat.perf.data.zst"));
+        let nested = Perf::read(&nested, 0, 12_000);
+        let sched =
+            Perf::read(&capture(&root().join("amd-sched/input/sched.perf.data.zst")), 0, 9_000);
+        let trace = capture(&root().join("amd-nested/input/v6.trace.dat.zst"));
+        let trace = shrink::trace_dat(&trace, 10, 100);
+        let text = |path, count| shrink::text(&capture(&root().join(path)), 200, count);
+        vec![
+            ("perf.data", nested.file(None)),
+            ("compressed perf.data", nested.file(Some(30_000))),
+            ("stream of perf", nested.pipe(None)),
+            ("compressed stream of perf", nested.pipe(Some(10_000))),
+            ("perf.data with switches", sched.file(None)),
+            ("trace.dat 6", trace.v6()),
+            ("trace.dat 7", trace.v7(Codec::None)),
+            ("trace.dat 7, zstd", trace.v7(Codec::Zstd)),
+            ("perf script", text("amd-same-workload/input/workload.script.txt.zst", 5_000)),
+            ("ftrace", text("amd-same-workload/input/workload.ftrace.txt.zst", 5_000)),
+        ]
+    })
+}
+
+#[test]
+fn several_blocks() {
+    for (name, bytes) in recordings() {
+        check(name, bytes, &[1, 2, 3, 8]);
+    }
+}
+
+/// `./x bench threads` asks for more.
+fn cases() -> u32 {
+    let asked = std::env::var("VMTAX_MUTATIONS").ok().and_then(|n| n.parse().ok());
+    asked.unwrap_or(48)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+
+    #[test]
+    fn damaged_recordings(
+        which in any::<prop::sample::Index>(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8u32), 0..9),
+        front in prop::collection::vec((0..20_000usize, any::<u8>()), 0..3),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+        zeros in prop::option::of((any::<prop::sample::Index>(), 1..5000usize)),
+        threads in 1..5usize,
+    ) {
+        let (name, bytes) = which.get(recordings());
+        let mut bytes = bytes.clone();
+        for (at, bit) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+        }
+        // The headers are a small part of the whole.
+        for (at, byte) in front {
+            if let Some(place) = bytes.get_mut(at) {
+                *place = byte;
+            }
+        }
+        if let Some((at, len)) = zeros {
+            let at = at.index(bytes.len());
+            let end = (at + len).min(bytes.len());
+            bytes[at..end].fill(0);
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        check(name, &bytes, &[threads]);
+    }
+}
