@@ -192,7 +192,9 @@ fn dispatch(
         (_, Source::Folder(..)) => {
             Err(Error::malformed(0, "folder", "its file data is no perf.data file"))
         }
-        (Format::TraceDat, Source::Random(source)) => trace_dat::import(source, feed),
+        (Format::TraceDat, Source::Random(source)) => {
+            trace_dat::import(source, options.threads, feed)
+        }
         (Format::PerfFile | Format::TraceDat, Source::Stream(_)) => {
             Err(Error::malformed(0, "input", "this format cannot be read from a stream"))
         }

@@ -64,7 +64,7 @@ fn try_read(mut bytes: &[u8]) -> (Result<Imported, Error>, Collect) {
     let mut collect = Collect::default();
     // A slice is the simplest ReadAt.
     let source: &mut &[u8] = &mut bytes;
-    (import(source, &mut collect), collect)
+    (import(source, 0, &mut collect), collect)
 }
 
 fn read(bytes: &[u8]) -> (Imported, Collect) {

@@ -22,7 +22,7 @@ mod stream;
 mod v6;
 mod v7;
 
-use vmtax_events::{Losses, NO_PID, Recording};
+use vmtax_events::{NO_PID, Recording};
 
 use super::{Imported, architecture};
 use crate::{Error, Feed, source::ReadAt};
@@ -36,7 +36,7 @@ pub fn recognise(head: &[u8]) -> bool {
 
 /// Reads a recording of `trace-cmd record`: the names of threads, then the events of all CPUs.
 ///
-/// Each CPU's events are delivered in the order they were recorded, and [`Feed::release`] is called as
+/// Decoding runs on so many threads beside this one. Each CPU's events are delivered in the order they were recorded, and [`Feed::release`] is called as
 /// the CPU that is furthest behind advances. A file that is cut or damaged behind its headers delivers
 /// what can be read; [`Losses::truncated`] says what could not.
 ///
@@ -44,13 +44,17 @@ pub fn recognise(head: &[u8]) -> bool {
 ///
 /// [`Error::Malformed`] and [`Error::Unsupported`] if the headers cannot be read, [`Error::Io`] if
 /// reading fails, and whatever `feed` returns.
-pub fn import(source: &dyn ReadAt, feed: &mut impl Feed) -> Result<Imported, Error> {
+pub fn import(
+    source: &dyn ReadAt,
+    threads: usize,
+    feed: &mut impl Feed,
+) -> Result<Imported, Error> {
     let initial = header::initial(source)?;
     let contents = match initial.version {
         6 => v6::read(source, &initial)?,
         _ => v7::read(source, &initial)?,
     };
-    let Contents { layout, formats, options, mut codec, names, data, mut truncated } = contents;
+    let Contents { layout, formats, options, codec, names, data, mut truncated } = contents;
     if data.is_empty() && options.text_buffers != 0 {
         return Err(Error::Unsupported {
             offset: 0,
@@ -78,21 +82,20 @@ pub fn import(source: &dyn ReadAt, feed: &mut impl Feed) -> Result<Imported, Err
         recording.coverage = formats.described;
     }
     feed.described(&recording)?;
-    let mut decoder = PageDecoder {
+    let decoder = PageDecoder {
         formats: &formats,
         endian: initial.endian,
         layout,
         tsc2nsec: options.tsc2nsec,
         tgids: &options.tgids,
-        named: names.iter().filter(|(_, name)| *name != "<...>").map(|(tid, _)| *tid).collect(),
-        seen: vec![false; formats.decoders.len()],
-        counts: vec![0; formats.index.len()],
-        losses: Losses::default(),
     };
     let empty = data.is_empty();
-    truncated.extend(stream::run(source, &mut codec, data, &mut decoder, feed)?);
+    let input = stream::Input { source, decoder: &decoder };
+    let named = names.iter().filter(|(_, name)| *name != "<...>").map(|(tid, _)| *tid).collect();
+    let mut sum = stream::Sum::new(&formats, named);
+    truncated.extend(stream::run(input, (&codec, threads), data, &mut sum, feed)?);
 
-    let PageDecoder { seen, counts, mut losses, .. } = decoder;
+    let stream::Sum { seen, counts, mut losses, .. } = sum;
     losses.truncated = truncated;
     options.remark(&recording, &mut losses);
     if empty {

@@ -30,6 +30,15 @@ impl Codec {
         }
     }
 
+    /// Another one for the same data, for another thread.
+    pub(super) fn another(&self) -> Result<Codec, String> {
+        Codec::new(match self {
+            Codec::None => "none",
+            Codec::Zstd(_) => "zstd",
+            Codec::Zlib(_) => "zlib",
+        })
+    }
+
     /// Replaces `out` by the `size` bytes that `input` holds.
     pub(super) fn decompress(
         &mut self,

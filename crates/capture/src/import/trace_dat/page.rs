@@ -14,13 +14,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use vmtax_events::{Event, Kind, Losses, NO_PID, NO_VCPU};
+use vmtax_events::{Event, Kind, NO_PID, NO_VCPU};
 
 use super::header::PageLayout;
 use super::options::Tsc2Nsec;
 use crate::import::formats::Formats;
 use crate::import::tracepoint::Endian;
-use crate::{Error, Feed};
 
 const COMMIT_MASK: u64 = (1 << 27) - 1;
 const LOST_BEFORE: u64 = 1 << 31;
@@ -29,10 +28,7 @@ const DELTA_MASK: u32 = (1 << 27) - 1;
 /// The bits of a time that an absolute time stamp does not carry.
 const ABSOLUTE_UPPER: u64 = 0x1f << 59;
 
-/// Threads whose names are remembered.
-const MOST_NAMED: usize = 1 << 16;
-
-/// Decodes the pages of all CPUs.
+/// How the pages of all CPUs are decoded. The threads that decode share it.
 pub(super) struct PageDecoder<'a> {
     pub(super) formats: &'a Formats,
     pub(super) endian: Endian,
@@ -40,13 +36,42 @@ pub(super) struct PageDecoder<'a> {
     pub(super) tsc2nsec: Option<Tsc2Nsec>,
     /// Thread -> process, if the file has it.
     pub(super) tgids: &'a HashMap<u32, u32>,
-    /// Threads that have a name.
-    pub(super) named: HashSet<u32>,
+}
+
+/// What pages hold.
+#[derive(Debug, Default)]
+pub(super) struct Decoded {
+    pub(super) events: Vec<Event>,
+    /// Places in `events` of those that have the time of the last record before all of these pages.
+    pub(super) untimed: Vec<usize>,
+    /// Threads that get a CPU, and their names.
+    pub(super) names: Vec<(u32, String)>,
+    named: HashSet<u32>,
     /// Which of the formats' decoders met a record.
     pub(super) seen: Vec<bool>,
     /// Records by `common_type`.
-    pub(super) counts: Vec<u64>,
-    pub(super) losses: Losses,
+    pub(super) counts: Vec<u32>,
+    /// Losses without a number, events that the recorder lost, records that cannot be decoded.
+    pub(super) gaps: u64,
+    pub(super) lost: u64,
+    pub(super) undecodable: u64,
+    /// Raw time of the last record, if there was one.
+    pub(super) time: Option<u64>,
+}
+
+impl Decoded {
+    /// Forgets what it holds and keeps the room.
+    pub(super) fn clear(&mut self, formats: &Formats) {
+        self.events.clear();
+        self.untimed.clear();
+        self.names.clear();
+        self.named.clear();
+        self.seen.clear();
+        self.seen.resize(formats.decoders.len(), false);
+        self.counts.clear();
+        self.counts.resize(formats.index.len(), 0);
+        (self.gaps, self.lost, self.undecodable, self.time) = (0, 0, 0, None);
+    }
 }
 
 /// The problem of a page, and its place.
@@ -65,98 +90,80 @@ impl PageDecoder<'_> {
         }
     }
 
-    /// Delivers the events of one page. `time` is the raw time of the CPU's last record before and
-    /// after. An inconsistent page delivers the records before the inconsistency.
-    pub(super) fn page<F: Feed>(
-        &mut self,
-        page: &[u8],
-        cpu: u32,
-        time: &mut u64,
-        feed: &mut F,
-    ) -> Result<Option<Damage>, Error> {
+    /// Decodes one page. An inconsistent page gives the records before the inconsistency.
+    pub(super) fn page(&self, page: &[u8], cpu: u32, out: &mut Decoded) -> Option<Damage> {
         match self.endian {
-            Endian::Little => self.page_in::<false, F>(page, cpu, time, feed),
-            Endian::Big => self.page_in::<true, F>(page, cpu, time, feed),
+            Endian::Little => self.page_in::<false>(page, cpu, out),
+            Endian::Big => self.page_in::<true>(page, cpu, out),
         }
     }
 
-    fn page_in<const BIG: bool, F: Feed>(
-        &mut self,
-        page: &[u8],
-        cpu: u32,
-        time: &mut u64,
-        feed: &mut F,
-    ) -> Result<Option<Damage>, Error> {
+    fn page_in<const BIG: bool>(&self, page: &[u8], cpu: u32, out: &mut Decoded) -> Option<Damage> {
         let layout = self.layout;
         let (Some(start), Some(commit), Some(data)) = (
             u64_at::<BIG>(page, layout.time_at),
             long_at::<BIG>(page, layout.commit_at, layout.commit_size),
             page.get(layout.data_at..),
         ) else {
-            return Ok(Some(Damage { at: 0, problem: "the page is cut in its header" }));
+            return Some(Damage { at: 0, problem: "the page is cut in its header" });
         };
         let length = usize::try_from(commit & COMMIT_MASK).unwrap_or(usize::MAX);
         if commit & LOST_BEFORE != 0 {
             let stored = (commit & LOST_COUNT_STORED != 0)
                 .then(|| long_at::<BIG>(data, length, layout.commit_size))
                 .flatten();
-            self.lost(stored.unwrap_or(0), cpu, start, feed)?;
+            self.lost(stored.unwrap_or(0), cpu, start, out);
         }
         if length == 0 {
             // An empty page has a time all the same, one that never reached the disk has nothing.
             let is_blank = start == 0 && commit == 0;
-            return Ok(is_blank.then_some(Damage { at: 0, problem: "the page is blank" }));
+            return is_blank.then_some(Damage { at: 0, problem: "the page is blank" });
         }
-        *time = start;
         let cut = length > data.len();
         let data = data.get(..length).unwrap_or(data);
-        let damage = self.records::<BIG, F>(data, cpu, time, feed)?;
+        let mut time = start;
+        let damage = self.records::<BIG>(data, cpu, &mut time, out);
+        out.time = Some(time);
         let damage = damage.map(|d| Damage { at: layout.data_at + d.at, ..d });
-        Ok(damage.or(cut.then_some(Damage {
+        damage.or(cut.then_some(Damage {
             at: layout.commit_at,
             problem: "the page has less data than it says",
-        })))
+        }))
     }
 
-    /// Delivers the loss of `count` events (0: unknown) before the time `raw`.
-    pub(super) fn lost<F: Feed>(
-        &mut self,
-        count: u64,
-        cpu: u32,
-        raw: u64,
-        feed: &mut F,
-    ) -> Result<(), Error> {
+    /// The loss of `count` events (0: unknown) before the time `raw`.
+    fn lost(&self, count: u64, cpu: u32, raw: u64, out: &mut Decoded) {
         match count {
-            0 => self.losses.recorder_gaps += 1,
-            n => self.losses.recorder_lost = self.losses.recorder_lost.saturating_add(n),
+            0 => out.gaps += 1,
+            n => out.lost = out.lost.saturating_add(n),
         }
-        self.gap(count, cpu, raw, feed)
+        out.events.push(self.marker(count, cpu, raw));
     }
 
-    /// Delivers that events are missing, without counting it as the recorder's loss.
-    pub(super) fn gap<F: Feed>(
-        &mut self,
-        count: u64,
-        cpu: u32,
-        raw: u64,
-        feed: &mut F,
-    ) -> Result<(), Error> {
+    /// Marks that events are missing behind the last record, without counting it as the recorder's loss.
+    pub(super) fn gap(&self, cpu: u32, out: &mut Decoded) {
+        if out.time.is_none() {
+            out.untimed.push(out.events.len());
+        }
+        out.events.push(self.marker(0, cpu, out.time.unwrap_or(0)));
+    }
+
+    fn marker(&self, count: u64, cpu: u32, raw: u64) -> Event {
         let kind = Kind::Lost { count };
-        let time_ns = self.ns(raw);
-        feed.event(Event { time_ns, pid: NO_PID, tid: 0, cpu, vcpu: NO_VCPU, kind })
+        Event { time_ns: self.ns(raw), pid: NO_PID, tid: 0, cpu, vcpu: NO_VCPU, kind }
     }
 
     /// The hot loop: records of one page.
-    fn records<const BIG: bool, F: Feed>(
-        &mut self,
+    fn records<const BIG: bool>(
+        &self,
         data: &[u8],
         cpu: u32,
         time: &mut u64,
-        feed: &mut F,
-    ) -> Result<Option<Damage>, Error> {
+        out: &mut Decoded,
+    ) -> Option<Damage> {
         let formats = self.formats;
         let tsc2nsec = self.tsc2nsec;
-        let damaged = |at, problem| Ok(Some(Damage { at, problem }));
+        let damaged = |at, problem| Some(Damage { at, problem });
         let mut last_tgid = (0, NO_PID);
         let mut now = *time;
         let mut at = 0;
@@ -210,7 +217,7 @@ impl PageDecoder<'_> {
             at = record_at + len;
             // Every record begins with its common_type.
             let Some(id) = u16_at::<BIG>(record) else { continue };
-            if let Some(count) = self.counts.get_mut(usize::from(id)) {
+            if let Some(count) = out.counts.get_mut(usize::from(id)) {
                 *count += 1;
             }
             let slot = match formats.index.get(usize::from(id)) {
@@ -219,10 +226,10 @@ impl PageDecoder<'_> {
             };
             let Some(decoder) = formats.decoders.get(slot) else { continue };
             let Some(decoded) = decoder.decode(record) else {
-                self.losses.undecodable += 1;
+                out.undecodable += 1;
                 continue;
             };
-            if let Some(seen) = self.seen.get_mut(slot) {
+            if let Some(seen) = out.seen.get_mut(slot) {
                 *seen = true;
             }
             let time_ns = match tsc2nsec {
@@ -237,17 +244,15 @@ impl PageDecoder<'_> {
             // The list of names that the kernel saved is short.
             if let Kind::Switch { next_tid, .. } = kind
                 && next_tid != 0
-                && self.named.len() < MOST_NAMED
                 && let Some(name) = decoder.next_name(record)
-                && self.named.insert(next_tid)
+                && out.named.insert(next_tid)
             {
-                let pid = self.tgids.get(&next_tid).copied().unwrap_or(NO_PID);
-                feed.thread_name(pid, next_tid, &String::from_utf8_lossy(name))?;
+                out.names.push((next_tid, String::from_utf8_lossy(name).into_owned()));
             }
-            feed.event(Event { time_ns, pid: last_tgid.1, tid, cpu, vcpu, kind })?;
+            out.events.push(Event { time_ns, pid: last_tgid.1, tid, cpu, vcpu, kind });
         }
         *time = now;
-        Ok(None)
+        None
     }
 }
 

@@ -1,30 +1,43 @@
 //! The trace data of all CPUs, a piece at a time, so that times advance together.
 //!
 //! ```text
-//!  cpu 0  ████████░░░░        the CPU that is furthest behind is read next: one chunk or some pages;
+//!  cpu 0  ████████░░░░        the CPU that is furthest behind is applied next: one chunk or some pages;
 //!  cpu 1  ██████░░░░░░  <──   what is older than every CPU's last time can be passed on
 //!  cpu 2  ███████░░░░░
 //! ```
-//! One chunk is in memory at a time, whatever the number of CPUs.
+//!
+//! Pieces are read and decoded on several threads, ahead of their turn where it can be foreseen. Their order is that of one
+//! thread: it depends on the times in them alone. A few pieces are in memory at a time, whatever the number of CPUs.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet, VecDeque};
+
+use vmtax_events::{Losses, NO_PID};
 
 use super::chunk::{Codec, MAX_CHUNK};
 use super::contents::{CpuData, say};
 use super::options::MAX_CPUS;
-use super::page::PageDecoder;
+use super::page::{Decoded, PageDecoder};
 use crate::import::cursor::Cursor;
+use crate::import::formats::Formats;
+use crate::workers::{Workers, with_workers};
 use crate::{Error, Feed, source::ReadAt};
 
 /// Plain pages are read in pieces of this size.
 const PIECE: usize = 128 << 10;
+/// Larger pieces are decoded in their turn, page by page: ahead of it they would take too much memory.
+const LARGE: u64 = 256 << 10;
+/// Pieces that are read ahead, for each thread.
+const AHEAD: usize = 4;
 
 /// Size of the count of chunks, which precedes them.
 const COUNT_LEN: u64 = 4;
 
 /// Pieces between two releases, at least.
 const MIN_ROUND: usize = 4;
+
+/// Threads whose names are remembered.
+const MOST_NAMED: usize = 1 << 16;
 
 struct Stream {
     data: CpuData,
@@ -35,51 +48,182 @@ struct Stream {
     chunks: Option<u32>,
     /// Raw time of the last record.
     time: u64,
+    /// How long the last piece was in time, ns.
+    span: u64,
+    /// Pieces that were handed out and not applied, and those of them that are decoded.
+    under_way: usize,
+    ahead: VecDeque<Piece>,
+    /// Nothing more can be read; the reason, if the data is damaged.
+    is_over: bool,
+    end_problem: Option<String>,
     /// The first thing that was wrong, and how many pages or chunks were.
     problem: Option<String>,
     damaged: u64,
 }
 
 impl Stream {
-    fn problem(&mut self, problem: impl FnOnce() -> String) {
+    fn problem(&mut self, problem: String) {
         self.damaged += 1;
-        if self.problem.is_none() {
-            self.problem = Some(problem());
+        self.problem.get_or_insert(problem);
+    }
+}
+
+/// What is read, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Input<'a> {
+    pub(super) source: &'a dyn ReadAt,
+    pub(super) decoder: &'a PageDecoder<'a>,
+}
+
+/// What was found in all pieces.
+pub(super) struct Sum {
+    /// Threads that have a name.
+    named: HashSet<u32>,
+    /// Which of the formats' decoders met a record.
+    pub(super) seen: Vec<bool>,
+    /// Records by `common_type`.
+    pub(super) counts: Vec<u64>,
+    pub(super) losses: Losses,
+}
+
+impl Sum {
+    pub(super) fn new(formats: &Formats, named: HashSet<u32>) -> Sum {
+        Sum {
+            named,
+            seen: vec![false; formats.decoders.len()],
+            counts: vec![0; formats.index.len()],
+            losses: Losses::default(),
         }
+    }
+
+    fn add(&mut self, decoded: &Decoded) {
+        let losses = &mut self.losses;
+        losses.recorder_gaps += decoded.gaps;
+        losses.recorder_lost = losses.recorder_lost.saturating_add(decoded.lost);
+        losses.undecodable += decoded.undecodable;
+        for (sum, count) in self.counts.iter_mut().zip(&decoded.counts) {
+            *sum += u64::from(*count);
+        }
+        for (sum, seen) in self.seen.iter_mut().zip(&decoded.seen) {
+            *sum |= seen;
+        }
+    }
+}
+
+/// Some pages, or a chunk, of one CPU.
+struct Piece {
+    /// Which of the streams it is of.
+    stream: usize,
+    cpu: u32,
+    page_size: usize,
+    at: u64,
+    /// Its bytes in the file.
+    len: usize,
+    /// What a chunk decompresses to.
+    chunk: Option<u64>,
+    room: Room,
+    /// What was read of it; fewer bytes only if the file became shorter.
+    got: Result<usize, Error>,
+    /// The first thing that was wrong, and how many pages or chunks were.
+    problem: Option<String>,
+    damaged: u64,
+}
+
+/// Buffers that are used again.
+struct Room {
+    codec: Codec,
+    /// As in the file.
+    raw: Vec<u8>,
+    /// Decompressed.
+    chunk: Vec<u8>,
+    decoded: Decoded,
+}
+
+impl Piece {
+    fn is_large(&self) -> bool {
+        self.chunk.unwrap_or(0).max(self.len as u64) > LARGE
+    }
+
+    fn problem(&mut self, problem: String) {
+        self.damaged += 1;
+        self.problem.get_or_insert(problem);
+    }
+
+    /// The work of the threads: reads the piece, and decodes it if it is not large.
+    fn read(mut self, input: Input<'_>) -> Piece {
+        self.room.decoded.clear(input.decoder.formats);
+        self.got = read(input.source, self.at, self.len, &mut self.room.raw);
+        let Ok(got) = self.got else { return self };
+        if let Some(size) = self.chunk {
+            let Room { codec, raw, chunk, .. } = &mut self.room;
+            let packed = raw.get(..got).unwrap_or_default();
+            if let Err(problem) = codec.decompress(packed, size, chunk) {
+                chunk.clear();
+                let at = self.at;
+                self.problem(format!("at byte {at}: a chunk cannot be decompressed: {problem}"));
+                input.decoder.gap(self.cpu, &mut self.room.decoded);
+            }
+        }
+        if !self.is_large() {
+            let mut at = 0;
+            while self.page(input.decoder, &mut at) {}
+            if self.room.decoded.untimed.is_empty() {
+                self.room.decoded.events.sort_by_key(|event| event.time_ns);
+            }
+        }
+        self
+    }
+
+    /// Decodes the page at `at`, which moves behind it; the last may be cut. `false`: there is none.
+    fn page(&mut self, decoder: &PageDecoder<'_>, at: &mut usize) -> bool {
+        let page_size = self.page_size.max(1);
+        let Room { raw, chunk, decoded, .. } = &mut self.room;
+        let bytes = match (self.chunk, &self.got) {
+            (Some(_), _) => chunk.as_slice(),
+            (None, got) => raw.get(..*got.as_ref().unwrap_or(&0)).unwrap_or_default(),
+        };
+        let rest = bytes.get(*at..).unwrap_or_default();
+        let page = rest.get(..page_size).unwrap_or(rest);
+        if page.is_empty() {
+            return false;
+        }
+        let damage = decoder.page(page, self.cpu, decoded);
+        if let Some(damage) = damage {
+            // Exits and entries must not be paired across this gap.
+            decoder.gap(self.cpu, decoded);
+            let (start, offset) = (self.at, *at + damage.at);
+            let place = match self.chunk {
+                None => format!("at byte {}", start + offset as u64),
+                Some(_) => {
+                    format!("in the chunk at byte {start}, at {offset} of its decompressed bytes")
+                }
+            };
+            self.problem(format!("{place}: {}", damage.problem));
+        }
+        *at += page_size;
+        true
     }
 }
 
 /// Decodes the data of all CPUs into `feed`. Returns one sentence for each CPU whose data is damaged.
 pub(super) fn run<F: Feed>(
-    source: &dyn ReadAt,
-    codec: &mut Codec,
+    input: Input<'_>,
+    (codec, threads): (&Codec, usize),
     data: Vec<CpuData>,
-    decoder: &mut PageDecoder<'_>,
+    sum: &mut Sum,
     feed: &mut F,
 ) -> Result<Vec<String>, Error> {
     let mut sentences = Vec::new();
-    let mut streams = streams(data, source.len(), &mut sentences);
-    let mut reader = Reader { source, codec, raw: Vec::new(), chunk: Vec::new() };
-    let mut behind: BinaryHeap<_> = (0..streams.len()).map(|i| Reverse((0, i))).collect();
-    let (mut released, mut steps) = (0, 0);
-    while let Some(Reverse((_, i))) = behind.pop() {
-        let Some(stream) = streams.get_mut(i) else { continue };
-        if reader.step(stream, decoder, feed)? {
-            behind.push(Reverse((decoder.ns(stream.time), i)));
-        }
-        // The cost of sorting grows with the number of waiting events, so release once per round of all CPUs.
-        steps += 1;
-        if steps < behind.len().max(MIN_ROUND) {
-            continue;
-        }
-        steps = 0;
-        // The next record of the CPU that is furthest behind may have the same time as its last one.
-        let safe = behind.peek().map_or(0, |Reverse((time, _))| time.saturating_sub(1));
-        if safe > released {
-            released = safe;
-            feed.release(safe)?;
-        }
-    }
+    let streams = streams(data, input.source.len(), &mut sentences);
+    let work = |piece: Piece| piece.read(input);
+    let streams = with_workers(threads, work, |workers| {
+        let most = threads * AHEAD;
+        let (under_way, rooms) = (0, Vec::new());
+        let mut reader =
+            Reader { input, codec, workers, streams, most, under_way, rooms, sum, feed };
+        reader.all()?;
+        Ok::<_, Error>(reader.streams)
+    })?;
     for stream in streams {
         let Some(problem) = stream.problem else { continue };
         let cpu = stream.data.cpu;
@@ -124,128 +268,264 @@ fn streams(mut data: Vec<CpuData>, file_len: u64, sentences: &mut Vec<String>) -
             let problem = (missing != 0).then(|| {
                 format!("the file ends at byte {file_len}, {missing} bytes of its data are missing")
             });
-            let (chunks, time, damaged) = (None, 0, 0);
-            streams.push(Stream { data, at, end, chunks, time, problem, damaged });
+            streams.push(Stream {
+                data,
+                at,
+                end,
+                chunks: None,
+                time: 0,
+                span: 0,
+                under_way: 0,
+                ahead: VecDeque::new(),
+                is_over: false,
+                end_problem: None,
+                problem,
+                damaged: 0,
+            });
         }
     }
     streams
 }
 
-struct Reader<'a> {
-    source: &'a dyn ReadAt,
-    codec: &'a mut Codec,
-    /// As in the file.
-    raw: Vec<u8>,
-    /// Decompressed.
-    chunk: Vec<u8>,
+struct Reader<'a, 'w, F> {
+    input: Input<'a>,
+    codec: &'a Codec,
+    workers: &'a mut Workers<'w, Piece, Piece>,
+    streams: Vec<Stream>,
+    /// Pieces that may be under way beside the one whose turn it is, and those that are.
+    most: usize,
+    under_way: usize,
+    rooms: Vec<Room>,
+    sum: &'a mut Sum,
+    feed: &'a mut F,
 }
 
-impl Reader<'_> {
-    /// Decodes the next piece of a CPU's data. `false`: it was the last.
-    fn step<F: Feed>(
-        &mut self,
-        stream: &mut Stream,
-        decoder: &mut PageDecoder<'_>,
-        feed: &mut F,
-    ) -> Result<bool, Error> {
-        if stream.data.chunked {
-            self.step_chunk(stream, decoder, feed)
-        } else {
-            self.step_pages(stream, decoder, feed)
+impl<F: Feed> Reader<'_, '_, F> {
+    fn all(&mut self) -> Result<(), Error> {
+        let mut behind: BinaryHeap<_> = (0..self.streams.len()).map(|i| Reverse((0, i))).collect();
+        let (mut released, mut steps) = (0, 0);
+        while let Some(Reverse((_, i))) = behind.pop() {
+            if self.step(i)? {
+                let time = self.streams.get(i).map_or(0, |stream| stream.time);
+                behind.push(Reverse((self.input.decoder.ns(time), i)));
+            }
+            // Sorting costs by what is waiting, so a release comes once per round of all CPUs.
+            steps += 1;
+            if steps < behind.len().max(MIN_ROUND) {
+                continue;
+            }
+            steps = 0;
+            // The next record of the CPU that is furthest behind may have the same time as its last one.
+            let safe = behind.peek().map_or(0, |Reverse((time, _))| time.saturating_sub(1));
+            if safe > released {
+                released = safe;
+                self.feed.release(safe)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the next piece of a CPU's data. `false`: it was the last.
+    fn step(&mut self, i: usize) -> Result<bool, Error> {
+        if self.streams.get(i).is_some_and(|stream| stream.under_way == 0) {
+            self.hand_out(i, false)?;
+        }
+        self.look_ahead()?;
+        loop {
+            let Some(stream) = self.streams.get_mut(i) else { return Ok(false) };
+            if let Some(piece) = stream.ahead.pop_front() {
+                return self.apply(piece);
+            }
+            if stream.under_way == 0 {
+                if let Some(problem) = stream.end_problem.take() {
+                    stream.problem(problem);
+                }
+                return Ok(false);
+            }
+            if !self.take() {
+                return Ok(false);
+            }
         }
     }
 
-    fn step_pages<F: Feed>(
-        &mut self,
-        stream: &mut Stream,
-        decoder: &mut PageDecoder<'_>,
-        feed: &mut F,
-    ) -> Result<bool, Error> {
-        let page_size = stream.data.page_size.max(1);
-        let piece = (PIECE / page_size).max(1).saturating_mul(page_size);
-        let left = usize::try_from(stream.end - stream.at).unwrap_or(usize::MAX);
-        let want = left.min(piece);
-        let at = stream.at;
-        let got = read(self.source, at, want, &mut self.raw)?;
-        let bytes = self.raw.get(..got).unwrap_or_default();
-        deliver(bytes, stream, decoder, feed, |offset| format!("at byte {}", at + offset as u64))?;
-        stream.at = at + got as u64;
-        Ok(got == want && stream.at < stream.end)
+    /// Hands out pieces of those CPUs whose turn comes next, as far as it can be foreseen.
+    fn look_ahead(&mut self) -> Result<(), Error> {
+        while self.under_way < self.most && !self.workers.is_full() {
+            let turn = |stream: &Stream| {
+                let time = self.input.decoder.ns(stream.time);
+                let ahead = stream.span.saturating_mul(stream.under_way as u64);
+                (time.saturating_add(ahead), stream.under_way)
+            };
+            let streams = self.streams.iter().enumerate().filter(|(_, stream)| !stream.is_over);
+            let Some((i, _)) = streams.min_by_key(|(_, stream)| turn(stream)) else { break };
+            if !self.hand_out(i, true)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
-    fn step_chunk<F: Feed>(
-        &mut self,
-        stream: &mut Stream,
-        decoder: &mut PageDecoder<'_>,
-        feed: &mut F,
-    ) -> Result<bool, Error> {
-        let left = stream.end - stream.at;
-        let mut c = Cursor::part(self.source, stream.at, left, decoder.endian);
+    /// Takes the oldest result. `false`: nothing is under way.
+    fn take(&mut self) -> bool {
+        let Some(piece) = self.workers.pop() else { return false };
+        if let Some(stream) = self.streams.get_mut(piece.stream) {
+            stream.ahead.push_back(piece);
+        }
+        true
+    }
+
+    /// Hands out the next piece of a CPU's data, or notes that it has none. `false`: the piece waits for its turn.
+    fn hand_out(&mut self, i: usize, is_ahead: bool) -> Result<bool, Error> {
+        let Some(stream) = self.streams.get_mut(i).filter(|stream| !stream.is_over) else {
+            return Ok(true);
+        };
+        let Place { at, len, chunk, chunks } = match stream.next(self.input) {
+            Ok(Ok(place)) => place,
+            Ok(Err(problem)) => {
+                stream.is_over = true;
+                stream.end_problem = Some(problem);
+                return Ok(true);
+            }
+            // It is told in its turn.
+            Err(_) if is_ahead => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if is_ahead && chunk.unwrap_or(0).max(len as u64) > LARGE {
+            return Ok(false);
+        }
+        stream.at = at.saturating_add(len as u64);
+        stream.chunks = chunks;
+        stream.is_over = match chunks {
+            Some(chunks) => chunks == 0,
+            None => stream.at >= stream.end,
+        };
+        stream.under_way += 1;
+        let CpuData { cpu, page_size, .. } = stream.data;
+        let room = match self.rooms.pop() {
+            Some(room) => room,
+            None => Room::new(self.codec).map_err(|e| Error::malformed(at, "chunk", e))?,
+        };
+        while self.workers.is_full() {
+            self.take();
+        }
+        self.under_way += 1;
+        let (got, problem, damaged) = (Ok(0), None, 0);
+        let piece =
+            Piece { stream: i, cpu, page_size, at, len, chunk, room, got, problem, damaged };
+        self.workers.push(piece);
+        Ok(true)
+    }
+
+    /// Feeds what a piece holds. `false`: nothing of its CPU comes after it.
+    fn apply(&mut self, mut piece: Piece) -> Result<bool, Error> {
+        self.under_way -= 1;
+        let i = piece.stream;
+        let before = self.streams.get(i).map_or(0, |stream| stream.time);
+        let got = std::mem::replace(&mut piece.got, Ok(0))?;
+        piece.got = Ok(got);
+        self.feed_decoded(i, &mut piece.room.decoded)?;
+        if piece.is_large() {
+            let mut at = 0;
+            piece.room.decoded.clear(self.input.decoder.formats);
+            while piece.page(self.input.decoder, &mut at) {
+                self.feed_decoded(i, &mut piece.room.decoded)?;
+                piece.room.decoded.clear(self.input.decoder.formats);
+            }
+        }
+        let Some(stream) = self.streams.get_mut(i) else { return Ok(false) };
+        stream.under_way -= 1;
+        stream.damaged += piece.damaged;
+        stream.problem = stream.problem.take().or(piece.problem.take());
+        let ns = |raw| self.input.decoder.ns(raw);
+        stream.span = ns(stream.time).saturating_sub(ns(before));
+        if got < piece.len {
+            // The file became shorter.
+            stream.is_over = true;
+            stream.end_problem = None;
+            return Ok(false);
+        }
+        if !piece.is_large() {
+            self.rooms.push(piece.room);
+        }
+        Ok(!stream.is_over || stream.under_way > 0 || stream.end_problem.is_some())
+    }
+
+    fn feed_decoded(&mut self, i: usize, decoded: &mut Decoded) -> Result<(), Error> {
+        let Some(stream) = self.streams.get_mut(i) else { return Ok(()) };
+        for at in &decoded.untimed {
+            if let Some(event) = decoded.events.get_mut(*at) {
+                event.time_ns = self.input.decoder.ns(stream.time);
+            }
+        }
+        stream.time = decoded.time.unwrap_or(stream.time);
+        self.sum.add(decoded);
+        for (tid, name) in decoded.names.drain(..) {
+            if self.sum.named.len() < MOST_NAMED && self.sum.named.insert(tid) {
+                let pid = self.input.decoder.tgids.get(&tid).copied().unwrap_or(NO_PID);
+                self.feed.thread_name(pid, tid, &name)?;
+            }
+        }
+        self.feed.block(&mut decoded.events, &[])
+    }
+}
+
+/// Where a piece is.
+struct Place {
+    at: u64,
+    len: usize,
+    /// What a chunk decompresses to.
+    chunk: Option<u64>,
+    /// Chunks behind it.
+    chunks: Option<u32>,
+}
+
+impl Stream {
+    /// The next piece, or what is wrong with its place.
+    fn next(&self, input: Input<'_>) -> Result<Result<Place, String>, Error> {
+        let left = self.end - self.at;
+        if !self.data.chunked {
+            let page_size = self.data.page_size.max(1);
+            let piece = (PIECE / page_size).max(1).saturating_mul(page_size);
+            let len = usize::try_from(left).unwrap_or(usize::MAX).min(piece);
+            return Ok(Ok(Place { at: self.at, len, chunk: None, chunks: None }));
+        }
+        let mut c = Cursor::part(input.source, self.at, left, input.decoder.endian);
         let head = (|| {
-            let chunks = match stream.chunks {
+            let chunks = match self.chunks {
                 Some(chunks) => chunks,
                 None => c.u32("count of chunks")?,
             };
-            stream.chunks = Some(chunks);
             match chunks {
                 // A CPU without data has no count of chunks either.
                 0 => Err(c.malformed("count of chunks", "it is 0")),
-                _ => Ok((c.u32("compressed size of a chunk")?, c.u32("size of a chunk")?)),
+                _ => Ok((
+                    c.u32("compressed size of a chunk")?,
+                    c.u32("size of a chunk")?,
+                    chunks - 1,
+                )),
             }
         })();
-        let (compressed, size) = match head {
-            Ok(sizes) => sizes,
+        let (compressed, size, chunks) = match head {
+            Ok(head) => head,
             Err(e @ Error::Io { .. }) => return Err(e),
-            Err(e) => {
-                stream.problem(|| e.to_string());
-                return Ok(false);
-            }
+            Err(e) => return Ok(Err(e.to_string())),
         };
-        let at = c.at;
-        if u64::from(compressed) > c.left().min(MAX_CHUNK) {
-            let left = c.left();
-            stream.problem(|| {
-                format!("at byte {at}: a chunk of {compressed} bytes where {left} are left")
-            });
-            return Ok(false);
+        let (at, left) = (c.at, c.left());
+        if u64::from(compressed) > left.min(MAX_CHUNK) {
+            return Ok(Err(format!(
+                "at byte {at}: a chunk of {compressed} bytes where {left} are left"
+            )));
         }
-        let want = usize::try_from(compressed).unwrap_or(usize::MAX);
-        let got = read(self.source, at, want, &mut self.raw)?;
-        let input = self.raw.get(..got).unwrap_or_default();
-        match self.codec.decompress(input, u64::from(size), &mut self.chunk) {
-            Ok(()) => deliver(&self.chunk, stream, decoder, feed, |offset| {
-                format!("in the chunk at byte {at}, at {offset} of its decompressed bytes")
-            })?,
-            Err(problem) => {
-                stream
-                    .problem(|| format!("at byte {at}: a chunk cannot be decompressed: {problem}"));
-                decoder.gap(0, stream.data.cpu, stream.time, feed)?;
-            }
-        }
-        stream.at = at + got as u64;
-        stream.chunks = stream.chunks.map(|n| n.saturating_sub(1));
-        Ok(got == want && stream.chunks != Some(0))
+        let len = usize::try_from(compressed).unwrap_or(usize::MAX);
+        Ok(Ok(Place { at, len, chunk: Some(size.into()), chunks: Some(chunks) }))
     }
 }
 
-/// Decodes whole pages (the last may be cut). `place` says where an offset in `bytes` is.
-fn deliver<F: Feed>(
-    bytes: &[u8],
-    stream: &mut Stream,
-    decoder: &mut PageDecoder<'_>,
-    feed: &mut F,
-    place: impl Fn(usize) -> String,
-) -> Result<(), Error> {
-    let page_size = stream.data.page_size.max(1);
-    for (n, page) in bytes.chunks(page_size).enumerate() {
-        let damage = decoder.page(page, stream.data.cpu, &mut stream.time, feed)?;
-        if let Some(damage) = damage {
-            stream.problem(|| format!("{}: {}", place(n * page_size + damage.at), damage.problem));
-            // Exits and entries must not be paired across this gap.
-            decoder.gap(0, stream.data.cpu, stream.time, feed)?;
-        }
+impl Room {
+    fn new(codec: &Codec) -> Result<Room, String> {
+        let decoded = Decoded::default();
+        Ok(Room { codec: codec.another()?, raw: Vec::new(), chunk: Vec::new(), decoded })
     }
-    Ok(())
 }
 
 /// Reads `want` bytes into the front of `buf`; fewer only if the file became shorter.
