@@ -30,7 +30,7 @@ impl Sink for &mut ToWindows {
 /// What a recording shows.
 fn windows(trace: &[u8]) -> Windows {
     let mut sink = ToWindows(Windows::default());
-    let options = Options { isa: Isa::Unknown };
+    let options = Options { isa: Isa::Unknown, ..Options::default() };
     pipeline::run(Format::TraceDat, Source::Random(&trace), options, &mut sink).unwrap();
     sink.0
 }
