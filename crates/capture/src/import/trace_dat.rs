@@ -38,7 +38,7 @@ pub fn recognise(head: &[u8]) -> bool {
 ///
 /// Decoding runs on so many threads beside this one. Each CPU's events are delivered in the order they were recorded, and [`Feed::release`] is called as
 /// the CPU that is furthest behind advances. A file that is cut or damaged behind its headers delivers
-/// what can be read; [`Losses::truncated`] says what could not.
+/// what can be read; [`vmtax_events::Losses::truncated`] says what could not.
 ///
 /// # Errors
 ///
