@@ -333,6 +333,9 @@ pub(super) fn of_exits(ledger: &Ledger, context: &Context, sums: &Sums) -> Vec<F
         finding.cost = sums.cost(sum);
         finding.disproof = subject.disproof;
         finding.next = subject.next;
+        if *word == "other" {
+            finding.means = format!("exits that no rule is about: {}", reasons(sum));
+        }
         finding.evidence.push(counted(sum, sums));
         finding.evidence.extend(addresses(sum));
         if *word == "memory-faults" && faults_wait(ledger, sums) {

@@ -102,8 +102,10 @@ impl Category {
         kind_of(kind)?;
         let words = || rest.split(['+', '-', ' ']).map(str::trim);
         // `vm-snp`, `intel-tdx`: the closer word.
-        let closer = words().find(|word| kind_of(word).is_some_and(|kind| kind != VmKind::Plain));
-        if let Some(closer) = closer.filter(|_| kind_of(kind) == Some(VmKind::Plain)) {
+        let is_closer = |kind| matches!(kind, VmKind::Snp | VmKind::Tdx | VmKind::Sev);
+        let closer = words().find(|word| kind_of(word).is_some_and(is_closer));
+        let is_open = matches!(kind_of(kind), Some(VmKind::Plain | VmKind::Sev));
+        if let Some(closer) = closer.filter(|_| is_open) {
             kind = closer;
         }
         let known = |word: &str| {
@@ -617,6 +619,7 @@ mod tests {
             ("sev-snp+idle=poll", VmKind::Snp, &["poll"]),
             ("amd-direct-medium-vhost", VmKind::Plain, &["direct", "medium", "vhost"]),
             ("snp guest", VmKind::Snp, &[]),
+            ("sev-snp-direct-vhost", VmKind::Snp, &["direct", "vhost"]),
         ] {
             let category = Category::read(text).unwrap();
             assert_eq!(category.vm_kind(), kind, "{text}");

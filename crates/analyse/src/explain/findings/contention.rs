@@ -9,6 +9,7 @@ use crate::remedy::Context;
 /// Part of the taken time from which on a class of threads counts, and from which on it is most of it.
 const PART: f64 = 0.2;
 const MOST: f64 = 0.8;
+const HALF: f64 = 0.5;
 
 /// The part of the taken time in which threads of these names ran.
 fn part(takers: &[(&str, Taken)], is: impl Fn(&str) -> bool) -> f64 {
@@ -64,6 +65,11 @@ fn remedies_of_takers(takers: &[(&str, Taken)]) -> Vec<&'static str> {
     }
     if part(is_idle_task) {
         ids.push("cpu-quota");
+    }
+    // What takes most comes first.
+    let first = [(is_io as fn(&str) -> bool, "iothread-pinning"), (is_ksm, "ksm-off")];
+    if let Some((_, id)) = first.iter().find(|(is, _)| self::part(takers, is) >= HALF) {
+        ids.sort_by_key(|one| one != id);
     }
     ids
 }
