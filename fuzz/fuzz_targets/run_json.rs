@@ -8,8 +8,8 @@ use std::fs;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
-use vmtax_events::{AccessRow, ExitRow, TimeRow};
-use vmtax_store::{MANIFEST, RowSink, Run};
+use vmtax_events::{AccessRow, ExitRow, RowSink, TimeRow};
+use vmtax_store::{MANIFEST, Run};
 
 struct NoRows;
 

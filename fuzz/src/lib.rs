@@ -12,14 +12,16 @@
 use std::io::Read;
 
 use vmtax_analyse::{
-    Accountant, By, Exit, Filter, Ledger, LedgerBuilder, Nested, Options, RowSink, Table,
+    Accountant, By, Filter, Ledger, LedgerBuilder, Nested, Options, Table,
     TableKind, statistics,
 };
 use vmtax_capture::import::perf_data::Part;
 use vmtax_capture::import::{self, Imported};
 use vmtax_capture::order::Sorter;
 use vmtax_capture::{Error, Format, Sink, Source};
-use vmtax_events::{AccessRow, DetailKind, Event, ExitRow, Isa, Recording, Tally, TimeRow};
+use vmtax_events::{
+    AccessRow, DetailKind, Event, Exit, ExitRow, Isa, Recording, RowSink, Tally, TimeRow,
+};
 
 /// Reads `bytes` as `format` and analyses what comes out.
 ///
