@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::{By, Diff, Filter, Ledger, Per, Side, diff};
+use vmtax_analyse::{By, Diff, Filter, Ledger, Operations, Per, Side, diff};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::flags::duration;
 use vmtax_cli::output;
@@ -130,7 +130,8 @@ fn check_recorded(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
         return Ok(());
     }
     let source = vmtax_events::printable(source);
-    if !ledger.samples.is_empty() {
+    // The operations of a lab run are samples too.
+    if !ledger.samples.is_empty() && Operations::new(ledger).rows.is_empty() {
         let text = format!(
             "{source}: has results of benchmarks and no exits; `vmtax explain OTHER --against BASE` compares results"
         );

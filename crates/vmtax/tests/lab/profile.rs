@@ -150,7 +150,7 @@ fn formats(run: &str) {
     assert!(page.contains("L1 [vmload]"));
     let (code, said) = refused(&["report", run, "--format", "callgrind"]);
     assert_eq!((code, said.lines().count()), (2, 1), "{said}");
-    assert!(said.contains("name one"), "{said}");
+    assert!(said.contains("select one, such as --vm cpuid"), "{said}");
 }
 
 /// The same on the other emulator, whose record is another.
