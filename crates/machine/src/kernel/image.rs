@@ -104,7 +104,7 @@ fn payload(bytes: &[u8]) -> Result<std::ops::Range<usize>, String> {
     };
     let field = |at| u32_at(bytes, at).map(|value| value as usize);
     let (Some(offset), Some(length)) = (field(0x248), field(0x24c)) else {
-        return Err("the image is cut short".to_owned());
+        return Err("the image is truncated".to_owned());
     };
     let start = (sectors + 1) * 512 + offset;
     match start.checked_add(length) {
@@ -341,7 +341,7 @@ mod tests {
         for (broken, words) in [
             (b"".to_vec(), "too short"),
             (b"text, not a kernel".to_vec(), "neither a bzImage nor an ELF file"),
-            (image[..start - 10].to_vec(), "is cut short"),
+            (image[..start - 10].to_vec(), "is truncated"),
             ([&image[..1024], &b"BZh"[..], &image[1027..]].concat(), "built with bzip2"),
             ([&image[..1024], &b"???"[..], &image[1027..]].concat(), "damaged, or of an unknown"),
             ([&image[..1060], &[0x55; 20][..], &image[1080..]].concat(), "damaged"),
