@@ -155,8 +155,8 @@ fn what_cannot_be_read_at_all_is_an_error() {
             "file cut in the data",
             cut(file(), DATA + 10),
             format!(
-                "at byte {}: tracing data: the file ends before it (its place stands at byte {LIST}): \
-                 without it no sample can be decoded",
+                "at byte {}: tracing data: cut off: the file ends before it, and before byte {LIST}, which gives its \
+                 position; without it no sample can be decoded. Copy the file again, or record again",
                 DATA + 10
             ),
         ),
@@ -164,8 +164,8 @@ fn what_cannot_be_read_at_all_is_an_error() {
             "list of features cut in its first",
             cut(file(), LIST + 8),
             format!(
-                "at byte {}: tracing data: the file ends before it (its place stands at byte {LIST}): \
-                 without it no sample can be decoded",
+                "at byte {}: tracing data: cut off: the file ends before it, and before byte {LIST}, which gives its \
+                 position; without it no sample can be decoded. Copy the file again, or record again",
                 LIST + 8
             ),
         ),

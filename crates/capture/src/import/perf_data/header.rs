@@ -123,7 +123,7 @@ impl File {
                         source.len(),
                         "tracing data",
                         format!(
-                            "the file ends before it (its place stands at byte {at}): without it no sample can be decoded"
+                            "cut off: the file ends before it, and before byte {at}, which gives its position; without it no sample can be decoded. Copy the file again, or record again"
                         ),
                     ));
                 }
