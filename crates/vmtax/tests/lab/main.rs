@@ -17,6 +17,7 @@ mod memory;
 mod observer;
 mod pmu;
 mod profile;
+mod readme;
 mod record;
 mod run;
 mod soak;

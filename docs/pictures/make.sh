@@ -1,0 +1,57 @@
+#!/bin/sh
+# Makes the pictures of the documentation from real runs: ./x pictures [IMAGE MODULES]
+#
+#   report.png           the page of a shipped recording (a VM that nests, on an emulated AMD host)
+#   top.svg              the screen of `vmtax top --replay` of the same recording
+#   exit.svg             flame graph of one CPUID of a nested guest, from `vmtax lab run --profile`
+#   two-kernels.svg      the same on a second kernel (IMAGE and its MODULES), coloured by the difference
+#
+# Without IMAGE, two-kernels.svg is left as it is.
+set -eu
+vmtax=$1 screen=$2
+shift 2
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf --one-file-system "$work"' EXIT
+
+say() { printf 'x: %s\n' "$*" >&2; }
+
+# The nth flame graph of a page as a file of its own, with this title. The page's style sheet has the fonts.
+flame() {
+  awk -v RS='<div class="scroll flame"' -v nth="$2" 'NR == nth + 1 {
+    sub(/^[^<]*/, ""); sub(/<svg /, "<svg style=\"font-family: monospace; font-size: 12px\" ")
+    end = 0; depth = 0; rest = $0
+    while (match(rest, /<\/?svg/)) {
+      depth += substr(rest, RSTART, 2) == "</" ? -1 : 1
+      end += RSTART + RLENGTH - 1
+      rest = substr(rest, RSTART + RLENGTH)
+      if (depth == 0) break
+    }
+    print substr($0, 1, end) ">"
+  }' "$1" | sed -e 's/<text id="[^"]*-\(unzoom\|search\|details\|matched\)"[^>]*>[^<]*<\/text>//g' \
+    -e 's/fill="url([^)]*)"/fill="#ececec"/' -e "s|\(<text id=\"[^\"]*-title\"\)\([^>]*\)>|\1 text-anchor=\"middle\"\2>$3|"
+}
+
+# The kernel of a run.
+kernel() { sed -n 's/^  host .*, kernel \([^,]*\),.*/\1/p' "$work/$1.txt"; }
+
+say 'the report of a recording'
+zstd -dqf -o "$work/perf.data" "$root/captures/amd-nested/input/all.perf.data.zst"
+"$vmtax" report "$work/perf.data" --format html -o "$work/report.html"
+chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/browser" \
+  --window-size=1280,900 --screenshot="$here/report.png" "file://$work/report.html" 2> /dev/null
+
+say 'a screen of vmtax top'
+"$screen" "$work/perf.data" 100 28 End Enter Tab > "$here/top.svg"
+
+say 'one CPUID of a nested guest on an emulated AMD host'
+"$vmtax" lab run --nested --profile --operation cpuid -o "$work/first" > "$work/first.txt"
+"$vmtax" report "$work/first" --vm cpuid@L2 --format html -o "$work/first.html"
+flame "$work/first.html" 1 "One CPUID in L2 on an emulated AMD host, Linux $(kernel first): instructions by function and level" > "$here/exit.svg"
+
+[ $# -gt 0 ] || exit 0
+say "the same on $1"
+"$vmtax" lab run --nested --profile --operation cpuid --kernel "$1" --modules "$2" -o "$work/second" > "$work/second.txt"
+"$vmtax" lab compare "$work/first" "$work/second" --format html -o "$work/compare.html"
+flame "$work/compare.html" 2 "One CPUID in L2: Linux $(kernel second) (width) and $(kernel first); red: more instructions, blue: fewer" > "$here/two-kernels.svg"
