@@ -2,6 +2,11 @@
 //
 // States of threads, cells of keys, and how a time is counted.
 
+INLINE u64 least(u64 a, u64 b)
+{
+	return a < b ? a : b;
+}
+
 INLINE struct slot *here(void)
 {
 	return &slots[bpf_get_smp_processor_id() & (CPUS - 1)];

@@ -71,11 +71,6 @@ INLINE u32 from_information(struct thread *thread, u64 *value)
 	return type > 1 ? NONE : type ? APIC_WRITE : APIC_READ;
 }
 
-INLINE u64 least(u64 a, u64 b)
-{
-	return a < b ? a : b;
-}
-
 // Hands out the time of an exit that was not the kernel's alone.
 INLINE void split(struct thread *thread, struct spans *spans, u64 duration, u64 now, u32 outcome)
 {
@@ -112,7 +107,7 @@ INLINE void split(struct thread *thread, struct spans *spans, u64 duration, u64 
 APART int close_any(struct thread *thread, u64 now, int timed)
 {
 	u32 flags, kind, which = totals.half & 1, outcome = OUTCOME_KERNEL;
-	u32 what, ancillary = 0;
+	u32 what, ancillary = 0, cell;
 	u64 duration, value;
 
 	if (!thread)
@@ -143,7 +138,10 @@ APART int close_any(struct thread *thread, u64 now, int timed)
 	timed = timed && !(flags & LATE) && now >= thread->start;
 	if (timed)
 		split(thread, &thread->spans[which], duration, now, outcome);
-	count(cell_of(thread, thread->reason, what, ancillary, value), which, duration, timed);
+	cell = cell_of(thread, thread->reason, what, ancillary, value);
+	count(cell, which, duration, timed);
+	if (flags & PREEMPTED && cell)
+		count_takers(thread, which ? cell + config.cells : cell, duration);
 	return timed;
 }
 

@@ -11,12 +11,13 @@
 // The way of an exit is short: sched_switch says what runs on each CPU, so the state is at hand; its cell is found
 // by a small cache in the state; and an access, of which most exits have one, is counted with its exit.
 //
-// layout.bpf.h has the structs, count.bpf.h states and cells, event.bpf.h single events, exit.bpf.h an exit's beginning and
-// end; here is what happens between, and raw.bpf.h or classic.bpf.h have the tracepoints.
+// layout.bpf.h has the structs, count.bpf.h states and cells, event.bpf.h single events, waiting.bpf.h who had the CPU of a
+// preempted vCPU, exit.bpf.h an exit's beginning and end; here is what happens between, and raw.bpf.h or classic.bpf.h have the tracepoints.
 
 #include "layout.bpf.h"
 #include "count.bpf.h"
 #include "event.bpf.h"
+#include "waiting.bpf.h"
 #include "exit.bpf.h"
 
 // How much a kind of detail says about an exit; the most telling one stays, the first among equals.
@@ -218,6 +219,7 @@ INLINE void switched_in(struct thread *thread, u64 now)
 		return;
 	if (now < thread->out)
 		return;
+	moved(thread, now);
 	if (!(thread->flags & PREEMPTED))
 		thread->preempted_user = thread->preempted_kernel = 0;
 	thread->flags |= PREEMPTED;
@@ -234,14 +236,18 @@ INLINE int switched(int preempted, u32 next)
 	u32 *index = next ? bpf_map_lookup_elem(&thread_of_tid, &next) : NULL;
 	u64 next_thread = index ? *index : 0, now = 0;
 
-	if (slot->thread | next_thread)
+	if (slot->thread | next_thread | slot->waiting)
 		now = bpf_ktime_get_ns();
 
+	if (slot->waiting)
+		leaves_cpu(now, next, next_thread);
 	if (thread) {
 		thread->out = now;
 		thread->state = (thread->state & ~OUT_PREEMPTED) | OUT | (preempted ? OUT_PREEMPTED : 0);
+		if (preempted && thread->flags & OPEN)
+			begins_to_wait(thread, now, next);
 	}
-	if (now)
+	if (slot->thread | next_thread)
 		tell(SWITCH, now, next, preempted, next_thread);
 	slot->thread = next_thread;
 	thread = thread_at(slot->thread);

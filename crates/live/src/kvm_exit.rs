@@ -16,7 +16,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, Object, RingBufferBuilder};
 use rustix::time::{ClockId, clock_gettime};
 use vmtax_events::{Coverage, Event, Isa, Losses};
 
-use crate::layout::{Cell, Config, Key, Sent, Spans, Thread, Totals};
+use crate::layout::{Cell, Config, Key, Sent, Spans, Taken, TakenKey, Thread, Totals};
 use crate::load::{self, Wanted, map, refused};
 use crate::memory::Mapped;
 use crate::rows::{Rows, Vcpu};
@@ -75,7 +75,7 @@ impl Raw {
 }
 
 impl Default for Options {
-    /// All processes, and as many keys as the accounting of recordings has: 35 MB of the kernel's memory.
+    /// All processes, and as many keys as the accounting of recordings has: 37 MB of the kernel's memory.
     fn default() -> Self {
         Options {
             processes: None,
@@ -238,8 +238,32 @@ impl Recorder {
             rows.add(self.isa, vm, &key, &cell);
             self.had_nameless |= is_nameless(self.isa, &key);
         }
+        self.read_taken(half, &mut rows)?;
         self.give_back()?;
         Ok(rows)
+    }
+
+    /// Takes who had the CPU of preempted vCPUs.
+    fn read_taken(&mut self, half: usize, rows: &mut Rows) -> Result<(), Error> {
+        let taken = map(&self.object, "taken")?;
+        let count = self.config.cells as usize;
+        // Entries that go while the kernel looks for the next make it begin again.
+        let keys: Vec<Vec<u8>> = taken.keys().collect();
+        for bytes in keys {
+            let Some(of) = memory::read::<TakenKey>(&bytes) else { continue };
+            let Some(index) = (of.cell as usize).checked_sub(half * count) else { continue };
+            if index >= count {
+                continue;
+            }
+            let found = taken.lookup(&bytes, MapFlags::ANY).map_err(refused("taken", "read"))?;
+            // One that is not there any more, or stays, was counted or will be.
+            let _ = taken.delete(&bytes);
+            let Some(sum) = found.and_then(|bytes| memory::read::<Taken>(&bytes)) else { continue };
+            let key = self.keys.read(index);
+            let vm = self.seen.get(&(key.thread as usize)).map_or(key.thread, |seen| seen.vm);
+            rows.add_taken(self.isa, vm, &key, &name(of.tid, &sum), &sum);
+        }
+        Ok(())
     }
 
     /// What could not be counted so far.
@@ -456,6 +480,23 @@ fn tracepoints(
 fn is_nameless(isa: Isa, key: &Key) -> bool {
     let is_vmcs = matches!(key.reason & 0xffff, 23 | 25);
     isa == Isa::Vmx && is_vmcs && key.kind == 0 && key.flags & (Key::ACCESS | Key::NESTED) == 0
+}
+
+/// Who had a CPU. One that was never seen leaving it may run still.
+fn name(tid: u32, taken: &Taken) -> String {
+    if tid == TakenKey::OTHERS {
+        return "others".to_owned();
+    }
+    let name = match taken.name() {
+        name if name.is_empty() => {
+            std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default()
+        }
+        name => name,
+    };
+    match name.trim_end_matches('\n') {
+        "" => format!("thread {tid}"),
+        name => name.to_owned(),
+    }
 }
 
 fn descriptor(of: BorrowedFd<'_>) -> Result<OwnedFd, Error> {

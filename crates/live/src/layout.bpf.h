@@ -21,6 +21,7 @@ static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
 static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
+static long (*bpf_get_current_comm)(void *to, u32 size) = (void *)16;
 static long (*bpf_map_pop_elem)(void *map, void *value) = (void *)88;
 static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
@@ -207,6 +208,22 @@ struct line {
 #define OUT 8
 #define OUT_PREEMPTED 16
 
+// A thread that had the CPU of a preempted vCPU.
+struct taker {
+	u64 time;
+	u32 tid;
+	// 0: nobody.
+	u32 count;
+	// Of 16 bytes; empty if it was not seen running.
+	u64 name[2];
+};
+// As many of one exit are told apart; the last stands for all others.
+#define TAKERS 8
+#define OTHERS (~0U)
+
+// As many preempted vCPUs of one CPU are followed.
+#define WAITERS 4
+
 struct thread {
 	// tgid << 32 | tid, 0 for nobody: a thread that ended, or a place that is free.
 	u64 id;
@@ -248,6 +265,9 @@ struct thread {
 	struct access access[ACCESSES];
 	struct spans spans[2];
 	struct line lines[LINES];
+	// The CPU that it was taken from, and who had it since, in the exit that is open.
+	u64 out_cpu;
+	struct taker takers[TAKERS];
 };
 
 // Of all vCPUs together. What begins in user space comes first.
@@ -278,6 +298,12 @@ struct slot {
 	u64 unwanted;
 	// Single events of this CPU that were lost since the last one that went out.
 	u64 lost;
+	// While preempted vCPUs wait for this CPU: who runs, and since when.
+	u64 since;
+	u32 running;
+	u32 waiting;
+	// Their states, 0 for none.
+	u32 waiters[WAITERS];
 };
 // As many as Linux can be built for.
 #define CPUS 8192
@@ -329,6 +355,23 @@ struct {
 	TYPE(key, u32);
 	TYPE(value, u8);
 } wanted SEC(".maps");
+
+// Who had the CPU during preempted exits, by their cell. Cells of the second half come after those of the first.
+struct taken_key {
+	u32 cell;
+	u32 tid;
+};
+struct taken {
+	u64 time;
+	u64 count;
+	u64 name[2];
+};
+struct {
+	UINT(type, MAP_HASH);
+	UINT(max_entries, 16384);
+	TYPE(key, struct taken_key);
+	TYPE(value, struct taken);
+} taken SEC(".maps");
 
 // Places that user space gives back.
 struct {

@@ -13,7 +13,7 @@ mod skeleton {
 
 pub(crate) use skeleton::types::{
     cell as Cell, config as Config, event as Sent, field as Field, key as Key, spans as Spans,
-    thread as Thread, totals as Totals,
+    taken as Taken, taken_key as TakenKey, thread as Thread, totals as Totals,
 };
 
 /// Places in KVM's code that can be watched for VMCS fields.
@@ -61,6 +61,20 @@ impl Thread {
     pub(crate) const OPEN: u32 = 1;
 }
 
+impl TakenKey {
+    /// Stands for threads that there was no room for: `OTHERS` of `layout.bpf.h`.
+    pub(crate) const OTHERS: u32 = u32::MAX;
+}
+
+impl Taken {
+    /// The thread's name, up to its end; empty if it was not seen running.
+    pub(crate) fn name(&self) -> String {
+        let bytes = self.name.map(u64::to_le_bytes).concat();
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
+}
+
 impl Sent {
     /// The event that the programs sent; `None` when the record is too short.
     pub(crate) fn read(bytes: &[u8]) -> Option<Sent> {
@@ -82,4 +96,4 @@ macro_rules! plain {
         unsafe impl Plain for $name {}
     )*};
 }
-plain!(Key Cell Config Spans Thread Totals Sent);
+plain!(Key Cell Config Spans Thread Totals Sent TakenKey Taken);

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 
+use std::sync::Arc;
+
 use vmtax_events::{
-    AccessKey, Detail, DetailKind, ExitKey, Isa, Level, Outcome, Reason, Tally, TimeRow,
+    AccessKey, Detail, DetailKind, ExitKey, Isa, Level, Outcome, PreemptedRow, Reason, Tally,
+    TimeRow,
 };
 
-use crate::layout::{Cell, Key, Spans};
+use crate::layout::{Cell, Key, Spans, Taken};
 
 /// What one interval brought.
 #[derive(Debug, Default)]
@@ -17,6 +20,8 @@ pub struct Rows {
     pub accesses: HashMap<AccessKey, Tally>,
     /// Time of each vCPU; `interval_start_ns` is 0.
     pub times: Vec<TimeRow>,
+    /// Which threads had the CPU of preempted vCPUs; `interval_start_ns` is 0.
+    pub preempted: Vec<PreemptedRow>,
     /// vCPU threads that were not there before.
     pub appeared: Vec<Vcpu>,
 }
@@ -41,41 +46,54 @@ fn level(key: &Key) -> Level {
     if key.flags & Key::NESTED != 0 { Level::L2 } else { Level::L1 }
 }
 
+fn exit_key(isa: Isa, vm: u32, key: &Key) -> ExitKey {
+    let reason = |raw| match raw {
+        // What stands for the reasons that found no room.
+        u32::MAX if isa == Isa::Vmx => Reason { isa, code: u32::MAX, flags: 0 },
+        raw => Reason::from_trace(isa, raw),
+    };
+    let outcome = [Outcome::Kernel, Outcome::User, Outcome::Halted, Outcome::L1]
+        [usize::from(key.outcome() & 3)];
+    let ancillary = key.flags & Key::ANCILLARY != 0;
+    ExitKey {
+        vm,
+        vcpu: key.vcpu(),
+        level: level(key),
+        reason: reason(key.reason),
+        detail: detail(key),
+        outcome,
+        ancillary_of: ancillary.then(|| reason(key.ancillary)),
+    }
+}
+
 impl Rows {
     /// Nothing happened.
     pub fn is_empty(&self) -> bool {
-        let Rows { exits, accesses, times, appeared } = self;
-        exits.is_empty() && accesses.is_empty() && times.is_empty() && appeared.is_empty()
+        let Rows { exits, accesses, times, preempted, appeared } = self;
+        exits.is_empty()
+            && accesses.is_empty()
+            && times.is_empty()
+            && preempted.is_empty()
+            && appeared.is_empty()
     }
 
     /// Adds what stood in a cell.
     pub(crate) fn add(&mut self, isa: Isa, vm: u32, key: &Key, cell: &Cell) {
-        let vcpu = key.vcpu();
         let counted = counted(cell);
         if key.flags & (Key::ACCESS | Key::SOLE) != 0 {
-            let key = AccessKey { vm, vcpu, level: level(key), detail: detail(key) };
+            let key = AccessKey { vm, vcpu: key.vcpu(), level: level(key), detail: detail(key) };
             self.accesses.entry(key).or_default().merge(&counted);
         }
         if key.flags & Key::ACCESS == 0 {
-            let reason = |raw| match raw {
-                // What stands for the reasons that found no room.
-                u32::MAX if isa == Isa::Vmx => Reason { isa, code: u32::MAX, flags: 0 },
-                raw => Reason::from_trace(isa, raw),
-            };
-            let outcome = [Outcome::Kernel, Outcome::User, Outcome::Halted, Outcome::L1]
-                [usize::from(key.outcome() & 3)];
-            let ancillary = key.flags & Key::ANCILLARY != 0;
-            let key = ExitKey {
-                vm,
-                vcpu,
-                level: level(key),
-                reason: reason(key.reason),
-                detail: detail(key),
-                outcome,
-                ancillary_of: ancillary.then(|| reason(key.ancillary)),
-            };
-            self.exits.entry(key).or_default().merge(&counted);
+            self.exits.entry(exit_key(isa, vm, key)).or_default().merge(&counted);
         }
+    }
+
+    /// Adds the time that a thread had the CPU of preempted exits with this key.
+    pub(crate) fn add_taken(&mut self, isa: Isa, vm: u32, key: &Key, by: &str, taken: &Taken) {
+        let Taken { time: time_ns, count, .. } = *taken;
+        let (key, by) = (exit_key(isa, vm, key), Arc::from(by));
+        self.preempted.push(PreemptedRow { interval_start_ns: 0, key, by, count, time_ns });
     }
 
     /// Adds where the time of a vCPU went.
@@ -150,6 +168,25 @@ mod tests {
             ancillary_of: None,
         };
         assert_eq!(rows.exits, HashMap::from([(key, expected)]));
+    }
+
+    #[test]
+    fn a_taker_has_the_key_of_the_exit_and_the_name_that_the_kernel_gave() {
+        let name = |text: &[u8; 16]| {
+            let (low, high) = text.split_at(8);
+            [low, high].map(|part| part.iter().rev().fold(0, |sum, b| sum << 8 | u64::from(*b)))
+        };
+        let taken = Taken { time: 7, count: 2, name: name(b"kworker/u8:12-ev") };
+        assert_eq!(taken.name(), "kworker/u8:12-ev");
+        assert_eq!(Taken { name: name(b"stress\0leftover\0"), ..taken }.name(), "stress");
+        assert_eq!(Taken { name: [0; 2], ..taken }.name(), "");
+        let mut rows = Rows::default();
+        let key = Key { reason: 0x60, vcpu: 1, ..Key::default() };
+        rows.add(Isa::Svm, 7, &key, &Cell { untimed: 1, ..Cell::default() });
+        rows.add_taken(Isa::Svm, 7, &key, "stress", &taken);
+        let PreemptedRow { key, by, count, time_ns, .. } = &rows.preempted[0];
+        assert!(rows.exits.contains_key(key));
+        assert_eq!((&**by, *count, *time_ns), ("stress", 2, 7));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::time::{ClockId, clock_gettime};
 use vmtax_cli::exit::{Code, Fault};
 use vmtax_cli::signals::Signals;
-use vmtax_events::{AccessRow, ExitRow, Recording as Facts, Stat, TimeRow, Vm};
+use vmtax_events::{AccessRow, ExitRow, PreemptedRow, Recording as Facts, Stat, TimeRow, Vm};
 use vmtax_live::{HostCounters, Recorder, Rows};
 use vmtax_store::{Claim, CreateOptions, Error, Writer, remove_empty_run};
 
@@ -247,6 +247,9 @@ fn store(writer: &mut Writer, rows: Rows, began_ns: u64, interval: Duration) -> 
     }
     for time in rows.times {
         writer.time(&TimeRow { interval_start_ns, ..time })?;
+    }
+    for row in rows.preempted {
+        writer.preempted(&PreemptedRow { interval_start_ns, ..row })?;
     }
     Ok(())
 }

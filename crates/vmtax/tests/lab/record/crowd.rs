@@ -62,6 +62,7 @@ fn what_is_too_much_is_counted_and_an_hour_takes_no_more_at_its_end() {
         ./vmtax record -o vcpus -- ./crowd vcpus 2 32 2>vcpus.said
         ./vmtax record -o churn --interval 100ms -- ./crowd churn 60 2>churn.said
         ./vmtax record -o ring --raw --buffer 16 -- ./crowd leaves 3000 2>ring.said
+        {TAKEN}
         {HOUR}"
     );
     let found = crowd(folder.path(), &script, "256");
@@ -73,7 +74,42 @@ fn what_is_too_much_is_counted_and_an_hour_takes_no_more_at_its_end() {
     // Of single events that found no room the tables have all.
     let notes = losses(&found.join("ring"))["notes"].to_string();
     assert!(notes.contains("single events found no room"), "{notes}");
+    who_had_the_processor(&found);
     hour(&found);
+}
+
+/// A vCPU and two programs on one processor, recorded live and by the kernel's tracepoints.
+const TAKEN: &str = r#"        while :; do :; done & one=$!
+        while :; do :; done & other=$!
+        ./vmtax record -o taken -- trace-cmd record -b 20000 -C mono -e kvm -e sched:sched_switch -o taken.dat \
+            ./crowd leaves 12000 >taken.said 2>&1
+        kill $one $other
+        "#;
+
+/// The same threads, by name, as often and for as long as in the trace.
+fn who_had_the_processor(found: &Path) {
+    let recording = |run: &str| {
+        let report = json(&["report", found.join(run).to_str().unwrap()]);
+        report["run"].clone()
+    };
+    let (live, trace) = (recording("taken"), recording("taken.dat"));
+    let contention = live["contention"].as_f64().unwrap();
+    assert!(contention > 0.3, "{live}");
+    let named = |of: &Value| -> Vec<(String, u64, u64)> {
+        let number = |taker: &Value, key: &str| taker[key].as_u64().unwrap();
+        let takers = of["taken_by"].as_array().unwrap().iter();
+        let row = |taker: &Value| {
+            let name = taker["name"].as_str().unwrap().to_owned();
+            (name, number(taker, "count"), number(taker, "time_ns"))
+        };
+        takers.map(row).collect()
+    };
+    let (live, trace) = (named(&live), named(&trace));
+    // Tasks of the kernel that ran for microseconds may have been anywhere at the ends of the two recordings.
+    let (first, expected) = (&live[0], &trace[0]);
+    assert_eq!((first.0.as_str(), expected.0.as_str()), ("sh", "sh"), "{live:?}, {trace:?}");
+    assert!(first.1 > 10 && first.1.abs_diff(expected.1) <= 2, "{live:?}, {trace:?}");
+    assert!(first.2.abs_diff(expected.2) <= expected.2 / 50, "{live:?}, {trace:?}");
 }
 
 /// Each run has so many exits for CPUID, and nothing that could not be counted.
