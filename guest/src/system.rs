@@ -37,7 +37,27 @@ pub(crate) fn load_module(path: &Path, parameters: &str) -> Result<()> {
     if answer == 0 || Error::last_os_error().raw_os_error() == Some(libc::EEXIST) {
         return Ok(());
     }
-    Err(format!("loading {}: {}", path.display(), Error::last_os_error()))
+    let error = Error::last_os_error();
+    Err(match error.raw_os_error() {
+        Some(libc::ENOEXEC) => format!("loading {}: {}", path.display(), refused_module(path)),
+        _ => format!("loading {}: {error}", path.display()),
+    })
+}
+
+/// Why the kernel refuses a module: `Exec format error` says little.
+fn refused_module(path: &Path) -> String {
+    let magic = b"vermagic=";
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let start =
+        bytes.windows(magic.len()).position(|part| part == magic).map(|at| at + magic.len());
+    let word =
+        start.and_then(|at| bytes.get(at..)?.split(|byte| *byte == b' ' || *byte == 0).next());
+    let built_for = word.map_or_else(|| "another kernel".into(), String::from_utf8_lossy);
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!(
+        "the kernel refuses it (\"Exec format error\"): it was built for {built_for}, and this kernel is {}; use the modules of the same build",
+        release.trim()
+    )
 }
 
 /// Lets this thread, and threads it starts, use all I/O ports.

@@ -330,7 +330,7 @@ impl Booting<'_> {
         }
         progress("saving");
         machine.save(&state)?;
-        vmtax_machine::prune_states(&self.cache.join(STATES), STATES_KEPT);
+        vmtax_machine::prune_states(&self.cache.join(STATES), STATES_MOST);
         let (machine, recorded) = self.restore(&state)?;
         Ok(Ready { machine, conversation, start: booted(notes), recorded })
     }
@@ -392,8 +392,8 @@ pub(crate) fn base(modules: &[(String, Vec<u8>)]) -> Vec<Entry<'_>> {
 
 /// Folder of the cache with saved states.
 const STATES: &str = "machines";
-/// Number of saved states kept; each is 75 to 200 MB.
-const STATES_KEPT: usize = 8;
+/// Bytes of saved states kept: each has 75 to 200 MB, and a series of kernels one for each kernel and host.
+const STATES_MOST: u64 = 4 << 30;
 
 /// Marks a state as used.
 fn used(state: &Path) {

@@ -119,8 +119,8 @@ impl<'a> Function<'a> {
         (code.len() <= LARGEST_FUNCTION).then_some(Function { code, relocations })
     }
 
-    /// Follows every path through the function and tracks, for each instruction, the registers that hold the guest register's number on all
-    /// paths to it. The places are after the loads indexed by such a register.
+    /// Follows every path through the function and tracks, for each instruction, the registers and stack slots that hold the guest register's
+    /// number on all paths to it. The places are after the loads indexed by such a register.
     fn places(&self) -> Vec<Place> {
         let mut factory = InstructionInfoFactory::new();
         let mut known = BTreeMap::from([(0, Numbers::default())]);
@@ -130,7 +130,7 @@ impl<'a> Function<'a> {
             let after = known[&offset].after(&instruction, &mut factory);
             for next in self.successors(&instruction) {
                 let before = known.get(&next).copied();
-                let joined = before.map_or(after, |before| Numbers(before.0 & after.0));
+                let joined = before.map_or(after, |before| before.on_both(after));
                 if before != Some(joined) {
                     known.insert(next, joined);
                     waiting.push(next);
@@ -165,62 +165,97 @@ impl<'a> Function<'a> {
     }
 }
 
-/// The registers that hold the number, as a set of bits.
+/// The registers and stack slots that hold the number, as sets of bits.
+///
+/// gcc keeps the number on the stack across a call (7.2, 7.3). A slot is four bytes at a displacement from RSP; no other code can write to it, because
+/// a compiler does not give away the address of a register that it spilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Numbers(u16);
+struct Numbers {
+    registers: u16,
+    slots: u64,
+}
+
+/// Bytes of a stack slot.
+const SLOT: u64 = 4;
 
 impl Numbers {
     fn has(self, register: Register) -> bool {
-        register.is_gpr() && self.0 & bit(register) != 0
+        register.is_gpr() && self.registers & bit(register) != 0
     }
 
-    /// The set after an instruction.
-    fn after(self, instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Numbers {
-        let target = instruction.op0_register();
-        let gives = match instruction.mnemonic() {
+    /// Those that hold it on both of two paths.
+    fn on_both(self, other: Numbers) -> Numbers {
+        Numbers { registers: self.registers & other.registers, slots: self.slots & other.slots }
+    }
+
+    /// Whether the instruction makes the number of its operands: in a register, or from one in a slot.
+    fn is_made_by(self, instruction: &Instruction) -> bool {
+        match instruction.mnemonic() {
             Mnemonic::Shr => {
                 instruction.op1_kind() == OpKind::Immediate8
                     && instruction.immediate(1) == REGISTER_NUMBER
             }
             Mnemonic::Mov | Mnemonic::Movsxd | Mnemonic::Movzx => {
+                let is_wide = instruction.memory_size().size() as u64 >= SLOT;
+                let slot = slots(instruction).filter(|_| is_wide).map_or(0, first_slot);
                 self.has(instruction.op1_register())
+                    || (instruction.op1_kind() == OpKind::Memory && self.slots & slot != 0)
             }
-            Mnemonic::And => self.has(target) && instruction.op1_kind() != OpKind::Memory,
-            // EAX to RAX.
-            Mnemonic::Cdqe => return self,
+            Mnemonic::And => {
+                self.has(instruction.op0_register()) && instruction.op1_kind() != OpKind::Memory
+            }
             _ => false,
-        };
-        let mut left = self.0;
-        for used in factory
-            .info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE)
-            .used_registers()
-        {
-            let written = matches!(
-                used.access(),
+        }
+    }
+
+    /// The sets after an instruction.
+    fn after(self, instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Numbers {
+        // EAX to RAX.
+        if instruction.mnemonic() == Mnemonic::Cdqe {
+            return self;
+        }
+        let gives = self.is_made_by(instruction);
+        let mut left = self;
+        let written = |access| {
+            matches!(
+                access,
                 OpAccess::Write
                     | OpAccess::CondWrite
                     | OpAccess::ReadWrite
                     | OpAccess::ReadCondWrite
-            );
-            if written && used.register().is_gpr() {
-                left &= !bit(used.register());
+            )
+        };
+        let info = factory.info_options(instruction, InstructionInfoOptions::NONE);
+        for used in info.used_registers() {
+            if written(used.access()) && used.register().is_gpr() {
+                left.registers &= !bit(used.register());
             }
         }
-        if matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
-            // Caller-saved registers of the System V ABI.
-            for register in
-                [Register::RAX, Register::RCX, Register::RDX, Register::RSI, Register::RDI]
-            {
-                left &= !bit(register);
+        let is_call =
+            matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
+        if is_call {
+            for register in CALLER_SAVED {
+                left.registers &= !bit(register);
             }
-            for register in [Register::R8, Register::R9, Register::R10, Register::R11] {
-                left &= !bit(register);
-            }
+        } else if instruction.is_stack_instruction() || instruction.op0_register() == Register::RSP
+        {
+            // RSP moved: slots are elsewhere.
+            left.slots = 0;
         }
+        if !is_call && info.used_memory().iter().any(|used| written(used.access())) {
+            left.slots &= !slots(instruction).unwrap_or(0);
+        }
+        let target = instruction.op0_register();
         if gives && (target.is_gpr32() || target.is_gpr64()) {
-            left |= bit(target);
+            left.registers |= bit(target);
         }
-        Numbers(left)
+        if gives
+            && instruction.op0_kind() == OpKind::Memory
+            && instruction.memory_size().size() as u64 >= SLOT
+        {
+            left.slots |= slots(instruction).map_or(0, first_slot);
+        }
+        left
     }
 
     /// The register loaded, if the instruction loads the guest's register.
@@ -237,6 +272,36 @@ impl Numbers {
     }
 }
 
+/// Caller-saved registers of the System V ABI.
+const CALLER_SAVED: [Register; 9] = [
+    Register::RAX,
+    Register::RCX,
+    Register::RDX,
+    Register::RSI,
+    Register::RDI,
+    Register::R8,
+    Register::R9,
+    Register::R10,
+    Register::R11,
+];
+
+/// The stack slots that the instruction's memory operand covers, if it is at a fixed place within reach of RSP.
+fn slots(instruction: &Instruction) -> Option<u64> {
+    let at = instruction.memory_displacement64();
+    let is_fixed = instruction.memory_base() == Register::RSP
+        && instruction.memory_index() == Register::None
+        && (0..2).any(|operand| instruction.op_kind(operand) == OpKind::Memory);
+    let end = at.checked_add((instruction.memory_size().size() as u64).max(1))?;
+    let (first, last) = (at / SLOT, (end - 1) / SLOT);
+    (is_fixed && last < u64::from(u64::BITS))
+        .then(|| (first..=last).fold(0, |set, slot| set | 1 << slot))
+}
+
+/// The slot with the low half.
+fn first_slot(slots: u64) -> u64 {
+    slots & slots.wrapping_neg()
+}
+
 fn bit(register: Register) -> u16 {
     1 << register.full_register().number()
 }
@@ -250,8 +315,8 @@ const NAMES: [&str; 16] = [
 #[cfg(test)]
 mod tests {
     use iced_x86::code_asm::{
-        CodeAssembler, eax, ebp, ebx, ecx, ptr, r8, r12, r12d, r15, r15d, rax, rbp, rbx, rcx, rdi,
-        rdx, rsp,
+        CodeAssembler, dword_ptr, eax, ebp, ebx, ecx, ptr, qword_ptr, r8, r12, r12d, r15, r15d,
+        rax, rbp, rbx, rcx, rdi, rdx, rsp,
     };
 
     use super::*;
@@ -344,6 +409,43 @@ mod tests {
         assert_eq!(other(|a| a.mov(ecx, ptr(rbx + rax * 8))), []);
         assert_eq!(other(|a| a.mov(rdx, ptr(rax * 8))), []);
         assert_eq!(other(|a| a.mov(ptr(rbx + rax * 8), rdx)), []);
+    }
+
+    /// As gcc does in 7.2 and 7.3.
+    #[test]
+    fn the_number_is_followed_through_the_stack() {
+        let kept = |between: fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>| {
+            places(&[], |a| {
+                a.shr(eax, 28)?;
+                a.mov(dword_ptr(rsp + 12), eax)?;
+                between(a)?;
+                a.movsxd(rcx, dword_ptr(rsp + 12))?;
+                a.mov(rdx, ptr(rbx + rcx * 8 + 0x128))?;
+                a.ret()
+            })
+            .len()
+        };
+        assert_eq!(kept(|_| Ok(())), 1);
+        assert_eq!(kept(|a| a.call(r8)), 1);
+        assert_eq!(kept(|a| a.mov(dword_ptr(rsp + 16), ebx)), 1);
+        assert_eq!(kept(|a| a.mov(dword_ptr(rsp + 12), ebx)), 0);
+        // Eight bytes from 8 on cover it.
+        assert_eq!(kept(|a| a.mov(qword_ptr(rsp + 8), rbx)), 0);
+        assert_eq!(kept(|a| a.inc(dword_ptr(rsp + 12))), 0);
+        assert_eq!(kept(|a| a.push(rbx)), 0);
+        assert_eq!(kept(|a| a.sub(rsp, 8)), 0);
+        // Another path that did not store it.
+        let joined = places(&[], |a| {
+            let mut load = a.create_label();
+            a.jz(load)?;
+            a.shr(eax, 28)?;
+            a.mov(ptr(rsp + 8), rax)?;
+            a.set_label(&mut load)?;
+            a.mov(rcx, ptr(rsp + 8))?;
+            a.mov(rdx, ptr(rbx + rcx * 8 + 0x128))?;
+            a.ret()
+        });
+        assert_eq!(joined, []);
     }
 
     #[test]

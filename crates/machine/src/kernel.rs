@@ -1,8 +1,9 @@
 //! Kernels: an image to boot and the modules that go with it.
 //!
-//! There are three sources: the distribution's package archive ([`distribution`]), a user's build ([`files`]), and the running system
-//! ([`host`]). Nothing is installed. Unpacked kernels go to a cache, whose entries are checked by SHA-256 and recreated when damaged.
+//! There are four sources: the distribution's package archive ([`distribution`]), Debian's kernels of other versions ([`debian`]), a user's build
+//! ([`files`]), and the running system ([`host`]). Nothing is installed. Unpacked kernels go to a cache, whose entries are checked by SHA-256 and recreated when damaged.
 
+mod debian;
 mod distribution;
 mod image;
 mod modules;
@@ -11,6 +12,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+pub use debian::{debian, debian_versions};
 pub use distribution::distribution;
 pub use modules::{Module, module};
 

@@ -20,8 +20,9 @@ use crate::stream::Until;
 use crate::{Emulator, Error, Options, Spec};
 
 /// QEMU's richest processor, as a Zen 3: `max` calls itself a family whose timers Linux takes for unreliable in idle
-/// (erratum 400), and then uses the PIT.
-const CPU: &str = "max,+svm,family=25,model=33,stepping=2";
+/// (erratum 400), and then uses the PIT. Without FSRM, which QEMU has from version 8 on: Linux expects ERMS where there is FSRM, and [`crate::QUICK_BOOT`] takes
+/// ERMS away; Linux 6.1 then hangs.
+const CPU: &str = "max,+svm,-fsrm,family=25,model=33,stepping=2";
 
 /// The program.
 pub(crate) const PROGRAM: &str = "qemu-system-x86_64";

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
@@ -127,21 +128,35 @@ pub(crate) fn lock(state: &Path) -> Result<Lock, Error> {
     Lock::shared(above(state)).map_err(Error::io(state, "lock the saved machine"))
 }
 
-/// Removes all states of a folder but those that were of use last. What cannot be removed stays.
-pub fn prune(folder: &Path, kept: usize) {
+/// Removes the states of a folder that were of use longest ago, until the others have at most this number of bytes. The one used last stays, whatever its
+/// size. What cannot be removed stays.
+pub fn prune(folder: &Path, most: u64) {
     let Ok(_lock) = Lock::exclusive(folder) else { return };
     let Ok(entries) = fs::read_dir(folder) else { return };
-    let is_state = |entry: &fs::DirEntry| !entry.file_name().to_string_lossy().starts_with('.');
+    let is_state = |entry: &fs::DirEntry| {
+        !entry.file_name().to_string_lossy().starts_with('.')
+            && entry.file_type().is_ok_and(|kind| kind.is_dir())
+    };
     let mut states: Vec<_> = entries
         .flatten()
         .filter(is_state)
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
     states.sort_by(|a, b| b.cmp(a));
-    for (_, state) in states.into_iter().skip(kept) {
-        // The next process retries.
-        let _ = fs::remove_dir_all(state);
+    let mut kept = 0;
+    for (number, (_, state)) in states.into_iter().enumerate() {
+        kept += occupied(&state);
+        if number > 0 && kept > most {
+            // The next process retries.
+            let _ = fs::remove_dir_all(state);
+        }
     }
+}
+
+/// What the files of a folder take of the disk; they have holes.
+fn occupied(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| Some(file.metadata().ok()?.blocks() * 512)).sum()
 }
 
 fn describe(folder: &Path) -> Result<Description, Error> {
@@ -200,4 +215,32 @@ pub(crate) fn open(folder: &Path, name: &str) -> Result<File, Error> {
     let mut file = File::open(folder.join(name)).map_err(Error::io(folder, "read the state"))?;
     file.seek(SeekFrom::Start(0)).map_err(Error::io(folder, "read the state"))?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_go_by_size_and_use() {
+        const MIB: usize = 1 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let state = |name: &str| folder.path().join(name);
+        let names = ["oldest", "older", "newest"];
+        for (age, name) in names.iter().rev().enumerate() {
+            fs::create_dir(state(name)).unwrap();
+            fs::write(state(name).join("memory"), vec![1; MIB]).unwrap();
+            let used =
+                std::time::SystemTime::now() - std::time::Duration::from_secs(60 * age as u64);
+            File::open(state(name)).unwrap().set_modified(used).unwrap();
+        }
+        let left = || names.iter().filter(|name| state(name).exists()).count();
+        prune(folder.path(), 100 * MIB as u64);
+        assert_eq!(left(), 3);
+        prune(folder.path(), 2 * MIB as u64 + 8192);
+        assert!(!state("oldest").exists() && state("older").exists());
+        // What was used last stays.
+        prune(folder.path(), 0);
+        assert!(!state("older").exists() && state("newest").exists());
+    }
 }

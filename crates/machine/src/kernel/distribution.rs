@@ -4,6 +4,7 @@
 //! ```text
 //! CACHE/kernels/linux-image-6.1.0-56-amd64/  boot/ lib/ SHA256SUMS
 //! ```
+//! [`super::debian`] keeps its kernels in the same form, in a folder of its own.
 //!
 //! The list is as of `sha256sum`, and written last. The image is checked against it each time, a module when it
 //! is read, and what does not match is fetched again. A cached kernel is used without asking apt, so it
@@ -25,6 +26,10 @@ use crate::{Error, Limits, Tool, checksum};
 
 const SUMS: &str = "SHA256SUMS";
 const KERNELS: &str = "kernels";
+/// The package of an image begins so. It has the image and modules, or (Debian from 6.19 on, Ubuntu) depends on packages that have them.
+pub(super) const IMAGE: &str = "linux-image-";
+/// The packages that an image's package depends on for its parts.
+pub(super) const PARTS: [&str; 2] = ["linux-binary-", "linux-modules-"];
 /// Timeout of apt, which may fetch 100 MB over a slow line.
 const LIMITS: Limits = Limits { time: Duration::from_secs(600), output: 16 << 20 };
 /// The meta packages of the kernel: Debian's and Ubuntu's.
@@ -35,66 +40,97 @@ pub fn distribution(cache: &Path) -> Result<Kernel, Error> {
     if let Some(kernel) = cached(cache) {
         return Ok(kernel);
     }
-    let _lock = lock(cache)?;
+    let store = Store::of_distribution(cache);
+    let _lock = store.lock()?;
     // Another process may have fetched it meanwhile.
     if let Some(kernel) = cached(cache) {
         return Ok(kernel);
     }
-    let package = image_package()?;
-    fetch(&package, cache)
+    let package = image_package(&store)?;
+    store.fetch(&package)
 }
 
 /// The most recently fetched kernel that is not damaged.
 fn cached(cache: &Path) -> Option<Kernel> {
-    entries(cache).into_iter().find_map(|entry| open(&entry, cache).ok())
+    let store = Store::of_distribution(cache);
+    store.entries().into_iter().find_map(|entry| store.open(&entry).ok())
 }
 
-/// The lock for fetching, so that each kernel is fetched once.
-fn lock(cache: &Path) -> Result<Lock, Error> {
-    let folder = cache.join(KERNELS);
-    Lock::exclusive(&folder).map_err(Error::io(&folder, "lock the cached kernels"))
+/// A folder of unpacked kernels, and the archive that they come from.
+pub(super) struct Store {
+    pub(super) folder: PathBuf,
+    cache: PathBuf,
+    /// apt's configuration file, where it is not the system's.
+    configuration: Option<PathBuf>,
 }
 
-/// The cached kernels, the one that was fetched last first.
-fn entries(cache: &Path) -> Vec<PathBuf> {
-    let Ok(found) = fs::read_dir(cache.join(KERNELS)) else { return Vec::new() };
-    let mut entries: Vec<(SystemTime, PathBuf)> = found
-        .flatten()
-        .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
-        .filter_map(|entry| {
-            let list = fs::metadata(entry.path().join(SUMS)).ok()?;
-            Some((list.modified().ok()?, entry.path()))
-        })
-        .collect();
-    entries.sort_by(|a, b| b.cmp(a));
-    entries.into_iter().map(|(_, path)| path).collect()
-}
-
-/// The kernel in an entry, if its image matches its checksum.
-fn open(entry: &Path, cache: &Path) -> Result<Kernel, Error> {
-    let sums = Sums::read(entry)?;
-    let problem = |problem: &str| Error::Kernel {
-        path: entry.to_owned(),
-        problem: format!("{problem}; remove this folder to have it fetched again"),
-    };
-    let image = sums
-        .0
-        .keys()
-        .find(|path| path.starts_with("boot/vmlinuz-"))
-        .ok_or_else(|| problem("the package holds no kernel image"))?;
-    let image = entry.join(image);
-    if !sums.matches(entry, &image) {
-        return Err(problem("the image is damaged"));
+impl Store {
+    /// The kernels of the system's own archive.
+    fn of_distribution(cache: &Path) -> Store {
+        Store { folder: cache.join(KERNELS), cache: cache.to_owned(), configuration: None }
     }
-    let release = Image::read(&image)?.release()?;
-    let modules = entry.join("lib/modules").join(&release);
-    Ok(Kernel {
-        release,
-        image,
-        modules: modules.exists().then_some(modules),
-        cache: cache.to_owned(),
-        entry: Some(entry.to_owned()),
-    })
+
+    /// Kernels in a folder of the cache, from the archive that its apt configuration names.
+    pub(super) fn configured(cache: &Path, name: &str, configuration: &str) -> Store {
+        let folder = cache.join(name);
+        let configuration = Some(folder.join(configuration));
+        Store { folder, cache: cache.to_owned(), configuration }
+    }
+
+    /// The store that an entry is in.
+    fn of_entry(entry: &Path, cache: &Path) -> Store {
+        match entry.parent().and_then(Path::file_name) {
+            Some(name) if name == super::debian::FOLDER => super::debian::store(cache),
+            _ => Store::of_distribution(cache),
+        }
+    }
+
+    /// The lock for fetching, so that each kernel is fetched once.
+    pub(super) fn lock(&self) -> Result<Lock, Error> {
+        Lock::exclusive(&self.folder).map_err(Error::io(&self.folder, "lock the cached kernels"))
+    }
+
+    /// The cached kernels, the one that was fetched last first.
+    pub(super) fn entries(&self) -> Vec<PathBuf> {
+        let Ok(found) = fs::read_dir(&self.folder) else { return Vec::new() };
+        let mut entries: Vec<(SystemTime, PathBuf)> = found
+            .flatten()
+            .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
+            .filter_map(|entry| {
+                let list = fs::metadata(entry.path().join(SUMS)).ok()?;
+                Some((list.modified().ok()?, entry.path()))
+            })
+            .collect();
+        entries.sort_by(|a, b| b.cmp(a));
+        entries.into_iter().map(|(_, path)| path).collect()
+    }
+
+    /// The kernel in an entry, if its image matches its checksum.
+    pub(super) fn open(&self, entry: &Path) -> Result<Kernel, Error> {
+        let sums = Sums::read(entry)?;
+        let problem = |problem: &str| Error::Kernel {
+            path: entry.to_owned(),
+            problem: format!("{problem}; remove this folder to have it fetched again"),
+        };
+        let image = sums
+            .0
+            .keys()
+            .find(|path| path.starts_with("boot/vmlinuz-"))
+            .ok_or_else(|| problem("the package holds no kernel image"))?;
+        let image = entry.join(image);
+        if !sums.matches(entry, &image) {
+            return Err(problem("the image is damaged"));
+        }
+        let release = Image::read(&image)?.release()?;
+        let modules = entry.join("lib/modules").join(&release);
+        Ok(Kernel {
+            release,
+            image,
+            modules: modules.exists().then_some(modules),
+            cache: self.cache.clone(),
+            entry: Some(entry.to_owned()),
+        })
+    }
 }
 
 /// Runs `read` on a file of a kernel after checking its checksum. A damaged file of the cache is fetched again first.
@@ -106,10 +142,12 @@ pub(super) fn checked<T>(
     let Some(entry) = &kernel.entry else { return read(path).map_err(|e| e.to_string()) };
     let is_sound = || Sums::read(entry).is_ok_and(|sums| sums.matches(entry, path));
     if !is_sound() {
-        let _lock = lock(&kernel.cache).map_err(|e| e.to_string())?;
+        let store = Store::of_entry(entry, &kernel.cache);
+        let _lock = store.lock().map_err(|e| e.to_string())?;
         if !is_sound() {
             let package = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            fetch(&package, &kernel.cache)
+            store
+                .fetch(&package)
                 .map_err(|e| format!("it is damaged and could not be fetched again ({e})"))?;
         }
     }
@@ -154,11 +192,11 @@ impl Sums {
 }
 
 /// The package that the distribution's meta package depends on: `linux-image-6.1.0-56-amd64`.
-fn image_package() -> Result<String, Error> {
+fn image_package(store: &Store) -> Result<String, Error> {
     let problem = |problem: String| Error::Fetch { problem };
     let mut reasons = Vec::new();
     for meta in META {
-        match depends(meta) {
+        match store.depends(meta) {
             Ok(names) => match names.iter().find(|name| is_image(name)) {
                 Some(name) => return Ok(name.clone()),
                 None => reasons.push(format!("{meta} names no kernel")),
@@ -176,44 +214,74 @@ fn image_package() -> Result<String, Error> {
 }
 
 fn is_image(package: &str) -> bool {
-    package
-        .strip_prefix("linux-image-")
-        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    package.strip_prefix(IMAGE).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Names of the packages that a package depends on, the first of each group of alternatives.
-fn depends(package: &str) -> Result<Vec<String>, Error> {
-    let text = apt("apt-cache", &["show", "--no-all-versions", package], Path::new("/"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Depends: ")).unwrap_or_default();
-    let name = |group: &str| group.split_whitespace().next().map(str::to_owned);
-    Ok(line.split(',').filter_map(name).collect())
-}
-
-/// Fetches an image's package, and the package of its modules where that is another one, in place of
-/// what the cache has of it.
-fn fetch(package: &str, cache: &Path) -> Result<Kernel, Error> {
-    let mut packages = vec![package.to_owned()];
-    let is_modules = |name: &String| name.starts_with("linux-modules-");
-    packages.extend(depends(package)?.into_iter().filter(is_modules));
-    let entry = cache.join(KERNELS).join(package);
-    let keep = |e| Error::io(&entry, "keep the kernel")(e);
-    let new = NewFolder::beside(&entry).map_err(keep)?;
-    let mut arguments = vec!["download"];
-    arguments.extend(packages.iter().map(String::as_str));
-    let unless_full = |e| full(new.path()).map_or(e, keep);
-    apt("apt-get", &arguments, new.path()).map_err(unless_full)?;
-    for file in fs::read_dir(new.path()).map_err(keep)? {
-        let path = file.map_err(keep)?.path();
-        if path.extension().is_some_and(|extension| extension == "deb") {
-            let name = path.to_string_lossy().into_owned();
-            apt("dpkg-deb", &["-x", &name, "."], new.path()).map_err(unless_full)?;
-            fs::remove_file(&path).map_err(keep)?;
-        }
+impl Store {
+    /// Names of the packages that a package depends on, the first of each group of alternatives.
+    fn depends(&self, package: &str) -> Result<Vec<String>, Error> {
+        let show = ["show", "--no-all-versions", package];
+        let text = self.apt("apt-cache", &show, Path::new("/"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Depends: ")).unwrap_or_default();
+        let name = |group: &str| group.split_whitespace().next().map(str::to_owned);
+        Ok(line.split(',').filter_map(name).collect())
     }
-    tidy(new.path()).map_err(keep)?;
-    Sums::write(new.path()).map_err(keep)?;
-    new.replace().map_err(keep)?;
-    open(&entry, cache)
+
+    /// Fetches an image's package, and the packages of its parts where those are others, in place of
+    /// what the cache has of it.
+    pub(super) fn fetch(&self, package: &str) -> Result<Kernel, Error> {
+        let mut packages = vec![package.to_owned()];
+        let is_part = |name: &String| PARTS.iter().any(|part| name.starts_with(part));
+        packages.extend(self.depends(package)?.into_iter().filter(is_part));
+        let entry = self.folder.join(package);
+        let keep = |e| Error::io(&entry, "keep the kernel")(e);
+        let new = NewFolder::beside(&entry).map_err(keep)?;
+        let mut arguments = vec!["download"];
+        arguments.extend(packages.iter().map(String::as_str));
+        let unless_full = |e| full(new.path()).map_or(e, keep);
+        self.apt("apt-get", &arguments, new.path()).map_err(unless_full)?;
+        for file in fs::read_dir(new.path()).map_err(keep)? {
+            let path = file.map_err(keep)?.path();
+            if path.extension().is_some_and(|extension| extension == "deb") {
+                let name = path.to_string_lossy().into_owned();
+                self.apt("dpkg-deb", &["-x", &name, "."], new.path()).map_err(unless_full)?;
+                fs::remove_file(&path).map_err(keep)?;
+            }
+        }
+        tidy(new.path()).map_err(keep)?;
+        if self.configuration.is_some() {
+            super::debian::trim(new.path(), &self.cache)?;
+        }
+        Sums::write(new.path()).map_err(keep)?;
+        new.replace().map_err(keep)?;
+        self.open(&entry)
+    }
+
+    /// Runs a program of the package manager in a folder and returns what it prints.
+    pub(super) fn apt(
+        &self,
+        program: &'static str,
+        arguments: &[&str],
+        folder: &Path,
+    ) -> Result<String, Error> {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(folder).env("LC_ALL", "C");
+        if let Some(file) = &self.configuration {
+            command.env("APT_CONFIG", file);
+        }
+        let problem = |problem: String| Error::Fetch {
+            problem: format!("`{program} {}`: {problem}", arguments.join(" ")),
+        };
+        let finished =
+            Tool::new(command, LIMITS).run().map_err(|e| problem(format!("{program} {e}")))?;
+        if finished.status.success() {
+            return Ok(String::from_utf8_lossy(&finished.stdout).into_owned());
+        }
+        // apt marks its errors; the last line is often another one.
+        let errors = String::from_utf8_lossy(&finished.stderr);
+        let marked = errors.lines().find_map(|line| line.trim().strip_prefix("E: "));
+        Err(problem(marked.map_or_else(|| finished.reason(), str::to_owned)))
+    }
 }
 
 /// The error of a full disk, if this folder's disk is full: the programs above only report that they failed.
@@ -229,24 +297,22 @@ fn tidy(folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder.join("lib"))?;
         fs::rename(merged, folder.join("lib/modules"))?;
     }
+    image_to_boot(folder)?;
     remove_folder(&folder.join("usr"))?;
     remove_folder(&folder.join("etc"))
 }
 
-/// Runs a program of the package manager in a folder and returns what it prints.
-fn apt(program: &'static str, arguments: &[&str], folder: &Path) -> Result<String, Error> {
-    let mut command = Command::new(program);
-    command.args(arguments).current_dir(folder).env("LC_ALL", "C");
-    let problem = |problem: String| Error::Fetch {
-        problem: format!("`{program} {}`: {problem}", arguments.join(" ")),
-    };
-    let finished =
-        Tool::new(command, LIMITS).run().map_err(|e| problem(format!("{program} {e}")))?;
-    if finished.status.success() {
-        return Ok(String::from_utf8_lossy(&finished.stdout).into_owned());
+/// Debian's linux-binary packages have the image beside the modules, as `vmlinuz`.
+fn image_to_boot(folder: &Path) -> io::Result<()> {
+    let boot = folder.join("boot");
+    for release in fs::read_dir(folder.join("lib/modules")).into_iter().flatten() {
+        let release = release?;
+        let image = release.path().join("vmlinuz");
+        if fs::symlink_metadata(&image).is_ok_and(|found| found.is_file()) {
+            fs::create_dir_all(&boot)?;
+            let name = format!("vmlinuz-{}", release.file_name().to_string_lossy());
+            fs::rename(image, boot.join(name))?;
+        }
     }
-    // apt marks its errors; the last line is often another one.
-    let errors = String::from_utf8_lossy(&finished.stderr);
-    let marked = errors.lines().find_map(|line| line.trim().strip_prefix("E: "));
-    Err(problem(marked.map_or_else(|| finished.reason(), str::to_owned)))
+    Ok(())
 }

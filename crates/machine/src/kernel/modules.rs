@@ -101,11 +101,18 @@ impl Search<'_> {
         let bytes = checked(self.kernel, &path, unpacked).map_err(|problem| {
             self.kernel.no_module(name, &format!("{}: {problem}", path.display()))
         })?;
-        let dependencies = dependencies(&bytes).map_err(|problem| {
+        let info = Info::read(&bytes).map_err(|problem| {
             let problem = format!("{} is damaged ({problem})", path.display());
             self.kernel.no_module(name, &problem)
         })?;
-        for dependency in dependencies {
+        if let Some(built_for) = info.other_kernel(&self.kernel.release) {
+            let problem = format!(
+                "{} was built for {built_for}, and the kernel would refuse it (\"Exec format error\"); give the modules of the same build",
+                path.display()
+            );
+            return Err(self.kernel.no_module(name, &problem));
+        }
+        for dependency in info.dependencies {
             self.add(&dependency, depth + 1)?;
         }
         self.found.push(Module { name: name.to_owned(), bytes });
@@ -145,6 +152,16 @@ fn find(folder: &Path) -> io::Result<BTreeMap<String, PathBuf>> {
     Ok(files)
 }
 
+/// Removes all module files below a folder but those of these modules.
+pub(super) fn remove_others(folder: &Path, kept: &[Module]) -> io::Result<()> {
+    for (name, path) in find(folder)? {
+        if !kept.iter().any(|module| module.name == name) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
 /// Names in `modules.builtin`: a path a line.
 fn builtin(folder: &Path) -> HashSet<String> {
     let text = fs::read_to_string(folder.join("modules.builtin")).unwrap_or_default();
@@ -164,14 +181,41 @@ fn unpacked(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What `depends=` in a module's `.modinfo` names.
-fn dependencies(bytes: &[u8]) -> object::read::Result<Vec<String>> {
-    let file = object::File::parse(bytes)?;
-    let section = file.section_by_name(".modinfo");
-    let info = section.map(|section| section.data()).transpose()?.unwrap_or_default();
-    let names = info.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"depends="));
-    let names = String::from_utf8_lossy(names.unwrap_or_default()).into_owned();
-    Ok(names.split(',').filter(|name| !name.is_empty()).map(normal).collect())
+/// What a module says of itself.
+#[derive(Debug, PartialEq, Eq)]
+struct Info {
+    /// `depends=` in `.modinfo`.
+    dependencies: Vec<String>,
+    /// The release of the kernel that it was built for, the first word of `vermagic=`.
+    built_for: Option<String>,
+    /// It has a checksum of each symbol that it uses (CONFIG_MODVERSIONS), and the kernel compares those in place of the release.
+    is_versioned: bool,
+}
+
+impl Info {
+    fn read(bytes: &[u8]) -> object::read::Result<Info> {
+        let file = object::File::parse(bytes)?;
+        let section = file.section_by_name(".modinfo");
+        let info = section.map(|section| section.data()).transpose()?.unwrap_or_default();
+        let value = |key: &[u8]| {
+            let found = info.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(key));
+            found.map(|value| String::from_utf8_lossy(value).into_owned())
+        };
+        let names = value(b"depends=").unwrap_or_default();
+        Ok(Info {
+            dependencies: names.split(',').filter(|name| !name.is_empty()).map(normal).collect(),
+            built_for: value(b"vermagic=")
+                .and_then(|magic| magic.split_whitespace().next().map(str::to_owned)),
+            is_versioned: ["__versions", "__version_ext_crcs"]
+                .iter()
+                .any(|name| file.section_by_name(name).is_some()),
+        })
+    }
+
+    /// The kernel that it was built for, if this one is sure to refuse it.
+    fn other_kernel(&self, release: &str) -> Option<&str> {
+        self.built_for.as_deref().filter(|built_for| *built_for != release && !self.is_versioned)
+    }
 }
 
 #[cfg(test)]
@@ -184,6 +228,19 @@ mod tests {
         assert_eq!(name("kernel/arch/x86/kvm/kvm-amd.ko"), Some("kvm_amd".to_owned()));
         assert_eq!(name("a/b.ko.zst"), Some("b".to_owned()));
         assert_eq!(name("a/modules.order"), None);
+    }
+
+    #[test]
+    fn modules_of_another_kernel() {
+        let info = |built_for: Option<&str>, is_versioned| Info {
+            dependencies: Vec::new(),
+            built_for: built_for.map(str::to_owned),
+            is_versioned,
+        };
+        assert_eq!(info(Some("6.1.0"), false).other_kernel("6.1.0"), None);
+        assert_eq!(info(Some("6.1.0"), false).other_kernel("6.2.0"), Some("6.1.0"));
+        assert_eq!(info(Some("6.1.0"), true).other_kernel("6.2.0"), None);
+        assert_eq!(info(None, false).other_kernel("6.2.0"), None);
     }
 
     #[test]

@@ -108,7 +108,7 @@ fn shown(args: &RunArgs, source: String) -> ReportArgs {
 
 /// Checks everything that is known before the host boots.
 fn check(args: &RunArgs) -> anyhow::Result<()> {
-    let images = args.kernel.iter().filter(|kernel| !is_word(kernel)).count();
+    let images = args.kernel.iter().filter(|kernel| is_image(kernel)).count();
     if !args.modules.is_empty() && args.modules.len() != images {
         return fail(
             Code::Usage,
@@ -158,10 +158,6 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
     vmtax_machine::check(args.host.host().emulator()).map_err(|e| fault(e.into(), None))
 }
 
-fn is_word(kernel: &Path) -> bool {
-    kernel == Path::new("distribution") || kernel == Path::new("host")
-}
-
 fn is_free(folder: &Path) -> bool {
     folder.symlink_metadata().is_err()
         || fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
@@ -171,14 +167,35 @@ fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
     let mut modules = args.modules.iter();
     let mut kernels = Vec::new();
     for name in &args.kernel {
-        let kernel = match name.to_str() {
-            Some("distribution") => kernel::distribution(&kernel::cache_folder()),
-            Some("host") => kernel::host(),
-            _ => kernel::files(name, modules.next().map(PathBuf::as_path)),
-        };
-        kernels.push(kernel.map_err(|e| fault(e.into(), None))?);
+        kernels.push(kernel(name, &mut modules)?);
     }
     Ok(kernels)
+}
+
+/// Whether `--kernel` names an image, which has modules of its own.
+pub(super) fn is_image(name: &Path) -> bool {
+    let word = name.to_str().unwrap_or_default();
+    !matches!(word, "distribution" | "host") && !word.starts_with(DEBIAN)
+}
+
+/// `debian:6.12`
+pub(super) const DEBIAN: &str = "debian:";
+
+/// The kernel that `--kernel` names; an image takes the next folder of modules.
+pub(super) fn kernel<'a>(
+    name: &Path,
+    modules: &mut impl Iterator<Item = &'a PathBuf>,
+) -> anyhow::Result<Kernel> {
+    let cache = kernel::cache_folder();
+    let kernel = match name.to_str() {
+        Some("distribution") => kernel::distribution(&cache),
+        Some("host") => kernel::host(),
+        word => match word.and_then(|word| word.strip_prefix(DEBIAN)) {
+            Some(version) => kernel::debian(version, &cache),
+            None => kernel::files(name, modules.next().map(PathBuf::as_path)),
+        },
+    };
+    Ok(kernel.map_err(|e| fault(e.into(), None))?)
 }
 
 /// Measures one kernel, and writes the run if it has a folder.

@@ -1,0 +1,274 @@
+//! Kernels of Debian's releases by version, from Debian's archive through apt. They are not the system's own: apt gets a configuration and lists
+//! of its own, so it takes no root and leaves the system's sources alone.
+//!
+//! ```text
+//! CACHE/debian/linux-image-6.12.117+deb13-amd64/  boot/ lib/ SHA256SUMS
+//! CACHE/debian/.apt/                              apt.conf sources.list lists/
+//! ```
+//!
+//! The archive has only the newest kernels of a release, so what was fetched is kept until its folder is removed: a version names the newest
+//! kernel that is kept, and the archive is asked only where none is.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use super::Kernel;
+use super::distribution::{IMAGE, PARTS, Store};
+use crate::Error;
+
+/// Its folder of the cache.
+pub(super) const FOLDER: &str = "debian";
+/// apt's files in it.
+const APT: &str = ".apt";
+const CONFIGURATION: &str = ".apt/apt.conf";
+/// How names of packages end.
+const FLAVOUR: &str = "-amd64";
+/// Debian's releases with kernels that the lab can run, the oldest first, and what they are signed with.
+const SOURCES: &[(&str, &str)] = &[
+    ("debian", "bullseye"),
+    ("debian-security", "bullseye-security"),
+    ("debian", "bookworm"),
+    ("debian-security", "bookworm-security"),
+    ("debian", "bookworm-backports"),
+    ("debian", "trixie"),
+    ("debian-security", "trixie-security"),
+    ("debian", "trixie-backports"),
+    ("debian", "sid"),
+];
+const MIRROR: &str = "http://deb.debian.org";
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// The modules that a series needs, with their dependencies.
+const KEPT: [&str; 2] = ["kvm_amd", "kvm_intel"];
+
+pub(super) fn store(cache: &Path) -> Store {
+    Store::configured(cache, FOLDER, CONFIGURATION)
+}
+
+/// The kernel of a version: `6.12` (the newest of it that is kept, or else that the archive has), or a release such as `6.12.117+deb13-amd64`.
+pub fn debian(version: &str, cache: &Path) -> Result<Kernel, Error> {
+    let store = store(cache);
+    if let Some(kernel) = kept(&store, version) {
+        return Ok(kernel);
+    }
+    let _lock = store.lock()?;
+    // Another process may have fetched it meanwhile.
+    if let Some(kernel) = kept(&store, version) {
+        return Ok(kernel);
+    }
+    let package = Packages::ask(&store)?.image(version)?;
+    store.fetch(&package)
+}
+
+/// The versions (`5.10`, `6.1`) of all kernels that are kept or can be fetched, the oldest first, and why the archive could not be asked.
+pub fn debian_versions(cache: &Path) -> Result<(Vec<String>, Option<String>), Error> {
+    let store = store(cache);
+    let names = store.entries();
+    let names = names.iter().filter_map(|entry| entry.file_name()?.to_str());
+    let mut versions: BTreeSet<Vec<u64>> =
+        names.filter_map(|name| Some(numbers(version_of(name)?))).collect();
+    let _lock = store.lock()?;
+    let problem = match Packages::ask(&store) {
+        Ok(packages) => {
+            let whole = packages.images().filter(|name| packages.missing(name).is_none());
+            versions.extend(whole.filter_map(version_of).map(numbers));
+            None
+        }
+        Err(error) if versions.is_empty() => return Err(error),
+        Err(error) => Some(error.to_string()),
+    };
+    let series: BTreeSet<(u64, u64)> =
+        versions.iter().filter_map(|numbers| Some((*numbers.first()?, *numbers.get(1)?))).collect();
+    Ok((series.iter().map(|(major, minor)| format!("{major}.{minor}")).collect(), problem))
+}
+
+/// The newest kernel of a version that is kept and not damaged.
+fn kept(store: &Store, version: &str) -> Option<Kernel> {
+    let mut entries = store.entries();
+    entries.retain(|entry| {
+        entry.file_name().and_then(|name| name.to_str()).is_some_and(|name| is_of(name, version))
+    });
+    entries.sort_by_key(|entry| {
+        let name = entry.file_name().and_then(|name| name.to_str());
+        name.and_then(version_of).map(numbers)
+    });
+    entries.iter().rev().find_map(|entry| store.open(entry).ok())
+}
+
+/// The kernels' packages of the archive.
+struct Packages {
+    names: BTreeSet<String>,
+    /// A source of apt's could not be read; others were.
+    problem: Option<String>,
+}
+
+impl Packages {
+    fn ask(store: &Store) -> Result<Packages, Error> {
+        configure(store)?;
+        let folder = Path::new("/");
+        let update = store.apt("apt-get", &["update", "-q"], folder);
+        let names = store.apt("apt-cache", &["pkgnames", "linux-"], folder)?;
+        let is_kernels = |name: &&str| {
+            name.starts_with(IMAGE) || PARTS.iter().any(|part| name.starts_with(part))
+        };
+        let names: BTreeSet<String> = names.lines().filter(is_kernels).map(str::to_owned).collect();
+        match update {
+            Err(error) if names.is_empty() => Err(error),
+            update => Ok(Packages { names, problem: update.err().map(|error| error.to_string()) }),
+        }
+    }
+
+    fn images(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str).filter(|name| version_of(name).is_some())
+    }
+
+    /// A package that an image needs and that the archive no longer has.
+    fn missing(&self, image: &str) -> Option<String> {
+        let rest = image.strip_prefix(IMAGE)?;
+        let [binary, modules] = PARTS.map(|part| format!("{part}{rest}"));
+        (self.names.contains(&binary) && !self.names.contains(&modules)).then_some(modules)
+    }
+
+    /// The newest image of a version.
+    fn image(&self, version: &str) -> Result<String, Error> {
+        let mut images: Vec<&str> = self.images().filter(|name| is_of(name, version)).collect();
+        images.sort_by_key(|name| version_of(name).map(numbers));
+        if let Some(image) = images.iter().rev().find(|image| self.missing(image).is_none()) {
+            return Ok((*image).to_owned());
+        }
+        let reason = match images.last().and_then(|image| self.missing(image)) {
+            Some(modules) => format!("has its image and no longer {modules}"),
+            None => "has none of it".to_owned(),
+        };
+        let problem =
+            self.problem.as_ref().map_or_else(String::new, |problem| format!(" ({problem})"));
+        Err(Error::Fetch {
+            problem: format!(
+                "Linux {version}: Debian's archive {reason}{problem}; give an image and its modules, or another version"
+            ),
+        })
+    }
+}
+
+/// Writes apt's configuration.
+fn configure(store: &Store) -> Result<(), Error> {
+    let apt = store.folder.join(APT);
+    let write = |path: &Path, text: &str| {
+        fs::write(path, text).map_err(Error::io(path, "write apt's configuration"))
+    };
+    for folder in ["lists/partial", "cache/archives/partial"].map(|name| apt.join(name)) {
+        fs::create_dir_all(&folder).map_err(Error::io(&folder, "make apt's folders"))?;
+    }
+    if !Path::new(KEYS).exists() {
+        return Err(Error::Fetch {
+            problem: format!(
+                "{KEYS} is missing, which Debian's archive is checked with; install debian-archive-keyring"
+            ),
+        });
+    }
+    let line = |(archive, suite): &(&str, &str)| {
+        format!("deb [signed-by={KEYS}] {MIRROR}/{archive} {suite} main\n")
+    };
+    write(&apt.join("sources.list"), &SOURCES.iter().map(line).collect::<String>())?;
+    let (apt, file) = (apt.display(), apt.join("apt.conf"));
+    let text = format!(
+        "Dir::Etc::sourcelist \"{apt}/sources.list\";\nDir::Etc::sourceparts \"-\";\nDir::State::lists \"{apt}/lists\";\n\
+         Dir::Cache \"{apt}/cache\";\nAPT::Architecture \"amd64\";\nAPT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n\
+         Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n"
+    );
+    write(&file, &text)
+}
+
+/// Keeps KVM's modules of an unpacked package: all of them are 400 MB.
+pub(super) fn trim(folder: &Path, cache: &Path) -> Result<(), Error> {
+    let boot = folder.join("boot");
+    let images = fs::read_dir(&boot).map_err(Error::io(&boot, "read the kernel's package"))?;
+    let image = images.flatten().map(|entry| entry.path()).find(|path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
+    });
+    let (Some(image), modules) = (image, folder.join("lib/modules")) else { return Ok(()) };
+    let kernel = Kernel { cache: cache.to_owned(), ..super::files(&image, Some(&modules))? };
+    let kept = kernel.modules_for(&KEPT)?;
+    super::modules::remove_others(&modules, &kept)
+        .map_err(Error::io(&modules, "keep KVM's modules"))
+}
+
+/// The version in the name of an image's package: `6.12.117+deb13`.
+fn version_of(package: &str) -> Option<&str> {
+    let version = package.strip_prefix(IMAGE)?.strip_suffix(FLAVOUR)?;
+    let is_release = version.starts_with(|c: char| c.is_ascii_digit())
+        && !["-cloud", "-rt"].iter().any(|flavour| version.ends_with(flavour));
+    // `linux-image-6.12-amd64` depends on the newest of them.
+    (is_release && numbers(version).len() > 2).then_some(version)
+}
+
+/// Whether an image's package is of a version: `6.12`, `6.12.117`, or all of its release.
+fn is_of(package: &str, version: &str) -> bool {
+    let Some(found) = version_of(package) else { return false };
+    let version = version.strip_suffix(FLAVOUR).unwrap_or(version);
+    let rest = found.strip_prefix(version);
+    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// The numbers of a version, which order it.
+fn numbers(version: &str) -> Vec<u64> {
+    let parts = version.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
+    parts.filter_map(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packages(names: &[&str]) -> Packages {
+        Packages { names: names.iter().map(|name| (*name).to_owned()).collect(), problem: None }
+    }
+
+    #[test]
+    fn the_newest_of_a_version_is_taken() {
+        let archive = packages(&[
+            "linux-image-6.1.0-9-amd64",
+            "linux-image-6.1.0-56-amd64",
+            "linux-image-6.1.0-0.deb11.52-amd64",
+            "linux-image-6.12.117+deb13-amd64",
+            "linux-image-6.12.95+deb12-amd64",
+            "linux-image-6.12-amd64",
+            "linux-image-6.12.118+deb13-cloud-amd64",
+            "linux-image-6.12.118+deb13-rt-amd64",
+            "linux-image-amd64",
+            "linux-image-7.2.12+deb13-amd64",
+            "linux-binary-7.2.12+deb13-amd64",
+            "linux-modules-7.2.12+deb13-amd64",
+        ]);
+        for (version, image) in [
+            ("6.1", "linux-image-6.1.0-56-amd64"),
+            ("6.12", "linux-image-6.12.117+deb13-amd64"),
+            ("6.12.95", "linux-image-6.12.95+deb12-amd64"),
+            ("6.1.0-9-amd64", "linux-image-6.1.0-9-amd64"),
+            ("7.2", "linux-image-7.2.12+deb13-amd64"),
+        ] {
+            assert_eq!(archive.image(version).expect(version), image);
+        }
+        let error = archive.image("4.19").expect_err("none").to_string();
+        assert!(error.contains("Linux 4.19: Debian's archive has none of it"), "{error}");
+    }
+
+    #[test]
+    fn a_package_that_the_archive_lacks_is_named() {
+        let archive = packages(&[
+            "linux-image-7.1.13+deb13-amd64",
+            "linux-binary-7.1.13+deb13-amd64",
+            "linux-image-7.1.8+deb13-amd64",
+            "linux-binary-7.1.8+deb13-amd64",
+            "linux-image-7.0.4+deb13-amd64",
+            "linux-binary-7.0.4+deb13-amd64",
+            "linux-modules-7.0.4+deb13-amd64",
+            "linux-image-7.0.9+deb13-amd64",
+            "linux-binary-7.0.9+deb13-amd64",
+        ]);
+        let error = archive.image("7.1").expect_err("no modules").to_string();
+        assert!(error.contains("no longer linux-modules-7.1.13+deb13-amd64"), "{error}");
+        // An older one of the same version is whole.
+        assert_eq!(archive.image("7.0").expect("7.0.4"), "linux-image-7.0.4+deb13-amd64");
+    }
+}
