@@ -107,7 +107,7 @@ pub struct Setup {
     pub kernel: Kernel,
     /// Also boot L1, a Linux guest with KVM.
     pub nested: bool,
-    /// Module parameters as on a kernel command line: `kvm_intel.enable_shadow_vmcs=0`.
+    /// Module parameters as on a kernel command line: `kvm_intel.enable_shadow_vmcs=0`; or `mitigations=auto`, which L1's kernel gets too.
     pub options: Vec<String>,
     /// A program of this computer that runs beside the suite, and its arguments.
     pub observer: Vec<String>,
@@ -239,8 +239,11 @@ impl Programs {
                 (format!("lib/modules/{release}/kernel/arch/x86/kvm/kvm-intel.ko"), bytes.clone())
             }));
         }
-        let inner_command_line =
-            setup.nested.then(|| setup.host.inner_command_line("vmtax.role=guest"));
+        // The kernel of L1 has the mitigations of the host's; parameters of modules are the host's alone.
+        let own = setup.options.iter().filter(|option| option.starts_with("mitigations="));
+        let role =
+            own.fold("vmtax.role=guest".to_owned(), |line, option| format!("{line} {option}"));
+        let inner_command_line = setup.nested.then(|| setup.host.inner_command_line(&role));
         Ok(Programs { modules, files, inner_command_line })
     }
 

@@ -26,6 +26,16 @@ pub(crate) fn of_reader(mut reader: impl Read) -> io::Result<(String, u64)> {
     }
 }
 
+/// The checksum of several things, in order.
+pub(crate) fn of_parts(parts: &[Vec<u8>]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hex(&hash.finalize())
+}
+
 /// The checksum of a file.
 pub(crate) fn of_file(path: &Path) -> io::Result<String> {
     Ok(of_reader(File::open(path)?)?.0)

@@ -91,6 +91,17 @@ impl Kernel {
         (!line.is_empty()).then(|| line.to_owned())
     }
 
+    /// A checksum of the image and these modules, for a name: builds of one release differ in them.
+    pub fn digest(&self, modules: &[&str]) -> Result<String, Error> {
+        let image =
+            std::fs::read(&self.image).map_err(Error::io(&self.image, "read the kernel"))?;
+        let mut parts = vec![image];
+        if self.modules.is_some() {
+            parts.extend(self.modules_for(modules)?.into_iter().map(|module| module.bytes));
+        }
+        Ok(crate::checksum::of_parts(&parts))
+    }
+
     /// The uncompressed kernel, an ELF file: the image itself, or unpacked from it into the cache.
     pub fn vmlinux(&self) -> Result<PathBuf, Error> {
         match Image::read(&self.image)? {

@@ -19,6 +19,7 @@ mod explain;
 mod figures;
 mod flame;
 mod headline;
+pub mod heat;
 mod histogram;
 mod losses;
 mod nested;

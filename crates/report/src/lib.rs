@@ -13,6 +13,7 @@ pub mod explain;
 pub mod headline;
 pub mod html;
 pub mod json;
+pub mod kernels;
 mod keys;
 pub mod kvm;
 pub mod losses;

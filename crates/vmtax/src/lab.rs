@@ -1,9 +1,11 @@
 //! `vmtax lab`: emulated KVM hosts.
 
 pub(crate) mod args;
+mod bisect;
 mod compare;
 mod list;
 mod run;
+mod series;
 
 use args::{LabArgs, LabVerb};
 
@@ -11,6 +13,8 @@ pub(crate) fn main(args: &LabArgs) -> anyhow::Result<()> {
     match &args.verb {
         LabVerb::Run(args) => run::run(args),
         LabVerb::Compare(args) => compare::run(args),
+        LabVerb::Series(args) => series::run(args),
+        LabVerb::BisectStep(args) => bisect::run(args),
         LabVerb::List(_) => list::run(),
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use maud::{Markup, PreEscaped, html};
 
 use super::flame::Picture;
+use super::heat::{self, Heat};
 use super::page::{Frame, Section, framed};
 use super::{MAX_ROWS, figures};
 use crate::numbers;
@@ -47,24 +48,43 @@ impl TablePage<'_> {
         pictures: &[Picture],
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        out.write_all(page(self, sections, pictures).into_string().as_bytes())?;
+        let mut all = described(sections);
+        if !pictures.is_empty() {
+            all.push(drawn(pictures));
+        }
+        out.write_all(page(self, &all).into_string().as_bytes())?;
+        out.write_all(b"\n")
+    }
+
+    /// As [`TablePage::write`], with heat maps before the tables.
+    pub fn write_with_heats(
+        &self,
+        heats: &[Heat],
+        sections: &[TableSection<'_>],
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let map = |heat: &Heat| Section {
+            id: heat.id.clone(),
+            label: heat.title.clone(),
+            body: heat::drawing(heat),
+        };
+        let all: Vec<Section> = heats.iter().map(map).chain(described(sections)).collect();
+        out.write_all(page(self, &all).into_string().as_bytes())?;
         out.write_all(b"\n")
     }
 }
 
-fn page(around: &TablePage<'_>, parts: &[TableSection<'_>], pictures: &[Picture]) -> Markup {
+fn described(parts: &[TableSection<'_>]) -> Vec<Section> {
+    let one = |part: &TableSection<'_>| Section {
+        id: part.id.to_owned(),
+        label: part.title.to_owned(),
+        body: section(part),
+    };
+    parts.iter().map(one).collect()
+}
+
+fn page(around: &TablePage<'_>, sections: &[Section]) -> Markup {
     let command = around.command;
-    let mut sections: Vec<Section> = parts
-        .iter()
-        .map(|part| Section {
-            id: part.id.to_owned(),
-            label: part.title.to_owned(),
-            body: section(part),
-        })
-        .collect();
-    if !pictures.is_empty() {
-        sections.push(drawn(pictures));
-    }
     let subject = around.facts.first().map_or_else(String::new, |(_, text)| figures::text(text));
     let frame = Frame {
         title: format!("vmtax {command} – {subject}"),
@@ -88,7 +108,7 @@ fn page(around: &TablePage<'_>, parts: &[TableSection<'_>], pictures: &[Picture]
             } }
         },
     };
-    framed(&frame, &sections)
+    framed(&frame, sections)
 }
 
 /// The pictures, folded away until they are asked for.

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_lab::Host;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
 
-use crate::flags::OutputArgs;
+use crate::flags::{OutputArgs, TableFormat};
 use crate::report::Format;
 
 /// Measure KVM on an emulated host: exact exit counts and path lengths, without virtualization hardware.
@@ -22,6 +22,8 @@ pub(crate) struct LabArgs {
 pub(crate) enum LabVerb {
     Run(Box<RunArgs>),
     Compare(CompareArgs),
+    Series(Box<SeriesArgs>),
+    BisectStep(Box<BisectArgs>),
     List(ListArgs),
 }
 
@@ -64,8 +66,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) modules: Vec<PathBuf>,
 
-    /// A parameter of a KVM module, such as kvm_amd.npt=0; repeatable.
-    #[arg(long, value_name = "MODULE.NAME=VALUE", value_parser = option)]
+    /// A parameter of a KVM module, such as kvm_amd.npt=0, or mitigations=VALUE of the kernels; repeatable.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,
 
     /// Measured batches of each operation.
@@ -136,6 +138,145 @@ pub(crate) struct CompareArgs {
     pub(crate) to: OutputArgs,
 }
 
+/// Measure a series of kernels, or of options, and show what changes from one to the next.
+///
+/// Each kernel gets a run on each host, and with each combination of the options to vary, in a subfolder. Runs that are there are not repeated, so a series that
+/// was interrupted goes on, and kernels can be added. The folder also gets index.html, series.csv and series.json.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax lab series --kernel 6.1,6.12,7.3 --nested -o series              versions in Debian's archive
+  vmtax lab series --kernel debian:all --host amd,intel --nested --profile -o series
+  vmtax lab series --kernel old/bzImage,new/bzImage --modules old/lib --modules new/lib -o series
+  vmtax lab series --kernel 6.1 --vary kvm_amd.npt=0,1 --vary mitigations=off,auto -o options
+  vmtax lab series --tree linux --kernel v6.8,v6.9 --build 'make -j4 bzImage modules &&
+    cp arch/x86/boot/bzImage $OUT/vmlinuz && make INSTALL_MOD_PATH=$OUT/modules modules_install' -o series
+  vmtax lab series --no-run --nested -o series                           what is there")]
+pub(crate) struct SeriesArgs {
+    /// Kernels, separated by commas: a version in Debian's archive (6.12), `debian:all` for the newest of each version there, `distribution`, `host`, or
+    /// an image. With --tree, commits or tags of it.
+    #[arg(long, value_name = "KERNELS", value_delimiter = ',', required_unless_present = "no_run", value_hint = ValueHint::FilePath)]
+    pub(crate) kernel: Vec<PathBuf>,
+
+    /// The folder with the modules of a kernel image; once for each image.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) modules: Vec<PathBuf>,
+
+    /// A git tree whose commits --kernel names; --build builds each.
+    #[arg(long, value_name = "DIR", requires = "build", conflicts_with = "modules", value_hint = ValueHint::DirPath)]
+    pub(crate) tree: Option<PathBuf>,
+
+    /// Shell command that builds a commit in its folder, and leaves $OUT/vmlinuz and $OUT/modules.
+    #[arg(long, value_name = "COMMAND", requires = "tree")]
+    pub(crate) build: Option<String>,
+
+    /// Emulated hosts, separated by commas.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "amd")]
+    pub(crate) host: Vec<HostWord>,
+
+    /// Suites, separated by commas; `vmtax lab list` lists them.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "primitives", value_parser = suite)]
+    pub(crate) suite: Vec<&'static Suite>,
+
+    /// Only these operations, of any suite, separated by commas.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = operation)]
+    pub(crate) operation: Vec<&'static Definition>,
+
+    /// Also measure at L2: in a guest of a Linux guest that runs KVM.
+    #[arg(long)]
+    pub(crate) nested: bool,
+
+    /// Record all instructions that the emulated host executes: changes are then attributed to functions.
+    #[arg(long)]
+    pub(crate) profile: bool,
+
+    /// A parameter of a KVM module (kvm_amd.npt=0) or mitigations=VALUE, for all runs; repeatable.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
+    pub(crate) option: Vec<String>,
+
+    /// A parameter with each of these values; with several of them, each combination.
+    #[arg(long, value_name = "NAME=VALUE,...", value_parser = varied)]
+    pub(crate) vary: Vec<(String, Vec<String>)>,
+
+    /// Measured batches of each operation.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(5..=100))]
+    pub(crate) batches: u32,
+
+    /// Wall-clock timeout of one emulated host.
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = vmtax_cli::flags::duration)]
+    pub(crate) limit: Duration,
+
+    /// Run nothing: show the runs that are there.
+    #[arg(long)]
+    pub(crate) no_run: bool,
+
+    /// The folder of the series.
+    #[arg(short, long, value_name = "FOLDER", required = true, value_hint = ValueHint::DirPath)]
+    pub(crate) output: PathBuf,
+
+    /// Output format of the standard output.
+    #[arg(long, value_enum, default_value_t = TableFormat::Text)]
+    pub(crate) format: TableFormat,
+}
+
+/// A step of `git bisect run`: measure one operation, and say whether it is good or bad.
+///
+/// Exit codes are those that git expects: 0 good, 1 bad, 125 cannot be measured (it does not build, boot or run).
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  git bisect start v6.9 v6.8
+  git bisect run vmtax lab bisect-step --operation cpuid --level 2 --between 27807,29474 \\
+    --build 'make -j4 bzImage modules' --kernel arch/x86/boot/bzImage --modules .")]
+pub(crate) struct BisectArgs {
+    /// The operation; `vmtax lab list` lists them.
+    #[arg(long, value_name = "NAME", value_parser = operation)]
+    pub(crate) operation: &'static Definition,
+
+    /// 1, or 2 for a guest of a Linux guest.
+    #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) level: u8,
+
+    /// What is compared.
+    #[arg(long, value_enum, default_value_t = Metric::Path)]
+    pub(crate) metric: Metric,
+
+    /// The value of a good and of a bad kernel; a kernel is what it is nearer to.
+    #[arg(long, value_name = "GOOD,BAD", value_parser = between)]
+    pub(crate) between: (f64, f64),
+
+    /// Shell command to run first.
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) build: Option<String>,
+
+    /// Emulated host.
+    #[arg(long, value_enum, default_value_t = HostWord::Amd)]
+    pub(crate) host: HostWord,
+
+    /// The kernel, as of `vmtax lab run`.
+    #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
+    pub(crate) kernel: PathBuf,
+
+    /// The folder with its modules.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) modules: Option<PathBuf>,
+
+    /// A parameter of a KVM module (kvm_amd.npt=0) or mitigations=VALUE; repeatable.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
+    pub(crate) option: Vec<String>,
+
+    /// Wall-clock timeout of the emulated host.
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = vmtax_cli::flags::duration)]
+    pub(crate) limit: Duration,
+}
+
+/// `--metric` of a bisection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Metric {
+    /// Instructions of one operation.
+    Path,
+    /// Exits of one operation.
+    Exits,
+}
+
 /// List suites and operations.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
@@ -185,8 +326,32 @@ fn option(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '=' | ',');
     let (module, rest) = text.split_once('.').unwrap_or_default();
     let known = ["kvm", "kvm_amd", "kvm_intel"].contains(&module.replace('-', "_").as_str());
-    if known && rest.contains('=') && text.chars().all(plain) {
+    let is_parameter = known && rest.contains('=');
+    if (is_parameter || text.starts_with("mitigations=")) && text.chars().all(plain) {
         return Ok(text.to_owned());
     }
-    Err("use kvm.NAME=VALUE, kvm_amd.NAME=VALUE or kvm_intel.NAME=VALUE".to_owned())
+    Err("use kvm.NAME=VALUE, kvm_amd.NAME=VALUE, kvm_intel.NAME=VALUE or mitigations=VALUE"
+        .to_owned())
+}
+
+/// `kvm_amd.npt=0,1`: a name and its values.
+fn varied(text: &str) -> Result<(String, Vec<String>), String> {
+    let text = option(text)?;
+    let (name, values) = text.split_once('=').unwrap_or_default();
+    let values: Vec<String> = values.split(',').map(str::to_owned).collect();
+    if values.len() < 2 || values.iter().any(String::is_empty) {
+        return Err("give at least two values, separated by commas".to_owned());
+    }
+    Ok((name.to_owned(), values))
+}
+
+/// `27807,29474`: two different numbers.
+fn between(text: &str) -> Result<(f64, f64), String> {
+    let number =
+        |text: &str| text.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
+    let pair = text.split_once(',').and_then(|(good, bad)| Some((number(good)?, number(bad)?)));
+    let pair = pair.filter(|(good, bad)| good != bad);
+    pair.ok_or_else(|| {
+        "give two different numbers from 0 on: of a good kernel, and of a bad one".to_owned()
+    })
 }

@@ -195,7 +195,7 @@ pub(super) fn kernel<'a>(
             None => kernel::files(name, modules.next().map(PathBuf::as_path)),
         },
     };
-    Ok(kernel.map_err(|e| fault(e.into(), None))?)
+    kernel.map_err(|e| fault(e.into(), None))
 }
 
 /// Measures one kernel, and writes the run if it has a folder.
