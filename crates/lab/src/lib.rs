@@ -30,4 +30,4 @@ pub use probe::{FieldPlace, field_places};
 pub use profile::Profile;
 pub use run::{Measured, Memory, Outcomes, Plan, run};
 pub use vm::{Answered, Vm, VmLevel, VmPlan, VmSetup};
-pub use window::{Extent, Seen, SeenExits, Window, Windows, is_of_the_host, vm_of};
+pub use window::{Extent, Seen, SeenExits, Window, Windows, is_of_the_host, is_window, vm_of};

@@ -341,6 +341,15 @@ pub fn is_of_the_host(reason: Reason) -> bool {
     }
 }
 
+/// The guest can take an interrupt that waited for it.
+pub fn is_window(reason: Reason) -> bool {
+    match reason.isa {
+        Isa::Svm => reason.code == svm::VINTR,
+        Isa::Vmx => reason.code == vmx::INTERRUPT_WINDOW,
+        Isa::Unknown => false,
+    }
+}
+
 /// By this exit a hypervisor in the guest asks for its own guest to be entered.
 fn enters_guest(reason: Reason) -> bool {
     match reason.isa {

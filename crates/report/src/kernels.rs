@@ -12,9 +12,9 @@ use std::io::{self, Write};
 
 use vmtax_analyse::calls::difference::difference;
 use vmtax_analyse::calls::profiled;
-use vmtax_analyse::operations::{OperationRow, Operations};
+use vmtax_analyse::operations::{L2_SUFFIX, OperationRow, Operations};
 use vmtax_analyse::{Ledger, Profiled};
-use vmtax_events::{Level, Reason};
+use vmtax_events::{Level, Reason, Sample};
 
 use crate::calls::difference::{self, Compared, sentence};
 use crate::html::heat::{Heat, HeatCell, HeatRow};
@@ -30,6 +30,8 @@ const SCHEMA: &str = "vmtax-lab-series-1";
 const CHANGE: f64 = 0.01;
 /// A spread that is shown with its number.
 const STEADY: f64 = 0.005;
+/// Functions of an operation on the page of a step.
+const LINES: usize = 16;
 /// Changes of a step that text names; the other formats have all.
 const NAMED: usize = 6;
 
@@ -59,7 +61,30 @@ pub struct Series<'a> {
 struct Shown<'a> {
     point: Point<'a>,
     rows: Vec<OperationRow>,
+    /// Of each row: how far the middle half of the batches is apart, as a part of the path. A tick of a clock hits one batch, which the median leaves out too.
+    spreads: Vec<Option<f64>>,
     trees: Vec<Profiled<'a>>,
+}
+
+impl Shown<'_> {
+    fn row(&self, name: &str, level: Level) -> Option<(&OperationRow, Option<f64>)> {
+        let at = self.rows.iter().position(|row| row.name == name && row.level == level)?;
+        Some((&self.rows[at], self.spreads[at]))
+    }
+}
+
+/// The spread of the middle half of the batches of an operation.
+fn spread(ledger: &Ledger, row: &OperationRow) -> Option<f64> {
+    let suffix = if row.level == Level::L2 { L2_SUFFIX } else { "" };
+    let workload = format!("{}{suffix}", row.name);
+    let is_path = |sample: &&Sample| sample.workload == workload && sample.metric == Sample::PATH;
+    let mut paths: Vec<f64> =
+        ledger.samples.iter().filter(is_path).map(|sample| sample.value).collect();
+    paths.sort_by(f64::total_cmp);
+    let quarter = paths.len() / 4;
+    let (low, high) = (paths.get(quarter)?, paths.get(paths.len().checked_sub(quarter + 1)?)?);
+    let median = row.path?.median;
+    (median > 0.0).then(|| (high - low) / median)
 }
 
 /// An operation that is not the same in two neighbours.
@@ -94,8 +119,9 @@ impl<'a> Series<'a> {
     pub fn new(points: Vec<Point<'a>>, missing: Vec<String>, kinds: Kinds) -> Series<'a> {
         let shown = |point: Point<'a>| {
             let rows = Operations::new(point.ledger).rows;
+            let spreads = rows.iter().map(|row| spread(point.ledger, row)).collect();
             let trees = profiled(point.ledger).0;
-            Shown { point, rows, trees }
+            Shown { point, rows, spreads, trees }
         };
         let points: Vec<Shown<'_>> = points.into_iter().map(shown).collect();
         let steps = steps(&points);
@@ -192,8 +218,7 @@ impl<'a> Series<'a> {
                 continue;
             }
             let (before, after) = (&self.points[step.0].point, &self.points[step.1].point);
-            let all: Vec<&Compared<'_>> = compared.iter().collect();
-            let table = difference::table(&all);
+            let table = largest(&compared);
             let page = TablePage {
                 command: "lab series",
                 tool_version,
@@ -203,9 +228,11 @@ impl<'a> Series<'a> {
             let section = TableSection {
                 id: "functions",
                 title: "Functions",
-                notes: vec![
-                    "Functions by which the paths of changed operations differ: their sum is the difference of the paths, exactly.".to_owned(),
-                ],
+                notes: vec![format!(
+                    "Functions by which the paths of changed operations differ, the {LINES} largest of each; with the line of the others their sum is the difference of the paths, exactly. \
+                         `vmtax lab compare {} {}` has all.",
+                    before.folder, after.folder
+                )],
                 table: &table,
             };
             let mut text = Vec::new();
@@ -276,7 +303,12 @@ impl<'a> Series<'a> {
     }
 
     fn row(&self, at: usize, (name, level): &(String, Level)) -> Option<&OperationRow> {
-        self.points[at].rows.iter().find(|row| row.name == *name && row.level == *level)
+        self.points[at].row(name, *level).map(|(row, _)| row)
+    }
+
+    fn with_spread(&self, at: usize, (name, level): &(String, Level)) -> Option<String> {
+        let (row, spread) = self.points[at].row(name, *level)?;
+        with_spread(row.path?.median, spread)
     }
 
     /// Operations by run: the path, with its spread where the batches differ.
@@ -287,7 +319,7 @@ impl<'a> Series<'a> {
         for operation in self.operations(group) {
             let mut cells = vec![Cell::Name(operation.0.clone()), Cell::Word(operation.1.name())];
             cells.extend(group.iter().map(|at| {
-                let path = self.row(*at, &operation).and_then(with_spread);
+                let path = self.with_spread(*at, &operation);
                 path.map_or(Cell::Absent, Cell::Name)
             }));
             table.row(cells);
@@ -306,7 +338,7 @@ impl<'a> Series<'a> {
                         && change.level == operation.1
                 });
                 HeatCell {
-                    text: self.row(*at, &operation).and_then(with_spread).unwrap_or_default(),
+                    text: self.with_spread(*at, &operation).unwrap_or_default(),
                     ratio: path(*at).zip(base).map(|(path, base)| path / base),
                     title: change.map(|change| words(change).join("; ")),
                     link: change
@@ -487,6 +519,33 @@ fn is_of_cpuid(reason: Option<Reason>) -> bool {
     reason.is_some_and(|reason| crate::names::reason(reason).eq_ignore_ascii_case("cpuid"))
 }
 
+/// The functions that make the largest differences, and the sum of the others.
+fn largest(all: &[Compared<'_>]) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("operation", "operation"),
+        Column::words("level", "level"),
+        Column::words("function", "function").help("an instruction of a guest in brackets"),
+        Column::number("delta", "difference").help("instructions of one operation"),
+    ]);
+    for one in all {
+        let mut row = |function: String, delta: f64| {
+            table.row(vec![
+                Cell::Name(one.after.name.clone()),
+                Cell::Word(one.after.level.name()),
+                Cell::Name(function),
+                Cell::Delta(delta),
+            ]);
+        };
+        let lines = &one.difference.lines;
+        lines.iter().take(LINES).for_each(|line| row(difference::name(line), line.delta));
+        let others = lines.get(LINES..).unwrap_or_default();
+        if !others.is_empty() {
+            row(format!("{} others", others.len()), others.iter().map(|line| line.delta).sum());
+        }
+    }
+    table
+}
+
 /// Pairs of runs that differ in the kernel or the options alone, and follow each other.
 fn steps(points: &[Shown<'_>]) -> Vec<(usize, usize)> {
     let mut steps = Vec::new();
@@ -514,14 +573,11 @@ fn changes(points: &[Shown<'_>], steps: (usize, usize), kinds: Kinds) -> Vec<Cha
     let (before, after) = (&points[steps.0], &points[steps.1]);
     let mut found = Vec::new();
     for now in &after.rows {
-        let Some(then) =
-            before.rows.iter().find(|row| row.name == now.name && row.level == now.level)
-        else {
-            continue;
-        };
+        let Some((then, spread_before)) = before.row(&now.name, now.level) else { continue };
+        let spread_now = after.row(&now.name, now.level).and_then(|(_, spread)| spread);
         let differ = differ(then, now, kinds);
         let paths = [then, now].map(|row| row.path.map(|path| path.median));
-        let spread = [then, now].iter().filter_map(|row| row.path?.spread()).fold(0.0, f64::max);
+        let spread = spread_before.into_iter().chain(spread_now).fold(0.0, f64::max);
         let mut change = Change {
             steps,
             name: now.name.clone(),
@@ -573,11 +629,10 @@ fn words(change: &Change) -> Vec<String> {
 }
 
 /// A path, and its spread where it is larger than half a percent: `1,368 ±5.4 %`.
-fn with_spread(row: &OperationRow) -> Option<String> {
-    let path = row.path?;
-    let spread = path.spread().filter(|spread| *spread > STEADY);
+fn with_spread(path: f64, spread: Option<f64>) -> Option<String> {
+    let spread = spread.filter(|spread| *spread > STEADY);
     let spread = spread.map_or_else(String::new, |spread| format!(" ±{:.1} %", spread * 50.0));
-    Some(format!("{}{spread}", instructions(path.median)))
+    Some(format!("{}{spread}", instructions(path)))
 }
 
 /// The kernel, and its options.

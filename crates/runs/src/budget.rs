@@ -11,9 +11,9 @@ use vmtax_analyse::calls::profiled;
 use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
 use vmtax_analyse::{Ledger, Profiled};
 use vmtax_cli::exit::{Code, Fault, fail};
-use vmtax_events::{Level, printable};
+use vmtax_events::{DetailKind, Level, printable};
 use vmtax_lab::Host;
-use vmtax_lab::budget::{Allowance, Budget};
+use vmtax_lab::budget::{Allowance, Budget, TOLERANCE};
 use vmtax_report::calls::difference::sentence;
 use vmtax_report::calls::folded;
 use vmtax_report::numbers::counted;
@@ -23,21 +23,84 @@ use crate::lab::fault;
 /// Larger than the call trees of any run.
 const CALLS_MOST: u64 = 256 << 20;
 
-/// Writes the budget at `path` from a run.
+/// Writes the budget at `path` from a run, of what a second run of the same kernel repeats. Returns a sentence for each number that it does not, and that
+/// is not in the budget.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn bless(path: &Path, host: Host, ledger: &Ledger) -> anyhow::Result<()> {
+pub fn bless(
+    path: &Path,
+    host: Host,
+    ledger: &Ledger,
+    again: &Ledger,
+) -> anyhow::Result<Vec<String>> {
+    let (operations, differing) = repeated(&allowances(ledger), &allowances(again));
     let budget = Budget {
         host: host.name().to_owned(),
         kernel: ledger.recording.kernel.clone(),
         emulator: emulator(ledger),
-        operations: allowances(ledger),
+        operations,
     };
     let text = budget.to_text();
     vmtax_cli::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?))?;
-    bless_calls(path, ledger)
+    bless_calls(path, ledger)?;
+    Ok(differing)
 }
+
+/// What two runs have in common, and a sentence for each number that they do not. A path that differs has a tolerance of twice the difference, or twice the
+/// spread of the batches.
+fn repeated(first: &[Allowance], second: &[Allowance]) -> (Vec<Allowance>, Vec<String>) {
+    let (mut common, mut differing) = (Vec::new(), Vec::new());
+    for one in first {
+        let title = format!("{} {}", one.name, one.level);
+        let mut kept = one.clone();
+        let Some(other) =
+            second.iter().find(|other| other.name == one.name && other.level == one.level)
+        else {
+            differing.push(format!("{title}: the second run did not measure it"));
+            continue;
+        };
+        let exact = Budget {
+            host: String::new(),
+            kernel: String::new(),
+            emulator: String::new(),
+            operations: vec![Allowance { path: None, ..one.clone() }],
+        };
+        let breaches = exact.breaches(&[Allowance { path: None, ..other.clone() }]);
+        if !breaches.is_empty() {
+            (kept.exits, kept.faults, kept.pages) = (None, None, None);
+            let said = breaches.iter().map(|one| {
+                format!("{}: {} and {}", one.what, number(one.allowed), number(one.found))
+            });
+            differing.extend(said.map(|said| format!("{title}: {said}")));
+        }
+        match (one.path, other.path) {
+            (Some(path), Some(now)) if path > 0.0 => {
+                let apart = 2.0 * ((now - path).abs() / path).max(one.spread).max(other.spread);
+                if apart > MOST_APART {
+                    differing.push(format!("{title}: path: {} and {}", number(path), number(now)));
+                    kept.path = None;
+                } else if apart > TOLERANCE {
+                    kept.tolerance = Some((apart * 1000.0).ceil() / 1000.0);
+                }
+            }
+            (Some(path), None) => {
+                differing.push(format!("{title}: path: {} and none", number(path)));
+                kept.path = None;
+            }
+            _ => {}
+        }
+        let holds = kept.path.is_some()
+            || kept.exits.is_some()
+            || kept.faults.is_some()
+            || kept.pages.is_some();
+        common.extend(holds.then_some(kept));
+    }
+    (common, differing)
+}
+
+/// A path that two runs do not repeat to within this part is no number to hold a kernel to.
+const MOST_APART: f64 = 0.1;
 
 /// Compares a run with the budget at `path`.
 ///
@@ -190,6 +253,7 @@ fn allowance(row: &OperationRow) -> Allowance {
         count: row.count,
         path: row.path.map(|path| (path.median * 10.0).round() / 10.0),
         tolerance: None,
+        spread: row.path.and_then(|path| path.spread()).unwrap_or(0.0),
         faults: row.memory.and_then(|memory| memory.per_region(memory.faults?).value()),
         pages: row.memory.and_then(|memory| memory.pages).map(|pages| {
             let sizes = ["4K", "2M", "1G"].map(str::to_owned).into_iter();
@@ -199,24 +263,38 @@ fn allowance(row: &OperationRow) -> Allowance {
     }
 }
 
-/// Exits by name, without the host's interrupts; `None` for an operation that waits, whose exits depend on time, and for exits
+/// Exits by name, without those of clocks: the host's interrupts, and what L1 does for its own tick. `None` for an operation that waits, whose exits depend on time, and for exits
 /// that were not recorded.
 pub fn steady_exits(row: &OperationRow) -> Option<BTreeMap<String, u64>> {
     if !row.recorded {
         return None;
     }
     vmtax_lab::suite::operation(&row.name).filter(|one| !one.waits())?;
+    let is_of_a_clock = |exit: &&OperationExit| {
+        let handles = exit.ancillary_of.is_some_and(vmtax_lab::is_of_the_host);
+        let delivers = is_own(row, exit) && vmtax_lab::is_window(exit.reason);
+        vmtax_lab::is_of_the_host(exit.reason) || handles || delivers
+    };
     let mut exits: BTreeMap<String, u64> = BTreeMap::new();
-    for exit in row.exits.iter().filter(|exit| !vmtax_lab::is_of_the_host(exit.reason)) {
-        *exits.entry(exit_name(exit)).or_default() += exit.count;
+    for exit in row.exits.iter().filter(|exit| !is_of_a_clock(exit)) {
+        *exits.entry(exit_name(row, exit)).or_default() += exit.count;
     }
     Some(exits)
 }
 
-/// `L1 vmload`, `L2 cpuid cpuid 0x0`.
-fn exit_name(exit: &OperationExit) -> String {
-    let detail = vmtax_report::names::detail(exit.detail);
+/// `L1 vmload`, `L2 cpuid cpuid 0x0`. Where L1 has a page of its own depends on the kernel and on what it did before, so the address of its page fault is no part of
+/// the name.
+fn exit_name(row: &OperationRow, exit: &OperationExit) -> String {
+    let detail = match exit.detail.kind {
+        DetailKind::PageFault if is_own(row, exit) => "page fault".to_owned(),
+        _ => vmtax_report::names::detail(exit.detail),
+    };
     format!("{} {} {detail}", exit.level.name(), vmtax_report::names::reason(exit.reason))
         .trim_end()
         .to_owned()
+}
+
+/// Whether it is an exit of L1 for an operation of L2.
+fn is_own(row: &OperationRow, exit: &OperationExit) -> bool {
+    row.level == Level::L2 && exit.level == Level::L1
 }

@@ -15,6 +15,6 @@ pub(crate) fn main(args: &LabArgs) -> anyhow::Result<()> {
         LabVerb::Compare(args) => compare::run(args),
         LabVerb::Series(args) => series::run(args),
         LabVerb::BisectStep(args) => bisect::run(args),
-        LabVerb::List(_) => list::run(),
+        LabVerb::List(args) => list::run(args),
     }
 }

@@ -80,7 +80,7 @@ fn part(line: &Line) -> String {
 }
 
 /// `L0 pfn_valid`, `L1 [vmload]`. Printable.
-fn name(line: &Line) -> String {
+pub(crate) fn name(line: &Line) -> String {
     let name = frame(&line.label);
     if name.is_empty() { "outside of all functions".to_owned() } else { name }
 }

@@ -53,7 +53,7 @@ pub(super) fn drawing(heat: &Heat) -> Markup {
         h2 id={ (heat.id) "-title" } { (figures::text(&heat.title)) }
         p.note {
             "Instructions of one operation. Red: longer than in the first column, blue: shorter; the steps are 1, 5, 15 and 40 %. "
-            "Bold: changed from the column before; a link leads to the functions. ±: half of the spread of the batches, where it is above half a percent."
+            "Bold: changed from the column before; a link leads to the functions. ±: half of the distance that the middle half of the batches is apart, where that is above half a percent."
         }
         div.scroll {
             table.heat {

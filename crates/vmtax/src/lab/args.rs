@@ -280,8 +280,12 @@ pub(crate) enum Metric {
 /// List suites and operations.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  vmtax lab list")]
-pub(crate) struct ListArgs {}
+  vmtax lab list
+  vmtax lab list --format json")]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) to: OutputArgs,
+}
 
 /// `--host`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use vmtax_analyse::{By, Ledger};
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::exit::{Code, Fault, fail, say, say_more};
 use vmtax_cli::output;
 use vmtax_lab::{Plan, Setup};
 use vmtax_machine::kernel::{self, Kernel};
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let Some(kernel) = kernels.first() else { return Ok(()) };
     let Done { ledger, failures } = one(args, kernel, claim)?;
-    let verdict = not_measured(&failures).and_then(|()| check_budget(args, &ledger));
+    let verdict = not_measured(&failures).and_then(|()| check_budget(args, kernel, &ledger));
     let source = args
         .output
         .as_ref()
@@ -39,11 +39,21 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     verdict
 }
 
-fn check_budget(args: &RunArgs, ledger: &Ledger) -> anyhow::Result<()> {
+fn check_budget(args: &RunArgs, kernel: &Kernel, ledger: &Ledger) -> anyhow::Result<()> {
     let host = args.host.host();
     match &args.budget {
         None => Ok(()),
-        Some(path) if args.bless => budget::bless(path, host, ledger),
+        Some(path) if args.bless => {
+            // What a second run does not repeat is no number to hold a kernel to.
+            let again = one(args, kernel, None)?;
+            not_measured(&again.failures)?;
+            let differing = budget::bless(path, host, ledger, &again.ledger)?;
+            if !differing.is_empty() {
+                say(&format!("{}: not in the budget, because two runs differ:", path.display()));
+                differing.iter().for_each(|line| say_more(line));
+            }
+            Ok(())
+        }
         Some(path) => budget::check(path, host, ledger),
     }
 }

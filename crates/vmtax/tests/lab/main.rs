@@ -20,6 +20,7 @@ mod profile;
 mod readme;
 mod record;
 mod run;
+mod series;
 mod soak;
 #[expect(dead_code, reason = "shared with other tests, which use all of it")]
 #[path = "../terminal/mod.rs"]
