@@ -9,33 +9,41 @@ use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
+/// The release profile of this workspace, which a package outside of it does not have.
+const PROFILE: [&str; 2] = ["profile.release.lto=\"thin\"", "profile.release.codegen-units=1"];
+
 fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=VMTAX_GUEST");
     let program = var_os("VMTAX_GUEST").map_or_else(build, PathBuf::from);
     println!("cargo::rustc-env=VMTAX_GUEST_PROGRAM={}", program.display());
 }
 
 fn build() -> PathBuf {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    for part in ["guest", "crates/vpmu/src", "Cargo.lock"] {
-        println!("cargo::rerun-if-changed={}", top.join(part).display());
+    // From the build script of vmtax-guest, which this crate depends on for the protocol: the same source as the program.
+    let package = PathBuf::from(
+        var_os("DEP_VMTAX_GUEST_FOLDER").expect("the build script of vmtax-guest names its folder"),
+    );
+    println!("cargo::rerun-if-changed={}", package.display());
+    // In this repository; a package from a registry never changes.
+    for part in ["../crates/vpmu/src", "../Cargo.lock"].map(|part| package.join(part)) {
+        if part.exists() {
+            println!("cargo::rerun-if-changed={}", part.display());
+        }
     }
     let out = PathBuf::from(var("OUT_DIR").expect("cargo sets OUT_DIR")).join("guest");
-    let status = Command::new(var_os("CARGO").expect("cargo sets CARGO"))
-        .args([
-            "build",
-            "--release",
-            "--quiet",
-            "--locked",
-            "--package",
-            "vmtax-guest",
-            "--features",
-            "init",
-        ])
-        .args(["--target", TARGET, "--target-dir"])
+    let mut cargo = Command::new(var_os("CARGO").expect("cargo sets CARGO"));
+    cargo.args(["build", "--release", "--quiet", "--features", "init", "--target", TARGET]);
+    for option in PROFILE {
+        cargo.args(["--config", option]);
+    }
+    let status = cargo
+        .arg("--target-dir")
         .arg(&out)
         .arg("--manifest-path")
-        .arg(top.join("guest/Cargo.toml"))
+        .arg(package.join("Cargo.toml"))
+        .args(["--package", "vmtax-guest"])
+        .args(locked(&package))
         // Flags of an outer `cargo clippy` or coverage run are not for this program.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTFLAGS")
@@ -47,4 +55,9 @@ fn build() -> PathBuf {
         .expect("cargo runs");
     assert!(status.success(), "vmtax-guest could not be built");
     out.join(TARGET).join("release/vmtax-guest")
+}
+
+/// In this repository the versions of `Cargo.lock`, and no others.
+fn locked(package: &Path) -> Option<&'static str> {
+    package.join("../Cargo.lock").exists().then_some("--locked")
 }

@@ -1,44 +1,59 @@
 //! Builds the recorders that run inside the emulators, as shared libraries for `include_bytes!`.
 //!
-//! They are built apart because they are loaded by other programs, and with optimisation whatever this crate is built with: they
-//! run for every block that is executed. `VMTAX_RECORDERS` names a folder with both, built already.
+//! They are compiled apart, with optimisation whatever this crate is built with: they run for every block that is executed.
+//! They depend on nothing but the standard library, so the compiler is called directly. `VMTAX_RECORDERS` names a folder with both,
+//! built already.
 
 use std::env::{var, var_os};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-const RECORDERS: [&str; 2] = ["vmtax-recorder-qemu", "vmtax-recorder-bochs"];
+const RECORDERS: [&str; 2] = ["qemu", "bochs"];
 
 fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=recorders");
     println!("cargo::rerun-if-env-changed=VMTAX_RECORDERS");
     let folder = var_os("VMTAX_RECORDERS").map_or_else(build, PathBuf::from);
     for recorder in RECORDERS {
-        let name = recorder.replace('-', "_");
-        let library = folder.join(format!("lib{name}.so"));
-        println!("cargo::rustc-env={}={}", name.to_uppercase(), library.display());
+        let library = folder.join(format!("lib{}.so", crate_name(recorder)));
+        println!(
+            "cargo::rustc-env=VMTAX_RECORDER_{}={}",
+            recorder.to_uppercase(),
+            library.display()
+        );
     }
 }
 
+fn crate_name(recorder: &str) -> String {
+    format!("vmtax_recorder_{recorder}")
+}
+
 fn build() -> PathBuf {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    println!("cargo::rerun-if-changed={}", top.join("Cargo.lock").display());
-    let out = PathBuf::from(var("OUT_DIR").expect("cargo sets OUT_DIR")).join("recorders");
-    let mut cargo = Command::new(var_os("CARGO").expect("cargo sets CARGO"));
-    cargo.args(["build", "--release", "--quiet", "--locked", "--target", TARGET, "--target-dir"]);
-    cargo.arg(&out).arg("--manifest-path").arg(top.join("Cargo.toml"));
+    let out = PathBuf::from(var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     for recorder in RECORDERS {
-        let folder = top.join("crates").join(recorder.trim_start_matches("vmtax-"));
-        println!("cargo::rerun-if-changed={}", folder.display());
-        cargo.args(["--package", recorder]);
+        let mut compiler = Command::new(var_os("RUSTC").expect("cargo sets RUSTC"));
+        compiler
+            .args(["--edition", "2024", "--crate-type", "cdylib", "--target", TARGET])
+            .args(["--crate-name", &crate_name(recorder)])
+            .args([
+                "-Copt-level=3",
+                "-Ccodegen-units=1",
+                "-Clto=thin",
+                "-Cpanic=abort",
+                "-Cstrip=symbols",
+            ])
+            // The workspace's, which this source expects.
+            .arg("-Dunsafe_code")
+            .arg("--out-dir")
+            .arg(&out)
+            .arg(Path::new("recorders").join(recorder).join("lib.rs"));
+        if let Ok(linker) = var("RUSTC_LINKER") {
+            compiler.arg(format!("-Clinker={linker}"));
+        }
+        let status = compiler.status().expect("rustc runs");
+        assert!(status.success(), "the recorder of {recorder} could not be built");
     }
-    let status = cargo
-        // Flags of an outer `cargo clippy` or coverage run are not for these libraries.
-        .env_remove("RUSTC_WORKSPACE_WRAPPER")
-        .env_remove("RUSTFLAGS")
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Cpanic=abort\x1f-Cstrip=symbols")
-        .status()
-        .expect("cargo runs");
-    assert!(status.success(), "the recorders could not be built");
-    out.join(TARGET).join("release")
+    out
 }

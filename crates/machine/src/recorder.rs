@@ -1,6 +1,6 @@
 //! Recording the instructions that a machine executes, by a library of ours inside the emulator.
 //!
-//! The libraries (`crates/recorder-*`, included here) write a record into a pipe while the machine runs. The reader interprets it.
+//! The libraries (`recorders/`, compiled by `build.rs`) write a record into a pipe while the machine runs. The reader interprets it.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Reads the record of the library inside Bochs; `crates/recorder-bochs` documents the format.
+//! Reads the record of the library inside Bochs; `crates/machine/recorders/bochs` documents the format.
 //!
 //! The record has the address of each instruction that begins, calls and returns, and the host's entries and exits. The host enters and
 //! leaves L2 too. After L1's VMRESUME it enters L2, until it has executed KVM's function that hands an exit to L1.

@@ -1,4 +1,4 @@
-//! Reads the record of the QEMU plugin; `crates/recorder-qemu` documents the format.
+//! Reads the record of the QEMU plugin; `crates/machine/recorders/qemu` documents the format.
 //!
 //! The record has blocks, and where control went from each to the next. From that alone follow levels: the host's code after
 //! its VMRUN runs when a guest leaves, and the code after L1's VMRUN when L2's exit has reached L1. Addresses of the emulator's memory tell
