@@ -30,7 +30,7 @@ use gaps::Gaps;
 use thread::{OpenExit, Thread};
 use waiting::Waiting;
 
-/// Details that are told apart.
+/// Limit of distinct details.
 const MAX_KEYS: usize = 16_384;
 
 /// `KVM_EXIT_HLT`: user space emulates the halt.
@@ -41,7 +41,7 @@ const KVM_EXIT_HLT: u32 = 5;
 pub struct Options {
     /// Length of the intervals, ns (at least 1).
     pub interval_ns: u64,
-    /// The events are those of all exits. Of a choice of them nobody knows what was between them: where a vCPU's time went,
+    /// The events are those of all exits. For a selection, the events in between are unknown: where a vCPU's time went,
     /// and which exit of L2 was being handled.
     pub all_exits: bool,
 }

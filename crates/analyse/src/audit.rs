@@ -41,7 +41,7 @@ use view::View;
 pub enum Verdict {
     /// It costs time, or may.
     Costs,
-    /// It cannot be told.
+    /// It is unknown.
     Unknown,
     /// It is as wanted.
     Ok,

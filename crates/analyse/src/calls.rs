@@ -43,7 +43,7 @@ pub struct CallNode {
     pub total: u64,
 }
 
-/// What a node stands for.
+/// The meaning of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label {
     /// What kind of thing.

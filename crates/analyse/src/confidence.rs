@@ -7,7 +7,7 @@
 //! series' (Hall, Horowitz and Jing, "On blocking rules for the bootstrap with dependent data", Biometrika 82, 1995): four
 //! times that root, with which 2,000 trials of equal workloads were called different in 3.8 % when neighbours did not
 //! correlate, in 4.6 % at a correlation of 0.5 and in 7.4 % at 0.8 (the worst of 30, 100 and 400 intervals, six rows).
-//! The difference is held against Student's t with the degrees of freedom of Welch ("The generalization of
+//! The difference is compared with Student's t with the degrees of freedom of Welch ("The generalization of
 //! Student's problem when several different population variances are involved", Biometrika 34, 1947), where a block
 //! counts as one sample. Looking at several rows, each gets its share of the error (Bonferroni).
 
@@ -18,7 +18,7 @@ const ERROR: f64 = 0.05;
 /// Shorter series say nothing.
 pub const MIN_INTERVALS: usize = 30;
 
-/// A difference of means, other minus base, and where it lies with 95 % confidence for all rows together.
+/// A difference of means, other minus base, and its simultaneous 95 % confidence interval for all rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// Lower end.
@@ -28,7 +28,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Zero lies outside.
+    /// The interval does not contain zero.
     pub fn differs(&self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }

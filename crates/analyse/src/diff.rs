@@ -4,8 +4,8 @@
 //! operation of a lab run. Rows are causes first: the same guest leaves for other reasons on other processors and in
 //! confidential VMs ("Performance tuning for oneDNN on TDX"), and causes are what stays comparable.
 //!
-//! Whether a difference is more than chance is said where the recordings hold enough intervals
-//! ([`crate::confidence`]); where they do not, that is said.
+//! Whether a difference is significant is tested if the recordings have enough intervals
+//! ([`crate::confidence`]); otherwise the output says so.
 //!
 //! Left out on purpose: what follows from a difference.
 
@@ -122,7 +122,7 @@ pub struct Difference {
     pub other: String,
 }
 
-/// Rows that are told apart by the same words.
+/// Rows with the same key columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiffTable {
     /// Those words.
@@ -158,13 +158,13 @@ pub struct Cell {
 /// What is known of a difference of rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Confidence {
-    /// It lies in this interval (of rates) with 95 % confidence for all rows of the table together.
+    /// Its simultaneous 95 % confidence interval (of rates) for all rows of the table.
     Interval(Interval),
     /// Why there is none.
     None(&'static str),
 }
 
-/// What a row comes to.
+/// The result of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// More often, and not by chance.
@@ -209,7 +209,7 @@ impl DiffRow {
         (self.base.rate > 0.0).then(|| self.other.rate / self.base.rate)
     }
 
-    /// What it comes to.
+    /// The result.
     pub fn verdict(&self) -> Verdict {
         let difference = self.difference();
         match self.confidence {
@@ -235,7 +235,7 @@ impl DiffRow {
 }
 
 impl Diff {
-    /// Compares. `by` empty stands for two tables: by cause, and by cause and reason. `Err` holds the source that has no
+    /// Compares. An empty `by` gives two tables: by cause, and by cause and reason. `Err` holds the source that has no
     /// such unit.
     pub fn new<'a>(
         base: &Side<'a>,

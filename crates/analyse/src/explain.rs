@@ -108,7 +108,7 @@ pub struct Step {
     pub misses_more: bool,
 }
 
-/// What it comes to.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Its word. These words never change.
@@ -119,7 +119,7 @@ pub struct Verdict {
 
 /// The walk.
 pub struct Explanation {
-    /// What it comes to.
+    /// The result.
     pub verdict: Verdict,
     /// What kind of VM it is, as far as the recording shows.
     pub kind: VmKind,

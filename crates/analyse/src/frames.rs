@@ -295,7 +295,7 @@ mod tests {
         let counts = counts(&frames);
         assert_eq!(counts.iter().map(|(.., count)| count).sum::<u64>(), 1000);
         assert!(counts.iter().all(|(start, length, _)| start % length == 0));
-        // Whoever makes up times far apart does not make it run for ever.
+        // Forged times that are far apart do not make it run for ever.
         frames.exit(&row(u64::MAX, 1, 1));
         (0..100).for_each(|n| frames.exit(&row(n << 56, n as u32, 1)));
         assert_eq!(frames.total().exits.values().map(|tally| tally.count).sum::<u64>(), 1101);

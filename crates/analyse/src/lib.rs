@@ -1,4 +1,4 @@
-//! Events -> ledger: where a VM's time went, told apart by cause.
+//! Events -> ledger: where a VM's time went, by cause.
 //!
 //! ```text
 //!  events in time order ──> account::Accountant ──rows──> ledger::LedgerBuilder ──> ledger::Ledger

@@ -25,7 +25,7 @@ pub struct NestedRow {
     pub reason: Reason,
     /// All exits of L2 for it.
     pub l2: Tally,
-    /// Those that were handed to L1; the others the host handled alone.
+    /// Those that were forwarded to L1; the others the host handled alone.
     pub to_l1: u64,
     /// Exits of L1 on their behalf, most first.
     pub ancillary: Vec<Ancillary>,
@@ -50,7 +50,7 @@ impl NestedRow {
         all
     }
 
-    /// Ancillary exits per L2 exit that was handed to L1. `None` if none was.
+    /// Ancillary exits per L2 exit that was forwarded to L1. `None` if none was.
     pub fn ancillary_per_exit(&self) -> Option<f64> {
         (self.to_l1 > 0).then(|| self.all_ancillary().count as f64 / self.to_l1 as f64)
     }

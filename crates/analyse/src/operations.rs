@@ -42,7 +42,7 @@ pub struct OperationRow {
     pub recorded: bool,
     /// Its exits: those of L2, those of L1, ancillary ones last; most first within each.
     pub exits: Vec<OperationExit>,
-    /// Exits of L2 that were handed to L1.
+    /// Exits of L2 that were forwarded to L1.
     pub to_l1: u64,
     /// Path lengths of the batches; `None` when there are no samples of it.
     pub path: Option<Path>,
@@ -50,7 +50,7 @@ pub struct OperationRow {
     pub l2_over_l1: Option<f64>,
     /// What it did with memory; `None` for an operation that is not about memory.
     pub memory: Option<Memory>,
-    /// Where the time of the traced window went. On a lab's clock 1 ns stands for 1 instruction.
+    /// Where the time of the traced window went. On a lab's clock 1 ns is 1 instruction.
     pub time: TimeRow,
 }
 
@@ -192,7 +192,7 @@ impl OperationRow {
         sum(self.exits.iter().filter(|exit| exit.ancillary_of.is_some()))
     }
 
-    /// Ancillary exits for each exit of L2 that was handed to L1.
+    /// Ancillary exits for each exit of L2 that was forwarded to L1.
     pub fn ancillary_per_exit(&self) -> Ratio {
         Ratio { part: self.ancillary(), whole: self.to_l1 }
     }
@@ -307,7 +307,7 @@ fn measured(samples: &[Sample]) -> BTreeMap<&str, Measured<'_>> {
     workloads
 }
 
-/// Exits of each VM by kind, vCPUs and outcomes added up, and how many were handed to L1.
+/// Exits of each VM by kind, vCPUs and outcomes added up, and how many were forwarded to L1.
 struct ExitsByVm(BTreeMap<u32, (Kinds, u64)>);
 
 type Kinds = BTreeMap<(Level, Reason, Detail, Option<Reason>), u64>;

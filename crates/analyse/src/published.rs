@@ -79,13 +79,13 @@ pub struct ComparisonRow {
     pub reason: Option<Reason>,
     /// What the exits of the recording were about, most first.
     pub details: Vec<Detail>,
-    /// Exits of L1 for exits of L2 that were handed to L1.
+    /// Exits of L1 for exits of L2 that were forwarded to L1.
     pub here: Ratio,
 }
 
 impl Comparison {
     /// From the nested table's row of CPUID and a lab run's operations. `None` without exits of L2 by CPUID
-    /// that were handed to L1.
+    /// that were forwarded to L1.
     pub fn new(nested: &[NestedRow], operations: &Operations) -> Option<Comparison> {
         let row = nested.iter().find(|row| is_cpuid(row.reason) && row.to_l1 > 0)?;
         let isa = row.reason.isa;

@@ -7,7 +7,7 @@
 //! instructions more than the baseline = exits more x instructions of an exit + the rest
 //! ```
 //! A matrix whose VMs ran on an emulated host, or were recorded on a real one, comes apart the same way: there the time of an
-//! operation stands for its instructions, and what an exit costs is the time of the workload `cpuid` in the plain VM.
+//! operation is its instructions, and the cost of an exit is the time of the workload `cpuid` in the plain VM.
 
 use vmtax_events::{Better, Level, Sample};
 

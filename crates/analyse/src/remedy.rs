@@ -141,7 +141,7 @@ fn always(_: &Context) -> Applies {
 /// Linux 7.3: guest_memfd.c "TODO: Support huge pages"; tdx_gmem_max_mapping_level returns PG_LEVEL_4K.
 const PRIVATE_AT_4K: &str = "its memory is private: Linux up to 7.3 maps guest_memfd in pages of 4 KiB, and no setting changes that";
 
-/// Memory that pre-faulting maps for good. TDX and SEV-SNP guests build theirs before they run.
+/// Memory that pre-faulting maps for good. TDX and SEV-SNP guests build their memory before they run.
 fn memory_to_map_first(context: &Context) -> Applies {
     match context.kind {
         VmKind::Tdx | VmKind::Snp => Applies::No("its private memory is built before it runs"),
@@ -413,7 +413,7 @@ const OPPOSITES: &[(&str, &str)] = &[
     ("guest-idle-poll", "no-idle-poll"),
     ("guest-haltpoll", "no-idle-poll"),
     ("halt-poll", "no-idle-poll"),
-    // A guest that is told that its vCPUs are never preempted spins where it should yield.
+    // A guest with the hint that its vCPUs are never preempted spins where it should yield.
     ("pv-spin-hint", "fewer-vcpus"),
     ("pv-spin-hint", "cpu-quota"),
     // Polling takes processor time, which a quota counts and others lack.

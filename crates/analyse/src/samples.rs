@@ -191,7 +191,7 @@ fn exact(ranks: &[usize], m: usize, sum: usize) -> f64 {
         }
     }
     let all: f64 = ways[m].iter().sum();
-    // How far from its mean the sum lies; the distribution of ranks with ties need not be symmetric.
+    // The distance of the sum from its mean; the distribution of ranks with ties need not be symmetric.
     let mean = m * most;
     let far = (sum * ranks.len()).abs_diff(mean);
     let extreme: f64 = ways[m]

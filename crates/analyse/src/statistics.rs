@@ -30,7 +30,7 @@ pub fn standard_error_ns(tally: &Tally) -> Option<f64> {
     Some((variance / n as f64).sqrt())
 }
 
-/// A quantile as far as a log2 histogram knows it: it lies in `low_ns..=high_ns`.
+/// A quantile of a log2 histogram: it is within `low_ns..=high_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantile {
     /// Not smaller than this.

@@ -1,4 +1,4 @@
-//! Tables over a ledger: which rows, told apart by what.
+//! Tables over a ledger: rows and key columns.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ impl TableKind {
         matches!(self, TableKind::Vmexit | TableKind::Cause)
     }
 
-    /// What its rows are told apart by when the user does not say.
+    /// Its default key columns.
     pub fn default_by(self) -> &'static [By] {
         match self {
             TableKind::Vmexit => &[By::Reason, By::Level],
@@ -84,7 +84,7 @@ impl TableKind {
     }
 }
 
-/// What rows are told apart by (`--by`).
+/// The key columns of rows (`--by`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum By {
     /// Exit reason.
@@ -155,7 +155,7 @@ pub struct TableRow {
 pub struct Table {
     /// Which table.
     pub kind: TableKind,
-    /// What its rows are told apart by.
+    /// The key columns of its rows.
     pub by: Vec<By>,
     /// The rows.
     pub rows: Vec<TableRow>,

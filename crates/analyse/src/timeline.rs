@@ -7,7 +7,7 @@ use vmtax_events::{Cause, Detail, ExitRow, Reason};
 /// At most this many slots; beyond, pairs of slots are joined.
 const MAX_SLOTS: u64 = 600;
 
-/// More kinds of exits than this are not told apart: a damaged file can make up any number.
+/// Limit of distinct kinds of exits: a damaged file can contain any number.
 const MAX_KINDS: usize = 1024;
 
 /// Exits per cause and per kind in equal slots of time.
@@ -23,7 +23,7 @@ pub struct Timeline {
     pub more_kinds: bool,
 }
 
-/// What exits are told apart by.
+/// The key of exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     /// The cause.

@@ -6,7 +6,7 @@
 //! VMMs create them. Such VMs are marked as inferred.
 //!
 //! A VM is called what its process is called. Where the process or its name is not known, the vCPU thread's name
-//! stands for it, unless that is the one that QEMU gives to its vCPU threads and a QEMU is among the names.
+//! is its name, unless that is the name that QEMU gives to its vCPU threads and a QEMU is among the names.
 
 use std::collections::HashMap;
 

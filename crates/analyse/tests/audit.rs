@@ -238,7 +238,7 @@ fn without_times_that_mean_anything_there_are_counts_alone() {
         assert_eq!((measured.gain, measured.gain.share()), (Gain::Counts { count: 150 }, None));
         assert_eq!((measured.causes[0].share, measured.causes[0].per_second), (None, None));
     }
-    // Without sched_switch nobody knows how long vCPUs were preempted.
+    // Without sched_switch the preempted time of vCPUs is unknown.
     let blind = Recording {
         coverage: Coverage { exits: true, ..Coverage::default() },
         ..Recording::default()

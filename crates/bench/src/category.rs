@@ -356,7 +356,7 @@ impl Category {
     }
 }
 
-/// What needs are held against.
+/// The host's properties that requirements are checked against.
 struct HostView<'a> {
     root: &'a Path,
     accel: Accel,

@@ -1,4 +1,4 @@
-//! What a matrix comes to, before and beside its numbers: categories, cells, what is missing, what is not captured.
+//! Description of a matrix besides its numbers: categories, cells, missing requirements, data that is not captured.
 
 use std::io::{self, Write};
 use std::path::Path;

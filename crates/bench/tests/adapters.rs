@@ -36,7 +36,7 @@ const CASES: &[(&str, &str, &[Expected])] = &[
         "iperf-tcp.json",
         &[("throughput", "bit/s", 5_341_011_985.316_97), ("retransmits", "count", 0.0)],
     ),
-    // The sender's figure, 584 Mbit/s, also stands under `sum`: more than half of it was lost.
+    // The sender's figure, 584 Mbit/s, is also under `sum`: more than half of it was lost.
     (
         "iperf-udp",
         "iperf-udp.json",

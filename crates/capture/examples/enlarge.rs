@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const SAMPLE: u32 = 9;
 const FINISHED_ROUND: u32 = 68;
 const COMPRESSED: u32 = 81;
-/// Where the time stands in a sample of `perf kvm stat record`: after header, identifier, ip and tid.
+/// Offset of the time in a sample of `perf kvm stat record`: after header, identifier, ip and tid.
 const SAMPLE_TIME: usize = 32;
 /// The largest payload that a compressed record takes, with room for zstd's own worst case.
 const PIECE: usize = 32 << 10;
@@ -83,7 +83,7 @@ fn perf(bytes: &[u8], mut out: BufWriter<File>, copies: u64, compress: bool) -> 
         }
     }
     let (mut out, written) = data_out.finish()?;
-    // The feature table stands behind the data; its sections move by as much as the data grew.
+    // The feature table follows the data; its sections move by as much as the data grew.
     let moved = written as i64 - data_size as i64;
     let features: u32 = (0..4).map(|i| u64_at(bytes, 72 + 8 * i).map_or(0, u64::count_ones)).sum();
     let table_at = data_at + data_size;
@@ -149,7 +149,7 @@ impl Data {
     }
 }
 
-/// Version 6: the per-CPU data is at the end; its table of (offset, size) stands before "flyrecord"'s data.
+/// Version 6: the per-CPU data is at the end; its table of (offset, size) precedes "flyrecord"'s data.
 fn trace_dat(bytes: &[u8], mut out: BufWriter<File>, copies: u64) -> Result<()> {
     let page = u32_at(bytes, 14)? as usize;
     let marker = b"flyrecord\0";

@@ -160,7 +160,7 @@ pub struct Imported {
 /// Imports a source of a recognised format.
 ///
 /// # Errors
-/// [`Error`] when nothing can be read. A recording that ends early is no error: what stands before the
+/// [`Error`] when nothing can be read. A recording that ends early is no error: what precedes the
 /// cut is delivered, and [`Losses::truncated`] says so.
 pub fn import(
     format: Format,

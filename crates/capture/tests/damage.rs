@@ -7,7 +7,7 @@
 //! - Refused: the error gives a byte offset, or says what was found in place of a recording.
 //! - Else the events are the first ones of the whole recording (of each CPU, where CPUs are stored apart),
 //!   and [`Losses::truncated`] says where it ends, or [`Losses::undecodable`] that some of it cannot be read.
-//!   Nothing is said in two cases only:
+//!   Nothing is reported in two cases only:
 //! - What was cut off is not needed: then everything is as of the whole recording.
 //! - The format does not show its own end, and the cut is where a whole recording can end: a text behind a
 //!   line, a stream of perf behind a round (or before its first event).
@@ -385,7 +385,7 @@ proptest! {
 }
 
 /// A flipped bit of a number is just another number, so nothing can be asked of what is read but that
-/// it comes to an end, and of a refusal that it says something.
+/// it terminates, and of a rejection that it has a message.
 fn flip(which: prop::sample::Index, flips: &[(prop::sample::Index, u32)]) {
     static ALL: std::sync::OnceLock<Vec<(&str, Vec<u8>)>> = std::sync::OnceLock::new();
     let all = ALL.get_or_init(|| {

@@ -227,7 +227,7 @@ fn a_folder_without_parts_can_be_whole() {
     assert_eq!(imported.recording.format, "perf.data");
 }
 
-/// Every cut of a part is a loss, and what stands before it is delivered.
+/// Every truncation of a part is a loss, and the data before it is delivered.
 #[test]
 fn cut_and_flipped_parts() {
     for compress in [false, true] {

@@ -150,7 +150,7 @@ fn everything(big: bool) -> (Spec, Collect) {
     entry.u16(301).u16(0).u32(78).u32(3);
     let sample = exit_sample(big, 200, 1, 0);
     s.sample(0, &Sample { raw: entry.bytes, id: 12, ..sample.clone() });
-    // A tracepoint that nobody wants, and one whose format is not there.
+    // An unused tracepoint, and one without a format.
     for id in [302, 999] {
         let mut other = s.bytes();
         other.u16(id).u16(0).u32(78).u64(0);
@@ -286,7 +286,7 @@ fn counts_that_cannot_be_leave_the_sample_out() {
     let mut s = spec(false, sample::USUAL | sample::READ | sample::CALLCHAIN);
     s.attrs[0].read_format = read::GROUP;
     s.sample(0, &group).sample(0, &chain);
-    // The call chain's count stands before size and data of 44 bytes in all.
+    // The call chain's count precedes size and data of 44 bytes in all.
     let len = s.records.len();
     s.records[len - 48..len - 40].fill(0xff);
     let (imported, collect) = import(&s.file());
@@ -361,7 +361,7 @@ fn samples_go_to_the_event_that_their_id_names() {
         for big in ORDERS {
             let mut s = Spec { attrs: attrs.clone(), ..spec(big, 0) };
             for (i, attr) in attrs.iter().enumerate().filter(|(_, a)| a.sample_type != 0) {
-                // Other kinds of event carry the same bytes here: they must not be taken for an exit.
+                // Other kinds of event carry the same bytes here: they must not be decoded as an exit.
                 let id = *attr.ids.last().unwrap();
                 s.sample(i, &Sample { id, ..exit_sample(big, 100, i as u32, 0x72) });
             }

@@ -60,7 +60,7 @@ fn every_cut_and_every_flip() {
     }
 }
 
-/// perf script without call chains has all in one line; other events are left out, and that is said.
+/// perf script without call chains has one line per sample; other events are skipped and reported.
 #[test]
 fn one_line_for_each_sample() {
     let text = "CPU 0/KVM  4711 [002] 100.1:     250000 cycles:  ffffffff8103ce3b vmx_vcpu_run+0x3b ([kvm_intel])\n\

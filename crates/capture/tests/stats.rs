@@ -136,7 +136,7 @@ fn numbers_in_doubt_are_refused() {
     assert_eq!(values(&read(text).unwrap().0), BTreeMap::from(expected));
 }
 
-/// A cut shows in a note; what stands before it is as in the whole file.
+/// A truncation is reported in a note; the data before it is as in the complete file.
 #[test]
 fn every_cut_and_every_flip() {
     let mut files: Vec<_> =

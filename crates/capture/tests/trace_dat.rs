@@ -465,7 +465,7 @@ fn the_list_of_data_may_be_cut_off() {
     assert!(text.contains("found by its place") && text.contains("cpu 1: "), "{text}");
 }
 
-/// A cut or damaged file is refused cleanly, or what is missing is said. Nothing panics.
+/// A truncated or damaged file is rejected, or its losses are reported. Nothing panics.
 fn cut(file: &[u8], len: usize) {
     match try_read(&file[..len]).0 {
         Ok(imported) => {

@@ -71,7 +71,7 @@ pub fn fail<T>(code: Code, message: impl Into<String>) -> anyhow::Result<T> {
     Err(Fault::new(code, message).into())
 }
 
-/// Prints the error as one sentence and gives its exit code. A closed pipe is success: whoever read our
+/// Prints the error as one sentence and gives its exit code. A closed pipe is success: the reader of our
 /// output had enough.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     let fault = error.chain().find_map(|e| e.downcast_ref::<Fault>());
@@ -116,7 +116,7 @@ fn sentence(text: &str) -> String {
         }
         let line = line.strip_prefix("error: ").unwrap_or(line);
         match line.strip_prefix("tip: ") {
-            // "to pass '--x' as a value, use '-- --x'": nobody means that.
+            // "to pass '--x' as a value, use '-- --x'": which is never meant.
             Some(tip) if tip.starts_with("to pass") => continue,
             Some(tip) => sentence.push_str(&format!("; {tip}")),
             None if sentence.is_empty() => sentence.push_str(line),

@@ -160,7 +160,8 @@ const fn amd(code: u32, cause: Cause) -> Rule {
 }
 
 /// The oneDNN-on-TDX report counts all external interrupts as ticks (143,007 beside 142,929 of the preemption timer).
-const INTERRUPTS_ARE_TICKS: &str = "a host interrupt is taken to be a timer tick, which it most often is: the recording has no vector";
+const INTERRUPTS_ARE_TICKS: &str =
+    "host interrupts are assumed to be timer ticks, because the recording has no vectors";
 /// The oneDNN-on-TDX report counts all MSR writes of the plain VM as timer arms (143,258 against 142,929 expiries).
 const WRITES_ARE_ARMS: &str =
     "MSR writes are taken to arm the timer: the recording does not say which MSR";
@@ -256,7 +257,7 @@ const RULES: &[Rule] = &[
 ];
 
 /// MSRs that decide the cause: first, last, cause of (reading, writing). The x2APIC and
-/// the PMU are told by [`apic`] and [`msr`].
+/// the PMU are classified by [`apic`] and [`msr`].
 const MSRS: &[(u32, u32, (Cause, Cause))] = &[
     (msr::IA32_TSC_DEADLINE, msr::IA32_TSC_DEADLINE, (Cause::Msr, Cause::TimerArm)),
     (msr::HV_X64_MSR_EOI, msr::HV_X64_MSR_EOI, (Cause::Apic, Cause::Apic)),
@@ -378,7 +379,7 @@ fn of_ghcb(code: u64) -> Cause {
     }
 }
 
-/// A leaf without the detail of what it carried (`kvm_msr` and the like would have been preferred).
+/// A leaf without a more precise detail (of `kvm_msr` and similar events).
 fn of_tdvmcall(leaf: u64) -> Verdict {
     match leaf {
         tdx::LEAF_CPUID => (Cause::Cpuid, None),

@@ -62,7 +62,7 @@ pub const HALT_POLLED: u64 = 0;
 /// The vCPU gave up its CPU.
 pub const HALT_BLOCKED: u64 = 1;
 
-/// Faults on guest memory are told apart by 2 MiB region.
+/// Faults on guest memory are distinguished by 2 MiB region.
 pub const PAGE_REGION: u64 = 2 << 20;
 
 /// The object of an exit: a kind and a number.

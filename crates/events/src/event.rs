@@ -172,7 +172,7 @@ pub enum Kind {
         /// The reason again.
         reason: Reason,
     },
-    /// `kvm_nested_vmexit_inject`: the exit was handed to L1.
+    /// `kvm_nested_vmexit_inject`: the exit was forwarded to L1.
     NestedInject {
         /// The reason that L1 sees.
         reason: Reason,
@@ -251,13 +251,13 @@ macro_rules! coverage {
 coverage! {
     /// `kvm_entry` comes with it.
     exits: "kvm_exit";
-    /// Without it L1 and L2 cannot be told apart.
+    /// Without it L1 and L2 cannot be distinguished.
     nested: "kvm_nested_vmexit";
     /// Without it time in user space counts as kernel time.
     userspace: "kvm_userspace_exit";
     /// Without it preemption is not seen.
     sched: "sched_switch";
-    /// Without it the whole of a HLT exit counts as halted.
+    /// Without it the complete duration of a HLT exit counts as halted.
     wakeup: "kvm_vcpu_wakeup";
     msr: "kvm_msr";
     pio: "kvm_pio";

@@ -8,7 +8,7 @@ pub const MAX_THREADS: usize = 16_384;
 /// VMs that are kept apart. A hostile recording may name any number; those beyond are one with the last.
 pub const MAX_VMS: usize = 16_384;
 
-/// A counter of losses, and how it is said.
+/// A counter of losses, and its sentence.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
     /// The name that programs know it by: `recorder_lost`.

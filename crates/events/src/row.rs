@@ -46,14 +46,14 @@ words! {
         User = "user",
         /// The vCPU halted until something woke it.
         Halted = "halted",
-        /// An L2 exit that was handed to L1.
+        /// An L2 exit that was forwarded to L1.
         L1 = "l1",
         /// The recording has no `kvm_userspace_exit`: kernel or user.
         Unknown = "unknown",
     }
 }
 
-/// What exits are told apart by.
+/// The key of exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExitKey {
     /// [`Vm::id`].

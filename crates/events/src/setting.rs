@@ -156,7 +156,7 @@ pub struct Thread {
 }
 
 /// Kinds of a VM's memory in its process: mappings of 2 MiB and more. The VMM's own large mappings are
-/// among them; they cannot be told apart from outside.
+/// among them; they cannot be distinguished from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
     /// Bytes in memory, huge pages of hugetlbfs included.
@@ -269,7 +269,7 @@ pub struct System {
     pub vms: Vec<VmProcess>,
     /// Its processes could be listed.
     pub listed: bool,
-    /// Processes that could not be looked into, so that VMs may be missing.
+    /// Unreadable processes, so that VMs may be missing.
     pub hidden: u64,
     /// There are more VMs than are looked at.
     pub more: bool,

@@ -99,7 +99,7 @@ parts! {
     halted_ns: "halted", "idle by the guest's own wish";
     /// Preempted while handling an exit. (A vCPU is only ever preempted outside guest mode.)
     preempted_ns: "preempted", "off its CPU while handling an exit", told_by(|coverage| coverage.sched);
-    /// Time that cannot be told: exits or entries are missing around it.
+    /// Unknown time: exits or entries are missing around it.
     unknown_ns: "unknown", "events are missing around it";
 }
 

@@ -152,7 +152,7 @@ fn vmx_matches_the_system_header() {
     let table = between(&text, "#define VMX_EXIT_REASONS \\", "#define VMX_EXIT_REASON_FLAGS");
     let kernel = pairs(table, |name| numbers.get(name).copied());
     assert!(kernel.len() >= 60, "{}", kernel.len());
-    // A newer header than the one this was written with (6.1) knows more of ours.
+    // A newer header than the one this was written with (6.1) has more of our names.
     compare(&kernel, 0..0x1_0000, vmx::name, vmx::code, |n| {
         VMX_NOT_IN_6_1.contains(&n) && !kernel.contains_key(&n)
     });

@@ -237,7 +237,7 @@ fn scheme(url: &Url) -> Result<ObjectStoreScheme, String> {
     let known = "use s3://, gs://, az://, https:// or http://";
     match ObjectStoreScheme::parse(url).map(|(kind, _)| kind) {
         Ok(kind @ ObjectStoreScheme::Http) => Ok(kind),
-        // Two buckets of one host could not be told apart.
+        // Two buckets of one host could not be distinguished.
         Ok(ObjectStoreScheme::AmazonS3) if url.scheme() == "https" => {
             Err("name it s3://BUCKET/FOLDER, and set AWS_ENDPOINT_URL where it is not AWS"
                 .to_owned())

@@ -62,7 +62,7 @@ pub fn parse(answer: &[u8]) -> Settings {
         let Ok(line) = std::str::from_utf8(line) else { continue };
         let mut words = line.trim_end().splitn(3, ' ');
         let (Some(path), Some(verdict)) = (words.next(), words.next()) else { continue };
-        // A shell gives a pattern that fits nothing as it stands.
+        // A shell leaves a pattern without a match unchanged.
         let path = path.replace("[0-9]*", "#");
         let Some(pattern) = FILES.iter().find(|p| **p == path || fits(p, &path)) else { continue };
         let value = match verdict {

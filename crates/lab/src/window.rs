@@ -9,7 +9,7 @@
 //!  L2 │ OUT begin  (L1's exits)  VMRESUME exit, entry │ exit entry ... │ OUT end
 //!     │                                          ▲───── window ────────▲│
 //! ```
-//! That L1 enters L2 is told by the exit of its VMRUN, VMLAUNCH or VMRESUME: `kvm_nested_vmenter` is absent on VMX before
+//! The exit of VMRUN, VMLAUNCH or VMRESUME shows that L1 enters L2: `kvm_nested_vmenter` is absent on VMX before
 //! Linux 6.1.
 //!
 //! In the window events get a process and threads of their own, so that the analysis, which knows nothing of

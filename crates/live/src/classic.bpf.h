@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 //
 // Classic tracepoints, for kernels that do not describe their types: the kernel copies what it says of an event into a record,
-// and where in the record a number lies its format file says (classic.rs). The record has no vCPU's address, so VMs are told
-// apart by process.
+// and its format file has the offsets (classic.rs). The record has no vCPU's address, so VMs are distinguished by process.
 
 #define CLASSIC_TRACEPOINT(name) SEC("tp/" #name) int on_##name(void *record)
 
@@ -46,7 +45,7 @@ INLINE u64 number(void *record, u32 tracepoint, u32 at)
 
 #define NUMBER(name, at) number(record, T_##name, at)
 
-// The number of the vCPU stands for its address.
+// The number of the vCPU is used as its address.
 INLINE void learn_number(struct thread *thread, u32 tracepoint, u64 vcpu)
 {
 	if (thread->vcpu_at == vcpu + 1)

@@ -82,7 +82,7 @@ fn fields(path: &Path, text: &str, of: &Tracepoint) -> Result<[Field; FIELDS], E
     let mut fields = [Field::default(); FIELDS];
     for (slot, name) in fields.iter_mut().zip(of.fields) {
         let found = text.lines().find_map(|line| field(line, name));
-        // Older kernels do not say which vCPU it is, or not all that there is to say; without a reason nothing is said.
+        // Records of older kernels lack the vCPU or other fields; a record without a reason is not used.
         if found.is_none() && of.needed && *name != "vcpu_id" && !name.starts_with("info") {
             let problem = format!("has no field {name} that can be read");
             return Err(Error::Types { path: PathBuf::from(path), problem });

@@ -281,7 +281,7 @@ INLINE void enter_guest(struct thread *thread, u64 now)
 		enter_somehow(thread, now);
 		return;
 	}
-	// What the kernel did alone, about something that it told: most exits that come often. As close_any counts it.
+	// An exit that the kernel handled alone, with a known detail: most frequent exits. Counted as in close_any.
 	which = totals.half & 1;
 	thread->spans[which].kernel += duration;
 	thread->flags = 0;

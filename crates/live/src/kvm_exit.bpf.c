@@ -4,7 +4,7 @@
 //
 //	 guest |kvm_exit  kvm_nested_vmexit?  kvm_msr | kvm_pio | kvm_mmio ...  kvm_userspace_exit?  |kvm_entry| guest
 //
-// What is counted lies in two halves. The programs add to one while user space reads and clears the other
+// The counters are in two halves. The programs add to one while user space reads and clears the other
 // (kvm_exit.rs). Every vCPU has cells of its own, and a vCPU is on one CPU at a time, so nothing here needs a lock or an
 // atomic addition but what concerns all vCPUs, which is rare.
 //
@@ -93,7 +93,7 @@ INLINE int access(u32 kind, u64 value)
 	flags = thread->flags;
 	if (!(flags & OPEN) || thread->weight >= WEIGHT_ACCESS)
 		return further_access(thread, kind, value);
-	// The first is what the exit is about. It is counted with it, and its time is taken for that of the exit.
+	// The first access is the subject of the exit. It is counted with the exit and gets the exit's time.
 	thread->flags = flags | SOLE;
 	thread->weight = WEIGHT_ACCESS;
 	thread->kind = kind;

@@ -28,7 +28,7 @@ use crate::{Error, classic, kernel, memory, privileges, raw};
 pub struct Options {
     /// Only VMs of these processes.
     pub processes: Option<BTreeSet<u32>>,
-    /// So many keys of exits, and as many of accesses, are told apart exactly; beyond, details are dropped and counted.
+    /// Limit of exact keys of exits, and of accesses; beyond it, details are dropped and counted.
     pub most_keys: u32,
     /// So many vCPU threads at a time.
     pub most_threads: u32,

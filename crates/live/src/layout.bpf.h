@@ -57,7 +57,7 @@ struct field {
 
 // What this kernel is like, and what is wanted; written before the programs are loaded.
 struct config {
-	// Cells in each half, threads, and keys of a kind (exits, accesses) that are told apart exactly.
+	// Cells in each half, threads, and keys of a kind (exits, accesses) that are counted exactly.
 	u32 cells;
 	u32 threads;
 	u32 exact;
@@ -225,7 +225,7 @@ struct taker {
 #define WAITERS 4
 
 struct thread {
-	// tgid << 32 | tid, 0 for nobody: a thread that ended, or a place that is free.
+	// tgid << 32 | tid, 0 for none: a thread that ended, or a free slot.
 	u64 id;
 	// 0 when user space may have come to another vCPU.
 	u64 vcpu_at;

@@ -6,9 +6,9 @@
 //!   here     kernel::Kernel (BTF) ──> Config ──> Recorder::interval <─────────────┘──> Rows
 //! ```
 //! Programs sit on raw tracepoints: they get the arguments that the kernel's code gives, at the cost of a call, and need
-//! no more than CAP_BPF and CAP_PERFMON. Where a field lies in the kernel's structs is looked up in the types that the
+//! no more than CAP_BPF and CAP_PERFMON. Offsets of fields in the kernel's structs come from the types that the
 //! kernel and its modules describe themselves by (BTF); to have the kernel check the types of a module's tracepoint
-//! would need CAP_SYS_ADMIN and would not be faster, for the reason of an exit lies behind a cast.
+//! would need CAP_SYS_ADMIN and would not be faster, because the exit reason is behind a cast.
 //!
 //! Left out on purpose: naming VMs, writing rows anywhere, and printing.
 

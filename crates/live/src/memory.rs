@@ -104,7 +104,7 @@ impl<T: Plain> Mapped<T> {
     pub(crate) fn subtract(&self, index: usize, offset: usize, less: u64) {
         assert!(offset + 8 <= size_of::<T>() && offset.is_multiple_of(8));
         let place = self.place(index).cast::<u8>().wrapping_add(offset).cast::<u64>();
-        // SAFETY: within the value and aligned; whoever else writes there does it by atomic additions.
+        // SAFETY: within the value and aligned; other writers use atomic additions.
         #[expect(unsafe_code, reason = "shared with the kernel")]
         unsafe { AtomicU64::from_ptr(place) }.fetch_sub(less, Ordering::Relaxed);
     }

@@ -104,7 +104,7 @@ fn file(event: u64, place: u64, processor: u32) -> std::io::Result<File> {
     if descriptor < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just opened it, and nobody else has it.
+    // SAFETY: the kernel has just opened it, and no other code has it.
     #[expect(unsafe_code, reason = "perf_event_open has no safe form")]
     let file = unsafe { File::from_raw_fd(descriptor as i32) };
     Ok(file)

@@ -48,7 +48,7 @@ fn level(key: &Key) -> Level {
 
 fn exit_key(isa: Isa, vm: u32, key: &Key) -> ExitKey {
     let reason = |raw| match raw {
-        // What stands for the reasons that found no room.
+        // The row for the reasons beyond the limit.
         u32::MAX if isa == Isa::Vmx => Reason { isa, code: u32::MAX, flags: 0 },
         raw => Reason::from_trace(isa, raw),
     };

@@ -105,7 +105,7 @@ fn attach(object: &Object, number: usize, place: &VmcsPlace) -> Result<Link, Str
         };
         format!("{}+{:#x}: {error}{help}", place.function, place.offset)
     })?;
-    // SAFETY: libbpf made it, and nobody else has it.
+    // SAFETY: libbpf made it, and no other code has it.
     #[expect(unsafe_code, reason = "libbpf-rs has no offsets of kprobes")]
     let link = unsafe { Link::from_ptr(link) };
     Ok(link)

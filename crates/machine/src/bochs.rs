@@ -183,7 +183,7 @@ impl Launch {
     }
 
     fn start(mut self, screen: Option<Screen>) -> io::Result<(Bochs, Process)> {
-        // Debian's Bochs stops in its debugger first, which is told to continue.
+        // Debian's Bochs stops in its debugger first, which gets the command to continue.
         self.command.args(["-rc", &Inherited::Commands.path()]);
         self.command.env("LTDL_LIBRARY_PATH", PLUGINS);
         attach_terminal(&mut self.command)?;

@@ -25,7 +25,7 @@ pub struct Mailbox {
 impl Mailbox {
     /// Bytes of a sector, the unit in which the guest reads and writes.
     pub const SECTOR: u64 = 512;
-    /// Cylinders, heads and sectors of a track, which Bochs wants to be told.
+    /// Cylinders, heads and sectors of a track, which Bochs needs in its configuration.
     pub const GEOMETRY: (u64, u64, u64) = (130, 16, 63);
     /// Size in bytes: 67,092,480. What was never written reads as zeros and takes no memory.
     pub const SIZE: u64 = Self::GEOMETRY.0 * Self::GEOMETRY.1 * Self::GEOMETRY.2 * Self::SECTOR;
@@ -38,7 +38,7 @@ impl Mailbox {
         Ok(Mailbox { file: Arc::new(file) })
     }
 
-    /// Reads `length` bytes at `offset`; what lies beyond the end is an error.
+    /// Reads `length` bytes at `offset`; a read beyond the end is an error.
     pub fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
         within(offset, length, "read")?;
         let mut bytes = vec![0; length];

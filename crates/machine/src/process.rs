@@ -162,7 +162,7 @@ impl Handed {
         Handed::number(self.fds.len() - 1)
     }
 
-    /// As [`Handed::give`]; returns a path that the child can open. No path of ours is in an
+    /// As [`Handed::give`]; returns a path that the child can open. No path of this process is in an
     /// option of an emulator, where a comma would cut it.
     pub(crate) fn give_path(&mut self, fd: impl Into<OwnedFd>) -> String {
         format!("/proc/self/fd/{}", self.give(fd))
@@ -184,7 +184,7 @@ fn bind_to_parent(command: &mut Command, handed: Handed, last: Signal) {
             return Err(Errno::SRCH.into());
         }
         for (index, fd) in handed.fds.iter().enumerate() {
-            // SAFETY: the number belongs to nobody in this child, which is about to become another program;
+            // SAFETY: the descriptor number is unused in this child, which is about to become another program;
             // and what `dup2` puts there is not closed here.
             let mut target =
                 ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(Handed::number(index)) });

@@ -64,7 +64,7 @@ pub struct Qmp {
     stop: Stop,
     /// A command that undoes something was not answered in time.
     is_mute: bool,
-    /// Number of the last command. Answers carry the number of theirs.
+    /// Number of the last command. An answer carries the number of its command.
     sent: u64,
     events: Events,
 }
@@ -140,7 +140,7 @@ impl Qmp {
     pub(crate) fn pair(stop: Stop) -> io::Result<(Qmp, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut qmp = Qmp::over(ours, "its monitor".to_owned(), stop);
-        // QEMU reads this when it comes to it, and sends events from then on. Nobody waits for the answer.
+        // QEMU reads this later, and sends events from then on. The answer is not awaited.
         let line = qmp.line("qmp_capabilities", &json!({}));
         write_all(qmp.reader.stream(), &line, Until::after(PATIENCE)).map_err(io::Error::from)?;
         Ok((qmp, theirs.into()))

@@ -1,4 +1,4 @@
-//! Recording the instructions that a machine executes, by a library of ours inside the emulator.
+//! Recording the instructions that a machine executes, by a vmtax library inside the emulator.
 //!
 //! The libraries (`recorders/`, compiled by `build.rs`) write a record into a pipe while the machine runs. The reader interprets it.
 

@@ -115,7 +115,7 @@ impl NewState {
     }
 }
 
-/// The folder in which a state lies.
+/// The folder of a state.
 fn above(state: &Path) -> &Path {
     match state.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -309,7 +309,7 @@ mod tests {
         theirs.write_all(b"half").unwrap();
         thread::scope(|scope| {
             let line = scope.spawn(|| reader.line(Until::after(LONG).or_stopped(&stop)));
-            // Nobody reads at this end of another pair, so its buffer fills.
+            // This end of another pair is never read, so its buffer fills.
             let (ours, _theirs) = UnixStream::pair().unwrap();
             let stop = &stop;
             let write = scope.spawn(move || {

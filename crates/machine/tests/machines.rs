@@ -45,7 +45,7 @@ fn spec(folder: &Path) -> Spec {
 fn state() -> PathBuf {
     static STATE: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
-        // Below the build's folder, since nobody removes it after the last test.
+        // Below the build's folder, because it is not removed after the last test.
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let spec = spec(folder);
         let mut machine = Machine::boot(&spec).expect("QEMU starts");

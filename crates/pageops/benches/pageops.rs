@@ -218,7 +218,7 @@ fn engines(bench: &mut Bench) {
         let config = engine::Config { policy: Policy::Device, patience, ..Default::default() };
         let mut dispatcher = Dispatcher::new(config, portals);
         let start = Instant::now();
-        // SAFETY: the memory outlives the run and nobody writes to it.
+        // SAFETY: the memory outlives the run and is not written to.
         let outcomes = unsafe { dispatcher.run(&ops) };
         let time = start.elapsed().as_secs_f64();
         assert!(outcomes.iter().all(|o| o.choice == Choice::Device && o.fault.is_none()));
@@ -252,7 +252,7 @@ impl Bench {
         let mut times = vec![Vec::new(); count];
         // The first round warms up.
         for round in 0..=rounds {
-            // Who goes first changes, so that nobody profits from it.
+            // The order alternates, so that neither benefits from it.
             for i in (0..count).map(|i| (i + round) % count) {
                 let start = thread_time();
                 for _ in 0..repeat {
@@ -326,7 +326,7 @@ fn line(name: &str, limit: f64, bytes: usize, times: &[Vec<f64>], verdict: &str)
 /// Processor time of this thread: what others do on the machine stays out of it, but for their use of memory.
 fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is ours.
+    // SAFETY: the structure is owned here.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }

@@ -10,33 +10,33 @@
 #include <stdlib.h>
 
 /*
- Version of this interface, and the number in the shared library's name. It rises when a program that was compiled against an
- older header would no longer work.
+ Version of this interface, and the number in the shared library's name. It rises when programs compiled with an older header
+ would no longer work.
  */
 #define PAGEOPS_ABI 1
 
 /*
- An argument is wrong.
+ An argument is invalid.
  */
 #define PAGEOPS_EINVAL -22
 
 /*
- A file cannot be read or written, or is not what it should be; the sentence says which and why.
+ A file cannot be read or written, or is invalid; the error sentence names the file and the reason.
  */
 #define PAGEOPS_EIO -5
 
 /*
- The result does not fit into the room that was given.
+ The result does not fit into the given buffer.
  */
 #define PAGEOPS_EOVERFLOW -75
 
 /*
- A delta that is not one of this block.
+ The delta does not belong to this block.
  */
 #define PAGEOPS_EBADMSG -74
 
 /*
- The engine ended early, or an earlier call failed: this handle can only be freed.
+ The engine has ended, or an earlier call failed: this handle can only be freed.
  */
 #define PAGEOPS_EDEAD -32
 
@@ -66,48 +66,50 @@
 #define PAGEOPS_FILL 3
 
 /*
- CRC-32C of `src`; `word` is 0 or the CRC of the bytes before.
+ CRC-32C of `src`; `word` is 0 or the CRC of the preceding bytes.
  */
 #define PAGEOPS_CRC32C 4
 
 /*
- Copy `src` to `dst`, and its CRC-32C.
+ Copy `src` to `dst`, and compute its CRC-32C.
  */
 #define PAGEOPS_COPY_CRC32C 5
 
 /*
- Write to `record` what turns `src` into `dst` (neither is written); value is the record's size, 0 if they are equal; result
- PAGEOPS_EOVERFLOW if `record_len` is too small. A device takes it where addresses are multiples of 8 and `record_len` is at least 80.
+ Write the delta from `src` to `dst` to `record` (neither block is written); value is the record's size, 0 if they are equal;
+ result
+ PAGEOPS_EOVERFLOW if `record_len` is too small. A device executes it if addresses are multiples of 8 and `record_len` is at
+ least 80.
  */
 #define PAGEOPS_DELTA_CREATE 6
 
 /*
- Apply `record` to `dst`; result PAGEOPS_EBADMSG, and `dst` changed in part, if it is no record of this block.
+ Apply `record` to `dst`; result PAGEOPS_EBADMSG, and `dst` partly changed, if the record does not belong to this block.
  */
 #define PAGEOPS_DELTA_APPLY 7
 
 /*
- A checkpoint that was opened. A handle: never follow it.
+ An open checkpoint. A handle: never dereference it.
  */
 typedef struct PageopsCheckpoint PageopsCheckpoint;
 
 /*
- Queues of devices, and the thread that serves them. A handle: never follow it.
+ Device queues and the thread that serves them. A handle: never dereference it.
  */
 typedef struct PageopsEngine PageopsEngine;
 
 /*
- Operations under way. A handle: never follow it.
+ Submitted operations. A handle: never dereference it.
  */
 typedef struct PageopsJob PageopsJob;
 
 /*
- A checkpoint that is being written. A handle: never follow it.
+ A checkpoint that is being written. A handle: never dereference it.
  */
 typedef struct PageopsWriter PageopsWriter;
 
 /*
- What a pass over a page of 4096 bytes found.
+ Result of a pass over a page of 4096 bytes.
  */
 typedef struct {
   /*
@@ -115,13 +117,13 @@ typedef struct {
    */
   bool zero;
   /*
-   CRC-32C, of zero pages too.
+   CRC-32C, also of zero pages.
    */
   uint32_t crc;
 } PageopsFacts;
 
 /*
- An operation for an engine. Members that a kind does not name are ignored.
+ An operation for an engine. Members that the kind does not use are ignored.
  */
 typedef struct {
   /*
@@ -129,15 +131,15 @@ typedef struct {
    */
   uint32_t kind;
   /*
-   What is read.
+   Source.
    */
   const uint8_t *src;
   /*
-   What is written, or compared with.
+   Destination, or the block to compare with.
    */
   uint8_t *dst;
   /*
-   Bytes of `src` and `dst`.
+   Length of `src` and `dst`, bytes.
    */
   size_t len;
   /*
@@ -149,13 +151,13 @@ typedef struct {
    */
   uint8_t *record;
   /*
-   Bytes of the record, or room for it.
+   Length or capacity of the record, bytes.
    */
   size_t record_len;
 } PageopsOp;
 
 /*
- How an operation ended.
+ Outcome of an operation.
  */
 typedef struct {
   /*
@@ -167,33 +169,33 @@ typedef struct {
    */
   int32_t result;
   /*
-   It was finished by a device.
+   Completed by a device.
    */
   bool on_device;
   /*
-   Something went wrong on the way; the value is right all the same.
+   A fault occurred; the value is correct nevertheless.
    */
   bool had_fault;
 } PageopsOutcome;
 
 /*
- What an engine did so far.
+ Statistics of an engine.
  */
 typedef struct {
   /*
-   Operations finished by devices.
+   Operations completed by devices.
    */
   uint64_t on_device;
   /*
-   Operations finished by the processor, for whatever reason.
+   Operations completed by the CPU, for any reason.
    */
   uint64_t on_cpu;
   /*
-   Operations that had a fault on the way.
+   Operations with a fault.
    */
   uint64_t faults;
   /*
-   Batches handed to devices.
+   Batches submitted to devices.
    */
   uint64_t batches;
   /*
@@ -201,13 +203,13 @@ typedef struct {
    */
   uint64_t queues;
   /*
-   Of these, queues that were given up.
+   Of these, queues that were removed after a failure.
    */
   uint64_t dead_queues;
 } PageopsCounts;
 
 /*
- How a checkpoint is written. All zero is allowed: whole, not compressed, by the processor.
+ Options for writing a checkpoint. All zero is valid: complete, uncompressed, by the CPU.
  */
 typedef struct {
   /*
@@ -215,33 +217,33 @@ typedef struct {
    */
   int32_t zstd;
   /*
-   Path of the checkpoint that the difference is saved to; NULL: all is saved.
+   Path of the parent checkpoint; NULL: a complete checkpoint.
    */
   const char *parent;
   /*
-   Engine that scans and checksums; NULL: the processor, in the thread that calls.
+   Engine that scans and computes checksums; NULL: the CPU, in the calling thread.
    */
   PageopsEngine *engine;
 } PageopsCheckpointOptions;
 
 /*
- What was written, in pages but for `bytes`.
+ Summary of a written checkpoint: numbers of pages, except `bytes`.
  */
 typedef struct {
   /*
-   Bytes of the file.
+   Size of the file, bytes.
    */
   uint64_t bytes;
   /*
-   Pages as they are.
+   Pages stored uncompressed.
    */
   uint64_t raw;
   /*
-   Pages compressed.
+   Pages stored compressed.
    */
   uint64_t compressed;
   /*
-   Pages as deltas.
+   Pages stored as deltas.
    */
   uint64_t deltas;
   /*
@@ -249,17 +251,17 @@ typedef struct {
    */
   uint64_t filled;
   /*
-   Pages given that are zero.
+   Zero pages.
    */
   uint64_t zero;
   /*
-   Pages given that are as in the parent.
+   Pages equal to the parent's.
    */
   uint64_t unchanged;
 } PageopsSummary;
 
 /*
- Memory that a region is restored to.
+ Destination of a restored region.
  */
 typedef struct {
   /*
@@ -277,8 +279,8 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- The version that the library was compiled with: PAGEOPS_ABI of its header. Another number than the program's PAGEOPS_ABI means
- that the two do not fit.
+ The version that the library was compiled with: PAGEOPS_ABI of its header. If it differs from the program's PAGEOPS_ABI, the
+ two are incompatible.
 
  Threads: any, at any time.
  */
@@ -310,7 +312,8 @@ const char *pageops_variant(void);
 int32_t pageops_is_zero(const uint8_t *p, size_t len);
 
 /*
- Whether one 8-byte word (little-endian) fills it: 1 or 0; PAGEOPS_EINVAL. The word goes to `word`, which may be NULL.
+ Whether the block is one repeated 8-byte word (little-endian): 1 or 0; PAGEOPS_EINVAL. The word is stored in `word`, which
+ may be NULL.
 
  Threads: any, at any time.
 
@@ -323,7 +326,7 @@ int32_t pageops_same_fill(const uint8_t *p,
                           uint64_t *word);
 
 /*
- Place of the first byte that differs, or `len` if none does; PAGEOPS_EINVAL.
+ Offset of the first different byte, or `len` if the blocks are equal; PAGEOPS_EINVAL.
 
  Threads: any, at any time.
 
@@ -334,7 +337,7 @@ int32_t pageops_same_fill(const uint8_t *p,
 int64_t pageops_compare(const uint8_t *a, const uint8_t *b, size_t len);
 
 /*
- Copies; long blocks past the caches. 0, or PAGEOPS_EINVAL.
+ Copies; large blocks bypass the caches. 0, or PAGEOPS_EINVAL.
 
  Threads: any; no two with blocks that overlap.
 
@@ -356,7 +359,7 @@ int32_t pageops_copy(uint8_t *dst, const uint8_t *src, size_t len);
 int32_t pageops_fill(uint8_t *dst, size_t len, uint64_t word);
 
 /*
- CRC-32C, at least 0; PAGEOPS_EINVAL. `seed` is 0, or the CRC of the bytes before.
+ CRC-32C, at least 0; PAGEOPS_EINVAL. `seed` is 0, or the CRC of the preceding bytes.
 
  Threads: any, at any time.
 
@@ -367,7 +370,7 @@ int32_t pageops_fill(uint8_t *dst, size_t len, uint64_t word);
 int64_t pageops_crc32c(uint32_t seed, const uint8_t *p, size_t len);
 
 /*
- Copies, and gives the CRC-32C, in one read; PAGEOPS_EINVAL.
+ Copies and returns the CRC-32C, in one pass; PAGEOPS_EINVAL.
 
  Threads: any; no two with blocks that overlap.
 
@@ -378,7 +381,7 @@ int64_t pageops_crc32c(uint32_t seed, const uint8_t *p, size_t len);
 int64_t pageops_copy_crc32c(uint8_t *dst, const uint8_t *src, size_t len, uint32_t seed);
 
 /*
- Zero check and CRC-32C of `count` pages of 4096 bytes, in one read. 0, or PAGEOPS_EINVAL.
+ Zero check and CRC-32C of `count` pages of 4096 bytes, in one pass. 0, or PAGEOPS_EINVAL.
 
  Threads: any; no two with the same `out`.
 
@@ -389,7 +392,7 @@ int64_t pageops_copy_crc32c(uint8_t *dst, const uint8_t *src, size_t len, uint32
 int32_t pageops_scan(const uint8_t *pages, size_t count, PageopsFacts *out);
 
 /*
- Zero check, CRC-32C and copy of `count` pages of 4096 bytes, in one read. 0, or PAGEOPS_EINVAL.
+ Zero check, CRC-32C and copy of `count` pages of 4096 bytes, in one pass. 0, or PAGEOPS_EINVAL.
 
  Threads: any; no two with the same `out`, or with blocks that overlap.
 
@@ -400,7 +403,8 @@ int32_t pageops_scan(const uint8_t *pages, size_t count, PageopsFacts *out);
 int32_t pageops_copy_scan(uint8_t *dst, const uint8_t *src, size_t count, PageopsFacts *out);
 
 /*
- Encodes what changed, as QEMU's xbzrle_encode_buffer does: bytes written, 0 if nothing changed, PAGEOPS_EOVERFLOW if `cap` is
+ Encodes the difference, like QEMU's xbzrle_encode_buffer: bytes written, 0 if the pages are equal, PAGEOPS_EOVERFLOW if `cap`
+ is
  too small; PAGEOPS_EINVAL, also of a page longer than 16383 bytes.
 
  Threads: any; no two with the same `delta`.
@@ -416,8 +420,8 @@ int64_t pageops_xbzrle_encode(const uint8_t *old_page,
                               size_t cap);
 
 /*
- Applies such a delta in place: the place behind the last changed byte, or PAGEOPS_EBADMSG if it is no delta of this page, which
- may then be changed in part; PAGEOPS_EINVAL.
+ Applies such a delta in place: the offset after the last changed byte, or PAGEOPS_EBADMSG if the delta does not belong to
+ this page, which may then be partly changed; PAGEOPS_EINVAL.
 
  Threads: any; no two with the same `page`.
 
@@ -431,7 +435,8 @@ int64_t pageops_xbzrle_decode(const uint8_t *delta,
                               size_t len);
 
 /*
- Writes DSA's delta record: its bytes, 0 if nothing changed, PAGEOPS_EOVERFLOW if `cap` is too small; PAGEOPS_EINVAL, also of a
+ Writes a DSA delta record: its length, 0 if the blocks are equal, PAGEOPS_EOVERFLOW if `cap` is too small; PAGEOPS_EINVAL,
+ also of a
  `len` that is no multiple of 8 or above 0x7FFF8.
 
  Threads: any; no two with the same `record`.
@@ -447,7 +452,8 @@ int64_t pageops_delta_create(const uint8_t *old_block,
                              size_t cap);
 
 /*
- Applies DSA's delta record in place. 0; PAGEOPS_EBADMSG if it is none of this block, and PAGEOPS_EINVAL, both with nothing changed.
+ Applies a DSA delta record in place. 0; PAGEOPS_EBADMSG if the record does not belong to this block, or PAGEOPS_EINVAL; both
+ change nothing.
 
  Threads: any; no two with the same `block`.
 
@@ -462,7 +468,7 @@ int32_t pageops_delta_apply(const uint8_t *record,
 
 /*
  Starts an engine: "auto" (DSA queues that can be used, and the processor), "cpu", "model" (four devices in software), or DSA
- queues such as "dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0". NULL if that cannot be; `error` then says why. One engine serves all
+ queues such as "dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0". NULL on an error; `error` then has the reason. One engine serves all
  threads of a process; it does not survive a fork.
 
  Threads: any, at any time.
@@ -476,16 +482,16 @@ PageopsEngine *pageops_engine_new(const char *accel,
                                   size_t room);
 
 /*
- Hands operations in. NULL if one of them is not possible, and then nothing was handed in; `error` says which one and why. A job
- of no operations has ended. The array itself may be freed when this returns.
+ Submits operations. NULL if one of them is invalid; then none was submitted, and `error` names the operation and the reason.
+ A job without operations has ended. The array itself may be freed when this returns.
 
  Threads: any, at any time, with one engine.
 
  # Safety
 
- `count` operations can be read; `error` has room for `room` bytes, or is NULL. What the operations read stays readable, and what
- they write stays writable and unread, until the job was waited for with success or pageops_engine_free returned. What is read
- may be written to meanwhile (a VM's memory is): the value is then of the old or the new bytes.
+ `count` operations can be read; `error` has room for `room` bytes, or is NULL. Sources must stay readable, and destinations
+ writable and unread, until a wait for the job succeeded or pageops_engine_free returned. Sources may be written to meanwhile
+ (as a VM's memory is): the value is then of the old or the new bytes.
  */
 PageopsJob *pageops_submit(const PageopsEngine *engine,
                            const PageopsOp *ops,
@@ -494,8 +500,9 @@ PageopsJob *pageops_submit(const PageopsEngine *engine,
                            size_t room);
 
 /*
- Waits for a job, at most so long: 1 if it ended, 0 if it has not yet (wait again), PAGEOPS_EINVAL, PAGEOPS_EDEAD. Where it ended,
- `out` has the outcomes in the order of the operations: each time, and for every thread that waits. With `out` NULL it only waits.
+ Waits for a job with a timeout: 1 if it has ended, 0 on a timeout (wait again), PAGEOPS_EINVAL, PAGEOPS_EDEAD. If it has
+ ended, `out` receives the outcomes in the order of the operations, in every call and for every waiting thread. With `out`
+ NULL it only waits.
 
  Threads: any, at any time, with one job, each with an `out` of its own.
 
@@ -509,14 +516,15 @@ int32_t pageops_job_wait(const PageopsJob *job,
                          size_t count);
 
 /*
- Frees a job: 0, or PAGEOPS_EINVAL. NULL is allowed. That does not end its operations: their memory is used until they have ended.
+ Frees a job: 0, or PAGEOPS_EINVAL. NULL is allowed. This does not end its operations: their memory is used until they have
+ ended.
 
- Threads: any, at any time; a thread that waits for the job goes on waiting.
+ Threads: any, at any time; a thread that waits for the job continues to wait.
  */
 int32_t pageops_job_free(PageopsJob *job);
 
 /*
- Counts of what the engine did. 0, or PAGEOPS_EINVAL.
+ Statistics of the engine. 0, or PAGEOPS_EINVAL.
 
  Threads: any, at any time, with one engine.
 
@@ -527,7 +535,7 @@ int32_t pageops_job_free(PageopsJob *job);
 int32_t pageops_engine_counts(const PageopsEngine *engine, PageopsCounts *out);
 
 /*
- Who did what, why there, and what went wrong, in words; cut if there is too little room. 0, or PAGEOPS_EINVAL.
+ A description of the operations by backend, with reasons and faults, as text; truncated to `room`. 0, or PAGEOPS_EINVAL.
 
  Threads: any, at any time, with one engine.
 
@@ -540,10 +548,10 @@ int32_t pageops_engine_describe(const PageopsEngine *engine,
                                 size_t room);
 
 /*
- Finishes what was handed in and frees the engine: 0, or PAGEOPS_EINVAL. NULL is allowed. Its jobs can still be waited for; a
- checkpoint that is written with it keeps it until then.
+ Finishes all submitted operations and frees the engine: 0, or PAGEOPS_EINVAL. NULL is allowed. Its jobs can still be waited
+ for; a checkpoint that is being written with it keeps it until it is finished.
 
- Threads: one, when no other is in a call with this engine.
+ Threads: one, while no other is in a call with this engine.
  */
 int32_t pageops_engine_free(PageopsEngine *engine);
 
@@ -579,7 +587,8 @@ int32_t pageops_checkpoint_region(const PageopsWriter *writer,
                                   size_t room);
 
 /*
- Takes `count` pages of 4096 bytes, which are those from page `first` of the region on. Pages come in ascending order; those left
+ Takes `count` pages of 4096 bytes, which are those from page `first` of the region on. Pages come in ascending order; those
+ left
  out are zero. Each byte is read once. 0; PAGEOPS_EINVAL, PAGEOPS_EIO, PAGEOPS_EDEAD.
 
  Threads: any; calls with one writer wait for each other, and their order matters.
@@ -597,7 +606,8 @@ int32_t pageops_checkpoint_pages(const PageopsWriter *writer,
 
 /*
  Ends the checkpoint with the device state and a description (at most 16 MiB; NULL with 0 bytes for none), brings it to the disk
- and gives it its name in one step. The handle is freed, also on an error; then nothing is left behind. `summary` may be NULL. 0;
+ and gives it its name in one step. The handle is freed, also on an error; then nothing is left behind. `summary` may be NULL.
+ 0;
  PAGEOPS_EINVAL, PAGEOPS_EIO, PAGEOPS_EDEAD.
 
  Threads: one; no other is in a call with this writer.
@@ -641,7 +651,8 @@ PageopsCheckpoint *pageops_checkpoint_open(const char *path, char *error, size_t
 int64_t pageops_checkpoint_regions(const PageopsCheckpoint *checkpoint);
 
 /*
- Pages of a region, by its number from 0; PAGEOPS_EINVAL. Its name goes to `name`, cut if there is too little room; NULL is allowed.
+ Pages of a region, by its number from 0; PAGEOPS_EINVAL. Its name goes to `name`, cut if there is too little room; NULL is
+ allowed.
 
  Threads: any, at any time, with one checkpoint.
 
@@ -691,7 +702,8 @@ int32_t pageops_checkpoint_verify(const PageopsCheckpoint *checkpoint, char *err
 
  # Safety
 
- `count` entries can be read, and their memory read and written; nobody else uses it meanwhile. `error` has room for `room` bytes,
+ `count` entries can be read, and their memory read and written; no other code uses it meanwhile. `error` has room for `room`
+ bytes,
  or is NULL.
  */
 int32_t pageops_checkpoint_restore(const PageopsCheckpoint *checkpoint,

@@ -13,25 +13,25 @@ mod handles;
 
 use std::ffi::c_char;
 
-/// Version of this interface, and the number in the shared library's name. It rises when a program that was compiled against an
-/// older header would no longer work.
+/// Version of this interface, and the number in the shared library's name. It rises when programs compiled with an older header
+/// would no longer work.
 pub const PAGEOPS_ABI: u32 = 1;
 
-/// An argument is wrong.
+/// An argument is invalid.
 pub const PAGEOPS_EINVAL: i32 = -22;
-/// A file cannot be read or written, or is not what it should be; the sentence says which and why.
+/// A file cannot be read or written, or is invalid; the error sentence names the file and the reason.
 pub const PAGEOPS_EIO: i32 = -5;
-/// The result does not fit into the room that was given.
+/// The result does not fit into the given buffer.
 pub const PAGEOPS_EOVERFLOW: i32 = -75;
-/// A delta that is not one of this block.
+/// The delta does not belong to this block.
 pub const PAGEOPS_EBADMSG: i32 = -74;
-/// The engine ended early, or an earlier call failed: this handle can only be freed.
+/// The engine has ended, or an earlier call failed: this handle can only be freed.
 pub const PAGEOPS_EDEAD: i32 = -32;
 /// A defect of this library. The message is on standard error.
 pub const PAGEOPS_EPANIC: i32 = -131;
 
-/// The version that the library was compiled with: PAGEOPS_ABI of its header. Another number than the program's PAGEOPS_ABI means
-/// that the two do not fit.
+/// The version that the library was compiled with: PAGEOPS_ABI of its header. If it differs from the program's PAGEOPS_ABI, the
+/// two are incompatible.
 ///
 /// Threads: any, at any time.
 #[unsafe(no_mangle)]

@@ -262,7 +262,7 @@ impl Cpu {
 
     fn with(kernels: &'static Kernels) -> Cpu {
         let page = [0; crate::PAGE];
-        // SAFETY: the page is ours, and the scalar variant needs no instruction set.
+        // SAFETY: the page is owned here, and the scalar variant needs no instruction set.
         let of_zero = !unsafe { crc32c::scalar(!0, page.as_ptr(), page.len()) };
         Cpu { kernels, of_zero }
     }

@@ -175,7 +175,7 @@ pub enum Status {
     BatchPageFault,
     /// Entries of a delta record are not in ascending order.
     DeltaOrder,
-    /// An entry of a delta record lies past the region.
+    /// An entry of a delta record is beyond the region.
     DeltaRange,
     /// No such operation.
     BadOpcode,

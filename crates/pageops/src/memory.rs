@@ -36,7 +36,7 @@ pub fn extents(file: &File, len: u64) -> io::Result<Vec<Range<u64>>> {
 /// `None`: there is no data after `at`.
 fn seek(file: &File, at: u64, whence: libc::c_int) -> io::Result<Option<u64>> {
     let offset = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: moves the file's position, which nobody here uses.
+    // SAFETY: moves the file's position, which is not used here.
     match unsafe { libc::lseek(file.as_raw_fd(), offset, whence) } {
         -1 => match io::Error::last_os_error() {
             error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
@@ -103,11 +103,10 @@ impl Map {
     /// once. Reading a hole of a memory file allocates it.
     ///
     /// # Panics
-    ///
-    /// When the range lies outside.
+    /// When the range is outside.
     pub fn with<R>(&self, range: Range<usize>, look: impl FnOnce(&[u8]) -> R) -> R {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
-        // SAFETY: within the mapping, which lives as long as `self`; nobody in this process writes to it.
+        // SAFETY: within the mapping, which lives as long as `self`; no code in this process writes to it.
         let bytes = unsafe {
             std::slice::from_raw_parts(
                 self.start.as_ptr().add(range.start),
@@ -155,7 +154,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and slices of it cannot outlive it.
+        // SAFETY: this object owns the mapping, and slices of it cannot outlive it.
         unsafe {
             libc::munmap(self.start.as_ptr().cast(), self.len);
         }
@@ -239,7 +238,7 @@ impl Pagemap {
                 return_mask: PRESENT | SWAPPED | PFNZERO | HUGE | SOFT_DIRTY,
                 ..ScanArg::default()
             };
-            // SAFETY: the argument and the regions it names are ours, and as long as it says.
+            // SAFETY: the argument and its regions are owned here, with the stated lengths.
             let found = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
             let Ok(found) = usize::try_from(found) else { return Err(io::Error::last_os_error()) };
             ranges.extend(regions[..found].iter().map(|r| PageRange {

@@ -370,7 +370,7 @@ fn older_versions_are_read() {
     assert!(matches!(restore(&child).unwrap_err().reason, Reason::Damaged { .. }));
 }
 
-/// Until it is published a checkpoint is nowhere, and what has its name stays.
+/// Until it is published a checkpoint has no name, and an existing file stays.
 #[test]
 fn a_finished_checkpoint_is_not_there_before_it_is_published() {
     let dir = tempfile::tempdir().unwrap();

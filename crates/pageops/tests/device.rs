@@ -102,7 +102,7 @@ fn the_model_gives_every_status_of_the_device() {
     let flags = Descriptor { flags_opcode: copy.flags_opcode | flag::BLOCK_ON_FAULT, ..copy };
     assert_eq!((one(&model, &flags, &record).status, model.resolved()), (Status::Success, 1));
 
-    // A record that is not aligned is an error that nobody can be told of.
+    // An unaligned record is an error that cannot be reported.
     let before = model.seen().unreported;
     let crooked = Descriptor { completion: copy.completion + 8, ..copy };
     // SAFETY: nothing is written to a record that is not aligned.
@@ -745,7 +745,7 @@ fn queues_are_found_and_what_is_wrong_is_named() {
     assert!(idxd::find(&nowhere, Path::new("wq0.0")).unwrap_err().fix.contains("modprobe idxd"));
 }
 
-/// A queue whose portal cannot be mapped takes descriptors by write(): a pipe stands in for the device's file, so
+/// A queue whose portal cannot be mapped takes descriptors by write(): a pipe replaces the device's file, so
 /// what arrives is exactly what was submitted.
 #[test]
 fn where_mapping_is_refused_descriptors_are_written() {
@@ -768,7 +768,7 @@ fn where_mapping_is_refused_descriptors_are_written() {
         ..Descriptor::new(opcode::CRCGEN, &record)
     };
     let mut file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    // SAFETY: nobody executes it.
+    // SAFETY: it is not executed.
     assert!(matches!(unsafe { portal.submit(&descriptor) }, Submit::Accepted));
     let mut bytes = [0; 64];
     std::io::Read::read_exact(&mut file, &mut bytes).unwrap();

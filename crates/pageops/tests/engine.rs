@@ -182,7 +182,7 @@ fn hasty() -> Config {
 /// Runs work of so many operations; gives how many a device takes.
 fn run(dispatcher: &mut Dispatcher, count: usize) -> u64 {
     let work = Work::new(count);
-    // SAFETY: the work lives until its outcomes are here, and nobody else touches it.
+    // SAFETY: the work lives until its outcomes are here, and no other code touches it.
     let outcomes = unsafe { dispatcher.run(&work.ops) };
     work.check(&outcomes);
     work.for_device
@@ -293,7 +293,7 @@ fn with_all_devices_dead_the_cpu_does_it() {
 #[test]
 fn late_and_lost_completions_hang_nothing() {
     let late = Wrong::Late(Duration::from_millis(90));
-    // A busy computer delays what is not lost, too: it must not be taken for late.
+    // A busy computer also delays records that are not lost: they must not count as late.
     let (short, long) = (Duration::from_millis(30), Duration::from_secs(3));
     for (name, wrong, fault, patience) in
         [("late", late, Fault::Late, short), ("lost", Wrong::Lost, Fault::Lost, long)]
@@ -332,7 +332,7 @@ fn absent_pages_are_finished_by_the_cpu() {
     let start = work.copies.as_ptr() as u64;
     models[0].absent(start + 99 * PAGE as u64..start + 110 * PAGE as u64 + 64);
     let mut dispatcher = Dispatcher::new(devices(), portals(&models));
-    // SAFETY: the work lives until its outcomes are here, and nobody else touches it.
+    // SAFETY: the work lives until its outcomes are here, and no other code touches it.
     let outcomes = unsafe { dispatcher.run(&work.ops) };
     work.check(&outcomes);
     let faults = dispatcher.stats().faults;
@@ -436,7 +436,7 @@ fn what_no_device_takes_is_done_by_the_cpu() {
         ),
     ];
     for (i, (op, value, choice)) in cases.into_iter().enumerate() {
-        // SAFETY: the memory lives until the outcome is here, and nobody else touches it.
+        // SAFETY: the memory lives until the outcome is here, and no other code touches it.
         let outcomes = unsafe { dispatcher.run(&[op]) };
         assert_eq!((outcomes[0].value, outcomes[0].choice), (value, choice), "case {i}");
     }
@@ -487,7 +487,7 @@ fn jobs_are_polled_waited_for_and_awaited() {
         models(2, |_| model::Config { service: Duration::from_micros(30), ..Default::default() });
     let engine = Engine::start(devices(), portals(&models));
     let work: Vec<Work> = (0..3).map(|i| Work::new(300 + i)).collect();
-    // SAFETY: the work lives until its outcomes are here, and nobody else touches it.
+    // SAFETY: the work lives until its outcomes are here, and no other code touches it.
     let jobs: Vec<_> = work.iter().map(|w| unsafe { engine.submit(w.ops.clone()) }).collect();
     let [polled, waited, awaited] = jobs.try_into().unwrap_or_else(|_| panic!("three jobs"));
 

@@ -28,7 +28,7 @@ pub struct Benchmark<'a> {
     pub bench: &'a Bench,
     /// The run itself.
     pub ledger: &'a Ledger,
-    /// What the categories say of each other; sentences.
+    /// Conclusions of each other; sentences.
     pub findings: &'a [String],
     /// All metrics; else the first of each workload.
     pub all: bool,
@@ -58,11 +58,11 @@ impl<'a> Benchmark<'a> {
                 self.bench.rows.iter().any(|row| row.metric == vmtax_analyse::bench::EXITS);
             let timed = self.bench.rows.iter().any(|row| row.unit == "ns");
             let worth = if counted && timed {
-                "recorded exits are counted exactly, and compare with those of hardware; times compare with times here alone"
+                "recorded exits are exact and comparable with hardware; times are only comparable with each other"
             } else if counted {
-                "exits and path lengths are exact, and compare with those of hardware; nothing here is a time"
+                "exits and path lengths are exact and comparable with hardware; there are no times"
             } else {
-                "what runs here is compared with what runs here; no number says anything of hardware"
+                "only results of this emulator are comparable; no number reflects hardware"
             };
             warnings.push(format!("Emulated ({}): {worth}.", printable(which)));
         }
@@ -72,7 +72,7 @@ impl<'a> Benchmark<'a> {
         let least = measured.map(|row| row.values.len()).min();
         match least {
             Some(1) => warnings.push(
-                "One run each: there is no spread, so nothing tells a difference from chance. Measure at least five times."
+                "One run each: without a spread, differences cannot be distinguished from chance. Measure at least five times."
                     .to_owned(),
             ),
             Some(n) if n < vmtax_analyse::samples::ENOUGH => warnings.push(format!(
@@ -85,7 +85,7 @@ impl<'a> Benchmark<'a> {
             self.bench.rows.iter().filter(|row| row.against.is_some() && !row.is_thin()).count();
         if compared > 20 {
             warnings.push(format!(
-                "{compared} comparisons: of as many equals, about {} would be marked as different by chance.",
+                "{compared} comparisons: if all were equal, about {} would be marked as different by chance.",
                 compared.div_ceil(20)
             ));
         }
@@ -100,7 +100,7 @@ impl<'a> Benchmark<'a> {
                 .collect();
             let more = if failed.len() > 3 { ", ..." } else { "" };
             warnings.push(format!(
-                "{} failed ({}{more}); the folder cells of the run holds what each said.",
+                "{} failed ({}{more}); their output is in the run's folder cells.",
                 counted(failed.len() as u64, "cell"),
                 named.join("; ")
             ));
@@ -152,7 +152,7 @@ pub fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Resul
     }
     if !shown.findings.is_empty() {
         writeln!(out)?;
-        paint.line(out, Style::Heading, "What the categories say")?;
+        paint.line(out, Style::Heading, "Conclusions")?;
         for finding in shown.findings {
             for line in wrap(&printable(finding), look.width, "  - ", "    ") {
                 paint.line(out, Style::Plain, &line)?;
@@ -194,7 +194,7 @@ pub fn json(shown: &Benchmark<'_>, out: &mut dyn Write) -> io::Result<()> {
     crate::json::write(&object, out)
 }
 
-/// Rows with all that is known of them. In a terminal what a group of them has in common stands above it.
+/// Rows with all columns. In a terminal, the values that a group of rows shares are above the group.
 pub(crate) fn table(shown: &Benchmark<'_>, rows: &[Row]) -> Table {
     let of_all = |column: Column| column.without(TEXT);
     let people = |column: Column| column.only(PEOPLE);
@@ -271,7 +271,7 @@ fn cells(shown: &Benchmark<'_>, row: &Row) -> Vec<Cell> {
     ]
 }
 
-/// What stands out in a row.
+/// The highlight of a row.
 fn marks(against: Option<&Against>, outliers: &[f64]) -> String {
     let mut marks = Vec::new();
     if against.is_some_and(Against::differs) {

@@ -49,7 +49,7 @@ pub(crate) fn summary(one: &Profiled<'_>, emulator: Option<&str>) -> String {
         text += &format!(" = {}", levels.join(" + "));
     }
     if one.undone > 0 {
-        text += &format!("; beside {} that were intercepted or begun again", shown(one.undone));
+        text += &format!("; not counted: {} intercepted or restarted", shown(one.undone));
     }
     if one.idle > 0 {
         text += &format!("; {} ns of waiting", shown(one.idle));
@@ -93,7 +93,7 @@ pub(crate) fn artefact_notes(all: &[Profiled<'_>], emulator: Option<&str>) -> Ve
     notes
 }
 
-/// A frame of a stack: the level before a function's name, as it is told apart in pictures. Printable, and without what folded
+/// A frame of a stack: the level before a function's name, which pictures use for colours. Printable, and without what folded
 /// stacks give a meaning.
 pub(crate) fn frame(label: &Label) -> String {
     let name = match label.kind {
@@ -120,7 +120,7 @@ pub(crate) fn table_of(one: &Profiled<'_>, shown: Shown) -> Table {
     table
 }
 
-/// What is said of one operation above its functions. Printable.
+/// The line of one operation above its functions. Printable.
 pub(crate) fn heading(one: &Profiled<'_>, emulator: Option<&str>) -> String {
     format!("{}: {}", printable(&title(one)), summary(one, emulator))
 }

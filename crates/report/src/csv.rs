@@ -1,4 +1,4 @@
-//! The report as one CSV (RFC 4180): every table below the other, told apart by the first column.
+//! The report as one CSV (RFC 4180): all tables one below the other, identified by the first column.
 //!
 //! | `table` | a row is |
 //! |---|---|

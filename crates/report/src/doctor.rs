@@ -144,7 +144,7 @@ pub(crate) fn vm_name(vm: &VmProcess) -> String {
 /// That VMs may be missing, and what to do.
 pub(crate) fn hidden(processes: u64) -> String {
     let n = count(processes);
-    format!("Processes that could not be looked into: {n}. VMs may be missing; run as root.")
+    format!("Unreadable processes: {n}. VMs may be missing; run as root.")
 }
 
 /// A text that a shell takes as one word, whatever is in it.

@@ -122,7 +122,7 @@ pub(crate) fn tally_fields(tally: &Tally) -> Vec<(&'static str, Cell)> {
         .collect()
 }
 
-/// Which key columns people see: the level goes without saying where nobody asked and all is L1.
+/// Which key columns people see: the level is omitted if it was not requested and all exits are of L1.
 fn shown_keys(table: &Counted) -> Vec<usize> {
     let asked = table.by != table.kind.default_by();
     let all_l1 = |i: usize| table.rows.iter().all(|row| row.key[i] == Value::Level(Level::L1));

@@ -245,7 +245,7 @@ fn nested(doc: &Document) -> Option<String> {
         nested.rows.iter().flat_map(|row| &row.ancillary).map(|a| a.tally.count).sum();
     (handed > 0).then(|| {
         format!(
-            "nested: {} of L2 {} handed to L1, which took {} to handle them, {:.2} each.",
+            "nested: {} of L2 {} forwarded to L1, which took {} to handle them, {:.2} each.",
             counted(handed, "exit"),
             if handed == 1 { "was" } else { "were" },
             counted(ancillary, "further exit"),
@@ -269,7 +269,7 @@ fn unseen(ledger: &Ledger, total: &Tally) -> Vec<String> {
     }
     if !coverage.nested && ledger.exits.keys().any(|key| key.level == Level::Unknown) {
         said.push(
-            "The VM runs a VM of its own, but kvm_nested_vmexit was not recorded: exits of L1 and L2 cannot be told apart."
+            "The VM runs a VM of its own, but kvm_nested_vmexit was not recorded: exits of L1 and L2 cannot be distinguished."
                 .to_owned(),
         );
     }
@@ -286,7 +286,7 @@ fn unseen(ledger: &Ledger, total: &Tally) -> Vec<String> {
     }
     if time.halted_ns > 0 && !coverage.wakeup {
         said.push(
-            "kvm_vcpu_wakeup was not recorded: the whole of an exit by which a vCPU halts is counted as halted."
+            "kvm_vcpu_wakeup was not recorded: the complete duration of a halting exit is counted as halted."
                 .to_owned(),
         );
     }

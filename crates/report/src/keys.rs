@@ -1,4 +1,4 @@
-//! What rows are told apart by, as columns: once for people, in the order asked for, and once for programs.
+//! The key columns of rows: once for people, in the requested order, and once for programs.
 
 use vmtax_analyse::{By, Value};
 use vmtax_events::{Detail, DetailKind, NO_VCPU, Reason};

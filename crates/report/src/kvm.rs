@@ -33,7 +33,7 @@ pub fn not_recordable(kvm: &Kvm) -> Option<String> {
                                on the host that runs the VMs"
             .to_owned(),
         KvmServer::Unknown(why) => format!(
-            "/sys/module: {why}; mount sysfs there, since the kernel's modules say which KVM serves"
+            "/sys/module: {why}; mount sysfs there, because the list of modules shows which KVM is active"
         ),
     })
 }
@@ -73,7 +73,7 @@ pub(crate) fn line(kvm: &Kvm) -> String {
         KvmServer::Unsupported(module) => {
             format!("{}, but the processor's flags show no virtualization", described(module))
         }
-        KvmServer::Unnamed if kvm.device => "/dev/kvm, served by no module that is seen".to_owned(),
+        KvmServer::Unnamed if kvm.device => "/dev/kvm, served by an unknown module".to_owned(),
         KvmServer::Unnamed => {
             "the module kvm without kvm_intel or kvm_amd: no VM can run".to_owned()
         }

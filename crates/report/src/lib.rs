@@ -59,7 +59,7 @@ pub struct Document {
 pub struct Subject<'a> {
     /// Where it came from, as the user named it. Hostile text.
     pub source: &'a str,
-    /// What is known of it; what it lacks is said.
+    /// Facts of the recording; gaps are listed as losses.
     pub ledger: &'a Ledger,
 }
 

@@ -28,7 +28,7 @@ fn events_of(losses: &Losses, complete: bool) -> Vec<String> {
     let mut said: Vec<String> = counted(losses, true).collect();
     said.extend(losses.truncated.iter().map(|sentence| names::printable(sentence)));
     if !complete && losses.truncated.is_empty() {
-        said.push("The recording did not end as it should: its end is missing.".to_owned());
+        said.push("The recording is truncated: its end is missing.".to_owned());
     }
     said
 }

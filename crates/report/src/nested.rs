@@ -110,9 +110,9 @@ pub(crate) fn reasons(nested: &Nested) -> Table {
             Column::number("", "exits").sorted(),
             Column::number("", "% of the count").barred(),
             Column::number("", "time"),
-            Column::number("", "handed to L1"),
+            Column::number("", "forwarded to L1"),
             Column::number("", "ancillary exits"),
-            Column::number("", "ancillary per handed exit").strong(),
+            Column::number("", "ancillary per forwarded exit").strong(),
             Column::number("", "ancillary time"),
         ]
         .map(page),
@@ -154,7 +154,7 @@ pub(crate) fn ancillary(row: &NestedRow) -> Table {
     columns.extend([
         Column::words("", "exit of L1").only(PAGE),
         Column::words("", "about").only(PAGE),
-        Column::number("", "per handed exit").only(PAGE),
+        Column::number("", "per forwarded exit").only(PAGE),
     ]);
     let is_timed = row.ancillary.iter().any(|one| one.tally.timed > 0);
     columns.extend(tally_columns("exits", is_timed).into_iter().map(|column| {

@@ -224,7 +224,7 @@ fn info(page: &mut Page<'_>, ledger: &Ledger, tool_version: &str) -> io::Result<
         "vmtax_recording",
         "info",
         None,
-        "What was recorded, and where; emulated times are none of hardware",
+        "The recording and its host; emulated times do not reflect hardware",
     )?;
     let accelerator = names::accelerator(recording);
     let labels = [
@@ -311,18 +311,13 @@ fn time(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()>
 
 fn losses(page: &mut Page<'_>, ledger: &Ledger) -> io::Result<()> {
     let losses = &ledger.losses;
-    page.head("vmtax_losses", "counter", None, "What the figures lack")?;
+    page.head("vmtax_losses", "counter", None, "Losses")?;
     let lists =
         [("missing", losses.missing.len() as u64), ("truncated", losses.truncated.len() as u64)];
     for (what, count) in losses.counts().chain(lists) {
         let what = what.replace('_', "-");
         page.sample("vmtax_losses_total", &[("what", &what)], count)?;
     }
-    page.head(
-        "vmtax_complete",
-        "gauge",
-        None,
-        "1 when the recording ended as it should or still goes on",
-    )?;
+    page.head("vmtax_complete", "gauge", None, "1 if the recording is complete or in progress")?;
     page.sample("vmtax_complete", &[], u8::from(ledger.complete))
 }

@@ -22,12 +22,10 @@ pub fn emulated(ledger: &Ledger) -> Option<String> {
     let which = names::printable(ledger.recording.emulated.as_ref()?);
     Some(if is_lab(ledger) {
         format!(
-            "Emulated ({which}): counts and path lengths are exact; times are instructions of the emulator (1 ns is one) and no measure of hardware."
+            "Emulated ({which}): counts and path lengths are exact; times are instructions of the emulator (1 ns each) and do not reflect hardware."
         )
     } else {
-        format!(
-            "Recorded on an emulated host ({which}): times are the emulator's, only counts compare with hardware."
-        )
+        format!("Recorded on an emulated host ({which}): times do not reflect hardware, counts do.")
     })
 }
 
@@ -100,7 +98,7 @@ pub fn are_recorded(rows: &[OperationRow]) -> bool {
     rows.iter().any(|row| row.recorded)
 }
 
-/// What stands for an empty list of exits.
+/// The text for an empty list of exits.
 pub fn no_exits(row: &OperationRow) -> &'static str {
     if row.recorded { "none" } else { "not recorded" }
 }

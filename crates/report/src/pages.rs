@@ -189,7 +189,7 @@ fn note(notes: &mut Vec<String>, path: &str, why: &Unknown) {
             "mount -t debugfs none /sys/kernel/debug; kernels before 5.15 have no such counters"
                 .to_owned()
         }
-        _ => "there is nothing to be done".to_owned(),
+        _ => "no action needed".to_owned(),
     };
     notes.push(printable(&format!("{path}: {why}; {what}.")));
 }

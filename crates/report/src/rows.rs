@@ -1,6 +1,6 @@
-//! Rows of any columns, as text, CSV or a page: the answer to a question that somebody else put.
+//! Rows of any columns, as text, CSV or a page: the result of a query.
 //!
-//! Cells are text already; what a column means is the business of whoever asked. Every cell is hostile.
+//! Cells are text already; the caller knows what a column means. Every cell is untrusted.
 //!
 //! Left out on purpose: JSON and Parquet, which keep types and are written where the types are known.
 

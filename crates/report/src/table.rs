@@ -6,7 +6,7 @@
 //!                         ├──> JSON   an object for each row, by key
 //!                         └──> HTML   html/described.rs: Cell::text and Cell::sort_key
 //! ```
-//! How a kind of number is written stands in one place for each of these. A command that describes its table has all of them.
+//! Each back end formats a kind of number in one place. A command that describes its table gets all back ends.
 //!
 //! Left out: sentences around a table.
 
@@ -184,7 +184,7 @@ impl Column {
 pub struct Row {
     /// A line above it in text and on a page: what its group is. Programs find that in a column. Hostile text.
     pub group: Option<String>,
-    /// It stands out.
+    /// Highlighted.
     pub is_strong: bool,
     /// Lines below it in text. Hostile text.
     pub below: Vec<String>,
@@ -218,7 +218,7 @@ impl Table {
         self.rows.push(Row { group: None, is_strong: false, below: Vec::new(), cells });
     }
 
-    /// Adds a row that stands out.
+    /// Adds a highlighted row.
     pub fn strong(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(Row { group: None, is_strong: true, below: Vec::new(), cells });

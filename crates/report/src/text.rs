@@ -120,13 +120,13 @@ impl Page<'_> {
         self.paragraph(
             Style::Faint,
             "  ",
-            "tax: time in exits as % of the time not halted, without time preempted.",
+            "tax: time in exits, without preempted time, in % of the time not halted.",
         )
     }
 
     fn operations(&mut self, document: &Document, operations: &Operations) -> io::Result<()> {
         self.line(Style::Plain, "")?;
-        self.line(Style::Heading, "Operations: exits and path length of one of each")?;
+        self.line(Style::Heading, "Operations: exits and path length of one execution")?;
         if operations.rows.is_empty() {
             return self.line(Style::Plain, "  none: this is no lab run");
         }
@@ -134,17 +134,17 @@ impl Page<'_> {
         let table = operations::described::table(operations, &emulated);
         let shown = table.text((self.paint, self.width), self.out)?;
         let mut notes = vec![
-            "exits, path: of one operation. path: instructions from the guest's instruction back to the guest, median of the batches.",
+            "exits: per execution. path: instructions from the guest's instruction back to the guest, median of the batches.",
         ];
         for (key, note) in [
             (
                 "not_on_hardware",
-                "not on hw: of the path, what hardware does not execute, by the call tree.",
+                "not on hw: the part of the path that hardware does not execute, from the call tree.",
             ),
             ("spread", "spread: (max - min) / median."),
             (
                 "shares",
-                "% L0/L1/L2: where the traced window went: host, guest, the guest's guest; the rest is halted.",
+                "% L0/L1/L2: share of the traced time in the host, the guest and the nested guest; the rest is halted.",
             ),
         ] {
             notes.extend(shown.contains(&key).then_some(note));
@@ -177,7 +177,7 @@ impl Page<'_> {
             table.text((self.paint, self.width), self.out)?;
         }
         let mut notes = vec![
-            "self: in the function itself; total: and in what it calls; [instruction]: of a guest, with all that handles it.".to_owned(),
+            "self: in the function itself; total: including its callees; [instruction]: an instruction of a guest, with its handlers.".to_owned(),
         ];
         notes.extend(calls::artefact_notes(&all, emulator));
         self.paragraph(Style::Faint, "  ", &notes.join(" "))
@@ -194,7 +194,8 @@ impl Page<'_> {
             self.line(Style::Plain, "")?;
         }
         if quantiles {
-            let text = "p50, p90, p99: at most this, and more than half of it (log2 histogram).";
+            let text =
+                "p50, p90, p99: upper bucket bounds; the true value is within 2x (log2 histogram).";
             self.paragraph(Style::Faint, "  ", text)?;
         }
         if access_times {
@@ -219,12 +220,12 @@ impl Page<'_> {
 
     fn nested(&mut self, nested: &Nested) -> io::Result<()> {
         self.line(Style::Plain, "")?;
-        self.line(Style::Heading, "Exits of L2, and the exits of L1 that handling them took")?;
+        self.line(Style::Heading, "Exits of L2, and the exits of L1 that handle them")?;
         if !nested.known {
             return self.paragraph(
                 Style::Warning,
                 "  ",
-                "unknown: kvm_nested_vmexit was not recorded, so exits of L1 and L2 cannot be told apart",
+                "unknown: kvm_nested_vmexit was not recorded, so exits of L1 and L2 cannot be distinguished",
             );
         }
         if nested.rows.is_empty() {
@@ -234,7 +235,7 @@ impl Page<'_> {
         self.paragraph(
             Style::Faint,
             "  ",
-            "per exit: exits of L1 for each exit of L2 that was handed to L1; the entry back is one of them.",
+            "per exit: exits of L1 per forwarded exit of L2, including the entry back to L2.",
         )
     }
 

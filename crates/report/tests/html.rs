@@ -56,7 +56,7 @@ fn hostile_text_stays_text_of(page: &str) {
     ] {
         assert!(!page.contains(raw), "{raw:?} is in the page as it was in the recording");
     }
-    // One style and one script element, ours, and the content policy that allows no other.
+    // One style and one script element of vmtax, and the content policy that allows no other.
     for (element, count) in
         [("<script", 1), ("</script", 1), ("<style", 1), ("</style", 1), ("<title>vmtax", 1)]
     {
@@ -98,11 +98,11 @@ fn an_empty_ledger_says_so_in_every_section() {
     let page = render(&documents::empty());
     for sentence in [
         "The source has no exits.",
-        "The source does not say where the vCPUs&#39; time went.",
-        "The source does not say when exits happened.",
+        "The source has no time split of the vCPUs.",
+        "The source has no times of exits.",
         "The source has no durations.",
         "The source holds no kvm_msr events, so these are not known.",
-        "the recording holds no kvm_nested_vmexit events",
+        "the recording has no kvm_nested_vmexit events",
         "None known",
     ] {
         let page = page.replace("&#39;", "'");
@@ -158,10 +158,10 @@ fn sort_keys_are_exact() {
 #[test]
 fn every_section_of_an_emulated_run_says_so() {
     for (doc, said) in [
-        (documents::demo(), "times are the emulator's, only counts compare with hardware."),
+        (documents::demo(), "times do not reflect hardware, counts do."),
         (
             lab::lab(),
-            "counts and path lengths are exact; times are instructions of the emulator (1 ns is one) and no measure of hardware.",
+            "counts and path lengths are exact; times are instructions of the emulator (1 ns each) and do not reflect hardware.",
         ),
     ] {
         let page = render(&doc).replace("&#39;", "'");
@@ -223,7 +223,7 @@ fn the_published_figures_stand_beside_the_recordings() {
     for said in ["KVM Forum 2017", "25.0", "17.8", "in cycles", "in instructions"] {
         assert!(page.contains(said), "{said}");
     }
-    // Without a lab's paths there are counts, and no ratio of ours.
+    // Without a lab's paths there are counts, and no measured ratio.
     assert!(render(&documents::demo()).contains("Here it was not measured"));
     assert!(!render(&documents::large()).contains("published-title"), "no CPUID exit of L2");
 }

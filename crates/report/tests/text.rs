@@ -43,7 +43,7 @@ Time of each vCPU, % of its wall time
   1234 qemu-system-x86     0  900 ms   90.4          0.1        9.4     0.0        0.1      0.0  9.5
   1234 qemu-system-x86     1  900 ms   43.9          0.0        0.0    55.6        0.0      0.6  0.0
   all                         1.80 s   67.1         <0.1        4.7    27.8        0.1      0.3  6.6
-  tax: time in exits as % of the time not halted, without time preempted.
+  tax: time in exits, without preempted time, in % of the time not halted.
 
 VM exits by reason and level
   reason  exits      %     time      %      min     mean      ±      p50      p90      p99      max
@@ -70,7 +70,7 @@ VM exits by cause
   cpuid           3    0.1  3.60 µs   <0.1  1.10 µs  1.20 µs   4.8%  1.30 µs  1.30 µs  1.30 µs  1.30 µs
   all         2,405  100.0   587 ms  100.0  1.10 µs   244 µs  61.4%  65.5 µs  65.5 µs  65.5 µs   300 ms
 
-  p50, p90, p99: at most this, and more than half of it (log2 histogram).
+  p50, p90, p99: upper bucket bounds; the true value is within 2x (log2 histogram).
   Times of accesses run from the access to the next entry of the vCPU (MMIO reads: from the exit to the access).
 
 losses:
@@ -109,7 +109,7 @@ Time of each vCPU, % of its wall time
   1234 qemu-system-x86     1  900 ms   43.9        0.0    55.6      0.6  0.0
   all                         1.80 s   67.1        4.7    27.8      0.3  6.6
   not shown in 80 columns: exit-kernel, preempted
-  tax: time in exits as % of the time not halted, without time preempted.
+  tax: time in exits, without preempted time, in % of the time not halted.
 
 VM exits by reason and level
   reason  exits      %     time      %     mean      ±      p99      max
@@ -139,7 +139,8 @@ VM exits by cause
   all         2,405  100.0   587 ms  100.0   244 µs  61.4%  65.5 µs   300 ms
   not shown in 80 columns: min, p50, p90
 
-  p50, p90, p99: at most this, and more than half of it (log2 histogram).
+  p50, p90, p99: upper bucket bounds; the true value is within 2x (log2
+  histogram).
   Times of accesses run from the access to the next entry of the vCPU (MMIO
   reads: from the exit to the access).
 
@@ -166,8 +167,8 @@ fn nested_exits_have_a_table_and_emulated_hosts_a_label() {
   exits; mostly rdmsr 0x1d9 IA32_DEBUGCTL.
 - nested-entry (entering its own guest): 100 exits (28.6 % of all) took 300 µs, 31.6 % of the time in exits.
 - cpuid (executing CPUID): 100 exits (28.6 % of all) took 200 µs, 21.1 % of the time in exits.
-- nested: 100 exits of L2 were handed to L1, which took 250 further exits to handle them, 2.50 each.
-- Recorded on an emulated host (QEMU TCG): times are the emulator's, only counts compare with hardware.
+- nested: 100 exits of L2 were forwarded to L1, which took 250 further exits to handle them, 2.50 each.
+- Recorded on an emulated host (QEMU TCG): times do not reflect hardware, counts do.
 
 VM exits by reason and level
   reason  level  exits      %    time      %      min     mean     ±      p50      p90      p99      max
@@ -176,14 +177,14 @@ VM exits by reason and level
   cpuid   L2       100   28.6  200 µs   21.1  2.00 µs  2.00 µs  0.0%  2.00 µs  2.00 µs  2.00 µs  2.00 µs
   all              350  100.0  950 µs  100.0  2.00 µs  2.71 µs  0.9%  3.00 µs  3.00 µs  3.00 µs  3.00 µs
 
-  p50, p90, p99: at most this, and more than half of it (log2 histogram).
+  p50, p90, p99: upper bucket bounds; the true value is within 2x (log2 histogram).
 
-Exits of L2, and the exits of L1 that handling them took
+Exits of L2, and the exits of L1 that handle them
   L2 exit / L1 exits                exits  to L1  per exit    time     mean      max
   cpuid                               100    100      2.50  200 µs  2.00 µs  2.00 µs
     msr: rdmsr 0x1d9 IA32_DEBUGCTL    150             1.50  450 µs  3.00 µs  3.00 µs
     vmrun                             100             1.00  300 µs  3.00 µs  3.00 µs
-  per exit: exits of L1 for each exit of L2 that was handed to L1; the entry back is one of them.
+  per exit: exits of L1 per forwarded exit of L2, including the entry back to L2.
 
 losses: none known
 "#,
@@ -205,12 +206,12 @@ fn a_lab_run_shows_its_operations_first() {
   exits), rdtsc (1 instruction, 0 exits).
 - Costliest at L2: cpuid (24,120.3 instructions, 6 exits).
 - Path at L2 over path at L1: 23.3 (cpuid).
-- nested: 200 exits of L2 were handed to L1, which took 1,000 further exits to handle them, 5.00
+- nested: 200 exits of L2 were forwarded to L1, which took 1,000 further exits to handle them, 5.00
   each.
 - Emulated (QEMU TCG (icount)): counts and path lengths are exact; times are instructions of the
-  emulator (1 ns is one) and no measure of hardware.
+  emulator (1 ns each) and do not reflect hardware.
 
-Operations: exits and path length of one of each
+Operations: exits and path length of one execution
   operation  level  exits      path  spread %  L2/L1  % L0/L1/L2  of which
   cpuid      L1     1.005     1,036       0.1               97/3  cpuid 1; others 0.01
   hlt-timer  L1      2.50    14,910       1.2                4/3  wrmsr IA32_TSC_DEADLINE 1.50,
@@ -220,18 +221,18 @@ Operations: exits and path length of one of each
   cpuid      L2         6  24,120.3       0.1   23.3    69/30/<1  cpuid 1 → vmload 2,
                                                                   rdmsr IA32_DEBUGCTL 1, vmrun 1,
                                                                   vmsave 1
-  exits, path: of one operation. path: instructions from the guest's instruction back to the guest,
-  median of the batches. spread: (max - min) / median. % L0/L1/L2: where the traced window went:
-  host, guest, the guest's guest; the rest is halted. →: exits of L1 to handle that exit of L2.
+  exits: per execution. path: instructions from the guest's instruction back to the guest, median of
+  the batches. spread: (max - min) / median. % L0/L1/L2: share of the traced time in the host, the
+  guest and the nested guest; the rest is halted. →: exits of L1 to handle that exit of L2.
 
-Exits of L2, and the exits of L1 that handling them took
+Exits of L2, and the exits of L1 that handle them
   L2 exit / L1 exits                exits  to L1  per exit     time     mean      max
   cpuid                               200    200      5.00   400 µs  2.00 µs  2.00 µs
     vmload                            400             2.00   600 µs  1.50 µs  1.50 µs
     msr: rdmsr 0x1d9 IA32_DEBUGCTL    200             1.00   500 µs  2.50 µs  2.50 µs
     vmrun                             200             1.00  1.60 ms  8.00 µs  8.00 µs
     vmsave                            200             1.00   300 µs  1.50 µs  1.50 µs
-  per exit: exits of L1 for each exit of L2 that was handed to L1; the entry back is one of them.
+  per exit: exits of L1 per forwarded exit of L2, including the entry back to L2.
 
 losses: none known
 "#,
@@ -270,7 +271,7 @@ fn counts_without_times_claim_no_times() {
 - device-pio (accessing an I/O port): 143,258 exits (50.0 % of all).
 - timer-tick (taking a timer tick): 143,007 exits (49.9 % of all).
 - idle: 146 exits (0.1 % of all).
-- Assumed for 143,007 exits: a host interrupt is taken to be a timer tick, which it most often is: the recording has no vector.
+- Assumed for 143,007 exits: host interrupts are assumed to be timer ticks, because the recording has no vectors.
 
 VM exits by reason and level
   reason       exits      %
@@ -293,7 +294,7 @@ fn nothing_recorded_is_said() {
 
 The recording holds no VM exits.
 
-Operations: exits and path length of one of each
+Operations: exits and path length of one execution
   none: this is no lab run
 
 VM exits by reason and level
@@ -302,8 +303,8 @@ VM exits by reason and level
 MSR accesses by detail
   none
 
-Exits of L2, and the exits of L1 that handling them took
-  unknown: kvm_nested_vmexit was not recorded, so exits of L1 and L2 cannot be told apart
+Exits of L2, and the exits of L1 that handle them
+  unknown: kvm_nested_vmexit was not recorded, so exits of L1 and L2 cannot be distinguished
 
 losses: none known
 "#,
@@ -331,13 +332,13 @@ The 2 VMs lost 33.3 % of their running time to exits: 16.7 % in the kernel, 16.7
 Time of each vCPU, % of its wall time
   VM                    vCPU              wall  guest  exit-kernel  exit-user  halted  preempted  unknown   tax
   1234 qemu-system-x86     7  18,446,744,074 s  100.0         12.5       12.5    25.0       12.5    100.0  33.3
-  tax: time in exits as % of the time not halted, without time preempted.
+  tax: time in exits, without preempted time, in % of the time not halted.
 
 VM exits by reason, level, cause, detail, outcome, VM and vCPU
   reason      level  cause        detail                         outcome  VM          vCPU                       exits      %              time      %   min             mean       ±               p50               p90               p99               max
   0xfffffffe  L1     device-mmio  mmio write 0xffffffffffffffff  user     4294967295  ?     18,446,744,073,709,551,615  100.0  18,446,744,074 s  100.0  1 ns  6,148,914,691 s  100.0%  18,446,744,074 s  18,446,744,074 s  18,446,744,074 s  18,446,744,074 s
 
-  p50, p90, p99: at most this, and more than half of it (log2 histogram).
+  p50, p90, p99: upper bucket bounds; the true value is within 2x (log2 histogram).
 
 losses:
 - 18,446,744,073,709,551,615 events were lost by the recorder.
@@ -381,7 +382,7 @@ fn what_the_recording_could_not_tell_is_said_and_not_claimed() {
         "The VM lost 6.6 % of its running time to exits: <0.1 % in the kernel or the VMM.",
         "kvm_userspace_exit was not recorded: time in the VMM is counted as time in the kernel.",
         "sched_switch was not recorded: time preempted is counted as time in exits.",
-        "kvm_vcpu_wakeup was not recorded: the whole of an exit by which a vCPU halts is counted as halted.",
+        "kvm_vcpu_wakeup was not recorded: the complete duration of a halting exit is counted as halted.",
         "Which threads make up VM qemu-system-x86 (1234) is inferred from thread numbers and vCPU ids: the recording has no process ids, or one process ran several VMs.",
     ] {
         assert!(sentences.iter().any(|sentence| sentence == said), "{said}\n{sentences:#?}");
@@ -417,7 +418,7 @@ fn every_loss_has_a_sentence() {
         "1 event was lost by the recorder.",
         "2 places where the recorder lost events without saying how many.",
         "Limit of 16,384 vCPU threads exceeded: 983,616 events of further threads are in no table.",
-        "The recording did not end as it should: its end is missing.",
+        "The recording is truncated: its end is missing.",
         "3,000 unmatched exits (no following kvm_entry), excluded from all tables.",
         "1 unmatched entry (no preceding kvm_exit).",
         "5 events are out of order: durations near them may be wrong.",
@@ -483,9 +484,6 @@ fn the_largest_part_of_the_time_is_always_shown() {
 #[test]
 fn functions_of_call_trees() {
     let shown = rendered(Text { color: false, width: Some(120) }, &ledgers::called());
-    assert!(
-        shown.contains("cpuid L1: 3,000 instructions = L0 3,000; beside 1 that were"),
-        "{shown}"
-    );
+    assert!(shown.contains("cpuid L1: 3,000 instructions = L0 3,000; not counted: 1"), "{shown}");
     assert!(shown.contains("kvm_arch_vcpu_ioctl_run") && !shown.contains('\u{1b}'), "{shown}");
 }

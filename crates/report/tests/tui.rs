@@ -113,7 +113,7 @@ fn a_running_kernel_from_no_vm_to_no_vm() {
             " vmtax top  host1  6.1.0                                     live, every 1.00 s",
             " tax [|||                     ] 14.0 %          1,317 exits/s   2 VMs   3 vCPUs",
             " guest 71.7 %   kernel 11.7 %   user 0.0 %   halted 16.7 %   preempted 0.0 %",
-            " Nothing is known to be missing.",
+            " No known losses.",
             " VMs  vCPUs  causes  exits                                                 host",
             "     ID  TAX%▼   EXITS/s    MEAN GUEST% KERN% USER% HALT% PREE% VMs",
             "     20  15.0         82  976 ns   85.0  15.0   0.0   0.0   0.0 db",
@@ -251,7 +251,7 @@ fn what_is_lost_is_said() {
     assert!(!paint(&mut model, (80, 24), false).1);
     model.key(Key::Char('l'));
     let lines = screen(&mut model);
-    assert_eq!(lines[5], " What the figures lack: any key leads back");
+    assert_eq!(lines[5], " Losses: any key returns");
     assert_eq!(lines[6], " 12 events were lost by the recorder.");
     assert_eq!(lines[7..].concat().matches("xyz").count(), 50);
     assert!(lines[7..10].iter().all(|line| line.len() <= 79), "{lines:#?}");
@@ -261,10 +261,10 @@ fn what_is_lost_is_said() {
     let mut known = facts(&[]);
     known.losses = vec!["xyz ".repeat(50)];
     model.push(frame(2), known, &BTreeSet::new());
-    assert!(screen(&mut model)[3].ends_with("…  l: all of it"), "{}", screen(&mut model)[3]);
+    assert!(screen(&mut model)[3].ends_with("…  l: full text"), "{}", screen(&mut model)[3]);
 }
 
-/// Numbers that anybody gets who starts with the same one.
+/// Pseudo-random numbers: the same for the same seed.
 struct Numbers(u64);
 
 impl Numbers {

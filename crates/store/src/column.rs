@@ -164,7 +164,7 @@ pub(crate) trait Scalar: Sized {
     const KIND: DataType;
 
     fn put(builder: &mut Self::Builder, value: Option<&Self>);
-    /// `Err` is a text that stands for no value.
+    /// `Err` is a text that is not a value.
     fn value(array: &Self::Array, index: usize) -> Result<Self, &str>;
 }
 

@@ -96,9 +96,9 @@ pub struct Manifest {
 /// The time that the rows of a run cover, ns on the recorder's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// Time of the first event, or start of the first interval when the writer was not told.
+    /// Time of the first event, or start of the first interval when it was not given to the writer.
     pub start_ns: u64,
-    /// Time of the last event, or end of the last interval when the writer was not told.
+    /// Time of the last event, or end of the last interval when it was not given to the writer.
     pub end_ns: u64,
 }
 

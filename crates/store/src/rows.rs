@@ -305,7 +305,7 @@ impl Stored for Histogram {
     }
 }
 
-/// What stands before the parts in a row of time.
+/// The columns before the parts in a row of time.
 #[derive(Clone, Copy)]
 pub(crate) struct Whose {
     interval_start_ns: u64,

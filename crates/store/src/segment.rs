@@ -126,7 +126,7 @@ type DecodeError = Box<dyn std::error::Error>;
 
 /// Runs a part of the Parquet decoder.
 ///
-/// Its input has the checksum that `run.json` lists, so it is what somebody meant to write. Against
+/// Its input has the checksum that `run.json` lists, so it is what its writer intended. Against
 /// a file made to break readers there is this net: parquet 60.1 panics on some contradictions
 /// (`ColumnChunkMetaData::byte_range` on a negative offset, a dictionary page that is not there).
 fn guarded<T, E: Into<DecodeError>>(part: impl FnOnce() -> Result<T, E>) -> Result<T, Stop> {

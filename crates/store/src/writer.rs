@@ -317,7 +317,7 @@ impl Writer {
         self.manifest.span = Some(Span { start_ns, end_ns });
     }
 
-    /// The manifest as it stands: what was written so far.
+    /// The current manifest: what was written so far.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }

@@ -117,7 +117,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
         return fail(
             Code::Data,
             format!(
-                "the set-ups differ in {differing} points, listed above; make them equal, or leave --strict out"
+                "the setups differ in {differing} points, listed above; make them equal, or leave --strict out"
             ),
         );
     }

@@ -30,7 +30,7 @@ struct Case {
     input: &'static str,
     /// (table, file with perf's text)
     tables: &'static [(&'static str, &'static str)],
-    /// (table, row, perf's samples, ours): where they differ. The times of such rows are not compared.
+    /// (table, row, perf's samples, vmtax's): where they differ. The times of such rows are not compared.
     differences: &'static [(&'static str, &'static str, u64, u64)],
 }
 
@@ -213,7 +213,7 @@ fn preemption_is_taken_out_of_exits() {
 
 #[test]
 fn ancillary_exits_equal_what_the_guests_did() {
-    // Bare hypervisors of known code: each CPUID of L2 is handed to L1, which answers with one VM entry (and on
+    // Bare hypervisors of known code: each CPUID of L2 is forwarded to L1, which answers with one VM entry (and on
     // AMD with VMLOAD and VMSAVE around it).
     let cases = [
         (
@@ -324,7 +324,7 @@ fn rows(report: &Value) -> Rows {
             us(mean),
             format!("{percent:.2}"),
         ];
-        // perf cannot time what has no end, and so does not count it.
+        // perf cannot time an exit without an end, and does not count it.
         let samples = row["timed"].as_u64().unwrap();
         if samples > 0 {
             rows.insert(name, Row { samples, printed });

@@ -34,7 +34,7 @@ fn bench_shows_what_was_measured_first_and_says_where_it_comes_from() {
     let report = json(&["bench", "--turns", "0"]);
     assert_eq!(report["schema"], "vmtax-vpmu-bench-3");
     assert_eq!(report["emulated"]["recorded"], true);
-    // What the mediated instructions do not have in them is said above the table.
+    // The text above the table lists the costs that the mediated instructions do not include.
     assert_eq!(
         report["emulated"]["mediated_lacks"],
         serde_json::json!({ "reads": 16, "writes": 25 })

@@ -19,7 +19,7 @@ const READ: u64 = 1;
 pub fn accesses(policy: Policy, activity: &Activity) -> MsrAccesses {
     let a = activity;
     // Legacy closes an event that counts, and has read it before. Reuse disables it, and then reads and closes what
-    // stands still, which takes no access.
+    // does not advance, without any access.
     let (stops, reads) = match policy {
         Policy::Legacy => (a.closes, a.reads),
         Policy::Reuse => (a.disables, a.reads.saturating_sub(a.disables)),

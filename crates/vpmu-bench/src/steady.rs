@@ -64,7 +64,7 @@ mod measured {
         Fault(#[from] GeneralProtection),
     }
 
-    /// Cycles in both modes with an interrupt: what the kernel's event stands for.
+    /// Cycles in both modes with an interrupt: what the kernel's event counts.
     const EVENT: u64 = 0x53_003c;
     /// Rounds of a turn.
     const ROUNDS: u64 = 50;

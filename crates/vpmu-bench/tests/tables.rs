@@ -54,7 +54,7 @@ fn a_ratio_says_what_it_rests_on() {
         panic!("enabling and setting a period were not published");
     };
     assert_eq!((least, most), (Some(120_050_000.0 / (12.0 * 5.0 * 200.0)), None));
-    // The ratio lies between those with other costs, and the published one need not.
+    // The ratio is between those with other costs; the published one need not be.
     let handled = row(&tables, Operation::HandleInterrupt, Figure::Max);
     let Standing::Inferred { least, most } = handled.standing else { panic!("{handled:?}") };
     assert!(least < handled.ratio && handled.ratio < most, "{handled:?}");

@@ -179,7 +179,7 @@ impl Stepping {
     }
 }
 
-/// Puts the kernel's segments into memory, and what it is told. Returns its entry.
+/// Loads the kernel's segments and its boot information. Returns its entry.
 fn load(memory: &GuestMemoryMmap, image: &[u8]) -> Result<u64> {
     let cut = || "the image is cut off";
     let word = |at: usize| -> Result<u32> {

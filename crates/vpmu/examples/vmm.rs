@@ -7,7 +7,7 @@
 //! cargo run -p vmtax-vpmu --example vmm
 //! cargo run -p vmtax-vpmu --example vmm /sys/kernel/tracing/events/kvm/kvm_cpuid/id     # as root, without a PMU
 //! ```
-//! With a tracepoint's file the event stands for instructions: then each CPUID instruction is one.
+//! With a tracepoint's file its events are counted as instructions: then each CPUID instruction is one.
 #![expect(unsafe_code, reason = "KVM maps this program's memory into the guest")]
 #![expect(clippy::print_stdout, reason = "this is a program")]
 

@@ -65,7 +65,7 @@ pub enum Trouble {
     /// The vCPU's thread has ended (ESRCH).
     #[error("the vCPU's thread has ended")]
     ThreadGone,
-    /// The hardware counter was taken for something else: a pinned event in error state.
+    /// The hardware counter was taken away: a pinned event in error state.
     #[error("the host took the hardware counter away")]
     Taken,
     /// The event is multiplexed: it has a hardware counter only part of the time.

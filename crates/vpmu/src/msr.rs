@@ -147,7 +147,7 @@ pub(crate) fn rows(model: &Model) -> Vec<(u32, u32)> {
     rows
 }
 
-/// Reserved bits of an event select. Intel: AnyThread and what lies above bit 31. AMD: bits 19 and 21 and what lies
+/// Reserved bits of an event select. Intel: AnyThread and the bits above 31. AMD: bits 19 and 21 and the bits
 /// above the event's upper bits.
 pub(crate) fn select_reserved(model: &Model) -> u64 {
     match model {

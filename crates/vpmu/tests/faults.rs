@@ -1,4 +1,5 @@
-//! What hosts do to counters: the VMM is told, the guest sees counters that stand still, and no count is lost or made.
+//! Interference of hosts with counters: the VMM gets a notice, the guest sees counters that do not advance, and no count is
+//! lost or invented.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

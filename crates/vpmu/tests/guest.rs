@@ -228,7 +228,7 @@ fn status_is_set_with_or_without_an_interrupt() {
     pmu.write(0x309, (1 << 48) - 20).unwrap();
     retire(&mut pmu, 30);
     assert_eq!(pmu.read(0x38e), Ok(0x1_0000_0003));
-    // One interrupt stands for both.
+    // One interrupt for both.
     assert!(pmu.deliver(false) && !pmu.deliver(false));
     assert_eq!(pmu.activity().merged, 1);
     pmu.write(0x390, 0x1_0000_0000).unwrap();
@@ -240,7 +240,7 @@ fn an_overflow_that_is_served_late_is_one() {
     let mut pmu = v2();
     pmu.write(0x186, INSTRUCTIONS).unwrap();
     pmu.write(0xc1, -10i64 as u64).unwrap();
-    // The host reports each of its own periods until it is told another one.
+    // The host reports each of its own periods until it gets another one.
     let work = Work::user(1, &[(Event::Instructions, 1)]);
     let done: Vec<u64> = [25, 15, 5].map(|n| pmu.host_mut().run(&work, n)).into();
     assert_eq!(done, [10, 10, 5]);

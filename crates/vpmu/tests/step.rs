@@ -112,7 +112,7 @@ fn times(
     a.jnz(top)
 }
 
-/// Calls a function once, which stands behind the call and is jumped over at the end. The body is told its label.
+/// Calls a function once, which follows the call and is skipped at the end. The body gets its label.
 fn one_call(
     a: &mut CodeAssembler,
     body: impl FnOnce(&mut CodeAssembler, CodeLabel) -> Assembled,

@@ -8,7 +8,7 @@ use crate::detail::{from_information, is_halt};
 /// One exit holds at most so many accesses that are timed (string I/O has one per page).
 const MAX_ACCESSES: usize = 256;
 
-/// So many threads are told apart that take the CPU of one vCPU within one exit.
+/// Limit of distinct threads that take the CPU of one vCPU within one exit.
 const MAX_TAKERS: usize = 16;
 
 /// A thread that had the CPU which a vCPU waited for.
@@ -151,7 +151,7 @@ impl Thread {
                 self.taken.push(Taken { tid, count: 0, time_ns: 0 });
                 self.taken.len() - 1
             }
-            // The last one stands for all that there is no room for.
+            // The last one collects those beyond the limit.
             None => MAX_TAKERS - 1,
         };
         let taken = &mut self.taken[at];
@@ -159,7 +159,7 @@ impl Thread {
         taken.time_ns = taken.time_ns.saturating_add(time_ns);
     }
 
-    /// An entry without an exit means that the exit is missing and nobody said so.
+    /// An entry without an exit: the exit is missing, and no loss was reported.
     pub(super) fn expects_exit(&self) -> bool {
         self.seen && !self.after_loss
     }
@@ -373,7 +373,7 @@ fn weight(detail: Detail) -> u8 {
         DetailKind::PageFault => 1,
         // The register is known better by the MSR or the address it was reached by.
         DetailKind::ApicRead | DetailKind::ApicWrite => 2,
-        // What the guest asked for stands behind the exit of a confidential guest.
+        // The request of a confidential guest follows its exit.
         DetailKind::Ghcb | DetailKind::GhcbMsr | DetailKind::Tdvmcall => 3,
         _ => 4,
     }

@@ -17,7 +17,7 @@ use super::thread::{Taken, Thread};
 
 /// Preempted vCPUs of one CPU that are followed. More wait for it in no real recording.
 const MAX_WAITERS: usize = 64;
-/// Rows of one interval that are told apart; those beyond are put under no thread's name.
+/// Limit of distinct rows of one interval; rows beyond it have no thread's name.
 const MAX_ROWS: usize = 16_384;
 /// Stands for threads that there was no room for.
 const OTHERS: u32 = u32::MAX;

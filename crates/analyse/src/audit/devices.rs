@@ -95,7 +95,7 @@ pub(super) fn iothread(_: &View, vm: &VmProcess) -> Found {
 pub(super) fn swiotlb(_: &View, guest: &Settings) -> Found {
     let (slots, high) = (guest.fact(files::SWIOTLB_SIZE), guest.fact(files::SWIOTLB_HIGH));
     match (&slots.value, &high.value) {
-        // Whoever may look into debugfs finds the folder where there is a buffer.
+        // If debugfs is readable, the folder exists if there is a buffer.
         (Err(Unknown::Missing), _) => {
             return Found::unknown("the guest has no bounce buffer, or its debugfs is not mounted")
                 .seen(slots);

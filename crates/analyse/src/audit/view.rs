@@ -191,7 +191,7 @@ pub(super) fn argument<'t>(cmdline: &'t str, name: &str) -> Option<&'t str> {
     cmdline.split_ascii_whitespace().filter_map(of).next_back()
 }
 
-/// Only that word of a command line, as evidence: the rest is nobody's business.
+/// Only that word of a command line, as evidence: the rest is private.
 pub(super) fn argument_fact(settings: &Settings, name: &str) -> Fact<String> {
     let value = settings.text(files::CMDLINE).map(|cmdline| match argument(cmdline, name) {
         Some(value) => format!("{name}={value}"),

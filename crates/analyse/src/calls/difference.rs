@@ -21,7 +21,7 @@ const PAIRS_MOST: usize = 1 << 16;
 /// The less of what is more and what is less must be this part of the other (1/4) to be the same work.
 const ALIKE: i128 = 4;
 
-/// A function that makes a difference, with what it stands for.
+/// A function that makes a difference, with the functions that it includes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     /// The function, or the instruction of a guest.
@@ -107,7 +107,7 @@ fn plain(label: &Label) -> Label {
 #[derive(Default)]
 struct Exits {
     numbers: HashMap<(usize, Label), usize>,
-    /// What each is in, and its label. The first stands for none.
+    /// The parent of each, and its label. The first is none.
     list: Vec<(usize, Label)>,
 }
 

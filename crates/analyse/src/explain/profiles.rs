@@ -302,7 +302,7 @@ fn accesses_memory(text: &str) -> bool {
     names_an_address && !only_computes
 }
 
-/// Whether one that accesses memory does no more than store: nobody waits for that.
+/// Whether an instruction that accesses memory only stores: no instruction waits for that.
 fn only_stores(text: &str) -> bool {
     let text = text.split(['#', '<']).next().unwrap_or_default();
     let Some((name, operands)) = text.split_once(' ') else { return false };

@@ -17,7 +17,7 @@ use crate::samples;
 const LOSS: f64 = 0.05;
 /// Part of a loss that is called most of it.
 const MOST: f64 = 0.5;
-/// Repetitions of each from which on it is said that one is larger than the other when all of them are: with five and
+/// Minimum repetitions of each to conclude that one is larger than the other if all values are: with five and
 /// five, the chance for that among equals is 2 in 252 (the exact rank-sum test; Wilcoxon, Biometrics Bulletin 1, 1945).
 const ENOUGH: usize = 5;
 /// More workloads than this are a table.
@@ -148,7 +148,7 @@ impl Category {
     }
 }
 
-/// What one category of a workload comes to.
+/// The result of one category of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The category.
@@ -385,7 +385,7 @@ fn workload(table: &Table<'_>) -> Workload {
         for one in recovered.iter().filter(|one| one.category == worst.category) {
             says += &format!("; {} gets back {} of it", one.option, part(one.part));
         }
-        // What was tried elsewhere is said too, where nothing was for the worst.
+        // Options tried in other categories are listed if none was tried for the worst.
         if let Some(one) = recovered.first().filter(|one| one.category != worst.category) {
             says += &format!(
                 "; of what {} loses, {} gets back {}",
@@ -512,7 +512,7 @@ pub(super) fn verdict(workloads: &[Workload]) -> Verdict {
         _ => format!(
             "{lose} of {} workloads lose 5 % and more. Worst: {}",
             workloads.len(),
-            // The rest of it stands in the table.
+            // The rest is in the table.
             says.first().and_then(|says| says.split("; ").next()).unwrap_or_default()
         ),
     };

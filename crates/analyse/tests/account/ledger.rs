@@ -117,7 +117,7 @@ fn levels_are_unknown_where_a_vm_nests_and_nothing_tells_them_apart() {
     assert_eq!(ledger.total(), self::ledger().total());
     assert!(!Nested::new(&ledger).known);
 
-    // Without vmrun or its like nobody nests.
+    // Without vmrun or an equivalent there is no nesting.
     let mut builder = LedgerBuilder::new(Filter::default(), 100);
     rows("exit cpuid kernel : 10").exits.iter().for_each(|r| builder.exit(r));
     let ledger = builder.finish(Recording::default(), Losses::default(), true);

@@ -40,7 +40,7 @@ pub fn recognise(head: &[u8]) -> bool {
         })
 }
 
-/// Reads a dump. `isa` is the vendor of numeric reasons; names identify theirs.
+/// Reads a dump. `isa` is the vendor of numeric reasons; names identify their vendor.
 pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Imported, Error> {
     let mut lines = Lines::new(input);
     let mut dump = Dump { isa, maps: BTreeMap::new(), with_more: false, open: None };

@@ -81,7 +81,7 @@ impl<'a> Cursor<'a> {
         self.end.saturating_sub(self.at)
     }
 
-    /// An error about what stands at `offset`.
+    /// An error about the data at `offset`.
     pub(in crate::import) fn malformed_at(
         &self,
         offset: u64,
@@ -95,7 +95,7 @@ impl<'a> Cursor<'a> {
         Error::malformed(self.base.saturating_add(offset), item, problem)
     }
 
-    /// An error about what stands here.
+    /// An error about the data at the cursor.
     pub(in crate::import) fn malformed(
         &self,
         item: &'static str,

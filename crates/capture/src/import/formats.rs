@@ -80,7 +80,7 @@ impl Formats {
         if system.starts_with("kvm") {
             self.add_kvm(name, format);
         }
-        // It comes last: without it fields can be missing, and some of those would be taken for 0.
+        // It comes last: without it fields can be missing, and some of those would be read as 0.
         let is_whole = format.contains("print fmt:");
         match Decoder::parse(format, endian).filter(|_| is_whole) {
             Some(decoder) => {

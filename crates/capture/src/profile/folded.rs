@@ -41,6 +41,6 @@ fn split(line: &[u8]) -> Option<(&[u8], u64)> {
     let at = line.iter().rposition(|&b| b == b' ')?;
     let (stack, weight) = (line[..at].trim_ascii(), line[at + 1..].trim_ascii());
     let weight = std::str::from_utf8(weight).ok()?.parse().ok()?;
-    // "@reason[1]: 2" and the like is a table of something else.
+    // A line such as "@reason[1]: 2" is of another kind of table.
     (!stack.is_empty() && !stack.ends_with(b":")).then_some((stack, weight))
 }

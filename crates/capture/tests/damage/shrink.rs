@@ -282,7 +282,7 @@ fn compress(encoder: &mut zstd::stream::raw::Encoder<'_>, plain: &[u8], out: &mu
     out.extend_from_slice(&packed[..len]);
 }
 
-/// Where the raw data (its size before it) stands in samples of this attribute.
+/// Offset of the raw data (preceded by its size) in samples of this attribute.
 fn raw_at(attr: &[u8]) -> usize {
     let sample_type = u64_at(attr, 24);
     let fixed = [16, 0, 1, 2, 3, 6, 9, 7, 8];

@@ -302,7 +302,7 @@ fn what_ends_early_is_read_up_to_there() {
 
 #[test]
 fn a_list_of_features_that_is_cut_costs_facts_only() {
-    // The tracing data stands before the data here, so that the file can end in the list.
+    // The tracing data precedes the data here, so that the file can end in the list.
     let s = two();
     let tracing = s.tracing_data();
     let mut bytes = s.file();
@@ -400,14 +400,14 @@ fn a_cut_anywhere_is_an_error_or_told() {
     for (big, packed) in ORDERS.into_iter().flat_map(|b| [(b, false), (b, true)]) {
         let (mut spec, whole) = everything(big);
         if packed {
-            // In two: the first ends within a record, and a cut behind it is told.
+            // In two: the first ends within a record, and a truncation after it is reported.
             let half = spec.records.len() / 2;
             spec.compress(record::COMPRESSED, half);
         }
         let (file, pipe) = (spec.file(), spec.pipe());
         let ends = silent_ends(&spec, &pipe);
         assert_eq!(ends.len(), if packed { 1 } else { 6 });
-        // A file says how long it is, features that nobody reads included.
+        // A file states its length, unused features included.
         for (bytes, ends) in [(file, Vec::new()), (pipe, ends)] {
             for len in 0..bytes.len() {
                 let (result, collect) = try_read(&bytes[..len]);

@@ -428,7 +428,7 @@ fn lines_that_cannot_be_decoded_are_counted() {
     let (_, imported) =
         import(ftrace, " qemu-12 [003] 7.000001: kvm_fpu: load\n[003] 7.0: kvm_exit: x\n");
     assert_eq!(imported.losses.undecodable, 1);
-    // Tracepoints that nobody wants may say what they like.
+    // Unused tracepoints may have any fields.
     let (kept, imported) = import(ftrace, " qemu-12 [003] 7.000001: kvm_fpu: zzz\n");
     assert!(kept.events.is_empty() && imported.losses.is_empty());
 }
@@ -458,7 +458,7 @@ fn vendor_of_numbers() {
     assert!(imported.losses.notes.is_empty());
 }
 
-/// A thread that takes a CPU may have no line of its own: its name stands in the switch.
+/// A thread that takes a CPU may have no line of its own: the switch has its name.
 #[test]
 fn threads_that_come_have_names() {
     for (payload, expected) in [

@@ -115,7 +115,7 @@ pub const OLD_MICROCODE: &str = "/sys/devices/system/cpu/vulnerabilities/old_mic
 /// Most characters of a name that a pattern matches.
 const LONGEST: usize = 64;
 
-/// Whether a path is one of a pattern's. What stands for `#` and `*` is plain, so that it can be printed and put
+/// Whether a path is one of a pattern's. The text that `#` and `*` match is plain, so that it can be printed and put
 /// into a command.
 pub fn fits(pattern: &str, path: &str) -> bool {
     let (mut patterns, mut names) = (pattern.split('/'), path.split('/'));

@@ -27,7 +27,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A port that nobody listens on.
+/// A port without a listener.
 pub(crate) fn port() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }

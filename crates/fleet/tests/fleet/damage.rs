@@ -40,7 +40,7 @@ fn only_good(folder: &Path, why: &str) {
     }
 }
 
-/// What is done to a run, and what is said of it then.
+/// A change to a run, and the expected message.
 type Damage<'a> = (&'a dyn Fn(&Path), &'a str);
 
 fn segment(run: &Path) -> std::path::PathBuf {
@@ -237,7 +237,7 @@ fn closed_folders_are_named() {
     let close = |path: &str, mode| {
         fs::set_permissions(folder.path().join(path), fs::Permissions::from_mode(mode)).unwrap()
     };
-    // The run of nobody else, in a tree that others may look into.
+    // A private run, in a tree that others may read.
     for path in ["", "tree", "tree/good", "tree/good/exits"] {
         close(path, 0o755);
     }

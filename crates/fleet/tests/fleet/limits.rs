@@ -31,7 +31,7 @@ impl Place {
         command
     }
 
-    /// Names of what lies in TMPDIR.
+    /// Names of the entries of TMPDIR.
     fn left(&self) -> Vec<PathBuf> {
         fs::read_dir(self.tmp()).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
@@ -140,7 +140,7 @@ fn what_cannot_be_carried_out_ends_in_a_sentence() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// Sorts more than it may hold, for longer than anybody waits.
+/// Sorts more than the limit, for a very long time.
 const SPILLS: &str = "SELECT a.*, b.count AS other FROM exits a, exits b, exits c, exits d \
                       ORDER BY a.count + b.count + c.count + d.count";
 

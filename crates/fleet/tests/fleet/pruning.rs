@@ -74,7 +74,7 @@ fn only_wanted_files_are_opened() {
         let folder = tempfile::tempdir().unwrap();
         let exits = tree(folder.path());
         spoil(folder.path(), keep);
-        // Nobody may be saved by leaving damaged runs out: nothing is said on standard error.
+        // No run may be skipped as damaged: standard error is empty.
         let sql =
             format!("SELECT count(*), count(DISTINCT run) FROM exits WHERE {filter} AND count > 0");
         assert_eq!(
@@ -133,7 +133,7 @@ fn runs_say_of_themselves_what_they_are() {
     let sql = "SELECT run, host, kernel, labels, emulated, accelerator FROM runs";
     let said = json!([["run", "z", "6.1", "a=1%2C%3D,b=2", false, "unknown"]]);
     assert_eq!(json!(rows(folder.path(), &[sql, "x"])), said);
-    // Two runs of one name could not be told apart.
+    // Two runs of one name could not be distinguished.
     import(NESTED, &folder.path().join("y/run"), PLAIN);
     refuses(folder.path(), &["query", sql, "x", "y"], 4, &["would both be called run"]);
     assert_eq!(rows(folder.path(), &["SELECT count(*) FROM runs", "x/run", "y/run"]), [[json!(2)]]);

@@ -84,7 +84,7 @@ impl Server {
             while let Ok((stream, _)) = listener.accept().await {
                 let service = service.clone();
                 tokio::spawn(async move {
-                    // A client that goes away is none of ours.
+                    // A client that disconnects is ignored.
                     let _ =
                         http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
                 });
@@ -309,7 +309,7 @@ fn a_query_asks_for_what_it_wants_alone() {
     assert_eq!(asked.len(), 2 + 3, "{asked:?}");
 }
 
-/// What is done to a run, or is closed, and what is said of it then.
+/// A change to a run, or a denied access, and the expected message.
 type Damage<'a> = (&'a dyn Fn(&Path), Option<&'a str>, &'a str);
 
 #[test]
@@ -493,7 +493,7 @@ fn a_disk_and_two_buckets_in_one_query() {
         ask("SELECT DISTINCT host FROM exits WHERE host > 'b' ORDER BY 1"),
         [["c"], ["here"]]
     );
-    // The same name twice could not be told apart.
+    // Equal names could not be distinguished.
     import(NESTED, &server.here().join("tree/host=b/1"), PLAIN);
     fails(
         server.program(&["query", COUNT, "s3://bucket", "tree"]),

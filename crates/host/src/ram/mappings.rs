@@ -22,7 +22,7 @@ pub(super) struct Mapping {
     pub(super) path: String,
 }
 
-/// A mapping that is taken for a VM's memory.
+/// A mapping that is assumed to be a VM's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) mapping: Mapping,
@@ -71,7 +71,7 @@ impl Mapping {
             && !is_buffer
     }
 
-    /// Private memory: anonymous, or of a file whose changes nobody else sees (`share=off`).
+    /// Private memory: anonymous, or a private mapping of a file (`share=off`).
     fn is_private_memory(&self) -> bool {
         !self.shared && self.writable && !self.path.starts_with('[')
     }

@@ -112,7 +112,7 @@ enum Progress {
     On,
 }
 
-/// The last recorded clock, and what has happened since.
+/// The last recorded clock, and the events since then.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
     tsc: Option<u64>,

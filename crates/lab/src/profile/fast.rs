@@ -1,4 +1,4 @@
-//! A hasher for keys that are numbers of ours: a multiplication.
+//! A hasher for keys that vmtax numbers itself: a multiplication.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

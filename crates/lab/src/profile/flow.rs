@@ -165,7 +165,7 @@ impl<'a> Flow<'a> {
         self.last
     }
 
-    /// The size of the tree as it stands.
+    /// The current size of the tree.
     pub(crate) fn nodes(&self) -> usize {
         self.batch.as_ref().map_or(0, |batch| batch.tree.nodes.len())
     }
@@ -448,7 +448,7 @@ impl<'a> Flow<'a> {
         base
     }
 
-    /// The node of what nobody above has caused.
+    /// The node of instructions without a cause above.
     fn top(&mut self, cpu: usize, thread: u32) -> u32 {
         let Cpu { level, number, .. } = self.cpus[cpu];
         let mut node = ROOT;

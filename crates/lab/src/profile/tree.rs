@@ -2,7 +2,7 @@
 
 use super::fast::Map;
 
-/// What a node stands for. Functions are numbers of [`super::symbols::Symbols`]; other things are listed in [`Labels`].
+/// The meaning of a node. Functions are numbers of [`super::symbols::Symbols`]; other things are listed in [`Labels`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Label(u32);
 
@@ -53,7 +53,7 @@ impl Labels {
     }
 }
 
-/// A node: its parent, what it stands for, how often it was entered, and its instructions without those of its children.
+/// A node: its parent, its label, how often it was entered, and its instructions without those of its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) parent: u32,

@@ -188,7 +188,7 @@ static mut qemu_plugin_version: c_int = 1;
 
 /// Runs when the plugin is loaded.
 extern "C" fn loaded() {
-    // SAFETY: nobody can have looked the symbol up yet.
+    // SAFETY: the symbol cannot have been looked up yet.
     unsafe { (&raw mut qemu_plugin_version).write(api::version()) };
 }
 

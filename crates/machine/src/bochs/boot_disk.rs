@@ -42,7 +42,7 @@ const PAGE_TABLES_AT: u64 = 0x3_0000;
 /// The kernel's COMMAND_LINE_SIZE, with the zero.
 const COMMAND_LINE_MAX: usize = 2048;
 
-/// A disk and the geometry that Bochs has to be told.
+/// A disk and its geometry for Bochs.
 pub(crate) struct BootDisk {
     pub(crate) file: File,
     pub(crate) cylinders: u64,

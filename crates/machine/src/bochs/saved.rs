@@ -29,7 +29,7 @@ const CONFIGURATION: &str = "config";
 const BOOT_DISK: &str = "hard_drive.0.drive0.image";
 const MAILBOX: &str = "hard_drive.1.drive0.image";
 
-/// Where the button SUSPEND is in Bochs's window, which lies in the corner of the screen: at the right
+/// Where the button SUSPEND is in Bochs's window, which is in the corner of the screen: at the right
 /// end of the bar above a text screen of 720 x 400.
 const BUTTON: (&str, &str) = ("676", "22");
 const QUESTION: &str = "Save Bochs state to folder";

@@ -123,7 +123,7 @@ fn authority(secret: &[u8; 16]) -> Vec<u8> {
     file
 }
 
-/// The folder's path for another process: through ours, so that it is short and plain whatever it is.
+/// The folder's path for another process: through /proc of this process, so that it is short and has plain characters.
 pub(crate) fn path_of(folder: &File) -> String {
     use std::os::fd::AsRawFd;
     format!("/proc/{}/fd/{}", std::process::id(), folder.as_raw_fd())

@@ -1,4 +1,4 @@
-//! A QMP server for tests, which answers as it is told.
+//! A QMP server for tests, with scripted answers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

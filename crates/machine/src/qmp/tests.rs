@@ -44,7 +44,7 @@ fn answers_are_told_from_events_and_counted() {
     assert_eq!(answers.len(), 200);
 }
 
-/// An answer that comes when nobody waits for it any more is not taken for that of the next command.
+/// A late answer is not mistaken for that of the next command.
 #[test]
 fn a_late_answer_is_dropped() {
     let fake = Fake::answering(|name, _| match name {
@@ -167,7 +167,7 @@ fn a_command_that_undoes_something_is_run_though_a_stop_is_requested() {
     assert_eq!(qmp.events().resumes, 1);
 }
 
-/// Nobody accepts: the system would let a client wait for ever.
+/// No accept(): the system would let a client wait for ever.
 #[test]
 fn connecting_ends_too() {
     let folder = tempfile::tempdir().unwrap();

@@ -57,7 +57,7 @@ impl Disk {
 pub struct DiskCheck {
     /// Why memory and disks are of different moments, a sentence each.
     pub differences: Vec<String>,
-    /// What cannot be told from here, a sentence each.
+    /// Facts that cannot be checked, a sentence each.
     pub notes: Vec<String>,
 }
 

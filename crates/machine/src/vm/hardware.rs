@@ -265,7 +265,7 @@ impl Vm {
         Ok(places)
     }
 
-    /// Devices that were asked for: by -device, -drive and the like, or plugged in later.
+    /// Configured devices: from -device, -drive and similar options, or hotplugged.
     fn devices(&mut self) -> Result<Vec<Device>, VmError> {
         let mut devices = Vec::new();
         for folder in [PERIPHERAL, ANONYMOUS] {

@@ -1,4 +1,4 @@
-//! Where a VM's memory lies: files that others can open.
+//! The files of a VM's memory that other processes can open.
 
 use std::fs::{self, File};
 use std::io;
@@ -27,7 +27,7 @@ struct Backend {
 }
 
 impl Vm {
-    /// Its memory that lies in shared files, in the order of its objects; an error if there is none. All other memory
+    /// Its memory in shared files, in the order of its objects; an error if there is none. All other memory
     /// is part of the device state.
     pub fn ram(&mut self, write: bool) -> Result<Vec<Ram>, VmError> {
         let shared = self.shared_backends()?;
@@ -50,7 +50,7 @@ impl Vm {
         Ok(found)
     }
 
-    /// An error unless its memory is made of the same blocks as when [`Vm::ram`] told them: memory may be plugged in and out.
+    /// An error unless its memory still has the blocks that [`Vm::ram`] returned: memory can be hotplugged.
     pub fn check_ram(&mut self, ram: &[Ram]) -> Result<(), VmError> {
         let mut now = self.shared_backends()?;
         now.sort_by(|a, b| a.id.cmp(&b.id));
@@ -62,7 +62,7 @@ impl Vm {
         ))
     }
 
-    /// Memory that lies in shared files.
+    /// Memory in shared files.
     fn shared_backends(&mut self) -> Result<Vec<Backend>, VmError> {
         let answer = self.qmp.run("query-memdev", json!({}))?;
         let backends = answer.as_array().map(Vec::as_slice).unwrap_or_default().iter();

@@ -1,4 +1,4 @@
-//! A VM that stands still, as long as nobody else resumes it.
+//! A stopped VM, unless another client resumes it.
 //!
 //! A QEMU has as many controllers as it has monitors, and none can lock the others out. What QEMU does tell is every
 //! change: an event is sent before the answer to any later command. So a VM whose `query-status` says that it is
@@ -40,7 +40,7 @@ pub struct Pause<'a> {
 }
 
 impl<'a> Pause<'a> {
-    /// Stops a VM. One that ran goes on afterwards, unless it is to be left stopped; one that somebody else had stopped
+    /// Stops a VM. One that ran goes on afterwards, unless it is to be left stopped; one that another client had stopped
     /// stays stopped.
     pub fn begin(vm: &'a mut Vm, leave_stopped: bool) -> Result<Pause<'a>, VmError> {
         let before = vm.status()?;
@@ -63,7 +63,7 @@ impl<'a> Pause<'a> {
         self.vm.qmp.run("stop", json!({}))?;
         let (status, running) = self.state()?;
         if running {
-            // Whoever resumed it decides whether it runs.
+            // The client that resumed it decides whether it runs.
             self.goes_on = false;
             let what = "the VM runs though it was stopped: another client resumed it, or QEMU did not stop it; \
                         save again while nobody else controls it";
@@ -103,7 +103,7 @@ impl<'a> Pause<'a> {
     }
 
     fn interrupted(&mut self, what: &str) -> VmError {
-        // Whoever did that decides whether it runs.
+        // The client that did that decides whether it runs.
         self.goes_on = false;
         self.vm.disturbed(format!(
             "{what} while it was saved, so there is no one moment to save; save again while nobody else controls it"

@@ -1,4 +1,4 @@
-//! The state of a VM's devices, out and in: QEMU's own migration stream without the memory that lies in shared files.
+//! Saving and loading the state of a VM's devices: QEMU's own migration stream without the memory in shared files.
 
 use std::io::Read;
 use std::os::fd::AsFd;

@@ -130,7 +130,7 @@ fn a_vm_that_cannot_be_saved_is_not_touched() {
     }
 }
 
-/// `stop` may have had its effect though no answer came: the VM is told to go on, and the user if that fails.
+/// `stop` may have taken effect although no answer came: the VM is resumed, and the user is informed if that fails.
 #[test]
 fn a_pause_that_fails_is_undone_or_said() {
     let refuse = |command: &'static str| {
@@ -175,7 +175,7 @@ fn disks_are_read_with_what_they_are_overlays_of() {
     assert_eq!(first.images[0].modified_ns, None);
     assert!(first.images[1].modified_ns.is_some_and(|ns| ns > 0));
     assert_eq!((second.name.as_str(), second.file(), second.writable), ("n", "nbd://h/e", false));
-    // There is no such file, so nobody knows where its overlay should be.
+    // The file does not exist, so the place of its overlay is unknown.
     let error = vm.plan_overlays(&mut disks, None, "monday").unwrap_err().to_string();
     assert!(error.contains("--snapshot-disks=DIR"), "{error}");
     vm.plan_overlays(&mut disks, Some(folder.path()), "monday").unwrap();

@@ -13,7 +13,7 @@ pub(super) struct Failure {
     pub(super) what: String,
 }
 
-/// An argument is wrong.
+/// An argument is invalid.
 pub(super) fn invalid(what: impl Into<String>) -> Failure {
     Failure { code: PAGEOPS_EINVAL, what: what.into() }
 }
@@ -99,7 +99,7 @@ pub(super) fn apart(
 ///
 /// # Safety
 ///
-/// `len` bytes can be read at `p`, and nobody writes to them for as long as the slice lives, unless the address is wrong in a way
+/// `len` bytes can be read at `p`, and are not written to while the slice lives, unless the address is wrong in a way
 /// that [`block`] sees.
 pub(super) unsafe fn bytes<'a>(name: &str, p: *const u8, len: usize) -> Result<&'a [u8], Failure> {
     block(name, p, len)?;
@@ -111,7 +111,7 @@ pub(super) unsafe fn bytes<'a>(name: &str, p: *const u8, len: usize) -> Result<&
 ///
 /// # Safety
 ///
-/// `len` bytes can be written at `p`, and nobody else uses them for as long as the slice lives, unless the address is wrong in a
+/// `len` bytes can be written at `p`, and no other code accesses them while the slice lives, unless the address is wrong in a
 /// way that [`block`] sees.
 pub(super) unsafe fn bytes_mut<'a>(
     name: &str,
@@ -138,7 +138,7 @@ pub(super) fn array<T>(name: &str, p: *const T, count: usize) -> Result<(), Fail
 ///
 /// # Safety
 ///
-/// `p` is NULL or a C string that nobody changes for as long as the slice lives.
+/// `p` is NULL or a C string that does not change while the slice lives.
 pub(super) unsafe fn text<'a>(name: &str, p: *const c_char) -> Result<&'a [u8], Failure> {
     if p.is_null() {
         return Err(invalid(format!("{name} is NULL")));

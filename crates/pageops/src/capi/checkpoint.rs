@@ -14,39 +14,39 @@ use crate::checkpoint::{Accelerate, Checkpoint, Error, Options, Reason, Summary,
 use crate::engine::PageEngine;
 use crate::{Cpu, PAGE};
 
-/// How a checkpoint is written. All zero is allowed: whole, not compressed, by the processor.
+/// Options for writing a checkpoint. All zero is valid: complete, uncompressed, by the CPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PageopsCheckpointOptions {
     /// Level of zstd, 1 to 19; 0: pages are not compressed.
     pub zstd: i32,
-    /// Path of the checkpoint that the difference is saved to; NULL: all is saved.
+    /// Path of the parent checkpoint; NULL: a complete checkpoint.
     pub parent: *const c_char,
-    /// Engine that scans and checksums; NULL: the processor, in the thread that calls.
+    /// Engine that scans and computes checksums; NULL: the CPU, in the calling thread.
     pub engine: *mut PageopsEngine,
 }
 
-/// What was written, in pages but for `bytes`.
+/// Summary of a written checkpoint: numbers of pages, except `bytes`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PageopsSummary {
-    /// Bytes of the file.
+    /// Size of the file, bytes.
     pub bytes: u64,
-    /// Pages as they are.
+    /// Pages stored uncompressed.
     pub raw: u64,
-    /// Pages compressed.
+    /// Pages stored compressed.
     pub compressed: u64,
-    /// Pages as deltas.
+    /// Pages stored as deltas.
     pub deltas: u64,
     /// Pages of one repeated word.
     pub filled: u64,
-    /// Pages given that are zero.
+    /// Zero pages.
     pub zero: u64,
-    /// Pages given that are as in the parent.
+    /// Pages equal to the parent's.
     pub unchanged: u64,
 }
 
-/// Memory that a region is restored to.
+/// Destination of a restored region.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PageopsMemory {
@@ -56,12 +56,12 @@ pub struct PageopsMemory {
     pub bytes: usize,
 }
 
-/// A checkpoint that is being written. A handle: never follow it.
+/// A checkpoint that is being written. A handle: never dereference it.
 pub struct PageopsWriter {
     _private: [u8; 0],
 }
 
-/// A checkpoint that was opened. A handle: never follow it.
+/// An open checkpoint. A handle: never dereference it.
 pub struct PageopsCheckpoint {
     _private: [u8; 0],
 }
@@ -201,7 +201,8 @@ pub unsafe extern "C" fn pageops_checkpoint_region(
     }
 }
 
-/// Takes `count` pages of 4096 bytes, which are those from page `first` of the region on. Pages come in ascending order; those left
+/// Takes `count` pages of 4096 bytes, which are those from page `first` of the region on. Pages come in ascending order; those
+/// left
 /// out are zero. Each byte is read once. 0; PAGEOPS_EINVAL, PAGEOPS_EIO, PAGEOPS_EDEAD.
 ///
 /// Threads: any; calls with one writer wait for each other, and their order matters.
@@ -235,7 +236,8 @@ pub unsafe extern "C" fn pageops_checkpoint_pages(
 }
 
 /// Ends the checkpoint with the device state and a description (at most 16 MiB; NULL with 0 bytes for none), brings it to the disk
-/// and gives it its name in one step. The handle is freed, also on an error; then nothing is left behind. `summary` may be NULL. 0;
+/// and gives it its name in one step. The handle is freed, also on an error; then nothing is left behind. `summary` may be NULL.
+/// 0;
 /// PAGEOPS_EINVAL, PAGEOPS_EIO, PAGEOPS_EDEAD.
 ///
 /// Threads: one; no other is in a call with this writer.
@@ -321,7 +323,8 @@ pub extern "C" fn pageops_checkpoint_regions(checkpoint: *const PageopsCheckpoin
     super::arguments::guarded(|| Ok(CHECKPOINTS.get(checkpoint)?.regions().count() as i64))
 }
 
-/// Pages of a region, by its number from 0; PAGEOPS_EINVAL. Its name goes to `name`, cut if there is too little room; NULL is allowed.
+/// Pages of a region, by its number from 0; PAGEOPS_EINVAL. Its name goes to `name`, cut if there is too little room; NULL is
+/// allowed.
 ///
 /// Threads: any, at any time, with one checkpoint.
 ///
@@ -416,7 +419,8 @@ pub unsafe extern "C" fn pageops_checkpoint_verify(
 ///
 /// # Safety
 ///
-/// `count` entries can be read, and their memory read and written; nobody else uses it meanwhile. `error` has room for `room` bytes,
+/// `count` entries can be read, and their memory read and written; no other code uses it meanwhile. `error` has room for `room`
+/// bytes,
 /// or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pageops_checkpoint_restore(

@@ -9,13 +9,13 @@ use crate::{Cpu, PAGE, PageFacts, xbzrle};
 
 use super::arguments::Failure;
 
-/// What a pass over a page of 4096 bytes found.
+/// Result of a pass over a page of 4096 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PageopsFacts {
     /// All bytes are zero.
     pub zero: bool,
-    /// CRC-32C, of zero pages too.
+    /// CRC-32C, also of zero pages.
     pub crc: u32,
 }
 
@@ -49,7 +49,8 @@ pub unsafe extern "C" fn pageops_is_zero(p: *const u8, len: usize) -> i32 {
     guarded(|| Ok(i32::from(Cpu::best().is_zero(unsafe { bytes("p", p, len) }?))))
 }
 
-/// Whether one 8-byte word (little-endian) fills it: 1 or 0; PAGEOPS_EINVAL. The word goes to `word`, which may be NULL.
+/// Whether the block is one repeated 8-byte word (little-endian): 1 or 0; PAGEOPS_EINVAL. The word is stored in `word`, which
+/// may be NULL.
 ///
 /// Threads: any, at any time.
 ///
@@ -72,7 +73,7 @@ pub unsafe extern "C" fn pageops_same_fill(p: *const u8, len: usize, word: *mut 
     })
 }
 
-/// Place of the first byte that differs, or `len` if none does; PAGEOPS_EINVAL.
+/// Offset of the first different byte, or `len` if the blocks are equal; PAGEOPS_EINVAL.
 ///
 /// Threads: any, at any time.
 ///
@@ -88,7 +89,7 @@ pub unsafe extern "C" fn pageops_compare(a: *const u8, b: *const u8, len: usize)
     })
 }
 
-/// Copies; long blocks past the caches. 0, or PAGEOPS_EINVAL.
+/// Copies; large blocks bypass the caches. 0, or PAGEOPS_EINVAL.
 ///
 /// Threads: any; no two with blocks that overlap.
 ///
@@ -121,7 +122,7 @@ pub unsafe extern "C" fn pageops_fill(dst: *mut u8, len: usize, word: u64) -> i3
     })
 }
 
-/// CRC-32C, at least 0; PAGEOPS_EINVAL. `seed` is 0, or the CRC of the bytes before.
+/// CRC-32C, at least 0; PAGEOPS_EINVAL. `seed` is 0, or the CRC of the preceding bytes.
 ///
 /// Threads: any, at any time.
 ///
@@ -134,7 +135,7 @@ pub unsafe extern "C" fn pageops_crc32c(seed: u32, p: *const u8, len: usize) -> 
     guarded(|| Ok(i64::from(Cpu::best().crc32c(seed, unsafe { bytes("p", p, len) }?))))
 }
 
-/// Copies, and gives the CRC-32C, in one read; PAGEOPS_EINVAL.
+/// Copies and returns the CRC-32C, in one pass; PAGEOPS_EINVAL.
 ///
 /// Threads: any; no two with blocks that overlap.
 ///
@@ -161,7 +162,7 @@ fn pages(count: usize) -> Result<usize, Failure> {
     count.checked_mul(PAGE).ok_or_else(|| invalid(format!("{count} pages fit in no memory")))
 }
 
-/// Zero check and CRC-32C of `count` pages of 4096 bytes, in one read. 0, or PAGEOPS_EINVAL.
+/// Zero check and CRC-32C of `count` pages of 4096 bytes, in one pass. 0, or PAGEOPS_EINVAL.
 ///
 /// Threads: any; no two with the same `out`.
 ///
@@ -189,7 +190,7 @@ pub unsafe extern "C" fn pageops_scan(
     })
 }
 
-/// Zero check, CRC-32C and copy of `count` pages of 4096 bytes, in one read. 0, or PAGEOPS_EINVAL.
+/// Zero check, CRC-32C and copy of `count` pages of 4096 bytes, in one pass. 0, or PAGEOPS_EINVAL.
 ///
 /// Threads: any; no two with the same `out`, or with blocks that overlap.
 ///
@@ -220,7 +221,8 @@ pub unsafe extern "C" fn pageops_copy_scan(
     })
 }
 
-/// Encodes what changed, as QEMU's xbzrle_encode_buffer does: bytes written, 0 if nothing changed, PAGEOPS_EOVERFLOW if `cap` is
+/// Encodes the difference, like QEMU's xbzrle_encode_buffer: bytes written, 0 if the pages are equal, PAGEOPS_EOVERFLOW if `cap`
+/// is
 /// too small; PAGEOPS_EINVAL, also of a page longer than 16383 bytes.
 ///
 /// Threads: any; no two with the same `delta`.
@@ -255,8 +257,8 @@ pub unsafe extern "C" fn pageops_xbzrle_encode(
     })
 }
 
-/// Applies such a delta in place: the place behind the last changed byte, or PAGEOPS_EBADMSG if it is no delta of this page, which
-/// may then be changed in part; PAGEOPS_EINVAL.
+/// Applies such a delta in place: the offset after the last changed byte, or PAGEOPS_EBADMSG if the delta does not belong to
+/// this page, which may then be partly changed; PAGEOPS_EINVAL.
 ///
 /// Threads: any; no two with the same `page`.
 ///
@@ -279,7 +281,8 @@ pub unsafe extern "C" fn pageops_xbzrle_decode(
     })
 }
 
-/// Writes DSA's delta record: its bytes, 0 if nothing changed, PAGEOPS_EOVERFLOW if `cap` is too small; PAGEOPS_EINVAL, also of a
+/// Writes a DSA delta record: its length, 0 if the blocks are equal, PAGEOPS_EOVERFLOW if `cap` is too small; PAGEOPS_EINVAL,
+/// also of a
 /// `len` that is no multiple of 8 or above 0x7FFF8.
 ///
 /// Threads: any; no two with the same `record`.
@@ -315,7 +318,8 @@ pub unsafe extern "C" fn pageops_delta_create(
     })
 }
 
-/// Applies DSA's delta record in place. 0; PAGEOPS_EBADMSG if it is none of this block, and PAGEOPS_EINVAL, both with nothing changed.
+/// Applies a DSA delta record in place. 0; PAGEOPS_EBADMSG if the record does not belong to this block, or PAGEOPS_EINVAL; both
+/// change nothing.
 ///
 /// Threads: any; no two with the same `block`.
 ///

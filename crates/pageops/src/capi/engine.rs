@@ -23,37 +23,39 @@ pub const PAGEOPS_COMPARE: u32 = 1;
 pub const PAGEOPS_COPY: u32 = 2;
 /// Fill `dst` with `word`.
 pub const PAGEOPS_FILL: u32 = 3;
-/// CRC-32C of `src`; `word` is 0 or the CRC of the bytes before.
+/// CRC-32C of `src`; `word` is 0 or the CRC of the preceding bytes.
 pub const PAGEOPS_CRC32C: u32 = 4;
-/// Copy `src` to `dst`, and its CRC-32C.
+/// Copy `src` to `dst`, and compute its CRC-32C.
 pub const PAGEOPS_COPY_CRC32C: u32 = 5;
-/// Write to `record` what turns `src` into `dst` (neither is written); value is the record's size, 0 if they are equal; result
-/// PAGEOPS_EOVERFLOW if `record_len` is too small. A device takes it where addresses are multiples of 8 and `record_len` is at least 80.
+/// Write the delta from `src` to `dst` to `record` (neither block is written); value is the record's size, 0 if they are equal;
+/// result
+/// PAGEOPS_EOVERFLOW if `record_len` is too small. A device executes it if addresses are multiples of 8 and `record_len` is at
+/// least 80.
 pub const PAGEOPS_DELTA_CREATE: u32 = 6;
-/// Apply `record` to `dst`; result PAGEOPS_EBADMSG, and `dst` changed in part, if it is no record of this block.
+/// Apply `record` to `dst`; result PAGEOPS_EBADMSG, and `dst` partly changed, if the record does not belong to this block.
 pub const PAGEOPS_DELTA_APPLY: u32 = 7;
 
-/// An operation for an engine. Members that a kind does not name are ignored.
+/// An operation for an engine. Members that the kind does not use are ignored.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PageopsOp {
     /// PAGEOPS_ZERO, ...
     pub kind: u32,
-    /// What is read.
+    /// Source.
     pub src: *const u8,
-    /// What is written, or compared with.
+    /// Destination, or the block to compare with.
     pub dst: *mut u8,
-    /// Bytes of `src` and `dst`.
+    /// Length of `src` and `dst`, bytes.
     pub len: usize,
     /// Word to fill with, or seed of a CRC.
     pub word: u64,
     /// A delta record.
     pub record: *mut u8,
-    /// Bytes of the record, or room for it.
+    /// Length or capacity of the record, bytes.
     pub record_len: usize,
 }
 
-/// How an operation ended.
+/// Outcome of an operation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PageopsOutcome {
@@ -61,36 +63,36 @@ pub struct PageopsOutcome {
     pub value: u64,
     /// 0, or PAGEOPS_EOVERFLOW or PAGEOPS_EBADMSG of a delta.
     pub result: i32,
-    /// It was finished by a device.
+    /// Completed by a device.
     pub on_device: bool,
-    /// Something went wrong on the way; the value is right all the same.
+    /// A fault occurred; the value is correct nevertheless.
     pub had_fault: bool,
 }
 
-/// What an engine did so far.
+/// Statistics of an engine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PageopsCounts {
-    /// Operations finished by devices.
+    /// Operations completed by devices.
     pub on_device: u64,
-    /// Operations finished by the processor, for whatever reason.
+    /// Operations completed by the CPU, for any reason.
     pub on_cpu: u64,
-    /// Operations that had a fault on the way.
+    /// Operations with a fault.
     pub faults: u64,
-    /// Batches handed to devices.
+    /// Batches submitted to devices.
     pub batches: u64,
     /// Queues of the engine.
     pub queues: u64,
-    /// Of these, queues that were given up.
+    /// Of these, queues that were removed after a failure.
     pub dead_queues: u64,
 }
 
-/// Queues of devices, and the thread that serves them. A handle: never follow it.
+/// Device queues and the thread that serves them. A handle: never dereference it.
 pub struct PageopsEngine {
     _private: [u8; 0],
 }
 
-/// Operations under way. A handle: never follow it.
+/// Submitted operations. A handle: never dereference it.
 pub struct PageopsJob {
     _private: [u8; 0],
 }
@@ -121,7 +123,7 @@ pub(super) fn running(engine: *const PageopsEngine) -> Result<Arc<Running>, Fail
 }
 
 /// Starts an engine: "auto" (DSA queues that can be used, and the processor), "cpu", "model" (four devices in software), or DSA
-/// queues such as "dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0". NULL if that cannot be; `error` then says why. One engine serves all
+/// queues such as "dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0". NULL on an error; `error` then has the reason. One engine serves all
 /// threads of a process; it does not survive a fork.
 ///
 /// Threads: any, at any time.
@@ -151,16 +153,16 @@ pub unsafe extern "C" fn pageops_engine_new(
     }
 }
 
-/// Hands operations in. NULL if one of them is not possible, and then nothing was handed in; `error` says which one and why. A job
-/// of no operations has ended. The array itself may be freed when this returns.
+/// Submits operations. NULL if one of them is invalid; then none was submitted, and `error` names the operation and the reason.
+/// A job without operations has ended. The array itself may be freed when this returns.
 ///
 /// Threads: any, at any time, with one engine.
 ///
 /// # Safety
 ///
-/// `count` operations can be read; `error` has room for `room` bytes, or is NULL. What the operations read stays readable, and what
-/// they write stays writable and unread, until the job was waited for with success or pageops_engine_free returned. What is read
-/// may be written to meanwhile (a VM's memory is): the value is then of the old or the new bytes.
+/// `count` operations can be read; `error` has room for `room` bytes, or is NULL. Sources must stay readable, and destinations
+/// writable and unread, until a wait for the job succeeded or pageops_engine_free returned. Sources may be written to meanwhile
+/// (as a VM's memory is): the value is then of the old or the new bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pageops_submit(
     engine: *const PageopsEngine,
@@ -172,7 +174,7 @@ pub unsafe extern "C" fn pageops_submit(
     // SAFETY: by the contract.
     unsafe {
         handle(error, room, || {
-            /// Far more than anybody waits for at a time; an engine counts in 32 bits.
+            /// Far beyond any practical number; an engine counts in 32 bits.
             const MOST: usize = 1 << 24;
             let running = running(engine)?;
             array("ops", ops, count)?;
@@ -234,8 +236,9 @@ fn op(op: &PageopsOp) -> Result<Op, Failure> {
     })
 }
 
-/// Waits for a job, at most so long: 1 if it ended, 0 if it has not yet (wait again), PAGEOPS_EINVAL, PAGEOPS_EDEAD. Where it ended,
-/// `out` has the outcomes in the order of the operations: each time, and for every thread that waits. With `out` NULL it only waits.
+/// Waits for a job with a timeout: 1 if it has ended, 0 on a timeout (wait again), PAGEOPS_EINVAL, PAGEOPS_EDEAD. If it has
+/// ended, `out` receives the outcomes in the order of the operations, in every call and for every waiting thread. With `out`
+/// NULL it only waits.
 ///
 /// Threads: any, at any time, with one job, each with an `out` of its own.
 ///
@@ -283,9 +286,10 @@ fn outcome_of(Outcome { value, choice, fault }: Outcome) -> PageopsOutcome {
     PageopsOutcome { value, result, on_device, had_fault: fault.is_some() }
 }
 
-/// Frees a job: 0, or PAGEOPS_EINVAL. NULL is allowed. That does not end its operations: their memory is used until they have ended.
+/// Frees a job: 0, or PAGEOPS_EINVAL. NULL is allowed. This does not end its operations: their memory is used until they have
+/// ended.
 ///
-/// Threads: any, at any time; a thread that waits for the job goes on waiting.
+/// Threads: any, at any time; a thread that waits for the job continues to wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn pageops_job_free(job: *mut PageopsJob) -> i32 {
     guarded(|| {
@@ -296,7 +300,7 @@ pub extern "C" fn pageops_job_free(job: *mut PageopsJob) -> i32 {
     })
 }
 
-/// Counts of what the engine did. 0, or PAGEOPS_EINVAL.
+/// Statistics of the engine. 0, or PAGEOPS_EINVAL.
 ///
 /// Threads: any, at any time, with one engine.
 ///
@@ -328,7 +332,7 @@ pub unsafe extern "C" fn pageops_engine_counts(
     })
 }
 
-/// Who did what, why there, and what went wrong, in words; cut if there is too little room. 0, or PAGEOPS_EINVAL.
+/// A description of the operations by backend, with reasons and faults, as text; truncated to `room`. 0, or PAGEOPS_EINVAL.
 ///
 /// Threads: any, at any time, with one engine.
 ///
@@ -354,10 +358,10 @@ pub unsafe extern "C" fn pageops_engine_describe(
     }
 }
 
-/// Finishes what was handed in and frees the engine: 0, or PAGEOPS_EINVAL. NULL is allowed. Its jobs can still be waited for; a
-/// checkpoint that is written with it keeps it until then.
+/// Finishes all submitted operations and frees the engine: 0, or PAGEOPS_EINVAL. NULL is allowed. Its jobs can still be waited
+/// for; a checkpoint that is being written with it keeps it until it is finished.
 ///
-/// Threads: one, when no other is in a call with this engine.
+/// Threads: one, while no other is in a call with this engine.
 #[unsafe(no_mangle)]
 pub extern "C" fn pageops_engine_free(engine: *mut PageopsEngine) -> i32 {
     guarded(|| {

@@ -74,7 +74,7 @@ impl Counter {
                 ..Attributes::default()
             };
             let (own, any, none, flags) = (0, -1, -1, FD_CLOEXEC);
-            // SAFETY: the structure is ours and as long as it says; the rest are numbers.
+            // SAFETY: the structure is owned here and has the stated length; the rest are numbers.
             let opened = unsafe {
                 libc::syscall(
                     libc::SYS_perf_event_open,
@@ -86,7 +86,7 @@ impl Counter {
                 )
             };
             let descriptor = i32::try_from(opened).ok().filter(|d| *d >= 0)?;
-            // SAFETY: the descriptor is new and ours.
+            // SAFETY: the descriptor is new and owned here.
             Some(Counter { file: unsafe { File::from_raw_fd(descriptor) }, counted })
         };
         open(Counted::All, 0).or_else(|| open(Counted::User, NO_KERNEL))

@@ -316,7 +316,7 @@ impl Index {
         out
     }
 
-    /// Decodes an index that stands at `base` of a file of this version; payloads follow each other from the header's end to
+    /// Decodes an index at offset `base` of a file of this version; payloads follow each other from the header's end to
     /// `payload_end`.
     pub(super) fn decode(
         bytes: &[u8],

@@ -230,7 +230,7 @@ impl TimedFile {
             }
             let mut poll =
                 libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-            // SAFETY: one entry, which is ours.
+            // SAFETY: one entry, which is owned here.
             if unsafe { libc::poll(&raw mut poll, 1, 100) } > 0 {
                 return self.file.write(&bytes[..bytes.len().min(AT_ONCE)]);
             }

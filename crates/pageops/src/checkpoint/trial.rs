@@ -1,4 +1,4 @@
-//! Whether compression is worth its time: memory of one kind lies together, so what lay just before tells.
+//! Whether compression is worth its time: memory of one kind is contiguous, so the preceding pages predict it.
 
 /// Groups in a row that became hardly smaller, and compression pauses.
 const MISSES: u32 = 8;

@@ -1,4 +1,4 @@
-//! CRC-32C, on the register as it stands (no inversion): tables, and the processor's instructions.
+//! CRC-32C, on the raw register (no inversion): tables, and the processor's instructions.
 
 /// x^n modulo the polynomial, bits reversed.
 const fn x_to(n: usize) -> u32 {
@@ -47,7 +47,7 @@ const fn tables() -> [[u32; 256]; 8] {
 ///
 /// `len` bytes can be read at `p`.
 pub(crate) unsafe fn scalar(mut crc: u32, p: *const u8, len: usize) -> u32 {
-    // SAFETY: by the contract; the bytes are nobody's to write for as long.
+    // SAFETY: by the contract; the bytes are not written to for as long.
     let bytes = unsafe { std::slice::from_raw_parts(p, len) };
     let (words, rest) = bytes.as_chunks::<8>();
     for word in words {

@@ -15,7 +15,7 @@ pub(crate) unsafe fn is_zero<V: Vector>(p: *const u8, len: usize) -> bool {
     let loads = if V::BYTES > 32 { 16 } else { 32 };
     let step = loads * V::BYTES;
     let mut at = 0;
-    // SAFETY: every load lies within `len` bytes: loops stop before the end, and the last vector is laid so that
+    // SAFETY: every load is within `len` bytes: loops stop before the end, and the last vector is placed so that
     // it ends with the buffer, which holds at least one vector by then.
     unsafe {
         if len >= V::BYTES && !V::load(p).is_zero() {
@@ -54,7 +54,7 @@ pub(crate) unsafe fn is_zero<V: Vector>(p: *const u8, len: usize) -> bool {
 #[inline(always)]
 pub(crate) unsafe fn mismatch_word<V: Vector>(p: *const u8, len: usize, word: u64) -> usize {
     let mut at = 0;
-    // SAFETY: every load lies within `len` bytes, by the loops' conditions.
+    // SAFETY: every load is within `len` bytes, by the loops' conditions.
     unsafe {
         let pattern = V::splat(word.to_le());
         while at + 4 * V::BYTES <= len {
@@ -86,7 +86,7 @@ pub(crate) unsafe fn mismatch_word<V: Vector>(p: *const u8, len: usize, word: u6
 #[inline(always)]
 pub(crate) unsafe fn mismatch<V: Vector>(a: *const u8, b: *const u8, len: usize) -> usize {
     let mut at = 0;
-    // SAFETY: every load lies within `len` bytes, by the loops' conditions.
+    // SAFETY: every load is within `len` bytes, by the loops' conditions.
     unsafe {
         while at + 4 * V::BYTES <= len {
             let (p, q) = (a.add(at), b.add(at));
@@ -141,7 +141,7 @@ pub(crate) unsafe fn differing64<V: Vector>(
     mask
 }
 
-/// Copies with writes that pass the caches by: for destinations that nobody reads soon.
+/// Copies with non-temporal writes: for destinations that are not read soon.
 #[inline(always)]
 pub(crate) unsafe fn copy_stream<V: Vector>(dst: *mut u8, src: *const u8, len: usize) {
     // Whole lines: a line that is written in parts is slow.

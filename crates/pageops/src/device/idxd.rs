@@ -229,7 +229,7 @@ impl Idxd {
                 (Some(page), false) if has_movdir64b() => Way::Store(page),
                 (Some(page), true) if has_enqcmd() => Way::Enqueue(page),
                 _ => {
-                    // SAFETY: the mapping was just made and nobody has it.
+                    // SAFETY: the mapping is new and not shared yet.
                     unsafe { libc::munmap(page, PORTAL) };
                     let instruction = if queue.shared { "ENQCMD" } else { "MOVDIR64B" };
                     let what = format!("this processor has no {instruction}");
@@ -288,7 +288,7 @@ impl Portal for Idxd {
             Way::Write => {
                 debug_assert_ne!(descriptor.opcode(), opcode::BATCH);
                 let from = std::ptr::from_ref(descriptor).cast();
-                // SAFETY: 64 bytes of ours.
+                // SAFETY: 64 bytes owned here.
                 match unsafe { libc::write(file.as_raw_fd(), from, 64) } {
                     64 => Submit::Accepted,
                     _ => match io::Error::last_os_error() {
@@ -307,7 +307,7 @@ impl Portal for Idxd {
             return;
         }
         if let Way::Store(page) | Way::Enqueue(page) = self.way {
-            // SAFETY: the mapping is ours, and nothing is submitted any more.
+            // SAFETY: this object owns the mapping, and nothing is submitted any more.
             unsafe { libc::munmap(page.as_ptr().cast(), PORTAL) };
         }
         self.way = Way::Write;

@@ -344,7 +344,7 @@ impl Inner {
         let mut all = true;
         for i in 0..there {
             let at: *const Descriptor = pointer(batch.src + 64 * u64::from(i)).cast_const().cast();
-            // SAFETY: whoever submitted the batch keeps its list until it is completed.
+            // SAFETY: the submitter keeps the batch's list until it is completed.
             let one = unsafe { *at };
             if one.flags() & flag::FENCE != 0 && !all {
                 let done = Completion { status: Status::BatchFailed, completed: i, ..completion() };
@@ -432,7 +432,7 @@ impl Inner {
             return;
         }
         let record: *const Record = pointer(descriptor.completion).cast_const().cast();
-        // SAFETY: whoever submitted it keeps the record until it is written.
+        // SAFETY: the submitter keeps the record until it is written.
         unsafe { &*record }.write(completion);
     }
 
@@ -458,7 +458,7 @@ impl Inner {
             opcode::CFLUSH => completion(),
             _ => self.perform(&Descriptor { size: bytes, ..*descriptor }),
         };
-        // A comparison that has its result before it comes to the page needs no more.
+        // A comparison that is decided before it reaches the page succeeds.
         let ended = match op {
             opcode::COMPARE | opcode::COMPVAL => done.result == 1,
             opcode::CR_DELTA => done.result == 2,
@@ -522,7 +522,7 @@ impl Inner {
         let len = d.operands[0] as u32 as usize;
         let mut last = None;
         for i in 0..len / ENTRY {
-            // SAFETY: whoever submitted it keeps the record and the region until it is completed; entries lie within the
+            // SAFETY: the submitter keeps the record and the region until it is completed; entries lie within the
             // record, and words are checked against the region.
             unsafe {
                 let entry = pointer(d.src).cast_const().add(i * ENTRY);
@@ -560,7 +560,7 @@ impl Inner {
         let cpu = Cpu::best();
         let size = d.size as usize;
         let ok = |result| Completion { status: Status::Success, result, ..completion() };
-        // SAFETY: whoever submitted it keeps what it names readable and writable until it is completed; sizes were
+        // SAFETY: the submitter keeps its memory readable and writable until it is completed; sizes were
         // checked. Slices live within this function.
         unsafe {
             let bytes =

@@ -163,7 +163,7 @@ impl Dispatcher {
     }
 
     fn on_cpu(&mut self, op: &Op, tag: u64, from: usize, choice: Choice, fault: Option<Fault>) {
-        // SAFETY: whoever submitted the operation keeps what it names until its outcome was given, and no device
+        // SAFETY: the submitter keeps the operation's memory until its outcome was given, and no device
         // has it: it was never handed over, or has ended there, or its queue was drained or closed.
         let value = unsafe { op.on_cpu(self.cpu, from) };
         self.finish(tag, value, choice, fault);
@@ -267,7 +267,7 @@ impl Dispatcher {
         let mut tries = 0;
         loop {
             // SAFETY: the batch and its records are kept in `flying` until each record is written, the queue is
-            // drained, or it is closed; operations are kept by whoever submitted them.
+            // drained, or it is closed; operations are kept by their submitter.
             match unsafe { queue.portal.submit(batch.descriptor()) } {
                 Submit::Accepted => {
                     queue.stats.operations += batch.ops.len() as u64;

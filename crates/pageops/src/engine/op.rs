@@ -50,7 +50,7 @@ pub enum Op {
         src: *const u8,
         /// How much.
         len: usize,
-        /// 0, or the CRC of what stands before.
+        /// 0, or the CRC of the preceding bytes.
         seed: u32,
     },
     /// Copy and CRC-32C.
@@ -61,7 +61,7 @@ pub enum Op {
         dst: *mut u8,
         /// How much.
         len: usize,
-        /// 0, or the CRC of what stands before.
+        /// 0, or the CRC of the preceding bytes.
         seed: u32,
     },
     /// Create a delta record. `len` is a multiple of 8, at most [`delta::MAX_REGION`]. A device does it where all addresses are multiples
@@ -91,7 +91,7 @@ pub enum Op {
     },
 }
 
-// SAFETY: addresses alone; what may be done with them is said where operations are submitted.
+// SAFETY: addresses only; the contract is documented where operations are submitted.
 unsafe impl Send for Op {}
 
 /// A result.
@@ -109,7 +109,7 @@ pub enum Value {
     Invalid,
 }
 
-/// The room for a delta record that a device is told: whole entries, and no more than the region can need.
+/// The capacity for a delta record that is given to a device: whole entries, and at most the maximum for the region.
 fn record_room(len: usize, cap: u32) -> u32 {
     let most = (len / 8 * ENTRY).max(LEAST_RECORD) as u32;
     (cap - cap % ENTRY as u32).min(most)
@@ -207,7 +207,7 @@ impl Op {
         })
     }
 
-    /// Where the CPU goes on after a page fault. Only what writes each byte once can go on in the middle.
+    /// Where the CPU goes on after a page fault. Only operations that write each byte once can be resumed.
     pub(super) fn resume_at(&self, completion: &Completion) -> usize {
         let done = completion.completed as usize;
         match self {
@@ -222,7 +222,7 @@ impl Op {
     ///
     /// # Safety
     ///
-    /// What it names can be read and written, and nobody else does.
+    /// Its memory can be read and written, and no other code accesses it.
     pub(super) unsafe fn on_cpu(&self, cpu: Cpu, from: usize) -> Value {
         use std::slice::{from_raw_parts, from_raw_parts_mut};
         // SAFETY: by the contract; slices live within this function, and `from` is at most the length.

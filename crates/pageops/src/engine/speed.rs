@@ -75,7 +75,8 @@ pub fn speeds(
         let mut times = Vec::new();
         for _ in 0..rounds.max(1) {
             let start = Instant::now();
-            // SAFETY: all that the operations name is memory of this function that nobody else looks at; what they write to lies apart from
+            // SAFETY: all that the operations name is memory of this function that no other code accesses; what they write to
+            // does not overlap
             // what they read.
             let outcomes = unsafe { dispatcher.run(&ops) };
             times.push(start.elapsed().as_secs_f64());

@@ -1,7 +1,8 @@
 //! A file for KCachegrind and callgrind_annotate: one operation, instructions of its batch by function and line.
 //!
-//! The format is described in Valgrind's manual, "Callgrind Format Specification". Functions of equal names are told apart by their
-//! level, which stands where callgrind has the source file (`fl=L0`); the module stands where it has the object file.
+//! The format is described in Valgrind's manual, "Callgrind Format Specification". Functions of equal names are distinguished
+//! by their
+//! level, in callgrind's field for the source file (`fl=L0`); the module is in the field for the object file.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

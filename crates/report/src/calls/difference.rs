@@ -11,7 +11,7 @@ use crate::table::{Cell, Column, Table};
 
 /// Functions that a line of text names.
 const NAMED: usize = 8;
-/// Functions named beside one that stands for several.
+/// Functions named beside a row that combines several.
 const PARTS_NAMED: usize = 2;
 
 /// An operation in two runs.
@@ -94,8 +94,8 @@ pub fn table(all: &[&Compared<'_>]) -> Table {
         Column::words("function", "function").help("an instruction of a guest in brackets"),
         Column::number("delta", "difference").help("instructions of one operation"),
         Column::words("was", "was").help("its name in the first run"),
-        Column::words("gone", "without").help("functions below it that only the first run has"),
-        Column::words("new", "with").help("functions below it that only this run has"),
+        Column::words("gone", "without").help("its callees that only the first run has"),
+        Column::words("new", "with").help("its callees that only this run has"),
     ]);
     for one in all {
         for line in &one.difference.lines {

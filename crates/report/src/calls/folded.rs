@@ -83,7 +83,7 @@ impl Reading {
     }
 }
 
-/// What a frame stands for.
+/// The meaning of a frame.
 fn row(node: u32, parent: Option<u32>, frame: &str) -> CallRow {
     let levelled = frame.strip_prefix('L').and_then(|rest| rest.split_once(' '));
     let levelled = levelled.and_then(|(level, name)| Some((level.parse::<u8>().ok()?, name)));
@@ -111,7 +111,7 @@ fn row(node: u32, parent: Option<u32>, frame: &str) -> CallRow {
     }
 }
 
-/// What stands for functions that symbols do not name.
+/// The name for functions without a symbol.
 const UNNAMED: [&str; 2] = ["unknown", "program"];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The fixes as a POSIX shell script: to be read, and run by whoever agrees.
+//! The fixes as a POSIX shell script: for review; vmtax does not run it.
 //!
 //! Only what can be changed on the running host is a command. The rest (the guest's settings, kernel command
 //! lines, how a VM is started) are comments. Texts of the system that was looked at appear in comments alone,

@@ -97,18 +97,19 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
     let guest = match audit.guest {
         Some(name) => printable(name),
         None if is_vm => {
-            "not looked at; this system is a VM itself: --guest-root DIR looks at it as a guest"
+            "not checked; this system is itself a VM: check it as a guest with --guest-root DIR"
                 .to_owned()
         }
-        None => "not looked at: name it with --guest ssh:USER@HOST or --guest-root DIR".to_owned(),
+        None => "not checked: select it with --guest ssh:USER@HOST or --guest-root DIR".to_owned(),
     };
     page.paragraph(Style::Faint, "  guest  ", &guest)?;
     let run = match audit.run {
-        None => "none: name one, and what costs most comes first".to_owned(),
+        None => "none: give one to sort the findings by cost".to_owned(),
         Some((name, ledger)) => {
             let emulated = ledger.recording.emulated.as_ref();
-            let suffix = emulated
-                .map(|which| format!(", emulated ({}): its times mean nothing", printable(which)));
+            let suffix = emulated.map(|which| {
+                format!(", emulated ({}): its times do not reflect hardware", printable(which))
+            });
             printable(name) + &suffix.unwrap_or_default()
         }
     };
@@ -117,11 +118,7 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
         page.paragraph(Style::Warning, "  ", &super::hidden(audit.system.hidden))?;
     }
     if audit.system.more {
-        page.paragraph(
-            Style::Warning,
-            "  ",
-            "there are more VMs than are looked at; name one with -p",
-        )?;
+        page.paragraph(Style::Warning, "  ", "not all VMs were checked; select one with -p")?;
     }
     Ok(())
 }
@@ -142,7 +139,7 @@ fn summary(page: &mut Page, audit: &Audit) -> io::Result<()> {
         finding.check.confidential && matches!(finding.found.verdict, Verdict::Costs | Verdict::Ok)
     });
     if untried {
-        let text = "What is said of TDX and SEV-SNP has never been tried on such hardware.";
+        let text = "The checks of TDX and SEV-SNP have never been tried on such hardware.";
         page.paragraph(Style::Warning, "", text)?;
     }
     Ok(())
@@ -165,7 +162,7 @@ fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()>
     }
     if let Some(fix) = &found.fix {
         let line = match finding.subject {
-            // A VM is started from outside, whoever it is for.
+            // A VM is started from outside, also when the option is for the guest.
             audit::Subject::Guest if !matches!(fix, audit::Fix::Vmm(_)) => {
                 format!("in the guest: {}", fix_line(fix))
             }
@@ -221,9 +218,7 @@ fn measured_text(measured: &Measured) -> String {
 fn gain_text(gain: &Gain) -> String {
     let share = gain.share().map(percent).unwrap_or_default();
     match *gain {
-        Gain::AtMost { count: 0, .. } => {
-            "the run has no such exits: there is nothing to gain in it".to_owned()
-        }
+        Gain::AtMost { count: 0, .. } => "the run has no such exits: no gain".to_owned(),
         Gain::AtMost { count: exits, time_ns, base_ns } => format!(
             "gain at most {share} ({} in {} / {} not halted)",
             duration(time_ns as f64),
@@ -237,13 +232,13 @@ fn gain_text(gain: &Gain) -> String {
         ),
         Gain::Counts { count: exits } => {
             format!(
-                "gain: at most {} fewer; the run has no times that mean anything",
+                "gain: at most {} fewer; the run has no times of hardware",
                 counted(exits, "exit")
             )
         }
-        Gain::NoExits => "gain: it removes no exits, so the run cannot say".to_owned(),
+        Gain::NoExits => "gain: unknown, because the setting removes no exits".to_owned(),
         Gain::Unknown => {
-            "gain: the run does not say how long vCPUs were preempted (sched_switch)".to_owned()
+            "gain: unknown, because the run has no preempted time (sched_switch)".to_owned()
         }
     }
 }

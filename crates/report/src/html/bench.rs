@@ -78,7 +78,7 @@ fn overheads(shown: &Benchmark<'_>) -> Markup {
         @for warning in shown.warnings() { p.notice { (figures::text(&warning)) } }
         @for group in shown.groups() { (bars(group)) }
         @if !shown.findings.is_empty() {
-            h3 { "What the categories say" }
+            h3 { "Conclusions" }
             ul { @for finding in shown.findings { li { (figures::text(finding)) } } }
         }
     }

@@ -16,7 +16,7 @@ pub(super) fn section(document: &Document, shown: Shown) -> Markup {
     html! {
         h2 #calls-title { "Where the instructions go" }
         p.note {
-            "Each picture is of all instructions of a batch, each of which is in it. Frames: the guest's payload below, then the instruction that left the guest "
+            "Each picture contains all instructions of a batch. Frames: the guest's payload at the bottom, then the instruction that exited "
             "(in brackets), and above it the functions that handled it. Orange: the host (L0), green: its guest (L1), blue: the guest's guest (L2)."
         }
         @for problem in &problems { p.note { (figures::text(problem)) } }

@@ -23,7 +23,7 @@ pub struct TableSection<'a> {
     pub table: &'a Table,
 }
 
-/// What stands around the tables. All texts but the command are hostile.
+/// The page around the tables. All texts except the command are untrusted.
 pub struct TablePage<'a> {
     /// The command that made it: `pages`.
     pub command: &'static str,
@@ -117,7 +117,7 @@ fn drawn(pictures: &[Picture]) -> Section {
         h2 #pictures-title { "Where paths differ" }
         p.note {
             "A frame is as wide as its instructions in the run that is compared. Red: more of them in one operation than in the first run, blue: fewer. "
-            "What only the first run has is not drawn."
+            "Functions of the first run only are not drawn."
         }
         @for Picture { heading, svg } in pictures {
             details {

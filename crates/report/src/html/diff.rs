@@ -92,10 +92,10 @@ fn setups(diff: &Diff) -> Markup {
     html! {
         h2 #setups-title { "The set-ups" }
         @if diff.setup.is_empty() {
-            p { "The set-ups are the same, as far as the recordings say." }
+            p { "No difference between the setups was recorded." }
         } @else {
-            p.notice { "The set-ups differ, and so may everything below for that reason alone." }
-            (described::rows("setups", "Differences of the set-ups", &crate::diff::setup(diff)))
+            p.notice { "The setups differ; this alone may cause the differences below." }
+            (described::rows("setups", "Differences between the setups", &crate::diff::setup(diff)))
         }
         p.note { "Not recorded, and so not compared: " (diff.unsaid.join(", ")) "." }
     }
@@ -104,9 +104,9 @@ fn setups(diff: &Diff) -> Markup {
 fn table(diff: &Diff, table: &DiffTable, id: &str, title: &str) -> Markup {
     let note = match crate::diff::untested(table) {
         Some(why) => format!(
-            "Whether differences are chance is not tested: {why}. About equal: within a tenth of the larger."
+            "Significance is not tested: {why}. About equal: within 10 % of the larger."
         ),
-        None => "At 95 %: where the difference lies, for all rows together; block bootstrap over intervals."
+        None => "At 95 %: simultaneous confidence intervals of the differences; block bootstrap over intervals."
             .to_owned(),
     };
     let described = crate::diff::exits(diff, table);

@@ -41,7 +41,7 @@ pub(super) fn page(explained: &Explained<'_>) -> Markup {
     let others = html! { code { "--format json" } };
     let emulated = explained.run.emulated().map(|which| {
         format!(
-            "Recorded under {}: counts are exact, times are none of hardware.",
+            "Recorded under {}: counts are exact, times do not reflect hardware.",
             figures::text(which)
         )
     });
@@ -85,9 +85,9 @@ fn steps(explained: &Explained<'_>) -> Markup {
 
 fn findings(explained: &Explained<'_>) -> Markup {
     html! {
-        h2 #findings-title { "Findings, what matters most first" }
+        h2 #findings-title { "Findings, most important first" }
         @if explained.explanation.findings.is_empty() {
-            p.empty { "Nothing was found that costs." }
+            p.empty { "No finding." }
         } @else {
             ol.steps {
                 @for finding in &explained.explanation.findings {
@@ -109,7 +109,7 @@ fn findings(explained: &Explained<'_>) -> Markup {
     }
 }
 
-/// No answer is good or bad news by itself; one that is missing stands out.
+/// Answers are neither good nor bad news; a missing one is highlighted.
 fn tone(answer: Answer) -> &'static str {
     match answer {
         Answer::Yes | Answer::No => "",

@@ -46,7 +46,7 @@ pub(super) fn coordinate(x: f64) -> String {
     if text == "-0" || text.is_empty() { "0".to_owned() } else { text.to_owned() }
 }
 
-/// A bar as long as `fraction` of its box, for the eye only: the figure stands beside it.
+/// A bar as long as `fraction` of its box, for the eye only: the figure is beside it.
 pub(super) fn bar(fraction: f64) -> Markup {
     let width = coordinate(fraction.clamp(0.0, 1.0) * 100.0);
     html! {

@@ -60,7 +60,7 @@ fn drawing(profile: &Profile, base: Option<&Profile>, number: usize) -> Markup {
                 "Weight " (numbers::count(profile.total())) ". A frame is as wide as the part of it in that function and what it called; "
                 "frames under " (NARROWEST) " % are not drawn."
                 @if base.is_some() {
-                    " Red: more than in the base, blue: less, both of the same total. What only the base has is not drawn."
+                    " Red: more than in the base, blue: less, both of the same total. Functions of the base only are not drawn."
                 }
             }
             div.scroll.flame { (PreEscaped(svg)) }
@@ -85,7 +85,7 @@ pub(super) fn levels(lines: &[String], operations: u64, number: usize) -> Option
     embedded(&svg, 1000 + number)
 }
 
-/// A picture of a difference, and what is said above it.
+/// A picture of a difference, with its heading.
 pub struct Picture {
     /// Hostile text.
     pub heading: String,

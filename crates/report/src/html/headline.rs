@@ -17,7 +17,7 @@ pub(super) fn section(doc: &Document) -> Markup {
                 @if let Some(operations) = doc.operations.as_ref().filter(|o| !o.rows.is_empty()) {
                     p.figure { (numbers::count(operations.rows.len() as u64)) }
                     p.label { "operations measured" }
-                    p.formula { "each in a window of its own: its exits are counted, its instructions too" }
+                    p.formula { "exits and instructions are counted per operation" }
                 } @else { @match doc.ledger.tax() {
                     Some(tax) => {
                         p.figure { (big_percent(tax)) }
@@ -61,7 +61,7 @@ fn why_unknown(doc: &Document) -> &'static str {
     } else if total.timed == 0 {
         "The source counts exits but does not time them."
     } else {
-        "The source does not tell guest time from exit time."
+        "The source does not separate guest time from exit time."
     }
 }
 

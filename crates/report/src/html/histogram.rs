@@ -30,7 +30,7 @@ pub(super) fn section(doc: &Document) -> Markup {
     let rows: Vec<&TableRow> =
         table.rows.iter().filter(|row| row.tally.timed > 0).take(MAX_PICTURES).collect();
     html! {
-        h2 #latency-title { "How long exits take" }
+        h2 #latency-title { "Durations of exits" }
         @match span(&rows) {
             None => p.empty { "The source has no durations." },
             Some(span) => {
@@ -58,7 +58,7 @@ impl Span {
         (self.last - self.first + 1) as f64
     }
 
-    /// Where a duration lies on the axis, 0 to 1.
+    /// Position of a duration on the axis, 0 to 1.
     fn place(&self, ns: f64) -> f64 {
         // Bucket i ends at 2^i; bucket 0, which holds 0 ns, is drawn as wide as the others.
         let position = if ns < 1.0 { 0.5 } else { ns.log2() + 1.0 };

@@ -19,18 +19,18 @@ pub(super) fn section(doc: &Document) -> Markup {
             div {
                 h3 { "What was lost" }
                 @if losses.is_empty() {
-                    p { "None known: the recorder reports no lost events, and every exit met its entry." }
+                    p { "None known: the recorder reports no lost events, and every exit has its entry." }
                 } @else {
                     (sentences(&losses))
                 }
                 @let new: Vec<String> = notes.iter().filter(|n| !losses.contains(n)).cloned().collect();
                 @if !new.is_empty() {
-                    h3 { "What the importer notes" }
+                    h3 { "Notes of the importer" }
                     (sentences(&new))
                 }
             }
             div {
-                h3 { "What the figures do not show" }
+                h3 { "Limitations" }
                 ul { @for limit in limits(doc) { li { (limit) } } }
             }
         }
@@ -86,7 +86,7 @@ fn limits(doc: &Document) -> Vec<&'static str> {
          entering guest mode, and cold caches afterwards, count as guest time.",
     ];
     if ledger.recording.emulated.is_some() {
-        limits.push("The host was emulated: do not set these times beside times of hardware.");
+        limits.push("The host was emulated: do not compare these times with times of hardware.");
     }
     let absences = [
         (
@@ -99,11 +99,11 @@ fn limits(doc: &Document) -> Vec<&'static str> {
         ),
         (
             coverage.wakeup,
-            "No kvm_vcpu_wakeup in the recording: the whole of a HLT exit counts as halted.",
+            "No kvm_vcpu_wakeup in the recording: the complete duration of a HLT exit counts as halted.",
         ),
         (
             coverage.nested,
-            "No kvm_nested_vmexit in the recording: if the VM nests, exits of L1 and L2 cannot be told apart.",
+            "No kvm_nested_vmexit in the recording: if the VM nests, exits of L1 and L2 cannot be distinguished.",
         ),
     ];
     limits

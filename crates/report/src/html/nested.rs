@@ -19,15 +19,15 @@ pub(super) fn section(doc: &Document, nested: &Nested) -> Markup {
         h2 #nested-title { "Nested: what an exit of L2 costs" }
         @if !nested.known {
             p.empty {
-                "Not known: the recording holds no kvm_nested_vmexit events, without which exits of L1 and L2 cannot be"
-                " told apart. Record the kvm_nested_vmexit, kvm_nested_vmexit_inject and kvm_nested_vmenter tracepoints too."
+                "Unknown: the recording has no kvm_nested_vmexit events, which separate exits of L1 from those of L2."
+                " Record the kvm_nested_vmexit, kvm_nested_vmexit_inject and kvm_nested_vmenter tracepoints too."
             }
         } @else if nested.rows.is_empty() {
             p.empty { "No exit came from L2." }
         } @else {
             p.note {
-                "An exit of L2 that the host hands to L1 makes L1 run. The exits that L1 takes until it resumes L2 are"
-                " ancillary; the entry itself is one, and the least possible."
+                "The host forwards an exit of L2 to L1. The exits that L1 takes until it resumes L2 are"
+                " ancillary; the entry itself is one, so the minimum is 1."
             }
             (described::whole(
                 &TableSection {
@@ -56,7 +56,7 @@ fn list(row: &NestedRow, number: usize) -> Markup {
             summary {
                 b { (name) } ": "
                 @if row.to_l1 > 0 {
-                    (operations::ratio(Ratio { part: count, whole: row.to_l1 })) " ancillary exits per exit handed to L1"
+                    (operations::ratio(Ratio { part: count, whole: row.to_l1 })) " ancillary exits per exit forwarded to L1"
                 } @else { (numbers::counted(count, "ancillary exit")) }
             }
             (described::cut(&table, MAX_LINES, "--event nested --format json"))

@@ -14,9 +14,9 @@ pub(super) fn section(doc: &Document, operations: &Operations) -> Markup {
                 the guest: instructions, median of batches without tracing; its spread is (max - min) / median. → leads from an \
                 exit of L2 to the exits that L1 took to handle it.";
     html! {
-        h2 #operations-title { "Operations: what one of each costs" }
+        h2 #operations-title { "Operations: cost of one execution" }
         @if operations.rows.is_empty() {
-            p.empty { "The source is no lab run: it does not say how often an operation ran." }
+            p.empty { "The source is not a lab run: the number of executions is unknown." }
         } @else {
             ul.legend {
                 @for part in &PARTS {
@@ -42,7 +42,7 @@ pub(super) fn time_split(doc: &Document) -> Markup {
     html! {
         h2 #time-split-title { "Time split per vCPU" }
         @if doc.ledger.time.is_empty() {
-            p.empty { "The source does not say where the vCPUs' time went." }
+            p.empty { "The source has no time split of the vCPUs." }
         } @else {
             ul.legend {
                 @for part in crate::time::parts(&doc.ledger) {

@@ -22,7 +22,7 @@ pub(super) struct Section {
     pub(super) body: Markup,
 }
 
-/// What stands around the sections.
+/// The page around the sections.
 pub(super) struct Frame<'a> {
     /// Of the window.
     pub(super) title: String,

@@ -50,7 +50,7 @@ pub(super) fn section(doc: &Document) -> Markup {
     html! {
         h2 #timeline-title { "Exits over time, by cause" }
         @match frame(timeline) {
-            None => p.empty { "The source does not say when exits happened." },
+            None => p.empty { "The source has no times of exits." },
             Some(frame) => {
                 @let ranked = series::ranked(timeline);
                 ul.legend {

@@ -1,6 +1,6 @@
 //! The objects of the JSON, field for field as `docs/report.schema.json` has them.
 //!
-//! Integers are exact. Absent means the table is not told apart by it; `null` means not known.
+//! Integers are exact. An absent field is not a column of the table; `null` means unknown.
 
 use serde::Serialize;
 

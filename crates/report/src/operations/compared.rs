@@ -206,15 +206,15 @@ fn text(
     }
     table.terminal(look, out)?;
     let unit = if runs[0].1.recording.emulated.is_some() {
-        "Exits of one operation, and its path in instructions (emulated: exact, and no measure of time)."
+        "Exits of one operation, and its path in instructions (emulated: exact; they do not reflect time)."
     } else {
         "Exits of one operation, and its cycles."
     };
-    writeln!(out, "\n{unit} x: path over that of the first run.")?;
+    writeln!(out, "\n{unit} x: path / path of the first run.")?;
     if compared.iter().any(|(_, one)| one.sentence().is_some()) {
         writeln!(
             out,
-            "Functions: instructions of one operation that they have more (+) or fewer (-) than in the first run; their sum is the difference of the paths."
+            "Functions: difference in instructions per operation from the first run; the sum is the difference of the paths."
         )?;
     }
     Ok(())
@@ -280,7 +280,7 @@ fn html(
         tool_version,
         facts: vec![("Runs", names.join(", "))],
         notice: emulated.map(|which| {
-            format!("Emulated ({which}): paths are instructions, exact, and no measure of time.")
+            format!("Emulated ({which}): paths are instructions, exact; they do not reflect time.")
         }),
     };
     let section =
@@ -291,7 +291,7 @@ fn html(
         id: "functions",
         title: "Functions",
         notes: vec![
-            "Functions by which paths differ from the first run's: their sum is the difference of the paths, exactly.".to_owned(),
+            "Functions by which the paths differ from the first run; the sum is exactly the difference of the paths.".to_owned(),
         ],
         table: &functions,
     };

@@ -139,7 +139,7 @@ fn columns_for_people(operations: &Operations, emulated: &Emulated) -> Vec<Colum
         Column::words("", "of which").only(PAGE).class("described list"),
         people(Column::number("", "path")).help("instructions, median of the batches").strong(),
         people(Column::number("not_on_hardware", "not on hw"))
-            .help("of the path, what hardware does not execute, by the call tree")
+            .help("the part of the path that hardware does not execute, from the call tree")
             .shown_if(!emulated.is_empty()),
         people(Column::minor("spread", "spread %", 2)).help("(max - min) / median of the batches"),
         people(Column::number("", "L2/L1"))
@@ -147,14 +147,11 @@ fn columns_for_people(operations: &Operations, emulated: &Emulated) -> Vec<Colum
             .strong()
             .shown_if(nests),
         Column::minor("shares", "% L0/L1/L2", 1).only(TEXT),
-        Column::number("", "window")
-            .only(PAGE)
-            .help("where the time of the traced window went")
-            .class("picture"),
+        Column::number("", "window").only(PAGE).help("share of the traced time").class("picture"),
     ];
     columns.extend(PARTS[..3].iter().map(|part| Column::number("", part.name).only(PAGE)));
     columns.extend([
-        Column::number("", "traced").only(PAGE).help("how often it ran in the traced window"),
+        Column::number("", "traced").only(PAGE).help("executions in the traced window"),
         Column::list("", "of which").only(TEXT),
     ]);
     columns

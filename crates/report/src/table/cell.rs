@@ -1,4 +1,4 @@
-//! A cell keeps its type; how each is written stands in one place for each back end.
+//! A cell keeps its type; each back end has one place that formats it.
 
 use serde::ser::{Serialize, Serializer};
 use vmtax_analyse::Ratio;
@@ -79,7 +79,7 @@ pub enum Cell {
 pub struct Slice {
     /// The class of its colour.
     pub class: String,
-    /// What it stands for. Printable.
+    /// Its meaning. Printable.
     pub title: String,
     /// Its part of one.
     pub share: f64,

@@ -74,16 +74,9 @@ pub(crate) fn verdict(comparison: &Comparison<'_>) -> String {
 fn setup(page: &mut Page<'_>, diff: &Diff) -> io::Result<()> {
     page.line(Style::Plain, "")?;
     if diff.setup.is_empty() {
-        page.paragraph(
-            Style::Plain,
-            "",
-            "The set-ups are the same, as far as the recordings say.",
-        )?;
+        page.paragraph(Style::Plain, "", "No difference between the setups was recorded.")?;
     } else {
-        page.line(
-            Style::Warning,
-            "The set-ups differ, and so may everything below for that reason alone",
-        )?;
+        page.line(Style::Warning, "The setups differ; this alone may cause the differences below")?;
         described::setup(diff).text((page.paint, page.width), page.out)?;
     }
     let unsaid = format!("Not recorded, and so not compared: {}.", diff.unsaid.join(", "));
@@ -106,11 +99,11 @@ fn table(page: &mut Page<'_>, diff: &Diff, table: &DiffTable) -> io::Result<()> 
     described::exits(diff, table).text((page.paint, page.width), page.out)?;
     if let Some(why) = described::untested(table) {
         let text = format!(
-            "x: other over base. Whether differences are chance is not tested: {why}. About equal: within a tenth of the larger."
+            "x: other / base. Significance is not tested: {why}. About equal: within 10 % of the larger."
         );
         page.paragraph(Style::Faint, "  ", &text)?;
     } else {
-        let text = "x: other over base. at 95 %: where the difference lies, for all rows together; block bootstrap over intervals.";
+        let text = "x: other / base. at 95 %: simultaneous confidence intervals of the differences; block bootstrap over intervals.";
         page.paragraph(Style::Faint, "  ", text)?;
     }
     Ok(())

@@ -11,7 +11,7 @@ const GAP: usize = 2;
 /// A key column is never cut below this.
 const NARROWEST: usize = 8;
 
-/// How a piece of text stands out.
+/// How a piece of text is highlighted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     Plain,

@@ -32,7 +32,7 @@ fn figures_in(height: u16) -> u16 {
     if height >= 40 { 12 } else { 7 }
 }
 
-/// Paints all of the model. Without colours what they say is said by words and by bold and reversed text.
+/// Paints the model. Without colours, words and bold or reversed text replace them.
 pub fn draw(model: &Model, area: Rect, buffer: &mut Buffer, has_colors: bool) {
     let mut pen = Pen { area, buffer, has_colors };
     if area.width < LEAST.0 || area.height < LEAST.1 {
@@ -105,7 +105,7 @@ fn too_small(pen: &mut Pen<'_>) {
     for (y, line) in (0..).zip([
         format!("This terminal is {width}x{height};"),
         format!("vmtax top needs {}x{}.", LEAST.0, LEAST.1),
-        "Enlarge it, or q ends.".to_owned(),
+        "Enlarge it, or press q.".to_owned(),
     ]) {
         pen.text((0, y), &line, width, PLAIN);
     }
@@ -165,12 +165,12 @@ fn losses(pen: &mut Pen<'_>, model: &Model) {
     let all = model.facts.losses.as_slice();
     match all {
         [] => {
-            pen.line(3, "Nothing is known to be missing.", DIM);
+            pen.line(3, "No known losses.", DIM);
         }
         [first, ..] => {
             let more = match all.len() {
                 1 if Span::raw(first).width() + 2 <= usize::from(pen.area.width) => String::new(),
-                1 => "l: all of it".to_owned(),
+                1 => "l: full text".to_owned(),
                 n => format!("l: all {n}"),
             };
             let room = pen.area.width.saturating_sub(more.len() as u16 + 4);
@@ -184,7 +184,7 @@ fn losses(pen: &mut Pen<'_>, model: &Model) {
 /// All that is missing, as far as it has room.
 fn all_losses(pen: &mut Pen<'_>, model: &Model) {
     pen.fill(5, REVERSED);
-    pen.line(5, "What the figures lack: any key leads back", REVERSED);
+    pen.line(5, "Losses: any key returns", REVERSED);
     let width = usize::from(pen.area.width - 2);
     let lines = model.facts.losses.iter().flat_map(|sentence| wrap(sentence, Some(width), "", ""));
     for (y, line) in (6..pen.area.height - 1).zip(lines) {
@@ -291,7 +291,7 @@ fn nothing(model: &Model) -> String {
         ("", View::Vms) => "Nothing was recorded.".to_owned(),
         ("", _) => "Nothing happened here in this interval.".to_owned(),
         (filter, _) => {
-            format!("Nothing here has \"{}\" in its name; Esc shows all.", printable(filter))
+            format!("No row matches \"{}\"; Esc clears the filter.", printable(filter))
         }
     }
 }
@@ -329,7 +329,7 @@ fn figures(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
 
 fn help(pen: &mut Pen<'_>) {
     pen.fill(5, REVERSED);
-    pen.line(5, "Help: any key leads back", REVERSED);
+    pen.line(5, "Help: any key returns", REVERSED);
     for (y, (keys, what)) in (6..).zip(HELP) {
         pen.text((1, y), keys, 28, BOLD);
         pen.text((30, y), what, pen.area.width.saturating_sub(31), PLAIN);
@@ -340,7 +340,7 @@ fn keys(pen: &mut Pen<'_>, model: &Model) {
     let y = pen.area.height - 1;
     if let Some(text) = &model.prompt {
         let end = pen.line(y, &format!("filter: {}_", printable(text)), BOLD);
-        pen.right(y, end, "Enter keeps it   Esc drops it", PLAIN);
+        pen.right(y, end, "Enter: apply   Esc: cancel", PLAIN);
         return;
     }
     let pause = if model.is_live() { "Pause" } else { "Play" };

@@ -55,22 +55,22 @@ pub enum Wish {
 /// What the help says.
 pub(super) const HELP: [(&str, &str); 17] = [
     ("Up Down PgUp PgDn Home End", "choose a row"),
-    ("Enter", "into the row: its vCPUs, its causes, its exits"),
+    ("Enter", "open the row: its vCPUs, causes, exits"),
     ("Esc Backspace", "back out"),
-    ("Tab Shift-Tab 1 2 3 4", "the same as VMs, vCPUs, causes, exits"),
+    ("Tab Shift-Tab 1 2 3 4", "show VMs, vCPUs, causes, exits"),
     ("s S F6 < >", "sort by the next, the previous column"),
-    ("r I", "sort the other way round"),
+    ("r I", "reverse the order"),
     ("/ F4", "only rows with this text in name or id"),
-    ("Space p", "pause, go on; play a recording"),
-    ("Left Right", "an interval back, on"),
+    ("Space p", "pause, continue; play a recording"),
+    ("Left Right", "previous, next interval"),
     ("+ -", "play faster, slower"),
-    ("a", "all since the beginning, in counts"),
-    ("l", "all that the figures lack"),
+    ("a", "totals since the start"),
+    ("l", "all losses"),
     ("h ? F1", "this help"),
     ("q F10 Ctrl-C", "end"),
     ("TAX%", "time in exits, of the time that is not halted"),
     ("KERN% USER% HALT% PREE%", "in the kernel, in the VMM, halted, preempted"),
-    ("P99", "99 of 100 exits take no longer than this"),
+    ("P99", "99th percentile (upper bound, within 2x)"),
 ];
 
 impl Model {

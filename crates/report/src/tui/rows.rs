@@ -116,7 +116,7 @@ pub(super) struct Grouped {
     pub(super) rows: BTreeMap<Vec<Value>, Sums>,
     /// All of them together.
     pub(super) whole: Sums,
-    /// Some exit came from the guest's guest, or nobody knows.
+    /// Some exit came from the nested guest, or the level is unknown.
     pub(super) has_levels: bool,
 }
 

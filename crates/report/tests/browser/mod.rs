@@ -22,7 +22,7 @@ pub(crate) struct Browser {
     messages: Receiver<Value>,
     session: Option<String>,
     next_id: u64,
-    /// Events of the tab, in order, that nobody has waited for.
+    /// Events of the tab, in order, that were not awaited.
     pub(crate) events: Vec<Value>,
     _profile: tempfile::TempDir,
 }
@@ -144,7 +144,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// A real click in the middle of the element, scrolled into view.
+    /// A real click at the centre of the element, scrolled into view.
     pub(crate) fn click(&mut self, selector: &str) {
         let place = self.eval(&format!(
             "(() => {{ const e = document.querySelector({selector:?}); e.scrollIntoView({{block: 'center', inline: 'center'}});

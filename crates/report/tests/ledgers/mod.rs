@@ -163,7 +163,7 @@ pub(crate) fn lab() -> Document {
     lab_run(&vms, Recording { emulated: Some("QEMU TCG (icount)".into()), ..recording() })
 }
 
-/// The same with names that try to act on whoever reads them.
+/// The same with names with terminal escapes and markup.
 pub(crate) fn hostile_lab() -> Document {
     let evil = ["=cmd|\"a,b\"\r\n\u{1b}[31m</script>\u{202e}", "@x", "-x", "+x", "=x@L2"];
     let vms = [(1, evil[0]), (2, evil[1]), (3, evil[2]), (4, evil[3]), (101, evil[4])];
@@ -247,7 +247,7 @@ fn lab_run(vms: &[(u32, &str); 5], recording: Recording) -> Document {
     document
 }
 
-/// A lab run of one operation that has a call tree, of names that try to act on whoever reads them.
+/// A lab run of one operation that has a call tree, of names with terminal escapes and markup.
 pub(crate) fn called() -> Document {
     let mut rows = Rows::new();
     let sample = |metric: &str, value: f64| Sample {

@@ -190,7 +190,7 @@ impl Session {
     fn interval(&mut self) -> anyhow::Result<()> {
         let rows = self.recorder.interval().map_err(|e| fault(&e))?;
         if rows.is_empty() {
-            // Nobody ran: there is nothing to add, and an idle host is left alone.
+            // No VM ran: there is nothing to add.
             self.began_ns = now_ns();
             return Ok(());
         }
@@ -254,7 +254,7 @@ fn store(writer: &mut Writer, rows: Rows, began_ns: u64, interval: Duration) -> 
     Ok(())
 }
 
-/// Stores what KVM counts of each VM, and the time that whoever runs this host took from it.
+/// Stores KVM's counters of each VM, and the steal time of this host.
 fn stats(writer: &mut Writer, facts: &Facts, pmu: &mut HostCounters) -> Result<(), Error> {
     let time_ns = now_ns();
     // A VM is known by its process; of several in one process the first has what KVM counts of all.

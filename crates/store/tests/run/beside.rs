@@ -87,7 +87,7 @@ fn profiles_of_one_place_are_added_up() {
     assert_eq!(text, "a;b 7\n");
 }
 
-/// A damaged profile is a loss that is said, and never half a profile.
+/// A damaged profile is a reported loss, never a partial profile.
 #[test]
 fn damaged_profiles() {
     let temp = tempfile::tempdir().unwrap();

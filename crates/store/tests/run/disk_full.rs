@@ -2,7 +2,7 @@
 //! stored before still reads.
 //!
 //! The disk is a tmpfs in a mount namespace of the test's own (`unshare`), so nothing has to be
-//! unmounted and nobody else sees it. Where the system refuses that the test is skipped.
+//! unmounted and invisible to other processes. Where the system refuses that the test is skipped.
 
 use std::env;
 use std::fs::{self, File};

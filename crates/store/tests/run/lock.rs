@@ -78,7 +78,7 @@ fn a_claim_that_comes_to_nothing_leaves_nothing() {
     let folder = temp.path().join("run");
     drop(Claim::new(&folder).unwrap());
     assert!(!folder.exists());
-    // What was there before stays, and so does what somebody puts there.
+    // Existing files stay, and so do files that are added.
     fs::create_dir(&folder).unwrap();
     drop(Claim::new(&folder).unwrap());
     assert!(folder.exists());

@@ -1,4 +1,4 @@
-//! The run folder as its users see it: what is written reads again, and what went wrong is said.
+//! The run folder as its users see it: written data can be read again, and errors are reported.
 
 #[cfg(test)]
 mod beside;

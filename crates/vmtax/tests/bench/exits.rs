@@ -1,4 +1,4 @@
-//! Exits of a matrix's own cells: VMs under the KVM of an emulated host, and what is said where there are none.
+//! Exits of a matrix's own cells: VMs under the KVM of an emulated host, and the message if there are none.
 
 use std::fs;
 use std::path::Path;
@@ -124,7 +124,7 @@ fn two_vcpus_wake_each_other() {
     assert!((-2.0..=armed + 2.0).contains(&(ended - sent)), "{recorded:?}");
 }
 
-/// The recorder's way around a real kernel is tested where it is; here, what is said of one that has nothing to record.
+/// The recorder's way around a real kernel is tested where it is; here, the message for one without anything to record.
 #[test]
 fn what_cannot_be_recorded_has_its_reason() {
     let folder = tempfile::tempdir().unwrap();

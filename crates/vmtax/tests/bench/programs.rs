@@ -95,7 +95,7 @@ fn cells(run: &Path) -> Vec<(String, String)> {
     files.iter().map(cell).collect()
 }
 
-/// iperf3 serves a client at a time, and refuses others: nobody but the client may connect to it, and what is measured has a
+/// iperf3 serves a client at a time, and refuses others: only the client may connect to it, and the measured run has a
 /// server that has not to end something before.
 #[test]
 fn servers_see_their_client_and_nobody_else() {

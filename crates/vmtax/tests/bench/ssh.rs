@@ -1,4 +1,4 @@
-//! A system behind ssh. Here ssh is a stand-in that runs on this computer what it is told to run there, or misbehaves as a
+//! A system behind ssh. Here ssh is a program that runs the remote command on this computer, or misbehaves as a
 //! hostile system would. The connection itself is not tested.
 
 use std::fs;
@@ -38,7 +38,7 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         let bin = folder.path().join("bin");
         fs::create_dir_all(&bin).unwrap();
-        // Below this folder lies what is made on the other system.
+        // This folder contains the files of the other system.
         fs::create_dir(folder.path().join("there")).unwrap();
         fs::write(bin.join("ssh"), script).unwrap();
         fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -228,7 +228,7 @@ fn a_silent_system_does_not_outlast_a_stop() {
     wait_for_no(&mark);
 }
 
-/// A stop in the middle of a job: nothing of it stays on the other system, and the run can be continued.
+/// A stop during a job: nothing remains on the other system, and the run can be continued.
 #[test]
 fn a_stopped_run_leaves_nothing_there_and_is_continued() {
     let mark = format!("vmtax-stopped-{}", std::process::id());

@@ -1,4 +1,4 @@
-//! SIGTERM in the middle of a cell: the run ends soon, says how to continue, and leaves nothing running.
+//! SIGTERM during a cell: the run ends soon, prints how to continue, and leaves no process.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -69,7 +69,7 @@ fn a_stop_ends_a_cell_on_the_host_and_in_a_vm() {
         assert!(time < Duration::from_secs(60), "{place}: {time:?}");
         assert!(children(pid).is_empty(), "{place}");
         assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "{place}");
-        // It was not taken for a cell that failed.
+        // It was not recorded as a failed cell.
         let (_, sentence) = refused(&["compare", name(&run)]);
         assert!(sentence.contains("has no results"), "{place}: {sentence}");
     }

@@ -14,7 +14,7 @@ fn the_published_table_is_shown_with_its_findings_and_its_warning() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let text = ok(&["import", &published(), "-o", name(&run)]);
-    assert!(text.contains("One run each: there is no spread"), "{text}");
+    assert!(text.contains("One run each: without a spread"), "{text}");
     // 3.40 Gb/s of the plain VM, 0.591 of the SNP guest, 3.25 with polling.
     let found = rows(&run);
     let udp = |category: &str| row(&found, "iperf-udp", "throughput", category);

@@ -6,8 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A command line (words in a folder), its exit code, and its sentence after `vmtax: `, in which `*` stands for
-/// anything.
+/// A command line (words in a folder), its exit code, and its sentence after `vmtax: `, in which `*` matches anything.
 pub(crate) type Case<'a> = (&'a str, i32, &'a str);
 
 /// The account that everybody has and that owns nothing.
@@ -25,7 +24,7 @@ impl Program {
         Program { path: PathBuf::from(env!("CARGO_BIN_EXE_vmtax")), user: None }
     }
 
-    /// The program as a user for whom permissions count. Root is none: `nobody` takes over, and a copy of the
+    /// The program as a user to whom permissions apply. Instead of root it runs as `nobody`, and a copy of the
     /// program in `folder`, for he cannot reach root's.
     pub(crate) fn unprivileged(folder: &Path) -> Program {
         if fs::metadata("/proc/self").unwrap().uid() != 0 {
@@ -69,7 +68,7 @@ pub(crate) fn succeed(command: &mut Command) -> Vec<u8> {
     output.stdout
 }
 
-/// Runs each case in `folder`; all that are wrong are told together.
+/// Runs each case in `folder`; reports all failures together.
 pub(crate) fn check(program: &Program, folder: &Path, cases: &[Case]) {
     let mut wrong = Vec::new();
     for &(words, code, sentence) in cases {
@@ -103,7 +102,7 @@ pub(crate) fn complaints(output: &Output, code: i32, sentence: &str) -> Vec<Stri
     wrong
 }
 
-/// Whether `text` matches `pattern`, in which `*` stands for anything.
+/// Whether `text` matches `pattern`, in which `*` matches anything.
 pub(crate) fn is_like(text: &str, pattern: &str) -> bool {
     let Some((start, mut pattern)) = pattern.split_once('*') else { return text == pattern };
     let Some(mut text) = text.strip_prefix(start) else { return false };

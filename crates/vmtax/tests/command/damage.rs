@@ -1,4 +1,4 @@
-//! Recordings that end early: what stands before the cut is reported and the loss is said, or one sentence says
+//! Recordings that end early: the data before the cut is reported with the loss, or one sentence says
 //! why nothing can be read.
 
 use std::fs;
@@ -56,7 +56,7 @@ fn a_cut_recording_is_reported_or_refused() {
     }
 }
 
-/// The report of `cut`, or nothing when it was refused as it should be. Importing it comes to the same.
+/// The report of `cut`, or nothing when it was correctly rejected. Importing it gives the same.
 fn report(folder: &Path, what: &str) -> Option<Value> {
     let output = vmtax(folder, "report cut --format json --event vmexit");
     if output.status.success() {

@@ -140,7 +140,7 @@ fn halves_of_one_recording_and_another_workload() {
 }
 
 #[test]
-fn set_ups_that_differ_come_first_and_are_an_error_when_asked() {
+fn setups_that_differ_come_first_and_are_an_error_when_asked() {
     let folder = tempfile::tempdir().unwrap();
     let (amd, intel) = (
         unpack("amd-nested", "all.perf.data.zst"),
@@ -153,13 +153,13 @@ fn set_ups_that_differ_come_first_and_are_an_error_when_asked() {
     let page = String::from_utf8(stdout(folder.path(), "diff amd intel --format html")).unwrap();
     let at_page = |what: &str| page.find(what).unwrap_or_else(|| panic!("{what}"));
     assert!(at_page("times the exits of the base") < at_page("Exits by cause"));
-    assert!(at("The set-ups differ") < at("CPU model") && at("CPU model") < at("Exits by cause"));
+    assert!(at("The setups differ") < at("CPU model") && at("CPU model") < at("Exits by cause"));
     let output = vmtax(folder.path(), "diff amd intel --strict");
     assert_eq!(output.status.code(), Some(4));
     assert_eq!(String::from_utf8_lossy(&output.stdout), text);
     let report = json(folder.path(), "diff amd intel --per l2-exit");
     assert_eq!(report["per"], "l2-exit");
-    // An emulated host's times do not stand beside another's.
+    // An emulated host's times are not compared with another's.
     for row in report["tables"][0]["rows"].as_array().unwrap() {
         assert_eq!(
             (&row["base"]["time_ns"], &row["other"]["time_ns"]),

@@ -1,7 +1,7 @@
 //! A full disk: the sentence says so, and what is left does not look whole.
 //!
-//! The disk is a tmpfs in a mount namespace of the test's own (`unshare`), so nothing has to be unmounted and
-//! nobody else sees it. Where the system refuses that the test is skipped.
+//! The disk is a tmpfs in a mount namespace of the test's own (`unshare`), so nothing has to be unmounted and invisible to
+//! other processes. Where the system refuses that the test is skipped.
 
 use std::fs;
 use std::path::Path;

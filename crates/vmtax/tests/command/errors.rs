@@ -319,7 +319,7 @@ fn permission_that_is_missing_is_said() {
             ("report secret", 3, &format!("secret: {unreadable}")),
             ("import secret -o new", 3, &format!("secret: {unreadable}")),
             ("report locked/file", 3, &format!("locked/file: {unreadable}")),
-            // A run is its owner's alone: not to be taken for a folder that is none.
+            // A private run: the message must not call it a folder without a run.
             ("report run", 3, &format!("run/run.json: {unreadable}")),
             ("report good -o closed/report", 5, &format!("closed/report: {unwritable}")),
             ("report good --format perfetto -o closed/x", 5, &format!("closed/x: {unwritable}")),

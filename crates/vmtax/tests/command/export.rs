@@ -99,7 +99,7 @@ fn a_recording_is_served() {
         let (head, _) = exporter.get(method, path);
         assert!(head.starts_with(&format!("HTTP/1.1 {code} ")), "{method} {path}: {head}");
     }
-    // By a client that nobody here wrote.
+    // By an independent client.
     let curl = Command::new("curl")
         .args(["-sS", "--fail", &format!("http://{}/metrics", exporter.address)])
         .output();
@@ -130,7 +130,8 @@ fn clients_of_bad_will_harm_themselves() {
         let answer = String::from_utf8_lossy(&answer);
         assert!(answer.starts_with(code), "{}: {answer}", String::from_utf8_lossy(garbage));
     }
-    // Hundreds who say nothing, half of it, or do not listen keep nobody waiting, and cost no more than so many files.
+    // Hundreds of clients that send nothing or half a request, or do not read, block no other client, and cost only file
+    // descriptors.
     let mut silent = Vec::new();
     for n in 0..300 {
         let mut stream = TcpStream::connect(exporter.address).unwrap();
@@ -177,7 +178,7 @@ fn only_requests_for_this_server_are_answered() {
         ("1.1", "Host: [::1]\r\n".to_owned(), "200"),
         ("1.1", "Host: metrics.example.org\r\n".to_owned(), "200"),
         ("1.0", "Host: localhost\r\n".to_owned(), "200"),
-        // Clients without the header are older than web pages that could be told apart by it.
+        // Clients without the header are no browsers, which always send it.
         ("1.0", String::new(), "200"),
         ("1.1", String::new(), "400"),
         ("1.1", "Host: localhost\r\nHost: evil.example\r\n".to_owned(), "400"),

@@ -1,4 +1,4 @@
-//! A run has one writer: whoever comes second is told who the first one is, changes nothing, and takes over when that one is killed.
+//! A run has one writer: the error of a second one names the first; it changes nothing, and takes over when the first is killed.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::captures::unpack;
 use crate::check::{Program, check, stdout, vmtax};
 
-/// Each writer, on the run `run` that somebody else writes.
+/// Each writer, on the run `run` that another process writes.
 const WRITERS: [&str; 7] = [
     "import capture -o run",
     "record -o run",
@@ -108,7 +108,7 @@ fn a_run_that_is_imported() {
         holder.keeps_others_out();
         if killed {
             holder.kill();
-            // Nobody writes it any more; what was stored is not written over.
+            // It has no writer any more; stored data is not overwritten.
             let sentence = "run: already holds a run; choose another folder for the run, or remove this one first";
             let cases = [("import capture -o run", 5, sentence), ("record -o run", 5, sentence)];
             check(&Program::new(), holder.path(), &cases);
@@ -143,7 +143,7 @@ fn a_matrix_that_runs() {
 }
 
 /// A lab run has its folder from its beginning, minutes before it writes to it. It needs no emulator to be kept waiting: its kernel is a
-/// pipe that nobody writes to.
+/// pipe without a writer.
 #[test]
 fn a_lab_run() {
     let mut holder = Holder::start("lab run --kernel pipe -o run", |command| {
@@ -156,7 +156,7 @@ fn a_lab_run() {
     stdout(holder.path(), "import capture -o run");
 }
 
-/// What writers leave that are killed in the middle of a write, on file systems without nameless files.
+/// Files left by writers that are killed during a write, on file systems without unnamed files.
 #[test]
 fn temporary_files_of_killed_writers() {
     let mut holder = Holder::start("bench run matrix.toml -o run", |_| {});

@@ -92,7 +92,7 @@ fn a_report_obeys_the_umask_and_a_run_is_private() {
     }
 }
 
-/// As root a rename over /dev/null would succeed; a pipe stands for it here.
+/// As root a rename over /dev/null would succeed; a pipe replaces it here.
 #[test]
 fn what_is_no_file_is_not_replaced_by_one() {
     let folder = folder();

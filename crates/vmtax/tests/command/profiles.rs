@@ -33,7 +33,7 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Samples in the recording, and events that each stands for.
+/// Samples in the recording, and events per sample.
 const SAMPLES: u64 = 75;
 const PERIOD: u64 = 3_344_481;
 

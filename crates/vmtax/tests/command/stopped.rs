@@ -1,4 +1,4 @@
-//! An import that is stopped in the middle leaves a run that says so and reads up to some point.
+//! An interrupted import leaves a run that is marked as incomplete and readable up to some point.
 
 use std::fs;
 use std::io::Write;
@@ -115,7 +115,7 @@ fn check_report(run: &Path, has_rows: bool, what: &str) {
     }
 }
 
-/// The same text, and nobody stops it.
+/// The same text, without an interruption.
 #[test]
 fn an_import_that_is_not_stopped_is_complete() {
     let folder = tempfile::tempdir().unwrap();

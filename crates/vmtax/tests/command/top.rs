@@ -70,7 +70,7 @@ fn the_screen_is_as_it_should_be() {
     terminal.expect(include_str!("screens/help.txt"));
     terminal.press("x / n o b o d y");
     terminal.wait_for("filter: nobody_");
-    terminal.wait_for("Nothing here has \"nobody\" in its name; Esc shows all.");
+    terminal.wait_for("No row matches \"nobody\"; Esc clears the filter.");
     terminal.press("C-u W E B Enter");
     let screen = terminal.wait_for("only \"WEB\"");
     assert!(screen.contains(" web1") && !screen.contains(" db"), "{screen}");
@@ -105,7 +105,7 @@ fn a_vm_that_vanishes_is_shown_for_a_while() {
 fn terminals_of_all_sizes_are_served() {
     let folder = tempfile::tempdir().unwrap();
     let terminal = start((60, 20), folder.path());
-    terminal.expect("This terminal is 60x20;\nvmtax top needs 80x24.\nEnlarge it, or q ends.");
+    terminal.expect("This terminal is 60x20;\nvmtax top needs 80x24.\nEnlarge it, or press q.");
     terminal.resize(20, 2);
     terminal.expect("This terminal is 20…\nvmtax top needs 80x…");
     terminal.resize(80, 24);

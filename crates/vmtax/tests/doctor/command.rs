@@ -311,7 +311,7 @@ const NAMES: [&str; 4] = [
     "<script>alert(1)</script>",
 ];
 
-/// Names of VMs and threads, values of settings: whatever somebody made them.
+/// Names of VMs and threads, values of settings: untrusted.
 #[test]
 fn hostile_texts_reach_neither_the_terminal_nor_the_script() {
     for name in NAMES {

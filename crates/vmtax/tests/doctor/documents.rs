@@ -14,7 +14,7 @@ fn docs(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
 }
 
-/// The table as it stands between the two marks of the document.
+/// The table between the two marks of the document.
 fn table() -> String {
     let mut text =
         String::from("| rule, check | of | read from | causes | wanted |\n|---|---|---|---|---|\n");

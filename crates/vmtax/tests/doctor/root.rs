@@ -223,7 +223,7 @@ impl Root {
     }
 }
 
-/// Where a path lies below a folder, its own folders made.
+/// The path below a folder, with its parent folders created.
 pub(crate) fn place(folder: &Path, path: &str) -> PathBuf {
     let path = folder.join(path.trim_start_matches('/'));
     fs::create_dir_all(path.parent().unwrap()).unwrap();

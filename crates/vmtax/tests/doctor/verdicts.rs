@@ -661,7 +661,7 @@ fn fixes_are_those_of_this_vm() {
         let one = found.into_iter().find(|finding| finding.check.id == check).unwrap();
         (one.found.fix, one.found.what)
     };
-    // Memory of an ordinary VM that lies in guest_memfd is mapped in small pages whatever is set.
+    // guest_memfd memory of an ordinary VM is mapped in small pages under all settings.
     let small = Root::intel().with(&path("vm smaps"), SMALL);
     assert!(fixes(&small, "thp-backing").0.is_some());
     for target in ["anon_inode:[kvm-gmem]", "/[kvm-gmem] (deleted)"] {

@@ -1,4 +1,4 @@
-//! The labelled corpus: `captures/cases/NAME/{input..., truth.toml}`, each case explained by the program and held against its
+//! The labelled corpus: `captures/cases/NAME/{input..., truth.toml}`, each case explained by the program and compared with its
 //! truth. `./x bench judge` prints the score.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]

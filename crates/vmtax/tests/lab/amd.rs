@@ -61,7 +61,7 @@ fn operations_take_exactly_the_exits_they_must() {
     trace_cmd_reads_the_same(&format!("{run}/trace.dat"));
 }
 
-/// trace-cmd, which is not ours, sees as many exits of L1's payloads in the same file.
+/// trace-cmd counts as many exits of L1's payloads in the same file.
 fn trace_cmd_reads_the_same(trace: &str) {
     let output = Command::new("trace-cmd").args(["report", "-i", trace]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

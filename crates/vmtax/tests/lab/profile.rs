@@ -27,7 +27,7 @@ fn trees(run: &str) -> Trees {
     trees
 }
 
-/// Instructions of the stacks with these frames, in order, whatever lies between.
+/// Instructions of the stacks with these frames in this order, with any frames in between.
 fn below(tree: &[(Vec<String>, u64)], frames: &[&str]) -> u64 {
     let has = |stack: &[String]| {
         let mut left = stack.iter();

@@ -90,7 +90,7 @@ fn losses(run: &Path) -> Value {
 const KINDS: [(&str, &str); 3] = [
     ("raw", "./vmtax record -o raw --raw --most-keys 4000 >raw.said 2>&1 &"),
     ("classic", "./vmtax record -o classic --classic --most-keys 4000 >classic.said 2>&1 &"),
-    // No root, and no capability but the two that recording needs. Debian lets nobody but root place a probe otherwise.
+    // No root, and no capability but the two that recording needs. Debian lets only root place a probe otherwise.
     (
         "bare/run",
         "mkdir -m 777 bare
@@ -100,8 +100,8 @@ const KINDS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Nothing here sleeps before all are at work: an observer at rest is taken for one that is ready. The ring buffer of the
-/// kernel must hold all of a run: whoever loses events cannot be compared with.
+/// No observer sleeps before all are working: an idle observer counts as ready. The ring buffer of the
+/// kernel must hold all of a run: a recorder that loses events cannot be compared.
 const WATCHERS: &str = r#"
 OTHERS
 ./vmtax record -o live --interval 2s -- trace-cmd record -b 30000 -C mono -e kvm -e sched:sched_switch PROBES -o trace.dat & live=$!

@@ -100,7 +100,7 @@ pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// A version of an emulator stands between these.
+/// A version of an emulator is between these.
 pub(crate) fn assert_versioned(value: &Value, before: &str, after: &str) {
     let version = text(value).strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
     let is_version =

@@ -28,7 +28,7 @@ struct Cost {
     bytes: f64,
 }
 
-/// Takes away what an earlier one wrote, and lets the disk come to rest: nobody pays for that of another.
+/// Removes earlier output and waits for the disk, so that no measurement includes writes of another.
 fn clear(output: &Path) {
     if output.exists() {
         fs::remove_file(output).unwrap();
@@ -135,7 +135,7 @@ fn against_qemu_an_idle_guest() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
     let mut rounds = Vec::new();
-    // A fresh guest each time, and ours first: QEMU's way reads the holes of the memory, and so fills them.
+    // A fresh guest each time, and vmtax first: QEMU's way reads the holes of the memory, and so fills them.
     for _ in 0..BOOTS {
         let guest = Guest::start(dir.path(), "idle", "1G", "", false);
         guest.counted(3);
@@ -177,7 +177,7 @@ fn against_qemu_and_cp_a_random_guest() {
     let mut verdicts = Verdicts::default();
     verdicts.must("random: processor time, vmtax / QEMU", ratio(&qemus, |c| c.processor), 1.03);
     verdicts.must("random: bytes, vmtax / QEMU", ratio(&qemus, |c| c.bytes), 1.03);
-    // The VM stands still for as long: both are on the disk when it goes on.
+    // The VM is stopped for the whole time: both are on the disk when it continues.
     for (who, rounds) in [("vmtax", &copies), ("vmtax --zstd", &tried)] {
         let wall = ratio(rounds, |c| c.wall);
         verdicts.must(&format!("random: wall time, synced, {who} / cp"), wall, 1.03);

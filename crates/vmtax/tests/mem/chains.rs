@@ -135,7 +135,7 @@ fn no_ancestor_is_written_over_where_it_is_mounted_too() {
     assert!(chain.files() == before);
 }
 
-/// Whoever comes later may be based on a checkpoint too.
+/// A later checkpoint may be based on it, too.
 #[test]
 fn no_parent_is_written_over_that_has_a_child_beside_it() {
     let chain = Chain::new();

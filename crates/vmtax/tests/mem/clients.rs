@@ -1,4 +1,4 @@
-//! Somebody else controls the same QEMU: a checkpoint that is called good is one of one moment.
+//! Another client controls the same QEMU: a checkpoint without an error is of one moment.
 //!
 //! The guest writes all of 32 MiB over and over and looks at every word before it writes it, so a checkpoint of two moments
 //! has bad words.
@@ -56,11 +56,11 @@ pub(super) fn holds_one_moment(folder: &Path, checkpoint: &Path) {
     assert!(passes.iter().all(|pass| pass.bad == 0), "{}: {passes:?}", checkpoint.display());
 }
 
-/// What somebody else does in the middle of a save.
+/// The action of another client during a save.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Meddling {
     Resume,
-    /// Between two looks at the VM, which then stands as it did.
+    /// Between two checks of the VM, which is then stopped again.
     ResumeAndStop,
     Reset,
 }
@@ -82,7 +82,7 @@ impl Meddling {
     }
 }
 
-/// Meddles in the middle of a save, which must fail and leave what was there.
+/// Interferes with a save, which must fail and leave an existing file unchanged.
 fn refused(guest: &Guest, folder: &Path, save: &[&str], meddling: Meddling) {
     let mut monitor = guest.monitor();
     let before = files(folder);
@@ -120,7 +120,7 @@ fn refused(guest: &Guest, folder: &Path, save: &[&str], meddling: Meddling) {
         assert_eq!(code, 7, "{meddling:?} {save:?}: {said}");
         assert!(said.contains(word) && said.lines().count() == 1, "{said}");
         assert_eq!(files(folder), before, "{meddling:?} {save:?}");
-        // Whoever meddled has decided whether it runs.
+        // The other client has decided whether it runs.
         let status = monitor.status();
         let expected: &[&str] = match meddling {
             Meddling::Resume => &["running"],
@@ -223,7 +223,7 @@ fn a_checkpoint_is_of_one_moment_whenever_somebody_resumes() {
     println!("{rounds} saves with a resume: {taken} of one moment, {refused} refused, 0 bad words");
 }
 
-/// It was stopped by somebody, and is theirs to resume.
+/// Another client stopped it, and resumes it.
 #[test]
 fn a_vm_that_somebody_stopped_is_saved_and_stays_stopped() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -268,7 +268,7 @@ fn a_qemu_that_is_ended_meanwhile_gives_no_checkpoint() {
     panic!("5 saves were over before QEMU could be ended");
 }
 
-/// Somebody else uses a QEMU while it is restored into: it goes on rightly, or the restore fails.
+/// Another client uses a QEMU during a restore: the VM continues correctly, or the restore fails.
 #[test]
 fn a_restore_that_is_disturbed_is_right_or_fails() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -48,7 +48,7 @@ fn boot() -> &'static Boot {
 pub(super) struct Guest {
     child: Child,
     pub(super) qmp: PathBuf,
-    /// A second monitor: somebody else's.
+    /// A second monitor, for another client.
     other: PathBuf,
     serial: PathBuf,
 }
@@ -91,7 +91,7 @@ impl Guest {
         let boot = boot();
         let path = |what: &str| folder.join(format!("{name}.{what}"));
         let (qmp, other, serial) = (path("qmp"), path("other"), path("serial"));
-        // What an earlier guest of this name left would be taken for this one's.
+        // Output of an earlier guest of this name would be read as this one's.
         for old in [&qmp, &other, &serial] {
             let _ = fs::remove_file(old);
         }
@@ -129,12 +129,12 @@ impl Guest {
         guest
     }
 
-    /// A connection of somebody else's.
+    /// A connection of another client.
     pub(super) fn monitor(&self) -> Monitor {
         Monitor::connect(&self.other).unwrap()
     }
 
-    /// The file in which its memory lies. Not while somebody else has the second monitor: QEMU serves one client.
+    /// The file of its memory. Not while another client uses the second monitor: QEMU serves one client.
     pub(super) fn memory(&self) -> PathBuf {
         // QEMU listens before it has memory, and answers when it has.
         self.monitor().status();
@@ -208,7 +208,7 @@ impl Guest {
         }
     }
 
-    /// What it says it is doing, some time after it was last told something; `None` when QEMU has gone.
+    /// Its status, some time after the last command; `None` when QEMU has ended.
     pub(super) fn status(&mut self) -> Option<String> {
         // One whose state ended early is about to go; one that has it all is about to stop waiting.
         std::thread::sleep(Duration::from_millis(300));
@@ -272,7 +272,7 @@ pub(super) fn check(counts: &[Count]) {
     assert_eq!(counts, &expected[first as usize - 1..], "the guest's memory is not what it was");
 }
 
-/// Whether somebody takes connections at a socket. Asking does not make one.
+/// Whether a socket accepts connections. The check does not connect.
 fn listens(socket: &Path) -> bool {
     const ACCEPTS: &str = "00010000";
     let sockets = fs::read_to_string("/proc/net/unix").unwrap();

@@ -1,4 +1,4 @@
-//! What cannot be done is said in one sentence with the exit code that is documented.
+//! Failures give one sentence and the documented exit code.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -87,7 +87,7 @@ fn killed_after(args: &[&str], time: Duration) -> bool {
     status.success()
 }
 
-/// How long it takes when nobody disturbs it.
+/// The duration without interference.
 fn duration(args: &[&str]) -> Duration {
     let mut times: Vec<Duration> = (0..3)
         .map(|_| {

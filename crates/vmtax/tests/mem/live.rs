@@ -104,7 +104,7 @@ fn a_pause_that_would_be_too_long_does_not_begin() {
     holds_one_moment(dir.path(), &checkpoint);
 }
 
-/// One that stands still needs no passes; it is saved as without `--live`.
+/// A stopped VM needs no passes; it is saved as without `--live`.
 #[test]
 fn a_live_save_of_a_stopped_vm_leaves_it_stopped() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

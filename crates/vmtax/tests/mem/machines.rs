@@ -107,7 +107,7 @@ fn a_checkpoint_goes_into_its_own_machine_only() {
     by_version_1(dir.path(), &checkpoint);
 }
 
-/// A checkpoint of version 1 holds no machine: that is said, and QEMU's own words are pointed to if it refuses.
+/// A checkpoint of version 1 has no description: a message says so, and points to QEMU's error if QEMU rejects it.
 fn by_version_1(folder: &Path, checkpoint: &Path) {
     let old = folder.join("old.ckpt");
     fs::write(&old, version_1(&fs::read(checkpoint).unwrap())).unwrap();

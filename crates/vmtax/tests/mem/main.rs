@@ -1,4 +1,4 @@
-//! `vmtax mem`: images, real VMs, other clients of theirs, other machines, disks, kills, hostile files and monitors, and what a
+//! `vmtax mem`: images, real VMs, other clients, other machines, disks, kills, hostile files and monitors, and what a
 //! save costs.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]

@@ -1,4 +1,4 @@
-//! Monitors that are none, or misbehave: every save ends with a sentence, in little memory, and at once when it is told to.
+//! Invalid and misbehaving monitors: every save ends with a sentence, in little memory, and at once on a signal.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -184,7 +184,7 @@ fn a_signal_is_obeyed_whatever_the_monitor_does() {
     assert!(began.elapsed() < SOON);
 }
 
-/// A QEMU with a VM that has stopped, and hangs: the user is told that the VM may be stopped still.
+/// A QEMU with a VM that has stopped, and hangs: the message says that the VM may still be stopped.
 #[test]
 fn a_vm_that_may_be_left_stopped_is_said() {
     let dir = tempfile::tempdir().unwrap();

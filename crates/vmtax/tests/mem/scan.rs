@@ -60,7 +60,7 @@ fn a_vm_is_scanned_while_it_runs_and_no_memory_is_allocated() {
     let dir = tempfile::tempdir().unwrap();
     let guest = Guest::start(dir.path(), "vm", "256M", "", false);
     guest.counted(3);
-    // Stopped, so that its own memory use stands still.
+    // Stopped, so that its own memory use does not change.
     use std::io::{BufRead, Write};
     let stream = std::os::unix::net::UnixStream::connect(&guest.qmp).unwrap();
     let mut lines = std::io::BufReader::new(stream.try_clone().unwrap()).lines();

@@ -1,4 +1,4 @@
-//! A terminal that nobody here wrote: tmux.
+//! An independent terminal: tmux.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -81,12 +81,12 @@ impl Terminal {
         }
     }
 
-    /// Waits until this stands somewhere.
+    /// Waits until the screen contains this.
     pub(crate) fn wait_for(&self, text: &str) -> String {
         self.wait(text, |screen| screen.contains(text))
     }
 
-    /// Waits for exactly this screen; what differs is told.
+    /// Waits for exactly this screen; a failure shows the difference.
     pub(crate) fn expect(&self, expected: &str) {
         let expected = expected.trim_end();
         let deadline = Instant::now() + PATIENCE;

@@ -40,7 +40,7 @@ pub(super) fn open(attr: &Attr, thread: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just returned this descriptor; nobody else has it.
+    // SAFETY: the kernel has just returned this descriptor; no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -180,14 +180,14 @@ impl Ring {
     const HEAD: usize = 1024;
     const TAIL: usize = 1032;
 
-    /// `overwritten`: nobody takes records, and new ones replace old ones.
+    /// `overwritten`: records are not read, and new ones replace old ones.
     pub(super) fn map(fd: &impl AsRawFd, overwritten: bool) -> io::Result<Ring> {
         // SAFETY: takes no pointer.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         // The kernel does not wait for a reader whose mapping cannot be written.
         let write = if overwritten { 0 } else { libc::PROT_WRITE };
         let protection = libc::PROT_READ | write;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this process.
         let base = unsafe {
             let fd = fd.as_raw_fd();
             libc::mmap(std::ptr::null_mut(), 2 * page, protection, libc::MAP_SHARED, fd, 0)
@@ -329,13 +329,13 @@ mod tracee {
             let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
             let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
             let length = room + SCRATCH + STACK;
-            // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+            // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this process.
             let base = unsafe { libc::mmap(null_mut(), length, protection, flags, -1, 0) };
             if base == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
             }
             let base = NonNull::new(base).ok_or(io::ErrorKind::Other)?;
-            // SAFETY: the mapping is longer than the code, and nobody else has it yet.
+            // SAFETY: the mapping is longer than the code, and no other code has it yet.
             unsafe { base.as_ptr().cast::<u8>().copy_from(code.as_ptr(), code.len()) };
             Ok(Memory { base, code: room })
         }

@@ -124,7 +124,7 @@ impl Reference {
             match &self.model {
                 Model::Intel(m) if plain && bit < 8 && m.unavailable >> bit & 1 == 1 => return 0,
                 _ if plain => event,
-                // With a threshold or the like it is another event of the processor.
+                // With a threshold or a similar modifier it is another event of the processor.
                 _ => {
                     let ignored = 1 << 16 | 1 << 17 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 22;
                     Event::Raw(select & !ignored)

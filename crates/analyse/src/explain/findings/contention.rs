@@ -19,7 +19,7 @@ fn part(takers: &[(&str, Taken)], is: impl Fn(&str) -> bool) -> f64 {
     ns(&is) / ns(&|_| true).max(1.0)
 }
 
-/// The idle task of a processor (Linux kernel/sched/idle.c): nobody runs. A runnable vCPU beside it is held back, which the
+/// The idle task of a processor (Linux kernel/sched/idle.c): no thread runs. A runnable vCPU beside it is throttled, which the
 /// scheduler does where a cgroup's quota is used up.
 fn is_idle_task(name: &str) -> bool {
     name == "swapper" || name.starts_with("swapper/")

@@ -18,7 +18,7 @@ use super::{Table, at_line};
 use crate::Error;
 use crate::import::spelling::spelled;
 
-/// What stands in the first column of a table's head.
+/// The first column of a table's header.
 fn head(line: &str) -> Option<&str> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let at = words.iter().position(|word| *word == "Samples")?;

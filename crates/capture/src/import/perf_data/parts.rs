@@ -79,7 +79,7 @@ fn step<F: Feed>(
     reader: &mut Reader<'_, '_, F>,
 ) -> Result<bool, Error> {
     let (at, source) = (stream.at, stream.part.source);
-    // Nobody else has it: every part is applied before the next is read.
+    // There is no other reference: every part is applied before the next is read.
     let bytes = Arc::make_mut(block);
     let got = source.read_at(at, bytes).map_err(|source| Error::Io { offset: at, source })?;
     reader.session.place = format!("data.{}: ", stream.part.number);

@@ -55,7 +55,7 @@ impl Plan {
     fn layout_by_id(&self, record: &[u8]) -> SampleLayout<'_> {
         let attr = match self.attrs.as_slice() {
             [only] => Some(only),
-            // perf sees to it that it stands at the same place in the samples of all events.
+            // perf puts it at the same offset in the samples of all events.
             [first, ..] => {
                 let id = first.layout.id().and_then(|at| self.bytes.u64(record, at));
                 id.and_then(|id| self.by_id.get(&id)).and_then(|&i| self.attrs.get(i))

@@ -316,7 +316,7 @@ impl<F: Feed> Reader<'_, '_, F> {
                     if !self.session.is_unnamed(*tid) {
                         continue;
                     }
-                    // The name is told before the events that are not passed on yet, and behind the others.
+                    // The name precedes the events that are not passed on yet, and follows the others.
                     if !cuts.is_empty() {
                         one_by_one(self.feed, &decoded.events[from..mark.at], &cuts)?;
                         cuts.clear();
@@ -356,7 +356,7 @@ impl<F: Feed> Reader<'_, '_, F> {
         self.blocks.pop().unwrap_or_else(|| vec![0; BLOCK])
     }
 
-    /// Keeps a block to be filled again, when nobody reads it any more.
+    /// Keeps a block to be filled again when it is not read any more.
     fn reclaim(&mut self, block: Arc<Vec<u8>>) {
         if let Ok(block) = Arc::try_unwrap(block)
             && self.blocks.len() < MAX_SPARE
@@ -497,7 +497,7 @@ impl<'a, 'w, F: Feed> Reader<'a, 'w, F> {
 }
 
 impl<F: Feed> Reader<'_, '_, F> {
-    /// Handles a record that changes how others are read, which stands at byte `offset`.
+    /// Handles a record at byte `offset` that changes how others are read.
     fn structural(&mut self, record: &[u8], offset: u64) -> Result<Step, Error> {
         let bytes = self.session.bytes;
         match record_type(record, bytes) {
@@ -594,7 +594,7 @@ impl<F: Feed> Reader<'_, '_, F> {
         Ok(())
     }
 
-    /// An event made of a record that is not a sample. Without a time of its own it stands at the
+    /// An event made of a record that is not a sample. Without a time of its own it gets the
     /// latest time seen.
     fn marker(&mut self, record: &[u8], tid: u32, kind: Kind) -> Result<(), Error> {
         let id = self
@@ -682,7 +682,7 @@ impl<F: Feed> Reader<'_, '_, F> {
             if matches!(kind, kind::COMPRESSED | kind::COMPRESSED2) {
                 return Err(Damage::Data("a compressed record in a compressed record".to_owned()));
             }
-            // It stays where it is, and whoever decodes skips it.
+            // It stays where it is, and the decoder skips it.
             self.zip.whole += size;
             self.zip.filled -= size;
             match self.structural(&record, offset).map_err(Damage::Consumer)? {

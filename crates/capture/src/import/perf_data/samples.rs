@@ -6,7 +6,7 @@
 //!  marks            R   c     R              left to the thread that applies spans in their order
 //! ```
 //!
-//! A span is decoded without knowledge of those before it. What needs that (names told before, the latest time, the rounds)
+//! A span is decoded without knowledge of those before it. State from before the span (names, the latest time, the rounds)
 //! becomes a mark.
 
 use std::collections::HashSet;
@@ -51,14 +51,14 @@ pub(super) struct Decoded {
 /// Something between the events of a span.
 #[derive(Debug)]
 pub(super) struct Mark {
-    /// It stands before the event of this index.
+    /// It precedes the event of this index.
     pub(super) at: usize,
     /// The latest time of the samples before it, 0 if there is none.
     pub(super) latest: u64,
     pub(super) what: What,
 }
 
-/// What stands there.
+/// The kind of mark.
 #[derive(Debug)]
 pub(super) enum What {
     /// The end of a round.

@@ -59,7 +59,7 @@ pub(super) struct Session {
     pub(super) is_folder: bool,
     /// Processors whose rings were read.
     pub(super) rings: HashSet<u64>,
-    /// What stands before sentences about a part of a folder.
+    /// The prefix of messages about a part of a folder.
     pub(super) place: String,
 }
 
@@ -167,7 +167,7 @@ impl Session {
         )
     }
 
-    /// A feature section's payload, which stands at byte `offset`.
+    /// A feature section's payload at byte `offset`.
     pub(super) fn feature(&mut self, id: u64, payload: &[u8], offset: u64) -> Result<(), Error> {
         match id {
             feature::TRACING_DATA => self.tracing_data(payload, offset)?,

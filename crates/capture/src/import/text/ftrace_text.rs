@@ -12,7 +12,7 @@ use super::{Votes, head_lines, is_text, loss_line};
 use crate::import::Imported;
 use crate::{Error, Feed};
 
-/// Whether a file that begins with these bytes is such a text. It may begin in the middle.
+/// Whether a file that begins with these bytes is such a text. The beginning may be missing.
 pub fn recognise(head: &[u8]) -> bool {
     if !is_text(head) {
         return false;

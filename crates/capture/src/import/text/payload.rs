@@ -493,7 +493,7 @@ fn nested_vmexit_inject(payload: Payload<'_>, reasons: &mut Reasons) -> Option<S
 }
 
 fn nested_vmenter(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    // Nothing of its fields is needed, but a line that was cut is told from a whole one.
+    // Its fields are not needed, but a truncated line is detected.
     payload.words().next()?.starts_with(b"rip").then_some((NO_VCPU, Kind::NestedEnter))
 }
 

@@ -1,7 +1,7 @@
 //! The text of `perf script`, with any fields as long as time, event and trace are among them.
 //!
 //! `perf script` shows lost events and ended threads only when asked to (`--show-lost-events`,
-//! `--show-task-events`). Times of `--deltatime` cannot be told from others: such a text gives
+//! `--show-task-events`). Times of `--deltatime` look like others: such a text gives
 //! nonsense.
 
 use std::io::Read;
@@ -15,7 +15,7 @@ use super::{Votes, head_lines, is_text};
 use crate::import::Imported;
 use crate::{Error, Feed};
 
-/// Whether a file that begins with these bytes is such a text. It may begin in the middle.
+/// Whether a file that begins with these bytes is such a text. The beginning may be missing.
 pub fn recognise(head: &[u8]) -> bool {
     if !is_text(head) {
         return false;

@@ -17,7 +17,7 @@ use crate::{Error, Feed};
 const RELEASE_EVERY: u32 = 256;
 /// Losses that wait for the time of the next event.
 const MOST_PENDING: usize = 1024;
-/// Threads whose names are remembered. More are told again and again, which is harmless.
+/// Limit of remembered thread names. Names beyond it are passed on repeatedly, which is harmless.
 const MOST_THREADS: usize = 1 << 16;
 
 /// A line that is not an event.

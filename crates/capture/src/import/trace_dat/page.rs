@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  page:   time stamp (64 bit) | commit | data ...                      places: events/header_page
-//!  commit: bits 0-26 length of the data, bit 30 a count of lost events stands behind the data,
+//!  commit: bits 0-26 length of the data, bit 30 a count of lost events follows the data,
 //!          bit 31 events were lost before this page
 //!  event:  type_len (5 bits) time_delta (27 bits) | ...                 little endian: type_len low
 //!          0      a word with the length of word and record, then the record

@@ -386,7 +386,7 @@ impl<F: Feed> Reader<'_, '_, F> {
                 stream.end_problem = Some(problem);
                 return Ok(true);
             }
-            // It is told in its turn.
+            // It is reported in its turn.
             Err(_) if is_ahead => return Ok(false),
             Err(error) => return Err(error),
         };

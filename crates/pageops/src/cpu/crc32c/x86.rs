@@ -79,7 +79,7 @@ pub(in crate::cpu) mod narrow {
     use super::*;
 
     /// One block of `ROUNDS` rounds: 64 bytes a round are folded, 64 go to each of three streams.
-    /// While a page is taken the next one is fetched, for whoever reads on: the processor's own fetching stops at
+    /// While a page is processed the next one is prefetched, for sequential reads: the processor's own fetching stops at
     /// the end of a page.
     ///
     /// # Safety

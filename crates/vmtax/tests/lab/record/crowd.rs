@@ -68,7 +68,7 @@ fn what_is_too_much_is_counted_and_an_hour_takes_no_more_at_its_end() {
     let found = crowd(folder.path(), &script, "256");
     let expected = [("leaves", 3000), ("vcpus", 640), ("churn", 600), ("ring", 3000)];
     all_are_counted(&found, &expected);
-    // The last of the keys that are told apart are not all of CPUIDs.
+    // The last of the exact keys are not all of CPUIDs.
     let dropped = losses(&found.join("leaves"))["details_dropped"].as_u64().unwrap();
     assert!((1000..1050).contains(&dropped), "{dropped}");
     // Of single events that found no room the tables have all.
