@@ -81,6 +81,10 @@ pub struct QmpError {
 }
 
 impl QmpError {
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.problem, QmpProblem::Refused { .. })
+    }
+
     fn is_timed_out(&self) -> bool {
         matches!(self.problem, QmpProblem::TimedOut(_))
     }
@@ -161,8 +165,13 @@ impl Qmp {
     }
 
     fn over(stream: UnixStream, name: String, stop: Stop) -> Qmp {
+        Qmp::numbered(stream, name, stop, 0)
+    }
+
+    /// Commands have numbers above `sent`.
+    pub(crate) fn numbered(stream: UnixStream, name: String, stop: Stop, sent: u64) -> Qmp {
         let reader = LineReader::new(stream, LONGEST_LINE);
-        Qmp { name, reader, stop, is_mute: false, sent: 0, events: Events::default() }
+        Qmp { name, reader, stop, is_mute: false, sent, events: Events::default() }
     }
 
     fn greeting(&mut self) -> Result<(), QmpError> {
@@ -276,6 +285,11 @@ impl Qmp {
     /// As the user names it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The connection.
+    pub(crate) fn stream(&self) -> &UnixStream {
+        self.reader.stream()
     }
 
     /// The stop flag.

@@ -3,6 +3,7 @@
 //! Left out on purpose: storing memory (the crate `pageops`), and launching (the rest of this crate).
 
 mod disks;
+mod guard;
 mod hardware;
 mod memory;
 mod pause;
@@ -11,6 +12,7 @@ mod state;
 mod tests;
 
 pub use disks::{Disk, DiskCheck, Image};
+pub use guard::{Guarded, STOPPED, guard};
 pub use hardware::{Backend, CpuModel, Device, Hardware};
 pub use memory::Ram;
 pub use pause::Pause;
@@ -27,6 +29,8 @@ use crate::qmp::{Qmp, QmpError};
 pub struct Vm {
     qmp: Qmp,
     pid: u32,
+    /// The process that resumes it if this one does not.
+    guard: Option<guard::Guard>,
 }
 
 /// Why something cannot be done with a VM. Every message is one sentence that begins with its socket.
@@ -72,7 +76,7 @@ impl Vm {
     pub fn connect(socket: &Path, stop: Stop) -> Result<Vm, VmError> {
         let qmp = Qmp::connect(socket, stop)?;
         let pid = qmp.pid()?;
-        Ok(Vm { qmp, pid })
+        Ok(Vm { qmp, pid, guard: None })
     }
 
     /// Its socket.

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     let words = args.into_iter().filter(|a| a.parse::<usize>().is_err()).collect();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let cpu = Cpu::best();
-    println!("variant {}, {rounds} rounds, load {}", cpu.name(), load.trim());
+    println!("{}: variant {}, {rounds} rounds, load {}", processor(), cpu.name(), load.trim());
     let Some(isal) = Isal::open() else {
         println!("libisal.so.2 is missing; install libisal-dev");
         return ExitCode::FAILURE;
@@ -193,6 +193,17 @@ fn main() -> ExitCode {
     }
     engines(&mut bench);
     if bench.missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// The processor, as the kernel names it. A hypervisor may hide its model; the family and model numbers remain.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let value = |key: &str| {
+        let line =
+            text.lines().find(|line| line.split(':').next().is_some_and(|k| k.trim() == key));
+        line.and_then(|line| line.split_once(':')).map_or("?", |(_, value)| value.trim())
+    };
+    format!("{}, family {}, model {}", value("model name"), value("cpu family"), value("model"))
 }
 
 /// Throughput of the asynchronous engine on four devices in software, each of which takes a set time for an

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 
 use crate::PAGE;
@@ -72,6 +73,47 @@ pub fn punch(file: &File, range: Range<u64>) -> io::Result<()> {
         at += step;
     }
     Ok(())
+}
+
+/// Writes to a file of memory, also to one on hugetlbfs, which can only be mapped.
+pub fn write(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    match file.write_all_at(bytes, at) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) && !bytes.is_empty() => {
+            write_mapped(file, at, bytes)
+        }
+        done => done,
+    }
+}
+
+fn write_mapped(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+    // Of hugetlbfs: the bytes of a page, and a mapping's place and length are multiples of that.
+    let page = file.metadata()?.blksize().max(PAGE as u64);
+    let start = at - at % page;
+    let lead = (at - start) as usize;
+    let len = (lead + bytes.len()).next_multiple_of(page as usize);
+    let offset = libc::off_t::try_from(start).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let (kind, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let map =
+        unsafe { libc::mmap(std::ptr::null_mut(), len, kind, flags, file.as_raw_fd(), offset) };
+    if map == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: our mapping. An error, and not SIGBUS, where there is no free huge page or the file is shorter.
+    let ready = match unsafe { libc::madvise(map, len, libc::MADV_POPULATE_WRITE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    if ready.is_ok() {
+        // SAFETY: `lead` and the bytes lie within the mapping, which is ours and present.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), map.cast::<u8>().add(lead), bytes.len());
+        }
+    }
+    // SAFETY: our mapping, which nobody refers to any more.
+    unsafe { libc::munmap(map, len) };
+    ready
 }
 
 /// A file mapped for reading, shared with its writers.
@@ -292,4 +334,59 @@ pub fn read_process(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<usi
     // SAFETY: the kernel writes into the buffer, no more than its length, and checks the other address.
     let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::FromRawFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const HUGE: u64 = 2 << 20;
+
+    #[test]
+    fn a_mapped_write_writes_these_bytes_and_no_others() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[1; 5 * PAGE], 0).unwrap();
+        let at = PAGE as u64 + 7;
+        write_mapped(&file, at, &[2; PAGE]).unwrap();
+        let mut found = vec![0; 5 * PAGE];
+        file.read_exact_at(&mut found, 0).unwrap();
+        let (start, end) = (at as usize, at as usize + PAGE);
+        assert!(found[..start].iter().chain(&found[end..]).all(|byte| *byte == 1));
+        assert!(found[start..end].iter().all(|byte| *byte == 2));
+        // Behind the end of the file: an error, and no signal.
+        assert!(write_mapped(&file, 64 * PAGE as u64, &[3; PAGE]).is_err());
+    }
+
+    /// hugetlbfs refuses write(2).
+    #[test]
+    fn memory_in_huge_pages_is_written() {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+        // SAFETY: makes a descriptor.
+        let descriptor = unsafe { libc::memfd_create(c"huge".as_ptr(), flags) };
+        if descriptor < 0 {
+            return vmtax_skipped::system("this kernel has no memfd of huge pages");
+        }
+        // SAFETY: the descriptor is new and ours.
+        let file = unsafe { File::from_raw_fd(descriptor) };
+        file.set_len(2 * HUGE).unwrap();
+        let bytes = [5; 3 * PAGE];
+        let at = HUGE - PAGE as u64;
+        if let Err(error) = write(&file, at, &bytes) {
+            // There is none (nr_hugepages is 0), which is said and does not end the program.
+            assert!(
+                matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EFAULT | libc::EHWPOISON)),
+                "{error}"
+            );
+            return vmtax_skipped::system("no huge page is free");
+        }
+        let map = Map::new(&file, 2 * HUGE as usize).unwrap();
+        let start = at as usize;
+        map.with(0..2 * HUGE as usize, |found| {
+            assert!(found[start..start + bytes.len()] == bytes);
+            assert!(found[..start].iter().all(|byte| *byte == 0));
+        });
+    }
 }

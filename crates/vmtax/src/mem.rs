@@ -4,6 +4,7 @@ mod accel;
 mod bench;
 mod faults;
 mod flags;
+mod guard;
 mod passes;
 mod restore;
 mod save;
@@ -21,5 +22,6 @@ pub(crate) fn run(args: &MemArgs) -> anyhow::Result<()> {
         MemCommand::Restore(args) => restore::run(args),
         MemCommand::Verify(args) => restore::verify(args),
         MemCommand::Bench(args) => bench::run(args),
+        MemCommand::GuardPause(args) => guard::run(args),
     }
 }

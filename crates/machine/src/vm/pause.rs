@@ -7,6 +7,7 @@
 
 use serde_json::json;
 
+use super::guard::Order;
 use super::{Vm, VmError};
 use crate::qmp::Events;
 
@@ -48,6 +49,7 @@ impl<'a> Pause<'a> {
             return Err(vm.unfit(format!("the VM cannot be saved: {why}")));
         }
         let goes_on = before == "running" && !leave_stopped;
+        vm.tell_guard(if goes_on { Order::GoesOn } else { Order::Stays });
         // From here on it is resumed also if `stop` fails: it may have had its effect.
         let mut pause = Pause { vm, goes_on, status: before, seen: Events::default() };
         match pause.stop() {
@@ -63,8 +65,7 @@ impl<'a> Pause<'a> {
         self.vm.qmp.run("stop", json!({}))?;
         let (status, running) = self.state()?;
         if running {
-            // The client that resumed it decides whether it runs.
-            self.goes_on = false;
+            self.give_up();
             let what = "the VM runs though it was stopped: another client resumed it, or QEMU did not stop it; \
                         save again while nobody else controls it";
             return Err(self.vm.disturbed(what));
@@ -103,11 +104,16 @@ impl<'a> Pause<'a> {
     }
 
     fn interrupted(&mut self, what: &str) -> VmError {
-        // The client that did that decides whether it runs.
-        self.goes_on = false;
+        self.give_up();
         self.vm.disturbed(format!(
             "{what} while it was saved, so there is no one moment to save; save again while nobody else controls it"
         ))
+    }
+
+    /// Another client used the VM, and decides whether it runs.
+    fn give_up(&mut self) {
+        self.goes_on = false;
+        self.vm.tell_guard(Order::Stays);
     }
 
     /// Lets the VM go on. An error if it may still be stopped.
@@ -119,6 +125,7 @@ impl<'a> Pause<'a> {
         if std::mem::take(&mut self.goes_on) {
             self.vm.qmp.run_anyway("cont", json!({}))?;
         }
+        self.vm.tell_guard(Order::Over);
         Ok(())
     }
 

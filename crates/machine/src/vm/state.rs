@@ -22,10 +22,10 @@ const FD: &str = "vmtax-state";
 /// Between two looks at how far a migration is.
 const POLL: Duration = Duration::from_millis(2);
 
-const SET_CAPABILITIES: &str = "migrate-set-capabilities";
+pub(super) const SET_CAPABILITIES: &str = "migrate-set-capabilities";
 
 /// Whether migration leaves out memory that is a shared file.
-fn ignore_shared(state: bool) -> Value {
+pub(super) fn ignore_shared(state: bool) -> Value {
     json!({ "capabilities": [{ "capability": "x-ignore-shared", "state": state }] })
 }
 

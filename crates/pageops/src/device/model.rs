@@ -123,7 +123,8 @@ pub struct Seen {
 }
 
 struct State {
-    queue: VecDeque<Descriptor>,
+    /// With the times of submission.
+    queue: VecDeque<(Descriptor, Instant)>,
     /// Descriptors in execution.
     busy: usize,
     next: u64,
@@ -257,7 +258,7 @@ impl Portal for ModelPortal {
             state.seen.overflows += 1;
             return Submit::Accepted;
         }
-        state.queue.push_back(*descriptor);
+        state.queue.push_back((*descriptor, Instant::now()));
         self.inner.work.notify_one();
         Submit::Accepted
     }
@@ -283,7 +284,7 @@ impl Inner {
     fn run(&self) {
         let mut free = Instant::now();
         loop {
-            let descriptor = {
+            let (descriptor, submitted) = {
                 let mut state = lock(&self.state);
                 loop {
                     if state.closed {
@@ -291,17 +292,20 @@ impl Inner {
                     }
                     // A drain waits until what was taken before it has ended.
                     let ready = match state.queue.front() {
-                        Some(d) => d.opcode() != opcode::DRAIN || state.busy + state.stuck == 0,
+                        Some((d, _)) => {
+                            d.opcode() != opcode::DRAIN || state.busy + state.stuck == 0
+                        }
                         None => false,
                     };
-                    if ready && let Some(descriptor) = state.queue.pop_front() {
+                    if ready && let Some(first) = state.queue.pop_front() {
                         state.busy += 1;
-                        break descriptor;
+                        break first;
                     }
                     state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             };
-            free = free.max(Instant::now());
+            // Not now: a busy host wakes this thread late, and a device would not have waited.
+            free = free.max(submitted);
             let alive = self.take(&descriptor, &mut free);
             let mut state = lock(&self.state);
             state.busy -= 1;

@@ -30,6 +30,15 @@ pub(crate) enum MemCommand {
     Restore(RestoreArgs),
     Verify(VerifyArgs),
     Bench(BenchArgs),
+    /// The process that resumes a VM if the save that paused it is killed; started by `save`.
+    #[command(hide = true)]
+    GuardPause(GuardArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GuardArgs {
+    /// QEMU's monitor, for messages. Standard output is a connection to it.
+    pub(crate) monitor: String,
 }
 
 /// Analyse a VM's memory, and estimate the size of a checkpoint and the time of a migration.
@@ -61,8 +70,8 @@ pub(crate) struct ScanArgs {
 ///
 /// The VM is paused during the save and resumed afterwards; a VM that was stopped before stays stopped. With --live it
 /// runs while most of its memory is saved. The file appears when it is complete and synced. If another client resumes or
-/// resets the VM during the pause, nothing is written (exit code 7). If vmtax is killed, the VM stays stopped; `cont` on its
-/// monitor resumes it.
+/// resets the VM during the pause, nothing is written (exit code 7). If vmtax is killed (SIGKILL) during the pause, a process that it
+/// started resumes the VM; if it is stopped (SIGSTOP, Ctrl-Z) for 10 s during the pause, it is continued.
 ///
 /// A checkpoint does not contain disks. To keep the state of writable disks at the same moment, use --snapshot-disks.
 #[derive(Debug, Args)]

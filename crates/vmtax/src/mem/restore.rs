@@ -207,7 +207,7 @@ impl Target for Blocks<'_> {
     }
 
     fn write(&mut self, region: usize, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.blocks[region].file.write_all_at(bytes, at)
+        memory::write(&self.blocks[region].file, at, bytes)
     }
 }
 

@@ -148,6 +148,7 @@ fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved>
         false => Vec::new(),
     };
     check_prediction(args, &passes)?;
+    vm.start_guard(super::guard::command(socket)).map_err(vm_fault)?;
     let began = Instant::now();
     let mut pause = Pause::begin(&mut vm, args.stopped).map_err(vm_fault)?;
     let goes_on = pause.goes_on();

@@ -7,10 +7,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+use serde_json::json;
 use vmtax_pageops::checkpoint::{Checkpoint, Target};
 
-use super::guest::{Guest, check, qmp};
-use super::{image, name, ok};
+use super::clients::{CHECK, MEMORY, freeze, holds_one_moment};
+use super::guest::{Guest, Monitor, check, qmp};
+use super::{ended, image, name, ok, signal, start};
 
 struct Memory(Vec<u8>);
 
@@ -253,9 +256,8 @@ fn a_killed_save_of_a_vm_leaves_the_old_checkpoint_or_the_new_one() {
             replaced += 1;
             goes_on(dir.path(), &target);
         }
-        // The kill may have left the VM stopped.
+        // The save's guard resumes the VM if it was stopped.
         let before = guest.counts().len();
-        qmp(&guest.qmp, &["{\"execute\":\"cont\"}"]);
         guest.counted(before + 1);
     }
     check(&guest.counts());
@@ -264,6 +266,87 @@ fn a_killed_save_of_a_vm_leaves_the_old_checkpoint_or_the_new_one() {
     // After all that it can be saved as if nothing had been.
     ok(&ways[0]);
     goes_on(dir.path(), &target);
+}
+
+/// Whether a later migration of the VM would leave out shared memory.
+fn ignores_shared(monitor: &mut Monitor) -> bool {
+    let all = monitor.run("query-migrate-capabilities", json!({}));
+    let all = all.as_array().unwrap();
+    all.iter().find(|one| one["capability"] == "x-ignore-shared").unwrap()["state"] == true
+}
+
+/// A save that is killed while the VM stands still does not leave it so, unless that was asked for.
+#[test]
+fn a_save_killed_in_its_pause_leaves_the_vm_running() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = dir.path().join("x.ckpt");
+    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    guest.passed(1);
+    let mut monitor = guest.monitor();
+    for way in [&[][..], &["--live"], &["--zstd"], &["--stopped"]].repeat(3) {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            assert!(tries < 50, "50 saves were over before they could be killed");
+            monitor.forget();
+            let save = ["save", "--qmp", name(&guest.qmp), "-o", name(&output)];
+            let mut child = start(&[&save[..], way].concat());
+            monitor.wait("STOP");
+            // At other moments: while the device state is saved, or the memory.
+            std::thread::sleep(Duration::from_millis(tries % 5 * 4));
+            child.kill().unwrap();
+            // The guard has the same standard error, so this ends when the guard has.
+            let killed = child.wait_with_output().unwrap();
+            let said = String::from_utf8(killed.stderr).unwrap();
+            if way == ["--stopped"] {
+                assert_eq!(said, "");
+                assert_ne!(monitor.status(), "running");
+                monitor.run("cont", json!({}));
+            }
+            assert_eq!(monitor.status(), "running", "{said}");
+            let is_killed = killed.status.signal() == Some(9);
+            if is_killed && (way == ["--stopped"] || said.contains("; the VM goes on")) {
+                break;
+            }
+        }
+        guest.passed(1);
+    }
+    assert!(!ignores_shared(&mut monitor));
+    ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&output)]);
+    holds_one_moment(dir.path(), &output);
+}
+
+/// A save that is stopped while the VM stands still goes on by itself.
+#[test]
+fn a_save_stopped_in_its_pause_is_continued() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = dir.path().join("x.ckpt");
+    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    guest.passed(1);
+    let mut monitor = guest.monitor();
+    for way in [&[][..], &["--live"]] {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            assert!(tries < 20, "20 saves were over before they could be stopped");
+            monitor.forget();
+            let save = ["save", "--qmp", name(&guest.qmp), "-o", name(&output)];
+            let child = start(&[&save[..], way].concat());
+            monitor.wait("STOP");
+            let in_time = freeze(&child) && !monitor.has_seen("RESUME");
+            if !in_time {
+                signal(&child, Signal::CONT);
+            }
+            let (code, said) = ended(child);
+            assert_eq!(code, 0, "{said}");
+            if in_time {
+                assert!(said.contains("the save was stopped for 10s"), "{said}");
+                break;
+            }
+        }
+        assert_eq!(monitor.status(), "running");
+        holds_one_moment(dir.path(), &output);
+    }
 }
 
 #[test]
