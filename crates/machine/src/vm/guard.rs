@@ -77,7 +77,7 @@ impl Drop for Guard {
 }
 
 impl Vm {
-    /// Starts the process that resumes the VM if this one does not: `command` has to call [`guard`] with its standard input
+    /// Starts the process that resumes the VM if this one does not: `command` has to call [`guard()`] with its standard input
     /// and output.
     pub fn start_guard(&mut self, mut command: Command) -> Result<(), VmError> {
         let failed = |error| self.failed(format!("the guard of its pause cannot start: {error}"));
