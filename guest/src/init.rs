@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::ata::Disk;
 use crate::channel::Channel;
 use crate::relay::Relay;
+use crate::vmm::backing::Backing;
 use crate::vmm::linux;
 use crate::{Result, system, trace};
 use vmtax_guest::order::Pmu;
@@ -70,7 +71,9 @@ pub(crate) fn start() -> Result<Start> {
         let memory_mib = memory_mib.unwrap_or(linux::MEMORY_MIB);
         let cpus = value(&words, "vmtax.cpus=").and_then(|v| v.parse().ok()).unwrap_or(1);
         let pmu = value(&words, "vmtax.pmu=").and_then(Pmu::of_word);
-        return Ok(Start::Relay(Relay { channel, buffer_kib, memory_mib, cpus, pmu }));
+        let backing = value(&words, "vmtax.backing=").and_then(Backing::of_word);
+        let backing = backing.unwrap_or(Backing::Anonymous);
+        return Ok(Start::Relay(Relay { channel, buffer_kib, memory_mib, backing, cpus, pmu }));
     }
     Ok(Start::Host(Host { channel, nested: words.contains(&"vmtax.nested"), buffer_kib }))
 }

@@ -12,6 +12,7 @@
 //! | `vmtax.role=relay` | boot `/l1/vmlinux` (an agent or another relay) and forward jobs to it |
 //! | `vmtax.port` | an agent or a relay: its jobs come through the port |
 //! | `vmtax.memory=MIB` | a relay: memory of its guest |
+//! | `vmtax.backing=thp` or `guest-memfd` | a relay: what its guest's memory is |
 //! | `vmtax.pmu=amd` or `intel`, `-legacy` | a relay: its guest has a virtual PMU |
 //! | `vmtax.nested` | boot `/l1/vmlinux` with `/l1/initramfs` before reporting ready |
 //! | `vmtax.buffer=KIB` | size of the trace buffer |

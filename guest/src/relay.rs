@@ -16,6 +16,7 @@ use vmtax_guest::order::{File, Pmu, decode, encode};
 use crate::Result;
 use crate::channel::{Attachment, Channel};
 use crate::trace::{self, Tracer};
+use crate::vmm::backing::Backing;
 use crate::vmm::linux::Linux;
 
 /// Emulated time for an answer in addition to the job's own limit.
@@ -29,6 +30,8 @@ pub(crate) struct Relay {
     pub(crate) buffer_kib: u32,
     /// Memory of the guest, MiB.
     pub(crate) memory_mib: usize,
+    /// What that is.
+    pub(crate) backing: Backing,
     /// Its vCPUs.
     pub(crate) cpus: u32,
     /// Their virtual PMU.
@@ -56,7 +59,7 @@ impl Relay {
         if let Channel::Mailbox(_) = self.channel {
             trace::prepare(self.buffer_kib)?;
         }
-        Linux::boot(self.memory_mib, self.cpus, self.pmu)
+        Linux::boot((self.memory_mib, self.backing), self.cpus, self.pmu)
     }
 
     fn hand_on(&self, guest: &Linux, request: &[u8]) -> Result<(Vec<u8>, Vec<Attachment>)> {

@@ -7,6 +7,7 @@ use crate::channel::{Attachment, Channel};
 use crate::init::Host;
 use crate::observer::Observer;
 use crate::trace::{self, Tracer};
+use crate::vmm::backing::Backing;
 use crate::vmm::linux::{Linux, MEMORY_MIB};
 use crate::vmm::payload::{Batches, Plan, Shared, execute};
 use crate::vmm::touched;
@@ -42,7 +43,7 @@ pub(crate) fn run(start: Host) -> Result<()> {
 
 fn prepare(start: &Host) -> Result<Option<Linux>> {
     trace::prepare(start.buffer_kib)?;
-    start.nested.then(|| Linux::boot(MEMORY_MIB, 1, None)).transpose()
+    start.nested.then(|| Linux::boot((MEMORY_MIB, Backing::Anonymous), 1, None)).transpose()
 }
 
 /// Where the functions are of this kernel, and of L1's if there is one.

@@ -3,6 +3,7 @@
 //!
 //! [`payload`] runs bare code, [`linux`] a Linux kernel. Left out: every device that neither of them needs.
 
+pub(crate) mod backing;
 mod gate;
 pub(crate) mod linux;
 mod mptable;
@@ -11,11 +12,13 @@ mod pmu;
 mod stats;
 pub(crate) mod touched;
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvm_bindings::{
-    KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, kvm_mp_state, kvm_pit_config, kvm_segment,
-    kvm_sregs, kvm_userspace_memory_region,
+    KVM_MAX_CPUID_ENTRIES, KVM_MEM_GUEST_MEMFD, KVM_MP_STATE_RUNNABLE, kvm_mp_state,
+    kvm_pit_config, kvm_segment, kvm_sregs, kvm_userspace_memory_region,
+    kvm_userspace_memory_region2,
 };
 use kvm_ioctls::{HypercallExit, Kvm, ReadMsrExit, VcpuExit, VcpuFd, VmFd, WriteMsrExit};
 use vmtax_vpmu::Model;
@@ -76,6 +79,31 @@ impl Vm {
         // SAFETY: the caller keeps the memory.
         unsafe { self.fd.set_user_memory_region(region) }
             .map_err(failed("KVM_SET_USER_MEMORY_REGION"))
+    }
+
+    /// Gives the guest memory of a guest_memfd.
+    ///
+    /// # Safety
+    /// As for [`Vm::memory`].
+    unsafe fn memory_of(
+        &self,
+        file: &OwnedFd,
+        guest: u64,
+        host: *mut u8,
+        bytes: usize,
+    ) -> Result<()> {
+        let region = kvm_userspace_memory_region2 {
+            slot: self.slot(),
+            flags: KVM_MEM_GUEST_MEMFD,
+            guest_phys_addr: guest,
+            memory_size: bytes as u64,
+            userspace_addr: host as u64,
+            guest_memfd: file.as_raw_fd() as u32,
+            ..Default::default()
+        };
+        // SAFETY: the caller keeps the memory.
+        unsafe { self.fd.set_user_memory_region2(region) }
+            .map_err(failed("KVM_SET_USER_MEMORY_REGION2"))
     }
 
     /// A slot number that is not in use yet.

@@ -22,7 +22,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
     AccessKey, AccessRow, Detail, DetailKind, Event, Exit, ExitKey, ExitRow, Kind, Level, Losses,
-    MAX_THREADS, NO_VCPU, Reason, RowSink, Tally, Vm,
+    MAX_THREADS, NO_VCPU, Reason, RowSink, Tally, Vm, userspace,
 };
 
 use crate::vms::Vms;
@@ -33,8 +33,11 @@ use waiting::Waiting;
 /// Limit of distinct details.
 const MAX_KEYS: usize = 16_384;
 
-/// `KVM_EXIT_HLT`: user space emulates the halt.
-const KVM_EXIT_HLT: u32 = 5;
+/// `KVM_MEMORY_ATTRIBUTE_PRIVATE`.
+const ATTRIBUTE_PRIVATE: u64 = 1 << 3;
+const PAGE: u64 = 4096;
+/// Pages of 4 KiB, 2 MiB and 1 GiB.
+const MOST_LEVELS: u8 = 3;
 
 /// Choices of an accounting.
 #[derive(Clone, Copy, Debug)]
@@ -271,6 +274,7 @@ impl<R: RowSink> Accountant<R> {
             None => self.losses.unpaired_entries += u64::from(self.threads[index].expects_exit()),
         }
         self.accesses_end(index, Some(event.time_ns));
+        self.count_prefaulted(index);
         self.threads[index].enter_guest(event.time_ns);
         self.activate(index);
     }
@@ -382,6 +386,10 @@ impl<R: RowSink> Accountant<R> {
                 self.detail(event, Detail::new(K::VmcsField, field.into()))
             }
             Kind::UserspaceExit { reason, .. } => self.userspace_exit(event, reason),
+            Kind::SetAttributes { start, end, attributes } => {
+                self.converted(event, (start, end), attributes);
+            }
+            Kind::MapRequest { level, .. } => self.mapped(event, level),
             Kind::Wakeup { ns, polled } => {
                 self.saw_wakeup = true;
                 if let Some(open) = self.open(event) {
@@ -411,7 +419,6 @@ impl<R: RowSink> Accountant<R> {
             | Kind::Entry
             | Kind::Switch { .. }
             | Kind::Lost { .. }
-            | Kind::MapRequest { .. }
             | Kind::ThreadEnd => {}
         }
     }
@@ -469,7 +476,58 @@ impl<R: RowSink> Accountant<R> {
     fn userspace_exit(&mut self, event: &Event, reason: u32) {
         if let Some(open) = self.open(event) {
             open.user_start_ns.get_or_insert(event.time_ns);
-            open.user_halt |= reason == KVM_EXIT_HLT;
+            open.user_halt |= reason == userspace::HLT;
+            if reason == userspace::MEMORY_FAULT {
+                let region = open.region();
+                self.access(event, Detail::new(DetailKind::MemoryFault, region));
+            }
+        }
+    }
+
+    /// The VMM made guest memory private or shared.
+    fn converted(&mut self, event: &Event, (start, end): (u64, u64), attributes: u64) {
+        let Some(index) = self.known_thread(event) else { return };
+        let kind = if attributes & ATTRIBUTE_PRIVATE == 0 {
+            DetailKind::ToShared
+        } else {
+            DetailKind::ToPrivate
+        };
+        let bytes = end.saturating_sub(start).saturating_mul(PAGE);
+        let nested = self.threads[index].in_nested_exit();
+        self.count_access(index, Detail::new(kind, bytes), nested, None);
+    }
+
+    /// A page is mapped. For a page fault that is while KVM handles an exit; otherwise the VMM asked for it.
+    fn mapped(&mut self, event: &Event, level: u8) {
+        let known = self.by_tid.contains_key(&event.tid);
+        // A thread that is alone in its process may be one of the kernel's, which maps pages that were swapped out.
+        let may_be_vcpu = event.pid != 0 && event.pid != event.tid;
+        let index = match known {
+            true => self.known_thread(event),
+            false if may_be_vcpu => self.thread(event),
+            false => None,
+        };
+        let Some(index) = index else { return };
+        let in_kernel =
+            self.threads[index].open.as_ref().is_some_and(|open| open.user_start_ns.is_none());
+        if !in_kernel && (1..=MOST_LEVELS).contains(&level) {
+            let waiting = &mut self.threads[index].prefaulted[usize::from(level - 1)];
+            *waiting += 1;
+            // Before it first runs it is not known which VM's it is.
+            if self.threads[index].vcpu != NO_VCPU {
+                self.count_prefaulted(index);
+            }
+        }
+    }
+
+    fn count_prefaulted(&mut self, index: usize) {
+        let prefaulted = std::mem::take(&mut self.threads[index].prefaulted);
+        let nested = self.threads[index].in_nested_exit();
+        for (level, pages) in (0..).zip(prefaulted) {
+            let detail = Detail::new(DetailKind::PreFault, PAGE << (9 * level));
+            for _ in 0..pages {
+                self.count_access(index, detail, nested, None);
+            }
         }
     }
 

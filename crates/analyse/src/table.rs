@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Level, Outcome, Reason, Tally, vmx};
+use vmtax_events::{
+    AccessKey, Cause, Detail, DetailKind, ExitKey, Isa, Level, Outcome, Reason, Tally, vmx,
+};
 
 use crate::Ledger;
 
@@ -21,19 +23,22 @@ pub enum TableKind {
     Cpuid,
     /// Hypercalls.
     Hypercall,
+    /// Conversions between private and shared memory, and pages that were pre-faulted.
+    Conversion,
     /// Exits by cause.
     Cause,
 }
 
 impl TableKind {
     /// All of them, in the order of the documentation.
-    pub const ALL: [TableKind; 7] = [
+    pub const ALL: [TableKind; 8] = [
         TableKind::Vmexit,
         TableKind::Msr,
         TableKind::Ioport,
         TableKind::Mmio,
         TableKind::Cpuid,
         TableKind::Hypercall,
+        TableKind::Conversion,
         TableKind::Cause,
     ];
 
@@ -46,6 +51,7 @@ impl TableKind {
             TableKind::Mmio => "mmio",
             TableKind::Cpuid => "cpuid",
             TableKind::Hypercall => "hypercall",
+            TableKind::Conversion => "conversion",
             TableKind::Cause => "cause",
         }
     }
@@ -69,8 +75,9 @@ impl TableKind {
         self.is_exits() || matches!(by, By::Vm | By::Vcpu | By::Level | By::Detail)
     }
 
-    fn holds(self, kind: DetailKind) -> bool {
+    fn holds(self, detail: Detail) -> bool {
         use DetailKind as K;
+        let kind = detail.kind;
         match self {
             TableKind::Vmexit | TableKind::Cause => false,
             TableKind::Msr => matches!(kind, K::MsrRead | K::MsrWrite),
@@ -79,6 +86,10 @@ impl TableKind {
             TableKind::Cpuid => matches!(kind, K::Cpuid),
             TableKind::Hypercall => {
                 matches!(kind, K::Hypercall | K::HypervHypercall | K::XenHypercall)
+            }
+            TableKind::Conversion => {
+                matches!(kind, K::MemoryFault | K::ToPrivate | K::ToShared | K::PreFault)
+                    || detail.is_conversion()
             }
         }
     }
@@ -194,8 +205,9 @@ impl Table {
                 groups.entry(cells).or_default().merge(tally);
             }
         } else {
-            for (key, tally) in &ledger.accesses {
-                if !kind.holds(key.detail.kind) {
+            let accesses = ledger.accesses.iter().map(|(key, tally)| (*key, tally));
+            for (key, tally) in accesses.chain(requests(ledger)) {
+                if !kind.holds(key.detail) {
                     continue;
                 }
                 let cells = wanted
@@ -226,6 +238,16 @@ impl Table {
         });
         Table { kind, by: wanted, rows, total }
     }
+}
+
+/// Requests of confidential guests, of which there is one for each exit: they are no accesses of their own.
+fn requests(ledger: &Ledger) -> impl Iterator<Item = (AccessKey, &Tally)> {
+    use DetailKind as K;
+    let is_request = |kind| matches!(kind, K::Ghcb | K::GhcbMsr | K::Tdvmcall);
+    ledger.exits.iter().filter(move |(key, _)| is_request(key.detail.kind)).map(|(key, tally)| {
+        let ExitKey { vm, vcpu, level, detail, .. } = *key;
+        (AccessKey { vm, vcpu, level, detail }, tally)
+    })
 }
 
 /// The cause of an exit, as [`Cause::of`] gives it.

@@ -4,6 +4,7 @@
 
 mod account {
     pub(crate) mod caps;
+    pub(crate) mod conversions;
     pub(crate) mod ledger;
     pub(crate) mod losses;
     pub(crate) mod model;

@@ -31,6 +31,8 @@ pub enum Need {
     Processors,
     /// Permission to set `kvm.halt_poll_ns`.
     HaltPoll,
+    /// A VMM that gives an ordinary VM memory of guest_memfd.
+    GuestMemfd,
 }
 
 /// A part of a category.
@@ -62,6 +64,8 @@ pub struct Part {
     pub needs: &'static [Need],
     /// Facts of the guest that may differ from the baseline's, in addition to the command line.
     pub changes: &'static [&'static str],
+    /// On an emulated host: what its memory is, if not transparent huge pages.
+    pub backing: Option<&'static str>,
     /// Whether a VM on an emulated host supports it.
     pub on_emulated_host: bool,
 }
@@ -80,8 +84,12 @@ const NONE: Part = Part {
     pinned: false,
     needs: &[],
     changes: &[],
+    backing: None,
     on_emulated_host: false,
 };
+
+/// Anonymous memory for which huge pages are asked, as QEMU does: the memory of a VM of which nothing else is said.
+const THP: &str = "thp";
 
 /// Facts that a confidential VM changes.
 const CONFIDENTIAL: &[&str] = &[
@@ -184,6 +192,14 @@ pub const PARTS: &[Part] = &[
             "memory-backend-memfd,id=ram0,size={memory}M,hugetlb=on,prealloc=on",
         ],
         needs: &[Need::HugePages],
+        ..NONE
+    },
+    Part {
+        name: "gmem",
+        about: "the VM's memory is a guest_memfd, as a confidential VM's is: mapped in pages of 4 KiB up to Linux 7.3",
+        backing: Some("guest-memfd"),
+        needs: &[Need::GuestMemfd],
+        on_emulated_host: true,
         ..NONE
     },
     Part {
@@ -292,9 +308,13 @@ impl Category {
         self.levels().last().map_or(Vec::new(), |parts| modules(parts))
     }
 
-    /// Words and modules of the VM and, where it is nested, of the guest in it.
-    pub fn guests(&self) -> Vec<(Vec<&'static str>, Vec<&'static str>)> {
-        self.levels().iter().map(|parts| (words(parts), modules(parts))).collect()
+    /// Words, modules and kind of memory of the VM and, where it is nested, of the guest in it.
+    pub fn guests(&self) -> Vec<(Vec<&'static str>, Vec<&'static str>, &'static str)> {
+        let backing = |parts: &[&'static Part]| parts.iter().find_map(|part| part.backing);
+        self.levels()
+            .iter()
+            .map(|parts| (words(parts), modules(parts), backing(parts).unwrap_or(THP)))
+            .collect()
     }
 
     /// The parts of the VM, then those of the guest in it.
@@ -387,6 +407,10 @@ impl Need {
             Need::Nested => Some(
                 "vmtax bench starts a guest in its guest on an emulated host only (accel = \"amd\" or \"intel\"); on \
                  hardware start one of your own and name it under [ssh]"
+                    .to_owned(),
+            ),
+            Need::GuestMemfd => Some(
+                "QEMU gives no ordinary VM memory of guest_memfd; vmtax's own VMM does, on an emulated host (accel = \"amd\" or \"intel\")"
                     .to_owned(),
             ),
             Need::Snp => unless(

@@ -127,7 +127,11 @@ pub(crate) fn plan(host: Host, target: &Target, category: &Category, cpus: u32) 
         host,
         options: module_options(category),
         levels: levels
-            .map(|(words, modules)| VmLevel { words: text(words), modules: text(modules) })
+            .map(|(words, modules, backing)| VmLevel {
+                words: text(words),
+                modules: text(modules),
+                backing: Some(backing.to_owned()),
+            })
             .collect(),
         memory_mib: target.memory,
         cpus,

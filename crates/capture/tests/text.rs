@@ -398,7 +398,7 @@ proptest! {
     fn arbitrary_payloads_never_panic(
         event in prop::sample::select(vec![
             "kvm_exit", "kvm_entry", "kvm_msr", "kvm_pio", "kvm_mmio", "kvm_fast_mmio", "kvm_hypercall",
-            "kvm_page_fault", "kvm_cpuid", "kvm_cr", "kvm_apic", "kvm_vmgexit_enter", "kvm_tdvmcall",
+            "kvm_page_fault", "kvm_mmu_spte_requested", "kvm_vm_set_mem_attributes", "kvm_cpuid", "kvm_cr", "kvm_apic", "kvm_vmgexit_enter", "kvm_tdvmcall",
             "kvm_userspace_exit", "kvm_nested_vmexit", "kvm_nested_vmexit_inject", "kvm_vcpu_wakeup",
             "sched_switch", "PERF_RECORD_LOST",
         ]),

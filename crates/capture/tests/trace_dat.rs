@@ -91,6 +91,7 @@ fn tracepoint(kind: Kind) -> &'static str {
         Kind::Hypercall { interface: HypercallInterface::Xen, .. } => "kvm_xen_hypercall",
         Kind::PageFault { .. } => "kvm_page_fault",
         Kind::MapRequest { .. } => "kvm_mmu_spte_requested",
+        Kind::SetAttributes { .. } => "kvm_vm_set_mem_attributes",
         Kind::Cpuid { .. } => "kvm_cpuid",
         Kind::Cr { .. } => "kvm_cr",
         Kind::Apic { .. } => "kvm_apic",

@@ -304,7 +304,12 @@ fn of_detail(detail: Detail) -> Option<Verdict> {
     let value = detail.value;
     let write = detail.is_write() == Some(true);
     let cause = match detail.kind {
-        DetailKind::None | DetailKind::Halt | DetailKind::Overflow => return None,
+        DetailKind::None
+        | DetailKind::Halt
+        | DetailKind::Overflow
+        | DetailKind::ToPrivate
+        | DetailKind::ToShared
+        | DetailKind::PreFault => return None,
         DetailKind::MsrRead | DetailKind::MsrWrite => of_msr(value, write),
         DetailKind::PortOut if PIT.contains(&value) => Cause::TimerArm,
         DetailKind::PortIn | DetailKind::PortOut => Cause::DevicePio,
@@ -312,7 +317,7 @@ fn of_detail(detail: Detail) -> Option<Verdict> {
             Some(register) => of_apic(register, write),
             None => Cause::DeviceMmio,
         },
-        DetailKind::PageFault => Cause::MemoryFault,
+        DetailKind::PageFault | DetailKind::MemoryFault => Cause::MemoryFault,
         DetailKind::Hypercall if value == hypercall::KVM_SEND_IPI => Cause::Ipi,
         DetailKind::HypervHypercall
             if matches!(value, hypercall::HYPERV_SEND_IPI | hypercall::HYPERV_SEND_IPI_EX) =>

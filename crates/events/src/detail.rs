@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::{apic, ghcb, msr, port, tdx, vmcs};
+use crate::{apic, ghcb, msr, port, svm, tdx, vmcs};
 
 pub(crate) mod hypercall;
 pub(crate) mod table;
@@ -55,6 +55,15 @@ pub enum DetailKind {
     Overflow = 20,
     /// A halt of the vCPU in KVM; value: [`HALT_POLLED`] or [`HALT_BLOCKED`].
     Halt = 21,
+    /// KVM_EXIT_MEMORY_FAULT: the VMM is to make memory private or shared; value: guest-physical address rounded down to
+    /// [`PAGE_REGION`], or [`UNKNOWN_REGION`].
+    MemoryFault = 22,
+    /// Attributes of guest memory set to private; value: bytes.
+    ToPrivate = 23,
+    /// Attributes of guest memory set to shared; value: bytes.
+    ToShared = 24,
+    /// A page mapped by KVM_PRE_FAULT_MEMORY, before the guest touches it; value: its size in bytes.
+    PreFault = 25,
 }
 
 /// Something woke the vCPU while KVM still polled for that, so it never gave up its CPU.
@@ -64,6 +73,9 @@ pub const HALT_BLOCKED: u64 = 1;
 
 /// Faults on guest memory are distinguished by 2 MiB region.
 pub const PAGE_REGION: u64 = 2 << 20;
+
+/// The recording does not say which.
+pub const UNKNOWN_REGION: u64 = u64::MAX;
 
 /// The object of an exit: a kind and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,7 +126,7 @@ impl Detail {
 }
 
 /// Every kind with its stable word, at the index of its number.
-const KINDS: [(DetailKind, &str); 22] = [
+const KINDS: [(DetailKind, &str); 26] = [
     (DetailKind::None, "none"),
     (DetailKind::MsrRead, "msr-read"),
     (DetailKind::MsrWrite, "msr-write"),
@@ -137,6 +149,10 @@ const KINDS: [(DetailKind, &str); 22] = [
     (DetailKind::VmcsField, "vmcs-field"),
     (DetailKind::Overflow, "overflow"),
     (DetailKind::Halt, "halt"),
+    (DetailKind::MemoryFault, "memory-fault"),
+    (DetailKind::ToPrivate, "to-private"),
+    (DetailKind::ToShared, "to-shared"),
+    (DetailKind::PreFault, "pre-fault"),
 ];
 
 impl DetailKind {
@@ -179,7 +195,9 @@ impl Detail {
                 hex(value, u16::try_from(value).ok().and_then(port::name))
             }
             DetailKind::MmioRead | DetailKind::MmioWrite => hex(value, mmio_name(value)),
-            DetailKind::PageFault => format!("{value:#x} (2 MiB)"),
+            DetailKind::MemoryFault if value == UNKNOWN_REGION => String::new(),
+            DetailKind::PageFault | DetailKind::MemoryFault => format!("{value:#x} (2 MiB)"),
+            DetailKind::ToPrivate | DetailKind::ToShared | DetailKind::PreFault => bytes(value),
             DetailKind::Hypercall => named(value.to_string(), hypercall::kvm_name(value)),
             DetailKind::HypervHypercall => hex(value, hypercall::hyperv_name(value)),
             DetailKind::XenHypercall => value.to_string(),
@@ -203,6 +221,18 @@ impl Detail {
                 Some(name) => name.to_owned(),
                 None => format!("{value:#x}"),
             },
+        }
+    }
+
+    /// Whether the guest asked for memory to become private or shared, or touched memory that had to become so.
+    pub fn is_conversion(self) -> bool {
+        match self.kind {
+            DetailKind::Hypercall => self.value == hypercall::KVM_MAP_GPA_RANGE,
+            DetailKind::Ghcb => self.value == u64::from(svm::VMGEXIT_PSC),
+            DetailKind::GhcbMsr => self.value == u64::from(ghcb::PSC_REQ),
+            DetailKind::Tdvmcall => self.value == tdx::LEAF_MAP_GPA,
+            DetailKind::MemoryFault => true,
+            _ => false,
         }
     }
 
@@ -230,8 +260,21 @@ impl Detail {
             | DetailKind::Tdvmcall
             | DetailKind::VmcsField
             | DetailKind::Halt
+            | DetailKind::MemoryFault
+            | DetailKind::ToPrivate
+            | DetailKind::ToShared
+            | DetailKind::PreFault
             | DetailKind::Overflow => None,
         }
+    }
+}
+
+/// A size in the largest unit that it is a multiple of: `4 KiB`, `2 MiB`.
+fn bytes(value: u64) -> String {
+    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match units.into_iter().find(|(size, _)| value != 0 && value % size == 0) {
+        Some((size, unit)) => format!("{} {unit}", value / size),
+        None => format!("{value} bytes"),
     }
 }
 
@@ -272,7 +315,7 @@ mod tests {
             assert_eq!(kind.name(), name);
             assert_eq!(DetailKind::from_name(name), Some(kind));
         }
-        assert_eq!(DetailKind::from_u8(DetailKind::Halt as u8 + 1), None);
+        assert_eq!(DetailKind::from_u8(DetailKind::PreFault as u8 + 1), None);
         assert_eq!(DetailKind::from_name("msr"), None);
     }
 
@@ -313,8 +356,37 @@ mod tests {
             (K::VmcsField, 0x7777, "0x7777"),
             (K::Halt, HALT_POLLED, "polled"),
             (K::Halt, HALT_BLOCKED, "blocked"),
+            (K::MemoryFault, 0x4000_0000, "0x40000000 (2 MiB)"),
+            (K::MemoryFault, UNKNOWN_REGION, ""),
+            (K::ToPrivate, 4096, "4 KiB"),
+            (K::ToShared, 6 << 20, "6 MiB"),
+            (K::PreFault, 1 << 30, "1 GiB"),
+            (K::ToShared, 100, "100 bytes"),
+            (K::ToShared, 0, "0 bytes"),
         ] {
             assert_eq!(Detail::new(kind, value).label(), label, "{kind:?} {value:#x}");
+        }
+    }
+
+    #[test]
+    fn conversions() {
+        use DetailKind as K;
+        for (kind, value, expected) in [
+            (K::Hypercall, 12, true),
+            (K::Hypercall, 10, false),
+            (K::HypervHypercall, 12, false),
+            (K::Ghcb, 0x8000_0010, true),
+            (K::Ghcb, 0x8000_0001, false),
+            (K::GhcbMsr, 0x14, true),
+            (K::GhcbMsr, 0x15, false),
+            (K::Tdvmcall, 0x1_0001, true),
+            (K::Tdvmcall, 0x1_0002, false),
+            (K::MemoryFault, 0, true),
+            (K::PageFault, 0, false),
+            // What the VMM does about a request is no further one.
+            (K::ToPrivate, 4096, false),
+        ] {
+            assert_eq!(Detail::new(kind, value).is_conversion(), expected, "{kind:?} {value:#x}");
         }
     }
 

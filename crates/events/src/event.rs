@@ -100,6 +100,15 @@ pub enum Kind {
         /// 1: 4 KiB, 2: 2 MiB, 3: 1 GiB.
         level: u8,
     },
+    /// `kvm_vm_set_mem_attributes`: guest memory was made private or shared.
+    SetAttributes {
+        /// First guest frame number.
+        start: u64,
+        /// The one after the last.
+        end: u64,
+        /// `KVM_MEMORY_ATTRIBUTE_*`.
+        attributes: u64,
+    },
     /// `kvm_cpuid`.
     Cpuid {
         /// EAX: leaf.

@@ -75,7 +75,12 @@ const IO_APIC: &[(u64, u64)] = &[(0xfec0_0000, 0xfec0_0fff)];
 fn of_detail(kind: DetailKind, value: u64) -> Option<Cause> {
     let nobody = Reason { isa: Isa::Unknown, code: 0, flags: 0 };
     match kind {
-        DetailKind::None | DetailKind::Halt | DetailKind::Overflow => None,
+        DetailKind::None
+        | DetailKind::Halt
+        | DetailKind::Overflow
+        | DetailKind::ToPrivate
+        | DetailKind::ToShared
+        | DetailKind::PreFault => None,
         _ => Some(Cause::of(nobody, Detail::new(kind, value), false)),
     }
 }

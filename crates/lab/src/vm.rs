@@ -37,6 +37,8 @@ pub struct VmLevel {
     pub words: Vec<String>,
     /// Modules that it loads.
     pub modules: Vec<String>,
+    /// What its memory is on the level below, if not anonymous memory in pages of 4 KiB: `thp`, `guest-memfd`.
+    pub backing: Option<String>,
 }
 
 /// The levels and their configuration.
@@ -116,6 +118,9 @@ impl VmPlan {
             && let Some(pmu) = self.pmu
         {
             relay.push_str(&format!(" vmtax.pmu={}", pmu.word()));
+        }
+        if let Some(backing) = self.levels.get(level).and_then(|next| next.backing.as_ref()) {
+            relay.push_str(&format!(" vmtax.backing={backing}"));
         }
         let Some(own) = level.checked_sub(1).and_then(|index| self.levels.get(index)) else {
             let options = self.options.iter().map(|option| format!(" {option}"));

@@ -14,6 +14,8 @@ enum tracepoint {
 	T_kvm_nested_vmexit,
 	T_kvm_nested_vmexit_inject,
 	T_kvm_vcpu_wakeup,
+	T_kvm_vm_set_mem_attributes,
+	T_kvm_mmu_spte_requested,
 	T_kvm_userspace_exit,
 	T_kvm_vmgexit_enter,
 	T_kvm_vmgexit_msr_protocol_enter,
@@ -148,6 +150,17 @@ CLASSIC_TRACEPOINT(kvm_vmgexit_msr_protocol_enter)
 CLASSIC_TRACEPOINT(kvm_userspace_exit)
 {
 	return userspace_exit(NUMBER(kvm_userspace_exit, 0), NUMBER(kvm_userspace_exit, 1));
+}
+
+CLASSIC_TRACEPOINT(kvm_vm_set_mem_attributes)
+{
+	return converted(NUMBER(kvm_vm_set_mem_attributes, 0), NUMBER(kvm_vm_set_mem_attributes, 1),
+			 NUMBER(kvm_vm_set_mem_attributes, 2));
+}
+
+CLASSIC_TRACEPOINT(kvm_mmu_spte_requested)
+{
+	return mapped(NUMBER(kvm_mmu_spte_requested, 0), NUMBER(kvm_mmu_spte_requested, 1));
 }
 
 CLASSIC_TRACEPOINT(kvm_vcpu_wakeup)

@@ -41,6 +41,8 @@ pub(crate) const ALL: [Tracepoint; TRACEPOINTS] = [
     kvm("kvm_nested_vmexit", &[]),
     kvm("kvm_nested_vmexit_inject", &["exit_code"]),
     kvm("kvm_vcpu_wakeup", &["ns", "waited"]),
+    kvm("kvm_vm_set_mem_attributes", &["start", "end", "attr"]),
+    Tracepoint { system: "kvmmmu", ..kvm("kvm_mmu_spte_requested", &["gfn", "level"]) },
     kvm("kvm_userspace_exit", &["reason", "errno"]),
     kvm("kvm_vmgexit_enter", &["exit_reason", "info1", "info2"]),
     kvm("kvm_vmgexit_msr_protocol_enter", &["ghcb_gpa"]),

@@ -78,6 +78,9 @@ fn fill(isa: Isa, described: &[Types<'_>]) -> Result<Config, String> {
         xen_number: u32::from(arguments("kvm_xen_hypercall") == Some(8)),
         // Since Linux 5.18.
         switch_has_state: u32::from(arguments("sched_switch") == Some(4)),
+        // Without it pages that are pre-faulted are not counted.
+        fault_level: offset("kvm_page_fault", &["goal_level"]).unwrap_or_default(),
+        fault_gfn: offset("kvm_page_fault", &["gfn"]).unwrap_or_default(),
         ..Config::default()
     };
     if isa == Isa::Svm {

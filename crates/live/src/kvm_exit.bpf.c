@@ -157,7 +157,34 @@ INLINE int userspace_exit(u32 reason, u32 error)
 	// KVM_EXIT_HLT: user space emulates the halt.
 	if (reason == 5)
 		thread->flags |= USER_HALT;
+	// KVM_EXIT_MEMORY_FAULT, in the region that faulted.
+	if (reason == 39)
+		access(MEMORY_FAULT, thread->weight && thread->kind == PAGE_FAULT ? thread->value : ~0ULL);
 	return 0;
+}
+
+// The VMM made memory private or shared: KVM_MEMORY_ATTRIBUTE_PRIVATE is bit 3.
+INLINE int converted(u64 start, u64 end, u64 attributes)
+{
+	struct thread *thread = current_thread();
+
+	if (thread && end >= start)
+		count_access(thread, attributes & 8 ? TO_PRIVATE : TO_SHARED, (end - start) << 12, 0, 0);
+	return tell_now(ATTRIBUTES, start, end, attributes);
+}
+
+// A page is mapped. For a page fault that is while KVM handles an exit; otherwise user space asked for it.
+INLINE int mapped(u64 gfn, u32 level)
+{
+	struct thread *thread = current_thread();
+	u64 id = bpf_get_current_pid_tgid();
+
+	// A thread that is alone in its process may be one of the kernel's, which maps pages that were swapped out.
+	if (!thread && (u32)id != id >> 32)
+		thread = thread_at(new_thread());
+	if (thread && (thread->flags & (OPEN | USER)) != OPEN && level - 1 < 3)
+		count_access(thread, PRE_FAULT, 4096ULL << 9 * (level - 1), 0, 0);
+	return tell_now(MAP_REQUEST, gfn, level, 0);
 }
 
 INLINE int wakeup(u64 ns, u32 waited)

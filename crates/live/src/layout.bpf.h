@@ -52,7 +52,7 @@ struct field {
 	u16 size;
 };
 // As classic.rs lists them.
-#define TRACEPOINTS 23
+#define TRACEPOINTS 25
 #define FIELDS 4
 
 // What this kernel is like, and what is wanted; written before the programs are loaded.
@@ -84,6 +84,9 @@ struct config {
 	// Single events go out: all, those of one exit in `sample`, those of exits of `slower_ns` and more.
 	u32 raw;
 	u32 sample;
+	// Of struct kvm_page_fault, 0 where it is not described.
+	u32 fault_level;
+	u32 fault_gfn;
 	u32 unused;
 	u64 slower_ns;
 	// Where classic tracepoints have what raw ones give as arguments; size 0 for what they do not have.
@@ -139,6 +142,10 @@ enum kind {
 	VMCS_FIELD = 19,
 	OVERFLOW = 20,
 	HALT = 21,
+	MEMORY_FAULT = 22,
+	TO_PRIVATE = 23,
+	TO_SHARED = 24,
+	PRE_FAULT = 25,
 };
 
 #define BUCKETS 40
@@ -424,6 +431,8 @@ enum what {
 	LOST = 21,
 	THREAD_END = 22,
 	INFORMATION = 23,
+	ATTRIBUTES = 24,
+	MAP_REQUEST = 25,
 };
 
 struct {

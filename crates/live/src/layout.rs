@@ -23,7 +23,7 @@ pub(crate) const VMCS_PROBES: usize = 4;
 pub(crate) const FIELDS: usize = 4;
 
 /// Tracepoints that programs attach to.
-pub(crate) const TRACEPOINTS: usize = 23;
+pub(crate) const TRACEPOINTS: usize = 25;
 
 // The lengths of arrays are the same on both sides.
 const _: fn(&Cell) -> &[u32; HIST_BUCKETS] = |cell| &cell.histogram;

@@ -169,6 +169,24 @@ RAW(kvm_userspace_exit)
 	return userspace_exit(args[0], args[1]);
 }
 
+RAW(kvm_vm_set_mem_attributes)
+{
+	return converted(args[0], args[1], args[2]);
+}
+
+RAW(kvm_mmu_spte_requested)
+{
+	u64 gfn = 0;
+	u8 level = 0;
+
+	if (!config.fault_level)
+		return 0;
+	bpf_probe_read_kernel(&level, sizeof(level), (void *)(args[0] + config.fault_level));
+	if (config.raw)
+		bpf_probe_read_kernel(&gfn, sizeof(gfn), (void *)(args[0] + config.fault_gfn));
+	return mapped(gfn, level);
+}
+
 RAW(kvm_vcpu_wakeup)
 {
 	return wakeup(args[0], (u8)args[1]);

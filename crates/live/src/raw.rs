@@ -45,6 +45,8 @@ fn kind(isa: Isa, sent: &Sent) -> Option<Kind> {
         21 => Kind::Lost { count: a },
         22 => Kind::ThreadEnd,
         23 => Kind::Information { info1: a, info2: b },
+        24 => Kind::SetAttributes { start: a, end: b, attributes: c },
+        25 => Kind::MapRequest { gfn: a, level: b as u8 },
         _ => return None,
     })
 }
@@ -78,14 +80,14 @@ mod tests {
         let sent = |what| Sent { what, a: 2, ..Sent::default() };
         let name = |kind: Kind| format!("{kind:?}").split(' ').next().unwrap().to_owned();
         let calls = Sent { what: 7, a: 8, b: 3, ..Sent::default() };
-        let mut names: Vec<String> = (1..=23)
+        let mut names: Vec<String> = (1..=25)
             .map(|what| if what == 7 { calls } else { sent(what) })
             .map(|sent| name(kind(Isa::Svm, &sent).unwrap()))
             .collect();
         names.sort();
         names.dedup();
-        assert_eq!(names.len(), 23);
-        assert_eq!((kind(Isa::Svm, &sent(0)), kind(Isa::Svm, &sent(24))), (None, None));
+        assert_eq!(names.len(), 25);
+        assert_eq!((kind(Isa::Svm, &sent(0)), kind(Isa::Svm, &sent(26))), (None, None));
         assert_eq!(kind(Isa::Svm, &sent(7)), None);
     }
 

@@ -53,8 +53,12 @@ pub fn detail(detail: Detail) -> String {
         K::Tdvmcall => "TDVMCALL",
         K::VmcsField => "VMCS field",
         K::Halt => return detail.label(),
+        K::MemoryFault => "memory fault",
+        K::ToPrivate => "made private, by",
+        K::ToShared => "made shared, by",
+        K::PreFault => "pre-faulted page of",
     };
-    format!("{what} {}", detail.label())
+    format!("{what} {}", detail.label()).trim_end().to_owned()
 }
 
 /// The name alone, where a table has one: `IA32_TSC_DEADLINE`.
@@ -62,7 +66,15 @@ pub fn detail_name(detail: Detail) -> Option<String> {
     use DetailKind as K;
     let label = detail.label();
     match detail.kind {
-        K::None | K::Overflow | K::PageFault | K::XenHypercall | K::Cpuid => None,
+        K::None
+        | K::Overflow
+        | K::PageFault
+        | K::XenHypercall
+        | K::Cpuid
+        | K::MemoryFault
+        | K::ToPrivate
+        | K::ToShared
+        | K::PreFault => None,
         K::CrRead | K::CrWrite | K::Halt => Some(label),
         K::VmcsField => (!label.starts_with("0x")).then_some(label),
         // The others are labelled with their number, then the name.
@@ -184,6 +196,15 @@ pub fn table_words(kind: TableKind) -> TableWords {
             event: "kvm_hypercall",
             is_covered: |coverage| coverage.hypercall,
         },
+        TableKind::Conversion => TableWords {
+            rows: "Conversions of memory, and pre-faulted pages",
+            label: "Conversions",
+            help: "Conversions between private and shared memory, memory-fault exits, pre-faulted pages.",
+            note: "Requests of the guest, and what the VMM then did. Time runs from the request to the next kvm_entry. Changes of attributes \
+                   need kvm_vm_set_mem_attributes (Linux 6.17), pre-faulted pages kvmmmu:kvm_mmu_spte_requested.",
+            event: "kvm_userspace_exit",
+            is_covered: |coverage| coverage.userspace,
+        },
     }
 }
 
@@ -213,6 +234,10 @@ mod tests {
             (K::PortIn, 0xcf8, "port in 0xcf8 PCI config address", Some("PCI config address")),
             (K::MmioWrite, 0xfee0_0380, "mmio write 0xfee00380 xAPIC TMICT", Some("xAPIC TMICT")),
             (K::PageFault, 0x7fe0_0000, "page fault 0x7fe00000 (2 MiB)", None),
+            (K::MemoryFault, 0x4000_0000, "memory fault 0x40000000 (2 MiB)", None),
+            (K::MemoryFault, u64::MAX, "memory fault", None),
+            (K::ToShared, 4096, "made shared, by 4 KiB", None),
+            (K::PreFault, 2 << 20, "pre-faulted page of 2 MiB", None),
             (K::Hypercall, 10, "hypercall 10 KVM_HC_SEND_IPI", Some("KVM_HC_SEND_IPI")),
             (K::Cpuid, 4 << 32 | 1, "cpuid 0x4 sub-leaf 1", None),
             (K::CrWrite, 4, "write CR4", Some("CR4")),

@@ -92,9 +92,9 @@ pub(crate) struct Word(&'static str);
 
 impl Word {
     #[rustfmt::skip]
-    const ALL: [&'static str; 35] = [
+    const ALL: [&'static str; 37] = [
         "exit", "entry", "msr-read", "msr-write", "port-in", "port-out", "mmio-read-unsatisfied",
-        "mmio-read", "mmio-write", "fast-mmio", "hypercall-kvm", "hypercall-hyperv", "hypercall-xen", "page-fault",
+        "mmio-read", "mmio-write", "fast-mmio", "hypercall-kvm", "hypercall-hyperv", "hypercall-xen", "page-fault", "map-request", "set-attributes",
         "cpuid", "cr-read", "cr-write", "apic-read", "apic-write", "ghcb-enter", "ghcb-msr",
         "tdvmcall", "vmcs-read", "vmcs-write", "information", "userspace-exit", "nested-exit", "nested-inject",
         "nested-enter", "wakeup", "wakeup-polled", "switch", "switch-preempted", "lost", "thread-end",
@@ -190,6 +190,9 @@ fn flatten(kind: Kind) -> Flat {
         }
         Kind::PageFault { gpa, error_code } => Flat::two("page-fault", gpa, error_code),
         Kind::MapRequest { gfn, level } => Flat::two("map-request", gfn, level.into()),
+        Kind::SetAttributes { start, end, attributes } => {
+            Flat::three("set-attributes", start, end, attributes)
+        }
         Kind::Cpuid { function, index } => Flat::two("cpuid", function.into(), index.into()),
         Kind::Cr { write, number, value } => {
             Flat::two(pick(write, ["cr-read", "cr-write"]), number.into(), value)
@@ -246,6 +249,9 @@ impl Flat {
             "hypercall-xen" => self.hypercall(HypercallInterface::Xen)?,
             "page-fault" => Kind::PageFault { gpa: self.a()?, error_code: self.b()? },
             "map-request" => Kind::MapRequest { gfn: self.a()?, level: self.b()? },
+            "set-attributes" => {
+                Kind::SetAttributes { start: self.a()?, end: self.b()?, attributes: self.c()? }
+            }
             "cpuid" => Kind::Cpuid { function: self.a()?, index: self.b()? },
             "cr-read" | "cr-write" => {
                 Kind::Cr { write: word == "cr-write", number: self.a()?, value: self.b()? }

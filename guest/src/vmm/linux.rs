@@ -14,13 +14,14 @@ use kvm_bindings::kvm_regs;
 use kvm_ioctls::{VcpuFd, VmFd};
 use linux_loader::bootparam::{boot_e820_entry, boot_params};
 use linux_loader::loader::{Elf, KernelLoader};
-use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryMmap};
 use vm_superio::Serial;
 use vm_superio::serial::NoEvents;
 use vmtax_guest::layout::{CHANNEL, SETTLE, TRACE};
 use vmtax_guest::mailbox::{REPORT, SECTOR, SECTORS};
 use vmtax_guest::order::{self, Order, Report, decode, encode};
 
+use super::backing::Backing;
 use super::gate::Gate;
 use super::pmu::{self, Guest, Meter};
 use super::{
@@ -61,7 +62,11 @@ pub(crate) struct Linux {
 impl Linux {
     /// Boots it with so much memory and so many vCPUs, each with a virtual PMU if there is to be one, and waits until it is
     /// up.
-    pub(crate) fn boot(memory_mib: usize, cpus: u32, pmu: Option<order::Pmu>) -> Result<Linux> {
+    pub(crate) fn boot(
+        (memory_mib, backing): (usize, Backing),
+        cpus: u32,
+        pmu: Option<order::Pmu>,
+    ) -> Result<Linux> {
         if cpus == 0 || cpus > mptable::MOST {
             return Err(format!(
                 "a guest has 1 to {} vCPUs, and {cpus} were asked for",
@@ -71,8 +76,8 @@ impl Linux {
         let command_line = std::fs::read_to_string(COMMAND_LINE_FILE)
             .map_err(|e| format!("{COMMAND_LINE_FILE}: {e}"))?;
         let bytes = memory_mib << 20;
-        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), bytes)])
-            .map_err(|e| format!("L1's memory: {e}"))?;
+        let vm = Vm::new()?;
+        let memory = backing.attach(&vm, bytes)?;
         let entry = load(&memory, bytes, &command_line)?;
         memory
             .write_slice(&mptable::bytes(cpus), GuestAddress(mptable::AT))
@@ -95,12 +100,10 @@ impl Linux {
             counting: Arc::clone(&counting),
             gate: (cpus > 1).then(|| Gate::new(cpus)),
         });
-        let (vm, vcpus) = vcpus((&memory, bytes), entry, cpus, pmu)?;
+        let (vm, vcpus) = vcpus(vm, entry, cpus, pmu)?;
         let vm = Arc::new(vm);
-        // Given back after the last of them.
-        let memory = Arc::new(memory);
         for (number, mut vcpu) in (0..).zip(vcpus) {
-            let (memory, devices) = (Arc::clone(&memory), Arc::clone(&devices));
+            let devices = Arc::clone(&devices);
             let vm = Arc::clone(&vm);
             let answer = answer.clone();
             let body = move || {
@@ -115,7 +118,7 @@ impl Linux {
                 let result = run();
                 devices.end(number);
                 let _ = answer.send(Err(result.err().unwrap_or_else(|| "L1 ended".to_owned())));
-                drop((vcpu, vm, memory));
+                drop((vcpu, vm));
             };
             let name = if number == 0 { "L1".to_owned() } else { format!("L1:{number}") };
             std::thread::Builder::new()
@@ -174,17 +177,8 @@ impl Linux {
     }
 }
 
-/// A VM with this memory, and its vCPUs.
-fn vcpus(
-    (memory, bytes): (&GuestMemoryMmap, usize),
-    entry: u64,
-    cpus: u32,
-    pmu: Option<order::Pmu>,
-) -> Result<(VmFd, Vec<VcpuFd>)> {
-    let vm = Vm::new()?;
-    let host = memory.get_host_address(GuestAddress(0)).map_err(|e| format!("L1's memory: {e}"))?;
-    // SAFETY: the caller keeps `memory` for as long as a vCPU runs.
-    unsafe { vm.memory(0, host, bytes)? };
+/// The VM's vCPUs.
+fn vcpus(vm: Vm, entry: u64, cpus: u32, pmu: Option<order::Pmu>) -> Result<(VmFd, Vec<VcpuFd>)> {
     let registers =
         kvm_regs { rip: entry, rsi: ZERO_PAGE, rsp: 0x8ff0, rflags: 2, ..Default::default() };
     let model = pmu.map(|pmu| pmu::model(pmu, Guest::Linux));

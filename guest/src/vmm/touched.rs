@@ -12,10 +12,7 @@ use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvm_bindings::{
-    KVM_MEM_GUEST_MEMFD, kvm_create_guest_memfd, kvm_enable_cap, kvm_memory_attributes,
-    kvm_userspace_memory_region2,
-};
+use kvm_bindings::{kvm_create_guest_memfd, kvm_enable_cap, kvm_memory_attributes};
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use vmtax_guest::layout;
 use vmtax_guest::order::{Backing, Counters, Mapping, Touch};
@@ -33,7 +30,7 @@ const CAP_VM_TYPES: u64 = 235;
 const CAP_PRE_FAULT_MEMORY: u64 = 236;
 const CAP_GUEST_MEMFD_FLAGS: u64 = 244;
 /// `GUEST_MEMFD_FLAG_MMAP` and `GUEST_MEMFD_FLAG_INIT_SHARED`.
-const MMAP_AND_SHARED: u64 = 3;
+pub(super) const MMAP_AND_SHARED: u64 = 3;
 /// `KVM_MEMORY_ATTRIBUTE_PRIVATE`.
 const PRIVATE: u64 = 1 << 3;
 /// `KVM_HC_MAP_GPA_RANGE`, and the bit of its attributes that asks for private memory.
@@ -42,9 +39,12 @@ const ENCRYPTED: u64 = 1 << 4;
 /// `_IOWR(KVMIO, 0xd5, struct kvm_pre_fault_memory)`.
 const KVM_PRE_FAULT_MEMORY: libc::Ioctl = 0xc040_aed5_u32 as libc::Ioctl;
 
+/// Why such memory cannot be had.
+pub(super) const NO_GUEST_MEMFD: &str = "this kernel has no guest_memfd for ordinary VMs (GUEST_MEMFD_FLAG_MMAP and INIT_SHARED, Linux 6.18)";
+
 const PAGE: u64 = 4096;
 /// Alignment and size of huge pages.
-const HUGE: usize = 2 << 20;
+pub(super) const HUGE: usize = 2 << 20;
 const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
 /// `struct kvm_pre_fault_memory`.
@@ -73,9 +73,7 @@ pub(crate) fn missing(touch: &Touch) -> Result<Option<String>> {
         let flags = vm.check_extension_raw(CAP_GUEST_MEMFD_FLAGS);
         let has_flags = u64::try_from(flags).is_ok_and(|f| f & MMAP_AND_SHARED == MMAP_AND_SHARED);
         if vm.check_extension_raw(CAP_GUEST_MEMFD) <= 0 || !has_flags {
-            return lacks(
-                "this kernel has no guest_memfd for ordinary VMs (GUEST_MEMFD_FLAG_MMAP and INIT_SHARED, Linux 6.18)",
-            );
+            return lacks(NO_GUEST_MEMFD);
         }
     }
     if touch.backing == Backing::Hugetlb && !fs::exists(HUGETLB).unwrap_or(false) {
@@ -133,10 +131,10 @@ impl Touched {
         let bytes = touch.bytes as usize;
         let (file, private, reserved) = match touch.backing {
             Backing::GuestMemfd => {
-                (Some(guest_memfd(vm, touch.bytes, MMAP_AND_SHARED)?), None, None)
+                (Some(guest_memfd(vm, touch.bytes.into(), MMAP_AND_SHARED)?), None, None)
             }
             Backing::Private | Backing::Shared => {
-                (None, Some(guest_memfd(vm, touch.bytes, 0)?), None)
+                (None, Some(guest_memfd(vm, touch.bytes.into(), 0)?), None)
             }
             Backing::Hugetlb => {
                 let reserved = reserve(bytes)?;
@@ -193,18 +191,8 @@ impl Touched {
             // SAFETY: the caller keeps it.
             return unsafe { vm.memory(layout::TOUCH, self.start, self.bytes()) };
         };
-        let region = kvm_userspace_memory_region2 {
-            slot: vm.slot(),
-            flags: KVM_MEM_GUEST_MEMFD,
-            guest_phys_addr: layout::TOUCH,
-            memory_size: self.touch.bytes.into(),
-            userspace_addr: self.start as u64,
-            guest_memfd: guest_memfd.as_raw_fd() as u32,
-            ..Default::default()
-        };
         // SAFETY: the caller keeps it.
-        unsafe { vm.fd.set_user_memory_region2(region) }
-            .map_err(failed("KVM_SET_USER_MEMORY_REGION2"))
+        unsafe { vm.memory_of(guest_memfd, layout::TOUCH, self.start, self.bytes()) }
     }
 
     /// The host has none of its pages afterwards, and each is private or shared as at the start.
@@ -356,7 +344,11 @@ impl Drop for Touched {
     }
 }
 
-fn map(bytes: usize, flags: libc::c_int, file: libc::c_int) -> Result<*mut libc::c_void> {
+pub(super) fn map(
+    bytes: usize,
+    flags: libc::c_int,
+    file: libc::c_int,
+) -> Result<*mut libc::c_void> {
     // SAFETY: a new mapping, wherever the kernel puts it; checked below.
     let mapping = unsafe {
         libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, file, 0)
@@ -371,8 +363,8 @@ fn punch(file: &OwnedFd, from: usize, bytes: usize) {
     unsafe { libc::fallocate(file.as_raw_fd(), mode, from as libc::off_t, bytes as libc::off_t) };
 }
 
-fn guest_memfd(vm: &Vm, bytes: u32, flags: u64) -> Result<OwnedFd> {
-    let wanted = kvm_create_guest_memfd { size: bytes.into(), flags, ..Default::default() };
+pub(super) fn guest_memfd(vm: &Vm, bytes: u64, flags: u64) -> Result<OwnedFd> {
+    let wanted = kvm_create_guest_memfd { size: bytes, flags, ..Default::default() };
     let file = vm.fd.create_guest_memfd(wanted).map_err(failed("KVM_CREATE_GUEST_MEMFD"))?;
     // SAFETY: a new descriptor that is nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })

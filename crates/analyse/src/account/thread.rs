@@ -1,6 +1,6 @@
 //! The state of one vCPU thread, and of the exit that it has open.
 
-use vmtax_events::detail::{HALT_BLOCKED, HALT_POLLED};
+use vmtax_events::detail::{HALT_BLOCKED, HALT_POLLED, UNKNOWN_REGION};
 use vmtax_events::{Detail, DetailKind, Isa, NO_VCPU, Outcome, Reason, TimeRow, svm, vmx};
 
 use crate::detail::{from_information, is_halt};
@@ -37,6 +37,8 @@ pub(super) struct Thread {
     pub(super) is_merged: bool,
     pub(super) open: Option<OpenExit>,
     pub(super) accesses: Vec<OpenAccess>,
+    /// Pages of 4 KiB, 2 MiB and 1 GiB that were pre-faulted since the last entry and are not counted yet.
+    pub(super) prefaulted: [u32; 3],
     /// The L2 exit that L1 is handling.
     pub(super) ancillary_of: Option<Reason>,
     /// When the scheduler took the CPU away, and whether the thread could have run on.
@@ -67,6 +69,7 @@ impl Thread {
             is_merged: false,
             open: None,
             accesses: Vec::new(),
+            prefaulted: [0; 3],
             ancillary_of: None,
             switched_out: None,
             taken: Vec::new(),
@@ -280,6 +283,14 @@ impl OpenExit {
     pub(super) fn learn(&mut self, detail: Detail) {
         if weight(detail) > weight(self.learnt) {
             self.learnt = detail;
+        }
+    }
+
+    /// The region of guest memory that it faulted in, if it did.
+    pub(super) fn region(&self) -> u64 {
+        match self.learnt.kind {
+            DetailKind::PageFault => self.learnt.value,
+            _ => UNKNOWN_REGION,
         }
     }
 

@@ -254,7 +254,7 @@ pub const SUBJECTS: &[Subject] = &[
         "the guest converts memory between private and shared",
         &[],
         SAME,
-        "which: kvm:kvm_hypercall (12), kvm_vmgexit_enter",
+        "which: kvm:kvm_hypercall (12), kvm_vmgexit_enter, kvm_userspace_exit (39); `vmtax report --event conversion`",
     ),
     row(
         "requests",
@@ -348,6 +348,7 @@ pub fn of(key: &ExitKey) -> &'static str {
         Cause::TimerTick => "host-interrupts",
         Cause::Ipi => "ipi",
         Cause::Idle => "halts",
+        Cause::MemoryFault if key.detail.is_conversion() => "conversions",
         Cause::MemoryFault => "memory-faults",
         Cause::DeviceMmio | Cause::DevicePio => of_unknown_device(key),
         Cause::Apic | Cause::IrqWindow => "no-virtual-apic",
@@ -439,8 +440,7 @@ fn of_unknown_device(key: &ExitKey) -> &'static str {
 fn of_hypercall(key: &ExitKey) -> &'static str {
     match (key.detail.kind, key.detail.value) {
         (DetailKind::Hypercall, 5) | (DetailKind::HypervHypercall, 8) => "spinlock-kicks",
-        (DetailKind::Hypercall, 12) | (DetailKind::Ghcb, 0x8000_0010) => "conversions",
-        (DetailKind::GhcbMsr, 0x14) | (DetailKind::Tdvmcall, 0x1_0001) => "conversions",
+        _ if key.detail.is_conversion() => "conversions",
         _ if is(key, vmx::TDCALL, svm::VMGEXIT) => "requests",
         _ => "hypercalls",
     }

@@ -247,6 +247,7 @@ fn tables_of_accesses() {
     assert_eq!(table(TableKind::Cpuid, &[By::Level]), [(Value::Level(Level::L2), 1, 9)]);
     assert_eq!(table(TableKind::Mmio, &[]), []);
     assert_eq!(table(TableKind::Hypercall, &[]), []);
+    assert_eq!(table(TableKind::Conversion, &[]), []);
     for kind in TableKind::ALL.into_iter().filter(|k| !k.is_exits()) {
         let total = Table::new(&ledger, kind, &[]).total;
         for by in By::ALL {

@@ -196,6 +196,8 @@ fn kind(words: &[&str]) -> Kind {
         "ghcb-msr" => Kind::GhcbMsr { value: arg(1) },
         "tdvmcall" => Kind::Tdvmcall { leaf: arg(1) },
         "vmread" | "vmwrite" => Kind::VmcsField { write: words[0] == "vmwrite", field: arg32(1) },
+        "attributes" => Kind::SetAttributes { start: arg(1), end: arg(2), attributes: arg(3) },
+        "map" => Kind::MapRequest { gfn: arg(1), level: arg(2).try_into().unwrap() },
         "user" => Kind::UserspaceExit { reason: arg32(1), errno: 0 },
         "nexit" => Kind::NestedExit { reason: reason(words[1]) },
         "inject" => Kind::NestedInject { reason: reason(words[1]) },

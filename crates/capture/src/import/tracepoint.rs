@@ -114,6 +114,12 @@ static TRACEPOINTS: &[Tracepoint] = &[
         make: |v| Some(Kind::MapRequest { gfn: v[0], level: u8::try_from(v[1]).ok()? }),
     },
     Tracepoint {
+        name: "kvm_vm_set_mem_attributes",
+        required: &["start", "end", "attr"],
+        optional: &[],
+        make: |v| Some(Kind::SetAttributes { start: v[0], end: v[1], attributes: v[2] }),
+    },
+    Tracepoint {
         name: "kvm_cpuid",
         required: &["function"],
         optional: &["index"],

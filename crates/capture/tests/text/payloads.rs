@@ -288,7 +288,34 @@ fn hypercalls_and_confidential_guests() {
         ("kvm_userspace_exit: reason KVM_EXIT_IO (2)", NO_VCPU, userspace(2, 0)),
         ("kvm_userspace_exit: reason 0x28 (40)", NO_VCPU, userspace(40, 0)),
         ("kvm_userspace_exit: reason restart (4)", NO_VCPU, userspace(0, -4)),
-        ("kvm_userspace_exit: reason error (14)", NO_VCPU, userspace(0, -14)),
+        ("kvm_userspace_exit: reason error (14)", NO_VCPU, userspace(39, -14)),
+        ("kvm_userspace_exit: reason error (22)", NO_VCPU, userspace(0, -22)),
+        ("kvm_userspace_exit: reason=39 errno=-14", NO_VCPU, userspace(39, -14)),
+        (
+            "kvm_mmu_spte_requested: gfn 40000 pfn 1c400 level 2 access 7",
+            NO_VCPU,
+            Kind::MapRequest { gfn: 0x40000, level: 2 },
+        ),
+        (
+            "kvm_mmu_spte_requested: gfn=0x40000 pfn=0x1c400 level=1",
+            NO_VCPU,
+            Kind::MapRequest { gfn: 0x40000, level: 1 },
+        ),
+        (
+            "kvm_vm_set_mem_attributes: 0x00000000040000 -- 0x00000000040200 [0x8]",
+            NO_VCPU,
+            Kind::SetAttributes { start: 0x40000, end: 0x40200, attributes: 8 },
+        ),
+        (
+            "kvm_vm_set_mem_attributes: 00000000000000 -- 0x00000000000001 [0]",
+            NO_VCPU,
+            Kind::SetAttributes { start: 0, end: 1, attributes: 0 },
+        ),
+        (
+            "kvm_vm_set_mem_attributes: start=0x40000 end=0x40001 attr=0x0",
+            NO_VCPU,
+            Kind::SetAttributes { start: 0x40000, end: 0x40001, attributes: 0 },
+        ),
         ("kvm_userspace_exit: reason=10 errno=-4", NO_VCPU, userspace(10, -4)),
     ]);
 }
@@ -417,6 +444,8 @@ fn lines_that_cannot_be_decoded_are_counted() {
         "kvm_mmio: mmio sideways len 4 gpa 0x1 val 0x0",
         "kvm_apic: apic_write APIC_NEW = 0x1",
         "kvm_userspace_exit: reason KVM_EXIT_IO",
+        "kvm_vm_set_mem_attributes: 0x1 -- 0x2",
+        "kvm_mmu_spte_requested: gfn 40000 pfn 1 level 300",
         "kvm_vcpu_wakeup: wait time 99999999999999999999 ns",
         "sched_switch: nonsense",
     ] {

@@ -13,6 +13,9 @@ pub(crate) const HYPERV_SEND_IPI: u64 = 0x000b;
 /// Sends IPIs to a sparse set of vCPUs.
 pub(crate) const HYPERV_SEND_IPI_EX: u64 = 0x0015;
 
+/// Makes memory private or shared.
+pub(crate) const KVM_MAP_GPA_RANGE: u64 = 12;
+
 /// KVM's.
 const KVM: &[(u64, &str)] = &[
     (1, "KVM_HC_VAPIC_POLL_IRQ"),
@@ -26,7 +29,7 @@ const KVM: &[(u64, &str)] = &[
     (9, "KVM_HC_CLOCK_PAIRING"),
     (KVM_SEND_IPI, "KVM_HC_SEND_IPI"),
     (11, "KVM_HC_SCHED_YIELD"),
-    (12, "KVM_HC_MAP_GPA_RANGE"),
+    (KVM_MAP_GPA_RANGE, "KVM_HC_MAP_GPA_RANGE"),
 ];
 
 /// Hyper-V's, by call code.

@@ -21,8 +21,8 @@ const REGIONS: u32 = 4;
 const PAGES: u32 = PAGE_2M / PAGE_4K;
 /// `KVM_HC_MAP_GPA_RANGE`, with the attributes of private and of shared memory.
 const MAP_GPA_RANGE: u32 = 12;
-const PRIVATE: u32 = 1 << 4;
-const SHARED: u32 = 0;
+pub(super) const PRIVATE: u32 = 1 << 4;
+pub(super) const SHARED: u32 = 0;
 
 /// What was done to memory before a batch touches it.
 #[derive(Clone, Copy)]
@@ -146,7 +146,7 @@ const fn shattering(
 }
 
 /// Asks for so many pages from rbx on to become private or shared.
-fn convert(asm: &mut Assembler, pages: u32, attributes: u32) -> Assembled {
+pub(super) fn convert(asm: &mut Assembler, pages: u32, attributes: u32) -> Assembled {
     asm.a.mov(eax, MAP_GPA_RANGE)?;
     asm.a.mov(ecx, pages)?;
     asm.a.mov(edx, attributes)?;

@@ -155,6 +155,8 @@ pub(crate) fn every_kind() -> Vec<Kind> {
             Kind::Pio { write, size: n8, port: n16, count: n32 },
             Kind::FastMmio { gpa: n },
             Kind::PageFault { gpa: n, error_code: !n },
+            Kind::MapRequest { gfn: n, level: n8 },
+            Kind::SetAttributes { start: n, end: !n, attributes: n },
             Kind::Cpuid { function: n32, index: !n32 },
             Kind::Cr { write, number: n8, value: n },
             Kind::Apic { write, register: n32, value: n },

@@ -42,7 +42,11 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
                 host,
                 options: Vec::new(),
                 // The watchdog would use a counter.
-                levels: vec![VmLevel { words: vec!["nowatchdog".to_owned()], modules: Vec::new() }],
+                levels: vec![VmLevel {
+                    words: vec!["nowatchdog".to_owned()],
+                    modules: Vec::new(),
+                    backing: None,
+                }],
                 memory_mib: args.memory,
                 cpus: 1,
                 pmu: Some(Pmu {

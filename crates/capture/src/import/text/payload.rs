@@ -9,7 +9,7 @@
 //! PARSE]` before them in all, a number without `0x` is decimal.
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{Isa, Kind, NO_VCPU, Reason};
+use vmtax_events::{Isa, Kind, NO_VCPU, Reason, userspace};
 
 use super::reason::{Reasons, vmx_flag};
 use super::words::{
@@ -21,6 +21,9 @@ type Said = (u32, Kind);
 
 /// Reads the payload of one tracepoint. `None` if it has no spelling that is known.
 type Reader = fn(Payload<'_>, &mut Reasons) -> Option<Said>;
+
+/// Linux `include/uapi/asm-generic/errno-base.h`.
+const EFAULT: i32 = 14;
 
 /// The tracepoints that the analysis wants.
 const TRACEPOINTS: &[(&str, Reader)] = &[
@@ -34,6 +37,8 @@ const TRACEPOINTS: &[(&str, Reader)] = &[
     ("kvm_hv_hypercall", hv_hypercall),
     ("kvm_xen_hypercall", xen_hypercall),
     ("kvm_page_fault", page_fault),
+    ("kvm_mmu_spte_requested", map_request),
+    ("kvm_vm_set_mem_attributes", set_attributes),
     ("kvm_cpuid", cpuid),
     ("kvm_cr", cr),
     ("kvm_apic", apic),
@@ -452,6 +457,35 @@ fn tdvmcall(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
     Some((payload.vcpu(), Kind::Tdvmcall { leaf }))
 }
 
+/// `gfn 40000 pfn 1c400 level 2 access 7`.
+fn map_request(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (gfn, level) = if payload.fields {
+        (payload.number(b"gfn")?, payload.number(b"level")?)
+    } else {
+        let (_, gfn) = split_once(payload.text, b"gfn ")?;
+        let (_, level) = split_once(payload.text, b"level ")?;
+        (hex(Words::new(gfn).next()?)?, decimal(Words::new(level).next()?)?)
+    };
+    Some((NO_VCPU, Kind::MapRequest { gfn, level: u8::try_from(level).ok()? }))
+}
+
+/// `0x00000000040000 -- 0x00000000040200 [0x8]`.
+fn set_attributes(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let [start, end, attributes] = if payload.fields {
+        [payload.number(b"start")?, payload.number(b"end")?, payload.number(b"attr")?]
+    } else {
+        let mut words = payload.words();
+        let start = words.next()?;
+        words.next().filter(|word| *word == b"--")?;
+        let end = words.next()?;
+        let attributes = words.next()?.strip_prefix(b"[")?.strip_suffix(b"]")?;
+        // No prefix before a zero: %#lx.
+        let number = |word: &[u8]| hex(word.strip_prefix(b"0x").unwrap_or(word));
+        [number(start)?, number(end)?, number(attributes)?]
+    };
+    Some((NO_VCPU, Kind::SetAttributes { start, end, attributes }))
+}
+
 fn userspace_exit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
     if payload.fields {
         let errno = payload.u32(b"errno")?.cast_signed();
@@ -462,8 +496,10 @@ fn userspace_exit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
     let name = words.next()?;
     let value = words.next()?.strip_prefix(b"(")?.strip_suffix(b")")?;
     let value = i32::try_from(decimal(value)?).ok()?;
-    // With an error the reason is not printed: the number is the error.
+    // With an error the reason is not printed: the number is the error. Of a VM that runs on, EFAULT is
+    // KVM_EXIT_MEMORY_FAULT: KVM returns both together.
     let (reason, errno) = match name {
+        b"error" if value == EFAULT => (userspace::MEMORY_FAULT, -value),
         b"restart" | b"error" => (0, -value),
         _ => (value.cast_unsigned(), 0),
     };
