@@ -535,13 +535,17 @@ mod tests {
     fn parts_after_nested_are_those_of_the_inner_guest() {
         let category = Category::read("plain+poll+nested+swiotlb+haltpoll").unwrap();
         let guests = category.guests();
-        assert_eq!(guests[0], (vec!["idle=poll"], vec![]));
+        assert_eq!(guests[0], (vec!["idle=poll"], vec![], "thp"));
         let inner =
             (vec!["swiotlb=32768,force", "cpuidle_haltpoll.force=Y"], vec!["cpuidle_haltpoll"]);
-        assert_eq!(guests[1], inner);
+        assert_eq!(guests[1], (inner.0.clone(), inner.1.clone(), "thp"));
         assert_eq!((category.guest_words(), category.modules()), inner);
         assert_eq!(category.baseline().unwrap().name, "plain+poll+nested+swiotlb");
         let plain = Category::read("plain+nested").unwrap();
-        assert_eq!(plain.guests(), [(vec![], vec![]), (vec![], vec![])]);
+        assert_eq!(plain.guests(), [(vec![], vec![], "thp"), (vec![], vec![], "thp")]);
+        // Memory of guest_memfd is that of the VM it is added to.
+        let gmem = Category::read("plain+gmem+nested").unwrap();
+        assert_eq!(gmem.guests(), [(vec![], vec![], "guest-memfd"), (vec![], vec![], "thp")]);
+        assert_eq!(gmem.baseline().unwrap().name, "plain+gmem");
     }
 }

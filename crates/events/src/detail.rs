@@ -229,7 +229,7 @@ impl Detail {
         match self.kind {
             DetailKind::Hypercall => self.value == hypercall::KVM_MAP_GPA_RANGE,
             DetailKind::Ghcb => self.value == u64::from(svm::VMGEXIT_PSC),
-            DetailKind::GhcbMsr => self.value == u64::from(ghcb::PSC_REQ),
+            DetailKind::GhcbMsr => self.value == ghcb::PSC_REQ,
             DetailKind::Tdvmcall => self.value == tdx::LEAF_MAP_GPA,
             DetailKind::MemoryFault => true,
             _ => false,
@@ -272,7 +272,7 @@ impl Detail {
 /// A size in the largest unit that it is a multiple of: `4 KiB`, `2 MiB`.
 fn bytes(value: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match units.into_iter().find(|(size, _)| value != 0 && value % size == 0) {
+    match units.into_iter().find(|(size, _)| value != 0 && value.is_multiple_of(*size)) {
         Some((size, unit)) => format!("{} {unit}", value / size),
         None => format!("{value} bytes"),
     }

@@ -1,6 +1,7 @@
 //! What the programs have to know of this kernel.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use vmtax_events::Isa;
@@ -31,6 +32,11 @@ pub(crate) fn config(root: &Path, isa: Isa) -> Result<Config, Error> {
     let mut described = Vec::new();
     for (path, bytes) in modules.iter().zip(&contents) {
         described.push(Types::parse(bytes, Some(&kernel)).map_err(problem(path))?);
+    }
+    // A kernel whose modules do not describe themselves says nothing of KVM, unless KVM is built in.
+    if modules.is_empty() && kernel.arguments("kvm_exit").is_none() {
+        let source = io::ErrorKind::NotFound.into();
+        return Err(Error::NoTypes { path: folder.join("kvm"), source });
     }
     described.push(kernel.on_its_own());
     fill(isa, &described).map_err(problem(modules.last().unwrap_or(&path)))

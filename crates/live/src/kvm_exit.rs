@@ -464,11 +464,12 @@ fn tracepoints(
     isa: Isa,
     options: &Options,
 ) -> Result<(Config, Option<String>), Error> {
-    let why = match kernel::config(root, isa) {
-        Ok(config) if !options.classic => return Ok((config, None)),
-        Ok(_) => "as was asked for".to_owned(),
-        Err(Error::NoTypes { .. }) => "for the kernel does not describe its types".to_owned(),
-        Err(error) => return Err(error),
+    let types = if options.classic { None } else { Some(kernel::config(root, isa)) };
+    let why = match types {
+        Some(Ok(config)) => return Ok((config, None)),
+        None => "as was asked for".to_owned(),
+        Some(Err(Error::NoTypes { .. })) => "for the kernel does not describe its types".to_owned(),
+        Some(Err(error)) => return Err(error),
     };
     let note = format!(
         "exits were watched by classic tracepoints, {why}: each costs more, and VMs of one process are taken for one"

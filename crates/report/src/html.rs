@@ -30,6 +30,7 @@ mod series;
 mod source;
 mod tables;
 mod timeline;
+mod transfers;
 
 use std::io;
 

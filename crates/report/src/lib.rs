@@ -29,6 +29,7 @@ pub mod rows;
 pub mod table;
 pub mod text;
 mod time;
+mod transfers;
 pub mod tui;
 
 use std::io;

@@ -15,6 +15,7 @@ use self::layout::{Paint, Style, wrap};
 use crate::operations::is_lab;
 use crate::{
     Document, Renderer, calls, exits, headline, losses, memory, names, nested, operations, time,
+    transfers,
 };
 
 /// Renders aligned tables.
@@ -153,11 +154,18 @@ impl Page<'_> {
             notes.push("→: exits of L1 to handle that exit of L2.");
         }
         self.paragraph(Style::Faint, "  ", &notes.join(" "))?;
-        let Some(memory) = memory::table(operations) else { return Ok(()) };
-        self.line(Style::Plain, "")?;
-        self.line(Style::Heading, memory::TITLE)?;
-        memory.text((self.paint, self.width), self.out)?;
-        self.paragraph(Style::Faint, "  ", memory::NOTE)
+        let further = [
+            (memory::table(operations), memory::TITLE, memory::NOTE),
+            (transfers::table(operations), transfers::TITLE, transfers::NOTE),
+        ];
+        for (table, title, note) in further {
+            let Some(table) = table else { continue };
+            self.line(Style::Plain, "")?;
+            self.line(Style::Heading, title)?;
+            table.text((self.paint, self.width), self.out)?;
+            self.paragraph(Style::Faint, "  ", note)?;
+        }
+        Ok(())
     }
 
     fn calls(&mut self, document: &Document, shown: calls::Shown) -> io::Result<()> {

@@ -4,7 +4,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{
     calls, described, digest, figures, flame, headline, histogram, losses, nested, operations,
-    series, source, tables, timeline,
+    series, source, tables, timeline, transfers,
 };
 use crate::html::described::TableSection;
 use crate::{Document, operations as phrases};
@@ -123,6 +123,11 @@ fn sections(doc: &Document) -> Vec<Section> {
             id: "memory".to_owned(),
             label: "Memory".to_owned(),
             body: memory_section(&table),
+        }));
+        sections.extend(crate::transfers::table(operations).map(|table| Section {
+            id: "transfers".to_owned(),
+            label: "Bounce".to_owned(),
+            body: transfers::section(operations, &table),
         }));
         sections.extend(nested.take());
     }
