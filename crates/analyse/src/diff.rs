@@ -16,7 +16,7 @@ use vmtax_events::{Level, Tally};
 use crate::confidence::{self, Interval, MIN_INTERVALS};
 use crate::explain::memory::mapped;
 use crate::timeline::Kind;
-use crate::{By, Ledger, Operations, Slot, Table, TableKind, Value};
+use crate::{By, Ledger, Operations, Table, TableKind, Value};
 
 /// Rates this much apart, in parts of the larger, are called about equal where nothing tells chance from difference.
 pub const ABOUT_EQUAL: f64 = 0.10;
@@ -322,17 +322,15 @@ fn confidence_of(
     if of_cause.is_none() && (base.ledger.timeline.more_kinds || other.ledger.timeline.more_kinds) {
         return Confidence::None("there are too many kinds of exits to keep intervals of all");
     }
-    let number = |slot: &Slot| match of_cause {
-        Some(cause) => slot.by_cause.get(&cause).map_or(0, |(count, _)| *count),
-        None => {
-            let of_row = slot.by_kind.iter().filter(|(kind, _)| is_of(kind, key));
-            of_row.fold(0u64, |sum, (_, count)| sum.saturating_add(*count))
-        }
-    };
     let series = |side: &Side<'_>| {
         let timeline = &side.ledger.timeline;
         let seconds = timeline.step_ns as f64 / 1e9;
-        let mut series = timeline.series(number);
+        let mut series = match of_cause {
+            Some(cause) => {
+                timeline.series(|slot| slot.by_cause.get(&cause).map_or(0, |(count, _)| *count))
+            }
+            None => timeline.series_of_kinds(|kind| is_of(kind, key)),
+        };
         series.iter_mut().for_each(|count| *count /= seconds);
         series
     };

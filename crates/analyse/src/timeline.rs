@@ -1,6 +1,9 @@
 //! Exits over time, at a resolution that stays bounded however long the recording is.
+//!
+//! Kinds of exits are numbered in the order in which they appear, and a slot is an array of counts by that number: its size does
+//! not depend on how many intervals it joins, and no more than 5 MB are ever kept.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use vmtax_events::{Cause, Detail, ExitRow, Reason};
 
@@ -17,8 +20,8 @@ pub struct Timeline {
     pub step_ns: u64,
     /// Slots by start time on the recorder's clock, ns, aligned to multiples of `step_ns`. Slots without exits are absent.
     pub slots: BTreeMap<u64, Slot>,
-    /// The kinds that slots tell apart.
-    kinds: BTreeSet<Kind>,
+    /// The kinds that slots tell apart, with their numbers.
+    kinds: BTreeMap<Kind, usize>,
     /// There were more kinds than that.
     pub more_kinds: bool,
 }
@@ -39,8 +42,33 @@ pub struct Kind {
 pub struct Slot {
     /// (count, time in ns) by cause.
     pub by_cause: BTreeMap<Cause, (u64, u64)>,
-    /// Count by kind.
-    pub by_kind: BTreeMap<Kind, u64>,
+    /// Counts by the number of the kind. Those behind the end are 0.
+    by_kind: Vec<u64>,
+}
+
+impl Slot {
+    /// Adds to the kind of this number, of so many kinds.
+    fn add_kind(&mut self, number: usize, kinds: usize, count: u64) {
+        if self.by_kind.len() <= number {
+            self.by_kind.reserve_exact(kinds - self.by_kind.len());
+            self.by_kind.resize(kinds, 0);
+        }
+        if let Some(sum) = self.by_kind.get_mut(number) {
+            *sum = sum.saturating_add(count);
+        }
+    }
+
+    fn merge(&mut self, other: Slot) {
+        for (cause, (count, time)) in other.by_cause {
+            let (c, t) = self.by_cause.entry(cause).or_default();
+            *c = c.saturating_add(count);
+            *t = t.saturating_add(time);
+        }
+        let kinds = other.by_kind.len();
+        for (number, count) in other.by_kind.into_iter().enumerate() {
+            self.add_kind(number, kinds, count);
+        }
+    }
 }
 
 impl Timeline {
@@ -55,12 +83,18 @@ impl Timeline {
         *count = count.saturating_add(row.tally.count);
         *time = time.saturating_add(row.tally.time_ns);
         let kind = Kind { cause, reason: row.key.reason, detail: row.key.detail };
-        if self.kinds.contains(&kind) || self.kinds.len() < MAX_KINDS {
-            self.kinds.insert(kind);
-            let of_kind = slot.by_kind.entry(kind).or_default();
-            *of_kind = of_kind.saturating_add(row.tally.count);
-        } else {
-            self.more_kinds = true;
+        let next = self.kinds.len();
+        let number = match self.kinds.get(&kind) {
+            Some(&number) => Some(number),
+            None if next < MAX_KINDS => {
+                self.kinds.insert(kind, next);
+                Some(next)
+            }
+            None => None,
+        };
+        match number {
+            Some(number) => slot.add_kind(number, self.kinds.len(), row.tally.count),
+            None => self.more_kinds = true,
         }
         self.coarsen();
     }
@@ -82,6 +116,16 @@ impl Timeline {
             .collect()
     }
 
+    /// Exits of the kinds that are wanted, as [`Timeline::series`].
+    pub fn series_of_kinds(&self, wanted: impl Fn(&Kind) -> bool) -> Vec<f64> {
+        let numbers: Vec<usize> =
+            self.kinds.iter().filter(|(kind, _)| wanted(kind)).map(|(_, &number)| number).collect();
+        self.series(|slot| {
+            let counts = numbers.iter().filter_map(|&number| slot.by_kind.get(number));
+            counts.fold(0, |sum: u64, &count| sum.saturating_add(count))
+        })
+    }
+
     fn coarsen(&mut self) {
         while let (Some((first, _)), Some((last, _))) =
             (self.slots.first_key_value(), self.slots.last_key_value())
@@ -92,16 +136,7 @@ impl Timeline {
             let Some(step) = self.step_ns.checked_mul(2) else { break };
             self.step_ns = step;
             for (start, slot) in std::mem::take(&mut self.slots) {
-                let into = self.slots.entry(start - start % step).or_default();
-                for (cause, (count, time)) in slot.by_cause {
-                    let (c, t) = into.by_cause.entry(cause).or_default();
-                    *c = c.saturating_add(count);
-                    *t = t.saturating_add(time);
-                }
-                for (kind, count) in slot.by_kind {
-                    let c = into.by_kind.entry(kind).or_default();
-                    *c = c.saturating_add(count);
-                }
+                self.slots.entry(start - start % step).or_default().merge(slot);
             }
         }
     }
