@@ -11,33 +11,28 @@
 //! The level of an exit, its detail and its outcome are known only when it ends, so it is counted then,
 //! in the interval of its end.
 
+mod counts;
 mod gaps;
 mod thread;
 mod waiting;
+mod within;
 
 use std::collections::HashMap;
-use std::hash::Hash;
 
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
-use vmtax_events::event::{HypercallInterface, MmioAccess};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use vmtax_events::{
-    AccessKey, AccessRow, Detail, DetailKind, Event, Exit, ExitKey, ExitRow, Kind, Level, Losses,
-    MAX_THREADS, NO_VCPU, Reason, RowSink, Tally, Vm, userspace,
+    AccessKey, AccessRow, Detail, Event, Exit, ExitKey, ExitRow, Kind, Level, Losses, MAX_THREADS,
+    NO_VCPU, RowSink, Vm,
 };
 
 use crate::vms::Vms;
+use counts::{Counts, coarser_accesses, coarser_exits};
 use gaps::Gaps;
 use thread::{OpenExit, Thread};
 use waiting::Waiting;
 
-/// Limit of distinct details.
-const MAX_KEYS: usize = 16_384;
-
-/// `KVM_MEMORY_ATTRIBUTE_PRIVATE`.
-const ATTRIBUTE_PRIVATE: u64 = 1 << 3;
-const PAGE: u64 = 4096;
-/// Pages of 4 KiB, 2 MiB and 1 GiB.
-const MOST_LEVELS: u8 = 3;
+/// Places of [`Accountant::by_cpu`]; a power of two.
+const CPUS: usize = 256;
 
 /// Choices of an accounting.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +67,8 @@ pub struct Accountant<R> {
     /// Slots of `threads` whose thread ended in this interval, and those that can be taken again.
     ended: Vec<usize>,
     free: Vec<usize>,
-    /// The thread of the event before: the next is most often its.
-    last: usize,
+    /// The thread of the last event on each CPU: the next is most often its, and needs no hash.
+    by_cpu: Box<[usize; CPUS]>,
     vms: Vms,
     exits: Counts<ExitKey>,
     accesses: Counts<AccessKey>,
@@ -97,7 +92,7 @@ impl<R: RowSink> Accountant<R> {
             gaps: Gaps::new(),
             ended: Vec::new(),
             free: Vec::new(),
-            last: usize::MAX,
+            by_cpu: Box::new([usize::MAX; CPUS]),
             vms: Vms::default(),
             exits: Counts::new(),
             accesses: Counts::new(),
@@ -151,30 +146,43 @@ impl<R: RowSink> Accountant<R> {
     /// The state of the event's thread; a new one for a thread not seen yet, or `None` when there are too many.
     #[inline]
     fn thread(&mut self, event: &Event) -> Option<usize> {
-        let index = match self.threads.get(self.last) {
-            Some(thread) if thread.tid == event.tid => self.last,
-            _ => match self.by_tid.get(&event.tid) {
-                Some(&index) => index,
-                None => self.new_thread(event)?,
-            },
+        let index = match self.known_thread(event) {
+            Some(index) => index,
+            None => self.new_thread(event)?,
         };
-        self.last = index;
-        self.settle(index);
-        self.runs(index, event.time_ns);
-        let thread = &mut self.threads[index];
-        if event.vcpu != NO_VCPU && thread.vcpu != event.vcpu {
-            let was_unknown = thread.vcpu == NO_VCPU;
-            thread.vcpu = event.vcpu;
-            if was_unknown {
-                self.join_vm(event, index);
+        if event.vcpu != NO_VCPU && self.threads[index].vcpu != event.vcpu {
+            self.has_vcpu(index, event);
+        }
+        Some(index)
+    }
+
+    /// The state of the event's thread, if it has one.
+    #[inline]
+    fn known_thread(&mut self, event: &Event) -> Option<usize> {
+        let last = &mut self.by_cpu[event.cpu as usize % CPUS];
+        let index = match self.threads.get(*last) {
+            Some(thread) if thread.tid == event.tid => *last,
+            _ => {
+                *last = *self.by_tid.get(&event.tid)?;
+                *last
             }
+        };
+        let thread = &mut self.threads[index];
+        if thread.gaps_seen != self.gaps.last() || thread.switched_out.is_some() {
+            self.catches_up(index, event.time_ns);
         }
         self.threads[index].cpu = event.cpu;
         Some(index)
     }
 
-    /// A thread has an event: it runs, whether or not the switch back was recorded.
-    #[inline]
+    /// A thread has an event, so it learns of the losses since the one before, and it runs, whether or not the switch
+    /// back was recorded.
+    #[cold]
+    fn catches_up(&mut self, index: usize, now_ns: u64) {
+        self.settle(index);
+        self.runs(index, now_ns);
+    }
+
     fn runs(&mut self, index: usize, now_ns: u64) {
         if self.threads[index].switched_out.is_some() {
             self.ends_wait(index, now_ns);
@@ -188,8 +196,13 @@ impl<R: RowSink> Accountant<R> {
         self.threads[index].came_back(now_ns);
     }
 
+    /// The event says which vCPU its thread is.
     #[cold]
-    fn join_vm(&mut self, event: &Event, index: usize) {
+    fn has_vcpu(&mut self, index: usize, event: &Event) {
+        let before = std::mem::replace(&mut self.threads[index].vcpu, event.vcpu);
+        if before != NO_VCPU {
+            return;
+        }
         let joined = self.vms.join(event.pid, event.tid, event.vcpu);
         self.threads[index].vm = joined.vm;
         self.threads[index].is_merged = joined.is_merged;
@@ -215,12 +228,12 @@ impl<R: RowSink> Accountant<R> {
                 return None;
             }
         };
+        self.threads[index].cpu = event.cpu;
         self.by_tid.insert(event.tid, index);
         Some(index)
     }
 
-    /// A thread has an event: it learns of the losses since the one before.
-    #[inline]
+    /// Tells a thread of the losses since its event before.
     fn settle(&mut self, index: usize) {
         if self.threads[index].gaps_seen != self.gaps.last() {
             self.settle_gaps(index);
@@ -250,14 +263,14 @@ impl<R: RowSink> Accountant<R> {
     fn kvm_exit(&mut self, event: &Event, open: OpenExit) {
         self.advance(event.time_ns);
         let Some(index) = self.thread(event) else { return };
-        if let Some(before) = self.threads[index].open.take() {
-            if before.is_fast_path() {
+        match &self.threads[index].open {
+            None => {}
+            Some(before) if before.is_fast_path() => {
                 // KVM went back into the guest without kvm_entry: the exit is whole, its end is not known.
-                self.count_exit(index, &before, None);
+                self.count_exit(index, None);
                 self.accesses_end(index, None);
-            } else {
-                self.losses.unpaired_exits += 1;
             }
+            Some(_) => self.losses.unpaired_exits += 1,
         }
         // What still waits for an entry has missed it.
         self.threads[index].accesses.clear();
@@ -269,9 +282,8 @@ impl<R: RowSink> Accountant<R> {
     fn kvm_entry(&mut self, event: &Event) {
         self.advance(event.time_ns);
         let Some(index) = self.thread(event) else { return };
-        match self.threads[index].open.take() {
-            Some(open) => self.count_exit(index, &open, Some(event.time_ns)),
-            None => self.losses.unpaired_entries += u64::from(self.threads[index].expects_exit()),
+        if !self.count_exit(index, Some(event.time_ns)) {
+            self.losses.unpaired_entries += u64::from(self.threads[index].expects_exit());
         }
         self.accesses_end(index, Some(event.time_ns));
         self.count_prefaulted(index);
@@ -279,11 +291,13 @@ impl<R: RowSink> Accountant<R> {
         self.activate(index);
     }
 
-    /// Counts an exit that is over; `end_ns` is `None` when its entry is missing.
-    fn count_exit(&mut self, index: usize, open: &OpenExit, end_ns: Option<u64>) {
-        let saw_wakeup = self.saw_wakeup;
-        let thread = &mut self.threads[index];
-        self.losses.vms_merged += u64::from(thread.is_merged);
+    /// Counts the open exit of a thread, which is over; `end_ns` is `None` when its entry is missing. `false`: none is open.
+    #[inline]
+    fn count_exit(&mut self, index: usize, end_ns: Option<u64>) -> bool {
+        let Accountant { threads, sink, waiting, exits, losses, .. } = self;
+        let Some(thread) = threads.get_mut(index) else { return false };
+        let Some(open) = &thread.open else { return false };
+        losses.vms_merged += u64::from(thread.is_merged);
         let detail = open.detail();
         let outcome = open.outcome(detail);
         let key = ExitKey {
@@ -296,35 +310,42 @@ impl<R: RowSink> Accountant<R> {
             ancillary_of: if open.nested { None } else { open.ancillary_of },
         };
         let end_ns = end_ns.filter(|_| !open.is_late);
-        let duration = end_ns.and_then(|end| end.checked_sub(open.start_ns));
+        let (start_ns, user_start_ns) = (open.start_ns, open.user_start_ns);
+        let duration = end_ns.and_then(|end| end.checked_sub(start_ns));
         if let (Some(duration), Some(end_ns)) = (duration, end_ns) {
-            let split = open.split(duration, end_ns, outcome, saw_wakeup);
+            let split = open.split(duration, end_ns, outcome, self.saw_wakeup);
             thread.add_split(&split);
-            self.sink.ended(&Exit {
+            sink.ended(&Exit {
                 key,
                 tid: thread.tid,
                 cpu: thread.cpu,
-                start_ns: open.start_ns,
+                start_ns,
                 end_ns,
-                user_start_ns: open.user_start_ns,
+                user_start_ns,
                 halted_ns: split.halted_ns,
                 preempted_ns: split.preempted_ns,
             });
         }
+        thread.open = None;
         if !thread.taken.is_empty() {
             let taken = std::mem::take(&mut thread.taken);
             if duration.is_some() {
-                self.waiting.count(key, &taken);
+                waiting.count(key, &taken);
             }
         }
-        let without_detail = ExitKey { detail: Detail::new(DetailKind::Overflow, 0), ..key };
-        let reason = Reason { code: u32::MAX, flags: 0, ..key.reason };
-        let without_reason = ExitKey { reason, ancillary_of: None, ..without_detail };
-        self.exits.add([key, without_detail, without_reason], duration, &mut self.losses);
+        exits.add(&key, coarser_exits, duration, losses);
+        true
     }
 
     /// The open accesses of a thread end with its entry, or without a known end.
+    #[inline]
     fn accesses_end(&mut self, index: usize, end_ns: Option<u64>) {
+        if !self.threads[index].accesses.is_empty() {
+            self.count_accesses(index, end_ns);
+        }
+    }
+
+    fn count_accesses(&mut self, index: usize, end_ns: Option<u64>) {
         let mut pending = std::mem::take(&mut self.threads[index].accesses);
         for access in pending.drain(..) {
             let duration = end_ns.and_then(|end| end.checked_sub(access.start_ns));
@@ -337,211 +358,7 @@ impl<R: RowSink> Accountant<R> {
         let thread = &self.threads[index];
         let level = if nested { Level::L2 } else { Level::L1 };
         let key = AccessKey { vm: thread.vm_id(), vcpu: thread.vcpu, level, detail };
-        let without_detail = AccessKey { detail: Detail::new(DetailKind::Overflow, 0), ..key };
-        self.accesses.add([key, without_detail, without_detail], duration, &mut self.losses);
-    }
-
-    /// An event between an exit and its entry.
-    fn within_exit(&mut self, event: &Event) {
-        use DetailKind as K;
-        let pick = |write: bool, writes: K, reads: K| if write { writes } else { reads };
-        match event.kind {
-            Kind::Msr { write, index, .. } => {
-                self.access(event, Detail::new(pick(write, K::MsrWrite, K::MsrRead), index.into()));
-            }
-            Kind::Pio { write, port, .. } => {
-                self.access(event, Detail::new(pick(write, K::PortOut, K::PortIn), port.into()));
-            }
-            Kind::Mmio { access: MmioAccess::Write, gpa, .. } => {
-                self.access(event, Detail::new(K::MmioWrite, gpa));
-            }
-            Kind::Mmio { access: MmioAccess::Read, gpa, .. } => self.mmio_read(event, gpa),
-            Kind::Mmio { access: MmioAccess::UnsatisfiedRead, gpa, .. } => {
-                self.detail(event, Detail::new(K::MmioRead, gpa));
-            }
-            Kind::FastMmio { gpa } => self.access(event, Detail::new(K::MmioWrite, gpa)),
-            Kind::Hypercall { interface, number } => {
-                let kind = match interface {
-                    HypercallInterface::Kvm => K::Hypercall,
-                    HypercallInterface::HyperV => K::HypervHypercall,
-                    HypercallInterface::Xen => K::XenHypercall,
-                };
-                self.access(event, Detail::new(kind, number));
-            }
-            Kind::Cpuid { function, index } => {
-                self.access(event, Detail::cpuid(function, index));
-            }
-            Kind::PageFault { gpa, .. } => self.detail(event, crate::detail::page_fault(gpa)),
-            Kind::Cr { write, number, .. } => {
-                self.detail(event, Detail::new(pick(write, K::CrWrite, K::CrRead), number.into()));
-            }
-            Kind::Apic { write, register, .. } => {
-                let kind = pick(write, K::ApicWrite, K::ApicRead);
-                self.detail(event, Detail::new(kind, register.into()));
-            }
-            Kind::GhcbEnter { code, .. } => self.detail(event, Detail::new(K::Ghcb, code)),
-            Kind::GhcbMsr { value } => self.detail(event, Detail::new(K::GhcbMsr, value & 0xfff)),
-            Kind::Tdvmcall { leaf } => self.detail(event, Detail::new(K::Tdvmcall, leaf)),
-            Kind::VmcsField { field, .. } => {
-                self.detail(event, Detail::new(K::VmcsField, field.into()))
-            }
-            Kind::UserspaceExit { reason, .. } => self.userspace_exit(event, reason),
-            Kind::SetAttributes { start, end, attributes } => {
-                self.converted(event, (start, end), attributes);
-            }
-            Kind::MapRequest { level, .. } => self.mapped(event, level),
-            Kind::Wakeup { ns, polled } => {
-                self.saw_wakeup = true;
-                if let Some(open) = self.open(event) {
-                    open.woken(ns, polled);
-                }
-            }
-            Kind::Information { info1, info2 } => {
-                if let Some(open) = self.open(event) {
-                    open.inform(info1, info2);
-                }
-            }
-            Kind::NestedExit { .. } => {
-                if let Some(index) = self.known_thread(event)
-                    && self.threads[index].was_nested()
-                {
-                    // The interval of the exit may be over.
-                    self.activate(index);
-                }
-            }
-            Kind::NestedInject { reason } => self.nested_inject(event, reason),
-            Kind::NestedEnter => {
-                if let Some(index) = self.known_thread(event) {
-                    self.threads[index].ancillary_of = None;
-                }
-            }
-            Kind::Exit { .. }
-            | Kind::Entry
-            | Kind::Switch { .. }
-            | Kind::Lost { .. }
-            | Kind::ThreadEnd => {}
-        }
-    }
-
-    fn known_thread(&mut self, event: &Event) -> Option<usize> {
-        let index = match self.threads.get(self.last) {
-            Some(thread) if thread.tid == event.tid => self.last,
-            _ => *self.by_tid.get(&event.tid)?,
-        };
-        self.settle(index);
-        self.runs(index, event.time_ns);
-        self.threads[index].cpu = event.cpu;
-        Some(index)
-    }
-
-    fn open(&mut self, event: &Event) -> Option<&mut OpenExit> {
-        let index = self.known_thread(event)?;
-        self.threads[index].open.as_mut()
-    }
-
-    fn detail(&mut self, event: &Event, detail: Detail) {
-        if let Some(open) = self.open(event) {
-            open.learn(detail);
-        }
-    }
-
-    /// An access that lasts until the next entry.
-    fn access(&mut self, event: &Event, detail: Detail) {
-        let Some(index) = self.thread(event) else { return };
-        let thread = &mut self.threads[index];
-        if let Some(open) = &mut thread.open {
-            open.learn(detail);
-        }
-        if !thread.begin_access(event.time_ns, detail) {
-            // Too many in one exit to time them all.
-            let nested = self.threads[index].in_nested_exit();
-            self.count_access(index, detail, nested, None);
-        }
-    }
-
-    /// An MMIO read ends with its tracepoint; it began with the exit.
-    fn mmio_read(&mut self, event: &Event, gpa: u64) {
-        self.advance(event.time_ns);
-        let Some(index) = self.thread(event) else { return };
-        let detail = Detail::new(DetailKind::MmioRead, gpa);
-        let mut duration = None;
-        if let Some(open) = &mut self.threads[index].open {
-            open.learn(detail);
-            duration = event.time_ns.checked_sub(open.start_ns);
-        }
-        let nested = self.threads[index].in_nested_exit();
-        self.count_access(index, detail, nested, duration);
-    }
-
-    fn userspace_exit(&mut self, event: &Event, reason: u32) {
-        if let Some(open) = self.open(event) {
-            open.user_start_ns.get_or_insert(event.time_ns);
-            open.user_halt |= reason == userspace::HLT;
-            if reason == userspace::MEMORY_FAULT {
-                let region = open.region();
-                self.access(event, Detail::new(DetailKind::MemoryFault, region));
-            }
-        }
-    }
-
-    /// The VMM made guest memory private or shared.
-    fn converted(&mut self, event: &Event, (start, end): (u64, u64), attributes: u64) {
-        let Some(index) = self.known_thread(event) else { return };
-        let kind = if attributes & ATTRIBUTE_PRIVATE == 0 {
-            DetailKind::ToShared
-        } else {
-            DetailKind::ToPrivate
-        };
-        let bytes = end.saturating_sub(start).saturating_mul(PAGE);
-        let nested = self.threads[index].in_nested_exit();
-        self.count_access(index, Detail::new(kind, bytes), nested, None);
-    }
-
-    /// A page is mapped. For a page fault that is while KVM handles an exit; otherwise the VMM asked for it.
-    fn mapped(&mut self, event: &Event, level: u8) {
-        let known = self.by_tid.contains_key(&event.tid);
-        // A thread that is alone in its process may be one of the kernel's, which maps pages that were swapped out.
-        let may_be_vcpu = event.pid != 0 && event.pid != event.tid;
-        let index = match known {
-            true => self.known_thread(event),
-            false if may_be_vcpu => self.thread(event),
-            false => None,
-        };
-        let Some(index) = index else { return };
-        let in_kernel =
-            self.threads[index].open.as_ref().is_some_and(|open| open.user_start_ns.is_none());
-        if !in_kernel && (1..=MOST_LEVELS).contains(&level) {
-            let waiting = &mut self.threads[index].prefaulted[usize::from(level - 1)];
-            *waiting += 1;
-            // Before it first runs it is not known which VM's it is.
-            if self.threads[index].vcpu != NO_VCPU {
-                self.count_prefaulted(index);
-            }
-        }
-    }
-
-    fn count_prefaulted(&mut self, index: usize) {
-        let prefaulted = std::mem::take(&mut self.threads[index].prefaulted);
-        let nested = self.threads[index].in_nested_exit();
-        for (level, pages) in (0..).zip(prefaulted) {
-            let detail = Detail::new(DetailKind::PreFault, PAGE << (9 * level));
-            for _ in 0..pages {
-                self.count_access(index, detail, nested, None);
-            }
-        }
-    }
-
-    fn nested_inject(&mut self, event: &Event, reason: Reason) {
-        let Some(index) = self.known_thread(event) else { return };
-        let thread = &mut self.threads[index];
-        let mut of = reason;
-        if let Some(open) = &mut thread.open {
-            open.injected = true;
-            if open.nested {
-                of = open.reason;
-            }
-        }
-        thread.ancillary_of = Some(of).filter(|_| self.all_exits);
+        self.accesses.add(&key, coarser_accesses, duration, &mut self.losses);
     }
 
     fn switch(&mut self, event: &Event, next_tid: u32, preempted: bool) {
@@ -579,7 +396,7 @@ impl<R: RowSink> Accountant<R> {
         self.vms.leave(vm, tid);
         // No event finds the slot any more; it is free once the thread's time is handed out.
         self.ended.push(index);
-        self.last = usize::MAX;
+        self.by_cpu.iter_mut().filter(|last| **last == index).for_each(|last| *last = usize::MAX);
     }
 
     /// Ends the interval when `time_ns` is past it.
@@ -594,14 +411,12 @@ impl<R: RowSink> Accountant<R> {
 
     fn end_interval(&mut self) {
         let interval_start_ns = self.interval_start;
-        for (key, tally) in self.exits.rows.drain(..) {
+        for (key, tally) in self.exits.drain() {
             self.sink.exit(&ExitRow { interval_start_ns, key, tally });
         }
-        self.exits.index.clear();
-        for (key, tally) in self.accesses.rows.drain(..) {
+        for (key, tally) in self.accesses.drain() {
             self.sink.access(&AccessRow { interval_start_ns, key, tally });
         }
-        self.accesses.index.clear();
         for row in self.waiting.take_rows(interval_start_ns, |tid| self.vms.name_of(tid)) {
             self.sink.preempted(&row);
         }
@@ -616,101 +431,5 @@ impl<R: RowSink> Accountant<R> {
             }
         }
         self.free.append(&mut self.ended);
-    }
-}
-
-/// Slots of [`Counts::recent`]: more than a recording has keys that are counted often.
-const RECENT: usize = 256;
-
-/// Tallies by key, within one interval.
-#[derive(Debug)]
-struct Counts<K> {
-    index: FxHashMap<K, usize>,
-    rows: Vec<(K, Tally)>,
-    /// Places in `rows` of keys that were counted lately, by [`Spread`]. A key is compared there faster than it is hashed.
-    recent: Box<[usize; RECENT]>,
-    /// Every key seen in any interval: up to [`MAX_KEYS`] exact ones, then as many coarse ones.
-    known: FxHashSet<K>,
-}
-
-/// A number of a few bits that mostly differs where keys do.
-trait Spread {
-    fn spread(&self) -> usize;
-}
-
-impl Spread for ExitKey {
-    #[inline]
-    fn spread(&self) -> usize {
-        let ExitKey { vm, vcpu, level, reason, detail, outcome, .. } = self;
-        let about = detail.value ^ u64::from(reason.code) << 32 ^ (*outcome as u64) << 48;
-        fold(*vm, *vcpu, about ^ (*level as u64) << 56)
-    }
-}
-
-impl Spread for AccessKey {
-    #[inline]
-    fn spread(&self) -> usize {
-        let AccessKey { vm, vcpu, level, detail } = self;
-        fold(*vm, *vcpu, detail.value ^ (detail.kind as u64) << 48 ^ (*level as u64) << 56)
-    }
-}
-
-#[inline]
-fn fold(vm: u32, vcpu: u32, about: u64) -> usize {
-    // Multiplied by 2^64 / phi, the upper bits depend on all.
-    let who = u64::from(vm) << 32 | u64::from(vcpu);
-    let mixed = (about ^ who.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 56) as usize
-}
-
-impl<K: Copy + Eq + Hash + Spread> Counts<K> {
-    fn new() -> Counts<K> {
-        Counts {
-            index: HashMap::with_hasher(FxBuildHasher),
-            rows: Vec::new(),
-            recent: Box::new([usize::MAX; RECENT]),
-            known: FxHashSet::default(),
-        }
-    }
-
-    /// Counts one under the first of `keys`, from exact to coarse, that there is room for.
-    #[inline]
-    fn add(&mut self, keys: [K; 3], duration: Option<u64>, losses: &mut Losses) {
-        let slot = &mut self.recent[keys[0].spread() % RECENT];
-        let tally = match self.rows.get_mut(*slot) {
-            Some((key, tally)) if *key == keys[0] => tally,
-            _ => {
-                let at = match self.index.get(&keys[0]) {
-                    Some(&at) => at,
-                    None => self.insert(keys, losses),
-                };
-                self.recent[keys[0].spread() % RECENT] = at;
-                &mut self.rows[at].1
-            }
-        };
-        match duration {
-            Some(ns) => tally.add(ns),
-            None => tally.add_untimed(1),
-        }
-    }
-
-    #[cold]
-    fn insert(&mut self, [exact, coarse, coarsest]: [K; 3], losses: &mut Losses) -> usize {
-        let mut fits = |key: &K, most: usize| {
-            self.known.contains(key) || (self.known.len() < most && self.known.insert(*key))
-        };
-        let key = if fits(&exact, MAX_KEYS) {
-            exact
-        } else {
-            losses.details_dropped += 1;
-            // A few more: real recordings have few reasons, however many details.
-            if fits(&coarse, 2 * MAX_KEYS) { coarse } else { coarsest }
-        };
-        if let Some(&at) = self.index.get(&key) {
-            return at;
-        }
-        self.rows.push((key, Tally::default()));
-        self.index.insert(key, self.rows.len() - 1);
-        self.rows.len() - 1
     }
 }

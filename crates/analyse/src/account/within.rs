@@ -1,0 +1,215 @@
+//! The events between an exit and its entry: what the exit was about, and the accesses in it.
+
+use vmtax_events::event::{HypercallInterface, MmioAccess};
+use vmtax_events::{Detail, DetailKind, Event, Kind, NO_VCPU, Reason, RowSink, userspace};
+
+use super::Accountant;
+use super::thread::OpenExit;
+
+/// `KVM_MEMORY_ATTRIBUTE_PRIVATE`.
+const ATTRIBUTE_PRIVATE: u64 = 1 << 3;
+const PAGE: u64 = 4096;
+/// Pages of 4 KiB, 2 MiB and 1 GiB.
+const MOST_LEVELS: u8 = 3;
+
+impl<R: RowSink> Accountant<R> {
+    /// An event between an exit and its entry.
+    pub(super) fn within_exit(&mut self, event: &Event) {
+        use DetailKind as K;
+        let pick = |write: bool, writes: K, reads: K| if write { writes } else { reads };
+        match event.kind {
+            Kind::Msr { write, index, .. } => {
+                self.access(event, Detail::new(pick(write, K::MsrWrite, K::MsrRead), index.into()));
+            }
+            Kind::Pio { write, port, .. } => {
+                self.access(event, Detail::new(pick(write, K::PortOut, K::PortIn), port.into()));
+            }
+            Kind::Mmio { access: MmioAccess::Write, gpa, .. } => {
+                self.access(event, Detail::new(K::MmioWrite, gpa));
+            }
+            Kind::Mmio { access: MmioAccess::Read, gpa, .. } => self.mmio_read(event, gpa),
+            Kind::Mmio { access: MmioAccess::UnsatisfiedRead, gpa, .. } => {
+                self.detail(event, Detail::new(K::MmioRead, gpa));
+            }
+            Kind::FastMmio { gpa } => self.access(event, Detail::new(K::MmioWrite, gpa)),
+            Kind::Hypercall { interface, number } => {
+                let kind = match interface {
+                    HypercallInterface::Kvm => K::Hypercall,
+                    HypercallInterface::HyperV => K::HypervHypercall,
+                    HypercallInterface::Xen => K::XenHypercall,
+                };
+                self.access(event, Detail::new(kind, number));
+            }
+            Kind::Cpuid { function, index } => {
+                self.access(event, Detail::cpuid(function, index));
+            }
+            Kind::PageFault { gpa, .. } => self.detail(event, crate::detail::page_fault(gpa)),
+            Kind::Cr { write, number, .. } => {
+                self.detail(event, Detail::new(pick(write, K::CrWrite, K::CrRead), number.into()));
+            }
+            Kind::Apic { write, register, .. } => {
+                let kind = pick(write, K::ApicWrite, K::ApicRead);
+                self.detail(event, Detail::new(kind, register.into()));
+            }
+            Kind::GhcbEnter { code, .. } => self.detail(event, Detail::new(K::Ghcb, code)),
+            Kind::GhcbMsr { value } => self.detail(event, Detail::new(K::GhcbMsr, value & 0xfff)),
+            Kind::Tdvmcall { leaf } => self.detail(event, Detail::new(K::Tdvmcall, leaf)),
+            Kind::VmcsField { field, .. } => {
+                self.detail(event, Detail::new(K::VmcsField, field.into()))
+            }
+            Kind::UserspaceExit { reason, .. } => self.userspace_exit(event, reason),
+            Kind::SetAttributes { start, end, attributes } => {
+                self.converted(event, (start, end), attributes);
+            }
+            Kind::MapRequest { level, .. } => self.mapped(event, level),
+            Kind::Wakeup { ns, polled } => {
+                self.saw_wakeup = true;
+                if let Some(open) = self.open(event) {
+                    open.woken(ns, polled);
+                }
+            }
+            Kind::Information { info1, info2 } => {
+                if let Some(open) = self.open(event) {
+                    open.inform(info1, info2);
+                }
+            }
+            Kind::NestedExit { .. } => {
+                if let Some(index) = self.known_thread(event)
+                    && self.threads[index].was_nested()
+                {
+                    // The interval of the exit may be over.
+                    self.activate(index);
+                }
+            }
+            Kind::NestedInject { reason } => self.nested_inject(event, reason),
+            Kind::NestedEnter => {
+                if let Some(index) = self.known_thread(event) {
+                    self.threads[index].ancillary_of = None;
+                }
+            }
+            Kind::Exit { .. }
+            | Kind::Entry
+            | Kind::Switch { .. }
+            | Kind::Lost { .. }
+            | Kind::ThreadEnd => {}
+        }
+    }
+
+    fn open(&mut self, event: &Event) -> Option<&mut OpenExit> {
+        let index = self.known_thread(event)?;
+        self.threads[index].open.as_mut()
+    }
+
+    fn detail(&mut self, event: &Event, detail: Detail) {
+        if let Some(open) = self.open(event) {
+            open.learn(detail);
+        }
+    }
+
+    /// An access that lasts until the next entry.
+    fn access(&mut self, event: &Event, detail: Detail) {
+        let Some(index) = self.thread(event) else { return };
+        let thread = &mut self.threads[index];
+        if let Some(open) = &mut thread.open {
+            open.learn(detail);
+        }
+        if !thread.begin_access(event.time_ns, detail) {
+            // Too many in one exit to time them all.
+            let nested = self.threads[index].in_nested_exit();
+            self.count_access(index, detail, nested, None);
+        }
+    }
+
+    /// An MMIO read ends with its tracepoint; it began with the exit.
+    fn mmio_read(&mut self, event: &Event, gpa: u64) {
+        self.advance(event.time_ns);
+        let Some(index) = self.thread(event) else { return };
+        let detail = Detail::new(DetailKind::MmioRead, gpa);
+        let mut duration = None;
+        if let Some(open) = &mut self.threads[index].open {
+            open.learn(detail);
+            duration = event.time_ns.checked_sub(open.start_ns);
+        }
+        let nested = self.threads[index].in_nested_exit();
+        self.count_access(index, detail, nested, duration);
+    }
+
+    fn userspace_exit(&mut self, event: &Event, reason: u32) {
+        if let Some(open) = self.open(event) {
+            open.user_start_ns.get_or_insert(event.time_ns);
+            open.user_halt |= reason == userspace::HLT;
+            if reason == userspace::MEMORY_FAULT {
+                let region = open.region();
+                self.access(event, Detail::new(DetailKind::MemoryFault, region));
+            }
+        }
+    }
+
+    /// The VMM made guest memory private or shared.
+    fn converted(&mut self, event: &Event, (start, end): (u64, u64), attributes: u64) {
+        let Some(index) = self.known_thread(event) else { return };
+        let kind = if attributes & ATTRIBUTE_PRIVATE == 0 {
+            DetailKind::ToShared
+        } else {
+            DetailKind::ToPrivate
+        };
+        let bytes = end.saturating_sub(start).saturating_mul(PAGE);
+        let nested = self.threads[index].in_nested_exit();
+        self.count_access(index, Detail::new(kind, bytes), nested, None);
+    }
+
+    /// A page is mapped. For a page fault that is while KVM handles an exit; otherwise the VMM asked for it.
+    fn mapped(&mut self, event: &Event, level: u8) {
+        let known = self.by_tid.contains_key(&event.tid);
+        // A thread that is alone in its process may be one of the kernel's, which maps pages that were swapped out.
+        let may_be_vcpu = event.pid != 0 && event.pid != event.tid;
+        let index = match known {
+            true => self.known_thread(event),
+            false if may_be_vcpu => self.thread(event),
+            false => None,
+        };
+        let Some(index) = index else { return };
+        let in_kernel =
+            self.threads[index].open.as_ref().is_some_and(|open| open.user_start_ns.is_none());
+        if !in_kernel && (1..=MOST_LEVELS).contains(&level) {
+            let waiting = &mut self.threads[index].prefaulted[usize::from(level - 1)];
+            *waiting += 1;
+            // Before it first runs it is not known which VM's it is.
+            if self.threads[index].vcpu != NO_VCPU {
+                self.count_prefaulted(index);
+            }
+        }
+    }
+
+    /// Counts the pages that were pre-faulted since the last entry.
+    #[inline]
+    pub(super) fn count_prefaulted(&mut self, index: usize) {
+        if self.threads[index].prefaulted != [0; 3] {
+            self.count_pages(index);
+        }
+    }
+
+    fn count_pages(&mut self, index: usize) {
+        let prefaulted = std::mem::take(&mut self.threads[index].prefaulted);
+        let nested = self.threads[index].in_nested_exit();
+        for (level, pages) in (0..).zip(prefaulted) {
+            let detail = Detail::new(DetailKind::PreFault, PAGE << (9 * level));
+            for _ in 0..pages {
+                self.count_access(index, detail, nested, None);
+            }
+        }
+    }
+
+    fn nested_inject(&mut self, event: &Event, reason: Reason) {
+        let Some(index) = self.known_thread(event) else { return };
+        let thread = &mut self.threads[index];
+        let mut of = reason;
+        if let Some(open) = &mut thread.open {
+            open.injected = true;
+            if open.nested {
+                of = open.reason;
+            }
+        }
+        thread.ancillary_of = Some(of).filter(|_| self.all_exits);
+    }
+}
