@@ -17,6 +17,7 @@ mod layout;
 mod parts;
 mod plan;
 mod profile;
+mod record;
 mod records;
 mod samples;
 mod session;
@@ -40,7 +41,7 @@ pub fn recognise_pipe(head: &[u8]) -> bool {
 
 /// Whether these first bytes are records without a header: a part of a folder.
 pub(crate) fn is_part(head: &[u8]) -> bool {
-    records::are_records(head)
+    record::are_records(head)
 }
 
 /// Imports a `perf.data` file, decoding on so many threads beside this one.

@@ -17,7 +17,7 @@ use vmtax_events::{Event, Kind, NO_PID};
 
 use super::layout::Bytes;
 use super::plan::{Plan, SampleLayout};
-use super::records::{kind, next_record, record_type};
+use super::record::{kind, next_record, record_type};
 use crate::import::tracepoint::Endian;
 
 /// A stretch of whole records, and room for what is made of them.

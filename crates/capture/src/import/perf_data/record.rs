@@ -1,0 +1,72 @@
+//! The header of a record: type and size.
+
+use super::layout::Bytes;
+use crate::import::tracepoint::Endian;
+
+/// Record types (Linux `include/uapi/linux/perf_event.h`, `tools/lib/perf/include/perf/event.h`).
+pub(super) mod kind {
+    pub(in super::super) const LOST: u32 = 2;
+    pub(in super::super) const COMM: u32 = 3;
+    pub(in super::super) const EXIT: u32 = 4;
+    pub(in super::super) const READ: u32 = 8;
+    pub(in super::super) const SAMPLE: u32 = 9;
+    pub(in super::super) const LOST_SAMPLES: u32 = 13;
+    pub(in super::super) const HEADER_ATTR: u32 = 64;
+    pub(in super::super) const TRACING_DATA: u32 = 66;
+    pub(in super::super) const FINISHED_ROUND: u32 = 68;
+    pub(in super::super) const ID_INDEX: u32 = 69;
+    pub(in super::super) const AUXTRACE: u32 = 71;
+    pub(in super::super) const HEADER_FEATURE: u32 = 80;
+    pub(in super::super) const COMPRESSED: u32 = 81;
+    pub(in super::super) const COMPRESSED2: u32 = 83;
+
+    /// A record of this type changes how others are read, or holds others.
+    pub(in super::super) fn is_structural(kind: u32) -> bool {
+        matches!(
+            kind,
+            COMPRESSED | COMPRESSED2 | HEADER_FEATURE | HEADER_ATTR | TRACING_DATA | AUXTRACE
+        )
+    }
+
+    /// A record of this type says something, and is no sample.
+    pub(in super::super) fn matters(kind: u32, is_profile: bool) -> bool {
+        matches!(kind, LOST | COMM | EXIT | READ | LOST_SAMPLES | ID_INDEX)
+            || is_profile && super::super::profile::is_of(kind)
+    }
+}
+
+/// Bytes of a header.
+pub(super) const HEADER: usize = 8;
+
+/// The next record of a buffer: `None` when it is not all there, `Err` with a size that cannot be.
+#[inline(always)]
+pub(super) fn next_record(buffer: &[u8], bytes: Bytes) -> Option<Result<&[u8], u16>> {
+    let size = bytes.u16(buffer, 6)?;
+    if usize::from(size) < HEADER {
+        return Some(Err(size));
+    }
+    buffer.get(..usize::from(size)).map(Ok)
+}
+
+/// Whether bytes are records from their beginning on: a few of types that perf has, of whole words.
+pub(super) fn are_records(head: &[u8]) -> bool {
+    let bytes = Bytes(Endian::Little);
+    let (mut at, mut count) = (0, 0);
+    while let Some(size) = bytes.u16(head, at + 6).map(usize::from).filter(|_| count < 4) {
+        let kind = record_type(&head[at..], bytes);
+        if !(1..=100).contains(&kind) || size < HEADER || size % 8 != 0 {
+            // Compressed records are not padded.
+            if kind != kind::COMPRESSED || size < HEADER {
+                return false;
+            }
+        }
+        at += size;
+        count += 1;
+    }
+    count >= 2 || (count == 1 && at == head.len())
+}
+
+#[inline(always)]
+pub(super) fn record_type(record: &[u8], bytes: Bytes) -> u32 {
+    bytes.u32(record, 0).unwrap_or(0)
+}
