@@ -81,11 +81,20 @@ impl Run {
     /// The report's losses are everything that is known to be missing from these rows: what the
     /// recording lost ([`Manifest::losses`]), that the run is incomplete, and damaged segments.
     pub fn read(&self, sink: &mut dyn RowSink) -> Result<ReadReport, Error> {
+        self.read_watched(sink, &|_| {})
+    }
+
+    /// As [`Run::read`]; `watch` is given the bytes of each segment of [`Run::bytes`] that is read.
+    pub fn read_watched(
+        &self,
+        sink: &mut dyn RowSink,
+        watch: &dyn Fn(u64),
+    ) -> Result<ReadReport, Error> {
         let mut report =
             ReadReport { losses: self.manifest.losses.clone(), ..ReadReport::default() };
         self.note_incomplete(&mut report);
         for table in Table::COUNTED {
-            self.read_table(table, &mut report, &mut |columns| match table {
+            self.read_table((table, watch), &mut report, &mut |columns| match table {
                 Table::Exits => column::read(columns, &mut |row| sink.exit(row)),
                 Table::Accesses => column::read(columns, &mut |row| sink.access(row)),
                 Table::Time => column::read(columns, &mut |row| sink.time(row)),
@@ -120,14 +129,30 @@ impl Run {
         }
     }
 
-    /// Passes on the raw events in the order written, some thousands at a time.
+    /// Bytes of the segments that [`Run::read`] reads.
+    pub fn bytes(&self) -> u64 {
+        let tables = Table::COUNTED.into_iter().map(|table| self.bytes_of(table));
+        tables.fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of a table's segments.
+    pub fn bytes_of(&self, table: Table) -> u64 {
+        self.manifest.segments_of(table).fold(0, |sum, segment| sum.saturating_add(segment.bytes))
+    }
+
+    /// Passes on the raw events in the order written, some thousands at a time. `watch` is given the bytes of each segment
+    /// that is read.
     ///
     /// The report's losses are those of the run folder alone: a recount of the events
     /// finds the recording's own losses in them and in [`Manifest::losses`].
-    pub fn read_events(&self, each: &mut dyn FnMut(&[Event])) -> Result<ReadReport, Error> {
+    pub fn read_events(
+        &self,
+        each: &mut dyn FnMut(&[Event]),
+        watch: &dyn Fn(u64),
+    ) -> Result<ReadReport, Error> {
         let mut report = ReadReport::default();
         self.note_incomplete(&mut report);
-        self.read_table(Table::Events, &mut report, &mut |columns| {
+        self.read_table((Table::Events, watch), &mut report, &mut |columns| {
             each(&event_table::read(columns)?);
             Ok(())
         })?;
@@ -136,7 +161,7 @@ impl Run {
 
     fn read_table(
         &self,
-        table: Table,
+        (table, watch): (Table, &dyn Fn(u64)),
         report: &mut ReadReport,
         each: &mut dyn FnMut(Columns<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -144,6 +169,7 @@ impl Run {
             let path = self.folder.join(&listed.path);
             let mut batch = |batch: &_, first_row| each(Columns { path: &path, batch, first_row });
             self.read_segment(listed, report, &mut batch)?;
+            watch(listed.bytes);
         }
         self.note_unlisted(table, report);
         Ok(())

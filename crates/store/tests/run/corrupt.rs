@@ -119,7 +119,7 @@ fn flipped_bytes_under_a_matching_checksum() {
             fs::write(&path, &bad).unwrap();
             list_again(&folder, segment);
             let run = Run::open(&folder).unwrap();
-            let reports = [run.read(&mut Rows::default()), run.read_events(&mut |_| {})];
+            let reports = [run.read(&mut Rows::default()), run.read_events(&mut |_| {}, &|_| {})];
             for report in reports {
                 match report {
                     Ok(report) => damaged += report.damaged,

@@ -152,6 +152,6 @@ fn columns_may_be_added_and_moved() {
 fn read_error(folder: &Path) -> String {
     let run = Run::open(folder).unwrap();
     let rows = run.read(&mut Rows::default()).err();
-    let events = run.read_events(&mut |_| {}).err();
+    let events = run.read_events(&mut |_| {}, &|_| {}).err();
     rows.or(events).unwrap().to_string()
 }

@@ -215,8 +215,10 @@ pub(crate) fn read_rows(folder: &Path) -> (Rows, ReadReport) {
 
 pub(crate) fn read_events(folder: &Path) -> (Vec<Event>, ReadReport) {
     let mut events = Vec::new();
-    let report =
-        Run::open(folder).unwrap().read_events(&mut |some| events.extend_from_slice(some)).unwrap();
+    let report = Run::open(folder)
+        .unwrap()
+        .read_events(&mut |some| events.extend_from_slice(some), &|_| {})
+        .unwrap();
     (events, report)
 }
 
