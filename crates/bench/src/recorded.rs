@@ -11,8 +11,6 @@ use vmtax_live::Rows;
 use vmtax_runs::convert::{self, Assignment};
 use vmtax_runs::{Reading, input, record};
 
-const READING: Reading = Reading { interval: None, isa: None, emulated: None };
-
 /// Rows of a cell's VM.
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
@@ -35,7 +33,8 @@ impl Recorded {
         let recording = input::open_file(file, "the emulated host's recording".to_owned())?;
         let mut window = Window::new(vm, nested);
         let assignment = Assignment { names: &[], assign: &mut |event| window.place(event) };
-        let done = convert::run_assigned(recording, &READING, assignment, KeptRows::default())?;
+        let done =
+            convert::run_assigned(recording, &Reading::default(), assignment, KeptRows::default())?;
         if let Some(problem) = window.problem() {
             return Ok(Err(problem.to_owned()));
         }
@@ -45,7 +44,7 @@ impl Recorded {
 
     /// From the counts of the running kernel. All VMs belong to the cell.
     pub(crate) fn of_rows(rows: Rows, losses: Losses, vm: u32) -> Recorded {
-        let interval = READING.interval_ns().max(1);
+        let interval = Reading::default().interval_ns().max(1);
         let now = record::now_ns();
         let interval_start_ns = now - now % interval;
         let mut exits: Vec<ExitRow> = rows

@@ -1,9 +1,12 @@
 //! Progress on the terminal that standard error is. Silent in a pipe.
 
+mod reading;
+
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+pub use reading::{ReadingProgress, Share};
 
 /// How often a bar is painted while nothing changes.
 const TICK: Duration = Duration::from_millis(200);

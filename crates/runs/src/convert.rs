@@ -1,18 +1,13 @@
 //! A recording -> rows: connects importer and accounting.
 
-use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use vmtax_analyse::Accountant;
 use vmtax_capture::import::Options;
-use vmtax_capture::source::ReadAt;
 use vmtax_capture::{Error, Sink, Source, pipeline};
 use vmtax_cli::exit::{Code, Fault};
-use vmtax_cli::progress::Progress;
 use vmtax_events::{Event, ExitRow, Losses, Recording as Facts, RowSink, Sample};
-use vmtax_store::Run;
+use vmtax_store::{Run, Table};
 
-use crate::input::{Bytes, Recording};
+use crate::input::{Bytes, Recording, Watched, WatchedFile};
 use crate::{Reading, read_fault};
 
 /// Reads a recording into `rows`. Returns it with the recording's facts and losses.
@@ -76,7 +71,10 @@ pub fn of_events<R: RowSink>(
         accountant.sink_mut().events(events);
         events.iter().for_each(|event| accountant.event(event));
     };
-    let mut losses = run.read_events(each).map_err(|e| read_fault(&e))?.losses;
+    let share = reading.progress.begin(Some(run.bytes_of(Table::Events)));
+    let read = run.read_events(each, &|bytes| share.advance(bytes));
+    let mut losses = read.map_err(|e| read_fault(&e))?.losses;
+    drop(share);
     let (rows, vms, unused) = accountant.finish();
     losses.merge(&unused);
     let note = manifest.recording.note_of_choice();
@@ -106,14 +104,17 @@ fn run_with<R: RowSink>(
     let options = Options { isa, threads: decoding_threads() };
     let result = match bytes {
         Bytes::File(file) => {
-            let watched = Watched::new(&file);
+            let watched = WatchedFile::new(&file, &reading.progress);
             pipeline::run(format, Source::Random(&watched), options, &mut accounting)
         }
         Bytes::Folder(folder) => {
-            folder.read(|source| pipeline::run(format, source, options, &mut accounting))
+            let import =
+                |source: Source<'_>| pipeline::run(format, source, options, &mut accounting);
+            folder.read(&reading.progress, import)
         }
-        Bytes::Stream(mut stream) => {
-            pipeline::run(format, Source::Stream(&mut stream), options, &mut accounting)
+        Bytes::Stream(stream) => {
+            let mut watched = Watched::new(stream, &reading.progress);
+            pipeline::run(format, Source::Stream(&mut watched), options, &mut accounting)
         }
     };
     let (mut facts, mut losses) = match result {
@@ -206,38 +207,5 @@ impl<R: RowSink> Sink for &mut Accounting<'_, R> {
     fn described(&mut self, recording: &Facts) -> Result<(), Error> {
         self.accountant.sink_mut().described(recording);
         Ok(())
-    }
-}
-
-/// Smaller files get no progress bar.
-const LARGE: u64 = 256 << 20;
-
-/// A file that updates a progress bar as it is read.
-struct Watched<'a> {
-    source: &'a dyn ReadAt,
-    /// The bar, and the bytes read.
-    bar: Option<(Progress, AtomicU64)>,
-}
-
-impl<'a> Watched<'a> {
-    fn new(source: &'a dyn ReadAt) -> Watched<'a> {
-        let len = source.len();
-        let bar = (len >= LARGE).then(|| (Progress::bytes(len), AtomicU64::new(0)));
-        Watched { source, bar }
-    }
-}
-
-impl ReadAt for Watched<'_> {
-    fn len(&self) -> u64 {
-        self.source.len()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let got = self.source.read_at(offset, buf)?;
-        if let Some((bar, read)) = &self.bar {
-            let read = read.fetch_add(got as u64, Ordering::Relaxed) + got as u64;
-            bar.at(read.min(self.source.len()));
-        }
-        Ok(got)
     }
 }

@@ -32,7 +32,9 @@ pub fn of_path(path: &Path, reading: &Reading) -> anyhow::Result<Replay> {
         Input::Run(run) => {
             let manifest = run.manifest();
             let mut rows = ToFrames(Frames::new(Keep::All, manifest.interval_ns));
-            let read = run.read(&mut rows).map_err(|e| read_fault(&e))?;
+            let share = reading.progress.begin(Some(run.bytes()));
+            let read = run.read_watched(&mut rows, &|bytes| share.advance(bytes));
+            let read = read.map_err(|e| read_fault(&e))?;
             Replay {
                 frames: rows.0,
                 recording: manifest.recording.clone(),

@@ -2,20 +2,26 @@
 
 mod folder;
 mod logs;
+mod watched;
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use vmtax_capture::source::{RandomFile, ReadAt};
 use vmtax_capture::{Format, import::HEAD};
-use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::cannot_read;
 use vmtax_store::Run;
 
 use crate::read_fault;
 pub use folder::PerfFolder;
+pub(crate) use watched::{Watched, WatchedFile};
+
+/// The size of a pipe that is read: what every user may ask for (fs.pipe-max-size).
+const PIPE: usize = 1 << 20;
 
 /// An input that can be read.
 pub enum Input {
@@ -77,6 +83,17 @@ impl Input {
     }
 }
 
+impl Recording {
+    /// How many bytes it has; `None` for a pipe.
+    pub fn size(&self) -> Option<u64> {
+        match &self.bytes {
+            Bytes::File(file) => Some(file.len()),
+            Bytes::Folder(folder) => Some(folder.len()),
+            Bytes::Stream(_) => None,
+        }
+    }
+}
+
 /// A recording in an open file; `name` is for messages.
 ///
 /// # Errors
@@ -84,6 +101,10 @@ impl Input {
 pub fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
     let metadata = file.metadata().map_err(|e| cannot_read(&name, &e))?;
     if !metadata.is_file() {
+        if metadata.file_type().is_fifo() {
+            // Fewer switches between the two programs. Users may be allowed less: then it stays as it is.
+            let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE);
+        }
         return open_stream(Box::new(file), name);
     }
     // `vmtax report - < FILE` may come with the file read in part; read all of it.
@@ -109,6 +130,20 @@ pub fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
 fn of_table(table: String, name: String) -> Recording {
     let bytes = Bytes::Stream(Box::new(io::Cursor::new(table.into_bytes())));
     Recording { name, format: Format::Results, bytes }
+}
+
+/// Refuses several inputs that are standard input.
+///
+/// # Errors
+/// When more than one is `-`.
+pub fn check_read_once(paths: &[&Path]) -> anyhow::Result<()> {
+    match paths.iter().filter(|path| path.as_os_str() == "-").count() {
+        0 | 1 => Ok(()),
+        _ => fail(
+            Code::Usage,
+            "-: standard input can be read only once; name a file for the other input",
+        ),
+    }
 }
 
 fn open_standard_input() -> anyhow::Result<Recording> {

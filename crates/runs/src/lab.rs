@@ -8,7 +8,7 @@ use std::time::Duration;
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
-use vmtax_cli::progress::Progress;
+use vmtax_cli::progress::{Progress, ReadingProgress};
 use vmtax_durable::Access;
 use vmtax_events::{Losses, Recording as Facts, RowSink};
 use vmtax_guest::job::{Answer, Request};
@@ -24,9 +24,6 @@ const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// The note on a run with an observer.
 const NOT_RECORDED: &str = "exits were not recorded: an observer ran beside the suite, and may use the kernel's tracing itself";
-
-/// A lab run is short, so the default interval is kept.
-const READING: Reading = Reading { interval: None, isa: None, emulated: None };
 
 /// The measurements of one kernel.
 #[derive(Debug)]
@@ -71,7 +68,7 @@ pub fn measure(
     };
     let Some(claim) = claim else {
         consoles.remove();
-        let builder = LedgerBuilder::new(Filter::default(), READING.interval_ns());
+        let builder = LedgerBuilder::new(Filter::default(), Reading::default().interval_ns());
         let (facts, losses, rows) = into_rows(&setup, &mut outcomes, None, ToLedger(builder))?;
         let complete = losses.truncated.is_empty();
         let ledger = rows.0.finish(facts, losses, complete);
@@ -82,7 +79,7 @@ pub fn measure(
     consoles.remove();
     match Input::open(&folder)? {
         Input::Run(run) => {
-            let ledger = ledger::of_run(&run, Filter::default())?;
+            let ledger = ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?;
             Ok(Done { ledger, failures: outcomes.failures() })
         }
         Input::Recording(_) => {
@@ -202,7 +199,7 @@ fn options(setup: &Setup) -> CreateOptions {
     CreateOptions {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         command: command_line(),
-        interval_ns: READING.interval_ns(),
+        interval_ns: Reading::default().interval_ns(),
         raw_events: false,
         labels: labels
             .into_iter()
@@ -269,7 +266,7 @@ fn read_trace<R: RowSink>(
     );
     let recording = input::open_file(file, name)?;
     let assign = &mut |event: &_| windows.place(event);
-    convert::run_assigned(recording, &READING, Assignment { names: vms, assign }, rows)
+    convert::run_assigned(recording, &Reading::default(), Assignment { names: vms, assign }, rows)
 }
 
 fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {
@@ -292,7 +289,8 @@ fn keep_console(error: vmtax_lab::Error, claim: Option<Claim>, console: &Path) -
     let mut kept = None;
     if let Some(claim) = claim {
         let path = claim.folder().join("console.txt");
-        let options = CreateOptions { interval_ns: READING.interval_ns(), ..Default::default() };
+        let options =
+            CreateOptions { interval_ns: Reading::default().interval_ns(), ..Default::default() };
         let written = Writer::begin(claim, &options).is_ok_and(|_writer| {
             let bytes = fs::read(console).unwrap_or_default();
             vmtax_durable::write(&path, Access::Private, &bytes).is_ok()

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_cli::exit::{Code, fail};
+use vmtax_cli::progress::ReadingProgress;
 use vmtax_events::{
     AccessRow, CallRow, ExitRow, Isa, PreemptedRow, Profile, RowSink, Sample, Stat, TimeRow, Vm,
 };
@@ -24,13 +25,30 @@ pub fn of_path(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result
     of_input(input, reading, filter)
 }
 
+/// Two ledgers, read at the same time. Standard input can be one of them. When neither can be read, the error is that of the
+/// first.
+///
+/// # Errors
+/// As of the two functions.
+pub fn both<A: Send, B: Send>(
+    first: impl FnOnce() -> anyhow::Result<A> + Send,
+    second: impl FnOnce() -> anyhow::Result<B> + Send,
+) -> anyhow::Result<(A, B)> {
+    std::thread::scope(|scope| {
+        let second = scope.spawn(second);
+        let first = first();
+        let second = second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((first?, second?))
+    })
+}
+
 /// The ledger of an opened input.
 ///
 /// # Errors
 /// When it cannot be read.
 pub fn of_input(input: Input, reading: &Reading, filter: Filter) -> anyhow::Result<Ledger> {
     match input {
-        Input::Run(run) => of_run(&run, filter),
+        Input::Run(run) => of_run(&run, filter, &reading.progress),
         Input::Recording(recording) => of_recording(recording, reading, filter),
     }
 }
@@ -72,10 +90,12 @@ pub fn of_recording(
 ///
 /// # Errors
 /// When the input cannot be read, or is refused.
-pub fn of_run(run: &Run, filter: Filter) -> anyhow::Result<Ledger> {
+pub fn of_run(run: &Run, filter: Filter, progress: &ReadingProgress) -> anyhow::Result<Ledger> {
     let manifest = run.manifest();
     let mut rows = ToLedger(LedgerBuilder::new(filter, manifest.interval_ns));
-    let read = run.read(&mut rows).map_err(|e| read_fault(&e))?;
+    let share = progress.begin(Some(run.bytes()));
+    let read = run.read_watched(&mut rows, &|bytes| share.advance(bytes));
+    let read = read.map_err(|e| read_fault(&e))?;
     let complete = run.is_complete() && read.losses.truncated.is_empty();
     Ok(rows.0.finish(manifest.recording.clone(), read.losses, complete))
 }

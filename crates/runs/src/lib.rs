@@ -23,6 +23,7 @@ pub mod timeline;
 use std::time::Duration;
 
 use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::progress::ReadingProgress;
 use vmtax_events::Isa;
 use vmtax_store::Error;
 
@@ -40,6 +41,8 @@ pub struct Reading {
     pub isa: Option<Isa>,
     /// The emulator that the host ran under.
     pub emulated: Option<String>,
+    /// Shows how much is read. Clones share it.
+    pub progress: ReadingProgress,
 }
 
 impl Reading {

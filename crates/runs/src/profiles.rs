@@ -10,6 +10,7 @@ use vmtax_capture::profile::{self, Symbols as Names};
 use vmtax_capture::source::{RandomFile, ReadAt};
 use vmtax_cli::exit::{Code, Fault};
 use vmtax_cli::output::cannot_read;
+use vmtax_cli::progress::ReadingProgress;
 use vmtax_events::{Losses, Place, Profile, Stat};
 use vmtax_host::symbols::Symbols;
 
@@ -105,7 +106,9 @@ fn read_profile(
     {
         let format = profile::Format::PerfFile;
         return folder
-            .read(|source| profile::import(format, place, source, symbols))
+            .read(&ReadingProgress::default(), |source| {
+                profile::import(format, place, source, symbols)
+            })
             .map_err(fault(&name));
     }
     let mut file = File::open(path).map_err(unreadable)?;

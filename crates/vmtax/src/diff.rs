@@ -14,7 +14,7 @@ use vmtax_report::html::Html;
 use vmtax_report::json::Json;
 use vmtax_report::text::Text;
 use vmtax_report::{Compares, Comparison, Subject};
-use vmtax_runs::{Input, ledger};
+use vmtax_runs::{Input, Reading, input, ledger};
 
 use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 
@@ -84,7 +84,10 @@ fn per_parser() -> impl clap::builder::TypedValueParser<Value = Per> {
 
 pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
     output::check(&[args.base.as_path(), args.other.as_path()], args.to.output.as_deref())?;
-    let (base, other) = (read(args, &args.base)?, read(args, &args.other)?);
+    input::check_read_once(&[args.base.as_path(), args.other.as_path()])?;
+    let reading = args.reading.reading();
+    let (base, other) =
+        ledger::both(|| read(&reading, &args.base), || read(&reading, &args.other))?;
     for one in [&base, &other] {
         ledger::check_isa(&one.source, &one.ledger)?;
         check_recorded(&one.source, &one.ledger)?;
@@ -163,16 +166,19 @@ impl Opened {
     }
 }
 
-fn read(args: &DiffArgs, path: &Path) -> anyhow::Result<Opened> {
+fn read(reading: &Reading, path: &Path) -> anyhow::Result<Opened> {
     let source = path.display().to_string();
     match Input::open(path)? {
         Input::Run(run) => {
             let labels = run.manifest().labels.clone();
-            Ok(Opened { source, ledger: ledger::of_run(&run, Filter::default())?, labels })
+            Ok(Opened {
+                source,
+                ledger: ledger::of_run(&run, Filter::default(), &reading.progress)?,
+                labels,
+            })
         }
         Input::Recording(recording) => {
-            let ledger =
-                ledger::of_recording(recording, &args.reading.reading(), Filter::default())?;
+            let ledger = ledger::of_recording(recording, reading, Filter::default())?;
             Ok(Opened { source, ledger, labels: BTreeMap::new() })
         }
     }

@@ -1,17 +1,17 @@
 //! `vmtax explain`: a run -> why the VM is slow.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use vmtax_analyse::explain::Explanation;
-use vmtax_analyse::{Ledger, Side};
+use vmtax_analyse::{Filter, Ledger, Side};
 use vmtax_cli::output;
 use vmtax_report::Subject;
 use vmtax_report::explain::Explained;
 use vmtax_report::html::Html;
-use vmtax_runs::ledger;
+use vmtax_runs::{Reading, input, ledger};
 
 use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 
@@ -59,20 +59,17 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     inputs.extend(args.against.as_deref());
     let output = args.to.output.as_deref();
     output::check(&inputs, output)?;
+    input::check_read_once(&inputs)?;
     let reading = args.reading.reading();
     let filter = ledger::filter(&args.run, &args.vm, &[], &reading)?;
-    let ledger = ledger::of_path(&args.run, &reading, filter.clone())?;
-    ledger::check_filter(&filter, &ledger)?;
-    let source = args.run.display().to_string();
-    ledger::check_isa(&source, &ledger)?;
-    let base: Option<(String, Ledger)> = match &args.against {
+    let read_run = || checked(&args.run, &reading, filter.clone());
+    let ((source, ledger), base) = match &args.against {
+        None => (read_run()?, None),
         Some(path) => {
-            let ledger = ledger::of_path(path, &reading, Default::default())?;
-            let name = path.display().to_string();
-            ledger::check_isa(&name, &ledger)?;
-            Some((name, ledger))
+            let (run, base) =
+                ledger::both(read_run, || checked(path, &reading, Filter::default()))?;
+            (run, Some(base))
         }
-        None => None,
     };
     let labels = BTreeMap::new();
     let seconds = args.length.map(|length| length.as_secs_f64());
@@ -100,4 +97,13 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// A ledger that can be explained, with the name of its input.
+fn checked(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result<(String, Ledger)> {
+    let ledger = ledger::of_path(path, reading, filter.clone())?;
+    ledger::check_filter(&filter, &ledger)?;
+    let source = path.display().to_string();
+    ledger::check_isa(&source, &ledger)?;
+    Ok((source, ledger))
 }

@@ -31,7 +31,7 @@ pub(crate) struct ReadingArgs {
 impl ReadingArgs {
     pub(crate) fn reading(&self) -> Reading {
         let ReadingArgs { interval, isa, emulated } = self.clone();
-        Reading { interval, isa, emulated }
+        Reading { interval, isa, emulated, ..Reading::default() }
     }
 
     /// Checks the flags of a command that reads the running kernel: those of recordings are refused, and intervals have a range.

@@ -1,6 +1,6 @@
 //! `vmtax import`: recordings -> a run folder.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 use vmtax_cli::exit::{Code, fail};
@@ -8,8 +8,8 @@ use vmtax_cli::flags::label;
 use vmtax_events::Recording;
 use vmtax_runs::import::{ToRun, merge};
 use vmtax_runs::profiles::{Files, Profiles};
-use vmtax_runs::{Input, Reading, command_line, convert, ledger, write_fault};
-use vmtax_store::{CreateOptions, Writer, remove_empty_run};
+use vmtax_runs::{Input, Reading, command_line, convert, input, ledger, write_fault};
+use vmtax_store::{CreateOptions, Table, Writer, remove_empty_run};
 
 use crate::flags::ReadingArgs;
 
@@ -82,6 +82,8 @@ impl ProfileArgs {
 }
 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
+    let paths: Vec<&Path> = args.inputs.iter().map(PathBuf::as_path).collect();
+    input::check_read_once(&paths)?;
     // Errors of the inputs come before the run folder is created.
     let mut inputs = Vec::new();
     for path in &args.inputs {
@@ -108,6 +110,11 @@ fn import_all(
     let mut facts: Option<Recording> = None;
     let mut losses = profiles.losses.clone();
     rows.profiles(profiles);
+    let sizes = inputs.iter().map(|input| match input {
+        Input::Recording(recording) => recording.size().unwrap_or(0),
+        Input::Run(run) => run.bytes_of(Table::Events),
+    });
+    reading.progress.announce(sizes.fold(0, u64::saturating_add));
     for input in inputs {
         let (name, converted) = match input {
             Input::Recording(recording) => {
@@ -130,7 +137,7 @@ fn import_all(
 }
 
 /// A run can be recounted if it contains events.
-fn open(path: &std::path::Path, args: &ImportArgs) -> anyhow::Result<Input> {
+fn open(path: &Path, args: &ImportArgs) -> anyhow::Result<Input> {
     let input = Input::open(path)?;
     match &input {
         Input::Run(run) if !ledger::has_events(run) => fail(

@@ -9,6 +9,9 @@ use vmtax_capture::import::perf_data::{Part, recognise_file};
 use vmtax_capture::source::{RandomFile, ReadAt};
 use vmtax_cli::exit::Fault;
 use vmtax_cli::output::cannot_read;
+use vmtax_cli::progress::ReadingProgress;
+
+use super::WatchedFile;
 
 /// The files of a folder. `perf record --kcore` has no parts, and what is in its `kcore_dir` is not needed.
 pub struct PerfFolder {
@@ -49,11 +52,24 @@ impl PerfFolder {
         Ok(Some(PerfFolder { data, parts }))
     }
 
-    /// Lends the files to an import.
-    pub fn read<T>(&self, import: impl FnOnce(Source<'_>) -> T) -> T {
+    /// Bytes of its files.
+    pub(crate) fn len(&self) -> u64 {
+        self.parts.iter().fold(self.data.len(), |sum, (_, part)| sum.saturating_add(part.len()))
+    }
+
+    /// Lends the files to an import, and shows how much of them is read.
+    pub(crate) fn read<T>(
+        &self,
+        progress: &ReadingProgress,
+        import: impl FnOnce(Source<'_>) -> T,
+    ) -> T {
+        let data = WatchedFile::new(&self.data, progress);
+        let files = self.parts.iter();
+        let files: Vec<(u32, WatchedFile<'_>)> =
+            files.map(|(number, file)| (*number, WatchedFile::new(file, progress))).collect();
         let parts: Vec<Part<'_>> =
-            self.parts.iter().map(|(number, source)| Part { number: *number, source }).collect();
-        import(Source::Folder(&self.data, &parts))
+            files.iter().map(|(number, source)| Part { number: *number, source }).collect();
+        import(Source::Folder(&data, &parts))
     }
 }
 

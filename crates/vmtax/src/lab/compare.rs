@@ -6,6 +6,7 @@ use vmtax_analyse::operations::Operations;
 use vmtax_analyse::{Filter, Ledger};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
+use vmtax_cli::progress::ReadingProgress;
 use vmtax_report::operations::compared::Comparison;
 use vmtax_report::text::Text;
 use vmtax_runs::{Input, budget, ledger};
@@ -22,7 +23,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
                 format!("{}: is a recording; give runs of `vmtax lab run -o`", path.display()),
             );
         };
-        let ledger = ledger::of_run(&run, Filter::default())?;
+        let ledger = ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?;
         if Operations::new(&ledger).rows.is_empty() {
             return fail(
                 Code::Data,

@@ -82,6 +82,26 @@ fn without_a_length_the_counts_stand_as_they_are() {
     );
 }
 
+/// Both are read at the same time; the sentence is that of the first, whichever fails first.
+#[test]
+fn of_two_unreadable_inputs_the_first_is_named() {
+    let folder = onednn();
+    fs::write(folder.path().join("empty"), "").unwrap();
+    fs::write(folder.path().join("noise"), [0xff; 100_000]).unwrap();
+    let first = |words: &str| {
+        let output = vmtax(folder.path(), words);
+        assert_ne!(output.status.code(), Some(0), "{words}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for command in ["diff BASE OTHER", "explain BASE --against OTHER"] {
+        for (base, other) in [("empty", "noise"), ("noise", "empty"), ("missing", "noise")] {
+            let said = first(&command.replace("BASE", base).replace("OTHER", other));
+            assert_eq!(said.lines().count(), 1, "{said}");
+            assert!(said.starts_with(&format!("vmtax: {base}: ")), "{said}");
+        }
+    }
+}
+
 #[test]
 fn a_recording_does_not_differ_from_itself() {
     let recording = unpack("amd-cpuid", "zstd.perf.data.zst");

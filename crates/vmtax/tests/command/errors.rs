@@ -104,6 +104,13 @@ fn flags_that_contradict_each_other_are_usage_errors() {
                 2,
                 "--vm: standard input can be read only once; give the VM's id",
             ),
+            (
+                "diff - -",
+                2,
+                "-: standard input can be read only once; name a file for the other input",
+            ),
+            ("explain - --against -", 2, "-: standard input can be read only once; *"),
+            ("import - good - -o new", 2, "-: standard input can be read only once; *"),
         ],
     );
 }

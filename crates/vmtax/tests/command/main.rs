@@ -23,6 +23,7 @@ mod manuals;
 mod operations;
 mod outputs;
 mod profiles;
+mod progress;
 mod prometheus;
 mod runs;
 mod stopped;

@@ -63,7 +63,7 @@ fn single(run: &Path) -> BTreeMap<u32, Vec<(Reason, u64, u64)>> {
             }
         }
     };
-    Run::open(run).unwrap().read_events(each).unwrap();
+    Run::open(run).unwrap().read_events(each, &|_| {}).unwrap();
     exits
 }
 
