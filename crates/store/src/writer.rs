@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::SystemTime;
 
 use arrow_array::ArrayRef;
-use parquet::errors::ParquetError;
 use vmtax_durable::{Access, NewFile, Published};
 use vmtax_events::{
     AccessRow, CallRow, Event, ExitRow, KeptRows, Losses, Place, PreemptedRow, Profile, Recording,
@@ -25,9 +23,6 @@ pub const SEGMENT_ROWS: usize = 64 << 10;
 
 /// Buffered events are written when there are this many.
 pub const SEGMENT_EVENTS: usize = 256 << 10;
-
-/// Fewer rows are encoded sooner than threads are started.
-const FEW_ROWS: u64 = 4096;
 
 /// How a run is made.
 #[derive(Clone, Debug, Default)]
@@ -386,7 +381,7 @@ impl Writer {
         next.complete = complete;
         // Dropped on every error, and with them the files.
         let mut written = Vec::with_capacity(pending.len());
-        for segment in encode(pending) {
+        for segment in pending {
             let (file, entry) = self.write_segment(segment)?;
             written.push(file);
             next.segments.push(entry);
@@ -413,11 +408,11 @@ impl Writer {
         Ok(())
     }
 
-    fn write_segment(&self, encoded: Encoded) -> Result<(Written, Segment), Error> {
-        let Encoded { table, number, rows, bytes } = encoded;
+    fn write_segment(&self, pending: Pending) -> Result<(Written, Segment), Error> {
+        let Pending { table, number, rows, columns } = pending;
         let name = table.segment_path(number);
         let path = self.claim.folder().join(&name);
-        let bytes = bytes.map_err(segment::encode_error(&path))?;
+        let bytes = segment::encode(table, columns).map_err(segment::encode_error(&path))?;
         if number == 1 {
             self.create_folder(table.folder())?;
         }
@@ -444,34 +439,6 @@ impl Writer {
         let above = self.claim.folder();
         vmtax_durable::sync_folder(above).map_err(Error::io(above, "sync the folder"))
     }
-}
-
-/// A segment as the bytes of its file, if its columns could be encoded.
-struct Encoded {
-    table: Table,
-    number: u64,
-    rows: u64,
-    bytes: Result<Vec<u8>, ParquetError>,
-}
-
-/// Encodes segments, in their order, each on a thread: the rows of an interval wait for it.
-fn encode(pending: Vec<Pending>) -> Vec<Encoded> {
-    let one = |Pending { table, number, rows, columns }| {
-        let bytes = segment::encode(table, columns);
-        Encoded { table, number, rows, bytes }
-    };
-    let rows: u64 = pending.iter().map(|segment| segment.rows).sum();
-    if pending.len() < 2 || rows < FEW_ROWS {
-        return pending.into_iter().map(one).collect();
-    }
-    thread::scope(|scope| {
-        let threads: Vec<_> =
-            pending.into_iter().map(|segment| scope.spawn(move || one(segment))).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, Encoded>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    })
 }
 
 /// A file of the run that does not have its name yet.
