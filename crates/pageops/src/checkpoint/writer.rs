@@ -1,5 +1,7 @@
 //! Writing: pages in, one file out.
 
+mod finished;
+
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::ops::Range;
@@ -9,14 +11,17 @@ use std::sync::atomic::AtomicBool;
 
 use vmtax_durable::{Access, NewFile};
 
+use finished::Target;
+pub use finished::{Finished, Summary};
+
 use super::disk::begin_sync;
 use super::error::{Error, Reason};
 use super::format::{
-    DELTAS, DESCRIPTION, GROUP, Id, Index, Kind, LAYERS, Naming, Region, Run, TRAILER, Trailer,
+    DELTAS, DESCRIPTION, GROUP, Index, Kind, LAYERS, Naming, Region, Run, TRAILER, Trailer,
     VERSION, header,
 };
 use super::latest::{Latest, Sort};
-use super::meter::{Costs, Meter, Phase, TimedFile};
+use super::meter::{Meter, Phase, TimedFile};
 use super::reader::Checkpoint;
 use super::trial::Trial;
 use crate::{Cpu, PAGE, PageFacts};
@@ -54,38 +59,6 @@ pub struct Options {
     pub parent: Option<Checkpoint>,
     /// The memory changes during the save, so pages may be given again: [`Writer::begin_layer`].
     pub live: bool,
-}
-
-/// Counts of a written checkpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Bytes of the file.
-    pub bytes: u64,
-    /// Pages stored uncompressed.
-    pub raw: u64,
-    /// Pages compressed.
-    pub compressed: u64,
-    /// Pages as deltas.
-    pub deltas: u64,
-    /// Pages of one repeated word.
-    pub filled: u64,
-    /// Pages given that are zero.
-    pub zero: u64,
-    /// Pages given that equal the parent's.
-    pub unchanged: u64,
-}
-
-impl Summary {
-    fn count(&mut self, sort: Sort) -> &mut u64 {
-        match sort {
-            Sort::Raw => &mut self.raw,
-            Sort::Compressed => &mut self.compressed,
-            Sort::Delta => &mut self.deltas,
-            Sort::Filled => &mut self.filled,
-            Sort::Zero => &mut self.zero,
-            Sort::Unchanged => &mut self.unchanged,
-        }
-    }
 }
 
 /// Writes a checkpoint.
@@ -592,55 +565,6 @@ impl<'a> Writer<'a> {
         self.trial.learn(group.len(), len);
         Ok(len < group.len())
     }
-}
-
-/// A complete and synced checkpoint without a name. If dropped, nothing is left.
-#[derive(Debug)]
-#[must_use = "the checkpoint is gone unless it is published"]
-pub struct Finished {
-    target: Target,
-    path: PathBuf,
-    summary: Summary,
-    costs: Costs,
-    id: Id,
-}
-
-impl Finished {
-    /// Counts of a written checkpoint.
-    pub fn summary(&self) -> Summary {
-        self.summary
-    }
-
-    /// Costs of the writer.
-    pub fn costs(&self) -> Costs {
-        self.costs
-    }
-
-    /// Its id.
-    pub fn id(&self) -> Id {
-        self.id
-    }
-
-    /// Publishes it atomically, replacing a file of this name; or ends the stream.
-    pub fn publish(self) -> Result<(), Error> {
-        let Finished { target, path, .. } = self;
-        let done = match target {
-            Target::File(new) => new.publish().map(drop),
-            Target::Stream(stream) => {
-                let (mut out, end) = *stream;
-                out.write_all(&end).and_then(|()| out.flush())
-            }
-        };
-        done.map_err(|e| Error { path, reason: Reason::Io(e) })
-    }
-}
-
-/// Destination of a finished checkpoint.
-#[derive(Debug)]
-enum Target {
-    File(NewFile),
-    /// With the trailer.
-    Stream(Box<(BufWriter<TimedFile>, [u8; TRAILER as usize])>),
 }
 
 /// A page stored in few bytes; a delta is in the writer's buffer.
