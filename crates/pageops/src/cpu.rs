@@ -3,6 +3,7 @@
 //! [`Cpu::best`] selects the fastest variant; [`Cpu::variants`] lists all that this processor supports, for tests and benchmarks. All variants
 //! give the same results. Unsafe versions of the operations take raw pointers, for mapped guest memory that others may write.
 
+mod choice;
 mod crc32c;
 pub(crate) mod passes;
 pub(crate) mod vector;
@@ -211,10 +212,10 @@ impl std::fmt::Debug for Cpu {
 }
 
 impl Cpu {
-    /// The fastest variant of this processor.
+    /// The fastest variant of this processor, measured at the first call.
     pub fn best() -> Cpu {
         static BEST: OnceLock<Cpu> = OnceLock::new();
-        *BEST.get_or_init(|| Cpu::variants()[0])
+        *BEST.get_or_init(|| choice::fastest(&Cpu::variants()))
     }
 
     /// The scalar variant, the reference for the others.
@@ -222,7 +223,12 @@ impl Cpu {
         Cpu::with(&scalar::KERNELS)
     }
 
-    /// All supported variants, the fastest first.
+    /// Whether the processor has instructions for the checksum, and it is not computed by tables.
+    fn has_crc(&self) -> bool {
+        !matches!(self.kernels.name, "scalar" | "sse2")
+    }
+
+    /// All supported variants, the widest first.
     pub fn variants() -> Vec<Cpu> {
         let mut variants = Vec::new();
         #[cfg(target_arch = "x86_64")]
