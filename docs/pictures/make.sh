@@ -4,6 +4,8 @@
 #   report.png           the page of a shipped recording (a VM that nests, on an emulated AMD host)
 #   top.svg              the screen of `vmtax top --replay` of the same recording
 #   exit.svg             flame graph of one CPUID of a nested guest, from `vmtax lab run --profile`
+#   guest-memfd.png      what vmtax explain says of a run on guest_memfd, beside one on THP (captures/cases/lab-guest-memfd)
+#   bounce.svg           I/O through a bounce buffer and on converted pages (captures/lab-memory/amd-6.12-bounce)
 #   two-kernels.svg      the same on a second kernel (IMAGE and its MODULES), coloured by the difference
 #
 # Without IMAGE, two-kernels.svg is left as it is.
@@ -33,6 +35,12 @@ flame() {
     -e 's/fill="url([^)]*)"/fill="#ececec"/' -e "s|\(<text id=\"[^\"]*-title\"\)\([^>]*\)>|\1 text-anchor=\"middle\"\2>$3|"
 }
 
+# The chart of bounce buffers and conversions as a file of its own, in the page's light colours.
+chart() {
+  awk -v RS='</svg>' '{ at = index($0, "<svg class=\"crossing\""); if (at) { print substr($0, at) "</svg>"; exit } }' "$1" |
+    sed -e 's|<svg class="crossing"|<svg xmlns="http://www.w3.org/2000/svg"|' -e '0,/>/s|>|><style>text { fill: #56606c; font: 12px sans-serif } .grid { stroke: #c4cad1 } polyline { fill: none; stroke-width: 2.5 } .line-s0 { stroke: #0072b2 } .line-s1 { stroke: #e69f00; stroke-dasharray: 7 3 } .line-s2 { stroke: #009e73; stroke-dasharray: 3 3 } .line-s3 { stroke: #cc79a7; stroke-dasharray: 10 3 2 3 }</style>|'
+}
+
 # The kernel of a run.
 kernel() { sed -n 's/^  host .*, kernel \([^,]*\),.*/\1/p' "$work/$1.txt"; }
 
@@ -44,6 +52,17 @@ chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir
 
 say 'a screen of vmtax top'
 "$screen" "$work/perf.data" 100 28 End Enter Tab > "$here/top.svg"
+
+say 'a run on guest_memfd beside one on THP'
+case=$root/captures/cases/lab-guest-memfd
+"$vmtax" explain "$case/gmem" --against "$case/thp" --format html -o "$work/explain.html" || [ $? -lt 2 ]
+sed -i "s|$root/||g" "$work/explain.html"
+chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/browser" \
+  --window-size=1100,960 --screenshot="$here/guest-memfd.png" "file://$work/explain.html" 2> /dev/null
+
+say 'bounce buffers beside conversions'
+"$vmtax" report "$root/captures/lab-memory/amd-6.12-bounce" --format html -o "$work/bounce.html"
+chart "$work/bounce.html" > "$here/bounce.svg"
 
 say 'one CPUID of a nested guest on an emulated AMD host'
 "$vmtax" lab run --nested --profile --operation cpuid -o "$work/first" > "$work/first.txt"

@@ -211,7 +211,36 @@ fn the_kept_runs_show_what_guest_memfd_and_private_memory_cost() {
 
 #[test]
 fn the_kept_runs_show_the_same_in_a_guest_of_a_guest() {
-    assert_memory(&recorded("amd-7.3"), "L2", NESTED);
+    for host in ["amd", "intel"] {
+        assert_memory(&recorded(&format!("{host}-7.3")), "L2", NESTED);
+    }
     let report = recorded("amd-6.12-protected");
     assert_memory(&report, "L2", NESTED_PRIVATE);
+}
+
+/// A bounce buffer takes one exit whatever the size; converted pages take two hypercalls and a fault for each page that is mapped.
+#[test]
+fn the_kept_run_shows_what_bounce_buffers_and_conversions_take() {
+    let report = recorded("amd-6.12-bounce");
+    let rows = report["operations"]["rows"].as_array().unwrap();
+    let row = |name: String| rows.iter().find(|row| text(&row["name"]) == name).unwrap();
+    let path = |row: &Value| row["path"]["median"].as_f64().unwrap();
+    let mut copied = 0.0;
+    // The last is one huge page.
+    for (size, faults) in [("4k", 1.0), ("16k", 4.0), ("64k", 16.0), ("256k", 64.0), ("2m", 1.0)] {
+        let (bounced, converted) =
+            (row(format!("io-bounced-{size}")), row(format!("io-converted-{size}")));
+        assert_eq!(bounced["exits_per_operation"], 1.0, "{size}");
+        assert_eq!(converted["exits_per_operation"], 3.0 + faults, "{size}");
+        assert!(path(converted) > path(bounced) && path(bounced) > copied, "{size}");
+        copied = path(bounced);
+    }
+    let folder: PathBuf =
+        [env!("CARGO_MANIFEST_DIR"), "../../captures/lab-memory/amd-6.12-bounce"].iter().collect();
+    let shown = output(&["report", folder.to_str().unwrap()]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("Bounce buffer or conversion: one I/O of each size"), "{shown}");
+    let page = output(&["report", folder.to_str().unwrap(), "--format", "html"]);
+    let page = String::from_utf8(page.stdout).unwrap();
+    assert_eq!(page.matches("<polyline").count(), 4);
 }
