@@ -27,7 +27,7 @@ use vmtax_events::setting::{Fact, Kvm, Settings, VmProcess};
 use vmtax_events::{Cause, ExitKey, Isa};
 
 use crate::Ledger;
-use crate::remedy::{self, Applies, Context, VmKind};
+use crate::remedy::{self, Applies, Context, Setting, VmKind};
 
 pub use gain::{CauseMeasured, Gain, Measured, at_most};
 pub use rules::RULES;
@@ -107,6 +107,20 @@ pub enum Fix {
 }
 
 impl Fix {
+    /// The setting of this row of the table of remedies.
+    fn of_remedy(id: &str) -> Option<Fix> {
+        remedy::find(id).and_then(|row| row.setting).map(Fix::of_setting)
+    }
+
+    fn of_setting(setting: Setting) -> Fix {
+        match setting {
+            Setting::File { path, value } => Fix::Write { path: path.to_owned(), value },
+            Setting::Module { module, option } => Fix::Module { module, option },
+            Setting::Kernel(word) => Fix::Kernel(word.to_owned()),
+            Setting::Qemu { words, .. } => Fix::Vmm(words),
+        }
+    }
+
     /// The option of a module that is built in belongs on the kernel's command line.
     fn for_kernel(self, kvm: &Kvm) -> Fix {
         match self {
@@ -156,6 +170,11 @@ impl Found {
 
     fn seen(mut self, fact: Fact<String>) -> Found {
         self.evidence.push(fact);
+        self
+    }
+
+    fn remedy(mut self, id: &str) -> Found {
+        self.fix = Fix::of_remedy(id);
         self
     }
 
@@ -334,6 +353,7 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
         guest_memfd: vm.is_some_and(|vm| vm.guest_memfd),
         converts: false,
         logs_writes: false,
+        may_shadow: false,
         is_windows: false,
     };
     if let Some(remedy) = remedy::of_check(check.id)

@@ -269,6 +269,9 @@ fn judge(
             format!("handling exits takes {} of the running time{most}{beside}", percent(tax)),
         );
     }
+    if conclusive && let Some(found) = wake_ups(ledger, sums) {
+        return found;
+    }
     if let Some(found) = finding("bounce-buffer").filter(|found| found.weight >= 0.10) {
         return verdict(
             "bounce-buffer",

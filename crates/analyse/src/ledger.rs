@@ -78,6 +78,30 @@ pub struct Taken {
     pub time_ns: u64,
 }
 
+/// What a VM of several lost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct VmLoss {
+    /// [`vmtax_events::Vm::id`].
+    pub vm: u32,
+    /// The time split of its vCPUs together.
+    pub time: TimeRow,
+}
+
+impl VmLoss {
+    /// Part of its wall time that exits and waiting for a processor took. A VM that is idle lost little by it, whatever the
+    /// share of its running time.
+    pub fn lost(&self) -> f64 {
+        let t = &self.time;
+        let lost = t.exit_kernel_ns.saturating_add(t.exit_user_ns).saturating_add(t.preempted_ns);
+        lost as f64 / t.wall_ns.max(1) as f64
+    }
+
+    /// It ran less than a tenth of the time.
+    pub fn is_idle(&self) -> bool {
+        running_ns(&self.time) < self.time.wall_ns / 10
+    }
+}
+
 /// The result of an analysis.
 #[derive(Clone, Debug)]
 pub struct Ledger {
@@ -142,6 +166,31 @@ impl Ledger {
     /// The contention of all vCPUs together; `None` where the recording cannot tell.
     pub fn contention(&self) -> Option<f64> {
         contention(&self.time_total()).filter(|_| self.recording.coverage.sched)
+    }
+
+    /// Each VM by what it lost, the worst first.
+    pub fn vms_by_loss(&self) -> Vec<VmLoss> {
+        let mut sums: BTreeMap<u32, TimeRow> = BTreeMap::new();
+        for ((vm, _), time) in &self.time {
+            sums.entry(*vm).or_default().add(&time.sum);
+        }
+        let mut all: Vec<VmLoss> = sums.into_iter().map(|(vm, time)| VmLoss { vm, time }).collect();
+        all.sort_by(|a, b| b.lost().total_cmp(&a.lost()).then(a.vm.cmp(&b.vm)));
+        all
+    }
+
+    /// What concerns this VM, and what concerns none.
+    #[must_use]
+    pub fn of_vm(&self, vm: u32) -> Ledger {
+        let mut only = self.clone();
+        only.exits.retain(|key, _| key.vm == vm);
+        only.accesses.retain(|key, _| key.vm == vm);
+        only.time.retain(|key, _| key.0 == vm);
+        only.preempted.retain(|key, _| key.vm == vm);
+        only.taken_by.retain(|key, _| key.0 == vm);
+        only.stats.retain(|stat| stat.vm == vm || stat.vm == Stat::HOST);
+        only.filter.vms = BTreeSet::from([vm]);
+        only
     }
 
     /// Who had the CPU of preempted vCPUs, most time first. Hostile names.

@@ -3,6 +3,7 @@
 //! `explain` and `doctor` read it: a remedy that its condition rules out for a kind of VM, a vendor or a VMM is shown by
 //! neither. A condition has three answers ([`Applies`]): what is not known is shown as a condition and not as a fact.
 
+use vmtax_events::setting::files;
 use vmtax_events::{ExitKey, Isa, svm, vmx};
 
 /// What kind of VM it is, as far as something shows it.
@@ -60,6 +61,9 @@ pub struct Context {
     pub logs_writes: bool,
     /// The guest converts memory between private and shared.
     pub converts: bool,
+    /// The guest runs guests, and how its memory is mapped is not known: its faults may be those of tables that KVM
+    /// write-protects to shadow them.
+    pub may_shadow: bool,
     /// The guest uses Hyper-V's interface, as Windows does and Linux on KVM does not.
     pub is_windows: bool,
 }
@@ -97,6 +101,35 @@ impl Place {
     }
 }
 
+/// The setting that a remedy changes, in the words of the file, module or option: `doctor` gives it as a fix, and the action
+/// names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// A value in a file, now.
+    File {
+        /// The file.
+        path: &'static str,
+        /// What is written.
+        value: &'static str,
+    },
+    /// An option of a kernel module.
+    Module {
+        /// The module.
+        module: &'static str,
+        /// The option.
+        option: &'static str,
+    },
+    /// A word on the kernel's command line.
+    Kernel(&'static str),
+    /// Words of QEMU's command line.
+    Qemu {
+        /// All that is needed.
+        words: &'static str,
+        /// The one that matters.
+        option: &'static str,
+    },
+}
+
 /// A row of the table.
 pub struct Remedy {
     /// Its word. These words never change.
@@ -109,6 +142,8 @@ pub struct Remedy {
     pub removes: Option<fn(&ExitKey) -> bool>,
     /// It takes away contention.
     pub of_contention: bool,
+    /// The one setting that it comes to, where there is one.
+    pub setting: Option<Setting>,
     /// Under which conditions.
     pub applies: fn(&Context) -> Applies,
 }
@@ -119,12 +154,32 @@ const fn row(
     action: &'static str,
     applies: fn(&Context) -> Applies,
 ) -> Remedy {
-    Remedy { id, place, action, removes: None, of_contention: false, applies }
+    Remedy { id, place, action, removes: None, of_contention: false, setting: None, applies }
 }
 
 impl Remedy {
     const fn removes(mut self, exits: fn(&ExitKey) -> bool) -> Remedy {
         self.removes = Some(exits);
+        self
+    }
+
+    const fn file(mut self, path: &'static str, value: &'static str) -> Remedy {
+        self.setting = Some(Setting::File { path, value });
+        self
+    }
+
+    const fn module(mut self, module: &'static str, option: &'static str) -> Remedy {
+        self.setting = Some(Setting::Module { module, option });
+        self
+    }
+
+    const fn kernel(mut self, word: &'static str) -> Remedy {
+        self.setting = Some(Setting::Kernel(word));
+        self
+    }
+
+    const fn qemu(mut self, words: &'static str, option: &'static str) -> Remedy {
+        self.setting = Some(Setting::Qemu { words, option });
         self
     }
 
@@ -160,6 +215,9 @@ fn ordinary_memory(context: &Context) -> Applies {
         _ if context.guest_memfd => Applies::No(PRIVATE_AT_4K),
         _ if context.converts => Applies::If(
             "the regions of 2 MiB that fault have no private page: KVM maps a region that is private in part in pages of 4 KiB",
+        ),
+        _ if context.may_shadow => Applies::No(
+            "the guest runs guests: KVM write-protects their page tables, and faults do not tell that from small pages; `vmtax pages` does",
         ),
         _ if context.logs_writes => Applies::No(
             "KVM maps memory in pages of 4 KiB while it tracks writes (a migration or a checkpoint)",
@@ -306,14 +364,14 @@ pub const REMEDIES: &[Remedy] = &[
         Applies::If("cpu.stat of its cgroup counts nr_throttled up")
     })
     .of_contention(),
-    row("ksm-off", Place::Host, "stop page merging: echo 2 > /sys/kernel/mm/ksm/run", always).of_contention(),
+    row("ksm-off", Place::Host, "stop page merging: echo 2 > /sys/kernel/mm/ksm/run", always).file(files::KSM_RUN, "2").of_contention(),
     row("host-nohz-full", Place::Host, "stop the host's tick on the vCPUs' processors: nohz_full=CPUS on the host's command line", one_task),
     row("guest-nohz-full", Place::Guest, "stop the guest's tick on busy CPUs: nohz_full=CPUS on the guest's command line", one_task),
     row("irq-affinity", Place::Host, "move device interrupts off the vCPUs' processors: /proc/irq/*/smp_affinity_list, irqbalance --banirq", |_| {
         Applies::If("/proc/interrupts shows device interrupts there")
     }),
-    row("halt-poll", Place::Host, "let KVM poll before a halted vCPU sleeps: echo 200000 > /sys/module/kvm/parameters/halt_poll_ns", kvm_polling),
-    row("guest-haltpoll", Place::Guest, "let the guest poll before it halts: cpuidle_haltpoll.force=Y on its command line", not_where_contended)
+    row("halt-poll", Place::Host, "let KVM poll before a halted vCPU sleeps: echo 200000 > /sys/module/kvm/parameters/halt_poll_ns", kvm_polling).file(files::HALT_POLL, "200000"),
+    row("guest-haltpoll", Place::Guest, "let the guest poll before it halts: cpuidle_haltpoll.force=Y on its command line", not_where_contended).kernel("cpuidle_haltpoll.force=Y")
         .removes(halts),
     row("guest-idle-poll", Place::Guest, "let the guest never halt: idle=poll on its command line", not_where_contended).removes(halts),
     row("no-idle-poll", Place::Guest, "let idle CPUs halt: take idle=poll off the guest's command line (cpuidle_haltpoll polls for a while, then halts)", always),
@@ -330,18 +388,18 @@ pub const REMEDIES: &[Remedy] = &[
     row("msi", Place::Guest, "let devices signal by MSI: take pci=nomsi off the guest's command line, or use devices that have MSI-X", always),
     row("ioeventfd", Place::Vmm, "let notifications wake a thread in place of the VMM's vCPU loop (QEMU: ioeventfd=on, its default; for disks an iothread)", |_| {
         Applies::If("the register is a virtio queue's notification")
-    }),
+    }).qemu("-device virtio-...,ioeventfd=on", "ioeventfd=on"),
     row("vhost", Place::Vmm, "let the host's kernel serve the network queues (QEMU: -netdev tap,vhost=on)", |_| {
         Applies::If("the queues are virtio-net's")
-    }),
+    }).qemu("-netdev tap,id=n0,vhost=on -device virtio-net-pci,netdev=n0", "vhost=on"),
     row("paravirtual-device", Place::Vmm, "use a virtio model in place of the emulated device", |_| {
         Applies::If("the address is an emulated disk's or network card's: `lspci -v` in the guest names its owner")
     }),
-    row("tsc-deadline", Place::Vmm, "give the guest the TSC-deadline timer (QEMU: -cpu ...,+tsc-deadline), and do not boot it with lapic=notscdeadline", tsc_deadline),
-    row("x2apic", Place::Vmm, "give the guest x2APIC (QEMU: -cpu ...,+x2apic), and do not boot it with nox2apic", plain_x2apic),
-    row("apicv", Place::Host, "let the processor virtualize the APIC: kvm_intel.enable_apicv=1", intel_virtual_apic),
-    row("avic", Place::Host, "let the processor virtualize the APIC: kvm_amd.avic=1", amd_virtual_apic),
-    row("ipiv", Place::Host, "let the processor deliver IPIs: kvm_intel.enable_ipiv=1", intel_ipi),
+    row("tsc-deadline", Place::Vmm, "give the guest the TSC-deadline timer (QEMU: -cpu ...,+tsc-deadline), and do not boot it with lapic=notscdeadline", tsc_deadline).qemu("-cpu ...,+tsc-deadline", "+tsc-deadline"),
+    row("x2apic", Place::Vmm, "give the guest x2APIC (QEMU: -cpu ...,+x2apic), and do not boot it with nox2apic", plain_x2apic).qemu("-cpu ...,+x2apic", "+x2apic"),
+    row("apicv", Place::Host, "let the processor virtualize the APIC: kvm_intel.enable_apicv=1", intel_virtual_apic).module("kvm_intel", "enable_apicv=1"),
+    row("avic", Place::Host, "let the processor virtualize the APIC: kvm_amd.avic=1", amd_virtual_apic).module("kvm_amd", "avic=1"),
+    row("ipiv", Place::Host, "let the processor deliver IPIs: kvm_intel.enable_ipiv=1", intel_ipi).module("kvm_intel", "enable_ipiv=1"),
     row("pv-spin-hint", Place::Vmm, "tell the guest that its vCPUs are not preempted (QEMU: -cpu ...,kvm-hint-dedicated=on)", |context| {
         if context.is_contended {
             Applies::No("its vCPUs are preempted")
@@ -357,13 +415,13 @@ pub const REMEDIES: &[Remedy] = &[
     }),
     row("ept", Place::Host, "load kvm_intel with ept=1", on_intel),
     row("npt", Place::Host, "load kvm_amd with npt=1", on_amd),
-    row("shadow-vmcs", Place::Host, "load L0's kvm_intel with enable_shadow_vmcs=1", on_intel),
-    row("vls", Place::Host, "load L0's kvm_amd with vls=1, its default", virtual_vmload),
-    row("vgif", Place::Host, "load L0's kvm_amd with vgif=1, its default", virtual_gif),
-    row("preemption-timer", Place::Host, "load kvm_intel with preemption_timer=1", preemption_timer),
+    row("shadow-vmcs", Place::Host, "load L0's kvm_intel with enable_shadow_vmcs=1", on_intel).module("kvm_intel", "enable_shadow_vmcs=1"),
+    row("vls", Place::Host, "load L0's kvm_amd with vls=1, its default", virtual_vmload).module("kvm_amd", "vls=1"),
+    row("vgif", Place::Host, "load L0's kvm_amd with vgif=1, its default", virtual_gif).module("kvm_amd", "vgif=1"),
+    row("preemption-timer", Place::Host, "load kvm_intel with preemption_timer=1", preemption_timer).module("kvm_intel", "preemption_timer=1"),
     row("guest-nmi-watchdog", Place::Guest, "stop the guest's NMI watchdog: sysctl kernel.nmi_watchdog=0", |_| {
         Applies::If("the guest's watchdog is what uses the counters")
-    }),
+    }).file(files::NMI_WATCHDOG, "0"),
     row("fewer-events", Place::Guest, "count fewer events at a time; kernel.nmi_watchdog=0 frees a counter", |_| {
         Applies::If("perf runs in the guest")
     }),
@@ -466,7 +524,7 @@ mod tests {
         let mut all = Vec::new();
         for kind in kinds {
             for vendor in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
-                for bits in 0..128 {
+                for bits in 0..256 {
                     let bit = |n: u32| bits >> n & 1 == 1;
                     all.push(Context {
                         kind,
@@ -478,6 +536,7 @@ mod tests {
                         logs_writes: bit(4),
                         converts: bit(5),
                         is_windows: bit(6),
+                        may_shadow: bit(7),
                     });
                 }
             }
@@ -489,6 +548,31 @@ mod tests {
     fn words_are_unique() {
         let ids: std::collections::BTreeSet<&str> = REMEDIES.iter().map(|row| row.id).collect();
         assert_eq!(ids.len(), REMEDIES.len());
+    }
+
+    /// The setting that doctor gives as a fix is the one that the action names.
+    #[test]
+    fn actions_name_their_settings() {
+        let count = REMEDIES.iter().filter(|row| row.setting.is_some()).count();
+        assert!(count >= 15, "{count}");
+        for row in REMEDIES {
+            let words: Vec<&str> = match row.setting {
+                Some(Setting::Module { module, option }) => vec![module, option],
+                Some(Setting::Kernel(word)) => vec![word],
+                Some(Setting::Qemu { words, option }) => {
+                    assert!(words.contains(option), "{words}");
+                    vec![option]
+                }
+                // A sysctl is the file's path with other separators.
+                Some(Setting::File { path, value }) => {
+                    vec![path.rsplit('/').next().unwrap_or(path), value]
+                }
+                None => continue,
+            };
+            for word in words {
+                assert!(row.action.contains(word), "{}: {} lacks {word}", row.id, row.action);
+            }
+        }
     }
 
     #[test]

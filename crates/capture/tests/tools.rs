@@ -262,6 +262,13 @@ fn what_has_no_exits_is_refused_by_name() {
     assert!(error.contains("counts no exit by its reason"), "{error}");
 }
 
+/// Found by fuzzing: the number behind a name of a register is any number.
+#[test]
+fn a_register_that_no_processor_has_is_no_reason() {
+    let text = b"RD\x0a\x0a\xffnal% )\x0a                 hlt         55     1.         @ 3     0.07,EXIT_WRITE_DR18446744073709551615,,,,,,,,,,,EXIT_REASON_HLT,,,,,,e:713617.54us\xac.\x0a\x0a";
+    assert!(read(text, Isa::Unknown).is_err());
+}
+
 fn all_tools() -> Vec<Vec<u8>> {
     let mut names: Vec<_> = std::fs::read_dir(captures().join("tools/input"))
         .unwrap()

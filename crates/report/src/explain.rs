@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use vmtax_analyse::Ledger;
 use vmtax_analyse::explain::{Advice, Answer, Cost, Explanation, Finding, Workload};
+use vmtax_analyse::ledger::VmLoss;
+use vmtax_analyse::{Ledger, ledger};
 use vmtax_events::Losses;
 
-use crate::names::printable;
+use crate::names::{self, printable};
 use crate::numbers::{count, duration, percent, significant};
 use crate::table::{Cell, Column, JSON, PEOPLE, Table, sort_key};
 use crate::text::Page;
@@ -15,7 +16,7 @@ use crate::text::layout::{Paint, Style, wrap};
 use crate::{Subject, losses};
 
 /// Name and version of the JSON's shape.
-pub const SCHEMA: &str = "vmtax-explain-2";
+pub const SCHEMA: &str = "vmtax-explain-3";
 /// Lines of the answer on a terminal.
 const LINES: usize = 10;
 /// Lines of the answer that a table of results leaves to what can be done.
@@ -33,6 +34,8 @@ pub struct Explained<'a> {
     pub base: Option<Subject<'a>>,
     /// The explanation.
     pub explanation: &'a Explanation,
+    /// Of several VMs the worst is explained: each by what it lost, in this order. Empty for one VM, or for all together.
+    pub vms: &'a [VmLoss],
 }
 
 /// With a capital to begin with.
@@ -145,6 +148,27 @@ fn worst_table(workloads: &[Workload]) -> Table {
 }
 
 impl Explained<'_> {
+    /// The verdict, and whose it is where there are several VMs.
+    pub(crate) fn verdict(&self) -> String {
+        let says = sentence(&printable(&self.explanation.verdict.says));
+        match self.vms {
+            [worst, _, ..] => format!(
+                "VM {}, the worst of {}: {}",
+                names::vm(&self.run.ledger.recording, worst.vm),
+                self.vms.len(),
+                printable(&self.explanation.verdict.says)
+            ),
+            _ => says,
+        }
+    }
+
+    /// What the other VMs lost, and how to explain one.
+    pub(crate) fn others(&self) -> Option<String> {
+        let others = self.vms.get(1..).filter(|others| !others.is_empty())?;
+        let others = crate::headline::other_vms(self.run.ledger, others);
+        Some(format!("{others}. `--vm` explains one of them."))
+    }
+
     /// For a terminal of this width: the answer in at most ten lines, or everything.
     pub fn text(
         &self,
@@ -208,11 +232,7 @@ impl Explained<'_> {
     /// The answer, what matters most first.
     fn answer(&self) -> Vec<(Style, String, String)> {
         let explanation = self.explanation;
-        let mut rows = vec![(
-            Style::Heading,
-            String::new(),
-            format!("{}.", sentence(&printable(&explanation.verdict.says))),
-        )];
+        let mut rows = vec![(Style::Heading, String::new(), format!("{}.", self.verdict()))];
         if let Some(which) = self.run.emulated() {
             let text = format!(
                 "Recorded under {}: counts are exact, times do not reflect hardware.",
@@ -225,6 +245,7 @@ impl Explained<'_> {
             let base = base.map_or_else(String::new, |base| format!("; base: {base}"));
             rows.push((Style::Plain, String::new(), sentence(&format!("{shares}{base}."))));
         }
+        rows.extend(self.others().map(|others| (Style::Plain, String::new(), others)));
         let base = self.base.map(|base| ("The base's counts", base.ledger));
         for (whose, ledger) in [("Counts", self.run.ledger)].into_iter().chain(base) {
             let lost = losses::events(ledger);
@@ -269,7 +290,9 @@ impl Explained<'_> {
             title += &format!(" against {}", printable(base.source));
         }
         say(out, Style::Faint, "", &title)?;
-        for (style, first, text) in self.answer().into_iter().take(3) {
+        for (style, first, text) in
+            self.answer().into_iter().take(3 + usize::from(self.vms.len() > 1))
+        {
             say(out, style, &first, &text)?;
         }
         say(
@@ -373,6 +396,17 @@ impl Explained<'_> {
         table.csv(out)
     }
 
+    fn vm(&self, vm: &VmLoss) -> VmShape<'_> {
+        let recording = &self.run.ledger.recording;
+        VmShape {
+            id: vm.vm,
+            name: names::vm_name(recording, vm.vm),
+            tax: ledger::tax(&vm.time),
+            contention: ledger::contention(&vm.time).filter(|_| recording.coverage.sched),
+            idle: vm.is_idle(),
+        }
+    }
+
     /// For programs: the shape [`SCHEMA`].
     pub fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         let explanation = self.explanation;
@@ -383,6 +417,7 @@ impl Explained<'_> {
             emulated: self.run.emulated(),
             verdict: VerdictShape { id: explanation.verdict.id, says: &explanation.verdict.says },
             kind: explanation.kind.name(),
+            vms: self.vms.iter().map(|vm| self.vm(vm)).collect(),
             tax: self.run.ledger.tax().filter(|_| self.run.emulated().is_none()),
             contention: self.run.ledger.contention().filter(|_| self.run.emulated().is_none()),
             findings: explanation.findings.iter().map(shaped).collect(),
@@ -425,6 +460,7 @@ struct Object<'a> {
     emulated: Option<&'a str>,
     verdict: VerdictShape<'a>,
     kind: &'static str,
+    vms: Vec<VmShape<'a>>,
     tax: Option<f64>,
     contention: Option<f64>,
     findings: Vec<Shaped<'a>>,
@@ -433,6 +469,16 @@ struct Object<'a> {
     losses: &'a Losses,
     /// `None` without a base.
     base_losses: Option<&'a Losses>,
+}
+
+/// A VM of several; the first is the one that is explained.
+#[derive(Serialize)]
+struct VmShape<'a> {
+    id: u32,
+    name: Option<&'a str>,
+    tax: Option<f64>,
+    contention: Option<f64>,
+    idle: bool,
 }
 
 #[derive(Serialize)]

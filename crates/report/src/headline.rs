@@ -7,6 +7,7 @@ mod lab;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use vmtax_analyse::ledger::VmLoss;
 use vmtax_analyse::{Ledger, ledger, table};
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Level, NO_VCPU, Reason, Tally};
 
@@ -15,6 +16,8 @@ use crate::{Document, losses, names, numbers, operations};
 
 /// At most this many causes get a sentence.
 const CAUSES: usize = 4;
+/// VMs beside the worst that are named.
+const OTHERS: usize = 4;
 /// Threads that are named for having had the processors.
 const TAKERS: usize = 3;
 /// A cause below this share is not worth one, unless it is the first.
@@ -41,6 +44,7 @@ pub fn findings(doc: &Document) -> Vec<String> {
     }
     let mut said = Vec::new();
     said.extend(tax(ledger, &total));
+    said.extend(others(ledger, &total));
     said.extend(contention(ledger, &total));
     said.push(extent(ledger, &total));
     said.extend(causes(ledger, &total));
@@ -80,9 +84,10 @@ fn tax(ledger: &Ledger, total: &Tally) -> Option<String> {
     if total.timed == 0 {
         return None;
     }
-    let time = ledger.time_total();
-    let base = time.wall_ns.saturating_sub(time.halted_ns);
-    let lost = ledger::tax(&time)?;
+    let worst = worst(ledger);
+    let time = worst.map_or_else(|| ledger.time_total(), |worst| worst.time);
+    let base = ledger::running_ns(&time);
+    let lost = percent(ledger::tax(&time)?);
     let part = |ns: u64| percent(share(ns, base).unwrap_or(0.0));
     let coverage = ledger.recording.coverage;
     let mut parts = Vec::new();
@@ -92,21 +97,66 @@ fn tax(ledger: &Ledger, total: &Tally) -> Option<String> {
     } else {
         parts.push(format!("{} in the kernel or the VMM", part(time.exit_kernel_ns)));
     }
-    let who = match vms(ledger).len() {
-        0 | 1 => "The VM lost {} of its running time".to_owned(),
+    let who = match (worst, vms(ledger).len()) {
+        (Some(worst), _) => format!(
+            "VM {} lost {lost} of its running time to exits, the worst of {} VMs",
+            names::vm(&ledger.recording, worst.vm),
+            count(ledger.vms_by_loss().len() as u64)
+        ),
+        (None, 0 | 1) => format!("The VM lost {lost} of its running time to exits"),
         // There are more than are followed: their number is not that of the host's VMs.
-        n if are_capped(ledger) => {
-            format!("The first {} VMs lost {{}} of their running time", count(n as u64))
-        }
-        n => format!("The {} VMs lost {{}} of their running time", count(n as u64)),
+        (None, n) => format!(
+            "The {}{} VMs lost {lost} of their running time to exits",
+            if are_capped(ledger) { "first " } else { "" },
+            count(n as u64)
+        ),
     };
-    Some(format!("{} to exits: {}.", who.replace("{}", &percent(lost)), parts.join(", ")))
+    Some(format!("{who}: {}.", parts.join(", ")))
+}
+
+/// The VM that lost most, where there are several and all are followed.
+fn worst(ledger: &Ledger) -> Option<VmLoss> {
+    let all = ledger.vms_by_loss();
+    (all.len() > 1 && !are_capped(ledger)).then(|| all[0])
+}
+
+/// What the VMs beside the worst lost.
+fn others(ledger: &Ledger, total: &Tally) -> Option<String> {
+    worst(ledger).filter(|_| total.timed > 0)?;
+    let all = ledger.vms_by_loss();
+    let others = all.get(1..).filter(|others| !others.is_empty())?;
+    Some(format!("{}.", other_vms(ledger, others)))
+}
+
+/// `The other VM lost ...`: shares of each one's running time, the worst first.
+pub(crate) fn other_vms(ledger: &Ledger, others: &[VmLoss]) -> String {
+    let one = |vm: &VmLoss| {
+        let tax = ledger::tax(&vm.time).map_or_else(|| "?".to_owned(), percent);
+        let waited = ledger::contention(&vm.time)
+            .filter(|share| ledger.recording.coverage.sched && *share >= WORTH_A_SENTENCE);
+        let waited = waited.map_or_else(String::new, |s| format!(" and waited {}", percent(s)));
+        let idle = if vm.is_idle() { ", idle" } else { "" };
+        format!("{} {tax}{waited}{idle}", names::vm(&ledger.recording, vm.vm))
+    };
+    let mut named: Vec<String> = others.iter().take(OTHERS).map(one).collect();
+    if others.len() > OTHERS {
+        named.push(format!("{} more", count((others.len() - OTHERS) as u64)));
+    }
+    let who = if others.len() == 1 { "The other VM lost" } else { "The other VMs lost" };
+    format!("{who}: {}", named.join("; "))
 }
 
 /// What the VM lost to others on its processors, and to whom.
 fn contention(ledger: &Ledger, total: &Tally) -> Option<String> {
+    let worst = worst(ledger);
+    let own = worst.map(|worst| ledger.of_vm(worst.vm));
+    let ledger = own.as_ref().unwrap_or(ledger);
     let share = ledger.contention().filter(|share| total.timed > 0 && *share > 0.0)?;
-    let who = if vms(ledger).len() > 1 { "The VMs' vCPUs" } else { "The VM's vCPUs" };
+    let who = match worst {
+        Some(worst) => format!("vCPUs of {}", names::vm(&ledger.recording, worst.vm)),
+        None if vms(ledger).len() > 1 => "The VMs' vCPUs".to_owned(),
+        None => "The VM's vCPUs".to_owned(),
+    };
     let all = ledger.time_total().preempted_ns;
     let takers: Vec<String> = ledger
         .takers()

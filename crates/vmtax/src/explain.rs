@@ -71,6 +71,13 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
             (run, Some(base))
         }
     };
+    // Sums of several VMs describe none of them.
+    let is_one = base.is_some() || !filter.vms.is_empty() || ledger.recording.emulated.is_some();
+    let vms = if is_one { Vec::new() } else { ledger.vms_by_loss() };
+    let ledger = match vms.as_slice() {
+        [worst, _, ..] => ledger.of_vm(worst.vm),
+        _ => ledger,
+    };
     let labels = BTreeMap::new();
     let seconds = args.length.map(|length| length.as_secs_f64());
     let side = Side { source: &source, ledger: &ledger, labels: &labels, seconds };
@@ -82,6 +89,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         run: Subject { source: &source, ledger: &ledger },
         base: base.as_ref().map(|(source, ledger)| Subject { source, ledger }),
         explanation: &explanation,
+        vms: &vms,
     };
     output::write(output, |out| {
         match args.to.format {

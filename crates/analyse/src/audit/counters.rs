@@ -43,9 +43,7 @@ fn watchdog(settings: &Settings, costs: &str) -> Found {
     let fact = settings.fact(files::NMI_WATCHDOG);
     match fact.value.as_deref() {
         Ok("0") => Found::ok("no watchdog keeps a counter").seen(fact),
-        Ok("1") => Found::costs(costs)
-            .seen(fact)
-            .fix(Fix::Write { path: files::NMI_WATCHDOG.to_owned(), value: "0" }),
+        Ok("1") => Found::costs(costs).seen(fact).remedy("guest-nmi-watchdog"),
         Ok(_) => Found::strange(fact),
         Err(Unknown::Missing) => {
             Found::not_applicable("the kernel has no such watchdog").seen(fact)

@@ -46,7 +46,7 @@ pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
     Found::costs("the VMM moves every packet of the network: each notification is an exit to it")
         .seen(open)
         .seen(said(vm, format!("-netdev {}", types.join(", "))))
-        .fix(Fix::Vmm("-netdev tap,id=n0,vhost=on -device virtio-net-pci,netdev=n0"))
+        .remedy("vhost")
 }
 
 pub(super) fn ioeventfd(_: &View, vm: &VmProcess) -> Found {
@@ -68,7 +68,7 @@ pub(super) fn ioeventfd(_: &View, vm: &VmProcess) -> Found {
     }
     Found::costs("every notification of the device waits for the VMM in the vCPU's thread")
         .seen(said(vm, format!("ioeventfd=off: {}", off.join(", "))))
-        .fix(Fix::Vmm("-device virtio-...,ioeventfd=on"))
+        .remedy("ioeventfd")
 }
 
 pub(super) fn iothread(_: &View, vm: &VmProcess) -> Found {

@@ -61,11 +61,13 @@ pub(super) fn halt_poll(view: &View) -> Found {
         return Found::strange(fact);
     };
     let guest = view.guest.map(waits);
-    let write = |value| Fix::Write { path: files::HALT_POLL.to_owned(), value };
     match guest {
         Some(Waits::Polls(polls)) if ns > 0 => {
             let what = "the guest polls by itself; KVM's polling adds host CPU time, unless the guest has switched it off";
-            return Found::costs(what).seen(fact).seen(polls).fix(write("0"));
+            return Found::costs(what)
+                .seen(fact)
+                .seen(polls)
+                .fix(Fix::Write { path: files::HALT_POLL.to_owned(), value: "0" });
         }
         Some(Waits::Unknown(unread)) => {
             return Found::unknown("whether the guest polls by itself is not known")
@@ -85,7 +87,7 @@ pub(super) fn halt_poll(view: &View) -> Found {
             let what = format!(
                 "off, and {short} of {all} halts of the run were shorter than KVM's usual polling time"
             );
-            Found::costs(what).seen(fact).fix(write("200000"))
+            Found::costs(what).seen(fact).remedy("halt-poll")
         }
         (Some((short, all)), _) => {
             Found::ok(format!("off, and only {short} of {all} halts of the run were short"))
@@ -143,7 +145,6 @@ pub(super) fn guest_haltpoll(_: &View, guest: &Settings) -> Found {
     let driver = guest.fact(files::IDLE_DRIVER);
     let governor = guest.fact(files::IDLE_GOVERNOR);
     let poll_ns = guest.fact(files::GUEST_HALT_POLL);
-    let fix = || Fix::Kernel("cpuidle_haltpoll.force=Y".to_owned());
     match waits(guest) {
         Waits::Unknown(unread) => return Found::unread(unread),
         Waits::Polls(fact) if fact.path == files::CMDLINE => {
@@ -164,11 +165,11 @@ pub(super) fn guest_haltpoll(_: &View, guest: &Settings) -> Found {
     match is_confidential(guest) {
         Ok(true) => {
             let what = "a confidential guest that halts at once: each halt is an exit at its price, and a late wake-up";
-            Found::costs(what).seen(driver).fix(fix())
+            Found::costs(what).seen(driver).remedy("guest-haltpoll")
         }
         Ok(false) => {
             let what = "the guest halts at once; polling pays where it waits for wake-ups, which a run tells";
-            Found::unknown(what).seen(driver).fix(fix())
+            Found::unknown(what).seen(driver).remedy("guest-haltpoll")
         }
         Err(_) => Found::unread(guest.fact(files::CPUINFO)),
     }

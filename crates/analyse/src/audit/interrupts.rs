@@ -12,7 +12,7 @@ pub(super) fn x2apic(_: &View, guest: &Settings) -> Found {
         Ok(true) => Found::ok("the guest has the x2APIC").seen(fact),
         Ok(false) => Found::costs("the guest reaches its APIC through memory: each access that is not virtualized is decoded")
             .seen(fact)
-            .fix(Fix::Vmm("-cpu ...,+x2apic")),
+            .remedy("x2apic"),
         Err(_) => Found::unread(fact),
     }
 }
@@ -24,8 +24,8 @@ struct Feature {
     flag: [&'static str; 2],
     /// What it means that it is on, and that it is off.
     says: [&'static str; 2],
-    module: &'static str,
-    option: &'static str,
+    /// Row of the table of remedies.
+    remedy: &'static str,
 }
 
 impl Feature {
@@ -39,9 +39,7 @@ impl Feature {
             return Found::ok(ok).seen(fact);
         }
         match has_flag(view.host, list, flag) {
-            Ok(true) => Found::costs(costs)
-                .seen(fact)
-                .fix(Fix::Module { module: self.module, option: self.option }),
+            Ok(true) => Found::costs(costs).seen(fact).remedy(self.remedy),
             Ok(false) => Found::not_applicable("the processor cannot do it").seen(fact),
             Err(_) => {
                 let info = view.host.fact(files::CPUINFO).map(|_| format!("no {list}"));
@@ -60,8 +58,7 @@ pub(super) fn apicv(view: &View) -> Found {
             "interrupts reach vCPUs without exits",
             "each interrupt, EOI and access to the APIC is an exit",
         ],
-        module: "kvm_intel",
-        option: "enable_apicv=1",
+        remedy: "apicv",
     };
     feature.judge(view)
 }
@@ -74,8 +71,7 @@ pub(super) fn ipiv(view: &View) -> Found {
         path: files::IPIV,
         flag: ["vmx flags", "ipi_virt"],
         says: ["IPIs between vCPUs take no exit", "each IPI between vCPUs is an exit"],
-        module: "kvm_intel",
-        option: "enable_ipiv=1",
+        remedy: "ipiv",
     };
     feature.judge(view)
 }
@@ -92,8 +88,7 @@ pub(super) fn avic(view: &View) -> Found {
             "interrupts reach vCPUs without exits, unless a VM inhibits it (avic-inhibit)",
             "each interrupt, EOI and IPI is an exit",
         ],
-        module: "kvm_amd",
-        option: "avic=1",
+        remedy: "avic",
     };
     feature.judge(view)
 }

@@ -296,7 +296,7 @@ pub(super) fn ksm(view: &View) -> Found {
         )
         .seen(fact)
         .seen(sharing)
-        .fix(Fix::Write { path: files::KSM_RUN.to_owned(), value: "2" }),
+        .remedy("ksm-off"),
         Ok(_) => Found::strange(fact),
         Err(Unknown::Missing) => Found::not_applicable("this kernel cannot merge pages").seen(fact),
         Err(_) => Found::unread(fact),

@@ -39,53 +39,49 @@ pub(super) fn nested(view: &View) -> Found {
 }
 
 /// A parameter that matters where L2 runs.
-fn helps(view: &View, path: &str, ok: &str, costs: &str, fix: Fix) -> Found {
+fn helps(view: &View, path: &str, ok: &str, costs: &str, fix: Option<Fix>) -> Found {
     let (on, fact) = match view.switch(path) {
         Ok(found) => found,
         Err(found) => return found,
     };
     match (on, nesting(view)) {
         (true, _) => Found::ok(ok).seen(fact),
-        (false, Nesting::Yes(seen)) => Found::costs(costs).seen(fact).seen(seen).fix(fix),
+        (false, Nesting::Yes(seen)) => Found { fix, ..Found::costs(costs).seen(fact).seen(seen) },
         (false, Nesting::No) => Found::not_applicable("no VM runs guests of its own").seen(fact),
         (false, Nesting::Unknown) => {
-            Found::unknown("off; it costs where a guest runs guests, which is not known")
-                .seen(fact)
-                .fix(fix)
+            let what = "off; it costs where a guest runs guests, which is not known";
+            Found { fix, ..Found::unknown(what).seen(fact) }
         }
     }
 }
 
 pub(super) fn shadow_vmcs(view: &View) -> Found {
-    let fix = Fix::Module { module: "kvm_intel", option: "enable_shadow_vmcs=1" };
     helps(
         view,
         files::SHADOW_VMCS,
         "most VMREADs and VMWRITEs of L1 take no exit",
         "each VMREAD and VMWRITE of L1 is an exit",
-        fix,
+        Fix::of_remedy("shadow-vmcs"),
     )
 }
 
 pub(super) fn vls(view: &View) -> Found {
-    let fix = Fix::Module { module: "kvm_amd", option: "vls=1" };
     helps(
         view,
         files::VLS,
         "VMLOAD and VMSAVE of L1 take no exit",
         "each VMLOAD and VMSAVE of L1 is an exit",
-        fix,
+        Fix::of_remedy("vls"),
     )
 }
 
 pub(super) fn vgif(view: &View) -> Found {
-    let fix = Fix::Module { module: "kvm_amd", option: "vgif=1" };
     helps(
         view,
         files::VGIF,
         "STGI and CLGI of L1 take no exit",
         "each STGI and CLGI of L1 is an exit",
-        fix,
+        Fix::of_remedy("vgif"),
     )
 }
 
@@ -96,6 +92,6 @@ pub(super) fn vnmi(view: &View) -> Found {
         files::VNMI,
         "NMIs need no single steps",
         "each NMI of a guest takes exits to learn when it can be delivered",
-        fix,
+        Some(fix),
     )
 }

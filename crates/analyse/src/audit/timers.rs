@@ -24,7 +24,7 @@ pub(super) fn preemption_timer(view: &View) -> Found {
             "guests' timers are timers of the host: each expiry is an interrupt of the host",
         )
         .seen(fact)
-        .fix(Fix::Module { module: "kvm_intel", option: "preemption_timer=1" }),
+        .remedy("preemption-timer"),
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn tsc_deadline(_: &View, guest: &Settings) -> Found {
             "the guest arms its timer through APIC registers, more often and more dearly",
         )
         .seen(fact)
-        .fix(Fix::Vmm("-cpu ...,+tsc-deadline")),
+        .remedy("tsc-deadline"),
         Err(_) => Found::unread(fact),
     }
 }

@@ -37,6 +37,8 @@ pub(super) fn context(ledger: &Ledger) -> Context {
         converts: keys().any(|key| super::subject::of(key) == "conversions"),
         logs_writes: keys()
             .any(|key| key.reason.isa == Isa::Vmx && key.reason.code == vmx::PML_FULL),
+        may_shadow: super::memory::is_small(ledger).is_none()
+            && keys().any(|key| super::subject::of(key) == "nesting"),
         is_windows: keys().any(|key| match key.detail.kind {
             DetailKind::HypervHypercall => true,
             DetailKind::MsrRead | DetailKind::MsrWrite => HYPERV_MSRS.contains(&key.detail.value),

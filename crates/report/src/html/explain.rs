@@ -10,13 +10,13 @@ use crate::names::printable;
 
 /// The whole page.
 pub(super) fn page(explained: &Explained<'_>) -> Markup {
-    let explanation = explained.explanation;
     let mut sections = vec![Section {
         id: "conclusion".to_owned(),
         label: "Conclusion".to_owned(),
         body: html! {
             h2 #conclusion-title { "The verdict" }
-            p.verdict { (printable(&sentence(&explanation.verdict.says))) "." }
+            p.verdict { (explained.verdict()) "." }
+            @if let Some(others) = explained.others() { p { (others) } }
         },
     }];
     sections.push(Section {

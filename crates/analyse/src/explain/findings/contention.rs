@@ -76,8 +76,10 @@ fn remedies_of_takers(takers: &[(&str, Taken)]) -> Vec<&'static str> {
 
 /// vCPUs wait for processors.
 pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Option<Finding> {
-    let share = ledger.contention().filter(|_| ledger.recording.emulated.is_none())?;
-    if share < WORTH {
+    let share = ledger.contention()?;
+    // Who runs on an emulated host is real; for how long goes by the emulator's clock, and a little of it is the recorder's.
+    let emulated = ledger.recording.emulated.is_some();
+    if share < if emulated { super::super::TAX_MATTERS } else { WORTH } {
         return None;
     }
     let time = ledger.time_total();
@@ -89,7 +91,8 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     } else {
         "vCPUs wait for a processor that others have: not a cost of exits"
     };
-    let mut finding = Finding::new("contention", means, Certainty::Certain);
+    let certainty = if emulated { Certainty::Likely } else { Certainty::Certain };
+    let mut finding = Finding::new("contention", means, certainty);
     let named: Vec<String> = takers
         .iter()
         .take(3)

@@ -88,6 +88,9 @@ pub(in crate::explain) fn of_memory(
         let only_waits = faults_wait(ledger, sums);
         let faults =
             small_by_faults(ledger).filter(|_| small.is_none() && matters && !only_waits)?;
+        if context.may_shadow {
+            return None;
+        }
         let mut finding = Finding::new(
             "small-pages",
             "the guest's memory is mapped in pages of 4 KiB",

@@ -98,7 +98,7 @@ const SVM_REGISTERS: &[(&str, u32)] = &[
 pub(crate) fn svm_macro(name: &str) -> Option<u32> {
     let register = SVM_REGISTERS.iter().find_map(|&(prefix, first)| {
         let number = decimal(name.strip_prefix(prefix)?.as_bytes())?;
-        (number < 16).then_some(first + number as u32)
+        (number < 16).then(|| first + number as u32)
     });
     register.or_else(|| SVM_MACROS.iter().find(|(n, _)| *n == name).map(|&(_, code)| code))
 }
