@@ -195,9 +195,10 @@ impl Detail {
                 hex(value, u16::try_from(value).ok().and_then(port::name))
             }
             DetailKind::MmioRead | DetailKind::MmioWrite => hex(value, mmio_name(value)),
-            DetailKind::MemoryFault if value == UNKNOWN_REGION => String::new(),
             DetailKind::PageFault | DetailKind::MemoryFault => format!("{value:#x} (2 MiB)"),
-            DetailKind::ToPrivate | DetailKind::ToShared | DetailKind::PreFault => bytes(value),
+            DetailKind::ToPrivate | DetailKind::ToShared | DetailKind::PreFault => {
+                format!("{value} bytes")
+            }
             DetailKind::Hypercall => named(value.to_string(), hypercall::kvm_name(value)),
             DetailKind::HypervHypercall => hex(value, hypercall::hyperv_name(value)),
             DetailKind::XenHypercall => value.to_string(),
@@ -266,15 +267,6 @@ impl Detail {
             | DetailKind::PreFault
             | DetailKind::Overflow => None,
         }
-    }
-}
-
-/// A size in the largest unit that it is a multiple of: `4 KiB`, `2 MiB`.
-fn bytes(value: u64) -> String {
-    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match units.into_iter().find(|(size, _)| value != 0 && value.is_multiple_of(*size)) {
-        Some((size, unit)) => format!("{} {unit}", value / size),
-        None => format!("{value} bytes"),
     }
 }
 
@@ -357,12 +349,8 @@ mod tests {
             (K::Halt, HALT_POLLED, "polled"),
             (K::Halt, HALT_BLOCKED, "blocked"),
             (K::MemoryFault, 0x4000_0000, "0x40000000 (2 MiB)"),
-            (K::MemoryFault, UNKNOWN_REGION, ""),
-            (K::ToPrivate, 4096, "4 KiB"),
-            (K::ToShared, 6 << 20, "6 MiB"),
-            (K::PreFault, 1 << 30, "1 GiB"),
-            (K::ToShared, 100, "100 bytes"),
-            (K::ToShared, 0, "0 bytes"),
+            (K::ToPrivate, 4096, "4096 bytes"),
+            (K::PreFault, 2 << 20, "2097152 bytes"),
         ] {
             assert_eq!(Detail::new(kind, value).label(), label, "{kind:?} {value:#x}");
         }

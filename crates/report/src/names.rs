@@ -1,6 +1,7 @@
 //! How keys are written for people: one spelling for every renderer.
 
 use vmtax_analyse::{By, Table, TableKind, Value};
+use vmtax_events::detail::UNKNOWN_REGION;
 use vmtax_events::{Coverage, Detail, DetailKind, NO_VCPU, Reason, Recording};
 pub use vmtax_events::{is_hidden, printable};
 
@@ -53,12 +54,22 @@ pub fn detail(detail: Detail) -> String {
         K::Tdvmcall => "TDVMCALL",
         K::VmcsField => "VMCS field",
         K::Halt => return detail.label(),
+        K::MemoryFault if detail.value == UNKNOWN_REGION => return "memory fault".to_owned(),
         K::MemoryFault => "memory fault",
-        K::ToPrivate => "made private, by",
-        K::ToShared => "made shared, by",
-        K::PreFault => "pre-faulted page of",
+        K::ToPrivate => return format!("made private, by {}", bytes(detail.value)),
+        K::ToShared => return format!("made shared, by {}", bytes(detail.value)),
+        K::PreFault => return format!("pre-faulted page of {}", bytes(detail.value)),
     };
-    format!("{what} {}", detail.label()).trim_end().to_owned()
+    format!("{what} {}", detail.label())
+}
+
+/// A size in the largest unit that it is a multiple of: `4 KiB`, `2 MiB`.
+fn bytes(value: u64) -> String {
+    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match units.into_iter().find(|(size, _)| value != 0 && value.is_multiple_of(*size)) {
+        Some((size, unit)) => format!("{} {unit}", value / size),
+        None => format!("{value} bytes"),
+    }
 }
 
 /// The name alone, where a table has one: `IA32_TSC_DEADLINE`.
@@ -237,6 +248,9 @@ mod tests {
             (K::MemoryFault, 0x4000_0000, "memory fault 0x40000000 (2 MiB)", None),
             (K::MemoryFault, u64::MAX, "memory fault", None),
             (K::ToShared, 4096, "made shared, by 4 KiB", None),
+            (K::ToShared, 6 << 20, "made shared, by 6 MiB", None),
+            (K::ToPrivate, 100, "made private, by 100 bytes", None),
+            (K::ToPrivate, 0, "made private, by 0 bytes", None),
             (K::PreFault, 2 << 20, "pre-faulted page of 2 MiB", None),
             (K::Hypercall, 10, "hypercall 10 KVM_HC_SEND_IPI", Some("KVM_HC_SEND_IPI")),
             (K::Cpuid, 4 << 32 | 1, "cpuid 0x4 sub-leaf 1", None),
