@@ -5,7 +5,7 @@ mod logs;
 mod watched;
 
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, BufReader, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -164,7 +164,7 @@ fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result
             return Ok(of_table(log.ok_or(fault)??, name));
         }
     };
-    let mut whole = io::Cursor::new(head).chain(stream);
+    let whole = io::Cursor::new(head).chain(stream);
     if !format.needs_seeking() {
         return Ok(Recording { name, format, bytes: Bytes::Stream(Box::new(whole)) });
     }
@@ -180,7 +180,8 @@ fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result
         )
     };
     let mut file = tempfile::tempfile().map_err(failed)?;
-    io::copy(&mut whole, &mut file).map_err(failed)?;
+    // Without the large buffer this is a read and a write for every 8 KiB.
+    io::copy(&mut BufReader::with_capacity(PIPE, whole), &mut file).map_err(failed)?;
     let file = RandomFile::new(file).map_err(failed)?;
     Ok(Recording { name, format, bytes: Bytes::File(file) })
 }
