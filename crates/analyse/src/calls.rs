@@ -152,7 +152,9 @@ impl CallTree {
         for (index, node) in self.nodes.iter().enumerate() {
             // Lines are parts of their function.
             let of = match node.label.kind {
-                CallKind::Line => node.parent.and_then(|above| self.nodes.get(above)),
+                CallKind::Line if kind != CallKind::Line => {
+                    node.parent.and_then(|above| self.nodes.get(above))
+                }
                 _ => Some(node),
             };
             let Some(of) = of.filter(|of| of.label.kind == kind) else { continue };

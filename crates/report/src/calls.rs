@@ -4,11 +4,13 @@
 //! |---|---|---|
 //! | folded | flamegraph.pl, inferno, speedscope | instructions of the batch |
 //! | callgrind | KCachegrind, callgrind_annotate, qcachegrind | instructions of the batch |
+//! | pprof | pprof, `go tool pprof` | instructions of the batch, the operation as a label |
 //! | speedscope | speedscope.app | instructions of the batch, a profile for each operation |
 
 pub mod callgrind;
 pub mod difference;
 pub mod folded;
+pub mod pprof;
 pub mod speedscope;
 
 use std::collections::BTreeMap;
@@ -140,18 +142,23 @@ fn columns() -> Vec<Column> {
     ]
 }
 
-/// Causes by total, functions by self; by level the functions of each level.
+/// Causes by total, functions by self, and source lines where they are known; by level the functions and lines of each level.
 fn costs(tree: &CallTree, shown: Shown) -> Vec<FunctionCost> {
     let functions = tree.costs(CallKind::Function, false);
+    let lines = tree.costs(CallKind::Line, false);
     match shown.arranged {
         Arranged::ByCause => {
             let causes = tree.costs(CallKind::Cause, true).into_iter().take(shown.most);
-            causes.chain(functions.into_iter().take(shown.most)).collect()
+            let functions = functions.into_iter().take(shown.most);
+            causes.chain(functions).chain(lines.into_iter().take(shown.most)).collect()
         }
         Arranged::ByLevel => {
             let of = |level: u8| {
-                let functions = functions.iter().filter(move |cost| cost.label.level == level);
-                functions.take(shown.most).cloned().collect::<Vec<_>>()
+                let all = |costs: &[FunctionCost]| {
+                    let here = costs.iter().filter(|cost| cost.label.level == level);
+                    here.take(shown.most).cloned().collect::<Vec<_>>()
+                };
+                [all(&functions), all(&lines)].concat()
             };
             (0..=2).flat_map(of).collect()
         }

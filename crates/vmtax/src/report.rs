@@ -39,7 +39,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
 
 /// Writes a ledger in the format of the flags.
 pub(crate) fn render(args: &ReportArgs, ledger: Ledger) -> anyhow::Result<()> {
-    if let Format::Folded | Format::Callgrind | Format::Speedscope = args.format {
+    if let Format::Folded | Format::Callgrind | Format::Pprof | Format::Speedscope = args.format {
         return call_trees(args, &ledger);
     }
     let document = document(args, ledger);
@@ -90,6 +90,7 @@ fn call_trees(args: &ReportArgs, ledger: &Ledger) -> anyhow::Result<()> {
     output::write(args.output.as_deref(), |out| {
         match args.format {
             Format::Callgrind => calls::callgrind::write(&all[0].0, &all[0].1, out)?,
+            Format::Pprof => calls::pprof::write(&all, out)?,
             Format::Speedscope => calls::speedscope::write(&all, out)?,
             _ => calls::folded::write(&all, out)?,
         }

@@ -80,7 +80,7 @@ fn functions(tree: &CallTree) -> BTreeMap<Label, Function> {
 }
 
 /// `arch/x86/kvm/x86.c:123` as file and line.
-fn place(text: &str) -> (String, u64) {
+pub(super) fn place(text: &str) -> (String, u64) {
     let (file, line) = text.rsplit_once(':').unwrap_or((text, ""));
     (printable(file), line.parse().unwrap_or(0))
 }

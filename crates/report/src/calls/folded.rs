@@ -66,7 +66,9 @@ impl Reading {
             let Reading { rows, nodes } = self;
             let node = *nodes.entry((parent, frame.to_owned())).or_insert_with(|| {
                 let node = rows.len() as u32;
-                rows.push(row(node, parent, frame));
+                let above = parent.and_then(|parent| rows.get(parent as usize));
+                let above = above.map_or(0, |above: &CallRow| above.level);
+                rows.push(row(node, (parent, above), frame));
                 node
             });
             parent = Some(node);
@@ -83,8 +85,8 @@ impl Reading {
     }
 }
 
-/// The meaning of a frame.
-fn row(node: u32, parent: Option<u32>, frame: &str) -> CallRow {
+/// The meaning of a frame. A line has the level of the function above it.
+fn row(node: u32, (parent, above): (Option<u32>, u8), frame: &str) -> CallRow {
     let levelled = frame.strip_prefix('L').and_then(|rest| rest.split_once(' '));
     let levelled = levelled.and_then(|(level, name)| Some((level.parse::<u8>().ok()?, name)));
     let inside = |name: &str| Some(name.strip_prefix('[')?.strip_suffix(']')?.to_owned());
@@ -96,7 +98,12 @@ fn row(node: u32, parent: Option<u32>, frame: &str) -> CallRow {
                 None => (CallKind::Function, level, name.to_owned()),
             }
         }
-        None => (CallKind::Thread, 0, frame.to_owned()),
+        None => match frame.rsplit_once(':') {
+            Some((_, line)) if line.parse::<u64>().is_ok() => {
+                (CallKind::Line, above, frame.to_owned())
+            }
+            _ => (CallKind::Thread, 0, frame.to_owned()),
+        },
     };
     CallRow {
         workload: String::new(),
@@ -122,7 +129,7 @@ mod tests {
     fn what_is_written_is_read() {
         let text = "cpuid L1;L1 payload 2\n\
                     cpuid L1;L1 payload;L1 [cpuid];L0 [program];L0 run 40\n\
-                    cpuid L1;vCPU 0;L0 a 1\n\
+                    cpuid L1;vCPU 0;L0 a;arch/x86/kvm/x86.c:12 1\n\
                     cpuid L2;L2 payload 3\n";
         let trees = read(text).unwrap();
         let mut found = String::new();
@@ -135,7 +142,15 @@ mod tests {
         let function = CallKind::Function;
         assert_eq!(
             kinds,
-            [function, CallKind::Cause, function, function, CallKind::Thread, function]
+            [
+                function,
+                CallKind::Cause,
+                function,
+                function,
+                CallKind::Thread,
+                function,
+                CallKind::Line
+            ]
         );
         for (text, line) in [("a;b", 1), ("a;b 1\nb 1", 2), ("a;b x", 1), ("", 0)] {
             let problem = (line > 0).then(|| format!("line {line}: is no folded stack"));

@@ -131,6 +131,8 @@ pub(crate) enum Format {
     Folded,
     /// The call tree of one operation of a lab run, for KCachegrind.
     Callgrind,
+    /// Call trees of a lab run for pprof.
+    Pprof,
     /// Call trees of a lab run for speedscope.app.
     Speedscope,
 }
