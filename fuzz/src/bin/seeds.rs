@@ -43,6 +43,7 @@ fn main() -> Result {
         Seeds::outputs,
         Seeds::matrices,
         Seeds::answers,
+        Seeds::records,
     ];
     all.into_iter().try_for_each(|make| make(&seeds))
 }
@@ -120,6 +121,13 @@ impl Seeds<'_> {
         self.write("answer", "done", &encode(&Answer::Done(outcome)))?;
         let job = Job { client: vec!["w".to_owned()], limit_ms: 1000, ..Job::default() };
         self.write("answer", "request", &encode(&Request::Do(job)))
+    }
+
+    fn records(&self) -> Result {
+        for (name, record) in ["qemu", "bochs"].iter().zip(vmtax_lab::imagined::samples()) {
+            self.write("record", name, &record)?;
+        }
+        Ok(())
     }
 
     fn profiles(&self) -> Result {
