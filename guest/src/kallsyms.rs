@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use vmtax_guest::functions::{Functions, Loaded, Part};
+use vmtax_guest::functions::{Functions, Loaded, Part, build_id};
 
 use crate::Result;
 
@@ -58,5 +58,13 @@ pub(crate) fn loaded() -> Loaded {
         let address = words.get(5)?.strip_prefix("0x")?;
         Some(((*words.first()?).to_owned(), u64::from_str_radix(address, 16).ok()?))
     };
-    Loaded { notes: crc32fast::hash(&notes), modules: modules.lines().filter_map(module).collect() }
+    let modules: Vec<(String, u64)> = modules.lines().filter_map(module).collect();
+    let own = build_id(&notes).map(|id| (String::new(), id.to_vec()));
+    let of_modules = modules.iter().filter_map(|(name, _)| {
+        let path = format!("/sys/module/{name}/notes/.note.gnu.build-id");
+        let notes = std::fs::read(path).ok()?;
+        Some((name.clone(), build_id(&notes)?.to_vec()))
+    });
+    let builds = own.into_iter().chain(of_modules).collect();
+    Loaded { notes: crc32fast::hash(&notes), modules, builds }
 }

@@ -36,6 +36,8 @@ pub struct Operation {
     pub entries: Vec<u32>,
     /// Batches, the warming-up one included.
     pub batches: u32,
+    /// These run after those of all other operations, so that the others find the host as they would without them.
+    pub last: bool,
     /// Operations in a batch.
     pub count: u32,
     /// Memory at [`crate::layout::TOUCH`] that is given back before each batch.

@@ -216,6 +216,7 @@ mod tests {
             code: Vec::new(),
             entries: Vec::new(),
             batches,
+            last: false,
             count: 20,
             touch: None,
             shares: true,

@@ -46,6 +46,14 @@ pub enum Error {
         /// The problem, and what to do.
         problem: String,
     },
+    /// Debug information that cannot be used.
+    #[error("{path}: {problem}")]
+    DebugInfo {
+        /// The file.
+        path: PathBuf,
+        /// The problem, and what to do.
+        problem: String,
+    },
     /// A kernel image that L1 cannot boot.
     #[error("{path}: {problem}")]
     Kernel {

@@ -123,6 +123,8 @@ pub struct Setup {
     pub fresh: bool,
     /// Record the instructions that it executes, for call trees.
     pub profile: bool,
+    /// Files with debug information of its kernel and modules, for source lines in call trees.
+    pub debug_info: Vec<PathBuf>,
     /// The file for the console.
     pub console: PathBuf,
     /// Wall-clock limit.

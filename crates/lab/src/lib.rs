@@ -28,6 +28,8 @@ pub use error::Error;
 pub use host::{Host, PROGRAM, Setup, Start};
 pub use probe::{FieldPlace, field_places};
 pub use profile::Profile;
+#[cfg(any(test, feature = "fuzz"))]
+pub use profile::imagined;
 pub use run::{Measured, Memory, Outcomes, Plan, run};
 pub use vm::{Answered, Vm, VmLevel, VmPlan, VmSetup};
 pub use window::{Extent, Seen, SeenExits, Window, Windows, is_of_the_host, is_window, vm_of};

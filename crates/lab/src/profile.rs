@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  record ──tcg, bochs──> what happens ──flow──> who executes, on whose behalf ──tree──> batches ──check──> rows
+//!             symbols, source: functions and lines by address
 //! ```
 //! A batch is everything that the machine executes between the payload's two readings of the clock. The clock counts instructions,
 //! so it checks the tree: each batch of each operation must have exactly as many instructions as the clock says, or there is no tree.
@@ -12,7 +13,10 @@ mod bochs;
 mod code;
 mod fast;
 mod flow;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod imagined;
 mod rows;
+mod source;
 mod stacks;
 mod symbols;
 mod tcg;
@@ -41,6 +45,8 @@ use words::Words;
 
 pub(crate) use rows::Measure;
 pub use rows::Profile;
+use source::Lines;
+pub(crate) use source::Source;
 pub(crate) use symbols::Symbols;
 
 /// Limit on nodes of a tree, more than any batch has.
@@ -81,6 +87,7 @@ pub(crate) struct Batches {
     marks: Marks,
     operations: BTreeMap<u16, Clocked>,
     labels: Labels,
+    lines: Lines,
     /// The operation between whose marks the reader is.
     current: Option<u16>,
     /// Idle time when the current batch began, if it is recorded.
@@ -101,10 +108,11 @@ pub(crate) struct Done {
 }
 
 impl Batches {
-    pub(crate) fn new(marks: Marks, operations: BTreeMap<u16, Clocked>) -> Batches {
+    pub(crate) fn new(marks: Marks, operations: BTreeMap<u16, Clocked>, lines: Lines) -> Batches {
         Batches {
             marks,
             operations,
+            lines,
             labels: Labels::default(),
             current: None,
             idle: None,
@@ -173,11 +181,9 @@ pub(crate) fn read_record(
     }
 }
 
-/// Names of the code of each level, from what the host reported about its kernels.
-pub(crate) fn names(kernels: &[u8]) -> Result<[Symbols; 3], String> {
-    let kernels: Kernels =
-        decode(kernels).ok_or("what the host said of its kernel's functions cannot be read")?;
-    levels(&kernels)
+/// What the host reported about its kernels.
+fn kernels(told: &[u8]) -> Result<Kernels, String> {
+    decode(told).ok_or_else(|| "what the host said of its kernel's functions cannot be read".into())
 }
 
 /// A record that a separate thread reads while it is written.
@@ -191,11 +197,14 @@ impl Reading {
     pub(crate) fn start(
         made: host::Recorded,
         operations: BTreeMap<u16, Clocked>,
+        sources: &[Source],
     ) -> Result<Reading, Error> {
-        let symbols = names(&made.kernels).map_err(|problem| Error::Report { problem })?;
-        let symbols = Arc::new(symbols);
+        let report = |problem| Error::Report { problem };
+        let kernels = kernels(&made.kernels).map_err(report)?;
+        let symbols = Arc::new(levels(&kernels).map_err(report)?);
+        let lines = Lines::new(sources, &kernels)?;
         let shared = Arc::clone(&symbols);
-        let mut batches = Batches::new(host::MARKS, operations);
+        let mut batches = Batches::new(host::MARKS, operations, lines);
         let body = move || {
             let read = read_record(made.record, &shared, &mut batches);
             (batches, read)

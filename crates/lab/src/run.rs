@@ -7,7 +7,7 @@ use vmtax_guest::order::{Counting, Mapping, Operation, Order, Outcome};
 
 use crate::conversation::Answer;
 use crate::host::{self, Host, Ready, Setup, Start};
-use crate::profile::{Clocked, Measure, Profile, Reading, Recorded};
+use crate::profile::{Clocked, Measure, Profile, Reading, Recorded, Source};
 use crate::suite::{Definition, EMPTY, Ordered, Suite};
 use crate::window::Windows;
 use crate::{Error, check, probe, trace_dat, window};
@@ -100,16 +100,17 @@ const NO_PML: &str = "Bochs has no page-modification logging, and without it Lin
 /// When the host does not come up or cannot do its work. An operation that fails alone is an outcome.
 pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcomes, Error> {
     let tasks = tasks(setup, plan)?;
+    let sources = Source::open(&setup.debug_info)?;
     let Ready { mut machine, mut conversation, mut start, recorded } = setup.start(progress)?;
     let mut recorded = recorded;
     let mut reading = None;
     if setup.observer.is_empty() {
-        reading = recorded.take().map(|made| read_record(made, &tasks)).transpose()?;
+        reading = recorded.take().map(|made| read_record(made, &tasks, &sources)).transpose()?;
     }
     // An observer brings code of its own, so that functions are known when it has.
     let mut functions = |kernels: &[u8]| {
         let made = recorded.take().map(|made| host::Recorded { kernels: kernels.to_vec(), ..made });
-        reading = made.map(|made| read_record(made, &tasks)).transpose()?;
+        reading = made.map(|made| read_record(made, &tasks, &sources)).transpose()?;
         Ok(())
     };
     progress("running the suite");
@@ -150,12 +151,12 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
 }
 
 /// Reads the record while it is made.
-fn read_record(made: host::Recorded, tasks: &[Task]) -> Result<Reading, Error> {
+fn read_record(made: host::Recorded, tasks: &[Task], sources: &[Source]) -> Result<Reading, Error> {
     let clocked = |task: &Task| {
         let operation = task.operation();
         (operation.number, Clocked { level: operation.level, clock: task.ordered.clock })
     };
-    Reading::start(made, tasks.iter().map(clocked).collect())
+    Reading::start(made, tasks.iter().map(clocked).collect(), sources)
 }
 
 /// Probes for what KVM's tracepoints do not say. Without them the recording says less, and a note says so.
@@ -202,24 +203,24 @@ fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
     for level in 1..=if setup.nested { 2 } else { 1 } {
         for definition in definitions(plan, isa, level) {
             let number = tasks.len() as u16;
-            let batches = batches(setup, plan, definition);
-            let ordered = definition.order(isa, number, level, batches)?;
+            let (batches, last) = batches(setup, plan, definition);
+            let mut ordered = definition.order(isa, number, level, batches)?;
+            ordered.operation.last = last;
             tasks.push(Task { definition, ordered });
         }
     }
     Ok(tasks)
 }
 
-/// Batches of an operation beside the recorded one. Of what waits there is no path: its batches are for an observer, for what its
-/// PMU counts, and for a call tree, which takes no median. A plain run has none of them, and they are most of the time.
-fn batches(setup: &Setup, plan: &Plan, definition: &Definition) -> u32 {
+/// Batches of an operation beside the recorded one, and whether they come last. Of what waits there is no path: its batches are for
+/// an observer, for what its PMU counts, and for a call tree, which takes no median. A plain run has none of them, and they are most of
+/// the time. Batches for a tree alone come last, so that the paths of operations after them are those of a plain run.
+fn batches(setup: &Setup, plan: &Plan, definition: &Definition) -> (u32, bool) {
     let counts = !setup.observer.is_empty() || definition.pmu().is_some();
     if !definition.waits() || counts {
-        WARM_UP + plan.batches
-    } else if setup.profile {
-        WARM_UP + 1
+        (WARM_UP + plan.batches, false)
     } else {
-        0
+        (if setup.profile { WARM_UP + 1 } else { 0 }, true)
     }
 }
 

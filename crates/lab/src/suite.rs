@@ -320,6 +320,7 @@ impl Definition {
             code: payload.code,
             entries: payload.entries,
             batches,
+            last: false,
             count: self.count_at(level),
             touch: self.touch_at(level),
             shares: code.shares,

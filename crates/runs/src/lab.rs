@@ -106,6 +106,7 @@ pub fn suite(host: Host, plan: &Plan) -> anyhow::Result<Outcomes> {
         cache,
         fresh: false,
         profile: false,
+        debug_info: Vec::new(),
         console: consoles.0.join(format!("{host}.txt")),
         limit: LIMIT,
     };
@@ -307,7 +308,8 @@ pub fn fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyhow::Error {
     let code = match &error {
         Lab::Machine(Machine::Kernel { .. } | Machine::Module { .. })
         | Lab::Kernel { .. }
-        | Lab::Budget { .. } => Code::Data,
+        | Lab::Budget { .. }
+        | Lab::DebugInfo { .. } => Code::Data,
         Lab::Io { source, .. } | Lab::Machine(Machine::Io { source, .. }) => match source.kind() {
             io::ErrorKind::NotFound => Code::Input,
             _ => Code::Output,

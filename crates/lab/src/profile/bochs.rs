@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::flow::{Completion, Flow, Run};
 use super::symbols::{Gate, Symbols, is_payload};
 use super::words::Words;
-use super::{Batches, Problem};
+use super::{Batches, Problem, source};
 
 pub(super) const MAGIC: [u8; 8] = *b"VMTAXBCH";
 const VERSION: u32 = 1;
@@ -134,7 +134,7 @@ struct Reader<'a, 'b, R> {
     batches: &'b mut Batches,
     /// Where the instruction begins that began last.
     address: u64,
-    /// The function of the last instructions, how many they are, and the addresses that it has.
+    /// Function and source line of the last instructions, how many they are, and the addresses around them with both.
     run: Run,
     range: Range<u64>,
     progress: Progress,
@@ -161,7 +161,7 @@ pub(super) fn read(
         symbols,
         batches,
         address: 0,
-        run: Run { function: 0, count: 0 },
+        run: Run { function: 0, line: source::UNKNOWN, count: 0 },
         range: 0..0,
         progress: Progress::Off,
         entering: false,
@@ -222,7 +222,10 @@ impl<R: Read> Reader<'_, '_, R> {
         if !self.range.contains(&address) {
             self.counted();
             let level = usize::from(self.flow.level());
-            (self.run.function, self.range) = self.symbols[level].find_range(address);
+            let (function, in_function) = self.symbols[level].find_range(address);
+            let (line, of_line) = self.batches.lines.find(level, address);
+            (self.run.function, self.run.line) = (function, line);
+            self.range = in_function.start.max(of_line.start)..in_function.end.min(of_line.end);
             if level == 0 && self.reflects.contains(&Some(self.run.function)) {
                 self.flow.reflects();
             }

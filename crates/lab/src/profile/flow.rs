@@ -37,6 +37,8 @@ fn is_handler(name: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) function: u32,
+    /// Their source line, if it is known: [`super::source::Lines`].
+    pub(crate) line: u32,
     pub(crate) count: u32,
 }
 
@@ -195,12 +197,16 @@ impl<'a> Flow<'a> {
             }
             let node = self.node(self.at, current);
             if let Some(batch) = &mut self.batch {
-                batch.tree.add(node, run.count.into());
                 if entered {
                     batch.tree.enter(node);
                 }
+                let own = match run.line {
+                    super::source::UNKNOWN => node,
+                    line => batch.tree.child(node, Label::line(line)),
+                };
+                batch.tree.add(own, run.count.into());
                 batch.begun += u64::from(run.count);
-                self.last = Some(node);
+                self.last = Some(own);
             }
         }
     }

@@ -2,8 +2,9 @@
 
 use vmtax_events::{CallKind, CallRow, Sample};
 
+use super::source::Lines;
 use super::symbols::Symbols;
-use super::tree::{Labels, Node, Other, ROOT};
+use super::tree::{Labels, Node, Other, Parts, ROOT};
 use super::{Batches, Done};
 
 /// What was measured of an operation independently of the record.
@@ -63,7 +64,7 @@ impl Batches {
         let mut order: Vec<usize> = (1..batches.len()).collect();
         order.sort_by_key(|batch| (batches[*batch].done(), *batch));
         let median = order.get(order.len().saturating_sub(1) / 2).copied().unwrap_or(0);
-        batches[median].rows(measure, &self.labels, symbols)
+        batches[median].rows(measure, (&self.labels, symbols, &self.lines))
     }
 }
 
@@ -71,6 +72,12 @@ impl Done {
     /// Instructions that completed.
     fn done(&self) -> u64 {
         self.batch.begun - self.batch.undone
+    }
+
+    /// What the clock must have gone on by.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(super) fn cycles(&self) -> u64 {
+        self.done().saturating_add(self.idle.unwrap_or(0))
     }
 
     fn check(&self, cycles: u64) -> Result<(), String> {
@@ -95,8 +102,7 @@ impl Done {
     fn rows(
         &self,
         measure: &Measure<'_>,
-        labels: &Labels,
-        symbols: &[Symbols; 3],
+        (labels, symbols, lines): (&Labels, &[Symbols; 3], &Lines),
     ) -> Result<Profile, String> {
         let mut nodes = self.batch.tree.nodes.clone();
         let payload = self.payload.and_then(|payload| nodes.get_mut(payload as usize));
@@ -115,7 +121,8 @@ impl Done {
             let parent = numbers.get(node.parent as usize).copied().flatten();
             let number = rows.len() as u32;
             numbers[index] = Some(number);
-            let (kind, level, name, module) = describe(node, labels, symbols);
+            let above = nodes.get(node.parent as usize);
+            let (kind, level, name, module) = describe((node, above), labels, symbols, lines);
             rows.push(CallRow {
                 workload: measure.workload.to_owned(),
                 node: number,
@@ -154,22 +161,32 @@ fn kept(nodes: &[Node]) -> Vec<bool> {
 fn only_vcpu(nodes: &[Node], kept: &[bool], labels: &Labels) -> Option<usize> {
     let mut tops = (0..nodes.len()).filter(|index| kept[*index] && nodes[*index].parent == ROOT);
     let top = tops.next().filter(|_| tops.next().is_none())?;
-    let other = labels.get(nodes[top].label.parts().err()?)?;
+    let Parts::Other(place) = nodes[top].label.parts() else { return None };
+    let other = labels.get(place)?;
     matches!(other, Other::Vcpu { .. }).then_some(top)
 }
 
 fn describe(
-    node: &Node,
+    (node, above): (&Node, Option<&Node>),
     labels: &Labels,
     symbols: &[Symbols; 3],
+    lines: &Lines,
 ) -> (CallKind, u8, String, String) {
     let plain = |kind, level, name: String| (kind, level, name, String::new());
     match node.label.parts() {
-        Ok((level, id)) => {
+        Parts::Function { level, id } => {
             let name = symbols[usize::from(level.min(2))].name(id);
             (CallKind::Function, level, name.function.clone(), name.module.clone())
         }
-        Err(place) => match labels.get(place) {
+        Parts::Line(number) => {
+            // Of the function's level.
+            let level = match above.map(|above| above.label.parts()) {
+                Some(Parts::Function { level, .. }) => level,
+                _ => 0,
+            };
+            plain(CallKind::Line, level, lines.text(number))
+        }
+        Parts::Other(place) => match labels.get(place) {
             Some(Other::Cause { level, name }) => plain(CallKind::Cause, level, name.to_owned()),
             Some(Other::Vcpu { level, number }) => {
                 plain(CallKind::Thread, level, format!("vCPU {number}"))

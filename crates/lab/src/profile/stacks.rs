@@ -269,6 +269,7 @@ impl Stacks {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::Parts;
     use super::*;
 
     const A: u64 = 0xffff_c900_0001_0000;
@@ -279,7 +280,10 @@ mod tests {
         let mut names = Vec::new();
         let mut at = stacks.current();
         while at != NONE {
-            names.push(stacks.get(at).label.map_or(0, |label| label.parts().map_or(0, |p| p.1)));
+            names.push(stacks.get(at).label.map_or(0, |label| match label.parts() {
+                Parts::Function { id, .. } => id,
+                _ => 0,
+            }));
             at = stacks.caller(at);
         }
         names

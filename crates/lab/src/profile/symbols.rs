@@ -203,7 +203,8 @@ mod tests {
             (0x10, "foo.cold"),
         ]);
         let module = functions(&[(BASE + 0x1000_0000, "svm_vcpu_run"), (0x20, "npf_interception")]);
-        let loaded = |at| Loaded { notes: 1, modules: vec![("kvm_amd".to_owned(), at)] };
+        let loaded =
+            |at| Loaded { notes: 1, modules: vec![("kvm_amd".to_owned(), at)], builds: Vec::new() };
         Kernels {
             functions: Functions {
                 parts: vec![

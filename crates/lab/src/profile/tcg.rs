@@ -269,17 +269,19 @@ impl<R: Read> Reader<'_, '_, R> {
     /// Looks up the block's functions at the current level.
     fn look_up(&mut self, id: u32) {
         let level = usize::from(self.flow.level());
-        let symbols = &self.symbols[level];
+        let (symbols, lines) = (&self.symbols[level], &mut self.batches.lines);
         let Some(Some(block)) = self.blocks.get_mut(id as usize) else { return };
         if block.names[level].is_some() {
             return;
         }
         let mut runs: Vec<Run> = Vec::new();
         for index in 0..block.count() {
-            let function = symbols.find(block.place(index).0);
+            let (address, _) = block.place(index);
+            let function = symbols.find(address);
+            let line = lines.find(level, address).0;
             match runs.last_mut() {
-                Some(run) if run.function == function => run.count += 1,
-                _ => runs.push(Run { function, count: 1 }),
+                Some(run) if (run.function, run.line) == (function, line) => run.count += 1,
+                _ => runs.push(Run { function, line, count: 1 }),
             }
         }
         let gate = symbols.gate(block.start.0);

@@ -5,159 +5,28 @@ mod bochs;
 use std::collections::BTreeMap;
 
 use vmtax_events::{CallKind, CallRow};
-use vmtax_guest::functions::{Functions, Kernels, Loaded, Part};
 use vmtax_guest::layout;
-use vmtax_guest::order::encode;
 
-use super::{Batches, Clocked, Measure, Problem, Profile, names, read_record};
+use super::imagined::*;
+use super::source::Lines;
+use super::symbols::levels;
+use super::{Batches, Clocked, Measure, Problem, Profile, read_record};
 use crate::host::MARKS;
-
-const KERNEL: u64 = 0xffff_ffff_8100_0000;
-/// KVM_RUN's loop, with VMRUN in it; a handler; an interrupt's entry.
-const RUN: u64 = KERNEL;
-const HANDLER: u64 = KERNEL + 0x1000;
-const TICK: u64 = KERNEL + 0x2000;
-const FAULT: u64 = KERNEL + 0x3000;
-/// Where VMX goes on after a guest.
-const AFTER_GUEST: u64 = KERNEL + 0x5000;
-const REFLECTS: u64 = KERNEL + 0x6000;
-const STACK: u64 = 0xffff_c900_0001_0000;
-/// Where the payload reads the clock.
-const FIRST: u64 = layout::CODE + 0x10;
-const LAST: u64 = layout::CODE + 0x40;
-/// How far the emulator's memory of the host's kernel, of L1's and of payloads is from their addresses.
-const HOST: u64 = 0x1_0000_0000;
-const L1: u64 = 0x2_0000_0000;
-const GUEST: u64 = 0x3_0000_0000;
-
-const NOP: &[u8] = &[0x90];
-const RDTSC: &[u8] = &[0x0f, 0x31];
-const OUT: &[u8] = &[0xef];
-const CPUID: &[u8] = &[0x0f, 0xa2];
-const VMRUN: &[u8] = &[0x0f, 0x01, 0xd8];
-const CALL: &[u8] = &[0xe8, 0, 0, 0, 0];
-const RET: &[u8] = &[0xc3];
-const IRET: &[u8] = &[0x48, 0xcf];
-const STORE: &[u8] = &[0x89, 0x07];
-const WRMSR: &[u8] = &[0x0f, 0x30];
-
-/// A record that is written.
-struct Record {
-    words: Vec<u8>,
-    blocks: u32,
-    upper: u64,
-}
-
-impl Record {
-    fn new() -> Record {
-        let mut record = Record { words: b"VMTAXTCG".to_vec(), blocks: 0, upper: 0 };
-        record.put(&[1, 1]);
-        record
-    }
-
-    fn put(&mut self, words: &[u32]) {
-        words.iter().for_each(|word| self.words.extend(word.to_le_bytes()));
-    }
-
-    /// A block of these instructions is executed.
-    fn block(&mut self, address: u64, memory: u64, instructions: &[&[u8]]) {
-        let code: Vec<u8> = instructions.concat();
-        let (id, count) = (self.blocks, instructions.len() as u32);
-        self.blocks += 1;
-        self.put(&[0xffff_fffe, id, count, code.len() as u32]);
-        for double in [address, address.wrapping_add(memory)] {
-            self.words.extend(double.to_le_bytes());
-        }
-        self.words.extend(instructions.iter().map(|one| one.len() as u8));
-        self.words.extend(code);
-        self.words.resize(self.words.len().next_multiple_of(4), 0);
-        self.put(&[id]);
-    }
-
-    /// The block before the next was left after so many instructions.
-    fn partial(&mut self, done: u32) {
-        self.put(&[0b100 << 29 | done]);
-    }
-
-    /// The present block's last instruction accesses memory.
-    fn access(&mut self, address: u64) {
-        if address >> 32 != self.upper {
-            self.upper = address >> 32;
-            self.put(&[0b110 << 29 | (self.upper as u32 & 0x1fff_ffff)]);
-        }
-        self.put(&[0b101 << 29 | (address as u32) >> 3]);
-    }
-
-    fn mark(&mut self, port: u16) {
-        self.put(&[0xffff_fffc, port.into()]);
-    }
-
-    fn idle(&mut self, nanoseconds: u64) {
-        self.put(&[0xffff_fffa, nanoseconds as u32, (nanoseconds >> 32) as u32]);
-    }
-
-    fn end(mut self) -> Vec<u8> {
-        self.put(&[0xffff_fff8]);
-        self.words
-    }
-
-    /// The payload at L1 writes the first mark and is entered again.
-    fn begin(&mut self) {
-        self.block(layout::CODE, GUEST, &[OUT]);
-        self.mark(layout::PREPARE);
-        self.partial(1);
-        self.host(&[]);
-        self.enter();
-        self.block(layout::CODE + 1, GUEST, &[OUT]);
-        self.mark(layout::begin(0));
-        self.host(&[]);
-        self.enter();
-        self.block(FIRST - 2, GUEST, &[NOP, NOP, RDTSC]);
-        self.access(0);
-    }
-
-    /// The host after an exit: the code behind VMRUN, and what else it does.
-    fn host(&mut self, more: &[&[u8]]) {
-        self.block(RUN + 3, HOST, &[&[NOP, NOP], more].concat());
-    }
-
-    fn enter(&mut self) {
-        self.block(RUN, HOST, &[VMRUN]);
-    }
-
-    /// The host calls its handler, which has two instructions and returns.
-    fn handle(&mut self) {
-        self.host(&[CALL]);
-        self.access(STACK + 0x800);
-        self.block(HANDLER, HOST, &[NOP, RET]);
-        self.access(STACK + 0x800);
-    }
-}
-
-fn kernels() -> Vec<u8> {
-    let functions = [
-        (RUN, "kvm_arch_vcpu_ioctl_run"),
-        (HANDLER, "msr_interception"),
-        (TICK, "asm_sysvec_apic_timer_interrupt"),
-        (FAULT, "asm_exc_page_fault"),
-        (FAULT + 0x1000, "__switch_to"),
-        (AFTER_GUEST, "vmx_vmexit"),
-        (REFLECTS, "nested_vmx_vmexit"),
-    ];
-    let mut before = 0;
-    let steps =
-        functions.map(|(at, name)| (at - std::mem::replace(&mut before, at), name.to_owned()));
-    let part = Part { name: String::new(), functions: steps.to_vec() };
-    let functions = Functions { parts: vec![part] };
-    let (host, guest) = (Loaded::default(), Some(Loaded::default()));
-    encode(&Kernels { functions, host, guest })
-}
 
 /// The tree of a record whose only batch took so many cycles, one of which is the loop's.
 fn profile(record: &[u8], level: u8, cycles: u64) -> Result<Result<Profile, String>, Problem> {
-    let symbols = names(&kernels()).unwrap();
+    profile_lines(record, level, cycles, Lines::default())
+}
+
+fn profile_lines(
+    record: &[u8],
+    level: u8,
+    cycles: u64,
+    lines: Lines,
+) -> Result<Result<Profile, String>, Problem> {
+    let symbols = levels(&kernels()).unwrap();
     let operation = Clocked { level, clock: (FIRST, LAST) };
-    let mut batches = Batches::new(MARKS, BTreeMap::from([(0, operation)]));
+    let mut batches = Batches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
     read_record(record, &symbols, &mut batches)?;
     let measure = Measure { number: 0, workload: "x", cycles: &[cycles], around: 1 };
     Ok(batches.profile(&measure, &symbols))
@@ -208,6 +77,40 @@ fn what_an_exit_takes_hangs_under_its_instruction() {
         format!("payload;[cpuid];{HOST_RUN};0:msr_interception 2"),
     ];
     assert_eq!(tree(record, 1, 10), expected);
+}
+
+#[test]
+fn the_samples_for_fuzzing_are_whole() {
+    for sample in samples() {
+        assert_eq!(check_record(&sample[..sample.len() - 1]).map_err(|p| p.is_empty()), Err(false));
+        assert_eq!(check_record(&sample), Ok(()));
+    }
+}
+
+/// The record of the test above, in which the host's functions have source lines.
+#[test]
+fn lines_are_parts_of_their_functions() {
+    let mut record = Record::new();
+    record.begin();
+    record.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
+    record.partial(2);
+    record.handle();
+    record.block(RUN + 0x100, HOST, &[NOP]);
+    record.enter();
+    record.block(LAST - 1, GUEST, &[NOP, RDTSC]);
+    record.block(LAST + 2, GUEST, &[NOP]);
+    // The handler's second instruction has another line than its first, and what follows it has none.
+    let lines = Lines::of("svm.c", &[(HANDLER, 7), (HANDLER + 1, 8), (HANDLER + 2, 0)]);
+    let profile = profile_lines(&record.end(), 1, 10, lines).unwrap().unwrap();
+    let expected = [
+        "payload 2".to_owned(),
+        format!("payload;[cpuid];{HOST_RUN} 5"),
+        format!("payload;[cpuid];{HOST_RUN};0:msr_interception;(svm.c:7) 1"),
+        format!("payload;[cpuid];{HOST_RUN};0:msr_interception;(svm.c:8) 1"),
+    ];
+    assert_eq!(folded(&profile.rows), expected);
+    let lines = profile.rows.iter().filter(|row| row.kind == CallKind::Line);
+    assert!(lines.clone().all(|row| row.level == 0 && row.calls == 0));
 }
 
 #[test]

@@ -8,20 +8,39 @@ pub(crate) struct Label(u32);
 
 impl Label {
     const OTHER: u32 = 3;
+    const LINE: u32 = 1 << 29;
 
     /// A function of a level.
     pub(crate) fn function(level: u8, id: u32) -> Label {
         Label(u32::from(level) << 30 | id & 0x3fff_ffff)
     }
 
-    /// Level and number of a function, or `Err` with the place in [`Labels`].
-    pub(crate) fn parts(self) -> Result<(u8, u32), usize> {
+    /// A source line, by its number in [`super::source::Lines`].
+    pub(crate) fn line(number: u32) -> Label {
+        Label(Label::OTHER << 30 | Label::LINE | number & (Label::LINE - 1))
+    }
+
+    pub(crate) fn parts(self) -> Parts {
         let value = self.0 & 0x3fff_ffff;
         match self.0 >> 30 {
-            Label::OTHER => Err(value as usize),
-            level => Ok((level as u8, value)),
+            Label::OTHER if value & Label::LINE != 0 => Parts::Line(value & (Label::LINE - 1)),
+            Label::OTHER => Parts::Other(value as usize),
+            level => Parts::Function { level: level as u8, id: value },
         }
     }
+}
+
+/// A label taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parts {
+    Function {
+        level: u8,
+        id: u32,
+    },
+    /// The number of a source line.
+    Line(u32),
+    /// The place in [`Labels`].
+    Other(usize),
 }
 
 /// A label that is not a function.

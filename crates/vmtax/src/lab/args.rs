@@ -78,6 +78,10 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) profile: bool,
 
+    /// Debug information of the kernel (vmlinux) or of one of its modules (kvm.ko), for source lines in call trees. Repeatable.
+    #[arg(long, value_name = "FILE", requires = "profile", value_hint = ValueHint::FilePath)]
+    pub(crate) debug_info: Vec<PathBuf>,
+
     /// Arrangement of call trees: handlers under the guest instruction that caused the exit, or one tree per level.
     #[arg(long, value_enum, default_value_t = Arrangement::Cause, requires = "profile")]
     pub(crate) by: Arrangement,

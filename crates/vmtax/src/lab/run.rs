@@ -229,6 +229,7 @@ fn one(args: &RunArgs, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<
         cache,
         fresh: args.fresh,
         profile: args.profile,
+        debug_info: args.debug_info.clone(),
         console,
         limit: args.limit,
     };

@@ -61,6 +61,7 @@ fn measured(names: &[&str], buffer_kib: u32) -> Outcomes {
         cache,
         fresh: false,
         profile: false,
+        debug_info: Vec::new(),
         console: folder.path().join("console.txt"),
         limit: Duration::from_secs(600),
     };

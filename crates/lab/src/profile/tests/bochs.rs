@@ -2,99 +2,14 @@
 
 use vmtax_guest::layout;
 
-use super::{AFTER_GUEST, FAULT, FIRST, HANDLER, HOST_RUN, LAST, REFLECTS, RUN, STACK, TICK};
+use super::HOST_RUN;
 use super::{assert_survives_damage, folded, profile};
+use crate::profile::imagined::bochs::{CPUID, Record};
+use crate::profile::imagined::{AFTER_GUEST, FAULT, FIRST, HANDLER, REFLECTS, RUN, STACK, TICK};
 use crate::profile::{Problem, Profile};
 
-const CPUID: u32 = 10;
 const INTERRUPT: u32 = 1;
 const VMRESUME: u32 = 24;
-const PORT: u32 = 30;
-
-/// A record that is written, with the clock as Bochs has it.
-struct Record {
-    bytes: Vec<u8>,
-    address: u64,
-    tsc: u64,
-    clock: Option<u8>,
-}
-
-impl Record {
-    /// From the mark that starts it on: the host has left its guest.
-    fn new() -> Record {
-        let mut bytes = b"VMTAXBCH".to_vec();
-        bytes.extend([1, 0, 0, 0, 0, 0, 0, 0]);
-        let mut record = Record { bytes, address: 0, tsc: 1000, clock: None };
-        record.put(0xa3, &1000_u64.to_le_bytes());
-        record.writes(layout::PREPARE);
-        record
-    }
-
-    fn put(&mut self, word: u8, more: &[u8]) {
-        self.bytes.push(word);
-        self.bytes.extend(more);
-    }
-
-    /// Instructions begin, a byte apart.
-    fn run(&mut self, address: u64, count: u64) {
-        if let Some(word) = self.clock.take() {
-            self.put(word, &self.tsc.to_le_bytes());
-        }
-        for address in address..address + count {
-            let step = address.wrapping_sub(self.address);
-            match (u8::try_from(step), i32::try_from(step.cast_signed())) {
-                (Ok(step @ 0..0x80), _) => self.bytes.push(step),
-                (_, Ok(step)) => self.put(0x80, &step.to_le_bytes()),
-                _ => self.put(0x81, &address.to_le_bytes()),
-            }
-            self.address = address;
-            self.tsc += 1;
-        }
-    }
-
-    fn branch(&mut self, kind: u8, slot: u64) {
-        self.put(0x90 + kind - 12, &slot.to_le_bytes());
-    }
-
-    fn leaves(&mut self, reason: u32, qualification: u64) {
-        self.put(0xa0, &reason.to_le_bytes());
-        self.bytes.extend(qualification.to_le_bytes());
-        self.clock = Some(0xa3);
-    }
-
-    fn writes(&mut self, port: u16) {
-        self.leaves(PORT, u64::from(port) << 16);
-    }
-
-    fn enters(&mut self) {
-        self.bytes.push(0xa1);
-    }
-
-    /// The host after an exit: this many instructions, and the one that enters.
-    fn host(&mut self, count: u64) {
-        self.run(AFTER_GUEST, 1);
-        self.run(RUN, count);
-        self.run(RUN + 0x100, 1);
-        self.enters();
-    }
-
-    /// From the mark to the clock.
-    fn begin(&mut self) {
-        self.host(0);
-        self.run(layout::CODE + 1, 1);
-        self.writes(layout::begin(0));
-        self.host(0);
-        self.run(FIRST, 1);
-    }
-
-    fn end(&mut self) -> Vec<u8> {
-        self.run(LAST, 1);
-        self.run(LAST + 2, 1);
-        let mut bytes = self.bytes.clone();
-        bytes.push(0xff);
-        bytes
-    }
-}
 
 fn tree(bytes: &[u8], level: u8, cycles: u64) -> Vec<String> {
     folded(&profile(bytes, level, cycles).unwrap().unwrap().rows)

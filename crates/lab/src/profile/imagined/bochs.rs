@@ -1,0 +1,94 @@
+//! Records of the library inside Bochs.
+
+use vmtax_guest::layout;
+
+use super::{AFTER_GUEST, FIRST, LAST, RUN};
+
+/// Exit reasons.
+pub const CPUID: u32 = 10;
+pub const PORT: u32 = 30;
+
+/// A record that is written, with the clock as Bochs has it.
+pub struct Record {
+    pub bytes: Vec<u8>,
+    pub address: u64,
+    pub tsc: u64,
+    pub clock: Option<u8>,
+}
+
+impl Record {
+    /// From the mark that starts it on: the host has left its guest.
+    pub fn new() -> Record {
+        let mut bytes = b"VMTAXBCH".to_vec();
+        bytes.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+        let mut record = Record { bytes, address: 0, tsc: 1000, clock: None };
+        record.put(0xa3, &1000_u64.to_le_bytes());
+        record.writes(layout::PREPARE);
+        record
+    }
+
+    pub fn put(&mut self, word: u8, more: &[u8]) {
+        self.bytes.push(word);
+        self.bytes.extend(more);
+    }
+
+    /// Instructions begin, a byte apart.
+    pub fn run(&mut self, address: u64, count: u64) {
+        if let Some(word) = self.clock.take() {
+            self.put(word, &self.tsc.to_le_bytes());
+        }
+        for address in address..address + count {
+            let step = address.wrapping_sub(self.address);
+            match (u8::try_from(step), i32::try_from(step.cast_signed())) {
+                (Ok(step @ 0..0x80), _) => self.bytes.push(step),
+                (_, Ok(step)) => self.put(0x80, &step.to_le_bytes()),
+                _ => self.put(0x81, &address.to_le_bytes()),
+            }
+            self.address = address;
+            self.tsc += 1;
+        }
+    }
+
+    pub fn branch(&mut self, kind: u8, slot: u64) {
+        self.put(0x90 + kind - 12, &slot.to_le_bytes());
+    }
+
+    pub fn leaves(&mut self, reason: u32, qualification: u64) {
+        self.put(0xa0, &reason.to_le_bytes());
+        self.bytes.extend(qualification.to_le_bytes());
+        self.clock = Some(0xa3);
+    }
+
+    pub fn writes(&mut self, port: u16) {
+        self.leaves(PORT, u64::from(port) << 16);
+    }
+
+    pub fn enters(&mut self) {
+        self.bytes.push(0xa1);
+    }
+
+    /// The host after an exit: this many instructions, and the one that enters.
+    pub fn host(&mut self, count: u64) {
+        self.run(AFTER_GUEST, 1);
+        self.run(RUN, count);
+        self.run(RUN + 0x100, 1);
+        self.enters();
+    }
+
+    /// From the mark to the clock.
+    pub fn begin(&mut self) {
+        self.host(0);
+        self.run(layout::CODE + 1, 1);
+        self.writes(layout::begin(0));
+        self.host(0);
+        self.run(FIRST, 1);
+    }
+
+    pub fn end(&mut self) -> Vec<u8> {
+        self.run(LAST, 1);
+        self.run(LAST + 2, 1);
+        let mut bytes = self.bytes.clone();
+        bytes.push(0xff);
+        bytes
+    }
+}
