@@ -76,6 +76,7 @@ fn value(args: &BisectArgs) -> anyhow::Result<f64> {
         cache,
         fresh: false,
         profile: false,
+        debug_info: Vec::new(),
         console,
         limit: args.limit,
     };

@@ -252,6 +252,7 @@ fn attempts(
             cache,
             fresh: false,
             profile: args.profile,
+            debug_info: Vec::new(),
             console,
             limit: args.limit,
         };
