@@ -191,7 +191,7 @@ impl Found {
 
     /// A setting says something that it should not.
     fn strange(fact: Fact<String>) -> Found {
-        Found::unknown("the setting has a value that is not known here").seen(fact)
+        Found::unknown("the setting has an unknown value").seen(fact)
     }
 }
 

@@ -308,7 +308,10 @@ fn judge(
             });
             verdict("undecided", format!("undecided: {}{most}", step.says))
         }
-        _ => verdict("undecided", "undecided: nothing here says where time goes".to_owned()),
+        _ => verdict(
+            "undecided",
+            "undecided: the recording does not show where time goes".to_owned(),
+        ),
     }
 }
 
@@ -319,7 +322,7 @@ fn without_contradictions(all: &mut [Finding]) {
         let opposite =
             |id: &str| advised.iter().any(|known| crate::remedy::are_opposites(known, id));
         let refused = finding.remedies.extract_if(.., |advice| opposite(advice.remedy.id));
-        let why = "it is the opposite of what a finding that matters more needs";
+        let why = "it contradicts the remedy of a more important finding";
         let refused: Vec<_> = refused.map(|advice| (advice.remedy.id, why)).collect();
         finding.refused.extend(refused);
         advised.extend(finding.remedies.iter().map(|advice| advice.remedy.id));
@@ -343,7 +346,7 @@ fn rests_on(verdict: &str) -> &'static [&'static str] {
 fn too_little(ledger: &Ledger, sums: &findings::Sums) -> Option<String> {
     let ns = ledger.time.values().map(|time| time.sum.wall_ns).max().unwrap_or(0);
     (sums.timed && sums.total < TOO_FEW && ns < TOO_SHORT_NS).then(|| {
-        format!("{} exits in {:.1} ms are too few to conclude from", sums.total, ns as f64 / 1e6)
+        format!("{} exits in {:.1} ms are too few for a conclusion", sums.total, ns as f64 / 1e6)
     })
 }
 
@@ -367,7 +370,7 @@ fn idle(ledger: &Ledger, sums: &findings::Sums, contention: f64) -> Option<Verdi
         return None;
     }
     let says = format!(
-        "the VM is idle: its busiest vCPU is not halted {} of the time ({} ms of {} ms in all); there is nothing to gain from its exits",
+        "the VM is idle: its busiest vCPU is not halted {} of the time ({} ms of {} ms in all); fewer exits would gain nothing",
         percent(busiest),
         running_ns(&time) / 1_000_000,
         time.wall_ns / 1_000_000
@@ -457,19 +460,19 @@ fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &findings::Sums) -
     }
     if let (None, Some(spent_ns)) = (base, sums.spent_ns) {
         let says = format!(
-            "exits that do not halt took {} ms; what part of the running time that is, the table does not say",
+            "exits that do not halt took {} ms; the table does not contain the running time",
             spent_ns / 1_000_000
         );
-        let next = "the recording itself (perf.data.guest of `perf kvm stat record`), which says how long the vCPUs ran";
+        let next = "the recording itself (perf.data.guest of `perf kvm stat record`), which contains the running time of the vCPUs";
         return step(Answer::Unknown, says, Vec::new(), Some(next));
     }
     let Some(base) = base else {
         let says = if ledger.exits.is_empty() {
-            "there are no exits in it"
+            "it contains no exits"
         } else if of_hardware {
-            "counts alone do not say what exits cost"
+            "counts alone do not show the cost of exits"
         } else {
-            "times under an emulator do not reflect hardware, and counts alone do not say what exits cost"
+            "times under an emulator do not reflect hardware, and counts alone do not show the cost of exits"
         };
         let next = "a recording with times: `perf kvm stat record -a`, or `perf record -a -e 'kvm:*' -e sched:sched_switch`";
         return step(Answer::Unknown, says.to_owned(), Vec::new(), Some(next));
@@ -518,7 +521,7 @@ fn against(
     let kinds = (kind::kind(ledger), kind::kind(base.ledger));
     if kinds.0 != kinds.1 && all > 0.0 && (kinds.0.is_confidential() || kinds.1.is_confidential()) {
         let says = format!(
-            "counts decide nothing: {} of the exits are of causes that both have as often, but one is a {} and the other a {} VM, and what an exit costs in each is not known",
+            "counts decide nothing: {} of the exits have causes that are equally frequent in both, but one is a {} and the other a {} VM, and the cost of an exit in each is unknown",
             percent(alike / all),
             kinds.0.name(),
             kinds.1.name()
@@ -528,14 +531,14 @@ fn against(
     }
     if all > 0.0 && alike >= all * SAME_EXITS {
         let says = format!(
-            "exits are not the bottleneck, if the base is fast: {} of them are of causes that it has as often",
+            "exits are not the bottleneck, if the base is fast: {} of them have causes that are equally frequent there",
             percent(alike / all)
         );
         let next = "what the guest does between exits: a profile of it, its page sizes";
         return step(Answer::No, says, evidence, Some(next));
     }
     let says = format!(
-        "the two do not take the same exits: only {} are of causes that both have as often",
+        "the two do not take the same exits: only {} have causes that are equally frequent in both",
         percent(if all > 0.0 { alike / all } else { 0.0 })
     );
     step(Answer::Unknown, says, evidence, Some("a recording with times (`perf kvm stat record`)"))
@@ -598,11 +601,14 @@ fn nesting(ledger: &Ledger) -> Step {
         .map(|(name, count)| format!("{name}: {:.2}", each(*count)))
         .collect();
     let (answer, says) = match handled {
-        0 => (Answer::Unknown, "L1 handled no exit of L2, or the recording cannot tell".to_owned()),
+        0 => (
+            Answer::Unknown,
+            "L1 handled no exit of L2, or the recording does not show it".to_owned(),
+        ),
         _ => (
             Answer::Yes,
             format!(
-                "each exit of L2 that L1 handled took {:.1} exits of L1; one entry is the least possible",
+                "each exit of L2 that L1 handled took {:.1} exits of L1; the minimum is one, the entry",
                 each(ancillary)
             ),
         ),

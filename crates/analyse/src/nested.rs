@@ -1,7 +1,7 @@
 //! Nested virtualization: what one exit of L2 costs in exits of L1.
 //!
 //! An exit of L2 that the host hands to L1 makes L1 run; every exit that L1 takes until it resumes
-//! L2 is an *ancillary exit* of that L2 exit. One VM entry (vmrun, VMRESUME) is the least possible.
+//! L2 is an *ancillary exit* of that L2 exit. One VM entry (vmrun, VMRESUME) is the minimum.
 
 use std::collections::BTreeMap;
 

@@ -52,7 +52,7 @@ pub const ANCILLARY: [Published; 5] = [
     Published {
         vmx: vmx::VMRESUME,
         svm: Some(svm::VMRUN),
-        about: "entering L2 again: the least possible",
+        about: "entering L2 again: the minimum",
         count: 1,
     },
 ];

@@ -164,11 +164,11 @@ const INTERRUPTS_ARE_TICKS: &str =
     "host interrupts are assumed to be timer ticks, because the recording has no vectors";
 /// The oneDNN-on-TDX report counts all MSR writes of the plain VM as timer arms (143,258 against 142,929 expiries).
 const WRITES_ARE_ARMS: &str =
-    "MSR writes are taken to arm the timer: the recording does not say which MSR";
+    "MSR writes are assumed to arm the timer, because the recording does not contain the MSR";
 /// The oneDNN-on-TDX report counts all TDCALLs as timer arms (137,299 against 143,258 on the plain VM). Kernels before the
 /// remap of TDVMCALLs give one reason for all leaves.
 const TDCALLS_ARE_ARMS: &str =
-    "TDCALLs are taken to arm the timer: the recording does not say which leaf";
+    "TDCALLs are assumed to arm the timer, because the recording does not contain the leaf";
 
 /// The rules, by vendor and code. Others are [`Cause::Other`] unless the detail decides:
 /// exceptions, CR and DR accesses, descriptor tables, cache and TLB instructions, XSETBV, RDTSC,

@@ -96,7 +96,7 @@ parts! {
     /// Handling exits in the VMM.
     exit_user_ns: "exit-user", "handling exits in the VMM", told_by(|coverage| coverage.userspace);
     /// Halted, polling included.
-    halted_ns: "halted", "idle by the guest's own wish";
+    halted_ns: "halted", "halted by the guest";
     /// Preempted while handling an exit. (A vCPU is only ever preempted outside guest mode.)
     preempted_ns: "preempted", "off its CPU while handling an exit", told_by(|coverage| coverage.sched);
     /// Unknown time: exits or entries are missing around it.

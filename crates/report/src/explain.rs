@@ -62,12 +62,12 @@ pub(crate) fn cost(cost: &Cost) -> String {
             )
         }
         Cost::Spent { time_ns, all_ns, count: n } => format!(
-            "{} of the time in exits that do not halt: {} in {} exits; the running time is not known",
+            "{} of the time in exits that do not halt: {} in {} exits; the running time is unknown",
             percent(time_ns as f64 / all_ns.max(1) as f64),
             duration(time_ns as f64),
             count(n)
         ),
-        Cost::Count { count: n } => format!("{} exits; what they cost is not known", count(n)),
+        Cost::Count { count: n } => format!("{} exits; their cost is unknown", count(n)),
         Cost::Unknown => "not counted by exits".to_owned(),
     }
 }
@@ -299,7 +299,7 @@ impl Explained<'_> {
             out,
             Style::Faint,
             "",
-            &format!("Kind of VM, as the recording shows it: {}.", explanation.kind.name()),
+            &format!("Kind of VM, detected from the recording: {}.", explanation.kind.name()),
         )?;
         for (number, finding) in (1..).zip(&explanation.findings) {
             paint.line(out, Style::Plain, "")?;

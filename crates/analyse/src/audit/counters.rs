@@ -23,7 +23,7 @@ pub(super) fn enable_pmu(view: &View) -> Found {
         return Found::ok("all VMs are started without performance counters (pmu=off)").seen(fact);
     }
     let Some(ledger) = view.ledger else {
-        let what = "guests have performance counters; whether they use them a run tells";
+        let what = "guests have performance counters; a run shows whether they use them";
         return Found::unknown(what).seen(fact);
     };
     let uses = ledger.exits.iter().filter(|(key, _)| cause_of(key) == Cause::Pmu);
@@ -42,7 +42,7 @@ pub(super) fn enable_pmu(view: &View) -> Found {
 fn watchdog(settings: &Settings, costs: &str) -> Found {
     let fact = settings.fact(files::NMI_WATCHDOG);
     match fact.value.as_deref() {
-        Ok("0") => Found::ok("no watchdog keeps a counter").seen(fact),
+        Ok("0") => Found::ok("no watchdog occupies a counter").seen(fact),
         Ok("1") => Found::costs(costs).seen(fact).remedy("guest-nmi-watchdog"),
         Ok(_) => Found::strange(fact),
         Err(Unknown::Missing) => {
@@ -53,7 +53,10 @@ fn watchdog(settings: &Settings, costs: &str) -> Found {
 }
 
 pub(super) fn nmi_watchdog(view: &View) -> Found {
-    watchdog(view.host, "the watchdog keeps one counter of each CPU, and interrupts guests by NMI")
+    watchdog(
+        view.host,
+        "the watchdog occupies one counter of each CPU, and interrupts guests with NMIs",
+    )
 }
 
 pub(super) fn guest_nmi_watchdog(_: &View, guest: &Settings) -> Found {

@@ -85,9 +85,9 @@ pub(super) fn iothread(_: &View, vm: &VmProcess) -> Found {
     let without: Vec<&str> =
         disks.iter().filter(|value| !has(value)).map(|value| object_type(value)).collect();
     if without.is_empty() {
-        return Found::ok("disks have a thread of their own").seen(said(vm, "iothread=..."));
+        return Found::ok("disks have their own thread").seen(said(vm, "iothread=..."));
     }
-    Found::costs("disks are served by the VMM's main thread, with everything else")
+    Found::costs("disks share the VMM's main thread with everything else")
         .seen(said(vm, format!("no iothread: {}", without.join(", "))))
         .fix(Fix::Vmm("-object iothread,id=io0 -device virtio-blk-pci,...,iothread=io0"))
 }
@@ -102,11 +102,9 @@ pub(super) fn swiotlb(_: &View, guest: &Settings) -> Found {
         }
         (Err(_), _) => return Found::unread(slots),
         (_, Err(Unknown::Missing)) => {
-            return Found::unknown(
-                "how much was in use is not counted: the guest's kernel is older than 6.4",
-            )
-            .seen(slots)
-            .seen(high);
+            return Found::unknown("peak use is unknown: the guest's kernel is older than 6.4")
+                .seen(slots)
+                .seen(high);
         }
         (_, Err(_)) => return Found::unread(high),
         _ => {}
@@ -117,7 +115,7 @@ pub(super) fn swiotlb(_: &View, guest: &Settings) -> Found {
     let (Some(size), Some(most)) =
         (number(&slots), number(&high).filter(|n| *n <= i64::MAX as u64))
     else {
-        return Found::unknown("the counters have values that cannot be").seen(slots).seen(high);
+        return Found::unknown("the counters have impossible values").seen(slots).seen(high);
     };
     let found = if size == 0 {
         Found::ok("the guest has no bounce buffer")

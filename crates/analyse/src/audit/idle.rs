@@ -70,7 +70,7 @@ pub(super) fn halt_poll(view: &View) -> Found {
                 .fix(Fix::Write { path: files::HALT_POLL.to_owned(), value: "0" });
         }
         Some(Waits::Unknown(unread)) => {
-            return Found::unknown("whether the guest polls by itself is not known")
+            return Found::unknown("it is unknown whether the guest polls by itself")
                 .seen(fact)
                 .seen(unread);
         }
@@ -94,11 +94,11 @@ pub(super) fn halt_poll(view: &View) -> Found {
                 .seen(fact)
         }
         (None, Some(_)) => Found::unknown(
-            "off, and the guest does not poll; a run with halts tells whether polling would pay",
+            "off, and the guest does not poll; a run with halts shows whether polling would help",
         )
         .seen(fact),
         (None, None) => {
-            Found::unknown("off; right if the guest polls by itself, which --guest tells")
+            Found::unknown("off; correct if the guest polls by itself; --guest checks this")
                 .seen(fact)
         }
     }
@@ -114,16 +114,15 @@ fn polling(view: &View, fact: Fact<String>, ns: u64) -> Found {
     let path = "/sys/kernel/debug/kvm/*/halt_poll_{success,fail}_ns";
     match (sum("halt_poll_success_ns"), sum("halt_poll_fail_ns")) {
         (Ok(hit), Ok(missed)) if hit > 0 || missed > 0 => {
-            let counters =
-                Fact::new(path, Ok(format!("{hit} ns with success, {missed} ns in vain")));
+            let counters = Fact::new(path, Ok(format!("{hit} ns successful, {missed} ns wasted")));
             if missed > hit {
-                let what = "KVM polls before a vCPU sleeps, and most of that time was in vain: host CPU time, not the guest's";
+                let what = "KVM polls before a vCPU sleeps, and most of that time was wasted: host CPU time, not the guest's";
                 Found::costs(what)
                     .seen(fact)
                     .seen(counters)
                     .fix(Fix::Write { path: files::HALT_POLL.to_owned(), value: "50000" })
             } else {
-                Found::ok("KVM polls before a vCPU sleeps, most of it with success")
+                Found::ok("KVM polls before a vCPU sleeps, mostly successfully")
                     .seen(fact)
                     .seen(counters)
             }
@@ -133,9 +132,8 @@ fn polling(view: &View, fact: Fact<String>, ns: u64) -> Found {
                 .seen(fact)
         }
         (Err(why), _) | (_, Err(why)) => {
-            let what = format!(
-                "KVM polls up to {ns} ns before a vCPU sleeps; with what success is not known"
-            );
+            let what =
+                format!("KVM polls up to {ns} ns before a vCPU sleeps; its success is unknown");
             Found::unknown(what).seen(fact).seen(Fact::new(path, Err(why)))
         }
     }
@@ -164,11 +162,11 @@ pub(super) fn guest_haltpoll(_: &View, guest: &Settings) -> Found {
     }
     match is_confidential(guest) {
         Ok(true) => {
-            let what = "a confidential guest that halts at once: each halt is an exit at its price, and a late wake-up";
+            let what = "a confidential guest that halts at once: each halt costs an expensive exit and a late wake-up";
             Found::costs(what).seen(driver).remedy("guest-haltpoll")
         }
         Ok(false) => {
-            let what = "the guest halts at once; polling pays where it waits for wake-ups, which a run tells";
+            let what = "the guest halts at once; polling helps if it waits for wake-ups, which a run shows";
             Found::unknown(what).seen(driver).remedy("guest-haltpoll")
         }
         Err(_) => Found::unread(guest.fact(files::CPUINFO)),
@@ -197,19 +195,19 @@ pub(super) fn guest_idle_poll(view: &View, guest: &Settings) -> Found {
         }
         Ok(_) => {
             let [vm] = view.vms else {
-                let what = "idle=poll, which needs CPUs for each vCPU alone; name its VM with -p to have that looked at";
+                let what = "idle=poll, which needs a dedicated CPU for each vCPU; select its VM with -p to check that";
                 return Found::unknown(what).seen(fact);
             };
             match placement::pinning(vm) {
                 Ok(pinned) if pinned.is_one_to_one() => {
-                    Found::ok("idle=poll, and each vCPU has a CPU of its own").seen(fact)
+                    Found::ok("idle=poll, and each vCPU has its own CPU").seen(fact)
                 }
                 Ok(_) => Found::costs(
-                    "idle=poll on CPUs that are shared: polling vCPUs take time from all that run there",
+                    "idle=poll on shared CPUs: polling vCPUs take time from the other threads there",
                 )
                 .seen(fact)
-                .fix(Fix::Advice("pin the vCPUs to CPUs of their own, or use haltpoll in place of idle=poll")),
-                Err(unread) => Found::unknown("idle=poll; whether its vCPUs are pinned is not known").seen(fact).seen(unread),
+                .fix(Fix::Advice("pin the vCPUs to their own CPUs, or use haltpoll instead of idle=poll")),
+                Err(unread) => Found::unknown("idle=poll; it is unknown whether its vCPUs are pinned").seen(fact).seen(unread),
             }
         }
     }

@@ -40,10 +40,10 @@ impl Feature {
         }
         match has_flag(view.host, list, flag) {
             Ok(true) => Found::costs(costs).seen(fact).remedy(self.remedy),
-            Ok(false) => Found::not_applicable("the processor cannot do it").seen(fact),
+            Ok(false) => Found::not_applicable("the processor does not support it").seen(fact),
             Err(_) => {
                 let info = view.host.fact(files::CPUINFO).map(|_| format!("no {list}"));
-                let what = "off; whether the processor can do it is not known";
+                let what = "off; it is unknown whether the processor supports it";
                 Found::unknown(what).seen(fact).seen(info)
             }
         }
@@ -100,7 +100,7 @@ pub(super) fn avic_inhibit(view: &View, vm: &VmProcess) -> Found {
         Err(found) => return found,
     }
     if !vmm::is_qemu(vm) {
-        let what = "what inhibits AVIC is in the VMM's settings, which are known of QEMU alone; record kvm:kvm_apicv_inhibit_changed";
+        let what = "the VMM's settings determine whether AVIC is inhibited, and only QEMU's are known; record kvm:kvm_apicv_inhibit_changed";
         return Found::unknown(what).seen(said(vm, "not QEMU"));
     }
     let mut inhibits = Vec::new();
@@ -147,8 +147,10 @@ pub(super) fn pv_ipi(view: &View, vm: &VmProcess) -> Found {
         }
     }
     if !vmm::is_qemu(vm) {
-        return Found::unknown("paravirtual IPIs are a setting of the VMM, known of QEMU alone")
-            .seen(said(vm, "not QEMU"));
+        return Found::unknown(
+            "paravirtual IPIs are a setting of the VMM, and only QEMU's are known",
+        )
+        .seen(said(vm, "not QEMU"));
     }
     let cpu = options(vm, "cpu");
     let off = |value: &&str| {
@@ -160,8 +162,10 @@ pub(super) fn pv_ipi(view: &View, vm: &VmProcess) -> Found {
         Some(value) => Found::costs("the guest cannot send many IPIs with one hypercall")
             .seen(said(vm, format!("-cpu {value}")))
             .fix(Fix::Vmm("-cpu ...,kvm=on,kvm-pv-ipi=on")),
-        None => Found::ok("offered to the guest (QEMU's default); whether it uses it no file says")
-            .seen(said(vm, "no kvm-pv-ipi=off")),
+        None => {
+            Found::ok("offered to the guest (QEMU's default); no file shows whether it is used")
+                .seen(said(vm, "no kvm-pv-ipi=off"))
+        }
     }
 }
 
@@ -183,14 +187,14 @@ pub(super) fn ple(view: &View) -> Found {
     let is_number =
         facts.iter().all(|f| f.value.as_deref().is_ok_and(|v| v.parse::<u64>().is_ok()));
     let found = match has_flag(view.host, list, flag) {
-        _ if !is_number => Found::unknown("the setting has a value that is not known here"),
+        _ if !is_number => Found::unknown("the setting has an unknown value"),
         _ if is_default => Found::ok("spinning vCPUs yield, by the kernel's defaults"),
-        Ok(false) => Found::not_applicable("the processor cannot tell that a vCPU spins"),
+        Ok(false) => Found::not_applicable("the processor cannot detect a spinning vCPU"),
         _ if facts.iter().any(|fact| fact.value.as_deref() == Ok("0")) => {
-            let what = "spinning vCPUs do not yield: right only where each has a CPU of its own";
+            let what = "spinning vCPUs do not yield: correct only if each has its own CPU";
             Found::costs(what).fix(Fix::Advice("take ple_gap, ple_window, pause_filter_thresh and pause_filter_count out of modprobe.d"))
         }
-        _ => Found::costs("spinning vCPUs yield at other times than the kernel's defaults")
+        _ => Found::costs("spinning vCPUs do not yield by the kernel's defaults")
             .fix(Fix::Advice("take ple_gap, ple_window, pause_filter_thresh and pause_filter_count out of modprobe.d")),
     };
     facts.into_iter().fold(found, Found::seen)

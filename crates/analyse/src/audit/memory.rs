@@ -38,7 +38,7 @@ fn choice(fact: Fact<String>) -> Result<(String, Fact<String>), Found> {
 }
 
 const PRIVATE: &str =
-    "all VMs have private memory, which comes from guest_memfd and never from these pages";
+    "all VMs have private memory, which comes from guest_memfd and never uses these pages";
 
 pub(super) fn thp_enabled(view: &View) -> Found {
     let fact = deciding(view, files::THP_2M, files::THP);
@@ -50,7 +50,7 @@ pub(super) fn thp_enabled(view: &View) -> Found {
         Err(found) => return found,
     };
     if word == "never" && view.all_vms(|vm| !vmm::kind(vm).is_private() && is_of_hugetlbfs(vm)) {
-        let what = "the memory of all VMs is of hugetlbfs, in large pages already";
+        let what = "the memory of all VMs is on hugetlbfs, already in large pages";
         return Found::not_applicable(what).seen(fact);
     }
     let path = fact.path.clone();
@@ -80,7 +80,7 @@ pub(super) fn thp_defrag(view: &View) -> Found {
         "always" | "defer" | "defer+madvise" | "madvise" => {
             Found::ok(format!("memory is compacted for huge pages: {word}")).seen(fact)
         }
-        "never" => Found::costs("a fault gets a huge page only where one happens to be free")
+        "never" => Found::costs("a fault gets a huge page only if one is free")
             .seen(fact)
             .fix(Fix::Write { path: files::THP_DEFRAG.to_owned(), value: "madvise" }),
         _ => Found::strange(fact),
@@ -109,7 +109,7 @@ pub(super) fn thp_shmem(view: &View) -> Found {
     if !shared.contains(&Some(true)) {
         return if shared.contains(&None) || !view.complete {
             Found::unknown(
-                "whether a VM has shared memory (memfd) is not known: not all could be looked into",
+                "whether a VM has shared memory (memfd) is not known: some could not be read",
             )
         } else {
             Found::not_applicable("no running VM has shared memory (memfd)")
@@ -196,7 +196,7 @@ pub(super) fn mapped_pages(_: &View, vm: &VmProcess) -> Found {
                 .seen(fact);
         }
         Err(Unknown::Missing) => {
-            let what = "KVM's counters are not there: debugfs is not mounted, or the kernel is older than 5.15";
+            let what = "KVM's counters are missing: debugfs is not mounted, or the kernel is older than 5.15";
             return Found::unknown(what).seen(fact);
         }
         Err(_) => return Found::unread(fact),
@@ -271,7 +271,7 @@ pub(super) fn nx_huge_pages(view: &View) -> Found {
     match (fact.value.as_deref(), multihit.value.as_deref()) {
         (Ok("N" | "0" | "off" | "never"), _) => Found::ok("executable huge pages stay whole").seen(fact),
         (Ok("Y" | "1" | "force"), Ok("Not affected")) => {
-            Found::costs("KVM splits huge pages that guests execute, for a fault that this processor does not have")
+            Found::costs("KVM splits huge pages that guests execute, to mitigate an erratum that this processor does not have")
                 .seen(fact)
                 .seen(multihit)
                 .fix(Fix::Write { path: files::NX_HUGE_PAGES.to_owned(), value: "off" })
@@ -280,7 +280,7 @@ pub(super) fn nx_huge_pages(view: &View) -> Found {
             Found::ok("KVM splits huge pages that guests execute, as this processor needs").seen(fact).seen(multihit)
         }
         (Ok("Y" | "1" | "force"), Err(_)) => {
-            Found::unknown("whether the processor needs it is not known").seen(fact).seen(multihit)
+            Found::unknown("it is unknown whether the processor needs it").seen(fact).seen(multihit)
         }
         _ => Found::strange(fact),
     }

@@ -31,9 +31,7 @@ pub(super) fn nested(view: &View) -> Found {
         if view.vendor == Some(Vendor::Amd) { files::NESTED_AMD } else { files::NESTED_INTEL };
     match view.switch(path) {
         Ok((true, fact)) => Found::ok("guests may run guests").seen(fact),
-        Ok((false, fact)) => {
-            Found::not_applicable("guests cannot run guests, so nothing here nests").seen(fact)
-        }
+        Ok((false, fact)) => Found::not_applicable("nesting is disabled").seen(fact),
         Err(found) => found,
     }
 }
@@ -49,7 +47,7 @@ fn helps(view: &View, path: &str, ok: &str, costs: &str, fix: Option<Fix>) -> Fo
         (false, Nesting::Yes(seen)) => Found { fix, ..Found::costs(costs).seen(fact).seen(seen) },
         (false, Nesting::No) => Found::not_applicable("no VM runs guests of its own").seen(fact),
         (false, Nesting::Unknown) => {
-            let what = "off; it costs where a guest runs guests, which is not known";
+            let what = "off; this only matters if a guest runs guests, which is unknown";
             Found { fix, ..Found::unknown(what).seen(fact) }
         }
     }
@@ -91,7 +89,7 @@ pub(super) fn vnmi(view: &View) -> Found {
         view,
         files::VNMI,
         "NMIs need no single steps",
-        "each NMI of a guest takes exits to learn when it can be delivered",
+        "each NMI of a guest takes exits to detect when it can be delivered",
         Some(fix),
     )
 }

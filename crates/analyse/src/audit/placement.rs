@@ -57,7 +57,7 @@ pub(super) fn pinning(vm: &VmProcess) -> Result<Pinning, Fact<String>> {
     let vcpus: Vec<&Thread> = threads.iter().filter(|thread| is_vcpu(&thread.name)).collect();
     if vcpus.is_empty() {
         // QEMU names its threads with -name ...,debug-threads=on.
-        return Err(Fact::new(path, Ok("no thread has the name of a vCPU".to_owned())));
+        return Err(Fact::new(path, Ok("no thread is named as a vCPU".to_owned())));
     }
     let cpus: Option<Vec<BTreeSet<u32>>> =
         vcpus.iter().map(|thread| cpus(&thread.allowed)).collect();
@@ -69,10 +69,8 @@ fn unknown(fact: Fact<String>) -> Found {
     if fact.value.is_err() {
         return Found::unread(fact);
     }
-    Found::unknown(
-        "the vCPU threads cannot be told from the others (QEMU: -name NAME,debug-threads=on)",
-    )
-    .seen(fact)
+    Found::unknown("the vCPU threads cannot be identified (QEMU: -name NAME,debug-threads=on)")
+        .seen(fact)
 }
 
 pub(super) fn vcpu_pinning(_: &View, vm: &VmProcess) -> Found {
@@ -82,7 +80,7 @@ pub(super) fn vcpu_pinning(_: &View, vm: &VmProcess) -> Found {
     };
     let fact = pinning.fact(vm);
     if pinning.is_one_to_one() {
-        return Found::ok("each vCPU has a CPU of its own").seen(fact);
+        return Found::ok("each vCPU has its own CPU").seen(fact);
     }
     Found::costs("vCPUs share CPUs or may move between them").seen(fact).fix(Fix::Pin(pinning.tids))
 }
@@ -116,7 +114,7 @@ pub(super) fn iothread_pinning(_: &View, vm: &VmProcess) -> Found {
         return Found::strange(fact);
     }
     if shared.is_empty() {
-        Found::ok("iothreads keep off the vCPUs' CPUs").seen(fact)
+        Found::ok("iothreads do not run on the vCPUs' CPUs").seen(fact)
     } else {
         Found::costs(format!("iothreads may run on CPUs {} of vCPUs", list(&shared)))
             .seen(fact)
@@ -244,7 +242,7 @@ pub(super) fn guest_nohz_full(_: &View, guest: &Settings) -> Found {
     let fact = guest.fact(files::NOHZ_FULL);
     match fact.value.as_deref().map(cpus) {
         Ok(Some(listed)) if listed.is_empty() => Found::unknown(
-            "the guest's tick interrupts its busy CPUs; nohz_full= on its command line stops it where one task runs on each",
+            "the guest's tick interrupts its busy CPUs; nohz_full= on its command line stops it on CPUs with one task",
         )
         .seen(fact),
         Ok(Some(_)) => Found::ok("the guest has CPUs without a tick").seen(fact),

@@ -25,7 +25,7 @@ pub(super) fn governor(view: &View) -> Found {
     if counts.keys().all(|name| name == "performance") {
         return Found::ok("processors run at their highest frequency").seen(fact);
     }
-    Found::costs("processors change their frequency with the load, which idle vCPUs hide")
+    Found::costs("the processors' frequency follows the load, which idle vCPUs hide")
         .seen(fact)
         .fix(Fix::WriteEach { pattern: files::GOVERNOR, value: "performance" })
 }
@@ -48,7 +48,8 @@ pub(super) fn turbo(view: &View) -> Found {
         (Err(Unknown::Missing), Err(_)) => return Found::unread(facts[1].clone()),
         (Err(_), _) => return Found::unread(facts[0].clone()),
     };
-    Found::ok(format!("{what} (recorded: comparisons need it alike)")).seen(fact.clone())
+    Found::ok(format!("{what} (recorded, because it must be equal in comparisons)"))
+        .seen(fact.clone())
 }
 
 /// Reported and not judged, for the same reason.
@@ -61,7 +62,7 @@ pub(super) fn idle_states(view: &View) -> Found {
             Ok(word) => word,
             Err(Unknown::Missing) => {
                 return Found::not_applicable(
-                    "the host does not choose its processors' idle states",
+                    "the host does not control its processors' idle states",
                 )
                 .seen(name.clone());
             }
@@ -76,5 +77,5 @@ pub(super) fn idle_states(view: &View) -> Found {
         }
     }
     let fact = Fact::new(files::IDLE_NAME, Ok(states.join(", ")));
-    Found::ok("idle states (recorded: comparisons need them alike)").seen(fact)
+    Found::ok("idle states (recorded, because they must be equal in comparisons)").seen(fact)
 }

@@ -122,8 +122,7 @@ pub const RULES: &[Rule] = &[
         id: "thp",
         title: "transparent huge pages",
         wanted: "madvise or always; for shared memory (memfd) shmem_enabled too",
-        why: "pages of 2M save page walks: they closed the gap of a TDX guest to a plain VM, with a kernel that \
-              could map its memory so; misses of the TLB are no exits and come on top of any gain here",
+        why: "pages of 2M save page walks: with a kernel that maps private memory at 2M they closed the gap between a TDX guest and a plain VM; TLB misses are not exits, so their cost is not part of the gain shown here",
         source: Some(ONEDNN),
         checks: &[
             check("thp-enabled", "/sys/kernel/mm/transparent_hugepage/enabled", Judge::Host(memory::thp_enabled))
@@ -144,8 +143,7 @@ pub const RULES: &[Rule] = &[
         id: "mapped-pages",
         title: "size of mapped pages",
         wanted: "2M and 1G dominate in EPT or NPT",
-        why: "a cargo build in an L2 guest took 12 minutes with pages of 4K and 84 s with 2M; misses of the TLB are \
-              no exits and come on top of any gain here",
+        why: "a cargo build in an L2 guest took 12 minutes with pages of 4K and 84 s with 2M; TLB misses are not exits, so their cost is not part of the gain shown here",
         source: None,
         checks: &[check("mapped-pages", "debugfs kvm/PID-FD/pages_{4k,2m,1g}", Judge::Vm(memory::mapped_pages))
             .causes(&[Cause::MemoryFault])
@@ -155,7 +153,7 @@ pub const RULES: &[Rule] = &[
         id: "private-pages",
         title: "pages of private memory (TDX, SEV-SNP)",
         wanted: "2M; mainline Linux up to 7.3 maps TDX and guest_memfd at 4K",
-        why: "the change that closed the gap of a TDX guest is not in mainline Linux, so THP is advised in vain",
+        why: "the change that closed the gap of a TDX guest is not in mainline Linux, so THP does not help",
         source: Some(ONEDNN),
         checks: &[check(
             "private-pages",
@@ -169,7 +167,7 @@ pub const RULES: &[Rule] = &[
         id: "nx-huge-pages",
         title: "splitting of executable huge pages",
         wanted: "off where the processor is not affected by iTLB multihit",
-        why: "pages that a guest executes are mapped at 4K, each after an exit of its own",
+        why: "pages that a guest executes are mapped at 4K, with one exit per page",
         source: None,
         checks: &[check("nx-huge-pages", "/sys/module/kvm/parameters/nx_huge_pages", Judge::Host(memory::nx_huge_pages))
             .causes(&[Cause::MemoryFault])
@@ -178,9 +176,9 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: "halt-poll",
         title: "KVM's halt polling",
-        wanted: "0 if the guest polls; else by how soon halted vCPUs wake up",
+        wanted: "0 if the guest polls; otherwise depending on the length of halts",
         why: "polling removes most of the overhead of confidential VMs: UDP 0.591 Gb/s to 3.05 with halt polling \
-              on SEV-SNP (one run each); what it saves is late wake-ups, which no exit shows",
+              on SEV-SNP (one run each); polling avoids late wake-ups, which exits do not show",
         source: Some(CVM_NETWORK),
         checks: &[check("halt-poll", "/sys/module/kvm/parameters/halt_poll_ns", Judge::Host(idle::halt_poll))
             .causes(&[Cause::Idle])],
@@ -203,7 +201,7 @@ pub const RULES: &[Rule] = &[
         id: "guest-idle-poll",
         title: "idle=poll in the guest",
         wanted: "on dedicated CPUs only",
-        why: "it removes halts altogether (UDP on SEV-SNP 0.591 Gb/s to 3.25, one run each) and takes all of each CPU",
+        why: "it removes all halts (UDP on SEV-SNP 0.591 Gb/s to 3.25, one run each) and uses each CPU fully",
         source: Some(CVM_NETWORK),
         checks: &[check("guest-idle-poll", "/proc/cmdline", Judge::Guest(idle::guest_idle_poll))
             .causes(&[Cause::Idle])],
@@ -248,9 +246,9 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         id: "placement",
-        title: "where vCPUs, iothreads and memory are",
-        wanted: "each vCPU on a CPU of its own, iothreads beside them, all on one NUMA node",
-        why: "a vCPU that waits for its CPU is stolen time; memory of another node is slow at every miss",
+        title: "placement of vCPUs, iothreads and memory",
+        wanted: "each vCPU on its own CPU, iothreads on other CPUs, all on one NUMA node",
+        why: "a vCPU that waits for its CPU loses time; cache misses to another node's memory are slow",
         source: None,
         checks: &[
             Check {
@@ -268,8 +266,7 @@ pub const RULES: &[Rule] = &[
         id: "preemption-timer",
         title: "VMX's preemption timer",
         wanted: "on; TDs cannot use it",
-        why: "a plain VM took 142,929 cheap preemption timer exits in 10 s where a TD took external interrupts, each \
-              arming a TDCALL and a timer of the host",
+        why: "a plain VM took 142,929 cheap preemption timer exits in 10 s; a TD took external interrupts instead, and each arming was a TDCALL and a host timer",
         source: Some(ONEDNN),
         checks: &[check(
             "preemption-timer",
@@ -292,7 +289,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: "virtual-apic",
         title: "x2APIC, APICv, IPI virtualization, AVIC",
-        wanted: "on, and inhibited by nothing (the PIT's reinjection, Hyper-V's SynIC, nesting, SEV)",
+        wanted: "on, and not inhibited (by PIT reinjection, Hyper-V's SynIC, nesting, SEV)",
         why: "cycles of an IPI fell by 16 to 22 %",
         source: None,
         checks: &[
@@ -316,8 +313,8 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: "ipi-and-spinning",
         title: "paravirtual IPIs, exits of spinning vCPUs",
-        wanted: "paravirtual IPIs without IPI virtualization; spinning as the kernel has it",
-        why: "one hypercall sends an IPI to many vCPUs; a vCPU that spins for one that does not run gives way",
+        wanted: "paravirtual IPIs if there is no IPI virtualization; the kernel's defaults for spinning vCPUs",
+        why: "one hypercall sends an IPI to many vCPUs; a vCPU that spins while the lock holder is preempted yields",
         source: None,
         checks: &[
             check("pv-ipi", "/proc/PID/cmdline", Judge::Vm(interrupts::pv_ipi)).causes(&[Cause::Ipi]).removes(ipis),
@@ -350,8 +347,8 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: "swiotlb",
         title: "the guest's bounce buffer",
-        wanted: "the most in use is below its size",
-        why: "up to 80 % of throughput is lost when it is too small; its copies are the guest's own time",
+        wanted: "its peak use is below its size",
+        why: "up to 80 % of throughput is lost if it is too small; its copies take guest time",
         source: None,
         checks: &[check("swiotlb", "debugfs swiotlb/io_tlb_{nslabs,used_hiwater}", Judge::Guest(devices::swiotlb))
             .confidential()],
@@ -360,7 +357,7 @@ pub const RULES: &[Rule] = &[
         id: "clocksource",
         title: "clocks",
         wanted: "tsc, in a guest tsc or kvm-clock",
-        why: "other clocks are registers of a device: each reading in a guest is an exit",
+        why: "other clocks are device registers: each read in a guest is an exit",
         source: None,
         checks: &[
             check(
@@ -381,8 +378,7 @@ pub const RULES: &[Rule] = &[
         id: "pmu",
         title: "performance counters and the NMI watchdog",
         wanted: "off when unused, in the guest too",
-        why: "switching MSRs at each entry (add_atomic_switch_msr) was 10 % of the host's profile; a watchdog \
-              keeps counters busy",
+        why: "switching MSRs at each entry (add_atomic_switch_msr) took 10 % of the host's profile; a watchdog occupies a counter",
         source: Some(VPMU_AND_ONEDNN),
         checks: &[
             check("enable-pmu", "/sys/module/kvm/parameters/enable_pmu", Judge::Host(counters::enable_pmu))
@@ -398,7 +394,7 @@ pub const RULES: &[Rule] = &[
         id: "ksm-and-mitigations",
         title: "page merging, mitigations",
         wanted: "reported",
-        why: "merged pages are split and fault; mitigations are paid for safety, and comparisons need them alike",
+        why: "writes to merged pages fault; mitigations have a cost, and comparisons need the same ones",
         source: None,
         checks: &[
             check("ksm", "/sys/kernel/mm/ksm/run", Judge::Host(memory::ksm))
@@ -409,8 +405,8 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         id: "nesting",
-        title: "what makes nesting cheaper",
-        wanted: "on where a guest runs guests",
+        title: "features that make nesting cheaper",
+        wanted: "on if a guest runs guests",
         why: "one exit of L2 took six exits of L1, three of them VMREAD and VMWRITE",
         source: Some(NESTED),
         checks: &[

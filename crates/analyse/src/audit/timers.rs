@@ -11,8 +11,7 @@ pub(super) fn preemption_timer(view: &View) -> Found {
         Err(found) => return found,
     };
     if view.all_tds() {
-        let what =
-            "TDs cannot use it: each arming of their timer is a TDCALL and a timer of the host";
+        let what = "TDs cannot use it: each arming of their timer is a TDCALL and a host timer";
         return Found::not_applicable(what).seen(fact);
     }
     if on {
@@ -33,12 +32,11 @@ pub(super) fn tsc_deadline(_: &View, guest: &Settings) -> Found {
     match has_flag(guest, "flags", "tsc_deadline_timer") {
         Ok(true) => Found::ok("the guest arms its timer with one MSR").seen(fact),
         Ok(false) if idle::is_confidential(guest) == Ok(true) => {
-            let what = "the guest arms its timer through APIC registers; QEMU masks the TSC deadline for SEV-SNP, so \
-                        polling (guest-haltpoll) is what helps";
+            let what = "the guest arms its timer through APIC registers; QEMU masks the TSC deadline for SEV-SNP, so polling (guest-haltpoll) helps instead";
             Found::costs(what).seen(fact)
         }
         Ok(false) => Found::costs(
-            "the guest arms its timer through APIC registers, more often and more dearly",
+            "the guest arms its timer through APIC registers, with more and costlier exits",
         )
         .seen(fact)
         .remedy("tsc-deadline"),
@@ -52,7 +50,7 @@ fn clock(settings: &Settings, cheap: &[&str], fix: Fix) -> Found {
     match fact.value.as_deref() {
         Ok(name) if cheap.contains(&name) => Found::ok(format!("the clock is {name}")).seen(fact),
         Ok("hpet" | "acpi_pm" | "pit" | "jiffies" | "refined-jiffies") => {
-            Found::costs("every reading of the clock is an access to a device").seen(fact).fix(fix)
+            Found::costs("every read of the clock is a device access").seen(fact).fix(fix)
         }
         Ok(_) => Found::strange(fact),
         Err(Unknown::Missing) => Found::not_applicable("the kernel has one clock").seen(fact),

@@ -27,18 +27,18 @@ pub(super) fn kernel(view: &View) -> Found {
     match needed.max() {
         Some((first, name)) if kernel < first => {
             let what = format!(
-                "{name} came to mainline Linux with {}.{}: this kernel has it from elsewhere, and what is known here may not hold",
+                "{name} came to mainline Linux with {}.{}: this kernel has a backport, to which these checks may not apply",
                 first.0, first.1
             );
             Found::unknown(what).seen(fact)
         }
         Some((_, name)) => Found::ok(format!("has {name} as mainline Linux does")).seen(fact),
         None if !view.complete => Found::unknown(
-            "whether a VM needs a certain kernel is not known: not all could be looked into",
+            "it is unknown whether a VM needs a certain kernel: some could not be read",
         )
         .seen(fact),
         None => Found::not_applicable(
-            "no running VM needs a certain kernel; whether there is a better one no file says",
+            "no running VM needs a certain kernel; no file shows whether there is a better one",
         )
         .seen(fact),
     }
@@ -65,22 +65,27 @@ pub(super) fn microcode(view: &View) -> Found {
         Fix::Advice("install the distribution's microcode package, or a newer firmware, and boot");
     if words.len() > 1 {
         return Found::costs(
-            "processors have different microcode: an update has reached some of them",
+            "processors have different microcode: an update was applied to some of them",
         )
         .seen(fact)
         .fix(update);
     }
     match old.value.as_deref() {
-        Ok("Not affected") => Found::ok("not older than the kernel knows of").seen(old).seen(fact),
+        Ok("Not affected") => {
+            Found::ok("not older than the version known to the kernel").seen(old).seen(fact)
+        }
         Ok(text) if text.starts_with("Vulnerable") => {
-            Found::costs("older than the kernel knows of").seen(old).seen(fact).fix(update)
+            Found::costs("older than the version known to the kernel")
+                .seen(old)
+                .seen(fact)
+                .fix(update)
         }
         Ok(text) if text.starts_with("Unknown") => {
             Found::not_applicable("the host is a VM itself: its microcode is its host's").seen(old)
         }
         Ok(_) => Found::strange(old),
         Err(Unknown::Missing) => Found::unknown(
-            "this kernel does not say whether there is a newer one (Linux 6.16 does)",
+            "this kernel does not show whether there is a newer one (Linux 6.16 does)",
         )
         .seen(fact),
         Err(_) => Found::unread(old),
@@ -104,7 +109,7 @@ pub(super) fn tdx_module(view: &View) -> Found {
     let fact = view.host.fact(files::TDX_MODULE);
     match fact.value {
         Ok(_) => Found::unknown(
-            "compare it with Intel's releases of the TDX module: no file says what is recent",
+            "compare it with Intel's releases of the TDX module: no file shows the latest version",
         )
         .seen(fact),
         Err(Unknown::Missing) => Found::unknown(
@@ -134,7 +139,7 @@ pub(super) fn mitigations(view: &View) -> Found {
         match &fact.value {
             Ok(text) => mitigated += usize::from(text.contains("Mitigation")),
             Err(Unknown::Missing) => {
-                return Found::unknown("this kernel does not say what the processor suffers from")
+                return Found::unknown("this kernel does not list the processor's vulnerabilities")
                     .seen(fact.clone());
             }
             Err(_) => return Found::unread(fact.clone()),
@@ -142,5 +147,5 @@ pub(super) fn mitigations(view: &View) -> Found {
     }
     let fact =
         Fact::new(files::VULNERABILITIES, Ok(format!("{mitigated} of {} mitigated", facts.len())));
-    Found::ok("recorded: comparisons need them alike").seen(fact)
+    Found::ok("recorded, because they must be equal in comparisons").seen(fact)
 }

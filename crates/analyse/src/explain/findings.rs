@@ -55,7 +55,7 @@ pub enum Cost {
         /// Exits, or times that a vCPU waited.
         count: u64,
     },
-    /// Time in exits that do not halt, where the running time is not known: `time_ns` of the `all_ns` of all of them.
+    /// Time in exits that do not halt, where the running time is unknown: `time_ns` of the `all_ns` of all of them.
     Spent {
         /// In these.
         time_ns: u64,
@@ -168,7 +168,7 @@ pub(super) struct Sums {
     /// Times are those of hardware, as far as the recording shows.
     pub(super) timed: bool,
     pub(super) total: u64,
-    /// Time in exits that do not halt, where exits have times and the running time is not known (the text of `perf kvm stat
+    /// Time in exits that do not halt, where exits have times and the running time is unknown (the text of `perf kvm stat
     /// report`).
     pub(super) spent_ns: Option<u64>,
 }
@@ -334,13 +334,13 @@ pub(super) fn of_exits(ledger: &Ledger, context: &Context, sums: &Sums) -> Vec<F
         finding.disproof = subject.disproof;
         finding.next = subject.next;
         if *word == "other" {
-            finding.means = format!("exits that no rule is about: {}", reasons(sum));
+            finding.means = format!("exits without a rule: {}", reasons(sum));
         }
         finding.evidence.push(counted(sum, sums));
         finding.evidence.extend(addresses(sum));
         if *word == "memory-faults" && faults_wait(ledger, sums) {
             finding.means =
-                "the guest touches memory whose content the host must get first: from swap, a migration's source, a file"
+                "the guest touches memory whose content the host must fetch first: from swap, a migration's source, a file"
                     .to_owned();
             finding.disproof =
                 "the VMM's major faults (/proc/PID/stat) stand still, and it uses no userfaultfd";

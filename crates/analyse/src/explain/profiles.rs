@@ -92,7 +92,7 @@ fn functions(
     next: &'static str,
 ) -> Step {
     let Some(profile) = ledger.profiles.get(&place) else {
-        let says = "there is no profile of it".to_owned();
+        let says = "it has no profile".to_owned();
         return Step {
             id,
             question,
@@ -143,7 +143,7 @@ fn functions(
         (Some((name, ..)), Some(_)) => {
             format!("the largest difference is that more of it is in {name}")
         }
-        (None, Some(_)) => "where it goes in the base too".to_owned(),
+        (None, Some(_)) => "as in the base".to_owned(),
         (None, None) => "no function stands out".to_owned(),
     };
     Step { id, question, answer: Answer::Yes, says, evidence, next: None, misses_more: false }
@@ -162,14 +162,14 @@ pub(super) fn instructions(ledger: &Ledger, base: Option<&Ledger>) -> Step {
     };
     let Some(here) = ledger.profiles.get(&Place::Instructions).map(Function::of) else {
         let next = "the hot function: `perf annotate --stdio` in the guest, then `vmtax import --guest-instructions`";
-        let says = "no function of it was looked into".to_owned();
+        let says = "no function of it was examined".to_owned();
         return step(Answer::Unknown, says, Vec::new(), Some(next));
     };
     let Some(there) =
         base.and_then(|base| base.profiles.get(&Place::Instructions)).map(Function::of)
     else {
         let says = format!(
-            "{} of {} is on accesses of memory or right behind a load; how much it should be only a base tells",
+            "{} of {} is on accesses of memory or right behind a load; only a baseline shows how much is normal",
             percent(here.on_memory()),
             here.name
         );

@@ -489,12 +489,11 @@ pub(super) fn step(workloads: &[Workload]) -> Option<Step> {
     let thin = workloads.iter().flat_map(|w| &w.rows).any(|row| row.runs < ENOUGH);
     Some(Step {
         id: "results",
-        question: "Which set-up moves the benchmark?",
+        question: "Which setup changes the results?",
         answer: if loses { Answer::Yes } else { Answer::No },
         says: worst.says.clone(),
         evidence: workloads.iter().map(|workload| workload.says.clone()).collect(),
-        next: thin
-            .then_some("each set-up at least five times: one run has no spread, and says little"),
+        next: thin.then_some("each setup at least five times: one run has no spread"),
         misses_more: false,
     })
 }
@@ -548,12 +547,12 @@ pub(super) fn findings(workloads: &[Workload], context: &Context) -> Vec<Finding
             let finding = found.entry(remedy).or_insert_with(|| {
                 let mut finding = Finding::new(
                     "results",
-                    format!("{} gets losses back where it was tried", one.option),
+                    format!("{} recovers losses in the categories that have it", one.option),
                     one.certainty,
                 );
                 finding.advise(&[remedy], &Context { kind: one.kind, ..*context });
                 finding.disproof = "with five runs of each the values overlap";
-                finding.next = "each set-up at least five times";
+                finding.next = "each setup at least five times";
                 finding
             });
             finding.certainty = finding.certainty.max(one.certainty);
@@ -575,7 +574,7 @@ pub(super) fn findings(workloads: &[Workload], context: &Context) -> Vec<Finding
             finding.remedies.clear();
             finding
                 .refused
-                .push((remedy, "it costs more in one workload than it gets back in another"));
+                .push((remedy, "it costs more in one workload than it recovers in another"));
         }
     }
     found.into_values().collect()

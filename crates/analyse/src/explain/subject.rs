@@ -130,7 +130,7 @@ pub const SUBJECTS: &[Subject] = &[
     ),
     row(
         "notifications-to-vmm",
-        "notifications of virtio queues go to the VMM, which serves them in the vCPU's thread",
+        "notifications of virtio queues go to the VMM, which handles them in the vCPU's thread",
         &["ioeventfd", "vhost"],
         "the addresses are no virtio device's",
         WHOSE,
@@ -144,7 +144,7 @@ pub const SUBJECTS: &[Subject] = &[
     ),
     row(
         "queue-notifications",
-        "the guest notifies queues of devices; whether the kernel or the VMM serves that, the recording does not say",
+        "the guest notifies queues of devices; the recording does not show whether the kernel or the VMM handles that",
         &[],
         "the addresses are no device's queue",
         "kvm:kvm_userspace_exit beside the exits",
@@ -158,10 +158,10 @@ pub const SUBJECTS: &[Subject] = &[
     ),
     row(
         "unnamed-device",
-        "the guest accesses devices; which, the recording does not hold",
+        "the guest accesses devices; the recording does not contain which",
         &[],
         "they are over when the guest has booted",
-        "kvm:kvm_pio, kvm:kvm_mmio and kvm:kvm_userspace_exit beside the exits (`perf record -a -e 'kvm:*'`), which hold the addresses",
+        "kvm:kvm_pio, kvm:kvm_mmio and kvm:kvm_userspace_exit beside the exits (`perf record -a -e 'kvm:*'`), which contain the addresses",
     ),
     row(
         "apic-timer",
@@ -258,7 +258,7 @@ pub const SUBJECTS: &[Subject] = &[
     ),
     row(
         "requests",
-        "requests of a confidential guest whose kind the recording does not hold",
+        "requests of a confidential guest whose kind was not recorded",
         &[],
         SAME,
         "kvm:kvm_vmgexit_enter, kvm_msr, kvm_pio, kvm_mmio, kvm_cpuid",
@@ -267,7 +267,7 @@ pub const SUBJECTS: &[Subject] = &[
         "counters",
         "the guest uses performance counters",
         &["guest-nmi-watchdog", "fewer-events"],
-        "nobody runs perf in the guest and its watchdog is off",
+        "perf does not run in the guest, and its watchdog is off",
         "ps and sysctl kernel.nmi_watchdog in the guest",
     ),
     row(
@@ -303,7 +303,7 @@ pub const SUBJECTS: &[Subject] = &[
         "other exits",
         &[],
         SAME,
-        "kvm:* (perf record -e 'kvm:*'), which says what they are about",
+        "kvm:* (perf record -e 'kvm:*'), which shows their subject",
     ),
 ];
 

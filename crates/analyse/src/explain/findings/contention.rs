@@ -89,7 +89,7 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     let means = if throttled {
         "vCPUs are held back while their processors are idle, as by a CPU quota (cpu.max): not a cost of exits"
     } else {
-        "vCPUs wait for a processor that others have: not a cost of exits"
+        "vCPUs wait for a processor that other threads occupy: not a cost of exits"
     };
     let certainty = if emulated { Certainty::Likely } else { Certainty::Certain };
     let mut finding = Finding::new("contention", means, certainty);
@@ -122,7 +122,7 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     finding.next = if throttled {
         "nr_throttled and throttled_usec in cpu.stat of the VM's cgroup and of those above it"
     } else if takers.is_empty() {
-        "sched:sched_switch of all processors (perf record -a), which names who runs"
+        "sched:sched_switch of all processors (perf record -a), which names the running threads"
     } else {
         "`vmtax doctor` says how the vCPUs are pinned"
     };
