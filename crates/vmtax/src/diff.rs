@@ -26,7 +26,7 @@ use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 #[command(after_help = "Examples:
   vmtax diff plain.perf.data tdx.perf.data
   vmtax diff run-6.1 run-6.9 --by reason,detail --strict
-  vmtax diff plain.txt td.txt --isa vmx --length 10s           dumps of counts of 10 s each")]
+  vmtax diff plain.txt td.txt --isa intel --length 10s           dumps of counts of 10 s each")]
 pub(crate) struct DiffArgs {
     /// Baseline: a run folder or recording.
     #[arg(value_name = "BASE", value_hint = ValueHint::AnyPath)]

@@ -22,7 +22,7 @@ use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax explain perf.data
-  vmtax explain td.txt --against plain.txt --isa vmx --length 10s
+  vmtax explain td.txt --against plain.txt --isa intel --length 10s
   vmtax explain run --vm qemu-system-x86 --format json
   vmtax explain td --against plain --format html -o why.html
   vmtax explain results.csv")]

@@ -144,8 +144,8 @@ pub(crate) struct CompareArgs {
 
 /// Measure a series of kernels, or of options, and show what changes from one to the next.
 ///
-/// Each kernel gets a run on each host, and with each combination of the options to vary, in a subfolder. Runs that are there are not repeated, so a series that
-/// was interrupted goes on, and kernels can be added. The folder also gets index.html, series.csv and series.json.
+/// Each kernel gets a run on each host, and with each combination of the options to vary, in a subfolder. Existing runs are not repeated, so a series that
+/// was interrupted continues, and kernels can be added. The folder also gets index.html, series.csv and series.json.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax lab series --kernel 6.1,6.12,7.3 --nested -o series              versions in Debian's archive
@@ -209,7 +209,7 @@ pub(crate) struct SeriesArgs {
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = vmtax_cli::flags::duration)]
     pub(crate) limit: Duration,
 
-    /// Run nothing: show the runs that are there.
+    /// Run nothing; show the existing runs.
     #[arg(long)]
     pub(crate) no_run: bool,
 
@@ -222,7 +222,7 @@ pub(crate) struct SeriesArgs {
     pub(crate) format: TableFormat,
 }
 
-/// A step of `git bisect run`: measure one operation, and say whether it is good or bad.
+/// A step of `git bisect run`: measure one operation and report the kernel as good or bad.
 ///
 /// Exit codes are those that git expects: 0 good, 1 bad, 125 cannot be measured (it does not build, boot or run).
 #[derive(Debug, Args)]
@@ -239,11 +239,11 @@ pub(crate) struct BisectArgs {
     #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) level: u8,
 
-    /// What is compared.
+    /// Metric to compare.
     #[arg(long, value_enum, default_value_t = Metric::Path)]
     pub(crate) metric: Metric,
 
-    /// The value of a good and of a bad kernel; a kernel is what it is nearer to.
+    /// Values of a good and of a bad kernel; a kernel is classified by the nearer one.
     #[arg(long, value_name = "GOOD,BAD", value_parser = between)]
     pub(crate) between: (f64, f64),
 
