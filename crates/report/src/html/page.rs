@@ -6,8 +6,8 @@ use super::{
     calls, described, digest, figures, flame, headline, histogram, losses, nested, operations,
     series, source, tables, timeline, transfers,
 };
+use crate::Document;
 use crate::html::described::TableSection;
-use crate::{Document, operations as phrases};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
@@ -30,7 +30,7 @@ pub(super) struct Frame<'a> {
     pub(super) tool_version: &'a str,
     /// Above the sections.
     pub(super) header: Markup,
-    /// Said in each section, where it holds of all figures.
+    /// A banner above the sections, if it holds for all figures and the header does not have it.
     pub(super) notice: Option<String>,
     /// Below the sections.
     pub(super) footer: Markup,
@@ -42,7 +42,7 @@ pub(super) fn page(doc: &Document) -> Markup {
         title: format!("vmtax report – {}", figures::text(&doc.source)),
         tool_version: &doc.tool_version,
         header: source::header(doc),
-        notice: phrases::emulated(&doc.ledger),
+        notice: None,
         footer: footer(doc),
     };
     framed(&frame, &sections(doc))
@@ -68,6 +68,7 @@ pub(super) fn framed(frame: &Frame<'_>, sections: &[Section]) -> Markup {
                 a.skip href="#main" { "Skip to the report" }
                 (series::patterns())
                 (frame.header)
+                @if let Some(sentence) = &frame.notice { p.notice { (figures::text(sentence)) } }
                 nav aria-label="Sections" {
                     ul {
                         @for section in sections {
@@ -78,7 +79,6 @@ pub(super) fn framed(frame: &Frame<'_>, sections: &[Section]) -> Markup {
                 main #main tabindex="-1" {
                     @for section in sections {
                         section id=(section.id) aria-labelledby={ (section.id) "-title" } {
-                            @if let Some(sentence) = &frame.notice { p.emulated { (figures::text(sentence)) } }
                             (section.body)
                         }
                     }
