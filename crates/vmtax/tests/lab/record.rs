@@ -42,6 +42,7 @@ fn counts(run: &Path) -> BTreeMap<String, u64> {
         ("mmio", "detail,level"),
         ("cpuid", "detail,level"),
         ("hypercall", "detail,level"),
+        ("conversion", "detail,level"),
         ("nested", ""),
     ];
     for (table, by) in tables {
