@@ -66,9 +66,6 @@ pub struct Allowance {
     /// Part of the path that it may be off, up or down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
-    /// Spread of the batches that the path is the median of, as a part of it; not in the file.
-    #[serde(skip)]
-    pub spread: f64,
     /// Page faults for each 2 MiB of memory; of operations about memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<f64>,
@@ -233,7 +230,6 @@ mod tests {
             count: 200,
             path: Some(path),
             tolerance: None,
-            spread: 0.0,
             faults: None,
             pages: None,
             exits: Some(exits.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()),

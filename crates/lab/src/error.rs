@@ -54,6 +54,14 @@ pub enum Error {
         /// The problem, and what to do.
         problem: String,
     },
+    /// A file of operations.
+    #[error("{path}: {problem}")]
+    Operation {
+        /// The file.
+        path: PathBuf,
+        /// The operation, and what is wrong with it.
+        problem: String,
+    },
     /// A kernel image that L1 cannot boot.
     #[error("{path}: {problem}")]
     Kernel {

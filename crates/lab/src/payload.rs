@@ -46,6 +46,9 @@ pub(crate) const APIC: u64 = 0xfee0_0000;
 /// Vector of the payloads' interrupts.
 pub(crate) const VECTOR: u8 = 0x40;
 
+/// Bytes that the assembler takes at a time.
+const MOST_DATA: usize = 16;
+
 /// A function that assembles code.
 pub(crate) type Assembled = Result<(), IcedError>;
 
@@ -287,6 +290,11 @@ impl Assembler {
         }
         self.a.cmp(qword_ptr(INTERRUPTS), iced_x86::code_asm::r8)?;
         self.a.je(again)
+    }
+
+    /// Machine code that is independent of its address.
+    pub(crate) fn machine_code(&mut self, code: &[u8]) -> Assembled {
+        code.chunks(MOST_DATA).try_for_each(|part| self.a.db(part))
     }
 
     /// The hypercall instruction.

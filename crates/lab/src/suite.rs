@@ -3,6 +3,7 @@
 mod bounce;
 pub mod memory;
 mod nested_ops;
+pub mod own;
 mod perf;
 pub mod pmu;
 mod primitives;
@@ -98,6 +99,8 @@ struct Code {
     waits: bool,
     /// It needs XSAVE, which L1 of the AMD host cannot have.
     xsave: bool,
+    /// Machine code of the user's, in place of the functions above.
+    own: Option<&'static own::Own>,
 }
 
 fn nothing(_: &mut Assembler) -> Assembled {
@@ -123,6 +126,7 @@ const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
         shares: false,
         waits: false,
         xsave: false,
+        own: None,
     }
 }
 
@@ -235,6 +239,7 @@ pub fn operation(name: &str) -> Option<&'static Definition> {
         .iter()
         .flat_map(|suite| suite.operations)
         .chain([&EMPTY])
+        .chain(own::operations())
         .find(|definition| definition.name == name)
 }
 
@@ -242,6 +247,9 @@ impl Definition {
     /// Whether it can be executed at a level on this processor.
     pub fn is_for(&self, isa: Isa, level: u8) -> bool {
         let has_xsave = level < 2 || isa != Isa::Svm;
+        if self.code.own.is_some_and(|own| !own.levels.contains(&level)) {
+            return false;
+        }
         self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave)
     }
 
@@ -302,17 +310,25 @@ impl Definition {
     pub fn order(&self, isa: Isa, number: u16, level: u8, batches: u32) -> Result<Ordered, Error> {
         let code = &self.code;
         let second = code.second;
+        let own_setup =
+            |asm: &mut Assembler| asm.machine_code(code.own.map_or(&[], |own| &own.setup));
+        let own_body =
+            |asm: &mut Assembler| asm.machine_code(code.own.map_or(&[], |own| &own.body));
         let parts = Parts {
             number,
             isa,
-            setup: &code.setup,
+            setup: if code.own.is_some() { &own_setup } else { &code.setup },
             batch: &code.batch,
-            body: &code.body,
+            body: if code.own.is_some() { &own_body } else { &code.body },
             second: second.as_ref().map(|f| f as &dyn Fn(&mut Assembler) -> Assembled),
         };
         let payload =
             assemble(&parts).map_err(|error| Error::Payload { operation: self.name, error })?;
-        let around = if code.straight { payload.instructions.saturating_sub(1) as u64 } else { 0 };
+        let around = match code.own {
+            Some(own) => own.around,
+            None if code.straight => payload.instructions.saturating_sub(1) as u64,
+            None => 0,
+        };
         let operation = Operation {
             number,
             name: self.name.to_owned(),

@@ -47,8 +47,7 @@ pub fn bless(
     Ok(differing)
 }
 
-/// What two runs have in common, and a sentence for each number that they do not. A path that differs has a tolerance of twice the difference, or twice the
-/// spread of the batches.
+/// What two runs have in common, and a sentence for each number that they do not. A path that differs by more than half of the tolerance has one of twice the difference.
 fn repeated(first: &[Allowance], second: &[Allowance]) -> (Vec<Allowance>, Vec<String>) {
     let (mut common, mut differing) = (Vec::new(), Vec::new());
     for one in first {
@@ -76,7 +75,7 @@ fn repeated(first: &[Allowance], second: &[Allowance]) -> (Vec<Allowance>, Vec<S
         }
         match (one.path, other.path) {
             (Some(path), Some(now)) if path > 0.0 => {
-                let apart = 2.0 * ((now - path).abs() / path).max(one.spread).max(other.spread);
+                let apart = 2.0 * (now - path).abs() / path;
                 if apart > MOST_APART {
                     differing.push(format!("{title}: path: {} and {}", number(path), number(now)));
                     kept.path = None;
@@ -253,7 +252,6 @@ fn allowance(row: &OperationRow) -> Allowance {
         count: row.count,
         path: row.path.map(|path| (path.median * 10.0).round() / 10.0),
         tolerance: None,
-        spread: row.path.and_then(|path| path.spread()).unwrap_or(0.0),
         faults: row.memory.and_then(|memory| memory.per_region(memory.faults?).value()),
         pages: row.memory.and_then(|memory| memory.pages).map(|pages| {
             let sizes = ["4K", "2M", "1G"].map(str::to_owned).into_iter();
@@ -269,7 +267,10 @@ pub fn steady_exits(row: &OperationRow) -> Option<BTreeMap<String, u64>> {
     if !row.recorded {
         return None;
     }
-    vmtax_lab::suite::operation(&row.name).filter(|one| !one.waits())?;
+    // One that is not known is of a user's file, and those do not wait.
+    if vmtax_lab::suite::operation(&row.name).is_some_and(|one| one.waits()) {
+        return None;
+    }
     let is_of_a_clock = |exit: &&OperationExit| {
         let handles = exit.ancillary_of.is_some_and(vmtax_lab::is_of_the_host);
         let delivers = is_own(row, exit) && vmtax_lab::is_window(exit.reason);

@@ -308,6 +308,7 @@ pub fn fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyhow::Error {
     let code = match &error {
         Lab::Machine(Machine::Kernel { .. } | Machine::Module { .. })
         | Lab::Kernel { .. }
+        | Lab::Operation { .. }
         | Lab::Budget { .. }
         | Lab::DebugInfo { .. } => Code::Data,
         Lab::Io { source, .. } | Lab::Machine(Machine::Io { source, .. }) => match source.kind() {

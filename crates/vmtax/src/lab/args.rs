@@ -52,6 +52,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = operation)]
     pub(crate) operation: Vec<&'static Definition>,
 
+    /// Operations of your own, in a TOML file with assembly text or bytes (docs/lab.md); no suite runs then unless --operation names others.
+    #[arg(long, value_name = "FILE", conflicts_with = "suite", value_hint = ValueHint::FilePath)]
+    pub(crate) operation_file: Option<PathBuf>,
+
     /// Also measure at L2: in a guest of a Linux guest that runs KVM.
     #[arg(long)]
     pub(crate) nested: bool,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use vmtax_analyse::{By, Ledger};
 use vmtax_cli::exit::{Code, Fault, fail, say, say_more};
 use vmtax_cli::output;
+use vmtax_lab::suite::{self, Definition, Suite};
 use vmtax_lab::{Plan, Setup};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_runs::lab::{Done, fault, measure};
@@ -19,6 +20,14 @@ use crate::report::{Format, ReportArgs, render};
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     check(args)?;
+    let own = args
+        .operation_file
+        .as_deref()
+        .map(|path| suite::own::read(path).map_err(|e| fault(e, None)));
+    let own = own.transpose()?;
+    if let Some(own) = own {
+        check_levels(args, own)?;
+    }
     // Claim the folder minutes before it is written, so that a second lab run with the same folder fails at its start.
     let claim = match args.kernel.len() {
         1 => claim(args.output.as_deref())?,
@@ -233,15 +242,38 @@ fn one(args: &RunArgs, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<
         console,
         limit: args.limit,
     };
-    let plan = Plan { suites: suites(args), only: args.operation.clone(), batches: args.batches };
+    let plan = Plan { suites: suites(args), only: only(args), batches: args.batches };
     measure(host, setup, &plan, claim)
 }
 
 /// The selected suites; with --operation all suites, since names of operations are unique.
-fn suites(args: &RunArgs) -> Vec<&'static vmtax_lab::suite::Suite> {
-    if args.operation.is_empty() {
-        args.suite.clone()
-    } else {
-        vmtax_lab::suite::SUITES.iter().collect()
+fn suites(args: &RunArgs) -> Vec<&'static Suite> {
+    let all = || suite::SUITES.iter();
+    match suite::own::suite() {
+        Some(own) if args.operation.is_empty() => vec![own],
+        Some(own) => all().chain([own]).collect(),
+        None if args.operation.is_empty() => args.suite.clone(),
+        None => all().collect(),
     }
+}
+
+/// The selected operations, if not all of the suites.
+fn only(args: &RunArgs) -> Vec<&'static Definition> {
+    let own = suite::own::suite().filter(|_| !args.operation.is_empty());
+    args.operation.iter().copied().chain(own.into_iter().flat_map(|own| own.operations)).collect()
+}
+
+/// An own operation that this run would leave out without a word is refused.
+fn check_levels(args: &RunArgs, own: &Suite) -> anyhow::Result<()> {
+    let isa = args.host.host().isa();
+    let runs = |one: &Definition| one.is_for(isa, 1) || (args.nested && one.is_for(isa, 2));
+    let Some(left_out) = own.operations.iter().find(|one| !runs(one)) else { return Ok(()) };
+    let nested = if left_out.is_for(isa, 2) { "; --nested measures L2" } else { "" };
+    fail(
+        Code::Usage,
+        format!(
+            "operation {:?} of the file is not for this host and level{nested}; leave it out, or use another --host",
+            left_out.name
+        ),
+    )
 }

@@ -15,6 +15,7 @@ mod guest_perf;
 mod intel;
 mod memory;
 mod observer;
+mod own;
 mod pmu;
 mod profile;
 mod readme;
