@@ -126,11 +126,16 @@ pub(crate) fn difference(
 /// With a mark behind each frame that says its level.
 fn marked(line: &str) -> String {
     let (stack, weight) = line.rsplit_once(' ').unwrap_or((line, "0"));
-    let frames = stack.split(';').map(|frame| match frame.get(..2) {
-        Some("L0") => format!("{frame}_[k]"),
-        Some("L1") => format!("{frame}_[j]"),
-        Some("L2") => format!("{frame}_[i]"),
-        _ => frame.to_owned(),
+    // A source line has the mark of its function.
+    let mut mark = "";
+    let frames = stack.split(';').map(|frame| {
+        mark = match frame.get(..2) {
+            Some("L0") => "_[k]",
+            Some("L1") => "_[j]",
+            Some("L2") => "_[i]",
+            _ => mark,
+        };
+        format!("{frame}{mark}")
     });
     format!("{} {weight}", frames.collect::<Vec<_>>().join(";"))
 }
