@@ -9,7 +9,7 @@ use vmtax_events::{
 };
 
 use crate::calls::CallTree;
-use crate::table::cause_of;
+use crate::cause::cause_of;
 use crate::timeline::Timeline;
 
 /// Which VMs and vCPUs to look at. Empty lists mean all.

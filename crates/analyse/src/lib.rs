@@ -15,6 +15,7 @@ pub mod account;
 pub mod audit;
 pub mod bench;
 pub mod calls;
+mod cause;
 pub mod confidence;
 mod detail;
 pub mod diff;

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{
-    AccessKey, Cause, Detail, DetailKind, ExitKey, Isa, Level, Outcome, Reason, Tally, vmx,
-};
+use vmtax_events::{AccessKey, Cause, Detail, DetailKind, ExitKey, Level, Outcome, Reason, Tally};
 
 use crate::Ledger;
+pub use crate::cause::{assumption_of, cause_of};
 
 /// The tables that `--event` names. (`nested` is [`crate::Nested`].)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -250,33 +249,10 @@ fn requests(ledger: &Ledger) -> impl Iterator<Item = (AccessKey, &Tally)> {
     })
 }
 
-/// The cause of an exit, as [`Cause::of`] gives it.
-pub fn cause_of(key: &ExitKey) -> Cause {
-    if is_filtered_msr(key) {
-        return Cause::Msr;
-    }
-    Cause::of(key.reason, key.detail, key.ancillary_of.is_some())
-}
-
-/// What that assumes, as [`Cause::assumption`] says it.
-pub fn assumption_of(key: &ExitKey) -> Option<&'static str> {
-    if is_filtered_msr(key) {
-        return None;
-    }
-    Cause::assumption(key.reason, key.detail, key.ancillary_of.is_some())
-}
-
-/// A write of an MSR that went to the VMM: KVM records no number for it. It is not the timer's, for which KVM needs no
-/// VMM: who has MSRs sent to it filters others, such as those of a PMU.
-fn is_filtered_msr(key: &ExitKey) -> bool {
-    key.outcome == Outcome::User
-        && key.detail.kind == DetailKind::None
-        && key.reason.isa == Isa::Vmx
-        && matches!(key.reason.code, vmx::MSR_WRITE | vmx::MSR_WRITE_IMM)
-}
-
 #[cfg(test)]
 mod tests {
+    use vmtax_events::{Isa, vmx};
+
     use super::*;
 
     #[test]

@@ -10,8 +10,7 @@ use vmtax_events::{Recording, printable};
 use vmtax_guest::job::EVENTS;
 use vmtax_machine::{Limits, Tool};
 
-use crate::adapter::ADAPTERS;
-use crate::category::{Category, KINDS, PARTS};
+use crate::category::Category;
 use crate::launch::plan;
 use crate::matrix::{Matrix, Where};
 use crate::plan::Cell;
@@ -22,38 +21,6 @@ use crate::workload::Workload;
 
 /// How long a program may take to say its version.
 const VERSION: Limits = Limits { time: Duration::from_secs(5), output: 1 << 20 };
-
-/// Categories and workloads, as text.
-///
-/// # Errors
-/// When `out` fails.
-pub fn list(out: &mut dyn Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "Categories: a kind of VM, and what is added to it: plain+swiotlb+poll. Also host, and names of ssh."
-    )?;
-    for part in KINDS {
-        writeln!(out, "  {:<10} {}", part.name, part.about)?;
-    }
-    for part in PARTS {
-        writeln!(out, "  +{:<9} {}", part.name, part.about)?;
-    }
-    writeln!(
-        out,
-        "\nWorkloads, their first metric and parameters; and commands of your own (docs/bench.md)"
-    )?;
-    for adapter in ADAPTERS {
-        let there =
-            adapter.programs.iter().find(|name| vmtax_machine::programs::find(name).is_none());
-        let missing =
-            there.map_or(String::new(), |name| format!(" [{name} is not installed here]"));
-        let parameters: Vec<String> =
-            adapter.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        writeln!(out, "  {:<15} {}: {}{missing}", adapter.name, adapter.about, adapter.headline)?;
-        writeln!(out, "  {:<15}   {}", "", parameters.join(" "))?;
-    }
-    Ok(())
-}
 
 /// What a matrix would run here, and what is missing for it, as text.
 pub(crate) fn dry_run(matrix: &Matrix, cells: &[Cell], out: &mut dyn Write) -> io::Result<()> {

@@ -13,7 +13,7 @@
 
 pub mod adapter;
 pub mod category;
-pub mod describe;
+mod describe;
 mod error;
 pub mod facts;
 mod launch;

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use vmtax_store::{Manifest, Segment, Table};
 
-use crate::folder::{Folder, Unread};
+use crate::folder::Folder;
 use crate::run::{self, FleetRun, Skipped};
+use crate::unread::Unread;
 
 /// Name of the manifest of a day.
 pub const MANIFEST: &str = "day.json";

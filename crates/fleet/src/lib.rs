@@ -26,6 +26,7 @@ pub mod schema;
 pub mod stores;
 pub mod table;
 mod types;
+pub mod unread;
 pub mod vocabulary;
 
 pub use types::WrongType;

@@ -2,6 +2,7 @@
 
 mod cli;
 mod manage;
+mod planning;
 mod query;
 mod show;
 mod worker;

@@ -19,8 +19,8 @@ use vmtax_fleet::stores::{Refusal, refusal};
 use crate::cli::{LimitArgs, QueryArgs};
 use crate::exit::{Code, Fault, fail, say, say_more};
 use crate::output::{self, Out, Place};
+use crate::planning::PlanningLimit;
 use crate::show::{Caption, Format, Sheet};
-use crate::worker::PlanningLimit;
 
 /// Skipped runs listed by name; the others are counted.
 const NAMED: usize = 20;

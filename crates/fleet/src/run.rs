@@ -8,7 +8,8 @@ use std::path::Path;
 
 use vmtax_store::{Accelerator, Error, MANIFEST, Manifest, Segment};
 
-use crate::folder::{Folder, Unread};
+use crate::folder::Folder;
+use crate::unread::Unread;
 
 /// Manifests larger than this are not read, as `vmtax-store` has it.
 const MAX_BYTES: u64 = 256 << 20;

@@ -31,7 +31,7 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::runtime::Runtime;
 use url::Url;
 
-use crate::folder::Unread;
+use crate::unread::Unread;
 
 /// Concurrent requests to one store, for many small files.
 pub(crate) const REQUESTS: usize = 32;

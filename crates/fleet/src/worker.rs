@@ -17,7 +17,6 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -38,8 +37,6 @@ const SPILL: &str = "VMTAX_QUERY_SPILL";
 const STACK: usize = 256 << 20;
 /// Memory of the child in addition to 2 x --memory: the program, files being decoded, rows being written.
 const BESIDE: u64 = 512 << 20;
-/// Timeout of planning. Realistic plans take milliseconds.
-const PLANNING: Duration = Duration::from_secs(60);
 /// Bytes kept of the child's messages.
 const MESSAGES: u64 = 1 << 20;
 
@@ -201,27 +198,6 @@ fn limit_memory(args: &QueryArgs) {
     lower(Resource::Data, wall);
     // The parent reports why the child died.
     lower(Resource::Core, 0);
-}
-
-/// Ends the process with an error unless it is dropped in time: planning does not yield, so it cannot be cancelled otherwise.
-pub(crate) struct PlanningLimit {
-    _planning: Sender<()>,
-}
-
-impl PlanningLimit {
-    pub(crate) fn start() -> PlanningLimit {
-        let (planning, ended) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            if ended.recv_timeout(PLANNING) == Err(RecvTimeoutError::Timeout) {
-                let seconds = PLANNING.as_secs();
-                exit::say(&format!(
-                    "the SQL cannot be asked: it is not planned after {seconds} s; ask it in parts"
-                ));
-                std::process::exit(i32::from(Code::Usage as u8));
-            }
-        });
-        PlanningLimit { _planning: planning }
-    }
 }
 
 /// Waits for the end of the parent, by the end of standard input.

@@ -6,7 +6,7 @@
 use vmtax_events::Isa;
 use vmtax_guest::order::{Operation, Outcome};
 
-use crate::run::Measured;
+use crate::measured::Measured;
 use crate::suite::{self, Least};
 use crate::window::{Extent, Seen, SeenExits};
 

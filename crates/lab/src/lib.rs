@@ -14,6 +14,7 @@ mod conversation;
 mod elf;
 mod error;
 mod host;
+mod measured;
 mod observer;
 mod payload;
 mod probe;
@@ -26,10 +27,11 @@ mod window;
 
 pub use error::Error;
 pub use host::{Host, PROGRAM, Setup, Start};
+pub use measured::{Measured, Memory};
 pub use probe::{FieldPlace, field_places};
 pub use profile::Profile;
 #[cfg(any(test, feature = "fuzz"))]
 pub use profile::imagined;
-pub use run::{Measured, Memory, Outcomes, Plan, run};
+pub use run::{Outcomes, Plan, run};
 pub use vm::{Answered, Vm, VmLevel, VmPlan, VmSetup};
 pub use window::{Extent, Seen, SeenExits, Window, Windows, is_of_the_host, is_window, vm_of};

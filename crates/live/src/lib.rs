@@ -20,6 +20,7 @@ mod kvm_exit;
 mod layout;
 mod load;
 mod memory;
+mod options;
 mod pmu;
 mod privileges;
 mod raw;
@@ -27,7 +28,8 @@ mod rows;
 mod vmcs;
 
 pub use error::Error;
-pub use kvm_exit::{Options, Raw, Recorder};
+pub use kvm_exit::Recorder;
+pub use options::{Options, Raw};
 pub use pmu::HostCounters;
 pub use rows::{Rows, Vcpu};
 pub use vmcs::VmcsPlace;

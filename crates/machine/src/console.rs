@@ -5,16 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::Error;
-
-/// The end of a console.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tail {
-    /// The file with all of it.
-    pub path: PathBuf,
-    /// Its last lines, oldest first, without control characters.
-    pub lines: Vec<String>,
-}
+use crate::{Error, Tail};
 
 /// Lines that a [`Tail`] holds at most.
 const TAIL_LINES: usize = 40;

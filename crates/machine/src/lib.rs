@@ -35,9 +35,11 @@
 //! Left out on purpose: what runs inside, the meaning of the mailbox's bytes, and when states are cached.
 
 mod bochs;
+mod check;
 mod checksum;
 mod console;
 pub mod cpio;
+mod emulator;
 mod error;
 pub mod kernel;
 mod lock;
@@ -53,19 +55,22 @@ pub mod ssh;
 mod state;
 mod stop;
 pub mod stream;
+mod tail;
 mod tool;
 mod version;
 pub mod vm;
 
-pub use console::Tail;
+pub use check::{can_save, check};
+pub use emulator::Emulator;
 pub use error::Error;
 pub use machine::Machine;
 pub use mailbox::Mailbox;
 pub use qemu::arguments as qemu_arguments;
 pub use recorder::{Marks, Recorder};
-pub use spec::{Emulator, Initramfs, Options, QUICK_BOOT, Spec, can_save, check};
+pub use spec::{Initramfs, Options, QUICK_BOOT, Spec};
 pub use state::prune as prune_states;
 pub use state::{keep, kept};
 pub use stop::Stop;
+pub use tail::Tail;
 pub use tool::{Finished, Limits, Tool, ToolError};
 pub use version::version;

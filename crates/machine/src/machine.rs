@@ -11,7 +11,7 @@ use crate::qemu::{self, Qemu, Start};
 use crate::recorder::Recorder;
 use crate::state::{self, NewState};
 use crate::stream::Until;
-use crate::{Emulator, Error, Spec, Stop, spec};
+use crate::{Emulator, Error, Spec, Stop, check};
 
 /// Time between two polls.
 const POLL: Duration = Duration::from_millis(2);
@@ -46,7 +46,7 @@ pub struct Machine {
 impl Machine {
     /// Starts the machine. Later errors are returned by [`Machine::wait`].
     pub fn boot(spec: &Spec) -> Result<Machine, Error> {
-        spec::check(spec.emulator)?;
+        check::check(spec.emulator)?;
         Machine::start(spec, |console| match spec.emulator {
             Emulator::Bochs => {
                 let (bochs, process) = Bochs::boot(spec, console)?;
@@ -76,7 +76,7 @@ impl Machine {
     }
 
     fn resume(spec: &Spec, state: &Path, recorder: Option<Recorder>) -> Result<Machine, Error> {
-        spec::check(spec.emulator)?;
+        check::check(spec.emulator)?;
         let _lock = state::lock(state)?;
         state::check(state, &state::Identity::of(spec))?;
         let mut machine = Machine::start(spec, |console| match spec.emulator {

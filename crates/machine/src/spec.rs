@@ -1,7 +1,6 @@
-//! The description of a machine, and checks whether this computer can run it.
+//! The description of a machine.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use crate::kernel::Kernel;
 use crate::mailbox::with_content;
-use crate::{Error, Mailbox, Stop, bochs, qemu};
+use crate::{Emulator, Error, Mailbox, Stop};
 
 /// Kernel options that make an emulated boot shorter and change nothing of what KVM does. Instructions
 /// are those of Debian's Linux 6.1 under QEMU TCG, whose boot to init takes 1.6 billion without the last four and
@@ -28,43 +27,6 @@ use crate::{Error, Mailbox, Stop, bochs, qemu};
 /// | `rcupdate.rcu_expedited=1` | waiting: making and ending a VM takes a dozen grace periods |
 pub const QUICK_BOOT: &str = "quiet nokaslr mitigations=off no_timer_check cryptomgr.notests \
      initcall_blacklist=load_system_certificate_list rodata=off rcupdate.rcu_expedited=1 clearcpuid=297";
-
-/// An emulator, or KVM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Emulator {
-    /// QEMU's emulator, an AMD processor with SVM and nested paging.
-    Tcg {
-        /// Instructions are counted: the TSC counts them, one a nanosecond, and path lengths are
-        /// exact. Costs half of the speed and allows one thread.
-        icount: bool,
-    },
-    /// QEMU on this computer's own virtualization.
-    Kvm,
-    /// Bochs, an Intel processor with VMX and EPT; its TSC counts instructions.
-    Bochs,
-}
-
-impl fmt::Display for Emulator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.named(None))
-    }
-}
-
-impl Emulator {
-    /// With its version, where that is known: `QEMU TCG 7.2.22 (icount)`.
-    pub fn named(self, version: Option<&str>) -> String {
-        let (name, how) = match self {
-            Emulator::Tcg { icount: true } => ("QEMU TCG", " (icount)"),
-            Emulator::Tcg { icount: false } => ("QEMU TCG", ""),
-            Emulator::Kvm => ("QEMU KVM", ""),
-            Emulator::Bochs => ("Bochs", ""),
-        };
-        match version {
-            Some(version) => format!("{name} {version}{how}"),
-            None => format!("{name}{how}"),
-        }
-    }
-}
 
 /// The initramfs of a machine.
 #[derive(Clone, Debug)]
@@ -136,21 +98,6 @@ pub struct Options {
     pub cpu: Option<String>,
     /// Further arguments: devices, objects, networks.
     pub arguments: Vec<String>,
-}
-
-/// Checks whether this computer can run that emulator; the error names what is missing.
-pub fn check(emulator: Emulator) -> Result<(), Error> {
-    match emulator {
-        Emulator::Bochs => return bochs::check(),
-        Emulator::Tcg { .. } => {}
-        Emulator::Kvm => qemu::check_kvm()?,
-    }
-    if find(qemu::PROGRAM).is_none() { Err(qemu::missing()) } else { Ok(()) }
-}
-
-/// Checks whether machines on that emulator can be saved here; the error names what is missing.
-pub fn can_save(emulator: Emulator) -> Result<(), Error> {
-    if emulator == Emulator::Bochs { bochs::can_save() } else { check(emulator) }
 }
 
 /// A program on the PATH.

@@ -1,8 +1,9 @@
 //! A benchmark's table, for a terminal, as CSV or JSON; `html/bench.rs` is the page.
 
+mod formats;
+
 use std::io::{self, Write};
 
-use serde::Serialize;
 use vmtax_analyse::Ledger;
 use vmtax_analyse::bench::{Against, Bench, Row};
 use vmtax_analyse::samples::Estimate;
@@ -130,7 +131,7 @@ fn percent(value: f64) -> String {
 }
 
 /// Writes tables for a terminal.
-pub fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Result<()> {
+fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Result<()> {
     let paint = Paint { color: look.color };
     for warning in shown.warnings() {
         for line in wrap(&warning, look.width, "! ", "  ") {
@@ -166,32 +167,6 @@ pub fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Resul
         paint.line(out, Style::Faint, &line)?;
     }
     Ok(())
-}
-
-/// Writes one line a row, all metrics. Shares are of 1; what does not apply or is not known is empty.
-pub fn csv(shown: &Benchmark<'_>, out: &mut dyn Write) -> io::Result<()> {
-    table(shown, &shown.bench.rows).csv(out)
-}
-
-#[derive(Serialize)]
-struct Object<'a> {
-    schema: &'static str,
-    source: &'a str,
-    rows: Table,
-    findings: &'a [String],
-    warnings: Vec<String>,
-}
-
-/// Writes one object: the rows of the CSV, and what is to be said of them.
-pub fn json(shown: &Benchmark<'_>, out: &mut dyn Write) -> io::Result<()> {
-    let object = Object {
-        schema: SCHEMA,
-        source: shown.source,
-        rows: table(shown, &shown.bench.rows),
-        findings: shown.findings,
-        warnings: shown.warnings(),
-    };
-    crate::json::write(&object, out)
 }
 
 /// Rows with all columns. In a terminal, the values that a group of rows shares are above the group.

@@ -28,6 +28,7 @@ use std::io::{self, Write};
 
 use vmtax_events::{NO_VCPU, TimeRow};
 
+pub use crate::table::write_record;
 use crate::table::{Cell, Line, write_lines};
 use crate::{Document, Renderer, exits, memory, names, nested, operations};
 
@@ -134,27 +135,4 @@ fn losses(document: &Document) -> impl Iterator<Item = Line> {
         let name = ("detail_name", Cell::Name(name));
         vec![("table", Cell::Word("losses")), name, ("count", Cell::Count(n))]
     })
-}
-
-/// A text that neither a terminal nor a spreadsheet acts on.
-pub(crate) fn guarded(text: &str) -> String {
-    let text = names::printable(text);
-    // Spreadsheets skip spaces before a formula.
-    if text.trim_start().starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text }
-}
-
-/// Writes a line, with quotes where they are needed.
-pub fn write_record<S: AsRef<str>>(out: &mut dyn Write, cells: &[S]) -> io::Result<()> {
-    for (i, cell) in cells.iter().enumerate() {
-        let cell = cell.as_ref();
-        if i > 0 {
-            out.write_all(b",")?;
-        }
-        if cell.contains(['"', ',', '\n', '\r']) {
-            write!(out, "\"{}\"", cell.replace('"', "\"\""))?;
-        } else {
-            out.write_all(cell.as_bytes())?;
-        }
-    }
-    out.write_all(b"\r\n")
 }

@@ -10,7 +10,7 @@
 //! cells), and anything fetched from elsewhere.
 
 mod axis;
-mod bench;
+pub(crate) mod bench;
 mod calls;
 mod described;
 mod diff;
@@ -18,6 +18,7 @@ mod digest;
 mod explain;
 mod figures;
 mod flame;
+mod frame;
 mod headline;
 pub mod heat;
 mod histogram;
@@ -37,13 +38,10 @@ use std::io;
 pub use described::{TablePage, TableSection};
 pub use flame::Picture;
 pub(crate) use flame::difference;
+pub use frame::MAX_ROWS;
 
-use crate::bench::Benchmark;
 use crate::explain::Explained;
 use crate::{Compares, Comparison, Document, Renderer};
-
-/// At most this many rows of one table are in the page; the CSV renderer has no such limit.
-pub const MAX_ROWS: usize = 2_000;
 
 /// Writes a document as one self-contained HTML file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,12 +55,6 @@ impl Compares for Html {
 }
 
 impl Html {
-    /// Writes a benchmark's page.
-    pub fn bench(&self, shown: &Benchmark<'_>, out: &mut dyn io::Write) -> io::Result<()> {
-        out.write_all(bench::page(shown).into_string().as_bytes())?;
-        out.write_all(b"\n")
-    }
-
     /// Writes an explanation, with the flame graphs of the profiles that it rests on.
     pub fn explain(&self, explained: &Explained<'_>, out: &mut dyn io::Write) -> io::Result<()> {
         out.write_all(explain::page(explained).into_string().as_bytes())?;

@@ -11,6 +11,8 @@ use crate::html::{TablePage, TableSection};
 use crate::names::printable;
 use crate::numbers::share;
 use crate::table::{Cell, Column, Table};
+use crate::tables::Formats;
+use crate::text::Text;
 use crate::text::layout::{Paint, Style, wrap};
 
 /// Name and version of the JSON's shape, in `docs/pages.schema.json`.
@@ -31,9 +33,9 @@ pub struct Pages<'a> {
 const NO_STATS_FD: &str = "What KVM has mapped comes from its counters in debugfs: KVM_GET_STATS_FD has more, and gives it only to \
                            the process that runs the VM.";
 
-impl Pages<'_> {
-    /// For a terminal of this width.
-    pub fn text(&self, color: bool, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+impl Formats for Pages<'_> {
+    fn text(&self, look: Text, out: &mut dyn Write) -> io::Result<()> {
+        let Text { color, width } = look;
         let paint = Paint { color };
         let title = format!(
             "vmtax {}: pages of VMs on {}",
@@ -67,13 +69,11 @@ impl Pages<'_> {
         Ok(())
     }
 
-    /// For a spreadsheet.
-    pub fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
         self.table(&mut Vec::new()).csv(out)
     }
 
-    /// One page that opens offline.
-    pub fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut notes = Vec::new();
         let table = self.table(&mut notes);
         notes.extend(self.remarks());
@@ -90,6 +90,20 @@ impl Pages<'_> {
         page.write(&parts, out)
     }
 
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        let document = Document {
+            schema: SCHEMA,
+            tool: Tool { name: "vmtax", version: self.tool_version },
+            root: self.root,
+            kvm: crate::kvm::shaped(&self.system.kvm),
+            hidden_processes: self.system.hidden,
+            vms: self.vms.iter().map(shaped).collect(),
+        };
+        crate::json::write(&document, out)
+    }
+}
+
+impl Pages<'_> {
     /// Said below the table.
     fn remarks(&self) -> Vec<String> {
         let mut said = Vec::new();
@@ -125,19 +139,6 @@ impl Pages<'_> {
             table.row([&whose[..], &backing_cells(&vm.backing, notes)].concat());
         }
         table
-    }
-
-    /// For programs.
-    pub fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        let document = Document {
-            schema: SCHEMA,
-            tool: Tool { name: "vmtax", version: self.tool_version },
-            root: self.root,
-            kvm: crate::kvm::shaped(&self.system.kvm),
-            hidden_processes: self.system.hidden,
-            vms: self.vms.iter().map(shaped).collect(),
-        };
-        crate::json::write(&document, out)
     }
 }
 

@@ -6,9 +6,9 @@
 
 use std::io::{self, Write};
 
-use crate::csv::{guarded, write_record};
 use crate::html::{TablePage, TableSection};
 use crate::table::{Cell, Column, Table, sort_key, sort_key_of_whole};
+use crate::table::{guarded, write_record};
 use crate::text::layout::{Paint, Style};
 use crate::{names, numbers};
 

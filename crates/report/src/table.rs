@@ -11,6 +11,7 @@
 //! Left out: sentences around a table.
 
 mod cell;
+mod record;
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -19,10 +20,10 @@ use serde::ser::{Serialize, Serializer};
 
 pub(crate) use self::cell::sort_key_of_whole;
 pub use self::cell::{Cell, Slice, sort_key};
-use crate::csv::write_record;
+pub(crate) use self::record::guarded;
+pub use self::record::write_record;
 use crate::names::printable;
-use crate::text::Text;
-use crate::text::layout::{self, Grid, Paint, Room, Style};
+use crate::text::layout::{self, Grid, Paint, Room, Style, Text};
 
 /// A column.
 #[derive(Clone, Debug)]

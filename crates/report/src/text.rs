@@ -11,21 +11,13 @@ use std::io::{self, Write};
 use vmtax_analyse::{Nested, Operations, Table};
 use vmtax_events::Recording;
 
+pub use self::layout::Text;
 use self::layout::{Paint, Style, wrap};
 use crate::operations::is_lab;
 use crate::{
     Document, Renderer, calls, exits, headline, losses, memory, names, nested, operations, time,
     transfers,
 };
-
-/// Renders aligned tables.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Text {
-    /// Use terminal colours.
-    pub color: bool,
-    /// Columns of the terminal; `None` when there is none: nothing is left out or wrapped then.
-    pub width: Option<usize>,
-}
 
 impl Renderer for Text {
     fn render(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {

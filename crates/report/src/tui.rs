@@ -14,6 +14,7 @@ mod figure;
 mod keys;
 mod model;
 mod rows;
+mod space;
 
 pub use draw::draw;
 pub use keys::{Key, Wish};

@@ -16,7 +16,7 @@ use arrow_array::{
 use arrow_schema::{DataType, Field};
 use vmtax_events::{Better, CallKind, DetailKind, Isa, Level, Outcome};
 
-use crate::event_table::Word;
+use crate::word::Word;
 use crate::{Error, Table};
 
 /// A kind of value, stored as one or several columns.

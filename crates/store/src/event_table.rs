@@ -34,6 +34,7 @@ use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{Event, Isa, Kind, NO_PID, NO_VCPU, Reason};
 
 use crate::column::{Columns, Stored, TableRow, Unless, stored};
+use crate::word::Word;
 use crate::{Error, Table};
 
 /// What the columns of one event hold, `None` for null.
@@ -84,29 +85,6 @@ stored! { Flat in Table::Events, BLANK;
     a: Option<u64> = a;
     b: Option<u64> = b;
     c: Option<u64> = c;
-}
-
-/// A word of the column `kind`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Word(&'static str);
-
-impl Word {
-    #[rustfmt::skip]
-    const ALL: [&'static str; 37] = [
-        "exit", "entry", "msr-read", "msr-write", "port-in", "port-out", "mmio-read-unsatisfied",
-        "mmio-read", "mmio-write", "fast-mmio", "hypercall-kvm", "hypercall-hyperv", "hypercall-xen", "page-fault", "map-request", "set-attributes",
-        "cpuid", "cr-read", "cr-write", "apic-read", "apic-write", "ghcb-enter", "ghcb-msr",
-        "tdvmcall", "vmcs-read", "vmcs-write", "information", "userspace-exit", "nested-exit", "nested-inject",
-        "nested-enter", "wakeup", "wakeup-polled", "switch", "switch-preempted", "lost", "thread-end",
-    ];
-
-    pub(crate) fn name(&self) -> &str {
-        self.0
-    }
-
-    pub(crate) fn from_name(name: &str) -> Option<Word> {
-        Word::ALL.into_iter().find(|word| *word == name).map(Word)
-    }
 }
 
 impl Flat {

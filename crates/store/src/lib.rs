@@ -18,11 +18,14 @@ mod created;
 mod error;
 mod event_table;
 mod manifest;
+mod profile_path;
 mod rows;
 mod run;
+mod schema;
 mod segment;
 mod stacks;
 mod table;
+mod word;
 mod writer;
 
 pub use claim::{Claim, remove_empty_run};

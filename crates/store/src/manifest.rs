@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use vmtax_durable::Access;
 use vmtax_events::{Losses, Recording};
 
-use crate::{Error, Table, stacks};
+use crate::{Error, Table, profile_path};
 
 /// The version of the run folder that this crate writes, and the newest that it reads.
 pub const FORMAT_VERSION: u64 = 1;
@@ -230,7 +230,7 @@ impl Manifest {
             }
         }
         for Segment { path, .. } in &self.profiles {
-            if stacks::place(path).is_err() {
+            if profile_path::place(path).is_err() {
                 return Err(format!("lists {path:?}, which cannot be the path of a profile"));
             }
             if !seen.insert(path) {

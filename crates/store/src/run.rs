@@ -10,7 +10,7 @@ use vmtax_events::{Event, Losses, RowSink};
 use crate::column::{self, Columns};
 use crate::manifest::{MANIFEST, Manifest, Segment};
 use crate::segment::{self, EachBatch, Stop};
-use crate::{Error, Table, event_table, stacks};
+use crate::{Error, Table, event_table, profile_path, stacks};
 
 /// Unlisted files that a note names; the others are counted.
 const NAMED_FILES: usize = 3;
@@ -113,7 +113,7 @@ impl Run {
 
     fn read_profiles(&self, report: &mut ReadReport, sink: &mut dyn RowSink) {
         for listed in &self.manifest.profiles {
-            let Ok(Some(place)) = stacks::place(&listed.path) else {
+            let Ok(Some(place)) = profile_path::place(&listed.path) else {
                 let note = format!("{} is of a kind that this vmtax does not read", listed.path);
                 report.losses.notes.push(note);
                 continue;

@@ -9,25 +9,8 @@ use vmtax_events::{Place, Profile};
 use crate::manifest::Segment;
 use crate::segment;
 
-/// Folder of the profiles inside the run.
-pub(crate) const FOLDER: &str = "stacks";
 /// Profiles larger than this are neither written nor read.
 pub(crate) const MAX_BYTES: u64 = 512 << 20;
-
-/// Path inside the run.
-pub(crate) fn path(place: Place) -> String {
-    format!("{FOLDER}/{}.folded", place.name())
-}
-
-/// The place of a listed path: `Err` for a path that no run has, `Ok(None)` for a place unknown to this version.
-pub(crate) fn place(path: &str) -> Result<Option<Place>, ()> {
-    let name = path.strip_prefix(FOLDER).and_then(|rest| rest.strip_prefix('/')).ok_or(())?;
-    let name = name.strip_suffix(".folded").ok_or(())?;
-    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase()) {
-        return Err(());
-    }
-    Ok(Place::from_name(name))
-}
 
 /// The file's text. A line break in a name would make two lines of one.
 pub(crate) fn encode(profile: &Profile) -> Vec<u8> {

@@ -1,11 +1,5 @@
 //! The kinds of row a run holds, each in its own folder of segments.
 
-use arrow_schema::Field;
-use vmtax_events::{AccessRow, CallRow, ExitRow, PreemptedRow, Sample, Stat, TimeRow};
-
-use crate::column::fields;
-use crate::event_table::Flat;
-
 /// A kind of row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Table {
@@ -62,20 +56,6 @@ impl Table {
             Table::Stats => "stats",
             Table::Calls => "profile",
             Table::Events => "events",
-        }
-    }
-
-    /// Names and types of its columns, in order: the schema of the files.
-    pub fn fields(self) -> Vec<Field> {
-        match self {
-            Table::Exits => fields::<ExitRow>(),
-            Table::Accesses => fields::<AccessRow>(),
-            Table::Time => fields::<TimeRow>(),
-            Table::Preempted => fields::<PreemptedRow>(),
-            Table::Bench => fields::<Sample>(),
-            Table::Stats => fields::<Stat>(),
-            Table::Calls => fields::<CallRow>(),
-            Table::Events => fields::<Flat>(),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::claim::Claim;
 use crate::column::TableRow;
 use crate::event_table::Flat;
 use crate::manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
-use crate::{Error, Table, created, segment, stacks};
+use crate::{Error, Table, created, profile_path, segment, stacks};
 
 /// Buffered exits, accesses, time rows, samples and counters together are written when there are this many.
 pub const SEGMENT_ROWS: usize = 64 << 10;
@@ -421,8 +421,8 @@ impl Writer {
     }
 
     fn write_profile(&self, profile: &Profile) -> Result<(Written, Segment), Error> {
-        self.create_folder(stacks::FOLDER)?;
-        let name = stacks::path(profile.place);
+        self.create_folder(profile_path::FOLDER)?;
+        let name = profile_path::path(profile.place);
         let path = self.claim.folder().join(&name);
         let bytes = stacks::encode(profile);
         let file = write(&path, &bytes, "write the profile")?;

@@ -2,8 +2,9 @@
 
 pub(crate) mod args;
 mod compare;
+mod list;
 
-use vmtax_bench::{describe, merge};
+use vmtax_bench::merge;
 use vmtax_cli::output;
 
 use args::{BenchArgs, BenchVerb, MergeArgs, RunArgs};
@@ -12,7 +13,7 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.verb {
         BenchVerb::Run(args) => run(args),
         BenchVerb::Compare(args) => compare::run(args),
-        BenchVerb::List(_) => output::write(None, |out| Ok(describe::list(out)?)),
+        BenchVerb::List(args) => list::run(args),
         BenchVerb::Merge(args) => merge_runs(args),
         BenchVerb::Import(args) => compare::import(args),
     }

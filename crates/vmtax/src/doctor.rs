@@ -13,7 +13,7 @@ use vmtax_report::doctor::Audit;
 use vmtax_report::pages::Pages;
 use vmtax_runs::ledger;
 
-use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
+use crate::flags::{OutputArgs, ReadingArgs};
 
 /// Find settings of this host, its VMs and a guest that cost time, with evidence and fix.
 ///
@@ -113,16 +113,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
         vms,
         findings: &findings,
     };
-    let to = args.to.output.as_deref();
-    output::write(to, |out| {
-        Ok(match (args.fix_script, args.to.format) {
-            (true, _) => audit.script(out),
-            (_, TableFormat::Text) => audit.text(color(Color::Auto, to), width(to), out),
-            (_, TableFormat::Json) => audit.json(out),
-            (_, TableFormat::Csv) => audit.csv(out),
-            (_, TableFormat::Html) => audit.html(out),
-        }?)
-    })
+    if args.fix_script {
+        return output::write(args.to.output.as_deref(), |out| Ok(audit.script(out)?));
+    }
+    args.to.write(&audit)
 }
 
 pub(crate) fn pages(args: &PagesArgs) -> anyhow::Result<()> {
@@ -133,15 +127,7 @@ pub(crate) fn pages(args: &PagesArgs) -> anyhow::Result<()> {
         system: &system,
         vms: chosen(&system, args.pid)?,
     };
-    let to = args.to.output.as_deref();
-    output::write(to, |out| {
-        Ok(match args.to.format {
-            TableFormat::Text => pages.text(color(Color::Auto, to), width(to), out),
-            TableFormat::Json => pages.json(out),
-            TableFormat::Csv => pages.csv(out),
-            TableFormat::Html => pages.html(out),
-        }?)
-    })
+    args.to.write(&pages)
 }
 
 fn system(root: &Path) -> anyhow::Result<System> {

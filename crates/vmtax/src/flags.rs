@@ -8,6 +8,8 @@ use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::flags::{duration, live_interval};
 use vmtax_cli::output;
 use vmtax_events::Isa;
+use vmtax_report::tables::Formats;
+use vmtax_report::text::Text;
 use vmtax_runs::Reading;
 use vmtax_runs::record::Which;
 
@@ -58,6 +60,22 @@ pub(crate) struct OutputArgs {
     /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// Writes what is shown, in the format and to the place asked for.
+    pub(crate) fn write(&self, shown: &dyn Formats) -> anyhow::Result<()> {
+        let to = self.output.as_deref();
+        let look = Text { color: color(Color::Auto, to), width: width(to) };
+        output::write(to, |out| {
+            Ok(match self.format {
+                TableFormat::Text => shown.text(look, out),
+                TableFormat::Json => shown.json(out),
+                TableFormat::Csv => shown.csv(out),
+                TableFormat::Html => shown.html(out),
+            }?)
+        })
+    }
 }
 
 /// Output format of a command that shows tables.

@@ -1,6 +1,8 @@
 //! The whole of `vmtax vpmu bench`: figures measured on emulated hosts, then computed ones, then this machine's software events.
 
 use serde_json::{Value, json};
+use vmtax_report::table::{Cell, Column, Table};
+use vmtax_report::tables::{Section, Tables};
 use vmtax_vpmu::host::MsrAccesses;
 use vmtax_vpmu::host::perf_event::Software;
 
@@ -51,14 +53,21 @@ impl Bench {
         })
     }
 
-    /// Tables for people.
-    pub fn text(&self) -> String {
-        let recording = self.recording.text(self.recorded, self.lacks);
-        [recording, self.computed.text(), steady_text(&self.steady)].concat()
+    /// In every format; docs/json.md.
+    pub fn tables(&self) -> Tables {
+        let mut sections = self.recording.sections(self.recorded, self.lacks);
+        sections.extend(self.computed.sections());
+        sections.extend((!self.steady.is_empty()).then(|| steady(&self.steady)));
+        Tables {
+            command: "vpmu bench",
+            tool_version: env!("CARGO_PKG_VERSION"),
+            facts: Vec::new(),
+            sections,
+            json: self.json(),
+        }
     }
 
-    /// For programs; docs/json.md.
-    pub fn json(&self) -> Value {
+    fn json(&self) -> Value {
         json!({
             "schema": SCHEMA,
             "emulated": {
@@ -72,30 +81,39 @@ impl Bench {
     }
 }
 
-fn steady_text(measured: &[Measured]) -> String {
-    let mut out = String::new();
-    if !measured.is_empty() {
-        out.push_str(
-            "\nThis kernel's software events under a profiling guest's steady state, legacy -> reuse; times are this machine's\n\n",
-        );
-    }
+fn steady(measured: &[Measured]) -> Section {
+    let mut table = Table::new(vec![
+        Column::words("event", "event"),
+        Column::number("rounds", "rounds"),
+        Column::number("creates_legacy", "creates, legacy"),
+        Column::number("creates_reuse", "reuse"),
+        Column::number("round_legacy_ns", "a round, legacy"),
+        Column::number("round_reuse_ns", "reuse"),
+        Column::number("time_ratio", "legacy/reuse"),
+        Column::words("unknown", "unknown"),
+    ]);
     for (name, result) in measured {
+        let mut cells = vec![Cell::Word(name)];
         match result {
             Ok(steady) => {
-                let Steady { rounds, creates, time } = steady;
-                out.push_str(&format!(
-                    "{name:<18}{rounds} rounds: creates {} -> {}, a round {:.1?} -> {:.1?} ({:.1}x)\n",
-                    creates[0],
-                    creates[1],
-                    time[0],
-                    time[1],
-                    time_ratio(steady)
-                ));
+                cells.push(Cell::Count(steady.rounds));
+                cells.extend(steady.creates.map(Cell::Count));
+                cells.extend(steady.time.map(|time| Cell::Time(time.as_nanos() as u64)));
+                cells.extend([Cell::Number(time_ratio(steady)), Cell::Empty]);
             }
-            Err(error) => out.push_str(&format!("{name:<18}unknown: {error}\n")),
+            Err(error) => {
+                cells.extend(vec![Cell::Absent; 6]);
+                cells.push(Cell::Name(error.to_string()));
+            }
         }
+        table.row(cells);
     }
-    out
+    Section {
+        id: "steady",
+        title: "This kernel's software events under a profiling guest's steady state".to_owned(),
+        notes: vec!["Times are this machine's.".to_owned()],
+        table,
+    }
 }
 
 fn time_ratio(steady: &Steady) -> f64 {

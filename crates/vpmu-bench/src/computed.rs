@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 use vmtax_report::numbers;
+use vmtax_report::table::{Cell, Column, Table};
+use vmtax_report::tables::Section;
 use vmtax_vpmu::host::virtual_time::Costs;
 use vmtax_vpmu::{Activity, Policy};
 
@@ -44,8 +46,11 @@ impl Computed {
         })
     }
 
-    pub(crate) fn text(&self) -> String {
-        [self.compared(), self.precision(), self.contention(), self.published()].concat()
+    pub(crate) fn sections(&self) -> Vec<Section> {
+        let mut sections =
+            vec![self.policies(), self.precision(), shares(&self.profiles), self.contention()];
+        sections.push(self.published());
+        sections
     }
 
     /// All published and assumed constants.
@@ -55,137 +60,157 @@ impl Computed {
             format!("create {}, stop {}", numbers::count(create), numbers::count(stop))
         });
         format!(
-            "Published costs, ns: general counters {general}; fixed ones {fixed}; read {}.\n\
-             Assumed: enable, disable, set a period, and each access of an MSR of a mediated PMU take {ASSUMED} ns; an exit takes no\n\
-             time; a guest exits every {EXITS} us for other reasons.\n",
+            "Published costs, ns: general counters {general}; fixed ones {fixed}; read {}. Assumed: enable, disable, set a period, and \
+             each access of an MSR of a mediated PMU take {ASSUMED} ns; an exit takes no time; a guest exits every {EXITS} us for other \
+             reasons.",
             published::READ
         )
     }
 
-    fn compared(&self) -> String {
+    fn policies(&self) -> Section {
         let Script { readings, samples, switches, .. } = self.script;
-        let mut out = format!(
-            "\nComputed in virtual time: the policies over the same guests ({readings} readings of six counters; {samples} samples;\n\
-             {switches} switches of a thread with six counters). Accesses of MSRs are those of the host: of its perf at least, or of\n\
-             saving and loading a mediated PMU. Blind: guest time that events of the host's own cannot count.\n\n\
-             {:<18}{:<10}{:>8}{:>8}{:>8}{:>10}{:>12}{:>14}{:>9}\n",
-            "guest",
-            "policy",
-            "creates",
-            "exits",
-            "passes",
-            "MSR reads",
-            "MSR writes",
-            "host, us",
-            "blind"
-        );
+        let mut table = Table::new(vec![
+            Column::words("guest", "guest"),
+            Column::short("policy", "policy"),
+            Column::number("creates", "creates"),
+            Column::number("exits", "exits"),
+            Column::number("passes", "passes"),
+            Column::number("msr_reads", "MSR reads"),
+            Column::number("msr_writes", "MSR writes"),
+            Column::number("host_ns", "host"),
+            Column::number("blind", "blind"),
+        ]);
         for c in &self.compared {
-            out.push_str(&format!(
-                "{:<18}{:<10}{:>8}{:>8}{:>8}{:>10}{:>12}{:>14}{:>7.0} %\n",
-                c.guest,
-                c.policy.name(),
-                c.activity.creates,
-                c.activity.exits,
-                c.activity.passes,
-                c.accesses.reads,
-                c.accesses.writes,
-                numbers::count(c.spent / 1000),
-                100.0 * (1.0 - c.seen),
-            ));
+            let a = &c.activity;
+            let mut cells = vec![Cell::Word(c.guest), Cell::Word(c.policy.name())];
+            let counts = [a.creates, a.exits, a.passes, c.accesses.reads, c.accesses.writes];
+            cells.extend(counts.map(Cell::Count));
+            cells.extend([Cell::Time(c.spent), Cell::Share(1.0 - c.seen)]);
+            table.row(cells);
         }
-        out + &Computed::constants()
+        let notes = vec![
+            format!(
+                "The same guests: {readings} readings of six counters; {samples} samples; {switches} switches of a thread with six counters. \
+                 Accesses of MSRs are those of the host: of its perf at least, or of saving and loading a mediated PMU. Blind: guest time \
+                 that events of the host's own cannot count."
+            ),
+            Computed::constants(),
+        ];
+        let title = "Computed in virtual time: the policies over the same guests".to_owned();
+        Section { id: "policies", title, notes, table }
     }
 
-    fn precision(&self) -> String {
-        let mut out = format!(
-            "\nPrecision: samples, and shares of functions in percent with their errors. Computed: 5 s at about 4,000 samples a\n\
-             second, where a host that costs nothing takes {}. Published: perf record -e cpu-cycles --all-user ./ftest, errors against\n\
-             its host.\n\n{:<28}{:>8}",
-            self.ideal, "", "samples"
-        );
-        FUNCTIONS.iter().for_each(|name| out.push_str(&format!("{name:>16}")));
-        out.push('\n');
-        let cell = |share: f64, error: f64| format!("{:>16}", format!("{share:.2} ({error:+.2})"));
+    fn precision(&self) -> Section {
+        let mut table = Table::new(vec![
+            Column::short("basis", "basis"),
+            Column::words("guest", "guest"),
+            Column::number("samples", "samples"),
+            Column::number("error_points", "largest error")
+                .help("of a function's share, in percentage points"),
+        ]);
+        let largest = |errors: &mut dyn Iterator<Item = f64>| {
+            let larger = |a: f64, b: f64| if b.abs() > a.abs() { b } else { a };
+            Cell::Delta(errors.fold(0.0, larger))
+        };
         for (policy, profile) in &self.profiles {
-            out.push_str(&format!(
-                "{:<28}{:>8}",
-                format!("computed, {}", policy.name()),
-                profile.samples
-            ));
-            for share in &profile.shares {
-                let (sampled, known) = (100.0 * share.sampled, 100.0 * share.known);
-                out.push_str(&cell(sampled, sampled - known));
-            }
-            out.push('\n');
+            let mut errors =
+                profile.shares.iter().map(|share| 100.0 * (share.sampled - share.known));
+            table.row(vec![
+                Cell::Word("computed"),
+                Cell::Word(policy.name()),
+                Cell::Count(profile.samples),
+                largest(&mut errors),
+            ]);
         }
         let host = PROFILES[PROFILES.len() - 1].shares;
         for published in PROFILES {
-            out.push_str(&format!(
-                "{:<28}{:>8}",
-                format!("published, {}", published.place),
-                published.samples
-            ));
-            for (share, host) in published.shares.iter().zip(host) {
-                out.push_str(&cell(*share, share - host));
-            }
-            out.push('\n');
+            let mut errors = published.shares.iter().zip(host).map(|(share, host)| share - host);
+            table.row(vec![
+                Cell::Word("published"),
+                Cell::Word(published.place),
+                Cell::Count(published.samples),
+                largest(&mut errors),
+            ]);
         }
-        out
+        let note = format!(
+            "Computed: 5 s at about 4,000 samples a second, where a host that costs nothing takes {}; errors against the program's shares. \
+             Published: perf record -e cpu-cycles --all-user ./ftest; errors against its host.",
+            numbers::count(self.ideal)
+        );
+        let title =
+            "Precision: samples, and the largest error of a function's share, in percentage points"
+                .to_owned();
+        Section { id: "precision", title, notes: vec![note], table }
     }
 
-    fn contention(&self) -> String {
-        let mut out = format!(
-            "\nUnder contention: six events of the guest, one of which samples, on {COUNTERS} counters, of which pinned events of\n\
-             the host hold some. Counted: the least part of what happened that one of the other five has counted.\n\n\
-             {:<10}{:>15}{:>9}{:>9}{:>8}{:>16}\n",
-            "policy", "host holds", "samples", "counted", "blind", "shares"
-        );
+    fn contention(&self) -> Section {
+        let mut table = Table::new(vec![
+            Column::words("policy", "policy"),
+            Column::number("held", "host holds"),
+            Column::short("host_events", "host's events"),
+            Column::number("samples", "samples"),
+            Column::number("counted", "counted"),
+            Column::number("blind", "blind"),
+            Column::short("shares", "shares"),
+        ]);
         for c in &self.contended {
             let (seen, worked) = c.profile.seen;
-            let held = match c.policy {
-                // They are the guest's while it runs.
-                Policy::Mediated => format!("{}, off", c.taken),
-                _ => c.taken.to_string(),
-            };
-            out.push_str(&format!(
-                "{:<10}{held:>15}{:>9}{:>7.0} %{:>6.0} %{:>16}\n",
-                c.policy.name(),
-                c.profile.samples,
-                100.0 * c.profile.counted,
-                100.0 * (1.0 - seen as f64 / worked.max(1) as f64),
-                if c.profile.precise() { "within gates" } else { "off" },
-            ));
+            // Counters are the guest's while it runs.
+            let off = c.policy == Policy::Mediated;
+            table.row(vec![
+                Cell::Word(c.policy.name()),
+                Cell::Count(c.taken as u64),
+                Cell::Word(if off { "off" } else { "on" }),
+                Cell::Count(c.profile.samples),
+                Cell::Share(c.profile.counted),
+                Cell::Share(1.0 - seen as f64 / worked.max(1) as f64),
+                Cell::Word(if c.profile.precise() { "within gates" } else { "off" }),
+            ]);
         }
-        out.push_str(
-            "A host event that counts guests and a VM with a mediated PMU exclude each other: the VM is refused while there is such\n\
-             an event (EBUSY), and such an event is refused while there is the VM (EOPNOTSUPP).\n",
-        );
-        out
+        let notes = vec![
+            format!(
+                "Six events of the guest, one of which samples, on {COUNTERS} counters, of which pinned events of the host hold some. \
+                 Counted: the least part of what happened that one of the other five has counted."
+            ),
+            "A host event that counts guests and a VM with a mediated PMU exclude each other: the VM is refused while there is such an \
+             event (EBUSY), and such an event is refused while there is the VM (EOPNOTSUPP)."
+                .to_owned(),
+        ];
+        Section { id: "contention", title: "Precision under contention".to_owned(), notes, table }
     }
 
-    fn published(&self) -> String {
-        let mut out = format!(
-            "\nThe published tables (RFC v2, Linux 5.0, E5-2699 v4), computed by one script under legacy and reuse, ns of the host.\n\
-             {}\
-             computed: rests on published costs alone; inferred: on an assumed one too, and in brackets the ratio with {FIVE} times that\n\
-             cost and with none; unknowable: nothing that was published says it.\n",
-            Computed::constants()
-        );
+    fn published(&self) -> Section {
+        let mut table = Table::new(vec![
+            Column::data("figure"),
+            Column::words("operation", "operation"),
+            Column::number("legacy_ns", "legacy, ns"),
+            Column::number("reuse_ns", "reuse, ns"),
+            Column::number("ratio", "ratio"),
+            Column::number("published_ratio", "published"),
+            Column::short("standing", "rests on"),
+            Column::number("least", "from"),
+            Column::number("most", "to"),
+            Column::words("why", "why"),
+        ]);
         for figure in Figure::ALL {
-            out.push_str(&format!(
-                "\n{:<22}{:>13}{:>13}{:>11}{:>11}  {}\n",
-                figure.name(),
-                "legacy",
-                "reuse",
-                "ratio",
-                "published",
-                "rests on"
-            ));
-            for row in self.tables.rows.iter().filter(|row| row.figure == figure) {
-                out.push_str(&line(row));
+            let rows = self.tables.rows.iter().filter(|row| row.figure == figure);
+            for (at, row) in rows.enumerate() {
+                match at {
+                    0 => table.first_of(figure.name().to_owned(), cells(row)),
+                    _ => table.row(cells(row)),
+                }
             }
         }
-        out
+        let notes = vec![
+            "RFC v2, Linux 5.0, E5-2699 v4; computed by one script under legacy and reuse."
+                .to_owned(),
+            Computed::constants(),
+            format!(
+                "computed: rests on published costs alone; inferred: on an assumed one too, with the ratios for {FIVE} times that cost and \
+                 for none; unknowable: no published figure determines it."
+            ),
+        ];
+        Section { id: "published", title: "The published tables".to_owned(), notes, table }
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -228,31 +253,59 @@ impl Computed {
     }
 }
 
-fn times(ratio: Option<f64>) -> String {
-    ratio.map_or("-".to_owned(), |r| format!("{}x", numbers::significant(r)))
+/// The shares of functions by basis and guest.
+fn shares(profiles: &[(Policy, Profile)]) -> Section {
+    let mut table = Table::new(vec![
+        Column::words("function", "function"),
+        Column::number("known", "program"),
+        Column::number("computed_legacy", "legacy").named("computed, legacy"),
+        Column::number("computed_reuse", "reuse").named("computed, reuse"),
+        Column::number("computed_mediated", "mediated").named("computed, mediated"),
+        Column::number("published_legacy", "published legacy").named("published, guest, legacy"),
+        Column::number("published_version_2", "version 2").named("published, guest, version 2"),
+        Column::number("published_host", "host").named("published, host"),
+    ]);
+    for (at, name) in FUNCTIONS.into_iter().enumerate() {
+        let share = |(_, profile): &(Policy, Profile)| profile.shares.get(at).copied();
+        let known = profiles.first().and_then(share).map(|share| share.known);
+        let mut cells = vec![Cell::Word(name), Cell::of(known, Cell::Share)];
+        cells.extend(
+            profiles.iter().map(|p| Cell::of(share(p), |share| Cell::Share(share.sampled))),
+        );
+        cells.extend(PROFILES.map(|published| Cell::Share(published.shares[at] / 100.0)));
+        table.row(cells);
+    }
+    let title = "Shares of functions: of the program, of samples under each policy, and published"
+        .to_owned();
+    Section { id: "shares", title, notes: Vec::new(), table }
 }
 
-fn line(row: &Row) -> String {
-    let rests = match row.standing {
-        Standing::Computed => "computed".to_owned(),
-        Standing::Inferred { least, most } => {
-            let most = most.map_or("or more".to_owned(), |r| format!("to {}", times(Some(r))));
-            format!("inferred ({} {most})", times(least))
-        }
-        Standing::Unknowable(why) => format!("unknowable: {why}"),
-    };
-    let [legacy, reuse] = row.ns.map(numbers::count);
+fn cells(row: &Row) -> Vec<Cell> {
     // Without a basis the ratio is not shown.
-    let ratio = match row.standing {
-        Standing::Unknowable(_) => None,
-        _ => row.ratio,
+    let (ratio, least, most, why) = match row.standing {
+        Standing::Computed => (row.ratio, None, None, ""),
+        Standing::Inferred { least, most } => (row.ratio, least, most, ""),
+        Standing::Unknowable(why) => (None, None, None, why),
     };
-    format!(
-        "{:<22}{legacy:>13}{reuse:>13}{:>11}{:>11}  {rests}\n",
-        row.operation.name(),
-        times(ratio),
-        times(Some(row.published))
-    )
+    let bound = |bound: Option<f64>| bound.map_or(Cell::Empty, Cell::Number);
+    vec![
+        Cell::Word(match row.figure {
+            Figure::Max => "max",
+            Figure::Total => "total",
+        }),
+        Cell::Word(row.operation.name()),
+        Cell::Count(row.ns[0]),
+        Cell::Count(row.ns[1]),
+        Cell::of(ratio, Cell::Number),
+        Cell::Number(row.published),
+        Cell::Word(row.standing.name()),
+        bound(least),
+        match row.standing {
+            Standing::Inferred { most: None, .. } => Cell::Unknown("unbounded"),
+            _ => bound(most),
+        },
+        Cell::Word(why),
+    ]
 }
 
 fn row(row: &Row) -> Value {

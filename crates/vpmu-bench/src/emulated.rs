@@ -7,6 +7,8 @@ use vmtax_lab::suite::Suite;
 use vmtax_lab::suite::pmu::{FAULTS, FUNCTIONS, PERIOD};
 use vmtax_lab::{Host, Measured, Outcomes, Plan};
 use vmtax_report::numbers;
+use vmtax_report::table::{Cell, Column, Table};
+use vmtax_report::tables::Section;
 use vmtax_vpmu::host::MsrAccesses;
 use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost};
 use vmtax_vpmu::{Intel, Model, Pmu, Policy};
@@ -121,26 +123,177 @@ impl Recording {
         Recording { schema: SCHEMA.to_owned(), vmtax, day, hosts }
     }
 
-    /// A table of each host. `exit`: the accesses that the mediated columns lack ([`mediated_exit`]).
-    pub(crate) fn text(&self, shipped: bool, exit: MsrAccesses) -> String {
-        let mut out = match shipped {
+    /// Tables of all hosts. `exit`: the accesses that the mediated columns lack ([`mediated_exit`]).
+    pub(crate) fn sections(&self, shipped: bool, exit: MsrAccesses) -> Vec<Section> {
+        let from = match shipped {
             true => format!(
-                "Measured on emulated hosts: a recording of {} (vmtax {}), replayed; --emulated amd,intel measures here.\n",
+                "A recording of {} (vmtax {}), replayed; --emulated amd,intel measures here.",
                 self.day, self.vmtax
             ),
-            false => "Measured on emulated hosts, now.\n".to_owned(),
+            false => "Measured now.".to_owned(),
         };
         let MsrAccesses { reads, writes } = exit;
-        out.push_str(&format!(
-            "The guest's events count its hypercalls (tracepoint kvm_hypercall of the host's kernel): emulated processors have no PMU.\n\
-             Mediated instructions are a lower bound. Included: accesses that stay in the guest, and exits of those that KVM answers, on\n\
-             other registers in place of the counters'. Not included, at each exit: saving and loading the counters, event selects,\n\
-             global and fixed control, status and LVTPC, and perf switching its contexts. With six counters on (Intel) that is {reads} reads\n\
-             (RDPMC, RDMSR) and {writes} WRMSR (computed), so at least {} instructions more for each exit.\n",
+        let lower_bound = format!(
+            "Mediated instructions are a lower bound. Included: accesses that stay in the guest, and exits of those that KVM answers, on \
+             other registers in place of the counters'. Not included, at each exit: saving and loading the counters, event selects, \
+             global and fixed control, status and LVTPC, and perf switching its contexts. With six counters on (Intel) that is {reads} reads \
+             (RDPMC, RDMSR) and {writes} WRMSR (computed), so at least {} instructions more for each exit.",
             reads + writes
-        ));
-        self.hosts.iter().for_each(|host| out.push_str(&host.text()));
-        out
+        );
+        let counted = "The guest's events count its hypercalls (tracepoint kvm_hypercall of the host's kernel): emulated processors have no PMU.";
+        let sampled = format!(
+            "A guest that samples itself at every {PERIOD}th hypercall; amd: AMD's model, reused. Shares: sampled of known."
+        );
+        let faults = "Accesses that fault (#GP) of those tried; RDPMC reads zero on AMD hosts before Linux 6.9.";
+        let section = |id, title: &str, notes: Vec<String>, table| Section {
+            id,
+            title: title.to_owned(),
+            notes,
+            table,
+        };
+        let notes = vec![from, counted.to_owned(), lower_bound];
+        let mut sections = vec![
+            section("emulated", "Measured on emulated hosts", notes, self.operations()),
+            section(
+                "emulated-samples",
+                "Samples on emulated hosts",
+                vec![sampled],
+                self.profiles(),
+            ),
+            section(
+                "emulated-faults",
+                "Faults on emulated hosts",
+                vec![faults.to_owned()],
+                self.faults(),
+            ),
+        ];
+        if self.hosts.iter().any(|host| !host.failures.is_empty()) {
+            sections.push(section(
+                "emulated-failures",
+                "Not measured",
+                Vec::new(),
+                self.failures(),
+            ));
+        }
+        sections
+    }
+
+    /// A table whose rows are told apart by their host.
+    fn by_host<T>(
+        &self,
+        columns: Vec<Column>,
+        rows: fn(&Emulated) -> &[T],
+        cells: impl Fn(&T) -> Vec<Cell>,
+    ) -> Table {
+        let host = [Column::data("host"), Column::data("accelerator"), Column::data("kernel")];
+        let mut table = Table::new(host.into_iter().chain(columns).collect());
+        for host in &self.hosts {
+            let Emulated { host: name, accelerator, kernel, .. } = host;
+            let emulator = accelerator.trim_start_matches("emulated:");
+            for (at, row) in rows(host).iter().enumerate() {
+                let whose = [name, accelerator, kernel].map(|text| Cell::Name(text.clone()));
+                let cells = whose.into_iter().chain(cells(row)).collect();
+                match at {
+                    0 => table.first_of(
+                        format!("{name}: {emulator}, Linux {kernel}; not hardware"),
+                        cells,
+                    ),
+                    _ => table.row(cells),
+                }
+            }
+        }
+        table
+    }
+
+    fn operations(&self) -> Table {
+        let columns = vec![
+            Column::words("operation", "one operation"),
+            Column::number("creates_legacy", "events, legacy").named("events created under legacy"),
+            Column::number("creates_reuse", "reuse").named("events created under reuse"),
+            Column::number("creates_mediated", "mediated").named("events created under mediated"),
+            Column::number("path_legacy", "instructions, legacy"),
+            Column::number("path_reuse", "reuse").named("instructions under reuse"),
+            Column::number("path_mediated", "mediated").named("instructions under mediated"),
+            Column::number("path_ratio", "legacy/reuse").help("of the instructions"),
+        ];
+        let each = |each: &Each, cell: fn(f64) -> Cell| {
+            [each.legacy, each.reuse, each.mediated]
+                .map(|value| value.map_or(Cell::Unknown("?"), cell))
+        };
+        let events = |n| Cell::Instructions(n);
+        let path = |n: f64| Cell::Count(n.round() as u64);
+        self.by_host(
+            columns,
+            |host| &host.operations,
+            |row| {
+                let mut cells = vec![Cell::Name(row.operation.clone())];
+                cells.extend(each(&row.creates, events));
+                cells.extend(each(&row.path, path));
+                cells.push(row.path_ratio.map_or(Cell::Unknown("?"), Cell::Quotient));
+                cells
+            },
+        )
+    }
+
+    fn profiles(&self) -> Table {
+        let columns = vec![
+            Column::words("operation", "operation"),
+            Column::number("creates", "creates"),
+            Column::number("counted", "counted"),
+            Column::number("interrupts", "interrupts"),
+            Column::number("delivered", "delivered"),
+            Column::number("merged", "merged"),
+            Column::number("dropped", "dropped"),
+            Column::list("shares", "shares"),
+        ];
+        self.by_host(
+            columns,
+            |host| &host.profiles,
+            |p| {
+                let counts = [p.creates, p.counted, p.interrupts, p.delivered, p.merged, p.dropped];
+                let percent = numbers::percent;
+                let share = |share: &Share| {
+                    format!(
+                        "{} {} of {}",
+                        share.function,
+                        percent(share.sampled),
+                        percent(share.known)
+                    )
+                };
+                let shares = p.shares.iter().map(share).collect::<Vec<_>>().join(", ");
+                let mut cells = vec![Cell::Name(p.operation.clone())];
+                cells.extend(counts.map(Cell::Count));
+                cells.push(Cell::Words(shares.split(' ').map(str::to_owned).collect()));
+                cells
+            },
+        )
+    }
+
+    fn faults(&self) -> Table {
+        let columns = vec![
+            Column::words("access", "access"),
+            Column::number("faulted", "faulted"),
+            Column::number("tried", "tried"),
+        ];
+        self.by_host(
+            columns,
+            |host| &host.faults,
+            |Faulted { what, faulted, of }| {
+                vec![Cell::Name(what.clone()), Cell::Count(*faulted), Cell::Count(*of)]
+            },
+        )
+    }
+
+    fn failures(&self) -> Table {
+        let columns =
+            vec![Column::words("operation", "operation"), Column::words("problem", "problem")];
+        self.by_host(
+            columns,
+            |host| &host.failures,
+            |Failure { operation, problem }| {
+                vec![Cell::Name(operation.clone()), Cell::Name(problem.clone())]
+            },
+        )
     }
 }
 
@@ -184,52 +337,6 @@ impl Emulated {
             faults: all.iter().flat_map(faults).collect(),
             failures: all.iter().filter_map(failure).collect(),
         }
-    }
-
-    fn text(&self) -> String {
-        let mut out = format!(
-            "\n{}: {}, Linux {}; not hardware\n{:<18}{:^26}{:^38}\n{:<18}{:>8}{:>8}{:>10}{:>12}{:>11}{:>11}{:>14}\n",
-            self.host,
-            self.accelerator.trim_start_matches("emulated:"),
-            self.kernel,
-            "",
-            "events created",
-            "instructions",
-            "one operation",
-            "legacy",
-            "reuse",
-            "mediated",
-            "legacy",
-            "reuse",
-            "mediated",
-            "legacy/reuse",
-        );
-        let events = |value: Option<f64>| value.map_or("?".to_owned(), |v| format!("{v:.1}"));
-        let path =
-            |value: Option<f64>| value.map_or("?".to_owned(), |v| numbers::count(v.round() as u64));
-        for Operation { operation, creates, path: paths, path_ratio } in &self.operations {
-            out.push_str(&format!(
-                "{operation:<18}{:>8}{:>8}{:>10}{:>12}{:>11}{:>11}{:>14}\n",
-                events(creates.legacy),
-                events(creates.reuse),
-                events(creates.mediated),
-                path(paths.legacy),
-                path(paths.reuse),
-                path(paths.mediated),
-                path_ratio.map_or("?".to_owned(), |r| format!("{r:.2}x")),
-            ));
-        }
-        out.push_str(&format!(
-            "A guest that samples itself at every {PERIOD}th hypercall; amd: AMD's model, reused. Shares: sampled of known.\n"
-        ));
-        self.profiles.iter().for_each(|profile| out.push_str(&profile.text()));
-        let parts = self.faults.iter().map(|f| format!("{} {} of {}", f.what, f.faulted, f.of));
-        out.push_str("Accesses that fault (#GP) of those tried; RDPMC reads zero on AMD hosts before Linux 6.9.\n");
-        out.push_str(&format!("{:<20}{}\n", "faults", parts.collect::<Vec<_>>().join(", ")));
-        for Failure { operation, problem } in &self.failures {
-            out.push_str(&format!("{operation} was not measured: {problem}\n"));
-        }
-        out
     }
 }
 
@@ -302,26 +409,6 @@ fn profile(operation: &Measured) -> Option<Profile> {
         samples_outside: pmu.profile[0],
         shares: FUNCTIONS.iter().zip(&pmu.profile[1..]).map(share).collect(),
     })
-}
-
-impl Profile {
-    fn text(&self) -> String {
-        let parts = self.shares.iter().map(|share| {
-            let (sampled, known) = (100.0 * share.sampled, 100.0 * share.known);
-            format!("{} {sampled:.2} % of {known:.0} %", share.function)
-        });
-        format!(
-            "{:<20}creates {:>5}  counted {}  interrupts {} (delivered {}, merged {}, dropped {})  {}\n",
-            self.operation,
-            self.creates,
-            self.counted,
-            self.interrupts,
-            self.delivered,
-            self.merged,
-            self.dropped,
-            parts.collect::<Vec<_>>().join(", ")
-        )
-    }
 }
 
 #[cfg(test)]

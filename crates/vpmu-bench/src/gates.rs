@@ -5,6 +5,7 @@
 
 use serde_json::{Value, json};
 use vmtax_report::table::{Cell, Column, Table};
+use vmtax_report::tables::{Section, Tables};
 use vmtax_vpmu::Policy;
 use vmtax_vpmu::host::virtual_time::Costs;
 
@@ -67,14 +68,24 @@ impl Gate {
     }
 }
 
-/// All gates, a line each.
-pub fn text(gates: &[Gate]) -> String {
-    let verdict = |gate: &Gate| if gate.holds() { "holds" } else { "BROKEN" };
-    gates.iter().map(|gate| format!("{:<8}{}\n", verdict(gate), gate.line())).collect()
+/// All gates in every format; docs/json.md.
+pub fn tables(gates: &[Gate]) -> Tables {
+    let holding = gates.iter().filter(|gate| gate.holds()).count();
+    let (id, title, notes) = ("gates", "Gates".to_owned(), Vec::new());
+    Tables {
+        command: "vpmu selftest",
+        tool_version: env!("CARGO_PKG_VERSION"),
+        facts: vec![("Gates that hold", format!("{holding} of {}", gates.len()))],
+        sections: vec![Section { id, title, notes, table: table(gates) }],
+        json: json!({
+            "schema": "vmtax-vpmu-selftest-1",
+            "gates": gates.iter().map(Gate::json).collect::<Vec<_>>(),
+        }),
+    }
 }
 
 /// A row for each gate.
-pub fn table(gates: &[Gate]) -> Table {
+fn table(gates: &[Gate]) -> Table {
     let mut table = Table::new(vec![
         Column::words("gate", "gate"),
         Column::words("policy", "policy"),
@@ -98,11 +109,6 @@ pub fn table(gates: &[Gate]) -> Table {
         ]);
     }
     table
-}
-
-/// All gates; docs/json.md.
-pub fn json(gates: &[Gate]) -> Value {
-    json!({ "schema": "vmtax-vpmu-selftest-1", "gates": gates.iter().map(Gate::json).collect::<Vec<_>>() })
 }
 
 /// A line for each gate that does not hold.

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::event::{AMD, Counter, Event, FIXED, INTEL, Programme, select};
-use crate::msr;
 
 /// Most general counters of Intel: the MSRs of more would overlap others.
 pub const INTEL_GENERAL: u8 = 8;
@@ -217,11 +216,6 @@ impl Model {
             }
             Model::Amd(_) => AMD.iter().map(|(_, event)| *event).collect(),
         }
-    }
-
-    /// Ranges of its MSRs (first, count), which a VMM intercepts. DEBUGCTL, which has other bits too, is not included.
-    pub fn msrs(&self) -> Vec<(u32, u32)> {
-        msr::rows(self)
     }
 
     /// The CPUID leaves that show it to a guest.

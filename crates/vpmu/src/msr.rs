@@ -126,25 +126,27 @@ pub(crate) fn register(model: &Model, msr: u32) -> Option<Register> {
     }
 }
 
-/// Ranges of a model's MSRs (first, count) in order, without DEBUGCTL, which has other bits too.
-pub(crate) fn rows(model: &Model) -> Vec<(u32, u32)> {
-    // Where either vendor has some.
-    let places = [
-        0xc1..0x100,
-        0x180..0x1a0,
-        0x300..0x400,
-        0x4c1..0x500,
-        0xc000_0300..0xc000_0400,
-        0xc001_0000..0xc001_0300,
-    ];
-    let mut rows: Vec<(u32, u32)> = Vec::new();
-    for msr in places.into_iter().flatten().filter(|msr| register(model, *msr).is_some()) {
-        match rows.last_mut() {
-            Some((first, count)) if *first + *count == msr => *count += 1,
-            _ => rows.push((msr, 1)),
+impl Model {
+    /// Ranges of its MSRs (first, count) in order, which a VMM intercepts. DEBUGCTL, which has other bits too, is not included.
+    pub fn msrs(&self) -> Vec<(u32, u32)> {
+        // Where either vendor has some.
+        let places = [
+            0xc1..0x100,
+            0x180..0x1a0,
+            0x300..0x400,
+            0x4c1..0x500,
+            0xc000_0300..0xc000_0400,
+            0xc001_0000..0xc001_0300,
+        ];
+        let mut rows: Vec<(u32, u32)> = Vec::new();
+        for msr in places.into_iter().flatten().filter(|msr| register(self, *msr).is_some()) {
+            match rows.last_mut() {
+                Some((first, count)) if *first + *count == msr => *count += 1,
+                _ => rows.push((msr, 1)),
+            }
         }
+        rows
     }
-    rows
 }
 
 /// Reserved bits of an event select. Intel: AnyThread and the bits above 31. AMD: bits 19 and 21 and the bits

@@ -15,8 +15,8 @@ use iced_x86::code_asm::{
     al, dword_ptr, dx, eax, ecx, edi, edx, esi, qword_ptr, r8, r8d, r9, rax, rbx, rsi,
 };
 
+use super::definition::{Code, Definition, Kind, whole};
 use super::memory::{PRIVATE as TO_PRIVATE, SHARED as TO_SHARED, convert};
-use super::{Backing, Code, Definition, Kind, Touch, whole};
 use crate::payload::{Assembled, Assembler};
 use vmtax_guest::layout;
 

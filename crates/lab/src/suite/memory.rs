@@ -11,9 +11,10 @@
 //! | `private` | a software-protected VM's private memory |
 
 use iced_x86::code_asm::{dword_ptr, eax, ecx, edx, rbx, rsi};
+use vmtax_guest::order::{Backing, Touch};
 
+use super::definition::{Code, Definition, Kind, line, nothing, whole};
 use super::primitives::{PAGE_2M, PAGE_4K, start_touching, touch_2m, touch_4k};
-use super::{Backing, Code, Definition, Kind, Touch, line, nothing, whole};
 use crate::payload::{Assembled, Assembler};
 
 /// Regions of 2 MiB in a batch; one at L2.
@@ -121,7 +122,7 @@ const fn hypercall(
     in_region: u32,
     body: fn(&mut Assembler) -> Assembled,
 ) -> Definition {
-    let kind = super::each("hypercall", "VMCALL");
+    let kind = super::definition::each("hypercall", "VMCALL");
     definition((name, summary), in_region, kind, (backing, BOTH), line(body))
 }
 
@@ -132,7 +133,7 @@ const fn implicit(
     in_region: u32,
     body: fn(&mut Assembler) -> Assembled,
 ) -> Definition {
-    let kind = super::each("npf", "EPT_VIOLATION");
+    let kind = super::definition::each("npf", "EPT_VIOLATION");
     definition((name, summary), in_region, kind, (Backing::Unbacked(unit), POPULATED), line(body))
 }
 
@@ -141,7 +142,7 @@ const fn shattering(
     summary: &'static str,
     body: fn(&mut Assembler) -> Assembled,
 ) -> Definition {
-    let kind = super::each("hypercall", "VMCALL");
+    let kind = super::definition::each("hypercall", "VMCALL");
     definition((name, summary), 1, kind, (Backing::Shared, BOTH), whole(nothing, body))
 }
 

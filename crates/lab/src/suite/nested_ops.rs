@@ -8,7 +8,7 @@ use iced_x86::code_asm::{
 };
 use vmtax_events::Isa;
 
-use super::{Code, Definition, Kind, line, with_setup};
+use super::definition::{Code, Definition, Kind, line, with_setup};
 use crate::payload::{Assembled, Assembler, PAGES};
 
 const COUNT: u32 = 20;

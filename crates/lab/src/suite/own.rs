@@ -24,7 +24,8 @@ use object::{Object, ObjectSection};
 use serde::Deserialize;
 use vmtax_events::{Isa, svm, vmx};
 
-use super::{Code, Definition, EMPTY, Kind, SUITES, Suite, line, nothing};
+use super::definition::{Code, Definition, Kind, Own, line, nothing};
+use super::{EMPTY, SUITES, Suite};
 use crate::Error;
 use crate::budget::toml_problem;
 
@@ -39,16 +40,6 @@ const LONGEST_NAME: usize = 40;
 const MOST_COUNT: u32 = 1000;
 /// Operations in a batch where the file does not say.
 const COUNT: u32 = 20;
-
-/// Machine code of an operation.
-#[derive(Debug)]
-pub(super) struct Own {
-    pub(super) setup: Vec<u8>,
-    pub(super) body: Vec<u8>,
-    /// Instructions of a straight body that are not part of the path: all but one.
-    pub(super) around: u64,
-    pub(super) levels: Vec<u8>,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

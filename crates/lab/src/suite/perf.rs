@@ -5,8 +5,8 @@
 
 use iced_x86::code_asm::{dword_ptr, eax, ecx, edx, qword_ptr, rax};
 
+use super::definition::{Definition, Kind, waiting};
 use super::timers::{deadline_halt, x2apic_deadline};
-use super::{Definition, Kind, waiting};
 use crate::payload::{Assembled, Assembler, INTERRUPTS, VARIABLES};
 
 /// Ticks.

@@ -9,7 +9,7 @@ use iced_x86::code_asm::{eax, ebx, ecx, edx, qword_ptr, r8, rax, rbx, rcx, rdi, 
 use vmtax_guest::layout::PROFILE;
 use vmtax_guest::order::Pmu;
 
-use super::{Code, Definition, Kind, each, waiting, whole, with_setup};
+use super::definition::{Code, Definition, Kind, each, waiting, whole, with_setup};
 use crate::payload::{Assembled, Assembler, INTERRUPTS, VECTOR};
 
 /// Operations in a batch: few, as one of them takes long.

@@ -5,15 +5,15 @@ use iced_x86::code_asm::{
     rdi, rdx,
 };
 
-use super::{
-    Backing, Code, Definition, Kind, clean, each, given_back, line, nothing, waiting, whole,
-    with_setup,
+use super::definition::{
+    Code, Definition, Kind, clean, each, given_back, line, nothing, waiting, whole, with_setup,
 };
 use crate::payload::{
     APIC, Assembled, Assembler, INTERRUPTS, VARIABLES, VECTOR, handle_apic, handle_x2apic,
     skip_two_bytes,
 };
 use vmtax_guest::layout;
+use vmtax_guest::order::Backing;
 
 /// Operations in a batch: few enough that most batches see no tick of the host's clock.
 const COUNT: u32 = 20;

@@ -5,7 +5,7 @@
 
 use iced_x86::code_asm::{ecx, qword_ptr, r8};
 
-use super::{Definition, Kind, waiting};
+use super::definition::{Definition, Kind, waiting};
 use crate::payload::{Assembled, Assembler, INTERRUPTS, VECTOR, handle_apic, handle_x2apic};
 
 const COUNT: u32 = 20;

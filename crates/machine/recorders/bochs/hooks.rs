@@ -1,11 +1,11 @@
 //! Bochs's instrumentation hooks, and the functions that replace them.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 
-use crate::recorder;
+use crate::bochs::symbol;
+use crate::state::recorder;
 
 unsafe extern "C" {
-    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
     fn mprotect(start: *mut c_void, bytes: usize, access: c_int) -> c_int;
     fn signal(signal: c_int, handler: usize) -> usize;
 }
@@ -24,62 +24,13 @@ const RET: u8 = 0xc3;
 const JUMP: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
 
 const BEFORE: &CStr = c"_Z25bx_instr_before_executionjP15bxInstruction_c";
-/// `bx_dbg_get_rip()`.
-const RIP: &CStr = c"_Z14bx_dbg_get_ripv";
-/// `BX_CPU_C::get_TSC()`, and the processors.
-const TSC: &CStr = c"_ZN8BX_CPU_C7get_TSCEv";
-const PROCESSORS: &CStr = c"bx_cpu_array";
 
 /// `BX_INSTR_CONTEXT_SWITCH`, for `bx_instr_tlb_cntrl`: VM entry or VM exit.
 const CONTEXT_SWITCH: c_uint = 14;
 
-fn symbol(name: &CStr) -> *mut c_void {
-    // SAFETY: looks a symbol up in the loaded objects; a null handle means the default order (RTLD_DEFAULT).
-    unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) }
-}
-
 /// Whether this program has the hooks.
 pub(crate) fn are_here() -> bool {
     !symbol(BEFORE).is_null()
-}
-
-/// Functions of Bochs that the recorder calls.
-pub(crate) struct Bochs {
-    rip: extern "C" fn() -> u64,
-    tsc: extern "C" fn(*mut c_void) -> u64,
-    processors: *const *const *mut c_void,
-}
-
-impl Bochs {
-    /// Looks the functions up; the error names the missing one.
-    pub(crate) fn find() -> Result<Bochs, String> {
-        let found = |name: &CStr| {
-            let at = symbol(name);
-            let missing = || format!("this Bochs has no {}", name.to_string_lossy());
-            (!at.is_null()).then_some(at).ok_or_else(missing)
-        };
-        let (rip, tsc, processors) = (found(RIP)?, found(TSC)?, found(PROCESSORS)?);
-        // SAFETY: the mangled names determine the types: uint64_t (void), uint64_t (BX_CPU_C *), BX_CPU_C **.
-        unsafe {
-            Ok(Bochs {
-                rip: std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(rip),
-                tsc: std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_void) -> u64>(tsc),
-                processors: processors.cast(),
-            })
-        }
-    }
-
-    /// Address of the current instruction.
-    #[inline]
-    pub(crate) fn rip(&self) -> u64 {
-        (self.rip)()
-    }
-
-    /// The time-stamp counter of the first processor.
-    pub(crate) fn tsc(&self) -> u64 {
-        // SAFETY: a processor calls the hooks, so the first one is there.
-        unsafe { (self.tsc)(**self.processors) }
-    }
 }
 
 extern "C" fn before(_cpu: c_uint, _instruction: *mut c_void) {

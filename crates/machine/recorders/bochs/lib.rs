@@ -28,28 +28,13 @@
 //! instrumentation (`instrument/instrumentation.txt`), the same from 2.6 to 2.7; nothing of its headers is used.
 #![expect(unsafe_code, reason = "C++ code calls it, and it calls and overwrites C++ code")]
 
+mod bochs;
 mod hooks;
 mod record;
-
-use std::cell::UnsafeCell;
+mod state;
 
 use record::{Recorder, Wanted};
-
-/// State shared by all hooks. Bochs calls them from its single emulation thread.
-struct Shared(UnsafeCell<Option<Recorder>>);
-
-// SAFETY: see the type.
-unsafe impl Sync for Shared {}
-
-static SHARED: Shared = Shared(UnsafeCell::new(None));
-
-/// # Safety
-/// No reference returned earlier may still be in use: each hook calls this once.
-#[inline]
-unsafe fn recorder<'a>() -> Option<&'a mut Recorder> {
-    // SAFETY: one thread, and the caller guarantees that there is no other reference.
-    unsafe { (*SHARED.0.get()).as_mut() }
-}
+use state::SHARED;
 
 /// Runs when the library is loaded.
 extern "C" fn loaded() {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 
-use crate::hooks::Bochs;
+use crate::bochs::Bochs;
 
 const HEADER: &[u8; 16] = b"VMTAXBCH\x01\0\0\0\0\0\0\0";
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use vmtax_analyse::audit::{self, CauseMeasured, Finding, Gain, Subject};
 use vmtax_events::setting::{Fact, VmProcess, files};
 
-use super::{Audit, fix_kind, fix_line};
+use super::audit::{Audit, fix_kind, fix_line};
 
 /// Name and version of the shape.
 pub const SCHEMA: &str = "vmtax-doctor-1";

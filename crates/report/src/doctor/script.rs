@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use vmtax_analyse::audit::{Finding, Fix, Subject, Verdict};
 use vmtax_events::setting::files;
 
-use super::{Audit, fix_line, module_file, quoted, shell_pattern};
+use super::audit::{Audit, fix_line, module_file, quoted, shell_pattern};
 use crate::names::printable;
 
 pub(super) fn write(audit: &Audit, out: &mut dyn Write) -> io::Result<()> {

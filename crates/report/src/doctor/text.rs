@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use vmtax_analyse::audit::{self, Finding, Gain, Measured, Verdict};
 use vmtax_events::setting::{Fact, cpuinfo, files};
 
-use super::{Audit, fix_line, vm_name};
+use super::audit::{Audit, fix_line, vm_name};
 use crate::names::printable;
 use crate::numbers::{count, counted, duration, percent};
+use crate::text::Text;
 use crate::text::layout::{Column, Grid, Paint, Style, wrap};
 
 /// A value of a file beyond this says nothing more to people.
@@ -30,13 +31,8 @@ impl Page<'_> {
     }
 }
 
-pub(super) fn write(
-    audit: &Audit,
-    color: bool,
-    width: Option<usize>,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let mut page = Page { paint: Paint { color }, width, out };
+pub(super) fn write(audit: &Audit, look: Text, out: &mut dyn Write) -> io::Result<()> {
+    let mut page = Page { paint: Paint { color: look.color }, width: look.width, out };
     header(&mut page, audit)?;
     summary(&mut page, audit)?;
     for (verdict, title) in [
@@ -115,7 +111,7 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
     };
     page.paragraph(Style::Faint, "  run    ", &run)?;
     if audit.system.hidden > 0 {
-        page.paragraph(Style::Warning, "  ", &super::hidden(audit.system.hidden))?;
+        page.paragraph(Style::Warning, "  ", &super::audit::hidden(audit.system.hidden))?;
     }
     if audit.system.more {
         page.paragraph(Style::Warning, "  ", "not all VMs were checked; select one with -p")?;

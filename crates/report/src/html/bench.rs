@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use vmtax_analyse::bench::{EXITS, Row};
 
 use super::axis::{tick_label, ticks_to};
-use super::page::{Frame, Section, closing, framed, shell_word};
+use super::frame::{Frame, Section, closing, framed, shell_word};
 use super::{TableSection, described, figures, losses};
 use crate::bench::{Benchmark, direction};
 use crate::numbers::significant;
@@ -16,7 +16,7 @@ const NAMES: f64 = 190.0;
 const LINE: f64 = 24.0;
 
 /// The whole page.
-pub(super) fn page(shown: &Benchmark<'_>) -> Markup {
+pub(crate) fn page(shown: &Benchmark<'_>) -> Markup {
     let mut sections = vec![Section {
         id: "overhead".to_owned(),
         label: "Overhead".to_owned(),

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use maud::{Markup, PreEscaped, html};
 
+use super::figures;
 use super::flame::Picture;
+use super::frame::{Frame, MAX_ROWS, Section, framed};
 use super::heat::{self, Heat};
-use super::page::{Frame, Section, framed};
-use super::{MAX_ROWS, figures};
 use crate::numbers;
 use crate::table::{Cell, Column, PAGE, Slice, Table};
 

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use vmtax_analyse::Diff;
 use vmtax_analyse::diff::DiffTable;
 
-use super::page::{Frame, Section, closing, framed, shell_word};
+use super::frame::{Frame, Section, closing, framed, shell_word};
 use super::{TableSection, described, figures, losses};
 use crate::text::diff::unit;
 use crate::{Comparison, names};

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use vmtax_analyse::explain::Answer;
 
-use super::page::{Frame, Section, closing, framed, shell_word};
+use super::frame::{Frame, Section, closing, framed, shell_word};
 use super::{described, figures, flame, losses};
 use crate::explain::{Explained, advice, cost, sentence, workload_table};
 use crate::names::printable;

@@ -12,7 +12,7 @@ use maud::{Markup, PreEscaped, html};
 use vmtax_analyse::Ledger;
 use vmtax_events::{Place, Profile};
 
-use super::page::Section;
+use super::frame::Section;
 use crate::{names, numbers};
 
 /// Width of the drawing's own units.

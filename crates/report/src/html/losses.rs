@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::figures;
-use super::page::Section;
+use super::frame::Section;
 use crate::{Document, Subject, losses, numbers};
 
 /// Losses at most this many sentences long are all shown.

@@ -51,7 +51,7 @@ pub(super) fn time_split(doc: &Document) -> Markup {
                     }
                 }
             }
-            (described::cut(&table, super::MAX_ROWS, "--format json"))
+            (described::cut(&table, super::frame::MAX_ROWS, "--format json"))
             (described::rows("time-split", "Time split per vCPU", &table))
         }
     }

@@ -1,40 +1,14 @@
-//! The frame of the page: head, navigation, sections in order, footer.
+//! The page of a report: which sections it has, and their order.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
+use super::frame::{Frame, Section, closing, framed, shell_word};
 use super::{
-    calls, described, digest, figures, flame, headline, histogram, losses, nested, operations,
-    series, source, tables, timeline, transfers,
+    calls, described, figures, flame, headline, histogram, losses, nested, operations, source,
+    tables, timeline, transfers,
 };
 use crate::Document;
 use crate::html::described::TableSection;
-
-const STYLE: &str = include_str!("style.css");
-const SCRIPT: &str = include_str!("script.js");
-
-/// A part of the page that the navigation leads to.
-pub(super) struct Section {
-    /// Its `id`, a plain word.
-    pub(super) id: String,
-    /// What the navigation calls it.
-    pub(super) label: String,
-    /// Its content, heading included.
-    pub(super) body: Markup,
-}
-
-/// The page around the sections.
-pub(super) struct Frame<'a> {
-    /// Of the window.
-    pub(super) title: String,
-    /// Version of this tool.
-    pub(super) tool_version: &'a str,
-    /// Above the sections.
-    pub(super) header: Markup,
-    /// A banner above the sections, if it holds for all figures and the header does not have it.
-    pub(super) notice: Option<String>,
-    /// Below the sections.
-    pub(super) footer: Markup,
-}
 
 /// A report.
 pub(super) fn page(doc: &Document) -> Markup {
@@ -46,48 +20,6 @@ pub(super) fn page(doc: &Document) -> Markup {
         footer: footer(doc),
     };
     framed(&frame, &sections(doc))
-}
-
-/// The whole page.
-pub(super) fn framed(frame: &Frame<'_>, sections: &[Section]) -> Markup {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(policy());
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta name="referrer" content="no-referrer";
-                meta name="generator" content={ "vmtax " (figures::text(frame.tool_version)) };
-                title { (frame.title) }
-                link rel="icon" href="data:,";
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                a.skip href="#main" { "Skip to the report" }
-                (series::patterns())
-                (frame.header)
-                @if let Some(sentence) = &frame.notice { p.notice { (figures::text(sentence)) } }
-                nav aria-label="Sections" {
-                    ul {
-                        @for section in sections {
-                            li { a href={ "#" (section.id) } { (section.label) } }
-                        }
-                    }
-                }
-                main #main tabindex="-1" {
-                    @for section in sections {
-                        section id=(section.id) aria-labelledby={ (section.id) "-title" } {
-                            (section.body)
-                        }
-                    }
-                }
-                (frame.footer)
-                script { (PreEscaped(SCRIPT)) }
-            }
-        }
-    }
 }
 
 fn memory_section(table: &crate::table::Table) -> Markup {
@@ -166,64 +98,8 @@ fn sections(doc: &Document) -> Vec<Section> {
     sections
 }
 
-/// Nothing but the page's own style and script, by hash, and `data:` images.
-fn policy() -> String {
-    format!(
-        "default-src 'none'; style-src {}; script-src {}; img-src data:; base-uri 'none'; form-action 'none'",
-        digest::source_expression(STYLE),
-        digest::source_expression(SCRIPT),
-    )
-}
-
 fn footer(doc: &Document) -> Markup {
     let command = format!("vmtax report {} --format html", shell_word(&figures::text(&doc.source)));
     let others = html! { code { "--format json" } " or " code { "--format csv" } };
     closing(&doc.tool_version, &command, &others, true)
-}
-
-/// How the page was made. Keys are said where there is a table to use them on.
-pub(super) fn closing(version: &str, command: &str, others: &Markup, keys: bool) -> Markup {
-    html! {
-        footer {
-            p {
-                "Made by vmtax " (figures::text(version)) ". The same again: "
-                code { (command) }
-                "; for a program: " (others) "."
-            }
-            @if keys { p.keys {
-                "Keys: " kbd { "/" } " filter, " kbd { "Esc" } " clear it, " kbd { "Enter" }
-                " on a column's name sort, " kbd { "←" } " " kbd { "→" } " on a chart read its slots."
-            } }
-        }
-    }
-}
-
-/// A word that a POSIX shell reads back as it is.
-pub(super) fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
-    if !word.is_empty() && !word.starts_with('-') && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn inlined_text_does_not_end_its_element() {
-        assert!(!STYLE.contains("</"));
-        assert!(!SCRIPT.contains("</") && !SCRIPT.contains("<!--"));
-    }
-
-    #[test]
-    fn words_survive_the_shell() {
-        let cases =
-            [("run-1/", "run-1/"), ("my run", "'my run'"), ("a'b", r"'a'\''b'"), ("", "''")];
-        for (word, expected) in cases {
-            assert_eq!(shell_word(word), expected);
-        }
-    }
 }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use vmtax_analyse::Table;
 use vmtax_events::Coverage;
 
-use super::page::Section;
+use super::frame::Section;
 use super::{TableSection, described};
 use crate::names::TableWords;
 use crate::{Document, exits, names, numbers};

@@ -11,6 +11,7 @@ use super::{instructions, ratio};
 use crate::calls::difference::{self, Compared};
 use crate::html::{TablePage, TableSection};
 use crate::table::{Cell, Column, Table};
+use crate::tables::Formats;
 use crate::text::Text;
 
 /// Schema of the JSON; docs/json.md.
@@ -38,28 +39,30 @@ impl<'a> Comparison<'a> {
         Comparison { runs, rows: rows(runs, kinds), trees }
     }
 
+    fn compared(&self) -> Vec<((usize, usize), Compared<'_>)> {
+        compared(self.runs, &self.rows, &self.trees)
+    }
+}
+
+impl Formats for Comparison<'_> {
     /// A line per operation and a column per run.
-    pub fn text(&self, out: &mut dyn Write, look: Text) -> io::Result<()> {
+    fn text(&self, look: Text, out: &mut dyn Write) -> io::Result<()> {
         text(out, self.runs, (&self.rows, &self.compared()), look)
     }
 
+    /// The schema is docs/json.md's.
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json(out, self.runs, (&self.rows, &self.compared()))
+    }
+
     /// A row per operation and run.
-    pub fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
         table(self.runs, &self.rows).csv(out)
     }
 
     /// A page, with pictures of the functions that differ.
-    pub fn html(&self, out: &mut dyn Write, tool_version: &str) -> io::Result<()> {
-        html(out, self.runs, (&self.rows, &self.compared()), tool_version)
-    }
-
-    /// The schema is docs/json.md's.
-    pub fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json(out, self.runs, (&self.rows, &self.compared()))
-    }
-
-    fn compared(&self) -> Vec<((usize, usize), Compared<'_>)> {
-        compared(self.runs, &self.rows, &self.trees)
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        html(out, self.runs, (&self.rows, &self.compared()), env!("CARGO_PKG_VERSION"))
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::ser::{Serialize, Serializer};
 use vmtax_analyse::Ratio;
 
-use crate::csv::guarded;
+use super::record::guarded;
 use crate::names::printable;
 use crate::{numbers, operations};
 

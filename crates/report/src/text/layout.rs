@@ -11,6 +11,15 @@ const GAP: usize = 2;
 /// A key column is never cut below this.
 const NARROWEST: usize = 8;
 
+/// Renders aligned tables.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Text {
+    /// Use terminal colours.
+    pub color: bool,
+    /// Columns of the terminal; `None` when there is none: nothing is left out or wrapped then.
+    pub width: Option<usize>,
+}
+
 /// How a piece of text is highlighted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {

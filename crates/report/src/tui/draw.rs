@@ -11,26 +11,15 @@ use super::figure;
 use super::keys::HELP;
 use super::model::{Model, PageOver, Row, Shown, State};
 use super::rows::View;
+use super::space::{figures_in, rows_in};
 use crate::names::printable;
 use crate::numbers::{self, count, counted, duration, percent, significant};
 use crate::text::layout::wrap;
 
 /// In less nothing is aligned any more.
 const LEAST: (u16, u16) = (80, 24);
-/// Lines above the rows.
-const HEAD: u16 = 6;
 /// Cells of the tax meter.
 const METER: usize = 24;
-
-/// Rows that have room on a screen of this height, above the line of columns that have none, the figures and the keys.
-pub(super) fn rows_in(height: u16) -> usize {
-    usize::from(height.saturating_sub(HEAD + 1 + figures_in(height) + 1))
-}
-
-/// Lines of the figures with their titles.
-fn figures_in(height: u16) -> u16 {
-    if height >= 40 { 12 } else { 7 }
-}
 
 /// Paints the model. Without colours, words and bold or reversed text replace them.
 pub fn draw(model: &Model, area: Rect, buffer: &mut Buffer, has_colors: bool) {

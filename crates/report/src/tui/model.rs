@@ -9,8 +9,8 @@ use vmtax_analyse::{Frame, Frames, Value, ledger};
 use vmtax_events::{Coverage, Recording};
 
 use super::column::{Column, Measure};
-use super::draw;
 use super::rows::{self, Grouped, Sums, View, Within};
+use super::space;
 use crate::names;
 
 /// Where frames come from.
@@ -156,7 +156,7 @@ impl Model {
     /// The terminal has so many cells.
     pub fn resize(&mut self, width: u16, height: u16) {
         self.width = width;
-        self.page = draw::rows_in(height);
+        self.page = space::rows_in(height);
     }
 
     /// A frame of the running kernel, with what is known now. `ended` are those of its VMs whose processes have ended.

@@ -96,9 +96,13 @@ pub(crate) struct CompareArgs {
 
 /// List categories and workloads.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:
-  vmtax bench list")]
-pub(crate) struct ListArgs {}
+#[command(after_help = "Examples:
+  vmtax bench list
+  vmtax bench list --format csv")]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) to: OutputArgs,
+}
 
 /// Merge the parts of a matrix that ran on several machines.
 #[derive(Debug, Args)]

@@ -8,14 +8,12 @@ use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
-use vmtax_report::bench::{Benchmark, csv, json, text};
-use vmtax_report::html::Html;
+use vmtax_report::bench::Benchmark;
 use vmtax_report::numbers::significant;
-use vmtax_report::text::Text;
 use vmtax_runs::Reading;
 
 use super::args::{CompareArgs, ImportArgs};
-use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
+use crate::flags::{OutputArgs, ReadingArgs};
 use crate::import::{self, ProfileArgs};
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
@@ -54,7 +52,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         findings: &findings,
         all: args.all,
     };
-    show(&shown, args.to.format, args.to.output.as_deref())
+    args.to.write(&shown)
 }
 
 /// The table of a run just made.
@@ -78,21 +76,6 @@ pub(crate) fn import(args: &ImportArgs) -> anyhow::Result<()> {
         reading: ReadingArgs::default(),
     })?;
     show_run(folder)
-}
-
-fn show(shown: &Benchmark<'_>, format: TableFormat, to: Option<&Path>) -> anyhow::Result<()> {
-    output::write(to, |out| {
-        match format {
-            TableFormat::Text => {
-                let look = Text { color: color(Color::Auto, to), width: width(to) };
-                text(shown, look, out)?;
-            }
-            TableFormat::Csv => csv(shown, out)?,
-            TableFormat::Html => Html.bench(shown, out)?,
-            TableFormat::Json => json(shown, out)?,
-        }
-        Ok(())
-    })
 }
 
 fn ledger(path: &Path) -> anyhow::Result<Ledger> {

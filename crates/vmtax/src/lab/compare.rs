@@ -1,18 +1,14 @@
 //! `vmtax lab compare`: compares runs of the lab.
 
-use std::path::Path;
-
 use vmtax_analyse::operations::Operations;
 use vmtax_analyse::{Filter, Ledger};
 use vmtax_cli::exit::{Code, fail};
-use vmtax_cli::output;
 use vmtax_cli::progress::ReadingProgress;
 use vmtax_report::operations::compared::Comparison;
-use vmtax_report::text::Text;
 use vmtax_runs::{Input, budget, ledger};
 
 use super::args::CompareArgs;
-use crate::flags::{Color, TableFormat, color, width};
+use crate::flags::OutputArgs;
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut ledgers = Vec::new();
@@ -37,15 +33,11 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     }
     let columns: Vec<(String, &Ledger)> =
         ledgers.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
-    show(&columns, args.to.format, args.to.output.as_deref())
+    show(&columns, &args.to)
 }
 
 /// Writes the comparison.
-pub(super) fn show(
-    runs: &[(String, &Ledger)],
-    format: TableFormat,
-    to: Option<&Path>,
-) -> anyhow::Result<()> {
+pub(super) fn show(runs: &[(String, &Ledger)], to: &OutputArgs) -> anyhow::Result<()> {
     let mut emulated = runs.iter().map(|(_, ledger)| ledger.recording.emulated.is_some());
     let first = emulated.next();
     if emulated.any(|one| Some(one) != first) {
@@ -54,17 +46,5 @@ pub(super) fn show(
             "some of these runs are emulated and some are not: their paths cannot be compared",
         );
     }
-    let comparison = Comparison::new(runs, budget::steady_exits);
-    output::write(to, |out| {
-        match format {
-            TableFormat::Text => {
-                let look = Text { color: color(Color::Auto, to), width: width(to) };
-                comparison.text(out, look)?;
-            }
-            TableFormat::Csv => comparison.csv(out)?,
-            TableFormat::Html => comparison.html(out, env!("CARGO_PKG_VERSION"))?,
-            TableFormat::Json => comparison.json(out)?,
-        }
-        Ok(())
-    })
+    to.write(&Comparison::new(runs, budget::steady_exits))
 }

@@ -1,50 +1,23 @@
 //! `vmtax lab list`.
 
-use vmtax_cli::output;
+use serde_json::Value;
 use vmtax_events::Isa;
 use vmtax_lab::suite::{Definition, SUITES};
-use vmtax_report::html::{TablePage, TableSection};
 use vmtax_report::table::{CSV, Cell, Column, JSON, PAGE, Table};
-use vmtax_report::text::Text;
+use vmtax_report::tables::{Section, Tables};
 
 use super::args::ListArgs;
-use crate::flags::{Color, TableFormat, color, width};
-
-/// Schema of the JSON; docs/json.md.
-const SCHEMA: &str = "vmtax-lab-list-1";
 
 pub(crate) fn run(args: &ListArgs) -> anyhow::Result<()> {
-    let to = args.to.output.as_deref();
-    let table = operations();
-    output::write(to, |out| {
-        match args.to.format {
-            TableFormat::Text => {
-                table.terminal(Text { color: color(Color::Auto, to), width: width(to) }, out)?;
-            }
-            TableFormat::Csv => table.csv(out)?,
-            TableFormat::Json => {
-                let document = serde_json::json!({ "schema": SCHEMA, "operations": table });
-                serde_json::to_writer_pretty(&mut *out, &document)?;
-                writeln!(out)?;
-            }
-            TableFormat::Html => {
-                let page = TablePage {
-                    command: "lab list",
-                    tool_version: env!("CARGO_PKG_VERSION"),
-                    facts: vec![("Suites", SUITES.map(|suite| suite.name).join(", "))],
-                    notice: None,
-                };
-                let section = TableSection {
-                    id: "operations",
-                    title: "Operations",
-                    notes: Vec::new(),
-                    table: &table,
-                };
-                page.write(&[section], out)?;
-            }
-        }
-        Ok(())
-    })
+    let (id, title) = ("operations", "Operations".to_owned());
+    let tables = Tables {
+        command: "lab list",
+        tool_version: env!("CARGO_PKG_VERSION"),
+        facts: vec![("Suites", SUITES.map(|suite| suite.name).join(", "))],
+        sections: vec![Section { id, title, notes: Vec::new(), table: operations() }],
+        json: Value::default(),
+    };
+    args.to.write(&tables.with_rows_as_json("vmtax-lab-list-1")?)
 }
 
 fn operations() -> Table {

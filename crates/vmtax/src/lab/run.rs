@@ -15,7 +15,7 @@ use vmtax_store::Claim;
 
 use super::args::{Arrangement, HostWord, RunArgs};
 use super::compare;
-use crate::flags::{Color, ReadingArgs};
+use crate::flags::{Color, OutputArgs, ReadingArgs};
 use crate::report::{Format, ReportArgs, render};
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
@@ -98,7 +98,8 @@ fn several(args: &RunArgs, kernels: &[Kernel]) -> anyhow::Result<()> {
     }
     let columns: Vec<(String, &Ledger)> =
         runs.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
-    compare::show(&columns, args.format.of_tables().unwrap_or_default(), None)?;
+    let format = args.format.of_tables().unwrap_or_default();
+    compare::show(&columns, &OutputArgs { format, output: None })?;
     not_measured(&failures)
 }
 

@@ -66,7 +66,7 @@ impl Opened {
             times.push(start.elapsed().max(Duration::from_nanos(1)).as_secs_f64());
         }
         speeds.extend(median(&times).map(|seconds| ("scan+crc", bytes as f64 / seconds / 1e9)));
-        Some(("device".to_owned(), speeds))
+        Some(("device", speeds))
     }
 
     /// What the CPU and the devices did.
@@ -79,4 +79,4 @@ impl Opened {
 }
 
 /// Name of a device, and GB/s by operation.
-pub(super) type DeviceSpeeds = (String, Vec<(&'static str, f64)>);
+pub(super) type DeviceSpeeds = (&'static str, Vec<(&'static str, f64)>);

@@ -7,6 +7,8 @@ use vmtax_cli::exit::{Code, fail};
 use vmtax_pageops::speed::{Measured, Memory, measure};
 use vmtax_pageops::{Cpu, memory};
 use vmtax_report::numbers::size;
+use vmtax_report::table::{Cell, Column, Table};
+use vmtax_report::tables::{Section, Tables};
 
 use super::accel::Opened;
 use super::flags::BenchArgs;
@@ -56,21 +58,21 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let needed = memory.bytes();
     check_in_ram(before, needed)?;
     let backends = Cpu::variants();
-    let mut names: Vec<String> = backends.iter().map(|cpu| cpu.name().to_owned()).collect();
+    let mut names: Vec<&'static str> = backends.iter().map(Cpu::name).collect();
     let measured = measure(&backends, &mut memory, args.rounds);
     let mut rows: Vec<Row> = measured.iter().map(|one| row(one, args.size << 20)).collect();
     // None of it was swapped out meanwhile.
     check_in_ram(before, needed)?;
     drop(memory);
     if let Some((name, speeds)) =
-        Opened::new(&args.work.accel)?.bench((args.size << 20) as usize, args.rounds)
+        Opened::new(&args.backend.accel)?.bench((args.size << 20) as usize, args.rounds)
     {
         names.push(name);
         for row in &mut rows {
             row.speeds.push(speeds.iter().find(|s| s.0 == row.operation).map(|s| s.1));
         }
     }
-    args.work.format.print(|| text(args, &names, &rows), || as_json(args, &names, &rows))
+    args.to.write(&tables(args, &names, &rows))
 }
 
 /// Medians of the rounds, over this many bytes.
@@ -79,35 +81,38 @@ fn row(measured: &Measured, bytes: u64) -> Row {
     Row { operation: measured.operation, speeds: measured.seconds.iter().map(speed).collect() }
 }
 
-fn text(args: &BenchArgs, names: &[String], rows: &[Row]) -> String {
-    let mut out = format!("GB/s over {} MiB, median of {}\n\n{:<16}", args.size, args.rounds, "");
-    for name in names {
-        out.push_str(&format!("{name:>14}"));
-    }
-    out.push('\n');
+fn tables(args: &BenchArgs, names: &[&'static str], rows: &[Row]) -> Tables {
+    let mut columns = vec![Column::words("operation", "operation")];
+    columns.extend(names.iter().map(|name| Column::number(name, *name)));
+    let mut table = Table::new(columns);
     for row in rows {
-        out.push_str(&format!("{:<16}", row.operation));
-        for speed in &row.speeds {
-            match speed {
-                Some(speed) => out.push_str(&format!("{speed:>14.1}")),
-                None => out.push_str(&format!("{:>14}", "-")),
-            }
-        }
-        out.push('\n');
+        let mut cells = vec![Cell::Word(row.operation)];
+        cells.extend(row.speeds.iter().map(|speed| Cell::of(*speed, Cell::Instructions)));
+        table.row(cells);
     }
-    out
+    let title = format!("GB/s over {} MiB, median of {}", args.size, args.rounds);
+    Tables {
+        command: "mem bench",
+        tool_version: env!("CARGO_PKG_VERSION"),
+        facts: Vec::new(),
+        sections: vec![Section { id: "operations", title, notes: Vec::new(), table }],
+        json: as_json(args, names, rows),
+    }
 }
 
-fn as_json(args: &BenchArgs, names: &[String], rows: &[Row]) -> serde_json::Value {
+fn as_json(args: &BenchArgs, names: &[&'static str], rows: &[Row]) -> serde_json::Value {
     let rows: Vec<_> = rows
         .iter()
         .map(|row| {
-            let speeds: serde_json::Map<String, serde_json::Value> =
-                names.iter().cloned().zip(row.speeds.iter().map(|s| json!(s))).collect();
+            let speeds: serde_json::Map<String, serde_json::Value> = names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .zip(row.speeds.iter().map(|s| json!(s)))
+                .collect();
             json!({ "operation": row.operation, "gb_per_second": speeds })
         })
         .collect();
-    json!({ "bytes": args.size << 20, "rounds": args.rounds, "operations": rows })
+    json!({ "schema": "vmtax-mem-bench-1", "bytes": args.size << 20, "rounds": args.rounds, "operations": rows })
 }
 
 #[cfg(test)]

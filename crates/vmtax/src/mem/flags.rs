@@ -7,6 +7,8 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use vmtax_pageops::accel::Accel;
 
+use crate::flags::OutputArgs;
+
 /// Scan, save and restore a VM's memory; measure page operations.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -48,7 +50,7 @@ pub(crate) struct GuardArgs {
 #[command(after_help = "Examples:
   vmtax mem scan 4711
   vmtax mem scan 4711 --dirty 2s --bandwidth 25
-  vmtax mem scan ram.img --format json")]
+  vmtax mem scan ram.img --format csv -o pages.csv")]
 pub(crate) struct ScanArgs {
     /// Process id of a VM, or a memory image.
     #[arg(value_name = "PID|IMAGE", value_hint = ValueHint::FilePath)]
@@ -63,7 +65,10 @@ pub(crate) struct ScanArgs {
     pub(crate) bandwidth: f64,
 
     #[command(flatten)]
-    pub(crate) work: WorkArgs,
+    pub(crate) backend: AccelArgs,
+
+    #[command(flatten)]
+    pub(crate) to: OutputArgs,
 }
 
 /// Save a VM's devices and memory in one file, complete or as a difference to another checkpoint.
@@ -183,7 +188,10 @@ pub(crate) struct BenchArgs {
     pub(crate) rounds: u32,
 
     #[command(flatten)]
-    pub(crate) work: WorkArgs,
+    pub(crate) backend: AccelArgs,
+
+    #[command(flatten)]
+    pub(crate) to: OutputArgs,
 }
 
 /// A VM or an image.
@@ -199,12 +207,19 @@ pub(crate) struct MachineArgs {
     pub(crate) image: Option<PathBuf>,
 }
 
-/// Backend of page operations, and output format.
+/// Backend of page operations.
 #[derive(Debug, Args)]
-pub(crate) struct WorkArgs {
+pub(crate) struct AccelArgs {
     /// Backend of the page operations: auto, cpu, model (a device in software), or queues of Intel DSA: dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = Accel::parse)]
     pub(crate) accel: Accel,
+}
+
+/// Backend of page operations, and output format.
+#[derive(Debug, Args)]
+pub(crate) struct WorkArgs {
+    #[command(flatten)]
+    pub(crate) backend: AccelArgs,
 
     /// Output format.
     #[arg(long, value_enum, default_value_t = OutputFormat::Text)]

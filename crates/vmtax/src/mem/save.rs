@@ -119,7 +119,7 @@ fn open_image(path: &Path) -> anyhow::Result<Ram> {
 
 fn save_image(args: &SaveArgs, image: &Path, stop: &Stop) -> anyhow::Result<Saved> {
     let ram = [open_image(image)?];
-    let mut accel = Opened::new(&args.work.accel)?;
+    let mut accel = Opened::new(&args.work.backend.accel)?;
     let mut writer = create(args, false, accel.scanner(), stop)?;
     let memory = Memory::new(image, &ram, false)?;
     let pass = memory.write(&mut writer, &mut || stopping(stop))?;
@@ -138,7 +138,7 @@ fn save_vm(args: &SaveArgs, socket: &Path, stop: &Stop) -> anyhow::Result<Saved>
     let hardware = vm.hardware().map_err(vm_fault)?;
     let devices = vm.device_names().map_err(vm_fault)?;
     disks(args, &mut vm)?;
-    let mut accel = Opened::new(&args.work.accel)?;
+    let mut accel = Opened::new(&args.work.backend.accel)?;
     // A stopped VM writes nothing.
     let live = args.live && vm.status().map_err(vm_fault)? == "running";
     let memory = Memory::new(socket, &ram, live)?;

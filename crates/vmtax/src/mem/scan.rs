@@ -1,80 +1,118 @@
 //! `vmtax mem scan`.
 
 use serde_json::json;
-use vmtax_events::printable;
 use vmtax_host::ram::Source;
 use vmtax_host::ram::survey::{Estimates, Survey};
 use vmtax_pageops::PAGE;
 use vmtax_report::numbers::{self, percent, size};
+use vmtax_report::table::{Cell, Column, Table};
+use vmtax_report::tables::{Section, Tables};
 
 use super::accel::Opened;
 use super::flags::ScanArgs;
 
 pub(super) fn run(args: &ScanArgs) -> anyhow::Result<()> {
     let mut source = Source::open(&args.target)?;
-    let mut accel = Opened::new(&args.work.accel)?;
+    let mut accel = Opened::new(&args.backend.accel)?;
     let found = Survey::new(&mut source, accel.scanner(), args.dirty)?;
     let by = accel.describe();
     let gbits = args.bandwidth;
-    args.work
-        .format
-        .print(|| text(&source, &found, gbits, &by), || as_json(&source, &found, gbits, &by))
+    let section =
+        |id, title: &str, table| Section { id, title: title.to_owned(), notes: Vec::new(), table };
+    args.to.write(&Tables {
+        command: "mem scan",
+        tool_version: env!("CARGO_PKG_VERSION"),
+        facts: vec![
+            ("Target", source.describe()),
+            ("Scanned", format!("in {:.2} s by {by}", found.seconds)),
+        ],
+        sections: vec![
+            section("memory", "Memory that was scanned", memory(&source)),
+            section("pages", "Pages", pages(&found)),
+            section("estimates", "Estimates", estimates(&found, gbits)),
+        ],
+        json: as_json(&source, &found, gbits, &by),
+    })
 }
 
-fn text(source: &Source, found: &Survey, gbits: f64, by: &str) -> String {
-    let page = PAGE as u64;
-    let share = |part: u64| numbers::share(part, found.total).map_or_else(String::new, percent);
-    let mut out = format!("{}\n", source.describe());
+/// The mappings that were taken, and why.
+fn memory(source: &Source) -> Table {
+    let mut table =
+        Table::new(vec![Column::number("bytes", "size"), Column::words("why", "which, and why")]);
     for (bytes, why) in source.taken() {
-        out.push_str(&format!("  {} {}\n", size(bytes), printable(why)));
+        table.row(vec![Cell::Bytes(bytes), Cell::Name(why.to_owned())]);
     }
-    out.push_str(&format!("\n{:<34}{:>12}{:>12}{:>8}\n", "memory", "pages", "bytes", "share"));
-    let mut row = |name: &str, pages: u64| {
-        out.push_str(&format!(
-            "{name:<34}{pages:>12}{:>12}{:>8}\n",
-            size(pages * page),
-            share(pages)
-        ));
-    };
-    row("all", found.total);
-    row("  never touched (holes)", found.total - found.data);
-    row("  touched", found.data);
-    row("    zero", found.zero);
-    row("    one repeated word", found.filled);
-    row("    duplicate", found.duplicate);
-    row("    other", found.other());
-    match found.huge {
-        Some(huge) => row("  in huge pages", huge),
-        None => out.push_str("  in huge pages: unknown for files\n"),
+    table
+}
+
+/// What pages hold.
+fn pages(found: &Survey) -> Table {
+    let mut table = Table::new(vec![
+        Column::short("holds", "pages"),
+        Column::number("pages", "number"),
+        Column::number("bytes", "size"),
+        Column::number("share", "share"),
+    ]);
+    let rows = [
+        ("all", Some(found.total)),
+        ("never touched (holes)", Some(found.total - found.data)),
+        ("touched", Some(found.data)),
+        ("touched: zero", Some(found.zero)),
+        ("touched: one repeated word", Some(found.filled)),
+        ("touched: duplicate", Some(found.duplicate)),
+        ("touched: other", Some(found.other())),
+        // It is unknown for files.
+        ("in huge pages", found.huge),
+    ];
+    for (holds, pages) in rows {
+        let mut cells = vec![Cell::Word(holds)];
+        match pages {
+            Some(pages) => {
+                let share = numbers::share(pages, found.total);
+                cells.extend([Cell::Count(pages), Cell::Bytes(pages * PAGE as u64)]);
+                cells.push(Cell::of(share, Cell::Share));
+            }
+            None => cells.extend(vec![Cell::Unknown("unknown"); 3]),
+        }
+        table.row(cells);
     }
+    table
+}
+
+/// What a checkpoint and a migration would take.
+fn estimates(found: &Survey, gbits: f64) -> Table {
+    let mut table = Table::new(vec![
+        Column::short("estimate", "estimate"),
+        Column::number("bytes", "size"),
+        Column::number("time_ns", "time"),
+        Column::words("about", "about"),
+    ]);
     let e = Estimates::new(found, gbits);
-    out.push('\n');
-    if let Some(ratio) = numbers::share(found.compressed, found.sampled) {
-        let (sample, ratio) = (size(found.sampled), percent(ratio));
-        out.push_str(&format!("compressed: a sample of {sample} to {ratio}\n"));
-    }
-    out.push_str(&format!(
-        "checkpoint: about {}, compressed {}\n",
-        size(e.checkpoint),
-        size(e.compressed)
-    ));
+    let mut row = |what, bytes: Cell, time: Cell, about: String| {
+        table.row(vec![Cell::Word(what), bytes, time, Cell::Name(about)]);
+    };
+    row("checkpoint", Cell::Bytes(e.checkpoint), Cell::Empty, String::new());
+    let sample = numbers::share(found.compressed, found.sampled)
+        .map_or_else(String::new, |ratio| {
+            format!("a sample of {} to {}", size(found.sampled), percent(ratio))
+        });
+    row("checkpoint, compressed", Cell::Bytes(e.compressed), Cell::Empty, sample);
     if let Some(dirty) = &found.dirty {
         let bytes = (dirty.pages_per_second * PAGE as f64) as u64;
-        out.push_str(&format!(
-            "dirtied: {:.0} pages/s, {}/s, by {}\n",
-            dirty.pages_per_second,
-            size(bytes),
-            dirty.by
-        ));
+        let about = format!("{:.0} pages/s, by {}", dirty.pages_per_second, dirty.by);
+        row("dirtied in a second", Cell::Bytes(bytes), Cell::Empty, about);
     }
-    out.push_str(&match e.migration {
-        Some(seconds) => format!("migration at {gbits} Gb/s: about {seconds:.1} s\n"),
-        None => format!(
-            "migration at {gbits} Gb/s: does not converge, pages are dirtied faster than they are sent; use post-copy\n"
+    let (time, about) = match e.migration {
+        Some(seconds) => (Cell::Nanoseconds(seconds * 1e9), format!("at {gbits} Gb/s")),
+        None => (
+            Cell::Unknown("?"),
+            format!(
+                "at {gbits} Gb/s it does not converge: pages are dirtied faster than they are sent; use post-copy"
+            ),
         ),
-    });
-    out.push_str(&format!("scanned in {:.2} s by {by}\n", found.seconds));
-    out
+    };
+    row("migration", Cell::Empty, time, about);
+    table
 }
 
 fn as_json(source: &Source, found: &Survey, gbits: f64, by: &str) -> serde_json::Value {
@@ -83,6 +121,7 @@ fn as_json(source: &Source, found: &Survey, gbits: f64, by: &str) -> serde_json:
     let taken: Vec<_> =
         taken.iter().map(|(bytes, why)| json!({ "bytes": bytes, "why": why })).collect();
     json!({
+        "schema": "vmtax-mem-scan-1",
         "target": source.describe(),
         "memory": taken,
         "page_bytes": PAGE,

@@ -1,6 +1,6 @@
 //! Flags of `vmtax vpmu`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
@@ -61,13 +61,8 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=100_000))]
     pub(super) turns: u64,
 
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = VpmuFormat::Text)]
-    pub(super) format: VpmuFormat,
-
-    /// Output file. [default: standard output]
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(super) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) to: OutputArgs,
 }
 
 /// Test the gates of precision under each policy: exact counts, conserved counts, shares of samples, interrupts.
@@ -150,30 +145,5 @@ impl PolicyWord {
             PolicyWord::Legacy => Policy::Legacy,
             PolicyWord::Reuse => Policy::Reuse,
         }
-    }
-}
-
-/// Output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum VpmuFormat {
-    /// Tables for a terminal.
-    Text,
-    /// For programs; docs/json.md.
-    Json,
-}
-
-impl VpmuFormat {
-    /// Writes `text` for people or `json` for programs, to a file or standard output.
-    pub(super) fn print(
-        self,
-        to: Option<&Path>,
-        text: impl FnOnce() -> String,
-        json: impl FnOnce() -> serde_json::Value,
-    ) -> anyhow::Result<()> {
-        let text = match self {
-            VpmuFormat::Text => text(),
-            VpmuFormat::Json => format!("{:#}\n", json()),
-        };
-        vmtax_cli::output::write(to, |out| Ok(out.write_all(text.as_bytes())?))
     }
 }

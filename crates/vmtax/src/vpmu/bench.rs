@@ -19,7 +19,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         vmtax_cli::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?))?;
     }
     let bench = Bench::new(measured, args.turns)?;
-    args.format.print(args.output.as_deref(), || bench.text(), || bench.json())
+    args.to.write(&bench.tables())
 }
 
 fn measured(hosts: &[Host], batches: u32) -> anyhow::Result<Recording> {

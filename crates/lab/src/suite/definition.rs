@@ -1,0 +1,263 @@
+//! What an operation of a suite is: what the guest executes, and what is known of its exits.
+
+use vmtax_events::Isa;
+use vmtax_guest::order::{Backing, Operation, Pmu, Touch};
+
+use crate::Error;
+use crate::payload::{Assembled, Assembler, Parts, assemble};
+
+/// An operation of a suite.
+#[derive(Debug)]
+pub struct Definition {
+    /// Its word, unique over all suites.
+    pub name: &'static str,
+    /// What the guest does, for people.
+    pub summary: &'static str,
+    /// Operations in a batch at L1.
+    pub count: u32,
+    /// What is known of its exits.
+    pub kind: Kind,
+    pub(super) code: Code,
+}
+
+/// What is known of the exits of one operation before it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// So many exits of this reason, on SVM and on VMX; others (a timer tick of the host) may come between.
+    Each {
+        /// Reason and exits of an operation on SVM.
+        svm: (&'static str, u32),
+        /// Reason and exits of an operation on VMX.
+        vmx: (&'static str, u32),
+    },
+    /// As `Each`, where KVM emulates the local APIC: APICv or AVIC may handle it without an exit.
+    EachByApic {
+        /// Reason and exits of an operation on SVM.
+        svm: (&'static str, u32),
+        /// Reason and exits of an operation on VMX.
+        vmx: (&'static str, u32),
+    },
+    /// A batch has exits. How many depends on time or on the processor.
+    Some,
+    /// The guest does it without leaving.
+    None,
+    /// Whether it exits depends on the processor.
+    Measured,
+}
+
+/// The fewest exits that a batch can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Least {
+    /// How many.
+    pub exits: u64,
+    /// The reason of each; `None` when there are several.
+    pub reason: Option<&'static str>,
+}
+
+/// An operation as it is ordered.
+#[derive(Clone, Debug)]
+pub struct Ordered {
+    /// For the guest.
+    pub operation: Operation,
+    /// Instructions of one operation that are not part of its path.
+    pub around: u64,
+    /// Addresses where the payload reads the clock, before a batch and after it.
+    pub clock: (u64, u64),
+}
+
+/// The same number of exits on both.
+pub(super) const fn each(svm: &'static str, vmx: &'static str) -> Kind {
+    Kind::Each { svm: (svm, 1), vmx: (vmx, 1) }
+}
+
+/// What the guest executes.
+#[derive(Debug)]
+pub(super) struct Code {
+    pub(super) setup: fn(&mut Assembler) -> Assembled,
+    pub(super) batch: fn(&mut Assembler) -> Assembled,
+    pub(super) body: fn(&mut Assembler) -> Assembled,
+    pub(super) second: Option<fn(&mut Assembler) -> Assembled>,
+    pub(super) touch: Option<Touch>,
+    /// The guest has this PMU.
+    pub(super) pmu: Option<Pmu>,
+    /// Only there.
+    pub(super) isa: Option<Isa>,
+    /// The body is one straight line: its other instructions are not part of the path.
+    pub(super) straight: bool,
+    /// It leaves nothing behind but memory, registers and its APIC's state.
+    pub(super) shares: bool,
+    /// The guest waits for time to pass, so its cycles are no instructions.
+    pub(super) waits: bool,
+    /// It needs XSAVE, which L1 of the AMD host cannot have.
+    pub(super) xsave: bool,
+    /// Machine code of the user's, in place of the functions above.
+    pub(super) own: Option<&'static Own>,
+}
+
+/// Machine code of an operation.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) setup: Vec<u8>,
+    pub(super) body: Vec<u8>,
+    /// Instructions of a straight body that are not part of the path: all but one.
+    pub(super) around: u64,
+    pub(super) levels: Vec<u8>,
+}
+
+pub(super) fn nothing(_: &mut Assembler) -> Assembled {
+    Ok(())
+}
+
+/// Memory that is only given back before each batch.
+pub(super) const fn given_back(bytes: u32, backing: Backing) -> Touch {
+    Touch { bytes, backing, populated: false, prefault: false, counted: false }
+}
+
+/// Code that is only its body.
+pub(super) const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
+    Code {
+        setup: nothing,
+        batch: nothing,
+        body,
+        second: None,
+        touch: None,
+        pmu: None,
+        isa: None,
+        straight: true,
+        shares: false,
+        waits: false,
+        xsave: false,
+        own: None,
+    }
+}
+
+/// Code that leaves nothing behind.
+pub(super) const fn clean(code: Code) -> Code {
+    Code { shares: true, ..code }
+}
+
+pub(super) const fn with_setup(
+    setup: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assembled,
+) -> Code {
+    Code { setup, ..line(body) }
+}
+
+/// Code whose body loops or lets handlers run: all of it is the operation.
+pub(super) const fn whole(
+    setup: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assembled,
+) -> Code {
+    Code { straight: false, ..with_setup(setup, body) }
+}
+
+/// Code whose body waits for a timer.
+pub(super) const fn waiting(
+    setup: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assembled,
+) -> Code {
+    Code { waits: true, ..whole(setup, body) }
+}
+
+impl Definition {
+    /// Whether it can be executed at a level on this processor.
+    pub fn is_for(&self, isa: Isa, level: u8) -> bool {
+        let has_xsave = level < 2 || isa != Isa::Svm;
+        if self.code.own.is_some_and(|own| !own.levels.contains(&level)) {
+            return false;
+        }
+        self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave)
+    }
+
+    /// Memory that a batch at this level touches, if the operation is about memory.
+    pub fn memory_at(&self, level: u8) -> Option<Touch> {
+        self.touch_at(level).filter(|touch| touch.counted)
+    }
+
+    /// The fewest conversions that a batch at this level makes.
+    pub fn conversions_at(&self, level: u8) -> u64 {
+        match (self.code.touch, self.kind) {
+            (Some(touch), Kind::Each { .. }) if touch.counted => self.count_at(level).into(),
+            _ => 0,
+        }
+    }
+
+    /// As much of it as the operations of a batch touch.
+    fn touch_at(&self, level: u8) -> Option<Touch> {
+        let touch = self.code.touch?;
+        let bytes = u64::from(touch.bytes) * u64::from(self.count_at(level));
+        Some(Touch { bytes: (bytes / u64::from(self.count.max(1))) as u32, ..touch })
+    }
+
+    /// The PMU that the guest has in place of KVM's.
+    pub fn pmu(&self) -> Option<Pmu> {
+        self.code.pmu
+    }
+
+    /// Whether the guest waits for time to pass: then there is no path length.
+    pub fn waits(&self) -> bool {
+        self.code.waits
+    }
+
+    /// Operations in a batch. Fewer at L2, where each takes so long that most batches would see a tick of a clock.
+    pub fn count_at(&self, level: u8) -> u32 {
+        if level < 2 { self.count } else { self.count.div_ceil(4) }
+    }
+
+    /// The fewest exits that a batch at this level can have, interrupts of the host not counted where each operation has its
+    /// own; `None` for an operation that may do without. With `apic_may_be_virtual` the processor may have APICv or AVIC.
+    pub fn least_exits(&self, isa: Isa, level: u8, apic_may_be_virtual: bool) -> Option<Least> {
+        let (svm, vmx) = match self.kind {
+            Kind::Each { svm, vmx } => (svm, vmx),
+            Kind::EachByApic { svm, vmx } if !apic_may_be_virtual => (svm, vmx),
+            Kind::Some => return Some(Least { exits: 1, reason: None }),
+            Kind::EachByApic { .. } | Kind::None | Kind::Measured => return None,
+        };
+        let (reason, exits) = if isa == Isa::Svm { svm } else { vmx };
+        // Of several exits of an operation some may be spared by a later kernel; the first is what the operation is about.
+        let exits = u64::from(self.count_at(level)) * u64::from(exits.min(1));
+        (exits > 0).then_some(Least { exits, reason: Some(reason) })
+    }
+
+    /// As an order to the guest.
+    ///
+    /// # Errors
+    /// When the payload does not assemble: a defect of the table.
+    pub fn order(&self, isa: Isa, number: u16, level: u8, batches: u32) -> Result<Ordered, Error> {
+        let code = &self.code;
+        let second = code.second;
+        let own_setup =
+            |asm: &mut Assembler| asm.machine_code(code.own.map_or(&[], |own| &own.setup));
+        let own_body =
+            |asm: &mut Assembler| asm.machine_code(code.own.map_or(&[], |own| &own.body));
+        let parts = Parts {
+            number,
+            isa,
+            setup: if code.own.is_some() { &own_setup } else { &code.setup },
+            batch: &code.batch,
+            body: if code.own.is_some() { &own_body } else { &code.body },
+            second: second.as_ref().map(|f| f as &dyn Fn(&mut Assembler) -> Assembled),
+        };
+        let payload =
+            assemble(&parts).map_err(|error| Error::Payload { operation: self.name, error })?;
+        let around = match code.own {
+            Some(own) => own.around,
+            None if code.straight => payload.instructions.saturating_sub(1) as u64,
+            None => 0,
+        };
+        let operation = Operation {
+            number,
+            name: self.name.to_owned(),
+            level,
+            code: payload.code,
+            entries: payload.entries,
+            batches,
+            last: false,
+            count: self.count_at(level),
+            touch: self.touch_at(level),
+            shares: code.shares,
+            pmu: code.pmu,
+        };
+        Ok(Ordered { operation, around, clock: payload.clock })
+    }
+}

@@ -1,0 +1,19 @@
+//! Whether this computer can run an emulator.
+
+use crate::spec::find;
+use crate::{Emulator, Error, bochs, qemu};
+
+/// Checks whether this computer can run that emulator; the error names what is missing.
+pub fn check(emulator: Emulator) -> Result<(), Error> {
+    match emulator {
+        Emulator::Bochs => return bochs::check(),
+        Emulator::Tcg { .. } => {}
+        Emulator::Kvm => qemu::check_kvm()?,
+    }
+    if find(qemu::PROGRAM).is_none() { Err(qemu::missing()) } else { Ok(()) }
+}
+
+/// Checks whether machines on that emulator can be saved here; the error names what is missing.
+pub fn can_save(emulator: Emulator) -> Result<(), Error> {
+    if emulator == Emulator::Bochs { bochs::can_save() } else { check(emulator) }
+}

@@ -1,0 +1,40 @@
+//! Emulators, and their names.
+
+use std::fmt;
+
+/// An emulator, or KVM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Emulator {
+    /// QEMU's emulator, an AMD processor with SVM and nested paging.
+    Tcg {
+        /// Instructions are counted: the TSC counts them, one a nanosecond, and path lengths are
+        /// exact. Costs half of the speed and allows one thread.
+        icount: bool,
+    },
+    /// QEMU on this computer's own virtualization.
+    Kvm,
+    /// Bochs, an Intel processor with VMX and EPT; its TSC counts instructions.
+    Bochs,
+}
+
+impl fmt::Display for Emulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.named(None))
+    }
+}
+
+impl Emulator {
+    /// With its version, where that is known: `QEMU TCG 7.2.22 (icount)`.
+    pub fn named(self, version: Option<&str>) -> String {
+        let (name, how) = match self {
+            Emulator::Tcg { icount: true } => ("QEMU TCG", " (icount)"),
+            Emulator::Tcg { icount: false } => ("QEMU TCG", ""),
+            Emulator::Kvm => ("QEMU KVM", ""),
+            Emulator::Bochs => ("Bochs", ""),
+        };
+        match version {
+            Some(version) => format!("{name} {version}{how}"),
+            None => format!("{name}{how}"),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A benchmark's table in every format.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::{Benchmark, SCHEMA, table, text};
+use crate::html;
+use crate::table::Table;
+use crate::tables::Formats;
+use crate::text::Text;
+
+impl Formats for Benchmark<'_> {
+    fn text(&self, look: Text, out: &mut dyn Write) -> io::Result<()> {
+        text(self, look, out)
+    }
+
+    /// One object: the rows of the CSV, and what is to be said of them.
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        let object = Object {
+            schema: SCHEMA,
+            source: self.source,
+            rows: table(self, &self.bench.rows),
+            findings: self.findings,
+            warnings: self.warnings(),
+        };
+        crate::json::write(&object, out)
+    }
+
+    /// One line a row, all metrics. Shares are of 1; what does not apply or is not known is empty.
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        table(self, &self.bench.rows).csv(out)
+    }
+
+    fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(html::bench::page(self).into_string().as_bytes())?;
+        out.write_all(b"\n")
+    }
+}
+
+#[derive(Serialize)]
+struct Object<'a> {
+    schema: &'static str,
+    source: &'a str,
+    rows: Table,
+    findings: &'a [String],
+    warnings: Vec<String>,
+}

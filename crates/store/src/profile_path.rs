@@ -1,0 +1,20 @@
+//! Where a run has its profiles.
+
+use vmtax_events::Place;
+
+/// Folder of the profiles inside the run.
+pub(crate) const FOLDER: &str = "stacks";
+/// Path inside the run.
+pub(crate) fn path(place: Place) -> String {
+    format!("{FOLDER}/{}.folded", place.name())
+}
+
+/// The place of a listed path: `Err` for a path that no run has, `Ok(None)` for a place unknown to this version.
+pub(crate) fn place(path: &str) -> Result<Option<Place>, ()> {
+    let name = path.strip_prefix(FOLDER).and_then(|rest| rest.strip_prefix('/')).ok_or(())?;
+    let name = name.strip_suffix(".folded").ok_or(())?;
+    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase()) {
+        return Err(());
+    }
+    Ok(Place::from_name(name))
+}
