@@ -26,7 +26,14 @@ fn build() -> PathBuf {
     );
     println!("cargo::rerun-if-changed={}", package.display());
     // In this repository; a package from a registry never changes.
-    for part in ["../crates/vpmu/src", "../Cargo.lock"].map(|part| package.join(part)) {
+    for part in [
+        "../crates/vpmu/src",
+        "../crates/perf-event/src",
+        "../crates/page-tables/src",
+        "../Cargo.lock",
+    ]
+    .map(|part| package.join(part))
+    {
         if part.exists() {
             println!("cargo::rerun-if-changed={}", part.display());
         }

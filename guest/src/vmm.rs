@@ -284,18 +284,3 @@ fn kick(thread: libc::pthread_t) {
         libc::pthread_kill(thread, libc::SIGUSR1);
     }
 }
-
-/// Page tables that map the first 4 GiB to themselves in 2 MiB pages; they take six pages.
-pub(crate) fn identity_map(at: u64) -> Vec<u8> {
-    const PRESENT_WRITABLE: u64 = 3;
-    const LARGE: u64 = 0x80;
-    let mut entries = vec![0_u64; 6 * 512];
-    entries[0] = (at + 0x1000) | PRESENT_WRITABLE;
-    for directory in 0..4 {
-        entries[512 + directory] = (at + 0x2000 + 0x1000 * directory as u64) | PRESENT_WRITABLE;
-    }
-    for (index, entry) in entries[1024..].iter_mut().enumerate() {
-        *entry = (index as u64) << 21 | PRESENT_WRITABLE | LARGE;
-    }
-    entries.iter().flat_map(|entry| entry.to_le_bytes()).collect()
-}

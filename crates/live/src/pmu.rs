@@ -5,10 +5,9 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::FromRawFd;
 use std::path::Path;
 
-use libbpf_rs::libbpf_sys::perf_event_attr;
+use vmtax_perf_event::{Attributes, Of};
 
 /// `PERF_COUNT_HW_*` of Linux `include/uapi/linux/perf_event.h`, and names.
 const EVENTS: [(u64, &str); 3] = [(0, "cycles"), (1, "instructions"), (3, "cache_misses")];
@@ -84,34 +83,9 @@ fn processors(list: &str) -> Vec<u32> {
 }
 
 fn file(event: u64, place: u64, processor: u32) -> std::io::Result<File> {
-    let mut attributes =
-        perf_event_attr { config: event, read_format: TIMES, ..perf_event_attr::default() };
-    attributes.size = size_of_val(&attributes) as u32;
-    attributes._bitfield_1 = bits(place);
-    let (everybody, no_group, close_on_exec) = (-1, -1, 8);
-    // SAFETY: the structure is whole and of the size that it says; the kernel reads it and keeps nothing of it.
-    #[expect(unsafe_code, reason = "perf_event_open has no safe form")]
-    let descriptor = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const attributes,
-            everybody,
-            processor,
-            no_group,
-            close_on_exec,
-        )
-    };
-    if descriptor < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just opened it, and no other code has it.
-    #[expect(unsafe_code, reason = "perf_event_open has no safe form")]
-    let file = unsafe { File::from_raw_fd(descriptor as i32) };
-    Ok(file)
-}
-
-fn bits(flags: u64) -> libbpf_rs::libbpf_sys::__BindgenBitfieldUnit<[u8; 8]> {
-    libbpf_rs::libbpf_sys::__BindgenBitfieldUnit::new(flags.to_le_bytes())
+    let attributes =
+        Attributes { config: event, read_format: TIMES, flags: place, ..Attributes::default() };
+    vmtax_perf_event::open(&attributes, Of::Processor(processor)).map(File::from)
 }
 
 /// The count, the time that it was wanted and the time that it counted.

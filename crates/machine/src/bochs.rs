@@ -3,18 +3,21 @@
 //! Bochs inherits all files as descriptors with fixed numbers, because a saved machine opens the same paths when it is restored.
 
 mod boot_disk;
+mod inherited;
+mod log;
 mod saved;
 mod screen;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 
+use self::inherited::Inherited;
+use self::log::Log;
 use crate::console::Console;
 use crate::mailbox::{memory, with_content};
 use crate::process::{Handed, Process};
@@ -42,25 +45,6 @@ pub(crate) struct Bochs {
     log: Log,
     /// The X server of its window, if it can be saved.
     screen: Option<Screen>,
-}
-
-/// Descriptors in the order in which they are passed, which determines their numbers.
-enum Inherited {
-    Mailbox,
-    BootDisk,
-    Console,
-    Log,
-    /// The `bochsrc`, or the folder of a saved machine.
-    Configuration,
-    Commands,
-    /// The descriptor of the mailbox, if a machine is restored.
-    Copy,
-}
-
-impl Inherited {
-    fn path(self) -> String {
-        format!("/proc/self/fd/{}", Handed::number(self as usize))
-    }
 }
 
 impl Bochs {
@@ -141,25 +125,6 @@ impl Bochs {
             text if text.contains("soft power off") => "the guest powered off".to_owned(),
             text => format!("Bochs says: {text}"),
         })
-    }
-}
-
-/// Bochs's log of panics, in memory.
-#[derive(Debug)]
-struct Log(File);
-
-impl Log {
-    fn panic(&self) -> Option<String> {
-        let length = self.0.metadata().ok()?.len().min(64 << 10);
-        if length == 0 {
-            return None;
-        }
-        let mut bytes = vec![0; usize::try_from(length).ok()?];
-        self.0.read_exact_at(&mut bytes, 0).ok()?;
-        let text = String::from_utf8_lossy(&bytes);
-        // "00012345678p[CPU0  ] >>PANIC<< 3rd (13) exception with no resolution"
-        let panic = text.lines().find_map(|line| line.split_once(">>PANIC<< "));
-        panic.map(|(_, text)| text.trim().to_owned())
     }
 }
 

@@ -41,6 +41,7 @@ mod console;
 pub mod cpio;
 mod emulator;
 mod error;
+mod identity;
 pub mod kernel;
 mod lock;
 mod machine;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use vmtax_durable::{Access, NewFolder};
 
 use crate::lock::Lock;
-use crate::{Emulator, Error, Options, Spec, bochs, checksum, qemu};
+use crate::{Error, checksum};
 
 const DESCRIPTION: &str = "machine.json";
 const SAVE: &str = "save the machine";
@@ -18,30 +18,11 @@ const SAVE: &str = "save the machine";
 /// The parts of a spec that must be equal when its state is restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
-    emulator: String,
+    pub(crate) emulator: String,
     /// Configuration of the emulator: its processor.
-    settings: String,
-    memory_mib: u32,
-    cpus: u32,
-}
-
-impl Identity {
-    pub(crate) fn of(spec: &Spec) -> Identity {
-        Identity {
-            emulator: spec.emulator.to_string(),
-            settings: match spec.emulator {
-                Emulator::Bochs => bochs::PROCESSOR.to_owned(),
-                emulator if spec.options == Options::default() => {
-                    qemu::accelerator(emulator).join(" ")
-                }
-                emulator => {
-                    qemu::arguments(emulator, spec.cpus, spec.memory_mib, &spec.options).join(" ")
-                }
-            },
-            memory_mib: spec.memory_mib,
-            cpus: spec.cpus,
-        }
-    }
+    pub(crate) settings: String,
+    pub(crate) memory_mib: u32,
+    pub(crate) cpus: u32,
 }
 
 /// `machine.json`.

@@ -18,3 +18,27 @@ pub(crate) fn place(path: &str) -> Result<Option<Place>, ()> {
     }
     Ok(Place::from_name(name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_to_places_and_never_out_of_the_run() {
+        for one in Place::ALL {
+            assert_eq!(place(&path(one)), Ok(Some(one)));
+        }
+        assert_eq!(place("stacks/vmm.folded"), Ok(None));
+        for path in [
+            "",
+            "stacks",
+            "stacks/",
+            "stacks/.folded",
+            "stacks/../x.folded",
+            "stacks/a/b.folded",
+            "/etc/passwd",
+        ] {
+            assert_eq!(place(path), Err(()), "{path:?}");
+        }
+    }
+}

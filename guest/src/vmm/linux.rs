@@ -24,9 +24,9 @@ use vmtax_guest::order::{self, Order, Report, decode, encode};
 use super::backing::Backing;
 use super::gate::Gate;
 use super::pmu::{self, Guest, Meter};
-use super::{
-    Around, NO_HYPERCALL, Next, Request, Vm, failed, identity_map, mptable, no_memory, run,
-};
+use vmtax_page_tables::identity_map;
+
+use super::{Around, NO_HYPERCALL, Next, Request, Vm, failed, mptable, no_memory, run};
 use crate::trace::Tracer;
 use crate::{Result, system};
 

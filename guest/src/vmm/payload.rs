@@ -12,7 +12,9 @@ use vmtax_guest::order::{Counting, Mapping, Operation};
 
 use super::pmu::{self, Guest, Meter};
 use super::touched::{Touched, Watch, vm_for};
-use super::{Around, NO_HYPERCALL, Next, Request, Vm, failed, identity_map, kick, no_memory, run};
+use vmtax_page_tables::identity_map;
+
+use super::{Around, NO_HYPERCALL, Next, Request, Vm, failed, kick, no_memory, run};
 use crate::Result;
 use crate::trace::Tracer;
 

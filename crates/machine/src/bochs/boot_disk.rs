@@ -87,7 +87,7 @@ impl BootDisk {
         pieces.push(Piece::at(initramfs_at, content.initramfs));
         pieces.push(Piece::at(PARAMETERS_AT, &parameters(content, initramfs_at)));
         pieces.push(Piece::at(COMMAND_LINE_AT, format!("{}\0", content.command_line).as_bytes()));
-        pieces.push(Piece::at(PAGE_TABLES_AT, &page_tables()));
+        pieces.push(Piece::at(PAGE_TABLES_AT, &vmtax_page_tables::identity_map(PAGE_TABLES_AT)));
         let loader =
             |list: &[u8]| loader(entry, list).map_err(|e| problem(format!("no loader: {e}")));
         let disk = lay_out(&pieces, loader)?;
@@ -167,19 +167,6 @@ fn parameters(content: &Content<'_>, initramfs_at: u64) -> Vec<u8> {
     put(0x230, &0x20_0000u32.to_le_bytes());
     put(0x238, &(COMMAND_LINE_MAX as u32 - 1).to_le_bytes());
     page
-}
-
-/// Four levels: pages of 2 MiB that map the first 4 GiB to themselves.
-fn page_tables() -> Vec<u8> {
-    let mut tables = vec![0u64; 6 * 512];
-    tables[0] = (PAGE_TABLES_AT + 0x1000) | 3;
-    for gib in 0..4 {
-        tables[512 + gib] = (PAGE_TABLES_AT + 0x2000 + 0x1000 * gib as u64) | 3;
-    }
-    for page in 0..4 * 512 {
-        tables[1024 + page] = ((page as u64) << 21) | 0x83;
-    }
-    tables.iter().flat_map(|entry| entry.to_le_bytes()).collect()
 }
 
 /// The boot sector and all that it loads.

@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use super::inherited::Inherited;
+use super::log::Log;
 use super::screen::{Screen, path_of};
-use super::{Inherited, Log};
 use crate::Mailbox;
 use crate::mailbox::memory;
 use crate::process::Process;

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::FromRawFd;
+
+use vmtax_perf_event::{Attributes, Of};
 
 /// Kind of cycles counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,22 +24,6 @@ impl Counted {
     }
 }
 
-/// The first published part of `struct perf_event_attr` (PERF_ATTR_SIZE_VER0).
-#[repr(C)]
-#[derive(Default)]
-struct Attributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    breakpoint_kind: u32,
-    breakpoint_address: u64,
-}
-
 /// A kind of event and its number.
 type Event = (u32, u64);
 
@@ -48,8 +33,6 @@ const CYCLES: Event = (0, 0);
 const PINNED: u64 = 1 << 2;
 const NO_KERNEL: u64 = 1 << 5;
 const NO_HYPERVISOR: u64 = 1 << 6;
-/// PERF_FLAG_FD_CLOEXEC
-const FD_CLOEXEC: libc::c_ulong = 1 << 3;
 
 /// A counter of the thread that opened it.
 #[derive(Debug)]
@@ -68,26 +51,12 @@ impl Counter {
         let open = |counted, more| {
             let attributes = Attributes {
                 kind: event.0,
-                size: size_of::<Attributes>() as u32,
                 config: event.1,
                 flags: PINNED | NO_HYPERVISOR | more,
                 ..Attributes::default()
             };
-            let (own, any, none, flags) = (0, -1, -1, FD_CLOEXEC);
-            // SAFETY: the structure is owned here and has the stated length; the rest are numbers.
-            let opened = unsafe {
-                libc::syscall(
-                    libc::SYS_perf_event_open,
-                    &raw const attributes,
-                    own,
-                    any,
-                    none,
-                    flags,
-                )
-            };
-            let descriptor = i32::try_from(opened).ok().filter(|d| *d >= 0)?;
-            // SAFETY: the descriptor is new and owned here.
-            Some(Counter { file: unsafe { File::from_raw_fd(descriptor) }, counted })
+            let opened = vmtax_perf_event::open(&attributes, Of::ThisThread).ok()?;
+            Some(Counter { file: File::from(opened), counted })
         };
         open(Counted::All, 0).or_else(|| open(Counted::User, NO_KERNEL))
     }

@@ -8,7 +8,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 
-use super::sys::{self, Attr, Ring};
+use vmtax_perf_event::{Attributes, Of};
+
+use super::sys::{self, Ring};
 use super::{EventId, Host, Reading, Request};
 use crate::error::Trouble;
 use crate::event::{Event, Programme};
@@ -170,17 +172,16 @@ impl PerfEventHost {
             (12, self.options.on_exec),
             (19, self.options.exclude_host),
         ];
-        let attr = Attr {
+        let attr = Attributes {
             kind,
-            size: size_of::<Attr>() as u32,
             config,
             sample_period: period,
             read_format: ENABLED_AND_RUNNING,
             flags: flags.iter().map(|(bit, on)| u64::from(*on) << bit).sum(),
             wakeup_events: 1,
-            ..Attr::default()
+            ..Attributes::default()
         };
-        sys::open(&attr, self.thread).map_err(trouble)
+        vmtax_perf_event::open(&attr, Of::Thread(self.thread)).map_err(trouble)
     }
 
     fn event(&self, id: EventId) -> Result<&Open, Trouble> {

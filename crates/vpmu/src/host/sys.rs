@@ -1,48 +1,12 @@
-//! Kernel interfaces that need `unsafe`: perf_event_open and its ring buffer, and ptrace. The only unsafe file of this crate.
+//! Kernel interfaces that need `unsafe`: the ioctls and the ring buffer of a perf event, and ptrace. The only unsafe file of this crate.
 
-#![expect(unsafe_code, reason = "perf_event_open, mmap and ptrace have no safe form")]
+#![expect(unsafe_code, reason = "ioctl, mmap and ptrace have no safe form")]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The first version of `struct perf_event_attr` with a second configuration word
-/// (include/uapi/linux/perf_event.h: PERF_ATTR_SIZE_VER1).
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub(super) struct Attr {
-    pub(super) kind: u32,
-    pub(super) size: u32,
-    pub(super) config: u64,
-    pub(super) sample_period: u64,
-    pub(super) sample_type: u64,
-    pub(super) read_format: u64,
-    pub(super) flags: u64,
-    pub(super) wakeup_events: u32,
-    pub(super) breakpoint: u32,
-    pub(super) config1: u64,
-    pub(super) config2: u64,
-}
-
-const _: () = assert!(size_of::<Attr>() == 72);
-
-/// perf_event_open(2) for a thread, on any processor.
-pub(super) fn open(attr: &Attr, thread: i32) -> io::Result<OwnedFd> {
-    const FD_CLOEXEC: libc::c_ulong = 8;
-    let (any_cpu, no_group): (libc::c_int, libc::c_int) = (-1, -1);
-    // SAFETY: the kernel reads `size` bytes of the structure, which it has, and writes at most into `size` itself.
-    let fd = unsafe {
-        let attr: *const Attr = attr;
-        libc::syscall(libc::SYS_perf_event_open, attr, thread, any_cpu, no_group, FD_CLOEXEC)
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just returned this descriptor; no other code has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
 
 /// An ioctl of an open event.
 #[derive(Clone, Copy, Debug)]
