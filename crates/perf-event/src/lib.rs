@@ -15,7 +15,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 pub struct Attributes {
     /// `PERF_TYPE_*`.
     pub kind: u32,
-    size: u32,
+    /// Bytes of this structure, as `default` says.
+    pub size: u32,
     /// The event, by a number of its kind.
     pub config: u64,
     /// Events between two samples.
