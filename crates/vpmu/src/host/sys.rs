@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vmtax_perf_event::{Attributes, Of};
+
 /// An ioctl of an open event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Request {
@@ -233,9 +235,9 @@ impl Switches {
         const DUMMY: u64 = 9;
         // exclude_kernel and exclude_hv, so that no privilege is needed; context_switch.
         const FLAGS: u64 = 1 << 5 | 1 << 6 | 1 << 26;
-        let size = size_of::<Attr>() as u32;
-        let attr = Attr { kind: SOFTWARE, size, config: DUMMY, flags: FLAGS, ..Attr::default() };
-        let fd = open(&attr, this_thread())?;
+        let attr =
+            Attributes { kind: SOFTWARE, config: DUMMY, flags: FLAGS, ..Attributes::default() };
+        let fd = vmtax_perf_event::open(&attr, Of::Thread(this_thread()))?;
         let ring = Ring::map(&fd, true)?;
         Ok(Switches { seen: ring.head(), ring, _fd: fd })
     }
