@@ -4,10 +4,13 @@
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
+#[cfg(all(feature = "kvm", target_arch = "x86_64"))]
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(all(feature = "kvm", target_arch = "x86_64"))]
 use vmtax_perf_event::{Attributes, Of};
 
 /// An ioctl of an open event.
