@@ -317,7 +317,7 @@ mod tests {
 
     /// Of lines such as `a;b 3`; a name in brackets is a cause.
     fn tree(lines: &[(&str, u64)]) -> CallTree {
-        let mut growing = super::super::Growing::default();
+        let mut growing = super::super::tree::Growing::default();
         for (stack, own) in lines {
             let mut at = None;
             for name in stack.split(';') {

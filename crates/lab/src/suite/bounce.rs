@@ -19,6 +19,7 @@ use super::definition::{Code, Definition, Kind, whole};
 use super::memory::{PRIVATE as TO_PRIVATE, SHARED as TO_SHARED, convert};
 use crate::payload::{Assembled, Assembler};
 use vmtax_guest::layout;
+use vmtax_guest::order::{Backing, Touch};
 
 const PAGE: u32 = 4096;
 const SLOTS: i32 = 16;
