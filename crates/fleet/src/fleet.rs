@@ -16,9 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vmtax_store::{Segment, Table};
 
 use crate::day::{self, Day};
-use crate::folder::{self, Folder, Named, Unread};
+use crate::folder::{self, Folder, Named};
 use crate::run::{self, Attributes, FleetRun, Place, Skipped};
 use crate::stores::{self, Store};
+use crate::unread::Unread;
 
 /// Depth of folders searched below a path.
 const DEPTH: usize = 8;

@@ -10,11 +10,11 @@ use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
 use vmtax_fleet::engine::{Engine, Limits};
 use vmtax_fleet::fleet::{Fleet, NoFleet};
-use vmtax_fleet::folder::Unread;
 use vmtax_fleet::question::{self, Question};
 use vmtax_fleet::run::Skipped;
 use vmtax_fleet::schema::Texts;
 use vmtax_fleet::stores::{Refusal, refusal};
+use vmtax_fleet::unread::Unread;
 
 use crate::cli::{LimitArgs, QueryArgs};
 use crate::exit::{Code, Fault, fail, say, say_more};
