@@ -197,3 +197,136 @@ pub(super) fn measure(
         gain: scope.gain(check.removes),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use vmtax_events::{
+        Coverage, Detail, DetailKind, ExitRow, Isa, Level, Losses, Reason, Recording,
+    };
+
+    use super::super::RULES;
+    use super::*;
+    use crate::{Filter, LedgerBuilder};
+
+    /// Registers and ports that the rules know, and one that none knows.
+    const VALUES: [u64; 12] = [
+        0x40,
+        0x3f8,
+        0x608,
+        0x1a0,
+        0x38f,
+        0x6e0,
+        0x80b,
+        0x830,
+        0x838,
+        0xfed0_00f0,
+        0xfee0_0300,
+        0x1234,
+    ];
+
+    /// The reasons that can have a detail of this kind; the kinds that no rule looks at are left out.
+    fn reasons_of(kind: DetailKind) -> &'static [(Isa, u32)] {
+        use vmtax_events::{svm, vmx};
+        match kind {
+            DetailKind::PortIn | DetailKind::PortOut => {
+                &[(Isa::Vmx, vmx::IO_INSTRUCTION), (Isa::Svm, svm::IOIO)]
+            }
+            DetailKind::MsrRead | DetailKind::MsrWrite => {
+                &[(Isa::Vmx, vmx::MSR_READ), (Isa::Vmx, vmx::MSR_WRITE), (Isa::Svm, svm::MSR)]
+            }
+            DetailKind::MmioRead | DetailKind::MmioWrite => &[
+                (Isa::Vmx, vmx::EPT_MISCONFIG),
+                (Isa::Vmx, vmx::EPT_VIOLATION),
+                (Isa::Vmx, vmx::APIC_ACCESS),
+                (Isa::Svm, svm::NPF),
+            ],
+            _ => &[],
+        }
+    }
+
+    /// One exit of each reason, without a detail and with each that it can have, for each outcome.
+    fn every_exit() -> impl Iterator<Item = ExitKey> {
+        let plain = [Isa::Vmx, Isa::Svm]
+            .into_iter()
+            .flat_map(|isa| (0..0x404).map(move |code| (isa, code, Detail::NONE)));
+        let detailed = DetailKind::all().flat_map(|kind| {
+            reasons_of(kind).iter().flat_map(move |(isa, code)| {
+                VALUES.map(|value| (*isa, *code, Detail { kind, value }))
+            })
+        });
+        let outcomes = [Outcome::Kernel, Outcome::User, Outcome::Halted, Outcome::L1];
+        plain.chain(detailed).flat_map(move |(isa, code, detail)| {
+            outcomes.map(|outcome| ExitKey {
+                vm: 1,
+                vcpu: 0,
+                level: Level::L1,
+                reason: Reason { isa, code, flags: 0 },
+                detail,
+                outcome,
+                ancillary_of: None,
+            })
+        })
+    }
+
+    #[test]
+    fn a_check_removes_exits_of_its_causes_only() {
+        for key in every_exit() {
+            for rule in RULES {
+                for check in rule.checks {
+                    let Removes::Exits(removes) = check.removes else { continue };
+                    assert!(
+                        !removes(&key) || check.causes.contains(&cause_of(&key)),
+                        "{}: removes {} {:?} {:?} of {}",
+                        check.id,
+                        key.reason.name(),
+                        key.detail,
+                        key.outcome,
+                        cause_of(&key).name(),
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_gain_exceeds_the_tax_or_the_contention() {
+        let mut builder = LedgerBuilder::new(Filter::default(), 1_000_000_000);
+        let (mut spent, mut halted) = (0u64, 0u64);
+        for (n, key) in (1..).zip(every_exit()) {
+            let mut tally = Tally::default();
+            tally.add(n);
+            match key.outcome {
+                Outcome::Halted => halted += n,
+                _ => spent += n,
+            }
+            builder.exit(&ExitRow { interval_start_ns: 0, key, tally });
+        }
+        let preempted_ns = 12_345;
+        builder.time(&TimeRow {
+            vm: 1,
+            wall_ns: 2 * (spent + halted) + preempted_ns,
+            guest_ns: spent + halted,
+            exit_kernel_ns: spent,
+            halted_ns: halted,
+            preempted_ns,
+            ..TimeRow::default()
+        });
+        let coverage =
+            Coverage { exits: true, sched: true, userspace: true, ..Coverage::default() };
+        let recording = Recording { coverage, ..Recording::default() };
+        let ledger = builder.finish(recording, Losses::default(), true);
+        let scope = Scope::new(&ledger, None);
+        for check in RULES.iter().flat_map(|rule| rule.checks) {
+            match scope.gain(check.removes) {
+                Gain::AtMost { time_ns, .. } => {
+                    assert!(time_ns <= spent, "{}: {time_ns} of {spent}", check.id)
+                }
+                Gain::Preempted { time_ns, .. } => {
+                    assert_eq!(time_ns, preempted_ns, "{}", check.id)
+                }
+                Gain::NoExits => {}
+                gain @ (Gain::Counts { .. } | Gain::Unknown) => panic!("{}: {gain:?}", check.id),
+            }
+        }
+    }
+}
