@@ -303,8 +303,9 @@ end() {
     exit 0
 }
 trap end INT
-# By then it counts, and for the whole of the suite nobody reads.
-sleep 5
+# It counts when it has begun its run, and for the whole of the suite nobody reads.
+until [ -e paused/run.json ]; do sleep 1; done
+sleep 2
 kill -STOP $paused
 while kill -0 $whole; do wait $whole; done
 tell whole.said

@@ -11,6 +11,10 @@ const PART: f64 = 0.2;
 const MOST: f64 = 0.8;
 const HALF: f64 = 0.5;
 
+/// Below this much waiting nothing is concluded: the scheduler gives a thread some milliseconds at once (Linux kernel/sched/fair.c,
+/// sysctl_sched_base_slice: 0.7 ms times 1 + log2 of the processors), so that it is a handful of turns.
+const SOME_SLICES_NS: u64 = 10_000_000;
+
 /// The part of the taken time in which threads of these names ran.
 fn part(takers: &[(&str, Taken)], is: impl Fn(&str) -> bool) -> f64 {
     let ns = |is: &dyn Fn(&str) -> bool| -> f64 {
@@ -83,6 +87,9 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
         return None;
     }
     let time = ledger.time_total();
+    if time.preempted_ns < SOME_SLICES_NS {
+        return None;
+    }
     let takers = ledger.takers();
     let count = takers.iter().map(|(_, taken)| taken.count).sum();
     let throttled = is_throttled(&takers);
