@@ -4,6 +4,7 @@ use anyhow::Context;
 use serde_json::json;
 use vmtax_analyse::samples::median;
 use vmtax_cli::exit::{Code, fail};
+use vmtax_events::setting::cpuinfo;
 use vmtax_pageops::speed::{Measured, Memory, measure};
 use vmtax_pageops::{Cpu, memory};
 use vmtax_report::numbers::size;
@@ -39,6 +40,18 @@ fn check_in_ram(before: u64, needed: u64) -> anyhow::Result<()> {
     fail(Code::Unexpected, format!("{what}; free some memory, or choose a smaller --size"))
 }
 
+/// Speeds are those of this processor: its name, or its model by number where it hides its name, and how many there are.
+fn processor(info: &str) -> String {
+    let part = |name| cpuinfo::field(info, name).unwrap_or("unknown");
+    format!(
+        "{} (family {}, model {}), {} CPUs",
+        part("model name"),
+        part("cpu family"),
+        part("model"),
+        cpuinfo::count(info)
+    )
+}
+
 /// A line of the table: GB/s of each backend.
 struct Row {
     operation: &'static str,
@@ -72,7 +85,8 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
             row.speeds.push(speeds.iter().find(|s| s.0 == row.operation).map(|s| s.1));
         }
     }
-    args.to.write(&tables(args, &names, &rows))
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    args.to.write(&tables(args, &processor(&info), &names, &rows))
 }
 
 /// Medians of the rounds, over this many bytes.
@@ -81,26 +95,31 @@ fn row(measured: &Measured, bytes: u64) -> Row {
     Row { operation: measured.operation, speeds: measured.seconds.iter().map(speed).collect() }
 }
 
-fn tables(args: &BenchArgs, names: &[&'static str], rows: &[Row]) -> Tables {
+fn tables(args: &BenchArgs, processor: &str, names: &[&'static str], rows: &[Row]) -> Tables {
     let mut columns = vec![Column::words("operation", "operation")];
     columns.extend(names.iter().map(|name| Column::number(name, *name)));
     let mut table = Table::new(columns);
     for row in rows {
         let mut cells = vec![Cell::Word(row.operation)];
-        cells.extend(row.speeds.iter().map(|speed| Cell::of(*speed, Cell::Instructions)));
+        cells.extend(row.speeds.iter().map(|speed| Cell::of(*speed, Cell::Quotient)));
         table.row(cells);
     }
     let title = format!("GB/s over {} MiB, median of {}", args.size, args.rounds);
     Tables {
         command: "mem bench",
         tool_version: env!("CARGO_PKG_VERSION"),
-        facts: Vec::new(),
+        facts: vec![("processor", processor.to_owned())],
         sections: vec![Section { id: "operations", title, notes: Vec::new(), table }],
-        json: as_json(args, names, rows),
+        json: as_json(args, processor, names, rows),
     }
 }
 
-fn as_json(args: &BenchArgs, names: &[&'static str], rows: &[Row]) -> serde_json::Value {
+fn as_json(
+    args: &BenchArgs,
+    processor: &str,
+    names: &[&'static str],
+    rows: &[Row],
+) -> serde_json::Value {
     let rows: Vec<_> = rows
         .iter()
         .map(|row| {
@@ -112,7 +131,13 @@ fn as_json(args: &BenchArgs, names: &[&'static str], rows: &[Row]) -> serde_json
             json!({ "operation": row.operation, "gb_per_second": speeds })
         })
         .collect();
-    json!({ "schema": "vmtax-mem-bench-1", "bytes": args.size << 20, "rounds": args.rounds, "operations": rows })
+    json!({
+        "schema": "vmtax-mem-bench-1",
+        "processor": processor,
+        "bytes": args.size << 20,
+        "rounds": args.rounds,
+        "operations": rows,
+    })
 }
 
 #[cfg(test)]
@@ -122,6 +147,13 @@ mod tests {
     use vmtax_pageops::PAGE;
 
     use super::*;
+
+    #[test]
+    fn the_processor_is_named() {
+        let info = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 167\nmodel name\t: Intel(R) Xeon(R) Processor\n\nprocessor\t: 1\n";
+        assert_eq!(processor(info), "Intel(R) Xeon(R) Processor (family 6, model 167), 2 CPUs");
+        assert_eq!(processor(""), "unknown (family unknown, model unknown), 0 CPUs");
+    }
 
     /// More than other tests of this program have at a time.
     const LEN: usize = 256 << 20;
