@@ -153,7 +153,7 @@ mod tests {
         let both = tables(vec![section("one", "x"), section("two", "y")]);
         assert_eq!(
             written(|out| both.text(Text::default(), out)),
-            "Of: <x>\n\nOf one\nA note.\n  name          n\n  a\\u{1b}  1,000\n\nOf two\nA note.\n  name          n\n  a\\u{1b}  1,000\n"
+            "Of: <x>\n\nOf one\nA note.\n  name         n\n  a\\u{1b}  1,000\n\nOf two\nA note.\n  name         n\n  a\\u{1b}  1,000\n"
         );
         assert_eq!(
             written(|out| both.csv(out)),
