@@ -60,7 +60,12 @@ impl Run {
         self.events.get(self.range.clone()).unwrap_or_default()
     }
 
-    /// Events at the front that are not later.
+    /// The events at the front that are not later.
+    fn front(&self, time_ns: u64) -> &[Event] {
+        self.events().get(..self.until(time_ns)).unwrap_or_default()
+    }
+
+    /// How many events at the front are not later.
     fn until(&self, time_ns: u64) -> usize {
         let events = self.events();
         match (events.first(), events.last()) {
@@ -147,27 +152,24 @@ impl<S: Sink> Sorter<S> {
     }
 
     fn pass(&mut self, until: u64) -> Result<(), Error> {
-        let Sorter { sink, runs, merged, .. } = self;
-        let mut fronts = runs.iter().filter(|run| run.until(until) > 0);
-        let events = match (fronts.next(), fronts.next()) {
-            (None, _) => return Ok(()),
-            (Some(only), None) => only.events().get(..only.until(until)).unwrap_or_default(),
-            _ => {
-                merged.clear();
-                for run in runs.iter() {
-                    merged.extend_from_slice(
-                        run.events().get(..run.until(until)).unwrap_or_default(),
-                    );
-                }
-                sort(merged);
-                merged
-            }
+        let Sorter { sink, runs, merged, passed, out_of_order, pending, .. } = self;
+        let mut pass = |events: &[Event]| {
+            *out_of_order += events.partition_point(|e| e.time_ns < *passed) as u64;
+            *passed = (*passed).max(events.last().map_or(0, |e| e.time_ns));
+            *pending -= events.len();
+            sink.events(events)
         };
-        let passed = self.passed;
-        self.out_of_order += events.partition_point(|e| e.time_ns < passed) as u64;
-        self.passed = self.passed.max(events.last().map_or(0, |e| e.time_ns));
-        self.pending -= events.len();
-        sink.events(events)?;
+        let fronts = || runs.iter().map(|run| run.front(until)).filter(|front| !front.is_empty());
+        // Mostly one follows the other, and nothing needs to be moved.
+        if fronts().is_sorted_by(|a, b| a.last().map(|e| e.time_ns) <= b.first().map(|e| e.time_ns))
+        {
+            fronts().try_for_each(pass)?;
+        } else {
+            merged.clear();
+            fronts().for_each(|front| merged.extend_from_slice(front));
+            sort(merged);
+            pass(merged)?;
+        }
         self.drop_until(until);
         Ok(())
     }
