@@ -37,17 +37,32 @@ for program in apt-get apt-cache dpkg-deb make gcc xz tar bc; do
   command -v "$program" >/dev/null || fail "$program is missing; install apt, make, gcc, xz-utils, tar and bc"
 done
 
-version=$(apt-cache show --no-all-versions "linux-headers-$release" 2>/dev/null | sed -n 's/^Version: //p' | head -n 1)
-[ -n "$version" ] || fail "apt does not know linux-headers-$release; run apt-get update, or name a release that it knows"
+version_of() { apt-cache show --no-all-versions "$1" 2>/dev/null | sed -n 's/^Version: //p' | head -n 1; }
+version=$(version_of "linux-headers-$release")
+# Releases of Debian that are not this system's: the lists of `vmtax lab run --kernel debian:VERSION`.
+if [ -z "$version" ] && [ -f "$cache/debian/.apt/apt.conf" ]; then
+  export APT_CONFIG="$cache/debian/.apt/apt.conf"
+  version=$(version_of "linux-headers-$release")
+fi
+[ -n "$version" ] ||
+  fail "apt does not know linux-headers-$release; run apt-get update, or vmtax lab run --kernel debian:$series (lists of all releases of Debian)"
 apt-cache madison "linux-source-$series" | grep -qF " $version " ||
   fail "apt has linux-headers-$release $version and no linux-source-$series of that version; name a release whose source it has"
+
+# Since 6.19 the image's package is empty and depends on two others.
+images=linux-image-$release=$version
+if apt-cache show --no-all-versions "linux-binary-$release" >/dev/null 2>&1; then
+  images="linux-binary-$release=$version linux-modules-$release=$version"
+fi
 
 mkdir -p "$cache/kvm-modules"
 work=$(mktemp -d "$cache/kvm-modules/.work-XXXXXX")
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' INT TERM
 say "fetching linux $version"
-( cd "$work" && apt-get -qq download "linux-image-$release=$version" "linux-headers-$release=$version" \
+# Unquoted: each word is a package.
+# shellcheck disable=SC2086
+( cd "$work" && apt-get -qq download $images "linux-headers-$release=$version" \
     "linux-headers-$abi-common=$version" "linux-kbuild-$abi=$version" "linux-source-$series=$version" >apt.log 2>&1 ) ||
   fail "apt-get download failed: $(grep '^E:' "$work/apt.log" | head -n 1)"
 for deb in "$work"/*.deb; do dpkg-deb -x "$deb" "$work"; rm "$deb"; done
@@ -57,8 +72,8 @@ common=$work/usr/src/linux-headers-$abi-common
 tar -C "$work" --xz -xf "$work/usr/src/linux-source-$series.tar.xz" "linux-source-$series/arch/x86/kvm" "linux-source-$series/virt"
 cp -r "$work/linux-source-$series/arch/x86/kvm" "$common/arch/x86/"
 cp -r "$work/linux-source-$series/virt" "$common/"
-# The headers name their common part by the place where the package would be installed.
-printf 'include %s/Makefile\n' "$common" > "$headers/Makefile"
+# The headers name their parts by the place where the packages would be installed.
+sed -i "s#/usr/src/#$work/usr/src/#g" "$headers/Makefile"
 # Types for BPF would take pahole; the lab needs none.
 rm -f "$headers/vmlinux"
 compiler=$(sed -n 's/.*CROSS_COMPILE)\(gcc[-0-9]*\).*/\1/p' "$headers/.kernelvariables" | head -n 1)
@@ -71,7 +86,9 @@ make -C "$headers" M="$common/arch/x86/kvm" -j"$(nproc)" CC="$compiler" KCFLAGS=
 
 new=$work/new
 mkdir -p "$new/boot" "$new/lib/modules/$release"
-cp "$work/boot/vmlinuz-$release" "$new/boot/"
+image=$(find "$work/boot" "$work/usr/lib/modules/$release" -name "vmlinuz*" 2>/dev/null | head -n 1)
+[ -n "$image" ] || fail "the packages of linux $version have no kernel image"
+cp "$image" "$new/boot/vmlinuz-$release"
 for module in kvm kvm-amd kvm-intel; do
   [ -f "$common/arch/x86/kvm/$module.ko" ] || fail "$module.ko was not made; $(tail -n 1 "$work/make.log")"
   objcopy --strip-debug "$common/arch/x86/kvm/$module.ko" "$new/lib/modules/$release/$module.ko"

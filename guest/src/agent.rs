@@ -34,7 +34,7 @@ pub(crate) fn serve(channel: &Channel) -> Result<()> {
     system::loopback_up()?;
     // The VMM behind the port records this VM's exits.
     let tracer = match channel {
-        Channel::Port => Tracer::Outside,
+        Channel::Port(_) => Tracer::Outside,
         Channel::Mailbox(_) => Tracer::Off,
     };
     let mut last = 0;

@@ -14,7 +14,16 @@ pub(crate) enum Channel {
     /// Of the emulated host.
     Mailbox(Disk),
     /// Of a guest of the emulated host.
-    Port,
+    Port(Io),
+}
+
+/// The instructions that a port is accessed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// Strings: few exits, but KVM accesses the memory.
+    Strings,
+    /// Through a register: an exit for each byte or four. For a guest whose memory KVM cannot access.
+    Registers,
 }
 
 /// A file that goes with a report.
@@ -48,10 +57,10 @@ impl Channel {
                 }
                 next_after(disk, last)
             }
-            Channel::Port => {
+            Channel::Port(io) => {
                 // An empty report means that this guest is up.
-                send(&encode(&Report::default()));
-                Ok((last + 1, receive()))
+                send(*io, &encode(&Report::default()));
+                Ok((last + 1, receive(*io)))
             }
         }
     }
@@ -73,9 +82,12 @@ impl Channel {
 
     /// Sends an answer and its files.
     pub(crate) fn say(&self, number: u32, bytes: &[u8], files: &[Attachment]) -> Result<()> {
-        let Channel::Mailbox(disk) = self else {
-            send(bytes);
-            return Ok(());
+        let disk = match self {
+            Channel::Mailbox(disk) => disk,
+            Channel::Port(io) => {
+                send(*io, bytes);
+                return Ok(());
+            }
         };
         let room = (SECTORS - REPORT) * SECTOR as u64;
         let wanted = bytes.len() + files.iter().map(|f| f.bytes.len() + SECTOR).sum::<usize>();
@@ -98,7 +110,15 @@ impl Channel {
         match self {
             // If this fails too, the console has the message.
             Channel::Mailbox(disk) => drop(status(disk, number, State::Failed, &[], problem)),
-            Channel::Port => send(&encode(&Report::failed(problem))),
+            Channel::Port(io) => send(*io, &encode(&Report::failed(problem))),
+        }
+    }
+
+    /// Reports that this kernel lacks what was asked for.
+    pub(crate) fn lack(&self, what: &str) {
+        match self {
+            Channel::Mailbox(disk) => drop(status(disk, 0, State::Lacking, &[], what)),
+            Channel::Port(_) => self.fail(0, what),
         }
     }
 }
@@ -138,15 +158,27 @@ fn status(disk: &Disk, number: u32, state: State, report: &[u8], message: &str) 
     disk.write(STATUS, &header.to_sector())
 }
 
-fn send(bytes: &[u8]) {
-    ports::write_fours(CHANNEL, &(bytes.len() as u32).to_le_bytes());
-    ports::write_fours(CHANNEL, bytes);
+fn send(io: Io, bytes: &[u8]) {
+    let length = bytes.len() as u32;
+    if io == Io::Strings {
+        ports::write_fours(CHANNEL, &length.to_le_bytes());
+        ports::write_fours(CHANNEL, bytes);
+        return;
+    }
+    let (fours, rest) = bytes.as_chunks::<4>();
+    ports::out32(CHANNEL, length);
+    fours.iter().for_each(|four| ports::out32(CHANNEL, u32::from_le_bytes(*four)));
+    rest.iter().for_each(|byte| ports::out8(CHANNEL, *byte));
 }
 
-fn receive() -> Vec<u8> {
+fn receive(io: Io) -> Vec<u8> {
+    let read = |bytes: &mut [u8]| match io {
+        Io::Strings => ports::read_bytes(CHANNEL, bytes),
+        Io::Registers => bytes.fill_with(|| ports::in8(CHANNEL)),
+    };
     let mut length = [0; 4];
-    ports::read_bytes(CHANNEL, &mut length);
+    read(&mut length);
     let mut bytes = vec![0; u32::from_le_bytes(length) as usize];
-    ports::read_bytes(CHANNEL, &mut bytes);
+    read(&mut bytes);
     bytes
 }

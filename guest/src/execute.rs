@@ -43,7 +43,6 @@ pub(crate) fn clean_up() {
 /// Runs the job. Errors are part of the outcome.
 pub(crate) fn run(job: &Job, tracer: &Tracer) -> Outcome {
     let mut outcome = Outcome::default();
-    let tracer = if job.record { tracer } else { &Tracer::Off };
     if let Err(problem) = try_run(job, tracer, &mut outcome) {
         outcome.problem = problem;
     }
@@ -164,9 +163,12 @@ impl Place {
             *server = self.serve(&job.server)?;
         }
         let counters = job.counters.then(Counters::open);
-        tracer.record(true);
+        tracer.count(true);
+        let recorder = if job.record { tracer } else { &Tracer::Off };
+        recorder.record(true);
         let done = self.client(&job.client, server, "stdout.txt", "stderr.txt");
-        tracer.record(false);
+        recorder.record(false);
+        tracer.count(false);
         outcome.stdout = tail(&self.folder.join("stdout.txt"), OUTPUT_MOST);
         outcome.stderr = tail(&self.folder.join("stderr.txt"), OUTPUT_MOST);
         let (status, elapsed) = done?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::ata::Disk;
-use crate::channel::Channel;
+use crate::channel::{Channel, Io};
 use crate::relay::Relay;
 use crate::vmm::backing::Backing;
 use crate::vmm::linux;
@@ -50,7 +50,8 @@ pub(crate) fn start() -> Result<Start> {
     system::leave_console()?;
     let role = value(&words, "vmtax.role=").unwrap_or("host");
     let channel = match role == "guest" || words.contains(&"vmtax.port") {
-        true => Channel::Port,
+        true if words.contains(&"vmtax.private") => Channel::Port(Io::Registers),
+        true => Channel::Port(Io::Strings),
         false => Channel::Mailbox(Disk::open()?),
     };
     if role == "agent" {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::order::{Counting, File};
+use crate::order::{Counters, Counting, File};
 
 /// In a word of a command or in a file: the job's private folder.
 pub const DIR: &str = "{dir}";
@@ -85,6 +85,8 @@ pub struct Outcome {
     pub counters: Vec<Counter>,
     /// Activity of the vCPU's virtual PMU during the job, if it has one.
     pub pmu: Option<Box<Counting>>,
+    /// KVM's page faults while the client ran, and the pages that it has mapped for the VM; only of a guest of an emulated host.
+    pub mapped: Option<Counters>,
     /// Files that follow the answer in the mailbox, in this order: the recording of an emulated host.
     pub files: Vec<File>,
 }

@@ -51,6 +51,8 @@ pub const YIELD: u16 = 0x5fd8;
 pub const KICK: u16 = 0x5fd0;
 /// L1 asks L0 to start (1) or stop (0) tracing.
 pub const TRACE: u16 = 0x5fc0;
+/// L1 asks its VMM to start (1) or stop (0) counting page faults, from KVM's statistics.
+pub const COUNT: u16 = 0x5fb8;
 /// The emulated host writes this when its instructions need not be recorded from then on.
 pub const UNRECORDED: u16 = 0x5fa0;
 /// L1 asks L0 to wait until this number of nanoseconds will pass without clock ticks.

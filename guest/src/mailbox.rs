@@ -35,7 +35,7 @@ pub struct Header {
     pub length: u32,
     /// CRC-32 of these bytes.
     pub crc: u32,
-    /// The error message, if the state is failed.
+    /// The error message, if the state is failed or lacking.
     pub message: String,
 }
 
@@ -53,6 +53,8 @@ pub enum State {
     Done = 4,
     /// Guest: it failed; the message says why.
     Failed = 5,
+    /// Guest: its kernel lacks what was asked for; the message names it.
+    Lacking = 6,
 }
 
 impl Header {
@@ -89,6 +91,7 @@ impl Header {
             3 => State::Running,
             4 => State::Done,
             5 => State::Failed,
+            6 => State::Lacking,
             _ => return None,
         };
         let message = sector.get(28..28 + word(4)? as usize)?;

@@ -11,8 +11,9 @@
 //! | `vmtax.role=agent` | no KVM: a VM of a benchmark, whose jobs come through the mailbox |
 //! | `vmtax.role=relay` | boot `/l1/vmlinux` (an agent or another relay) and forward jobs to it |
 //! | `vmtax.port` | an agent or a relay: its jobs come through the port |
+//! | `vmtax.private` | an agent: KVM cannot access its memory, so the port is accessed through registers |
 //! | `vmtax.memory=MIB` | a relay: memory of its guest |
-//! | `vmtax.backing=thp` or `guest-memfd` | a relay: what its guest's memory is |
+//! | `vmtax.backing=thp`, `guest-memfd` or `private` | a relay: what its guest's memory is |
 //! | `vmtax.pmu=amd` or `intel`, `-legacy` | a relay: its guest has a virtual PMU |
 //! | `vmtax.nested` | boot `/l1/vmlinux` with `/l1/initramfs` before reporting ready |
 //! | `vmtax.buffer=KIB` | size of the trace buffer |

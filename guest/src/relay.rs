@@ -42,6 +42,10 @@ impl Relay {
     /// Boots the guest and forwards jobs until the machine ends.
     pub(crate) fn run(&self) -> Result<()> {
         let channel = &self.channel;
+        if let Some(sentence) = self.backing.missing().inspect_err(|problem| channel.fail(0, problem))? {
+            channel.lack(&sentence);
+            return Err(sentence);
+        }
         let guest = self.prepare().inspect_err(|problem| channel.fail(0, problem))?;
         let mut last = 0;
         loop {
@@ -69,7 +73,7 @@ impl Relay {
         };
         let tracer = match (record, &self.channel) {
             (false, _) => Tracer::Off,
-            (true, Channel::Port) => Tracer::Outside,
+            (true, Channel::Port(_)) => Tracer::Outside,
             (true, Channel::Mailbox(_)) => {
                 trace::clear()?;
                 Tracer::arm(false, false)?
@@ -77,8 +81,8 @@ impl Relay {
         };
         let recorded_here = matches!(tracer, Tracer::Here(_));
         let (answer, tracer) = guest.ask(request, tracer, limit + GRACE)?;
-        let counting = guest.counting();
-        if !recorded_here && counting.is_none() {
+        let (counting, mapped) = (guest.counting(), guest.mapped());
+        if !recorded_here && counting.is_none() && mapped.is_none() {
             return Ok((answer, Vec::new()));
         }
         let files = match recorded_here {
@@ -95,6 +99,8 @@ impl Relay {
             _ => return Err("the answer cannot be read".to_owned()),
         };
         outcome.pmu = counting.map(Box::new);
+        // The VM below has counted, if its agent is not in the guest here.
+        outcome.mapped = mapped.or(outcome.mapped);
         let named = files
             .iter()
             .map(|file| File { name: file.name.clone(), length: file.bytes.len() as u32 });

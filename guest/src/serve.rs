@@ -18,7 +18,7 @@ pub(crate) fn run(start: Host) -> Result<()> {
     let channel = &start.channel;
     let prepared = match channel {
         Channel::Mailbox(_) => prepare(&start),
-        Channel::Port => Ok(None),
+        Channel::Port(_) => Ok(None),
     };
     let guest = prepared.inspect_err(|problem| channel.fail(0, problem))?;
     let here = matches!(channel, Channel::Mailbox(_));

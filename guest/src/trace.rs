@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-use vmtax_guest::layout::{SETTLE, TRACE};
+use vmtax_guest::layout::{COUNT, SETTLE, TRACE};
 
 use crate::channel::Attachment;
 use crate::{Result, ports, system};
@@ -100,6 +100,13 @@ impl Tracer {
         outside();
         system::away_from_tick(need);
         outside();
+    }
+
+    /// Has the VMM outside start or stop counting page faults.
+    pub(crate) fn count(&self, on: bool) {
+        if let Tracer::Outside = self {
+            ports::out8(COUNT, u8::from(on));
+        }
     }
 
     /// Starts or stops recording.

@@ -12,6 +12,10 @@ pub const FAILED: &str = "failed";
 pub const EXITS: &str = "exits";
 /// Its unit where a workload says how many operations it did.
 pub const AN_OPERATION: &str = "exits an operation";
+/// Metric of what KVM's statistics count beside a workload on an emulated host: page faults for each of its operations.
+pub const FAULTS: &str = "page-faults";
+/// Its unit where a workload says how many operations it did.
+pub const FAULTS_OF_OPERATION: &str = "faults an operation";
 /// Plain VMs, as a matrix calls them and as published tables do.
 const PLAIN: [&str; 2] = ["plain", "VM"];
 /// No VM at all.

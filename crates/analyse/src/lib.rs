@@ -20,6 +20,7 @@ pub mod confidence;
 mod detail;
 pub mod diff;
 pub mod explain;
+pub mod faults;
 pub mod frames;
 pub mod ledger;
 pub mod nested;

@@ -1,7 +1,7 @@
 //! VM categories: a plain VM, and parts that each change one property of it.
 //!
-//! A category is written as `plain`, `snp` or `tdx` and the parts added to it: `plain+swiotlb+poll`. Its baseline is the category
-//! without its last part; the baseline of `snp` and `tdx` is `plain`. One table has what each part changes, and the parity check
+//! A category is written as `plain`, `snp`, `tdx` or `private` and the parts added to it: `plain+swiotlb+poll`. Its baseline is the category
+//! without its last part; the baseline of the other kinds is `plain`. One table has what each part changes, and the parity check
 //! permits no other difference. `nested` separates two systems: parts before it apply to the VM, parts after it to the guest inside,
 //! in which the workload runs.
 
@@ -33,6 +33,8 @@ pub enum Need {
     HaltPoll,
     /// A VMM that gives an ordinary VM memory of guest_memfd.
     GuestMemfd,
+    /// A VMM that makes software-protected VMs.
+    Protected,
 }
 
 /// A part of a category.
@@ -103,7 +105,8 @@ const CONFIDENTIAL: &[&str] = &[
     "idle governor",
 ];
 
-/// Kinds of VM. Source of the flags: QEMU's documentation of `sev-snp-guest` and `tdx-guest`.
+/// Kinds of VM. Source of the flags: QEMU's documentation of `sev-snp-guest` and `tdx-guest`; of the kernel's words its
+/// kernel-parameters.txt.
 pub const KINDS: &[Part] = &[
     Part { name: "plain", about: "a VM with default settings", on_emulated_host: true, ..NONE },
     Part {
@@ -131,6 +134,16 @@ pub const KINDS: &[Part] = &[
         device: ",iommu_platform=on,disable-legacy=on",
         needs: &[Need::Kvm, Need::Tdx],
         changes: CONFIDENTIAL,
+        ..NONE
+    },
+    Part {
+        name: "private",
+        about: "a software-protected VM (KVM_X86_SW_PROTECTED_VM): data of programs is in private memory, the kernel's is shared",
+        // Data of programs is movable, and at the upper end; text of programs in a ramfs is not. The last word is for the agent.
+        guest: &["kernelcore=50%", "rootfstype=ramfs", "vmtax.private"],
+        backing: Some("private"),
+        needs: &[Need::Protected],
+        on_emulated_host: true,
         ..NONE
     },
 ];
@@ -249,6 +262,9 @@ impl Category {
             }
             parts.push(part);
         }
+        if parts.iter().filter(|part| part.backing.is_some()).count() > 1 {
+            return Err(format!("category {name:?}: its parts want different memory; take one of them"));
+        }
         if parts.iter().filter(|part| part.machine.is_some()).count() > 1 {
             return Err(format!(
                 "category {name:?}: its parts want different machines; take one of them"
@@ -331,7 +347,15 @@ impl Category {
                 part.name
             )
         };
-        self.parts.iter().filter(cannot).map(sentence).collect()
+        let mut impossible: Vec<String> = self.parts.iter().filter(cannot).map(sentence).collect();
+        let has = |need: Need| self.parts.iter().any(|part| part.needs.contains(&need));
+        if has(Need::Protected) && has(Need::Nested) {
+            impossible.push(format!(
+                "{}: the host's KVM reads the nested guest's code through the shared mapping, and it is in private memory",
+                self.name
+            ));
+        }
+        impossible
     }
 
     /// Settings of the host while it runs.
@@ -411,6 +435,10 @@ impl Need {
             ),
             Need::GuestMemfd => Some(
                 "QEMU gives no ordinary VM memory of guest_memfd; vmtax's own VMM does, on an emulated host (accel = \"amd\" or \"intel\")"
+                    .to_owned(),
+            ),
+            Need::Protected => Some(
+                "QEMU makes no software-protected VMs; vmtax's own VMM does, on an emulated host (accel = \"amd\" or \"intel\") with KVM of ./x kvm-modules"
                     .to_owned(),
             ),
             Need::Snp => unless(
@@ -545,6 +573,11 @@ mod tests {
         assert_eq!(plain.guests(), [(vec![], vec![], "thp"), (vec![], vec![], "thp")]);
         // Memory of guest_memfd is that of the VM it is added to.
         let gmem = Category::read("plain+gmem+nested").unwrap();
+        let private = Category::read("private+poll").unwrap();
+        let words = vec!["kernelcore=50%", "rootfstype=ramfs", "vmtax.private", "idle=poll"];
+        assert_eq!(private.guests(), [(words, vec![], "private")]);
+        assert_eq!(Category::read("private").unwrap().baseline().unwrap().name, "plain");
+        assert!(Category::read("private+gmem").is_err());
         assert_eq!(gmem.guests(), [(vec![], vec![], "guest-memfd"), (vec![], vec![], "thp")]);
         assert_eq!(gmem.baseline().unwrap().name, "plain+gmem");
     }

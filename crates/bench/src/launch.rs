@@ -86,18 +86,25 @@ impl Launcher {
         Ok(Launcher(kinds))
     }
 
-    /// Boots a VM of a category, or restores it.
-    pub(crate) fn launch(&self, category: &Category, platform: Platform) -> anyhow::Result<System> {
+    /// Boots a VM of a category, or restores it. The inner error is a sentence: what the kernel lacks for this category.
+    pub(crate) fn launch(
+        &self,
+        category: &Category,
+        platform: Platform,
+    ) -> anyhow::Result<Result<System, String>> {
         match self.0.iter().find(|(accel, _)| *accel == platform.accel) {
             Some((_, Kind::Here(vms))) => {
                 let vm = vms.boot(category).map_err(|e| fault(&e))?;
-                Ok(System::Place(Place::Vm(Box::new(vm))))
+                Ok(Ok(System::Place(Place::Vm(Box::new(vm)))))
             }
             Some((_, Kind::Emulated(emulated))) => {
                 let setup = emulated.setup(category, platform.cpus);
-                let vm = setup.start(&|_| {}).map_err(|error| lab_fault(error, None))?;
-                let vm = Box::new(vm);
-                Ok(System::Emulated { vm, nested: setup.plan.levels.len() > 1 })
+                let vm = match setup.start(&|_| {}) {
+                    Ok(vm) => Box::new(vm),
+                    Err(vmtax_lab::Error::Lacking { what }) => return Ok(Err(what)),
+                    Err(error) => return Err(lab_fault(error, None)),
+                };
+                Ok(Ok(System::Emulated { vm, nested: setup.plan.levels.len() > 1 }))
             }
             None => fail(Code::Machine, "no VM can be launched"),
         }

@@ -11,7 +11,7 @@ use vmtax_cli::signals;
 use vmtax_guest::job::{Job, Outcome};
 use vmtax_machine::Stop;
 
-use crate::adapter::ROUNDS;
+use crate::adapter::{ROUNDS, Reading};
 use crate::category::Category;
 use crate::describe;
 use crate::error::fault;
@@ -65,7 +65,7 @@ impl Request {
         let mut runner = Runner::new(&matrix, &cells, &mut session, stop.clone())?;
         // Before this, a signal has nothing to undo.
         signals::catch(stop.flag())?;
-        let result = runner.parity(&cells).and_then(|()| runner.all(&cells));
+        let result = runner.parity(&cells).and_then(|cells| runner.all(&cells));
         // Restores the settings of this host and others.
         drop(runner);
         if stop.is_requested() && result.is_err() {
@@ -176,8 +176,9 @@ impl<'a> Runner<'a> {
         Ok(Runner { matrix, session, launcher, stop, present: None, bar })
     }
 
-    /// Reads the facts of each category and compares them with its baseline, before the first measurement.
-    fn parity(&mut self, cells: &[Cell]) -> anyhow::Result<()> {
+    /// Reads the facts of each category and compares them with its baseline, before the first measurement. Returns the cells
+    /// without those of categories that the kernel cannot have, each with a note.
+    fn parity(&mut self, cells: &[Cell]) -> anyhow::Result<Vec<Cell>> {
         let matrix = self.matrix;
         let next = cells.iter().find(|cell| {
             let (workload, place) =
@@ -187,6 +188,7 @@ impl<'a> Runner<'a> {
         // The category needed next comes last and stays up.
         let next_here = next.map(|cell| self.here(cell));
         let mut pairs: Vec<(usize, Option<Platform>)> = Vec::new();
+        let mut lacking: Vec<(usize, Option<Platform>)> = Vec::new();
         for cell in cells {
             let (index, _, platform) = self.here(cell);
             if !pairs.contains(&(index, platform)) {
@@ -202,7 +204,16 @@ impl<'a> Runner<'a> {
             if self.session.facts(&name)?.is_some() {
                 continue;
             }
-            let mut set = self.set_up(*index, *platform)?;
+            let mut set = match self.set_up(*index, *platform)? {
+                Ok(set) => set,
+                Err(what) => {
+                    lacking.push((*index, *platform));
+                    let note = format!("category {name}: skipped: {what}");
+                    self.bar.say(note.clone());
+                    self.session.note(note);
+                    continue;
+                }
+            };
             let facts = set.system.facts()?;
             self.session.keep_facts(&name, &facts)?;
             if let Some(here) = next_here.filter(|here| (here.0, here.2) == (*index, *platform)) {
@@ -218,7 +229,18 @@ impl<'a> Runner<'a> {
             }
         }
         if found.is_empty() {
-            return Ok(());
+            let mut left = cells.to_vec();
+            left.retain(|cell| {
+                let (category, _, platform) = self.here(cell);
+                !lacking.contains(&(category, platform))
+            });
+            return match left.is_empty() {
+                false => Ok(left),
+                true => fail(
+                    Code::Machine,
+                    "the kernel can have no category of the matrix; the notes of the run say why",
+                ),
+            };
         }
         let message = "categories differ in more than their parts change, so nothing was measured; make them equal";
         Err(Fault::new(Code::Data, message).detailed(found).into())
@@ -318,9 +340,10 @@ impl<'a> Runner<'a> {
             Err(problem) => return Ok((outcome, Err(problem))),
         };
         let counters = outcome.counters.clone();
+        let mapped = outcome.mapped.map(|counters| (counters, operations(&readings)));
         let records = set.records;
         let recorded = if records { self.recorded(cell, &job)? } else { None };
-        Ok((outcome, Ok(Readings { values: readings, counters, recorded })))
+        Ok((outcome, Ok(Readings { values: readings, counters, mapped, recorded })))
     }
 
     /// Records the exits of a cell by running its job once more; a note says if that fails.
@@ -347,7 +370,8 @@ impl<'a> Runner<'a> {
     /// The system of the next cells. The inner error fails these cells, the outer one ends the run.
     fn prepared(&mut self, (category, _, platform): Here) -> anyhow::Result<Result<Set, String>> {
         let mut set = match self.set_up(category, platform) {
-            Ok(set) => set,
+            Ok(Ok(set)) => set,
+            Ok(Err(what)) => return Ok(Err(what)),
             Err(error) => return Ok(Err(error.to_string())),
         };
         let name = self.name(category, platform);
@@ -365,7 +389,12 @@ impl<'a> Runner<'a> {
         })
     }
 
-    fn set_up(&self, category: usize, platform: Option<Platform>) -> anyhow::Result<Set> {
+    /// Launches the system of a category. The inner error is what the kernel lacks for it.
+    fn set_up(
+        &self,
+        category: usize,
+        platform: Option<Platform>,
+    ) -> anyhow::Result<Result<Set, String>> {
         let place = &self.matrix.categories[category];
         let Target { accel, cpus, .. } = self.matrix.target;
         let platform = platform.unwrap_or(Platform { accel, cpus });
@@ -381,11 +410,14 @@ impl<'a> Runner<'a> {
                 if !platform.accel.is_emulated_host() {
                     settings = Settings::apply(category)?;
                 }
-                self.launcher.launch(category, platform)?
+                match self.launcher.launch(category, platform)? {
+                    Ok(system) => system,
+                    Err(what) => return Ok(Err(what)),
+                }
             }
         };
         let records = why_not(self.matrix, place, platform.accel).is_none();
-        Ok(Set { system, _settings: settings, records })
+        Ok(Ok(Set { system, _settings: settings, records }))
     }
 }
 
@@ -394,8 +426,12 @@ type Exits = (Recorded, Option<f64>, u64);
 
 fn exits(workload: &Workload, outcome: &Outcome, recorded: Recorded) -> Exits {
     let readings = workload.readings(outcome).unwrap_or_default();
-    let operations = readings.iter().find(|reading| reading.metric == ROUNDS);
-    (recorded, operations.map(|reading| reading.value), outcome.elapsed_ns)
+    (recorded, operations(&readings), outcome.elapsed_ns)
+}
+
+/// The number of operations, if the workload reports it.
+fn operations(readings: &[Reading]) -> Option<f64> {
+    readings.iter().find(|reading| reading.metric == ROUNDS).map(|reading| reading.value)
 }
 
 /// Host settings of a category. The old values are restored on drop.

@@ -14,12 +14,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vmtax_analyse::bench::FAILED;
+use vmtax_analyse::bench::{FAILED, FAULTS, FAULTS_OF_OPERATION};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::cannot_write;
 use vmtax_durable::Access;
 use vmtax_events::{Better, Losses, Recording, RowSink, Sample, Vm};
 use vmtax_guest::job::{Counter, Outcome};
+use vmtax_guest::order::Counters;
 use vmtax_runs::{read_fault, write_fault};
 use vmtax_store::{CreateOptions, Error, MANIFEST, Run, Writer};
 
@@ -39,6 +40,8 @@ const CELLS: &str = "cells";
 pub(crate) struct Readings {
     pub(crate) values: Vec<Reading>,
     pub(crate) counters: Vec<Counter>,
+    /// KVM's page faults during the measured run of the client, and the number of operations.
+    pub(crate) mapped: Option<(Counters, Option<f64>)>,
     /// Exits of the recorded run of the client, number of operations, and time.
     pub(crate) recorded: Option<(Recorded, Option<f64>, u64)>,
 }
@@ -186,6 +189,9 @@ impl Session {
                     let name = format!("{workload} in {category} (repeat {repeat})");
                     self.keep(recorded, Vm { id: number, name, inferred: false })?;
                 }
+                if let Some((counters, operations)) = readings.mapped {
+                    samples.extend(mapped(counters, operations, &sample));
+                }
                 for counter in readings.counters {
                     match counter.count {
                         Ok(count) => samples.push(sample(
@@ -245,6 +251,23 @@ impl Session {
         let losses = self.losses();
         self.writer.finish(&self.recording, &losses).map_err(|e| write_fault(e).into())
     }
+}
+
+/// KVM's statistics as samples: page faults of an operation, or of the whole run of the client; and pages mapped by it.
+fn mapped(
+    counters: Counters,
+    operations: Option<f64>,
+    sample: &dyn Fn(&str, &str, f64, Better) -> Sample,
+) -> Vec<Sample> {
+    let faults = counters.faults as f64;
+    let (unit, faults) = match operations {
+        Some(operations) if operations > 0.0 => (FAULTS_OF_OPERATION, faults / operations),
+        _ => ("faults", faults),
+    };
+    let mut samples = vec![sample(FAULTS, unit, faults, Better::Lower)];
+    let sizes = ["pages-4k", "pages-2m", "pages-1g"].into_iter().zip(counters.pages);
+    samples.extend(sizes.map(|(name, pages)| sample(name, "pages", pages as f64, Better::Neither)));
+    samples
 }
 
 /// Checks that a continued run has the same matrix.

@@ -137,13 +137,15 @@ impl Conversation {
         let header = machine.wait(|| {
             self.mailbox.read_into(STATUS * BYTES, &mut sector).ok()?;
             let header = Header::from_sector(&sector)?;
-            (header.state == State::Failed || (header.number == number && is_wanted(&header)))
+            let is_over = matches!(header.state, State::Failed | State::Lacking);
+            (is_over || (header.number == number && is_wanted(&header)))
                 .then_some(header)
         })?;
-        if header.state == State::Failed {
-            return Err(Error::Guest { message: header.message });
+        match header.state {
+            State::Failed => Err(Error::Guest { message: header.message }),
+            State::Lacking => Err(Error::Lacking { what: header.message }),
+            _ => Ok(header),
         }
-        Ok(header)
     }
 }
 

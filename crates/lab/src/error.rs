@@ -24,6 +24,12 @@ pub enum Error {
         /// Its message.
         message: String,
     },
+    /// The host's kernel lacks what a VM needs.
+    #[error("{what}")]
+    Lacking {
+        /// A sentence.
+        what: String,
+    },
     /// The host's report is invalid.
     #[error("the report of the emulated host cannot be read: {problem}")]
     Report {

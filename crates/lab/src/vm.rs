@@ -37,7 +37,7 @@ pub struct VmLevel {
     pub words: Vec<String>,
     /// Modules that it loads.
     pub modules: Vec<String>,
-    /// What its memory is on the level below, if not anonymous memory in pages of 4 KiB: `thp`, `guest-memfd`.
+    /// What its memory is on the level below, if not anonymous memory in pages of 4 KiB: `thp`, `guest-memfd`, `private`.
     pub backing: Option<String>,
 }
 

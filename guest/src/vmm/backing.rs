@@ -1,13 +1,33 @@
 //! The memory of a Linux guest, by what it is on the host.
+//!
+//! A guest with private memory has it where its kernel keeps nothing that KVM reads. KVM decodes instructions, walks page tables and
+//! writes clock pages of a software-protected VM through the shared mapping, so the kernel's memory stays shared; `kernelcore` and
+//! `rootfstype=ramfs` on its command line keep page tables and programs' text there, too:
+//!
+//! ```text
+//!   0 ........ half ........ half + GAP ............ end - TOP ........ end
+//!   kernel, initramfs | gap  | private: programs' data | early allocations
+//!   shared, huge pages       | guest_memfd             | shared, huge pages
+//! ```
 
 use std::os::fd::AsRawFd;
 
+use kvm_bindings::kvm_memory_attributes;
+use kvm_ioctls::Kvm;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
-use super::Vm;
-use super::touched::{HUGE, MMAP_AND_SHARED, NO_GUEST_MEMFD, guest_memfd, map};
+use super::touched::{
+    HUGE, MMAP_AND_SHARED, NO_GUEST_MEMFD, NO_PROTECTED, PRIVATE, PROTECTED, guest_memfd,
+    has_guest_memfd, has_protected, map,
+};
+use super::{ORDINARY, Vm, failed};
 use crate::Result;
+
+/// Linux rounds the beginning of movable memory up, and leaves out the hole below 1 MiB.
+const GAP: usize = 16 << 20;
+/// Linux takes its first memory from the top: 64 bytes for each page, and tables.
+const TOP: usize = 24 << 20;
 
 /// What a guest's memory is on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +38,8 @@ pub(crate) enum Backing {
     Thp,
     /// A guest_memfd that is mapped here, too.
     GuestMemfd,
+    /// Private memory of a software-protected VM for data of programs, and anonymous memory as [`Backing::Thp`] for the kernel.
+    Private,
 }
 
 impl Backing {
@@ -26,37 +48,81 @@ impl Backing {
         match word {
             "thp" => Some(Backing::Thp),
             "guest-memfd" => Some(Backing::GuestMemfd),
+            "private" => Some(Backing::Private),
             _ => None,
         }
     }
 
+    /// What this kernel lacks for it, as a sentence; `None` if it has all.
+    pub(crate) fn missing(self) -> Result<Option<String>> {
+        let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
+        let missing = match self {
+            Backing::Private if !has_protected(&kvm) => Some(NO_PROTECTED),
+            Backing::GuestMemfd if !has_guest_memfd(&kvm)? => Some(NO_GUEST_MEMFD),
+            _ => None,
+        };
+        Ok(missing.map(str::to_owned))
+    }
+
+    /// A VM that can have it.
+    pub(super) fn vm(self) -> Result<Vm> {
+        Vm::of_type(if self == Backing::Private { PROTECTED } else { ORDINARY })
+    }
+
+    /// The end of the memory that the guest's files may be in.
+    pub(super) fn files_end(self, bytes: usize) -> usize {
+        if self == Backing::Private { bytes / 2 } else { bytes }
+    }
+
     /// Gives the VM so many bytes from address 0 on. They stay mapped for as long as this program runs.
     pub(super) fn attach(self, vm: &Vm, bytes: usize) -> Result<GuestMemoryMmap> {
-        match self {
-            Backing::GuestMemfd => {
-                let file = guest_memfd(vm, bytes as u64, MMAP_AND_SHARED)
-                    .map_err(|problem| format!("{problem}; {NO_GUEST_MEMFD}"))?;
-                let host = map(bytes, libc::MAP_SHARED, file.as_raw_fd())?.cast();
-                // SAFETY: mapped just now, and never unmapped.
-                unsafe { vm.memory_of(&file, 0, host, bytes)? };
-                // The VM has a reference of its own, and the mapping another.
-                drop(file);
-                region(host, bytes)
-            }
-            Backing::Anonymous | Backing::Thp => {
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-                let first = map(bytes + HUGE, flags, -1)?.cast::<u8>();
-                let host = first.wrapping_add(first.align_offset(HUGE));
-                if self == Backing::Thp {
-                    // SAFETY: within the mapping. Where there are no huge pages the guest has small ones.
-                    unsafe { libc::madvise(host.cast(), bytes, libc::MADV_HUGEPAGE) };
-                }
-                // SAFETY: mapped just now, and never unmapped.
-                unsafe { vm.memory(0, host, bytes)? };
-                region(host, bytes)
-            }
+        if self == Backing::GuestMemfd {
+            let file = guest_memfd(vm, bytes as u64, MMAP_AND_SHARED)
+                .map_err(|problem| format!("{problem}; {NO_GUEST_MEMFD}"))?;
+            let host = map(bytes, libc::MAP_SHARED, file.as_raw_fd())?.cast();
+            // SAFETY: mapped just now, and never unmapped. The VM has a reference to the file of its own, and the mapping another.
+            unsafe { vm.memory_of(&file, 0, host, bytes)? };
+            return region(host, bytes);
         }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let first = map(bytes + HUGE, flags, -1)?.cast::<u8>();
+        let host = first.wrapping_add(first.align_offset(HUGE));
+        if self != Backing::Anonymous {
+            // SAFETY: within the mapping. Where there are no huge pages the guest has small ones.
+            unsafe { libc::madvise(host.cast(), bytes, libc::MADV_HUGEPAGE) };
+        }
+        if self != Backing::Private {
+            // SAFETY: mapped just now, and never unmapped.
+            unsafe { vm.memory(0, host, bytes)? };
+            return region(host, bytes);
+        }
+        let (from, end) = private_part(bytes)?;
+        let file = guest_memfd(vm, (end - from) as u64, 0)?;
+        // SAFETY: three parts of what was mapped just now, and never unmapped. The VM has a reference to the file of its own.
+        unsafe {
+            vm.memory(0, host, from)?;
+            vm.memory_of(&file, from as u64, host.wrapping_add(from), end - from)?;
+            vm.memory(end as u64, host.wrapping_add(end), bytes - end)?;
+        }
+        let attributes = kvm_memory_attributes {
+            address: from as u64,
+            size: (end - from) as u64,
+            attributes: PRIVATE,
+            flags: 0,
+        };
+        vm.fd.set_memory_attributes(attributes).map_err(failed("KVM_SET_MEMORY_ATTRIBUTES"))?;
+        region(host, bytes)
     }
+}
+
+/// The private part of so much memory: its beginning and end, at huge pages.
+fn private_part(bytes: usize) -> Result<(usize, usize)> {
+    let from = (bytes / 2 + GAP).next_multiple_of(HUGE);
+    let end = bytes.saturating_sub(TOP + bytes / 64) / HUGE * HUGE;
+    let is_large = end > from + GAP;
+    is_large
+        .then_some((from, end))
+        .ok_or_else(|| format!("{} MiB are too little for a VM with private memory", bytes >> 20))
 }
 
 /// The memory as this program writes to it.

@@ -17,13 +17,14 @@ use linux_loader::loader::{Elf, KernelLoader};
 use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryMmap};
 use vm_superio::Serial;
 use vm_superio::serial::NoEvents;
-use vmtax_guest::layout::{CHANNEL, SETTLE, TRACE};
+use vmtax_guest::layout::{CHANNEL, COUNT, SETTLE, TRACE};
 use vmtax_guest::mailbox::{REPORT, SECTOR, SECTORS};
 use vmtax_guest::order::{self, Order, Report, decode, encode};
 
 use super::backing::Backing;
 use super::gate::Gate;
 use super::pmu::{self, Guest, Meter};
+use super::stats::Tally;
 use vmtax_page_tables::identity_map;
 
 use super::{Around, NO_HYPERCALL, Next, Request, Vm, failed, mptable, no_memory, run};
@@ -57,6 +58,7 @@ pub(crate) struct Linux {
     console: Console,
     tracer: Arc<Mutex<Option<Tracer>>>,
     counting: Arc<Mutex<Option<order::Counting>>>,
+    mapped: Arc<Mutex<Option<order::Counters>>>,
 }
 
 impl Linux {
@@ -76,9 +78,9 @@ impl Linux {
         let command_line = std::fs::read_to_string(COMMAND_LINE_FILE)
             .map_err(|e| format!("{COMMAND_LINE_FILE}: {e}"))?;
         let bytes = memory_mib << 20;
-        let vm = Vm::new()?;
+        let vm = backing.vm()?;
         let memory = backing.attach(&vm, bytes)?;
-        let entry = load(&memory, bytes, &command_line)?;
+        let entry = load(&memory, backing.files_end(bytes), bytes, &command_line)?;
         memory
             .write_slice(&mptable::bytes(cpus), GuestAddress(mptable::AT))
             .map_err(|e| format!("L1's memory: {e}"))?;
@@ -87,6 +89,8 @@ impl Linux {
         let console = Console::default();
         let tracer = Arc::new(Mutex::new(None));
         let counting = Arc::new(Mutex::new(None));
+        let mapped = Arc::new(Mutex::new(None));
+        let (vm, vcpus) = vcpus(vm, entry, cpus, pmu)?;
         let devices = Arc::new(Devices {
             serial: Mutex::new(Serial::new(NoTrigger, console.clone())),
             channel: Mutex::new(Port {
@@ -98,9 +102,10 @@ impl Linux {
             }),
             tracer: Arc::clone(&tracer),
             counting: Arc::clone(&counting),
+            tally: Mutex::new(Tally::open(&vm, &vcpus)),
+            mapped: Arc::clone(&mapped),
             gate: (cpus > 1).then(|| Gate::new(cpus)),
         });
-        let (vm, vcpus) = vcpus(vm, entry, cpus, pmu)?;
         let vm = Arc::new(vm);
         for (number, mut vcpu) in (0..).zip(vcpus) {
             let devices = Arc::clone(&devices);
@@ -126,7 +131,7 @@ impl Linux {
                 .spawn(body)
                 .map_err(|e| format!("thread: {e}"))?;
         }
-        let linux = Linux { orders, reports, console, tracer, counting };
+        let linux = Linux { orders, reports, console, tracer, counting, mapped };
         linux.up("booting L1")?;
         Ok(linux)
     }
@@ -145,6 +150,7 @@ impl Linux {
         limit: Duration,
     ) -> Result<(Vec<u8>, Tracer)> {
         *lock(&self.tracer) = Some(tracer);
+        *lock(&self.mapped) = None;
         let mut message = (request.len() as u32).to_le_bytes().to_vec();
         message.extend(request);
         self.orders.send(message).map_err(|_| "L1 ended".to_owned())?;
@@ -157,6 +163,11 @@ impl Linux {
     /// What the virtual PMU did for the last request; none without one.
     pub(crate) fn counting(&self) -> Option<order::Counting> {
         *lock(&self.counting)
+    }
+
+    /// KVM's page faults during the last request, if the guest had them counted.
+    pub(crate) fn mapped(&self) -> Option<order::Counters> {
+        *lock(&self.mapped)
     }
 
     /// Waits until L1 waits for an order.
@@ -195,8 +206,13 @@ fn vcpus(vm: Vm, entry: u64, cpus: u32, pmu: Option<order::Pmu>) -> Result<(VmFd
     Ok((vm.fd, vcpus))
 }
 
-/// Puts kernel, initramfs and what the 64-bit boot protocol asks for into memory. Returns the entry.
-fn load(memory: &GuestMemoryMmap, bytes: usize, command_line: &str) -> Result<u64> {
+/// Puts kernel, initramfs (up to `files_end`) and what the 64-bit boot protocol asks for into memory. Returns the entry.
+fn load(
+    memory: &GuestMemoryMmap,
+    files_end: usize,
+    bytes: usize,
+    command_line: &str,
+) -> Result<u64> {
     let mut kernel = File::open(KERNEL).map_err(|e| format!("{KERNEL}: {e}"))?;
     let loaded = Elf::load(memory, None, &mut kernel, Some(GuestAddress(HIGH)))
         .map_err(|e| format!("{KERNEL}: {e}"))?;
@@ -204,8 +220,10 @@ fn load(memory: &GuestMemoryMmap, bytes: usize, command_line: &str) -> Result<u6
     File::open(INITRAMFS)
         .and_then(|mut file| file.read_to_end(&mut initramfs))
         .map_err(|e| format!("{INITRAMFS}: {e}"))?;
-    let room = bytes.checked_sub(initramfs.len()).ok_or("L1's memory: its files do not fit in")?;
-    let at = room as u64 & !0xfff;
+    let room = files_end.checked_sub(initramfs.len()).map(|room| room as u64 & !0xfff);
+    let at = room
+        .filter(|at| *at >= loaded.kernel_end)
+        .ok_or("L1's memory: its files do not fit in; give it more memory")?;
     let put = |bytes: &[u8], to: u64| {
         memory.write_slice(bytes, GuestAddress(to)).map_err(|e| format!("L1's memory: {e}"))
     };
@@ -292,6 +310,10 @@ struct Devices {
     tracer: Arc<Mutex<Option<Tracer>>>,
     /// What the virtual PMU of the vCPU that carried out the last order did for it.
     counting: Arc<Mutex<Option<order::Counting>>>,
+    /// KVM's counters; none where the kernel has none.
+    tally: Mutex<Option<Tally>>,
+    /// What they counted from the agent's mark to its next.
+    mapped: Arc<Mutex<Option<order::Counters>>>,
     /// Of a VM with several.
     gate: Option<Gate>,
 }
@@ -375,6 +397,14 @@ impl Around for Attached<'_> {
             Request::Out(TRACE, on) => {
                 if let Some(tracer) = &*lock(&devices.tracer) {
                     tracer.record(on == [1]);
+                }
+            }
+            Request::Out(COUNT, on) => {
+                if let Some(tally) = &mut *lock(&devices.tally) {
+                    match on == [1] {
+                        true => tally.start(),
+                        false => *lock(&devices.mapped) = tally.end(),
+                    }
                 }
             }
             Request::Out(port @ COM1..=0x3ff, bytes) => {

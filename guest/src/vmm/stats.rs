@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 
+use vmtax_guest::order::Counters;
+
 /// `_IO(KVMIO, 0xce)`.
 const KVM_GET_STATS_FD: libc::Ioctl = 0xaece;
 /// Bytes of a descriptor before its name.
@@ -57,5 +59,49 @@ impl Stats {
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, *at).ok()?;
         Some(u64::from_le_bytes(bytes))
+    }
+}
+
+/// Pages that KVM has mapped, by size.
+pub(super) fn pages(stats: &Stats) -> Option<[u64; 3]> {
+    let value = |name| stats.value(name);
+    Some([value("pages_4k")?, value("pages_2m")?, value("pages_1g")?])
+}
+
+/// Page faults of a vCPU.
+pub(super) fn faults(stats: &Stats) -> Option<u64> {
+    stats.value("pf_taken")
+}
+
+/// What KVM counts of a VM with all its vCPUs, from a mark to the next.
+pub(super) struct Tally {
+    vm: Stats,
+    vcpus: Vec<Stats>,
+    before: Option<Counters>,
+}
+
+impl Tally {
+    /// `None` where the kernel has no statistics.
+    pub(super) fn open(vm: &impl AsRawFd, vcpus: &[impl AsRawFd]) -> Option<Tally> {
+        let vcpus = vcpus.iter().map(Stats::open).collect::<Option<_>>()?;
+        Some(Tally { vm: Stats::open(vm)?, vcpus, before: None })
+    }
+
+    /// Starts.
+    pub(super) fn start(&mut self) {
+        self.before = self.now();
+    }
+
+    /// The changes since the start, if there was one. Unmapped pages are no negative number.
+    pub(super) fn end(&mut self) -> Option<Counters> {
+        let (before, now) = (self.before.take()?, self.now()?);
+        let pages =
+            std::array::from_fn(|size| now.pages[size].saturating_sub(before.pages[size]));
+        Some(Counters { faults: now.faults.saturating_sub(before.faults), pages })
+    }
+
+    fn now(&self) -> Option<Counters> {
+        let faults = self.vcpus.iter().map(faults).sum::<Option<u64>>()?;
+        Some(Counters { faults, pages: pages(&self.vm)? })
     }
 }

@@ -17,12 +17,12 @@ use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use vmtax_guest::layout;
 use vmtax_guest::order::{Backing, Counters, Mapping, Touch};
 
-use super::stats::Stats;
+use super::stats::{Stats, faults, pages};
 use super::{ORDINARY, Vm, failed};
 use crate::Result;
 
 /// `KVM_X86_SW_PROTECTED_VM`.
-const PROTECTED: u32 = 1;
+pub(super) const PROTECTED: u32 = 1;
 /// Capabilities, by Linux's `include/uapi/linux/kvm.h`.
 const CAP_EXIT_HYPERCALL: u32 = 201;
 const CAP_GUEST_MEMFD: u64 = 234;
@@ -32,7 +32,7 @@ const CAP_GUEST_MEMFD_FLAGS: u64 = 244;
 /// `GUEST_MEMFD_FLAG_MMAP` and `GUEST_MEMFD_FLAG_INIT_SHARED`.
 pub(super) const MMAP_AND_SHARED: u64 = 3;
 /// `KVM_MEMORY_ATTRIBUTE_PRIVATE`.
-const PRIVATE: u64 = 1 << 3;
+pub(super) const PRIVATE: u64 = 1 << 3;
 /// `KVM_HC_MAP_GPA_RANGE`, and the bit of its attributes that asks for private memory.
 const MAP_GPA_RANGE: u64 = 12;
 const ENCRYPTED: u64 = 1 << 4;
@@ -40,6 +40,7 @@ const ENCRYPTED: u64 = 1 << 4;
 const KVM_PRE_FAULT_MEMORY: libc::Ioctl = 0xc040_aed5_u32 as libc::Ioctl;
 
 /// Why such memory cannot be had.
+pub(super) const NO_PROTECTED: &str = "this kernel has no software-protected VMs (CONFIG_KVM_SW_PROTECTED_VM, Linux 6.8; `./x kvm-modules` builds KVM with it)";
 pub(super) const NO_GUEST_MEMFD: &str = "this kernel has no guest_memfd for ordinary VMs (GUEST_MEMFD_FLAG_MMAP and INIT_SHARED, Linux 6.18)";
 
 const PAGE: u64 = 4096;
@@ -63,18 +64,11 @@ pub(crate) fn missing(touch: &Touch) -> Result<Option<String>> {
     }
     let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
     let lacks = |sentence: &str| Ok(Some(sentence.to_owned()));
-    if touch.backing.is_protected() && kvm.check_extension_raw(CAP_VM_TYPES) & 1 << PROTECTED == 0 {
-        return lacks(
-            "this kernel has no software-protected VMs (CONFIG_KVM_SW_PROTECTED_VM, Linux 6.8; `./x kvm-modules` builds KVM with it)",
-        );
+    if touch.backing.is_protected() && !has_protected(&kvm) {
+        return lacks(NO_PROTECTED);
     }
-    if touch.backing == Backing::GuestMemfd {
-        let vm = kvm.create_vm().map_err(failed("KVM_CREATE_VM"))?;
-        let flags = vm.check_extension_raw(CAP_GUEST_MEMFD_FLAGS);
-        let has_flags = u64::try_from(flags).is_ok_and(|f| f & MMAP_AND_SHARED == MMAP_AND_SHARED);
-        if vm.check_extension_raw(CAP_GUEST_MEMFD) <= 0 || !has_flags {
-            return lacks(NO_GUEST_MEMFD);
-        }
+    if touch.backing == Backing::GuestMemfd && !has_guest_memfd(&kvm)? {
+        return lacks(NO_GUEST_MEMFD);
     }
     if touch.backing == Backing::Hugetlb && !fs::exists(HUGETLB).unwrap_or(false) {
         return lacks("this kernel has no hugetlb pages of 2 MiB");
@@ -83,6 +77,19 @@ pub(crate) fn missing(touch: &Touch) -> Result<Option<String>> {
         return lacks("this kernel cannot pre-fault memory (KVM_PRE_FAULT_MEMORY, Linux 6.11)");
     }
     Ok(None)
+}
+
+/// Whether there are software-protected VMs.
+pub(super) fn has_protected(kvm: &Kvm) -> bool {
+    kvm.check_extension_raw(CAP_VM_TYPES) & 1 << PROTECTED != 0
+}
+
+/// Whether ordinary VMs have guest_memfd.
+pub(super) fn has_guest_memfd(kvm: &Kvm) -> Result<bool> {
+    let vm = kvm.create_vm().map_err(failed("KVM_CREATE_VM"))?;
+    let flags = vm.check_extension_raw(CAP_GUEST_MEMFD_FLAGS);
+    let has_flags = u64::try_from(flags).is_ok_and(|f| f & MMAP_AND_SHARED == MMAP_AND_SHARED);
+    Ok(vm.check_extension_raw(CAP_GUEST_MEMFD) > 0 && has_flags)
 }
 
 /// The VM that such memory needs.
@@ -458,14 +465,8 @@ impl Watch {
     }
 
     fn faults(&self) -> Option<u64> {
-        self.vcpu.as_ref()?.value("pf_taken")
+        self.vcpu.as_ref().and_then(faults)
     }
-}
-
-/// Pages that KVM has mapped, by size.
-fn pages(stats: &Stats) -> Option<[u64; 3]> {
-    let value = |name| stats.value(name);
-    Some([value("pages_4k")?, value("pages_2m")?, value("pages_1g")?])
 }
 
 fn ticks() -> u64 {

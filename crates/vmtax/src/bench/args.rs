@@ -76,6 +76,7 @@ impl RunArgs {
 #[command(after_help = "Examples:
   vmtax bench compare run
   vmtax bench compare before after
+  vmtax bench compare run --faults lab-run
   vmtax bench compare run --format html -o bench.html")]
 pub(crate) struct CompareArgs {
     /// The run.
@@ -89,6 +90,11 @@ pub(crate) struct CompareArgs {
     /// Show all metrics. [default: the first of each workload]
     #[arg(long)]
     pub(crate) all: bool,
+
+    /// Decompose the overhead of plain+gmem and private into page faults x cost and the rest; the cost of a fault is that of this lab
+    /// run (suite memory), of the same kernel on the same emulated host.
+    #[arg(long, value_name = "LAB_RUN", conflicts_with = "other", value_hint = ValueHint::DirPath)]
+    pub(crate) faults: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) to: OutputArgs,

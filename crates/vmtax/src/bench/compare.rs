@@ -5,7 +5,7 @@ use std::path::Path;
 
 use vmtax_analyse::bench::{Bench, compare, table};
 use vmtax_analyse::explain::Explanation;
-use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
+use vmtax_analyse::{Filter, Ledger, Side, faults, recorded, samples};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
 use vmtax_report::bench::Benchmark;
@@ -19,12 +19,16 @@ use crate::import::{self, ProfileArgs};
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut inputs = vec![args.run.as_path()];
     inputs.extend(args.other.as_deref());
+    inputs.extend(args.faults.as_deref());
     output::check(&inputs, args.to.output.as_deref())?;
     let ledger = ledger(&args.run)?;
     let mut bench = of(&args.run, &ledger)?;
     let mut source = args.run.display().to_string();
     let mut findings = findings(&source, &ledger);
     findings.extend(recorded::parts(&bench).iter().map(in_parts));
+    if let Some(lab) = &args.faults {
+        findings.extend(in_faults((&args.run, &ledger, &bench), lab)?);
+    }
     if let Some(path) = &args.other {
         let other = self::ledger(path)?;
         if ledger.recording.emulated.is_some() != other.recording.emulated.is_some() {
@@ -58,7 +62,13 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
 /// The table of a run just made.
 pub(super) fn show_run(folder: &Path) -> anyhow::Result<()> {
     let args =
-        CompareArgs { run: folder.to_owned(), other: None, all: false, to: OutputArgs::default() };
+        CompareArgs {
+            run: folder.to_owned(),
+            other: None,
+            all: false,
+            faults: None,
+            to: OutputArgs::default(),
+        };
     run(&args)
 }
 
@@ -117,6 +127,90 @@ fn in_parts(parts: &recorded::Parts) -> String {
         significant(*exits),
         significant(*cost),
         significant(parts.of_exits()),
+        significant(parts.rest())
+    )
+}
+
+/// Overheads as page faults and the rest, a sentence each, with the costs of a lab run.
+fn in_faults(
+    (path, ledger, bench): (&Path, &Ledger, &Bench),
+    lab: &Path,
+) -> anyhow::Result<Vec<String>> {
+    let measured = self::ledger(lab)?;
+    let costs = faults::Costs::of_lab(&measured);
+    if costs.is_empty() {
+        return fail(
+            Code::Data,
+            format!(
+                "{}: has no page faults of the suite memory; give a run of `vmtax lab run --suite memory`",
+                lab.display()
+            ),
+        );
+    }
+    same_host((path, ledger), (lab, &measured))?;
+    let parts = faults::parts(bench, &costs);
+    if parts.is_empty() {
+        return fail(
+            Code::Data,
+            format!(
+                "{}: has no workload in plain and in plain+gmem or private with counted page faults whose cost {} has",
+                path.display(),
+                lab.display()
+            ),
+        );
+    }
+    let mut sentences: Vec<String> = parts.iter().map(by_faults).collect();
+    sentences.push(NOT_COUNTED.to_owned());
+    Ok(sentences)
+}
+
+/// What such a decomposition leaves out.
+const NOT_COUNTED: &str = "The counts of faults are KVM's; their cost is a model: each fault is taken to cost what the lab measured of one. TLB misses \
+     and page walks of smaller pages are in no count of an emulated host: `vmtax pages --walks` has their arithmetic";
+
+/// Refuses costs of another kernel or host.
+fn same_host((path, bench): (&Path, &Ledger), (lab, measured): (&Path, &Ledger)) -> anyhow::Result<()> {
+    let facts = std::fs::read(path.join("facts/plain.json")).unwrap_or_default();
+    let facts: BTreeMap<String, String> = serde_json::from_slice(&facts).unwrap_or_default();
+    let kernel = facts.get("kernel").map_or("an unknown kernel", String::as_str);
+    let emulator = |ledger: &Ledger| ledger.recording.emulated.clone().unwrap_or_default();
+    let host = |ledger: &Ledger| match emulator(ledger) {
+        name if name.contains("Bochs") => "the Intel host",
+        name if name.contains("QEMU") => "the AMD host",
+        _ => "no emulated host",
+    };
+    let other = &measured.recording.kernel;
+    if kernel == other && host(bench) == host(measured) {
+        return Ok(());
+    }
+    fail(
+        Code::Data,
+        format!(
+            "{} is of {kernel} on {} and {} of {other} on {}; give a lab run of the same kernel on the same emulated host",
+            path.display(),
+            host(bench),
+            lab.display(),
+            host(measured)
+        ),
+    )
+}
+
+fn by_faults(parts: &faults::Parts) -> String {
+    let faults::Parts { workload, category, baseline, difference, own, base } = parts;
+    let of = |faults: &faults::Faults| {
+        format!(
+            "{} faults x {} ({})",
+            significant(faults.count),
+            significant(faults.cost),
+            faults.operation
+        )
+    };
+    format!(
+        "{workload} in {category}: {} ns more than in {baseline}: {} less {} in {baseline} = {}; the rest: {}",
+        significant(*difference),
+        of(own),
+        of(base),
+        significant(parts.of_faults()),
         significant(parts.rest())
     )
 }
