@@ -5,7 +5,8 @@
 #   kvm-modules.sh RELEASE [CACHE]     RELEASE as `uname -r` gives it: 6.12.117+deb12-amd64
 #
 # The kernel itself stays the distribution's. All packages come through apt and must have one version: the image, its headers, the
-# kbuild programs, and the source. Only arch/x86/kvm and virt/kvm are compiled, about 130 s of CPU. Nothing is installed.
+# kbuild programs, and the source. Only arch/x86/kvm and virt/kvm are compiled, about 130 s of CPU. Nothing is installed. A kernel of
+# another release of Debian than this system's is found in the lists of `vmtax lab run --kernel debian:VERSION`.
 #
 #   CACHE/kvm-modules/RELEASE/  boot/vmlinuz-RELEASE  lib/modules/RELEASE/{kvm,kvm-amd,kvm-intel,irqbypass,ccp}.ko
 #                                                     lib/modules/RELEASE/LABEL
@@ -77,7 +78,40 @@ sed -i "s#/usr/src/#$work/usr/src/#g" "$headers/Makefile"
 # Types for BPF would take pahole; the lab needs none.
 rm -f "$headers/vmlinux"
 compiler=$(sed -n 's/.*CROSS_COMPILE)\(gcc[-0-9]*\).*/\1/p' "$headers/.kernelvariables" | head -n 1)
-command -v "$compiler" >/dev/null || compiler=gcc
+if ! command -v "$compiler" >/dev/null; then
+  # An older compiler than the kernel's does not know this flag of it.
+  compiler=$work/gcc
+  cat > "$compiler" <<'END'
+#!/bin/sh
+for word do
+  shift
+  case $word in
+    -fmin-function-alignment=*) word=-falign-functions=${word#*=} ;;
+  esac
+  set -- "$@" "$word"
+done
+exec gcc "$@"
+END
+  chmod +x "$compiler"
+fi
+
+# Programs of a newer Debian than this system's run with the C library of theirs.
+is_newer() { ldd "$1" 2>&1 | grep -q 'version .GLIBC_[0-9.]*. not found'; }
+programs=$(find "$work/usr/lib" -path '*/linux-kbuild-*' -type f -perm -u+x)
+for program in $programs; do
+  is_newer "$program" || continue
+  if [ ! -d "$work/libc" ]; then
+    say "fetching the C library that the kernel's build programs need"
+    ( cd "$work" && apt-get -qq download libc6 >apt.log 2>&1 ) ||
+      fail "apt-get download libc6 failed: $(grep '^E:' "$work/apt.log" | head -n 1)"
+    dpkg-deb -x "$work"/libc6_*.deb "$work/libc"
+    libraries=$(dirname "$(find "$work/libc" -name libc.so.6 | head -n 1)")
+  fi
+  mv "$program" "$program.elf"
+  printf '#!/bin/sh\nexec %s --library-path %s:/lib/x86_64-linux-gnu %s "$@"\n' \
+    "$libraries/ld-linux-x86-64.so.2" "$libraries" "$program.elf" > "$program"
+  chmod +x "$program"
+done
 
 say "compiling KVM of $release with CONFIG_KVM_SW_PROTECTED_VM"
 make -C "$headers" M="$common/arch/x86/kvm" -j"$(nproc)" CC="$compiler" KCFLAGS=-DCONFIG_KVM_SW_PROTECTED_VM=1 \

@@ -42,7 +42,9 @@ impl Relay {
     /// Boots the guest and forwards jobs until the machine ends.
     pub(crate) fn run(&self) -> Result<()> {
         let channel = &self.channel;
-        if let Some(sentence) = self.backing.missing().inspect_err(|problem| channel.fail(0, problem))? {
+        if let Some(sentence) =
+            self.backing.missing().inspect_err(|problem| channel.fail(0, problem))?
+        {
             channel.lack(&sentence);
             return Err(sentence);
         }

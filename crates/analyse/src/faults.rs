@@ -8,7 +8,9 @@
 //! maps 2 MiB clears them, and in a cell some faults of huge-page memory map 4 KiB. The clock of an emulated host is one nanosecond for each
 //! instruction, so instructions of the lab are nanoseconds of a cell.
 //!
-//! Left out: TLB misses and page walks, which no count of instructions contains.
+//! Left out: TLB misses and page walks, which no count of instructions contains; [`walk`] has their arithmetic.
+
+pub mod walk;
 
 use vmtax_events::Level;
 
@@ -124,11 +126,7 @@ pub fn parts(bench: &Bench, costs: &Costs) -> Vec<Parts> {
                 == (workload, category, FAULTS, FAULTS_OF_OPERATION)
         })?;
         let cost = costs.of_category(category)?;
-        Some(Faults {
-            count: row.median.value,
-            cost: cost.instructions,
-            operation: cost.operation,
-        })
+        Some(Faults { count: row.median.value, cost: cost.instructions, operation: cost.operation })
     };
     let in_parts = |row: &Row| {
         let against = row.against.as_ref()?;

@@ -263,7 +263,9 @@ impl Category {
             parts.push(part);
         }
         if parts.iter().filter(|part| part.backing.is_some()).count() > 1 {
-            return Err(format!("category {name:?}: its parts want different memory; take one of them"));
+            return Err(format!(
+                "category {name:?}: its parts want different memory; take one of them"
+            ));
         }
         if parts.iter().filter(|part| part.machine.is_some()).count() > 1 {
             return Err(format!(

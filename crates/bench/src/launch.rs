@@ -25,7 +25,11 @@ const BOOT: Duration = Duration::from_secs(30 * 60);
 const SLOWER: u32 = 20;
 
 /// What launches VMs, by what runs them.
-pub(crate) struct Launcher(Vec<(Accel, Kind)>);
+pub(crate) struct Launcher {
+    kinds: Vec<(Accel, Kind)>,
+    /// How the kernel's modules were made, if a file beside them says so.
+    pub(crate) modules: Option<String>,
+}
 
 enum Kind {
     Here(Vms),
@@ -48,6 +52,7 @@ impl Launcher {
     /// Gathers what the VMs of a matrix need; nothing where it has none.
     pub(crate) fn new(matrix: &Matrix, console: PathBuf, stop: &Stop) -> anyhow::Result<Launcher> {
         let mut kinds = Vec::new();
+        let mut modules = None;
         for accel in matrix.accels() {
             vmtax_machine::check(emulator(accel)).map_err(|e| fault(&e.into()))?;
             let workloads: Vec<&Workload> = matrix
@@ -56,6 +61,7 @@ impl Launcher {
                 .filter(|workload| matrix.accel(workload) == accel)
                 .collect();
             let (target, kernel) = (&matrix.target, kernel(&matrix.target)?);
+            modules = kernel.modules_label();
             let kind = match host(accel) {
                 None => {
                     let purpose = Purpose {
@@ -83,7 +89,7 @@ impl Launcher {
             };
             kinds.push((accel, kind));
         }
-        Ok(Launcher(kinds))
+        Ok(Launcher { kinds, modules })
     }
 
     /// Boots a VM of a category, or restores it. The inner error is a sentence: what the kernel lacks for this category.
@@ -92,7 +98,7 @@ impl Launcher {
         category: &Category,
         platform: Platform,
     ) -> anyhow::Result<Result<System, String>> {
-        match self.0.iter().find(|(accel, _)| *accel == platform.accel) {
+        match self.kinds.iter().find(|(accel, _)| *accel == platform.accel) {
             Some((_, Kind::Here(vms))) => {
                 let vm = vms.boot(category).map_err(|e| fault(&e))?;
                 Ok(Ok(System::Place(Place::Vm(Box::new(vm)))))

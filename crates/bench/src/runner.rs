@@ -172,6 +172,9 @@ impl<'a> Runner<'a> {
         stop: Stop,
     ) -> anyhow::Result<Runner<'a>> {
         let launcher = Launcher::new(matrix, session.console(), &stop)?;
+        if let Some(label) = &launcher.modules {
+            session.note(format!("modules: {label}"));
+        }
         let bar = Progress::count(cells.len() as u64, "cells");
         Ok(Runner { matrix, session, launcher, stop, present: None, bar })
     }
@@ -189,6 +192,7 @@ impl<'a> Runner<'a> {
         let next_here = next.map(|cell| self.here(cell));
         let mut pairs: Vec<(usize, Option<Platform>)> = Vec::new();
         let mut lacking: Vec<(usize, Option<Platform>)> = Vec::new();
+        let mut sentences = Vec::new();
         for cell in cells {
             let (index, _, platform) = self.here(cell);
             if !pairs.contains(&(index, platform)) {
@@ -209,7 +213,7 @@ impl<'a> Runner<'a> {
                 Err(what) => {
                     lacking.push((*index, *platform));
                     let note = format!("category {name}: skipped: {what}");
-                    self.bar.say(note.clone());
+                    sentences.push(note.clone());
                     self.session.note(note);
                     continue;
                 }
@@ -234,13 +238,11 @@ impl<'a> Runner<'a> {
                 let (category, _, platform) = self.here(cell);
                 !lacking.contains(&(category, platform))
             });
-            return match left.is_empty() {
-                false => Ok(left),
-                true => fail(
-                    Code::Machine,
-                    "the kernel can have no category of the matrix; the notes of the run say why",
-                ),
-            };
+            if left.is_empty() {
+                let message = "this kernel can have no category of the matrix; give another kernel";
+                return Err(Fault::new(Code::Machine, message).detailed(sentences).into());
+            }
+            return Ok(left);
         }
         let message = "categories differ in more than their parts change, so nothing was measured; make them equal";
         Err(Fault::new(Code::Data, message).detailed(found).into())

@@ -138,8 +138,7 @@ impl Conversation {
             self.mailbox.read_into(STATUS * BYTES, &mut sector).ok()?;
             let header = Header::from_sector(&sector)?;
             let is_over = matches!(header.state, State::Failed | State::Lacking);
-            (is_over || (header.number == number && is_wanted(&header)))
-                .then_some(header)
+            (is_over || (header.number == number && is_wanted(&header))).then_some(header)
         })?;
         match header.state {
             State::Failed => Err(Error::Guest { message: header.message }),

@@ -10,7 +10,7 @@
 //!   shared, huge pages       | guest_memfd             | shared, huge pages
 //! ```
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 
 use kvm_bindings::kvm_memory_attributes;
 use kvm_ioctls::Kvm;
@@ -80,7 +80,7 @@ impl Backing {
             let file = guest_memfd(vm, bytes as u64, MMAP_AND_SHARED)
                 .map_err(|problem| format!("{problem}; {NO_GUEST_MEMFD}"))?;
             let host = map(bytes, libc::MAP_SHARED, file.as_raw_fd())?.cast();
-            // SAFETY: mapped just now, and never unmapped. The VM has a reference to the file of its own, and the mapping another.
+            // SAFETY: mapped just now, and never unmapped. The mapping keeps the file.
             unsafe { vm.memory_of(&file, 0, host, bytes)? };
             return region(host, bytes);
         }
@@ -98,12 +98,14 @@ impl Backing {
         }
         let (from, end) = private_part(bytes)?;
         let file = guest_memfd(vm, (end - from) as u64, 0)?;
-        // SAFETY: three parts of what was mapped just now, and never unmapped. The VM has a reference to the file of its own.
+        // SAFETY: three parts of what was mapped just now, and never unmapped.
         unsafe {
             vm.memory(0, host, from)?;
             vm.memory_of(&file, from as u64, host.wrapping_add(from), end - from)?;
             vm.memory(end as u64, host.wrapping_add(end), bytes - end)?;
         }
+        // A VM's memory does not keep its guest_memfd: without this descriptor the pages are gone.
+        let _ = file.into_raw_fd();
         let attributes = kvm_memory_attributes {
             address: from as u64,
             size: (end - from) as u64,

@@ -95,8 +95,7 @@ impl Tally {
     /// The changes since the start, if there was one. Unmapped pages are no negative number.
     pub(super) fn end(&mut self) -> Option<Counters> {
         let (before, now) = (self.before.take()?, self.now()?);
-        let pages =
-            std::array::from_fn(|size| now.pages[size].saturating_sub(before.pages[size]));
+        let pages = std::array::from_fn(|size| now.pages[size].saturating_sub(before.pages[size]));
         Some(Counters { faults: now.faults.saturating_sub(before.faults), pages })
     }
 

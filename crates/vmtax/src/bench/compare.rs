@@ -5,7 +5,8 @@ use std::path::Path;
 
 use vmtax_analyse::bench::{Bench, compare, table};
 use vmtax_analyse::explain::Explanation;
-use vmtax_analyse::{Filter, Ledger, Side, faults, recorded, samples};
+use vmtax_analyse::faults::{self, walk};
+use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
 use vmtax_report::bench::Benchmark;
@@ -25,9 +26,22 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut bench = of(&args.run, &ledger)?;
     let mut source = args.run.display().to_string();
     let mut findings = findings(&source, &ledger);
-    findings.extend(recorded::parts(&bench).iter().map(in_parts));
-    if let Some(lab) = &args.faults {
-        findings.extend(in_faults((&args.run, &ledger, &bench), lab)?);
+    let of_faults = match &args.faults {
+        Some(lab) => of_faults((&args.run, &ledger, &bench), lab)?,
+        None => Vec::new(),
+    };
+    // The recorded exits are of a later run of the client, when the memory had been touched.
+    let is_of_exits = |one: &recorded::Parts| {
+        let alike = |other: &faults::Parts| {
+            (&other.workload, &other.category) == (&one.workload, &one.category)
+        };
+        !of_faults.iter().any(alike)
+    };
+    let of_exits = recorded::parts(&bench).into_iter().filter(is_of_exits);
+    findings.extend(of_exits.map(|parts| in_parts(&parts)));
+    findings.extend(of_faults.iter().map(by_faults));
+    if !of_faults.is_empty() {
+        findings.extend(not_counted());
     }
     if let Some(path) = &args.other {
         let other = self::ledger(path)?;
@@ -61,14 +75,13 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
 
 /// The table of a run just made.
 pub(super) fn show_run(folder: &Path) -> anyhow::Result<()> {
-    let args =
-        CompareArgs {
-            run: folder.to_owned(),
-            other: None,
-            all: false,
-            faults: None,
-            to: OutputArgs::default(),
-        };
+    let args = CompareArgs {
+        run: folder.to_owned(),
+        other: None,
+        all: false,
+        faults: None,
+        to: OutputArgs::default(),
+    };
     run(&args)
 }
 
@@ -131,11 +144,11 @@ fn in_parts(parts: &recorded::Parts) -> String {
     )
 }
 
-/// Overheads as page faults and the rest, a sentence each, with the costs of a lab run.
-fn in_faults(
+/// Overheads as page faults and the rest, with the costs of a lab run.
+fn of_faults(
     (path, ledger, bench): (&Path, &Ledger, &Bench),
     lab: &Path,
-) -> anyhow::Result<Vec<String>> {
+) -> anyhow::Result<Vec<faults::Parts>> {
     let measured = self::ledger(lab)?;
     let costs = faults::Costs::of_lab(&measured);
     if costs.is_empty() {
@@ -159,17 +172,36 @@ fn in_faults(
             ),
         );
     }
-    let mut sentences: Vec<String> = parts.iter().map(by_faults).collect();
-    sentences.push(NOT_COUNTED.to_owned());
-    Ok(sentences)
+    Ok(parts)
 }
 
-/// What such a decomposition leaves out.
-const NOT_COUNTED: &str = "The counts of faults are KVM's; their cost is a model: each fault is taken to cost what the lab measured of one. TLB misses \
-     and page walks of smaller pages are in no count of an emulated host: `vmtax pages --walks` has their arithmetic";
+/// What such a decomposition assumes and leaves out.
+fn not_counted() -> Vec<String> {
+    let mut sentences = vec![
+        "Page faults are counted by KVM during the measured run. Their cost is a model: each fault is taken to cost what the lab measured of one."
+            .to_owned(),
+        "TLB misses and page walks are in no count of an emulated host, so the lasting cost of small pages is not in these figures.".to_owned(),
+    ];
+    for levels in [4, 5] {
+        let of_guest = |guest: walk::Size| {
+            let cell = |nested: walk::Size| {
+                format!("{} on {}", walk::entries(levels, guest, nested), nested.name)
+            };
+            format!("guest pages of {}: {}", guest.name, walk::SIZES.map(cell).join(", "))
+        };
+        sentences.push(format!(
+            "Model, not measured: entries of page tables read at an uncached TLB miss with {levels} levels in guest and host, by size of the host's pages; {}",
+            walk::SIZES.map(of_guest).join("; ")
+        ));
+    }
+    sentences
+}
 
 /// Refuses costs of another kernel or host.
-fn same_host((path, bench): (&Path, &Ledger), (lab, measured): (&Path, &Ledger)) -> anyhow::Result<()> {
+fn same_host(
+    (path, bench): (&Path, &Ledger),
+    (lab, measured): (&Path, &Ledger),
+) -> anyhow::Result<()> {
     let facts = std::fs::read(path.join("facts/plain.json")).unwrap_or_default();
     let facts: BTreeMap<String, String> = serde_json::from_slice(&facts).unwrap_or_default();
     let kernel = facts.get("kernel").map_or("an unknown kernel", String::as_str);

@@ -173,3 +173,46 @@ fn what_runs_in_a_guest_of_a_guest_is_told_before() {
     );
     assert!(!fs::exists(&output).unwrap(), "nothing was begun");
 }
+
+const LACKING: &str = r#"
+name = "lacking"
+repeats = 1
+warmup = false
+exits = false
+categories = ["plain", "plain+gmem", "private"]
+[vm]
+accel = "amd"
+memory = 160
+[[workload]]
+use = "touch-4k"
+set = { seconds = 0.005 }
+"#;
+
+/// The distribution's kernel has neither guest_memfd for ordinary VMs nor private memory: those categories are skipped, the others run.
+#[test]
+fn categories_that_the_kernel_cannot_have_are_skipped_with_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let path = matrix(folder.path(), LACKING);
+    let text = ok(&["run", name(&path), "-o", name(&run)]);
+    let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for sentence in [
+        "category plain+gmem: skipped: this kernel has no guest_memfd for ordinary VMs",
+        "category private: skipped: this kernel has no software-protected VMs (CONFIG_KVM_SW_PROTECTED_VM",
+    ] {
+        assert!(said.contains(sentence), "{text}");
+    }
+    let found = rows(&run);
+    assert!(found.keys().all(|(.., category)| category == "plain"), "{:?}", found.keys());
+    // KVM maps 2 MiB at a fault: few faults for the 8,192 pages that the workload touches, and no small pages to speak of.
+    let median = |metric: &str| -> f64 {
+        row(&found, "touch-4k", metric, "plain")["median"].parse().unwrap()
+    };
+    let faults = median("page-faults");
+    assert!(faults > 0.0 && faults < 0.1, "{faults}");
+    assert!(median("pages-2m") > 0.0 && median("pages-4k") < 500.0);
+    let none = folder.path().join("none");
+    let (code, sentence) = refused(&["run", name(&path), "--only", "private", "-o", name(&none)]);
+    assert_eq!(code, 7, "{sentence}");
+    assert!(sentence.contains("CONFIG_KVM_SW_PROTECTED_VM"), "{sentence}");
+}
