@@ -99,3 +99,55 @@ fn name(label: &Label) -> String {
         _ => name,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use vmtax_events::{CallRow, Level};
+
+    use super::*;
+
+    #[test]
+    fn lines_belong_to_their_function_and_calls_have_the_callees_instructions() {
+        let row = |node, parent, kind, name: &str, module: &str, instructions| CallRow {
+            workload: "cpuid".to_owned(),
+            node,
+            parent,
+            kind,
+            level: 0,
+            name: name.to_owned(),
+            module: module.to_owned(),
+            calls: 2,
+            instructions,
+        };
+        let mut tree = CallTree::default();
+        for row in [
+            row(0, None, CallKind::Function, "run", "", 5),
+            row(1, Some(0), CallKind::Line, "/build/linux/virt/kvm.c:7", "", 4),
+            row(2, Some(0), CallKind::Function, "handle", "kvm", 2),
+            row(3, Some(2), CallKind::Line, "/build/linux/arch/x86.c:12", "", 30),
+        ] {
+            tree.push(&row);
+        }
+        let tree = tree.summed();
+        let one = Profiled {
+            name: "cpuid".to_owned(),
+            level: Level::L1,
+            operations: 1,
+            begun: 41,
+            undone: 0,
+            around: 0,
+            idle: 0,
+            tree: &tree,
+        };
+        let mut text = Vec::new();
+        write(&one, &tree, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let expected = "# callgrind format\nversion: 1\ncreator: vmtax\ncmd: cpuid L1 (1 operations)\n\
+             positions: line\nevents: Ir\nsummary: 41\n\n\
+             ob=kvm\nfl=L0\nfn=handle\n0 2\nfi=/build/linux/arch/x86.c\n12 30\nfe=L0\n\n\
+             ob=kernel\nfl=L0\nfn=run\n0 5\nfi=/build/linux/virt/kvm.c\n7 4\nfe=L0\n\
+             cob=kvm\ncfi=L0\ncfn=handle\ncalls=2 0\n0 32\n\n\
+             totals: 41\n";
+        assert_eq!(text, expected);
+    }
+}
