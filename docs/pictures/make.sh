@@ -5,6 +5,7 @@
 #   top.svg              the screen of `vmtax top --replay` of the same recording
 #   exit.svg             flame graph of one CPUID of a nested guest, from `vmtax lab run --profile`
 #   guest-memfd.png      what vmtax explain says of a run on guest_memfd, beside one on THP (captures/cases/lab-guest-memfd)
+#   published-td.png     the same of the published recordings of a TDX guest and a plain VM (captures/published)
 #   bounce.svg           I/O through a bounce buffer and on converted pages (captures/lab-memory/amd-6.12-bounce)
 #   two-kernels.svg      the same on a second kernel (IMAGE and its MODULES), coloured by the difference
 #
@@ -59,6 +60,16 @@ case=$root/captures/cases/lab-guest-memfd
 sed -i "s|$root/||g" "$work/explain.html"
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/browser" \
   --window-size=1100,960 --screenshot="$here/guest-memfd.png" "file://$work/explain.html" 2> /dev/null
+
+say 'the published recordings of a TDX guest and a plain VM'
+published=$root/captures/published
+for vm in plain td; do
+  "$vmtax" import "$published/s0-$vm.txt" -o "$work/$vm" --isa vmx --host-profile "$published/s0-$vm.host.folded" \
+    --guest-instructions "$published/s0-$vm.annotate" --stats "$published/s0-$vm.pages"
+done
+( cd "$work" && "$vmtax" explain td --against plain --length 10s --format html -o published.html )
+chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/browser" \
+  --window-size=1100,830 --screenshot="$here/published-td.png" "file://$work/published.html" 2> /dev/null
 
 say 'bounce buffers beside conversions'
 "$vmtax" report "$root/captures/lab-memory/amd-6.12-bounce" --format html -o "$work/bounce.html"
