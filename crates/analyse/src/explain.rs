@@ -167,7 +167,7 @@ impl Explanation {
         all.extend(findings::shattered(ledger, &context, &sums));
         all.extend(base_ledger.and_then(|base| findings::of_tlb(ledger, base, &context)));
         all.extend(
-            findings::of_memory(ledger, &context, &sums)
+            findings::of_memory((ledger, base_ledger), &context, &sums)
                 .filter(|_| !base_is_as_small(ledger, base_ledger)),
         );
         all.extend(results::findings(&workloads, &context));

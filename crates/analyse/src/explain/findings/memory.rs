@@ -76,7 +76,7 @@ pub(in crate::explain) fn small_by_faults(ledger: &Ledger) -> Option<String> {
 
 /// Memory that is mapped in small pages.
 pub(in crate::explain) fn of_memory(
-    ledger: &Ledger,
+    (ledger, base): (&Ledger, Option<&Ledger>),
     context: &Context,
     sums: &Sums,
 ) -> Option<Finding> {
@@ -114,10 +114,15 @@ pub(in crate::explain) fn of_memory(
         ),
     };
     if let Some((small, all)) = memory::mapped(ledger) {
+        // The difference between two hosts is the answer to why one of them is slower.
+        let in_base = base
+            .and_then(memory::mapped)
+            .map(|(small, all)| format!("; in the base {}", percent(small / all)));
         finding.evidence.push(format!(
-            "{} of {:.0} MiB mapped in pages of 4 KiB, by KVM's counters",
+            "{} of {:.0} MiB mapped in pages of 4 KiB, by KVM's counters{}",
             percent(small / all),
-            all / 1_048_576.0
+            all / 1_048_576.0,
+            in_base.unwrap_or_default()
         ));
     }
     if private {
