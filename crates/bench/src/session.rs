@@ -264,7 +264,7 @@ fn mapped(
         Some(operations) if operations > 0.0 => (FAULTS_OF_OPERATION, faults / operations),
         _ => ("faults", faults),
     };
-    let mut samples = vec![sample(FAULTS, unit, faults, Better::Lower)];
+    let mut samples = vec![sample(FAULTS, unit, faults, Better::Neither)];
     let sizes = ["pages-4k", "pages-2m", "pages-1g"].into_iter().zip(counters.pages);
     samples.extend(sizes.map(|(name, pages)| sample(name, "pages", pages as f64, Better::Neither)));
     samples
