@@ -7,6 +7,7 @@ mod debian;
 mod distribution;
 mod image;
 mod modules;
+mod store;
 
 use std::fs::File;
 use std::io::Read;

@@ -6,6 +6,7 @@ mod disks;
 mod guard;
 mod hardware;
 mod memory;
+mod orders;
 mod pause;
 mod state;
 #[cfg(test)]
@@ -30,7 +31,7 @@ pub struct Vm {
     qmp: Qmp,
     pid: u32,
     /// The process that resumes it if this one does not.
-    guard: Option<guard::Guard>,
+    guard: Option<orders::Guard>,
 }
 
 /// Why something cannot be done with a VM. Every message is one sentence that begins with its socket.

@@ -7,21 +7,18 @@
 //! ```
 //!
 //! The archive has only the newest kernels of a release, so what was fetched is kept until its folder is removed: a version names the newest
-//! kernel that is kept, and the archive is asked only where none is.
+//! cached kernel of it, and the archive is queried only if there is none.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use super::Kernel;
-use super::distribution::{IMAGE, PARTS, Store};
+use super::store::{IMAGE, PARTS, Store};
 use crate::Error;
 
-/// Its folder of the cache.
-pub(super) const FOLDER: &str = "debian";
-/// apt's files in it.
+/// apt's files in the folder of Debian's kernels.
 const APT: &str = ".apt";
-const CONFIGURATION: &str = ".apt/apt.conf";
 /// How names of packages end.
 const FLAVOUR: &str = "-amd64";
 /// Debian's releases with kernels that the lab can run, the oldest first, and what they are signed with.
@@ -38,16 +35,10 @@ const SOURCES: &[(&str, &str)] = &[
 ];
 const MIRROR: &str = "http://deb.debian.org";
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The modules that a series needs, with their dependencies.
-const KEPT: [&str; 2] = ["kvm_amd", "kvm_intel"];
-
-pub(super) fn store(cache: &Path) -> Store {
-    Store::configured(cache, FOLDER, CONFIGURATION)
-}
 
 /// The kernel of a version: `6.12` (the newest of it that is kept, or else that the archive has), or a release such as `6.12.117+deb13-amd64`.
 pub fn debian(version: &str, cache: &Path) -> Result<Kernel, Error> {
-    let store = store(cache);
+    let store = Store::of_debian(cache);
     if let Some(kernel) = kept(&store, version) {
         return Ok(kernel);
     }
@@ -62,7 +53,7 @@ pub fn debian(version: &str, cache: &Path) -> Result<Kernel, Error> {
 
 /// The versions (`5.10`, `6.1`) of all kernels that are kept or can be fetched, the oldest first, and why the archive could not be asked.
 pub fn debian_versions(cache: &Path) -> Result<(Vec<String>, Option<String>), Error> {
-    let store = store(cache);
+    let store = Store::of_debian(cache);
     let names = store.entries();
     let names = names.iter().filter_map(|entry| entry.file_name()?.to_str());
     let mut versions: BTreeSet<Vec<u64>> =
@@ -177,20 +168,6 @@ fn configure(store: &Store) -> Result<(), Error> {
          Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n"
     );
     write(&file, &text)
-}
-
-/// Keeps KVM's modules of an unpacked package: all of them are 400 MB.
-pub(super) fn trim(folder: &Path, cache: &Path) -> Result<(), Error> {
-    let boot = folder.join("boot");
-    let images = fs::read_dir(&boot).map_err(Error::io(&boot, "read the kernel's package"))?;
-    let image = images.flatten().map(|entry| entry.path()).find(|path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
-    });
-    let (Some(image), modules) = (image, folder.join("lib/modules")) else { return Ok(()) };
-    let kernel = Kernel { cache: cache.to_owned(), ..super::files(&image, Some(&modules))? };
-    let kept = kernel.modules_for(&KEPT)?;
-    super::modules::remove_others(&modules, &kept)
-        .map_err(Error::io(&modules, "keep KVM's modules"))
 }
 
 /// The version in the name of an image's package: `6.12.117+deb13`.

@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 
 use object::{Object, ObjectSection};
 
-use super::Kernel;
-use super::distribution::checked;
 use crate::Error;
 
 /// A module, ready for `init_module`.
@@ -40,34 +38,38 @@ impl Module {
 /// The largest that is read; amdgpu has 30 MB.
 const LARGEST: u64 = 512 << 20;
 
-impl Kernel {
-    /// These modules and their dependencies, in the order of loading. A module that is built
-    /// into the kernel needs no loading and is left out.
-    pub fn modules_for(&self, names: &[&str]) -> Result<Vec<Module>, Error> {
-        let Some(folder) = &self.modules else {
-            return match names.first() {
-                None => Ok(Vec::new()),
-                Some(name) => Err(self.no_module(name, "no folder of modules was given")),
-            };
+/// These modules of a kernel and their dependencies, in the order of loading, without those that are built in. `read` returns an unpacked file,
+/// or why there is none.
+pub(super) fn in_load_order(
+    release: &str,
+    folder: Option<&Path>,
+    names: &[&str],
+    read: &dyn Fn(&Path) -> Result<Vec<u8>, String>,
+) -> Result<Vec<Module>, Error> {
+    let Some(folder) = folder else {
+        return match names.first() {
+            None => Ok(Vec::new()),
+            Some(name) => Err(no_module(release, name, "no folder of modules was given")),
         };
-        let mut search = Search {
-            kernel: self,
-            folder,
-            files: find(folder).map_err(Error::io(folder, "read the modules' folder"))?,
-            builtin: builtin(folder),
-            seen: HashSet::new(),
-            found: Vec::new(),
-        };
-        for name in names {
-            search.add(&normal(name), 0)?;
-        }
-        Ok(search.found)
+    };
+    let mut search = Search {
+        release,
+        folder,
+        read,
+        files: find(folder).map_err(Error::io(folder, "read the modules' folder"))?,
+        builtin: builtin(folder),
+        seen: HashSet::new(),
+        found: Vec::new(),
+    };
+    for name in names {
+        search.add(&normal(name), 0)?;
     }
+    Ok(search.found)
+}
 
-    fn no_module(&self, module: &str, problem: &str) -> Error {
-        let release = self.release.clone();
-        Error::Module { release, module: module.to_owned(), problem: problem.to_owned() }
-    }
+fn no_module(release: &str, module: &str, problem: &str) -> Error {
+    let (release, module) = (release.to_owned(), module.to_owned());
+    Error::Module { release, module, problem: problem.to_owned() }
 }
 
 /// A module of the running kernel, from a folder such as `/lib/modules/RELEASE`; `None` if it is not there.
@@ -78,8 +80,9 @@ pub fn module(folder: &Path, name: &str) -> io::Result<Option<Module>> {
 }
 
 struct Search<'a> {
-    kernel: &'a Kernel,
+    release: &'a str,
     folder: &'a Path,
+    read: &'a dyn Fn(&Path) -> Result<Vec<u8>, String>,
     files: BTreeMap<String, PathBuf>,
     builtin: HashSet<String>,
     seen: HashSet<String>,
@@ -91,26 +94,26 @@ impl Search<'_> {
         if self.builtin.contains(name) || !self.seen.insert(name.to_owned()) {
             return Ok(());
         }
+        let refused = |problem: &str| no_module(self.release, name, problem);
         let Some(path) = self.files.get(name).filter(|_| depth < 32).cloned() else {
             let place = self.folder.display();
             let problem = format!(
                 "it is neither built in nor below {place}; use a kernel that was built with it"
             );
-            return Err(self.kernel.no_module(name, &problem));
+            return Err(refused(&problem));
         };
-        let bytes = checked(self.kernel, &path, unpacked).map_err(|problem| {
-            self.kernel.no_module(name, &format!("{}: {problem}", path.display()))
-        })?;
+        let bytes = (self.read)(&path)
+            .map_err(|problem| refused(&format!("{}: {problem}", path.display())))?;
         let info = Info::read(&bytes).map_err(|problem| {
             let problem = format!("{} is damaged ({problem})", path.display());
-            self.kernel.no_module(name, &problem)
+            refused(&problem)
         })?;
-        if let Some(built_for) = info.other_kernel(&self.kernel.release) {
+        if let Some(built_for) = info.other_kernel(self.release) {
             let problem = format!(
                 "{} was built for {built_for}, and the kernel would refuse it (\"Exec format error\"); give the modules of the same build",
                 path.display()
             );
-            return Err(self.kernel.no_module(name, &problem));
+            return Err(refused(&problem));
         }
         for dependency in info.dependencies {
             self.add(&dependency, depth + 1)?;
@@ -168,7 +171,8 @@ fn builtin(folder: &Path) -> HashSet<String> {
     text.lines().filter_map(|line| module_name(Path::new(line.trim()))).collect()
 }
 
-fn unpacked(path: &Path) -> io::Result<Vec<u8>> {
+/// A module's file, unpacked.
+pub(super) fn unpacked(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let reader: Box<dyn Read> = match path.extension().and_then(|e| e.to_str()) {
         Some("xz") => Box::new(lzma_rust2::XzReader::new(io::BufReader::new(file), false)),

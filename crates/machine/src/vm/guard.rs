@@ -16,11 +16,11 @@
 //! sends the state of its devices to that process, it answers no command.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,6 +28,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, getppid, kill_process};
 use serde_json::json;
 
+use super::orders::{Guard, Order};
 use super::state::{SET_CAPABILITIES, ignore_shared};
 use super::{Vm, VmError};
 use crate::Stop;
@@ -43,39 +44,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// An order to the guard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Order {
-    /// The VM is stopped from now on, and is to be resumed.
-    GoesOn = b'g',
-    /// It is stopped, and stays so: it was asked for, or another client decides.
-    Stays = b's',
-    /// There is nothing to do.
-    Over = b'o',
-}
-
-/// The guard of this process.
-#[derive(Debug)]
-pub(super) struct Guard {
-    child: Child,
-    pipe: ChildStdin,
-}
-
-impl Guard {
-    pub(super) fn tell(&mut self, order: Order) {
-        // A guard that was killed is missed only if this process is killed too.
-        let _ = self.pipe.write_all(&[order as u8]);
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 impl Vm {
     /// Starts the process that resumes the VM if this one does not: `command` has to call [`guard()`] with its standard input
     /// and output.
@@ -83,12 +51,8 @@ impl Vm {
         let failed = |error| self.failed(format!("the guard of its pause cannot start: {error}"));
         let monitor = self.qmp.stream().as_fd().try_clone_to_owned().map_err(failed)?;
         // A group of its own: Ctrl-C and Ctrl-Z are not for it.
-        command.stdin(Stdio::piped()).stdout(monitor).process_group(0);
-        let mut child = command.spawn().map_err(failed)?;
-        let Some(pipe) = child.stdin.take() else {
-            return Err(self.failed("the guard of its pause has no standard input"));
-        };
-        self.guard = Some(Guard { child, pipe });
+        command.stdout(monitor).process_group(0);
+        self.guard = Some(Guard::start(command).map_err(failed)?);
         Ok(())
     }
 

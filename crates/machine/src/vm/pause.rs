@@ -7,7 +7,7 @@
 
 use serde_json::json;
 
-use super::guard::Order;
+use super::orders::Order;
 use super::{Vm, VmError};
 use crate::qmp::Events;
 
@@ -29,7 +29,7 @@ const UNFIT: [(&str, &str); 7] = [
     ),
 ];
 
-/// A VM that was stopped, and goes on when this ends, however it ends.
+/// A stopped VM, which is resumed when this is dropped.
 #[derive(Debug)]
 pub struct Pause<'a> {
     vm: &'a mut Vm,
@@ -80,7 +80,7 @@ impl<'a> Pause<'a> {
         self.vm
     }
 
-    /// Whether the VM goes on afterwards.
+    /// Whether the VM is resumed afterwards.
     pub fn goes_on(&self) -> bool {
         self.goes_on
     }
