@@ -281,7 +281,7 @@ fn the_page_and_the_reason_are_named() {
     bytes[8] = 9;
     fs::write(family.path(0), &bytes).unwrap();
     let error = restore(&family.path(0)).unwrap_err();
-    assert!(matches!(error.reason, Reason::Version { found: 9 }), "{error}");
+    assert!(matches!(error.reason, Reason::Version { found: 9, .. }), "{error}");
 }
 
 #[test]

@@ -25,30 +25,32 @@ impl Error {
 /// What is wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum Reason {
-    /// The system's answer.
+    /// The file cannot be read or written.
     #[error("cannot be read or written: {0}")]
     Io(#[from] io::Error),
-    /// What it is restored to cannot be written: the system's answer.
+    /// The destination of a restore cannot be written.
     #[error("cannot be restored: {0}")]
     Target(io::Error),
-    /// It does not begin as a checkpoint does.
+    /// It has no checkpoint header.
     #[error("is not a checkpoint")]
     NotOne,
     /// A version that this program does not know.
-    #[error("has format version {found}; this program reads up to {}", super::VERSION)]
+    #[error("has format version {found}; this program reads up to {newest}")]
     Version {
         /// The file's.
         found: u32,
+        /// The newest known version.
+        newest: u32,
     },
-    /// It ends early, or goes on behind its end.
+    /// It is truncated, or longer than its trailer says.
     #[error("byte {at}: {what}")]
     Damaged {
         /// Place in the file.
         at: u64,
-        /// What is there, and should not be.
+        /// The problem.
         what: &'static str,
     },
-    /// The checksum of the whole is another one.
+    /// The checksum of the whole file does not match.
     #[error("its checksum does not fit its content: it was changed or damaged")]
     Checksum,
     /// A page's content is not what was saved.
@@ -65,7 +67,7 @@ pub enum Reason {
         /// As saved.
         expected: u32,
     },
-    /// A page's delta is none.
+    /// A page's delta is invalid.
     #[error("page {page} of {region:?}: its delta cannot be applied, {error}")]
     Delta {
         /// Name of the region.
@@ -108,7 +110,7 @@ pub enum Reason {
     /// Too many parents.
     #[error("has more than {0} parents; save a whole checkpoint from time to time")]
     Depth(usize),
-    /// The caller gave something else than it said it would.
+    /// The caller passed data that contradicts an earlier call.
     #[error("{0}")]
     Misused(&'static str),
 }

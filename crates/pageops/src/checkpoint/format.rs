@@ -273,7 +273,7 @@ pub(super) fn check_header(bytes: &[u8]) -> Result<u32, Reason> {
         |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let version = word(8);
     if !(OLDEST..=VERSION).contains(&version) {
-        return Err(Reason::Version { found: version });
+        return Err(Reason::Version { found: version, newest: VERSION });
     }
     if word(12) != PAGE as u32 {
         return Err(Reason::Damaged { at: 12, what: "pages of another size than 4096 bytes" });
