@@ -40,6 +40,7 @@ pub struct Column {
     /// The back ends that have it, of [`TEXT`], [`PAGE`], [`CSV`] and [`JSON`].
     on: u8,
     pub(crate) page: OnPage,
+    pub(crate) screen: OnScreen,
 }
 
 /// Text for a terminal.
@@ -79,11 +80,20 @@ pub(crate) struct OnPage {
     pub(crate) class: &'static str,
 }
 
+/// How the screen of `vmtax top` shows a column.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OnScreen {
+    /// Cells that it takes; 0: what is left of the line.
+    pub(crate) width: usize,
+    /// The least width of a terminal that shows it.
+    pub(crate) from: u16,
+}
+
 impl Column {
     fn new(key: &'static str, title: impl Into<Cow<'static, str>>, kind: Kind) -> Column {
         let on = PEOPLE | CSV | JSON;
-        let page = OnPage::default();
-        Column { key, title: title.into(), help: "", name: "", kind, on, page }
+        let (page, screen) = (OnPage::default(), OnScreen::default());
+        Column { key, title: title.into(), help: "", name: "", kind, on, page, screen }
     }
 
     /// A column of words.
@@ -167,6 +177,12 @@ impl Column {
     /// On a page its cells have this class.
     pub(crate) fn class(mut self, class: &'static str) -> Column {
         self.page.class = class;
+        self
+    }
+
+    /// On a screen it takes this many cells, in terminals of at least `from` columns.
+    pub(crate) fn screen(mut self, width: usize, from: u16) -> Column {
+        self.screen = OnScreen { width, from };
         self
     }
 

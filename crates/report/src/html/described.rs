@@ -176,7 +176,7 @@ pub(super) fn rows(id: &str, title: &str, table: &Table) -> Markup {
     grid(id, title, table, MAX_ROWS)
 }
 
-/// The table alone, cut after so many rows.
+/// The table alone, cut after this number of rows.
 pub(super) fn grid(id: &str, title: &str, table: &Table, most: usize) -> Markup {
     let grouped = table.rows.iter().any(|row| row.group.is_some());
     let mut group = String::new();

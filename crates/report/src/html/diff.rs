@@ -4,8 +4,9 @@ use maud::{Markup, html};
 use vmtax_analyse::Diff;
 use vmtax_analyse::diff::DiffTable;
 
+use super::described::{self, TableSection};
 use super::frame::{Frame, Section, closing, framed, shell_word};
-use super::{TableSection, described, figures, losses};
+use super::{figures, losses};
 use crate::text::diff::unit;
 use crate::{Comparison, names};
 

@@ -3,7 +3,8 @@
 use maud::{Markup, html};
 use vmtax_analyse::{Nested, NestedRow, Ratio};
 
-use super::{TableSection, described, published};
+use super::described::{self, TableSection};
+use super::published;
 use crate::{Document, names, numbers, operations};
 
 /// L2 reasons that get a list of their own.

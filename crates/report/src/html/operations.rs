@@ -3,7 +3,8 @@
 use maud::{Markup, html};
 use vmtax_analyse::Operations;
 
-use super::{TableSection, described, series};
+use super::described::{self, TableSection};
+use super::series;
 use crate::Document;
 use crate::calls::not_on_hardware;
 use crate::operations::described::{PARTS, table};

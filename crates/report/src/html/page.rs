@@ -2,13 +2,13 @@
 
 use maud::{Markup, html};
 
+use super::described::TableSection;
 use super::frame::{Frame, Section, closing, framed, shell_word};
 use super::{
     calls, described, figures, flame, headline, histogram, losses, nested, operations, source,
     tables, timeline, transfers,
 };
 use crate::Document;
-use crate::html::described::TableSection;
 
 /// A report.
 pub(super) fn page(doc: &Document) -> Markup {

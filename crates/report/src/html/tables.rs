@@ -4,8 +4,8 @@ use maud::{Markup, html};
 use vmtax_analyse::Table;
 use vmtax_events::Coverage;
 
+use super::described::{self, TableSection};
 use super::frame::Section;
-use super::{TableSection, described};
 use crate::names::TableWords;
 use crate::{Document, exits, names, numbers};
 

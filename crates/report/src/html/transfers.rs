@@ -5,8 +5,9 @@ use maud::{Markup, html};
 use vmtax_analyse::Operations;
 use vmtax_events::Level;
 
+use super::described::{self, TableSection};
 use super::figures::coordinate;
-use super::{TableSection, described, series};
+use super::series;
 use crate::table::Table;
 use crate::transfers::{NOTE, TITLE, Transfer, transfers};
 

@@ -1,28 +1,19 @@
-//! Columns: a heading, a number to sort by, and how it is written.
+//! The columns of a view and the cells of its rows, described as in any other table.
 
 use vmtax_analyse::{ledger, statistics};
 use vmtax_events::{Coverage, TimeRow};
 
 use super::rows::{Sums, View};
 use crate::numbers;
-use crate::table::{Cell, sort_key};
+use crate::table::{Cell, Column, sort_key};
 
-/// One column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Column {
-    Tax,
-    Exits,
-    Mean,
-    Slow,
-    Longest,
-    /// A part of the time, by its place in [`TimeRow::PARTS`].
-    Part(usize),
-    Vcpus,
-    Id,
-    Name,
-}
-
-use Column::*;
+/// The key of the first order of rows.
+pub(super) const TAX: &str = "tax";
+/// The key of the order among equal rows.
+pub(super) const EXITS: &str = "exits";
+/// Sorted by these, rows are read like a list.
+pub(super) const ID: &str = "id";
+pub(super) const NAME: &str = "name";
 
 /// What a row is measured by.
 #[derive(Clone, Copy, Debug)]
@@ -34,113 +25,92 @@ pub(super) struct Measure {
     pub(super) coverage: Coverage,
 }
 
-impl Column {
-    /// The columns of a view, in the order of the screen.
-    fn all(view: View) -> Vec<Column> {
-        let mut all = vec![Tax, Exits, Mean, Slow, Longest];
-        if view.has_time() {
-            all.insert(0, Id);
-            all.extend((0..TimeRow::PARTS.len()).map(Part));
+/// The columns of a view, in the order of the screen. `time` is that of all rows.
+pub(super) fn columns(view: View, measure: &Measure, time: &TimeRow) -> Vec<Column> {
+    let rare = if view.has_time() { 110 } else { 0 };
+    let exits = if measure.length_ns.is_some() { "EXITS/s" } else { "EXITS" };
+    let mut columns = vec![
+        Column::number(TAX, "TAX%").screen(5, 0),
+        Column::number(EXITS, exits).screen(10, 0),
+        Column::number("mean", "MEAN").screen(7, 0),
+        Column::number("p99", "P99").screen(7, rare),
+        Column::number("max", "MAX").screen(7, rare),
+    ];
+    if view.has_time() {
+        columns.insert(0, Column::number(ID, "ID").screen(7, 0));
+        columns.extend(parts(time));
+    }
+    columns.extend((view == View::Vms).then(|| Column::number("vcpus", "VCPUS").screen(5, 90)));
+    columns.push(Column::words(NAME, view.name()));
+    columns
+}
+
+/// The parts of time. Of those outside the guest the largest always has room.
+fn parts(time: &TimeRow) -> impl Iterator<Item = Column> {
+    // In the order in which they give way where they are equal: the first is unknown time.
+    let outside = TimeRow::whole_parts().skip(1).collect::<Vec<_>>().into_iter().rev();
+    let outside: Vec<_> = outside.map(|part| (part.name, (part.of)(time))).collect();
+    let largest = outside.iter().max_by_key(|(_, ns)| ns);
+    let first = outside.first();
+    let dispensable = match largest {
+        Some((name, 1..)) if first.is_some_and(|(first, _)| first == name) => {
+            outside.iter().min_by_key(|(_, ns)| ns)
         }
-        all.extend((view == View::Vms).then_some(Vcpus));
-        all.push(Name);
-        all
-    }
+        _ => first,
+    };
+    let dispensable = dispensable.map(|(name, _)| *name);
+    TimeRow::PARTS.iter().enumerate().map(move |(at, part)| {
+        // Time in the guest is mostly the largest part: a digit more.
+        let width = if at == 0 { 6 } else { 5 };
+        let name = part.name.trim_start_matches("exit-").to_uppercase();
+        let letters: String = name.chars().take(width - 1).collect();
+        let is_optional = part.within.is_some() || dispensable == Some(part.name);
+        let from = if is_optional { 130 } else { 0 };
+        Column::number(part.column, format!("{letters}%")).screen(width, from)
+    })
+}
 
-    /// The columns of a view that have room in so many cells, and those that have none. Of the parts of time outside the
-    /// guest the largest always has room.
-    pub(super) fn fitting(view: View, width: u16, time: &TimeRow) -> (Vec<Column>, Vec<Column>) {
-        // In the order in which they give way where they are equal: the first is unknown time.
-        let whole = TimeRow::PARTS.iter().enumerate().filter(|(_, part)| part.within.is_none());
-        let mut parts: Vec<(usize, u64)> =
-            whole.skip(1).map(|(at, part)| (at, (part.of)(time))).collect();
-        parts.reverse();
-        let largest = parts.iter().max_by_key(|(_, ns)| ns);
-        let dispensable = match largest {
-            Some((at, 1..)) if Some(*at) == parts.first().map(|(first, _)| *first) => {
-                parts.iter().min_by_key(|(_, ns)| ns)
-            }
-            _ => parts.first(),
-        };
-        let has_room = |column: &Column| match column {
-            Slow | Longest if view.has_time() => width >= 110,
-            Part(at) if TimeRow::PARTS[*at].within.is_some() => width >= 130,
-            Part(at) if dispensable.is_some_and(|(part, _)| part == at) => width >= 130,
-            Vcpus => width >= 90,
-            _ => true,
-        };
-        Column::all(view).into_iter().partition(has_room)
-    }
+/// The columns that a terminal has room for, and the others.
+pub(super) fn fitting(columns: &[Column], width: u16) -> (Vec<&Column>, Vec<&Column>) {
+    columns.iter().partition(|column| width >= column.screen.from)
+}
 
-    pub(super) fn heading(self, measure: &Measure) -> String {
-        match self {
-            Tax => "TAX%",
-            Exits if measure.length_ns.is_some() => "EXITS/s",
-            Exits => "EXITS",
-            Mean => "MEAN",
-            Slow => "P99",
-            Longest => "MAX",
-            Part(at) => {
-                let name = TimeRow::PARTS[at].name.trim_start_matches("exit-").to_uppercase();
-                let letters: String = name.chars().take(self.width() - 1).collect();
-                return format!("{letters}%");
-            }
-            Vcpus => "VCPUS",
-            Id => "ID",
-            Name => "",
-        }
-        .to_owned()
+/// The cells of a row, one for each of [`columns`].
+pub(super) fn cells(
+    (id, name): (&str, &str),
+    row: &Sums,
+    view: View,
+    measure: &Measure,
+) -> Vec<Cell> {
+    let tax = match view.has_time() {
+        true => ledger::tax(&row.time),
+        false => numbers::share(row.taxed_ns, measure.base_ns).filter(|_| row.has_taxed),
+    };
+    let count = row.tally.count;
+    let per_second = |ns: u64| count as f64 * 1e9 / ns.max(1) as f64;
+    let (number, text) = match measure.length_ns {
+        Some(ns) => (per_second(ns), rate(per_second(ns))),
+        None => (count as f64, fitting_count(count)),
+    };
+    let slow = statistics::quantile(&row.tally, 0.99);
+    let mut cells = vec![
+        Cell::of(tax, Cell::Percent),
+        Cell::Written(text, sort_key(number)),
+        Cell::of(statistics::mean_ns(&row.tally), Cell::Mean),
+        Cell::of(slow, |within| Cell::Quantile(within.low_ns, within.high_ns)),
+        Cell::of((row.tally.timed > 0).then_some(row.tally.max_ns), Cell::Time),
+    ];
+    if view.has_time() {
+        cells.insert(0, Cell::Name(id.to_owned()));
+        cells.extend(TimeRow::PARTS.iter().map(|part| {
+            let ns = part.told(&row.time, &measure.coverage);
+            let share = ns.and_then(|ns| numbers::share(ns, row.time.wall_ns));
+            Cell::of(share, Cell::Percent)
+        }));
     }
-
-    /// Cells that it takes; the last takes what is left.
-    pub(super) fn width(self) -> usize {
-        match self {
-            // Time in the guest is mostly the largest part: a sign more.
-            Part(0) => 6,
-            Tax | Part(_) | Vcpus => 5,
-            Exits => 10,
-            Mean | Slow | Longest | Id => 7,
-            Name => 0,
-        }
-    }
-
-    /// Largest first, but for those that are read like a list.
-    pub(super) fn is_descending(self) -> bool {
-        !matches!(self, Id | Name)
-    }
-
-    pub(super) fn cell(self, row: &Sums, view: View, measure: &Measure) -> Cell {
-        match self {
-            Tax if view.has_time() => Cell::of(ledger::tax(&row.time), Cell::Percent),
-            Tax => {
-                let share = numbers::share(row.taxed_ns, measure.base_ns);
-                Cell::of(share.filter(|_| row.has_taxed), Cell::Percent)
-            }
-            Exits => {
-                let count = row.tally.count;
-                let per_second = |ns: u64| count as f64 * 1e9 / ns.max(1) as f64;
-                let (number, text) = match measure.length_ns {
-                    Some(ns) => (per_second(ns), rate(per_second(ns))),
-                    None => (count as f64, fitting(count)),
-                };
-                Cell::Written(text, sort_key(number))
-            }
-            Mean => Cell::of(statistics::mean_ns(&row.tally), Cell::Mean),
-            Slow => {
-                let slow = statistics::quantile(&row.tally, 0.99);
-                Cell::of(slow, |within| Cell::Quantile(within.low_ns, within.high_ns))
-            }
-            Longest => Cell::of((row.tally.timed > 0).then_some(row.tally.max_ns), Cell::Time),
-            Part(at) => {
-                let ns = TimeRow::PARTS[at].told(&row.time, &measure.coverage);
-                let share = ns.and_then(|ns| numbers::share(ns, row.time.wall_ns));
-                Cell::of(share, Cell::Percent)
-            }
-            Vcpus => Cell::Count(row.vcpus as u64),
-            // These are the row's, not of what it counts.
-            Id | Name => Cell::Empty,
-        }
-    }
+    cells.extend((view == View::Vms).then(|| Cell::Count(row.vcpus as u64)));
+    cells.push(Cell::Name(name.to_owned()));
+    cells
 }
 
 /// Exits a second.
@@ -148,11 +118,11 @@ pub(super) fn rate(rate: f64) -> String {
     if rate < 9.95 && rate > 0.0 {
         return if rate < 0.05 { "<0.1".to_owned() } else { format!("{rate:.1}") };
     }
-    fitting(rate.round() as u64)
+    fitting_count(rate.round() as u64)
 }
 
 /// A count that has room in its column.
-fn fitting(count: u64) -> String {
+fn fitting_count(count: u64) -> String {
     match count {
         0..=99_999_999 => numbers::count(count),
         _ => format!("{:.3e}", count as f64),
@@ -165,35 +135,34 @@ mod tests {
 
     #[test]
     fn the_largest_part_has_room_and_the_rest_is_named() {
+        let counts = Measure { length_ns: None, base_ns: 0, coverage: Coverage::default() };
         let parts = || (1..TimeRow::PARTS.len()).filter(|at| TimeRow::PARTS[*at].within.is_none());
         for largest in parts() {
             let mut time = TimeRow::default();
             for (n, at) in (1..).zip(parts()) {
                 *(TimeRow::PARTS[at].of_mut)(&mut time) = if at == largest { 500 } else { 10 * n };
             }
-            for width in 80..200 {
-                for view in View::ALL {
-                    let (columns, left_out) = Column::fitting(view, width, &time);
-                    assert!(
-                        !view.has_time() || columns.contains(&Part(largest)),
-                        "{width} {view:?}"
-                    );
-                    assert!(columns.contains(&Name) && columns.contains(&Tax));
-                    let room: usize = columns.iter().map(|column| column.width() + 1).sum();
-                    assert!(room < usize::from(width), "{width} {view:?}: {columns:?}");
-                    assert!(left_out.iter().all(|column| !columns.contains(column)));
-                    let all = if view.has_time() { 7 + TimeRow::PARTS.len() } else { 6 };
-                    let of_vms = usize::from(view == View::Vms);
-                    assert_eq!(columns.len() + left_out.len(), all + of_vms);
-                }
+            for (width, view) in (80..200).flat_map(|width| View::ALL.map(|view| (width, view))) {
+                let all = columns(view, &counts, &time);
+                let (shown, left_out) = fitting(&all, width);
+                let has = |key: &str| shown.iter().any(|column| column.key == key);
+                let part = TimeRow::PARTS[largest].column;
+                assert!(!view.has_time() || has(part), "{width} {view:?}");
+                assert!(has(NAME) && has(TAX));
+                let room: usize = shown.iter().map(|column| column.screen.width + 1).sum();
+                assert!(room < usize::from(width), "{width} {view:?}: {shown:?}");
+                assert!(left_out.iter().all(|column| !has(column.key)));
+                let expected = if view.has_time() { 7 + TimeRow::PARTS.len() } else { 6 };
+                assert_eq!(all.len(), expected + usize::from(view == View::Vms));
+                assert_eq!(cells(("", ""), &Sums::default(), view, &counts).len(), all.len());
             }
         }
     }
 
     #[test]
     fn headings_of_parts() {
-        let measure = Measure { length_ns: None, base_ns: 0, coverage: Coverage::default() };
-        let headings: Vec<String> = (0..7).map(|at| Part(at).heading(&measure)).collect();
+        let headings: Vec<String> =
+            super::parts(&TimeRow::default()).map(|part| part.title.into_owned()).collect();
         assert_eq!(headings, ["GUEST%", "L2%", "KERN%", "USER%", "HALT%", "PREE%", "UNKN%"]);
     }
 }

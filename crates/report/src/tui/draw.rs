@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 use vmtax_events::TimeRow;
 
-use super::column::{self, Column};
+use super::column;
 use super::figure;
 use super::keys::HELP;
 use super::model::{Model, PageOver, Row, Shown, State};
@@ -202,26 +202,22 @@ fn place(pen: &mut Pen<'_>, model: &Model) {
 
 fn rows(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
     let place = model.place();
-    let (columns, left_out) = Column::fitting(place.view, pen.area.width, &shown.whole.time);
+    let (columns, left_out) = column::fitting(&shown.columns, pen.area.width);
     pen.fill(5, REVERSED);
     let mut x = 0;
-    for column in &columns {
-        let is_sorted = *column == place.sort;
+    for column in columns {
+        let is_sorted = column.key == place.sort;
         let mark = match (is_sorted, place.is_descending) {
             (true, true) => "▼",
             (true, false) => "▲",
             _ => " ",
         };
-        let heading = match column {
-            Column::Name => place.view.name().to_owned(),
-            other => other.heading(&shown.measure),
-        };
         let style = if is_sorted { REVERSED.patch(BOLD) } else { REVERSED };
-        x = cell(pen, (x, 5), &format!("{heading:>0$}{mark}", column.width()), style);
+        let heading = format!("{:>width$}{mark}", column.title, width = column.screen.width);
+        x = cell(pen, (x, 5), &heading, style);
     }
     if !left_out.is_empty() {
-        let names: Vec<String> =
-            left_out.iter().map(|column| column.heading(&shown.measure)).collect();
+        let names: Vec<&str> = left_out.iter().map(|column| column.title.as_ref()).collect();
         let width = pen.area.width;
         let y = pen.area.height - figures_in(pen.area.height) - 2;
         pen.line(y, &format!("not shown in {width} columns: {}", names.join(", ")), DIM);
@@ -238,7 +234,7 @@ fn rows(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
             State::Idle | State::Gone => DIM,
         };
         pen.fill(y, style);
-        line(pen, y, row, (&columns, model, shown), style);
+        line(pen, y, row, (model, shown), style);
     }
 }
 
@@ -247,26 +243,20 @@ fn cell(pen: &mut Pen<'_>, (x, y): (u16, u16), text: &str, style: Style) -> u16 
     pen.text((x, y), text, pen.area.width, style)
 }
 
-fn line(
-    pen: &mut Pen<'_>,
-    y: u16,
-    row: &Row,
-    (columns, model, shown): (&[Column], &Model, &Shown),
-    style: Style,
-) {
+fn line(pen: &mut Pen<'_>, y: u16, row: &Row, (model, shown): (&Model, &Shown), style: Style) {
     let mut x = 0;
-    for column in columns {
-        let text = match column {
-            Column::Id => row.id.clone(),
-            Column::Name => {
-                let ended = if model.is_live() { "ended " } else { "gone " };
-                let state = if row.state == State::Gone { ended } else { "" };
-                cell(pen, (x, y), &format!("{state}{}", row.name), style);
-                return;
-            }
-            other => other.cell(&row.sums, model.place().view, &shown.measure).text(),
+    for (column, value) in shown.columns.iter().zip(&row.cells) {
+        if pen.area.width < column.screen.from {
+            continue;
+        }
+        let mut text = value.text();
+        if column.key == column::NAME && row.state == State::Gone {
+            text.insert_str(0, if model.is_live() { "ended " } else { "gone " });
+        }
+        x = match column.screen.width {
+            0 => cell(pen, (x, y), &text, style),
+            width => cell(pen, (x, y), &format!("{text:>width$} "), style),
         };
-        x = cell(pen, (x, y), &format!("{text:>0$} ", column.width()), style);
     }
 }
 

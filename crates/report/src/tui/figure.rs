@@ -11,7 +11,7 @@ const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇'
 /// Cells of a bar of the histogram, with the gap after it.
 const STEP: usize = 5;
 
-/// Bars side by side, each so many cells and a gap wide; the highest fills the area. What is not nothing can be seen.
+/// Vertical bars, each this number of cells and a gap wide; the highest fills the area. A value above 0 is always visible.
 fn bars(values: &[f64], width: u16, gap: u16, area: Rect, buffer: &mut Buffer) {
     let highest = values.iter().copied().fold(0.0, f64::max);
     if highest <= 0.0 {

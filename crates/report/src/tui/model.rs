@@ -8,10 +8,11 @@ use std::time::Duration;
 use vmtax_analyse::{Frame, Frames, Value, ledger};
 use vmtax_events::{Coverage, Recording};
 
-use super::column::{Column, Measure};
+use super::column::{self, Measure};
 use super::rows::{self, Grouped, Sums, View, Within};
 use super::space;
 use crate::names;
+use crate::table::{Cell, Column};
 
 /// Where frames come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,8 @@ pub(super) struct Place {
     pub(super) within: Within,
     pub(super) view: View,
     pub(super) filter: String,
-    pub(super) sort: Column,
+    /// The key of a column.
+    pub(super) sort: &'static str,
     pub(super) is_descending: bool,
     /// The row that was chosen, and where it was: another may take its place when it is gone.
     chosen: Option<Vec<Value>>,
@@ -50,7 +52,7 @@ impl Place {
             within,
             view,
             filter: String::new(),
-            sort: Column::Tax,
+            sort: column::TAX,
             is_descending: true,
             chosen: None,
             index: 0,
@@ -92,10 +94,13 @@ pub(super) struct Row {
     pub(super) name: String,
     pub(super) state: State,
     pub(super) sums: Sums,
+    /// A cell for each column.
+    pub(super) cells: Vec<Cell>,
 }
 
 /// All that is to be painted but for fixed words.
 pub(super) struct Shown {
+    pub(super) columns: Vec<Column>,
     pub(super) rows: Vec<Row>,
     pub(super) index: usize,
     pub(super) whole: Sums,
@@ -105,7 +110,7 @@ pub(super) struct Shown {
     pub(super) history: Vec<f64>,
 }
 
-/// One that is gone is shown for so many frames more.
+/// A VM that has ended is shown for this many more frames.
 const ENDED_FRAMES: usize = 3;
 /// Frames a second.
 const SPEEDS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -153,7 +158,7 @@ impl Model {
         }
     }
 
-    /// The terminal has so many cells.
+    /// The width of the terminal, cells.
     pub fn resize(&mut self, width: u16, height: u16) {
         self.width = width;
         self.page = space::rows_in(height);
@@ -274,10 +279,12 @@ impl Model {
             coverage: self.coverage(),
         };
         let whole = grouped.whole.clone();
-        let rows = self.rows(grouped, frame, &measure);
+        let columns = column::columns(place.view, &measure, &whole.time);
+        let rows = self.rows(grouped, frame, &columns, &measure);
         let index = self.index(&rows);
         let history = rows.get(index).map_or_else(Vec::new, |row| self.history(&row.key));
         Shown {
+            columns,
             index,
             vms: self.vms(frame).values().filter(|state| **state != State::Gone).count(),
             rows,
@@ -288,7 +295,13 @@ impl Model {
     }
 
     /// Rows of the place, with those of which there is nothing just now, filtered and sorted.
-    fn rows(&self, grouped: Grouped, frame: &Frame, measure: &Measure) -> Vec<Row> {
+    fn rows(
+        &self,
+        grouped: Grouped,
+        frame: &Frame,
+        columns: &[Column],
+        measure: &Measure,
+    ) -> Vec<Row> {
         let place = self.place();
         let vms = self.vms(frame);
         let mut groups = grouped.rows;
@@ -309,7 +322,10 @@ impl Model {
             .map(|(key, sums)| self.row(key, sums, &vms, grouped.has_levels))
             .filter(|row| matches(row, &place.filter))
             .collect();
-        self.sort(&mut rows, measure);
+        for row in &mut rows {
+            row.cells = column::cells((&row.id, &row.name), &row.sums, place.view, measure);
+        }
+        self.sort(&mut rows, columns);
         rows
     }
 
@@ -350,7 +366,7 @@ impl Model {
             _ if is_empty => State::Idle,
             _ => State::Runs,
         };
-        Row { key, id, name, state, sums }
+        Row { key, id, name, state, sums, cells: Vec::new() }
     }
 
     /// The VMs that are to be shown, and how they are.
@@ -388,27 +404,21 @@ impl Model {
         vms
     }
 
-    fn sort(&self, rows: &mut [Row], measure: &Measure) {
+    fn sort(&self, rows: &mut [Row], columns: &[Column]) {
         let place = self.place();
-        let key =
-            |row: &Row, column: Column| column.cell(&row.sums, place.view, measure).sort_key();
-        let mut keyed: Vec<([Option<u128>; 2], Row)> = rows
-            .iter()
-            .map(|row| ([place.sort, Column::Exits].map(|column| key(row, column)), row.clone()))
-            .collect();
-        keyed.sort_by(|(a, x), (b, y)| {
+        let keys = [place.sort, column::EXITS];
+        let at = keys.map(|key| columns.iter().position(|column| column.key == key));
+        // What is not known is less than any number.
+        let numbers = |row: &Row| at.map(|at| at.and_then(|at| row.cells[at].sort_key()));
+        rows.sort_by(|x, y| {
             let order = match place.sort {
-                Column::Id => x.key.cmp(&y.key),
-                Column::Name => x.name.cmp(&y.name),
-                // What is not known is less than any number.
-                _ => a.cmp(b),
+                column::ID => x.key.cmp(&y.key),
+                column::NAME => x.name.cmp(&y.name),
+                _ => numbers(x).cmp(&numbers(y)),
             };
             let order = if place.is_descending { order.reverse() } else { order };
             order.then_with(|| x.key.cmp(&y.key))
         });
-        for (place, (_, row)) in rows.iter_mut().zip(keyed) {
-            *place = row;
-        }
     }
 
     /// Where the chosen row is, or the one that took its place.

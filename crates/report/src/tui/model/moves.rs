@@ -1,7 +1,7 @@
 //! Ways through the rows, the tree and the time.
 
 use super::{At, Model, Place, SPEEDS, Shown, Source};
-use crate::tui::column::Column;
+use crate::tui::column;
 use crate::tui::rows::View;
 
 impl Model {
@@ -61,13 +61,13 @@ impl Model {
 
     pub(in crate::tui) fn sort_by(&mut self, by: isize) {
         // Not by what a wider terminal would show.
-        let whole = self.shown().whole.time;
-        let place = self.place();
-        let (columns, _) = Column::fitting(place.view, self.width, &whole);
-        let now = columns.iter().position(|column| *column == place.sort).unwrap_or(0);
-        let next = (now as isize + by).rem_euclid(columns.len() as isize) as usize;
+        let columns = self.shown().columns;
+        let (columns, _) = column::fitting(&columns, self.width);
         let place = self.place_mut();
-        (place.sort, place.is_descending) = (columns[next], columns[next].is_descending());
+        let now = columns.iter().position(|column| column.key == place.sort).unwrap_or(0);
+        let next = (now as isize + by).rem_euclid(columns.len() as isize) as usize;
+        place.sort = columns[next].key;
+        place.is_descending = !matches!(place.sort, column::ID | column::NAME);
     }
 
     pub(in crate::tui) fn reverse(&mut self) {
