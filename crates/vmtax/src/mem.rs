@@ -2,15 +2,12 @@
 
 mod accel;
 mod bench;
-mod faults;
 mod flags;
 mod guard;
-mod passes;
 mod restore;
 mod save;
 mod saved;
 mod scan;
-mod stream;
 
 pub(crate) use flags::MemArgs;
 use flags::MemCommand;

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use vmtax_cli::exit::{Code, fail, say};
 use vmtax_machine::vm::{Guarded, STOPPED, guard};
+use vmtax_snapshot::vm_fault;
 
-use super::faults::vm_fault;
 use super::flags::GuardArgs;
 
 /// This program as the guard of a pause of the VM with this monitor.

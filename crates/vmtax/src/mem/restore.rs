@@ -17,10 +17,9 @@ use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{Checkpoint, Reason, Target};
 use vmtax_pageops::memory;
 use vmtax_report::numbers::size;
+use vmtax_snapshot::{fault, stream, vm_fault};
 
-use super::faults::{fault, vm_fault};
 use super::flags::{RestoreArgs, VerifyArgs};
-use super::stream;
 
 pub(super) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
     let start = Instant::now();

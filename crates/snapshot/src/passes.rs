@@ -17,7 +17,7 @@ use vmtax_pageops::PAGE;
 use vmtax_pageops::checkpoint::{Latest, Writer};
 use vmtax_pageops::memory::{self, Map};
 
-use super::faults::fault;
+use crate::faults::fault;
 
 /// Bytes processed between two checks for signals.
 const PIECE: u64 = 8 << 20;
@@ -25,7 +25,7 @@ const PIECE: u64 = 8 << 20;
 const CHUNK: usize = 64 * PAGE;
 /// Most bytes of copies of changed pages kept until they are written. The pages that a VM writes during a pass fit, unless it writes
 /// gigabytes per second.
-pub(super) const KEPT: usize = 256 << 20;
+pub(crate) const KEPT: usize = 256 << 20;
 /// Time between two checks for signals while threads search.
 const LOOK: Duration = Duration::from_millis(20);
 /// Most passes over a running VM, including the first.
@@ -36,32 +36,32 @@ const FEW: u64 = 1024;
 const THREADS: usize = 8;
 
 /// Called often; an error ends the work.
-pub(super) type Look<'a> = dyn FnMut() -> anyhow::Result<()> + 'a;
+pub(crate) type Look<'a> = dyn FnMut() -> anyhow::Result<()> + 'a;
 
 /// One pass over the memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pass {
+pub struct Pass {
     /// Pages that were written.
-    pub(super) pages: u64,
+    pub pages: u64,
     /// Bytes that are no hole.
-    pub(super) data: u64,
+    pub data: u64,
     /// Time of the search for changes.
-    pub(super) search: Duration,
+    pub search: Duration,
     /// Time of the pass.
-    pub(super) wall: Duration,
+    pub wall: Duration,
     /// All changes were copied during the search, so they can be written after the pause.
-    pub(super) is_copied: bool,
+    pub is_copied: bool,
 }
 
 impl Pass {
     /// The pause that a pass like this one would need.
-    pub(super) fn predicts(&self) -> Duration {
+    pub(crate) fn predicts(&self) -> Duration {
         if self.is_copied { self.search } else { self.wall }
     }
 }
 
 /// Blocks of memory.
-pub(super) struct Memory<'a> {
+pub(crate) struct Memory<'a> {
     /// Their VM or image, for errors.
     from: &'a Path,
     blocks: Vec<Block<'a>>,
@@ -89,7 +89,7 @@ struct Layout {
 
 impl<'a> Memory<'a> {
     /// The memory of a VM or an image named `from`; `live`: the VM keeps running.
-    pub(super) fn new(from: &'a Path, ram: &'a [Ram], live: bool) -> anyhow::Result<Memory<'a>> {
+    pub(crate) fn new(from: &'a Path, ram: &'a [Ram], live: bool) -> anyhow::Result<Memory<'a>> {
         let block = |ram: &'a Ram| -> io::Result<Block<'a>> {
             let map = Map::new(&ram.file, ram.bytes as usize)?;
             Ok(Block { name: &ram.name, bytes: ram.bytes, file: &ram.file, map })
@@ -99,12 +99,12 @@ impl<'a> Memory<'a> {
     }
 
     /// Its length.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.blocks.iter().map(|block| block.bytes).sum()
     }
 
     /// Passes all of it to the writer, without holes.
-    pub(super) fn write(
+    pub(crate) fn write(
         &self,
         writer: &mut Writer<'_>,
         look: &mut Look<'_>,
@@ -131,7 +131,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Passes over a running VM, until few pages change, further passes would not help, or the predicted pause is short enough.
-    pub(super) fn write_live(
+    pub(crate) fn write_live(
         &self,
         writer: &mut Writer<'_>,
         max_pause: Option<Duration>,
@@ -170,7 +170,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Starts the search for changes since the last write, on this number of threads, which share `kept` bytes for copies.
-    pub(super) fn search<'scope, 'env>(
+    pub(crate) fn search<'scope, 'env>(
         &'env self,
         scope: &'scope Scope<'scope, 'env>,
         latest: &'env Latest,
@@ -248,7 +248,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Passes the changes found to the writer, as a layer.
-    pub(super) fn write_found(
+    pub(crate) fn write_found(
         &self,
         writer: &mut Writer<'_>,
         found: Found,
@@ -330,7 +330,7 @@ impl<'a> Memory<'a> {
 }
 
 /// Processors that this program may use.
-pub(super) fn processors() -> usize {
+pub(crate) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(THREADS)
 }
 
@@ -378,7 +378,7 @@ struct Part {
 }
 
 /// Threads that search for changes since the last write. They end on drop.
-pub(super) struct Search<'scope> {
+pub(crate) struct Search<'scope> {
     threads: Vec<ScopedJoinHandle<'scope, anyhow::Result<Part>>>,
     /// Disconnected when all threads have ended.
     done: Receiver<()>,
@@ -390,7 +390,7 @@ pub(super) struct Search<'scope> {
 
 impl Search<'_> {
     /// Waits for the threads.
-    pub(super) fn finish(mut self, look: &mut Look<'_>) -> anyhow::Result<Found> {
+    pub(crate) fn finish(mut self, look: &mut Look<'_>) -> anyhow::Result<Found> {
         look()?;
         while let Err(RecvTimeoutError::Timeout) = self.done.recv_timeout(LOOK) {
             look()?;
@@ -417,7 +417,7 @@ impl Drop for Search<'_> {
 
 /// Changes since the last write.
 #[derive(Default)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// By region, ascending.
     changes: Vec<Change>,
     /// Copies of each thread.
@@ -428,12 +428,12 @@ pub(super) struct Found {
 
 impl Found {
     /// Whether all changes were copied, so that the memory may change.
-    pub(super) fn is_copied(&self) -> bool {
+    pub(crate) fn is_copied(&self) -> bool {
         !self.changes.iter().any(|change| matches!(change.bytes, Bytes::InPlace))
     }
 
     /// Time of the search.
-    pub(super) fn pass(&self) -> Pass {
+    pub(crate) fn pass(&self) -> Pass {
         let pages = self.changes.iter().map(|change| change.pages.end - change.pages.start).sum();
         let (search, wall) = (self.time, self.time);
         Pass { pages, data: self.data, search, wall, is_copied: self.is_copied() }

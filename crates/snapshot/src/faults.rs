@@ -5,8 +5,8 @@ use vmtax_machine::qmp::QmpProblem;
 use vmtax_machine::vm::VmError;
 use vmtax_pageops::checkpoint::{Error, Reason};
 
-/// An error of a checkpoint.
-pub(super) fn fault(error: &Error, writing: bool) -> anyhow::Error {
+/// An error of a checkpoint that is being written, or read.
+pub fn fault(error: &Error, writing: bool) -> anyhow::Error {
     let code = match (&error.reason, writing) {
         // Of a stream, and not a report whose reader has seen enough.
         (Reason::Io(io), true) if io.kind() == std::io::ErrorKind::BrokenPipe => {
@@ -30,10 +30,10 @@ pub(super) fn fault(error: &Error, writing: bool) -> anyhow::Error {
 }
 
 /// The message after a signal.
-pub(super) const INTERRUPTED: &str = "interrupted; nothing was written";
+pub(crate) const INTERRUPTED: &str = "interrupted; nothing was written";
 
 /// An error of a VM.
-pub(super) fn vm_fault(error: VmError) -> anyhow::Error {
+pub fn vm_fault(error: VmError) -> anyhow::Error {
     if let VmError::Qmp(error) = &error
         && matches!(error.problem, QmpProblem::Stopped)
     {

@@ -11,25 +11,28 @@ use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::{cannot_read, cannot_write};
 use vmtax_pageops::checkpoint::Checkpoint;
 
-use super::faults::fault;
+use crate::fault;
 
 /// The name of standard output in errors.
-pub(super) const OUTPUT: &str = "standard output";
+pub const OUTPUT: &str = "standard output";
 /// The name of standard input in errors.
 const INPUT: &str = "standard input";
 
 /// Whether a path means a standard stream.
-pub(super) fn is_stream(path: &Path) -> bool {
+pub fn is_stream(path: &Path) -> bool {
     path.as_os_str() == OsStr::new("-")
 }
 
 /// The name of an output in messages.
-pub(super) fn name(output: &Path) -> String {
+pub fn name(output: &Path) -> String {
     if is_stream(output) { OUTPUT.to_owned() } else { output.display().to_string() }
 }
 
 /// Standard output, for a checkpoint.
-pub(super) fn output() -> anyhow::Result<File> {
+///
+/// # Errors
+/// When it is a terminal.
+pub fn output() -> anyhow::Result<File> {
     let out = io::stdout();
     if out.is_terminal() {
         let what = format!("{OUTPUT}: is a terminal; send the checkpoint to a file or a program");
@@ -41,7 +44,10 @@ pub(super) fn output() -> anyhow::Result<File> {
 
 /// Opens a checkpoint. A stream is first copied to a temporary file without a name, because the index of pages is at its end, and nothing is
 /// used before all of it is verified.
-pub(super) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
+///
+/// # Errors
+/// When it cannot be read, or is not a whole checkpoint.
+pub fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     if !is_stream(path) {
         return Checkpoint::open(path).map_err(|e| fault(&e, false));
     }

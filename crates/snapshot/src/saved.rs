@@ -1,0 +1,70 @@
+//! What was saved, and what it took.
+
+use std::time::Duration;
+
+use vmtax_machine::vm::Disk;
+use vmtax_pageops::checkpoint::{Cost, Costs, Finished, Id, Phase, Summary};
+
+use crate::passes::Pass;
+
+/// A checkpoint that was written.
+#[derive(Debug)]
+pub struct Saved {
+    /// How its pages are stored.
+    pub summary: Summary,
+    /// Time of each phase of writing.
+    pub costs: Costs,
+    /// Identifies it.
+    pub id: Id,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Bytes of memory that are no hole.
+    pub data: u64,
+    /// The VM, unless it is of an image.
+    pub vm: Option<SavedVm>,
+}
+
+/// The VM after the save.
+#[derive(Debug)]
+pub struct SavedVm {
+    /// Its disks, with the overlays that it writes to from the pause on.
+    pub disks: Vec<Disk>,
+    /// Whether it runs now.
+    pub goes_on: bool,
+    /// Whether it ran while most of its memory was saved.
+    pub live: bool,
+    /// Passes while it ran.
+    pub passes: Vec<Pass>,
+    /// The pause.
+    pub times: PauseTimes,
+}
+
+/// Times of the pause.
+#[derive(Debug)]
+pub struct PauseTimes {
+    /// From before the stop command until after the command to continue, or until the checkpoint was complete.
+    pub pause: Duration,
+    /// Saving the state of the devices.
+    pub state: Duration,
+    /// Memory.
+    pub pass: Pass,
+}
+
+impl Saved {
+    pub(crate) fn new(finished: &Finished, memory: u64, data: u64) -> Saved {
+        let (summary, costs, id) = (finished.summary(), finished.costs(), finished.id());
+        Saved { summary, costs, id, memory, data, vm: None }
+    }
+
+    /// Phases that took time.
+    pub fn phases(&self) -> impl Iterator<Item = (Phase, Cost)> {
+        let all = Phase::ALL.into_iter().map(|phase| (phase, self.costs.of_phase(phase)));
+        all.filter(|(_, cost)| !cost.wall.is_zero())
+    }
+
+    /// Disks that keep their content, and the overlays that the VM writes to.
+    pub fn overlays(&self) -> impl Iterator<Item = (&Disk, &str)> {
+        let disks = self.vm.iter().flat_map(|vm| &vm.disks);
+        disks.filter_map(|disk| Some((disk, disk.overlay.as_deref()?)))
+    }
+}
