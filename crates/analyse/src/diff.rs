@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use vmtax_events::{Level, Tally};
 
 use crate::confidence::{self, Interval, MIN_INTERVALS};
-use crate::explain::memory::mapped;
 use crate::timeline::Kind;
+use crate::vm_facts::{kind, mapped};
 use crate::{By, Ledger, Operations, Table, TableKind, Value};
 
 /// Rates this much apart, in parts of the larger, are called about equal where nothing tells chance from difference.
@@ -367,7 +367,7 @@ fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
     let mut fact = |what: &str, of: &dyn Fn(&Side<'_>) -> String| {
         facts.push((what.to_owned(), of(base), of(other)));
     };
-    fact("kind of VM", &|side| match crate::explain::kind(side.ledger) {
+    fact("kind of VM", &|side| match kind(side.ledger) {
         crate::remedy::VmKind::Unknown => String::new(),
         kind => kind.name().to_owned(),
     });

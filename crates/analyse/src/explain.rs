@@ -13,6 +13,7 @@
 //!
 //! Left out on purpose: every guess: where the run does not say, the answer is "unknown" and what to record next.
 
+mod category;
 mod findings;
 mod kind;
 pub(crate) mod memory;
@@ -25,11 +26,12 @@ use vmtax_events::Level;
 use crate::diff::{Diff, DiffRow, Per, Side, Verdict as RowVerdict, suitable};
 use crate::ledger::running_ns;
 use crate::remedy::{Context, VmKind};
+use crate::vm_facts::kind;
 use crate::{By, Ledger, Nested};
 
+pub use category::is_category;
 pub use findings::{Advice, Cost, Finding};
-pub use kind::kind;
-pub use results::{Workload, is_category};
+pub use results::Workload;
 
 /// A tax from which on exits are called the bottleneck: what a few percent of noise cannot hide.
 pub const TAX_MATTERS: f64 = 0.05;
@@ -518,7 +520,7 @@ fn against(
         )
     };
     let evidence: Vec<String> = shown.iter().take(NAMED).map(line).collect();
-    let kinds = (kind::kind(ledger), kind::kind(base.ledger));
+    let kinds = (kind(ledger), kind(base.ledger));
     if kinds.0 != kinds.1 && all > 0.0 && (kinds.0.is_confidential() || kinds.1.is_confidential()) {
         let says = format!(
             "counts decide nothing: {} of the exits have causes that are equally frequent in both, but one is a {} and the other a {} VM, and the cost of an exit in each is unknown",

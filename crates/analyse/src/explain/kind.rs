@@ -1,14 +1,10 @@
 //! What kind of VM a recording is of, as far as its exits and the host's profile show it.
 
-use vmtax_events::{DetailKind, Isa, Outcome, Place, Profile, Sample, svm, vmx};
+use vmtax_events::{DetailKind, Isa, Outcome, Sample, svm, vmx};
 
 use crate::Ledger;
-use crate::remedy::{Context, VmKind};
-
-/// Requests that SEV-SNP guests alone make: page state changes, guest requests, creation of vCPUs. AMD 56421.
-const SNP_REQUESTS: [u64; 4] = [0x8000_0010, 0x8000_0011, 0x8000_0012, 0x8000_0013];
-/// The same in the MSR protocol: GHCB registration, page state changes.
-const SNP_MSR_REQUESTS: [u64; 3] = [0x10, 0x12, 0x14];
+use crate::remedy::Context;
+use crate::vm_facts::kind;
 
 /// Synthetic MSRs of Hyper-V's interface (Hyper-V TLFS, "Synthetic MSRs").
 const HYPERV_MSRS: std::ops::Range<u64> = 0x4000_0000..0x4000_0200;
@@ -60,56 +56,4 @@ fn is_guest_memfd(ledger: &Ledger) -> bool {
     };
     let first = vms.next().is_some_and(|vm| is_so(&vm.name));
     first && vms.all(|vm| is_so(&vm.name))
-}
-
-/// The kind of VM.
-pub fn kind(ledger: &Ledger) -> VmKind {
-    let runs = |names: &[&str]| {
-        ledger.profiles.get(&Place::Host).is_some_and(|profile| {
-            let mut functions =
-                profile.stacks.keys().flat_map(|stack| stack.split(Profile::BETWEEN));
-            functions.any(|function| names.iter().any(|name| function.starts_with(name)))
-        })
-    };
-    let mut found = VmKind::Unknown;
-    for key in ledger.exits.keys() {
-        let (isa, code) = (key.reason.isa, key.reason.code);
-        match (isa, key.detail.kind) {
-            (Isa::Vmx, _) if matches!(code, vmx::TDCALL | vmx::SEAMCALL) => return VmKind::Tdx,
-            (_, DetailKind::Tdvmcall) => return VmKind::Tdx,
-            (_, DetailKind::Ghcb) if SNP_REQUESTS.contains(&key.detail.value) => {
-                return VmKind::Snp;
-            }
-            (_, DetailKind::GhcbMsr) if SNP_MSR_REQUESTS.contains(&key.detail.value) => {
-                return VmKind::Snp;
-            }
-            (_, DetailKind::Ghcb | DetailKind::GhcbMsr) => found = VmKind::Encrypted,
-            (Isa::Svm, _) if code == svm::VMGEXIT => found = VmKind::Encrypted,
-            // No TD has VMX's preemption timer, CR exits or its own EPT misconfigurations beside it.
-            (Isa::Vmx, _)
-                if matches!(code, vmx::PREEMPTION_TIMER | vmx::CR_ACCESS | vmx::APIC_WRITE)
-                    && found == VmKind::Unknown =>
-            {
-                found = VmKind::Plain;
-            }
-            // Guests with encrypted registers cannot take these without asking.
-            (Isa::Svm, _)
-                if matches!(code, svm::CPUID | svm::MSR | svm::IOIO | svm::VMMCALL)
-                    && found == VmKind::Unknown =>
-            {
-                found = VmKind::Plain;
-            }
-            _ => {}
-        }
-    }
-    if runs(&["__seamcall", "tdx_vcpu_run"]) {
-        return VmKind::Tdx;
-    }
-    if found == VmKind::Unknown && runs(&["__svm_sev_es_vcpu_run"]) {
-        return VmKind::Encrypted;
-    }
-    if found == VmKind::Unknown && runs(&["vmx_vcpu_run", "vmx_vmexit"]) {
-        return VmKind::Plain;
-    }
-    found
 }

@@ -1,13 +1,12 @@
 //! How the guest's memory is mapped, as far as counters and faults tell.
 
-use std::collections::BTreeMap;
-
 use vmtax_events::{Cause, Stat};
 
 use super::findings::small_by_faults;
 use super::{Answer, Step, percent};
 use crate::Ledger;
 use crate::table::cause_of;
+use crate::vm_facts::mapped;
 
 /// Part of the mapped bytes in pages of 4 KiB from which on memory is called mapped in small pages.
 const SMALL: f64 = 0.5;
@@ -17,26 +16,6 @@ pub(super) const IN_ALL: &str = "in all";
 const COUNTERS: usize = 16;
 /// How much more often the TLB must miss than in the base for that to be called more.
 pub(super) const MORE_MISSES: f64 = 1.5;
-
-/// Bytes that are mapped in pages of 4 KiB, and in all sizes; the last reading of each VM counts.
-pub(crate) fn mapped(ledger: &Ledger) -> Option<(f64, f64)> {
-    let mut last: BTreeMap<(u32, u64), &Stat> = BTreeMap::new();
-    for stat in &ledger.stats {
-        let Some((_, size)) = Stat::PAGES.iter().find(|(name, _)| stat.name == *name) else {
-            continue;
-        };
-        let known = last.entry((stat.vm, *size)).or_insert(stat);
-        if stat.time_ns >= known.time_ns {
-            *known = stat;
-        }
-    }
-    let bytes = |stats: &mut dyn Iterator<Item = (&(u32, u64), &&Stat)>| -> f64 {
-        stats.map(|((_, size), stat)| stat.value * *size as f64).sum()
-    };
-    let all = bytes(&mut last.iter());
-    let small = bytes(&mut last.iter().filter(|((_, size), _)| *size == Stat::PAGES[0].1));
-    (all > 0.0).then_some((small, all))
-}
 
 /// Whether most of the guest's memory is mapped in pages of 4 KiB, by KVM's own counters.
 pub(super) fn is_small(ledger: &Ledger) -> Option<bool> {

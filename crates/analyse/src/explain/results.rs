@@ -1,13 +1,11 @@
 //! What results of benchmarks say of set-ups: each workload's verdict, the worst first, each category beside its baseline and
 //! beside the plain VM with the same options.
-//!
-//! A category is a kind of VM and its options, in any spelling in use: `SNP+vhost`, `snp+vhost`, `plain+poll` (vmtax bench),
-//! `amd-direct-medium-vhost-mq` (CVM_eval). Two categories that differ in one thing say what that thing does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::{Better, Isa, Sample};
 
+use super::category::{Category, has_option, is_category};
 use super::findings::Finding;
 use super::{Answer, Certainty, Step, Verdict, percent};
 use crate::remedy::{Context, VmKind};
@@ -39,20 +37,6 @@ const UNITS: &[(&[&str], &str, f64)] = &[
     (&["s", "sec", "seconds"], "ns", 1e9),
 ];
 
-/// Words for kinds of VM.
-const KINDS: &[(&str, VmKind)] = &[
-    ("vm", VmKind::Plain),
-    ("plain", VmKind::Plain),
-    ("normal", VmKind::Plain),
-    ("amd", VmKind::Plain),
-    ("intel", VmKind::Plain),
-    ("snp", VmKind::Snp),
-    ("sev-snp", VmKind::Snp),
-    ("sev", VmKind::Sev),
-    ("tdx", VmKind::Tdx),
-    ("td", VmKind::Tdx),
-];
-
 /// Options that may get a loss back, and their remedies.
 const OPTIONS: &[(&str, &str)] = &[
     ("poll", "guest-idle-poll"),
@@ -63,90 +47,8 @@ const OPTIONS: &[(&str, &str)] = &[
     ("hugepages", "huge-pages"),
 ];
 
-/// Words behind a kind that say no more.
-const NO_OPTIONS: &[&str] = &["guest", "cvm", "baseline", "default"];
-
-/// Other spellings of options.
-const ALIASES: &[(&str, &str)] = &[("idle=poll", "poll"), ("idlepoll", "poll")];
-
 /// What a confidential VM cannot do without and a plain one can be made to do.
 const BURDEN: &str = "swiotlb";
-
-/// A category, taken apart.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Category {
-    kind: String,
-    /// Sorted.
-    options: Vec<String>,
-}
-
-fn kind_of(word: &str) -> Option<VmKind> {
-    let word = word.to_ascii_lowercase();
-    KINDS.iter().find(|(name, _)| *name == word).map(|(_, kind)| *kind)
-}
-
-/// Whether a word names a kind of VM, and maybe its options: `SNP+vhost`, `amd-direct-medium`.
-pub fn is_category(text: &str) -> bool {
-    Category::read(text).is_some()
-}
-
-impl Category {
-    fn read(text: &str) -> Option<Category> {
-        let text = text.trim();
-        // The kind itself may have a dash.
-        let first = text.split('+').next().unwrap_or_default().trim();
-        let (mut kind, rest) = match kind_of(first) {
-            Some(_) => text.split_at(first.len()),
-            None => text.split_at(text.find(['+', '-', ' ']).unwrap_or(text.len())),
-        };
-        kind_of(kind)?;
-        let words = || rest.split(['+', '-', ' ']).map(str::trim);
-        // `vm-snp`, `intel-tdx`: the closer word.
-        let is_closer = |kind| matches!(kind, VmKind::Snp | VmKind::Tdx | VmKind::Sev);
-        let closer = words().find(|word| kind_of(word).is_some_and(is_closer));
-        let is_open = matches!(kind_of(kind), Some(VmKind::Plain | VmKind::Sev));
-        if let Some(closer) = closer.filter(|_| is_open) {
-            kind = closer;
-        }
-        let known = |word: &str| {
-            let word = word.trim().to_ascii_lowercase();
-            ALIASES
-                .iter()
-                .find(|(other, _)| *other == word)
-                .map_or(word, |(_, name)| (*name).to_owned())
-        };
-        let mut options: Vec<String> =
-            words().filter(|word| kind_of(word).is_none()).map(known).collect();
-        options.retain(|word| !word.is_empty() && !NO_OPTIONS.contains(&word.as_str()));
-        options.sort();
-        options.dedup();
-        Some(Category { kind: kind.to_owned(), options })
-    }
-
-    fn vm_kind(&self) -> VmKind {
-        kind_of(&self.kind).unwrap_or(VmKind::Unknown)
-    }
-
-    fn with(&self, option: &str) -> Category {
-        let mut other = self.clone();
-        other.options.push(option.to_owned());
-        other.options.sort();
-        other
-    }
-
-    /// Whose processor, where the name of the kind says so.
-    fn vendor(&self) -> Isa {
-        match self.kind.to_ascii_lowercase().as_str() {
-            "amd" => Isa::Svm,
-            "intel" => Isa::Vmx,
-            _ => match self.vm_kind() {
-                VmKind::Tdx => Isa::Vmx,
-                VmKind::Sev | VmKind::Snp => Isa::Svm,
-                _ => Isa::Unknown,
-            },
-        }
-    }
-}
 
 /// The result of one category of a workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -596,36 +498,4 @@ fn harm(workloads: &[Workload], option: &str) -> Option<(f64, String)> {
     let (loss, first) = all.first()?;
     let more = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
     Some((*loss, format!("but it costs: {first}{more}")))
-}
-
-fn has_option(category: &str, option: &str) -> bool {
-    Category::read(category)
-        .is_some_and(|category| category.options.iter().any(|one| one == option))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn categories_in_many_spellings() {
-        for (text, kind, options) in [
-            ("VM", VmKind::Plain, &[][..]),
-            ("normal VM", VmKind::Plain, &[]),
-            ("TDX VM + vhost", VmKind::Tdx, &["vhost"]),
-            ("vm-snp", VmKind::Snp, &[]),
-            ("intel-tdx+poll", VmKind::Tdx, &["poll"]),
-            ("sev-snp+idle=poll", VmKind::Snp, &["poll"]),
-            ("amd-direct-medium-vhost", VmKind::Plain, &["direct", "medium", "vhost"]),
-            ("snp guest", VmKind::Snp, &[]),
-            ("sev-snp-direct-vhost", VmKind::Snp, &["direct", "vhost"]),
-        ] {
-            let category = Category::read(text).unwrap();
-            assert_eq!(category.vm_kind(), kind, "{text}");
-            assert_eq!(category.options, options, "{text}");
-        }
-        for text in ["", "host", "network", "results-snp", "redis"] {
-            assert_eq!(Category::read(text), None, "{text}");
-        }
-    }
 }

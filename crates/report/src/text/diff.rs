@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use vmtax_analyse::diff::DiffTable;
-use vmtax_analyse::explain::kind;
+use vmtax_analyse::vm_facts::kind;
 use vmtax_analyse::{Diff, Per};
 
 use super::layout::{Paint, Style};

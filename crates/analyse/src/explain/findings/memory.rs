@@ -8,13 +8,14 @@ use super::super::{Certainty, memory, percent};
 use super::{Finding, Sums, faults_wait};
 use crate::Ledger;
 use crate::remedy::{Context, VmKind};
+use crate::vm_facts::mapped;
 
 /// Faults in one region of 2 MiB from which on it is mapped in 4 KiB pages.
 const FAULTS_OF_4K: u64 = 8;
 
 /// Faults in one region of 2 MiB after a conversion from which on most of its 4 KiB pages were mapped anew: half of them.
 const FAULTS_OF_A_SHATTERED_REGION: u64 = 256;
-/// At most one conversion for so many faults: a conversion that is followed by the fault of its own page alone shatters nothing.
+/// At most one conversion for this many faults: a conversion that is followed by the fault of its own page alone shatters nothing.
 const FAULTS_OF_A_CONVERSION: u64 = 64;
 
 /// Faults of each region of 2 MiB.
@@ -113,10 +114,10 @@ pub(in crate::explain) fn of_memory(
             Certainty::Likely,
         ),
     };
-    if let Some((small, all)) = memory::mapped(ledger) {
+    if let Some((small, all)) = mapped(ledger) {
         // The difference between two hosts is the answer to why one of them is slower.
         let in_base = base
-            .and_then(memory::mapped)
+            .and_then(mapped)
             .map(|(small, all)| format!("; in the base {}", percent(small / all)));
         finding.evidence.push(format!(
             "{} of {:.0} MiB mapped in pages of 4 KiB, by KVM's counters{}",

@@ -1,0 +1,85 @@
+//! Properties of VMs that a ledger shows: their kind, and the page sizes in which their memory is mapped.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::{DetailKind, Isa, Place, Profile, Stat, svm, vmx};
+
+use crate::Ledger;
+use crate::remedy::VmKind;
+
+/// Requests that SEV-SNP guests alone make: page state changes, guest requests, creation of vCPUs. AMD 56421.
+const SNP_REQUESTS: [u64; 4] = [0x8000_0010, 0x8000_0011, 0x8000_0012, 0x8000_0013];
+/// The same in the MSR protocol: GHCB registration, page state changes.
+const SNP_MSR_REQUESTS: [u64; 3] = [0x10, 0x12, 0x14];
+
+/// The kind of VM, from exit reasons, details and the host's profile.
+pub fn kind(ledger: &Ledger) -> VmKind {
+    let runs = |names: &[&str]| {
+        ledger.profiles.get(&Place::Host).is_some_and(|profile| {
+            let mut functions =
+                profile.stacks.keys().flat_map(|stack| stack.split(Profile::BETWEEN));
+            functions.any(|function| names.iter().any(|name| function.starts_with(name)))
+        })
+    };
+    let mut found = VmKind::Unknown;
+    for key in ledger.exits.keys() {
+        let (isa, code) = (key.reason.isa, key.reason.code);
+        match (isa, key.detail.kind) {
+            (Isa::Vmx, _) if matches!(code, vmx::TDCALL | vmx::SEAMCALL) => return VmKind::Tdx,
+            (_, DetailKind::Tdvmcall) => return VmKind::Tdx,
+            (_, DetailKind::Ghcb) if SNP_REQUESTS.contains(&key.detail.value) => {
+                return VmKind::Snp;
+            }
+            (_, DetailKind::GhcbMsr) if SNP_MSR_REQUESTS.contains(&key.detail.value) => {
+                return VmKind::Snp;
+            }
+            (_, DetailKind::Ghcb | DetailKind::GhcbMsr) => found = VmKind::Encrypted,
+            (Isa::Svm, _) if code == svm::VMGEXIT => found = VmKind::Encrypted,
+            // No TD has VMX's preemption timer, CR exits or its own EPT misconfigurations beside it.
+            (Isa::Vmx, _)
+                if matches!(code, vmx::PREEMPTION_TIMER | vmx::CR_ACCESS | vmx::APIC_WRITE)
+                    && found == VmKind::Unknown =>
+            {
+                found = VmKind::Plain;
+            }
+            // Guests with encrypted registers cannot take these without asking.
+            (Isa::Svm, _)
+                if matches!(code, svm::CPUID | svm::MSR | svm::IOIO | svm::VMMCALL)
+                    && found == VmKind::Unknown =>
+            {
+                found = VmKind::Plain;
+            }
+            _ => {}
+        }
+    }
+    if runs(&["__seamcall", "tdx_vcpu_run"]) {
+        return VmKind::Tdx;
+    }
+    if found == VmKind::Unknown && runs(&["__svm_sev_es_vcpu_run"]) {
+        return VmKind::Encrypted;
+    }
+    if found == VmKind::Unknown && runs(&["vmx_vcpu_run", "vmx_vmexit"]) {
+        return VmKind::Plain;
+    }
+    found
+}
+
+/// Bytes that are mapped in pages of 4 KiB, and in all sizes; the last reading of each VM counts.
+pub(crate) fn mapped(ledger: &Ledger) -> Option<(f64, f64)> {
+    let mut last: BTreeMap<(u32, u64), &Stat> = BTreeMap::new();
+    for stat in &ledger.stats {
+        let Some((_, size)) = Stat::PAGES.iter().find(|(name, _)| stat.name == *name) else {
+            continue;
+        };
+        let known = last.entry((stat.vm, *size)).or_insert(stat);
+        if stat.time_ns >= known.time_ns {
+            *known = stat;
+        }
+    }
+    let bytes = |stats: &mut dyn Iterator<Item = (&(u32, u64), &&Stat)>| -> f64 {
+        stats.map(|((_, size), stat)| stat.value * *size as f64).sum()
+    };
+    let all = bytes(&mut last.iter());
+    let small = bytes(&mut last.iter().filter(|((_, size), _)| *size == Stat::PAGES[0].1));
+    (all > 0.0).then_some((small, all))
+}
