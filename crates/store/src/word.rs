@@ -1,24 +1,70 @@
-//! The words for kinds of raw events in `kind` of their table.
+//! The words for kinds of raw events in `kind` of their table, and the columns that hold their fields.
+
+/// Hands the table of kinds to a macro: word, variant of [`vmtax_events::Kind`], the choice that the word includes, and the column of
+/// each other field. `reason` is the columns `isa`, `reason` and `reason_flags`.
+macro_rules! kinds {
+    ($with:ident) => {
+        $with! {
+            "exit" Exit () reason: reason, info1: a, info2: b;
+            "entry" Entry ();
+            "msr-read" Msr (write: false) index: a, data: b;
+            "msr-write" Msr (write: true) index: a, data: b;
+            "port-in" Pio (write: false) port: a, count: b, size: c;
+            "port-out" Pio (write: true) port: a, count: b, size: c;
+            "mmio-read-unsatisfied" Mmio (access: MmioAccess::UnsatisfiedRead) gpa: a, len: b;
+            "mmio-read" Mmio (access: MmioAccess::Read) gpa: a, len: b;
+            "mmio-write" Mmio (access: MmioAccess::Write) gpa: a, len: b;
+            "fast-mmio" FastMmio () gpa: a;
+            "hypercall-kvm" Hypercall (interface: HypercallInterface::Kvm) number: a;
+            "hypercall-hyperv" Hypercall (interface: HypercallInterface::HyperV) number: a;
+            "hypercall-xen" Hypercall (interface: HypercallInterface::Xen) number: a;
+            "page-fault" PageFault () gpa: a, error_code: b;
+            "map-request" MapRequest () gfn: a, level: b;
+            "set-attributes" SetAttributes () start: a, end: b, attributes: c;
+            "cpuid" Cpuid () function: a, index: b;
+            "cr-read" Cr (write: false) number: a, value: b;
+            "cr-write" Cr (write: true) number: a, value: b;
+            "apic-read" Apic (write: false) register: a, value: b;
+            "apic-write" Apic (write: true) register: a, value: b;
+            "ghcb-enter" GhcbEnter () code: a, info1: b, info2: c;
+            "ghcb-msr" GhcbMsr () value: a;
+            "tdvmcall" Tdvmcall () leaf: a;
+            "vmcs-read" VmcsField (write: false) field: a;
+            "vmcs-write" VmcsField (write: true) field: a;
+            "information" Information () info1: a, info2: b;
+            "userspace-exit" UserspaceExit () reason: a, errno: errno;
+            "nested-exit" NestedExit () reason: reason;
+            "nested-inject" NestedInject () reason: reason;
+            "nested-enter" NestedEnter ();
+            "wakeup" Wakeup (polled: false) ns: a;
+            "wakeup-polled" Wakeup (polled: true) ns: a;
+            "switch" Switch (preempted: false) next_tid: a;
+            "switch-preempted" Switch (preempted: true) next_tid: a;
+            "lost" Lost () count: a;
+            "thread-end" ThreadEnd ();
+        }
+    };
+}
+
+pub(crate) use kinds;
+
+macro_rules! words {
+    ($($word:literal $kind:ident ($($choice:tt)*) $($field:ident: $column:ident),*;)*) => {
+        &[$($word),*]
+    };
+}
 
 /// A word of the column `kind`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(pub(crate) &'static str);
 
 impl Word {
-    #[rustfmt::skip]
-    const ALL: [&'static str; 37] = [
-        "exit", "entry", "msr-read", "msr-write", "port-in", "port-out", "mmio-read-unsatisfied",
-        "mmio-read", "mmio-write", "fast-mmio", "hypercall-kvm", "hypercall-hyperv", "hypercall-xen", "page-fault", "map-request", "set-attributes",
-        "cpuid", "cr-read", "cr-write", "apic-read", "apic-write", "ghcb-enter", "ghcb-msr",
-        "tdvmcall", "vmcs-read", "vmcs-write", "information", "userspace-exit", "nested-exit", "nested-inject",
-        "nested-enter", "wakeup", "wakeup-polled", "switch", "switch-preempted", "lost", "thread-end",
-    ];
-
     pub(crate) fn name(&self) -> &str {
         self.0
     }
 
     pub(crate) fn from_name(name: &str) -> Option<Word> {
-        Word::ALL.into_iter().find(|word| *word == name).map(Word)
+        const ALL: &[&str] = kinds!(words);
+        ALL.iter().find(|word| **word == name).map(|word| Word(word))
     }
 }

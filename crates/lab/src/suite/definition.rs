@@ -169,11 +169,6 @@ impl Definition {
         self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave)
     }
 
-    /// Memory that a batch at this level touches, if the operation is about memory.
-    pub fn memory_at(&self, level: u8) -> Option<Touch> {
-        self.touch_at(level).filter(|touch| touch.counted)
-    }
-
     /// The fewest conversions that a batch at this level makes.
     pub fn conversions_at(&self, level: u8) -> u64 {
         match (self.code.touch, self.kind) {

@@ -9,7 +9,7 @@
 //! PARSE]` before them in all, a number without `0x` is decimal.
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{Isa, Kind, NO_VCPU, Reason, userspace};
+use vmtax_events::{Isa, Kind, NO_VCPU, Reason, apic, userspace};
 
 use super::reason::{Reasons, vmx_flag};
 use super::words::{
@@ -362,51 +362,15 @@ fn cr(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
     Some((NO_VCPU, Kind::Cr { write, number: u8::try_from(number).ok()?, value }))
 }
 
-/// Names of LAPIC registers in the kernel's print format, and their offsets in the xAPIC page
-/// (Linux `arch/x86/include/asm/apicdef.h`).
-const APIC_REGISTERS: &[(&str, u32)] = &[
-    ("APIC_ID", 0x20),
-    ("APIC_LVR", 0x30),
-    ("APIC_TASKPRI", 0x80),
-    ("APIC_ARBPRI", 0x90),
-    ("APIC_PROCPRI", 0xa0),
-    ("APIC_EOI", 0xb0),
-    ("APIC_RRR", 0xc0),
-    ("APIC_LDR", 0xd0),
-    ("APIC_DFR", 0xe0),
-    ("APIC_SPIV", 0xf0),
-    ("APIC_ISR", 0x100),
-    ("APIC_TMR", 0x180),
-    ("APIC_IRR", 0x200),
-    ("APIC_ESR", 0x280),
-    ("APIC_LVTCMCI", 0x2f0),
-    ("APIC_ICR", 0x300),
-    ("APIC_ICR2", 0x310),
-    ("APIC_LVTT", 0x320),
-    ("APIC_LVTTHMR", 0x330),
-    ("APIC_LVTPC", 0x340),
-    ("APIC_LVT0", 0x350),
-    ("APIC_LVT1", 0x360),
-    ("APIC_LVTERR", 0x370),
-    ("APIC_TMICT", 0x380),
-    ("APIC_TMCCT", 0x390),
-    ("APIC_TDCR", 0x3e0),
-    ("APIC_SELF_IPI", 0x3f0),
-    ("APIC_EFEAT", 0x400),
-    ("APIC_ECTRL", 0x410),
-];
-
 fn apic(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
     let (write, register, value) = if payload.fields {
         (payload.number(b"rw")? != 0, payload.u32(b"reg")?, payload.hex(b"val")?)
     } else {
         let (write, mut words) = payload.direction(b"apic_")?;
         let name = words.next()?;
-        let known = APIC_REGISTERS.iter().find(|(n, _)| n.as_bytes() == name);
-        let register = match known {
-            Some(&(_, offset)) => offset,
-            None => number_u32(name).filter(|_| name.starts_with(b"0x"))?,
-        };
+        let known = std::str::from_utf8(name).ok().and_then(apic::register_of_kvm_name);
+        let number = || number_u32(name).filter(|_| name.starts_with(b"0x"));
+        let register = known.or_else(number)?;
         words.next().filter(|w| *w == b"=")?;
         (write, register, hex(words.next()?)?)
     };
