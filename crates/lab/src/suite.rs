@@ -1,4 +1,4 @@
-//! Suites: tables of operations. Each says what the guest executes, and what is known of the exits it must take.
+//! Suites: tables of operations. Each defines the instructions that the guest executes and the exits that they must cause.
 
 mod bounce;
 mod definition;
@@ -16,13 +16,13 @@ use definition::{clean, line, nothing};
 /// A suite.
 #[derive(Debug)]
 pub struct Suite {
-    /// Its word.
+    /// Name for `--suite`.
     pub name: &'static str,
-    /// What it is for.
+    /// One line for `lab list`.
     pub summary: &'static str,
     /// Its operations, in order.
     pub operations: &'static [Definition],
-    /// It makes sense in L2 too.
+    /// It can also run in L2.
     pub nests: bool,
 }
 
@@ -30,52 +30,52 @@ pub struct Suite {
 pub const SUITES: [Suite; 7] = [
     Suite {
         name: "primitives",
-        summary: "what guests do that may take an exit",
+        summary: "instructions and events of a guest that can cause an exit",
         operations: primitives::OPERATIONS,
         nests: true,
     },
     Suite {
         name: "nested-ops",
-        summary: "the instructions of a hypervisor, as L1 issues them",
+        summary: "VMX and SVM instructions, executed by L1",
         operations: nested_ops::OPERATIONS,
         nests: false,
     },
     Suite {
         name: "timers",
-        summary: "one timer workload with different clocks, APICs and idle loops",
+        summary: "a timer workload with different clock sources, APIC modes and idle loops",
         operations: timers::OPERATIONS,
         nests: true,
     },
     Suite {
         name: "bounce",
-        summary: "ring traffic, with and without copies through a shared buffer",
+        summary: "ring I/O, with and without copies through a bounce buffer",
         operations: bounce::OPERATIONS,
         nests: true,
     },
     Suite {
         name: "memory",
-        summary: "first touches of memory of each kind, and what conversions between private and shared leave of it",
+        summary: "first accesses to memory of each backing, and conversions between private and shared",
         operations: memory::OPERATIONS,
         nests: true,
     },
     Suite {
         name: "pmu",
-        summary: "a guest's perf on a virtual PMU in user space, host events created anew and reused",
+        summary: "a guest's PMU accesses on a virtual PMU in user space, with host events recreated or reused",
         operations: pmu::OPERATIONS,
         nests: false,
     },
     Suite {
         name: "perf",
-        summary: "what KVM sees of a guest that multiplexes, samples or switches its own counters",
+        summary: "exits of a guest that multiplexes, samples or switches its own counters",
         operations: perf::OPERATIONS,
         nests: true,
     },
 ];
 
-/// The operation that does nothing: what the loop around all others costs.
+/// The empty operation: the cost of the loop around all others.
 pub const EMPTY: Definition = Definition {
     name: "empty",
-    summary: "the loop alone: subtracted from all others",
+    summary: "the empty loop, which is subtracted from all others",
     count: 200,
     kind: Kind::None,
     code: clean(line(nothing)),

@@ -1,6 +1,6 @@
 //! The kernel's type information: offsets of struct members, and numbers of arguments of tracepoints.
 //!
-//! The format is in the kernel's `Documentation/bpf/btf.rst`. A module's description goes on where the kernel's ends: its
+//! The format is in the kernel's `Documentation/bpf/btf.rst`. A module's description continues where the kernel's ends: its
 //! type numbers and its names count from there. Input is the kernel's own, and is checked all the same.
 
 /// `BTF_KIND_*` that matter here.

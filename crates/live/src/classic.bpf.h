@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 //
-// Classic tracepoints, for kernels that do not describe their types: the kernel copies what it says of an event into a record,
-// and its format file has the offsets (classic.rs). The record has no vCPU's address, so VMs are distinguished by process.
+// Classic tracepoints, for kernels without BTF of modules (Linux 5.10): the kernel copies the fields of an event into a record,
+// and its format file has the offsets (classic.rs). The record has no address of the vCPU, so VMs are distinguished by process.
 
 #define CLASSIC_TRACEPOINT(name) SEC("tp/" #name) int on_##name(void *record)
 
-// As classic.rs numbers them, which is the order of attaching.
+// In the order of classic.rs, which is the order of attaching.
 enum tracepoint {
 	T_sched_process_exit,
 	T_sched_switch,
@@ -195,7 +195,7 @@ CLASSIC_TRACEPOINT(kvm_nested_vmrun)
 
 CLASSIC_TRACEPOINT(sched_switch)
 {
-	// The low 8 bits are the states in which a task sleeps or dies; without any it could have run on.
+	// The low 8 bits are the states in which a task sleeps or exits; without any it was preempted.
 	return switched(!(NUMBER(sched_switch, 0) & 0xff), NUMBER(sched_switch, 1));
 }
 

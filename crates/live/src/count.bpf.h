@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 //
-// States of threads, cells of keys, and how a time is counted.
+// States of threads, cells of keys, and counting of times.
 
 INLINE u64 least(u64 a, u64 b)
 {
@@ -17,13 +17,13 @@ INLINE struct thread *thread_at(u32 index)
 	return index ? bpf_map_lookup_elem(&threads, &index) : NULL;
 }
 
-// The state of the thread that runs, if it is a vCPU's.
+// The state of the running thread, if it is a vCPU's.
 INLINE struct thread *current_thread(void)
 {
 	return thread_at(here()->thread);
 }
 
-// A state for a thread that runs a vCPU for the first time; 0 for none.
+// Allocates the state of a new vCPU thread; 0 if there is none left.
 APART u32 new_thread(void)
 {
 	u64 id = bpf_get_current_pid_tgid();
@@ -36,7 +36,7 @@ APART u32 new_thread(void)
 		return 0;
 	known = bpf_map_lookup_elem(&thread_of_tid, &tid);
 	if (known) {
-		// sched_switch was missed, which the kernel counts and we report.
+		// A sched_switch was missed. The kernel counts that, and it is reported.
 		slot->thread = *known;
 		return *known;
 	}
@@ -58,7 +58,7 @@ APART u32 new_thread(void)
 	return index;
 }
 
-// As current_thread, and makes one where there is none.
+// As current_thread, but allocates a state if there is none.
 INLINE struct thread *vcpu_thread(void)
 {
 	struct thread *thread = current_thread();
@@ -66,7 +66,7 @@ INLINE struct thread *vcpu_thread(void)
 	return thread ? thread : thread_at(new_thread());
 }
 
-// The first cell for one of the keys, from exact to coarse, that there is room for; 0 for none.
+// The cell of the most exact key that has one or gets one; 0 if none does.
 APART u32 new_cell(struct key *key)
 {
 	u32 *known, cell = 0, kind, step;
@@ -124,7 +124,7 @@ APART u32 new_line(struct thread *thread, u64 what, u64 value, u32 ancillary)
 	key.thread = thread->index;
 	key.vcpu = thread->vcpu;
 	cell = new_cell(&key);
-	// What found no cell of its own is looked for again: each one is counted as one without detail.
+	// A key without a cell is not cached: each such exit is counted as one without detail.
 	if (!cell || key.kind == OVERFLOW)
 		return cell;
 	line = line_of(thread, what, value);
@@ -134,13 +134,13 @@ APART u32 new_line(struct thread *thread, u64 what, u64 value, u32 ancillary)
 	return cell;
 }
 
-// The cell of a key. A thread's number and its vCPU's are in the key, and not looked at here: see set_vcpu.
+// The cell of a key. The cache does not compare thread and vCPU, which set_vcpu ensures.
 INLINE u32 cell_of(struct thread *thread, u32 reason, u32 kind_and_flags, u32 ancillary, u64 value)
 {
 	u64 what = (u64)(LINE_USED | kind_and_flags) << 32 | reason;
 	struct line *line = line_of(thread, what, value);
 
-	// Its address is not to be made again for each of its fields.
+	// Keeps the compiler from recomputing its address for each field.
 	__asm__ volatile("" : "+r"(line));
 	if (line->what == what && line->value == value) {
 		u64 cell = line->cell;
@@ -151,7 +151,7 @@ INLINE u32 cell_of(struct thread *thread, u32 reason, u32 kind_and_flags, u32 an
 	return new_line(thread, what, value, ancillary);
 }
 
-// The thread runs another vCPU: its lines were those of the one before.
+// The thread runs another vCPU: the cached lines are those of the previous one.
 APART int set_vcpu(struct thread *thread, u32 vcpu)
 {
 	u32 i;
@@ -171,7 +171,7 @@ INLINE struct cell *half(u32 cell, u32 which)
 	return cell ? bpf_map_lookup_elem(&cells, &at) : NULL;
 }
 
-// How many bits a byte has, from the highest that is set.
+// Number of bits of a byte up to the highest that is set.
 #define SAME2(n) n, n
 #define SAME4(n) SAME2(n), SAME2(n)
 #define SAME8(n) SAME4(n), SAME4(n)
@@ -197,7 +197,7 @@ INLINE void add_square(struct cell *cell, u64 square)
 	u64 sum = cell->square_low + square;
 
 	cell->square_low = sum;
-	// Compared once, and not kept as a number first.
+	// One comparison, without an intermediate value.
 	__asm__ volatile("" : "+r"(sum));
 	if (sum < square)
 		cell->square_high++;
@@ -221,7 +221,7 @@ APART int tally_long(struct cell *cell, u64 ns)
 	if (!cell)
 		return 0;
 	add_time(cell, ns);
-	// From 4 s on the square is longer than a word.
+	// From 4 s on the square does not fit in 64 bits.
 	cell->square_high += high * high + (middle >> 32);
 	add_square(cell, low * low);
 	add_square(cell, middle << 32);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 //
-// Single events on their way to user space. Nothing of this is loaded unless they are asked for: the kernel's verifier knows
-// the configuration, and leaves out what it rules out.
+// Single events for user space. This code is loaded only if they are requested: the kernel's verifier knows
+// the configuration and removes dead branches.
 
 INLINE int put(struct slot *slot, struct event *event)
 {
@@ -20,7 +20,7 @@ lost:
 	return 0;
 }
 
-// Keeps an event until it is known how long its exit was.
+// Holds an event until the duration of its exit is known.
 INLINE int hold(struct slot *slot, struct thread *thread, struct event *event)
 {
 	u32 index = thread->index;
@@ -40,7 +40,7 @@ INLINE int hold(struct slot *slot, struct thread *thread, struct event *event)
 	return 0;
 }
 
-// The exit that is open took, or has taken already, so long. What comes after it goes out at once.
+// The open exit has taken this time, or already takes it. Later events of it are sent at once.
 APART int release(struct thread *thread, u64 duration)
 {
 	struct slot *slot = here();
@@ -63,8 +63,8 @@ APART int release(struct thread *thread, u64 duration)
 	return 0;
 }
 
-// An event of an exit of which is not known yet how long it is, unless it has been long enough already: then no room is
-// needed for what comes.
+// Holds an event of an exit whose duration is not known yet. If the exit is already long enough, no space is
+// needed for the events that follow.
 INLINE void hold_or_put(struct slot *slot, struct thread *thread, struct event *event)
 {
 	u64 now = event->time, start = thread->start;
@@ -77,7 +77,7 @@ INLINE void hold_or_put(struct slot *slot, struct thread *thread, struct event *
 	}
 }
 
-// Whether events of a thread go out now.
+// Whether events of a thread are sent now.
 INLINE u32 wanted_now(struct thread *thread)
 {
 	if (!thread)
@@ -85,7 +85,7 @@ INLINE u32 wanted_now(struct thread *thread)
 	return config.sample < 2 && !config.slower_ns ? 1 : thread->chosen;
 }
 
-// An event of the thread that runs. A switch of tasks concerns the thread that comes, too: `c` is its index.
+// An event of the running thread. A task switch concerns the next thread too: `c` is its index.
 APART int send(u32 what, u64 time, u64 a, u64 b, u64 c)
 {
 	struct event event = {.time = time, .what = what, .a = a, .b = b};
@@ -108,11 +108,11 @@ APART int send(u32 what, u64 time, u64 a, u64 b, u64 c)
 	}
 	if (what == THREAD_END)
 		return put(slot, &event);
-	// Not by pointers: the kernel's verifier does not let two of them be joined.
+	// Not by pointers: the kernel's verifier rejects merging two of them.
 	mine = wanted_now(thread);
 	others = wanted_now(next);
 	if (config.slower_ns) {
-		// What is not held any more is the entry.
+		// The only event not held is the entry.
 		if (mine && thread && !(thread->flags & OPEN))
 			return put(slot, &event);
 		if (mine && thread)
@@ -129,7 +129,7 @@ INLINE int tell(u32 what, u64 time, u64 a, u64 b, u64 c)
 	return config.raw ? send(what, time, a, b, c) : 0;
 }
 
-// An event that no state depends on, if a vCPU's thread runs.
+// An event without effect on states, if a vCPU thread runs.
 INLINE int tell_now(u32 what, u64 a, u64 b, u64 c)
 {
 	if (!config.raw || !here()->thread)
@@ -137,7 +137,7 @@ INLINE int tell_now(u32 what, u64 a, u64 b, u64 c)
 	return send(what, bpf_ktime_get_ns(), a, b, c);
 }
 
-// An exit begins. Whether its events go out is settled here, as far as it can be.
+// An exit begins. Decides whether its events are sent, if that does not depend on its duration.
 INLINE void choose(struct thread *thread)
 {
 	u32 index = thread->index;

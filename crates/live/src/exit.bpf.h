@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 //
-// An exit from its beginning to its end.
+// An exit, from kvm_exit to kvm_entry.
 
 INLINE u32 basic(u32 reason)
 {
 	return ISA == VMX ? reason & 0xffff : reason;
 }
 
-// Numbers as in crates/events/src/vmx.rs and svm.rs.
+// Exit reasons, as in crates/events/src/vmx.rs and svm.rs.
 INLINE int is_halt(u32 reason)
 {
 	return ISA == VMX ? basic(reason) == 12 : reason == 0x78 || reason == 0xa6;
@@ -23,7 +23,7 @@ INLINE int is_fast_path(struct thread *thread)
 	return reason == 0x7c && thread->info1;
 }
 
-// The handlers of these exits have all read the qualification, so KVM has it at hand.
+// The handlers of these exits read the qualification, so KVM has it cached.
 INLINE u64 qualification(struct thread *thread)
 {
 	u64 value = thread->info1;
@@ -33,7 +33,7 @@ INLINE u64 qualification(struct thread *thread)
 	return value;
 }
 
-// What an exit was about when nothing else says it; the kind is returned.
+// The detail of an exit without one of another source. Returns its kind.
 INLINE u32 from_information(struct thread *thread, u64 *value)
 {
 	u32 reason = basic(thread->reason), type;
@@ -71,7 +71,7 @@ INLINE u32 from_information(struct thread *thread, u64 *value)
 	return type > 1 ? NONE : type ? APIC_WRITE : APIC_READ;
 }
 
-// Hands out the time of an exit that was not the kernel's alone.
+// Distributes the time of an exit that the kernel did not handle alone.
 INLINE void split(struct thread *thread, struct spans *spans, u64 duration, u64 now, u32 outcome)
 {
 	u64 user = 0, kernel, halted = 0, away_user = 0, away_kernel = 0;
@@ -102,8 +102,8 @@ INLINE void split(struct thread *thread, struct spans *spans, u64 duration, u64 
 	spans->preempted += away_user + away_kernel;
 }
 
-// Counts the exit that is open, whatever it was. Without `timed` its entry is missing. Whether its time was given to
-// somebody.
+// Counts the open exit. Without `timed` its entry is missing. Returns whether its time was attributed to
+// a part.
 APART int close_any(struct thread *thread, u64 now, int timed)
 {
 	u32 flags, kind, which = totals.half & 1, outcome = OUTCOME_KERNEL;
@@ -118,7 +118,7 @@ APART int close_any(struct thread *thread, u64 now, int timed)
 	duration = now - thread->start;
 	if (!thread->weight) {
 		kind = from_information(thread, &value);
-		// kvm_exit came before KVM had read it.
+		// At kvm_exit KVM had not read it yet.
 		if (ISA == VMX && kind != NONE)
 			tell(INFORMATION, now, thread->info1, 0, 0);
 	}
@@ -145,7 +145,7 @@ APART int close_any(struct thread *thread, u64 now, int timed)
 	return timed;
 }
 
-// The accesses of a thread end with its entry, or without a known end.
+// The accesses of a thread end at its entry, or at an unknown time.
 APART int accesses_end(struct thread *thread, u64 now, int timed)
 {
 	u32 i, which = totals.half & 1;
@@ -164,7 +164,7 @@ APART int accesses_end(struct thread *thread, u64 now, int timed)
 	return 0;
 }
 
-// An exit is open already.
+// An exit is already open.
 APART int exit_in_exit(struct thread *thread, u64 now)
 {
 	if (!thread)
@@ -180,7 +180,7 @@ APART int exit_in_exit(struct thread *thread, u64 now)
 	return 0;
 }
 
-// kvm_exit from anywhere but the guest, as far as is known, or with more to note.
+// kvm_exit of a thread that is not known to be in the guest, or with more to record.
 APART int leave_somewhere(struct thread *thread, u64 now)
 {
 	u32 state, flags = OPEN;
@@ -238,7 +238,7 @@ INLINE void leave_guest(struct thread *thread, u64 now)
 	thread->value = 0;
 }
 
-// kvm_entry after anything but what enter_guest knows.
+// kvm_entry in all cases that enter_guest does not handle.
 APART int enter_somehow(struct thread *thread, u64 now)
 {
 	u32 state;
@@ -263,7 +263,7 @@ APART int enter_somehow(struct thread *thread, u64 now)
 		accesses_end(thread, now, 1);
 	if (!told && state & SEEN && now > thread->since)
 		thread->spans[totals.half & 1].unknown += now - thread->since;
-	// The exit began where the time before it ended, unless it was late.
+	// The exit began where the time before it ended, unless the event was late.
 	if (told || now > thread->since)
 		thread->since = now;
 	thread->state = (state & THREAD_ANCILLARY) | SEEN | IN_GUEST;

@@ -4,15 +4,15 @@
 //
 //	 guest |kvm_exit  kvm_nested_vmexit?  kvm_msr | kvm_pio | kvm_mmio ...  kvm_userspace_exit?  |kvm_entry| guest
 //
-// The counters are in two halves. The programs add to one while user space reads and clears the other
-// (kvm_exit.rs). Every vCPU has cells of its own, and a vCPU is on one CPU at a time, so nothing here needs a lock or an
-// atomic addition but what concerns all vCPUs, which is rare.
+// Counters have two halves. The programs add to one while user space reads and clears the other
+// (kvm_exit.rs). Every vCPU has its own cells, and a vCPU is on one CPU at a time, so no lock is needed; atomic
+// additions are needed only for the rare counters of all vCPUs.
 //
-// The way of an exit is short: sched_switch says what runs on each CPU, so the state is at hand; its cell is found
-// by a small cache in the state; and an access, of which most exits have one, is counted with its exit.
+// An exit costs little: sched_switch maintains the running thread of each CPU, so its state is known; its cell is found
+// by a small cache in the state; and the first access is counted with its exit.
 //
-// layout.bpf.h has the structs, count.bpf.h states and cells, event.bpf.h single events, waiting.bpf.h who had the CPU of a
-// preempted vCPU, exit.bpf.h an exit's beginning and end; here is what happens between, and raw.bpf.h or classic.bpf.h have the tracepoints.
+// layout.bpf.h: structs; count.bpf.h: states and cells; event.bpf.h: single events; waiting.bpf.h: threads that ran on the CPU of a
+// preempted vCPU; exit.bpf.h: begin and end of an exit; this file: events between; raw.bpf.h and classic.bpf.h: tracepoints.
 
 #include "layout.bpf.h"
 #include "count.bpf.h"
@@ -20,7 +20,7 @@
 #include "waiting.bpf.h"
 #include "exit.bpf.h"
 
-// How much a kind of detail says about an exit; the most telling one stays, the first among equals.
+// Priority of a kind of detail; the highest is kept, and the first of equal ones.
 #define WEIGHT_FAULT 1
 #define WEIGHT_POLLED 1
 #define WEIGHT_BLOCKED 2
@@ -56,8 +56,8 @@ INLINE void count_access(struct thread *thread, u32 kind, u64 value, u64 ns, int
 	count(cell_of(thread, 0, kind | access_flags(thread) << 8, 0, value), totals.half & 1, ns, timed);
 }
 
-// An access that waits for the next entry, to be counted on its own. Without a thread: it is the first that is seen
-// of one, back from user space where it was when the recording began.
+// An access that lasts until the next entry and is counted separately. Without a thread: the first event
+// of a thread that was in user space when the recording began.
 APART int further_access(struct thread *thread, u32 kind, u64 value)
 {
 	struct access *access;
@@ -69,7 +69,7 @@ APART int further_access(struct thread *thread, u32 kind, u64 value)
 		return 0;
 	at = thread->accesses;
 	if (at >= ACCESSES) {
-		// Too many in one exit to time them all.
+		// More accesses in one exit than can be timed.
 		count_access(thread, kind, value, 0, 0);
 		return 0;
 	}
@@ -93,7 +93,7 @@ INLINE int access(u32 kind, u64 value)
 	flags = thread->flags;
 	if (!(flags & OPEN) || thread->weight >= WEIGHT_ACCESS)
 		return further_access(thread, kind, value);
-	// The first access is the subject of the exit. It is counted with the exit and gets the exit's time.
+	// The first access is the detail of the exit: it is counted with the exit, with its time.
 	thread->flags = flags | SOLE;
 	thread->weight = WEIGHT_ACCESS;
 	thread->kind = kind;
@@ -125,7 +125,7 @@ INLINE int mmio(u32 type, u64 address)
 	return type == 1 ? mmio_read(address) : access(MMIO_WRITE, address);
 }
 
-// Leaves whose answer depends on ECX, as Detail::cpuid of crates/events/src/detail.rs knows them.
+// Leaves whose answer depends on ECX, as in Detail::cpuid of crates/events/src/detail.rs.
 #define LEAVES                                                                                                          \
 	(1ULL << 0x4 | 1ULL << 0x7 | 1ULL << 0xb | 1ULL << 0xd | 1ULL << 0xf | 1ULL << 0x10 | 1ULL << 0x12 |           \
 	 1ULL << 0x14 | 1ULL << 0x17 | 1ULL << 0x18 | 1ULL << 0x1d | 1ULL << 0x1e | 1ULL << 0x1f | 1ULL << 0x24)
@@ -152,7 +152,7 @@ INLINE int userspace_exit(u32 reason, u32 error)
 		thread->user_start = bpf_ktime_get_ns();
 	}
 	tell(USER_EXIT, thread->user_start, reason, error, 0);
-	// The thread may come back with another vCPU, of which KVM may have put what it knows in the same place.
+	// The thread may return with another vCPU, whose struct KVM may have allocated at the same address.
 	thread->vcpu_at = 0;
 	// KVM_EXIT_HLT: user space emulates the halt.
 	if (reason == 5)
@@ -173,13 +173,13 @@ INLINE int converted(u64 start, u64 end, u64 attributes)
 	return tell_now(ATTRIBUTES, start, end, attributes);
 }
 
-// A page is mapped. For a page fault that is while KVM handles an exit; otherwise user space asked for it.
+// A page is mapped: for a page fault during an exit, otherwise on request of user space.
 INLINE int mapped(u64 gfn, u32 level)
 {
 	struct thread *thread = current_thread();
 	u64 id = bpf_get_current_pid_tgid();
 
-	// A thread that is alone in its process may be one of the kernel's, which maps pages that were swapped out.
+	// A single-threaded process may be a kernel thread, which maps pages that were swapped out.
 	if (!thread && (u32)id != id >> 32)
 		thread = thread_at(new_thread());
 	if (thread && (thread->flags & (OPEN | USER)) != OPEN && level - 1 < 3)
@@ -196,7 +196,7 @@ INLINE int wakeup(u64 ns, u32 waited)
 	if (thread && thread->flags & OPEN) {
 		thread->wakeup = ns + (thread->flags & WOKEN ? thread->wakeup : 0);
 		thread->flags |= WOKEN;
-		// Without waiting KVM polled until something came, and the vCPU kept its CPU.
+		// Without waiting: KVM polled successfully, and the vCPU kept its CPU.
 		if (is_halt(thread->reason))
 			learn(thread, waited ? WEIGHT_BLOCKED : WEIGHT_POLLED, HALT, waited != 0);
 	}
@@ -303,7 +303,7 @@ INLINE int thread_ends(void)
 	return 0;
 }
 
-// What a tracepoint says, and its single event.
+// Handlers of tracepoints, each with its single event.
 INLINE int msr(u32 write, u32 index, u64 data)
 {
 	access(write ? MSR_WRITE : MSR_READ, index);
@@ -373,7 +373,7 @@ INLINE int ghcb_request(u64 value)
 // The end of kvm_exit, when the reason is known.
 INLINE int exit_known(struct thread *thread)
 {
-	// Not where the reason could not be read.
+	// Not if the reason could not be read.
 	if (!config.raw || !(thread->flags & OPEN))
 		return 0;
 	choose(thread);
@@ -387,7 +387,7 @@ INLINE int exit_known(struct thread *thread)
 #endif
 
 #if ISA == VMX
-// KVM has loaded the guest's register that holds the field's number, and has it in a register of its own.
+// KVM has loaded the field's encoding from the guest's register into a register of the host.
 INLINE int vmcs_field(void *registers, u32 at, u32 write)
 {
 	u64 field = 0;
@@ -400,7 +400,7 @@ INLINE int vmcs_field(void *registers, u32 at, u32 write)
 	return tell_now(VMCS, write, field, 0);
 }
 
-// Places in the handler of VMREAD, then those in that of VMWRITE.
+// Probes in the handler of VMREAD, then those in the handler of VMWRITE.
 #define PROBE(n, write)                                                                                                \
 	SEC("kprobe/vmcs") int on_vmcs_##n(void *registers)                                                            \
 	{                                                                                                              \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 //
-// What the programs share among them and with user space. Rust's side of every struct is generated from here (build.rs).
-// What is used of the kernel's headers is declared here.
+// Structs shared by the programs and user space. build.rs generates the Rust side of every struct from this file.
+// The declarations of the kernel that are needed are here too.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -43,7 +43,7 @@ static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) =
 #error "compile with -DISA=1 or -DISA=2"
 #endif
 
-// As many places in KVM's code are watched for VMCS fields.
+// Most places in KVM's code that are probed for VMCS fields.
 #define VMCS_PROBES 4
 
 // A number in the record of a classic tracepoint.
@@ -51,24 +51,24 @@ struct field {
 	u16 offset;
 	u16 size;
 };
-// As classic.rs lists them.
+// In the order of classic.rs.
 #define TRACEPOINTS 25
 #define FIELDS 4
 
-// What this kernel is like, and what is wanted; written before the programs are loaded.
+// Properties of this kernel, and what to record; written before the programs are loaded.
 struct config {
 	// Cells in each half, threads, and keys of a kind (exits, accesses) that are counted exactly.
 	u32 cells;
 	u32 threads;
 	u32 exact;
-	// Only the processes in `wanted`.
+	// Count only the processes in `wanted`.
 	u32 filtered;
-	// Which argument of the raw tracepoint it is.
+	// Index of the raw tracepoint's argument.
 	u32 exit_vcpu;
 	u32 fault_address;
 	u32 xen_number;
 	u32 switch_has_state;
-	// Offsets, from the kernel's own description of its types.
+	// Offsets, from the kernel's BTF.
 	u32 vcpu_id;
 	u32 vcpu_kvm;
 	u32 svm_vmcb;
@@ -79,22 +79,22 @@ struct config {
 	u32 task_pid;
 	u32 task_state;
 	u32 ghcb_exit_code;
-	// Where in struct pt_regs a probe of KVM finds the VMCS field.
+	// Offset in struct pt_regs of the register that holds the VMCS field at a probe of KVM.
 	u32 vmcs_register[VMCS_PROBES];
-	// Single events go out: all, those of one exit in `sample`, those of exits of `slower_ns` and more.
+	// Single events are sent: all of them, those of one exit in `sample`, or those of exits of at least `slower_ns`.
 	u32 raw;
 	u32 sample;
-	// Of struct kvm_page_fault, 0 where it is not described.
+	// Offsets in struct kvm_page_fault, 0 if BTF lacks it.
 	u32 fault_level;
 	u32 fault_gfn;
 	u32 unused;
 	u64 slower_ns;
-	// Where classic tracepoints have what raw ones give as arguments; size 0 for what they do not have.
+	// Fields of classic tracepoints in place of raw arguments; size 0: the tracepoint lacks it.
 	struct field fields[TRACEPOINTS][FIELDS];
 };
 const volatile struct config config SEC(".rodata");
 
-// Which exits, or which accesses.
+// The key of counted exits or accesses.
 struct key {
 	u32 reason;
 	u32 thread;
@@ -104,13 +104,13 @@ struct key {
 	u32 ancillary;
 	u64 value;
 };
-// Of a thread that has not yet said which it runs.
+// vCPU of a thread before its first event that names one.
 #define NO_VCPU 0xffff
 #define KEY_NESTED 1
 #define KEY_OUTCOME 1 // shift
 #define KEY_ACCESS 16
 #define KEY_ANCILLARY 32
-// The exit's detail is an access, too.
+// The exit's detail is an access.
 #define KEY_SOLE 64
 
 // Outcome of crates/events/src/row.rs, in its order.
@@ -150,7 +150,7 @@ enum kind {
 
 #define BUCKETS 40
 
-// Counts and times of one key in one half. How many there were with a time is the sum of the histogram.
+// Counts and times of one key in one half. The number of timed ones is the sum of the histogram.
 struct cell {
 	u64 untimed;
 	u64 time;
@@ -163,7 +163,7 @@ struct cell {
 	u64 unused[6];
 };
 
-// Where the time of a thread went, in one half.
+// Time of a thread by part, in one half.
 struct spans {
 	u64 guest;
 	u64 l2;
@@ -174,7 +174,7 @@ struct spans {
 	u64 unknown;
 };
 
-// An access that waits for the entry.
+// An access that ends with the entry.
 struct access {
 	u64 start;
 	u64 value;
@@ -183,19 +183,19 @@ struct access {
 };
 #define ACCESSES 8
 
-// The way from a key of a thread, while it runs one vCPU, to the key's cell.
+// Cache of a thread: from a key to the key's cell, while it runs one vCPU.
 struct line {
-	// The reason; above it LINE_USED with kind and flags of the key.
+	// Low half: the reason; high half: LINE_USED, kind and flags of the key.
 	u64 what;
 	u64 value;
-	// The cell; above it the key's ancillary.
+	// Low half: the cell; high half: the key's ancillary.
 	u64 cell;
 	u64 unused;
 };
 #define LINES 16
 #define LINE_USED (1 << 16)
 
-// What is known of the exit that is open.
+// Flags of the open exit.
 #define OPEN 1
 #define LATE 2
 #define NESTED 4
@@ -205,36 +205,36 @@ struct line {
 #define WOKEN 64
 #define ANCILLARY 128
 #define PREEMPTED 256
-// It has an access, the one that its detail is about.
+// Its detail is an access.
 #define SOLE 512
 
-// Where a thread is between its events.
+// The part of time that a thread is in.
 #define IN_GUEST 1
 #define SEEN 2
 #define THREAD_ANCILLARY 4
 #define OUT 8
 #define OUT_PREEMPTED 16
 
-// A thread that had the CPU of a preempted vCPU.
+// A thread that ran on the CPU of a preempted vCPU.
 struct taker {
 	u64 time;
 	u32 tid;
-	// 0: nobody.
+	// 0: unused.
 	u32 count;
-	// Of 16 bytes; empty if it was not seen running.
+	// comm, 16 bytes; empty if no switch away from it was seen.
 	u64 name[2];
 };
-// As many of one exit are told apart; the last stands for all others.
+// Distinct accesses of one exit; the last slot counts all others.
 #define TAKERS 8
 #define OTHERS (~0U)
 
-// As many preempted vCPUs of one CPU are followed.
+// Most preempted vCPUs tracked for each CPU.
 #define WAITERS 4
 
 struct thread {
 	// tgid << 32 | tid, 0 for none: a thread that ended, or a free slot.
 	u64 id;
-	// 0 when user space may have come to another vCPU.
+	// 0 if user space may have switched to another vCPU.
 	u64 vcpu_at;
 	u64 kvm;
 	u64 ended;
@@ -249,13 +249,13 @@ struct thread {
 	u32 open_ancillary;
 	u64 start;
 	u64 guest;
-	// SVM's exit_code, exit_code_hi, exit_info_1 and exit_info_2 as they lie in the VMCB; for VMX the reason and the
+	// SVM: exit_code, exit_code_hi, exit_info_1 and exit_info_2 as in the VMCB; VMX: the reason and the
 	// qualification.
 	u32 reason;
 	u32 reason_high;
 	u64 info1;
 	u64 info2;
-	// How much what was learnt says, and what it is.
+	// The detail, and its weight.
 	u32 weight;
 	u32 kind;
 	u64 value;
@@ -264,20 +264,20 @@ struct thread {
 	u64 preempted_kernel;
 	u64 preempted_user;
 	u64 accesses;
-	// The VMCB of L1.
+	// L1's VMCB.
 	u64 vmcb01;
-	// Of single events: exits so far, and whether those of this one go out.
+	// Single events: exits so far, and whether the events of this one are sent.
 	u32 exits;
 	u32 chosen;
 	struct access access[ACCESSES];
 	struct spans spans[2];
 	struct line lines[LINES];
-	// The CPU that it was taken from, and who had it since, in the exit that is open.
+	// During the open exit: the CPU that it was preempted on, and the threads that ran there since.
 	u64 out_cpu;
 	struct taker takers[TAKERS];
 };
 
-// Of all vCPUs together. What begins in user space comes first.
+// Of all vCPUs. Values set by user space come first.
 struct totals {
 	u32 half;
 	u32 on;
@@ -289,30 +289,30 @@ struct totals {
 	u64 unpaired_exits;
 	u64 unpaired_entries;
 	u64 details_dropped;
-	// Events that could not be counted at all: no thread, no cell, no way to read the reason.
+	// Events that could not be counted: no thread, no cell, or the reason cannot be read.
 	u64 lost;
-	// Single events that found no room on their way out; they are counted all the same.
+	// Single events dropped because the ring buffer was full; they are counted nevertheless.
 	u64 raw_lost;
 };
 struct totals totals SEC(".bss");
 
 
-// What runs on a CPU: sched_switch keeps it true.
+// What runs on a CPU, maintained at sched_switch.
 struct slot {
-	// The state of the thread, 0 if it is no vCPU's.
+	// The state of the vCPU thread; 0: another thread.
 	u64 thread;
-	// The thread that runs a vCPU there and is not wanted.
+	// A vCPU thread that is filtered out.
 	u64 unwanted;
-	// Single events of this CPU that were lost since the last one that went out.
+	// Single events of this CPU dropped since the last one sent.
 	u64 lost;
-	// While preempted vCPUs wait for this CPU: who runs, and since when.
+	// While preempted vCPUs wait for this CPU: the running thread, and since when it runs.
 	u64 since;
 	u32 running;
 	u32 waiting;
 	// Their states, 0 for none.
 	u32 waiters[WAITERS];
 };
-// As many as Linux can be built for.
+// The maximum of Linux (CONFIG_NR_CPUS).
 #define CPUS 8192
 struct slot slots[CPUS] SEC(".bss.slots");
 
@@ -363,7 +363,7 @@ struct {
 	TYPE(value, u8);
 } wanted SEC(".maps");
 
-// Who had the CPU during preempted exits, by their cell. Cells of the second half come after those of the first.
+// Threads that ran during preempted exits, by cell of the exit. Cells of the second half follow those of the first.
 struct taken_key {
 	u32 cell;
 	u32 tid;
@@ -380,7 +380,7 @@ struct {
 	TYPE(value, struct taken);
 } taken SEC(".maps");
 
-// Places that user space gives back.
+// Slots that user space has freed.
 struct {
 	UINT(type, MAP_STACK);
 	UINT(max_entries, 1);
@@ -393,7 +393,7 @@ struct {
 	TYPE(value, u32);
 } free_threads SEC(".maps");
 
-// A single event on its way to user space; raw.rs reads it.
+// A single event as sent to user space; raw.rs reads it.
 struct event {
 	u64 time;
 	// tgid << 32 | tid
@@ -440,7 +440,7 @@ struct {
 	UINT(max_entries, 4096);
 } ring SEC(".maps");
 
-// Events of an exit that is open, until it is known how long it was.
+// Events of the open exit, held until its duration is known.
 #define HELD 32
 struct held {
 	u64 count;

@@ -25,7 +25,7 @@ pub struct Options {
 /// Which single events.
 #[derive(Clone, Debug)]
 pub struct Raw {
-    /// Those of one exit in so many of each vCPU; 1 for all.
+    /// One exit in this many of each vCPU is recorded; 1: all.
     pub sample: u32,
     /// Those of exits that took at least so long.
     pub slower: Duration,

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 //
-// Raw tracepoints. Their arguments are what the kernel's code gives to the tracepoint: nothing is copied and nothing formatted.
+// Raw tracepoints. Their arguments are those of the kernel's call: nothing is copied or formatted.
 
 #define RAW(name) SEC("raw_tp/" #name) int on_##name(u64 *args)
 
-// One of two arguments. Both are read first: the kernel's verifier does not let a place in them be computed.
+// One of two arguments. Both are read first: the kernel's verifier rejects a computed index.
 INLINE u64 one_of(u32 second, u64 a, u64 b)
 {
 	__asm__ volatile("" : "+r"(a), "+r"(b));
 	return second ? b : a;
 }
 
-// Which vCPU the thread runs now.
+// Sets the vCPU that the thread runs.
 APART int learn_vcpu(struct thread *thread, u64 vcpu)
 {
 	u32 number = 0;
@@ -27,7 +27,7 @@ APART int learn_vcpu(struct thread *thread, u64 vcpu)
 	return 0;
 }
 
-// Its reason cannot be read: better none than a wrong one.
+// Its reason cannot be read: no exit is better than a wrong one.
 APART int lose_exit(struct thread *thread)
 {
 	add_one(&totals.lost);
@@ -38,7 +38,7 @@ APART int lose_exit(struct thread *thread)
 	return 0;
 }
 
-// The VMCB's layout is the processor's: AMD APM volume 2, appendix B. EXITCODE is at 0x70.
+// Layout of the VMCB: AMD APM volume 2, appendix B. EXITCODE is at 0x70.
 INLINE void read_vmcb(struct thread *thread, u64 vmcb)
 {
 	if (bpf_probe_read_kernel(&thread->reason, 24, (void *)(vmcb + 0x70)))
@@ -70,7 +70,7 @@ RAW(kvm_exit)
 		if (bpf_probe_read_kernel(&thread->reason, 4, (void *)(vcpu + config.vmx_exit_reason)))
 			lose_exit(thread);
 	} else if (config.svm_vmcb01 && !config.raw) {
-		// If it was L2's, kvm_nested_vmexit comes next and says so.
+		// If it was L2's, kvm_nested_vmexit follows.
 		read_vmcb(thread, thread->vmcb01);
 	} else {
 		read_present_vmcb(thread, vcpu);
@@ -230,7 +230,7 @@ RAW(sched_switch)
 	else
 		bpf_probe_read_kernel(&state, sizeof(state), (void *)(args[1] + config.task_state));
 	bpf_probe_read_kernel(&next, sizeof(next), (void *)(args[2] + config.task_pid));
-	// A task that is in none of the states in which it sleeps or dies could have run on: TASK_REPORT.
+	// A task in no state of TASK_REPORT neither sleeps nor exits: it was preempted.
 	return switched(args[0] || !(state & 0x7f), next);
 }
 

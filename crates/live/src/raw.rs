@@ -5,7 +5,7 @@ use vmtax_events::{DetailKind, Event, Isa, Kind, NO_VCPU, Reason};
 
 use crate::layout::Sent;
 
-/// The event; `None` for what is none.
+/// The event, if it is one.
 pub(crate) fn event(isa: Isa, sent: &Sent) -> Option<Event> {
     Some(Event {
         time_ns: sent.time,

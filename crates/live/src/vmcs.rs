@@ -24,7 +24,7 @@ pub struct VmcsPlace {
     pub register: &'static str,
 }
 
-/// Registers in the order of `struct pt_regs` (Linux `arch/x86/include/asm/ptrace.h`); "" is what is no register.
+/// Registers in the order of `struct pt_regs` (Linux `arch/x86/include/asm/ptrace.h`); "" where there is no register.
 const REGISTERS: [&str; 20] = [
     "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di",
     "", "", "", "", "sp",

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 //
-// Who runs while a preempted vCPU waits for its CPU, by the rules of crates/analyse/src/account/waiting.rs. Nothing here runs
+// Threads that run while a preempted vCPU waits for its CPU, by the rules of crates/analyse/src/account/waiting.rs. Nothing here runs
 // during an exit that was not preempted.
 //
-// A thread has its name from the switch away from it, when it is the current one.
+// The name of a thread is read at the switch away from it, when it is current.
 
 INLINE int waits_for(struct thread *thread, u32 cpu)
 {
@@ -11,7 +11,7 @@ INLINE int waits_for(struct thread *thread, u32 cpu)
 	       thread->out_cpu == cpu;
 }
 
-// A thread had the CPU that this one waits for. With `current` it is the current thread.
+// A thread ran on the CPU that this one waits for. With `current` it is the current thread.
 APART int had_cpu(struct thread *thread, u32 tid, u64 ns, int current)
 {
 	u32 i;
@@ -97,7 +97,7 @@ APART int begins_to_wait(struct thread *thread, u64 now, u32 next)
 	return 0;
 }
 
-// A vCPU runs again, on another CPU than the one that it waited for: nobody has left that one.
+// A vCPU runs again, on another CPU than the one that it waited for, where no switch occurred.
 APART int moved(struct thread *thread, u64 now)
 {
 	u64 cpu = bpf_get_smp_processor_id();
@@ -119,13 +119,13 @@ APART struct taken *sum_of(u32 cell, u32 tid)
 
 	if (sum)
 		return sum;
-	// Without room under its own name it is one of the others.
+	// Without a free slot it is counted under "others".
 	if (bpf_map_update_elem(&taken, &key, &none, BPF_NOEXIST))
 		key.tid = OTHERS;
 	return bpf_map_lookup_elem(&taken, &key);
 }
 
-// A preempted exit, which lasted so long, is counted in this cell.
+// Counts a preempted exit of this duration in this cell.
 APART int count_takers(struct thread *thread, u32 cell, u64 duration)
 {
 	struct taken *sum;
@@ -153,7 +153,7 @@ APART int count_takers(struct thread *thread, u32 cell, u64 duration)
 		}
 		taker->count = 0;
 	}
-	// More vCPUs wait for this CPU than are followed.
+	// More vCPUs wait for this CPU than are tracked.
 	sum = away > named ? sum_of(cell, OTHERS) : NULL;
 	if (sum)
 		sum->time += away - named;

@@ -204,7 +204,9 @@ impl<R: Read> Reader<'_, '_, R> {
                 CLOCK => self.clock(false)?,
                 CLOCK_AFTER_HALT => self.clock(true)?,
                 END => return Ok(()),
-                other => return Err(self.words.problem(&format!("{other:#x} is no word of it"))),
+                other => {
+                    return Err(self.words.problem(&format!("{other:#x} is not a type of entry")));
+                }
             }
         }
     }
@@ -287,10 +289,12 @@ impl<R: Read> Reader<'_, '_, R> {
             IRET | SYSRET | SYSEXIT => self.flow.gate_return(),
             // It is delivered as any event.
             INT => {}
-            other => return Err(self.words.problem(&format!("{other:#x} is no branch"))),
+            other => {
+                return Err(self.words.problem(&format!("{other:#x} is not a type of branch")));
+            }
         }
         if self.flow.nodes() > super::NODES_MOST {
-            return Err(self.words.problem("a batch has more functions than any machine"));
+            return Err(self.words.problem("a batch has more functions than the limit"));
         }
         Ok(())
     }
@@ -299,7 +303,7 @@ impl<R: Read> Reader<'_, '_, R> {
     fn enter(&mut self) -> Result<(), Problem> {
         self.counted();
         if self.flow.level() != 0 || self.progress == Progress::Off {
-            return Err(self.words.problem("a guest is entered that runs already"));
+            return Err(self.words.problem("a guest that already runs is entered"));
         }
         self.entering = true;
         Ok(())
@@ -333,7 +337,7 @@ impl<R: Read> Reader<'_, '_, R> {
                 }
                 (false, ENTRY_FAILED) => return Ok(()),
                 (false, _) => {
-                    return Err(self.words.problem("a guest leaves that was not entered"));
+                    return Err(self.words.problem("a guest that was not entered exits"));
                 }
             }
         }
@@ -377,7 +381,7 @@ impl<R: Read> Reader<'_, '_, R> {
                 Ok(())
             }
             _ => Err(self.words.problem(&format!(
-                "it has {begun} instructions where the clock went on by {passed}"
+                "it has {begun} instructions and the clock advanced by {passed}"
             ))),
         }
     }

@@ -87,10 +87,10 @@ impl Done {
             Some(idle) if done.checked_add(idle) == Some(cycles) => Ok(()),
             None if done == cycles => Ok(()),
             Some(0) => {
-                Err(format!("the tree has {done} instructions, and the clock went on by {cycles}"))
+                Err(format!("the tree has {done} instructions, and the clock advanced by {cycles}"))
             }
             Some(idle) => Err(format!(
-                "the tree has {done} instructions beside {idle} ns of waiting, and the clock went on by {cycles}"
+                "the tree has {done} instructions beside {idle} ns of waiting, and the clock advanced by {cycles}"
             )),
             None => Err(format!(
                 "the tree has {done} instructions, the clock went on by {cycles}, and this emulator does not say how \

@@ -158,7 +158,11 @@ impl<R: Read> Reader<'_, '_, R> {
                     }
                     IDLE => self.idle = self.words.double()?,
                     END => return Ok(()),
-                    _ => return Err(self.words.problem(&format!("{word:#x} is no word of it"))),
+                    _ => {
+                        return Err(self
+                            .words
+                            .problem(&format!("{word:#x} is not a type of entry")));
+                    }
                 },
             }
         }
@@ -168,7 +172,7 @@ impl<R: Read> Reader<'_, '_, R> {
         let (id, count, bytes) = (self.words.next()?, self.words.next()?, self.words.next()?);
         let start = (self.words.double()?, self.words.double()?);
         if id > BLOCKS_MOST || count == 0 || count > INSTRUCTIONS_MOST || bytes > 15 * count {
-            return Err(self.words.problem(&format!("block {id} cannot be one")));
+            return Err(self.words.problem(&format!("block {id} is invalid")));
         }
         let all = self.words.bytes((count + bytes) as usize)?;
         let (sizes, code) = all.split_at(count as usize);
@@ -183,7 +187,7 @@ impl<R: Read> Reader<'_, '_, R> {
         if u32::from(end) != bytes || sizes.contains(&0) {
             return Err(self
                 .words
-                .problem(&format!("block {id} has other instructions than code")));
+                .problem(&format!("block {id}: its instructions do not match its code")));
         }
         let code: Box<[u8]> = code.into();
         let effect = effect(&code[code.len() - usize::from(sizes[sizes.len() - 1])..]);
@@ -193,7 +197,7 @@ impl<R: Read> Reader<'_, '_, R> {
             self.blocks.resize_with(index + 1, || None);
         }
         if self.blocks[index].is_some() {
-            return Err(self.words.problem(&format!("block {id} is there twice")));
+            return Err(self.words.problem(&format!("block {id} is defined twice")));
         }
         self.blocks[index] = Some(Box::new(block));
         Ok(())
@@ -217,7 +221,7 @@ impl<R: Read> Reader<'_, '_, R> {
         if self.blocks.get(id as usize).is_none_or(Option::is_none) {
             return Err(self
                 .words
-                .problem(&format!("block {id} is executed before it is described")));
+                .problem(&format!("block {id} is executed before its definition")));
         }
         let before = self.present.replace(id);
         let done = self.done.take();
@@ -261,7 +265,7 @@ impl<R: Read> Reader<'_, '_, R> {
         // A block that follows itself needs it.
         self.blocks[before as usize] = Some(block);
         if self.flow.nodes() > super::NODES_MOST {
-            return Err(self.words.problem("a batch has more functions than any machine"));
+            return Err(self.words.problem("a batch has more functions than the limit"));
         }
         Ok(())
     }

@@ -124,7 +124,7 @@ fn a_tree_that_does_not_add_up_is_refused() {
     };
     assert!(profile(&record(), 1, 1).unwrap().is_ok());
     let problem = profile(&record(), 1, 2).unwrap().unwrap_err();
-    assert_eq!(problem, "batch 0: the tree has 1 instructions, and the clock went on by 2");
+    assert_eq!(problem, "batch 0: the tree has 1 instructions, and the clock advanced by 2");
     // At another level its clock is not looked at.
     let problem = profile(&record(), 2, 1).unwrap().unwrap_err();
     assert_eq!(problem, "0 batches were recorded and 1 measured");
@@ -260,19 +260,19 @@ fn damaged_records_are_refused_in_a_sentence() {
         record.words
     };
     for (bytes, problem) in [
-        (Vec::new(), "byte 0 of the record: it is cut off here"),
-        (b"VMTAXTCGxxxxxxxx".to_vec(), "it is of version 2021161080, and 1 is known"),
+        (Vec::new(), "byte 0 of the record: it is truncated here"),
+        (b"VMTAXTCGxxxxxxxx".to_vec(), "it has version 2021161080; this program reads version 1"),
         (vec![0; 64], "it is no record of vmtax's recorders"),
-        (whole().words, "it is cut off here"),
-        (end(whole(), &[12345]), "block 12345 is executed before it is described"),
-        (end(whole(), &[0xffff_fff0]), "0xfffffff0 is no word of it"),
-        (end(whole(), &[0xffff_fffe, 999, 0, 0, 0, 0, 0, 0]), "block 999 cannot be one"),
-        (end(whole(), &[0xffff_fffe, u32::MAX >> 1, 1, 1, 0, 0, 0, 0]), "cannot be one"),
+        (whole().words, "it is truncated here"),
+        (end(whole(), &[12345]), "block 12345 is executed before its definition"),
+        (end(whole(), &[0xffff_fff0]), "0xfffffff0 is not a type of entry"),
+        (end(whole(), &[0xffff_fffe, 999, 0, 0, 0, 0, 0, 0]), "block 999 is invalid"),
+        (end(whole(), &[0xffff_fffe, u32::MAX >> 1, 1, 1, 0, 0, 0, 0]), "is invalid"),
         (
             end(whole(), &[0xffff_fffe, 999, 1, 1, 0, 0, 0, 0, 0x9002, 0]),
-            "other instructions than code",
+            "its instructions do not match its code",
         ),
-        (end(whole(), &[0xffff_fffe, 0, 1, 1, 0, 0, 0, 0, 0x9001, 0]), "block 0 is there twice"),
+        (end(whole(), &[0xffff_fffe, 0, 1, 1, 0, 0, 0, 0, 0x9001, 0]), "block 0 is defined twice"),
         (end(whole(), &[0b100 << 29 | 99, 0]), "instructions, not 99"),
     ] {
         let found = refused(&bytes);

@@ -64,7 +64,7 @@ impl<R: Read> Words<R> {
         if version == known {
             return Ok(());
         }
-        Err(self.problem(&format!("it is of version {version}, and {known} is known")))
+        Err(self.problem(&format!("it has version {version}; this program reads version {known}")))
     }
 
     fn fill(&mut self, need: usize) -> Result<(), Problem> {
@@ -89,7 +89,7 @@ impl<R: Read> Words<R> {
             };
             self.buffer.truncate(had + count);
             if count == 0 {
-                return Err(self.problem("it is cut off here"));
+                return Err(self.problem("it is truncated here"));
             }
         }
         Ok(())

@@ -60,7 +60,7 @@ const REUSE: bool = true;
 pub(super) const OPERATIONS: &[Definition] = &[
     Definition {
         name: "pmu-global-legacy",
-        summary: "clears and sets global control, six counters on; events anew",
+        summary: "clears and sets global control, six counters on; events recreated",
         count: COUNT,
         kind: write(2),
         code: pmu(with_setup(six_on::<HERE>, global::<HERE>), LEGACY),
@@ -74,7 +74,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
     },
     Definition {
         name: "pmu-eventsel-legacy",
-        summary: "clears and sets an event select, global control set; events anew",
+        summary: "clears and sets an event select, global control set; events recreated",
         count: COUNT,
         kind: write(2),
         code: pmu(with_setup(six_on::<HERE>, event_select::<HERE>), LEGACY),
@@ -88,7 +88,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
     },
     Definition {
         name: "pmu-fixed-ctrl-legacy",
-        summary: "reads and writes the fixed counters' control, off and on; events anew",
+        summary: "reads and writes the fixed counters' control, off and on; events recreated",
         count: COUNT,
         kind: Kind::Some,
         code: pmu(with_setup(six_on::<HERE>, fixed_control::<HERE>), LEGACY),
@@ -102,91 +102,91 @@ pub(super) const OPERATIONS: &[Definition] = &[
     },
     Definition {
         name: "pmu-read-legacy",
-        summary: "reads a counter that counts; events anew",
+        summary: "reads an enabled counter; events recreated",
         count: COUNT,
         kind: each("msr", "MSR_READ"),
         code: pmu(with_setup(six_on::<HERE>, read::<HERE>), LEGACY),
     },
     Definition {
         name: "pmu-read-reuse",
-        summary: "reads a counter that counts; events reused",
+        summary: "reads an enabled counter; events reused",
         count: COUNT,
         kind: each("msr", "MSR_READ"),
         code: pmu(with_setup(six_on::<HERE>, read::<HERE>), REUSE),
     },
     Definition {
         name: "pmu-sample-legacy",
-        summary: "a hypercall, the interrupt of its counter, and its handler; events anew",
+        summary: "a hypercall, a counter overflow interrupt, and its handler; events recreated",
         count: COUNT,
         kind: Kind::Some,
         code: pmu(whole(sampled, sample), LEGACY),
     },
     Definition {
         name: "pmu-sample-reuse",
-        summary: "a hypercall, the interrupt of its counter, and its handler; events reused",
+        summary: "a hypercall, a counter overflow interrupt, and its handler; events reused",
         count: COUNT,
         kind: Kind::Some,
         code: pmu(whole(sampled, sample), REUSE),
     },
     Definition {
         name: "pmu-switch-legacy",
-        summary: "a thread with six counters goes and comes; events anew",
+        summary: "a thread with six counters is switched out and in; events recreated",
         count: COUNT,
         kind: Kind::Some,
         code: pmu(with_setup(six_on::<HERE>, switch::<HERE>), LEGACY),
     },
     Definition {
         name: "pmu-switch-reuse",
-        summary: "a thread with six counters goes and comes; events reused",
+        summary: "a thread with six counters is switched out and in; events reused",
         count: COUNT,
         kind: Kind::Some,
         code: pmu(with_setup(six_on::<HERE>, switch::<HERE>), REUSE),
     },
     Definition {
         name: "pmu-global-mediated",
-        summary: "clears and sets global control, in registers that stand for a guest's own",
+        summary: "clears and sets global control, in registers that represent passed-through ones",
         count: COUNT,
         kind: Kind::None,
         code: mediated(with_setup(six_on::<STANDS>, global::<STANDS>)),
     },
     Definition {
         name: "pmu-eventsel-mediated",
-        summary: "clears and sets an event select, which KVM answers",
+        summary: "clears and sets an event select, which KVM emulates",
         count: COUNT,
         kind: write(2),
         code: mediated(with_setup(six_on::<STANDS>, event_select::<STANDS>)),
     },
     Definition {
         name: "pmu-fixed-ctrl-mediated",
-        summary: "reads and writes the fixed counters' control, which KVM answers",
+        summary: "reads and writes the fixed counters' control, which KVM emulates",
         count: COUNT,
         kind: Kind::Some,
         code: mediated(with_setup(six_on::<STANDS>, fixed_control::<STANDS>)),
     },
     Definition {
         name: "pmu-read-mediated",
-        summary: "reads a counter, in a register that stands for a guest's own",
+        summary: "reads a counter, in a register that represents a passed-through one",
         count: COUNT,
         kind: Kind::None,
         code: mediated(with_setup(six_on::<STANDS>, read::<STANDS>)),
     },
     Definition {
         name: "pmu-sample-mediated",
-        summary: "an interrupt that KVM raises, and its handler with a guest's own registers",
+        summary: "an interrupt that KVM raises, and its handler with passed-through registers",
         count: COUNT,
         kind: Kind::Some,
         code: mediated(whole(interrupted, interrupt)),
     },
     Definition {
         name: "pmu-switch-mediated",
-        summary: "a thread with six counters goes and comes, in registers that stand for a guest's own",
+        summary: "a thread with six counters is switched out and in, in registers that represent passed-through ones",
         count: COUNT,
         kind: Kind::Some,
         code: mediated(with_setup(six_on::<STANDS>, switch::<STANDS>)),
     },
     Definition {
         name: "pmu-profile-legacy",
-        summary: "a program that profiles itself by NMIs; events anew",
+        summary: "a program that profiles itself by NMIs; events recreated",
         count: ROUNDS,
         kind: Kind::Some,
         code: pmu(waiting(profiled, program), LEGACY),
@@ -207,7 +207,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
     },
     Definition {
         name: "pmu-faults",
-        summary: "what must fault: reserved bits, a register of a later version, RDPMC",
+        summary: "accesses that must fault: reserved bits, a register of a later version, RDPMC",
         count: COUNT,
         kind: Kind::Some,
         code: pmu(whole(faulting, faults), REUSE),
@@ -235,7 +235,7 @@ const HERE: bool = false;
 const STANDS: bool = true;
 
 /// A register in place of one of the PMU's, that costs the guest what a mediated PMU's does: those that do not leave the guest
-/// are KERNEL_GS_BASE, which KVM does not intercept; those that do are IA32_BIOS_SIGN_ID, which KVM answers itself
+/// are KERNEL_GS_BASE, which KVM does not intercept; those that do are IA32_BIOS_SIGN_ID, which KVM emulates itself
 /// (which is which: `vmtax_vpmu::mediated`).
 fn register<const S: bool>(index: u32) -> u32 {
     const PASSES: u32 = 0xc000_0102;

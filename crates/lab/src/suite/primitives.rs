@@ -158,7 +158,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
     },
     Definition {
         name: "dr-write",
-        summary: "MOV to DR0; KVM lets all but the first through",
+        summary: "MOV to DR0; KVM intercepts only the first",
         count: COUNT,
         kind: Kind::Some,
         code: clean(line(write_dr)),
@@ -193,14 +193,14 @@ pub(super) const OPERATIONS: &[Definition] = &[
     },
     Definition {
         name: "ud2",
-        summary: "#UD, which KVM looks at first, and its handler",
+        summary: "#UD, which KVM intercepts, and its handler",
         count: COUNT,
         kind: each("UD excp", "EXCEPTION_NMI"),
         code: clean(with_setup(ud_gate, ud2)),
     },
     Definition {
         name: "context-switch",
-        summary: "to another vCPU and back: two IPIs, two HLTs",
+        summary: "IPI to another vCPU and back: two IPIs, two HLTs",
         count: 20,
         kind: Kind::Some,
         code: Code { second: Some(answer), ..whole(ping_pong, ping) },

@@ -172,21 +172,21 @@ fn damaged_records_are_refused_in_a_sentence() {
     let clock = |tsc: u64| [&[0xa3][..], &tsc.to_le_bytes()].concat();
     let lost = [with(&clock(1002)), clock(1009)].concat();
     for (bytes, problem) in [
-        (b"VMTAXBCHxxxxxxxx".to_vec(), "it is of version 2021161080, and 1 is known"),
-        (with(&[]), "it is cut off here"),
-        (with(&[0xb0]), "0xb0 is no word of it"),
-        (with(&[0xa0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "it is cut off here"),
-        (with(&[0xa1]), "a guest is entered that runs already"),
+        (b"VMTAXBCHxxxxxxxx".to_vec(), "it has version 2021161080; this program reads version 1"),
+        (with(&[]), "it is truncated here"),
+        (with(&[0xb0]), "0xb0 is not a type of entry"),
+        (with(&[0xa0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "it is truncated here"),
+        (with(&[0xa1]), "a guest that already runs is entered"),
         (header(&[1]), "an instruction begins before the record does"),
         (header(&[0xa0; 13]), "a guest leaves before the record begins"),
-        (header(&[0xa1]), "a guest is entered that runs already"),
+        (header(&[0xa1]), "a guest that already runs is entered"),
         (
             [Record::new().bytes, vec![0xa0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]].concat(),
-            "a guest leaves that was not entered",
+            "a guest that was not entered exits",
         ),
-        (lost, "instructions where the clock went on by"),
+        (lost, "instructions and the clock advanced by"),
         (b"VMTAXERR\x05\0\0\0why\0\0\0\0\0".to_vec(), "why"),
-        (b"VMTAXERR\xff\xff\xff\xffwhy".to_vec(), "it is cut off here"),
+        (b"VMTAXERR\xff\xff\xff\xffwhy".to_vec(), "it is truncated here"),
     ] {
         let found = refused(&bytes);
         assert!(found.contains(problem), "{found:?} lacks {problem:?}");
