@@ -125,7 +125,7 @@ fn critical(m: usize, n: usize) -> Option<usize> {
         if below / all > LEVEL / 2.0 {
             break;
         }
-        // A statistic of u or less is rejected, so so many differences lie before the interval's first.
+        // A statistic of u or less is rejected, so this many differences precede the interval's first.
         found = Some(u);
     }
     found

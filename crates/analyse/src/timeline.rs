@@ -47,7 +47,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Adds to the kind of this number, of so many kinds.
+    /// Adds to the kind with this number, of `kinds`.
     fn add_kind(&mut self, number: usize, kinds: usize, count: u64) {
         if self.by_kind.len() <= number {
             self.by_kind.reserve_exact(kinds - self.by_kind.len());

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use vmtax_events::{MAX_VMS, NO_PID, NO_VCPU, Vm};
 
-/// At most so many names are kept.
+/// Most names that are kept.
 const MAX_NAMES: usize = 65_536;
 
 #[derive(Debug)]

@@ -31,7 +31,7 @@ struct Lane<J, D> {
     results: Receiver<D>,
 }
 
-/// Calls `drive` with so many threads that do `work`.
+/// Calls `drive` with this number of threads that do `work`.
 pub(crate) fn with_workers<J: Send, D: Send, R>(
     threads: usize,
     work: impl Fn(J) -> D + Sync,
@@ -66,7 +66,7 @@ impl<J, D> Workers<'_, J, D> {
     pub(crate) fn push(&mut self, job: J) {
         match self.lanes.get(self.pushed % self.lanes.len().max(1)) {
             None => self.done.push_back((self.work)(job)),
-            // A thread ends early by a panic only, which goes on when the threads are joined.
+            // A thread ends early only by a panic, which is resumed when the threads are joined.
             Some(lane) => _ = lane.jobs.send(job),
         }
         self.pushed += 1;

@@ -89,7 +89,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Opens it, before anything is asked: what cannot be written need not be computed.
+    /// Opens it before any work starts: if it cannot be written, nothing needs to be computed.
     pub fn open(path: Option<&Path>) -> anyhow::Result<Place> {
         let Some(path) = path else { return Ok(Place::Standard) };
         let name = path.display().to_string();

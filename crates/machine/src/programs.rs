@@ -17,7 +17,7 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// Adds a file under the path that it is to have, and the libraries of a program; whether it is a program. `name` is what
 /// the user called it.
 ///
-/// The loader itself is asked, and it runs nothing of the program.
+/// The dynamic loader lists them; the program is not executed.
 pub fn add(files: &mut Files, name: &str, path: &Path, inside: &Path) -> Result<bool, Error> {
     let problem = |problem: String| Error::Program { program: name.to_owned(), problem };
     let bytes = std::fs::read(path).map_err(|e| problem(format!("cannot be read: {e}")))?;

@@ -1,7 +1,7 @@
 //! Commands on another system, through ssh.
 //!
 //! The other system is not trusted: what it prints is limited and never becomes part of a command, and a
-//! connection that is dead or silent ends at a deadline. No password is asked for; keys must be in place.
+//! connection that is dead or silent ends at a deadline. ssh never prompts for a password; keys must be installed.
 
 use std::fmt;
 use std::process::Command;

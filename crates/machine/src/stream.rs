@@ -143,7 +143,7 @@ impl<S: Read + AsFd> LineReader<S> {
 
     /// The next line without its end; `None` when the other end closed the stream after a line.
     ///
-    /// After a time-out the next call goes on where this one stopped: no byte is lost.
+    /// After a timeout the next call continues where this one stopped: no byte is lost.
     pub fn line(&mut self, until: Until<'_>) -> Result<Option<Vec<u8>>, StreamError> {
         loop {
             // Also when lines come faster than they are used.

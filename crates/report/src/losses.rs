@@ -11,7 +11,7 @@ pub fn sentences(ledger: &Ledger) -> Vec<String> {
     of(&ledger.losses, ledger.complete)
 }
 
-/// The same for what is no ledger yet.
+/// The same, of data that is not a ledger yet.
 pub fn of(losses: &Losses, complete: bool) -> Vec<String> {
     let mut said: Vec<String> = losses.missing.iter().map(|s| names::printable(s)).collect();
     said.extend(events_of(losses, complete));

@@ -23,7 +23,7 @@ pub const MOST_REASONS: usize = 128;
 const OTHER: &str = "other";
 /// Bounds of the histogram: powers of 2 of a nanosecond, from 256 ns to 17 s.
 const BOUNDS: std::ops::RangeInclusive<usize> = 8..=34;
-/// Each bound is so many times the one before, as a power of 2.
+/// Each bound is the previous one times this power of 2.
 const STEP: usize = 2;
 
 /// What the metrics are written as.

@@ -5,7 +5,7 @@ use vmtax_events::{Detail, DetailKind, Isa, NO_VCPU, Outcome, Reason, TimeRow, s
 
 use crate::detail::{from_information, is_halt};
 
-/// One exit holds at most so many accesses that are timed (string I/O has one per page).
+/// Most timed accesses in one exit (string I/O has one per page).
 const MAX_ACCESSES: usize = 256;
 
 /// Limit of distinct threads that take the CPU of one vCPU within one exit.

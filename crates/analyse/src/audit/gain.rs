@@ -56,7 +56,7 @@ pub enum Gain {
         /// Wall time less halted time of the vCPUs, ns.
         base_ns: u64,
     },
-    /// The run has no times, or those of an emulator: at most so many exits.
+    /// The run has no times, or an emulator's: the largest number of exits that can be saved.
     Counts {
         /// The exits that go, at most.
         count: u64,

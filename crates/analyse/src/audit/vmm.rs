@@ -131,7 +131,7 @@ pub(super) fn remedy_kind(kind: Kind) -> crate::remedy::VmKind {
     }
 }
 
-/// It is QEMU's command line, so that what is not in it has QEMU's default.
+/// It is QEMU's command line, so an option that is absent has QEMU's default.
 pub(super) fn is_qemu(vm: &VmProcess) -> bool {
     let words = vm.arguments.value.as_deref().unwrap_or_default();
     let program = words.first().map(String::as_str).unwrap_or_default();

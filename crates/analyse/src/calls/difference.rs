@@ -156,7 +156,7 @@ struct Place {
 }
 
 impl Places {
-    /// A tree whose instructions are taken so many times.
+    /// A tree, with its instructions multiplied by this.
     fn of(tree: &CallTree, times: i128, exits: &mut Exits) -> Places {
         let mut nodes: Vec<Place> = Vec::with_capacity(tree.nodes.len());
         for node in &tree.nodes {
@@ -237,7 +237,7 @@ fn compare((first, second): (&Places, &Places), exits: &Exits, lines: &mut Lines
 }
 
 impl Group<'_> {
-    /// Writes its lines, and that of the caller, which has so many more instructions of its own.
+    /// Writes its lines, and that of the caller, which has this many more instructions outside its callees.
     fn write(mut self, (caller, own): (&Label, i128), calls: &[Calls<'_>; 2], lines: &mut Lines) {
         for one_side in [&mut self.gone, &mut self.new] {
             one_side.retain(|_, own| *own != 0);

@@ -44,7 +44,7 @@ pub(crate) fn is_part(head: &[u8]) -> bool {
     record::are_records(head)
 }
 
-/// Imports a `perf.data` file, decoding on so many threads beside this one.
+/// Imports a `perf.data` file, decoding on this number of additional threads.
 pub fn import_file<F: Feed>(
     source: &dyn ReadAt,
     threads: usize,
@@ -126,7 +126,7 @@ fn open<F: Feed>(
     Ok((header, session))
 }
 
-/// Imports a `perf.data` stream, decoding on so many threads beside this one.
+/// Imports a `perf.data` stream, decoding on this number of additional threads.
 pub fn import_pipe(
     input: &mut dyn Read,
     threads: usize,

@@ -36,7 +36,7 @@ pub fn recognise(head: &[u8]) -> bool {
 
 /// Reads a recording of `trace-cmd record`: the names of threads, then the events of all CPUs.
 ///
-/// Decoding runs on so many threads beside this one. Each CPU's events are delivered in the order they were recorded, and [`Feed::release`] is called as
+/// Decoding runs on this number of additional threads. Each CPU's events are delivered in the order they were recorded, and [`Feed::release`] is called as
 /// the CPU that is furthest behind advances. A file that is cut or damaged behind its headers delivers
 /// what can be read; [`vmtax_events::Losses::truncated`] says what could not.
 ///

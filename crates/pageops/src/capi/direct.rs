@@ -157,7 +157,7 @@ pub unsafe extern "C" fn pageops_copy_crc32c(
     })
 }
 
-/// Bytes of so many pages.
+/// Bytes of this number of pages.
 fn pages(count: usize) -> Result<usize, Failure> {
     count.checked_mul(PAGE).ok_or_else(|| invalid(format!("{count} pages fit in no memory")))
 }

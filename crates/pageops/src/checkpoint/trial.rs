@@ -2,7 +2,7 @@
 
 /// Groups in a row that became hardly smaller, and compression pauses.
 const MISSES: u32 = 8;
-/// While it pauses, one page of so many is tried: enough to see a change within a megabyte, and a hundredth of the time.
+/// While compression is suspended, one page in this many is tried: that detects a change within a megabyte at a hundredth of the cost.
 const EVERY: usize = 256;
 
 /// What was seen lately.

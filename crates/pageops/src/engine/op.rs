@@ -207,7 +207,7 @@ impl Op {
         })
     }
 
-    /// Where the CPU goes on after a page fault. Only operations that write each byte once can be resumed.
+    /// Where the CPU resumes after a page fault. Only operations that write each byte once can be resumed.
     pub(super) fn resume_at(&self, completion: &Completion) -> usize {
         let done = completion.completed as usize;
         match self {

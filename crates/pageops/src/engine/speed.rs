@@ -8,7 +8,7 @@ use crate::{Cpu, PAGE};
 
 /// Room for a delta record: with more, the page itself is shorter.
 const ROOM: usize = PAGE / 2;
-/// One byte of so many differs between two states.
+/// One byte in this many differs between two states.
 const STRIDE: usize = 256;
 
 /// A page as devices want it.

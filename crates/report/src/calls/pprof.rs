@@ -1,7 +1,7 @@
 //! A file for pprof: samples whose value is the instructions of the batch, with the operation as a label.
 //!
 //! The format is described in pprof's `proto/profile.proto`: names and field numbers are from there. pprof reads it with and without
-//! compression. Functions of equal names are told apart by their level, which stands before the name.
+//! compression. The level precedes the name, which distinguishes functions of equal names.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -208,7 +208,7 @@ fn moved_up(key: i128) -> u128 {
     key.saturating_add(1 << 100).max(0) as u128
 }
 
-/// All digits of a number; nothing for what is none.
+/// All digits of a finite number; otherwise nothing.
 fn exact(n: f64) -> String {
     if n.is_finite() { n.to_string() } else { String::new() }
 }

@@ -102,7 +102,7 @@ struct Session {
     next_stats: Instant,
 }
 
-/// A host on which VMs come and go for months has names for so many of them; the others are known by their numbers.
+/// Most VMs whose names are kept, on a host where VMs start and end for months; further ones are shown by number.
 const MOST_VMS: usize = 16_384;
 
 /// How often single events are taken at most from the kernel's buffer.

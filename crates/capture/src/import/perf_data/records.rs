@@ -28,7 +28,7 @@ const MAX_TRACING_DATA: u32 = 64 << 20;
 /// Blocks that are kept to be filled again.
 const MAX_SPARE: usize = 16;
 
-/// Calls `read` with a reader that decodes on so many threads beside this one, and ends the reader.
+/// Calls `read` with a reader that decodes on this number of additional threads, and ends the reader.
 pub(super) fn with_reader<F: Feed>(
     threads: usize,
     session: &mut Session,

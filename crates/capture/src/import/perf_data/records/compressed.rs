@@ -1,4 +1,4 @@
-//! Compressed records: a stream of zstd that goes on from one to the next.
+//! Compressed records: one zstd stream, continued from record to record.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl<F: Feed> Reader<'_, '_, F> {
         }
     }
 
-    /// Decompresses one record's data. The stream goes on from one compressed record to the next, and an inner record may
+    /// Decompresses one record's data. The stream continues from one compressed record to the next, and an inner record may
     /// be cut between two.
     fn decompress(&mut self, data: &[u8], offset: u64) -> Result<(), Damage> {
         let mut zstd = match self.zip.zstd.take() {
