@@ -32,7 +32,7 @@ macro_rules! kinds {
             "vmcs-read" VmcsField (write: false) field: a;
             "vmcs-write" VmcsField (write: true) field: a;
             "information" Information () info1: a, info2: b;
-            "userspace-exit" UserspaceExit () reason: a, errno: errno;
+            "userspace-exit" UserspaceExit () errno: errno, reason: a;
             "nested-exit" NestedExit () reason: reason;
             "nested-inject" NestedInject () reason: reason;
             "nested-enter" NestedEnter ();
