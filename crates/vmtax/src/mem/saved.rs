@@ -96,6 +96,7 @@ impl Report<'_> {
     pub(super) fn json(&self) -> serde_json::Value {
         let s = &self.saved.summary;
         let phases: serde_json::Map<String, serde_json::Value> = self
+            .saved
             .phases()
             .map(|(phase, cost)| {
                 let times = json!({
