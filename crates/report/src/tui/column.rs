@@ -108,7 +108,7 @@ pub(super) fn cells(
             Cell::of(share, Cell::Percent)
         }));
     }
-    cells.extend((view == View::Vms).then(|| Cell::Count(row.vcpus as u64)));
+    cells.extend((view == View::Vms).then_some(Cell::Count(row.vcpus as u64)));
     cells.push(Cell::Name(name.to_owned()));
     cells
 }
