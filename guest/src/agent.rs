@@ -3,12 +3,13 @@
 use std::io::{Read, Write};
 use std::path::Path;
 
-use vmtax_guest::job::{Answer, Request};
+use vmtax_guest::job::{Answer, Outcome, Request};
 use vmtax_guest::order::{decode, encode};
 
 use crate::channel::Channel;
+use crate::execute::Served;
 use crate::trace::Tracer;
-use crate::{Result, builtin, execute, system};
+use crate::{Result, builtin, execute, network, system};
 
 /// Most bytes of a request.
 const REQUEST_MOST: u64 = 4 << 20;
@@ -37,22 +38,56 @@ pub(crate) fn serve(channel: &Channel) -> Result<()> {
         Channel::Port(_) => Tracer::Outside,
         Channel::Mailbox(_) => Tracer::Off,
     };
+    let mut agent = Agent { tracer, served: None };
     let mut last = 0;
     loop {
         let (number, bytes) = channel.hear(last)?;
         last = number;
         let request = decode(&bytes).ok_or("the request cannot be read")?;
-        channel.say(number, &encode(&carry_out(request, &tracer)), &[])?;
+        channel.say(number, &encode(&agent.carry_out(request)), &[])?;
     }
 }
 
-/// As a program: `job PARENT` or `builtin NAME SECONDS`. Returns the exit code.
+/// What an agent keeps between requests.
+struct Agent {
+    tracer: Tracer,
+    served: Option<Served>,
+}
+
+impl Agent {
+    fn carry_out(&mut self, request: Request) -> Answer {
+        let done = |result: Result<()>| {
+            let problem = result.err().unwrap_or_default();
+            Answer::Done(Outcome { problem, ..Outcome::default() })
+        };
+        match request {
+            Request::Facts => Answer::Facts(facts()),
+            Request::Do(job) => Answer::Done(execute::run(&job, &self.tracer)),
+            Request::Network(address) => done(network::configure(address)),
+            Request::Serve(job) => {
+                // A request that was not answered may have left one.
+                self.served.take().map(Served::end);
+                done(Served::start(&job).map(|served| self.served = Some(served)))
+            }
+            Request::End => match self.served.take() {
+                Some(served) => Answer::Done(served.end()),
+                None => done(Err("no server runs".to_owned())),
+            },
+        }
+    }
+}
+
+/// As a program: `job PARENT`, `builtin NAME SECONDS`, or a server or client of [`network`]. Returns the exit code.
 pub(crate) fn program() -> i32 {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["job", parent] => from_input(parent),
         ["builtin", name, seconds] => builtin::run(name, seconds),
+        ["serve", address, port] => network::serve(address, port),
+        ["client", name, address, port, seconds, size] => {
+            network::client(name, (address, port), seconds, size)
+        }
         _ => Err("vmtax-guest is started by vmtax: as the first process of a VM, or with a job"
             .to_owned()),
     };
@@ -76,15 +111,8 @@ fn from_input(parent: &str) -> Result<()> {
     let read = std::io::stdin().take(REQUEST_MOST).read_to_end(&mut bytes);
     read.map_err(|e| format!("standard input: {e}"))?;
     let request = decode(&bytes).ok_or("standard input holds no job")?;
-    let answer = encode(&carry_out(request, &Tracer::Off));
+    let answer = encode(&Agent { tracer: Tracer::Off, served: None }.carry_out(request));
     std::io::stdout().write_all(&answer).map_err(|e| format!("standard output: {e}"))
-}
-
-fn carry_out(request: Request, tracer: &Tracer) -> Answer {
-    match request {
-        Request::Facts => Answer::Facts(facts()),
-        Request::Do(job) => Answer::Done(execute::run(&job, tracer)),
-    }
 }
 
 fn facts() -> Vec<(String, String)> {

@@ -5,15 +5,18 @@
 //! ns_per_operation 71.25
 //! operations 1400000
 //! ```
+//!
+//! Workloads that measure a latency add its percentiles: `latency_p99_ns 81000`.
 
 use std::arch::x86_64::__cpuid;
 use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::latency::Latencies;
 use crate::{Result, system};
 
 /// Longest allowed duration.
@@ -32,16 +35,14 @@ struct Done {
 
 /// Runs a workload for this number of seconds and prints the result.
 pub(crate) fn run(name: &str, seconds: &str) -> Result<()> {
-    let seconds: f64 = seconds.parse().unwrap_or(0.0);
-    if !(seconds > 0.0 && seconds <= LONGEST) {
-        return Err(format!("{name}: give a number of seconds, at most {LONGEST}"));
-    }
-    let time = Duration::from_secs_f64(seconds);
+    let time = seconds_of(name, seconds)?;
+    let mut latencies = Latencies::default();
     let done = match name {
         "cpuid" => Ok(repeated(time, 100, || {
             black_box(__cpuid(0));
         })),
-        "timer" => Ok(timer(time)),
+        "timer" => Ok(timer(time, &mut latencies)),
+        "wakeup" => wakeup(time, &mut latencies),
         "ipi" => ping_pong(time),
         "matmul" => Ok(matmul(time)),
         "touch-4k" => touch(time, false),
@@ -52,7 +53,19 @@ pub(crate) fn run(name: &str, seconds: &str) -> Result<()> {
     println!("vmtax-builtin {name}");
     println!("ns_per_operation {}", done.time.as_nanos() as f64 / done.operations.max(1) as f64);
     println!("operations {}", done.operations);
+    if latencies.count() > 0 {
+        latencies.print();
+    }
     Ok(())
+}
+
+/// A duration from the command line.
+pub(crate) fn seconds_of(name: &str, seconds: &str) -> Result<Duration> {
+    let seconds: f64 = seconds.parse().unwrap_or(0.0);
+    if !(seconds > 0.0 && seconds <= LONGEST) {
+        return Err(format!("{name}: give a number of seconds, at most {LONGEST}"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }
 
 /// Runs `one` in batches until the time is over.
@@ -71,15 +84,69 @@ fn repeated(time: Duration, batch: u32, mut one: impl FnMut()) -> Done {
 }
 
 /// Wake-up latency of a sleeping thread.
-fn timer(time: Duration) -> Done {
+fn timer(time: Duration, latencies: &mut Latencies) -> Done {
     let (started, mut late, mut operations) = (Instant::now(), Duration::ZERO, 0);
     while started.elapsed() < time {
         let before = Instant::now();
         std::thread::sleep(WAIT);
-        late += before.elapsed().saturating_sub(WAIT);
+        let latency = before.elapsed().saturating_sub(WAIT);
+        latencies.add(latency);
+        late += latency;
         operations += 1;
     }
     Done { operations, time: late }
+}
+
+/// Wake-up latency of worker threads: a messenger notes the time and wakes one after the other, as schbench does. Each sleeps in a futex, and
+/// takes the time when it runs.
+fn wakeup(time: Duration, latencies: &mut Latencies) -> Result<Done> {
+    const WORKERS: usize = 2;
+    let started = Instant::now();
+    let over = AtomicBool::new(false);
+    // When each was woken, in ns after the start; 0 while it sleeps.
+    let woken: [AtomicU64; WORKERS] = Default::default();
+    let now = || u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
+    let found = std::thread::scope(|scope| {
+        let messenger = std::thread::current();
+        let workers: Vec<_> = woken
+            .iter()
+            .map(|mine| {
+                let (messenger, over) = (messenger.clone(), &over);
+                scope.spawn(move || {
+                    let mut latencies = Latencies::default();
+                    while !over.load(Ordering::Acquire) {
+                        match mine.load(Ordering::Acquire) {
+                            0 => std::thread::park(),
+                            sent => {
+                                latencies.add(Duration::from_nanos(now().saturating_sub(sent)));
+                                mine.store(0, Ordering::Release);
+                                messenger.unpark();
+                            }
+                        }
+                    }
+                    latencies
+                })
+            })
+            .collect();
+        while started.elapsed() < time {
+            for (worker, theirs) in workers.iter().zip(&woken) {
+                theirs.store(now(), Ordering::Release);
+                worker.thread().unpark();
+            }
+            // All have run before the next round, so that each wake-up finds a sleeping thread.
+            while woken.iter().any(|theirs| theirs.load(Ordering::Acquire) != 0) {
+                std::thread::park_timeout(Duration::from_millis(100));
+            }
+        }
+        over.store(true, Ordering::Release);
+        workers.iter().for_each(|worker| worker.thread().unpark());
+        let joined = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined.collect::<std::result::Result<Vec<_>, _>>()
+    });
+    for theirs in found.map_err(|_| "a worker failed".to_owned())? {
+        latencies.merge(&theirs);
+    }
+    Ok(Done { operations: latencies.count(), time: latencies.total() })
 }
 
 /// Two threads on two processors wake each other in turn: each wake-up of an idle processor is an interrupt.

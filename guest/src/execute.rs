@@ -56,16 +56,42 @@ struct Place {
     deadline: Instant,
 }
 
-fn try_run(job: &Job, tracer: &Tracer, outcome: &mut Outcome) -> Result<()> {
-    let place = Place {
-        folder: folder()?,
-        port: free_port()?,
-        deadline: Instant::now() + Duration::from_millis(job.limit_ms),
-    };
-    for (name, content) in &job.files {
-        let path = place.folder.join(name);
-        fs::write(&path, place.filled(content)).map_err(|e| format!("{}: {e}", path.display()))?;
+/// A server whose clients are on another system. It runs until it is ended.
+pub(crate) struct Served {
+    place: Place,
+    server: Option<Running>,
+}
+
+impl Served {
+    /// Starts the server of a job and waits until it listens.
+    pub(crate) fn start(job: &Job) -> Result<Served> {
+        let started = Place::new(job).and_then(|place| {
+            let server = place.serve(&job.server)?;
+            Ok(Served { place, server })
+        });
+        started.inspect_err(|_| clean_up())
     }
+
+    /// Ends it: what it wrote, and whether it had ended by itself.
+    pub(crate) fn end(mut self) -> Outcome {
+        let mut outcome = Outcome::default();
+        if let Some(mut server) = self.server.take() {
+            match server.ended() {
+                Ok(None) => server.end(),
+                Ok(Some(status)) => {
+                    outcome.problem = format!("the server ended while it was measured ({status})");
+                }
+                Err(problem) => outcome.problem = problem,
+            }
+        }
+        outcome.server = tail(&self.place.folder.join("server.txt"), SERVER_MOST);
+        clean_up();
+        outcome
+    }
+}
+
+fn try_run(job: &Job, tracer: &Tracer, outcome: &mut Outcome) -> Result<()> {
+    let place = Place::new(job)?;
     let mut server = place.serve(&job.server)?;
     let done = place.clients((job, tracer), &mut server, outcome);
     if let Some(server) = &mut server {
@@ -76,6 +102,21 @@ fn try_run(job: &Job, tracer: &Tracer, outcome: &mut Outcome) -> Result<()> {
 }
 
 impl Place {
+    /// A folder with the job's files.
+    fn new(job: &Job) -> Result<Place> {
+        let place = Place {
+            folder: folder()?,
+            port: job.port.map_or_else(free_port, Ok)?,
+            deadline: Instant::now() + Duration::from_millis(job.limit_ms),
+        };
+        for (name, content) in &job.files {
+            let path = place.folder.join(name);
+            let written = fs::write(&path, place.filled(content));
+            written.map_err(|e| format!("{}: {e}", path.display()))?;
+        }
+        Ok(place)
+    }
+
     fn filled(&self, text: &str) -> String {
         // By its process id: the agent may be a file without a name.
         let agent = format!("/proc/{}/exe", std::process::id());

@@ -21,6 +21,21 @@ pub enum Request {
     Facts,
     /// Run this job.
     Do(Job),
+    /// Give the first network card an address.
+    Network(Address),
+    /// Start the job's server, and leave it running.
+    Serve(Job),
+    /// End that server.
+    End,
+}
+
+/// The address of a network card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// IPv4.
+    pub address: [u8; 4],
+    /// Bits of its network.
+    pub prefix: u8,
 }
 
 /// An answer.
@@ -28,7 +43,7 @@ pub enum Request {
 pub enum Answer {
     /// Name and value of each fact.
     Facts(Vec<(String, String)>),
-    /// The outcome of the job.
+    /// The outcome of the job; for a server, of starting or ending it.
     Done(Outcome),
 }
 
@@ -37,7 +52,7 @@ pub enum Answer {
 pub struct Job {
     /// Files to create in the folder: name and content.
     pub files: Vec<(String, String)>,
-    /// The server, which runs meanwhile. It must listen on [`PORT`] of 127.0.0.1 before the others start.
+    /// The server, which runs meanwhile. It must listen on [`PORT`] before the others start.
     pub server: Vec<String>,
     /// Restart the server after the warm-up.
     pub server_anew: bool,
@@ -51,6 +66,8 @@ pub struct Job {
     pub record: bool,
     /// Count [`EVENTS`] of the client and its children.
     pub counters: bool,
+    /// The value of [`PORT`], if it is not to be chosen here.
+    pub port: Option<u16>,
 }
 
 /// Processor events, by their names in perf: instructions, and misses of branches, data TLB and L1 data cache. Source: "Performance analysis of confidential VMs" (TU Munich, 2024).

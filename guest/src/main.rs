@@ -20,9 +20,10 @@
 //! | `kvm*.NAME=VALUE` | parameters of the module, as modprobe would give them |
 //!
 //! As a program among others it is the agent of benchmarks: `vmtax-guest job PARENT` reads one job from its standard input, and
-//! `vmtax-guest builtin NAME SECONDS` is a workload.
+//! `vmtax-guest builtin NAME SECONDS` is a workload; `vmtax-guest serve ADDRESS PORT` and `vmtax-guest client NAME ADDRESS PORT SECONDS SIZE` are
+//! the two ends of one.
 //!
-//! Left out on purpose: a shell, other programs (vmtax copies those that a job needs), and networks other than loopback.
+//! Left out on purpose: a shell, and other programs (vmtax copies those that a job needs).
 #![expect(
     unsafe_code,
     reason = "this program is the machine's lowest layer: system calls, ports, guest memory"
@@ -37,6 +38,8 @@ mod counters;
 mod execute;
 mod init;
 mod kallsyms;
+mod latency;
+mod network;
 mod observer;
 mod ports;
 mod relay;

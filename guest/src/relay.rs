@@ -72,6 +72,8 @@ impl Relay {
         let (record, limit) = match decode(request).ok_or("the request cannot be read")? {
             Request::Facts => (false, Duration::ZERO),
             Request::Do(job) => (job.record, Duration::from_millis(job.limit_ms)),
+            Request::Serve(job) => (false, Duration::from_millis(job.limit_ms)),
+            Request::Network(_) | Request::End => (false, Duration::ZERO),
         };
         let tracer = match (record, &self.channel) {
             (false, _) => Tracer::Off,

@@ -199,27 +199,77 @@ pub(crate) fn private_folder(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().mode(0o700).create(path)
 }
 
-/// Brings the loopback interface up.
+/// Switches the loopback interface on.
 pub(crate) fn loopback_up() -> Result<()> {
-    use std::os::fd::FromRawFd;
-    // SAFETY: a new descriptor, which is owned from here on, or -1, which is not used.
-    let socket = unsafe {
-        match libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) {
-            -1 => return Err(format!("socket: {}", Error::last_os_error())),
-            fd => std::os::fd::OwnedFd::from_raw_fd(fd),
+    Interface::new("lo")?.up()
+}
+
+/// A network interface.
+pub(crate) struct Interface {
+    name: String,
+    socket: std::os::fd::OwnedFd,
+}
+
+impl Interface {
+    pub(crate) fn new(name: &str) -> Result<Interface> {
+        use std::os::fd::FromRawFd;
+        // SAFETY: a new descriptor, which is owned from here on, or -1, which is not used.
+        let socket = unsafe {
+            match libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) {
+                -1 => return Err(format!("socket: {}", Error::last_os_error())),
+                fd => std::os::fd::OwnedFd::from_raw_fd(fd),
+            }
+        };
+        Ok(Interface { name: name.to_owned(), socket })
+    }
+
+    pub(crate) fn up(&self) -> Result<()> {
+        let mut request = self.request();
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+        self.set(libc::SIOCSIFFLAGS, request, "switching it on")
+    }
+
+    /// Its IPv4 address and network.
+    pub(crate) fn address(&self, address: [u8; 4], prefix: u8) -> Result<()> {
+        let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
+        for (order, value) in
+            [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, mask.to_be_bytes())]
+        {
+            let mut request = self.request();
+            // SAFETY: an address of zeroes is valid.
+            let mut socket_address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+            socket_address.sin_family = libc::AF_INET as libc::sa_family_t;
+            socket_address.sin_addr.s_addr = u32::from_ne_bytes(value);
+            // SAFETY: both are 16 bytes of plain memory, and the kernel reads the second by its family.
+            request.ifr_ifru.ifru_addr =
+                unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(socket_address) };
+            self.set(order, request, "giving it an address")?;
         }
-    };
-    // SAFETY: an interface request of zeroes is valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
-        *to = (*from).cast_signed();
+        Ok(())
     }
-    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-    // SAFETY: the request is of the form that SIOCSIFFLAGS reads.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) } < 0 {
-        return Err(format!("switching the loopback on: {}", Error::last_os_error()));
+
+    fn request(&self) -> libc::ifreq {
+        // SAFETY: an interface request of zeroes is valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        // The last byte stays zero.
+        let places = request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1);
+        for (to, from) in places.zip(self.name.bytes()) {
+            *to = from.cast_signed();
+        }
+        request
     }
-    Ok(())
+
+    fn set(&self, order: libc::Ioctl, mut request: libc::ifreq, what: &str) -> Result<()> {
+        // SAFETY: the request is of the form that these orders read.
+        if unsafe { libc::ioctl(self.socket.as_raw_fd(), order, &raw mut request) } < 0 {
+            return Err(format!(
+                "network interface {}: {what}: {}",
+                self.name,
+                Error::last_os_error()
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// Calls `last` and ends when the parent dies, or on a request to end.

@@ -8,6 +8,9 @@ use crate::samples::{self, ENOUGH, Estimate, LEVEL};
 
 /// Metric of a cell that failed; its value is 1.
 pub const FAILED: &str = "failed";
+/// Metric of the path between client and server of a cell, where they are on different systems: its unit is the path, from client to server
+/// (`host > user > vm`), its value 1.
+pub const NETWORK_PATH: &str = "network-path";
 /// Metric of what was recorded beside a workload: exits for each of its operations.
 pub const EXITS: &str = "exits";
 /// Its unit where a workload says how many operations it did.
@@ -37,6 +40,8 @@ pub struct Row {
     pub workload: String,
     /// In which category.
     pub category: String,
+    /// The path between its client and its server; empty if both are in one system.
+    pub path: String,
     /// What was measured.
     pub metric: String,
     /// Its unit.
@@ -51,6 +56,8 @@ pub struct Row {
     pub outliers: Vec<usize>,
     /// Beside the baseline.
     pub against: Option<Against>,
+    /// Beside the plain VM, where that is not the baseline.
+    pub against_plain: Option<Against>,
 }
 
 impl Row {
@@ -103,15 +110,20 @@ pub fn baseline<'a>(category: &str, there: &BTreeSet<&'a str>) -> Option<&'a str
     alike.or_else(|| PLAIN.iter().find_map(|plain| there.get(*plain))).copied().or(host)
 }
 
-/// Workload, metric, category, unit.
-type Key<'a> = (&'a str, &'a str, &'a str, &'a str);
+/// Workload, metric, category, unit, path.
+type Key<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
 
 /// Groups the samples of a benchmark run. `None` when there are none.
 pub fn table(samples: &[Sample]) -> Option<Bench> {
     let mut order: Vec<Key<'_>> = Vec::new();
     let mut groups: BTreeMap<Key<'_>, Vec<&Sample>> = BTreeMap::new();
     let mut bench = Bench::default();
-    for sample in samples {
+    let paths: BTreeMap<(&str, &str, u32), &str> = samples
+        .iter()
+        .filter(|sample| sample.metric == NETWORK_PATH)
+        .map(|s| ((&*s.workload, &*s.category, s.repeat), &*s.unit))
+        .collect();
+    for sample in samples.iter().filter(|sample| sample.metric != NETWORK_PATH) {
         if sample.metric == FAILED {
             bench.failed.push((sample.workload.clone(), sample.category.clone(), sample.repeat));
             continue;
@@ -121,6 +133,10 @@ pub fn table(samples: &[Sample]) -> Option<Bench> {
             sample.metric.as_str(),
             sample.category.as_str(),
             sample.unit.as_str(),
+            paths
+                .get(&(&*sample.workload, &*sample.category, sample.repeat))
+                .copied()
+                .unwrap_or(""),
         );
         let group = groups.entry(key).or_default();
         if group.is_empty() {
@@ -151,6 +167,7 @@ pub fn table(samples: &[Sample]) -> Option<Bench> {
             kind_order(key.2),
             parts,
             key.2.to_owned(),
+            key.4.to_owned(),
         )
     });
     for key in order {
@@ -160,20 +177,28 @@ pub fn table(samples: &[Sample]) -> Option<Bench> {
         let Some(median) = samples::median_interval(&values) else { continue };
         let there: BTreeSet<&str> = groups
             .keys()
-            .filter(|(w, m, _, u)| (*w, *m, *u) == (key.0, key.1, key.3))
-            .map(|(_, _, category, _)| *category)
+            // Results over different paths are not of one thing.
+            .filter(|(w, m, _, u, path)| (*w, *m, *u, *path) == (key.0, key.1, key.3, key.4))
+            .map(|(_, _, category, ..)| *category)
             .collect();
-        let against = baseline(key.2, &there).and_then(|name| {
-            let base = numbers(groups.get(&(key.0, key.1, name, key.3))?);
+        let beside = |name: &str| {
+            let base = numbers(groups.get(&(key.0, key.1, name, key.3, key.4))?);
             compare(name, &base, &values, group[0].better)
-        });
+        };
+        let direct = baseline(key.2, &there);
+        let plain = PLAIN.iter().copied().find(|plain| there.contains(plain));
+        let other =
+            plain.filter(|plain| key.2 != HOST && key.2 != *plain && direct != Some(*plain));
+        let against = direct.and_then(beside);
         bench.rows.push(Row {
             workload: key.0.to_owned(),
             category: key.2.to_owned(),
+            path: key.4.to_owned(),
             metric: key.1.to_owned(),
             unit: key.3.to_owned(),
             better: group[0].better,
             outliers: samples::outliers(&values),
+            against_plain: other.and_then(beside),
             values,
             median,
             against,

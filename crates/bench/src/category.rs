@@ -10,6 +10,7 @@ use std::path::Path;
 
 use vmtax_machine::Options;
 
+use crate::link::{ALONE, End, Link, Netdev, QUEUES};
 use crate::target::{Accel, Target};
 
 /// A requirement on the host.
@@ -23,8 +24,12 @@ pub enum Need {
     Snp,
     /// TDX.
     Tdx,
-    /// `/dev/vhost-net`, and permission to make a tap device.
+    /// `/dev/vhost-net`.
     Vhost,
+    /// A network card on a tap.
+    Tap,
+    /// A program that works on the queues of a network card (vhost-user).
+    VhostUser,
     /// Free huge pages for all of the VM's memory.
     HugePages,
     /// A processor for each vCPU.
@@ -52,8 +57,10 @@ pub struct Part {
     pub arguments: &'static [&'static str],
     /// Options of each virtio device.
     pub device: &'static str,
-    /// `-netdev`, if not user networking.
-    pub network: Option<&'static str>,
+    /// Additions to `-netdev`, which is a tap.
+    pub tap: &'static str,
+    /// Several queues of the network card.
+    pub queues: bool,
     /// Additions to the guest's command line.
     pub guest: &'static [&'static str],
     /// Modules loaded in the guest.
@@ -79,7 +86,8 @@ const NONE: Part = Part {
     cpu: None,
     arguments: &[],
     device: "",
-    network: None,
+    tap: "",
+    queues: false,
     guest: &[],
     modules: &[],
     host: &[],
@@ -156,8 +164,22 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "vhost",
         about: "the network card's queues are worked on in the host's kernel",
-        network: Some("tap,id=net0,script=no,downscript=no,vhost=on"),
-        needs: &[Need::Vhost],
+        tap: ",vhost=on",
+        needs: &[Need::Vhost, Need::Tap],
+        ..NONE
+    },
+    Part {
+        name: "vhost-user",
+        about: "the network card's queues are worked on by a program of the host, such as DPDK's",
+        needs: &[Need::VhostUser],
+        ..NONE
+    },
+    Part {
+        name: "mq",
+        about: "the network card has two queues in each direction",
+        queues: true,
+        device: ",mq=on,vectors=6",
+        needs: &[Need::Tap],
         ..NONE
     },
     Part {
@@ -276,13 +298,17 @@ impl Category {
         Ok(Category { name, parts })
     }
 
+    /// The VM with default settings.
+    pub(crate) fn plain() -> Category {
+        Category { name: KINDS[0].name.to_owned(), parts: vec![&KINDS[0]] }
+    }
+
     /// The category that it is compared with where a matrix names no other; `None` for `plain`.
     pub fn baseline(&self) -> Option<Category> {
         let mut parts = self.parts.clone();
         let last = parts.pop()?;
         if parts.is_empty() {
-            return (last.name != KINDS[0].name)
-                .then(|| Category { name: KINDS[0].name.to_owned(), parts: vec![&KINDS[0]] });
+            return (last.name != KINDS[0].name).then(Category::plain);
         }
         let name = parts.iter().map(|part| part.name).collect::<Vec<_>>().join("+");
         Some(Category { name, parts })
@@ -294,18 +320,23 @@ impl Category {
     }
 
     /// QEMU's arguments but those that every machine has.
-    pub fn options(&self, memory_mib: u32) -> Options {
-        let device: String =
-            match self.parts.iter().map(|part| part.device).find(|device| !device.is_empty()) {
-                Some(device) => device.to_owned(),
-                None => String::new(),
-            };
-        let network =
-            self.parts.iter().find_map(|part| part.network).unwrap_or("user,id=net0,restrict=on");
+    pub(crate) fn options(&self, memory_mib: u32, end: &End) -> Options {
+        let mut device = String::new();
+        for words in self.parts.iter().map(|part| part.device) {
+            // Two parts may want the same.
+            if !device.contains(words) {
+                device.push_str(words);
+            }
+        }
+        let tap: String = self.parts.iter().map(|part| part.tap).collect();
+        let network = match end.netdev.as_str() {
+            "" => format!("{ALONE},id=net0"),
+            netdev => format!("{netdev},id=net0{tap}"),
+        };
         let fill = |word: &&str| word.replace("{memory}", &memory_mib.to_string());
         let mut arguments: Vec<String> =
             self.parts.iter().flat_map(|part| part.arguments.iter().map(fill)).collect();
-        arguments.extend(["-netdev".to_owned(), network.to_owned()]);
+        arguments.extend(["-netdev".to_owned(), network]);
         // No option ROM: nothing boots from the network, and its package may be missing.
         arguments
             .extend(["-device".to_owned(), format!("virtio-net-pci,netdev=net0,romfile={device}")]);
@@ -313,7 +344,24 @@ impl Category {
             machine: self.parts.iter().find_map(|part| part.machine).map(str::to_owned),
             cpu: self.parts.iter().find_map(|part| part.cpu).map(str::to_owned),
             arguments,
+            descriptors: end.descriptors.clone(),
         }
+    }
+
+    /// Queues of its network card in each direction.
+    pub(crate) fn queues(&self) -> u32 {
+        if self.parts.iter().any(|part| part.queues) { QUEUES } else { 1 }
+    }
+
+    /// What its network card needs and this link does not give.
+    pub(crate) fn missing_link(&self, link: Option<Link>) -> Option<String> {
+        let part = self.parts.iter().find(|part| part.needs.contains(&Need::Tap))?;
+        let problem = match link.map(|link| link.netdev) {
+            Some(Netdev::Tap) => return None,
+            Some(other) => format!("needs a tap, and the workload's network is {:?}; write network = \"tap\" in [vm]", other.name()),
+            None => "changes the network card, which a workload in one system does not use; give the workload client = \"host\" or \"peer\", and network = \"tap\" in [vm]".to_owned(),
+        };
+        Some(format!("{}: {problem}", part.name))
     }
 
     /// Words on the command line of the guest in which workloads run.
@@ -452,8 +500,12 @@ impl Need {
                 "/sys/module/kvm_intel/parameters/tdx is not Y: the processor, its firmware or the kernel has no TDX",
             ),
             Need::Vhost => unless(
-                host.root.join("dev/vhost-net").exists() && host.root.join("dev/net/tun").exists(),
-                "/dev/vhost-net or /dev/net/tun is missing: load vhost_net and tun",
+                host.root.join("dev/vhost-net").exists(),
+                "/dev/vhost-net is missing: load vhost_net",
+            ),
+            Need::Tap => tap_missing(host.root),
+            Need::VhostUser => Some(
+                "vmtax starts no program that works on queues of a network card (vhost-user); use +vhost".to_owned(),
             ),
             Need::HugePages => huge_pages(host),
             Need::Processors => {
@@ -481,6 +533,15 @@ pub(crate) fn processors() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None);
     let is_in = |number: &usize| set.as_ref().is_ok_and(|set| set.is_set(*number));
     (0..rustix::thread::CpuSet::MAX_CPU).filter(is_in).collect()
+}
+
+/// Why no tap can be made; `None` if one can.
+pub(crate) fn tap_missing(root: &Path) -> Option<String> {
+    if !root.join("dev/net/tun").exists() {
+        return Some("/dev/net/tun is missing: load tun".to_owned());
+    }
+    (!rustix::process::geteuid().is_root())
+        .then(|| "a tap and its network namespace need root".to_owned())
 }
 
 fn words(parts: &[&'static Part]) -> Vec<&'static str> {

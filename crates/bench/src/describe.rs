@@ -10,8 +10,9 @@ use vmtax_events::{Recording, printable};
 use vmtax_guest::job::EVENTS;
 use vmtax_machine::{Limits, Tool};
 
-use crate::category::Category;
+use crate::category::{Category, tap_missing};
 use crate::launch::plan;
+use crate::link::{End, Link, Netdev, Network};
 use crate::matrix::{Matrix, Where};
 use crate::plan::Cell;
 use crate::system::{host, module_options, why_not};
@@ -80,7 +81,7 @@ pub(crate) fn dry_run(matrix: &Matrix, cells: &[Cell], out: &mut dyn Write) -> i
 fn vm(
     matrix: &Matrix,
     category: &Category,
-    Platform { accel, cpus }: Platform,
+    Platform { accel, cpus, link }: Platform,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     let target = &matrix.target;
@@ -89,7 +90,7 @@ fn vm(
     let baseline = category.baseline().map_or("none".to_owned(), |baseline| baseline.name);
     writeln!(out, "  baseline: {baseline}")?;
     match host(accel) {
-        None => here(target, accel, category, out)?,
+        None => here(target, accel, category, link, out)?,
         Some(host) => {
             let plan = plan(host, target, category, cpus);
             let vcpus = if cpus == 1 { "vCPU" } else { "vCPUs, which share it" };
@@ -115,9 +116,15 @@ fn here(
     target: &Target,
     accel: Accel,
     category: &Category,
+    link: Option<Link>,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
-    let words = arguments(target, accel, category).join(" ");
+    let netdev = link.map(|link| Network::described(link, category.queues())).unwrap_or_default();
+    let end = End { netdev, ..End::default() };
+    let words = arguments(target, accel, category, &end).join(" ");
+    if let Some(link) = link {
+        writeln!(out, "  path: {}", link.path())?;
+    }
     writeln!(out, "  qemu: qemu-system-x86_64 {words}")?;
     writeln!(out, "  guest command line: {}", command_line(category))?;
     let settings: Vec<String> =
@@ -136,7 +143,10 @@ pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
     for place in &matrix.categories {
         let Where::Vm(category) = place else { continue };
         for accel in &accels {
-            let found = category.missing(*accel, &matrix.target, Path::new("/"));
+            let mut found = category.missing(*accel, &matrix.target, Path::new("/"));
+            let platforms = matrix.platforms().into_iter();
+            let of_accel = platforms.filter(|platform| platform.accel == *accel);
+            found.extend(of_accel.filter_map(|platform| category.missing_link(platform.link)));
             let of = if accels.len() > 1 { format!(" on {}", accel.name()) } else { String::new() };
             missing.extend(
                 found
@@ -144,6 +154,12 @@ pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
                     .map(|problem| format!("category {}{of}: {problem}", category.name)),
             );
         }
+    }
+    let has_tap =
+        |workload: &Workload| workload.link.is_some_and(|link| link.netdev == Netdev::Tap);
+    if let Some(workload) = matrix.workloads.iter().find(|workload| has_tap(workload)) {
+        let problem = tap_missing(Path::new("/"));
+        missing.extend(problem.map(|problem| format!("workload {}: {problem}", workload.name)));
     }
     for accel in accels {
         if let Err(error) = vmtax_machine::check(emulator(accel)) {

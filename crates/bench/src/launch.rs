@@ -12,6 +12,8 @@ use vmtax_runs::lab::fault as lab_fault;
 
 use crate::category::Category;
 use crate::error::fault;
+use crate::link::End;
+use crate::linked::Linked;
 use crate::matrix::Matrix;
 use crate::place::Place;
 use crate::system::{System, host, module_options};
@@ -99,10 +101,19 @@ impl Launcher {
         platform: Platform,
     ) -> anyhow::Result<Result<System, String>> {
         match self.kinds.iter().find(|(accel, _)| *accel == platform.accel) {
-            Some((_, Kind::Here(vms))) => {
-                let vm = vms.boot(category).map_err(|e| fault(&e))?;
-                Ok(Ok(System::Place(Place::Vm(Box::new(vm)))))
-            }
+            Some((_, Kind::Here(vms))) => match platform.link {
+                None => {
+                    let console = vms.console().to_owned();
+                    let end = End::default();
+                    let mut vm = vms.boot(category, &end, console).map_err(|e| fault(&e))?;
+                    vm.ready(&end).map_err(|e| fault(&e))?;
+                    Ok(Ok(System::Place(Place::Vm(Box::new(vm)))))
+                }
+                Some(link) => {
+                    let linked = Linked::start(vms, category, link).map_err(|e| fault(&e))?;
+                    Ok(Ok(System::Linked(Box::new(linked))))
+                }
+            },
             Some((_, Kind::Emulated(emulated))) => {
                 let setup = emulated.setup(category, platform.cpus);
                 let vm = match setup.start(&|_| {}) {

@@ -17,6 +17,8 @@ mod describe;
 mod error;
 pub mod facts;
 mod launch;
+pub mod link;
+mod linked;
 pub mod matrix;
 pub mod merge;
 pub mod place;

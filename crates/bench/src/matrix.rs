@@ -11,6 +11,7 @@ use vmtax_machine::ssh::{Address, AddressError};
 
 use crate::adapter::{Adapter, Extract, Own};
 use crate::category::Category;
+use crate::link::{Link, Netdev, Side};
 use crate::target::{Accel, Platform, Target};
 use crate::workload::{Kind, Workload};
 
@@ -117,6 +118,10 @@ struct Entry {
     #[serde(default)]
     bring: Vec<PathBuf>,
     accel: Option<Accel>,
+    #[serde(default)]
+    client: Side,
+    #[serde(default)]
+    server: Side,
     metric: Option<String>,
     unit: Option<String>,
     better: Option<String>,
@@ -161,7 +166,7 @@ impl Matrix {
         }
         let mut workloads: Vec<Workload> = Vec::new();
         for entry in &file.workloads {
-            let workload = entry.workload()?;
+            let workload = entry.workload(&file.vm)?;
             if workloads.iter().any(|other| other.name == workload.name) {
                 return Err(format!(
                     "workload {:?} is there twice; give one of them a name",
@@ -219,7 +224,7 @@ impl Matrix {
     pub fn platform(&self, workload: &Workload) -> Platform {
         let accel = self.accel(workload);
         let cpus = if accel.is_emulated_host() { workload.cpus() } else { self.target.cpus };
-        Platform { accel, cpus }
+        Platform { accel, cpus, link: workload.link }
     }
 
     /// What runs its VMs, in the order of its workloads; nothing where it has no VMs.
@@ -242,7 +247,9 @@ impl Matrix {
 }
 
 impl Entry {
-    fn workload(&self) -> Result<Workload, String> {
+    fn workload(&self, target: &Target) -> Result<Workload, String> {
+        let named = self.name.as_ref().or(self.adapter.as_ref()).cloned().unwrap_or_default();
+        let link = self.link(target).map_err(|problem| format!("workload {named:?}: {problem}"))?;
         let parameters =
             self.set.iter().map(|(name, value)| Ok((name.clone(), word(name, value)?)));
         let parameters: BTreeMap<String, String> = parameters.collect::<Result<_, String>>()?;
@@ -269,6 +276,7 @@ impl Entry {
                     parameters,
                     bring: self.bring.clone(),
                     accel: self.accel,
+                    link,
                 })
             }
             (None, [_, ..]) => {
@@ -280,6 +288,7 @@ impl Entry {
                     parameters,
                     bring: self.bring.clone(),
                     accel: self.accel,
+                    link,
                 })
             }
             _ => {
@@ -287,6 +296,31 @@ impl Entry {
                     .to_owned())
             }
         }
+    }
+
+    /// Where client and server are; the error is half a sentence.
+    fn link(&self, target: &Target) -> Result<Option<Link>, String> {
+        let Some(link) = Link::new(self.client, self.server, target.network)? else {
+            return Ok(None);
+        };
+        let accel = self.accel.unwrap_or(target.accel);
+        if accel.is_emulated_host() {
+            return Err(format!(
+                "a VM on an emulated host has no network to the outside; use accel = \"tcg\" or \"kvm\", not \"{}\"",
+                accel.name()
+            ));
+        }
+        let adapter = self.adapter.as_deref().and_then(Adapter::named);
+        let Some(adapter) = adapter.filter(|adapter| adapter.has_ends()) else {
+            return Err("it has no server, so client and server cannot be apart".to_owned());
+        };
+        if adapter.server.is_empty() && link.netdev == Netdev::User {
+            return Err(
+                "a user-mode network forwards TCP and UDP only; use network = \"tap\" in [vm]"
+                    .to_owned(),
+            );
+        }
+        Ok(Some(link))
     }
 
     fn own(&self, name: &str) -> Result<Own, String> {

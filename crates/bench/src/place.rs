@@ -9,6 +9,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::rand::{GetRandomFlags, getrandom};
 use vmtax_guest::job::{Answer, Job, Outcome, Request};
 use vmtax_guest::order::{decode, encode};
+use vmtax_machine::network::Namespace;
 use vmtax_machine::ssh::{self, Address, SshError};
 use vmtax_machine::{Limits, Stop, Tool};
 
@@ -75,6 +76,8 @@ impl Place {
 pub struct Here {
     agent: std::fs::File,
     stop: Stop,
+    /// The network namespace in which jobs run, if not that of this process.
+    namespace: Option<Namespace>,
 }
 
 impl Here {
@@ -89,15 +92,29 @@ impl Here {
         // The kernel does not execute a file that is open for writing, so it is opened again for reading.
         let path = format!("/proc/self/fd/{}", agent.as_raw_fd());
         let agent = std::fs::File::open(path).map_err(failed)?;
-        Ok(Here { agent, stop: stop.clone() })
+        Ok(Here { agent, stop: stop.clone(), namespace: None })
     }
 
-    fn ask(&self, request: &Request) -> Result<Answer, Error> {
+    /// Runs its jobs in a network namespace.
+    pub(crate) fn within(self, namespace: Option<Namespace>) -> Here {
+        Here { namespace, ..self }
+    }
+
+    /// Runs a request to its end.
+    pub(crate) fn ask(&self, request: &Request) -> Result<Answer, Error> {
+        self.ask_until(request, &self.stop)
+    }
+
+    /// As [`Here::ask`], until this stop is requested.
+    pub(crate) fn ask_until(&self, request: &Request, stop: &Stop) -> Result<Answer, Error> {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.agent.as_raw_fd());
         let mut command = Command::new(path);
         command.args(["job", &std::process::id().to_string()]);
+        if let Some(namespace) = &self.namespace {
+            namespace.enter(&mut command);
+        }
         let limits = Limits { time: time_of(request), output: ANSWER_MOST };
-        let finished = Tool::new(command, limits).input(&encode(request)).until(&self.stop).run();
+        let finished = Tool::new(command, limits).input(&encode(request)).until(stop).run();
         let finished = finished.map_err(|e| at("host", format!("the agent {e}")))?;
         if !finished.status.success() {
             return Err(at("host", format!("the agent failed: {}", finished.reason())));

@@ -17,6 +17,7 @@ use crate::describe;
 use crate::error::fault;
 use crate::facts::{Facts, changed, unexplained};
 use crate::launch::Launcher;
+use crate::link::Link;
 use crate::matrix::{BYTES_MOST, Matrix, Where};
 use crate::place::{self, Place, There};
 use crate::plan::{Cell, Shard, cells};
@@ -258,12 +259,15 @@ impl<'a> Runner<'a> {
     /// The name of a category's facts. One that runs on several platforms has several.
     fn name(&self, category: usize, platform: Option<Platform>) -> String {
         let mut name = self.matrix.categories[category].name().to_owned();
-        let Some(Platform { accel, cpus }) = platform else { return name };
+        let Some(Platform { accel, cpus, link }) = platform else { return name };
         if accel != self.matrix.target.accel {
             name.push_str(&format!(" on {}", accel.name()));
         }
         if accel.is_emulated_host() && cpus > 1 {
             name.push_str(&format!(" with {cpus} vCPUs"));
+        }
+        if let Some(link) = link {
+            name.push_str(&format!(" over {}", link.file_name()));
         }
         name
     }
@@ -301,7 +305,8 @@ impl<'a> Runner<'a> {
                     return fail(Code::Unexpected, "stopped");
                 }
                 let (number, repeat) = (cell.number(matrix), cell.repeat);
-                let named = Named { index, number, workload, category, repeat };
+                let path = self.here(cell).2.and_then(|platform| platform.link).map(Link::path);
+                let named = Named { index, number, workload, category, repeat, path };
                 self.session.save(named, &outcome, readings)?;
             }
             self.bar.step();
@@ -399,7 +404,7 @@ impl<'a> Runner<'a> {
     ) -> anyhow::Result<Result<Set, String>> {
         let place = &self.matrix.categories[category];
         let Target { accel, cpus, .. } = self.matrix.target;
-        let platform = platform.unwrap_or(Platform { accel, cpus });
+        let platform = platform.unwrap_or(Platform { accel, cpus, link: None });
         let mut settings = Settings::default();
         let system = match place {
             Where::Host => System::Place(Place::Here(

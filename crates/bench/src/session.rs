@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vmtax_analyse::bench::{FAILED, FAULTS, FAULTS_OF_OPERATION};
+use vmtax_analyse::bench::{FAILED, FAULTS, FAULTS_OF_OPERATION, NETWORK_PATH};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::cannot_write;
 use vmtax_durable::Access;
@@ -47,7 +47,7 @@ pub(crate) struct Readings {
 }
 
 /// A cell.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Named<'a> {
     /// Position in this part.
     pub(crate) index: usize,
@@ -56,6 +56,8 @@ pub(crate) struct Named<'a> {
     pub(crate) workload: &'a str,
     pub(crate) category: &'a str,
     pub(crate) repeat: u32,
+    /// The path between its client and its server, if they are on different systems.
+    pub(crate) path: Option<String>,
 }
 
 /// The run.
@@ -163,7 +165,7 @@ impl Session {
         outcome: &Outcome,
         readings: Result<Readings, String>,
     ) -> anyhow::Result<()> {
-        let Named { index, number, workload, category, repeat } = cell;
+        let Named { index, number, workload, category, repeat, path } = cell;
         let name =
             format!("{index:05}-{}-{}-{repeat}.txt", file_name(workload), file_name(category));
         let problem = readings.as_ref().err().map(String::as_str);
@@ -180,6 +182,8 @@ impl Session {
         let mut samples = Vec::new();
         match readings {
             Ok(readings) => {
+                let path = path.map(|path| sample(NETWORK_PATH, &path, 1.0, Better::Neither));
+                samples.extend(path);
                 samples.extend(
                     readings.values.iter().map(|r| sample(&r.metric, &r.unit, r.value, r.better)),
                 );

@@ -9,6 +9,8 @@ use vmtax_runs::record;
 use crate::category::Category;
 use crate::error::fault;
 use crate::facts::Facts;
+use crate::link::in_one_system;
+use crate::linked::Linked;
 use crate::matrix::{Matrix, Where};
 use crate::place::Place;
 use crate::recorded::Recorded;
@@ -18,6 +20,8 @@ use crate::target::Accel;
 pub(crate) enum System {
     /// This computer, a system reached by ssh, or a VM on this computer.
     Place(Place),
+    /// A VM on this computer, with a client or server on the host or in a second VM.
+    Linked(Box<Linked>),
     /// A VM on an emulated host, and whether it is nested.
     Emulated { vm: Box<Vm>, nested: bool },
 }
@@ -30,6 +34,7 @@ impl System {
     pub(crate) fn facts(&mut self) -> Result<Facts, Problem> {
         match self {
             System::Place(place) => place.facts().map_err(|e| fault(&e).into()),
+            System::Linked(linked) => linked.facts().map_err(|e| fault(&e).into()),
             System::Emulated { vm, .. } => match ask(vm, &Request::Facts)?.0 {
                 Answer::Facts(facts) => Ok(facts.into_iter().collect()),
                 Answer::Done(_) => Err(strange()),
@@ -40,8 +45,11 @@ impl System {
     /// Runs a job.
     pub(crate) fn execute(&mut self, job: &Job) -> Result<Outcome, Problem> {
         match self {
-            System::Place(place) => place.execute(job).map_err(|e| fault(&e).into()),
-            System::Emulated { vm, .. } => match ask(vm, &Request::Do(job.clone()))?.0 {
+            System::Place(place) => {
+                place.execute(&in_one_system(job)).map_err(|e| fault(&e).into())
+            }
+            System::Linked(linked) => linked.execute(job).map_err(|e| fault(&e).into()),
+            System::Emulated { vm, .. } => match ask(vm, &Request::Do(in_one_system(job)))?.0 {
                 Answer::Done(outcome) => Ok(outcome),
                 Answer::Facts(_) => Err(strange()),
             },
@@ -58,7 +66,7 @@ impl System {
         let job = Job { warmups: Vec::new(), ..job.clone() };
         let System::Emulated { vm, nested } = self else { return self.record_live(&job, number) };
         let (answer, trace, lost) =
-            ask(vm, &Request::Do(Job { record: true, counters: false, ..job }))?;
+            ask(vm, &Request::Do(in_one_system(&Job { record: true, counters: false, ..job })))?;
         let Answer::Done(outcome) = answer else { return Err(strange()) };
         let recorded = match (lost, trace) {
             (0, Some(trace)) => Recorded::of_trace(&trace, number, *nested)?,
@@ -78,6 +86,7 @@ impl System {
     ) -> Result<(Outcome, Result<Recorded, String>), Problem> {
         let process = match self {
             System::Place(Place::Vm(vm)) => Some(vm.process()),
+            System::Linked(linked) => Some(linked.process()),
             _ => None,
         };
         let mut recorder = match record::recorder(process) {

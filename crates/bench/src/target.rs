@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::link::{Link, Netdev};
+
 /// Processors, memory and kernel of the VMs of a matrix.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -18,6 +20,8 @@ pub struct Target {
     pub kernel: PathBuf,
     /// The folder with an image's modules.
     pub modules: Option<PathBuf>,
+    /// What carries packets between the VM and a client or server outside of it.
+    pub network: Option<Netdev>,
 }
 
 /// The hypervisor or emulator of VMs.
@@ -61,7 +65,7 @@ impl Accel {
     }
 }
 
-/// The hypervisor of a VM, and its number of vCPUs.
+/// The hypervisor of a VM, its number of vCPUs, and its network.
 ///
 /// vCPUs on an emulated host share one processor, so a VM has only as many as its workload needs: with `idle=poll` an idle one
 /// would take half of the time.
@@ -71,6 +75,8 @@ pub struct Platform {
     pub accel: Accel,
     /// vCPUs.
     pub cpus: u32,
+    /// The other system that its network card reaches.
+    pub link: Option<Link>,
 }
 
 impl Default for Target {
@@ -81,6 +87,7 @@ impl Default for Target {
             memory: 1024,
             kernel: "distribution".into(),
             modules: None,
+            network: None,
         }
     }
 }

@@ -16,6 +16,7 @@ use vmtax_machine::{
 use crate::Error;
 use crate::category::{Category, processors};
 use crate::error::at;
+use crate::link::End;
 use crate::target::{Accel, Target};
 use crate::workload::Workload;
 
@@ -33,8 +34,8 @@ const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
 /// Timeout of a request to an agent.
 pub(crate) fn time_of(request: &Request) -> Duration {
     match request {
-        Request::Facts => GRACE,
-        Request::Do(job) => GRACE + Duration::from_millis(job.limit_ms),
+        Request::Facts | Request::Network(_) | Request::End => GRACE,
+        Request::Do(job) | Request::Serve(job) => GRACE + Duration::from_millis(job.limit_ms),
     }
 }
 
@@ -80,8 +81,13 @@ impl Vms {
         })
     }
 
-    /// Boots a VM of a category.
-    pub fn boot(&self, category: &Category) -> Result<Vm, Error> {
+    /// Starts a VM of a category with this end of a network; it is ready when [`Vm::ready`] returns.
+    pub(crate) fn boot(
+        &self,
+        category: &Category,
+        end: &End,
+        console: PathBuf,
+    ) -> Result<Vm, Error> {
         let mailbox = Mailbox::new()?;
         let spec = Spec {
             emulator: emulator(self.accel),
@@ -91,18 +97,31 @@ impl Vms {
             memory_mib: self.target.memory,
             cpus: self.target.cpus,
             mailbox: mailbox.clone(),
-            console: self.console.clone(),
+            console,
             limit: BOOT,
             stop: self.stop.clone(),
-            options: category.options(self.target.memory),
+            options: category.options(self.target.memory, end),
         };
         let mut machine = Machine::boot(&spec)?;
         if category.is_pinned() {
             machine.pin(&processors())?;
         }
-        let mut vm = Vm { name: category.name.clone(), machine, mailbox, last: 0 };
-        vm.wait(State::Ready, 0)?;
-        Ok(vm)
+        Ok(Vm { name: category.name.clone(), machine, mailbox, last: 0 })
+    }
+
+    /// The agent.
+    pub(crate) fn program(&self) -> &'static [u8] {
+        self.program
+    }
+
+    /// Stop request.
+    pub(crate) fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// The console file of the VM under test.
+    pub(crate) fn console(&self) -> &Path {
+        &self.console
     }
 
     fn initramfs(&self, category: &Category) -> Result<Vec<u8>, Error> {
@@ -199,8 +218,13 @@ pub fn command_line(category: &Category) -> String {
 }
 
 /// QEMU's arguments for a category, without those for kernel, console, control and mailbox.
-pub fn arguments(target: &Target, accel: Accel, category: &Category) -> Vec<String> {
-    let options: Options = category.options(target.memory);
+pub(crate) fn arguments(
+    target: &Target,
+    accel: Accel,
+    category: &Category,
+    end: &End,
+) -> Vec<String> {
+    let options: Options = category.options(target.memory, end);
     qemu_arguments(emulator(accel), target.cpus, target.memory, &options)
 }
 
@@ -217,6 +241,17 @@ impl Vm {
     /// The process that runs it.
     pub fn process(&self) -> u32 {
         self.machine.process()
+    }
+
+    /// Waits until it takes requests, and gives its network card an address, if it is to have one.
+    pub(crate) fn ready(&mut self, end: &End) -> Result<(), Error> {
+        self.wait(State::Ready, 0)?;
+        let Some(address) = end.address else { return Ok(()) };
+        match self.ask(&Request::Network(address))? {
+            Answer::Done(outcome) if outcome.problem.is_empty() => Ok(()),
+            Answer::Done(outcome) => Err(at(&self.name, outcome.problem)),
+            Answer::Facts(_) => Err(at(&self.name, "it does not answer the request".to_owned())),
+        }
     }
 
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Answer, Error> {

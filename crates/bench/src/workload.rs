@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use vmtax_guest::job::{Job, Outcome};
 
 use crate::adapter::{Adapter, Output, Own, Reading};
+use crate::link::Link;
 use crate::target::Accel;
 
 /// A workload.
@@ -21,6 +22,8 @@ pub struct Workload {
     pub bring: Vec<PathBuf>,
     /// Accelerator of its VMs, if not that of the others.
     pub accel: Option<Accel>,
+    /// The connection between its client and its server, if they are on different systems.
+    pub link: Option<Link>,
 }
 
 /// The program of a workload.
@@ -54,7 +57,7 @@ impl Workload {
         };
         let server_anew = matches!(&self.kind, Kind::Adapter(adapter) if adapter.one_client);
         let warmups = if warmup { vec![client.clone()] } else { Vec::new() };
-        Job { files, server, server_anew, warmups, client, limit_ms, record: false, counters }
+        Job { files, server, server_anew, warmups, client, limit_ms, counters, ..Job::default() }
     }
 
     fn filled(&self, adapter: &Adapter, word: &str) -> String {

@@ -36,6 +36,14 @@ pub enum Error {
         /// Why not, and what to use instead.
         reason: String,
     },
+    /// A network for machines could not be made.
+    #[error("a network for VMs cannot be made: {step}: {problem}")]
+    Network {
+        /// What was tried.
+        step: &'static str,
+        /// The system's answer, and what to do.
+        problem: String,
+    },
     /// The distribution's kernel could not be fetched.
     #[error("the distribution's kernel could not be fetched: {problem}")]
     Fetch {

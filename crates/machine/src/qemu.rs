@@ -58,10 +58,16 @@ impl Qemu {
         let program = Path::new(PROGRAM);
         let start_error = |e| Error::io(program, "start the emulator")(e);
         let (qmp, theirs) = Qmp::pair(spec.stop.clone()).map_err(start_error)?;
-        let words = memory("vmtax-qemu-words").map_err(|e| start_error(e.into()))?;
+        let said = memory("vmtax-qemu-words").map_err(|e| start_error(e.into()))?;
         let mut handed = Handed::default();
         let mut command = Command::new(PROGRAM);
-        command.args(arguments(spec.emulator, spec.cpus, spec.memory_mib, &spec.options));
+        let mut words = arguments(spec.emulator, spec.cpus, spec.memory_mib, &spec.options);
+        for (index, descriptor) in spec.options.descriptors.iter().enumerate() {
+            let number = handed.give(descriptor.0.try_clone().map_err(start_error)?);
+            let (place, number) = (format!("{{fd{index}}}"), number.to_string());
+            words.iter_mut().for_each(|word| *word = word.replace(&place, &number));
+        }
+        command.args(words);
         let console = handed.give_path(console.file().try_clone().map_err(start_error)?);
         command
             .args(["-chardev", &format!("file,id=console,path={console}")])
@@ -95,12 +101,12 @@ impl Qemu {
         }
         // Messages are read here, in one language.
         command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(words.try_clone().map_err(start_error)?);
+        command.stderr(said.try_clone().map_err(start_error)?);
         let process = Process::spawn(command, handed).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => missing(),
             _ => start_error(e),
         })?;
-        Ok((Qemu { emulator: spec.emulator, qmp, words }, process))
+        Ok((Qemu { emulator: spec.emulator, qmp, words: said }, process))
     }
 
     /// Stops the machine and writes its state to the folder.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,9 +97,29 @@ pub struct Options {
     pub machine: Option<String>,
     /// `-cpu` in place of the accelerator's.
     pub cpu: Option<String>,
-    /// Further arguments: devices, objects, networks.
+    /// Further arguments: devices, objects, networks. `{fd0}` is the number that the first of [`Options::descriptors`] has in QEMU.
     pub arguments: Vec<String>,
+    /// Descriptors that QEMU gets: sockets, taps.
+    pub descriptors: Vec<Descriptor>,
 }
+
+/// A descriptor for QEMU. Clones are the same descriptor.
+#[derive(Clone, Debug)]
+pub struct Descriptor(pub(crate) Arc<OwnedFd>);
+
+impl From<OwnedFd> for Descriptor {
+    fn from(fd: OwnedFd) -> Descriptor {
+        Descriptor(Arc::new(fd))
+    }
+}
+
+impl PartialEq for Descriptor {
+    fn eq(&self, other: &Descriptor) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Descriptor {}
 
 /// A program on the PATH.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {

@@ -4,6 +4,42 @@ use super::text::{after, number};
 use super::{Output, ROUNDS, Reading, Refusal, sane, unit};
 use vmtax_events::Better;
 
+/// Percentiles of a latency, as printed and as metrics. In an output there are all of them or none.
+const PERCENTILES: [(&str, &str); 5] = [
+    ("latency_p50_ns", "latency-p50"),
+    ("latency_p90_ns", "latency-p90"),
+    ("latency_p99_ns", "latency-p99"),
+    ("latency_p99.9_ns", "latency-p99.9"),
+    ("latency_max_ns", "latency-max"),
+];
+
+/// A workload whose time for an operation is a latency.
+pub(super) fn latency(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+    let mut readings = parse(output)?;
+    if !readings.iter().any(|reading| reading.metric == PERCENTILES[0].1) {
+        return Err(Refusal::missing(PERCENTILES[0].0));
+    }
+    readings.extend(lost(output)?);
+    Ok(readings)
+}
+
+/// A workload that sends as much as it can.
+pub(super) fn stream(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+    let bits = number("bits_per_second", after(output.stdout, "bits_per_second")?)?;
+    let mut readings = sane(vec![Reading::higher("throughput", unit::BITS, bits)])?;
+    readings.extend(parse(output)?);
+    readings.extend(lost(output)?);
+    Ok(readings)
+}
+
+/// Datagrams that did not arrive, where the output has their number.
+fn lost(output: &Output<'_>) -> Result<Option<Reading>, Refusal> {
+    match after(output.stdout, "lost") {
+        Ok(word) => Ok(Some(Reading::lower("lost", unit::COUNT, number("lost", word)?))),
+        Err(_) => Ok(None),
+    }
+}
+
 pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     after(output.stdout, "vmtax-builtin")?;
     let operations = number("operations", after(output.stdout, "operations")?)?;
@@ -11,8 +47,15 @@ pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
         return Err(Refusal::Failed("nothing was done in the time given".to_owned()));
     }
     let time = number("ns_per_operation", after(output.stdout, "ns_per_operation")?)?;
-    sane(vec![
+    let mut readings = vec![
         Reading::lower("time", unit::NANOSECONDS, time),
         Reading::new(ROUNDS, unit::COUNT, operations, Better::Neither),
-    ])
+    ];
+    if after(output.stdout, PERCENTILES[0].0).is_ok() {
+        for (word, metric) in PERCENTILES {
+            let value = number(word, after(output.stdout, word)?)?;
+            readings.push(Reading::lower(metric, unit::NANOSECONDS, value));
+        }
+    }
+    sane(readings)
 }

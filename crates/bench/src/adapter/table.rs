@@ -1,7 +1,7 @@
 //! The table of workloads.
 //!
-//! In commands and files `{dir}` is the job's folder, `{port}` a free port, `{agent}` the agent, and a parameter's name in braces its
-//! value.
+//! In commands and files `{dir}` is the job's folder, `{bind}` and `{port}` are address and port of the server, `{server}` is the address under
+//! which its clients reach it, `{agent}` is the agent, and a parameter's name in braces is its value.
 
 use super::{
     Output, Reading, Refusal, builtin, dnn, fio, iperf, npb, ping, redis, sched, sysbench, time,
@@ -23,7 +23,7 @@ pub struct Adapter {
     pub parameters: &'static [(&'static str, &'static str)],
     /// Files for the job's folder.
     pub files: &'static [(&'static str, &'static str)],
-    /// The server, if it has one. It listens on 127.0.0.1.
+    /// The server, if it has one. It listens on `{bind}`.
     pub server: &'static [&'static str],
     /// Whether the server refuses a client until it has finished with the previous one; then each client gets a new server.
     pub one_client: bool,
@@ -66,14 +66,16 @@ http {
   uwsgi_temp_path {dir}/uwsgi;
   scgi_temp_path {dir}/scgi;
   keepalive_requests 100000000;
-  server { listen 127.0.0.1:{port}; location / { return 200 \"vmtax\\n\"; } }
+  server { listen {bind}:{port}; location / { return 200 \"vmtax\\n\"; } }
 }
 ";
 
 const REDIS: &[&str] = &[
     "redis-server",
     "--bind",
-    "127.0.0.1",
+    "{bind}",
+    "--protected-mode",
+    "no",
     "--port",
     "{port}",
     "--save",
@@ -90,7 +92,7 @@ macro_rules! memtier {
         &[
             "memtier_benchmark",
             "-s",
-            "127.0.0.1",
+            "{server}",
             "-p",
             "{port}",
             concat!("--protocol=", $protocol),
@@ -105,19 +107,42 @@ macro_rules! memtier {
     };
 }
 
+/// Parameters of a built-in workload that sends small messages.
+const MESSAGE: &[(&str, &str)] = &[("seconds", "1"), ("size", "64")];
+
 /// All of them. Sources of the commands: each program's manual; what is measured follows the reports on oneDNN on TDX,
 /// confidential VMs (TU Munich, 2024) and nested KVM (KVM Forum 2017).
 pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "ping",
-        about: "ICMP round trips on the loopback interface (iputils)",
+        about: "ICMP round trips (iputils)",
         version: &["ping", "-V"],
         programs: &["ping"],
-        parameters: &[("count", "200"), ("interval", "0.01"), ("address", "127.0.0.1")],
+        parameters: &[("count", "200"), ("interval", "0.01"), ("address", "{server}")],
         client: &["ping", "-n", "-q", "-c", "{count}", "-i", "{interval}", "{address}"],
         parse: ping::parse,
         headline: "latency",
         ..NONE
+    },
+    net("tcp-latency", MESSAGE, "built in: round trip of a message by TCP, with percentiles"),
+    net("udp-latency", MESSAGE, "built in: round trip of a datagram, with percentiles"),
+    Adapter {
+        parse: builtin::stream,
+        headline: "throughput",
+        ..net(
+            "tcp-stream",
+            &[("seconds", "1"), ("size", "65536")],
+            "built in: TCP throughput at the receiver",
+        )
+    },
+    Adapter {
+        parse: builtin::stream,
+        headline: "throughput",
+        ..net(
+            "udp-stream",
+            &[("seconds", "1"), ("size", "1400")],
+            "built in: UDP throughput at the receiver",
+        )
     },
     Adapter {
         name: "iperf-tcp",
@@ -125,13 +150,13 @@ pub const ADAPTERS: &[Adapter] = &[
         version: &["iperf3", "--version"],
         programs: &["iperf3"],
         parameters: &[("seconds", "2"), ("length", "128K")],
-        server: &["iperf3", "-s", "-B", "127.0.0.1", "-p", "{port}"],
+        server: &["iperf3", "-s", "-B", "{bind}", "-p", "{port}"],
         one_client: true,
         client: &[
             "iperf3",
             "-J",
             "-c",
-            "127.0.0.1",
+            "{server}",
             "-p",
             "{port}",
             "-t",
@@ -149,7 +174,7 @@ pub const ADAPTERS: &[Adapter] = &[
         version: &["iperf3", "--version"],
         programs: &["iperf3"],
         parameters: &[("seconds", "2"), ("length", "1460"), ("rate", "0")],
-        server: &["iperf3", "-s", "-B", "127.0.0.1", "-p", "{port}"],
+        server: &["iperf3", "-s", "-B", "{bind}", "-p", "{port}"],
         one_client: true,
         client: &[
             "iperf3",
@@ -158,7 +183,7 @@ pub const ADAPTERS: &[Adapter] = &[
             "-b",
             "{rate}",
             "-c",
-            "127.0.0.1",
+            "{server}",
             "-p",
             "{port}",
             "-t",
@@ -180,7 +205,7 @@ pub const ADAPTERS: &[Adapter] = &[
         client: &[
             "redis-benchmark",
             "-h",
-            "127.0.0.1",
+            "{server}",
             "-p",
             "{port}",
             "-n",
@@ -213,7 +238,7 @@ pub const ADAPTERS: &[Adapter] = &[
         version: &["memcached", "--version"],
         programs: &["memcached", "memtier_benchmark"],
         parameters: &[("seconds", "10"), ("clients", "10"), ("threads", "2")],
-        server: &["memcached", "-u", "root", "-l", "127.0.0.1", "-p", "{port}"],
+        server: &["memcached", "-u", "root", "-l", "{bind}", "-p", "{port}"],
         client: memtier!("memcache_text"),
         parse: redis::memtier,
         headline: "rate",
@@ -236,7 +261,7 @@ pub const ADAPTERS: &[Adapter] = &[
             "-d",
             "{seconds}s",
             "--latency",
-            "http://127.0.0.1:{port}/",
+            "http://{server}:{port}/",
         ],
         parse: wrk::parse,
         headline: "rate",
@@ -349,6 +374,10 @@ pub const ADAPTERS: &[Adapter] = &[
     },
     own("cpuid", "built in: CPUID in a loop; in a VM each is an exit"),
     own("timer", "built in: wake-up latency of a thread that sleeps 50 us"),
+    own(
+        "wakeup",
+        "built in: wake-up latency of two worker threads, as in schbench, with percentiles",
+    ),
     Adapter { cpus: 2, ..own("ipi", "built in: two processors wake each other") },
     own(
         "matmul",
@@ -358,6 +387,23 @@ pub const ADAPTERS: &[Adapter] = &[
     own("touch-2m", "built in: first access to memory in huge pages"),
     own("loopback", "built in: round trip of a byte to a TCP server on the loopback interface"),
 ];
+
+/// A built-in workload with a server.
+const fn net(
+    name: &'static str,
+    parameters: &'static [(&'static str, &'static str)],
+    about: &'static str,
+) -> Adapter {
+    Adapter {
+        name,
+        about,
+        parameters,
+        server: &["{agent}", "serve", "{bind}", "{port}"],
+        client: &["{agent}", "client", "{name}", "{server}", "{port}", "{seconds}", "{size}"],
+        parse: builtin::latency,
+        ..NONE
+    }
+}
 
 /// A built-in workload.
 const fn own(name: &'static str, about: &'static str) -> Adapter {
@@ -395,7 +441,7 @@ impl Adapter {
             .find(|(known, _)| *known == parameter)
             .ok_or_else(|| format!("{name} has no parameter {parameter:?}"))?;
         let counts = |text: &str| text.parse::<u64>().is_ok_and(|number| number > 0);
-        let (number, fits) = if self.is_builtin() {
+        let (number, fits) = if self.is_builtin() && parameter == "seconds" {
             ("number", value.parse::<f64>().is_ok_and(|seconds| seconds > 0.0))
         } else {
             ("whole number", !counts(default) || counts(value))
@@ -404,6 +450,12 @@ impl Adapter {
             return Ok(());
         }
         Err(format!("{name} takes a {number} above zero for {parameter}, not {value:?}"))
+    }
+
+    /// Whether it has a client and a server, which may be on different systems.
+    pub fn has_ends(&self) -> bool {
+        let words = self.client.iter().chain(self.parameters.iter().map(|(_, value)| value));
+        words.into_iter().any(|word| word.contains("{server}"))
     }
 
     /// Whether the agent is all it needs.

@@ -1,0 +1,204 @@
+//! A VM whose client or server is on another system: both ends started, and a job carried out between them.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use vmtax_guest::job::{Answer, Job, Outcome, Request};
+use vmtax_machine::Stop;
+use vmtax_machine::network::{Namespace, is_served};
+
+use crate::Error;
+use crate::category::Category;
+use crate::error::at;
+use crate::facts::Facts;
+use crate::link::{Link, Network, Route, Side};
+use crate::place::Here;
+use crate::vm::{Vm, Vms};
+
+/// Time between two looks for the server's port.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Both ends of a link.
+#[derive(Debug)]
+pub(crate) struct Linked {
+    vm: Vm,
+    other: Other,
+    link: Link,
+    route: Route,
+    stop: Stop,
+}
+
+#[derive(Debug)]
+enum Other {
+    Host { agent: Box<Here>, namespace: Option<Namespace> },
+    Peer(Box<Vm>),
+}
+
+impl Linked {
+    /// Makes the network, and boots the VM and its peer at the same time.
+    pub(crate) fn start(vms: &Vms, category: &Category, link: Link) -> Result<Linked, Error> {
+        let Network { ends, namespace, route } = Network::new(link, category.queues())?;
+        let mut vm = vms.boot(category, &ends[0], vms.console().to_owned())?;
+        let other = if link.other == Side::Peer {
+            let console = vms.console().with_file_name("console-peer.txt");
+            let mut peer = vms.boot(&Category::plain(), &ends[1], console)?;
+            peer.ready(&ends[1])?;
+            Other::Peer(Box::new(peer))
+        } else {
+            let agent = Here::new(vms.program(), vms.stop())?.within(namespace.clone());
+            Other::Host { agent: Box::new(agent), namespace }
+        };
+        vm.ready(&ends[0])?;
+        Ok(Linked { vm, other, link, route, stop: vms.stop().clone() })
+    }
+
+    /// Facts of the VM under test.
+    pub(crate) fn facts(&mut self) -> Result<Facts, Error> {
+        match self.vm.ask(&Request::Facts)? {
+            Answer::Facts(facts) => Ok(facts.into_iter().collect()),
+            Answer::Done(_) => Err(strange()),
+        }
+    }
+
+    /// The process that runs the VM under test.
+    pub(crate) fn process(&self) -> u32 {
+        self.vm.process()
+    }
+
+    /// Runs a job: its server on one side, its client on the other.
+    pub(crate) fn execute(&mut self, job: &Job) -> Result<Outcome, Error> {
+        let (server, client) = self.route.halves(job);
+        if !job.server_anew || client.warmups.is_empty() {
+            return self.once(&server, &client);
+        }
+        // The server refuses a second client, so each has a server of its own.
+        for warmup in &client.warmups {
+            let warmup = Job {
+                warmups: Vec::new(),
+                client: warmup.clone(),
+                counters: false,
+                ..client.clone()
+            };
+            let outcome = self.once(&server, &warmup)?;
+            if !outcome.problem.is_empty() {
+                let problem = format!("the warming up failed: {}", outcome.problem);
+                return Ok(Outcome { problem, ..outcome });
+            }
+        }
+        self.once(&server, &Job { warmups: Vec::new(), ..client })
+    }
+
+    fn once(&mut self, server: &Job, client: &Job) -> Result<Outcome, Error> {
+        let request = Request::Do(client.clone());
+        let Linked { vm, other, link, route, stop } = self;
+        match (other, link.server_there) {
+            (Other::Host { agent, .. }, false) => serving(vm, server, || agent.ask(&request)),
+            (Other::Peer(peer), false) => serving(vm, server, || peer.ask(&request)),
+            (Other::Peer(peer), true) => serving(peer, server, || vm.ask(&request)),
+            (Other::Host { agent, namespace }, true) => {
+                let host = Host { agent, namespace: namespace.as_ref(), port: route.port(), stop };
+                host.serving(server, || vm.ask(&request))
+            }
+        }
+    }
+}
+
+/// Runs a client while a VM serves.
+fn serving(
+    vm: &mut Vm,
+    server: &Job,
+    client: impl FnOnce() -> Result<Answer, Error>,
+) -> Result<Outcome, Error> {
+    if server.server.is_empty() {
+        return outcome(client()?);
+    }
+    let started = outcome(vm.ask(&Request::Serve(server.clone()))?)?;
+    if !started.problem.is_empty() {
+        return Ok(started);
+    }
+    let done = client();
+    let served = outcome(vm.ask(&Request::End)?)?;
+    let mut done = outcome(done?)?;
+    done.server = served.server;
+    if done.problem.is_empty() {
+        done.problem = served.problem;
+    }
+    Ok(done)
+}
+
+/// The host's end as the server.
+struct Host<'a> {
+    agent: &'a Here,
+    namespace: Option<&'a Namespace>,
+    port: u16,
+    stop: &'a Stop,
+}
+
+impl Host<'_> {
+    /// Runs a client while the host serves. The server is a job of its own, which ends when it is stopped.
+    fn serving(
+        &self,
+        server: &Job,
+        client: impl FnOnce() -> Result<Answer, Error>,
+    ) -> Result<Outcome, Error> {
+        if server.server.is_empty() {
+            return outcome(client()?);
+        }
+        let job = Job { server: Vec::new(), client: server.server.clone(), ..server.clone() };
+        let (over, request) = (Stop::default(), Request::Do(job));
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| self.agent.ask_until(&request, &over));
+            let until = Instant::now() + Duration::from_millis(server.limit_ms);
+            loop {
+                match is_served(self.namespace, self.port) {
+                    Ok(true) => break,
+                    Ok(false) => {}
+                    Err(error) => {
+                        request_stop(&over);
+                        return Err(error.into());
+                    }
+                }
+                if serving.is_finished() || self.stop.is_requested() || Instant::now() > until {
+                    request_stop(&over);
+                    let ended = serving.join().map_err(|_| strange())?;
+                    return Ok(refused(ended.and_then(outcome)));
+                }
+                std::thread::sleep(LOOK);
+            }
+            let done = client();
+            let early = serving.is_finished();
+            request_stop(&over);
+            let ended = serving.join().map_err(|_| strange())?;
+            let mut done = outcome(done?)?;
+            if early && done.problem.is_empty() {
+                done.problem = refused(ended.and_then(outcome)).problem;
+            }
+            Ok(done)
+        })
+    }
+}
+
+fn request_stop(stop: &Stop) {
+    stop.flag().store(true, Ordering::Relaxed);
+}
+
+/// The outcome of a cell whose server ended by itself.
+fn refused(ended: Result<Outcome, Error>) -> Outcome {
+    let (problem, said) = match ended {
+        Ok(outcome) => (outcome.problem, [outcome.stdout, outcome.stderr].concat()),
+        Err(error) => (error.to_string(), Vec::new()),
+    };
+    let problem = format!("the server ended before it served: {problem}");
+    Outcome { problem, server: said, ..Outcome::default() }
+}
+
+fn outcome(answer: Answer) -> Result<Outcome, Error> {
+    match answer {
+        Answer::Done(outcome) => Ok(outcome),
+        Answer::Facts(_) => Err(strange()),
+    }
+}
+
+fn strange() -> Error {
+    at("the agent", "it does not answer the request".to_owned())
+}
