@@ -8,13 +8,14 @@ use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Source};
 use vmtax_vpmu::host::{EventId, Host, Reading, Request};
 use vmtax_vpmu::{Counter as Register, Event, Programme, Trouble};
 
-/// The kernel's events for [`EVENTS`]. The two caches by their numbers in include/uapi/linux/perf_event.h; operation 0 is a
+/// The kernel's events for [`EVENTS`]. The caches by their numbers in include/uapi/linux/perf_event.h; operation 0 is a
 /// read, result 1 a miss.
-const SOURCES: [Source; 4] = [
+const SOURCES: [Source; 5] = [
     Source::Hardware(1),
     Source::Hardware(5),
     Source::Cache { cache: 3, operation: 0, result: 1 },
     Source::Cache { cache: 0, operation: 0, result: 1 },
+    Source::Cache { cache: 2, operation: 0, result: 1 },
 ];
 
 /// Events of the client that this thread will start.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use vmtax_guest::job::{AGENT, DIR, Job, Outcome, PORT};
+use vmtax_guest::job::{AGENT, Busy, DIR, Job, Outcome, PORT};
 
 use crate::counters::Counters;
 use crate::trace::Tracer;
@@ -58,6 +58,7 @@ struct Place {
 
 /// A server whose clients are on another system. It runs until it is ended.
 pub(crate) struct Served {
+    before: Option<Busy>,
     place: Place,
     server: Option<Running>,
 }
@@ -67,14 +68,14 @@ impl Served {
     pub(crate) fn start(job: &Job) -> Result<Served> {
         let started = Place::new(job).and_then(|place| {
             let server = place.serve(&job.server)?;
-            Ok(Served { place, server })
+            Ok(Served { before: processors(), place, server })
         });
         started.inspect_err(|_| clean_up())
     }
 
     /// Ends it: what it wrote, and whether it had ended by itself.
     pub(crate) fn end(mut self) -> Outcome {
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome { busy: busy_since(self.before), ..Outcome::default() };
         if let Some(mut server) = self.server.take() {
             match server.ended() {
                 Ok(None) => server.end(),
@@ -204,12 +205,14 @@ impl Place {
             *server = self.serve(&job.server)?;
         }
         let counters = job.counters.then(Counters::open);
+        let before = processors();
         tracer.count(true);
         let recorder = if job.record { tracer } else { &Tracer::Off };
         recorder.record(true);
         let done = self.client(&job.client, server, "stdout.txt", "stderr.txt");
         recorder.record(false);
         tracer.count(false);
+        outcome.busy = busy_since(before);
         outcome.stdout = tail(&self.folder.join("stdout.txt"), OUTPUT_MOST);
         outcome.stderr = tail(&self.folder.join("stderr.txt"), OUTPUT_MOST);
         let (status, elapsed) = done?;
@@ -358,6 +361,29 @@ fn is_served(port: u16) -> Result<bool> {
     }))
 }
 
+/// Time of the processors since the system started.
+fn processors() -> Option<Busy> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    processors_of(&text)
+}
+
+/// The first line of `/proc/stat`: `cpu` and ticks of user, nice, system, idle, iowait, irq, softirq, steal; and guest times, which are in user.
+fn processors_of(stat: &str) -> Option<Busy> {
+    let words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let ticks: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
+    // The last is stolen time, which is neither: the processor was with others.
+    let [user, nice, system, idle, waiting, interrupts, soft, _] = ticks[..] else { return None };
+    let busy = user + nice + system + interrupts + soft;
+    Some(Busy { busy, total: busy + idle + waiting })
+}
+
+fn busy_since(before: Option<Busy>) -> Option<Busy> {
+    let (before, now) = (before?, processors()?);
+    let total = now.total.checked_sub(before.total).filter(|total| *total > 0)?;
+    // The kernel's sums of idle time may go back a little.
+    Some(Busy { busy: now.busy.saturating_sub(before.busy).min(total), total })
+}
+
 /// The last bytes of a file; empty if it does not exist.
 fn tail(path: &Path, most: u64) -> Vec<u8> {
     use std::io::{Read, Seek, SeekFrom};
@@ -370,4 +396,17 @@ fn tail(path: &Path, most: u64) -> Vec<u8> {
     // Unreadable output is missing, which its parser reports.
     drop(read);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_and_stolen_time_is_not_busy() {
+        let line = "cpu  10 1 20 300 5 2 3 40 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(processors_of(line), Some(Busy { busy: 36, total: 341 }));
+        assert_eq!(processors_of("cpu  10 1 20"), None);
+        assert_eq!(processors_of(""), None);
+    }
 }

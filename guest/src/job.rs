@@ -70,9 +70,14 @@ pub struct Job {
     pub port: Option<u16>,
 }
 
-/// Processor events, by their names in perf: instructions, and misses of branches, data TLB and L1 data cache. Source: "Performance analysis of confidential VMs" (TU Munich, 2024).
-pub const EVENTS: [&str; 4] =
-    ["instructions", "branch-misses", "dTLB-load-misses", "L1-dcache-load-misses"];
+/// Processor events, by their names in perf: instructions, and misses of branches, data TLB, L1 data cache and last-level cache. Source: "Performance analysis of confidential VMs" (TU Munich, 2024).
+pub const EVENTS: [&str; 5] = [
+    "instructions",
+    "branch-misses",
+    "dTLB-load-misses",
+    "L1-dcache-load-misses",
+    "LLC-load-misses",
+];
 
 /// The count of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +86,16 @@ pub struct Counter {
     pub event: String,
     /// Its count, or why there is none.
     pub count: Result<u64, String>,
+}
+
+/// Time of all processors, in ticks of `/proc/stat`. A processor that polls because it is idle (`idle=poll`) is not busy: the kernel
+/// polls in its idle task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Busy {
+    /// Not idle.
+    pub busy: u64,
+    /// All.
+    pub total: u64,
 }
 
 /// The outcome of a job.
@@ -98,6 +113,8 @@ pub struct Outcome {
     pub stderr: Vec<u8>,
     /// Output of the server.
     pub server: Vec<u8>,
+    /// Time of the system's processors while the client ran, or the server.
+    pub busy: Option<Busy>,
     /// Counts of processor events, if requested.
     pub counters: Vec<Counter>,
     /// Activity of the vCPU's virtual PMU during the job, if it has one.

@@ -24,8 +24,10 @@ use crate::builtin::seconds_of;
 use crate::latency::Latencies;
 use crate::{Result, system};
 
-/// Largest message: a UDP datagram on IPv4.
-const SIZE_MOST: usize = 65_507;
+/// Largest message by TCP.
+const SIZE_MOST: usize = 1 << 20;
+/// Largest datagram on IPv4.
+const DATAGRAM_MOST: usize = 65_507;
 /// Bytes of a datagram's head: the number of its client, what to do with it, and its sequence number.
 const HEAD: usize = 17;
 const ECHO: u8 = 1;
@@ -140,7 +142,7 @@ impl Datagrams {
     }
 
     fn receive(&self, udp: &UdpSocket) {
-        let mut buffer = vec![0; SIZE_MOST];
+        let mut buffer = vec![0; DATAGRAM_MOST];
         loop {
             let Ok((length, from)) = udp.recv_from(&mut buffer) else { continue };
             let Some((number, kind)) = head(&buffer[..length]) else { continue };
@@ -180,8 +182,9 @@ pub(crate) fn client(
 ) -> Result<()> {
     let time = seconds_of(name, seconds)?;
     let port: u16 = port.parse().map_err(|_| format!("{name}: {port:?} is no port"))?;
-    let size = size.parse().ok().filter(|size| (1..=SIZE_MOST).contains(size));
-    let size = size.ok_or_else(|| format!("{name}: size: give 1 to {SIZE_MOST} bytes"))?;
+    let most = if name.starts_with("udp") { DATAGRAM_MOST } else { SIZE_MOST };
+    let size = size.parse().ok().filter(|size| (1..=most).contains(size));
+    let size = size.ok_or_else(|| format!("{name}: size: give 1 to {most} bytes"))?;
     let to = Server { address, port };
     let failed = |e: std::io::Error| format!("{name} with {address}:{port}: {e}");
     match name {
@@ -290,7 +293,7 @@ fn datagrams(
 fn udp_latency(to: &Server<'_>, time: Duration, size: usize) -> std::io::Result<()> {
     let (udp, _control, mut message) = datagrams(to, ECHO, size)?;
     udp.set_read_timeout(Some(LOST))?;
-    let mut answer = vec![0; SIZE_MOST];
+    let mut answer = vec![0; DATAGRAM_MOST];
     let (mut latencies, mut lost, mut sequence) = (Latencies::default(), 0u64, 0u64);
     let (started, mut measured) = (Instant::now(), Duration::ZERO);
     while started.elapsed() < time {
@@ -367,7 +370,8 @@ mod tests {
             assert_eq!(done, Ok(()), "{name}");
         }
         let to = ("127.0.0.1", port.as_str());
-        assert!(client("tcp-stream", to, "0.02", "0").unwrap_err().contains("give 1 to 65507"));
+        assert!(client("tcp-stream", to, "0.02", "0").unwrap_err().contains("give 1 to 1048576"));
+        assert!(client("udp-stream", to, "0.02", "65508").unwrap_err().contains("give 1 to 65507"));
         assert!(client("sctp", to, "0.02", "1").unwrap_err().contains("no network workload"));
     }
 

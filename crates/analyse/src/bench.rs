@@ -33,6 +33,26 @@ pub struct Bench {
     pub failed: Vec<(String, String, u32)>,
 }
 
+impl Bench {
+    /// Workload, category and path of results that could be compared with their baseline, had they taken the same path.
+    pub fn apart(&self) -> Vec<(&str, &str, &str)> {
+        let mut found = Vec::new();
+        for row in self.rows.iter().filter(|row| row.against.is_none()) {
+            let alike =
+                |other: &&Row| (&other.workload, &other.metric) == (&row.workload, &row.metric);
+            let there: BTreeSet<&str> =
+                self.rows.iter().filter(alike).map(|other| &*other.category).collect();
+            let Some(base) = baseline(&row.category, &there) else { continue };
+            let differs = |other: &Row| other.category == base && other.path != row.path;
+            let one = (&*row.workload, &*row.category, &*row.path);
+            if self.rows.iter().filter(alike).any(differs) && !found.contains(&one) {
+                found.push(one);
+            }
+        }
+        found
+    }
+}
+
 /// A workload's metric in a category.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
@@ -77,14 +97,14 @@ pub struct Against {
     /// How much worse it is, as a part of the baseline's median: negative when it is better. `None` where no direction is
     /// worse, or the baseline is nothing.
     pub overhead: Option<Estimate>,
-    /// Chance that equals differ as much.
-    pub p: f64,
+    /// Chance that equals differ as much; `None` of a single value, which says nothing of chance.
+    pub p: Option<f64>,
 }
 
 impl Against {
     /// The difference is no chance.
     pub fn differs(&self) -> bool {
-        self.p < LEVEL
+        self.p.is_some_and(|p| p < LEVEL)
     }
 }
 
@@ -226,7 +246,8 @@ fn numbers(samples: &[&Sample]) -> Vec<f64> {
 /// Values beside those of a baseline.
 pub fn compare(baseline: &str, base: &[f64], values: &[f64], better: Better) -> Option<Against> {
     let shift = samples::shift(base, values)?;
-    let p = samples::rank_sum(base, values)?;
+    let single = base.len() < 2 || values.len() < 2;
+    let p = if single { None } else { samples::rank_sum(base, values) };
     let middle = samples::median(base)?;
     let part = |value: f64| value / middle.abs();
     let overhead = match better {
@@ -332,5 +353,49 @@ mod tests {
         assert!(bench.rows[0].against.is_none());
         assert!(!bench.rows[0].is_thin());
         assert_eq!(table(&[]), None);
+    }
+
+    #[test]
+    fn a_single_value_has_no_interval_and_no_p() {
+        let one = compare("plain", &[2.0], &[1.0], Better::Higher).unwrap();
+        assert_eq!((one.p, one.differs(), one.overhead.unwrap().value), (None, false, 0.5));
+        assert!(!one.overhead.unwrap().is_bounded() && !one.shift.is_bounded());
+        assert!(!samples::median_interval(&[2.0]).unwrap().is_bounded());
+        let two = compare("plain", &[2.0, 3.0], &[1.0], Better::Higher).unwrap();
+        assert_eq!(two.p, None);
+        assert!(samples::median_interval(&[2.0, 3.0]).unwrap().is_bounded());
+    }
+
+    /// Results over different paths are not compared, and each category is compared with its direct baseline and with plain.
+    #[test]
+    fn only_results_over_the_same_path_are_compared() {
+        let over = |category: &str, path: &str| {
+            let path = Sample {
+                metric: NETWORK_PATH.to_owned(),
+                unit: path.to_owned(),
+                ..sample(category, 0, 1.0)
+            };
+            [path, sample(category, 0, 10.0)]
+        };
+        let samples = [
+            over("plain", "host > user > vm"),
+            over("plain+swiotlb", "host > user > vm"),
+            over("plain+swiotlb+poll", "host > user > vm"),
+            over("plain+poll", "host > tap > vm"),
+        ]
+        .concat();
+        let bench = table(&samples).unwrap();
+        assert_eq!(bench.rows.len(), 4);
+        let of = |category: &str| bench.rows.iter().find(|row| row.category == category).unwrap();
+        let base = |against: &Option<Against>| against.as_ref().map(|a| a.baseline.clone());
+        assert_eq!(base(&of("plain+swiotlb").against).as_deref(), Some("plain"));
+        assert_eq!(base(&of("plain+swiotlb").against_plain), None);
+        let both = of("plain+swiotlb+poll");
+        assert_eq!(base(&both.against).as_deref(), Some("plain+swiotlb"));
+        assert_eq!(base(&both.against_plain).as_deref(), Some("plain"));
+        assert_eq!(of("plain+poll").path, "host > tap > vm");
+        assert_eq!(of("plain+poll").against, None);
+        assert_eq!(bench.apart(), [("w", "plain+poll", "host > tap > vm")]);
+        assert!(table(&samples[..4]).unwrap().apart().is_empty());
     }
 }

@@ -32,6 +32,13 @@ pub struct Estimate {
     pub high: f64,
 }
 
+impl Estimate {
+    /// Whether there is an interval: no one value has one, and a few pairs of sets have none short of everything.
+    pub fn is_bounded(&self) -> bool {
+        self.low.is_finite() && self.high.is_finite()
+    }
+}
+
 /// The median; `None` of nothing.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -48,12 +55,15 @@ fn middle(sorted: &[f64]) -> Option<f64> {
     }
 }
 
-/// The median with its bootstrap interval. Of fewer than three values the interval is their range, which is all there is.
+/// The median with its bootstrap interval. That of two values is their range, which is all there is; one value has none.
 pub fn median_interval(values: &[f64]) -> Option<Estimate> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let value = middle(&sorted)?;
     let (Some(&least), Some(&most)) = (sorted.first(), sorted.last()) else { return None };
+    if sorted.len() == 1 {
+        return Some(Estimate { value, low: f64::NEG_INFINITY, high: f64::INFINITY });
+    }
     if sorted.len() < 3 {
         return Some(Estimate { value, low: least, high: most });
     }
@@ -284,7 +294,8 @@ mod tests {
         let found = median_interval(&values).unwrap();
         assert_eq!((found.value, found.low, found.high), (3.0, 1.0, 5.0));
         assert_eq!(median_interval(&values), median_interval(&values));
-        assert_eq!(median_interval(&[2.0]), Some(Estimate { value: 2.0, low: 2.0, high: 2.0 }));
+        assert!(!median_interval(&[2.0]).unwrap().is_bounded());
+        assert_eq!(median_interval(&[2.0, 3.0]).unwrap().high, 3.0);
         assert_eq!(median_interval(&[]), None);
         assert_eq!(outliers(&[1.0, 1.1, 0.9, 1.05, 9.0]), [4]);
         assert_eq!(outliers(&values), [0usize; 0]);

@@ -54,6 +54,9 @@ pub mod unit {
 /// The metric of built-in workloads with the number of operations done.
 pub const ROUNDS: &str = "rounds";
 
+/// The metric of every workload with the share of the processors that was busy while it ran; idle processors that poll are not.
+pub const UTILISATION: &str = "utilisation";
+
 /// A value that a program reported.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {

@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::Path;
 
-use vmtax_machine::Options;
+use vmtax_machine::{Descriptor, Options};
 
 use crate::link::{ALONE, End, Link, Netdev, QUEUES};
 use crate::target::{Accel, Target};
@@ -42,6 +42,17 @@ pub enum Need {
     Protected,
 }
 
+/// A property of the disk of workloads that use one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disk {
+    /// QEMU's cache mode.
+    Cache(&'static str),
+    /// How QEMU reads and writes the disk's file.
+    Aio(&'static str),
+    /// A thread of its own works on the disk's queue.
+    Thread,
+}
+
 /// A part of a category.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
@@ -61,6 +72,8 @@ pub struct Part {
     pub tap: &'static str,
     /// Several queues of the network card.
     pub queues: bool,
+    /// The property of the disk that it changes.
+    pub disk: Option<Disk>,
     /// Additions to the guest's command line.
     pub guest: &'static [&'static str],
     /// Modules loaded in the guest.
@@ -88,6 +101,7 @@ const NONE: Part = Part {
     device: "",
     tap: "",
     queues: false,
+    disk: None,
     guest: &[],
     modules: &[],
     host: &[],
@@ -97,6 +111,9 @@ const NONE: Part = Part {
     backing: None,
     on_emulated_host: false,
 };
+
+/// Two queues in each direction of a network card.
+const MULTI_QUEUE: &str = ",mq=on,vectors=6";
 
 /// Anonymous memory for which huge pages are asked, as QEMU does: the memory of a VM of which nothing else is said.
 const THP: &str = "thp";
@@ -178,8 +195,44 @@ pub const PARTS: &[Part] = &[
         name: "mq",
         about: "the network card has two queues in each direction",
         queues: true,
-        device: ",mq=on,vectors=6",
+        device: MULTI_QUEUE,
         needs: &[Need::Tap],
+        ..NONE
+    },
+    Part {
+        name: "direct",
+        about: "the disk's file is read and written past the host's page cache (cache=none)",
+        disk: Some(Disk::Cache("none")),
+        ..NONE
+    },
+    Part {
+        name: "writethrough",
+        about: "each write to the disk is in its file before the guest goes on (cache=writethrough)",
+        disk: Some(Disk::Cache("writethrough")),
+        ..NONE
+    },
+    Part {
+        name: "unsafe",
+        about: "the disk ignores the guest's flushes (cache=unsafe)",
+        disk: Some(Disk::Cache("unsafe")),
+        ..NONE
+    },
+    Part {
+        name: "io-uring",
+        about: "QEMU reads and writes the disk's file by io_uring, not by threads",
+        disk: Some(Disk::Aio("io_uring")),
+        ..NONE
+    },
+    Part {
+        name: "native",
+        about: "QEMU reads and writes the disk's file by Linux AIO; after +direct",
+        disk: Some(Disk::Aio("native")),
+        ..NONE
+    },
+    Part {
+        name: "iothread",
+        about: "the disk's queue is worked on by a thread of its own, not by QEMU's main loop",
+        disk: Some(Disk::Thread),
         ..NONE
     },
     Part {
@@ -295,6 +348,22 @@ impl Category {
             ));
         }
         let name = parts.iter().map(|part| part.name).collect::<Vec<_>>().join("+");
+        let disks = |kind: fn(Disk) -> bool| {
+            parts.iter().filter(|part| part.disk.is_some_and(kind)).count()
+        };
+        if disks(|disk| matches!(disk, Disk::Cache(_))) > 1
+            || disks(|disk| matches!(disk, Disk::Aio(_))) > 1
+        {
+            return Err(format!(
+                "category {name:?}: its parts set the same property of the disk; take one of them"
+            ));
+        }
+        let has = |word: &str| parts.iter().any(|part| part.name == word);
+        if has("native") && !has("direct") {
+            return Err(format!(
+                "category {name:?}: native needs direct; write plain+direct+native"
+            ));
+        }
         Ok(Category { name, parts })
     }
 
@@ -320,7 +389,7 @@ impl Category {
     }
 
     /// QEMU's arguments but those that every machine has.
-    pub(crate) fn options(&self, memory_mib: u32, end: &End) -> Options {
+    pub(crate) fn options(&self, memory_mib: u32, end: &End, disk: Option<&Descriptor>) -> Options {
         let mut device = String::new();
         for words in self.parts.iter().map(|part| part.device) {
             // Two parts may want the same.
@@ -340,12 +409,47 @@ impl Category {
         // No option ROM: nothing boots from the network, and its package may be missing.
         arguments
             .extend(["-device".to_owned(), format!("virtio-net-pci,netdev=net0,romfile={device}")]);
+        let mut descriptors = end.descriptors.clone();
+        if let Some(disk) = disk {
+            arguments.extend(self.disk(descriptors.len(), &device.replace(MULTI_QUEUE, "")));
+            descriptors.push(disk.clone());
+        }
         Options {
             machine: self.parts.iter().find_map(|part| part.machine).map(str::to_owned),
             cpu: self.parts.iter().find_map(|part| part.cpu).map(str::to_owned),
             arguments,
-            descriptors: end.descriptors.clone(),
+            descriptors,
         }
+    }
+
+    /// QEMU's arguments for a disk in the file that is this descriptor.
+    fn disk(&self, descriptor: usize, device: &str) -> Vec<String> {
+        let mut drive = format!(
+            "if=none,id=disk0,format=raw,file.locking=off,file=/proc/self/fd/{{fd{descriptor}}}"
+        );
+        let mut device = format!("virtio-blk-pci,drive=disk0{device}");
+        let mut arguments = Vec::new();
+        for disk in self.parts.iter().filter_map(|part| part.disk) {
+            match disk {
+                Disk::Cache(mode) => drive.push_str(&format!(",cache={mode}")),
+                Disk::Aio(kind) => drive.push_str(&format!(",aio={kind}")),
+                Disk::Thread => {
+                    arguments.extend(["-object".to_owned(), "iothread,id=io0".to_owned()]);
+                    device.push_str(",iothread=io0");
+                }
+            }
+        }
+        arguments.extend(["-drive".to_owned(), drive, "-device".to_owned(), device]);
+        arguments
+    }
+
+    /// Parts that change the disk, of a matrix without one.
+    pub(crate) fn missing_disk(&self) -> Option<String> {
+        let part = self.parts.iter().find(|part| part.disk.is_some())?;
+        let name = part.name;
+        Some(format!(
+            "{name}: changes the disk, which no workload of the matrix uses; add fio-disk"
+        ))
     }
 
     /// Queues of its network card in each direction.

@@ -90,7 +90,7 @@ fn vm(
     let baseline = category.baseline().map_or("none".to_owned(), |baseline| baseline.name);
     writeln!(out, "  baseline: {baseline}")?;
     match host(accel) {
-        None => here(target, accel, category, link, out)?,
+        None => here(target, accel, category, (link, has_disk(matrix, accel)), out)?,
         Some(host) => {
             let plan = plan(host, target, category, cpus);
             let vcpus = if cpus == 1 { "vCPU" } else { "vCPUs, which share it" };
@@ -116,12 +116,12 @@ fn here(
     target: &Target,
     accel: Accel,
     category: &Category,
-    link: Option<Link>,
+    (link, disk): (Option<Link>, bool),
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     let netdev = link.map(|link| Network::described(link, category.queues())).unwrap_or_default();
     let end = End { netdev, ..End::default() };
-    let words = arguments(target, accel, category, &end).join(" ");
+    let words = arguments(target, accel, category, (&end, disk)).join(" ");
     if let Some(link) = link {
         writeln!(out, "  path: {}", link.path())?;
     }
@@ -136,6 +136,12 @@ fn here(
     writeln!(out, "  host settings: {settings}")
 }
 
+/// Whether VMs of a matrix have a disk.
+fn has_disk(matrix: &Matrix, accel: Accel) -> bool {
+    let mut workloads = matrix.workloads.iter();
+    workloads.any(|workload| workload.has_disk() && matrix.accel(workload) == accel)
+}
+
 /// All that this host lacks for the matrix; each is a sentence.
 pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
     let mut missing = Vec::new();
@@ -146,6 +152,9 @@ pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
             let mut found = category.missing(*accel, &matrix.target, Path::new("/"));
             let platforms = matrix.platforms().into_iter();
             let of_accel = platforms.filter(|platform| platform.accel == *accel);
+            if !has_disk(matrix, *accel) && !accel.is_emulated_host() {
+                found.extend(category.missing_disk());
+            }
             found.extend(of_accel.filter_map(|platform| category.missing_link(platform.link)));
             let of = if accels.len() > 1 { format!(" on {}", accel.name()) } else { String::new() };
             missing.extend(

@@ -29,6 +29,7 @@ pub mod runner;
 mod session;
 mod system;
 pub mod target;
+mod toolchain;
 pub mod vm;
 pub mod workload;
 

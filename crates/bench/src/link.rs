@@ -233,7 +233,8 @@ impl Network {
                         reach: local,
                         reach_port: port,
                     };
-                    (format!("{ALONE}{forward}"), route)
+                    // Not restricted: QEMU then drops a VM's answers to datagrams, too.
+                    (format!("user{forward}"), route)
                 };
                 let vm = End { netdev, address: own(USER.vm), ..End::default() };
                 Ok(Network { ends: [vm, End::default()], namespace: None, route })
@@ -275,7 +276,7 @@ impl Network {
             Netdev::User if link.server_there => "user".to_owned(),
             Netdev::User => {
                 let to = format!("127.0.0.1:PORT-{}:{VM_PORT}", USER.vm);
-                format!("{ALONE},hostfwd=tcp:{to},hostfwd=udp:{to}")
+                format!("user,hostfwd=tcp:{to},hostfwd=udp:{to}")
             }
             Netdev::Socket => "socket,fd=FD".to_owned(),
             Netdev::Tap => {

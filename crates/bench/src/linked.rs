@@ -92,9 +92,11 @@ impl Linked {
         let request = Request::Do(client.clone());
         let Linked { vm, other, link, route, stop } = self;
         match (other, link.server_there) {
-            (Other::Host { agent, .. }, false) => serving(vm, server, || agent.ask(&request)),
-            (Other::Peer(peer), false) => serving(vm, server, || peer.ask(&request)),
-            (Other::Peer(peer), true) => serving(peer, server, || vm.ask(&request)),
+            (Other::Host { agent, .. }, false) => {
+                serving(vm, (server, false), || agent.ask(&request))
+            }
+            (Other::Peer(peer), false) => serving(vm, (server, false), || peer.ask(&request)),
+            (Other::Peer(peer), true) => serving(peer, (server, true), || vm.ask(&request)),
             (Other::Host { agent, namespace }, true) => {
                 let host = Host { agent, namespace: namespace.as_ref(), port: route.port(), stop };
                 host.serving(server, || vm.ask(&request))
@@ -106,7 +108,7 @@ impl Linked {
 /// Runs a client while a VM serves.
 fn serving(
     vm: &mut Vm,
-    server: &Job,
+    (server, client_is_measured): (&Job, bool),
     client: impl FnOnce() -> Result<Answer, Error>,
 ) -> Result<Outcome, Error> {
     if server.server.is_empty() {
@@ -120,6 +122,10 @@ fn serving(
     let served = outcome(vm.ask(&Request::End)?)?;
     let mut done = outcome(done?)?;
     done.server = served.server;
+    if !client_is_measured {
+        // Of the VM under test, while it served.
+        done.busy = served.busy;
+    }
     if done.problem.is_empty() {
         done.problem = served.problem;
     }

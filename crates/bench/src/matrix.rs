@@ -175,6 +175,23 @@ impl Matrix {
             }
             workloads.push(workload);
         }
+        for workload in workloads.iter().filter(|workload| workload.has_disk()) {
+            let name = &workload.name;
+            let other = categories.iter().find(|place| !matches!(place, Where::Vm(_)));
+            if let Some(place) = other {
+                return Err(format!(
+                    "workload {name:?} uses the disk of a VM that vmtax starts, and {:?} is none; take the category or the workload out",
+                    place.name()
+                ));
+            }
+            let accel = workload.accel.unwrap_or(file.vm.accel);
+            if accel.is_emulated_host() {
+                return Err(format!(
+                    "workload {name:?}: a VM on an emulated host has no disk; use accel = \"tcg\" or \"kvm\", not \"{}\"",
+                    accel.name()
+                ));
+            }
+        }
         if categories.is_empty() || workloads.is_empty() {
             return Err("a matrix has at least one category and one workload".to_owned());
         }

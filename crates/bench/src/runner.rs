@@ -8,10 +8,11 @@ use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::cannot_read;
 use vmtax_cli::progress::Progress;
 use vmtax_cli::signals;
-use vmtax_guest::job::{Job, Outcome};
+use vmtax_events::Better;
+use vmtax_guest::job::{Busy, Job, Outcome};
 use vmtax_machine::Stop;
 
-use crate::adapter::{ROUNDS, Reading};
+use crate::adapter::{ROUNDS, Reading, UTILISATION, unit};
 use crate::category::Category;
 use crate::describe;
 use crate::error::fault;
@@ -342,10 +343,11 @@ impl<'a> Runner<'a> {
                 return Ok(failed(&error.to_string()));
             }
         };
-        let readings = match workload.readings(&outcome) {
+        let mut readings = match workload.readings(&outcome) {
             Ok(values) => values,
             Err(problem) => return Ok((outcome, Err(problem))),
         };
+        readings.extend(outcome.busy.map(utilisation));
         let counters = outcome.counters.clone();
         let mapped = outcome.mapped.map(|counters| (counters, operations(&readings)));
         let records = set.records;
@@ -425,6 +427,17 @@ impl<'a> Runner<'a> {
         };
         let records = why_not(self.matrix, place, platform.accel).is_none();
         Ok(Ok(Set { system, _settings: settings, records }))
+    }
+}
+
+/// The share of the system's processors that was busy.
+fn utilisation(busy: Busy) -> Reading {
+    let share = busy.busy as f64 / busy.total.max(1) as f64 * 100.0;
+    Reading {
+        metric: UTILISATION.to_owned(),
+        unit: unit::PERCENT.to_owned(),
+        value: share,
+        better: Better::Neither,
     }
 }
 

@@ -1,5 +1,6 @@
 //! A VM of a category: its kernel and initramfs, and communication with its agent through the mailbox.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
 use vmtax_machine::programs::{self, Files};
 use vmtax_machine::{
-    Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop, qemu_arguments,
+    Descriptor, Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop,
+    qemu_arguments,
 };
 
 use crate::Error;
@@ -18,11 +20,16 @@ use crate::category::{Category, processors};
 use crate::error::at;
 use crate::link::End;
 use crate::target::{Accel, Target};
+use crate::toolchain;
 use crate::workload::Workload;
 
+/// Size of the disk of workloads that use one.
+const DISK_MIB: usize = 64;
 const BYTES: u64 = SECTOR as u64;
 /// Time for an agent's answer beyond its job's own limit: connecting, and ending programs.
 const GRACE: Duration = Duration::from_secs(60);
+/// Compilers, which have helpers, headers and libraries.
+const COMPILERS: [&str; 2] = ["gcc", "cc"];
 /// Timeout of booting a VM; emulators on a busy machine are slow.
 const BOOT: Duration = Duration::from_secs(300);
 /// Modules of every guest.
@@ -49,6 +56,8 @@ pub struct Vms {
     console: PathBuf,
     accel: Accel,
     stop: Stop,
+    /// The file of the disk, if a workload uses one.
+    disk: Option<Descriptor>,
 }
 
 /// Everything that VMs have in common besides the target.
@@ -70,6 +79,9 @@ impl Vms {
     /// Collects the programs that the workloads need.
     pub fn new(target: &Target, kernel: Kernel, purpose: &Purpose<'_>) -> Result<Vms, Error> {
         let files = files(target, purpose.workloads)?;
+        let has_disk = purpose.workloads.iter().any(|workload| workload.has_disk());
+        let folder = purpose.console.parent().unwrap_or(Path::new("."));
+        let disk = if has_disk { Some(disk(folder)?) } else { None };
         Ok(Vms {
             target: target.clone(),
             kernel,
@@ -78,6 +90,7 @@ impl Vms {
             console: purpose.console.to_owned(),
             accel: purpose.accel,
             stop: purpose.stop.clone(),
+            disk,
         })
     }
 
@@ -100,7 +113,7 @@ impl Vms {
             console,
             limit: BOOT,
             stop: self.stop.clone(),
-            options: category.options(self.target.memory, end),
+            options: category.options(self.target.memory, end, self.disk.as_ref()),
         };
         let mut machine = Machine::boot(&spec)?;
         if category.is_pinned() {
@@ -125,7 +138,8 @@ impl Vms {
     }
 
     fn initramfs(&self, category: &Category) -> Result<Vec<u8>, Error> {
-        let names: Vec<&str> = MODULES.into_iter().chain(category.modules()).collect();
+        let disk = self.disk.iter().map(|_| "virtio_blk");
+        let names: Vec<&str> = MODULES.into_iter().chain(disk).chain(category.modules()).collect();
         let mut modules = self.kernel.modules_for(&names)?;
         modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
         let paths: Vec<String> = modules
@@ -155,8 +169,12 @@ pub fn files(target: &Target, workloads: &[&Workload]) -> Result<Files, Error> {
         for program in workload.programs() {
             bring(&mut files, &program)?;
         }
-        for path in &workload.bring {
+        for path in &workload.brought() {
             let inside = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            if inside.is_dir() {
+                toolchain::folder(&mut files, &inside)?;
+                continue;
+            }
             programs::add(&mut files, &path.display().to_string(), path, &inside)?;
         }
     }
@@ -173,6 +191,19 @@ pub fn files(target: &Target, workloads: &[&Workload]) -> Result<Files, Error> {
         files.entry(name.to_owned()).or_insert_with(|| text.as_bytes().to_vec());
     }
     Ok(files)
+}
+
+/// The file of a disk, with data in it. It has no name, so nothing of it is left when vmtax is killed.
+fn disk(folder: &Path) -> Result<Descriptor, Error> {
+    const BLOCK: usize = 1 << 20;
+    let make = || {
+        let mut file = tempfile::tempfile_in(folder)?;
+        let block: Vec<u8> = (0..BLOCK).map(|at| (at % 251) as u8).collect();
+        (0..DISK_MIB).try_for_each(|_| file.write_all(&block))?;
+        file.sync_all()?;
+        std::io::Result::Ok(std::os::fd::OwnedFd::from(file).into())
+    };
+    make().map_err(|e| at("vm", format!("{}: a disk cannot be made there: {e}", folder.display())))
 }
 
 /// Adds a program under the name that commands use.
@@ -193,6 +224,9 @@ fn bring(files: &mut Files, program: &str) -> Result<(), Error> {
         return Err(
             problem("is a script; name its interpreter first, and `bring` the script").into()
         );
+    }
+    if COMPILERS.iter().any(|name| inside.ends_with(name)) {
+        toolchain::add(files, program, &path)?;
     }
     Ok(())
 }
@@ -222,9 +256,12 @@ pub(crate) fn arguments(
     target: &Target,
     accel: Accel,
     category: &Category,
-    end: &End,
+    (end, disk): (&End, bool),
 ) -> Vec<String> {
-    let options: Options = category.options(target.memory, end);
+    // A descriptor of this process stands for the file, which is not made to be shown.
+    let disk = std::fs::File::open("/dev/null").ok().filter(|_| disk);
+    let disk = disk.map(|file| Descriptor::from(std::os::fd::OwnedFd::from(file)));
+    let options: Options = category.options(target.memory, end, disk.as_ref());
     qemu_arguments(emulator(accel), target.cpus, target.memory, &options)
 }
 

@@ -61,7 +61,8 @@ impl Workload {
     }
 
     fn filled(&self, adapter: &Adapter, word: &str) -> String {
-        let mut word = word.replace("{name}", adapter.name);
+        // A workload with a disk runs in VMs of ours alone, so this is never a disk of this computer.
+        let mut word = word.replace("{name}", adapter.name).replace("{disk}", "/dev/vda");
         for (name, default) in adapter.parameters {
             let value = self.parameters.get(*name).map_or(*default, String::as_str);
             word = word.replace(&format!("{{{name}}}"), value);
@@ -80,6 +81,21 @@ impl Workload {
                 adapter.programs.iter().map(|name| (*name).to_owned()).collect()
             }
         }
+    }
+
+    /// Files and folders of this computer that it needs in a VM, and those of its parameters.
+    pub fn brought(&self) -> Vec<PathBuf> {
+        let Kind::Adapter(adapter) = &self.kind else { return self.bring.clone() };
+        let trees = adapter.parameters.iter().filter(|(name, _)| adapter.brings.contains(name));
+        let value = |(name, default): &(&str, &'static str)| {
+            self.parameters.get(*name).map_or(*default, String::as_str).into()
+        };
+        self.bring.iter().cloned().chain(trees.map(value)).collect()
+    }
+
+    /// Whether it uses the disk of a VM.
+    pub fn has_disk(&self) -> bool {
+        matches!(&self.kind, Kind::Adapter(adapter) if adapter.disk)
     }
 
     /// Minimum number of processors.

@@ -16,7 +16,7 @@ use crate::text::Text;
 use crate::text::layout::{Paint, Style, wrap};
 
 /// Name and version of the JSON's shape.
-pub const SCHEMA: &str = "vmtax-bench-1";
+pub const SCHEMA: &str = "vmtax-bench-2";
 
 /// What is shown.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +90,12 @@ impl<'a> Benchmark<'a> {
                 compared.div_ceil(20)
             ));
         }
+        for (workload, category, path) in self.bench.apart().into_iter().take(5) {
+            let path = if path.is_empty() { "inside one system" } else { path };
+            warnings.push(printable(&format!(
+                "{workload} in {category} is not compared with its baseline: its path ({path}) is another one."
+            )));
+        }
         let failed = &self.bench.failed;
         if !failed.is_empty() {
             let named: Vec<String> = failed
@@ -123,11 +129,17 @@ pub(crate) fn direction(better: Better) -> &'static str {
 }
 
 fn percent(value: f64) -> String {
-    let value = value * 100.0;
-    if value.is_infinite() {
-        return "?".to_owned();
+    format!("{:+.1}", value * 100.0)
+}
+
+/// An overhead in words: what is better than the baseline is a gain.
+pub(crate) fn overhead(value: f64) -> String {
+    let part = format!("{:.1}", value.abs() * 100.0);
+    match part.as_str() {
+        "0.0" => "equal".to_owned(),
+        _ if value < 0.0 => format!("{part} % better"),
+        _ => format!("{part} % worse"),
     }
-    format!("{value:+.1}")
 }
 
 /// Writes tables for a terminal.
@@ -161,8 +173,8 @@ fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Result<()
         }
     }
     writeln!(out)?;
-    let legend = "Overhead: how much worse than the baseline (the category without its last part), by the Hodges-Lehmann shift; \
-                  negative is better. *: rank-sum test, p below 5 %. o: outliers, which are kept.";
+    let legend = "Overhead: how much worse or better than the baseline (the category without its last part) and than the plain VM, by the \
+                  Hodges-Lehmann shift; negative ends of an interval are better. *: rank-sum test, p below 5 %. o: outliers, which are kept.";
     for line in wrap(legend, look.width, "", "") {
         paint.line(out, Style::Faint, &line)?;
     }
@@ -174,12 +186,17 @@ pub(crate) fn table(shown: &Benchmark<'_>, rows: &[Row]) -> Table {
     let of_all = |column: Column| column.without(TEXT);
     let people = |column: Column| column.only(PEOPLE);
     let interval = |rank, name| Column::minor("", "95 % interval", rank).named(name).only(PEOPLE);
+    let path = Column::words("path", "path");
+    // The usual table is of workloads that stay in one system.
+    let path =
+        if rows.iter().any(|row| !row.path.is_empty()) { path } else { path.without(PEOPLE) };
     let mut table = Table::new(vec![
         of_all(Column::words("workload", "workload")),
         of_all(Column::words("metric", "metric")),
         of_all(Column::words("unit", "unit")),
         Column::data("better"),
         Column::words("category", "category"),
+        path,
         Column::number("n", "n"),
         Column::number("median", "median"),
         Column::data("median_low"),
@@ -194,6 +211,11 @@ pub(crate) fn table(shown: &Benchmark<'_>, rows: &[Row]) -> Table {
         interval(3, "95 % interval of the overhead"),
         people(Column::minor("", "p", 4)),
         Column::data("p"),
+        Column::data("overhead_to_plain"),
+        Column::data("overhead_to_plain_low"),
+        Column::data("overhead_to_plain_high"),
+        Column::data("p_to_plain"),
+        people(Column::minor("", "to plain", 2)).named("overhead to the plain VM"),
         Column::data("differs"),
         Column::data("outliers"),
         people(Column::short("", "")).named("marks"),
@@ -209,7 +231,13 @@ fn cells(shown: &Benchmark<'_>, row: &Row) -> Vec<Cell> {
     let emulated = shown.ledger.recording.emulated.as_ref();
     let against = row.against.as_ref();
     let worse = against.and_then(|against| against.overhead);
-    let of_worse = |part: fn(&Estimate) -> f64| Cell::of(worse.as_ref(), |e| Cell::Number(part(e)));
+    let to_plain = row.against_plain.as_ref();
+    let worse_to_plain = to_plain.and_then(|against| against.overhead);
+    let end = |estimate: Option<&Estimate>, part: fn(&Estimate) -> f64| {
+        Cell::of(estimate.filter(|e| e.is_bounded()), |e| Cell::Number(part(e)))
+    };
+    let number = |estimate: Option<&Estimate>| Cell::of(estimate, |e| Cell::Number(e.value));
+    let written = |e: Estimate| Cell::Written(overhead(e.value), sort_key(e.value));
     let of_against = |cell: &dyn Fn(&Against) -> Cell| against.map_or(Cell::Empty, cell);
     let of_cell = |(w, c, _): &&(String, String, u32)| (w, c) == (&row.workload, &row.category);
     let failed = shown.bench.failed.iter().filter(of_cell).count();
@@ -223,20 +251,28 @@ fn cells(shown: &Benchmark<'_>, row: &Row) -> Vec<Cell> {
         name(&row.unit),
         Cell::Word(row.better.name()),
         name(&row.category),
+        name(&row.path),
         Cell::Count(row.values.len() as u64),
         Cell::Number(row.median.value),
-        Cell::Number(row.median.low),
-        Cell::Number(row.median.high),
-        range(median, row.median.low),
+        end(Some(&row.median), |e| e.low),
+        end(Some(&row.median), |e| e.high),
+        Cell::of(Some(row.median).filter(Estimate::is_bounded), |e| range(median.clone(), e.low)),
         of_against(&|against| name(&against.baseline)),
         of_against(&|against| Cell::Number(against.shift.value)),
-        of_worse(|e| e.value),
-        of_worse(|e| e.low),
-        of_worse(|e| e.high),
-        Cell::of(worse, |e| Cell::Written(format!("{} %", percent(e.value)), sort_key(e.value))),
-        Cell::of(worse, |e| range([e.low, e.high].map(percent), e.low)),
-        Cell::of(against, |a| Cell::Written(format!("{:.4}", a.p), sort_key(a.p))),
-        of_against(&|against| Cell::Number(against.p)),
+        number(worse.as_ref()),
+        end(worse.as_ref(), |e| e.low),
+        end(worse.as_ref(), |e| e.high),
+        Cell::of(worse, written),
+        Cell::of(worse.filter(Estimate::is_bounded), |e| {
+            range([e.low, e.high].map(percent), e.low)
+        }),
+        Cell::of(against.and_then(|a| a.p), |p| Cell::Written(format!("{p:.4}"), sort_key(p))),
+        Cell::of(against.and_then(|a| a.p), Cell::Number),
+        number(worse_to_plain.as_ref()),
+        end(worse_to_plain.as_ref(), |e| e.low),
+        end(worse_to_plain.as_ref(), |e| e.high),
+        Cell::of(to_plain.and_then(|a| a.p), Cell::Number),
+        Cell::of(worse_to_plain, written),
         of_against(&|against| Cell::Flag(against.differs())),
         Cell::Numbers(outliers.clone()),
         Cell::Name(marks(against, &outliers)),

@@ -1,7 +1,7 @@
 //! The table of workloads.
 //!
 //! In commands and files `{dir}` is the job's folder, `{bind}` and `{port}` are address and port of the server, `{server}` is the address under
-//! which its clients reach it, `{agent}` is the agent, and a parameter's name in braces is its value.
+//! which its clients reach it, `{agent}` is the agent, `{disk}` the VM's disk, and a parameter's name in braces is its value.
 
 use super::{
     Output, Reading, Refusal, builtin, dnn, fio, iperf, npb, ping, redis, sched, sysbench, time,
@@ -35,6 +35,10 @@ pub struct Adapter {
     pub headline: &'static str,
     /// Minimum number of processors.
     pub cpus: u32,
+    /// Parameters that name files or folders, which a VM gets.
+    pub brings: &'static [&'static str],
+    /// Whether it uses the disk of a VM, `{disk}`.
+    pub disk: bool,
 }
 
 const NONE: Adapter = Adapter {
@@ -50,6 +54,8 @@ const NONE: Adapter = Adapter {
     parse: builtin::parse,
     headline: "time",
     cpus: 1,
+    disk: false,
+    brings: &[],
 };
 
 const NGINX: &str = "daemon off;
@@ -358,6 +364,56 @@ pub const ADAPTERS: &[Adapter] = &[
         ],
         parse: fio::parse,
         headline: "read-rate",
+        ..NONE
+    },
+    Adapter {
+        name: "fio-disk",
+        about: "fio: random reads of the VM's virtio disk (64 MiB, a file in the run's folder)",
+        version: &["fio", "--version"],
+        programs: &["fio"],
+        parameters: &[
+            ("seconds", "2"),
+            ("pattern", "randread"),
+            ("block", "4k"),
+            ("engine", "psync"),
+            ("depth", "1"),
+        ],
+        client: &[
+            "fio",
+            "--name=vmtax",
+            "--ioengine={engine}",
+            "--iodepth={depth}",
+            "--direct=1",
+            "--rw={pattern}",
+            "--bs={block}",
+            "--size=64m",
+            "--runtime={seconds}",
+            "--time_based",
+            "--filename={disk}",
+            "--output-format=json",
+        ],
+        parse: fio::parse,
+        headline: "read-rate",
+        disk: true,
+        ..NONE
+    },
+    Adapter {
+        name: "compile",
+        about: "make and gcc on a copy of a source tree, under GNU time; `tree` is the path of the source",
+        version: &["gcc", "--version"],
+        programs: &["sh", "cp", "rm", "time", "make", "gcc"],
+        parameters: &[("tree", "/usr/src/tree"), ("jobs", "2"), ("target", "all")],
+        // A VM has its tree in memory, and each run compiles all of it.
+        client: &[
+            "sh",
+            "-c",
+            "cp -r \"$0\" tree && command time -v make -C tree -j \"$1\" -s CC=gcc \"$2\" >/dev/null && rm -r tree",
+            "{tree}",
+            "{jobs}",
+            "{target}",
+        ],
+        parse: time::parse,
+        brings: &["tree"],
         ..NONE
     },
     Adapter {

@@ -6,12 +6,16 @@ use vmtax_analyse::bench::{EXITS, Row};
 use super::axis::{tick_label, ticks_to};
 use super::frame::{Frame, Section, closing, framed, shell_word};
 use super::{TableSection, described, figures, losses};
-use crate::bench::{Benchmark, direction};
+use crate::bench::{Benchmark, direction, overhead};
 use crate::numbers::significant;
 
 /// Width of a chart's drawing, and of the names left of it.
-const WIDTH: f64 = 560.0;
-const NAMES: f64 = 190.0;
+const WIDTH: f64 = 620.0;
+const NAMES: f64 = 230.0;
+/// Width of the values right of it.
+const VALUES: f64 = 190.0;
+/// Width of the whole drawing.
+const ALL: f64 = NAMES + WIDTH + VALUES;
 /// Height of a category's line.
 const LINE: f64 = 24.0;
 
@@ -111,19 +115,25 @@ fn bars(group: &[Row]) -> Markup {
     let height = LINE * compared.len() as f64;
     html! {
         figure.bench {
-            figcaption { b { (title(head)) } " " span.aside { "% worse than the baseline" } }
-            svg viewBox={ "0 0 " (NAMES + WIDTH + 20.0) " " (height + 22.0) } role="img"
+            figcaption {
+                b { (title(head)) } " " span.aside { "% against the baseline: " }
+                span.key.worse {} " worse " span.key.better {} " better; a line is the 95 % interval"
+            }
+            svg viewBox={ "0 0 " (ALL) " " (height + 22.0) } role="img"
                 aria-label={ "Overhead of " (title(head)) }
             {
                 (scale.grid(height))
                 @for (index, (row, value, low, high)) in compared.iter().enumerate() {
                     @let top = index as f64 * LINE;
                     @let (from, to) = (scale.x(value.min(0.0)), scale.x(value.max(0.0)));
-                    text.name x=(NAMES - 8.0) y=(top + 16.0) text-anchor="end" { (figures::text(&row.category)) }
-                    rect.s0 x=(figures::coordinate(from)) y=(top + 5.0) width=(figures::coordinate((to - from).max(1.0)))
+                    text.name x=(NAMES - 8.0) y=(top + 16.0) text-anchor="end" { (label(row, group)) }
+                    rect.worse[*value >= 0.0].better[*value < 0.0] x=(figures::coordinate(from)) y=(top + 5.0) width=(figures::coordinate((to - from).max(1.0)))
                         height=(LINE - 10.0)
                     {
-                        title { (figures::text(&row.category)) ": " (significant(*value)) " %, " (significant(*low)) " to " (significant(*high)) }
+                        title { (figures::text(&row.category)) ": " (overhead(*value / 100.0)) @if is_bounded(row) { ", " (significant(*low)) " to " (significant(*high)) " %" } }
+                    }
+                    text.value x=(NAMES + WIDTH + 8.0) y=(top + 16.0) {
+                        (overhead(*value / 100.0)) " (" (significant(row.median.value)) ")"
                     }
                     line.whisker x1=(figures::coordinate(scale.x(*low))) x2=(figures::coordinate(scale.x(*high)))
                         y1=(top + LINE / 2.0) y2=(top + LINE / 2.0) {}
@@ -131,6 +141,18 @@ fn bars(group: &[Row]) -> Markup {
             }
         }
     }
+}
+
+/// A category's name, with its path where the chart has several.
+fn label(row: &Row, group: &[Row]) -> String {
+    match group.iter().any(|other| other.path != row.path) {
+        true if !row.path.is_empty() => figures::text(&format!("{} ({})", row.category, row.path)),
+        _ => figures::text(&row.category),
+    }
+}
+
+fn is_bounded(row: &Row) -> bool {
+    row.against.as_ref().and_then(|against| against.overhead).is_some_and(|e| e.is_bounded())
 }
 
 /// A point for each repeat; outliers are rings.
@@ -142,12 +164,15 @@ fn scatter(group: &[Row]) -> Markup {
     html! {
         figure.bench {
             figcaption { b { (title(head)) } " " span.aside { "each repeat; a ring is an outlier, a line the median" } }
-            svg viewBox={ "0 0 " (NAMES + WIDTH + 20.0) " " (height + 22.0) } role="img" aria-label={ "Repeats of " (title(head)) } {
+            svg viewBox={ "0 0 " (ALL) " " (height + 22.0) } role="img" aria-label={ "Repeats of " (title(head)) } {
                 (scale.grid(height))
                 @for (index, row) in group.iter().enumerate() {
                     @let middle = index as f64 * LINE + LINE / 2.0;
                     @let at = figures::coordinate(scale.x(row.median.value));
-                    text.name x=(NAMES - 8.0) y=(middle + 4.0) text-anchor="end" { (figures::text(&row.category)) }
+                    text.name x=(NAMES - 8.0) y=(middle + 4.0) text-anchor="end" { (label(row, group)) }
+                    text.value x=(NAMES + WIDTH + 8.0) y=(middle + 4.0) {
+                        (significant(row.median.value)) " " (figures::text(&row.unit))
+                    }
                     line.whisker x1=(at) x2=(at) y1=(middle - 8.0) y2=(middle + 8.0) {}
                     @for (repeat, value) in row.values.iter().enumerate() {
                         circle.s0.ring[row.outliers.contains(&repeat)] cx=(figures::coordinate(scale.x(*value)))
@@ -182,7 +207,7 @@ fn correlation(shown: &Benchmark<'_>) -> Option<Markup> {
         h2 #exits-title { "Exits and overhead" }
         p { "Each point is a workload in a category: the exits that one operation takes more than in the baseline (" code { (EXITS) } "), and the overhead." }
         figure.bench {
-            svg viewBox={ "0 0 " (NAMES + WIDTH + 20.0) " " (height + 30.0) } role="img" aria-label="Exits and overhead" {
+            svg viewBox={ "0 0 " (ALL) " " (height + 30.0) } role="img" aria-label="Exits and overhead" {
                 (across.grid(height))
                 text.name x=(NAMES - 8.0) y="12" text-anchor="end" { (significant(high)) " %" }
                 text.name x=(NAMES - 8.0) y=(height) text-anchor="end" { (significant(low)) " %" }

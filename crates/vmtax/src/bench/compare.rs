@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use vmtax_analyse::bench::{Bench, compare, table};
+use vmtax_analyse::bench::{Bench, Row, compare, table};
 use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::faults::{self, walk};
 use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
@@ -52,15 +52,15 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
             );
         }
         let others = of(path, &other)?;
+        let apart = other_path(&bench, &others);
         bench = between(&source, &bench, others);
         if bench.rows.iter().all(|row| row.against.is_none()) {
-            return fail(
-                Code::Data,
-                format!("{source} and {}: no cell is in both", path.display()),
-            );
+            let why = apart.unwrap_or_else(|| "no cell is in both".to_owned());
+            return fail(Code::Data, format!("{source} and {}: {why}", path.display()));
         }
         source = path.display().to_string();
         findings.clear();
+        findings.extend(apart);
     }
     let shown = Benchmark {
         source: &source,
@@ -247,13 +247,35 @@ fn by_faults(parts: &faults::Parts) -> String {
     )
 }
 
+/// Why a cell that is in both runs is not compared: its packets took another path. A sentence.
+fn other_path(base: &Bench, other: &Bench) -> Option<String> {
+    let alike = |a: &Row, b: &Row| {
+        (&a.workload, &a.metric, &a.category) == (&b.workload, &b.metric, &b.category)
+    };
+    let word = |row: &Row| match row.path.as_str() {
+        "" => "inside one system".to_owned(),
+        path => format!("over {path}"),
+    };
+    other.rows.iter().find_map(|row| {
+        let found = base.rows.iter().find(|found| alike(found, row) && found.path != row.path)?;
+        Some(format!(
+            "{} in {} ran {} and {}: results over different paths are not compared",
+            row.workload,
+            row.category,
+            word(found),
+            word(row)
+        ))
+    })
+}
+
 /// Compares each cell of the other run with the same cell of the first.
 fn between(name: &str, base: &Bench, mut other: Bench) -> Bench {
     for row in &mut other.rows {
         let alike = base.rows.iter().find(|found| {
-            (&found.workload, &found.metric, &found.category, &found.unit)
-                == (&row.workload, &row.metric, &row.category, &row.unit)
+            (&found.workload, &found.metric, &found.category, &found.unit, &found.path)
+                == (&row.workload, &row.metric, &row.category, &row.unit, &row.path)
         });
+        row.against_plain = None;
         row.against = alike.and_then(|found| compare(name, &found.values, &row.values, row.better));
         row.outliers = samples::outliers(&row.values);
     }

@@ -6,6 +6,7 @@ mod endless;
 mod errors;
 mod exits;
 mod kills;
+mod network;
 mod pinned;
 mod programs;
 mod slurm;

@@ -166,7 +166,13 @@ fn real_programs_are_run_and_read() {
     assert!(kept("fails").contains("the disk is on fire"));
     assert!(kept("says-nothing").contains("a match of the pattern is missing"));
     // Processor events are there, or why not.
-    for event in ["instructions", "branch-misses", "dTLB-load-misses", "L1-dcache-load-misses"] {
+    for event in [
+        "instructions",
+        "branch-misses",
+        "dTLB-load-misses",
+        "L1-dcache-load-misses",
+        "LLC-load-misses",
+    ] {
         let counted =
             found.contains_key(&("cpuid".to_owned(), event.to_owned(), "host".to_owned()));
         assert!(counted || text.contains(&format!("{event} in host: not available: ")), "{text}");
