@@ -406,9 +406,10 @@ impl Category {
         let mut arguments: Vec<String> =
             self.parts.iter().flat_map(|part| part.arguments.iter().map(fill)).collect();
         arguments.extend(["-netdev".to_owned(), network]);
+        let mac = if end.is_peer { ",mac=52:54:00:76:6d:02" } else { "" };
         // No option ROM: nothing boots from the network, and its package may be missing.
-        arguments
-            .extend(["-device".to_owned(), format!("virtio-net-pci,netdev=net0,romfile={device}")]);
+        let card = format!("virtio-net-pci,netdev=net0,romfile={device}{mac}");
+        arguments.extend(["-device".to_owned(), card]);
         let mut descriptors = end.descriptors.clone();
         if let Some(disk) = disk {
             arguments.extend(self.disk(descriptors.len(), &device.replace(MULTI_QUEUE, "")));

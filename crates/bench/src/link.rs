@@ -130,6 +130,8 @@ pub(crate) struct Network {
 pub(crate) struct End {
     pub(crate) netdev: String,
     pub(crate) descriptors: Vec<Descriptor>,
+    /// Whether it is that of a peer, whose card must not have QEMU's usual hardware address, which the VM under test has.
+    pub(crate) is_peer: bool,
     /// The card's address.
     pub(crate) address: Option<Address>,
 }
@@ -241,24 +243,26 @@ impl Network {
             }
             Netdev::Socket => {
                 let [one, other] = cable()?;
-                let end = |descriptor, address| End {
+                let end = |descriptor, address, is_peer| End {
                     netdev: "socket,fd={fd0}".to_owned(),
                     descriptors: vec![descriptor],
+                    is_peer,
                     address: own(address),
                 };
-                let ends = [end(one, OWN.vm), end(other, OWN.other)];
+                let ends = [end(one, OWN.vm, false), end(other, OWN.other, true)];
                 Ok(Network { ends, namespace: None, route: route(&OWN) })
             }
             Netdev::Tap => {
                 let namespace = Namespace::new()?;
-                let end = |descriptors: Vec<Descriptor>, address| End {
+                let end = |descriptors: Vec<Descriptor>, address, is_peer| End {
                     netdev: tap_words(descriptors.len()),
                     descriptors,
+                    is_peer,
                     address: own(address),
                 };
-                let vm = end(namespace.tap("vm", queues)?, OWN.vm);
+                let vm = end(namespace.tap("vm", queues)?, OWN.vm, false);
                 let peer = if link.other == Side::Peer {
-                    let peer = end(namespace.tap("peer", 1)?, OWN.other);
+                    let peer = end(namespace.tap("peer", 1)?, OWN.other, true);
                     namespace.bridge("bridge", &["vm", "peer"])?;
                     peer
                 } else {
