@@ -75,7 +75,8 @@ impl Served {
 
     /// Ends it: what it wrote, and whether it had ended by itself.
     pub(crate) fn end(mut self) -> Outcome {
-        let mut outcome = Outcome { busy: busy_since(self.before), ..Outcome::default() };
+        let mut outcome =
+            Outcome { busy: busy_since(self.before).map(Box::new), ..Outcome::default() };
         if let Some(mut server) = self.server.take() {
             match server.ended() {
                 Ok(None) => server.end(),
@@ -212,7 +213,7 @@ impl Place {
         let done = self.client(&job.client, server, "stdout.txt", "stderr.txt");
         recorder.record(false);
         tracer.count(false);
-        outcome.busy = busy_since(before);
+        outcome.busy = busy_since(before).map(Box::new);
         outcome.stdout = tail(&self.folder.join("stdout.txt"), OUTPUT_MOST);
         outcome.stderr = tail(&self.folder.join("stderr.txt"), OUTPUT_MOST);
         let (status, elapsed) = done?;

@@ -114,7 +114,7 @@ pub struct Outcome {
     /// Output of the server.
     pub server: Vec<u8>,
     /// Time of the system's processors while the client ran, or the server.
-    pub busy: Option<Busy>,
+    pub busy: Option<Box<Busy>>,
     /// Counts of processor events, if requested.
     pub counters: Vec<Counter>,
     /// Activity of the vCPU's virtual PMU during the job, if it has one.

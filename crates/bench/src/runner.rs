@@ -347,7 +347,7 @@ impl<'a> Runner<'a> {
             Ok(values) => values,
             Err(problem) => return Ok((outcome, Err(problem))),
         };
-        readings.extend(outcome.busy.map(utilisation));
+        readings.extend(outcome.busy.as_deref().map(utilisation));
         let counters = outcome.counters.clone();
         let mapped = outcome.mapped.map(|counters| (counters, operations(&readings)));
         let records = set.records;
@@ -431,7 +431,7 @@ impl<'a> Runner<'a> {
 }
 
 /// The share of the system's processors that was busy.
-fn utilisation(busy: Busy) -> Reading {
+fn utilisation(busy: &Busy) -> Reading {
     let share = busy.busy as f64 / busy.total.max(1) as f64 * 100.0;
     Reading {
         metric: UTILISATION.to_owned(),
