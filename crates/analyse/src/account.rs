@@ -409,6 +409,22 @@ impl<R: RowSink> Accountant<R> {
         }
     }
 
+    /// Hands out who had the CPUs of preempted vCPUs.
+    fn take_waiting(&mut self, interval_start_ns: u64) {
+        // Threads that ended in the interval keep their slots until it is over.
+        let ended: FxHashMap<u32, usize> =
+            self.ended.iter().map(|&index| (self.threads[index].tid, index)).collect();
+        let vcpu_of = |tid: u32| {
+            let index = self.by_tid.get(&tid).or_else(|| ended.get(&tid))?;
+            let thread = &self.threads[*index];
+            Some((thread.vm_id(), thread.vcpu))
+        };
+        let name_of = |tid| self.vms.name_of(tid);
+        for row in self.waiting.take_rows(interval_start_ns, name_of, vcpu_of) {
+            self.sink.preempted(&row);
+        }
+    }
+
     fn end_interval(&mut self) {
         let interval_start_ns = self.interval_start;
         for (key, tally) in self.exits.drain() {
@@ -417,9 +433,7 @@ impl<R: RowSink> Accountant<R> {
         for (key, tally) in self.accesses.drain() {
             self.sink.access(&AccessRow { interval_start_ns, key, tally });
         }
-        for row in self.waiting.take_rows(interval_start_ns, |tid| self.vms.name_of(tid)) {
-            self.sink.preempted(&row);
-        }
+        self.take_waiting(interval_start_ns);
         // In the order in which they appeared.
         self.active.sort_unstable();
         for index in self.active.drain(..) {

@@ -24,7 +24,7 @@ pub mod subject;
 use vmtax_events::Level;
 
 use crate::diff::{Diff, DiffRow, Per, Side, Verdict as RowVerdict, suitable};
-use crate::ledger::running_ns;
+use crate::ledger::{Taker, running_ns};
 use crate::remedy::{Context, VmKind};
 use crate::vm_facts::kind;
 use crate::{By, Ledger, Nested};
@@ -225,7 +225,8 @@ fn judge(
         return found;
     }
     if contention >= TAX_MATTERS && contention >= tax.unwrap_or(0.0) {
-        let named: Vec<&str> = ledger.takers().iter().take(3).map(|(name, _)| *name).collect();
+        let label = |(taker, _): &(&Taker, _)| taker.label(&ledger.recording);
+        let named: Vec<String> = ledger.takers().iter().take(3).map(label).collect();
         if findings::is_throttled(&ledger.takers()) {
             return verdict(
                 "contention",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vmtax_events::{
-    AccessKey, AccessRow, CallRow, Cause, ExitKey, ExitRow, Level, Losses, Outcome, Place,
+    AccessKey, AccessRow, CallRow, Cause, ExitKey, ExitRow, Level, Losses, NO_VCPU, Outcome, Place,
     PreemptedRow, Profile, Recording, Sample, Stat, Tally, TimeRow,
 };
 
@@ -78,6 +78,34 @@ pub struct Taken {
     pub time_ns: u64,
 }
 
+/// A thread that had the CPU which a vCPU waited for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Taker {
+    /// Its name; hostile text.
+    pub name: Arc<str>,
+    /// The VM and the vCPU that it runs, if that is known.
+    pub vcpu: Option<(u32, u32)>,
+    /// It runs another vCPU of the VM that waited.
+    pub is_own: bool,
+}
+
+impl Taker {
+    /// Its name, with the vCPU that it runs. Hostile text.
+    pub fn label(&self, recording: &Recording) -> String {
+        let Some((vm, vcpu)) = self.vcpu else { return self.name.to_string() };
+        let vcpu = match vcpu {
+            NO_VCPU => "a vCPU".to_owned(),
+            vcpu => format!("vCPU {vcpu}"),
+        };
+        if self.is_own {
+            return format!("{vcpu} of the same VM ({})", self.name);
+        }
+        let named = recording.vms.iter().find(|known| known.id == vm && !known.name.is_empty());
+        let vm = named.map_or_else(|| vm.to_string(), |known| format!("{} {vm}", known.name));
+        format!("{vcpu} of VM {vm} ({})", self.name)
+    }
+}
+
 /// What a VM of several lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VmLoss {
@@ -123,8 +151,8 @@ pub struct Ledger {
     pub time: BTreeMap<(u32, u32), VcpuTime>,
     /// The part of the time of exits in which their vCPU was preempted, ns, where the recording has who ran meanwhile.
     pub preempted: BTreeMap<ExitKey, u64>,
-    /// Who had the CPU of preempted vCPUs: (VM, vCPU, name). Hostile names.
-    pub taken_by: BTreeMap<(u32, u32, Arc<str>), Taken>,
+    /// Who had the CPU of preempted vCPUs: (VM, vCPU, thread).
+    pub taken_by: BTreeMap<(u32, u32, Taker), Taken>,
     /// Exits over time by cause.
     pub timeline: Timeline,
     /// Measured values of a lab or benchmark run, as stored.
@@ -193,16 +221,16 @@ impl Ledger {
         only
     }
 
-    /// Who had the CPU of preempted vCPUs, most time first. Hostile names.
-    pub fn takers(&self) -> Vec<(&str, Taken)> {
-        let mut sums: BTreeMap<&str, Taken> = BTreeMap::new();
-        for ((_, _, name), taken) in &self.taken_by {
-            let sum = sums.entry(name).or_default();
+    /// Who had the CPU of preempted vCPUs, most time first.
+    pub fn takers(&self) -> Vec<(&Taker, Taken)> {
+        let mut sums: BTreeMap<&Taker, Taken> = BTreeMap::new();
+        for ((_, _, taker), taken) in &self.taken_by {
+            let sum = sums.entry(taker).or_default();
             sum.count = sum.count.saturating_add(taken.count);
             sum.time_ns = sum.time_ns.saturating_add(taken.time_ns);
         }
         let mut takers: Vec<_> = sums.into_iter().collect();
-        takers.sort_by_key(|(name, taken)| (std::cmp::Reverse(taken.time_ns), *name));
+        takers.sort_by_key(|(taker, taken)| (std::cmp::Reverse(taken.time_ns), *taker));
         takers
     }
 
@@ -234,7 +262,7 @@ pub struct LedgerBuilder {
     accesses: BTreeMap<AccessKey, Tally>,
     time: BTreeMap<(u32, u32), VcpuTime>,
     preempted: BTreeMap<ExitKey, u64>,
-    taken_by: BTreeMap<(u32, u32, Arc<str>), Taken>,
+    taken_by: BTreeMap<(u32, u32, Taker), Taken>,
     timeline: Timeline,
     samples: Vec<Sample>,
     stats: Vec<Stat>,
@@ -301,8 +329,9 @@ impl LedgerBuilder {
         }
         let sum = self.preempted.entry(row.key).or_default();
         *sum = sum.saturating_add(row.time_ns);
-        let by = (row.key.vm, row.key.vcpu, row.by.clone());
-        let sum = self.taken_by.entry(by).or_default();
+        let is_own = row.by_vcpu.is_some_and(|(vm, _)| vm == row.key.vm);
+        let taker = Taker { name: row.by.clone(), vcpu: row.by_vcpu, is_own };
+        let sum = self.taken_by.entry((row.key.vm, row.key.vcpu, taker)).or_default();
         sum.count = sum.count.saturating_add(row.count);
         sum.time_ns = sum.time_ns.saturating_add(row.time_ns);
     }

@@ -70,7 +70,7 @@ proptest! {
             // Of some the recording does not say who ran.
             if percent % 2 == 0 {
                 let by = "stress".into();
-                builder.preempted(&PreemptedRow { interval_start_ns: 0, key: *key, by, count: 1, time_ns: taken });
+                builder.preempted(&PreemptedRow { interval_start_ns: 0, key: *key, by, by_vcpu: None, count: 1, time_ns: taken });
             }
         }
         builder.time(&TimeRow {

@@ -199,6 +199,8 @@ pub struct PreemptedRow {
     pub key: ExitKey,
     /// Name of the thread that ran; hostile text.
     pub by: Arc<str>,
+    /// The VM and the vCPU that it runs, if it is a vCPU's thread and that is known.
+    pub by_vcpu: Option<(u32, u32)>,
     /// How often it was given the CPU.
     pub count: u64,
     /// Time, ns.

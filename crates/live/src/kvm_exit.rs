@@ -19,7 +19,7 @@ use vmtax_events::{Coverage, Event, Isa, Losses};
 use crate::layout::{Cell, Config, Key, Sent, Spans, Taken, TakenKey, Thread, Totals};
 use crate::load::{self, Wanted, map, refused};
 use crate::memory::Mapped;
-use crate::rows::{Rows, Vcpu};
+use crate::rows::{Rows, Taker, Vcpu, exit_key};
 use crate::vmcs;
 use crate::{Error, Options, Raw, classic, kernel, memory, privileges, raw};
 
@@ -57,6 +57,7 @@ pub struct Recorder {
 struct Seen {
     id: u64,
     vm: u32,
+    vcpu: u32,
     group: (u32, u64),
     /// Intervals since it ended.
     ended: u32,
@@ -182,6 +183,9 @@ impl Recorder {
     fn read_taken(&mut self, half: usize, rows: &mut Rows) -> Result<(), Error> {
         let taken = map(&self.object, "taken")?;
         let count = self.config.cells as usize;
+        // What runs a vCPU, by thread id.
+        let vcpus: HashMap<u32, (u32, u32)> =
+            self.seen.values().map(|seen| (seen.id as u32, (seen.vm, seen.vcpu))).collect();
         // Entries that go while the kernel looks for the next make it begin again.
         let keys: Vec<Vec<u8>> = taken.keys().collect();
         for bytes in keys {
@@ -196,7 +200,8 @@ impl Recorder {
             let Some(sum) = found.and_then(|bytes| memory::read::<Taken>(&bytes)) else { continue };
             let key = self.keys.read(index);
             let vm = self.seen.get(&(key.thread as usize)).map_or(key.thread, |seen| seen.vm);
-            rows.add_taken(self.isa, vm, &key, &name(of.tid, &sum), &sum);
+            let by = Taker { name: name(of.tid, &sum), vcpu: vcpus.get(&of.tid).copied() };
+            rows.add_taken(exit_key(self.isa, vm, &key), by, &sum);
         }
         Ok(())
     }
@@ -312,7 +317,7 @@ impl Recorder {
             }
             let vm = match self.seen.get(&index) {
                 Some(seen) if seen.id == id => seen.vm,
-                _ => self.appeared(index, id, thread.kvm, rows),
+                _ => self.appeared(index, id, &thread, rows),
             };
             if thread.id == 0
                 && let Some(seen) = self.seen.get_mut(&index)
@@ -326,8 +331,9 @@ impl Recorder {
     }
 
     /// A VM is known by its process, unless that runs several at a time.
-    fn appeared(&mut self, index: usize, id: u64, kvm: u64, rows: &mut Rows) -> u32 {
+    fn appeared(&mut self, index: usize, id: u64, thread: &Thread, rows: &mut Rows) -> u32 {
         let (pid, tid) = ((id >> 32) as u32, id as u32);
+        let (kvm, vcpu) = (thread.kvm, thread.vcpu);
         let is_taken = self.vms.values().any(|group| group.vm == pid);
         let group = self
             .vms
@@ -335,7 +341,7 @@ impl Recorder {
             .or_insert_with(|| Group { vm: if is_taken { tid } else { pid }, threads: 0 });
         group.threads += 1;
         let vm = group.vm;
-        self.seen.insert(index, Seen { id, vm, group: (pid, kvm), ended: 0 });
+        self.seen.insert(index, Seen { id, vm, vcpu, group: (pid, kvm), ended: 0 });
         rows.appeared.push(Vcpu { vm, pid, tid });
         vm
     }

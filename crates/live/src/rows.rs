@@ -46,7 +46,14 @@ fn level(key: &Key) -> Level {
     if key.flags & Key::NESTED != 0 { Level::L2 } else { Level::L1 }
 }
 
-fn exit_key(isa: Isa, vm: u32, key: &Key) -> ExitKey {
+/// A thread that had the CPU of a preempted vCPU.
+pub(crate) struct Taker {
+    pub(crate) name: String,
+    /// The VM and the vCPU that it runs.
+    pub(crate) vcpu: Option<(u32, u32)>,
+}
+
+pub(crate) fn exit_key(isa: Isa, vm: u32, key: &Key) -> ExitKey {
     let reason = |raw| match raw {
         // The row for the reasons beyond the limit.
         u32::MAX if isa == Isa::Vmx => Reason { isa, code: u32::MAX, flags: 0 },
@@ -90,10 +97,17 @@ impl Rows {
     }
 
     /// Adds the time that a thread had the CPU of preempted exits with this key.
-    pub(crate) fn add_taken(&mut self, isa: Isa, vm: u32, key: &Key, by: &str, taken: &Taken) {
+    pub(crate) fn add_taken(&mut self, key: ExitKey, by: Taker, taken: &Taken) {
         let Taken { time: time_ns, count, .. } = *taken;
-        let (key, by) = (exit_key(isa, vm, key), Arc::from(by));
-        self.preempted.push(PreemptedRow { interval_start_ns: 0, key, by, count, time_ns });
+        let Taker { name, vcpu: by_vcpu } = by;
+        self.preempted.push(PreemptedRow {
+            interval_start_ns: 0,
+            key,
+            by: name.into(),
+            by_vcpu,
+            count,
+            time_ns,
+        });
     }
 
     /// Adds where the time of a vCPU went.
@@ -183,10 +197,11 @@ mod tests {
         let mut rows = Rows::default();
         let key = Key { reason: 0x60, vcpu: 1, ..Key::default() };
         rows.add(Isa::Svm, 7, &key, &Cell { untimed: 1, ..Cell::default() });
-        rows.add_taken(Isa::Svm, 7, &key, "stress", &taken);
-        let PreemptedRow { key, by, count, time_ns, .. } = &rows.preempted[0];
+        let by = Taker { name: "stress".to_owned(), vcpu: Some((7, 0)) };
+        rows.add_taken(exit_key(Isa::Svm, 7, &key), by, &taken);
+        let PreemptedRow { key, by, by_vcpu, count, time_ns, .. } = &rows.preempted[0];
         assert!(rows.exits.contains_key(key));
-        assert_eq!((&**by, *count, *time_ns), ("stress", 2, 7));
+        assert_eq!((&**by, *by_vcpu, *count, *time_ns), ("stress", Some((7, 0)), 2, 7));
     }
 
     #[test]

@@ -162,9 +162,10 @@ fn contention(ledger: &Ledger, total: &Tally) -> Option<String> {
         .takers()
         .into_iter()
         .take(TAKERS)
-        .filter_map(|(name, taken)| {
+        .filter_map(|(taker, taken)| {
             let part = numbers::share(taken.time_ns, all)?;
-            Some(format!("{} {}", names::printable(name), percent(part)))
+            let label = taker.label(&ledger.recording);
+            Some(format!("{} {}", names::printable(&label), percent(part)))
         })
         .collect();
     let by = if takers.is_empty() {

@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::ser::Formatter;
 use vmtax_analyse::{Ledger, Table, ledger};
-use vmtax_events::Recording;
+use vmtax_events::{NO_VCPU, Recording};
 
 use crate::table::Cell;
 use crate::{Document, Renderer, exits, names, nested, operations, time};
@@ -114,12 +114,18 @@ fn run(document: &Document) -> shape::Run<'_> {
 }
 
 fn takers(ledger: &Ledger) -> Vec<shape::Taker<'_>> {
-    let taker = |(name, taken): (_, ledger::Taken)| shape::Taker {
-        name,
+    ledger.takers().into_iter().take(TAKERS).map(|(taker, taken)| shaped(taker, taken)).collect()
+}
+
+fn shaped(taker: &ledger::Taker, taken: ledger::Taken) -> shape::Taker<'_> {
+    shape::Taker {
+        name: &taker.name,
+        vm: taker.vcpu.map(|(vm, _)| vm),
+        vcpu: taker.vcpu.map(|(_, vcpu)| vcpu).filter(|vcpu| *vcpu != NO_VCPU),
+        own: taker.is_own,
         count: taken.count,
         time_ns: taken.time_ns,
-    };
-    ledger.takers().into_iter().take(TAKERS).map(taker).collect()
+    }
 }
 
 fn table(recording: &Recording, table: &Table) -> shape::Table {

@@ -72,10 +72,18 @@ stored! { AccessRow in Table::Accesses,
 }
 
 stored! { PreemptedRow in Table::Preempted,
-    PreemptedRow { interval_start_ns: 0, key: NO_KEY, by: Arc::from(""), count: 0, time_ns: 0 };
+    PreemptedRow {
+        interval_start_ns: 0,
+        key: NO_KEY,
+        by: Arc::from(""),
+        by_vcpu: None,
+        count: 0,
+        time_ns: 0,
+    };
     interval_start_ns: u64 = interval_start_ns;
     key: ExitKey = key;
     by: Arc<str> = by;
+    by_vcpu: OfVcpu = by_vcpu;
     count: u64 = count;
     time_ns: u64 = time_ns;
 }
@@ -129,6 +137,39 @@ stored! { CallRow in Table::Calls,
     module: String = module;
     calls: u64 = calls;
     instructions: u64 = instructions;
+}
+
+/// `by_vm` and `by_vcpu`: the vCPU that a thread runs; null for other threads, and absent in runs of before these columns.
+struct OfVcpu;
+
+impl Stored for OfVcpu {
+    type Value = Option<(u32, u32)>;
+    type Builder = (<Option<u32> as Stored>::Builder, <Vcpu as Stored>::Builder);
+    type Columns<'a> = Option<(Column<'a, u32>, Column<'a, u32>)>;
+
+    fn fields(_: &'static str, fields: &mut Vec<Field>) {
+        Option::<u32>::fields("by_vm", fields);
+        Vcpu::fields("by_vcpu", fields);
+    }
+    fn append((vm, vcpu): &mut Self::Builder, value: &Self::Value) {
+        Option::<u32>::append(vm, &value.map(|(vm, _)| vm));
+        Vcpu::append(vcpu, &value.map_or(NO_VCPU, |(_, vcpu)| vcpu));
+    }
+    fn finish((vm, vcpu): &mut Self::Builder, columns: &mut Vec<ArrayRef>) {
+        Option::<u32>::finish(vm, columns);
+        Vcpu::finish(vcpu, columns);
+    }
+    fn open<'a>(batch: Columns<'a>, _: &'static str) -> Result<Self::Columns<'a>, Error> {
+        if batch.batch.column_by_name("by_vm").is_none() {
+            return Ok(None);
+        }
+        Ok(Some((Option::<u32>::open(batch, "by_vm")?, Vcpu::open(batch, "by_vcpu")?)))
+    }
+    fn get(columns: &Self::Columns<'_>, index: usize) -> Result<Self::Value, Error> {
+        let Some((vm, vcpu)) = columns else { return Ok(None) };
+        let vcpu = Vcpu::get(vcpu, index)?;
+        Ok(Option::<u32>::get(vm, index)?.map(|vm| (vm, vcpu)))
+    }
 }
 
 type AncillaryBuilder = (

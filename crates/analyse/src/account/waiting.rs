@@ -119,23 +119,21 @@ impl Waiting {
         &mut self,
         interval_start_ns: u64,
         name_of: impl Fn(u32) -> Option<&'n str>,
+        vcpu_of: impl Fn(u32) -> Option<(u32, u32)>,
     ) -> Vec<PreemptedRow> {
-        let mut rows: BTreeMap<(ExitKey, String), (u64, u64)> = BTreeMap::new();
+        let mut rows: BTreeMap<(ExitKey, String, Option<(u32, u32)>), (u64, u64)> = BTreeMap::new();
         for ((key, tid), (count, time_ns)) in self.rows.drain() {
             let name = match (name_of(tid), tid) {
                 (Some(name), _) if !name.is_empty() => name.to_owned(),
                 (_, OTHERS) => "others".to_owned(),
                 _ => format!("thread {tid}"),
             };
-            let sum = rows.entry((key, name)).or_default();
+            let sum = rows.entry((key, name, vcpu_of(tid))).or_default();
             *sum = (sum.0.saturating_add(count), sum.1.saturating_add(time_ns));
         }
-        let row = |((key, name), (count, time_ns)): ((ExitKey, String), (u64, u64))| PreemptedRow {
-            interval_start_ns,
-            key,
-            by: Arc::from(name),
-            count,
-            time_ns,
+        let row = |((key, name, by_vcpu), (count, time_ns))| {
+            let by = Arc::from(name);
+            PreemptedRow { interval_start_ns, key, by, by_vcpu, count, time_ns }
         };
         rows.into_iter().map(row).collect()
     }

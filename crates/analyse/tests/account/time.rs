@@ -281,3 +281,19 @@ fn preemption_names_the_threads_that_ran() {
         assert_eq!(by, all, "{what}");
     }
 }
+
+/// A thread that runs a vCPU is known by its id, also if its exits come later, or it ends in the interval.
+#[test]
+fn preemption_names_the_vcpus_that_ran() {
+    let waits = "10 exit npf; 20 preempt 102; 50 t102 preempt 101; 60 entry";
+    let before = format!("1 t102 exit npf; 2 t102 entry; {waits}");
+    let after = format!("{waits}; 70 t102 exit npf; 80 t102 entry");
+    let until = format!("{before}; 70 t102 end");
+    for events in [before, after, until] {
+        let rows = run(1000, &script(&events));
+        let found: Vec<_> = rows.preempted.iter().map(|row| (&*row.by, row.by_vcpu)).collect();
+        assert_eq!(found, [("thread 102", Some((100, 1)))], "{events}");
+    }
+    let rows = run(1000, &script("10 exit npf; 20 preempt 7; 50 t7 preempt 101; 60 entry"));
+    assert_eq!(rows.preempted[0].by_vcpu, None);
+}

@@ -60,6 +60,9 @@ pub(super) struct Vm {
 #[derive(Serialize)]
 pub(super) struct Taker<'a> {
     pub(super) name: &'a str,
+    pub(super) vm: Option<u32>,
+    pub(super) vcpu: Option<u32>,
+    pub(super) own: bool,
     pub(super) count: u64,
     pub(super) time_ns: u64,
 }

@@ -98,6 +98,7 @@ pub(crate) fn preempted(n: u64) -> PreemptedRow {
         interval_start_ns: n,
         key: exit(n).key,
         by: ["stress-ng", "", "CPU 0/KVM", "a\u{1b}[31m"][(n % 4) as usize].into(),
+        by_vcpu: [None, Some((7, NO_VCPU)), Some((0, 0))][(n % 3) as usize],
         count: n,
         time_ns: u64::MAX - n,
     }

@@ -122,6 +122,8 @@ struct Preempt {
     rate: f64,
     us: [f64; 2],
     by: Vec<String>,
+    /// Id of the thread that takes it; otherwise one that runs no vCPU.
+    tid: Option<u32>,
     /// State in which its thread leaves the processor.
     #[serde(default = "runnable")]
     state: String,
@@ -238,7 +240,7 @@ fn vcpu_lines(spec: &Spec, mut random: Random, vcpu: u32, lines: &mut Vec<(u64, 
                     "EXTERNAL_INTERRUPT"
                 };
             put(now, &me, tid, &exit(reason));
-            let other = 9000 + by.len() as u32;
+            let other = kind.tid.unwrap_or(9000 + by.len() as u32);
             put(
                 now + 1e-6,
                 &me,

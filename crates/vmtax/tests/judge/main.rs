@@ -7,6 +7,7 @@ mod generate;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,10 +23,20 @@ struct Truth {
     /// Kept apart while rules were written.
     #[serde(default)]
     held_out: bool,
-    /// Words of the command after `explain`; `input` and `base` are the case's files.
+    /// The command that is scored.
+    #[serde(default)]
+    program: Program,
+    /// Words of the command after `explain`, `doctor` or `diff`; `input` and `base` are the case's files.
     command: String,
-    /// Verdicts that are right.
+    /// Verdicts of `explain` that are right, and `refused`.
+    #[serde(default)]
     verdict: Vec<String>,
+    /// `CHECK VERDICT`, as `vmtax doctor` must judge.
+    #[serde(default)]
+    checks: Vec<String>,
+    /// What must not be said.
+    #[serde(default)]
+    unsaid: Vec<String>,
     /// Findings that there must be.
     #[serde(default)]
     findings: Vec<String>,
@@ -41,6 +52,26 @@ struct Truth {
     /// Further remedies that are not false.
     #[serde(default)]
     allowed: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Program {
+    #[default]
+    Explain,
+    Doctor,
+    Diff,
+}
+
+/// Files below a folder, for `vmtax doctor`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tree {
+    /// Contents by path.
+    files: BTreeMap<String, String>,
+    /// Targets of links by path.
+    #[serde(default)]
+    links: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,11 +112,29 @@ fn lay_out(case: &Path, folder: &Path, variation: u64) -> bool {
             let text = generate::perf_script(&spec, spec.seed.wrapping_add(variation * 7919));
             fs::write(folder.join(stem), text).unwrap();
             made = true;
+        } else if let Some(stem) = name.strip_suffix(".tree.toml") {
+            let tree = toml::from_str(&fs::read_to_string(&path).unwrap());
+            plant(&tree.unwrap_or_else(|error| panic!("{name}: {error}")), &folder.join(stem));
         } else {
             copy(&path, &folder.join(&name));
         }
     }
     made
+}
+
+/// Makes the files of a tree.
+fn plant(tree: &Tree, root: &Path) {
+    let place = |path: &str| {
+        let place = root.join(path.trim_start_matches('/'));
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        place
+    };
+    for (path, text) in &tree.files {
+        fs::write(place(path), text).unwrap();
+    }
+    for (path, target) in &tree.links {
+        symlink(target, place(path)).unwrap();
+    }
 }
 
 /// A file, or a run with all that is in it.
@@ -127,6 +176,36 @@ fn refused(truth: &Truth, refusal: String) -> (Score, String) {
     (if right && said { Score::Right } else { Score::Silent }, refusal)
 }
 
+/// What `doctor` and `diff` say: each check's verdict, and sentences.
+fn said(truth: &Truth, folder: &Path, last: &str) -> (Score, String) {
+    let program = if truth.program == Program::Doctor { "doctor" } else { "diff" };
+    let text = match execute(folder, &format!("{program} {last}")) {
+        Ok(text) => text,
+        Err(refusal) => return refused(truth, refusal),
+    };
+    let report = run(folder, &format!("{program} {last} --format json")).unwrap();
+    // The text's lines are wrapped.
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let all = format!("{} {report}", words.join(" "));
+    if let Some(what) = truth.unsaid.iter().find(|what| all.contains(what.as_str())) {
+        return (Score::FalseRemedy, format!("says {what}: {text}"));
+    }
+    let findings = report["findings"].as_array().cloned().unwrap_or_default();
+    for check in &truth.checks {
+        let (id, expected) = check.split_once(' ').unwrap();
+        let found = findings.iter().find(|finding| finding["check"] == id);
+        let verdict = found.and_then(|finding| finding["verdict"].as_str()).unwrap_or("unknown");
+        if verdict != expected {
+            let score = if verdict == "unknown" { Score::Silent } else { Score::Wrong };
+            return (score, format!("{id}: {verdict}"));
+        }
+    }
+    match truth.says.iter().find(|what| !all.contains(what.as_str())) {
+        Some(what) => (Score::Silent, format!("lacks {what}: {text}")),
+        None => (Score::Right, String::new()),
+    }
+}
+
 /// Explains a case, and what is to be said of that.
 #[expect(clippy::print_stdout, reason = "what is said of chosen cases is read by a person")]
 fn judge(case: &Path, truth: &Truth, variation: u64) -> (Score, String) {
@@ -135,6 +214,9 @@ fn judge(case: &Path, truth: &Truth, variation: u64) -> (Score, String) {
     let mut steps: Vec<&str> = truth.command.split(';').map(str::trim).collect();
     let last = steps.pop().unwrap();
     let done = steps.into_iter().try_for_each(|step| run(folder.path(), step).map(|_| ()));
+    if truth.program != Program::Explain {
+        return done.map_or_else(|refusal| refused(truth, refusal), |()| said(truth, folder.path(), last));
+    }
     let report =
         match done.and_then(|()| run(folder.path(), &format!("explain {last} --format json"))) {
             Ok(report) => report,
@@ -166,6 +248,9 @@ fn judge(case: &Path, truth: &Truth, variation: u64) -> (Score, String) {
         return (score, seen);
     }
     let text = report.to_string();
+    if let Some(what) = truth.unsaid.iter().find(|what| text.contains(what.as_str())) {
+        return (Score::Wrong, format!("says {what}: {seen}"));
+    }
     let missing = truth.findings.iter().find(|id| !found.contains(&id.as_str()));
     let unsaid = truth.says.iter().find(|said| !text.contains(said.as_str()));
     if let Some(what) = missing.or(unsaid) {

@@ -3,7 +3,7 @@
 use super::super::{Certainty, percent};
 use super::{Cost, Finding, WORTH};
 use crate::Ledger;
-use crate::ledger::{Taken, running_ns};
+use crate::ledger::{Taken, Taker, running_ns};
 use crate::remedy::Context;
 
 /// Part of the taken time from which on a class of threads counts, and from which on it is most of it.
@@ -15,67 +15,86 @@ const HALF: f64 = 0.5;
 /// sysctl_sched_base_slice: 0.7 ms times 1 + log2 of the processors), so that it is a handful of turns.
 const SOME_SLICES_NS: u64 = 10_000_000;
 
-/// The part of the taken time in which threads of these names ran.
-fn part(takers: &[(&str, Taken)], is: impl Fn(&str) -> bool) -> f64 {
-    let ns = |is: &dyn Fn(&str) -> bool| -> f64 {
-        takers.iter().filter(|(name, _)| is(name)).map(|(_, taken)| taken.time_ns as f64).sum()
+/// The part of the taken time in which such threads ran.
+fn part(takers: &[(&Taker, Taken)], is: impl Fn(&Taker) -> bool) -> f64 {
+    let ns = |is: &dyn Fn(&Taker) -> bool| -> f64 {
+        let wanted = takers.iter().filter(|(taker, _)| is(taker));
+        wanted.map(|(_, taken)| taken.time_ns as f64).sum()
     };
     ns(&is) / ns(&|_| true).max(1.0)
 }
 
 /// The idle task of a processor (Linux kernel/sched/idle.c): no thread runs. A runnable vCPU beside it is throttled, which the
 /// scheduler does where a cgroup's quota is used up.
-fn is_idle_task(name: &str) -> bool {
-    name == "swapper" || name.starts_with("swapper/")
+fn is_idle_task(taker: &Taker) -> bool {
+    &*taker.name == "swapper" || taker.name.starts_with("swapper/")
+}
+
+/// A vCPU's thread: the recording has its exits, or it has the name that QEMU, libvirt, Cloud Hypervisor, Firecracker or crosvm
+/// give.
+fn is_vcpu(taker: &Taker) -> bool {
+    let name = &*taker.name;
+    taker.vcpu.is_some()
+        || name.starts_with("CPU ") && name.contains("/KVM")
+        || name.starts_with("vcpu")
+        || name.starts_with("fc_vcpu")
+        || name.starts_with("crosvm_vcpu")
+}
+
+fn is_io(taker: &Taker) -> bool {
+    let names = ["vhost-", "IO ", "iothread", "qemu", "worker"];
+    !is_vcpu(taker) && names.iter().any(|start| taker.name.starts_with(start))
+}
+
+fn is_ksm(taker: &Taker) -> bool {
+    &*taker.name == "ksmd"
 }
 
 /// Whether vCPUs are held back while their processors are idle.
-pub(in crate::explain) fn is_throttled(takers: &[(&str, Taken)]) -> bool {
+pub(in crate::explain) fn is_throttled(takers: &[(&Taker, Taken)]) -> bool {
     part(takers, is_idle_task) >= MOST
 }
 
 /// What classes of threads take processors.
-fn remedies_of_takers(takers: &[(&str, Taken)]) -> Vec<&'static str> {
+fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<&'static str> {
     if is_throttled(takers) {
         return vec!["cpu-quota"];
     }
-    let part = |is: fn(&str) -> bool| part(takers, is) >= PART;
-    let is_vcpu = |name: &str| {
-        name.starts_with("CPU ") && name.contains("/KVM")
-            || name.starts_with("vcpu")
-            || name.starts_with("fc_vcpu")
-            || name.starts_with("crosvm_vcpu")
-    };
-    let is_io = |name: &str| {
-        name.starts_with("vhost-")
-            || name.starts_with("IO ")
-            || name.starts_with("iothread")
-            || name.starts_with("qemu")
-            || name.starts_with("worker")
-    };
-    let is_ksm = |name: &str| name == "ksmd";
+    let takes = |is: fn(&Taker) -> bool| part(takers, is) >= PART;
     let mut ids = vec!["vcpu-pinning"];
-    if part(is_vcpu) {
+    if takes(is_vcpu) {
         ids.push("fewer-vcpus");
     }
-    if part(is_io) {
+    if takes(is_io) {
         ids.push("iothread-pinning");
     }
-    if part(is_ksm) {
+    if takes(is_ksm) {
         ids.push("ksm-off");
     }
-    if takers.is_empty() || part(|name| !name.starts_with("CPU ") && !is_idle_task(name)) {
+    // Isolation keeps other tasks away: no vCPU, and nothing that is placed by a remedy of its own.
+    if takers.is_empty() || takes(|taker| !is_vcpu(taker) && !is_idle_task(taker)) {
         ids.push("cpu-isolation");
     }
-    if part(is_idle_task) {
+    if takes(is_idle_task) {
         ids.push("cpu-quota");
     }
-    // What takes most comes first.
-    let first = [(is_io as fn(&str) -> bool, "iothread-pinning"), (is_ksm, "ksm-off")];
-    if let Some((_, id)) = first.iter().find(|(is, _)| self::part(takers, is) >= HALF) {
+    // What takes most comes first. With more vCPUs than processors no pinning parts them.
+    let crowded = takes(is_vcpu) && has_too_many_vcpus(ledger);
+    let first = [
+        (part(takers, is_io) >= HALF, "iothread-pinning"),
+        (part(takers, is_ksm) >= HALF, "ksm-off"),
+        (crowded, "fewer-vcpus"),
+    ];
+    if let Some((_, id)) = first.iter().find(|(is_first, _)| *is_first) {
         ids.sort_by_key(|one| one != id);
     }
     ids
+}
+
+/// The VM has more vCPUs than the computer has processors.
+fn has_too_many_vcpus(ledger: &Ledger) -> bool {
+    let cpus = ledger.recording.cpus as usize;
+    cpus > 0 && ledger.time.len() > cpus
 }
 
 /// vCPUs wait for processors.
@@ -95,6 +114,8 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     let throttled = is_throttled(&takers);
     let means = if throttled {
         "vCPUs are held back while their processors are idle, as by a CPU quota (cpu.max): not a cost of exits"
+    } else if part(&takers, |taker| taker.is_own) >= MOST {
+        "vCPUs of the VM share processors and wait for each other: not a cost of exits"
     } else {
         "vCPUs wait for a processor that other threads occupy: not a cost of exits"
     };
@@ -103,8 +124,9 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     let named: Vec<String> = takers
         .iter()
         .take(3)
-        .map(|(name, taken)| {
-            format!("{name} {}", percent(taken.time_ns as f64 / time.preempted_ns.max(1) as f64))
+        .map(|(taker, taken)| {
+            let label = taker.label(&ledger.recording);
+            format!("{label} {}", percent(taken.time_ns as f64 / time.preempted_ns.max(1) as f64))
         })
         .collect();
     finding.evidence.push(format!(
@@ -131,8 +153,8 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     } else if takers.is_empty() {
         "sched:sched_switch of all processors (perf record -a), which names the running threads"
     } else {
-        "`vmtax doctor` says how the vCPUs are pinned"
+        "`vmtax doctor` shows how the vCPUs are pinned"
     };
-    finding.advise(&remedies_of_takers(&takers), context);
+    finding.advise(&remedies_of_takers(ledger, &takers), context);
     Some(finding)
 }
