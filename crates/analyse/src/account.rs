@@ -333,7 +333,7 @@ impl<R: RowSink> Accountant<R> {
                 waiting.count(key, &taken);
             }
         }
-        exits.add(&key, coarser_exits, duration, losses);
+        exits.add(&key, coarser_exits, duration, &mut losses.details_dropped);
         true
     }
 
@@ -358,7 +358,7 @@ impl<R: RowSink> Accountant<R> {
         let thread = &self.threads[index];
         let level = if nested { Level::L2 } else { Level::L1 };
         let key = AccessKey { vm: thread.vm_id(), vcpu: thread.vcpu, level, detail };
-        self.accesses.add(&key, coarser_accesses, duration, &mut self.losses);
+        self.accesses.add(&key, coarser_accesses, duration, &mut self.losses.accesses_dropped);
     }
 
     fn switch(&mut self, event: &Event, next_tid: u32, preempted: bool) {

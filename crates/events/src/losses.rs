@@ -103,9 +103,12 @@ losses! {
         "events are out of order: durations near them may be wrong";
     /// Records that could not be decoded.
     undecodable: "record could not be decoded", "records could not be decoded";
-    /// Exits and accesses whose detail was dropped because the table of details was full.
+    /// Exits whose detail was dropped because the table of exits was full.
     details_dropped: "exit has no detail: too many different details",
         "exits have no detail: too many different details";
+    /// Accesses whose address or register was dropped because the table of accesses was full.
+    accesses_dropped: "access has no address or register: too many different ones",
+        "accesses have no address or register: too many different ones";
     /// Events of vCPU threads beyond those that are followed: they are in no table.
     threads_dropped: "event of further threads is in no table", "events of further threads are in no table",
         lowers_counts(), beyond(MAX_THREADS, "vCPU threads");
@@ -133,8 +136,8 @@ mod tests {
     #[test]
     fn every_counter_is_added_and_keeps_its_name() {
         let names: Vec<_> = Losses::default().counts().map(|(name, _)| name).collect();
-        assert_eq!(names.len(), 9);
-        assert_eq!((names[0], names[8]), ("recorder_lost", "vms_merged"));
+        assert_eq!(names.len(), 10);
+        assert_eq!((names[0], names[9]), ("recorder_lost", "vms_merged"));
         let one = Losses { unpaired_exits: u64::MAX, notes: vec!["a".into()], ..Losses::default() };
         let mut sum = Losses { unpaired_exits: 1, vms_merged: 2, ..Losses::default() };
         sum.merge(&one);

@@ -78,7 +78,7 @@ APART u32 new_cell(struct key *key)
 		u64 *used = step ? &totals.coarse_used[kind] : &totals.exact_used[kind];
 
 		if (step == 1) {
-			add_one(&totals.details_dropped);
+			add_one(&totals.details_dropped[kind]);
 			key->kind = OVERFLOW;
 			key->value = 0;
 		}

@@ -213,7 +213,8 @@ impl Recorder {
             recorder_lost: totals.lost + self.missed(),
             unpaired_exits: totals.unpaired_exits,
             unpaired_entries: totals.unpaired_entries,
-            details_dropped: totals.details_dropped,
+            details_dropped: totals.details_dropped[0],
+            accesses_dropped: totals.details_dropped[1],
             notes: self.notes(totals.raw_lost),
             ..Losses::default()
         }

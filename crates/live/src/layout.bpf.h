@@ -288,7 +288,8 @@ struct totals {
 	u64 coarse_used[2];
 	u64 unpaired_exits;
 	u64 unpaired_entries;
-	u64 details_dropped;
+	// Of exits, and of accesses.
+	u64 details_dropped[2];
 	// Events that could not be counted: no thread, no cell, or the reason cannot be read.
 	u64 lost;
 	// Single events dropped because the ring buffer was full; they are counted nevertheless.

@@ -407,6 +407,7 @@ fn every_loss_has_a_sentence() {
         out_of_order: 5,
         undecodable: 6,
         details_dropped: 7,
+        accesses_dropped: 1_024,
         threads_dropped: 983_616,
         vms_merged: 8,
         missing: vec!["No kvm_exit.".to_owned()],
@@ -424,6 +425,7 @@ fn every_loss_has_a_sentence() {
         "5 events are out of order: durations near them may be wrong.",
         "6 records could not be decoded.",
         "7 exits have no detail: too many different details.",
+        "1,024 accesses have no address or register: too many different ones.",
         "Limit of 16,384 VMs exceeded: 8 exits of further VMs are counted with the last one.",
     ];
     assert_eq!(vmtax_report::losses::sentences(&document.ledger), expected);

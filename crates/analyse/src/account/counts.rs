@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
-use vmtax_events::{AccessKey, Detail, DetailKind, ExitKey, Losses, Reason, Tally};
+use vmtax_events::{AccessKey, Detail, DetailKind, ExitKey, Reason, Tally};
 
 /// Limit of distinct details.
 const MAX_KEYS: usize = 16_384;
@@ -63,19 +63,19 @@ impl<K: Copy + Eq + Hash + Spread> Counts<K> {
         }
     }
 
-    /// Counts one under `key`, or under the first key of `coarser` that there is room for.
+    /// Counts one under `key`, or, as `dropped`, under the first key of `coarser` that there is room for.
     #[inline]
     pub(super) fn add(
         &mut self,
         key: &K,
         coarser: fn(&K) -> [K; 2],
         duration: Option<u64>,
-        losses: &mut Losses,
+        dropped: &mut u64,
     ) {
         let Counts { rows, recent, .. } = self;
         let tally = match rows.get_mut(recent[key.spread() % RECENT]) {
             Some((known, tally)) if known == key => tally,
-            _ => self.find(key, coarser, losses),
+            _ => self.find(key, coarser, dropped),
         };
         match duration {
             Some(ns) => tally.add(ns),
@@ -85,24 +85,24 @@ impl<K: Copy + Eq + Hash + Spread> Counts<K> {
 
     /// Looks a key up that was not counted lately.
     #[inline(never)]
-    fn find(&mut self, key: &K, coarser: fn(&K) -> [K; 2], losses: &mut Losses) -> &mut Tally {
+    fn find(&mut self, key: &K, coarser: fn(&K) -> [K; 2], dropped: &mut u64) -> &mut Tally {
         let at = match self.index.get(key) {
             Some(&at) => at,
-            None => self.insert(key, coarser, losses),
+            None => self.insert(key, coarser, dropped),
         };
         self.recent[key.spread() % RECENT] = at;
         &mut self.rows[at].1
     }
 
     #[cold]
-    fn insert(&mut self, exact: &K, coarser: fn(&K) -> [K; 2], losses: &mut Losses) -> usize {
+    fn insert(&mut self, exact: &K, coarser: fn(&K) -> [K; 2], dropped: &mut u64) -> usize {
         let mut fits = |key: &K, most: usize| {
             self.known.contains(key) || (self.known.len() < most && self.known.insert(*key))
         };
         let key = if fits(exact, MAX_KEYS) {
             *exact
         } else {
-            losses.details_dropped += 1;
+            *dropped += 1;
             let [coarse, coarsest] = coarser(exact);
             // A few more: real recordings have few reasons, however many details.
             if fits(&coarse, 2 * MAX_KEYS) { coarse } else { coarsest }

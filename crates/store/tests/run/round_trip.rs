@@ -45,6 +45,7 @@ fn losses() -> Losses {
         out_of_order: 4,
         undecodable: 5,
         details_dropped: 6,
+        accesses_dropped: 9,
         threads_dropped: 7,
         vms_merged: 8,
         missing: vec!["no kvm_exit".to_owned()],
