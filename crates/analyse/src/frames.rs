@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use vmtax_events::{ExitKey, ExitRow, Tally, TimeRow};
+use vmtax_events::{ExitKey, ExitRow, PreemptedRow, Tally, TimeRow};
+
+use crate::ledger::{Taken, Taker};
 
 /// So many keys in all frames together: some 45 MB.
 const MOST: usize = 100_000;
@@ -22,6 +24,8 @@ pub struct Frame {
     pub exits: BTreeMap<ExitKey, Tally>,
     /// Time split by (VM, vCPU).
     pub time: BTreeMap<(u32, u32), TimeRow>,
+    /// Who had the CPU of preempted vCPUs: (VM, vCPU, thread). Hostile names.
+    pub taken_by: BTreeMap<(u32, u32, Taker), Taken>,
 }
 
 impl Frame {
@@ -41,16 +45,26 @@ impl Frame {
         sum.add(row);
     }
 
+    /// Adds who had the CPU of a preempted vCPU.
+    pub fn preempted(&mut self, row: &PreemptedRow) {
+        let sum = self.taken_by.entry((row.key.vm, row.key.vcpu, Taker::of(row))).or_default();
+        sum.add(Taken { count: row.count, time_ns: row.time_ns });
+    }
+
     /// Adds what another holds. Start and length stay.
     fn merge(&mut self, other: &Frame) {
         other.exits.iter().for_each(|(key, tally)| self.exit(*key, tally));
         other.time.values().for_each(|time| self.time(time));
+        for (key, taken) in &other.taken_by {
+            self.taken_by.entry(key.clone()).or_default().add(*taken);
+        }
     }
 
     /// Leaves these VMs out.
     fn forget(&mut self, vms: &BTreeSet<u32>) {
         self.exits.retain(|key, _| !vms.contains(&key.vm));
         self.time.retain(|(vm, _), _| !vms.contains(vm));
+        self.taken_by.retain(|(vm, _, _), _| !vms.contains(vm));
     }
 
     /// The VMs that it knows something of.
@@ -61,7 +75,7 @@ impl Frame {
 
     /// What it takes up.
     fn size(&self) -> usize {
-        1 + self.exits.len() + self.time.len()
+        1 + self.exits.len() + self.time.len() + self.taken_by.len()
     }
 }
 
@@ -114,6 +128,11 @@ impl Frames {
     pub fn time(&mut self, row: &TimeRow) {
         self.is_timed = true;
         self.add(row.interval_start_ns, row.vm, |frame| frame.time(row));
+    }
+
+    /// Adds who had the CPU of a preempted vCPU of a recording.
+    pub fn preempted(&mut self, row: &PreemptedRow) {
+        self.add(row.interval_start_ns, row.key.vm, |frame| frame.preempted(row));
     }
 
     fn add(&mut self, at_ns: u64, vm: u32, into: impl Fn(&mut Frame)) {

@@ -78,6 +78,14 @@ pub struct Taken {
     pub time_ns: u64,
 }
 
+impl Taken {
+    /// Adds another.
+    pub fn add(&mut self, other: Taken) {
+        self.count = self.count.saturating_add(other.count);
+        self.time_ns = self.time_ns.saturating_add(other.time_ns);
+    }
+}
+
 /// A thread that had the CPU which a vCPU waited for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Taker {
@@ -90,19 +98,52 @@ pub struct Taker {
 }
 
 impl Taker {
-    /// Its name, with the vCPU that it runs. Hostile text.
-    pub fn label(&self, recording: &Recording) -> String {
+    /// The thread of a row.
+    pub fn of(row: &PreemptedRow) -> Taker {
+        let is_own = row.by_vcpu.is_some_and(|(vm, _)| vm == row.key.vm);
+        Taker { name: row.by.clone(), vcpu: row.by_vcpu, is_own }
+    }
+
+    /// One for all threads of its kind, so that there are few: vCPUs of the VM that waited, of others, and names without the
+    /// processor (`kworker/3:1-events`, `ksoftirqd/3`).
+    #[must_use]
+    pub fn group(&self) -> Taker {
+        let name = match self.vcpu {
+            Some(_) if self.is_own => "vCPU of the same VM",
+            Some(_) => "vCPU of another VM",
+            None => match self.name.split_once('/') {
+                Some((kind, rest))
+                    if rest.starts_with(|c: char| c.is_ascii_digit() || c == 'u') =>
+                {
+                    kind
+                }
+                _ => &self.name,
+            },
+        };
+        Taker { name: Arc::from(name), vcpu: None, is_own: self.is_own }
+    }
+
+    /// The vCPU that it runs, else its name. Hostile text.
+    pub fn who(&self, recording: &Recording) -> String {
         let Some((vm, vcpu)) = self.vcpu else { return self.name.to_string() };
         let vcpu = match vcpu {
             NO_VCPU => "a vCPU".to_owned(),
             vcpu => format!("vCPU {vcpu}"),
         };
         if self.is_own {
-            return format!("{vcpu} of the same VM ({})", self.name);
+            return format!("{vcpu} of the same VM");
         }
         let named = recording.vms.iter().find(|known| known.id == vm && !known.name.is_empty());
         let vm = named.map_or_else(|| vm.to_string(), |known| format!("{} {vm}", known.name));
-        format!("{vcpu} of VM {vm} ({})", self.name)
+        format!("{vcpu} of VM {vm}")
+    }
+
+    /// The same with the thread's name. Hostile text.
+    pub fn label(&self, recording: &Recording) -> String {
+        match self.vcpu {
+            Some(_) => format!("{} ({})", self.who(recording), self.name),
+            None => self.name.to_string(),
+        }
     }
 }
 
@@ -225,9 +266,7 @@ impl Ledger {
     pub fn takers(&self) -> Vec<(&Taker, Taken)> {
         let mut sums: BTreeMap<&Taker, Taken> = BTreeMap::new();
         for ((_, _, taker), taken) in &self.taken_by {
-            let sum = sums.entry(taker).or_default();
-            sum.count = sum.count.saturating_add(taken.count);
-            sum.time_ns = sum.time_ns.saturating_add(taken.time_ns);
+            sums.entry(taker).or_default().add(*taken);
         }
         let mut takers: Vec<_> = sums.into_iter().collect();
         takers.sort_by_key(|(taker, taken)| (std::cmp::Reverse(taken.time_ns), *taker));
@@ -329,11 +368,13 @@ impl LedgerBuilder {
         }
         let sum = self.preempted.entry(row.key).or_default();
         *sum = sum.saturating_add(row.time_ns);
-        let is_own = row.by_vcpu.is_some_and(|(vm, _)| vm == row.key.vm);
-        let taker = Taker { name: row.by.clone(), vcpu: row.by_vcpu, is_own };
-        let sum = self.taken_by.entry((row.key.vm, row.key.vcpu, taker)).or_default();
-        sum.count = sum.count.saturating_add(row.count);
-        sum.time_ns = sum.time_ns.saturating_add(row.time_ns);
+        let taken = Taken { count: row.count, time_ns: row.time_ns };
+        self.taken_by((row.key.vm, row.key.vcpu), Taker::of(row), taken);
+    }
+
+    /// Adds the time that a thread had the CPU of a preempted vCPU, where exits are not told apart.
+    pub fn taken_by(&mut self, (vm, vcpu): (u32, u32), taker: Taker, taken: Taken) {
+        self.taken_by.entry((vm, vcpu, taker)).or_default().add(taken);
     }
 
     /// Adds a measured value. Samples belong to workloads, so no filter leaves one out.

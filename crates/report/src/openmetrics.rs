@@ -1,7 +1,7 @@
 //! The report as metrics for Prometheus: OpenMetrics 1.0, or the older text format that node_exporter's textfile collector reads.
 //!
-//! Labels are bounded: a VM, a level, a cause, a reason. Details and vCPUs are left out, and what exceeds
-//! [`MOST_VMS`] or [`MOST_REASONS`] is added up under the name `other`, so that a host with many VMs, or a recording that
+//! Labels are bounded: a VM, a level, a cause, a reason, a kind of thread. Details and vCPUs are left out, and what exceeds
+//! [`MOST_VMS`], [`MOST_REASONS`] or [`MOST_TAKERS`] is added up under the name `other`, so that a host with many VMs, or a recording that
 //! was made to harm, makes no more series than a server can bear.
 //!
 //! Durations are counted by log2 of nanoseconds; a bucket's bound is that power of 2, which itself is in the next.
@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use vmtax_analyse::{Ledger, ledger, table};
 use vmtax_events::{Cause, ExitKey, HIST_BUCKETS, Tally, TimeRow};
@@ -19,6 +20,8 @@ use crate::{Document, Renderer, names};
 pub const MOST_VMS: usize = 1000;
 /// So many reasons, the most frequent, have series of their own.
 pub const MOST_REASONS: usize = 128;
+/// So many kinds of threads that took a VM's processors, those with the most time, have series of their own.
+pub const MOST_TAKERS: usize = 32;
 /// What the rest is added up under.
 const OTHER: &str = "other";
 /// Bounds of the histogram: powers of 2 of a nanosecond, from 256 ns to 17 s.
@@ -212,7 +215,7 @@ fn add<K: Ord>(sums: &mut BTreeMap<K, u64>, key: K, count: u64) {
 }
 
 /// Those with the most; among equals the first.
-fn most<K: Ord + Copy>(sums: BTreeMap<K, u64>, limit: usize) -> BTreeSet<K> {
+fn most<K: Ord + Clone>(sums: BTreeMap<K, u64>, limit: usize) -> BTreeSet<K> {
     let mut sums: Vec<(K, u64)> = sums.into_iter().collect();
     sums.sort_by(|(a, x), (b, y)| y.cmp(x).then(a.cmp(b)));
     sums.into_iter().take(limit).map(|(key, _)| key).collect()
@@ -304,6 +307,33 @@ fn time(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()>
     for (vm, time) in &times {
         if let Some(contention) = ledger::contention(time) {
             page.sample("vmtax_contention_ratio", &vm.pairs(), contention)?;
+        }
+    }
+    takers(page, ledger, groups)
+}
+
+/// Who had the processors of preempted vCPUs, by kind of thread.
+fn takers(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()> {
+    let mut sums: BTreeMap<&Labels, BTreeMap<Arc<str>, u64>> = BTreeMap::new();
+    for ((vm, _, taker), taken) in &ledger.taken_by {
+        add(sums.entry(groups.vm(*vm)).or_default(), taker.group().name, taken.time_ns);
+    }
+    page.head(
+        "vmtax_preempted_by_seconds",
+        "counter",
+        Some("seconds"),
+        "Time that preempted vCPUs waited while a thread of this kind had their processor",
+    )?;
+    for (vm, by_name) in sums {
+        let named: BTreeSet<Arc<str>> = most(by_name.clone(), MOST_TAKERS);
+        let mut shown: BTreeMap<&str, u64> = BTreeMap::new();
+        for (name, ns) in &by_name {
+            add(&mut shown, if named.contains(name) { name } else { OTHER }, *ns);
+        }
+        let [name, id] = vm.pairs();
+        for (by, ns) in shown {
+            let labels = [name, id, ("by", by)];
+            page.sample("vmtax_preempted_by_seconds_total", &labels, seconds(ns))?;
         }
     }
     Ok(())

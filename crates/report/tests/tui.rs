@@ -8,8 +8,8 @@ use ratatui::backend::TestBackend;
 use ratatui::style::Color;
 use vmtax_analyse::{Frame, Frames, Keep};
 use vmtax_events::{
-    Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Outcome, Reason, Recording, Tally,
-    TimeRow, Vm,
+    Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Outcome, PreemptedRow, Reason,
+    Recording, Tally, TimeRow, Vm,
 };
 use vmtax_report::tui::{Facts, Key, Model, Source, Wish, draw};
 
@@ -154,6 +154,40 @@ fn a_running_kernel_from_no_vm_to_no_vm() {
     assert_eq!(screen(&mut model)[6..], lines[6..]);
     model.key(Key::Char(' '));
     assert_eq!(screen(&mut model)[7], " No VM runs; waiting.");
+}
+
+/// Who had the processors of the chosen VM, or of one vCPU of it.
+#[test]
+fn a_preempted_vm_shows_who_had_its_processors() {
+    let mut model = live();
+    let mut first = frame(1);
+    let take = |vcpu: u32, by: &str, by_vcpu: Option<(u32, u32)>, ms: u64| PreemptedRow {
+        interval_start_ns: SECOND,
+        key: key(100, vcpu, 0x60, Outcome::Kernel),
+        by: by.into(),
+        by_vcpu,
+        count: 1,
+        time_ns: ms * 1_000_000,
+    };
+    for vcpu in 0..2 {
+        busy(&mut first, 100, vcpu, (10, 10, 0));
+    }
+    first.preempted(&take(0, "thread 103", Some((100, 1)), 60));
+    first.preempted(&take(1, "evil\u{1b}[2J", None, 30));
+    first.preempted(&take(1, "CPU 0/KVM", Some((200, 0)), 10));
+    model.push(first, facts(&[(100, "web"), (200, "db")]), &BTreeSet::new());
+    let line = |model: &mut Model| {
+        let found = screen(model).into_iter().find(|line| line.contains("preempted by"));
+        found.unwrap_or_default()
+    };
+    let all = line(&mut model);
+    assert!(all.contains("preempted by vCPU 1 of the same VM 60.0 %, "), "{all}");
+    assert!(!all.contains('\u{1b}'), "{all}");
+    // The second vCPU.
+    model.key(Key::Char('2'));
+    model.key(Key::End);
+    let second = line(&mut model);
+    assert!(second.contains("75.0 %, vCPU 0 of VM"), "{second}");
 }
 
 #[test]

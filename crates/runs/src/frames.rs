@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use vmtax_analyse::{Frames, Keep};
-use vmtax_events::{ExitRow, Losses, Recording, RowSink, TimeRow};
+use vmtax_events::{ExitRow, Losses, PreemptedRow, Recording, RowSink, TimeRow};
 
 use crate::ledger::check_reading;
 use crate::{Input, Reading, convert, read_fault};
@@ -65,5 +65,9 @@ impl RowSink for ToFrames {
 
     fn time(&mut self, row: &TimeRow) {
         self.0.time(row);
+    }
+
+    fn preempted(&mut self, row: &PreemptedRow) {
+        self.0.preempted(row);
     }
 }

@@ -275,6 +275,13 @@ fn nothing(model: &Model) -> String {
     }
 }
 
+/// Who had the processors.
+fn takers(takers: &[(String, f64)]) -> Option<String> {
+    let named: Vec<String> =
+        takers.iter().take(3).map(|(name, share)| format!("{name} {}", percent(*share))).collect();
+    (!named.is_empty()).then(|| format!("preempted by {}", named.join(", ")))
+}
+
 fn figures(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
     let Rect { x, y, width, height } = pen.area;
     let (top, lines) = (height - 1 - figures_in(height), figures_in(height));
@@ -291,7 +298,13 @@ fn figures(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
         None => "no exit is timed".to_owned(),
     };
     pen.text((1, top), &title, left - 3, BOLD);
-    let below = Rect { x: x + 1, y: y + top + 1, width: left - 3, height: lines - 1 };
+    let named = takers(&shown.takers);
+    let taken = u16::from(named.is_some());
+    if let Some(named) = named {
+        pen.text((1, top + 1), &named, left - 3, PLAIN);
+    }
+    let below =
+        Rect { x: x + 1, y: y + top + 1 + taken, width: left - 3, height: lines - 1 - taken };
     figure::histogram(tally, below, pen.buffer);
     if !model.frames.is_timed() || shown.history.is_empty() {
         return;

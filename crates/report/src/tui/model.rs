@@ -2,16 +2,18 @@
 
 mod moves;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use vmtax_analyse::ledger::Taker;
 use vmtax_analyse::{Frame, Frames, Value, ledger};
 use vmtax_events::{Coverage, Recording};
 
 use super::column::{self, Measure};
 use super::rows::{self, Grouped, Sums, View, Within};
 use super::space;
-use crate::names;
+use crate::names::{self, printable};
 use crate::table::{Cell, Column};
 
 /// Where frames come from.
@@ -108,6 +110,8 @@ pub(super) struct Shown {
     pub(super) measure: Measure,
     /// Exits a second of the chosen row, frame by frame, up to the one that is shown.
     pub(super) history: Vec<f64>,
+    /// Who had the processors of the chosen VM or vCPU while it was preempted, most time first, with their part of that time.
+    pub(super) takers: Vec<(String, f64)>,
 }
 
 /// A VM that has ended is shown for this many more frames.
@@ -283,8 +287,10 @@ impl Model {
         let rows = self.rows(grouped, frame, &columns, &measure);
         let index = self.index(&rows);
         let history = rows.get(index).map_or_else(Vec::new, |row| self.history(&row.key));
+        let takers = rows.get(index).map_or_else(Vec::new, |row| self.takers(frame, row));
         Shown {
             columns,
+            takers,
             index,
             vms: self.vms(frame).values().filter(|state| **state != State::Gone).count(),
             rows,
@@ -292,6 +298,27 @@ impl Model {
             measure,
             history,
         }
+    }
+
+    fn takers(&self, frame: &Frame, row: &Row) -> Vec<(String, f64)> {
+        let within = match row.key.first() {
+            Some(Value::Vm(_) | Value::Vcpu(..)) => Within::default().row(&row.key),
+            _ => return Vec::new(),
+        };
+        let mut sums: BTreeMap<&Taker, u64> = BTreeMap::new();
+        for ((vm, vcpu, taker), taken) in &frame.taken_by {
+            if within.holds_vcpu(*vm, *vcpu) {
+                let sum = sums.entry(taker).or_default();
+                *sum = sum.saturating_add(taken.time_ns);
+            }
+        }
+        let all = sums.values().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
+        let mut takers: Vec<_> = sums.into_iter().filter(|(_, ns)| *ns > 0).collect();
+        takers.sort_by_key(|(taker, ns)| (Reverse(*ns), *taker));
+        let named = |(taker, ns): (&Taker, u64)| {
+            (printable(&taker.who(&self.facts.recording)), ns as f64 / all as f64)
+        };
+        takers.into_iter().map(named).collect()
     }
 
     /// Rows of the place, with those of which there is nothing just now, filtered and sorted.

@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use vmtax_analyse::ledger::{Taken, Taker};
 use vmtax_analyse::{Filter, Frame, Ledger, LedgerBuilder};
-use vmtax_events::{ExitKey, ExitRow, Losses, Recording as Facts, Tally, TimeRow};
+use vmtax_events::{
+    ExitKey, ExitRow, Losses, NO_VCPU, PreemptedRow, Recording as Facts, Tally, TimeRow,
+};
 use vmtax_live::{Options, Recorder, Rows};
 
 use super::{ROOT, Which, fault, open, processes, session};
@@ -16,12 +19,17 @@ const KEPT: Duration = Duration::from_secs(60);
 /// With more keys than this, those that have ended make room at once.
 const MOST_KEYS: usize = 65_536;
 
+/// Kinds of threads that took the processors of one VM: those that come later are `others`, so that sums only grow.
+const MOST_TAKERS: usize = 24;
+
 /// Counts of the running kernel, added up since the start.
 pub struct Watch {
     recorder: Recorder,
     facts: Facts,
     exits: BTreeMap<ExitKey, Tally>,
     times: HashMap<(u32, u32), TimeRow>,
+    /// Who had the processors of preempted vCPUs, by VM.
+    taken_by: BTreeMap<u32, BTreeMap<Taker, Taken>>,
     /// VMs that did nothing and whose process is gone, and since when.
     ended: BTreeMap<u32, Instant>,
     /// The run's clock when the open interval began.
@@ -42,6 +50,7 @@ impl Watch {
             facts,
             exits: BTreeMap::new(),
             times: HashMap::new(),
+            taken_by: BTreeMap::new(),
             ended: BTreeMap::new(),
             began_ns: session::now_ns(),
         })
@@ -76,6 +85,10 @@ impl Watch {
             sum.add(&row);
             frame.time(&row);
         }
+        for row in rows.preempted {
+            frame.preempted(&row);
+            add_taker(self.taken_by.entry(row.key.vm).or_default(), &row);
+        }
         Ok(frame)
     }
 
@@ -87,6 +100,11 @@ impl Watch {
             builder.exit(&ExitRow { interval_start_ns: 0, key: *key, tally: tally.clone() });
         }
         self.times.values().for_each(|time| builder.time(time));
+        for (vm, takers) in &self.taken_by {
+            for (taker, taken) in takers {
+                builder.taken_by((*vm, NO_VCPU), taker.clone(), *taken);
+            }
+        }
         builder.finish(self.facts.clone(), self.recorder.losses(), true)
     }
 
@@ -136,6 +154,53 @@ impl Watch {
         self.facts.vms.retain(|vm| !over.contains(&vm.id));
         self.exits.retain(|key, _| !over.contains(&key.vm));
         self.times.retain(|(vm, _), _| !over.contains(vm));
+        self.taken_by.retain(|vm, _| !over.contains(vm));
         self.ended.retain(|vm, _| !over.contains(vm));
+    }
+}
+
+fn add_taker(takers: &mut BTreeMap<Taker, Taken>, row: &PreemptedRow) {
+    let mut taker = Taker::of(row).group();
+    if takers.len() >= MOST_TAKERS && !takers.contains_key(&taker) {
+        taker = Taker { name: "others".into(), vcpu: None, is_own: false };
+    }
+    takers.entry(taker).or_default().add(Taken { count: row.count, time_ns: row.time_ns });
+}
+
+#[cfg(test)]
+mod tests {
+    use vmtax_events::{Detail, Isa, Level, Outcome, Reason};
+
+    use super::*;
+
+    /// A host where any number of names come and go makes no more sums than the limit, and nothing is lost.
+    #[test]
+    fn takers_are_bounded_and_their_times_add_up() {
+        let key = ExitKey {
+            vm: 7,
+            vcpu: 0,
+            level: Level::L1,
+            reason: Reason { isa: Isa::Vmx, code: 1, flags: 0 },
+            detail: Detail::NONE,
+            outcome: Outcome::Kernel,
+            ancillary_of: None,
+        };
+        let row = |by: &str, by_vcpu| PreemptedRow {
+            interval_start_ns: 0,
+            key,
+            by: by.into(),
+            by_vcpu,
+            count: 1,
+            time_ns: 10,
+        };
+        let mut takers = BTreeMap::new();
+        add_taker(&mut takers, &row("CPU 1/KVM", Some((7, 1))));
+        add_taker(&mut takers, &row("CPU 1/KVM", Some((8, 1))));
+        (0..50).for_each(|n| add_taker(&mut takers, &row(&format!("kworker/u{n}:2"), None)));
+        let names: Vec<String> = takers.keys().map(|taker| taker.name.to_string()).collect();
+        assert_eq!(names, ["kworker", "vCPU of another VM", "vCPU of the same VM"]);
+        (0..500).for_each(|n| add_taker(&mut takers, &row(&format!("job-{n}"), None)));
+        assert_eq!(takers.len(), MOST_TAKERS + 1);
+        assert_eq!(takers.values().map(|taken| taken.time_ns).sum::<u64>(), 5520);
     }
 }

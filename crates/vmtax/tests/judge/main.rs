@@ -215,7 +215,8 @@ fn judge(case: &Path, truth: &Truth, variation: u64) -> (Score, String) {
     let last = steps.pop().unwrap();
     let done = steps.into_iter().try_for_each(|step| run(folder.path(), step).map(|_| ()));
     if truth.program != Program::Explain {
-        return done.map_or_else(|refusal| refused(truth, refusal), |()| said(truth, folder.path(), last));
+        return done
+            .map_or_else(|refusal| refused(truth, refusal), |()| said(truth, folder.path(), last));
     }
     let report =
         match done.and_then(|()| run(folder.path(), &format!("explain {last} --format json"))) {
