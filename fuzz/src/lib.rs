@@ -9,10 +9,12 @@
 //! Left out on purpose: whether the numbers are right. That is what the tests against perf and trace-cmd
 //! are for; here nothing may panic, hang, grow without bound or contradict itself.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 
+use vmtax_analyse::explain::{Cost, Explanation};
 use vmtax_analyse::{
-    Accountant, By, Filter, Ledger, LedgerBuilder, Nested, Options, Table,
+    Accountant, By, Filter, Ledger, LedgerBuilder, Nested, Options, Side, Table,
     TableKind, statistics,
 };
 use vmtax_capture::import::perf_data::Part;
@@ -226,6 +228,23 @@ fn check_ledger(ledger: &Ledger) {
     }
     check_nested(ledger, &Nested::new(ledger));
     check_recording(&ledger.recording);
+    check_explanation(ledger);
+}
+
+/// Whatever was recorded has a verdict, and costs that can be.
+fn check_explanation(ledger: &Ledger) {
+    let labels = BTreeMap::new();
+    let side = Side { source: "fuzzed", ledger, labels: &labels, seconds: None };
+    for base in [None, Some(&side)] {
+        let explanation = Explanation::new(&side, base);
+        assert!(!explanation.verdict.says.is_empty());
+        for finding in &explanation.findings {
+            if let Cost::Time { low_ns, high_ns, .. } = finding.cost {
+                assert!(low_ns <= high_ns, "{}: {low_ns} > {high_ns}", finding.id);
+            }
+            assert!(finding.cost.share().is_none_or(f64::is_finite), "{}", finding.id);
+        }
+    }
 }
 
 fn sum<'a>(tallies: impl Iterator<Item = &'a Tally>) -> Tally {

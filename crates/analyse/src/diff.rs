@@ -11,11 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vmtax_events::{Level, Tally};
+use vmtax_events::{Isa, Level, Tally};
 
 use crate::confidence::{self, Interval, MIN_INTERVALS};
 use crate::timeline::Kind;
-use crate::vm_facts::{kind, mapped};
+use crate::vm_facts::{kind, mapped, vendor};
 use crate::{By, Ledger, Operations, Table, TableKind, Value};
 
 /// Rates this much apart, in parts of the larger, are called about equal where nothing tells chance from difference.
@@ -370,6 +370,14 @@ fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
     fact("kind of VM", &|side| match kind(side.ledger) {
         crate::remedy::VmKind::Unknown => String::new(),
         kind => kind.name().to_owned(),
+    });
+    // The models say it where they are recorded.
+    let has_models = [base, other].iter().all(|side| !side.ledger.recording.cpu.is_empty());
+    fact("processor", &|side| match vendor(side.ledger) {
+        _ if has_models => String::new(),
+        Isa::Vmx => "Intel".to_owned(),
+        Isa::Svm => "AMD".to_owned(),
+        Isa::Unknown => String::new(),
     });
     fact("CPU model", &|side| side.ledger.recording.cpu.clone());
     fact("CPUs of the host", &|side| shown(u64::from(side.ledger.recording.cpus)));

@@ -218,8 +218,9 @@ fn judge(
             ),
         );
     }
-    let conclusive = sums.timed && too_little(ledger, sums).is_none();
-    let contention = ledger.contention().filter(|_| conclusive).unwrap_or(0.0);
+    let conclusive =
+        sums.timed && too_little(ledger, sums).is_none() && sums.interrupts_wait(ledger).is_none();
+    let contention = findings::lasting_contention(ledger).filter(|_| conclusive).unwrap_or(0.0);
     let tax = ledger.tax().filter(|_| conclusive);
     if conclusive && let Some(found) = idle(ledger, sums, contention) {
         return found;
@@ -381,7 +382,7 @@ fn idle(ledger: &Ledger, sums: &findings::Sums, contention: f64) -> Option<Verdi
     Some(Verdict { id: "idle", says })
 }
 
-/// A guest that halts for moments, again and again.
+/// A guest with many short halts.
 fn wake_ups(ledger: &Ledger, sums: &findings::Sums) -> Option<Verdict> {
     let (short, all) = findings::short_halts(ledger)?;
     let rate = sums.rate(all)?;
@@ -429,6 +430,11 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0 + 0.0)
 }
 
+fn unknown_part(ledger: &Ledger) -> f64 {
+    let time = ledger.time_total();
+    time.unknown_ns as f64 / time.wall_ns.max(1) as f64
+}
+
 fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &findings::Sums) -> Step {
     let ledger = side.ledger;
     let step = |answer, says: String, evidence, next| Step {
@@ -443,6 +449,22 @@ fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &findings::Sums) -
     let of_hardware = ledger.recording.emulated.is_none();
     if let Some(says) = too_little(ledger, sums) {
         let next = "ten seconds and more while the load runs";
+        return step(Answer::Unknown, says, Vec::new(), Some(next));
+    }
+    if of_hardware && findings::lacks_entries(ledger) {
+        let says = format!(
+            "{} of the time between exits is unknown: the recording lacks kvm:kvm_entry, or lost most of it",
+            percent(unknown_part(ledger))
+        );
+        let next = "kvm:kvm_entry beside kvm:kvm_exit: `perf kvm stat record -a`, or `perf record -a -e 'kvm:*' -e sched:sched_switch`";
+        return step(Answer::Unknown, says, Vec::new(), Some(next));
+    }
+    if let (true, Some(each_ns)) = (of_hardware, sums.interrupts_wait(ledger)) {
+        let says = format!(
+            "interrupts of the host take {:.1} ms each, which is no time that handling one takes: the vCPUs were probably preempted, and sched:sched_switch was not recorded",
+            each_ns as f64 / 1e6
+        );
+        let next = "sched:sched_switch beside the exits: `perf record -a -e 'kvm:*' -e sched:sched_switch`, which shows who had the processors";
         return step(Answer::Unknown, says, Vec::new(), Some(next));
     }
     if let (true, Some(tax)) = (of_hardware, ledger.tax()) {
@@ -471,7 +493,7 @@ fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &findings::Sums) -
     }
     let Some(base) = base else {
         let says = if ledger.exits.is_empty() {
-            "it contains no exits"
+            "the recording contains no exits"
         } else if of_hardware {
             "counts alone do not show the cost of exits"
         } else {

@@ -194,7 +194,7 @@ fn always(_: &Context) -> Applies {
 }
 
 /// Linux 7.3: guest_memfd.c "TODO: Support huge pages"; tdx_gmem_max_mapping_level returns PG_LEVEL_4K.
-const PRIVATE_AT_4K: &str = "its memory is private: Linux up to 7.3 maps guest_memfd in pages of 4 KiB, and no setting changes that";
+const PRIVATE_AT_4K: &str = "its memory comes from guest_memfd, which Linux up to 7.3 maps in pages of 4 KiB; no setting changes that";
 
 /// Memory that pre-faulting maps for good. TDX and SEV-SNP guests build their memory before they run.
 fn memory_to_map_first(context: &Context) -> Applies {
@@ -323,7 +323,12 @@ fn preemption_timer(context: &Context) -> Applies {
     }
 }
 
-fn one_task(_: &Context) -> Applies {
+fn one_task(context: &Context) -> Applies {
+    if context.is_contended {
+        return Applies::No(
+            "several tasks share a processor, and the tick stays where more than one is runnable",
+        );
+    }
     Applies::If("one task runs on each of these CPUs: else the tick stays")
 }
 
@@ -612,6 +617,7 @@ mod tests {
             }
             if context.is_contended {
                 assert!(no("halt-poll", context) && no("guest-idle-poll", context));
+                assert!(no("host-nohz-full", context) && no("guest-nohz-full", context));
             }
             if context.vendor == Isa::Svm {
                 assert!(no("apicv", context) && no("ept", context) && no("ipiv", context));

@@ -12,6 +12,12 @@ const SNP_REQUESTS: [u64; 4] = [0x8000_0010, 0x8000_0011, 0x8000_0012, 0x8000_00
 /// The same in the MSR protocol: GHCB registration, page state changes.
 const SNP_MSR_REQUESTS: [u64; 3] = [0x10, 0x12, 0x14];
 
+/// The vendor of the processor, by the exit reasons.
+pub(crate) fn vendor(ledger: &Ledger) -> Isa {
+    let known = ledger.exits.keys().map(|key| key.reason.isa).find(|isa| *isa != Isa::Unknown);
+    known.unwrap_or(Isa::Unknown)
+}
+
 /// The kind of VM, from exit reasons, details and the host's profile.
 pub fn kind(ledger: &Ledger) -> VmKind {
     let runs = |names: &[&str]| {

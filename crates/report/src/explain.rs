@@ -128,8 +128,8 @@ fn worst_table(workloads: &[Workload]) -> Table {
         Column::words("worst", "worst"),
         Column::number("loss", "loss"),
         Column::minor("measured", "measured", 2),
-        Column::number("got_back", "got back"),
-        Column::minor("bounce", "by bounce buffer", 1),
+        Column::number("got_back", "recovered"),
+        Column::minor("bounce", "of it by bounce buffer", 1),
     ]);
     for workload in workloads.iter().filter(|workload| !workload.worst.is_empty()) {
         let back = workload.recovered.iter().find(|one| one.category == workload.worst);

@@ -128,21 +128,22 @@ fn others(ledger: &Ledger, total: &Tally) -> Option<String> {
     Some(format!("{}.", other_vms(ledger, others)))
 }
 
-/// `The other VM lost ...`: shares of each one's running time, the worst first.
+/// `The other VM: ...`: shares of each one's running time, the worst first.
 pub(crate) fn other_vms(ledger: &Ledger, others: &[VmLoss]) -> String {
     let one = |vm: &VmLoss| {
         let tax = ledger::tax(&vm.time).map_or_else(|| "?".to_owned(), percent);
         let waited = ledger::contention(&vm.time)
             .filter(|share| ledger.recording.coverage.sched && *share >= WORTH_A_SENTENCE);
-        let waited = waited.map_or_else(String::new, |s| format!(" and waited {}", percent(s)));
+        let waited = waited
+            .map_or_else(String::new, |s| format!(" and waited {} for a processor", percent(s)));
         let idle = if vm.is_idle() { ", idle" } else { "" };
-        format!("{} {tax}{waited}{idle}", names::vm(&ledger.recording, vm.vm))
+        format!("{} lost {tax} to exits{waited}{idle}", names::vm(&ledger.recording, vm.vm))
     };
     let mut named: Vec<String> = others.iter().take(OTHERS).map(one).collect();
     if others.len() > OTHERS {
         named.push(format!("{} more", count((others.len() - OTHERS) as u64)));
     }
-    let who = if others.len() == 1 { "The other VM lost" } else { "The other VMs lost" };
+    let who = if others.len() == 1 { "The other VM" } else { "The other VMs" };
     format!("{who}: {}", named.join("; "))
 }
 

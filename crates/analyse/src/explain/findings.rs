@@ -18,10 +18,10 @@ use crate::remedy::{self, Applies, Context, Remedy, VmKind};
 
 use crate::table::cause_of;
 
-pub(super) use contention::{contention, is_throttled};
+pub(super) use contention::{contention, is_throttled, lasting_contention};
 pub(super) use counters::of_counters;
 pub(super) use guest::of_profiles;
-pub(super) use memory::{of_memory, of_tlb, shattered, small_by_faults};
+pub(super) use memory::{of_memory, of_tlb, refaults, shattered, small_by_faults};
 
 /// A subject's part of the running time from which on it is a finding.
 const WORTH: f64 = 0.01;
@@ -38,6 +38,8 @@ const TICK: std::ops::RangeInclusive<f64> = 80.0..=1100.0;
 const WITHOUT_SHADOW: f64 = 8.0;
 /// A fault that takes as long on average waits for the memory's content: clearing 2 MiB takes 100 to 300 us.
 const WAITS_NS: u64 = 400_000;
+/// An interrupt that takes as long on average: a tick and its softirqs take some microseconds, a scheduler's turn milliseconds.
+const LONG_INTERRUPT_NS: u64 = 500_000;
 /// KVM's default of `halt_poll_ns` on x86.
 pub(super) const POLL_NS: u64 = 200_000;
 
@@ -158,6 +160,21 @@ pub(super) struct Sum {
     user: u64,
 }
 
+impl Sum {
+    fn merge(&mut self, other: Sum) {
+        self.count = self.count.saturating_add(other.count);
+        self.high_ns = self.high_ns.saturating_add(other.high_ns);
+        self.user = self.user.saturating_add(other.user);
+        self.tally.merge(&other.tally);
+        for (detail, count) in other.details {
+            *self.details.entry(detail).or_default() += count;
+        }
+        for (reason, count) in other.reasons {
+            *self.reasons.entry(reason).or_default() += count;
+        }
+    }
+}
+
 /// Everything that the findings are made of.
 pub(super) struct Sums {
     pub(super) by_subject: BTreeMap<&'static str, Sum>,
@@ -177,7 +194,7 @@ impl Sums {
     pub(super) fn new(ledger: &Ledger) -> Sums {
         let time = ledger.time_total();
         let base_ns = running_ns(&time);
-        let timed = ledger.recording.emulated.is_none() && base_ns > 0;
+        let timed = ledger.recording.emulated.is_none() && base_ns > 0 && !lacks_entries(ledger);
         let halting: u64 = ledger
             .exits
             .iter()
@@ -210,6 +227,7 @@ impl Sums {
                 sum.user += tally.count;
             }
         }
+        no_legacy_queue(&mut sums);
         several_queues(&mut sums);
         let all = ledger.total();
         let has_times = ledger.recording.emulated.is_none() && all.timed * 10 >= all.count * 9;
@@ -226,6 +244,21 @@ impl Sums {
             total,
             spent_ns: Some(spent_ns).filter(|ns| *ns > 0 && has_times && !timed),
         }
+    }
+
+    /// What an interrupt of the host takes on average where that is no time to handle one in, and who ran meanwhile was not
+    /// recorded. Only if these interrupts matter beside the other exits.
+    pub(super) fn interrupts_wait(&self, ledger: &Ledger) -> Option<u64> {
+        let sum = self.by_subject.get("host-interrupts")?;
+        let all = self.by_subject.iter().filter(|(word, _)| **word != "halts");
+        let all = all.fold(0u64, |all, (_, sum)| all.saturating_add(sum.high_ns));
+        let waits = !ledger.recording.coverage.sched
+            && self.timed
+            && sum.count >= FEW
+            && mean_ns(sum) >= LONG_INTERRUPT_NS
+            && sum.high_ns * 2 >= all
+            && self.matters(sum);
+        waits.then(|| mean_ns(sum))
     }
 
     /// Whether exits of a subject are enough to be a finding.
@@ -273,6 +306,12 @@ impl Sums {
     }
 }
 
+/// Exits without entries: most of the time between them is unknown.
+pub(super) fn lacks_entries(ledger: &Ledger) -> bool {
+    let time = ledger.time_total();
+    time.unknown_ns > time.wall_ns / 2
+}
+
 /// Time of a key's exits in which their vCPU was neither halted nor preempted.
 fn net_ns(
     ledger: &Ledger,
@@ -308,6 +347,34 @@ fn several_queues(sums: &mut BTreeMap<&'static str, Sum>) {
         && let Some(sum) = sums.remove("device-registers")
     {
         sums.insert("notifications-to-vmm", sum);
+    }
+}
+
+/// A port that looks like legacy virtio's QUEUE_NOTIFY among other registers of its device is one of them: while virtio runs, only
+/// its interrupt status is read (offset 19).
+fn no_legacy_queue(sums: &mut BTreeMap<&'static str, Sum>) {
+    const BLOCK: u64 = 0x40;
+    const STATUS: u64 = 0x13;
+    let is_port = |detail: &Detail| matches!(detail.kind, DetailKind::PortIn | DetailKind::PortOut);
+    let Some(registers) = sums.get("device-registers") else { return };
+    let mut by_block: BTreeMap<u64, u64> = BTreeMap::new();
+    for (detail, count) in &registers.details {
+        if is_port(detail) && detail.value % 0x20 != STATUS {
+            *by_block.entry(detail.value / BLOCK).or_default() += count;
+        }
+    }
+    for word in ["notifications-to-vmm", "queue-notifications"] {
+        let is_register = |sum: &Sum| {
+            let in_block = |(detail, count): (&Detail, &u64)| {
+                is_port(detail) && by_block.get(&(detail.value / BLOCK)) >= Some(count)
+            };
+            sum.details.iter().all(in_block) && !sum.details.is_empty()
+        };
+        if sums.get(word).is_some_and(is_register)
+            && let Some(sum) = sums.remove(word)
+        {
+            sums.entry("device-registers").or_default().merge(sum);
+        }
     }
 }
 
@@ -425,6 +492,13 @@ fn fitting(
                 ids.clear();
             }
         }
+        "host-interrupts" if sums.interrupts_wait(ledger).is_some() => {
+            evidence.push(format!(
+                "{} us each on average: without sched:sched_switch, time in which the vCPU was preempted is part of it",
+                mean_ns(sum) / 1000
+            ));
+            ids.clear();
+        }
         "host-interrupts" => {
             let expiries = context.vendor == vmtax_events::Isa::Svm
                 || context.kind == VmKind::Tdx
@@ -472,6 +546,11 @@ fn fitting(
             ));
             ids = vec!["resident-memory"];
         }
+        "memory-faults" if refaults(ledger).is_some() => {
+            evidence.extend(refaults(ledger));
+            evidence.push("something takes them away or write-protects them: dirty logging of a migration, page merging (ksmd), NUMA balancing, a balloon".to_owned());
+            ids.clear();
+        }
         "memory-faults" => match small_by_faults(ledger) {
             Some(line) => evidence.push(line),
             None if mapping::is_small(ledger) == Some(true) => {}
@@ -499,6 +578,10 @@ fn fitting(
         }
         "no-virtual-apic" | "ipi" if context.vendor == vmtax_events::Isa::Unknown => ids.clear(),
         _ => {}
+    }
+    if sum.count < FEW && !ids.is_empty() {
+        evidence.push(format!("{} exits are too few for advice", sum.count));
+        ids.clear();
     }
     ids
 }

@@ -4,7 +4,7 @@ use vmtax_events::{DetailKind, Isa, Outcome, Sample, svm, vmx};
 
 use crate::Ledger;
 use crate::remedy::Context;
-use crate::vm_facts::kind;
+use crate::vm_facts::{kind, vendor};
 
 /// Synthetic MSRs of Hyper-V's interface (Hyper-V TLFS, "Synthetic MSRs").
 const HYPERV_MSRS: std::ops::Range<u64> = 0x4000_0000..0x4000_0200;
@@ -12,7 +12,6 @@ const HYPERV_MSRS: std::ops::Range<u64> = 0x4000_0000..0x4000_0200;
 /// What is known of the VM.
 pub(super) fn context(ledger: &Ledger) -> Context {
     let keys = || ledger.exits.keys();
-    let vendor = keys().map(|key| key.reason.isa).find(|isa| *isa != Isa::Unknown);
     let has = |isa, code| keys().any(|key| key.reason.isa == isa && key.reason.code == code);
     let has_virtual_apic = has(Isa::Vmx, vmx::APIC_WRITE)
         || has(Isa::Vmx, vmx::EOI_INDUCED)
@@ -25,9 +24,10 @@ pub(super) fn context(ledger: &Ledger) -> Context {
     });
     Context {
         kind: kind(ledger),
-        vendor: vendor.unwrap_or(Isa::Unknown),
+        vendor: vendor(ledger),
         has_virtual_apic,
-        is_contended: ledger.contention().is_some_and(|share| share >= super::TAX_MATTERS),
+        is_contended: super::findings::lasting_contention(ledger)
+            .is_some_and(|share| share >= super::TAX_MATTERS),
         polls,
         guest_memfd: is_guest_memfd(ledger),
         converts: keys().any(|key| super::subject::of(key) == "conversions"),

@@ -243,8 +243,14 @@ impl Dump {
         let mut candidates = Vec::new();
         let mut requests: BTreeMap<u64, u64> = BTreeMap::new();
         let mut histograms = Vec::new();
+        let mut of_histograms = Vec::new();
         for (name, mut map) in self.maps {
             let shown = format!("@{}", String::from_utf8_lossy(&name));
+            if map.counts.is_empty()
+                && let Some(counts) = counts_of_histograms(&map.histograms, self.isa)
+            {
+                of_histograms.push((name.clone(), shown.clone(), counts));
+            }
             if !map.histograms.is_empty() {
                 histograms.push(std::mem::take(&mut map.histograms));
             }
@@ -259,6 +265,14 @@ impl Dump {
             } else {
                 candidates.push((name, shown, map))
             }
+        }
+        if candidates.is_empty() && !of_histograms.is_empty() {
+            left_out.retain(|name| of_histograms.iter().all(|(_, shown, _)| shown != name));
+            about.losses.notes.push(
+                "exits were counted by histograms, which have no sums: their times are left out"
+                    .to_owned(),
+            );
+            candidates = of_histograms;
         }
         let (shown, map) = choose(candidates, &mut left_out)?;
         if let Some(offset) = map.ambiguous {
@@ -355,6 +369,22 @@ fn time(
             tally.hist = *hist;
         }
     }
+}
+
+/// The counts in a map of hist() alone, if all its keys are reasons (`kvmexits.bt`: `@exit_ns[30, IO_INSTRUCTION]`).
+fn counts_of_histograms(
+    histograms: &BTreeMap<Vec<u8>, [u64; HIST_BUCKETS]>,
+    isa: Isa,
+) -> Option<Map> {
+    let mut map = Map::default();
+    for (key, buckets) in histograms {
+        let count = buckets.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
+        match Key::read(key, isa) {
+            Key::Reason(code) | Key::WithMore(code) => map.count(key, code, count, None),
+            Key::All | Key::Ambiguous | Key::Foreign => return None,
+        }
+    }
+    (!map.counts.is_empty()).then_some(map)
 }
 
 /// Whether a map counts requests of SEV-ES guests (GHCB), by its name.

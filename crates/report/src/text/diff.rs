@@ -3,11 +3,13 @@
 use std::io::{self, Write};
 
 use vmtax_analyse::diff::DiffTable;
+use vmtax_analyse::explain::TAX_MATTERS;
 use vmtax_analyse::vm_facts::kind;
-use vmtax_analyse::{Diff, Per};
+use vmtax_analyse::{Diff, Ledger, Per};
 
 use super::layout::{Paint, Style};
 use super::{Page, Text};
+use crate::numbers::percent;
 use crate::{Compares, Comparison, diff as described, losses, names};
 
 impl Compares for Text {
@@ -52,13 +54,14 @@ pub(crate) fn verdict(comparison: &Comparison<'_>) -> String {
     let kinds = (kind(comparison.base.ledger), kind(comparison.other.ledger));
     let cost = if kinds.0 != kinds.1 && (kinds.0.is_confidential() || kinds.1.is_confidential()) {
         format!(
-            "; one is a {} and the other a {} VM: equal counts do not mean equal cost",
+            "; the base is a {} VM and the other a {} VM: equal counts do not mean equal cost",
             kinds.0.name(),
             kinds.1.name()
         )
     } else {
         String::new()
     };
+    let cost = cost + &preempted(comparison).map_or_else(String::new, |said| format!("; {said}"));
     if base <= 0.0 || other <= 0.0 {
         return format!("One of the two has no exits to compare{cost}.");
     }
@@ -69,6 +72,24 @@ pub(crate) fn verdict(comparison: &Comparison<'_>) -> String {
         format!("The other takes {ratio:.2} times the exits of the base")
     };
     format!("{words} ({}){cost}.", unit(comparison.diff.per))
+}
+
+/// Whose vCPUs were preempted, where that is more than the noise of a busy host.
+fn preempted(comparison: &Comparison<'_>) -> Option<String> {
+    let sides = [comparison.base.ledger, comparison.other.ledger];
+    if sides.iter().any(|ledger| ledger.recording.emulated.is_some()) {
+        return None;
+    }
+    let [base, other] = sides.map(Ledger::contention);
+    let apart = (other.unwrap_or(0.0) - base.unwrap_or(0.0)).abs();
+    let said = |share: Option<f64>| share.map_or_else(|| "not recorded".to_owned(), percent);
+    (apart >= TAX_MATTERS).then(|| {
+        format!(
+            "vCPUs were preempted for {} of their running time (base: {})",
+            said(other),
+            said(base)
+        )
+    })
 }
 
 fn setup(page: &mut Page<'_>, diff: &Diff) -> io::Result<()> {

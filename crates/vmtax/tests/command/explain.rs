@@ -133,7 +133,7 @@ fn many_workloads_are_a_table() {
         "{text}"
     );
     let words = |at: usize| lines[at].split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_eq!(words(1), "workload worst loss measured got back by bounce buffer");
+    assert_eq!(words(1), "workload worst loss measured recovered of it by bounce buffer");
     assert_eq!(words(2), "w9 speed snp 90.0 % 10/s of 100/s 94.4 % by poll -");
     assert!(words(3).starts_with("w8 speed snp 80.0 %"), "{text}");
     assert!(text.contains("idle=poll") && text.ends_with("More, and the evidence: -v\n"), "{text}");

@@ -22,7 +22,10 @@ pub(crate) struct Spec {
     thread: String,
     #[serde(default = "pid")]
     pid: u32,
-    /// A second VM beside it.
+    /// Number of the first vCPU.
+    #[serde(default)]
+    first: u32,
+    /// A second VM beside it, or further vCPUs of the same process.
     also: Option<Box<Spec>>,
 }
 
@@ -168,7 +171,7 @@ pub(crate) fn perf_script(spec: &Spec, seed: u64) -> String {
     let mut lines: Vec<(u64, String)> = Vec::new();
     for (number, spec) in std::iter::successors(Some(spec), |spec| spec.also.as_deref()).enumerate()
     {
-        for vcpu in 0..spec.vcpus {
+        for vcpu in spec.first..spec.first + spec.vcpus {
             let seed = seed.wrapping_add(number as u64) ^ u64::from(vcpu) << 32;
             vcpu_lines(spec, Random(seed), vcpu, &mut lines);
         }

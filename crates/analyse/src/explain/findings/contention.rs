@@ -97,18 +97,20 @@ fn has_too_many_vcpus(ledger: &Ledger) -> bool {
     cpus > 0 && ledger.time.len() > cpus
 }
 
+/// The part of the running time in which vCPUs wait for processors, if it is more than some turns.
+pub(in crate::explain) fn lasting_contention(ledger: &Ledger) -> Option<f64> {
+    ledger.contention().filter(|_| ledger.time_total().preempted_ns >= SOME_SLICES_NS)
+}
+
 /// vCPUs wait for processors.
 pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Option<Finding> {
-    let share = ledger.contention()?;
+    let share = lasting_contention(ledger)?;
     // Who runs on an emulated host is real; for how long goes by the emulator's clock, and a little of it is the recorder's.
     let emulated = ledger.recording.emulated.is_some();
     if share < if emulated { super::super::TAX_MATTERS } else { WORTH } {
         return None;
     }
     let time = ledger.time_total();
-    if time.preempted_ns < SOME_SLICES_NS {
-        return None;
-    }
     let takers = ledger.takers();
     let count = takers.iter().map(|(_, taken)| taken.count).sum();
     let throttled = is_throttled(&takers);

@@ -18,6 +18,9 @@ const FAULTS_OF_A_SHATTERED_REGION: u64 = 256;
 /// At most one conversion for this many faults: a conversion that is followed by the fault of its own page alone shatters nothing.
 const FAULTS_OF_A_CONVERSION: u64 = 64;
 
+/// Mapping a region of 2 MiB page by page takes so many faults. A few pages fault twice (two vCPUs at once, a read before a write).
+const FAULTS_TO_MAP: u64 = 512 + 512 / 4;
+
 /// Faults of each region of 2 MiB.
 fn faults_by_region(ledger: &Ledger) -> BTreeMap<Detail, u64> {
     let mut regions: BTreeMap<Detail, u64> = BTreeMap::new();
@@ -63,10 +66,27 @@ pub(in crate::explain) fn shattered(
     Some(finding)
 }
 
+/// Pages that were mapped fault again: most faults are in regions that have more of them than pages. Something takes the pages
+/// away or write-protects them.
+pub(in crate::explain) fn refaults(ledger: &Ledger) -> Option<String> {
+    let regions = faults_by_region(ledger);
+    let all: u64 = regions.values().sum();
+    let again = regions.values().filter(|count| **count > FAULTS_TO_MAP);
+    let (regions, faults) = again.fold((0u64, 0u64), |(n, sum), count| (n + 1, sum + count));
+    (faults * 2 > all).then(|| {
+        format!(
+            "{faults} faults in {regions} regions of 2 MiB, which have 512 pages each: pages that were mapped fault again"
+        )
+    })
+}
+
 /// Regions of 2 MiB that fault often are mapped in small pages.
 pub(in crate::explain) fn small_by_faults(ledger: &Ledger) -> Option<String> {
     let regions = faults_by_region(ledger);
     let often = regions.values().filter(|count| **count >= FAULTS_OF_4K).count();
+    if refaults(ledger).is_some() {
+        return None;
+    }
     (often > 0 && often * 2 >= regions.len()).then(|| {
         format!(
             "{often} of {} regions of 2 MiB faulted {FAULTS_OF_4K} times and more",

@@ -40,12 +40,16 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
     let (mut inside, mut tables, mut others) = (false, 0, Vec::new());
     let mut counted = 0u64;
     let mut claimed = None;
+    // `perf kvm stat live` prints a table each second, with the time above it, and begins to count anew.
+    let (mut is_live, mut claimed_before) = (false, 0u64);
     for (number, line) in text.lines().enumerate() {
         if let Some(name) = head(line) {
             inside = EXITS.contains(&name);
             tables += usize::from(inside);
             if !inside {
                 others.push(name.to_owned());
+            } else if tables > 1 && is_live {
+                claimed_before = claimed_before.saturating_add(claimed.take().unwrap_or(0));
             } else if tables > 1 {
                 return Err(at_line(
                     number,
@@ -55,6 +59,7 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
             continue;
         }
         let line = line.trim();
+        is_live |= is_time(line);
         if let Some(rest) = line.strip_prefix("Lost events: ") {
             table.truncated.push(format!("perf lost events ({rest} times): counts are too low"));
         }
@@ -75,7 +80,10 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
             table.add(name, Detail::NONE, &tally);
         }
     }
-    match claimed {
+    if is_live && tables > 1 {
+        table.notes.push(format!("{tables} tables of `perf kvm stat live` were added up"));
+    }
+    match claimed.map(|last| last.saturating_add(claimed_before)) {
         Some(all) if all != counted && tables > 0 => {
             table
                 .truncated
@@ -103,6 +111,16 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
+}
+
+/// `14:02:11.123456`, above a table of `perf kvm stat live`.
+fn is_time(line: &str) -> bool {
+    let is_digit = |c: char| c.is_ascii_digit();
+    line.len() == 15
+        && line
+            .chars()
+            .zip("00:00:00.000000".chars())
+            .all(|(c, pattern)| if pattern == '0' { is_digit(c) } else { c == pattern })
 }
 
 /// A row's name, and its count and times.

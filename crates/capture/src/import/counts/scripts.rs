@@ -19,7 +19,8 @@ const LEAST_OF_SVM: u32 = 0x60;
 
 fn is_bcc(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
-    matches!(words[..], [.., "KVM_EXIT_REASON", "COUNT"])
+    // "STAT" in its own example file.
+    matches!(words[..], [.., "KVM_EXIT_REASON", "COUNT" | "STAT"])
 }
 
 fn is_systemtap(line: &str) -> bool {
