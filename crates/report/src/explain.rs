@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use vmtax_analyse::explain::{Advice, Answer, Cost, Explanation, Finding, Workload};
 use vmtax_analyse::ledger::VmLoss;
-use vmtax_analyse::{Ledger, ledger};
+use vmtax_analyse::{Ledger, explain, ledger};
 use vmtax_events::Losses;
 
 use crate::names::{self, printable};
@@ -55,7 +55,7 @@ pub(crate) fn cost(cost: &Cost) -> String {
                 format!("{} to {}", share(low_ns), share(high_ns))
             };
             format!(
-                "{range} of the running time: {} in {} times, of {} not halted",
+                "{range} of the running time: {} ({} times) of {} not halted",
                 duration(high_ns as f64),
                 count(n),
                 duration(base_ns as f64)
@@ -70,6 +70,20 @@ pub(crate) fn cost(cost: &Cost) -> String {
         Cost::Count { count: n } => format!("{} exits; their cost is unknown", count(n)),
         Cost::Unknown => "not counted by exits".to_owned(),
     }
+}
+
+/// The answer to a question: only one that begins with a verb is answered by yes.
+pub(crate) fn answer(step: &explain::Step) -> String {
+    let says = printable(&step.says);
+    if step.answer == Answer::Yes && !is_of_yes_or_no(step) {
+        return says;
+    }
+    format!("{}: {says}", step.answer.name())
+}
+
+/// `Is ...?`, `Does ...?`, not `Which ...?`.
+pub(crate) fn is_of_yes_or_no(step: &explain::Step) -> bool {
+    !step.question.starts_with('W')
 }
 
 /// A remedy as one line: where, what, and under which condition.
@@ -333,12 +347,7 @@ impl Explained<'_> {
         for step in &explanation.steps {
             paint.line(out, Style::Plain, "")?;
             let style = if step.answer == Answer::Unknown { Style::Faint } else { Style::Heading };
-            say(
-                out,
-                style,
-                "",
-                &format!("{} {}: {}.", step.question, step.answer.name(), printable(&step.says)),
-            )?;
+            say(out, style, "", &format!("{} {}.", step.question, answer(step)))?;
             for line in &step.evidence {
                 say(out, Style::Plain, "  - ", &printable(line))?;
             }

@@ -5,7 +5,7 @@ use vmtax_analyse::explain::Answer;
 
 use super::frame::{Frame, Section, closing, framed, shell_word};
 use super::{described, figures, flame, losses};
-use crate::explain::{Explained, advice, cost, sentence, workload_table};
+use crate::explain::{Explained, advice, cost, is_of_yes_or_no, sentence, workload_table};
 use crate::names::printable;
 
 /// The whole page.
@@ -71,7 +71,12 @@ fn steps(explained: &Explained<'_>) -> Markup {
         ol.steps {
             @for step in &explained.explanation.steps {
                 li id={ "step-" (step.id) } {
-                    h3 { (step.question) " " span class={ "badge " (tone(step.answer)) } { (step.answer.name()) } }
+                    h3 {
+                        (step.question)
+                        @if is_of_yes_or_no(step) || step.answer != Answer::Yes {
+                            " " span class={ "badge " (tone(step.answer)) } { (step.answer.name()) }
+                        }
+                    }
                     p { (printable(&sentence(&step.says))) "." }
                     @if !step.evidence.is_empty() {
                         ul { @for line in &step.evidence { li { (printable(line)) } } }
