@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use std::sync::Arc;
-
 use vmtax_events::{
     AccessKey, Detail, DetailKind, ExitKey, Isa, Level, Outcome, PreemptedRow, Reason, Tally,
     TimeRow,

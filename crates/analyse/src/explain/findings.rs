@@ -40,6 +40,9 @@ const WITHOUT_SHADOW: f64 = 8.0;
 const WAITS_NS: u64 = 400_000;
 /// An interrupt that takes as long on average: a tick and its softirqs take some microseconds, a scheduler's turn milliseconds.
 const LONG_INTERRUPT_NS: u64 = 500_000;
+/// An exit that takes less on average did not go to the VMM: the way to user space and back alone takes a microsecond, and QEMU's
+/// main lock and dispatch more.
+const WITHOUT_VMM_NS: u64 = 2_000;
 /// KVM's default of `halt_poll_ns` on x86.
 pub(super) const POLL_NS: u64 = 200_000;
 
@@ -229,6 +232,9 @@ impl Sums {
         }
         no_legacy_queue(&mut sums);
         several_queues(&mut sums);
+        if timed {
+            handled_by_the_kernel(&mut sums);
+        }
         let all = ledger.total();
         let has_times = ledger.recording.emulated.is_none() && all.timed * 10 >= all.count * 9;
         let not_halting = sums.iter().filter(|(word, _)| **word != "halts");
@@ -332,6 +338,16 @@ fn net_ns(
 fn is_halt(reason: Reason) -> bool {
     use vmtax_events::{Isa, svm, vmx};
     matches!((reason.isa, reason.code), (Isa::Vmx, vmx::HLT) | (Isa::Svm, svm::HLT | svm::IDLE_HLT))
+}
+
+/// Notifications that are over before a VMM could have been asked end in the kernel, also where kvm_userspace_exit was not recorded.
+fn handled_by_the_kernel(sums: &mut BTreeMap<&'static str, Sum>) {
+    let is_short = |sum: &Sum| sum.count >= FEW && mean_ns(sum) < WITHOUT_VMM_NS;
+    if sums.get("queue-notifications").is_some_and(is_short)
+        && let Some(sum) = sums.remove("queue-notifications")
+    {
+        sums.entry("notifications").or_default().merge(sum);
+    }
 }
 
 /// Registers of one page that are written and never read, several of them, are queues' notifications.
@@ -535,6 +551,12 @@ fn fitting(
             }
             _ => ids.clear(),
         },
+        "notifications" if sums.timed && !ledger.recording.coverage.userspace => {
+            evidence.push(format!(
+                "{:.1} us each on average: an exit to the VMM takes several",
+                mean_ns(sum) as f64 / 1000.0
+            ));
+        }
         // A register that is read is no queue's notification.
         "device-registers" if sum.details.keys().any(|one| one.is_write() != Some(true)) => {
             ids.retain(|id| *id != "ioeventfd");

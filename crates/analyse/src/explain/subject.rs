@@ -144,7 +144,7 @@ pub const SUBJECTS: &[Subject] = &[
     ),
     row(
         "queue-notifications",
-        "the guest notifies queues of devices; the recording does not show whether the kernel or the VMM handles the notifications",
+        "the guest notifies queues of devices; without kvm_userspace_exit the recording does not show whether the kernel (ioeventfd) or the VMM handles that",
         &[],
         "the addresses are no device's queue",
         "kvm:kvm_userspace_exit beside the exits",
