@@ -187,7 +187,7 @@ fn a_preempted_vm_shows_who_had_its_processors() {
     model.key(Key::Char('2'));
     model.key(Key::End);
     let second = line(&mut model);
-    assert!(second.contains("75.0 %, vCPU 0 of VM"), "{second}");
+    assert!(second.contains("75.0 %, vCPU 0 of"), "{second}");
 }
 
 #[test]
