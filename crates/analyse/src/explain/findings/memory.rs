@@ -21,12 +21,12 @@ const FAULTS_OF_A_CONVERSION: u64 = 64;
 /// Mapping a region of 2 MiB page by page takes so many faults. A few pages fault twice (two vCPUs at once, a read before a write).
 const FAULTS_TO_MAP: u64 = 512 + 512 / 4;
 
-/// Faults of each region of 2 MiB of each VM.
-fn faults_by_region(ledger: &Ledger) -> BTreeMap<(u32, Detail), u64> {
-    let mut regions: BTreeMap<(u32, Detail), u64> = BTreeMap::new();
+/// Faults of each region of 2 MiB.
+fn faults_by_region(ledger: &Ledger) -> BTreeMap<Detail, u64> {
+    let mut regions: BTreeMap<Detail, u64> = BTreeMap::new();
     for (key, tally) in &ledger.exits {
         if key.detail.kind == DetailKind::PageFault {
-            *regions.entry((key.vm, key.detail)).or_default() += tally.count;
+            *regions.entry(key.detail).or_default() += tally.count;
         }
     }
     regions
