@@ -22,6 +22,9 @@ const MAX_ROWS: usize = 16_384;
 /// Stands for threads that there was no room for.
 const OTHERS: u32 = u32::MAX;
 
+/// Exits, and who ran meanwhile: the thread's name, and the VM and the vCPU that it runs.
+type Named = (ExitKey, String, Option<(u32, u32)>);
+
 /// A vCPU thread that waits.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
@@ -121,7 +124,7 @@ impl Waiting {
         name_of: impl Fn(u32) -> Option<&'n str>,
         vcpu_of: impl Fn(u32) -> Option<(u32, u32)>,
     ) -> Vec<PreemptedRow> {
-        let mut rows: BTreeMap<(ExitKey, String, Option<(u32, u32)>), (u64, u64)> = BTreeMap::new();
+        let mut rows: BTreeMap<Named, (u64, u64)> = BTreeMap::new();
         for ((key, tid), (count, time_ns)) in self.rows.drain() {
             let name = match (name_of(tid), tid) {
                 (Some(name), _) if !name.is_empty() => name.to_owned(),
