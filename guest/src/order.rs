@@ -19,6 +19,42 @@ pub struct Order {
     /// Say where the kernel's functions are once the observer has settled ([`crate::functions::Kernels`], with state
     /// [`crate::mailbox::State::Running`]), and wait for a header with a higher number.
     pub functions: bool,
+    /// A program that runs as a guest, in place of operations.
+    pub program: Option<Program>,
+}
+
+/// A multiboot program, ready to start in 32-bit protected mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// Its word in tables.
+    pub name: String,
+    /// Bytes of memory from address 0.
+    pub memory: u32,
+    /// What memory holds at the start: addresses and bytes.
+    pub pieces: Vec<(u32, Vec<u8>)>,
+    /// Where it starts.
+    pub entry: u32,
+    /// Address of the multiboot information.
+    pub information: u32,
+}
+
+/// What a program did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ran {
+    /// What it wrote to the serial port and to the debug console.
+    pub output: Vec<u8>,
+    /// Bytes of output that were not kept.
+    pub dropped: u64,
+    /// What it wrote to the exit port.
+    pub code: Option<u32>,
+    /// Why it ended without.
+    pub failure: Option<String>,
+    /// Devices that it accessed and the VMM lacks, with the number of accesses.
+    pub absent: Vec<(String, u64)>,
+    /// All exits of the recorded run by the kernel's number of their reason, counted by the kernel.
+    pub exits: Option<Vec<(u32, u64)>>,
+    /// How the recorded run ended, if it ended otherwise.
+    pub recorded: Option<String>,
 }
 
 /// A bare payload that does one thing many times.
@@ -136,6 +172,8 @@ pub struct Report {
     pub release: String,
     /// The processor, as the host sees it.
     pub processor: String,
+    /// What the order's program did.
+    pub ran: Option<Ran>,
     /// Probes that the kernel did not take, with its answer.
     pub refused: Vec<String>,
     /// Where L1 has its modules, if it was to say so.

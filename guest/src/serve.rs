@@ -1,7 +1,7 @@
 //! Takes an order, has it carried out, and hands back the report.
 
 use vmtax_guest::functions::Kernels;
-use vmtax_guest::order::{Operation, Order, Outcome, Report, encode};
+use vmtax_guest::order::{File, Operation, Order, Outcome, Program, Report, encode};
 
 use crate::channel::{Attachment, Channel};
 use crate::init::Host;
@@ -10,7 +10,7 @@ use crate::trace::{self, Tracer};
 use crate::vmm::backing::Backing;
 use crate::vmm::linux::{Linux, MEMORY_MIB};
 use crate::vmm::payload::{Batches, Plan, Shared, execute};
-use crate::vmm::touched;
+use crate::vmm::{program, touched};
 use crate::{Result, kallsyms, ports, system};
 
 /// Serves until there is nothing more to do.
@@ -66,6 +66,9 @@ fn host(
     (guest, tell): (Option<&Linux>, &Tell<'_>),
     shared: &mut Shared,
 ) -> Result<(Report, Vec<Attachment>)> {
+    if let Some(program) = &order.program {
+        return run_program(program);
+    }
     // An observer may want to record them too; they cost nothing until somebody does.
     let refused = trace::define(&order.probes);
     let observer = Observer::start(&order.observer)?;
@@ -101,10 +104,35 @@ fn host(
         }
         files.extend(trace::collect()?);
     }
-    report.files = files
-        .iter()
-        .map(|f| vmtax_guest::order::File { name: f.name.clone(), length: f.bytes.len() as u32 })
-        .collect();
+    report.files = named(&files);
+    Ok((report, files))
+}
+
+/// Names and lengths, for the report.
+fn named(files: &[Attachment]) -> Vec<File> {
+    let file =
+        |file: &Attachment| File { name: file.name.clone(), length: file.bytes.len() as u32 };
+    files.iter().map(file).collect()
+}
+
+/// A program: once without recording, for its output and what it measures itself; once more recorded.
+fn run_program(program: &Program) -> Result<(Report, Vec<Attachment>)> {
+    let mut ran = program::execute(program, &Tracer::Off)?;
+    let tracer = Tracer::arm(false, false)?;
+    // Without these counts the recording says what it has room for.
+    let counts = trace::count_exits();
+    let again = program::execute(program, &tracer)?;
+    ran.exits = counts.and_then(|()| trace::counted_exits()).ok();
+    if (again.code, &again.failure) != (ran.code, &ran.failure) {
+        let code = again.code.map(|code| format!("it ended with exit code {code}"));
+        ran.recorded =
+            code.or(again.failure).or_else(|| Some("it ended without a code".to_owned()));
+    }
+    let files = trace::collect()?;
+    let (release, processor) = (system::release(), processor());
+    let files_named = named(&files);
+    let report =
+        Report { release, processor, ran: Some(ran), files: files_named, ..Report::default() };
     Ok((report, files))
 }
 

@@ -17,6 +17,9 @@ const EVENTS: [&str; 2] = ["kvm", "sched/sched_switch"];
 /// KVM's page faults say here at which level they map. Recorded for operations about memory alone: it takes room and time.
 const LEVELS: &str = "kvmmmu/kvm_mmu_spte_requested";
 
+/// The tracepoint of exits.
+const EXITS: &str = "events/kvm/kvm_exit";
+
 /// The system of the probes that an order brings.
 const PROBES: &str = "vmtax";
 
@@ -120,6 +123,23 @@ impl Tracer {
             Tracer::Off => {}
         }
     }
+}
+
+/// Has the kernel count exits by their reason, those too for which the buffer has no room. Needs CONFIG_HIST_TRIGGERS.
+pub(crate) fn count_exits() -> Result<()> {
+    set(&format!("{EXITS}/trigger"), "hist:keys=exit_reason")
+}
+
+/// The counts since then: reason and number.
+pub(crate) fn counted_exits() -> Result<Vec<(u32, u64)>> {
+    let path = format!("{EXITS}/hist");
+    let text = String::from_utf8_lossy(&read(&path)?).into_owned();
+    // `{ exit_reason:        114 } hitcount:       1000`
+    let count = |line: &str| {
+        let (reason, hits) = line.strip_prefix("{ exit_reason:")?.split_once("} hitcount:")?;
+        Some((reason.trim().parse().ok()?, hits.trim().parse().ok()?))
+    };
+    Ok(text.lines().filter_map(count).collect())
 }
 
 /// Forgets what was recorded, and how much was lost.

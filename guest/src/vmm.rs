@@ -1,7 +1,7 @@
 //! A VMM small enough to know every exit it takes: memory, vCPUs, KVM's own interrupt controllers and timer,
 //! and the few ports of [`vmtax_guest::layout`].
 //!
-//! [`payload`] runs bare code, [`linux`] a Linux kernel. Left out: every device that neither of them needs.
+//! [`payload`] runs bare code, [`linux`] a Linux kernel, [`program`] a test program. Left out: every device that none of them needs.
 
 pub(crate) mod backing;
 mod gate;
@@ -9,6 +9,8 @@ pub(crate) mod linux;
 mod mptable;
 pub(crate) mod payload;
 mod pmu;
+pub(crate) mod program;
+mod serial;
 mod stats;
 pub(crate) mod touched;
 
@@ -158,24 +160,7 @@ impl Vm {
     ) -> Result<(VcpuFd, kvm_sregs)> {
         let vcpu = self.waiting_vcpu(number, pmu)?;
         let mut special = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
-        let code = kvm_segment {
-            base: 0,
-            limit: 0xffff_ffff,
-            selector: 8,
-            type_: 11,
-            present: 1,
-            s: 1,
-            l: 1,
-            g: 1,
-            ..Default::default()
-        };
-        let data = kvm_segment { selector: 16, type_: 3, l: 0, db: 1, ..code };
-        special.cs = code;
-        for segment in
-            [&mut special.ds, &mut special.es, &mut special.fs, &mut special.gs, &mut special.ss]
-        {
-            *segment = data;
-        }
+        flat_segments(&mut special, Width::Bits64);
         special.cr3 = page_tables;
         special.cr4 = 1 << 5 | 1 << 9 | 1 << 10;
         special.cr0 = 0x8000_0033;
@@ -188,12 +173,44 @@ impl Vm {
     }
 }
 
+/// Width of the code that a vCPU runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Width {
+    Bits32,
+    Bits64,
+}
+
+/// All segments cover all addresses.
+fn flat_segments(special: &mut kvm_sregs, width: Width) {
+    let is_long = u8::from(width == Width::Bits64);
+    let code = kvm_segment {
+        base: 0,
+        limit: 0xffff_ffff,
+        selector: 8,
+        type_: 11,
+        present: 1,
+        s: 1,
+        l: is_long,
+        db: 1 - is_long,
+        g: 1,
+        ..Default::default()
+    };
+    let data = kvm_segment { selector: 16, type_: 3, l: 0, db: 1, ..code };
+    special.cs = code;
+    for segment in
+        [&mut special.ds, &mut special.es, &mut special.fs, &mut special.gs, &mut special.ss]
+    {
+        *segment = data;
+    }
+}
+
 /// What a vCPU asks of the VMM.
 pub(crate) enum Request<'a> {
     Out(u16, &'a [u8]),
     In(u16, &'a mut [u8]),
-    Store,
-    Load(&'a mut [u8]),
+    /// A write to a guest-physical address without memory.
+    Store(u64),
+    Load(u64, &'a mut [u8]),
     ReadMsr(ReadMsrExit<'a>),
     WriteMsr(WriteMsrExit<'a>),
     /// A hypercall that KVM leaves to the VMM.
@@ -233,8 +250,8 @@ pub(crate) fn run(vcpu: &mut VcpuFd, stop: &AtomicBool, around: &mut impl Around
         let request = match vcpu.run() {
             Ok(VcpuExit::IoOut(port, data)) => Request::Out(port, data),
             Ok(VcpuExit::IoIn(port, data)) => Request::In(port, data),
-            Ok(VcpuExit::MmioWrite(..)) => Request::Store,
-            Ok(VcpuExit::MmioRead(_, data)) => Request::Load(data),
+            Ok(VcpuExit::MmioWrite(at, _)) => Request::Store(at),
+            Ok(VcpuExit::MmioRead(at, data)) => Request::Load(at, data),
             Ok(VcpuExit::X86Rdmsr(exit)) => Request::ReadMsr(exit),
             Ok(VcpuExit::X86Wrmsr(exit)) => Request::WriteMsr(exit),
             Ok(VcpuExit::Hypercall(exit)) => Request::Hypercall(exit),

@@ -68,6 +68,14 @@ pub enum Error {
         /// The operation, and what is wrong with it.
         problem: String,
     },
+    /// A program that cannot run as a guest.
+    #[error("{path}: {problem}")]
+    Program {
+        /// The file.
+        path: PathBuf,
+        /// The problem, and what to do.
+        problem: String,
+    },
     /// A kernel image that L1 cannot boot.
     #[error("{path}: {problem}")]
     Kernel {

@@ -19,6 +19,7 @@ mod observer;
 mod payload;
 mod probe;
 mod profile;
+pub mod program;
 mod run;
 pub mod suite;
 mod trace_dat;

@@ -9,6 +9,7 @@ use crate::conversation::Answer;
 use crate::host::{self, Host, Ready, Setup, Start};
 use crate::measured::{Measured, Memory};
 use crate::profile::{Clocked, Measure, Reading, Recorded, Source};
+use crate::program::Ended;
 use crate::suite::{Definition, EMPTY, Ordered, Suite};
 use crate::window::Windows;
 use crate::{Error, check, probe, trace_dat, window};
@@ -37,6 +38,8 @@ const WARM_UP: u32 = 1;
 pub struct Outcomes {
     /// In order.
     pub operations: Vec<Measured>,
+    /// What the program did that ran in place of operations.
+    pub program: Option<Ended>,
     /// Id and name of every VM in the recording: the operations', and that of the empty loop at each level.
     pub vms: Vec<(u32, String)>,
     /// The recording of one batch of each, a `trace.dat`; none when an observer ran.
@@ -83,6 +86,7 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
         trace: setup.observer.is_empty(),
         probes: probes(setup, &mut start),
         observer: setup.observer.clone(),
+        program: None,
     };
     if setup.nested && setup.host == Host::Intel {
         start.notes.push(NO_PML.to_owned());
@@ -103,6 +107,7 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
     let named = |task: &Task| (window::vm_of(task.operation().number), task.workload());
     Ok(Outcomes {
         operations,
+        program: None,
         vms: tasks.iter().map(named).collect(),
         trace,
         trace_lost,

@@ -365,7 +365,7 @@ fn mark(reason: Reason, info1: u64) -> Option<(u16, bool)> {
 }
 
 /// The port of an exit for one. Both processors have it in bits 16 to 31 of the first information word.
-fn port(reason: Reason, info1: u64) -> Option<u16> {
+pub(crate) fn port(reason: Reason, info1: u64) -> Option<u16> {
     let io = match reason.isa {
         Isa::Svm => svm::IOIO,
         Isa::Vmx => vmx::IO_INSTRUCTION,

@@ -35,6 +35,9 @@ const FAILURES: [&str; 12] = [
     "-- System halted",
 ];
 
+/// The output of a program in the machine, which says nothing about its kernel.
+const PROGRAM: &str = "program: ";
+
 /// The console file, read as the emulator writes it.
 #[derive(Debug)]
 pub(crate) struct Console {
@@ -107,7 +110,11 @@ impl Console {
         }
         let line = printable(&self.line);
         self.line.clear();
-        if self.failure.is_none() && FAILURES.iter().any(|failure| line.contains(failure)) {
+        let is_kernels = !without_time(&line).starts_with(PROGRAM);
+        if self.failure.is_none()
+            && is_kernels
+            && FAILURES.iter().any(|failure| line.contains(failure))
+        {
             self.failure = Some(without_time(&line).to_owned());
         }
     }
@@ -162,6 +169,7 @@ mod tests {
     #[test]
     fn failures_are_found_in_whole_lines() {
         assert_eq!(failure_in("[    0.1] fine\n"), None);
+        assert_eq!(failure_in("[    1.5] program: FAIL: general protection fault\n"), None);
         assert_eq!(failure_in("[    1.5] Kernel panic - not syncing: VF"), None);
         assert_eq!(
             failure_in("ok\n[    1.5] Kernel panic - not syncing: VFS\r\n[    1.6] BUG: x\n"),

@@ -10,8 +10,9 @@ use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
 use vmtax_cli::progress::{Progress, ReadingProgress};
 use vmtax_durable::Access;
-use vmtax_events::{Losses, Recording as Facts, RowSink};
+use vmtax_events::{Event, Losses, Recording as Facts, RowSink};
 use vmtax_guest::job::{Answer, Request};
+use vmtax_lab::program::{self, Ended, Image, Whole};
 use vmtax_lab::{Host, Measured, Outcomes, Plan, Setup, VmSetup, Windows};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_store::{Claim, CreateOptions, Writer};
@@ -32,6 +33,26 @@ pub struct Done {
     pub ledger: Ledger,
     /// Operations that were not measured, with the reason.
     pub failures: Vec<String>,
+    /// What the program did that ran in place of operations.
+    pub program: Option<Ended>,
+}
+
+/// What runs on a host.
+#[derive(Clone, Copy, Debug)]
+pub enum Work<'a> {
+    /// Operations of suites.
+    Operations(&'a Plan),
+    /// A program as a guest.
+    Program(&'a Image),
+}
+
+impl Work<'_> {
+    fn run(self, setup: &Setup, progress: &dyn Fn(&str)) -> Result<Outcomes, vmtax_lab::Error> {
+        match self {
+            Work::Operations(plan) => vmtax_lab::run(setup, plan, progress),
+            Work::Program(image) => program::run(setup, image, progress),
+        }
+    }
 }
 
 /// The folder for machines' saved states and consoles.
@@ -44,7 +65,7 @@ pub fn cache_folder() -> anyhow::Result<PathBuf> {
     Ok(cache)
 }
 
-/// Runs a plan on an emulated host and keeps the run in the folder of `claim`, if there is one. `setup` is given the cache and the
+/// Runs a plan or a program on an emulated host and keeps the run in the folder of `claim`, if there is one. `setup` is given the cache and the
 /// file for the console.
 ///
 /// # Errors
@@ -52,7 +73,7 @@ pub fn cache_folder() -> anyhow::Result<PathBuf> {
 pub fn measure(
     host: Host,
     setup: impl FnOnce(PathBuf, PathBuf) -> Setup,
-    plan: &Plan,
+    work: Work<'_>,
     claim: Option<Claim>,
 ) -> anyhow::Result<Done> {
     let cache = cache_folder()?;
@@ -60,7 +81,7 @@ pub fn measure(
     let console = consoles.0.join(format!("{host}.txt"));
     let setup = setup(cache, console);
     let spinner = Progress::spinner();
-    let outcomes = vmtax_lab::run(&setup, plan, &|what| spinner.say(what));
+    let outcomes = work.run(&setup, &|what| spinner.say(what));
     drop(spinner);
     let mut outcomes = match outcomes {
         Ok(outcomes) => outcomes,
@@ -72,7 +93,7 @@ pub fn measure(
         let (facts, losses, rows) = into_rows(&setup, &mut outcomes, None, ToLedger(builder))?;
         let complete = losses.truncated.is_empty();
         let ledger = rows.0.finish(facts, losses, complete);
-        return Ok(Done { ledger, failures: outcomes.failures() });
+        return Ok(Done { ledger, failures: outcomes.failures(), program: outcomes.program });
     };
     let folder = claim.folder().to_owned();
     store(&setup, &mut outcomes, claim)?;
@@ -80,7 +101,7 @@ pub fn measure(
     match Input::open(&folder)? {
         Input::Run(run) => {
             let ledger = ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?;
-            Ok(Done { ledger, failures: outcomes.failures() })
+            Ok(Done { ledger, failures: outcomes.failures(), program: outcomes.program })
         }
         Input::Recording(_) => {
             fail(Code::Input, format!("{}: is no run any more", folder.display()))
@@ -168,7 +189,7 @@ impl Consoles {
 
 fn store(setup: &Setup, outcomes: &mut Outcomes, claim: Claim) -> anyhow::Result<()> {
     let folder = &claim.folder().to_owned();
-    let mut writer = Writer::begin(claim, &options(setup)).map_err(write_fault)?;
+    let mut writer = Writer::begin(claim, &options(setup, outcomes)).map_err(write_fault)?;
     writer.describe(&facts(setup, outcomes, Facts::default()), &Losses::default());
     let put = |name: &str, bytes: &[u8]| -> anyhow::Result<()> {
         let path = folder.join(name);
@@ -181,6 +202,9 @@ fn store(setup: &Setup, outcomes: &mut Outcomes, claim: Claim) -> anyhow::Result
     if let Some(trace) = &outcomes.trace {
         put("trace.dat", trace)?;
     }
+    if let Some(program) = &outcomes.program {
+        put("program.txt", program.output.as_bytes())?;
+    }
     for (name, bytes) in &outcomes.files {
         put(name, bytes)?;
     }
@@ -189,13 +213,16 @@ fn store(setup: &Setup, outcomes: &mut Outcomes, claim: Claim) -> anyhow::Result
     rows.finish(&facts, &losses)
 }
 
-fn options(setup: &Setup) -> CreateOptions {
+fn options(setup: &Setup, outcomes: &Outcomes) -> CreateOptions {
+    let program = outcomes.program.as_ref();
     let labels = [
         ("host", setup.host.to_string()),
         ("modules", setup.kernel.modules_label().unwrap_or_default()),
         ("nested", setup.nested.to_string()),
         ("options", setup.options.join(" ")),
         ("observer", setup.observer.join(" ")),
+        ("program", program.map(|program| program.name.clone()).unwrap_or_default()),
+        ("verdict", program.map(Ended::said).unwrap_or_default()),
     ];
     CreateOptions {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -220,8 +247,17 @@ fn into_rows<R: RowSink>(
 ) -> anyhow::Result<(Facts, Losses, R)> {
     let (of_trace, of_import, mut rows) = match &outcomes.trace {
         Some(trace) => {
-            let mut windows = Windows::default();
-            let read = read_trace(trace, folder, &outcomes.vms, &mut windows, rows)?;
+            let (mut windows, mut whole) = (Windows::default(), Whole::default());
+            let is_program = outcomes.program.is_some();
+            let mut assign = |event: &Event| {
+                if is_program { whole.place(event) } else { windows.place(event) }
+            };
+            let names = outcomes.vms.as_slice();
+            let assignment = Assignment { names, assign: &mut assign };
+            let read = read_trace(trace, folder, assignment, rows)?;
+            if is_program && whole.exits == 0 {
+                return fail(Code::Machine, "the recording of the program has no exits");
+            }
             outcomes.check_recording(setup.host, &windows);
             (read.facts, read.losses, read.rows)
         }
@@ -239,6 +275,7 @@ fn into_rows<R: RowSink>(
     }
     losses.notes.extend(setup.kernel.modules_label().map(|label| format!("modules: {label}")));
     losses.notes.extend(outcomes.skipped());
+    losses.notes.extend(outcomes.program.iter().flat_map(Ended::notes));
     if outcomes.trace.is_none() {
         losses.notes.push(NOT_RECORDED.to_owned());
     }
@@ -253,8 +290,7 @@ fn into_rows<R: RowSink>(
 fn read_trace<R: RowSink>(
     trace: &[u8],
     folder: Option<&Path>,
-    vms: &[(u32, String)],
-    windows: &mut Windows,
+    assignment: Assignment<'_>,
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
     let mut file = tempfile::tempfile().map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
@@ -266,8 +302,7 @@ fn read_trace<R: RowSink>(
         |folder| folder.join("trace.dat").display().to_string(),
     );
     let recording = input::open_file(file, name)?;
-    let assign = &mut |event: &_| windows.place(event);
-    convert::run_assigned(recording, &Reading::default(), Assignment { names: vms, assign }, rows)
+    convert::run_assigned(recording, &Reading::default(), assignment, rows)
 }
 
 fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {
@@ -309,6 +344,7 @@ pub fn fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyhow::Error {
         Lab::Machine(Machine::Kernel { .. } | Machine::Module { .. })
         | Lab::Kernel { .. }
         | Lab::Operation { .. }
+        | Lab::Program { .. }
         | Lab::Budget { .. }
         | Lab::DebugInfo { .. } => Code::Data,
         Lab::Io { source, .. } | Lab::Machine(Machine::Io { source, .. }) => match source.kind() {

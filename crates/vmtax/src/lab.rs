@@ -3,6 +3,7 @@
 pub(crate) mod args;
 mod bisect;
 mod compare;
+mod flat;
 mod list;
 mod run;
 mod series;

@@ -24,6 +24,7 @@ use vmtax_guest::order::{self, Order, Report, decode, encode};
 use super::backing::Backing;
 use super::gate::Gate;
 use super::pmu::{self, Guest, Meter};
+use super::serial::{COM1, NoTrigger};
 use super::stats::Tally;
 use vmtax_page_tables::identity_map;
 
@@ -41,7 +42,6 @@ const PAGE_TABLES: u64 = 0x9000;
 const COMMAND_LINE: u64 = 0x2_0000;
 const LOW_END: u64 = 0x9_fc00;
 const HIGH: u64 = 0x10_0000;
-const COM1: u16 = 0x3f8;
 /// Emulated time that booting may take.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// Bytes of reports that wait to be handed on: what the mailbox has room for.
@@ -292,17 +292,6 @@ impl Write for Console {
     }
 }
 
-/// The console is written to by polling: no interrupt is needed.
-struct NoTrigger;
-
-impl vm_superio::Trigger for NoTrigger {
-    type E = std::io::Error;
-
-    fn trigger(&self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// What all vCPUs have in common.
 struct Devices {
     serial: Mutex<Serial<NoTrigger, NoEvents, Console>>,
@@ -418,7 +407,7 @@ impl Around for Attached<'_> {
                     *byte = lock(&devices.serial).read((port - COM1) as u8);
                 }
             }
-            Request::Out(..) | Request::Store => {}
+            Request::Out(..) | Request::Store(_) => {}
             Request::Interrupted => {
                 if let Some(meter) = &self.meter {
                     meter.interrupted();
@@ -437,7 +426,7 @@ impl Around for Attached<'_> {
             Request::MemoryFault(gpa) => return Err(no_memory(gpa)),
             // The clock chip and the keyboard controller must not look busy.
             Request::In(0x60..=0x71, data) => data.fill(0),
-            Request::In(_, data) | Request::Load(data) => data.fill(0xff),
+            Request::In(_, data) | Request::Load(_, data) => data.fill(0xff),
         }
         Ok(Next::Run)
     }

@@ -38,6 +38,7 @@ pub(crate) enum LabVerb {
   vmtax lab run --nested -o run                    L1 and L2, kept as a run
   vmtax lab run --kernel bzImage --modules lib/modules/6.9 --budget kvm.toml
   vmtax lab run --operation cpuid --observe 'perf kvm stat record -a -o /dev/null'
+  vmtax lab run --flat vmexit.flat --append 'cpuid vmcall' -o run
   vmtax lab run --host intel --nested --option kvm_intel.enable_shadow_vmcs=0")]
 pub(crate) struct RunArgs {
     /// Emulated host.
@@ -55,6 +56,16 @@ pub(crate) struct RunArgs {
     /// Operations of your own, in a TOML file with assembly text or bytes (docs/lab.md); no suite runs then unless --operation names others.
     #[arg(long, value_name = "FILE", conflicts_with = "suite", value_hint = ValueHint::FilePath)]
     pub(crate) operation_file: Option<PathBuf>,
+
+    /// Run this multiboot program as a guest in place of operations, such as a .flat file of kvm-unit-tests: its exits are recorded, its
+    /// output and verdict are printed, and kept with -o. A failed test gives exit code 6.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+        conflicts_with_all = ["suite", "operation", "operation_file", "nested", "batches", "profile", "observe", "budget"])]
+    pub(crate) flat: Option<PathBuf>,
+
+    /// Arguments of the program of --flat, as QEMU's -append.
+    #[arg(long, value_name = "ARGUMENTS", requires = "flat", allow_hyphen_values = true)]
+    pub(crate) append: Option<String>,
 
     /// Also measure at L2: in a guest of a Linux guest that runs KVM.
     #[arg(long)]

@@ -7,7 +7,7 @@ use vmtax_analyse::operations::Operations;
 use vmtax_cli::exit::{self, Code, fail};
 use vmtax_cli::output;
 use vmtax_lab::{Plan, Setup};
-use vmtax_runs::lab::measure;
+use vmtax_runs::lab::{Work, measure};
 
 use super::args::{BisectArgs, Metric};
 
@@ -85,7 +85,7 @@ fn value(args: &BisectArgs) -> anyhow::Result<f64> {
         only: vec![args.operation],
         batches: Plan::LEAST_BATCHES,
     };
-    let done = measure(host, setup, &plan, None)?;
+    let done = measure(host, setup, Work::Operations(&plan), None)?;
     if let Some(failure) = done.failures.first() {
         return fail(Code::Machine, failure.clone());
     }

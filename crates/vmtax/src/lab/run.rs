@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use vmtax_analyse::{By, Ledger};
 use vmtax_cli::exit::{Code, Fault, fail, say, say_more};
 use vmtax_cli::output;
+use vmtax_lab::program::Image;
 use vmtax_lab::suite::{self, Definition, Suite};
 use vmtax_lab::{Plan, Setup};
 use vmtax_machine::kernel::{self, Kernel};
-use vmtax_runs::lab::{Done, fault, measure};
+use vmtax_runs::lab::{Done, Work, fault, measure};
 use vmtax_runs::{budget, write_fault};
 use vmtax_store::Claim;
 
 use super::args::{Arrangement, HostWord, RunArgs};
-use super::compare;
+use super::{compare, flat};
 use crate::flags::{Color, OutputArgs, ReadingArgs};
 use crate::report::{Format, ReportArgs, render};
 
@@ -28,6 +29,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     if let Some(own) = own {
         check_levels(args, own)?;
     }
+    let arguments = args.append.as_deref().unwrap_or_default();
+    let image = args.flat.as_deref().map(|path| Image::read(path, arguments));
+    let image = image.transpose().map_err(|e| fault(e, None))?;
     // Claim the folder minutes before it is written, so that a second lab run with the same folder fails at its start.
     let claim = match args.kernel.len() {
         1 => claim(args.output.as_deref())?,
@@ -38,7 +42,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         return several(args, &kernels);
     }
     let Some(kernel) = kernels.first() else { return Ok(()) };
-    let Done { ledger, failures } = one(args, kernel, claim)?;
+    if let Some(image) = &image {
+        return flat::run(args, kernel, image, claim);
+    }
+    let Done { ledger, failures, .. } = one(args, kernel, claim)?;
     let verdict = not_measured(&failures).and_then(|()| check_budget(args, kernel, &ledger));
     let source = args
         .output
@@ -109,7 +116,7 @@ fn claim(output: Option<&Path>) -> anyhow::Result<Option<Claim>> {
 }
 
 /// The report of a run just made.
-fn shown(args: &RunArgs, source: String) -> ReportArgs {
+pub(super) fn shown(args: &RunArgs, source: String) -> ReportArgs {
     ReportArgs {
         input: source.into(),
         event: Vec::new(),
@@ -146,6 +153,9 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
     }
     if args.profile && args.processors > 1 {
         return fail(Code::Usage, "--profile: can only record a host with one processor");
+    }
+    if args.kernel.len() > 1 && args.flat.is_some() {
+        return fail(Code::Usage, "--flat: runs on one kernel; give one --kernel");
     }
     if args.kernel.len() > 1 && args.budget.is_some() {
         return fail(Code::Usage, "--budget: is for one kernel; give one --kernel");
@@ -220,6 +230,17 @@ pub(super) fn kernel<'a>(
 
 /// Measures one kernel, and writes the run if it has a folder.
 fn one(args: &RunArgs, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<Done> {
+    let plan = Plan { suites: suites(args), only: only(args), batches: args.batches };
+    work(args, kernel, Work::Operations(&plan), claim)
+}
+
+/// As [`one`], for any work.
+pub(super) fn work(
+    args: &RunArgs,
+    kernel: &Kernel,
+    work: Work<'_>,
+    claim: Option<Claim>,
+) -> anyhow::Result<Done> {
     let host = args.host.host();
     let setup = |cache: PathBuf, console: PathBuf| Setup {
         host,
@@ -243,8 +264,7 @@ fn one(args: &RunArgs, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<
         console,
         limit: args.limit,
     };
-    let plan = Plan { suites: suites(args), only: only(args), batches: args.batches };
-    measure(host, setup, &plan, claim)
+    measure(host, setup, work, claim)
 }
 
 /// The selected suites; with --operation all suites, since names of operations are unique.

@@ -16,7 +16,7 @@ use vmtax_lab::{Plan, Setup};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_report::kernels::{Point, Series};
 use vmtax_report::text::Text;
-use vmtax_runs::lab::{fault, measure};
+use vmtax_runs::lab::{Work, fault, measure};
 use vmtax_runs::{budget, ledger, write_fault};
 use vmtax_store::{Claim, Run, is_run};
 
@@ -262,7 +262,7 @@ fn attempts(
             vmtax_lab::suite::SUITES.iter().collect()
         };
         let plan = Plan { suites, only: args.operation.clone(), batches: args.batches };
-        match measure(host.host(), setup, &plan, Some(claim)) {
+        match measure(host.host(), setup, Work::Operations(&plan), Some(claim)) {
             Ok(_) => return Ok(()),
             Err(error) => {
                 let code = error.downcast_ref::<Fault>().map(Fault::code);

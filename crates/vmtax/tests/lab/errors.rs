@@ -39,7 +39,7 @@ fn a_kernel_without_kvm() {
     one_sentence(&said);
 }
 
-fn find(folder: &std::path::Path, start: &str) -> Option<std::path::PathBuf> {
+pub(crate) fn find(folder: &std::path::Path, start: &str) -> Option<std::path::PathBuf> {
     for entry in fs::read_dir(folder).ok()?.flatten() {
         let path = entry.path();
         if path.is_dir() {

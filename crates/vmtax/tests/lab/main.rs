@@ -11,6 +11,7 @@ mod check;
 mod compare;
 mod errors;
 mod explain;
+mod flat;
 mod guest_perf;
 mod intel;
 mod memory;

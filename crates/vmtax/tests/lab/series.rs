@@ -1,4 +1,4 @@
-//! A series of options of one kernel: what changes is sized and attributed; it goes on after it was interrupted. A bisection of the same options.
+//! A series of options of one kernel, and of a git tree: what changes is sized and attributed; it goes on after it was interrupted. A bisection of the same options.
 
 use std::fs;
 use std::path::Path;
@@ -186,4 +186,83 @@ fn the_list_of_operations_is_data() {
     );
     assert_eq!(text(&find("vmread-guest-rip")["hosts"]), "intel");
     assert_eq!(find("hlt-timer")["waits"], true);
+}
+
+/// The kernel of the distribution that the lab has unpacked: image and modules.
+fn distribution() -> (String, String) {
+    let prepared = output(&["lab", "run", "--operation", "cpuid"]);
+    assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
+    let image = crate::errors::find(&cache(), "vmlinuz-").unwrap();
+    let package = image.parent().unwrap().parent().unwrap();
+    let modules = [package.join("lib/modules"), package.join("usr/lib/modules")];
+    let modules = modules.iter().find(|folder| folder.exists()).unwrap();
+    (image.display().to_string(), modules.display().to_string())
+}
+
+/// A tree whose build is a script of it: the kernels are the distribution's, one commit does not build, and one has a tag with a slash.
+#[test]
+fn commits_of_a_tree_are_built_once_and_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    let home = folder.path().join("series");
+    let log = folder.path().join("built");
+    fs::create_dir(&tree).unwrap();
+    let git = |arguments: &[&str]| {
+        let name = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
+        let done =
+            Command::new("git").args(name).args(arguments).current_dir(&tree).output().unwrap();
+        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    };
+    git(&["init", "-q"]);
+    let (image, modules) = distribution();
+    let build = format!("ln -s '{modules}' \"$OUT/modules\"\ncp '{image}' \"$OUT/vmlinuz\"\n");
+    let commits = [
+        ("v1", build.as_str()),
+        ("v2", "echo 'cpuid.c:7: error: expected expression' >&2\nexit 2\n"),
+        ("next/v3", build.as_str()),
+    ];
+    for (tag, script) in commits {
+        fs::write(tree.join("build"), format!("echo {tag} >> '{}'\n{script}", log.display()))
+            .unwrap();
+        git(&["add", "build"]);
+        git(&["commit", "-qm", tag]);
+        git(&["tag", tag]);
+    }
+    let flags = [
+        "lab",
+        "series",
+        "--tree",
+        tree.to_str().unwrap(),
+        "--kernel",
+        "v1,v2,next/v3,none",
+        "--build",
+        "sh -e build",
+        "--operation",
+        "cpuid",
+        "-o",
+        home.to_str().unwrap(),
+        "--format",
+        "json",
+    ];
+    let first = output(&flags);
+    let said = String::from_utf8(first.stderr).unwrap();
+    assert_eq!(first.status.code(), Some(7), "{said}");
+    assert!(said.contains("2 of 2: next_v3-amd"), "{said}");
+    let failed = "v2: the build failed (exit status: 2): cpuid.c:7: error: expected expression";
+    assert!(said.contains(failed) && said.contains("none: "), "{said}");
+    let series: Value = serde_json::from_slice(&first.stdout).unwrap();
+    let runs = series["runs"].as_array().unwrap();
+    let names: Vec<&str> = runs.iter().map(|run| text(&run["run"])).collect();
+    assert_eq!(names, ["v1-amd", "next_v3-amd"], "{series}");
+    // It is one kernel, so nothing changes.
+    assert_eq!(series["changes"].as_array().map(Vec::len), Some(0), "{series}");
+    assert!(home.join("kernels/v1/build.log").exists());
+    assert_eq!(git(&["worktree", "list"]).lines().count(), 1);
+    // A tag that is moved is not taken for what was measured; what failed is tried again, and nothing else.
+    git(&["tag", "-f", "v1", "next/v3"]);
+    let second = output(&flags);
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(said.contains("v1: is commit") && said.contains("was built under this name"), "{said}");
+    assert_eq!(fs::read_to_string(&log).unwrap(), "v1\nv2\nnext/v3\nv2\n");
 }

@@ -18,12 +18,27 @@ const BUILT: &str = "kernels";
 /// What a build leaves in `$OUT`.
 const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
+const LOG: &str = "build.log";
+/// The commit that was built, beside them: a branch names another one after a while.
+const COMMIT: &str = "commit";
 
 /// The kernel of a commit, built if it was not yet.
 pub(super) fn kernel(tree: &Path, commit: &str, args: &SeriesArgs) -> anyhow::Result<Kernel> {
     let folder = std::path::absolute(&args.output)?.join(BUILT).join(slug(commit));
+    let id = resolved(tree, commit)?;
     if !folder.exists() {
-        build(tree, commit, args.build.as_deref().unwrap_or_default(), &folder)?;
+        build(tree, &id, args.build.as_deref().unwrap_or_default(), &folder)?;
+    }
+    let built = fs::read_to_string(folder.join(COMMIT)).unwrap_or_default();
+    if built.trim() != id {
+        return fail(
+            Code::Data,
+            format!(
+                "is commit {} now, and in this series {} was built under this name; name the commit, or another folder",
+                short(&id),
+                short(&vmtax_events::printable(built.trim()))
+            ),
+        );
     }
     let modules = folder.join(MODULES);
     let modules = modules.exists().then_some(modules);
@@ -44,23 +59,61 @@ fn build(tree: &Path, commit: &str, command: &str, folder: &Path) -> anyhow::Res
         .args(["-ec", command])
         .current_dir(checkout.folder.path().join("tree"))
         .env("OUT", out.path());
-    let log = fs::File::create(out.path().join("build.log")).map_err(cannot(folder))?;
+    let log = fs::File::create(out.path().join(LOG)).map_err(cannot(folder))?;
     let both = log.try_clone().map_err(cannot(folder))?;
     let status = shell.stdout(log).stderr(both).status()?;
-    let text = fs::read(out.path().join("build.log")).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let last = vmtax_events::printable(last.trim());
-    if !status.success() {
-        return fail(Code::Data, format!("{commit}: the build failed ({status}): {last}"));
+    let image_is_there = out.path().join(IMAGE).exists();
+    if !status.success() || !image_is_there {
+        let what = match status.success() {
+            false => format!("the build failed ({status})"),
+            true => format!("the build left no $OUT/{IMAGE} (and $OUT/{MODULES})"),
+        };
+        // The folder that has it is not kept.
+        let kept = folder.with_file_name(format!(
+            "{}.log",
+            folder.file_name().unwrap_or_default().to_string_lossy()
+        ));
+        let text = fs::read(out.path().join(LOG)).unwrap_or_default();
+        fs::write(&kept, &text).map_err(cannot(&kept))?;
+        let said = told(&String::from_utf8_lossy(&text));
+        return fail(Code::Data, format!("{what}: {said}; its output is in {}", kept.display()));
     }
-    if !out.path().join(IMAGE).exists() {
-        return fail(
-            Code::Data,
-            format!("{commit}: the build left no $OUT/{IMAGE} (and $OUT/{MODULES}): {last}"),
-        );
-    }
+    fs::write(out.path().join(COMMIT), format!("{commit}\n")).map_err(cannot(folder))?;
     out.publish().map_err(|e| cannot(folder)(e).into())
+}
+
+/// The line of a build's output that says why it failed: the first of an error, else the last.
+fn told(text: &str) -> String {
+    // Compilers write "error", make writes "***".
+    let marks = ["error", "Error", "***"];
+    let error = text.lines().find(|line| marks.iter().any(|mark| line.contains(mark)));
+    let last = || text.lines().rev().find(|line| !line.trim().is_empty());
+    vmtax_events::printable(error.or_else(last).unwrap_or("it has no output").trim())
+}
+
+/// The id of the commit that a tag, branch or id names.
+fn resolved(tree: &Path, name: &str) -> anyhow::Result<String> {
+    let commit = format!("{name}^{{commit}}");
+    // A name that begins as an option is none.
+    let found =
+        git(tree).args(["rev-parse", "--verify", "--quiet", "--end-of-options", &commit]).output();
+    match found {
+        Ok(found) if found.status.success() => {
+            // Git repeats the option in its answer.
+            let said = String::from_utf8_lossy(&found.stdout);
+            Ok(said.lines().last().unwrap_or_default().trim().to_owned())
+        }
+        Ok(found) => {
+            let said = String::from_utf8_lossy(&found.stderr);
+            let line = said.lines().last().unwrap_or("the tree has no such commit");
+            fail(Code::Data, format!("{}: {}", tree.display(), vmtax_events::printable(line)))
+        }
+        Err(error) => fail(Code::Input, format!("git cannot be started: {error}")),
+    }
+}
+
+fn short(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
 }
 
 /// A commit of a tree in a folder of its own, as long as this lives.
@@ -74,12 +127,8 @@ impl Checkout {
         let folder = tempfile::tempdir()?;
         let checkout = Checkout { tree: tree.to_owned(), folder };
         let at = checkout.folder.path().join("tree");
-        // A commit that begins as an option is none.
-        let done = git(tree)
-            .args(["worktree", "add", "--quiet", "--detach"])
-            .arg(at)
-            .args(["--end-of-options", commit])
-            .output();
+        let done =
+            git(tree).args(["worktree", "add", "--quiet", "--detach"]).arg(at).arg(commit).output();
         match done {
             Ok(done) if done.status.success() => Ok(checkout),
             Ok(done) => {

@@ -1,0 +1,282 @@
+//! A multiboot program as a guest of the emulated host's KVM: a test of kvm-unit-tests, or any that uses the same devices.
+//!
+//! It runs twice. The first run gives its output and verdict, and is not recorded, so that what the program itself measures is not
+//! longer for it. The second is recorded.
+//!
+//! Left out: which devices there are (`vmtax-guest`), several processors, and programs of L2.
+
+mod firmware;
+mod multiboot;
+
+use std::path::Path;
+
+use vmtax_events::{Event, Kind, Reason};
+use vmtax_guest::order::{Order, Program, Ran};
+
+use crate::conversation::Answer;
+use crate::host::{Host, Ready, Setup};
+use crate::run::{Outcomes, assemble};
+use crate::window::port;
+use crate::{Error, trace_dat};
+
+/// Bytes of memory of a program, as much as QEMU gives a machine.
+const MEMORY: u32 = 128 << 20;
+/// Most bytes of a file.
+const MOST_FILE: u64 = 64 << 20;
+/// Most bytes that are loaded from it: an order must fit the mailbox.
+const MOST_LOADED: usize = 4_000_000;
+/// Most bytes of a command line.
+const MOST_LINE: usize = 2000;
+/// The VM of a program in its recording.
+const VM: u32 = 1;
+/// The port whose write ends a program.
+const EXIT_PORT: u16 = 0xf4;
+
+/// A program that can run.
+#[derive(Clone, Debug)]
+pub struct Image(Program);
+
+impl Image {
+    /// Reads a multiboot image. `arguments` follow its name on its command line.
+    ///
+    /// # Errors
+    /// When it cannot be read, is no multiboot image, or cannot be loaded.
+    pub fn read(path: &Path, arguments: &str) -> Result<Image, Error> {
+        let problem = |problem: String| Error::Program { path: path.to_owned(), problem };
+        let length = std::fs::metadata(path).map_err(Error::io(path, "read the program"))?.len();
+        if length > MOST_FILE {
+            return Err(problem(format!("has {length} bytes, and a program at most {MOST_FILE}")));
+        }
+        let bytes = std::fs::read(path).map_err(Error::io(path, "read the program"))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        loaded(name, &bytes, arguments).map(Image).map_err(problem)
+    }
+
+    /// Its file's name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+}
+
+fn loaded(name: String, bytes: &[u8], arguments: &str) -> Result<Program, String> {
+    let line = [name.as_str(), arguments].join(" ").trim_end().to_owned();
+    if line.len() > MOST_LINE || line.contains('\0') {
+        return Err(format!(
+            "its command line must have at most {MOST_LINE} bytes, none of them 0"
+        ));
+    }
+    let multiboot::Loaded { entry, mut pieces, taken } = multiboot::load(bytes, MEMORY)?;
+    let size: usize = pieces.iter().map(|(_, bytes)| bytes.len()).sum();
+    if size > MOST_LOADED {
+        return Err(format!("has {size} bytes to load, and at most {MOST_LOADED} can be loaded"));
+    }
+    let information = firmware::free_page(&taken)
+        .ok_or("leaves no page below 640 KiB free for the multiboot information")?;
+    pieces.push((information, firmware::information(information, &line, MEMORY)));
+    pieces.push((firmware::ACPI, firmware::acpi()));
+    Ok(Program { name, memory: MEMORY, pieces, entry, information })
+}
+
+/// What a program did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Its file's name.
+    pub name: String,
+    /// What it wrote to the serial port and the debug console.
+    pub output: String,
+    /// Bytes of output that were not kept.
+    pub dropped: u64,
+    /// Its exit code, if it ended by the exit port.
+    pub code: Option<u32>,
+    /// Why it ended otherwise.
+    pub failure: Option<String>,
+    /// Devices that it accessed and the VMM lacks, with the number of accesses.
+    pub absent: Vec<(String, u64)>,
+    /// All exits of the recorded run, most frequent first; `None` if the kernel cannot count them.
+    pub exits: Option<Vec<(Reason, u64)>>,
+    /// How the recorded run ended, if it ended otherwise.
+    pub recorded: Option<String>,
+}
+
+/// The judgement of a program about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Exit code 0.
+    Passed,
+    /// Exit code 77: nothing of it can run here.
+    Skipped,
+    /// Any other exit code.
+    Failed,
+    /// It ended without one.
+    None,
+}
+
+/// The exit code of a test that cannot run.
+const SKIPPED: u32 = 77;
+
+impl Ended {
+    fn new(name: &str, ran: Ran, host: Host) -> Ended {
+        let reason = |(raw, count)| (Reason::from_trace(host.isa(), raw), count);
+        let mut exits: Option<Vec<_>> =
+            ran.exits.map(|exits| exits.into_iter().map(reason).collect());
+        if let Some(exits) = &mut exits {
+            exits.sort_by_key(|(reason, count)| (std::cmp::Reverse(*count), reason.code));
+        }
+        Ended {
+            name: name.to_owned(),
+            output: String::from_utf8_lossy(&ran.output).replace("\r\n", "\n"),
+            dropped: ran.dropped,
+            code: ran.code,
+            failure: ran.failure,
+            absent: ran.absent,
+            exits,
+            recorded: ran.recorded,
+        }
+    }
+
+    /// Its verdict.
+    pub fn verdict(&self) -> Verdict {
+        match self.code {
+            Some(0) => Verdict::Passed,
+            Some(SKIPPED) => Verdict::Skipped,
+            Some(_) => Verdict::Failed,
+            None => Verdict::None,
+        }
+    }
+
+    /// The verdict as a phrase: `passed (exit code 0)`.
+    pub fn said(&self) -> String {
+        let word = match self.verdict() {
+            Verdict::Passed => "passed",
+            Verdict::Skipped => "skipped",
+            Verdict::Failed => "failed",
+            Verdict::None => {
+                let why = self.failure.as_deref().unwrap_or("it stopped");
+                return format!("no verdict: {why}");
+            }
+        };
+        format!("{word} (exit code {})", self.code.unwrap_or_default())
+    }
+
+    /// The lines of its output by which tests report: what failed, was skipped, and the summary.
+    pub fn reported(&self) -> Vec<&str> {
+        let marks = ["FAIL", "SKIP", "SUMMARY"];
+        let is_one = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
+        self.output.lines().map(str::trim_end).filter(is_one).collect()
+    }
+
+    /// What a reader of the recording should know.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if !self.absent.is_empty() {
+            let named = |(device, count): &(String, u64)| format!("{device} ({count})");
+            let named: Vec<String> = self.absent.iter().map(named).collect();
+            notes.push(format!(
+                "{} accessed devices that its VM does not have: {}; reads gave ones",
+                self.name,
+                named.join(", ")
+            ));
+        }
+        if self.dropped > 0 {
+            notes.push(format!(
+                "{} bytes of the output of {} were not kept",
+                self.dropped, self.name
+            ));
+        }
+        if let Some(recorded) = &self.recorded {
+            notes.push(format!("the recorded run of {} differs: {recorded}", self.name));
+        }
+        notes
+    }
+}
+
+/// Boots or restores a host and runs the program there.
+///
+/// # Errors
+/// When the host does not come up, or the program does not end within the limit. How a program ends is an outcome.
+pub fn run(setup: &Setup, image: &Image, progress: &dyn Fn(&str)) -> Result<Outcomes, Error> {
+    let Ready { mut machine, mut conversation, start, .. } = setup.start(progress)?;
+    progress("running the program");
+    let order = Order { program: Some(image.0.clone()), trace: true, ..Order::default() };
+    let Answer { report, files } = conversation.execute(&mut machine, &order, &mut |_| Ok(()))?;
+    machine.finish()?;
+    let lacks = |what: &str| Error::Report { problem: format!("it lacks {what}") };
+    if let Some(problem) = report.failure {
+        return Err(Error::Report { problem });
+    }
+    let ran = report.ran.ok_or_else(|| lacks("the program's end"))?;
+    Ok(Outcomes {
+        operations: Vec::new(),
+        program: Some(Ended::new(image.name(), ran, setup.host)),
+        vms: vec![(VM, image.name().to_owned())],
+        trace_lost: trace_dat::lost(&files),
+        trace: Some(assemble(&files, &report.release)?),
+        files: Vec::new(),
+        release: report.release,
+        processor: report.processor,
+        start,
+    })
+}
+
+/// The events of a program's VM: all from its first entry to the exit that ends it.
+#[derive(Debug, Default)]
+pub struct Whole {
+    state: State,
+    /// Exits that were seen.
+    pub exits: u64,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Before,
+    Inside,
+    Over,
+}
+
+impl Whole {
+    /// The event as one of the program's, or `None` for one before or after it.
+    pub fn place(&mut self, event: &Event) -> Option<Event> {
+        match (&self.state, event.kind) {
+            (State::Before, Kind::Entry) => self.state = State::Inside,
+            (State::Inside, Kind::Exit { reason, info1, .. }) => {
+                self.exits += 1;
+                if port(reason, info1) == Some(EXIT_PORT) {
+                    self.state = State::Over;
+                }
+            }
+            _ => {}
+        }
+        (self.state == State::Inside).then(|| Event { pid: VM, ..*event })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_of_exit_codes() {
+        let ended = |code, failure: Option<&str>| Ended {
+            code,
+            failure: failure.map(str::to_owned),
+            ..Ended::default()
+        };
+        for (one, verdict, said) in [
+            (ended(Some(0), None), Verdict::Passed, "passed (exit code 0)"),
+            (ended(Some(1), None), Verdict::Failed, "failed (exit code 1)"),
+            (ended(Some(77), None), Verdict::Skipped, "skipped (exit code 77)"),
+            (ended(None, Some("a triple fault")), Verdict::None, "no verdict: a triple fault"),
+        ] {
+            assert_eq!((one.verdict(), one.said().as_str()), (verdict, said));
+        }
+    }
+
+    #[test]
+    fn tests_report_by_lines() {
+        let output =
+            "enabling apic\nPASS: a\nFAIL: b\n  FAIL\nSUMMARY: 2 tests, 1 unexpected failures\n";
+        let ended = Ended { output: output.to_owned(), ..Ended::default() };
+        assert_eq!(ended.reported(), ["FAIL: b", "SUMMARY: 2 tests, 1 unexpected failures"]);
+    }
+}

@@ -1,0 +1,69 @@
+//! `vmtax lab run --flat`: a program as a guest, its output, its verdict and its exits.
+
+use vmtax_cli::exit::{Code, Fault, say};
+use vmtax_cli::output;
+use vmtax_lab::program::{Ended, Image, Verdict};
+use vmtax_machine::kernel::Kernel;
+use vmtax_runs::lab::{Done, Work};
+use vmtax_store::Claim;
+
+use super::args::RunArgs;
+use super::run::{shown, work};
+use crate::report::{Format, render};
+
+/// Runs the program and writes its output and verdict, and then the report of its exits.
+pub(super) fn run(
+    args: &RunArgs,
+    kernel: &Kernel,
+    image: &Image,
+    claim: Option<Claim>,
+) -> anyhow::Result<()> {
+    let Done { ledger, program, .. } = work(args, kernel, Work::Program(image), claim)?;
+    let Some(ended) = program else { return Ok(()) };
+    if args.format == Format::Text {
+        output::write(None, |out| Ok(write!(out, "{}", text(&ended))?))?;
+    } else {
+        // Standard output has the report alone.
+        say(&format!("{}: {}", ended.name, ended.said()));
+    }
+    let source = args
+        .output
+        .as_ref()
+        .map_or_else(|| image.name().to_owned(), |folder| folder.display().to_string());
+    render(&shown(args, source), ledger)?;
+    let failed = |code, message: String| {
+        let lines = ended.reported().into_iter().map(str::to_owned).collect();
+        Err(Fault::new(code, message).detailed(lines).into())
+    };
+    match ended.verdict() {
+        Verdict::Passed | Verdict::Skipped => Ok(()),
+        Verdict::Failed => failed(Code::Breach, format!("{}: {}", ended.name, ended.said())),
+        Verdict::None => failed(
+            Code::Machine,
+            format!(
+                "{}: {}",
+                ended.name,
+                ended.failure.as_deref().unwrap_or("it ended without a verdict")
+            ),
+        ),
+    }
+}
+
+/// Output, verdict, and all exits.
+fn text(ended: &Ended) -> String {
+    let mut text = ended.output.clone();
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text.push_str(&format!("\n{}: {}\n", ended.name, ended.said()));
+    if let Some(exits) = &ended.exits {
+        let sum: u64 = exits.iter().map(|(_, count)| count).sum();
+        let named =
+            |(reason, count): &(vmtax_events::Reason, u64)| format!("{} {count}", reason.name());
+        let named: Vec<String> = exits.iter().map(named).collect();
+        text.push_str(&format!("{sum} exits, counted by the kernel: {}\n", named.join(", ")));
+    }
+    text.push('\n');
+    // What a program writes may be anything.
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}

@@ -1,0 +1,145 @@
+//! Multiboot programs as guests: `--flat`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::run::{output, refused, text, vmtax};
+
+/// Where the image is loaded, and bytes before its code: the multiboot header.
+const LOADED: u32 = 0x40_0000;
+const HEADER: usize = 12;
+
+/// Code for 32-bit protected mode; text that it prints follows it.
+#[derive(Default)]
+struct Code(Vec<u8>);
+
+impl Code {
+    /// Prints the command line, by the multiboot information at EBX.
+    fn command_line(mut self) -> Code {
+        self.0.extend([0x8b, 0x73, 0x10]); // mov esi, [ebx + 16]
+        self.0.extend([0xba, 0xf8, 0x03, 0, 0]); // mov edx, 0x3f8
+        // again: lodsb; test al, al; jz end; out dx, al; jmp again; end:
+        self.0.extend([0xac, 0x84, 0xc0, 0x74, 0x03, 0xee, 0xeb, 0xf8]);
+        self
+    }
+
+    /// Prints a text, which lies in the code.
+    fn print(mut self, text: &str) -> Code {
+        let length = text.len() as u32;
+        self.0.push(0xe9); // jmp over the text
+        self.0.extend(length.to_le_bytes());
+        let at = LOADED + (HEADER + self.0.len()) as u32;
+        self.0.extend(text.as_bytes());
+        self.0.extend([0xba, 0xf8, 0x03, 0, 0]); // mov edx, 0x3f8
+        self.0.push(0xbe); // mov esi, text
+        self.0.extend(at.to_le_bytes());
+        self.0.push(0xb9); // mov ecx, length
+        self.0.extend(length.to_le_bytes());
+        self.0.extend([0xf3, 0x6e]); // rep outsb
+        self
+    }
+
+    /// Executes CPUID ten times.
+    fn cpuid(mut self) -> Code {
+        self.0.extend([0xbd, 10, 0, 0, 0]); // mov ebp, 10
+        // again: xor eax, eax; cpuid; dec ebp; jnz again
+        self.0.extend([0x31, 0xc0, 0x0f, 0xa2, 0x4d, 0x75, 0xf9]);
+        self
+    }
+
+    fn bytes(mut self, bytes: &[u8]) -> Code {
+        self.0.extend(bytes);
+        self
+    }
+
+    /// Ends with an exit code.
+    fn exit(mut self, code: u8) -> Code {
+        self.0.extend([0xba, 0xf4, 0, 0, 0, 0xb8, code, 0, 0, 0, 0xef]); // mov edx, 0xf4; mov eax, code; out dx, eax
+        self
+    }
+
+    /// As an ELF file with a multiboot header.
+    fn image(self, folder: &Path) -> PathBuf {
+        let size = (HEADER + self.0.len()) as u32;
+        let mut bytes = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x03\0".to_vec();
+        let mut words =
+            |words: &[u32]| bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        // Version, entry, program headers, no sections, no flags; sizes of headers: 52, 32 (one), 40 (none).
+        words(&[1, LOADED + HEADER as u32, 52, 0, 0, 52 | 32 << 16, 1 | 40 << 16, 0]);
+        words(&[1, 84, LOADED, LOADED, size, size + 0x1000, 7, 4]);
+        words(&[0x1bad_b002, 0, 0_u32.wrapping_sub(0x1bad_b002)]);
+        bytes.extend(self.0);
+        let path = folder.join("own.flat");
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+fn reported(run: &str) -> serde_json::Value {
+    let output = vmtax(&["report", run, "--format", "json"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_program_runs_and_its_output_verdict_and_exits_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let code = Code::default().command_line().print("\nPASS: cpuid\r\nSUMMARY: 1 tests\r\n");
+    let code = code.bytes(&[0xba, 0x34, 0x12, 0, 0, 0xec]); // mov edx, 0x1234; in al, dx
+    let image = code.cpuid().exit(0).image(folder.path());
+    let image = image.to_str().unwrap();
+    for (host, cpuid) in [("amd", "cpuid"), ("intel", "CPUID")] {
+        let run = folder.path().join(host);
+        let run = run.to_str().unwrap();
+        let arguments = ["lab", "run", "--host", host, "--flat", image, "--append", "one two"];
+        let done = output(&[&arguments[..], &["-o", run]].concat());
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
+        let printed = "own.flat one two\nPASS: cpuid\nSUMMARY: 1 tests\n";
+        assert!(said.starts_with(printed), "{said}");
+        assert!(said.contains("\nown.flat: passed (exit code 0)\n"), "{said}");
+        assert_eq!(fs::read_to_string(format!("{run}/program.txt")).unwrap(), printed);
+        let manifest = fs::read_to_string(format!("{run}/run.json")).unwrap();
+        assert!(manifest.contains("passed (exit code 0)"), "{manifest}");
+        // Both the kernel's counter and the recording have each exit.
+        assert!(said.contains(&format!("{cpuid} 10")), "{said}");
+        let report = reported(run);
+        let rows = report["tables"][0]["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| text(&row["reason"]) == cpuid).unwrap();
+        assert_eq!((text(&row["vm"]), row["count"].as_u64()), ("own.flat", Some(10)), "{row}");
+        let notes = report["losses"]["notes"].to_string();
+        assert!(notes.contains("I/O port 0x1234 (1)"), "{notes}");
+    }
+}
+
+#[test]
+fn programs_that_fail_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |code: Code, more: &[&str]| {
+        let image = code.image(folder.path());
+        refused(&[&["lab", "run", "--flat", image.to_str().unwrap()], more].concat())
+    };
+    let (code, said) = run(Code::default().print("FAIL: cpuid\n").exit(1), &[]);
+    assert_eq!(code, 6, "{said}");
+    assert!(said.contains("own.flat: failed (exit code 1)\n  FAIL: cpuid\n"), "{said}");
+    let (code, said) = run(Code::default().exit(77), &[]);
+    assert_eq!(code, 0, "{said}");
+    // An invalid instruction, for which there is no handler.
+    let (code, said) = run(Code::default().bytes(&[0x0f, 0x0b]), &[]);
+    assert_eq!(code, 7, "{said}");
+    assert!(said.contains("own.flat: the guest ended in a triple fault at rip 0x40000c"), "{said}");
+    // A loop without end; what it printed is at the end of the message.
+    let (code, said) =
+        run(Code::default().print("endless\n").bytes(&[0xeb, 0xfe]), &["--limit", "30s"]);
+    assert_eq!(code, 7, "{said}");
+    assert!(said.contains("was not done after 30 s"), "{said}");
+    let (code, said) = run(Code::default().exit(0), &["--nested"]);
+    assert_eq!(code, 2, "{said}");
+    let image = folder.path().join("own.flat");
+    fs::write(&image, vec![0x5a; 100_000]).unwrap();
+    let (code, said) = refused(&["lab", "run", "--flat", image.to_str().unwrap()]);
+    assert_eq!(code, 4, "{said}");
+    assert!(said.contains("is no multiboot image"), "{said}");
+    let (code, _) = refused(&["lab", "run", "--flat", "/nonexistent/x.flat"]);
+    assert_eq!(code, 3);
+}
