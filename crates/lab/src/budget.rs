@@ -20,7 +20,7 @@
 //! faults = 512.0             # for each 2 MiB
 //! pages = { 4K = 2048 }      # mapped by the batch
 //! ```
-//! Exits are exact: those of one batch, without the host's own interrupts, which belong to its clock and not to the operation.
+//! Exits are exact (those of an operation whose vCPUs race have an `exits-tolerance`): those of one batch, without the host's own interrupts, which belong to its clock and not to the operation.
 //! Left out: where the numbers come from (the binary gives them) and how a breach is printed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +32,10 @@ use crate::Error;
 
 /// How much a path may be longer when a budget does not say.
 pub const TOLERANCE: f64 = 0.005;
+/// How much exits of an operation whose vCPUs race may differ: a twentieth of their number.
+pub const RACE_TOLERANCE: f64 = 0.05;
+/// As much of any number, where there is a tolerance: a race that ends the other way round has this many exits more or less.
+const RACE_LEAST: f64 = 2.0;
 
 /// A budget file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,6 +79,9 @@ pub struct Allowance {
     /// Exits of the batch by level, reason and detail; not looked at when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exits: Option<BTreeMap<String, u64>>,
+    /// Part of each number of exits that it may be off; they are exact when absent.
+    #[serde(default, rename = "exits-tolerance", skip_serializing_if = "Option::is_none")]
+    pub exits_tolerance: Option<f64>,
 }
 
 /// A budget violation.
@@ -113,10 +120,10 @@ impl Budget {
             problem: format!("is no budget: {}", toml_problem(&text, &error)),
         })?;
         for one in &budget.operations {
-            let numbers = [one.path, one.tolerance];
+            let numbers = [one.path, one.tolerance, one.exits_tolerance];
             if numbers.into_iter().flatten().any(|number| !number.is_finite() || number < 0.0) {
                 let problem = format!(
-                    "operation {} {}: path and tolerance must be numbers from 0 on",
+                    "operation {} {}: path and tolerances must be numbers from 0 on",
                     one.name, one.level
                 );
                 return Err(Error::Budget { path: path.to_owned(), problem });
@@ -159,18 +166,20 @@ impl Allowance {
         }
     }
 
-    /// Counts by name that are not the same.
+    /// Counts by name that are further apart than the tolerance, or not the same without one.
     fn compare_counts(
         &self,
-        (allowed, found): (&BTreeMap<String, u64>, &BTreeMap<String, u64>),
+        (allowed, found, tolerance): (&BTreeMap<String, u64>, &BTreeMap<String, u64>, Option<f64>),
         called: impl Fn(&str) -> String,
         breaches: &mut Vec<Breach>,
     ) {
         let names: BTreeSet<&String> = allowed.keys().chain(found.keys()).collect();
         for name in names {
             let number = |of: &BTreeMap<String, u64>| of.get(name).copied().unwrap_or(0) as f64;
-            if number(allowed) != number(found) {
-                breaches.push(self.breach(called(name), number(allowed), number(found)));
+            let (allowed, found) = (number(allowed), number(found));
+            let apart = tolerance.map_or(0.0, |part| (allowed * part).max(RACE_LEAST));
+            if (allowed - found).abs() > apart {
+                breaches.push(self.breach(called(name), allowed, found));
             }
         }
     }
@@ -187,7 +196,7 @@ impl Allowance {
             let none = BTreeMap::new();
             let now = found.pages.as_ref().unwrap_or(&none);
             let called = |size: &str| format!("pages of {size} mapped");
-            self.compare_counts((allowed, now), called, breaches);
+            self.compare_counts((allowed, now, None), called, breaches);
         }
     }
 
@@ -206,7 +215,7 @@ impl Allowance {
             breaches.push(self.breach("exits were not recorded", allowed as f64, 0.0));
         }
         if let (Some(exits), Some(now)) = (&self.exits, &found.exits) {
-            self.compare_counts((exits, now), str::to_owned, breaches);
+            self.compare_counts((exits, now, self.exits_tolerance), str::to_owned, breaches);
         }
         if let Some(path) = self.path {
             let tolerance = self.tolerance.unwrap_or(TOLERANCE);
@@ -233,6 +242,7 @@ mod tests {
             faults: None,
             pages: None,
             exits: Some(exits.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()),
+            exits_tolerance: None,
         }
     }
 
@@ -266,6 +276,22 @@ mod tests {
             [("L1 cpuid".to_owned(), 200.0, 201.0), ("L1 msr".to_owned(), 0.0, 3.0)]
         );
         assert_eq!(what(&budget, &[]), [("was not run".to_owned(), 1.0, 0.0)]);
+    }
+
+    /// Two vCPUs that take turns: 39 or 40 of an exit are the same, 30 are not.
+    #[test]
+    fn exits_of_a_race_have_a_tolerance() {
+        let race =
+            |exits| Allowance { exits_tolerance: Some(RACE_TOLERANCE), ..one(1000.0, exits) };
+        let budget = budget(race(&[("L1 ICR", 39), ("L1 vmload", 200)]));
+        for near in [[("L1 ICR", 41), ("L1 vmload", 190)], [("L1 ICR", 37), ("L1 vmload", 210)]] {
+            assert_eq!(what(&budget, &[one(1000.0, &near)]), []);
+        }
+        let far = [("L1 ICR", 42), ("L1 vmload", 211), ("L1 cpuid", 3)];
+        let expected =
+            [("L1 ICR", 39.0, 42.0), ("L1 cpuid", 0.0, 3.0), ("L1 vmload", 200.0, 211.0)];
+        let expected = expected.map(|(name, allowed, now)| (name.to_owned(), allowed, now));
+        assert_eq!(what(&budget, &[one(1000.0, &far)]), expected);
     }
 
     /// This is how a kernel that gains huge pages for guest_memfd is noticed.

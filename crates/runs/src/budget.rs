@@ -13,7 +13,7 @@ use vmtax_analyse::{Ledger, Profiled};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_events::{DetailKind, Level, printable};
 use vmtax_lab::Host;
-use vmtax_lab::budget::{Allowance, Budget, TOLERANCE};
+use vmtax_lab::budget::{Allowance, Budget, RACE_TOLERANCE, TOLERANCE};
 use vmtax_report::calls::difference::sentence;
 use vmtax_report::calls::folded;
 use vmtax_report::numbers::counted;
@@ -258,6 +258,9 @@ fn allowance(row: &OperationRow) -> Allowance {
             sizes.zip(pages).filter(|(_, n)| *n > 0).collect()
         }),
         exits: steady_exits(row),
+        exits_tolerance: vmtax_lab::suite::operation(&row.name)
+            .is_some_and(|one| one.races())
+            .then_some(RACE_TOLERANCE),
     }
 }
 

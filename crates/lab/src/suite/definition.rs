@@ -194,6 +194,11 @@ impl Definition {
         self.code.waits
     }
 
+    /// Whether it has two vCPUs: which of them comes first is chance, and with it the number of some exits.
+    pub fn races(&self) -> bool {
+        self.code.second.is_some()
+    }
+
     /// Operations in a batch. Fewer at L2, where each takes so long that most batches would see a tick of a clock.
     pub fn count_at(&self, level: u8) -> u32 {
         if level < 2 { self.count } else { self.count.div_ceil(4) }

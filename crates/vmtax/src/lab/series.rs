@@ -1,5 +1,6 @@
 //! `vmtax lab series`: kernels, hosts and options -> a folder of runs, and a page of what changes between them.
 
+mod config;
 mod plan;
 mod tree;
 
@@ -20,7 +21,7 @@ use vmtax_runs::lab::{Work, fault, measure};
 use vmtax_runs::{budget, ledger, write_fault};
 use vmtax_store::{Claim, Run, is_run};
 
-use self::plan::{Stored, Wanted, order, slug};
+use self::plan::{Stored, StoredRun, Wanted, order, slug};
 use super::args::{HostWord, SeriesArgs};
 use super::run::{DEBIAN, is_image};
 use crate::flags::{Color, TableFormat, color, width};
@@ -263,7 +264,7 @@ fn attempts(
         };
         let plan = Plan { suites, only: args.operation.clone(), batches: args.batches };
         match measure(host.host(), setup, Work::Operations(&plan), Some(claim)) {
-            Ok(_) => return Ok(()),
+            Ok(_) => return config::keep(kernel, folder),
             Err(error) => {
                 let code = error.downcast_ref::<Fault>().map(Fault::code);
                 if last == 0 || code != Some(Code::Machine) {
@@ -324,11 +325,19 @@ fn show(args: &SeriesArgs, stored: &Stored, failures: &[String]) -> anyhow::Resu
     for (name, page) in series.steps(version)? {
         write(&slug(&name), &|out| out.write_all(&page))?;
     }
+    let runs: Vec<&StoredRun> = order(&stored.runs).iter().map(|at| &stored.runs[*at]).collect();
+    let configurations = config::steps(&args.output, &runs)?;
     output::write(None, |out| {
         match args.format {
             TableFormat::Text => {
                 let look = Text { color: color(Color::Auto, None), width: width(None) };
                 series.text(out, look)?;
+                if !configurations.is_empty() {
+                    writeln!(out, "\nConfigurations")?;
+                }
+                for line in &configurations {
+                    writeln!(out, "  {line}")?;
+                }
                 writeln!(out, "\n{}", args.output.join(PAGE).display())?;
             }
             TableFormat::Csv => series.csv(out)?,

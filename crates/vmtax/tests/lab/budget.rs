@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::run::{output, refused};
+use crate::run::{one_at_a_time, output, refused, vmtax};
 
 #[test]
 fn a_worse_configuration_breaks_the_budget() {
@@ -55,6 +55,45 @@ fn another_emulator(budget: &str, operations: &str) {
         ) && first.contains(version.trim_end_matches('"')),
         "{said}"
     );
+}
+
+/// Under a second version of QEMU, whose folder of programs the variable names, all operations are measured, budgets hold, and one of the first version
+/// that breaks says so.
+#[test]
+#[ignore = "needs a second QEMU: VMTAX_SECOND_QEMU=/folder/usr/bin"]
+fn a_second_version_of_qemu() {
+    let Some(programs) = std::env::var_os("VMTAX_SECOND_QEMU") else {
+        return vmtax_skipped::system("VMTAX_SECOND_QEMU names no second QEMU");
+    };
+    let usual = std::env::var_os("PATH").unwrap();
+    let all = std::iter::once(programs.into()).chain(std::env::split_paths(&usual));
+    let path = std::env::join_paths(all).unwrap();
+    let second = |arguments: &[&str]| {
+        let output = one_at_a_time(|| vmtax(arguments).env("PATH", &path).output().unwrap());
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let [first, own] =
+        ["first.toml", "own.toml"].map(|name| folder.path().join(name).display().to_string());
+    let emulator = |budget: &str| {
+        let text = fs::read_to_string(budget).unwrap();
+        text.lines().find(|line| line.starts_with("emulator = ")).unwrap().to_owned()
+    };
+    let one = ["lab", "run", "--operation", "touch-4k", "--budget", first.as_str()];
+    let blessed = output(&[&one[..], &["--bless"]].concat());
+    assert!(blessed.status.success(), "{}", String::from_utf8_lossy(&blessed.stderr));
+    let (code, said) = second(&[&one[..], &["--option", "kvm_amd.npt=0"]].concat());
+    assert_eq!(code, 6, "{said}");
+    assert!(
+        said.lines().nth(1).unwrap().starts_with("  the budget was made with QEMU TCG "),
+        "{said}"
+    );
+    let nested = ["lab", "run", "--nested", "--budget", own.as_str()];
+    let (code, said) = second(&[&nested[..], &["--bless"]].concat());
+    assert_eq!(code, 0, "{said}");
+    assert_ne!(emulator(&own), emulator(&first));
+    let (code, said) = second(&nested);
+    assert_eq!(code, 0, "{said}");
 }
 
 /// With call trees the functions that break a budget are named, those of an operation that keeps it are not.

@@ -216,11 +216,14 @@ fn commits_of_a_tree_are_built_once_and_measured() {
     };
     git(&["init", "-q"]);
     let (image, modules) = distribution();
-    let build = format!("ln -s '{modules}' \"$OUT/modules\"\ncp '{image}' \"$OUT/vmlinuz\"\n");
+    let build = |hz: u32| {
+        let config = format!("echo CONFIG_HZ={hz} > \"$OUT/config\"");
+        format!("{config}\nln -s '{modules}' \"$OUT/modules\"\ncp '{image}' \"$OUT/vmlinuz\"\n")
+    };
     let commits = [
-        ("v1", build.as_str()),
-        ("v2", "echo 'cpuid.c:7: error: expected expression' >&2\nexit 2\n"),
-        ("next/v3", build.as_str()),
+        ("next/v1", build(250)),
+        ("v2", "echo 'cpuid.c:7: error: expected expression' >&2\nexit 2\n".to_owned()),
+        ("v3", build(1000)),
     ];
     for (tag, script) in commits {
         fs::write(tree.join("build"), format!("echo {tag} >> '{}'\n{script}", log.display()))
@@ -235,7 +238,7 @@ fn commits_of_a_tree_are_built_once_and_measured() {
         "--tree",
         tree.to_str().unwrap(),
         "--kernel",
-        "v1,v2,next/v3,none",
+        "next/v1,v2,v3,none",
         "--build",
         "sh -e build",
         "--operation",
@@ -248,21 +251,26 @@ fn commits_of_a_tree_are_built_once_and_measured() {
     let first = output(&flags);
     let said = String::from_utf8(first.stderr).unwrap();
     assert_eq!(first.status.code(), Some(7), "{said}");
-    assert!(said.contains("2 of 2: next_v3-amd"), "{said}");
+    assert!(said.contains("2 of 2: v3-amd"), "{said}");
     let failed = "v2: the build failed (exit status: 2): cpuid.c:7: error: expected expression";
     assert!(said.contains(failed) && said.contains("none: "), "{said}");
     let series: Value = serde_json::from_slice(&first.stdout).unwrap();
     let runs = series["runs"].as_array().unwrap();
     let names: Vec<&str> = runs.iter().map(|run| text(&run["run"])).collect();
-    assert_eq!(names, ["v1-amd", "next_v3-amd"], "{series}");
+    assert_eq!(names, ["next_v1-amd", "v3-amd"], "{series}");
     // It is one kernel, so nothing changes.
     assert_eq!(series["changes"].as_array().map(Vec::len), Some(0), "{series}");
-    assert!(home.join("kernels/v1/build.log").exists());
+    assert!(home.join("kernels/next_v1/build.log").exists());
+    let differ = fs::read_to_string(home.join("config-next_v1-to-v3.txt")).unwrap();
+    assert_eq!(differ, "CONFIG_HZ 250 to 1000\n");
     assert_eq!(git(&["worktree", "list"]).lines().count(), 1);
     // A tag that is moved is not taken for what was measured; what failed is tried again, and nothing else.
-    git(&["tag", "-f", "v1", "next/v3"]);
+    git(&["tag", "-f", "next/v1", "v3"]);
     let second = output(&flags);
     let said = String::from_utf8(second.stderr).unwrap();
-    assert!(said.contains("v1: is commit") && said.contains("was built under this name"), "{said}");
-    assert_eq!(fs::read_to_string(&log).unwrap(), "v1\nv2\nnext/v3\nv2\n");
+    assert!(
+        said.contains("next/v1: is commit") && said.contains("was built under this name"),
+        "{said}"
+    );
+    assert_eq!(fs::read_to_string(&log).unwrap(), "next/v1\nv2\nv3\nv2\n");
 }
