@@ -257,7 +257,10 @@ pub(crate) fn run(vcpu: &mut VcpuFd, stop: &AtomicBool, around: &mut impl Around
             Ok(VcpuExit::Hypercall(exit)) => Request::Hypercall(exit),
             Ok(VcpuExit::MemoryFault { gpa, .. }) => Request::MemoryFault(gpa),
             Ok(VcpuExit::Shutdown) => {
-                return Err(format!("the guest ended in a triple fault at {}", place(vcpu)));
+                return Err(format!(
+                    "the guest ended in a triple fault{}",
+                    place_of_shutdown(vcpu)
+                ));
             }
             Ok(exit) => {
                 let said = format!("{exit:?}");
@@ -272,6 +275,15 @@ pub(crate) fn run(vcpu: &mut VcpuFd, stop: &AtomicBool, around: &mut impl Around
         if let Next::End = around.answer(request)? {
             return Ok(());
         }
+    }
+}
+
+/// On AMD a triple fault puts the vCPU back to where it starts after a reset.
+fn place_of_shutdown(vcpu: &VcpuFd) -> String {
+    const RESET: u64 = 0xfff0;
+    match vcpu.get_regs() {
+        Ok(registers) if registers.rip == RESET => String::new(),
+        _ => format!(" at {}", place(vcpu)),
     }
 }
 

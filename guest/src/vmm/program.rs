@@ -150,7 +150,9 @@ impl Devices {
         match self.absent.get_mut(&device) {
             Some(count) => *count += 1,
             None if full => {}
-            None => drop(self.absent.insert(device, 1)),
+            None => {
+                self.absent.insert(device, 1);
+            }
         }
     }
 

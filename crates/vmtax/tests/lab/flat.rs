@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::run::{output, refused, text, vmtax};
+use crate::run::{output, refused, vmtax};
 
 /// Where the image is loaded, and bytes before its code: the multiboot header.
 const LOADED: u32 = 0x40_0000;
@@ -104,9 +104,13 @@ fn a_program_runs_and_its_output_verdict_and_exits_are_kept() {
         // Both the kernel's counter and the recording have each exit.
         assert!(said.contains(&format!("{cpuid} 10")), "{said}");
         let report = reported(run);
-        let rows = report["tables"][0]["rows"].as_array().unwrap();
-        let row = rows.iter().find(|row| text(&row["reason"]) == cpuid).unwrap();
-        assert_eq!((text(&row["vm"]), row["count"].as_u64()), ("own.flat", Some(10)), "{row}");
+        let tables = report["tables"].as_array().unwrap();
+        let rows = tables.iter().flat_map(|table| table["rows"].as_array().unwrap());
+        let counts: Vec<Option<u64>> = rows
+            .filter(|row| row["reason"].as_str() == Some(cpuid))
+            .map(|row| row["count"].as_u64())
+            .collect();
+        assert_eq!(counts, [Some(10)], "{report}");
         let notes = report["losses"]["notes"].to_string();
         assert!(notes.contains("I/O port 0x1234 (1)"), "{notes}");
     }
@@ -127,7 +131,7 @@ fn programs_that_fail_are_told_apart() {
     // An invalid instruction, for which there is no handler.
     let (code, said) = run(Code::default().bytes(&[0x0f, 0x0b]), &[]);
     assert_eq!(code, 7, "{said}");
-    assert!(said.contains("own.flat: the guest ended in a triple fault at rip 0x40000c"), "{said}");
+    assert!(said.contains("own.flat: the guest ended in a triple fault"), "{said}");
     // A loop without end; what it printed is at the end of the message.
     let (code, said) =
         run(Code::default().print("endless\n").bytes(&[0xeb, 0xfe]), &["--limit", "30s"]);
