@@ -247,7 +247,7 @@ impl Whole {
             }
             _ => {}
         }
-        (self.state == State::Inside).then(|| Event { pid: VM, ..*event })
+        (self.state == State::Inside).then_some(Event { pid: VM, ..*event })
     }
 }
 
