@@ -207,7 +207,7 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "writethrough",
-        about: "each write to the disk is in its file before the guest goes on (cache=writethrough)",
+        about: "each write to the disk reaches its file before it completes in the guest (cache=writethrough)",
         disk: Some(Disk::Cache("writethrough")),
         ..NONE
     },
@@ -231,7 +231,7 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "iothread",
-        about: "the disk's queue is worked on by a thread of its own, not by QEMU's main loop",
+        about: "a dedicated I/O thread serves the disk's queue instead of QEMU's main loop",
         disk: Some(Disk::Thread),
         ..NONE
     },
@@ -292,7 +292,7 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "pinned",
-        about: "each vCPU's thread stays on a processor of its own",
+        about: "each vCPU thread is pinned to its own processor",
         pinned: true,
         needs: &[Need::Processors],
         ..NONE
@@ -333,7 +333,7 @@ impl Category {
             let part =
                 PARTS.iter().find(|part| part.name == word).ok_or_else(|| unknown(word, PARTS))?;
             if parts.iter().any(|other| other.name == word) {
-                return Err(format!("category {name:?}: {word:?} is there twice"));
+                return Err(format!("category {name:?}: {word:?} is listed twice"));
             }
             parts.push(part);
         }
@@ -498,7 +498,7 @@ impl Category {
         let cannot = |part: &&&Part| !part.on_emulated_host;
         let sentence = |part: &&Part| {
             format!(
-                "{}: a VM on an emulated host cannot have it: there is no such hardware, and one processor",
+                "{}: not available on an emulated host, which lacks the hardware and has one processor",
                 part.name
             )
         };

@@ -131,7 +131,7 @@ fn here(
         category.host_settings().iter().map(|(file, value)| format!("{file} = {value}")).collect();
     let mut settings = if settings.is_empty() { "none".to_owned() } else { settings.join("; ") };
     if category.is_pinned() {
-        settings.push_str("; each vCPU thread (query-cpus-fast) on a processor of its own");
+        settings.push_str("; each vCPU thread (query-cpus-fast) pinned to its own processor");
     }
     writeln!(out, "  host settings: {settings}")
 }

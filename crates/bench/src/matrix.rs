@@ -157,7 +157,7 @@ impl Matrix {
                 (_, None) => Where::Vm(Category::read(name)?),
             };
             if categories.iter().any(|other: &Where| other.name() == place.name()) {
-                return Err(format!("categories: {name:?} is there twice"));
+                return Err(format!("categories: {name:?} is listed twice"));
             }
             categories.push(place);
         }
@@ -169,7 +169,7 @@ impl Matrix {
             let workload = entry.workload(&file.vm)?;
             if workloads.iter().any(|other| other.name == workload.name) {
                 return Err(format!(
-                    "workload {:?} is there twice; give one of them a name",
+                    "workload {:?} is listed twice; give one of them a name",
                     workload.name
                 ));
             }
@@ -329,7 +329,7 @@ impl Entry {
         }
         let adapter = self.adapter.as_deref().and_then(Adapter::named);
         let Some(adapter) = adapter.filter(|adapter| adapter.has_ends()) else {
-            return Err("it has no server, so client and server cannot be apart".to_owned());
+            return Err("it has no server, so it cannot run as client and server".to_owned());
         };
         if adapter.server.is_empty() && link.netdev == Netdev::User {
             return Err(

@@ -91,7 +91,7 @@ fn write(claim: Claim, parts: &[Part]) -> anyhow::Result<()> {
     if hosts.len() > 1 {
         let names: Vec<String> = hosts.into_keys().collect();
         losses.notes.push(format!(
-            "its parts ran on {} systems: each workload's categories ran on one of them; compare no workload with another: {}",
+            "its parts ran on {} systems, all categories of a workload on the same one; do not compare workloads with each other: {}",
             names.len(),
             names.join("; ")
         ));
