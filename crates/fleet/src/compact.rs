@@ -115,7 +115,7 @@ pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
     }
     let mut done = Done { skipped: found.skipped(), ..Done::default() };
     for (date, mut runs) in by_day {
-        if !crate::question::is_date(&date) {
+        if !vmtax_fleet_flags::is_date(&date) {
             return Err(Failure::Data(format!("{date:?} is no day; its runs cannot be compacted")));
         }
         if days.iter().any(|(day, _)| day.date == date) {

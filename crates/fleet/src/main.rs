@@ -1,6 +1,5 @@
 //! The `vmtax-fleet` command: flags, dispatch, exit codes.
 
-mod cli;
 mod manage;
 mod planning;
 mod query;
@@ -13,7 +12,7 @@ use clap::Parser;
 use vmtax_cli::{exit, output};
 use vmtax_durable::NewFolder;
 
-use cli::{Cli, Command};
+use vmtax_fleet_flags::{Cli, Command};
 
 /// DataFusion plans by recursion, deeper than a thread's usual stack.
 const STACK: usize = 16 << 20;

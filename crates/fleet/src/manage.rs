@@ -2,9 +2,9 @@
 
 use vmtax_fleet::compact::{self, Done, Failure};
 
-use crate::cli::CompactArgs;
 use crate::exit::{Code, Fault, say, say_more};
 use crate::output::{Place, cannot_write};
+use vmtax_fleet_flags::CompactArgs;
 
 pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
     let options = compact::Options {
@@ -48,10 +48,10 @@ mod cluster {
     use vmtax_fleet::engine::{Engine, Limits};
     use vmtax_fleet::schema::Texts;
 
-    use crate::cli::{CheckArgs, ExecutorArgs, SchedulerArgs};
     use crate::exit::{Code, Fault, fail, say};
     use crate::output::Place;
     use crate::query::{find, first_line};
+    use vmtax_fleet_flags::{CheckArgs, ExecutorArgs, SchedulerArgs};
 
     /// Opens every file on an executor and compares its number of rows with `run.json`.
     const EVERY_FILE: &str = "SELECT c.run, c.rows, r.exit_rows

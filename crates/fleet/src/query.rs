@@ -16,11 +16,11 @@ use vmtax_fleet::schema::Texts;
 use vmtax_fleet::stores::{Refusal, refusal};
 use vmtax_fleet::unread::Unread;
 
-use crate::cli::{LimitArgs, QueryArgs};
 use crate::exit::{Code, Fault, fail, say, say_more};
 use crate::output::{self, Out, Place};
 use crate::planning::PlanningLimit;
-use crate::show::{Caption, Format, Sheet};
+use crate::show::{Caption, Sheet};
+use vmtax_fleet_flags::{Format, LimitArgs, QueryArgs};
 
 /// Skipped runs listed by name; the others are counted.
 const NAMED: usize = 20;
@@ -36,10 +36,11 @@ struct Asked {
 /// Runs the query, with this spill folder.
 pub(crate) fn run(args: &QueryArgs, spill: &Path) -> anyhow::Result<()> {
     let asked = asked(args)?;
-    let place = Place::open(args.output.as_deref())?;
-    if args.format == Format::Parquet && place.is_terminal() {
-        return fail(Code::Usage, "Parquet is not for a terminal; name a file with -o");
-    }
+    let output = args.output.as_deref();
+    let place = match args.format {
+        Format::Parquet => Place::open_binary(output, "--format parquet")?,
+        _ => Place::open(output)?,
+    };
     let fleet = Arc::new(find(&asked.paths, args.verify)?);
     crate::runtime()?.block_on(async {
         let answered = answer(args, &asked, &fleet, (spill, place)).await;

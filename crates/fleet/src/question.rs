@@ -99,7 +99,7 @@ impl Kind {
                 .map(ScalarValue::from)
                 .ok_or_else(wrong),
             Kind::Date => {
-                if is_date(text) {
+                if vmtax_fleet_flags::is_date(text) {
                     Ok(ScalarValue::from(text))
                 } else {
                     Err(wrong())
@@ -107,16 +107,6 @@ impl Kind {
             }
         }
     }
-}
-
-/// Whether a text has the form `2026-01-31`.
-pub fn is_date(text: &str) -> bool {
-    let number = |part: &str, digits: usize, most: u32| {
-        part.len() == digits
-            && part.bytes().all(|b| b.is_ascii_digit())
-            && part.parse::<u32>().is_ok_and(|n| n <= most)
-    };
-    matches!(text.split('-').collect::<Vec<_>>()[..], [y, m, d] if number(y, 4, 9999) && number(m, 2, 12) && number(d, 2, 31))
 }
 
 /// Every question.

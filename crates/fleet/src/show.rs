@@ -5,7 +5,6 @@
 
 use std::io::{self, Write};
 
-use clap::ValueEnum;
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Float64Type, SchemaRef};
 use datafusion::arrow::json::writer::{JsonArray, WriterBuilder};
@@ -14,6 +13,7 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::basic::{Compression, ZstdLevel};
 use datafusion::parquet::file::properties::WriterProperties;
+use vmtax_fleet_flags::Format;
 use vmtax_report::numbers;
 use vmtax_report::rows::{Heading, Rows};
 
@@ -23,21 +23,6 @@ use crate::output::Out;
 const TEXT_ROWS: usize = 10_000;
 /// Schema of the JSON.
 const SCHEMA: &str = "vmtax-query-1";
-
-/// Output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For a terminal.
-    Text,
-    /// One line per row.
-    Csv,
-    /// For programs; docs/fleet.md.
-    Json,
-    /// Parquet, with column types.
-    Parquet,
-    /// One page that opens offline.
-    Html,
-}
 
 /// The caption of a result.
 #[derive(Clone, Debug, Default)]

@@ -26,9 +26,9 @@ use rustix::process::{
 use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::cli::QueryArgs;
 use crate::exit::{self, Code, Fault};
 use crate::query;
+use vmtax_fleet_flags::QueryArgs;
 
 /// The variable with the folder, which also marks a process as the child.
 const SPILL: &str = "VMTAX_QUERY_SPILL";

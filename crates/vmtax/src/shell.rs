@@ -27,7 +27,17 @@ pub(crate) struct ManArgs {
     pub(crate) dir: PathBuf,
 }
 
-pub(crate) fn completions(args: &CompletionsArgs, mut command: Command) -> anyhow::Result<()> {
+/// The command with the flags of `vmtax-fleet`, which its own `query` and `fleet` only pass on.
+fn whole(mut command: Command) -> Command {
+    for whole in vmtax_fleet_flags::as_subcommands() {
+        let name = whole.get_name().to_owned();
+        command = command.mut_subcommand(name, |_| whole);
+    }
+    command
+}
+
+pub(crate) fn completions(args: &CompletionsArgs, command: Command) -> anyhow::Result<()> {
+    let mut command = whole(command);
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "vmtax", &mut script);
     output::write(None, |out| Ok(out.write_all(&script)?))
@@ -39,7 +49,7 @@ pub(crate) fn man(args: &ManArgs, command: Command) -> anyhow::Result<()> {
         anyhow::Error::from(output::cannot_write(&name, e))
     };
     fs::create_dir_all(&args.dir).map_err(|e| cannot_write(&args.dir, &e))?;
-    let mut vmtax = command.disable_help_subcommand(true);
+    let mut vmtax = whole(command).disable_help_subcommand(true);
     vmtax.build();
     for (name, page) in pages(&vmtax)? {
         let path = args.dir.join(name);

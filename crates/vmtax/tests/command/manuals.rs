@@ -52,6 +52,10 @@ fn bash_completes_flags_and_their_values() {
         ("vmtax report --format per", "perfetto"),
         ("vmtax import --lab", "--label"),
         ("vmtax completions zs", "zsh"),
+        ("vmtax query --quest", "--question"),
+        ("vmtax query --format par", "parquet"),
+        ("vmtax fleet comp", "compact"),
+        ("vmtax fleet compact --rem", "--remove"),
     ] {
         let list: Vec<&str> = words.split(' ').collect();
         let [.., before, last] = list[..] else { panic!("{words}") };
@@ -73,11 +77,8 @@ fn every_command_has_a_man_page() {
     // A second time replaces them.
     stdout(folder.path(), "man new/man1");
     let pages = folder.path().join("new/man1");
-    for name in COMMANDS
-        .map(|command| format!("vmtax-{command}.1"))
-        .into_iter()
-        .chain(["vmtax.1".to_owned()])
-    {
+    let named = COMMANDS.into_iter().chain(["query", "fleet", "fleet-compact", "fleet-check"]);
+    for name in named.map(|command| format!("vmtax-{command}.1")).chain(["vmtax.1".to_owned()]) {
         let page = fs::read_to_string(pages.join(&name)).unwrap();
         assert!(page.lines().any(|line| line.starts_with(".TH ")), "{name}");
         assert!(page.contains(".SH SYNOPSIS"), "{name}");
@@ -90,6 +91,20 @@ fn every_command_has_a_man_page() {
             assert!(rendered.contains("Example"), "{name}: {rendered}");
         }
     }
+}
+
+/// `vmtax query` passes its arguments to another program, whose flags its page has all the same.
+#[test]
+fn the_pages_of_query_and_fleet_are_those_of_the_other_program() {
+    let folder = tempfile::tempdir().unwrap();
+    stdout(folder.path(), "man man1");
+    let page = |name: &str| fs::read_to_string(folder.path().join("man1").join(name)).unwrap();
+    let query = page("vmtax-query.1");
+    for flag in ["question", "param", "strict", "memory", "cluster"] {
+        assert!(query.contains(&format!("\\-\\-{flag}")), "{flag}: {query}");
+    }
+    assert!(page("vmtax-fleet.1").contains("vmtax\\-fleet\\-compact(1)"));
+    assert!(page("vmtax-fleet-compact.1").contains("\\-\\-remove"));
 }
 
 #[test]

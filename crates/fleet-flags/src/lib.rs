@@ -1,10 +1,10 @@
-//! The command line.
+//! The flags of `vmtax-fleet`, in a crate of their own: `vmtax` makes completions and man pages of them without the engine.
+//!
+//! Left out: anything that a query does.
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueHint};
-
-use crate::show::Format;
+use clap::{Args, Command as Described, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 
 /// Query and manage the runs of many hosts.
 #[derive(Debug, Parser)]
@@ -14,13 +14,19 @@ use crate::show::Format;
 
 Exit codes: 0 done, 1 unexpected, 2 usage, 3 input, 4 data, 5 output; see docs/exit-codes.md."
 )]
-pub(crate) struct Cli {
+pub struct Cli {
+    /// What to do.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub command: Command,
 }
 
+/// The subcommands.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+#[expect(
+    missing_docs,
+    reason = "a documentation comment here would replace the help of the command"
+)]
+pub enum Command {
     Query(QueryArgs),
     Compact(CompactArgs),
     #[cfg(feature = "cluster")]
@@ -29,6 +35,35 @@ pub(crate) enum Command {
     Scheduler(SchedulerArgs),
     #[cfg(feature = "cluster")]
     Executor(ExecutorArgs),
+}
+
+/// `vmtax query` and `vmtax fleet`, as `vmtax` has them: the query, and all other subcommands.
+pub fn as_subcommands() -> [Described; 2] {
+    let all = Cli::command();
+    let query = all.find_subcommand("query").cloned().unwrap_or_default();
+    let mut fleet = Described::new("fleet")
+        .about("Manage the runs of many hosts")
+        .after_help("Example:\n  vmtax fleet compact fleet/ --date 2026-01-31")
+        .subcommand_required(true);
+    for other in all.get_subcommands().filter(|command| command.get_name() != "query") {
+        fleet = fleet.subcommand(other.clone());
+    }
+    [query, fleet]
+}
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For a terminal.
+    Text,
+    /// One line per row.
+    Csv,
+    /// For programs; docs/fleet.md.
+    Json,
+    /// Parquet, with column types.
+    Parquet,
+    /// One page that opens offline.
+    Html,
 }
 
 /// Query the runs of many hosts with SQL, or by a predefined question.
@@ -47,63 +82,64 @@ pub(crate) enum Command {
   vmtax query --question top-causes --param class=rack fleet/ --format html -o causes.html
   vmtax query --question nested 's3://bucket/fleet/host=web*/date=2026-01-*'
   vmtax query 'SELECT * FROM runs' fleet/ --cluster df://scheduler:50050")]
-pub(crate) struct QueryArgs {
+pub struct QueryArgs {
     /// The SQL (not with --question and --list), then runs or folders of runs.
     #[arg(value_name = "SQL|PATH", value_hint = ValueHint::AnyPath)]
-    pub(crate) words: Vec<String>,
+    pub words: Vec<String>,
 
     /// Run this predefined question.
     #[arg(long, value_name = "NAME", conflicts_with = "list")]
-    pub(crate) question: Option<String>,
+    pub question: Option<String>,
 
     /// The value of the parameter $NAME; repeatable.
     #[arg(long = "param", value_name = "NAME=VALUE", value_parser = pair)]
-    pub(crate) parameters: Vec<(String, String)>,
+    pub parameters: Vec<(String, String)>,
 
     /// List the predefined questions and their parameters.
     #[arg(long)]
-    pub(crate) list: bool,
+    pub list: bool,
 
     /// Print SQL that defines exits_named('RUN/exits/*.parquet') in DuckDB.
     #[arg(long, conflicts_with_all = ["list", "question", "words"])]
-    pub(crate) duckdb: bool,
+    pub duckdb: bool,
 
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(crate) format: Format,
+    pub format: Format,
 
     /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) output: Option<PathBuf>,
+    pub output: Option<PathBuf>,
 
     /// Exit with code 4, after the rows, if a run was skipped.
     #[arg(long)]
-    pub(crate) strict: bool,
+    pub strict: bool,
 
     /// First read every file of the query and compare its checksum. Without this, damage that does not change the size of a file
     /// is only noticed if the file cannot be decoded.
     #[arg(long)]
-    pub(crate) verify: bool,
+    pub verify: bool,
 
+    /// Memory and threads.
     #[command(flatten)]
-    pub(crate) limits: LimitArgs,
+    pub limits: LimitArgs,
 
     /// Run the query on this Ballista scheduler: df://HOST:PORT.
     #[cfg(feature = "cluster")]
     #[arg(long, value_name = "URL")]
-    pub(crate) cluster: Option<String>,
+    pub cluster: Option<String>,
 }
 
 /// Limits of a query.
 #[derive(Debug, Args)]
-pub(crate) struct LimitArgs {
+pub struct LimitArgs {
     /// Memory for sorting, joining and grouping, which spill to disk beyond it: 512M, 2G, ...
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
-    pub(crate) memory: usize,
+    pub memory: usize,
 
     /// Threads of a query. [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) threads: Option<u16>,
+    pub threads: Option<u16>,
 }
 
 /// Merge the files of all runs of a day into few sorted files.
@@ -115,18 +151,18 @@ pub(crate) struct LimitArgs {
 #[command(after_help = "Examples:
   vmtax fleet compact fleet/ --date 2026-01-31
   vmtax fleet compact fleet/ --date 2026-01-31 --remove")]
-pub(crate) struct CompactArgs {
+pub struct CompactArgs {
     /// A folder of runs.
     #[arg(value_name = "TREE", value_hint = ValueHint::DirPath)]
-    pub(crate) tree: PathBuf,
+    pub tree: PathBuf,
 
     /// The day, such as 2026-01-31. [default: all days]
     #[arg(long, value_name = "DAY", value_parser = day)]
-    pub(crate) date: Option<String>,
+    pub date: Option<String>,
 
     /// Remove the runs that were compacted. Runs with profiles are kept, because profiles are not rows.
     #[arg(long)]
-    pub(crate) remove: bool,
+    pub remove: bool,
 }
 
 /// Check a cluster: its version, its executors, and whether they can read the files.
@@ -134,60 +170,60 @@ pub(crate) struct CompactArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   vmtax fleet check fleet/ --cluster df://scheduler:50050")]
-pub(crate) struct CheckArgs {
+pub struct CheckArgs {
     /// Runs or folders of runs.
     #[arg(value_name = "PATH", required = true, value_hint = ValueHint::AnyPath)]
-    pub(crate) paths: Vec<PathBuf>,
+    pub paths: Vec<PathBuf>,
 
     /// The scheduler: df://HOST:PORT.
     #[arg(long, value_name = "URL")]
-    pub(crate) cluster: String,
+    pub cluster: String,
 }
 
 /// Run a Ballista scheduler of the version that this program uses.
 #[cfg(feature = "cluster")]
 #[derive(Debug, Args)]
-pub(crate) struct SchedulerArgs {
+pub struct SchedulerArgs {
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1:50050")]
-    pub(crate) listen: std::net::SocketAddr,
+    pub listen: std::net::SocketAddr,
 
     /// Seconds without a heartbeat after which an executor counts as lost.
     #[arg(long, default_value_t = 180, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(2..))]
-    pub(crate) timeout: u64,
+    pub timeout: u64,
 }
 
 /// Run a Ballista executor of the version that this program uses.
 #[cfg(feature = "cluster")]
 #[derive(Debug, Args)]
-pub(crate) struct ExecutorArgs {
+pub struct ExecutorArgs {
     /// The scheduler: HOST:PORT.
     #[arg(long, default_value = "127.0.0.1:50050")]
-    pub(crate) scheduler: String,
+    pub scheduler: String,
 
     /// Address to listen on for results.
     #[arg(long, default_value = "127.0.0.1:50051")]
-    pub(crate) listen: std::net::SocketAddr,
+    pub listen: std::net::SocketAddr,
 
     /// Port to listen on for the scheduler.
     #[arg(long, default_value_t = 50052)]
-    pub(crate) control_port: u16,
+    pub control_port: u16,
 
     /// Name of this host for other hosts. [default: the address of --listen]
     #[arg(long, value_name = "HOST")]
-    pub(crate) external_host: Option<String>,
+    pub external_host: Option<String>,
 
     /// Concurrent tasks. [default: one per processor]
     #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) tasks: usize,
+    pub tasks: usize,
 
     /// Memory of all tasks together: 512M, 2G, ...
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = size)]
-    pub(crate) memory: usize,
+    pub memory: usize,
 
     /// Folder for data passed between tasks; it is created if needed.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) work: Option<PathBuf>,
+    pub work: Option<PathBuf>,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -198,7 +234,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 fn day(text: &str) -> Result<String, String> {
-    match vmtax_fleet::question::is_date(text) {
+    match is_date(text) {
         true => Ok(text.to_owned()),
         false => Err("use a day such as 2026-01-31".to_owned()),
     }
@@ -216,4 +252,14 @@ fn size(text: &str) -> Result<usize, String> {
         _ => return Err(help()),
     };
     number.checked_mul(unit).filter(|&bytes| bytes >= 16 << 20).ok_or_else(help)
+}
+
+/// Whether a text has the form `2026-01-31`.
+pub fn is_date(text: &str) -> bool {
+    let number = |part: &str, digits: usize, most: u32| {
+        part.len() == digits
+            && part.bytes().all(|b| b.is_ascii_digit())
+            && part.parse::<u32>().is_ok_and(|n| n <= most)
+    };
+    matches!(text.split('-').collect::<Vec<_>>()[..], [y, m, d] if number(y, 4, 9999) && number(m, 2, 12) && number(d, 2, 31))
 }
