@@ -121,9 +121,29 @@ impl Place {
         Ok(Place::File(file, name))
     }
 
-    /// Standard output is a terminal.
+    /// The same, for binary data: a terminal is refused. `what` is the flag that chose the data.
+    ///
+    /// # Errors
+    /// Also when the place is a terminal.
+    pub fn open_binary(path: Option<&Path>, what: &str) -> anyhow::Result<Place> {
+        let place = Place::open(path)?;
+        if place.is_terminal() {
+            let name = path.map_or("standard output".to_owned(), |path| path.display().to_string());
+            let text = format!(
+                "{what}: is binary, and {name} is a terminal; name a file with -o, or send it to a program"
+            );
+            return fail(Code::Usage, text);
+        }
+        Ok(place)
+    }
+
+    /// It is a terminal.
     pub fn is_terminal(&self) -> bool {
-        matches!(self, Place::Standard) && io::stdout().is_terminal()
+        match self {
+            Place::Standard => io::stdout().is_terminal(),
+            Place::Stream(file, _) => file.is_terminal(),
+            Place::File(..) => false,
+        }
     }
 
     /// Writes, and makes a file appear when all went well.

@@ -27,6 +27,7 @@ pub mod operations;
 pub mod pages;
 pub mod perfetto;
 pub mod rows;
+pub mod several;
 pub mod table;
 pub mod tables;
 pub mod text;

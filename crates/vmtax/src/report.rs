@@ -1,13 +1,16 @@
 //! `vmtax report`: a run or a recording -> a report.
 
 mod args;
+mod several;
+
+use std::path::{Path, PathBuf};
 
 use vmtax_analyse::calls::profiled;
 use vmtax_analyse::{
     Arranged, By, CallTree, Filter, Ledger, Nested, Operations, Profiled, Table, TableKind,
 };
 use vmtax_cli::exit::{Code, fail, say};
-use vmtax_cli::output;
+use vmtax_cli::output::{self, Place};
 use vmtax_report::calls;
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
@@ -24,10 +27,14 @@ pub(crate) use args::{Format, ReportArgs};
 
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     check_by(args)?;
-    output::check(&[args.input.as_path()], args.output.as_deref())?;
+    let inputs: Vec<&Path> = args.inputs.iter().map(PathBuf::as_path).collect();
+    output::check(&inputs, args.output.as_deref())?;
+    if inputs.len() > 1 {
+        return several::run(args);
+    }
     let reading = args.reading.reading();
-    let filter = ledger::filter(&args.input, &args.vm, &args.vcpu, &reading)?;
-    let input = Input::open(&args.input)?;
+    let filter = ledger::filter(args.input(), &args.vm, &args.vcpu, &reading)?;
+    let input = Input::open(args.input())?;
     ledger::check_reading(&reading, &input)?;
     if args.format == Format::Perfetto {
         return perfetto(args, input, &reading, filter);
@@ -58,7 +65,7 @@ pub(crate) fn render(args: &ReportArgs, ledger: Ledger) -> anyhow::Result<()> {
 
 /// Call trees in a format of another program.
 fn call_trees(args: &ReportArgs, ledger: &Ledger) -> anyhow::Result<()> {
-    let source = || vmtax_events::printable(&args.input.display().to_string());
+    let source = || vmtax_events::printable(&args.input().display().to_string());
     let (all, problems) = profiled(ledger);
     for problem in problems {
         say(&problem);
@@ -87,7 +94,12 @@ fn call_trees(args: &ReportArgs, ledger: &Ledger) -> anyhow::Result<()> {
             ),
         );
     }
-    output::write(args.output.as_deref(), |out| {
+    let output = args.output.as_deref();
+    let place = match args.format {
+        Format::Pprof => Place::open_binary(output, "--format pprof")?,
+        _ => Place::open(output)?,
+    };
+    place.write(|out| {
         match args.format {
             Format::Callgrind => calls::callgrind::write(&all[0].0, &all[0].1, out)?,
             Format::Pprof => calls::pprof::write(&all, out)?,
@@ -155,7 +167,7 @@ fn document(args: &ReportArgs, ledger: Ledger) -> Document {
         .contains(&EventTable::Functions)
         .then(|| calls::Shown { arranged: arranged(args), most });
     Document {
-        source: args.input.display().to_string(),
+        source: args.input().display().to_string(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         ledger,
         tables,
@@ -204,10 +216,9 @@ fn perfetto(
     if let Input::Run(run) = &input {
         check_raw(run)?;
     }
-    let source = args.input.display().to_string();
-    output::write(args.output.as_deref(), |out| {
-        timeline::write(input, reading, filter, &source, out)
-    })
+    let source = args.input().display().to_string();
+    let place = Place::open_binary(args.output.as_deref(), "--format perfetto")?;
+    place.write(|out| timeline::write(input, reading, filter, &source, out))
 }
 
 fn check_raw(run: &Run) -> anyhow::Result<()> {

@@ -118,7 +118,7 @@ fn claim(output: Option<&Path>) -> anyhow::Result<Option<Claim>> {
 /// The report of a run just made.
 pub(super) fn shown(args: &RunArgs, source: String) -> ReportArgs {
     ReportArgs {
-        input: source.into(),
+        inputs: vec![source.into()],
         event: Vec::new(),
         by: match args.by {
             Arrangement::Cause => Vec::new(),

@@ -1,6 +1,6 @@
 //! Flags of `vmtax report`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
@@ -11,7 +11,7 @@ use crate::flags::{Color, ReadingArgs, TableFormat};
 
 /// Show where a VM's time went: exits by reason and cause, time split, accesses, nesting, losses.
 ///
-/// The input is a run folder or a recording: perf.data (file, stream, or folder of --threads), trace.dat, the text output of
+/// An input is a run folder or a recording: perf.data (file, stream, or folder of --threads), trace.dat, the text output of
 /// ftrace, perf script, trace-cmd report, perf kvm stat report or kvm_stat, or a bpftrace dump of exit counts. The format is
 /// detected from the content.
 #[derive(Debug, Args)]
@@ -20,11 +20,12 @@ use crate::flags::{Color, ReadingArgs, TableFormat};
   vmtax report trace.dat --event vmexit,msr,ioport,mmio
   vmtax report RUN --event vmexit --by reason,detail,vcpu --format csv
   perf record -o - -a -e 'kvm:*' sleep 5 | vmtax report -
-  vmtax report perf.data --format perfetto -o trace.pftrace      open in ui.perfetto.dev")]
+  vmtax report perf.data --format perfetto -o trace.pftrace      open in ui.perfetto.dev
+  vmtax report monday tuesday wednesday --event cause            a column for each recording")]
 pub(crate) struct ReportArgs {
-    /// Run folder or recording; `-` reads standard input.
-    #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
-    pub(crate) input: PathBuf,
+    /// Run folders or recordings; `-` reads standard input. Several are shown side by side, a column for each.
+    #[arg(value_name = "RUN|FILE", required = true, value_hint = ValueHint::AnyPath)]
+    pub(crate) inputs: Vec<PathBuf>,
 
     /// Tables to show, separated by commas. [default: those that have rows]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -135,6 +136,13 @@ pub(crate) enum Format {
     Pprof,
     /// Call trees of a lab run for speedscope.app.
     Speedscope,
+}
+
+impl ReportArgs {
+    /// The input, or the first of several.
+    pub(crate) fn input(&self) -> &Path {
+        self.inputs.first().map_or(Path::new(""), PathBuf::as_path)
+    }
 }
 
 impl Format {

@@ -8,8 +8,9 @@ use serde_json::Value;
 use crate::check::vmtax;
 
 /// Command lines, and the first key of their CSV.
-const COMMANDS: [(&str, &str); 12] = [
+const COMMANDS: [(&str, &str); 13] = [
     ("report td --isa vmx", "table,accelerator,"),
+    ("report plain td --isa vmx", "table,recording,host,kernel,"),
     ("diff plain td --isa vmx --length 10s", "table,key,per,"),
     ("explain td --against plain --isa vmx --length 10s", "id,certainty,means,"),
     ("bench compare results.csv", "workload,metric,unit,"),
