@@ -52,6 +52,11 @@ impl Fault {
         Fault { answer: Some(source.kind()), ..self }
     }
 
+    /// What the system answered, where it is known.
+    pub fn answer(&self) -> Option<io::ErrorKind> {
+        self.answer
+    }
+
     /// With a line for each of several things that are wrong.
     pub fn detailed(self, details: Vec<String>) -> Fault {
         Fault { details, ..self }

@@ -83,5 +83,9 @@ pub fn read_fault(error: &Error) -> Fault {
 
 /// An error of writing a run.
 pub fn write_fault(error: Error) -> Fault {
-    Fault::new(Code::Output, error.to_string())
+    let fault = Fault::new(Code::Output, error.to_string());
+    match &error {
+        Error::Io { source, .. } if record::is_full(source.kind()) => fault.answered(source),
+        _ => fault,
+    }
 }

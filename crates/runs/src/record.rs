@@ -1,6 +1,8 @@
-//! The running kernel -> a run with a segment for each interval, or running sums ([`Watch`]).
+//! The running kernel -> a run with a segment for each interval, one run after another ([`serve`]), or running sums ([`Watch`]).
 
+mod service;
 mod session;
+mod tree;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -14,7 +16,9 @@ use vmtax_events::Isa;
 use vmtax_events::setting::KvmServer;
 use vmtax_live::{Options, Recorder, VmcsPlace};
 
+pub use service::serve;
 pub use session::{now_ns, record};
+pub use tree::Retention;
 pub use watch::Watch;
 
 /// Root of the system that is recorded.
@@ -106,6 +110,11 @@ fn fault(error: &vmtax_live::Error) -> anyhow::Error {
         | Error::Privilege { .. } => Fault::new(Code::Input, error.to_string()).into(),
         other => anyhow::anyhow!("{other}"),
     }
+}
+
+/// The disk, or the user's part of it, is full.
+pub(crate) fn is_full(kind: std::io::ErrorKind) -> bool {
+    matches!(kind, std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
 
 /// The selected processes; `None` for all.

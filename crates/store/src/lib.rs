@@ -29,6 +29,7 @@ mod word;
 mod writer;
 
 pub use claim::{Claim, remove_empty_run};
+pub use created::rfc3339;
 pub use error::Error;
 pub use manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
 pub use run::{ReadReport, Run, is_run};

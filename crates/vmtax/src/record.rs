@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 use vmtax_cli::flags::{duration, label, live_interval};
 use vmtax_live::{Options, Raw};
-use vmtax_runs::record::{self, Plan};
+use vmtax_runs::record::{self, Plan, Retention};
 
 use crate::flags::WhichArgs;
 
@@ -21,6 +21,7 @@ use crate::flags::WhichArgs;
   vmtax record -o run                            all VMs, until Ctrl-C
   vmtax record --vm web1 --duration 60s -o run
   vmtax record -o run -- ssh guest make -j8      while a command runs
+  vmtax record --tree /var/lib/vmtax --keep 30d  one run after another, as a service
   vmtax report run")]
 pub(crate) struct RecordArgs {
     #[command(flatten)]
@@ -59,6 +60,28 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, value_name = "RUN", default_value = "run", value_hint = ValueHint::DirPath)]
     output: PathBuf,
 
+    /// Record for months: one run after another, as TREE/host=H/date=D/TIME, where `vmtax query` reads each as soon as it is
+    /// closed. Runs that a power failure left open are closed at the start. A full disk is waited for.
+    #[arg(long, value_name = "TREE", value_hint = ValueHint::DirPath, conflicts_with_all = ["output", "command"])]
+    tree: Option<PathBuf>,
+
+    /// With --tree: close a run when it is this old.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration, requires = "tree")]
+    rotate: Duration,
+
+    /// With --tree: close a run when it takes this much disk space: 64M, 1G, ...
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size, requires = "tree")]
+    rotate_size: u64,
+
+    /// With --tree: remove closed runs that are this old: 30d, ... [default: keep them until the disk share is used]
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "tree")]
+    keep: Option<Duration>,
+
+    /// With --tree: percent of the file system that the runs of this host may take. The oldest closed runs are removed before
+    /// they take more.
+    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent, requires = "tree")]
+    disk_share: f64,
+
     /// Maximum number of keys; for tests.
     #[arg(long, value_name = "N", hide = true)]
     most_keys: Option<u32>,
@@ -89,7 +112,7 @@ impl RecordArgs {
             pmu: self.pmu,
             limits: self.limits(),
             labels: self.labels.clone(),
-            output: self.output.clone(),
+            output: self.tree.as_ref().unwrap_or(&self.output).clone(),
             command: self.command.clone(),
         }
     }
@@ -112,10 +135,58 @@ impl RecordArgs {
     }
 }
 
+/// A size of at least a MiB.
+fn size(text: &str) -> Result<u64, String> {
+    let help = || "use a number with M or G, such as 64M or 1G".to_owned();
+    let (digits, unit) = text.split_at(text.len() - text.chars().last().map_or(0, char::len_utf8));
+    let number: u64 = digits.parse().map_err(|_| help())?;
+    let unit: u64 = match unit {
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return Err(help()),
+    };
+    number.checked_mul(unit).filter(|bytes| *bytes > 0).ok_or_else(help)
+}
+
+/// Percent as a part of one.
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
+        _ => Err("use a number above 0 and at most 100".to_owned()),
+    }
+}
+
 fn interval(text: &str) -> Result<Duration, String> {
     duration(text).and_then(live_interval)
 }
 
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
-    record::record(&args.plan(), env!("CARGO_PKG_VERSION"))
+    let version = env!("CARGO_PKG_VERSION");
+    if args.tree.is_none() {
+        return record::record(&args.plan(), version);
+    }
+    let retention = Retention {
+        rotate: args.rotate,
+        rotate_bytes: args.rotate_size,
+        keep: args.keep,
+        share: args.disk_share,
+    };
+    record::serve(&args.plan(), retention, version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_shares_have_a_range() {
+        assert_eq!((size("64M"), size("1G")), (Ok(64 << 20), Ok(1 << 30)));
+        for wrong in ["", "M", "64", "0M", "-1M", "64K", "9999999999999G", "6\u{b5}"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((percent("5"), percent("100%")), (Ok(0.05), Ok(1.0)));
+        for wrong in ["", "0", "101", "-1", "NaN", "half"] {
+            assert!(percent(wrong).is_err(), "{wrong}");
+        }
+    }
 }

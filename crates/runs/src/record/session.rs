@@ -26,19 +26,23 @@ pub fn record(plan: &Plan, tool_version: &str) -> anyhow::Result<()> {
     let created_folder = !plan.output.exists();
     let claim = Claim::new(&plan.output).map_err(write_fault)?;
     let recorder = open(Path::new(ROOT), processes, plan.limits.clone())?;
-    let options = CreateOptions {
-        tool_version: tool_version.to_owned(),
-        command: command_line(),
-        interval_ns: u64::try_from(plan.interval.as_nanos()).unwrap_or(u64::MAX),
-        raw_events: plan.limits.raw.is_some(),
-        labels: plan.labels.iter().cloned().collect(),
-    };
-    let writer = Writer::begin(claim, &options).map_err(write_fault)?;
+    let writer = Writer::begin(claim, &options(plan, tool_version)).map_err(write_fault)?;
     let result = run(plan, recorder, writer, &stop);
     if result.is_err() {
         remove_empty_run(&plan.output, created_folder);
     }
     result
+}
+
+/// How the runs of a plan are made.
+pub(super) fn options(plan: &Plan, tool_version: &str) -> CreateOptions {
+    CreateOptions {
+        tool_version: tool_version.to_owned(),
+        command: command_line(),
+        interval_ns: u64::try_from(plan.interval.as_nanos()).unwrap_or(u64::MAX),
+        raw_events: plan.limits.raw.is_some(),
+        labels: plan.labels.iter().cloned().collect(),
+    }
 }
 
 fn run(plan: &Plan, recorder: Recorder, writer: Writer, stop: &Signals) -> anyhow::Result<()> {
@@ -47,10 +51,11 @@ fn run(plan: &Plan, recorder: Recorder, writer: Writer, stop: &Signals) -> anyho
     session.describe();
     // Where it does not start nothing was recorded, and nothing is left.
     let mut child = start(plan)?;
-    let ended = session.run(plan, stop, child.as_mut());
+    let end_at = plan.duration.and_then(|duration| Instant::now().checked_add(duration));
+    let ended = session.run((stop, end_at), child.as_mut(), &mut |_| Ok(false));
     // Whatever happened, the command is not left alone, and what was counted is kept.
     let status = child.as_mut().map(|child| end(child, stop)).transpose();
-    let finished = session.finish();
+    let finished = session.finish(|| {});
     ended.and(finished)?;
     match status? {
         Some(status) if !status.success() => {
@@ -87,11 +92,21 @@ fn end(child: &mut Child, stop: &Signals) -> io::Result<ExitStatus> {
     }
 }
 
-struct Session {
-    recorder: Recorder,
-    writer: Writer,
+/// Why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// A signal asked for it, the command ended, or the duration is over.
+    Asked,
+    /// The run is to be closed, and the next one begun.
+    Rotation,
+}
+
+pub(super) struct Session {
+    pub(super) recorder: Recorder,
+    pub(super) writer: Writer,
     facts: Facts,
     interval: Duration,
+    takes_events: bool,
     /// The run's clock at the start of the open interval.
     began_ns: u64,
     /// The host's counters, if they were asked for.
@@ -112,7 +127,7 @@ const EVENTS_EVERY: Duration = Duration::from_millis(50);
 const STATS_EVERY: Duration = Duration::from_secs(1);
 
 impl Session {
-    fn new(plan: &Plan, recorder: Recorder, writer: Writer) -> Session {
+    pub(super) fn new(plan: &Plan, recorder: Recorder, writer: Writer) -> Session {
         let facts = facts(&recorder);
         let (pmu, problem) =
             if plan.pmu { HostCounters::open(Path::new(ROOT)) } else { Default::default() };
@@ -122,6 +137,7 @@ impl Session {
             writer,
             facts,
             interval: plan.interval,
+            takes_events: plan.limits.raw.is_some(),
             began_ns: now_ns(),
             pmu,
             notes,
@@ -129,16 +145,14 @@ impl Session {
         }
     }
 
-    /// Interval after interval. An error ends it, like a signal.
-    fn run(
+    /// Interval after interval, until the end; `rotates` is asked after each. An error ends it, like a signal.
+    pub(super) fn run(
         &mut self,
-        plan: &Plan,
-        stop: &Signals,
+        (stop, end): (&Signals, Option<Instant>),
         mut child: Option<&mut Child>,
-    ) -> anyhow::Result<()> {
-        let started = Instant::now();
-        let end = plan.duration.and_then(|duration| started.checked_add(duration));
-        let mut next = started + self.interval;
+        rotates: &mut dyn FnMut(&Writer) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<Ended> {
+        let mut next = Instant::now() + self.interval;
         loop {
             let until = end.map_or(next, |end| end.min(next));
             // Events come by themselves, but are taken some at a time.
@@ -153,24 +167,27 @@ impl Session {
                 None => stop.wait(until)?,
             };
             if is_asked {
-                return Ok(());
+                return Ok(Ended::Asked);
             }
             if let Some(child) = &mut child
                 && child.try_wait()?.is_some()
             {
-                return Ok(());
+                return Ok(Ended::Asked);
             }
             let now = Instant::now();
             if end.is_some_and(|end| now >= end) {
-                return Ok(());
+                return Ok(Ended::Asked);
             }
-            if plan.limits.raw.is_some() {
+            if self.takes_events {
                 self.events()?;
             }
             if now < next {
                 continue;
             }
             self.interval()?;
+            if rotates(&self.writer)? {
+                return Ok(Ended::Rotation);
+            }
             // Intervals that were slept through are not made up for.
             while next <= now {
                 next += self.interval;
@@ -204,9 +221,11 @@ impl Session {
         Ok(())
     }
 
-    fn finish(mut self) -> anyhow::Result<()> {
+    /// Completes the run. `counted` is called as soon as nothing is counted any more, before anything is written.
+    pub(super) fn finish(mut self, counted: impl FnOnce()) -> anyhow::Result<()> {
         let recorder = self.recorder;
         let (rows, events, mut losses) = recorder.finish().map_err(|e| fault(&e))?;
+        counted();
         losses.notes.extend(self.notes);
         name(&mut self.facts, &rows);
         for event in events {
@@ -225,7 +244,7 @@ impl Session {
         Ok(())
     }
 
-    fn describe(&mut self) {
+    pub(super) fn describe(&mut self) {
         let mut losses = self.recorder.losses();
         losses.notes.extend(self.notes.iter().cloned());
         self.writer.describe(&self.facts, &losses);

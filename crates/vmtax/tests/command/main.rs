@@ -26,6 +26,8 @@ mod profiles;
 mod progress;
 mod prometheus;
 mod runs;
+mod service;
+mod several;
 mod stopped;
 mod tables;
 #[expect(dead_code, reason = "shared with other tests, which use all of it")]
