@@ -3,8 +3,9 @@
 use vmtax_analyse::diff::{Confidence, DiffRow, DiffTable, Verdict};
 use vmtax_analyse::{Diff, Per, diff};
 
+use crate::numbers::percent;
 use crate::table::{CSV, Cell, Column, JSON, PEOPLE, Table};
-use crate::{Comparison, keys, losses, names};
+use crate::{Comparison, Subject, keys, losses, names};
 
 /// Exits of both sides, a row for each kind.
 pub(crate) fn exits(diff: &Diff, table: &DiffTable) -> Table {
@@ -89,6 +90,29 @@ fn cells(diff: &Diff, table: &DiffTable, row: &DiffRow) -> Vec<Cell> {
         Cell::Word(row.verdict().name()),
     ]);
     cells
+}
+
+/// Exit tax and contention of a side, in words.
+pub(crate) fn shares(diff: &Diff, side: Subject<'_>) -> String {
+    let ledger = side.ledger;
+    let Some(tax) = ledger.tax() else {
+        return "no times: tax and contention are not known".to_owned();
+    };
+    let emulated = ledger.recording.emulated.as_deref();
+    if !diff.times {
+        return match emulated {
+            Some(which) => {
+                format!("times of an emulated host ({which}), which are not compared with others")
+            }
+            None => "times that are not compared with those of the other side".to_owned(),
+        };
+    }
+    let contention = match ledger.contention().filter(|_| ledger.recording.coverage.sched) {
+        Some(share) => percent(share),
+        None => "not recorded (sched_switch)".to_owned(),
+    };
+    let of = emulated.map_or_else(String::new, |which| format!(" ({which}: not hardware)"));
+    format!("exit tax {}, contention {contention}{of}", percent(tax))
 }
 
 /// What differs between the set-ups.

@@ -8,7 +8,7 @@ use super::described::{self, TableSection};
 use super::frame::{Frame, Section, closing, framed, shell_word};
 use super::{figures, losses};
 use crate::text::diff::unit;
-use crate::{Comparison, names};
+use crate::{Comparison, names, numbers};
 
 /// The whole page.
 pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
@@ -56,12 +56,50 @@ fn conclusion(comparison: &Comparison<'_>) -> Markup {
         @for (label, side) in [("Base", comparison.base), ("Other", comparison.other)] {
             p {
                 (label) ": "
-                (crate::explain::shares(side.ledger)
-                    .unwrap_or_else(|| "no times: tax and contention are not known".to_owned()))
-                "."
+                (figures::text(&crate::diff::shares(&comparison.diff, side))) "."
             }
             @for note in crate::headline::assumptions(side.ledger, &side.ledger.total()) {
                 p.note { (figures::text(&note)) }
+            }
+        }
+        @if let Some(table) = comparison.diff.tables.first() { (chart(&comparison.diff, table)) }
+    }
+}
+
+/// Rows of the chart: those that differ most.
+const CHARTED: usize = 8;
+/// Width of the chart's area, in its own units.
+const WIDTH: f64 = 100.0;
+
+/// Two bars for each of the first rows, on one scale.
+fn chart(diff: &Diff, table: &DiffTable) -> Markup {
+    let rows = &table.rows[..table.rows.len().min(CHARTED)];
+    let largest = rows.iter().map(|row| row.base.rate.max(row.other.rate)).fold(0.0, f64::max);
+    if largest <= 0.0 || !largest.is_finite() {
+        return html! {};
+    }
+    let width = |rate: f64| figures::coordinate(rate / largest * WIDTH);
+    let word = |rate: f64| numbers::significant(rate);
+    html! {
+        figure.pairs {
+            figcaption {
+                "Exits, " (unit(diff.per)) ": "
+                span.key.base { "base" } " " span.key.other { "other" }
+            }
+            @for row in rows {
+                @let name: Vec<String> =
+                    row.key.iter().map(|value| figures::text(&names::value(*value))).collect();
+                div.pair {
+                    span.name { (name.join(" · ")) }
+                    svg viewBox={ "0 0 " (WIDTH) " 14" } preserveAspectRatio="none" aria-hidden="true" focusable="false" {
+                        rect.base x="0" y="0" width=(width(row.base.rate)) height="6" {}
+                        rect.other x="0" y="8" width=(width(row.other.rate)) height="6" {}
+                    }
+                    span.numbers { span { (word(row.base.rate)) } span { (word(row.other.rate)) } }
+                }
+            }
+            @if table.rows.len() > rows.len() {
+                p.note { "Of " (table.rows.len()) " rows, those that differ most; all are in the tables below." }
             }
         }
     }

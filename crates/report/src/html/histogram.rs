@@ -71,9 +71,7 @@ fn span(rows: &[&TableRow]) -> Option<Span> {
         |bucket: &usize| rows.iter().any(|row| row.tally.hist.get(*bucket).is_some_and(|&n| n > 0));
     let first = (0..HIST_BUCKETS).find(filled)?;
     let last = (0..HIST_BUCKETS).rfind(filled)?;
-    // A single bucket would fill the picture and say nothing of its place.
-    let missing = MIN_BUCKETS.saturating_sub(last - first + 1);
-    let first = first.saturating_sub(missing.div_ceil(2));
+    // The axis starts at the shortest exit. A single bucket would fill the picture, so it goes on behind the longest.
     Some(Span { first, last: last.max(first + MIN_BUCKETS - 1).min(HIST_BUCKETS - 1) })
 }
 
@@ -185,5 +183,28 @@ fn markers(quantiles: &[(&str, Quantile)], span: &Span) -> Markup {
                 text x={ (x) "%" } y=(y) dx="4" { (name) }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span_of(filled: &[usize]) -> Option<(usize, usize)> {
+        let mut tally = Tally::default();
+        filled.iter().for_each(|&bucket| tally.hist[bucket] = 1);
+        let row = TableRow { key: Vec::new(), tally };
+        span(&[&row]).map(|span| (span.first, span.last))
+    }
+
+    #[test]
+    fn the_axis_starts_at_the_first_bucket_with_an_exit() {
+        assert_eq!(span_of(&[]), None);
+        assert_eq!(span_of(&[12]), Some((12, 19)));
+        assert_eq!(span_of(&[12, 15]), Some((12, 19)));
+        assert_eq!(span_of(&[12, 25]), Some((12, 25)));
+        assert_eq!(span_of(&[0]), Some((0, 7)));
+        let last = HIST_BUCKETS - 1;
+        assert_eq!(span_of(&[last]), Some((last, last)));
     }
 }

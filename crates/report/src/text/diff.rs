@@ -27,9 +27,7 @@ impl Compares for Text {
         }
         page.paragraph(Style::Heading, "", &verdict(comparison))?;
         for (label, side) in sides {
-            let shares = crate::explain::shares(side.ledger);
-            let text =
-                shares.unwrap_or_else(|| "no times: tax and contention are not known".to_owned());
+            let text = crate::diff::shares(&comparison.diff, side);
             page.paragraph(Style::Plain, &format!("  {label:<9} "), &text)?;
             for note in crate::headline::assumptions(side.ledger, &side.ledger.total()) {
                 page.paragraph(Style::Faint, "            ", &note)?;
