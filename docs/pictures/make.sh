@@ -11,7 +11,7 @@
 #
 # Without IMAGE, two-kernels.svg is left as it is.
 set -eu
-vmtax=$1 screen=$2
+vmtax=$(realpath "$1") screen=$(realpath "$2")
 shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -47,7 +47,8 @@ kernel() { sed -n 's/^  host .*, kernel \([^,]*\),.*/\1/p' "$work/$1.txt"; }
 
 say 'the report of a recording'
 zstd -dqf -o "$work/perf.data" "$root/captures/amd-nested/input/all.perf.data.zst"
-"$vmtax" report "$work/perf.data" --format html -o "$work/report.html"
+# By its name alone: the page shows the path.
+(cd "$work" && "$vmtax" report perf.data --format html -o report.html)
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/browser" \
   --window-size=1280,900 --screenshot="$here/report.png" "file://$work/report.html" 2> /dev/null
 
