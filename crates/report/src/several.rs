@@ -134,6 +134,8 @@ impl<'a> Several<'a> {
                 "" => Cell::Absent,
                 text => Cell::Name(text.to_owned()),
             };
+            // A dump of counts says neither how long it took nor of which VMs.
+            let known = |n: u64| (n > 0).then_some(n);
             let seconds = duration_ns(ledger) as f64 / 1e9;
             let exits = ledger.total().count;
             let rate = (seconds > 0.0).then(|| exits as f64 / seconds);
@@ -144,8 +146,8 @@ impl<'a> Several<'a> {
                 text(&recording.hostname),
                 text(&recording.kernel),
                 text(recording.emulated.as_deref().unwrap_or_default()),
-                Cell::Time(duration_ns(ledger)),
-                Cell::Count(recording.vms.len() as u64),
+                Cell::of(known(duration_ns(ledger)), Cell::Time),
+                Cell::of(known(recording.vms.len() as u64), Cell::Count),
                 Cell::Count(exits),
                 Cell::of(rate, Cell::Number),
                 shown(ledger.tax()),

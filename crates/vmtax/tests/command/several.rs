@@ -21,8 +21,8 @@ fn text(folder: &Path, words: &str) -> String {
 fn two() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("tree")).unwrap();
-    fs::copy(unpack("amd-sched", "sched.perf.data"), folder.path().join("tree/sched")).unwrap();
-    fs::copy(unpack("amd-nested", "perf-script.txt"), folder.path().join("tree/nested")).unwrap();
+    fs::copy(unpack("amd-sched", "sched.perf.data.zst"), folder.path().join("tree/sched")).unwrap();
+    fs::copy(unpack("amd-nested", "all.perf.data.zst"), folder.path().join("tree/nested")).unwrap();
     folder
 }
 
