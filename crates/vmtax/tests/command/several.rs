@@ -76,7 +76,7 @@ fn a_narrow_terminal_gets_the_columns_in_groups() {
     let program = env!("CARGO_BIN_EXE_vmtax");
     let files = "tree/sched tree/nested tree/sched tree/nested";
     let line = format!("{program} report {files} --event cause; echo code $?; sleep 600");
-    let terminal = Terminal::start((64, 70), &line, folder.path());
+    let terminal = Terminal::start((64, 120), &line, folder.path());
     let shown = terminal.wait("the report", |screen| screen.contains("code 0"));
     for (first, last) in [(1, 2), (3, 4)] {
         let title = format!(": count, recordings {first} to {last} of 4");

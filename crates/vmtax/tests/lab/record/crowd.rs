@@ -19,8 +19,9 @@ fn exits(run: &Path, reason: &str) -> u64 {
     rows.iter().filter(of_reason).map(|row| row["count"].as_u64().unwrap()).sum()
 }
 
-/// Runs a script with the programs `./crowd` and `./vmtax` when nothing else runs in an emulated host with so much more memory, MiB.
-fn crowd(folder: &Path, script: &str, memory: &str) -> PathBuf {
+/// Runs a script with the programs `./crowd` and `./vmtax` when nothing else runs in an emulated host with so much more memory, MiB, and these
+/// programs.
+pub(super) fn crowd(folder: &Path, script: &str, memory: &str, brought: &[&str]) -> PathBuf {
     let program = folder.join("crowd");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/crowd.c");
     let mut gcc = Command::new("gcc");
@@ -31,8 +32,9 @@ fn crowd(folder: &Path, script: &str, memory: &str) -> PathBuf {
         "end() {{\n{}\ndmesg >dmesg.txt\nexit 0\n}}\ntrap end INT\nwhile true; do sleep 1000 & wait $!; done\n",
         script.replace("./crowd", program)
     );
-    let found =
-        observe_script(folder, &script, &[program], &["--operation", "cpuid", "--memory", memory]);
+    let brought = [&[program], brought].concat();
+    let flags = ["--operation", "cpuid", "--memory", memory];
+    let found = observe_script(folder, &script, &brought, &flags);
     let said = fs::read_to_string(found.join("dmesg.txt")).unwrap();
     // The kernel warns with a trace of calls, whatever it is about.
     assert!(said.contains("clocksource") && !said.contains("Call Trace"), "{said}");
@@ -65,7 +67,7 @@ fn what_is_too_much_is_counted_and_an_hour_takes_no_more_at_its_end() {
         {TAKEN}
         {HOUR}"
     );
-    let found = crowd(folder.path(), &script, "256");
+    let found = crowd(folder.path(), &script, "256", &[]);
     let expected = [("leaves", 3000), ("vcpus", 640), ("churn", 600), ("ring", 3000)];
     all_are_counted(&found, &expected);
     // The last of the exact keys are not all of CPUIDs.
@@ -149,7 +151,7 @@ fn a_million_details_and_thousands_of_vcpus_are_counted() {
     let script = "./vmtax record -o leaves -- ./crowd leaves 1000000 2>leaves.said
         ./vmtax record -o vcpus -- ./crowd vcpus 4 1024 2>vcpus.said
         ./vmtax record -o churn --interval 100ms -- ./crowd churn 500 2>churn.said";
-    let found = crowd(folder.path(), script, "768");
+    let found = crowd(folder.path(), script, "768", &[]);
     let expected = [("leaves", 1_000_000), ("vcpus", 40_960), ("churn", 5000)];
     all_are_counted(&found, &expected);
     let dropped = losses(&found.join("leaves"))["details_dropped"].as_u64().unwrap();
