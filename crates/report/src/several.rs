@@ -174,8 +174,7 @@ impl<'a> Several<'a> {
             if !lost.is_empty() {
                 notes.push(format!("{name}: counts are too low. {}", lost.join(" ")));
             }
-            let said = ledger.losses.missing.iter().chain(&ledger.losses.truncated);
-            notes.extend(said.map(|said| format!("{name}: {said}")));
+            notes.extend(ledger.losses.missing.iter().map(|said| format!("{name}: {said}")));
         }
         notes
     }
