@@ -38,7 +38,7 @@ pub(crate) enum LabVerb {
   vmtax lab run --nested -o run                    L1 and L2, kept as a run
   vmtax lab run --kernel bzImage --modules lib/modules/6.9 --budget kvm.toml
   vmtax lab run --operation cpuid --observe 'perf kvm stat record -a -o /dev/null'
-  vmtax lab run --flat vmexit.flat --append 'cpuid vmcall' -o run
+  vmtax lab run --flat vmexit.flat --append cpuid -o run
   vmtax lab run --host intel --nested --option kvm_intel.enable_shadow_vmcs=0")]
 pub(crate) struct RunArgs {
     /// Emulated host.
