@@ -1,0 +1,88 @@
+//! A real QEMU is saved and goes on; the file is a whole checkpoint of its memory.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use vmtax_machine::Stop;
+use vmtax_machine::vm::Vm;
+use vmtax_pageops::checkpoint::Checkpoint;
+use vmtax_pageops::{Cpu, PAGE};
+use vmtax_snapshot::Save;
+
+const MEMORY: u64 = 64 << 20;
+
+struct Qemu(Child);
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A VM that runs its firmware, with shared memory.
+fn start(socket: &Path) -> Qemu {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-m", "64M"]);
+    qemu.args(["-object", "memory-backend-memfd,id=mem,size=64M,share=on"]);
+    qemu.args(["-machine", "q35,memory-backend=mem", "-qmp"]);
+    qemu.arg(format!("unix:{},server=on,wait=off", socket.display()));
+    let qemu = Qemu(qemu.stdout(Stdio::null()).spawn().unwrap());
+    let start = Instant::now();
+    while !socket.exists() {
+        assert!(start.elapsed() < Duration::from_secs(120), "QEMU has no monitor");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    qemu
+}
+
+/// Stands for the guard of a pause: takes its orders, and does nothing.
+fn guard() -> Command {
+    let mut guard = Command::new("sh");
+    guard.args(["-c", "cat >/dev/null"]);
+    guard
+}
+
+#[test]
+fn a_vm_is_saved_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("qmp");
+    let _qemu = start(&socket);
+    for live in [false, true] {
+        let output = dir.path().join(format!("{live}.ckpt"));
+        let save = Save { output: output.clone(), live, ..Save::default() };
+        let saved = save.of_vm(&socket, guard(), &mut Cpu::best(), &Stop::default()).unwrap();
+        let vm = saved.vm.as_ref().unwrap();
+        assert!(vm.goes_on && vm.live == live && vm.passes.is_empty() != live);
+        assert_eq!(Vm::connect(&socket, Stop::default()).unwrap().status().unwrap(), "running");
+        let checkpoint = Checkpoint::open(&output).unwrap();
+        assert_eq!(checkpoint.id(), saved.id);
+        let pages: u64 = checkpoint.regions().map(|region| region.pages).sum();
+        assert!(pages * PAGE as u64 >= MEMORY && saved.memory == pages * PAGE as u64);
+        checkpoint.verify(&mut |_| {}).unwrap();
+    }
+}
+
+#[test]
+fn an_image_is_saved_and_does_not_become_its_own_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::write(&image, vec![7; 3 * PAGE]).unwrap();
+    let save = |output: &Path| {
+        let save = Save { output: output.to_owned(), ..Save::default() };
+        save.of_image(&image, &mut Cpu::best(), &Stop::default())
+    };
+    let error = save(&image).unwrap_err().to_string();
+    assert!(error.contains("is given as --image too"), "{error}");
+    let output = dir.path().join("x.ckpt");
+    assert_eq!(save(&output).unwrap().memory, 3 * PAGE as u64);
+    Checkpoint::open(&output).unwrap().verify(&mut |_| {}).unwrap();
+    let stop = Stop::default();
+    stop.flag().store(true, std::sync::atomic::Ordering::Relaxed);
+    let stopped = Save { output: dir.path().join("y.ckpt"), ..Save::default() };
+    let error = stopped.of_image(&image, &mut Cpu::best(), &stop).unwrap_err().to_string();
+    assert!(error.contains("interrupted") && !stopped.output.exists(), "{error}");
+}
