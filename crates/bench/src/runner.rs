@@ -347,7 +347,7 @@ impl<'a> Runner<'a> {
             Ok(values) => values,
             Err(problem) => return Ok((outcome, Err(problem))),
         };
-        readings.extend(outcome.busy.as_deref().map(utilisation));
+        readings.extend(outcome.busy.as_deref().and_then(utilisation));
         let counters = outcome.counters.clone();
         let mapped = outcome.mapped.map(|counters| (counters, operations(&readings)));
         let records = set.records;
@@ -430,15 +430,18 @@ impl<'a> Runner<'a> {
     }
 }
 
+/// Ticks of all processors below which their utilisation is too coarse to be told: one is 2 %.
+const TICKS_LEAST: u64 = 50;
+
 /// The share of the system's processors that was busy.
-fn utilisation(busy: &Busy) -> Reading {
+fn utilisation(busy: &Busy) -> Option<Reading> {
     let share = busy.busy as f64 / busy.total.max(1) as f64 * 100.0;
-    Reading {
+    (busy.total >= TICKS_LEAST).then(|| Reading {
         metric: UTILISATION.to_owned(),
         unit: unit::PERCENT.to_owned(),
         value: share,
         better: Better::Neither,
-    }
+    })
 }
 
 /// A recorded run of a client: its exits, number of operations, and time.
