@@ -230,7 +230,7 @@ impl<'a> Series<'a> {
                 title: "Functions",
                 notes: vec![format!(
                     "Functions by which the paths of changed operations differ, the {LINES} largest of each; with the line of the others their sum is the difference of the paths, exactly. \
-                         `vmtax lab compare {} {}` has all.",
+                         All are shown by: vmtax lab compare {} {}",
                     before.folder, after.folder
                 )],
                 table: &table,
