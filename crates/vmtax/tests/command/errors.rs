@@ -61,7 +61,7 @@ fn a_wrong_flag_is_a_usage_error() {
         check(&Program::new(), folder.path(), &[(words, 2, &format!("{sentence}{help}"))]);
     }
     let empty = Program::new().command(folder.path(), "report").arg("").output().unwrap();
-    let wrong = complaints(&empty, 2, "a value is required for '<RUN|FILE>'*");
+    let wrong = complaints(&empty, 2, "a value is required for '<RUN|FILE>...'*");
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
