@@ -723,7 +723,7 @@ mod tests {
         {
             let missing = missing(name);
             assert_eq!(missing.len(), 1, "{missing:?}");
-            assert!(missing[0].starts_with(&format!("{part}: a VM on an emulated host cannot")));
+            assert!(missing[0].starts_with(&format!("{part}: not available on an emulated host")));
         }
     }
 

@@ -13,7 +13,7 @@ fn output(file: &str) -> String {
 fn read(adapter: &str, text: &str) -> Result<Vec<Reading>, Refusal> {
     let adapter = Adapter::named(adapter).unwrap_or_else(|| panic!("no adapter {adapter}"));
     // GNU time reports on standard error.
-    let output = if adapter.name == "build" {
+    let output = if ["build", "compile"].contains(&adapter.name) {
         Output { stderr: text, ..Output::default() }
     } else {
         Output { stdout: text, ..Output::default() }
@@ -95,6 +95,8 @@ const CASES: &[(&str, &str, &[Expected])] = &[
         &[("rate", "1/s", 1639.32), ("latency", "us", 600.0), ("latency-p95", "us", 4330.0)],
     ),
     ("fio", "fio.json", &[]),
+    ("fio-disk", "fio.json", &[]),
+    ("compile", "time.txt", &[("time", "s", 62.34)]),
     (
         "build",
         "time.txt",
