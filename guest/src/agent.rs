@@ -115,7 +115,8 @@ fn from_input(parent: &str) -> Result<()> {
     std::io::stdout().write_all(&answer).map_err(|e| format!("standard output: {e}"))
 }
 
-fn facts() -> Vec<(String, String)> {
+/// The facts of this system: name and value.
+pub(crate) fn facts() -> Vec<(String, String)> {
     let mut facts = Vec::new();
     let mut add = |name: &str, value: String| facts.push((name.to_owned(), value));
     for (name, file) in FILES {

@@ -18,6 +18,15 @@ pub(crate) enum Start {
     Agent(Channel),
     /// A host that forwards jobs to such an agent.
     Relay(Relay),
+    /// A host that starts QEMU and sends traffic to its VM.
+    Network {
+        /// The channel of its cells.
+        channel: Channel,
+        /// KiB of trace buffer.
+        buffer_kib: u32,
+    },
+    /// That VM.
+    Server,
 }
 
 /// A host, or a guest that takes its orders from one.
@@ -49,6 +58,9 @@ pub(crate) fn start() -> Result<Start> {
     system::all_ports()?;
     system::leave_console()?;
     let role = value(&words, "vmtax.role=").unwrap_or("host");
+    if role == "server" {
+        return Ok(Start::Server);
+    }
     let channel = match role == "guest" || words.contains(&"vmtax.port") {
         true if words.contains(&"vmtax.private") => Channel::Port(Io::Registers),
         true => Channel::Port(Io::Strings),
@@ -67,6 +79,9 @@ pub(crate) fn start() -> Result<Start> {
     }
     let buffer_kib =
         value(&words, "vmtax.buffer=").and_then(|v| v.parse().ok()).unwrap_or(16 << 10);
+    if role == "network" {
+        return Ok(Start::Network { channel, buffer_kib });
+    }
     if role == "relay" {
         let memory_mib = value(&words, "vmtax.memory=").and_then(|v| v.parse().ok());
         let memory_mib = memory_mib.unwrap_or(linux::MEMORY_MIB);

@@ -12,3 +12,4 @@ pub mod job;
 pub mod layout;
 pub mod mailbox;
 pub mod order;
+pub mod traffic;

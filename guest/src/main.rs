@@ -10,6 +10,8 @@
 //! | `vmtax.role=host` or `guest` | orders come through the mailbox, or through the port of a VMM like this |
 //! | `vmtax.role=agent` | no KVM: a VM of a benchmark, whose jobs come through the mailbox |
 //! | `vmtax.role=relay` | boot `/l1/vmlinux` (an agent or another relay) and forward jobs to it |
+//! | `vmtax.role=network` | the host of `vmtax lab network`, which starts QEMU |
+//! | `vmtax.role=server` | a VM of that QEMU: no orders, it serves traffic |
 //! | `vmtax.port` | an agent or a relay: its jobs come through the port |
 //! | `vmtax.private` | an agent: KVM cannot access its memory, so the port is accessed through registers |
 //! | `vmtax.memory=MIB` | a relay: memory of its guest |
@@ -44,8 +46,11 @@ mod observer;
 mod ports;
 mod relay;
 mod serve;
+mod server;
 mod system;
+mod tap;
 mod trace;
+mod traffic_host;
 mod vmm;
 
 /// An error is a sentence, printed in the verdict.
@@ -59,6 +64,8 @@ fn main() {
         init::Start::Host(start) => serve::run(start),
         init::Start::Agent(channel) => agent::serve(&channel),
         init::Start::Relay(relay) => relay.run(),
+        init::Start::Network { channel, buffer_kib } => traffic_host::serve(&channel, buffer_kib),
+        init::Start::Server => server::serve(),
     }) {
         Ok(()) => "done".to_owned(),
         Err(problem) => format!("failed: {problem}"),

@@ -248,7 +248,8 @@ impl Interface {
         Ok(())
     }
 
-    fn request(&self) -> libc::ifreq {
+    /// A request about it, in which the rest is zero.
+    pub(crate) fn request(&self) -> libc::ifreq {
         // SAFETY: an interface request of zeroes is valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         // The last byte stays zero.

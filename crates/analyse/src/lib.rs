@@ -32,6 +32,7 @@ pub mod samples;
 pub mod statistics;
 pub mod table;
 pub mod timeline;
+pub mod traffic;
 pub mod vm_facts;
 mod vms;
 

@@ -62,6 +62,12 @@ impl Sample {
     pub const PROFILE_LOOP: &'static str = "profile-loop";
     /// Metric: time that passed without instructions while the processor waited; unit `ns`.
     pub const PROFILE_IDLE: &'static str = "profile-idle";
+    /// Metric: how often the main loop of a VMM got a processor during the traffic of `vmtax lab network`; unit `count`.
+    pub const VMM_TURNS: &'static str = "vmm-turns";
+    /// Metric: the same of vhost's worker in the host's kernel; unit `count`.
+    pub const VHOST_TURNS: &'static str = "vhost-turns";
+    /// Metric: how long the traffic took by the host's clock; unit `ns`.
+    pub const ELAPSED: &'static str = "elapsed";
 }
 
 words! {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use object::LittleEndian;
-use object::elf::{FileHeader64, PT_LOAD, ProgramHeader64};
+use object::elf::{FileHeader64, PT_LOAD, PT_NOTE, ProgramHeader64, ProgramType};
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::Error;
@@ -13,23 +13,32 @@ const PROGRAM_HEADER: usize = 56;
 
 /// The file with only its loadable segments, each without trailing zeros.
 pub(crate) fn trimmed(path: &Path) -> Result<Vec<u8>, Error> {
+    with_segments(path, &[PT_LOAD])
+}
+
+/// The same with its notes, which hold the entry at which QEMU starts it.
+pub(crate) fn trimmed_for_qemu(path: &Path) -> Result<Vec<u8>, Error> {
+    with_segments(path, &[PT_LOAD, PT_NOTE])
+}
+
+fn with_segments(path: &Path, kinds: &[ProgramType]) -> Result<Vec<u8>, Error> {
     let bytes = std::fs::read(path).map_err(Error::io(path, "read the kernel"))?;
-    trim(&bytes).ok_or_else(|| Error::Kernel {
+    trim(&bytes, kinds).ok_or_else(|| Error::Kernel {
         path: path.to_owned(),
         problem: "is no 64-bit ELF file with loadable segments".to_owned(),
     })
 }
 
-fn trim(bytes: &[u8]) -> Option<Vec<u8>> {
+fn trim(bytes: &[u8], kinds: &[ProgramType]) -> Option<Vec<u8>> {
     let endian = LittleEndian;
     let header = FileHeader64::<LittleEndian>::parse(bytes).ok()?;
     let segments: Vec<&ProgramHeader64<LittleEndian>> = header
         .program_headers(endian, bytes)
         .ok()?
         .iter()
-        .filter(|segment| segment.p_type(endian) == PT_LOAD)
+        .filter(|segment| kinds.contains(&segment.p_type(endian)))
         .collect();
-    if segments.is_empty() {
+    if !segments.iter().any(|segment| segment.p_type(endian) == PT_LOAD) {
         return None;
     }
     let mut out = bytes.get(..HEADER)?.to_vec();
@@ -42,8 +51,11 @@ fn trim(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut offset = HEADER + PROGRAM_HEADER * segments.len();
     for segment in &segments {
         let data = segment.data(endian, bytes).ok()?;
-        let used = data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        for word in [PT_LOAD.0, segment.p_flags(endian).0] {
+        let used = match segment.p_type(endian) {
+            PT_LOAD => data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1),
+            _ => data.len(),
+        };
+        for word in [segment.p_type(endian).0, segment.p_flags(endian).0] {
             out.extend_from_slice(&word.to_le_bytes());
         }
         for word in [

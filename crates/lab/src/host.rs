@@ -73,11 +73,16 @@ impl Host {
         }
     }
 
-    /// The command line of L1, with as few exits as possible during boot.
+    /// The command line of L1 under the small VMM, which has neither PCI nor ACPI.
     pub(crate) fn inner_command_line(self, role: &str) -> String {
+        self.vm_command_line("pci=off acpi=off") + " " + role
+    }
+
+    /// The command line of a VM, with as few exits as possible during boot.
+    pub(crate) fn vm_command_line(self, words: &str) -> String {
         let mut line = format!(
-            "console=ttyS0,115200 {QUICK_BOOT} panic=-1 pci=off acpi=off tsc=reliable random.trust_cpu=on \
-             initcall_blacklist=i8042_init,cubictcp_register {role}"
+            "console=ttyS0,115200 {QUICK_BOOT} panic=-1 {words} tsc=reliable random.trust_cpu=on \
+             initcall_blacklist=i8042_init,cubictcp_register"
         );
         if self == Host::Amd {
             // QEMU's TCG does not know the XSETBV intercept, so KVM restores an XCR0 that L1 has long changed.

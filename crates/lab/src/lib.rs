@@ -15,6 +15,7 @@ mod elf;
 mod error;
 mod host;
 mod measured;
+pub mod network;
 mod observer;
 mod payload;
 mod probe;

@@ -1,5 +1,7 @@
 //! An emulated host's measurements -> a run folder and a ledger.
 
+mod network;
+
 use std::fs;
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -17,6 +19,7 @@ use vmtax_lab::{Host, Measured, Outcomes, Plan, Setup, VmSetup, Windows};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_store::{Claim, CreateOptions, Writer};
 
+pub use self::network::measure_network;
 use crate::convert::{self, Assignment, Converted};
 use crate::{Input, Reading, ToLedger, ToRun, command_line, input, ledger, write_fault};
 
@@ -191,14 +194,7 @@ fn store(setup: &Setup, outcomes: &mut Outcomes, claim: Claim) -> anyhow::Result
     let folder = &claim.folder().to_owned();
     let mut writer = Writer::begin(claim, &options(setup, outcomes)).map_err(write_fault)?;
     writer.describe(&facts(setup, outcomes, Facts::default()), &Losses::default());
-    let put = |name: &str, bytes: &[u8]| -> anyhow::Result<()> {
-        let path = folder.join(name);
-        if let Some(above) = path.parent() {
-            fs::create_dir_all(above).map_err(|e| cannot_write(above, &e))?;
-        }
-        vmtax_durable::write(&path, Access::Private, bytes)
-            .map_err(|e| cannot_write(&path, &e).into())
-    };
+    let put = |name: &str, bytes: &[u8]| put(folder, name, bytes);
     if let Some(trace) = &outcomes.trace {
         put("trace.dat", trace)?;
     }
@@ -293,16 +289,30 @@ fn read_trace<R: RowSink>(
     assignment: Assignment<'_>,
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
-    let mut file = tempfile::tempfile().map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
-    file.write_all(trace)
-        .and_then(|()| file.rewind())
-        .map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
     let name = folder.map_or_else(
         || "the lab's recording".to_owned(),
         |folder| folder.join("trace.dat").display().to_string(),
     );
-    let recording = input::open_file(file, name)?;
+    let recording = open_trace(trace, name)?;
     convert::run_assigned(recording, &Reading::default(), assignment, rows)
+}
+
+/// A recording in memory as an input with this name.
+fn open_trace(trace: &[u8], name: String) -> anyhow::Result<input::Recording> {
+    let mut file = tempfile::tempfile().map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
+    file.write_all(trace)
+        .and_then(|()| file.rewind())
+        .map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
+    input::open_file(file, name)
+}
+
+/// Writes a file of a run's folder.
+fn put(folder: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+    let path = folder.join(name);
+    if let Some(above) = path.parent() {
+        fs::create_dir_all(above).map_err(|e| cannot_write(above, &e))?;
+    }
+    vmtax_durable::write(&path, Access::Private, bytes).map_err(|e| cannot_write(&path, &e).into())
 }
 
 fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {

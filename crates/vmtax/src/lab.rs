@@ -5,6 +5,7 @@ mod bisect;
 mod compare;
 mod flat;
 mod list;
+mod network;
 mod run;
 mod series;
 
@@ -16,6 +17,7 @@ pub(crate) fn main(args: &LabArgs) -> anyhow::Result<()> {
         LabVerb::Compare(args) => compare::run(args),
         LabVerb::Series(args) => series::run(args),
         LabVerb::BisectStep(args) => bisect::run(args),
+        LabVerb::Network(args) => network::run(args),
         LabVerb::List(args) => list::run(args),
     }
 }

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_lab::Host;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
 
+use super::network::NetworkArgs;
 use crate::flags::{OutputArgs, TableFormat};
 use crate::report::Format;
 
@@ -24,6 +25,7 @@ pub(crate) enum LabVerb {
     Compare(CompareArgs),
     Series(Box<SeriesArgs>),
     BisectStep(Box<BisectArgs>),
+    Network(Box<NetworkArgs>),
     List(ListArgs),
 }
 

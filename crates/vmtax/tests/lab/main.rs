@@ -15,6 +15,7 @@ mod flat;
 mod guest_perf;
 mod intel;
 mod memory;
+mod network;
 mod observer;
 mod own;
 mod pmu;

@@ -1,0 +1,261 @@
+//! Categories of VMs of `vmtax lab network`: a plain VM, and parts that each change one property of it.
+
+use vmtax_guest::traffic::{Role, TAP, Thread};
+
+/// A part of a category.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Its word in a category's name, with its sign.
+    pub name: &'static str,
+    /// Description.
+    pub about: &'static str,
+    /// Added to `-cpu host`.
+    cpu: &'static str,
+    /// Added to the network card's device.
+    device: &'static str,
+    /// Added to the tap's netdev.
+    netdev: &'static str,
+    /// Words on the kernel's command line.
+    words: &'static str,
+    /// vCPUs, if not one.
+    vcpus: Option<u32>,
+    /// Modules that the VM loads beside those of every VM.
+    pub(super) modules: &'static [&'static str],
+    /// `kvm.halt_poll_ns` of the host.
+    halt_poll_ns: Option<&'static str>,
+    /// What shows that the VM has it.
+    shows: Shows,
+}
+
+/// What shows in a VM's facts, or on the host, that it has a part.
+#[derive(Clone, Copy, Debug)]
+enum Shows {
+    Nothing,
+    /// This fact has this word.
+    Word(&'static str, &'static str),
+    /// This fact does not have this word.
+    NoWord(&'static str, &'static str),
+    /// A thread of the host.
+    Vhost,
+}
+
+const NONE: Part = Part {
+    name: "",
+    about: "",
+    cpu: "",
+    device: "",
+    netdev: "",
+    words: "",
+    vcpus: None,
+    modules: &[],
+    halt_poll_ns: None,
+    shows: Shows::Nothing,
+};
+
+/// The kind of VM to which parts are added.
+pub const PLAIN: &str = "plain";
+
+/// Parts. Source: the categories of "Performance analysis of confidential VMs" (TU Munich, 2024).
+pub const PARTS: &[Part] = &[
+    Part {
+        name: "+vhost",
+        about: "the host's kernel works on the card's queues (vhost_net)",
+        netdev: ",vhost=on",
+        shows: Shows::Vhost,
+        ..NONE
+    },
+    Part {
+        name: "+swiotlb",
+        about: "all that the card reads and writes goes through a bounce buffer, as in a confidential VM",
+        // Without it virtio devices do not use the DMA interface, and bypass the buffer.
+        device: ",iommu_platform=on",
+        words: "swiotlb=8192,force",
+        shows: Shows::Word("command line", "swiotlb=8192,force"),
+        ..NONE
+    },
+    Part {
+        name: "+poll",
+        about: "an idle vCPU polls and never halts (idle=poll)",
+        words: "idle=poll",
+        shows: Shows::Word("command line", "idle=poll"),
+        ..NONE
+    },
+    Part {
+        name: "+haltpoll",
+        about: "an idle vCPU polls for a while before it halts (cpuidle_haltpoll)",
+        words: "cpuidle_haltpoll.force=Y",
+        modules: &["cpuidle_haltpoll"],
+        shows: Shows::Word("idle driver", "haltpoll"),
+        ..NONE
+    },
+    Part {
+        name: "+hpoll",
+        about: "the host polls for up to 200 us before the thread of a halted vCPU sleeps",
+        halt_poll_ns: Some("200000"),
+        ..NONE
+    },
+    Part {
+        name: "+smp",
+        about: "two vCPUs: the card's interrupts are for the first, and the server runs on the second",
+        vcpus: Some(2),
+        shows: Shows::Word("processors", "2"),
+        ..NONE
+    },
+    Part {
+        name: "-tsc-deadline",
+        about: "the APIC's timer counts down from an initial count; there is no TSC deadline",
+        cpu: ",-tsc-deadline",
+        shows: Shows::NoWord("processor flags", "tsc_deadline_timer"),
+        ..NONE
+    },
+    Part {
+        name: "-x2apic",
+        about: "the APIC's registers are in memory (MMIO), and not MSRs",
+        cpu: ",-x2apic",
+        shows: Shows::NoWord("processor flags", "x2apic"),
+        ..NONE
+    },
+];
+
+/// A category.
+#[derive(Clone, Debug)]
+pub struct Category {
+    /// `plain+vhost`
+    pub name: String,
+    pub(super) parts: Vec<&'static Part>,
+}
+
+impl Category {
+    /// Reads `plain+vhost-x2apic`; the error lists what is known.
+    ///
+    /// # Errors
+    /// When it does not start with `plain`, or has an unknown part or one twice.
+    pub fn read(name: &str) -> Result<Category, String> {
+        let known = || PARTS.iter().map(|part| part.name).collect::<Vec<_>>().join(", ");
+        let mut rest = name
+            .strip_prefix(PLAIN)
+            .ok_or_else(|| format!("starts with `plain`, and then has parts: {}", known()))?;
+        let mut parts: Vec<&'static Part> = Vec::new();
+        while !rest.is_empty() {
+            // The longest name: one can start as another does.
+            let found = PARTS.iter().filter(|part| rest.starts_with(part.name));
+            let Some(part) = found.max_by_key(|part| part.name.len()) else {
+                return Err(format!("{rest:?} is not one of {}", known()));
+            };
+            if parts.iter().any(|other| other.name == part.name) {
+                return Err(format!("{:?} is there twice", part.name));
+            }
+            parts.push(part);
+            rest = rest.get(part.name.len()..).unwrap_or_default();
+        }
+        Ok(Category { name: name.to_owned(), parts })
+    }
+
+    /// What is compared if nothing else is asked for: the plain VM, and each part alone.
+    pub fn usual() -> Vec<Category> {
+        let plain = Category { name: PLAIN.to_owned(), parts: Vec::new() };
+        let with = |part: &'static Part| Category {
+            name: format!("{PLAIN}{}", part.name),
+            parts: vec![part],
+        };
+        std::iter::once(plain).chain(PARTS.iter().map(with)).collect()
+    }
+
+    fn all(&self, of: impl Fn(&Part) -> &'static str) -> String {
+        self.parts.iter().map(|part| of(part)).collect()
+    }
+
+    /// The model of its processors. PV EOI is off for the reason that docs/lab.md states of all Linux guests.
+    pub(super) fn cpu(&self) -> String {
+        format!("host,-kvm-pv-eoi{}", self.all(|part| part.cpu))
+    }
+
+    /// QEMU's netdev and device.
+    pub(super) fn network(&self) -> [String; 2] {
+        let netdev = self.all(|part| part.netdev);
+        let device = self.all(|part| part.device);
+        [
+            format!("tap,id=net0,ifname={TAP},script=no,downscript=no{netdev}"),
+            format!("virtio-net-pci,netdev=net0,romfile=,disable-legacy=on{device}"),
+        ]
+    }
+
+    /// vCPUs.
+    pub(super) fn vcpus(&self) -> u32 {
+        self.parts.iter().find_map(|part| part.vcpus).unwrap_or(1)
+    }
+
+    /// Words on the kernel's command line.
+    pub(super) fn words(&self) -> String {
+        let words = self.parts.iter().map(|part| part.words).filter(|words| !words.is_empty());
+        words.map(|words| format!(" {words}")).collect()
+    }
+
+    /// `kvm.halt_poll_ns` of the host. No polling unless a part wants it: it replaces waking a thread by using the processor.
+    pub(super) fn halt_poll_ns(&self) -> &'static str {
+        self.parts.iter().find_map(|part| part.halt_poll_ns).unwrap_or("0")
+    }
+
+    /// Why these facts and threads are not those of a VM of this category, if so.
+    pub(super) fn missing(&self, facts: &[(String, String)], threads: &[Thread]) -> Option<String> {
+        let has = |fact: &str, word: &str| {
+            let found = facts.iter().find(|(name, _)| name == fact);
+            found.is_some_and(|(_, value)| value.split_whitespace().any(|one| one == word))
+        };
+        self.parts.iter().find_map(|part| {
+            let problem = match part.shows {
+                Shows::Nothing => return None,
+                Shows::Word(fact, word) if !has(fact, word) => {
+                    format!("its {fact} has no {word}")
+                }
+                Shows::NoWord(fact, word) if has(fact, word) => format!("its {fact} has {word}"),
+                Shows::Vhost if threads.iter().all(|thread| thread.role != Role::Vhost) => {
+                    "the host has no vhost thread".to_owned()
+                }
+                _ => return None,
+            };
+            Some(format!("the VM is not {}: {problem}", part.name))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read() {
+        for name in ["plain", "plain+vhost", "plain+vhost+swiotlb-tsc-deadline-x2apic"] {
+            let category = Category::read(name).expect("a category");
+            assert_eq!(category.name, name);
+            assert_eq!(PLAIN.to_owned() + &category.all(|part| part.name), name);
+        }
+        for (name, problem) in [
+            ("", "starts with `plain`"),
+            ("snp", "starts with `plain`"),
+            ("plain+", "\"+\" is not one of +vhost"),
+            ("plain+vhos", "is not one of"),
+            ("plain+vhost+vhost", "twice"),
+        ] {
+            let error = Category::read(name).expect_err(name);
+            assert!(error.contains(problem), "{name}: {error}");
+        }
+        assert_eq!(Category::usual().len(), 1 + PARTS.len());
+    }
+
+    #[test]
+    fn a_vm_without_its_part_is_told() {
+        let fact = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        let missing = |category: &str, facts: &[(String, String)], threads: &[Thread]| {
+            Category::read(category).expect("a category").missing(facts, threads)
+        };
+        assert_eq!(missing("plain", &[], &[]), None);
+        let flags = fact("processor flags", "fpu x2apic tsc_deadline_timer");
+        assert!(missing("plain-x2apic", &flags, &[]).is_some());
+        assert_eq!(missing("plain-x2apic", &fact("processor flags", "fpu"), &[]), None);
+        assert!(missing("plain+poll", &fact("command line", "quiet"), &[]).is_some());
+        assert_eq!(missing("plain+poll", &fact("command line", "a idle=poll"), &[]), None);
+        assert!(missing("plain+vhost", &[], &[Thread { tid: 7, role: Role::Vmm }]).is_some());
+        assert_eq!(missing("plain+vhost", &[], &[Thread { tid: 7, role: Role::Vhost }]), None);
+    }
+}

@@ -1,0 +1,88 @@
+//! Exits of one request, KiB or sleep, by cause: a row for each VM, a group for each workload.
+
+use vmtax_analyse::Ledger;
+use vmtax_analyse::traffic::{TrafficRow, traffic};
+use vmtax_events::Cause;
+
+use crate::table::{Cell, Column, Table};
+
+/// Causes with a column of their own, their keys and titles; all others are one column.
+const CAUSES: [(Cause, &str, &str); 7] = [
+    (Cause::Idle, "idle", "HLT"),
+    (Cause::TimerArm, "timer_arm", "timer arm"),
+    (Cause::Ipi, "ipi", "IPI"),
+    (Cause::Apic, "apic", "EOI, APIC"),
+    (Cause::DeviceMmio, "device_mmio", "notify"),
+    (Cause::IrqWindow, "irq_window", "window"),
+    (Cause::TimerTick, "host_interrupt", "host intr"),
+];
+
+/// Whether a run has traffic.
+pub fn is_traffic(ledger: &Ledger) -> bool {
+    !traffic(ledger).is_empty()
+}
+
+/// The table of one or more runs. `about` says what an operation of a workload is.
+pub fn table(ledgers: &[Ledger], about: impl Fn(&str) -> Option<&'static str>) -> Table {
+    let mut rows: Vec<TrafficRow> = ledgers.iter().flat_map(traffic).collect();
+    let mut workloads: Vec<String> = Vec::new();
+    for row in &rows {
+        if !workloads.contains(&row.workload) {
+            workloads.push(row.workload.clone());
+        }
+    }
+    rows.sort_by_key(|row| workloads.iter().position(|workload| *workload == row.workload));
+    let mut table = Table::new(columns());
+    let mut last = None;
+    for row in &rows {
+        if last == Some(&row.workload) {
+            table.row(cells(row));
+        } else {
+            let group = match about(&row.workload) {
+                Some(about) => format!("{}: for each {about}", row.workload),
+                None => row.workload.clone(),
+            };
+            table.first_of(group, cells(row));
+        }
+        last = Some(&row.workload);
+    }
+    table
+}
+
+fn columns() -> Vec<Column> {
+    let mut columns = vec![
+        Column::data("workload"),
+        Column::short("vm", "VM"),
+        Column::data("operations"),
+        Column::number("exits", "exits").help("exits for each operation"),
+    ];
+    columns.extend(CAUSES.map(|(_, key, title)| Column::number(key, title)));
+    columns.extend([
+        Column::number("other", "other").help("exits of all other causes"),
+        Column::number("to_vmm", "to VMM").help("exits that the VMM handled, in user space"),
+        Column::number("vmm_turns", "VMM turns")
+            .help("how often the VMM's main loop got a processor, for each operation"),
+        Column::number("vhost_turns", "vhost turns").help(
+            "how often vhost's thread of the host's kernel got a processor, for each operation",
+        ),
+    ]);
+    columns
+}
+
+fn cells(row: &TrafficRow) -> Vec<Cell> {
+    let each = |count: f64| Cell::Number(row.each(count));
+    let maybe = |count: Option<f64>| count.map_or(Cell::Absent, each);
+    let mut cells = vec![
+        Cell::Name(row.workload.clone()),
+        Cell::Name(row.category.clone()),
+        Cell::Count(row.count),
+        each(row.exits() as f64),
+    ];
+    cells.extend(CAUSES.map(|(cause, ..)| Cell::Number(row.cause(cause))));
+    let is_other = |cause: &Cause| CAUSES.iter().all(|(known, ..)| known != cause);
+    let other: u64 =
+        row.causes.iter().filter(|(cause, _)| is_other(cause)).map(|(_, count)| *count).sum();
+    cells.push(each(other as f64));
+    cells.extend([each(row.to_vmm as f64), maybe(row.vmm_turns), maybe(row.vhost_turns)]);
+    cells
+}

@@ -1,0 +1,156 @@
+//! Traffic with VMs of QEMU on an emulated host -> a run folder and a ledger.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
+use vmtax_cli::progress::{Progress, ReadingProgress};
+use vmtax_events::{Better, Losses, Recording as Facts, RowSink, Sample, Vm};
+use vmtax_lab::network::{NetworkPlan, NetworkSetup, Passage, Passages, Turns, run_network};
+use vmtax_lab::{Host, Window};
+use vmtax_store::{Claim, CreateOptions, Writer};
+
+use super::{Consoles, Done, cache_folder, fault, keep_console, open_trace, put, sentence};
+use crate::convert::{self, Assignment};
+use crate::{Input, Reading, ToLedger, ToRun, command_line, ledger, write_fault};
+
+/// Carries out a plan on the emulated AMD host and keeps the run in the folder of `claim`, if there is one. `setup` is given the cache
+/// and the file for the console.
+///
+/// # Errors
+/// When the machine failed, or the run cannot be written.
+pub fn measure_network(
+    setup: impl FnOnce(PathBuf, PathBuf) -> NetworkSetup,
+    plan: &NetworkPlan,
+    claim: Option<Claim>,
+) -> anyhow::Result<Done> {
+    vmtax_machine::check(Host::Amd.emulator()).map_err(|e| fault(e.into(), None))?;
+    let cache = cache_folder()?;
+    let consoles = Consoles::new(&cache)?;
+    let console = consoles.0.join("network.txt");
+    let setup = setup(cache, console);
+    let spinner = Progress::spinner();
+    let passages = run_network(&setup, plan, &|what| spinner.say(what));
+    drop(spinner);
+    let passages = match passages {
+        Ok(passages) => passages,
+        Err(error) => return Err(keep_console(error, claim, &setup.console)),
+    };
+    let failures = passages.failures.clone();
+    let Some(claim) = claim else {
+        consoles.remove();
+        let builder = LedgerBuilder::new(Filter::default(), Reading::default().interval_ns());
+        let (facts, losses, rows) = into_rows(&setup, &passages, ToLedger(builder))?;
+        let complete = losses.truncated.is_empty();
+        return Ok(Done { ledger: rows.0.finish(facts, losses, complete), failures });
+    };
+    let folder = claim.folder().to_owned();
+    store(&setup, &passages, claim)?;
+    consoles.remove();
+    Ok(Done { ledger: network_of_run(&folder)?, failures })
+}
+
+/// The ledger of a kept run.
+fn network_of_run(folder: &Path) -> anyhow::Result<Ledger> {
+    match Input::open(folder)? {
+        Input::Run(run) => ledger::of_run(&run, Filter::default(), &ReadingProgress::default()),
+        Input::Recording(_) => vmtax_cli::exit::fail(
+            vmtax_cli::exit::Code::Input,
+            format!("{}: is no run any more", folder.display()),
+        ),
+    }
+}
+
+fn store(setup: &NetworkSetup, passages: &Passages, claim: Claim) -> anyhow::Result<()> {
+    let folder = &claim.folder().to_owned();
+    let labels = [
+        ("host", Host::Amd.to_string()),
+        ("vmm", format!("QEMU {}", passages.vmm)),
+        ("modules", setup.kernel.modules_label().unwrap_or_default()),
+    ];
+    let options = CreateOptions {
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: command_line(),
+        interval_ns: Reading::default().interval_ns(),
+        raw_events: false,
+        labels: labels
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect(),
+    };
+    let mut writer = Writer::begin(claim, &options).map_err(write_fault)?;
+    writer.describe(&facts(setup, passages, Facts::default()), &Losses::default());
+    for passage in &passages.done {
+        put(folder, &format!("traces/{}.dat", passage.name().replace(' ', "-")), &passage.trace)?;
+    }
+    put(folder, "console.txt", &fs::read(&setup.console).unwrap_or_default())?;
+    let (facts, losses, rows) = into_rows(setup, passages, ToRun::new(writer))?;
+    rows.finish(&facts, &losses)
+}
+
+/// The rows of all recordings, each of its own VM.
+fn into_rows<R: RowSink>(
+    setup: &NetworkSetup,
+    passages: &Passages,
+    mut rows: R,
+) -> anyhow::Result<(Facts, Losses, R)> {
+    let mut facts_of_all = Facts::default();
+    let mut losses = Losses::default();
+    losses.notes.extend(passages.start.notes.iter().map(|note| sentence(note)));
+    losses.notes.extend(setup.kernel.modules_label().map(|label| format!("modules: {label}")));
+    losses.notes.extend(
+        passages.failures.iter().map(|failure| format!("not measured: {}", sentence(failure))),
+    );
+    let mut vms: Vec<Vm> = Vec::new();
+    for passage in &passages.done {
+        let mut turns = Turns::default();
+        let mut window = Window::new(passage.vm, false);
+        let names = [(passage.vm, passage.name())];
+        let assign = &mut |event: &_| {
+            turns.count(&passage.threads, event);
+            window.place(event)
+        };
+        let recording = open_trace(&passage.trace, format!("the recording of {}", passage.name()))?;
+        let assignment = Assignment { names: &names, assign };
+        let read = convert::run_assigned(recording, &Reading::default(), assignment, rows)?;
+        rows = read.rows;
+        samples(passage, turns).iter().for_each(|sample| rows.sample(sample));
+        losses.merge(&read.losses);
+        losses.recorder_lost += passage.lost;
+        vms.extend(read.facts.vms.iter().cloned());
+        facts_of_all = read.facts;
+    }
+    facts_of_all.vms = vms;
+    Ok((facts(setup, passages, facts_of_all), losses, rows))
+}
+
+fn samples(passage: &Passage, turns: Turns) -> Vec<Sample> {
+    let sample = |metric: &str, unit: &str, value: f64| Sample {
+        workload: passage.name(),
+        category: "L1".to_owned(),
+        repeat: 0,
+        metric: metric.to_owned(),
+        unit: unit.to_owned(),
+        value,
+        better: Better::Neither,
+    };
+    vec![
+        sample(Sample::OPERATIONS, "count", f64::from(passage.count())),
+        sample(Sample::VMM_TURNS, "count", turns.vmm as f64),
+        sample(Sample::VHOST_TURNS, "count", turns.vhost as f64),
+        sample(Sample::ELAPSED, "ns", passage.elapsed_ns as f64),
+    ]
+}
+
+fn facts(setup: &NetworkSetup, passages: &Passages, of_traces: Facts) -> Facts {
+    Facts {
+        format: "lab".to_owned(),
+        tool: format!("vmtax lab {}", env!("CARGO_PKG_VERSION")),
+        kernel: setup.kernel.release.clone(),
+        arch: "x86_64".to_owned(),
+        clock: "x86-tsc".to_owned(),
+        emulated: Some(passages.start.emulator.clone()),
+        ..of_traces
+    }
+}

@@ -1,0 +1,178 @@
+//! `vmtax lab network`: traffic with VMs of QEMU on an emulated host.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueHint};
+use serde_json::Value;
+use vmtax_analyse::{Filter, Ledger};
+use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::progress::ReadingProgress;
+use vmtax_lab::network::{Category, NetworkPlan, NetworkSetup, PARTS, PLAIN, WORKLOADS, Workload};
+use vmtax_report::tables::{Section, Tables};
+use vmtax_report::traffic;
+use vmtax_runs::lab::{Done, measure_network};
+use vmtax_runs::{Input, ledger, write_fault};
+use vmtax_store::Claim;
+
+use super::run::kernel;
+use crate::flags::{OutputArgs, TableFormat};
+
+/// Count the exits of each request and of each KiB between an emulated host and VMs of QEMU on it, by cause.
+///
+/// This computer's QEMU is copied into the emulated AMD host and runs a small Linux VM there with a virtio network card on a tap. The host is
+/// the client, the VM the server; KVM's tracepoints are recorded meanwhile. Counts are those of the real KVM, QEMU and Linux; times are the
+/// emulator's and do not reflect hardware.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax lab network                                       all workloads, the plain VM and each part alone
+  vmtax lab network --vm plain,plain+vhost+poll --workload request
+  vmtax lab network -o run && vmtax report run            every exit, with its MSR or address
+  vmtax lab network --show run")]
+pub(crate) struct NetworkArgs {
+    /// VMs, separated by commas: `plain`, and parts added to it. [default: plain, and each part alone]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Category::read, long_help = vms())]
+    vm: Vec<Category>,
+
+    /// Workloads, separated by commas. [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = workload, long_help = workloads())]
+    workload: Vec<&'static Workload>,
+
+    /// The kernel of host and VMs, as for `vmtax lab run`.
+    #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
+    kernel: PathBuf,
+
+    /// The folder with the modules of a kernel image.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    modules: Option<PathBuf>,
+
+    /// Boot the host again, and replace its saved state.
+    #[arg(long)]
+    fresh: bool,
+
+    /// Wall-clock timeout of the host's start, and of each VM with all of its traffic.
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = vmtax_cli::flags::duration)]
+    limit: Duration,
+
+    /// Keep the run in this folder.
+    #[arg(short, long, value_name = "RUN", value_hint = ValueHint::DirPath)]
+    output: Option<PathBuf>,
+
+    /// Show a run that was kept with -o, and measure nothing. Repeatable: the rows of several runs are one table.
+    #[arg(long, value_name = "RUN", value_hint = ValueHint::DirPath, conflicts_with_all = ["vm", "workload", "kernel", "modules", "fresh", "output"])]
+    show: Vec<PathBuf>,
+
+    /// Output format.
+    #[arg(long, value_enum, default_value_t = TableFormat::Text)]
+    format: TableFormat,
+}
+
+fn vms() -> String {
+    let mut text = format!(
+        "VMs, separated by commas: `{PLAIN}`, and parts added to it (plain+vhost-x2apic) [default: {PLAIN}, and each part alone]\n"
+    );
+    for part in PARTS {
+        text.push_str(&format!("\n- {}: {}", part.name, part.about));
+    }
+    text
+}
+
+fn workloads() -> String {
+    let mut text =
+        "Workloads, separated by commas; the operation of each [default: all]\n".to_owned();
+    for workload in &WORKLOADS {
+        text.push_str(&format!("\n- {}: {}", workload.name, workload.operation));
+    }
+    text
+}
+
+fn workload(name: &str) -> Result<&'static Workload, String> {
+    let known = WORKLOADS.map(|workload| workload.name).join(", ");
+    Workload::named(name).ok_or_else(|| format!("the workloads are {known}"))
+}
+
+pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
+    if !args.show.is_empty() {
+        let kept =
+            args.show.iter().map(|folder| kept(folder)).collect::<anyhow::Result<Vec<_>>>()?;
+        return show(args, &kept);
+    }
+    let claim = args.output.as_deref().map(Claim::new).transpose().map_err(write_fault)?;
+    let kernel = kernel(&args.kernel, &mut args.modules.iter())?;
+    let plan = NetworkPlan {
+        categories: if args.vm.is_empty() { Category::usual() } else { args.vm.clone() },
+        workloads: if args.workload.is_empty() {
+            WORKLOADS.iter().collect()
+        } else {
+            args.workload.clone()
+        },
+    };
+    let (fresh, limit) = (args.fresh, args.limit);
+    let setup = |cache, console| NetworkSetup { kernel, cache, fresh, console, limit };
+    let Done { ledger, failures } = measure_network(setup, &plan, claim)?;
+    show(args, &[ledger])?;
+    match failures.len() {
+        0 => Ok(()),
+        count => Err(Fault::new(
+            Code::Machine,
+            format!("{count} of {} VMs were not measured:", plan.categories.len()),
+        )
+        .detailed(failures)
+        .into()),
+    }
+}
+
+fn kept(folder: &Path) -> anyhow::Result<Ledger> {
+    let name = folder.display();
+    let Input::Run(run) = Input::open(folder)? else {
+        return fail(
+            Code::Usage,
+            format!(
+                "--show {name}: is a recording; give the folder of a run of `vmtax lab network`"
+            ),
+        );
+    };
+    let ledger = ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?;
+    if traffic::is_traffic(&ledger) {
+        return Ok(ledger);
+    }
+    fail(Code::Usage, format!("--show {name}: is no run of `vmtax lab network`"))
+}
+
+/// What the columns are.
+const NOTES: [&str; 3] = [
+    "Exits for each operation, by cause. notify: the VM tells its network card of new buffers. EOI, APIC: ends of interrupts, and other uses of \
+     the interrupt controller. window: the VM becomes ready for an interrupt that waits. host intr: an interrupt of the host arrives while the VM \
+     runs; one that wakes a polling vCPU is among them.",
+    "to VMM: exits that QEMU handled. VMM turns, vhost turns: how often QEMU's main loop and vhost's thread got a processor.",
+    "Counted on an emulated AMD host. Counts are those of the real KVM, QEMU and Linux; rates and times are the emulator's and are not shown.",
+];
+
+fn show(args: &NetworkArgs, ledgers: &[Ledger]) -> anyhow::Result<()> {
+    let about = |name: &str| Workload::named(name).map(|workload| workload.operation);
+    let mut facts: Vec<(&'static str, String)> = Vec::new();
+    for Ledger { recording, losses, .. } in ledgers {
+        let emulator = recording.emulated.clone().unwrap_or_default();
+        let host = format!("Linux {} on {emulator}", recording.kernel);
+        let notes = losses.notes.iter().map(|note| ("Note", note.clone()));
+        for fact in std::iter::once(("Host", host)).chain(notes) {
+            if !facts.contains(&fact) {
+                facts.push(fact);
+            }
+        }
+    }
+    let tables = Tables {
+        command: "lab network",
+        tool_version: env!("CARGO_PKG_VERSION"),
+        facts,
+        sections: vec![Section {
+            id: "traffic",
+            title: "Exits by cause".to_owned(),
+            notes: NOTES.map(str::to_owned).to_vec(),
+            table: traffic::table(ledgers, about),
+        }],
+        json: Value::default(),
+    };
+    let to = OutputArgs { format: args.format, output: None };
+    to.write(&tables.with_rows_as_json("vmtax-lab-network-1")?)
+}

@@ -1,0 +1,90 @@
+//! `vmtax lab network`: QEMU on the emulated host, and what a request, a KiB and a sleep of its VM take.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::run::{json, refused};
+
+/// Values of the table by workload, VM and column.
+struct Traffic(BTreeMap<(String, String), Value>);
+
+impl Traffic {
+    fn of(document: &Value) -> Traffic {
+        let rows = document["traffic"].as_array().unwrap();
+        let name = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
+        Traffic(
+            rows.iter()
+                .map(|row| ((name(row, "workload"), name(row, "vm")), row.clone()))
+                .collect(),
+        )
+    }
+
+    fn each(&self, workload: &str, vm: &str, column: &str) -> f64 {
+        let key = (workload.to_owned(), vm.to_owned());
+        let row = self.0.get(&key).unwrap_or_else(|| panic!("no row {key:?}"));
+        row[column].as_f64().unwrap_or_else(|| panic!("{key:?} has no {column}: {row}"))
+    }
+}
+
+#[test]
+fn what_is_unknown_is_refused_before_a_host_boots() {
+    for (words, code, said) in [
+        (vec!["--vm", "plain+nothing"], 2, "+nothing"),
+        (vec!["--vm", "snp"], 2, "starts with `plain`"),
+        (vec!["--workload", "ping"], 2, "the workloads are request, paced, receive, send, timer"),
+        (vec!["--show", "/nonexistent"], 3, "/nonexistent"),
+        (vec!["--kernel", "/nonexistent/bzImage"], 3, "/nonexistent/bzImage"),
+    ] {
+        let all: Vec<&str> = ["lab", "network"].into_iter().chain(words).collect();
+        let (found, message) = refused(&all);
+        assert_eq!(found, code, "{message}");
+        assert!(message.contains(said), "{message}");
+    }
+    let memory =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures/lab-memory/amd-7.3");
+    let (code, message) = refused(&["lab", "network", "--show", memory.to_str().unwrap()]);
+    assert_eq!(code, 2, "{message}");
+    assert!(message.contains("is no run of `vmtax lab network`"), "{message}");
+}
+
+fn capture(name: &str) -> String {
+    let captures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures/lab-network");
+    captures.join(name).to_str().unwrap().to_owned()
+}
+
+/// The kept run: vhost takes QEMU's main loop out of each request, and the exits stay the same.
+#[test]
+fn vhost_moves_notifications_out_of_the_vmm() {
+    vhost(&Traffic::of(&json(&["lab", "network", "--show", &capture("vhost")])));
+}
+
+/// Two runs of the same VMs: the exits of both are the same within 1 %, and are those of the kept run.
+#[test]
+#[ignore = "minutes: two VMs of QEMU boot on an emulated host, twice"]
+fn exits_of_a_request_repeat() {
+    let words = ["lab", "network", "--vm", "plain,plain+vhost", "--workload", "request,timer"];
+    let [first, second] = [(); 2].map(|()| Traffic::of(&json(&words)));
+    for (workload, vm) in first.0.keys() {
+        let [a, b] = [&first, &second].map(|run| run.each(workload, vm, "exits"));
+        assert!((a - b).abs() <= 0.01 * a, "{workload} {vm}: {a} and {b}");
+    }
+    vhost(&first);
+}
+
+fn vhost(run: &Traffic) {
+    for vm in ["plain", "plain+vhost"] {
+        let request = |column: &str| run.each("request", vm, column);
+        // A notification and an end of interrupt each for request and answer, none of which QEMU handles.
+        assert!((0.99..1.1).contains(&request("device_mmio")), "{vm}");
+        assert!((1.9..2.2).contains(&request("apic")), "{vm}");
+        assert!((3.8..4.5).contains(&request("exits")), "{vm}");
+        assert!(request("to_vmm") < 0.05, "{vm}");
+    }
+    let turns =
+        |vm: &str| ["vmm_turns", "vhost_turns"].map(|column| run.each("request", vm, column));
+    let ([vmm, vhost], [vmm_beside_vhost, vhost_alone]) = (turns("plain"), turns("plain+vhost"));
+    assert!(vmm > 1.5 && vhost < 0.05, "{vmm} {vhost}");
+    assert!(vmm_beside_vhost < 0.05 && vhost_alone > 1.5, "{vmm_beside_vhost} {vhost_alone}");
+}

@@ -1,0 +1,168 @@
+//! Traffic between an emulated host and a VM of QEMU on it: what vmtax orders, and what comes back.
+//!
+//! ```text
+//!   vmtax ──mailbox──> host (client, tap0) ──virtio-net──> VM of QEMU (server)
+//! ```
+//! A [`Cell`] is one VM and the traffic to send to it. The same header that starts traffic in the VM is [`Traffic::header`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::order::File;
+
+/// Address of the host's tap.
+pub const HOST: [u8; 4] = [10, 0, 2, 1];
+/// Address of the VM.
+pub const VM: [u8; 4] = [10, 0, 2, 2];
+/// TCP port of the server in the VM.
+pub const PORT: u16 = 7;
+/// The host's tap.
+pub const TAP: &str = "tap0";
+/// Bytes of the header that starts traffic.
+pub const HEADER: usize = 16;
+/// Most bytes of a request.
+pub const REQUEST_MOST: u32 = 64 << 10;
+
+/// A VM, and the traffic with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// QEMU with its arguments.
+    pub qemu: Vec<String>,
+    /// Files of the host to write before it starts: path and content.
+    pub settings: Vec<(String, String)>,
+    /// What to send, in order. Each is recorded on its own.
+    pub traffic: Vec<Traffic>,
+    /// Timeout of the start and of each traffic, in ms of the host's time.
+    pub limit_ms: u64,
+}
+
+/// Traffic of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// What one operation is.
+    pub kind: Kind,
+    /// Operations before the recording.
+    pub warm_up: u32,
+    /// Operations in the recording.
+    pub count: u32,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// The host sends a request, and the VM answers with as many bytes. The host pauses before the next one.
+    Request {
+        /// Bytes of request and of answer.
+        bytes: u32,
+        /// Pause, microseconds.
+        pause_us: u32,
+    },
+    /// The VM receives 1 KiB of a stream.
+    Receive,
+    /// The VM sends 1 KiB of a stream.
+    Send,
+    /// A thread in the VM sleeps.
+    Sleep {
+        /// For so long, microseconds.
+        us: u32,
+    },
+}
+
+/// What came of a cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Why it failed; empty if it did not.
+    pub problem: String,
+    /// The end of what QEMU and the VM's kernel printed.
+    pub console: String,
+    /// Facts of the VM: name and value.
+    pub facts: Vec<(String, String)>,
+    /// Threads of the host that take part.
+    pub threads: Vec<Thread>,
+    /// Time of each traffic, in the order of the cell.
+    pub elapsed_ns: Vec<u64>,
+    /// Files that follow, in this order: the recordings, `NUMBER/trace/...`.
+    pub files: Vec<File>,
+}
+
+/// A thread of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thread {
+    /// Its id.
+    pub tid: u32,
+    /// What it does.
+    pub role: Role,
+}
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// QEMU's main loop, which serves virtio queues in user space.
+    Vmm,
+    /// A vCPU of QEMU.
+    Vcpu,
+    /// The kernel's worker of vhost.
+    Vhost,
+}
+
+impl Traffic {
+    /// What the client sends first, for so many operations.
+    pub fn header(self, count: u32) -> [u8; HEADER] {
+        let (kind, value) = match self.kind {
+            Kind::Request { bytes, .. } => (0, bytes),
+            Kind::Receive => (1, 0),
+            Kind::Send => (2, 0),
+            Kind::Sleep { us } => (3, us),
+        };
+        let mut header = [0; HEADER];
+        for (place, word) in header.chunks_exact_mut(4).zip([MAGIC, kind, value, count]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        header
+    }
+
+    /// The inverse: what the server has to do, and how often; `None` if it is no header.
+    pub fn of_header(header: &[u8; HEADER]) -> Option<(Kind, u32)> {
+        let word = |at: usize| {
+            let bytes = header.get(4 * at..4 * at + 4)?;
+            Some(u32::from_le_bytes(bytes.try_into().ok()?))
+        };
+        if word(0)? != MAGIC {
+            return None;
+        }
+        let value = word(2)?;
+        let kind = match word(1)? {
+            0 if (1..=REQUEST_MOST).contains(&value) => Kind::Request { bytes: value, pause_us: 0 },
+            1 => Kind::Receive,
+            2 => Kind::Send,
+            3 => Kind::Sleep { us: value },
+            _ => return None,
+        };
+        Some((kind, word(3)?))
+    }
+}
+
+/// First word of a header.
+const MAGIC: u32 = u32::from_le_bytes(*b"vmtx");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_there_and_back() {
+        let kinds = [
+            Kind::Request { bytes: 64, pause_us: 0 },
+            Kind::Receive,
+            Kind::Send,
+            Kind::Sleep { us: 200 },
+        ];
+        for kind in kinds {
+            let header = Traffic { kind, warm_up: 1, count: 2 }.header(9);
+            assert_eq!(Traffic::of_header(&header), Some((kind, 9)));
+        }
+        assert_eq!(Traffic::of_header(&[0; HEADER]), None);
+        let large = Kind::Request { bytes: REQUEST_MOST + 1, pause_us: 0 };
+        let header = Traffic { kind: large, warm_up: 0, count: 1 }.header(1);
+        assert_eq!(Traffic::of_header(&header), None);
+    }
+}
