@@ -42,12 +42,16 @@ pub fn measure_network(
         let builder = LedgerBuilder::new(Filter::default(), Reading::default().interval_ns());
         let (facts, losses, rows) = into_rows(&setup, &passages, ToLedger(builder))?;
         let complete = losses.truncated.is_empty();
-        return Ok(Done { ledger: rows.0.finish(facts, losses, complete), failures });
+        return Ok(Done {
+            ledger: rows.0.finish(facts, losses, complete),
+            failures,
+            program: None,
+        });
     };
     let folder = claim.folder().to_owned();
     store(&setup, &passages, claim)?;
     consoles.remove();
-    Ok(Done { ledger: network_of_run(&folder)?, failures })
+    Ok(Done { ledger: network_of_run(&folder)?, failures, program: None })
 }
 
 /// The ledger of a kept run.

@@ -109,7 +109,7 @@ pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
     };
     let (fresh, limit) = (args.fresh, args.limit);
     let setup = |cache, console| NetworkSetup { kernel, cache, fresh, console, limit };
-    let Done { ledger, failures } = measure_network(setup, &plan, claim)?;
+    let Done { ledger, failures, .. } = measure_network(setup, &plan, claim)?;
     show(args, &[ledger])?;
     match failures.len() {
         0 => Ok(()),
