@@ -288,11 +288,14 @@ fn told(outcome: &Outcome) -> String {
     }
 }
 
+/// Files by name.
+type Named = Vec<(String, Vec<u8>)>;
+
 fn ask(
     machine: &mut Machine,
     conversation: &mut Conversation,
     cell: &Cell,
-) -> Result<(Outcome, Vec<(String, Vec<u8>)>), Error> {
+) -> Result<(Outcome, Named), Error> {
     let bytes = conversation.ask(machine, &encode(cell))?;
     let outcome: Outcome = decode(&bytes).ok_or_else(strange)?;
     let files = conversation.files(bytes.len(), &outcome.files)?;
