@@ -151,16 +151,6 @@ impl Category {
         Ok(Category { name: name.to_owned(), parts })
     }
 
-    /// What is compared if nothing else is asked for: the plain VM, and each part alone.
-    pub fn usual() -> Vec<Category> {
-        let plain = Category { name: PLAIN.to_owned(), parts: Vec::new() };
-        let with = |part: &'static Part| Category {
-            name: format!("{PLAIN}{}", part.name),
-            parts: vec![part],
-        };
-        std::iter::once(plain).chain(PARTS.iter().map(with)).collect()
-    }
-
     fn all(&self, of: impl Fn(&Part) -> &'static str) -> String {
         self.parts.iter().map(|part| of(part)).collect()
     }
@@ -240,7 +230,6 @@ mod tests {
             let error = Category::read(name).expect_err(name);
             assert!(error.contains(problem), "{name}: {error}");
         }
-        assert_eq!(Category::usual().len(), 1 + PARTS.len());
     }
 
     #[test]

@@ -25,17 +25,19 @@ use crate::flags::{OutputArgs, TableFormat};
 /// emulator's and do not reflect hardware.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  vmtax lab network                                       all workloads, the plain VM and each part alone
-  vmtax lab network --vm plain,plain+vhost+poll --workload request
+  vmtax lab network                                       five VMs, requests and timers
+  vmtax lab network --vm plain,plain+vhost --workload send   
   vmtax lab network -o run && vmtax report run            every exit, with its MSR or address
   vmtax lab network --show run")]
 pub(crate) struct NetworkArgs {
-    /// VMs, separated by commas: `plain`, and parts added to it. [default: plain, and each part alone]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Category::read, long_help = vms())]
+    /// VMs, separated by commas: `plain`, and parts added to it.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Category::read, long_help = vms(),
+          default_value = "plain,plain+vhost,plain+swiotlb,plain-tsc-deadline,plain-x2apic")]
     vm: Vec<Category>,
 
-    /// Workloads, separated by commas. [default: all]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = workload, long_help = workloads())]
+    /// Workloads, separated by commas.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = workload, long_help = workloads(),
+          default_value = "request,timer")]
     workload: Vec<&'static Workload>,
 
     /// The kernel of host and VMs, as for `vmtax lab run`.
@@ -69,7 +71,7 @@ pub(crate) struct NetworkArgs {
 
 fn vms() -> String {
     let mut text = format!(
-        "VMs, separated by commas: `{PLAIN}`, and parts added to it (plain+vhost-x2apic) [default: {PLAIN}, and each part alone]\n"
+        "VMs, separated by commas: `{PLAIN}`, and parts added to it (plain+vhost-x2apic)\n"
     );
     for part in PARTS {
         text.push_str(&format!("\n- {}: {}", part.name, part.about));
@@ -78,8 +80,7 @@ fn vms() -> String {
 }
 
 fn workloads() -> String {
-    let mut text =
-        "Workloads, separated by commas; the operation of each [default: all]\n".to_owned();
+    let mut text = "Workloads, separated by commas; the operation of each\n".to_owned();
     for workload in &WORKLOADS {
         text.push_str(&format!("\n- {}: {}", workload.name, workload.operation));
     }
@@ -99,14 +100,7 @@ pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
     }
     let claim = args.output.as_deref().map(Claim::new).transpose().map_err(write_fault)?;
     let kernel = kernel(&args.kernel, &mut args.modules.iter())?;
-    let plan = NetworkPlan {
-        categories: if args.vm.is_empty() { Category::usual() } else { args.vm.clone() },
-        workloads: if args.workload.is_empty() {
-            WORKLOADS.iter().collect()
-        } else {
-            args.workload.clone()
-        },
-    };
+    let plan = NetworkPlan { categories: args.vm.clone(), workloads: args.workload.clone() };
     let (fresh, limit) = (args.fresh, args.limit);
     let setup = |cache, console| NetworkSetup { kernel, cache, fresh, console, limit };
     let Done { ledger, failures, .. } = measure_network(setup, &plan, claim)?;
