@@ -45,7 +45,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let report = run.read(&mut NoRows).expect("an absent segment is a loss, not an error");
     assert_eq!((report.rows, report.segments), (0, 0), "{report:?}");
     assert!(run.is_complete() || !report.losses.truncated.is_empty(), "{report:?}");
-    let events = run.read_events(&mut |events| panic!("events out of nothing: {events:?}"));
+    let events = run.read_events(&mut |events| panic!("events out of nothing: {events:?}"), &|_| {});
     let events = events.expect("an absent segment is a loss, not an error");
     assert_eq!((events.rows, events.segments), (0, 0), "{events:?}");
 });
