@@ -40,7 +40,7 @@ impl Image {
     /// Reads a multiboot image. `arguments` follow its name on its command line.
     ///
     /// # Errors
-    /// When it cannot be read, is no multiboot image, or cannot be loaded.
+    /// When it cannot be read, is not a multiboot image, or cannot be loaded.
     pub fn read(path: &Path, arguments: &str) -> Result<Image, Error> {
         let problem = |problem: String| Error::Program { path: path.to_owned(), problem };
         let length = std::fs::metadata(path).map_err(Error::io(path, "read the program"))?.len();

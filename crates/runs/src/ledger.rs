@@ -100,6 +100,26 @@ pub fn of_run(run: &Run, filter: Filter, progress: &ReadingProgress) -> anyhow::
     Ok(rows.0.finish(manifest.recording.clone(), read.losses, complete))
 }
 
+/// The ledger of a run whose counts are compared exactly.
+///
+/// # Errors
+/// When the run cannot be read, or is damaged.
+pub fn of_whole_run(run: &Run) -> anyhow::Result<Ledger> {
+    whole(of_run(run, Filter::default(), &ReadingProgress::default())?)
+}
+
+/// Refuses what is damaged: its counts are too low.
+///
+/// # Errors
+/// Where the damage is.
+pub fn whole(ledger: Ledger) -> anyhow::Result<Ledger> {
+    if ledger.losses.truncated.is_empty() {
+        return Ok(ledger);
+    }
+    let damage = ledger.losses.truncated.join("; ");
+    fail(Code::Data, format!("{damage}; copy the run again, or measure again"))
+}
+
 /// A sink that makes a ledger of rows.
 #[derive(Debug)]
 pub struct ToLedger(pub LedgerBuilder);

@@ -38,8 +38,8 @@ pub(super) fn load(bytes: &[u8], memory: u32) -> Result<Loaded, String> {
                     objcopy -O elf32-i386"
             .to_owned());
     }
-    let flags =
-        header(bytes).ok_or("is no multiboot image: its first 8 KiB have no multiboot header")?;
+    let flags = header(bytes)
+        .ok_or("is not a multiboot image: its first 8 KiB have no multiboot header")?;
     if flags & REQUIRED & !DONE != 0 {
         return Err(format!(
             "requires what this loader does not do: multiboot flags {:#x}",
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn what_is_no_image_is_refused() {
         let said = |bytes: &[u8]| load(bytes, MEMORY).expect_err("no image");
-        assert!(said(b"").contains("is no multiboot image"));
-        assert!(said(&[0x5a; 10_000]).contains("is no multiboot image"));
+        assert!(said(b"").contains("is not a multiboot image"));
+        assert!(said(&[0x5a; 10_000]).contains("is not a multiboot image"));
         assert!(said(b"\x7fELF\x02\x01\x01").contains("objcopy"));
         assert!(said(&image(4, 0x40_0000, 0x1000)).contains("flags 0x4"));
         assert!(said(&image(0, 0xa_0000, 0x1000)).contains("from 0xa0000 to 0xa1000"));

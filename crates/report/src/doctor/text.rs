@@ -228,7 +228,7 @@ fn gain_text(gain: &Gain) -> String {
         ),
         Gain::Counts { count: exits } => {
             format!(
-                "gain: at most {} fewer; the run has no times of hardware",
+                "gain: at most {} fewer; times of an emulated host do not reflect hardware",
                 counted(exits, "exit")
             )
         }

@@ -149,7 +149,7 @@ fn of_faults(
     (path, ledger, bench): (&Path, &Ledger, &Bench),
     lab: &Path,
 ) -> anyhow::Result<Vec<faults::Parts>> {
-    let measured = self::ledger(lab)?;
+    let measured = vmtax_runs::ledger::whole(self::ledger(lab)?)?;
     let costs = faults::Costs::of_lab(&measured);
     if costs.is_empty() {
         return fail(

@@ -1,9 +1,8 @@
 //! `vmtax lab compare`: compares runs of the lab.
 
+use vmtax_analyse::Ledger;
 use vmtax_analyse::operations::Operations;
-use vmtax_analyse::{Filter, Ledger};
 use vmtax_cli::exit::{Code, fail};
-use vmtax_cli::progress::ReadingProgress;
 use vmtax_report::operations::compared::Comparison;
 use vmtax_runs::{Input, budget, ledger};
 
@@ -19,7 +18,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
                 format!("{}: is a recording; give runs of `vmtax lab run -o`", path.display()),
             );
         };
-        let ledger = ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?;
+        let ledger = ledger::of_whole_run(&run)?;
         if Operations::new(&ledger).rows.is_empty() {
             return fail(
                 Code::Data,

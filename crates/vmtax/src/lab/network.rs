@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use serde_json::Value;
-use vmtax_analyse::{Filter, Ledger};
+use vmtax_analyse::Ledger;
 use vmtax_cli::exit::{Code, Fault, fail};
-use vmtax_cli::progress::ReadingProgress;
 use vmtax_lab::network::{Category, NetworkPlan, NetworkSetup, PARTS, PLAIN, WORKLOADS, Workload};
 use vmtax_report::tables::{Section, Tables};
 use vmtax_report::traffic;
@@ -126,11 +125,11 @@ fn kept(folder: &Path) -> anyhow::Result<Ledger> {
             ),
         );
     };
-    let ledger = ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?;
+    let ledger = ledger::of_whole_run(&run)?;
     if traffic::is_traffic(&ledger) {
         return Ok(ledger);
     }
-    fail(Code::Usage, format!("--show {name}: is no run of `vmtax lab network`"))
+    fail(Code::Usage, format!("--show {name}: is not a run of `vmtax lab network`"))
 }
 
 /// What the columns are.

@@ -9,10 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use vmtax_analyse::{Filter, Ledger};
+use vmtax_analyse::Ledger;
 use vmtax_cli::exit::{Code, Fault, fail, say};
 use vmtax_cli::output;
-use vmtax_cli::progress::ReadingProgress;
 use vmtax_lab::{Plan, Setup};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_report::kernels::{Point, Series};
@@ -283,7 +282,7 @@ fn show(args: &SeriesArgs, stored: &Stored, failures: &[String]) -> anyhow::Resu
     for (at, one) in stored.runs.iter().enumerate() {
         match Run::open(&args.output.join(&one.run)) {
             Ok(run) if run.is_complete() => {
-                let ledger = ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?;
+                let ledger = ledger::of_whole_run(&run)?;
                 let lost = ledger
                     .losses
                     .notes

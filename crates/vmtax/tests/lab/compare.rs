@@ -1,5 +1,8 @@
 //! Runs side by side.
 
+use std::fs;
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use crate::run::{json as run_json, output, refused, text};
@@ -98,4 +101,42 @@ fn what_cannot_be_compared() {
     let (code, said) = refused(&["lab", "run", "-o", &format!("{nothing}/no/run")]);
     assert_eq!(code, 5, "{said}");
     assert!(said.contains("create the folder above it first"), "{said}");
+}
+
+/// A table of exact counts shows none of a damaged run.
+#[test]
+fn damaged_runs_are_refused() {
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures");
+    let folder = tempfile::tempdir().unwrap();
+    let damaged = |name: &str| {
+        let to = folder.path().join(name.replace('/', "-"));
+        copy(&captures.join(name), &to);
+        let exits = to.join("exits/000001.parquet");
+        let bytes = fs::read(&exits).unwrap();
+        fs::write(&exits, &bytes[..bytes.len() / 2]).unwrap();
+        to.to_str().unwrap().to_owned()
+    };
+    let (network, memory) = (damaged("lab-network/polling"), damaged("lab-memory/amd-7.3"));
+    let bench = captures.join("bench-memory/amd-7.3").to_str().unwrap().to_owned();
+    for arguments in [
+        vec!["lab", "network", "--show", &network],
+        vec!["lab", "compare", &memory, &memory],
+        vec!["bench", "compare", &bench, "--faults", &memory],
+    ] {
+        let (code, said) = refused(&arguments);
+        assert_eq!(code, 4, "{arguments:?}: {said}");
+        assert!(said.contains("000001.parquet is damaged"), "{arguments:?}: {said}");
+        assert!(said.contains("copy the run again, or measure again"), "{arguments:?}: {said}");
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => _ = fs::copy(entry.path(), to).unwrap(),
+        }
+    }
 }

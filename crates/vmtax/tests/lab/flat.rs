@@ -143,7 +143,7 @@ fn programs_that_fail_are_told_apart() {
     fs::write(&image, vec![0x5a; 100_000]).unwrap();
     let (code, said) = refused(&["lab", "run", "--flat", image.to_str().unwrap()]);
     assert_eq!(code, 4, "{said}");
-    assert!(said.contains("is no multiboot image"), "{said}");
+    assert!(said.contains("is not a multiboot image"), "{said}");
     let (code, _) = refused(&["lab", "run", "--flat", "/nonexistent/x.flat"]);
     assert_eq!(code, 3);
 }

@@ -46,7 +46,7 @@ fn what_is_unknown_is_refused_before_a_host_boots() {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures/lab-memory/amd-7.3");
     let (code, message) = refused(&["lab", "network", "--show", memory.to_str().unwrap()]);
     assert_eq!(code, 2, "{message}");
-    assert!(message.contains("is no run of `vmtax lab network`"), "{message}");
+    assert!(message.contains("is not a run of `vmtax lab network`"), "{message}");
 }
 
 fn capture(name: &str) -> String {
