@@ -59,9 +59,10 @@ impl NewState {
 
     /// The error of a failed save; a full file system has a specific one.
     pub(crate) fn failed(&self, error: Error) -> Error {
-        const LITTLE: u64 = 1 << 20;
-        match statvfs(self.path()) {
-            Ok(found) if found.f_bavail * found.f_frsize < LITTLE => {
+        /// What a save that failed left may have grown again since.
+        const LITTLE: u64 = 64 << 20;
+        match room(self.path()) {
+            Ok(found) if found < LITTLE => {
                 Error::io(&self.target, SAVE)(io::ErrorKind::StorageFull.into())
             }
             _ => error,
@@ -94,6 +95,12 @@ impl NewState {
         let _lock = Lock::exclusive(above(&self.target))?;
         self.folder.replace()
     }
+}
+
+/// The bytes that are free where a folder is.
+pub(crate) fn room(folder: &Path) -> io::Result<u64> {
+    let found = statvfs(folder)?;
+    Ok(found.f_bavail * found.f_frsize)
 }
 
 /// The folder of a state.

@@ -24,6 +24,7 @@ use super::screen::{Screen, path_of};
 use crate::Mailbox;
 use crate::mailbox::memory;
 use crate::process::Process;
+use crate::state;
 use crate::stream::Until;
 
 const CONFIGURATION: &str = "config";
@@ -41,6 +42,11 @@ const NOT_SAVED: &str = "ERROR";
 const WINDOW: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
+/// Bochs does not look whether its writes succeed: on a full file system it leaves holes in the
+/// memory, says that it is done, and the machine fails when it is restored. A file system
+/// that has this little left meanwhile is taken to have been full.
+const LEAST_ROOM: u64 = 64 << 20;
+
 /// Has Bochs save its machine into an empty folder.
 pub(super) fn save(
     (screen, log): (&Screen, &Log),
@@ -56,7 +62,11 @@ pub(super) fn save(
     screen.act(&["type", "--delay", "0", &path_of(&handle)])?;
     screen.act(&["key", "Return"])?;
     loop {
-        if screen.has_window(SAVED) {
+        let done = screen.has_window(SAVED);
+        if state::room(folder).map_err(|e| e.to_string())? < LEAST_ROOM {
+            return Err(format!("less than {} MiB were free while Bochs wrote", LEAST_ROOM >> 20));
+        }
+        if done {
             break;
         }
         if screen.has_window(NOT_SAVED) {

@@ -147,3 +147,27 @@ fn a_full_disk() {
         one_sentence(&said);
     }
 }
+
+#[test]
+fn a_machine_is_not_saved_where_its_memory_does_not_fit() {
+    let allowed = Command::new("unshare").args(["-m", "true"]).status().unwrap().success();
+    if !allowed {
+        return vmtax_skipped::system("no file system can be mounted here: it needs root");
+    }
+    // A file system of its own for the saved machines alone. Bochs does not notice that it is full.
+    let script = r#"mkdir -p "$1" && mount -t tmpfs -o size=150m tmpfs "$1" && shift && "$@"; code=$?
+        ls "$XDG_CACHE_HOME/vmtax/machines"; exit "$code""#;
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh"])
+        .arg(cache().join("vmtax/machines"))
+        .arg(env!("CARGO_BIN_EXE_vmtax"))
+        .args(["lab", "run", "--host", "intel", "--operation", "cpuid"])
+        .env("XDG_CACHE_HOME", cache())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("cannot save the machine: no storage space; free some space"), "{said}");
+    one_sentence(&said);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "something was left");
+}
