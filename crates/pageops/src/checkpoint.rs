@@ -2,7 +2,7 @@
 //!
 //! [`Writer`] takes pages in ascending order and publishes a file only when it is complete and synced.
 //! [`Checkpoint`] opens one with its parents and verifies everything that it returns. The format is
-//! docs/checkpoint.md. QEMU is not known here: device state and the machine's description are opaque bytes.
+//! docs/checkpoint-format.md. QEMU is not known here: device state and the machine's description are opaque bytes.
 
 mod cycles;
 mod disk;

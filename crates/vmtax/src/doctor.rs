@@ -18,7 +18,7 @@ use crate::flags::{OutputArgs, ReadingArgs};
 /// Find settings of this host, its VMs and a guest that cost time, with evidence and fix.
 ///
 /// Nothing is changed. With RUN, a run or recording of this host, each finding shows what its cause cost there and an
-/// upper bound of the gain. All settings: docs/doctor.md.
+/// upper bound of the gain. All settings: docs/doctor-settings.md.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax doctor                                   this host and its VMs; as root more is readable

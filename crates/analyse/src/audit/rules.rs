@@ -1,6 +1,6 @@
 //! The table: what is looked at, what is wanted, why, and what each setting changes.
 //!
-//! `docs/doctor.md` shows it; a test holds the two together. Figures are those of the source that is named;
+//! `docs/doctor-settings.md` shows it; a test holds the two together. Figures are those of the source that is named;
 //! none was measured by this project.
 
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, svm, vmx};

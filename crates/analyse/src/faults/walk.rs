@@ -26,10 +26,10 @@ pub const fn entries(levels: u32, guest: Size, nested: Size) -> u32 {
 mod tests {
     use super::*;
 
-    /// The table of docs/lab.md, row by row.
+    /// The table of docs/lab-memory.md, row by row.
     #[test]
     fn the_table_of_the_documents_is_computed() {
-        let text = include_str!("../../../../docs/lab.md");
+        let text = include_str!("../../../../docs/lab-memory.md");
         let rows: Vec<Vec<&str>> = text
             .lines()
             .filter(|line| line.starts_with("| guest pages of "))

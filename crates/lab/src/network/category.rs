@@ -155,7 +155,7 @@ impl Category {
         self.parts.iter().map(|part| of(part)).collect()
     }
 
-    /// The model of its processors. PV EOI is off for the reason that docs/lab.md states of all Linux guests.
+    /// The model of its processors. PV EOI is off for the reason that docs/lab-method.md states of all Linux guests.
     pub(super) fn cpu(&self) -> String {
         format!("host,-kvm-pv-eoi{}", self.all(|part| part.cpu))
     }

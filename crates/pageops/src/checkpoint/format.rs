@@ -1,4 +1,4 @@
-//! The format of a checkpoint, as described in docs/checkpoint.md.
+//! The format of a checkpoint, as described in docs/checkpoint-format.md.
 
 use std::fmt;
 

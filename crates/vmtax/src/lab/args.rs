@@ -55,7 +55,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = operation)]
     pub(crate) operation: Vec<&'static Definition>,
 
-    /// Operations of your own, in a TOML file with assembly text or bytes (docs/lab.md); no suite runs then unless --operation names others.
+    /// Operations of your own, in a TOML file with assembly text or bytes (docs/lab-operations.md); no suite runs then unless --operation names others.
     #[arg(long, value_name = "FILE", conflicts_with = "suite", value_hint = ValueHint::FilePath)]
     pub(crate) operation_file: Option<PathBuf>,
 

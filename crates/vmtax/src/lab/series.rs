@@ -31,7 +31,7 @@ const CSV: &str = "series.csv";
 const JSON: &str = "series.json";
 /// All of Debian's kernels.
 const ALL: &str = "all";
-/// Attempts at a run: a machine can fail by chance (docs/lab.md).
+/// Attempts at a run: a machine can fail by chance (docs/lab-method.md).
 const TRIES: u32 = 2;
 
 /// A kernel of the series.

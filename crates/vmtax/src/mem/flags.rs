@@ -19,7 +19,7 @@ use crate::flags::OutputArgs;
   vmtax mem bench
 
 The VM needs shared memory that is a file: -object memory-backend-memfd,id=mem,size=1G,share=on
--machine memory-backend=mem. docs/checkpoint.md describes the format of checkpoints.")]
+-machine memory-backend=mem. docs/checkpoint-format.md describes the format of checkpoints.")]
 pub(crate) struct MemArgs {
     #[command(subcommand)]
     pub(crate) command: MemCommand,

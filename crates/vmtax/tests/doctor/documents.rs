@@ -1,4 +1,4 @@
-//! docs/doctor.md shows the table of rules; the schemas fit what is written.
+//! docs/doctor-settings.md shows the table of rules; the schemas fit what is written.
 
 use std::fmt::Write;
 use std::fs;
@@ -45,7 +45,7 @@ fn table() -> String {
 
 #[test]
 fn the_document_has_the_table_of_rules() {
-    let path = docs("doctor.md");
+    let path = docs("doctor-settings.md");
     let text = fs::read_to_string(&path).unwrap();
     let (start, end) = ("<!-- rules -->\n", "<!-- end of rules -->");
     let (before, rest) = text.split_once(start).unwrap();
@@ -58,7 +58,7 @@ fn the_document_has_the_table_of_rules() {
         return;
     }
     panic!(
-        "docs/doctor.md is not as the rules are; VMTAX_WRITE_DOCS=1 cargo test -p vmtax --test doctor documents writes it"
+        "docs/doctor-settings.md is not as the rules are; VMTAX_WRITE_DOCS=1 cargo test -p vmtax --test doctor documents writes it"
     );
 }
 

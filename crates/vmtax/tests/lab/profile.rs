@@ -140,7 +140,7 @@ fn the_observers_functions_are_in_the_tree() {
     assert!(added > 500.0 && (sum - added).abs() < 1e-6, "{added} {sum}");
 }
 
-/// The table of the recorder's own instructions in docs/record.md is that of the kept comparison.
+/// The table of the recorder's own instructions in docs/record-overhead.md is that of the kept comparison.
 #[test]
 fn the_recorders_parts_are_computed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -152,7 +152,7 @@ fn the_recorders_parts_are_computed() {
     assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
     let table = String::from_utf8(printed.stdout).unwrap();
     assert!(table.lines().count() > 5, "{table}");
-    let page = std::fs::read_to_string(root.join("docs/record.md")).unwrap();
+    let page = std::fs::read_to_string(root.join("docs/record-overhead.md")).unwrap();
     assert!(page.contains(&table), "{table}");
 }
 

@@ -1,7 +1,8 @@
 //! The README: its commands run as written, in order, and print what it shows.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::run;
@@ -92,29 +93,103 @@ fn the_readme_shows_what_its_commands_print() {
     }
 }
 
-/// Links of the README and of the documents to files of the repository.
+/// The documents of a folder.
+fn documents(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(repository().join(folder)).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|end| end == "md")).collect()
+}
+
+/// The links of a document, without those in its code.
+fn links(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    let ends = prose.flat_map(|part| part.split("](").skip(1));
+    ends.filter_map(|rest| rest.split(')').next())
+        .filter(|link| !link.contains("://") && !link.contains(char::is_whitespace))
+        .collect()
+}
+
+/// The places that links to a document can name, as GitHub and mdBook derive them from its headings.
+fn places(text: &str) -> HashSet<String> {
+    let prose = text.split("```").step_by(2);
+    let headings = prose.flat_map(|part| part.lines().filter(|line| line.starts_with('#')));
+    let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
+    headings
+        .map(|line| line.trim_start_matches('#').trim().to_lowercase())
+        .map(|line| line.chars().filter(kept).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
+/// Links of the README and of the documents to files of the repository, and to headings in them.
 #[test]
 fn links_of_the_documents_lead_somewhere() {
-    let mut documents: Vec<_> = fs::read_dir(repository().join("docs"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|end| end == "md"))
-        .collect();
+    let mut sources = documents("docs");
     let names = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"];
-    documents.extend(names.map(|name| repository().join(name)));
-    let mut links = 0;
-    for document in documents {
+    sources.extend(names.map(|name| repository().join(name)));
+    let captures = fs::read_dir(repository().join("captures")).unwrap();
+    let readmes = captures.map(|entry| entry.unwrap().path().join("README.md"));
+    sources.extend(readmes.filter(|path| path.exists()));
+    let mut checked = 0;
+    for document in sources {
         let text = fs::read_to_string(&document).unwrap();
-        for part in text.split("](").skip(1) {
-            let link = part.split(')').next().unwrap();
-            let target = link.split('#').next().unwrap();
-            if target.is_empty() || link.contains("://") || link.contains(char::is_whitespace) {
-                continue;
-            }
-            links += 1;
-            let path = document.parent().unwrap().join(target);
+        for link in links(&text) {
+            checked += 1;
+            let (target, place) = link.split_once('#').unwrap_or((link, ""));
+            let path = match target {
+                "" => document.clone(),
+                target => document.parent().unwrap().join(target),
+            };
             assert!(path.exists(), "{}: {link}", document.display());
+            if !place.is_empty() && path.extension().is_some_and(|end| end == "md") {
+                let there = places(&fs::read_to_string(&path).unwrap());
+                assert!(there.contains(place), "{}: {link}: no such heading", document.display());
+            }
         }
     }
-    assert!(links > 50, "{links}");
+    assert!(checked > 150, "{checked}");
+}
+
+/// The book of the documents has each of them once.
+#[test]
+fn each_document_is_a_page_of_the_book() {
+    let summary = fs::read_to_string(repository().join("docs/SUMMARY.md")).unwrap();
+    let mut pages = links(&summary);
+    pages.sort_unstable();
+    let names = documents("docs").into_iter();
+    let mut names: Vec<String> = names
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .filter(|name| name != "SUMMARY.md")
+        .collect();
+    names.push("../crates/store/FORMAT.md".to_owned());
+    names.sort_unstable();
+    assert_eq!(pages, names);
+}
+
+/// docs/commands.md has a row for each command that has a man page.
+#[test]
+fn the_list_of_commands_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = Command::new(env!("CARGO_BIN_EXE_vmtax")).arg("man").arg(folder.path()).status();
+    assert!(made.unwrap().success());
+    let list = fs::read_to_string(repository().join("docs/commands.md")).unwrap();
+    let rows = list.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let listed: BTreeSet<String> = rows.map(str::to_owned).collect();
+    let manuals = fs::read_dir(folder.path()).unwrap();
+    let names: BTreeSet<String> = manuals
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .map(|name| name.trim_end_matches(".1").to_owned())
+        .collect();
+    // A command with subcommands has a page of its own, and no row.
+    let groups = names
+        .iter()
+        .filter(|name| names.iter().any(|other| other.starts_with(&format!("{name}-"))));
+    let groups: BTreeSet<&String> = groups.collect();
+    let leaves = names.iter().filter(|name| !groups.contains(name));
+    let expected: BTreeSet<String> = leaves.map(|name| command_of(name)).collect();
+    assert_eq!(listed, expected);
+}
+
+/// The command of a man page: only `bisect-step` has a hyphen of its own.
+fn command_of(manual: &str) -> String {
+    manual.replace('-', " ").replace("bisect step", "bisect-step")
 }

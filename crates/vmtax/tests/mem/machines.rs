@@ -137,7 +137,7 @@ fn by_version_1(folder: &Path, checkpoint: &Path) {
     );
 }
 
-/// A checkpoint of version 3 as version 1 was: without description and layers, and under another id (docs/checkpoint.md).
+/// A checkpoint of version 3 as version 1 was: without description and layers, and under another id (docs/checkpoint-format.md).
 fn version_1(bytes: &[u8]) -> Vec<u8> {
     let end = bytes.len() - 128;
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
