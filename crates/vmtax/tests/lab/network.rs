@@ -96,6 +96,29 @@ fn polling_removes_halts_and_timers_can_be_memory() {
     assert_eq!(writes("msr", "plain-tsc-deadline-x2apic", tsc_deadline), 0);
 }
 
+/// The kept runs: a guest that polls for at most 200 us halts in a sleep of 1 ms all the same, and arms its timer less often. With two vCPUs
+/// each request takes an IPI.
+#[test]
+fn polling_before_a_halt_keeps_the_tick_and_two_vcpus_take_ipis() {
+    let show = |name: &str| Traffic::of(&json(&["lab", "network", "--show", &capture(name)]));
+    let (polling, plain) = (show("haltpoll"), show("polling"));
+    let timer = |column: &str| {
+        (polling.each("timer", "plain+haltpoll", column), plain.each("timer", "plain", column))
+    };
+    let (polls, halts) = timer("idle");
+    assert!((1.1..1.4).contains(&polls) && (1.1..1.4).contains(&halts), "{polls} {halts}");
+    let (polls, halts) = timer("timer_arm");
+    assert!(polls < 0.9 * halts, "{polls} {halts}");
+    let smp = show("smp");
+    for workload in ["request", "paced"] {
+        assert_eq!(smp.each(workload, "plain", "ipi"), 0.0, "{workload}");
+        assert!((0.95..1.2).contains(&smp.each(workload, "plain+smp", "ipi")), "{workload}");
+        let halts = ["plain+smp", "plain"].map(|vm| smp.each(workload, vm, "idle"));
+        assert!(halts[0] > halts[1] + 0.9, "{workload}: {halts:?}");
+    }
+    assert!(smp.each("receive", "plain", "exits") < 0.1);
+}
+
 /// Two runs of the same VMs: the exits of a request are the same within 1 %, and those of a sleep, which depend on when its timer expires, within
 /// 5 %; and they are those of the kept run.
 #[test]
