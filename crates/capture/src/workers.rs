@@ -59,7 +59,12 @@ pub(crate) fn with_workers<J: Send, D: Send, R>(
 impl<J, D> Workers<'_, J, D> {
     /// As many jobs are under way as there may be: take a result first.
     pub(crate) fn is_full(&self) -> bool {
-        self.pushed - self.popped >= (self.lanes.len() * DEPTH).max(1)
+        self.pushed - self.popped >= self.most()
+    }
+
+    /// How many jobs may be under way.
+    pub(crate) fn most(&self) -> usize {
+        (self.lanes.len() * DEPTH).max(1)
     }
 
     /// Hands out a job. Waits while [`Workers::is_full`].

@@ -25,9 +25,11 @@ mod session;
 use std::io::Read;
 
 use crate::import::Imported;
+use crate::import::tracepoint::Endian;
 use crate::source::ReadAt;
 use crate::{Error, Feed};
 pub use parts::Part;
+use records::Input;
 
 /// Whether these first bytes are a `perf.data` file (not a stream).
 pub fn recognise_file(head: &[u8]) -> bool {
@@ -41,7 +43,7 @@ pub fn recognise_pipe(head: &[u8]) -> bool {
 
 /// Whether these first bytes are records without a header: a part of a folder.
 pub(crate) fn is_part(head: &[u8]) -> bool {
-    record::are_records(head)
+    record::are_records(head, layout::Bytes(Endian::Little))
 }
 
 /// Imports a `perf.data` file, decoding on this number of additional threads.
@@ -61,9 +63,8 @@ pub fn import_file<F: Feed>(
         });
     }
     feed.described(&session.recording)?;
-    let mut data = header.data(source);
-    let place = (header.data_offset, Some(header.data_size));
-    records::run(&mut data, place, threads, &mut session, feed)?;
+    let input = Input::section(source, header.data_offset, header.data_size);
+    records::with_reader(threads, &mut session, feed, |reader| reader.all(input))?;
     Ok(session.finish())
 }
 
@@ -88,8 +89,7 @@ pub fn import_folder<F: Feed>(
     feed.described(&session.recording)?;
     records::with_reader(0, &mut session, feed, |reader| {
         reader.has_rounds = false;
-        let mut input = header.data(data);
-        reader.all(&mut input, header.data_offset, Some(header.data_size))?;
+        reader.all(Input::section(data, header.data_offset, header.data_size))?;
         parts::run(parts, reader)
     })?;
     note_missing_parts(parts, &mut session);
@@ -134,6 +134,7 @@ pub fn import_pipe(
 ) -> Result<Imported, Error> {
     let endian = header::read_pipe_header(input)?;
     let mut session = session::Session::new(endian, "perf.data (stream)");
-    records::run(input, (header::PIPE_HEADER_SIZE, None), threads, &mut session, feed)?;
+    let input = Input::stream(input, header::PIPE_HEADER_SIZE);
+    records::with_reader(threads, &mut session, feed, |reader| reader.all(input))?;
     Ok(session.finish())
 }

@@ -195,15 +195,6 @@ impl File {
         }
         Ok(())
     }
-
-    /// The data section as a stream.
-    pub(super) fn data<'a>(&self, source: &'a dyn ReadAt) -> SectionReader<'a> {
-        SectionReader {
-            source,
-            at: self.data_offset,
-            end: self.data_offset.saturating_add(self.data_size),
-        }
-    }
 }
 
 fn read_section(
@@ -225,21 +216,4 @@ fn read_section(
         .map_err(|source| Error::Io { offset: section.offset, source })?;
     bytes.truncate(got);
     Ok(bytes)
-}
-
-/// Reads a part of a source front to back.
-pub(super) struct SectionReader<'a> {
-    source: &'a dyn ReadAt,
-    at: u64,
-    end: u64,
-}
-
-impl Read for SectionReader<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
-        let want = buf.len().min(left);
-        let got = self.source.read_at(self.at, &mut buf[..want])?;
-        self.at += got as u64;
-        Ok(got)
-    }
 }

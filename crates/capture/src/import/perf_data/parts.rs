@@ -10,7 +10,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 
 use super::records::{BLOCK, Reader, Zip};
 use crate::source::ReadAt;
@@ -42,14 +41,14 @@ struct Stream<'a> {
 /// Reads all parts, so that their times advance together.
 pub(super) fn run<F: Feed>(
     parts: &[Part<'_>],
-    reader: &mut Reader<'_, '_, F>,
+    reader: &mut Reader<'_, '_, '_, F>,
 ) -> Result<(), Error> {
     let mut streams: Vec<Stream<'_>> = parts
         .iter()
         .map(|part| Stream { part: *part, at: 0, time: 0, zip: Zip::default() })
         .collect();
     let mut behind: BinaryHeap<_> = (0..streams.len()).map(|i| Reverse((0, i))).collect();
-    let mut block = Arc::new(vec![0; BLOCK]);
+    let mut block = vec![0; BLOCK];
     let (mut released, mut steps) = (0, 0);
     while let Some(Reverse((_, i))) = behind.pop() {
         let Some(stream) = streams.get_mut(i) else { continue };
@@ -75,13 +74,11 @@ pub(super) fn run<F: Feed>(
 /// Reads the next block of a part. `false`: it was the last.
 fn step<F: Feed>(
     stream: &mut Stream<'_>,
-    block: &mut Arc<Vec<u8>>,
-    reader: &mut Reader<'_, '_, F>,
+    block: &mut Vec<u8>,
+    reader: &mut Reader<'_, '_, '_, F>,
 ) -> Result<bool, Error> {
     let (at, source) = (stream.at, stream.part.source);
-    // There is no other reference: every part is applied before the next is read.
-    let bytes = Arc::make_mut(block);
-    let got = source.read_at(at, bytes).map_err(|source| Error::Io { offset: at, source })?;
+    let got = source.read_at(at, block).map_err(|source| Error::Io { offset: at, source })?;
     reader.session.place = format!("data.{}: ", stream.part.number);
     reader.round_max = stream.time;
     std::mem::swap(&mut reader.zip, &mut stream.zip);

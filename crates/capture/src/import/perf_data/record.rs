@@ -1,7 +1,6 @@
 //! The header of a record: type and size.
 
 use super::layout::Bytes;
-use crate::import::tracepoint::Endian;
 
 /// Record types (Linux `include/uapi/linux/perf_event.h`, `tools/lib/perf/include/perf/event.h`).
 pub(super) mod kind {
@@ -38,6 +37,9 @@ pub(super) mod kind {
 /// Bytes of a header.
 pub(super) const HEADER: usize = 8;
 
+/// No record is larger: its length is 16 bits.
+pub(super) const MAX_RECORD: usize = 64 << 10;
+
 /// The next record of a buffer: `None` when it is not all there, `Err` with a size that cannot be.
 #[inline(always)]
 pub(super) fn next_record(buffer: &[u8], bytes: Bytes) -> Option<Result<&[u8], u16>> {
@@ -48,9 +50,34 @@ pub(super) fn next_record(buffer: &[u8], bytes: Bytes) -> Option<Result<&[u8], u
     buffer.get(..usize::from(size)).map(Ok)
 }
 
+/// What follows a stretch of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// A part of a record at most.
+    Nothing,
+    /// A record of a size that cannot be.
+    Bad(u16),
+    /// A record of this many bytes that changes how others are read.
+    Structural(usize),
+}
+
+/// The length of the whole records at the front of these bytes, and what follows them.
+pub(super) fn stretch(records: &[u8], bytes: Bytes) -> (usize, After) {
+    let mut at = 0;
+    while let Some(record) = next_record(records.get(at..).unwrap_or_default(), bytes) {
+        match record {
+            Err(size) => return (at, After::Bad(size)),
+            Ok(record) if kind::is_structural(record_type(record, bytes)) => {
+                return (at, After::Structural(record.len()));
+            }
+            Ok(record) => at += record.len(),
+        }
+    }
+    (at, After::Nothing)
+}
+
 /// Whether bytes are records from their beginning on: a few of types that perf has, of whole words.
-pub(super) fn are_records(head: &[u8]) -> bool {
-    let bytes = Bytes(Endian::Little);
+pub(super) fn are_records(head: &[u8], bytes: Bytes) -> bool {
     let (mut at, mut count) = (0, 0);
     while let Some(size) = bytes.u16(head, at + 6).map(usize::from).filter(|_| count < 4) {
         let kind = record_type(&head[at..], bytes);

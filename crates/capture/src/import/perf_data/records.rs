@@ -1,27 +1,33 @@
 //! The loop over records, plain or compressed.
 //!
 //! ```text
-//!  bytes ──> all: whole records ──spans──> samples::decode (on several threads) ──> apply ──> Feed
-//!                 │                                                                ^ in the order of the file
-//!                 └──> records that change how others are read: when all before are applied
+//!  Input ──blocks──> samples::read (on several threads) ──> records ──apply──> Feed
+//!                      ^                                     │   in the order of the file
+//!                      └──── what was decompressed ──────────┤
+//!                                                            └──> records that change how others are read
 //! ```
+//!
+//! Blocks are read ahead, and decoded as the records before them say. Where a record of another block changes that, or begins in
+//! one block and ends in the next, `records` decodes once more what that concerns.
 
 mod apply;
 mod compressed;
+mod input;
 
-use std::io::{self, Read};
-use std::ops::Range;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::record::{HEADER, kind, next_record, record_type};
+use super::layout::Bytes;
+use super::record::{After, HEADER, kind, next_record, record_type};
 use super::samples::{self, Decoded, Span};
 use super::session::Session;
 use crate::feed::Cut;
 use crate::workers::{Workers, with_workers};
 use crate::{Error, Feed};
 pub(super) use compressed::Zip;
+pub(super) use input::Input;
 
-/// Bytes that are read at a time.
+/// Bytes that are read at a time; a multiple of the words that records are made of.
 pub(super) const BLOCK: usize = 512 << 10;
 /// No tracing data is larger than this.
 const MAX_TRACING_DATA: u32 = 64 << 20;
@@ -29,231 +35,317 @@ const MAX_TRACING_DATA: u32 = 64 << 20;
 const MAX_SPARE: usize = 16;
 
 /// Calls `read` with a reader that decodes on this number of additional threads, and ends the reader.
-pub(super) fn with_reader<F: Feed>(
+pub(super) fn with_reader<'s, F: Feed>(
     threads: usize,
     session: &mut Session,
     feed: &mut F,
-    read: impl FnOnce(&mut Reader<'_, '_, F>) -> Result<(), Error>,
+    read: impl FnOnce(&mut Reader<'_, '_, 's, F>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    with_workers(threads, samples::decode, |workers| {
+    with_workers(threads, samples::read, |workers: &mut Workers<'_, Span<'s>, Span<'s>>| {
         let mut reader = Reader::new(session, feed, workers);
         read(&mut reader)?;
         reader.end()
     })
 }
 
-/// Reads records until the input ends. `offset` is where the input begins in the file; `size` is how
-/// long it should be, if that is known.
-pub(super) fn run<F: Feed>(
-    input: &mut dyn Read,
-    (offset, size): (u64, Option<u64>),
-    threads: usize,
-    session: &mut Session,
-    feed: &mut F,
-) -> Result<(), Error> {
-    with_reader(threads, session, feed, |reader| reader.all(input, offset, size))
+/// Where the records of a block end.
+enum End {
+    /// Here; what follows is a part of a record at most.
+    Whole(usize),
+    /// At a record of a size that cannot be.
+    Bad(usize, u16),
+    /// Behind a record that these bytes follow, which are not records.
+    Payload(usize, Payload),
+    /// Nothing that can be read follows; why is noted.
+    Stop,
 }
 
-/// What follows a stretch of records.
-enum After {
-    /// A part of a record at most.
-    Nothing,
-    /// A record of a size that cannot be.
-    Bad(u16),
-    /// A record of this many bytes that changes how others are read.
-    Structural(usize),
+/// Bytes that are not records (TRACING_DATA of a stream, AUXTRACE).
+struct Payload {
+    /// Where they begin in the file.
+    offset: u64,
+    left: u64,
+    /// The bytes so far, of tracing data.
+    formats: Option<Vec<u8>>,
 }
 
-impl<F: Feed> Reader<'_, '_, F> {
+/// A place between two blocks.
+#[derive(Default)]
+struct Place {
+    /// The beginning of a record whose end is in the next block.
+    part: Vec<u8>,
+    /// What the next block begins with, instead of records.
+    payload: Option<Payload>,
+}
+
+impl<'s, F: Feed> Reader<'_, '_, 's, F> {
     /// Reads the records of one input to its end.
-    pub(super) fn all(
-        &mut self,
-        input: &mut dyn Read,
-        offset: u64,
-        size: Option<u64>,
-    ) -> Result<(), Error> {
-        let mut next = self.block();
-        let mut filled = 0;
-        let mut consumed = 0u64;
-        // The bytes that follow a record are not all there.
-        let mut ends_within = false;
+    pub(super) fn all(&mut self, mut input: Input<'s, '_>) -> Result<(), Error> {
+        let mut place = Place::default();
+        let mut next = input.offset;
+        // The first block says how others are read.
+        let mut most_ahead = 1;
         loop {
-            let got = fill(input, &mut next[filled..]).map_err(|(got, source)| Error::Io {
-                offset: offset + consumed + (filled + got) as u64,
-                source,
-            })?;
-            if got == 0 {
+            while self.ahead < most_ahead && !self.workers.is_full() && !input.is_over() {
+                let (block, decoded) = (self.block(), self.spare.pop().unwrap_or_default());
+                let mut span = self.span(block, decoded);
+                input.next(&mut span);
+                self.ahead += 1;
+                self.workers.push(span);
+            }
+            let Some(mut span) = self.next_block()? else { break };
+            self.ahead -= 1;
+            let offset = next;
+            next += span.len as u64;
+            if let Some(source) = span.failed.take() {
+                return Err(Error::Io { offset: next, source });
+            }
+            if !self.block_of(&mut span, offset, &mut place)? {
+                return Ok(());
+            }
+            let is_last = span.is_last;
+            self.keep(span);
+            if is_last {
+                // A block behind the end is empty, or the file has grown since.
                 break;
             }
-            filled += got;
-            let block = Arc::new(next);
-            let mut at = 0;
-            loop {
-                let (len, after) = self.stretch(&block[at..filled]);
-                self.hand_out(&block, at..at + len)?;
-                at += len;
-                let here = offset + consumed + at as u64;
-                let len = match after {
-                    After::Nothing => break,
-                    After::Bad(size) => {
-                        self.session.truncated(format!(
-                        "at byte {here}: a record of {size} bytes cannot be; nothing after it was read"
-                    ));
-                        return self.drain();
-                    }
-                    After::Structural(len) => len,
-                };
-                let record = &block[at..at + len];
-                at += len;
-                let more = match self.structural(record, here)? {
-                    Step::Next => continue,
-                    Step::Stop => return self.drain(),
-                    Step::Payload(more) => more,
-                };
-                let is_formats = record_type(record, self.session.bytes) == kind::TRACING_DATA;
-                let have = (filled - at).min(usize::try_from(more).unwrap_or(usize::MAX));
-                let mut payload =
-                    if is_formats { block[at..at + have].to_vec() } else { Vec::new() };
-                at += have;
-                let mut tail = input.take(more - have as u64);
-                let copied = if is_formats {
-                    tail.read_to_end(&mut payload).map(|n| n as u64)
-                } else {
-                    io::copy(&mut tail, &mut io::sink())
-                };
-                let copied = copied.map_err(|source| Error::Io { offset: here, source })?;
-                consumed += copied;
-                ends_within |= have as u64 + copied < more;
-                if is_formats {
-                    self.drain()?;
-                    self.session.tracing_data(&payload, here + record.len() as u64)?;
-                    if !F::WANTS_PROFILE {
-                        self.session.check_architecture()?;
-                    }
-                    self.feed.described(&self.session.recording)?;
-                }
-            }
-            consumed += at as u64;
-            next = self.block();
-            next[..filled - at].copy_from_slice(&block[at..filled]);
-            self.reclaim(block);
-            filled -= at;
+            most_ahead = self.workers.most();
+        }
+        let ends_within = place.payload.is_some();
+        if let Some(payload) = place.payload {
+            self.payload_ends(payload)?;
         }
         self.drain()?;
-        let read = consumed + filled as u64;
-        if let Some(size) = size.filter(|&size| read < size) {
-            let end = offset + read;
+        let read = next - input.offset;
+        if let Some(size) = input.size.filter(|&size| read < size) {
             let missing = size - read;
             self.session.truncated(format!(
-                "the file ends at byte {end}, {missing} bytes before the end of its data"
+                "the file ends at byte {next}, {missing} bytes before the end of its data"
             ));
-        } else if filled > 0 || ends_within || self.zip.filled > 0 {
-            let end = offset + read;
-            self.session.truncated(format!("the input ends at byte {end} within a record"));
-        } else if size.is_none() && self.in_round {
+        } else if !place.part.is_empty() || ends_within || self.zip.filled > 0 {
+            self.session.truncated(format!("the input ends at byte {next} within a record"));
+        } else if input.size.is_none() && self.in_round {
             // A stream does not say how long it is, but perf ends each round of records that it writes.
-            let end = offset + read;
             self.session.truncated(format!(
-                "the stream ends at byte {end}, before perf had written all of its last round"
+                "the stream ends at byte {next}, before perf had written all of its last round"
             ));
         }
         Ok(())
+    }
+
+    /// Handles a block of an input, which stands at byte `offset`. `false`: nothing after it can be read.
+    fn block_of(
+        &mut self,
+        span: &mut Span<'s>,
+        offset: u64,
+        place: &mut Place,
+    ) -> Result<bool, Error> {
+        let mut at = 0;
+        // A record that began in the block before has a span of its own.
+        if !place.part.is_empty() {
+            let begun = place.part.len();
+            at = complete(&mut place.part, &span.block[..span.len], self.session.bytes);
+            let part = std::mem::take(&mut place.part);
+            let mut one = self.span(part, Decoded::default());
+            let end = self.records(&mut one, 0, offset - begun as u64)?;
+            if let End::Whole(0) = end {
+                place.part = one.block;
+                return Ok(true);
+            }
+            if self.goes_on(end, offset - begun as u64, place)?.is_none() {
+                return Ok(false);
+            }
+        }
+        loop {
+            if let Some(payload) = &mut place.payload {
+                at += payload.take(&span.block[at..span.len]);
+                if payload.left > 0 {
+                    return Ok(true);
+                }
+                if let Some(payload) = place.payload.take() {
+                    self.payload_ends(payload)?;
+                }
+            }
+            let end = self.records(span, at, offset)?;
+            match self.goes_on(end, offset, place)? {
+                None => return Ok(false),
+                Some(end) if place.payload.is_some() => at = end,
+                Some(end) => {
+                    place.part.extend_from_slice(&span.block[end..span.len]);
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Where to go on in a block at byte `offset` whose records end so.
+    fn goes_on(
+        &mut self,
+        end: End,
+        offset: u64,
+        place: &mut Place,
+    ) -> Result<Option<usize>, Error> {
+        match end {
+            End::Whole(at) => return Ok(Some(at)),
+            End::Payload(at, payload) => {
+                place.payload = Some(payload);
+                return Ok(Some(at));
+            }
+            End::Bad(at, size) => {
+                let here = offset + at as u64;
+                self.session.truncated(format!(
+                    "at byte {here}: a record of {size} bytes cannot be; nothing after it was read"
+                ));
+            }
+            End::Stop => {}
+        }
+        self.drain()?;
+        Ok(None)
     }
 
     /// Handles the whole records at the front of a part's bytes, which stand at byte `offset`. Returns their length,
     /// or `None` when nothing more of the part can be read.
     pub(super) fn front(
         &mut self,
-        block: &Arc<Vec<u8>>,
+        block: &mut Vec<u8>,
         len: usize,
         offset: u64,
     ) -> Result<Option<usize>, Error> {
-        let mut at = 0;
+        let decoded = self.spare.pop().unwrap_or_default();
+        let mut span = self.span(std::mem::take(block), decoded);
+        span.len = len;
+        let end = self.records(&mut span, 0, offset);
+        *block = std::mem::take(&mut span.block);
+        self.spare.push(span.decoded);
+        let (at, problem) = match end? {
+            End::Whole(at) => {
+                self.drain()?;
+                return Ok(Some(at));
+            }
+            End::Stop => return self.drain().map(|()| None),
+            End::Bad(at, _) => (at, "a record that cannot be"),
+            End::Payload(_, payload) => {
+                // The sentence gives the place behind its record.
+                let at = usize::try_from(payload.offset - offset).unwrap_or(0);
+                (at, "a record that no part has")
+            }
+        };
+        let here = offset + at as u64;
+        self.session.truncated(format!("at byte {here}: {problem}; nothing after it was read"));
+        self.drain().map(|()| None)
+    }
+
+    /// Handles the records of a block from `at` on. The block stands at byte `offset`.
+    fn records(&mut self, span: &mut Span<'s>, at: usize, offset: u64) -> Result<End, Error> {
+        let bytes = self.session.bytes;
+        let mut at = at;
         loop {
-            let (len, after) = self.stretch(&block[at..len]);
-            self.hand_out(block, at..at + len)?;
-            at += len;
-            let here = offset + at as u64;
-            let problem = match after {
-                After::Nothing => break,
-                After::Bad(_) => "a record that cannot be",
-                After::Structural(len) => {
-                    let record = &block[at..at + len];
-                    at += len;
+            let rest = span.block.get(at..span.len).unwrap_or_default();
+            match next_record(rest, bytes) {
+                None => return Ok(End::Whole(at)),
+                Some(Err(size)) => return Ok(End::Bad(at, size)),
+                Some(Ok(record)) if kind::is_structural(record_type(record, bytes)) => {
+                    let here = offset + at as u64;
+                    at += record.len();
                     match self.structural(record, here)? {
-                        Step::Next => continue,
-                        Step::Payload(_) => "a record that no part has",
-                        Step::Stop => return self.drain().map(|()| None),
+                        Step::Next => {}
+                        Step::Payload(payload) => return Ok(End::Payload(at, payload)),
+                        Step::Stop => return Ok(End::Stop),
                     }
                 }
-            };
-            self.session.truncated(format!("at byte {here}: {problem}; nothing after it was read"));
-            return self.drain().map(|()| None);
-        }
-        self.drain()?;
-        Ok(Some(at))
-    }
-
-    /// The length of the whole records at the front of these bytes, and what follows them.
-    fn stretch(&mut self, records: &[u8]) -> (usize, After) {
-        let bytes = self.session.bytes;
-        let mut at = 0;
-        while let Some(record) = next_record(records.get(at..).unwrap_or_default(), bytes) {
-            let record = match record {
-                Ok(record) => record,
-                Err(size) => return (at, After::Bad(size)),
-            };
-            match record_type(record, bytes) {
-                kind::SAMPLE | kind::LOST | kind::EXIT => self.in_round = true,
-                kind::FINISHED_ROUND => self.in_round &= !self.has_rounds,
-                other if kind::is_structural(other) => {
-                    return (at, After::Structural(record.len()));
+                Some(Ok(_)) => {
+                    // What was decompressed before precedes it.
+                    self.drain()?;
+                    let is_decoded = span.range.start == at && !span.range.is_empty();
+                    if !is_decoded || !Arc::ptr_eq(&span.plan, &self.session.plan) {
+                        span.plan = Arc::clone(&self.session.plan);
+                        span.start = Some(at);
+                        span.decode();
+                    }
+                    self.apply(span)?;
+                    at = span.range.end;
                 }
-                _ => {}
             }
-            at += record.len();
         }
-        (at, After::Nothing)
     }
 
-    /// Has a stretch of records decoded, behind what was decompressed before it.
-    fn hand_out(&mut self, block: &Arc<Vec<u8>>, range: Range<usize>) -> Result<(), Error> {
-        if range.is_empty() {
-            return Ok(());
+    /// The payload of a record is over, or the input is.
+    fn payload_ends(&mut self, payload: Payload) -> Result<(), Error> {
+        let Some(formats) = payload.formats else { return Ok(()) };
+        self.drain()?;
+        self.session.tracing_data(&formats, payload.offset)?;
+        if !F::WANTS_PROFILE {
+            self.session.check_architecture()?;
         }
-        self.hand_out_plain()?;
-        self.push(Arc::clone(block), range)
+        self.feed.described(&self.session.recording)
     }
 
-    fn push(&mut self, block: Arc<Vec<u8>>, range: Range<usize>) -> Result<(), Error> {
-        while self.workers.is_full() {
-            self.apply_oldest()?;
-        }
-        self.workers.push(Span {
+    /// A span of a block from its beginning on.
+    fn span(&self, block: Vec<u8>, decoded: Decoded) -> Span<'s> {
+        Span {
             plan: Arc::clone(&self.session.plan),
+            source: None,
+            len: block.len(),
             block,
-            range,
+            is_last: false,
+            failed: None,
+            start: None,
+            range: 0..0,
+            after: After::Nothing,
+            is_plain: false,
             is_profile: F::WANTS_PROFILE,
-            decoded: self.spare.pop().unwrap_or_default(),
-        });
+            decoded,
+        }
+    }
+
+    /// Has decompressed records decoded.
+    fn push_plain(&mut self, plain: Vec<u8>, len: usize) -> Result<(), Error> {
+        while self.workers.is_full() {
+            match self.workers.pop() {
+                Some(span) if span.is_plain => self.apply_plain(span)?,
+                span => self.waiting.extend(span),
+            }
+        }
+        let decoded = self.spare.pop().unwrap_or_default();
+        let span = Span { len, start: Some(0), is_plain: true, ..self.span(plain, decoded) };
+        self.plain += 1;
+        self.workers.push(span);
         Ok(())
     }
 
-    /// Applies all that was handed out.
+    /// Applies what was decompressed.
     fn drain(&mut self) -> Result<(), Error> {
         self.hand_out_plain()?;
-        while self.apply_oldest()? {}
+        while self.plain > 0 {
+            match self.workers.pop() {
+                Some(span) if span.is_plain => self.apply_plain(span)?,
+                Some(span) => self.waiting.push_back(span),
+                // A thread panicked, which is resumed when the threads are joined.
+                None => break,
+            }
+        }
         Ok(())
     }
 
-    /// Applies the oldest span. `false`: there is none.
-    fn apply_oldest(&mut self) -> Result<bool, Error> {
-        let Some(mut span) = self.workers.pop() else { return Ok(false) };
+    /// The next block of the input, when all that was decompressed before is applied or follows it.
+    fn next_block(&mut self) -> Result<Option<Span<'s>>, Error> {
+        if let Some(span) = self.waiting.pop_front() {
+            return Ok(Some(span));
+        }
+        while let Some(span) = self.workers.pop() {
+            if !span.is_plain {
+                return Ok(Some(span));
+            }
+            self.apply_plain(span)?;
+        }
+        Ok(None)
+    }
+
+    fn apply_plain(&mut self, mut span: Span<'s>) -> Result<(), Error> {
+        self.plain -= 1;
         self.apply(&mut span)?;
-        let Span { block, decoded, .. } = span;
-        self.reclaim(block);
-        self.spare.push(decoded);
-        Ok(true)
+        self.keep(span);
+        Ok(())
     }
 
     /// A block to fill.
@@ -261,49 +353,62 @@ impl<F: Feed> Reader<'_, '_, F> {
         self.blocks.pop().unwrap_or_else(|| vec![0; BLOCK])
     }
 
-    /// Keeps a block to be filled again when it is not read any more.
-    fn reclaim(&mut self, block: Arc<Vec<u8>>) {
-        if let Ok(block) = Arc::try_unwrap(block)
-            && self.blocks.len() < MAX_SPARE
-            && block.len() == BLOCK
-        {
-            self.blocks.push(block);
+    /// Keeps the room of a span to be used again.
+    fn keep(&mut self, span: Span<'s>) {
+        if self.blocks.len() < MAX_SPARE && span.block.len() == BLOCK {
+            self.blocks.push(span.block);
         }
+        self.spare.push(span.decoded);
     }
 }
 
-/// Reads until the buffer is full or the input ends, so that blocks do not depend on how a pipe was written. An error comes
-/// with how much was read before it.
-fn fill(input: &mut dyn Read, mut buffer: &mut [u8]) -> Result<usize, (usize, io::Error)> {
-    let mut filled = 0;
-    while !buffer.is_empty() {
-        match input.read(buffer) {
-            Ok(0) => break,
-            Ok(n) => {
-                filled += n;
-                buffer = buffer.get_mut(n..).unwrap_or_default();
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err((filled, e)),
+impl Payload {
+    /// Takes what it has of these bytes. Returns how many.
+    fn take(&mut self, bytes: &[u8]) -> usize {
+        let len = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if let Some(formats) = &mut self.formats {
+            formats.extend_from_slice(&bytes[..len]);
         }
+        self.left -= len as u64;
+        len
     }
-    Ok(filled)
+}
+
+/// Completes the beginning of a record with the bytes that follow it. Returns how many of them are its.
+fn complete(part: &mut Vec<u8>, next: &[u8], bytes: Bytes) -> usize {
+    let mut at = 0;
+    // The size is in the header.
+    while let Some(wanted) = match part.len().checked_sub(HEADER) {
+        None => Some(HEADER),
+        Some(_) => bytes.u16(part, 6).map(usize::from),
+    }
+    .filter(|&wanted| wanted > part.len())
+    {
+        let rest = next.get(at..).unwrap_or_default();
+        let len = rest.len().min(wanted - part.len());
+        if len == 0 {
+            break;
+        }
+        part.extend_from_slice(&rest[..len]);
+        at += len;
+    }
+    at
 }
 
 /// What follows a record.
 enum Step {
     /// The next record.
     Next,
-    /// So many bytes that are not records (TRACING_DATA of a stream, AUXTRACE).
-    Payload(u64),
+    /// Bytes that are not records.
+    Payload(Payload),
     /// Nothing that can be read; why is noted.
     Stop,
 }
 
-pub(super) struct Reader<'a, 'w, F> {
+pub(super) struct Reader<'a, 'w, 's, F> {
     pub(super) session: &'a mut Session,
     pub(super) feed: &'a mut F,
-    workers: &'a mut Workers<'w, Span, Span>,
+    workers: &'a mut Workers<'w, Span<'s>, Span<'s>>,
     /// Latest time seen, and what it was when the round before ended: records of a round may overlap
     /// those of the next round, never of the one after.
     pub(super) round_max: u64,
@@ -313,18 +418,23 @@ pub(super) struct Reader<'a, 'w, F> {
     /// The ends of rounds say what can be passed on. Not so in a folder, whose parts know nothing of each other.
     pub(super) has_rounds: bool,
     pub(super) zip: Zip,
+    /// Blocks of the input that are read ahead, and those of them that were taken from the threads too early.
+    ahead: usize,
+    waiting: VecDeque<Span<'s>>,
+    /// Spans of decompressed records that are not applied yet.
+    plain: usize,
     /// Room that is used again.
     spare: Vec<Decoded>,
     blocks: Vec<Vec<u8>>,
     cuts: Vec<Cut>,
 }
 
-impl<'a, 'w, F: Feed> Reader<'a, 'w, F> {
+impl<'a, 'w, 's, F: Feed> Reader<'a, 'w, 's, F> {
     fn new(
         session: &'a mut Session,
         feed: &'a mut F,
-        workers: &'a mut Workers<'w, Span, Span>,
-    ) -> Reader<'a, 'w, F> {
+        workers: &'a mut Workers<'w, Span<'s>, Span<'s>>,
+    ) -> Reader<'a, 'w, 's, F> {
         Reader {
             session,
             feed,
@@ -334,6 +444,9 @@ impl<'a, 'w, F: Feed> Reader<'a, 'w, F> {
             in_round: false,
             has_rounds: true,
             zip: Zip::default(),
+            ahead: 0,
+            waiting: VecDeque::new(),
+            plain: 0,
             spare: Vec::new(),
             blocks: Vec::new(),
             cuts: Vec::new(),
@@ -341,7 +454,7 @@ impl<'a, 'w, F: Feed> Reader<'a, 'w, F> {
     }
 }
 
-impl<F: Feed> Reader<'_, '_, F> {
+impl<F: Feed> Reader<'_, '_, '_, F> {
     /// Handles a record at byte `offset` that changes how others are read.
     fn structural(&mut self, record: &[u8], offset: u64) -> Result<Step, Error> {
         let bytes = self.session.bytes;
@@ -376,9 +489,17 @@ impl<F: Feed> Reader<'_, '_, F> {
                         format!("claims {size} bytes"),
                     ));
                 }
-                return Ok(Step::Payload(size.into()));
+                return Ok(Step::Payload(Payload {
+                    offset: offset + record.len() as u64,
+                    left: size.into(),
+                    formats: Some(Vec::new()),
+                }));
             }
-            _ => return Ok(Step::Payload(bytes.u64(record, HEADER).unwrap_or(0))),
+            _ => {
+                let left = bytes.u64(record, HEADER).unwrap_or(0);
+                let offset = offset + record.len() as u64;
+                return Ok(Step::Payload(Payload { offset, left, formats: None }));
+            }
         }
         Ok(Step::Next)
     }

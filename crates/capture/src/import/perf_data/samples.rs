@@ -7,9 +7,11 @@
 //! ```
 //!
 //! A span is decoded without knowledge of those before it. State from before the span (names, the latest time, the rounds)
-//! becomes a mark.
+//! becomes a mark. Blocks are of equal length, so a record may begin in one and end in the next: where the first whole record
+//! of a block begins is guessed from its bytes, and checked when the block before is applied.
 
 use std::collections::HashSet;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,16 +19,29 @@ use vmtax_events::{Event, Kind, NO_PID};
 
 use super::layout::Bytes;
 use super::plan::{Plan, SampleLayout};
-use super::record::{kind, next_record, record_type};
+use super::record::{After, MAX_RECORD, are_records, kind, next_record, record_type};
 use crate::import::tracepoint::Endian;
+use crate::source::ReadAt;
 
-/// A stretch of whole records, and room for what is made of them.
-#[derive(Debug)]
-pub(super) struct Span {
+/// A block of records, and room for what is made of them.
+pub(super) struct Span<'s> {
     pub(super) plan: Arc<Plan>,
-    pub(super) block: Arc<Vec<u8>>,
-    /// The records within the block.
+    /// Where the block is still to be read from.
+    pub(super) source: Option<(&'s dyn ReadAt, u64)>,
+    pub(super) block: Vec<u8>,
+    /// Bytes of the block that are to be read, or were.
+    pub(super) len: usize,
+    /// The input ended in the block.
+    pub(super) is_last: bool,
+    /// Why the input ended.
+    pub(super) failed: Option<io::Error>,
+    /// Where in the block the first record begins; `None` if that depends on the blocks before.
+    pub(super) start: Option<usize>,
+    /// The whole records that were decoded.
     pub(super) range: Range<usize>,
+    pub(super) after: After,
+    /// It was decompressed: whole records, of which those that change how others are read were handled.
+    pub(super) is_plain: bool,
     /// Samples of other events than tracepoints are wanted, and the records about memory.
     pub(super) is_profile: bool,
     pub(super) decoded: Decoded,
@@ -44,6 +59,10 @@ pub(super) struct Decoded {
     pub(super) unlisted: u64,
     /// Samples by `common_type`.
     pub(super) counts: Vec<u32>,
+    /// A round ends in it.
+    pub(super) ends_round: bool,
+    /// There is an event behind the last end of a round.
+    pub(super) in_round: bool,
     /// Threads that a mark names.
     named: HashSet<u32>,
 }
@@ -77,6 +96,7 @@ impl Decoded {
         self.named.clear();
         self.counts.fill(0);
         (self.latest, self.undecodable, self.unlisted) = (0, 0, 0);
+        (self.ends_round, self.in_round) = (false, false);
     }
 
     fn mark(&mut self, what: What) {
@@ -84,36 +104,76 @@ impl Decoded {
     }
 }
 
-/// Decodes the samples of a span, and sorts its events between two marks.
-pub(super) fn decode(mut span: Span) -> Span {
-    span.decoded.clear();
-    span.decoded.counts.resize(span.plan.types(), 0);
-    // Each byte order has a copy of the loop.
-    match span.plan.bytes.0 {
-        Endian::Little => span.records(Endian::Little),
-        Endian::Big => span.records(Endian::Big),
+/// Reads and decodes a block.
+pub(super) fn read(mut span: Span<'_>) -> Span<'_> {
+    if let Some((source, at)) = span.source.take() {
+        let wanted = span.len;
+        match source.read_at(at, span.block.get_mut(..wanted).unwrap_or_default()) {
+            Ok(got) => (span.len, span.is_last) = (got, got < wanted),
+            Err(error) => (span.len, span.failed) = (0, Some(error)),
+        }
     }
-    span.sort();
+    span.decode();
     span
 }
 
-impl Span {
+/// Where the records begin in a block that was cut from others anywhere, or its end. This is a guess: whoever knows the
+/// blocks before compares.
+fn first_record(block: &[u8], bytes: Bytes) -> usize {
+    let places = (0..block.len().min(MAX_RECORD)).step_by(8);
+    let mut records = places.filter(|&at| are_records(block.get(at..).unwrap_or_default(), bytes));
+    records.next().unwrap_or(block.len())
+}
+
+impl Span<'_> {
+    /// Decodes the samples, and sorts the events between two marks.
+    pub(super) fn decode(&mut self) {
+        self.decoded.clear();
+        self.decoded.counts.resize(self.plan.types(), 0);
+        // Each byte order has a copy of the loop.
+        match self.plan.bytes.0 {
+            Endian::Little => self.records(Endian::Little),
+            Endian::Big => self.records(Endian::Big),
+        }
+        self.sort();
+    }
+
     #[inline(always)]
     fn records(&mut self, endian: Endian) {
-        let Span { plan, block, range, is_profile, decoded } = self;
+        let Span { plan, block, len, range, decoded, .. } = self;
         let bytes = Bytes(endian);
-        let records = block.get(..range.end).unwrap_or_default();
-        let mut at = range.start;
-        while let Some(Ok(record)) = next_record(records.get(at..).unwrap_or_default(), bytes) {
+        let records = block.get(..*len).unwrap_or_default();
+        let start = self.start.unwrap_or_else(|| first_record(records, bytes));
+        let mut at = start;
+        self.after = loop {
+            let record = match next_record(records.get(at..).unwrap_or_default(), bytes) {
+                None => break After::Nothing,
+                Some(Err(size)) => break After::Bad(size),
+                Some(Ok(record)) => record,
+            };
             let place = at..at + record.len();
-            at = place.end;
             match record_type(record, bytes) {
-                kind::SAMPLE => decoded.sample(plan, record, place, bytes, *is_profile),
-                kind::FINISHED_ROUND => decoded.mark(What::Round),
-                other if kind::matters(other, *is_profile) => decoded.mark(What::Record(place)),
-                _ => {}
+                kind::SAMPLE => {
+                    decoded.in_round = true;
+                    decoded.sample(plan, record, place.clone(), bytes, self.is_profile);
+                }
+                kind::FINISHED_ROUND => {
+                    (decoded.ends_round, decoded.in_round) = (true, false);
+                    decoded.mark(What::Round);
+                }
+                other if kind::is_structural(other) && !self.is_plain => {
+                    break After::Structural(record.len());
+                }
+                other => {
+                    decoded.in_round |= matches!(other, kind::LOST | kind::EXIT);
+                    if kind::matters(other, self.is_profile) {
+                        decoded.mark(What::Record(place.clone()));
+                    }
+                }
             }
-        }
+            at = place.end;
+        };
+        *range = start..at;
     }
 
     /// The sort is stable, as that of the whole recording is.

@@ -13,11 +13,12 @@ use crate::{Error, Feed, Profiled};
 /// LOST_SAMPLES with this flag were filtered out on purpose, by a BPF filter.
 const MISC_LOST_SAMPLES_BPF: u16 = 1 << 15;
 
-impl<F: Feed> Reader<'_, '_, F> {
+impl<F: Feed> Reader<'_, '_, '_, F> {
     /// Feeds the events of a span, and does what its marks ask for.
-    pub(super) fn apply(&mut self, span: &mut Span) -> Result<(), Error> {
+    pub(super) fn apply(&mut self, span: &mut Span<'_>) -> Result<(), Error> {
         let Span { plan, block, decoded, .. } = span;
         self.session.add(decoded);
+        self.in_round = decoded.in_round || (self.in_round && !decoded.ends_round);
         let mut cuts = std::mem::take(&mut self.cuts);
         cuts.clear();
         // The events before it are fed.

@@ -1,15 +1,10 @@
 //! Compressed records: one zstd stream, continued from record to record.
 
-use std::sync::Arc;
-
 use zstd::stream::raw::{Decoder as Zstd, InBuffer, Operation, OutBuffer};
 
-use super::{After, BLOCK, Reader, Step};
-use crate::import::perf_data::record::{HEADER, kind, record_type};
+use super::{BLOCK, Reader, Step};
+use crate::import::perf_data::record::{After, HEADER, MAX_RECORD, kind, record_type, stretch};
 use crate::{Error, Feed};
-
-/// Larger than any record (their length is 16 bits).
-const MAX_RECORD: usize = 64 << 10;
 
 /// Why decompression ended early.
 enum Damage {
@@ -38,7 +33,7 @@ impl Zip {
     }
 }
 
-impl<F: Feed> Reader<'_, '_, F> {
+impl<F: Feed> Reader<'_, '_, '_, F> {
     pub(super) fn compressed(&mut self, record: &[u8], offset: u64) -> Result<Step, Error> {
         let data = if record_type(record, self.session.bytes) == kind::COMPRESSED {
             record.get(HEADER..)
@@ -95,10 +90,8 @@ impl<F: Feed> Reader<'_, '_, F> {
     /// Finds the whole records that were decompressed.
     fn plain_records(&mut self, offset: u64) -> Result<(), Damage> {
         loop {
-            let plain = std::mem::take(&mut self.zip.plain);
             let end = self.zip.whole + self.zip.filled;
-            let (len, after) = self.stretch(&plain[self.zip.whole..end]);
-            self.zip.plain = plain;
+            let (len, after) = stretch(&self.zip.plain[self.zip.whole..end], self.session.bytes);
             self.zip.whole += len;
             self.zip.filled -= len;
             let size = match after {
@@ -133,6 +126,6 @@ impl<F: Feed> Reader<'_, '_, F> {
         next[..filled].copy_from_slice(&self.zip.plain[whole..whole + filled]);
         let plain = std::mem::replace(&mut self.zip.plain, next);
         self.zip.whole = 0;
-        self.push(Arc::new(plain), 0..whole)
+        self.push_plain(plain, whole)
     }
 }
