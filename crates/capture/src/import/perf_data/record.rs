@@ -79,8 +79,13 @@ pub(super) fn stretch(records: &[u8], bytes: Bytes) -> (usize, After) {
 /// Whether bytes are records from their beginning on: a few of types that perf has, of whole words.
 pub(super) fn are_records(head: &[u8], bytes: Bytes) -> bool {
     let (mut at, mut count) = (0, 0);
-    while let Some(size) = bytes.u16(head, at + 6).map(usize::from).filter(|_| count < 4) {
+    while let Some(size) = bytes.u16(head, at + 6).map(usize::from).filter(|_| count < 8) {
         let kind = record_type(&head[at..], bytes);
+        // The modes of the processor and four flags: the size of raw data with its tracepoint looks like a header otherwise.
+        let misc = bytes.u16(head, at + 4).unwrap_or(0);
+        if misc & 0x0ff8 != 0 {
+            return false;
+        }
         if !(1..=100).contains(&kind) || size < HEADER || size % 8 != 0 {
             // Compressed records are not padded.
             if kind != kind::COMPRESSED || size < HEADER {

@@ -146,8 +146,10 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
             let begun = place.part.len();
             at = complete(&mut place.part, &span.block[..span.len], self.session.bytes);
             let part = std::mem::take(&mut place.part);
-            let mut one = self.span(part, Decoded::default());
+            let decoded = self.spare.pop().unwrap_or_default();
+            let mut one = self.span(part, decoded);
             let end = self.records(&mut one, 0, offset - begun as u64)?;
+            self.spare.push(one.decoded);
             if let End::Whole(0) = end {
                 place.part = one.block;
                 return Ok(true);
