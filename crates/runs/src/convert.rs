@@ -138,11 +138,12 @@ fn run_with<R: RowSink>(
     Ok(Converted { rows, facts, losses })
 }
 
-/// Threads that decode: one reads and one counts beside them. A processor of one core does it all in turn.
+/// Threads that decode. One counts beside them, and one that has little to do keeps their order. A processor of one core does
+/// it all in turn.
 fn decoding_threads() -> usize {
     match std::thread::available_parallelism().map_or(1, usize::from) {
         1 => 0,
-        cores => cores.saturating_sub(2).clamp(1, MOST_DECODING),
+        cores => (cores - 1).clamp(2, MOST_DECODING),
     }
 }
 
