@@ -26,6 +26,7 @@ pub mod ledger;
 pub mod nested;
 pub mod operations;
 pub mod published;
+pub mod reasons;
 pub mod recorded;
 pub mod remedy;
 pub mod samples;

@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use vmtax_analyse::bench::{FAILED, FAULTS, FAULTS_OF_OPERATION, NETWORK_PATH};
+use vmtax_analyse::reasons::vm_name;
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::cannot_write;
 use vmtax_durable::Access;
@@ -190,7 +191,7 @@ impl Session {
                 if let Some((recorded, operations, elapsed_ns)) = readings.recorded {
                     let name = (workload, category, repeat);
                     samples.extend(recorded.sample(name, operations, elapsed_ns));
-                    let name = format!("{workload} in {category} (repeat {repeat})");
+                    let name = vm_name(workload, category, repeat);
                     self.keep(recorded, Vm { id: number, name, inferred: false })?;
                 }
                 if let Some((counters, operations)) = readings.mapped {

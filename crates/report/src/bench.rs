@@ -1,11 +1,13 @@
 //! A benchmark's table, for a terminal, as CSV or JSON; `html/bench.rs` is the page.
 
 mod formats;
+pub(crate) mod reasons;
 
 use std::io::{self, Write};
 
 use vmtax_analyse::Ledger;
 use vmtax_analyse::bench::{Against, Bench, Row};
+use vmtax_analyse::reasons::ReasonRow;
 use vmtax_analyse::samples::Estimate;
 use vmtax_events::Better;
 
@@ -16,7 +18,7 @@ use crate::text::Text;
 use crate::text::layout::{Paint, Style, wrap};
 
 /// Name and version of the JSON's shape.
-pub const SCHEMA: &str = "vmtax-bench-2";
+pub const SCHEMA: &str = "vmtax-bench-3";
 
 /// What is shown.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +33,10 @@ pub struct Benchmark<'a> {
     pub ledger: &'a Ledger,
     /// Conclusions of each other; sentences.
     pub findings: &'a [String],
+    /// Exits by reason; empty where none were recorded.
+    pub reasons: &'a [ReasonRow],
+    /// Show them as text and as CSV; a page and JSON always have them.
+    pub by_reason: bool,
     /// All metrics; else the first of each workload.
     pub all: bool,
 }
@@ -162,6 +168,14 @@ fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Result<()
         );
         paint.line(out, Style::Heading, &printable(&title))?;
         table(shown, group).text((paint, look.width), out)?;
+    }
+    if shown.by_reason {
+        writeln!(out)?;
+        paint.line(out, Style::Heading, reasons::TITLE)?;
+        reasons::table(shown.reasons).text((paint, look.width), out)?;
+        for line in wrap(reasons::NOTE, look.width, "", "") {
+            paint.line(out, Style::Faint, &line)?;
+        }
     }
     if !shown.findings.is_empty() {
         writeln!(out)?;

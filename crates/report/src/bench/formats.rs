@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{Benchmark, SCHEMA, table, text};
+use super::{Benchmark, SCHEMA, reasons, table, text};
 use crate::html;
 use crate::table::Table;
 use crate::tables::Formats;
@@ -21,14 +21,18 @@ impl Formats for Benchmark<'_> {
             schema: SCHEMA,
             source: self.source,
             rows: table(self, &self.bench.rows),
+            exits: reasons::table(self.reasons),
             findings: self.findings,
             warnings: self.warnings(),
         };
         crate::json::write(&object, out)
     }
 
-    /// One line a row, all metrics. Shares are of 1; what does not apply or is not known is empty.
+    /// One line a row, all metrics, or exits by reason. Shares are of 1; what does not apply or is not known is empty.
     fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.by_reason {
+            return reasons::table(self.reasons).csv(out);
+        }
         table(self, &self.bench.rows).csv(out)
     }
 
@@ -43,6 +47,7 @@ struct Object<'a> {
     schema: &'static str,
     source: &'a str,
     rows: Table,
+    exits: Table,
     findings: &'a [String],
     warnings: Vec<String>,
 }

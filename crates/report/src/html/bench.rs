@@ -35,6 +35,13 @@ pub(crate) fn page(shown: &Benchmark<'_>) -> Markup {
     if let Some(body) = correlation(shown) {
         sections.push(Section { id: "exits".to_owned(), label: "Exits".to_owned(), body });
     }
+    if !shown.reasons.is_empty() {
+        sections.push(Section {
+            id: "reasons".to_owned(),
+            label: "Reasons".to_owned(),
+            body: by_reason(shown),
+        });
+    }
     sections.push(Section {
         id: "results".to_owned(),
         label: "Results".to_owned(),
@@ -247,6 +254,16 @@ fn table(shown: &Benchmark<'_>) -> Markup {
     html! {
         h2 #results-title { "Results" }
         (described::whole(&TableSection { id: "results", title: "results", notes, table: &table }, "--format csv"))
+    }
+}
+
+fn by_reason(shown: &Benchmark<'_>) -> Markup {
+    use crate::bench::reasons::{NOTE, TITLE, table};
+    let table = table(shown.reasons);
+    let notes = vec![NOTE.to_owned()];
+    html! {
+        h2 #reasons-title { (TITLE) }
+        (described::whole(&TableSection { id: "reasons", title: TITLE, notes, table: &table }, "--exits --format csv"))
     }
 }
 

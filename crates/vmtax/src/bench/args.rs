@@ -91,6 +91,10 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     pub(crate) all: bool,
 
+    /// Show recorded exits by reason, each category beside its baseline: plain+nested (L2) beside plain (L1). With --format csv that table alone.
+    #[arg(long, conflicts_with = "other")]
+    pub(crate) exits: bool,
+
     /// Decompose the overhead of plain+gmem and private into page faults x cost and the rest; the cost of a fault is that of this lab
     /// run (suite memory), of the same kernel on the same emulated host.
     #[arg(long, value_name = "LAB_RUN", conflicts_with = "other", value_hint = ValueHint::DirPath)]

@@ -6,6 +6,7 @@ use std::path::Path;
 use vmtax_analyse::bench::{Bench, Row, compare, table};
 use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::faults::{self, walk};
+use vmtax_analyse::reasons::reasons;
 use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
@@ -62,12 +63,26 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         findings.clear();
         findings.extend(apart);
     }
+    let by_reason = match &args.other {
+        Some(_) => Vec::new(),
+        None => reasons(&ledger),
+    };
+    if args.exits && by_reason.is_empty() {
+        return fail(
+            Code::Data,
+            format!(
+                "{source}: has no workload with recorded exits in a category and its baseline; VMs on an emulated host (accel = \"amd\") have them"
+            ),
+        );
+    }
     let shown = Benchmark {
         source: &source,
         tool_version: env!("CARGO_PKG_VERSION"),
         bench: &bench,
         ledger: &ledger,
         findings: &findings,
+        reasons: &by_reason,
+        by_reason: args.exits,
         all: args.all,
     };
     args.to.write(&shown)
@@ -80,6 +95,7 @@ pub(super) fn show_run(folder: &Path) -> anyhow::Result<()> {
         other: None,
         all: false,
         faults: None,
+        exits: false,
         to: OutputArgs::default(),
     };
     run(&args)
