@@ -6,6 +6,7 @@
 #   exit.svg             flame graph of one CPUID of a nested guest, from `vmtax lab run --profile`
 #   guest-memfd.png      what vmtax explain says of a run on guest_memfd, beside one on THP (captures/cases/lab-guest-memfd)
 #   published-td.png     the same of the published recordings of a TDX guest and a plain VM (captures/published)
+#   network.png          exits of a request and a sleep by cause, VMs of `vmtax lab network` (captures/lab-network/polling)
 #   bounce.svg           I/O through a bounce buffer and on converted pages (captures/lab-memory/amd-6.12-bounce)
 #   two-kernels.svg      the same on a second kernel (IMAGE and its MODULES), coloured by the difference
 #
@@ -75,6 +76,14 @@ chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir
 say 'bounce buffers beside conversions'
 "$vmtax" report "$root/captures/lab-memory/amd-6.12-bounce" --format html -o "$work/bounce.html"
 chart "$work/bounce.html" > "$here/bounce.svg"
+
+say 'traffic with VMs of QEMU on an emulated host'
+"$vmtax" report "$root/captures/lab-network/polling" --format html -o "$work/network.html"
+# The head of the page and the section alone.
+awk -v RS='<section ' 'NR == 1 { sub(/<header.*/, ""); printf "%s", $0 } /^id="traffic"/ { printf "<section %s", $0 }' \
+  "$work/network.html" > "$work/traffic.html"
+chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/browser" \
+  --window-size=1000,440 --screenshot="$here/network.png" "file://$work/traffic.html" 2> /dev/null
 
 say 'one CPUID of a nested guest on an emulated AMD host'
 "$vmtax" lab run --nested --profile --operation cpuid -o "$work/first" > "$work/first.txt"

@@ -1,7 +1,9 @@
 //! The first process of a VM of `vmtax lab network`: serves the traffic that the host sends.
 
-use std::io::{Read, Write};
+use std::fs::OpenOptions;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,10 @@ use crate::{Result, agent, system};
 
 /// The VM's network card.
 const CARD: &str = "eth0";
+/// The VM's disk.
+const DISK: &str = "/dev/vda";
+/// Alignment of what is read and written past the page cache.
+const BLOCK: usize = 4096;
 /// Time for the kernel to find it.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -57,6 +63,25 @@ fn spread() -> Result<()> {
     system::stay_on(second)
 }
 
+/// So many requests to the disk, one after the other, at increasing places; after the end from the start again.
+fn disk(write: bool, bytes: usize, count: u32) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(write).custom_flags(libc::O_DIRECT);
+    let mut file = options.open(DISK)?;
+    let places = (file.seek(SeekFrom::End(0))? / bytes as u64).max(1);
+    let mut memory = vec![7; bytes + BLOCK];
+    let start = memory.as_ptr().align_offset(BLOCK);
+    let buffer = memory.get_mut(start..start + bytes).unwrap_or_default();
+    for number in 0..u64::from(count) {
+        let place = number % places * bytes as u64;
+        match write {
+            true => file.write_all_at(buffer, place)?,
+            false => file.read_exact_at(buffer, place)?,
+        }
+    }
+    Ok(())
+}
+
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let facts = encode(&agent::facts());
@@ -84,6 +109,10 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
                 for _ in 0..count {
                     std::thread::sleep(Duration::from_micros(u64::from(us)));
                 }
+            }
+            Kind::Read { bytes } | Kind::Write { bytes } => {
+                disk(matches!(kind, Kind::Write { .. }), bytes as usize, count)
+                    .map_err(|e| std::io::Error::other(format!("{DISK}: {e}")))?;
             }
         }
         stream.write_all(&[1])?;

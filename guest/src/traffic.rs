@@ -3,7 +3,7 @@
 //! ```text
 //!   vmtax ──mailbox──> host (client, tap0) ──virtio-net──> VM of QEMU (server)
 //! ```
-//! A [`Cell`] is one VM and the traffic to send to it. The same header that starts traffic in the VM is [`Traffic::header`].
+//! A [`Cell`] is one VM and the traffic to send to it. Its disk is a file on the host; requests to it are traffic too. The same header that starts traffic in the VM is [`Traffic::header`].
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,8 @@ pub const PORT: u16 = 7;
 pub const TAP: &str = "tap0";
 /// Bytes of the header that starts traffic.
 pub const HEADER: usize = 16;
+/// The file on the host that is the VM's disk.
+pub const DISK: &str = "/tmp/disk";
 /// Most bytes of a request.
 pub const REQUEST_MOST: u32 = 64 << 10;
 
@@ -29,6 +31,8 @@ pub struct Cell {
     pub qemu: Vec<String>,
     /// Files of the host to write before it starts: path and content.
     pub settings: Vec<(String, String)>,
+    /// Bytes of the VM's disk, a file without content.
+    pub disk: u64,
     /// What to send, in order. Each is recorded on its own.
     pub traffic: Vec<Traffic>,
     /// Timeout of the start and of each traffic, in ms of the host's time.
@@ -64,6 +68,16 @@ pub enum Kind {
     Sleep {
         /// For so long, microseconds.
         us: u32,
+    },
+    /// A program in the VM reads from its disk, past its page cache.
+    Read {
+        /// Bytes of a request.
+        bytes: u32,
+    },
+    /// The same, and it writes.
+    Write {
+        /// Bytes of a request.
+        bytes: u32,
     },
 }
 
@@ -102,6 +116,8 @@ pub enum Role {
     Vcpu,
     /// The kernel's worker of vhost.
     Vhost,
+    /// QEMU's thread for the disk's queue alone.
+    Io,
 }
 
 impl Traffic {
@@ -112,6 +128,8 @@ impl Traffic {
             Kind::Receive => (1, 0),
             Kind::Send => (2, 0),
             Kind::Sleep { us } => (3, us),
+            Kind::Read { bytes } => (4, bytes),
+            Kind::Write { bytes } => (5, bytes),
         };
         let mut header = [0; HEADER];
         for (place, word) in header.chunks_exact_mut(4).zip([MAGIC, kind, value, count]) {
@@ -135,6 +153,8 @@ impl Traffic {
             1 => Kind::Receive,
             2 => Kind::Send,
             3 => Kind::Sleep { us: value },
+            4 if (1..=REQUEST_MOST).contains(&value) => Kind::Read { bytes: value },
+            5 if (1..=REQUEST_MOST).contains(&value) => Kind::Write { bytes: value },
             _ => return None,
         };
         Some((kind, word(3)?))
@@ -155,6 +175,8 @@ mod tests {
             Kind::Receive,
             Kind::Send,
             Kind::Sleep { us: 200 },
+            Kind::Read { bytes: 4096 },
+            Kind::Write { bytes: 4096 },
         ];
         for kind in kinds {
             let header = Traffic { kind, warm_up: 1, count: 2 }.header(9);

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use vmtax_guest::order::{File as Named, decode, encode};
-use vmtax_guest::traffic::{Cell, HOST, Kind, Outcome, PORT, Role, TAP, Thread, Traffic, VM};
+use vmtax_guest::traffic::{Cell, DISK, HOST, Kind, Outcome, PORT, Role, TAP, Thread, Traffic, VM};
 
 use crate::channel::{Attachment, Channel};
 use crate::trace::{self, Tracer};
@@ -111,6 +111,7 @@ impl Qemu {
                     name if name == worker => Role::Vhost,
                     // QEMU names them so with debug-threads=on.
                     name if name.starts_with("CPU ") => Role::Vcpu,
+                    name if name.starts_with("IO ") => Role::Io,
                     _ if tid == Some(pid) => Role::Vmm,
                     _ => continue,
                 };
@@ -127,6 +128,9 @@ fn carry_out(cell: &Cell, outcome: &mut Outcome, files: &mut Vec<Attachment>) ->
     for (path, content) in &cell.settings {
         fs::write(path, content).map_err(|e| format!("{path}: writing {content:?}: {e}"))?;
     }
+    // Anew for each VM: what the one before wrote is gone.
+    let disk = File::create(DISK).and_then(|file| file.set_len(cell.disk));
+    disk.map_err(|e| format!("{DISK}: {e}"))?;
     let limit = Duration::from_millis(cell.limit_ms);
     let mut qemu = Qemu::start(&cell.qemu)?;
     let mut stream = qemu.connect(Instant::now() + limit)?;
@@ -187,7 +191,7 @@ fn send(stream: &mut TcpStream, traffic: Traffic, count: u32) -> std::io::Result
         }
         Kind::Receive => pieces(count, |bytes| stream.write_all(&chunk[..bytes]))?,
         Kind::Send => return pieces(count, |bytes| stream.read_exact(&mut chunk[..bytes])),
-        Kind::Sleep { .. } => {}
+        Kind::Sleep { .. } | Kind::Read { .. } | Kind::Write { .. } => {}
     }
     stream.read_exact(&mut [0])
 }

@@ -1,6 +1,6 @@
 //! Traffic between an emulated host and a VM of QEMU (`vmtax lab network`): exits of one operation by cause, for each VM.
 //!
-//! An operation is a request, a KiB of a stream or a sleep. A workload with one VM is a VM of the run, called `request plain+vhost`.
+//! An operation is a request to a server or to the disk, a KiB of a stream, or a sleep. A workload with one VM is a VM of the run, called `request plain+vhost`.
 
 use std::collections::BTreeMap;
 
@@ -27,6 +27,8 @@ pub struct TrafficRow {
     pub vmm_turns: Option<f64>,
     /// How often vhost's worker in the host's kernel got a processor.
     pub vhost_turns: Option<f64>,
+    /// How often the VMM's thread for the disk's queue got a processor; `None` of runs before there was a disk.
+    pub io_turns: Option<f64>,
     /// Run time by the host's clock, ns.
     pub elapsed_ns: Option<f64>,
 }
@@ -72,6 +74,7 @@ pub fn traffic(ledger: &Ledger) -> Vec<TrafficRow> {
             to_vmm: 0,
             vmm_turns: Some(vmm_turns),
             vhost_turns: value(name, Sample::VHOST_TURNS),
+            io_turns: value(name, Sample::IO_TURNS),
             elapsed_ns: value(name, Sample::ELAPSED),
         };
         for (key, tally) in ledger.exits.iter().filter(|(key, _)| key.vm == vm) {

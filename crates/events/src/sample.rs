@@ -66,6 +66,8 @@ impl Sample {
     pub const VMM_TURNS: &'static str = "vmm-turns";
     /// Metric: the same of vhost's worker in the host's kernel; unit `count`.
     pub const VHOST_TURNS: &'static str = "vhost-turns";
+    /// Metric: the same of a VMM's thread for a disk's queue; unit `count`.
+    pub const IO_TURNS: &'static str = "io-thread-turns";
     /// Metric: how long the traffic took by the host's clock; unit `ns`.
     pub const ELAPSED: &'static str = "elapsed";
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use vmtax_events::{Event, Kind as EventKind};
 use vmtax_guest::order::{decode, encode};
-use vmtax_guest::traffic::{Cell, Kind, Outcome, Role, Thread, Traffic};
+use vmtax_guest::traffic::{Cell, DISK, Kind, Outcome, Role, Thread, Traffic};
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
 use vmtax_machine::programs::{self, Files};
@@ -41,11 +41,13 @@ const FIRMWARE_FILES: [&str; 4] =
 /// Modules of the host beside KVM's.
 const HOST_MODULES: [&str; 2] = ["tun", "vhost_net"];
 /// Modules of every VM.
-const VM_MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
+const VM_MODULES: [&str; 3] = ["virtio_pci", "virtio_net", "virtio_blk"];
 /// Memory of the VM, MiB.
 const VM_MIB: u32 = 256;
 /// Memory of the host, without that of its VM and of unpacked files, MiB.
 const HOST_MIB: u32 = 256;
+/// Bytes of the VM's disk.
+const DISK_BYTES: u64 = 8 << 20;
 /// Size of the trace buffer, KiB; what it holds of all traffic of a cell must fit in the mailbox.
 const BUFFER_KIB: u32 = 32 << 10;
 /// Timeout of a VM's start and of each traffic, in the host's time.
@@ -68,7 +70,7 @@ pub struct Workload {
 }
 
 /// All workloads.
-pub const WORKLOADS: [Workload; 5] = [
+pub const WORKLOADS: [Workload; 8] = [
     Workload {
         name: "request",
         operation: "request of 64 B and its answer, one after the other",
@@ -102,6 +104,21 @@ pub const WORKLOADS: [Workload; 5] = [
         operation: "sleep of 1 ms of a thread in the VM",
         traffic: Traffic { kind: Kind::Sleep { us: 1000 }, warm_up: 10, count: 100 },
     },
+    Workload {
+        name: "short-timer",
+        operation: "sleep of 50 us of a thread in the VM",
+        traffic: Traffic { kind: Kind::Sleep { us: 50 }, warm_up: 20, count: 200 },
+    },
+    Workload {
+        name: "read",
+        operation: "read of 4 KiB from the VM's disk, past its page cache",
+        traffic: Traffic { kind: Kind::Read { bytes: 4096 }, warm_up: 20, count: 200 },
+    },
+    Workload {
+        name: "write",
+        operation: "write of 4 KiB to the VM's disk, past its page cache",
+        traffic: Traffic { kind: Kind::Write { bytes: 4096 }, warm_up: 20, count: 200 },
+    },
 ];
 
 impl Workload {
@@ -116,7 +133,7 @@ impl Workload {
 pub struct NetworkPlan {
     /// The VMs.
     pub categories: Vec<Category>,
-    /// The traffic with each.
+    /// The traffic with each. Each traffic has a VM of its own.
     pub workloads: Vec<&'static Workload>,
 }
 
@@ -184,13 +201,15 @@ pub fn name(workload: &str, category: &str) -> String {
     format!("{workload} {category}")
 }
 
-/// How often threads that serve virtio queues got a processor.
+/// How often threads that serve virtio queues got a processor. (QEMU's worker threads, which read and write the disk's file, are not counted.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
     /// QEMU's main loop.
     pub vmm: u64,
     /// The kernel's worker.
     pub vhost: u64,
+    /// QEMU's thread for the disk's queue.
+    pub io: u64,
 }
 
 impl Turns {
@@ -200,12 +219,13 @@ impl Turns {
         match threads.iter().find(|thread| thread.tid == next_tid).map(|thread| thread.role) {
             Some(Role::Vmm) => self.vmm += 1,
             Some(Role::Vhost) => self.vhost += 1,
+            Some(Role::Io) => self.io += 1,
             Some(Role::Vcpu) | None => {}
         }
     }
 }
 
-/// Boots or restores the host and carries out the plan. A VM that does not start is tried once more, and then is a failure of the
+/// Boots or restores the host and carries out the plan. A VM that does not start or stops answering is tried once more, and then is a failure of the
 /// result.
 ///
 /// # Errors
@@ -233,36 +253,34 @@ pub fn run_network(
         vmm: version().unwrap_or_default(),
     };
     for category in &plan.categories {
-        progress(&format!("running {}", category.name));
-        let cell = cell(category, &plan.workloads);
-        let mut ask = || {
-            machine.allow(setup.limit);
-            ask(&mut machine, &mut conversation, &cell)
-        };
-        let mut answer = ask()?;
-        if !answer.0.problem.is_empty() {
-            passages.start.notes.push(format!(
-                "{}: {}; tried again",
-                category.name,
-                told(&answer.0)
-            ));
-            answer = ask()?;
-        }
-        let (outcome, files) = answer;
-        if let Some(problem) = problem(&outcome, category, plan) {
-            passages.failures.push(format!("{}: {problem}", category.name));
-            continue;
-        }
-        for (number, workload) in plan.workloads.iter().enumerate() {
-            let files = of_passage(&files, number);
+        for workload in &plan.workloads {
+            let name = name(workload.name, &category.name);
+            progress(&format!("running {name}"));
+            let cell = cell(category, workload);
+            let mut ask = || {
+                machine.allow(setup.limit);
+                ask(&mut machine, &mut conversation, &cell)
+            };
+            let mut answer = ask()?;
+            if !answer.0.problem.is_empty() {
+                let note = format!("{name}: {}; tried again", told(&answer.0));
+                passages.start.notes.push(note);
+                answer = ask()?;
+            }
+            let (outcome, files) = answer;
+            if let Some(problem) = problem(&outcome, category) {
+                passages.failures.push(format!("{name}: {problem}"));
+                continue;
+            }
+            let files = of_passage(&files, 0);
             passages.done.push(Passage {
                 vm: passages.done.len() as u32 + 1,
                 workload,
                 category: category.name.clone(),
-                elapsed_ns: outcome.elapsed_ns.get(number).copied().unwrap_or_default(),
+                elapsed_ns: outcome.elapsed_ns.first().copied().unwrap_or_default(),
                 lost: trace_dat::lost(&files),
                 trace: run::assemble(&files, &setup.kernel.release)?,
-                threads: outcome.threads.clone(),
+                threads: outcome.threads,
             });
         }
     }
@@ -270,12 +288,12 @@ pub fn run_network(
 }
 
 /// Why the cell was not measured, if it was not.
-fn problem(outcome: &Outcome, category: &Category, plan: &NetworkPlan) -> Option<String> {
+fn problem(outcome: &Outcome, category: &Category) -> Option<String> {
     if !outcome.problem.is_empty() {
         return Some(told(outcome));
     }
-    if outcome.elapsed_ns.len() != plan.workloads.len() {
-        return Some("the host did not carry out all traffic".to_owned());
+    if outcome.elapsed_ns.len() != 1 {
+        return Some("the host did not carry out the traffic".to_owned());
     }
     category.missing(&outcome.facts, &outcome.threads)
 }
@@ -311,21 +329,23 @@ fn of_passage(files: &[(String, Vec<u8>)], number: usize) -> Vec<(String, Vec<u8
     mine.collect()
 }
 
-fn cell(category: &Category, workloads: &[&'static Workload]) -> Cell {
+/// A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
+fn cell(category: &Category, workload: &Workload) -> Cell {
     Cell {
         qemu: qemu(category),
         settings: vec![(
             "/sys/module/kvm/parameters/halt_poll_ns".to_owned(),
             category.halt_poll_ns().to_owned(),
         )],
-        traffic: workloads.iter().map(|workload| workload.traffic).collect(),
+        disk: DISK_BYTES,
+        traffic: vec![workload.traffic],
         limit_ms: LIMIT.as_millis() as u64,
     }
 }
 
 /// The VMM's command line.
 fn qemu(category: &Category) -> Vec<String> {
-    let [netdev, device] = category.network();
+    let [netdev, card] = category.network();
     let command_line = Host::Amd.vm_command_line(&format!("{QUIET} {NO_CLOCK} vmtax.role=server"))
         + &category.words();
     let fixed = [
@@ -366,8 +386,13 @@ fn qemu(category: &Category) -> Vec<String> {
         "-netdev".to_owned(),
         netdev,
         "-device".to_owned(),
-        device,
+        card,
+        "-blockdev".to_owned(),
+        format!("driver=file,filename={DISK},node-name=disk0"),
+        "-device".to_owned(),
+        category.disk(),
     ]);
+    words.extend(category.arguments());
     words
 }
 
@@ -464,13 +489,14 @@ mod tests {
             Thread { tid: 5, role: Role::Vmm },
             Thread { tid: 6, role: Role::Vcpu },
             Thread { tid: 7, role: Role::Vhost },
+            Thread { tid: 9, role: Role::Io },
         ];
         let mut turns = Turns::default();
-        for next_tid in [5, 6, 7, 7, 8] {
+        for next_tid in [5, 6, 7, 7, 8, 9] {
             let kind = EventKind::Switch { next_tid, preempted: false };
             turns.count(&threads, &Event { time_ns: 0, pid: 0, tid: 1, cpu: 0, vcpu: 0, kind });
         }
-        assert_eq!(turns, Turns { vmm: 1, vhost: 2 });
+        assert_eq!(turns, Turns { vmm: 1, vhost: 2, io: 1 });
     }
 
     #[test]
@@ -480,7 +506,9 @@ mod tests {
         assert!(!plain.contains("vhost") && !plain.contains("swiotlb"), "{plain}");
         for (name, word) in [
             ("plain+vhost", "downscript=no,vhost=on"),
-            ("plain+swiotlb", "iommu_platform=on"),
+            ("plain+swiotlb", "drive=disk0,disable-legacy=on,iommu_platform=on"),
+            ("plain+iothread", "disable-legacy=on,iothread=io0 -object iothread,id=io0"),
+            ("plain-ioeventfd", "drive=disk0,disable-legacy=on,ioeventfd=off"),
             ("plain+poll", " idle=poll"),
             ("plain+haltpoll", "-initrd /vm/initramfs-cpuidle_haltpoll"),
             ("plain-x2apic", "-kvm-pv-eoi,-x2apic"),

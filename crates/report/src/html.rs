@@ -31,6 +31,7 @@ mod series;
 mod source;
 mod tables;
 mod timeline;
+mod traffic;
 mod transfers;
 
 use std::io;

@@ -1,4 +1,4 @@
-//! Exits of one request, KiB or sleep, by cause: a row for each VM, a group for each workload.
+//! Exits of one request to a server or disk, KiB or sleep, by cause: a row for each VM, a group for each workload.
 
 use vmtax_analyse::Ledger;
 use vmtax_analyse::traffic::{TrafficRow, traffic};
@@ -6,8 +6,15 @@ use vmtax_events::Cause;
 
 use crate::table::{Cell, Column, Table};
 
+/// The heading in a report.
+pub(crate) const TITLE: &str = "Traffic: exits of one operation by cause";
+
+/// Said with the table in a report.
+pub(crate) const NOTE: &str = "`vmtax lab network --show RUN` says what an operation and a column is. Counts are those of the real KVM, QEMU and \
+                               Linux on the emulated host; its rates are not shown.";
+
 /// Causes with a column of their own, their keys and titles; all others are one column.
-const CAUSES: [(Cause, &str, &str); 7] = [
+pub(crate) const CAUSES: [(Cause, &str, &str); 7] = [
     (Cause::Idle, "idle", "HLT"),
     (Cause::TimerArm, "timer_arm", "timer arm"),
     (Cause::Ipi, "ipi", "IPI"),
@@ -20,6 +27,19 @@ const CAUSES: [(Cause, &str, &str); 7] = [
 /// Whether a run has traffic.
 pub fn is_traffic(ledger: &Ledger) -> bool {
     !traffic(ledger).is_empty()
+}
+
+/// For a report; `None` for a run without traffic.
+pub(crate) fn of_report(ledger: &Ledger) -> Option<Table> {
+    let table = table(std::slice::from_ref(ledger), |_| None);
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// Exits of one operation of all causes without a column of their own.
+pub(crate) fn others(row: &TrafficRow) -> f64 {
+    let is_other = |cause: &Cause| CAUSES.iter().all(|(known, ..)| known != cause);
+    let others = row.causes.iter().filter(|(cause, _)| is_other(cause));
+    row.each(others.map(|(_, count)| *count).fold(0, u64::saturating_add) as f64)
 }
 
 /// The table of one or more runs. `about` says what an operation of a workload is.
@@ -65,6 +85,9 @@ fn columns() -> Vec<Column> {
         Column::number("vhost_turns", "vhost turns").help(
             "how often vhost's thread of the host's kernel got a processor, for each operation",
         ),
+        Column::number("io_turns", "I/O turns").help(
+            "how often QEMU's thread for the disk's queue got a processor, for each operation",
+        ),
     ]);
     columns
 }
@@ -79,10 +102,12 @@ fn cells(row: &TrafficRow) -> Vec<Cell> {
         each(row.exits() as f64),
     ];
     cells.extend(CAUSES.map(|(cause, ..)| Cell::Number(row.cause(cause))));
-    let is_other = |cause: &Cause| CAUSES.iter().all(|(known, ..)| known != cause);
-    let other: u64 =
-        row.causes.iter().filter(|(cause, _)| is_other(cause)).map(|(_, count)| *count).sum();
-    cells.push(each(other as f64));
-    cells.extend([each(row.to_vmm as f64), maybe(row.vmm_turns), maybe(row.vhost_turns)]);
+    cells.push(Cell::Number(others(row)));
+    cells.extend([
+        each(row.to_vmm as f64),
+        maybe(row.vmm_turns),
+        maybe(row.vhost_turns),
+        maybe(row.io_turns),
+    ]);
     cells
 }

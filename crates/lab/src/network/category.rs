@@ -11,8 +11,12 @@ pub struct Part {
     pub about: &'static str,
     /// Added to `-cpu host`.
     cpu: &'static str,
-    /// Added to the network card's device.
+    /// Added to the devices, network card and disk.
     device: &'static str,
+    /// Added to the disk.
+    disk: &'static str,
+    /// Further arguments of QEMU.
+    arguments: &'static [&'static str],
     /// Added to the tap's netdev.
     netdev: &'static str,
     /// Words on the kernel's command line.
@@ -35,8 +39,8 @@ enum Shows {
     Word(&'static str, &'static str),
     /// This fact does not have this word.
     NoWord(&'static str, &'static str),
-    /// A thread of the host.
-    Vhost,
+    /// A thread of the host with this role, which is so called.
+    Thread(Role, &'static str),
 }
 
 const NONE: Part = Part {
@@ -44,6 +48,8 @@ const NONE: Part = Part {
     about: "",
     cpu: "",
     device: "",
+    disk: "",
+    arguments: &[],
     netdev: "",
     words: "",
     vcpus: None,
@@ -61,12 +67,12 @@ pub const PARTS: &[Part] = &[
         name: "+vhost",
         about: "the host's kernel works on the card's queues (vhost_net)",
         netdev: ",vhost=on",
-        shows: Shows::Vhost,
+        shows: Shows::Thread(Role::Vhost, "vhost thread"),
         ..NONE
     },
     Part {
         name: "+swiotlb",
-        about: "all that the card reads and writes goes through a bounce buffer, as in a confidential VM",
+        about: "all that card and disk read and write goes through a bounce buffer, as in a confidential VM",
         // Without it virtio devices do not use the DMA interface, and bypass the buffer.
         device: ",iommu_platform=on",
         words: "swiotlb=8192,force",
@@ -82,10 +88,11 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "+haltpoll",
-        about: "an idle vCPU polls for a while before it halts (cpuidle_haltpoll)",
+        about: "an idle vCPU polls for a while before it halts (cpuidle_haltpoll; the kernel needs CONFIG_CPU_IDLE_GOV_HALTPOLL, which Debian's 6.1 is without)",
         words: "cpuidle_haltpoll.force=Y",
         modules: &["cpuidle_haltpoll"],
-        shows: Shows::Word("idle driver", "haltpoll"),
+        // The driver alone polls nothing: with another governor it always halts.
+        shows: Shows::Word("idle governor", "haltpoll"),
         ..NONE
     },
     Part {
@@ -99,6 +106,20 @@ pub const PARTS: &[Part] = &[
         about: "two vCPUs: the card's interrupts are for the first, and the server runs on the second",
         vcpus: Some(2),
         shows: Shows::Word("processors", "2"),
+        ..NONE
+    },
+    Part {
+        name: "+iothread",
+        about: "a thread of its own serves the disk's queue, not QEMU's main loop",
+        disk: ",iothread=io0",
+        arguments: &["-object", "iothread,id=io0"],
+        shows: Shows::Thread(Role::Io, "I/O thread of QEMU"),
+        ..NONE
+    },
+    Part {
+        name: "-ioeventfd",
+        about: "each notification of card and disk is handled by the vCPU's thread in QEMU, and not turned into an eventfd by KVM",
+        device: ",ioeventfd=off",
         ..NONE
     },
     Part {
@@ -170,6 +191,17 @@ impl Category {
         ]
     }
 
+    /// QEMU's disk.
+    pub(super) fn disk(&self) -> String {
+        let (device, disk) = (self.all(|part| part.device), self.all(|part| part.disk));
+        format!("virtio-blk-pci,drive=disk0,disable-legacy=on{device}{disk}")
+    }
+
+    /// Further arguments of QEMU.
+    pub(super) fn arguments(&self) -> impl Iterator<Item = String> {
+        self.parts.iter().flat_map(|part| part.arguments).map(|word| (*word).to_owned())
+    }
+
     /// vCPUs.
     pub(super) fn vcpus(&self) -> u32 {
         self.parts.iter().find_map(|part| part.vcpus).unwrap_or(1)
@@ -192,15 +224,19 @@ impl Category {
             let found = facts.iter().find(|(name, _)| name == fact);
             found.is_some_and(|(_, value)| value.split_whitespace().any(|one| one == word))
         };
+        let value = |fact: &str| {
+            let found = facts.iter().find(|(name, _)| name == fact);
+            found.map_or("", |(_, value)| value.as_str())
+        };
         self.parts.iter().find_map(|part| {
             let problem = match part.shows {
                 Shows::Nothing => return None,
                 Shows::Word(fact, word) if !has(fact, word) => {
-                    format!("its {fact} has no {word}")
+                    format!("its {fact} is \"{}\", without {word}", value(fact))
                 }
                 Shows::NoWord(fact, word) if has(fact, word) => format!("its {fact} has {word}"),
-                Shows::Vhost if threads.iter().all(|thread| thread.role != Role::Vhost) => {
-                    "the host has no vhost thread".to_owned()
+                Shows::Thread(role, name) if threads.iter().all(|thread| thread.role != role) => {
+                    format!("there is no {name}")
                 }
                 _ => return None,
             };
@@ -244,7 +280,13 @@ mod tests {
         assert_eq!(missing("plain-x2apic", &fact("processor flags", "fpu"), &[]), None);
         assert!(missing("plain+poll", &fact("command line", "quiet"), &[]).is_some());
         assert_eq!(missing("plain+poll", &fact("command line", "a idle=poll"), &[]), None);
+        let menu = missing("plain+haltpoll", &fact("idle governor", "menu"), &[]);
+        let said = "the VM is not +haltpoll: its idle governor is \"menu\", without haltpoll";
+        assert_eq!(menu.as_deref(), Some(said));
+        assert_eq!(missing("plain+haltpoll", &fact("idle governor", "haltpoll"), &[]), None);
         assert!(missing("plain+vhost", &[], &[Thread { tid: 7, role: Role::Vmm }]).is_some());
         assert_eq!(missing("plain+vhost", &[], &[Thread { tid: 7, role: Role::Vhost }]), None);
+        assert!(missing("plain+iothread", &[], &[Thread { tid: 7, role: Role::Vmm }]).is_some());
+        assert_eq!(missing("plain+iothread", &[], &[Thread { tid: 7, role: Role::Io }]), None);
     }
 }

@@ -143,6 +143,7 @@ fn samples(passage: &Passage, turns: Turns) -> Vec<Sample> {
         sample(Sample::OPERATIONS, "count", f64::from(passage.count())),
         sample(Sample::VMM_TURNS, "count", turns.vmm as f64),
         sample(Sample::VHOST_TURNS, "count", turns.vhost as f64),
+        sample(Sample::IO_TURNS, "count", turns.io as f64),
         sample(Sample::ELAPSED, "ns", passage.elapsed_ns as f64),
     ]
 }

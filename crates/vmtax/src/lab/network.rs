@@ -7,6 +7,7 @@ use clap::{Args, ValueHint};
 use serde_json::Value;
 use vmtax_analyse::Ledger;
 use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::output;
 use vmtax_lab::network::{Category, NetworkPlan, NetworkSetup, PARTS, PLAIN, WORKLOADS, Workload};
 use vmtax_report::tables::{Section, Tables};
 use vmtax_report::traffic;
@@ -17,15 +18,16 @@ use vmtax_store::Claim;
 use super::run::kernel;
 use crate::flags::{OutputArgs, TableFormat};
 
-/// Count the exits of each request and of each KiB between an emulated host and VMs of QEMU on it, by cause.
+/// Count the exits of each request, KiB, sleep and disk access of VMs of QEMU on an emulated host, by cause.
 ///
-/// This computer's QEMU is copied into the emulated AMD host and runs a small Linux VM there with a virtio network card on a tap. The host is
+/// This computer's QEMU is copied into the emulated AMD host and runs a small Linux VM there with a virtio network card on a tap and a virtio disk. The host is
 /// the client, the VM the server; KVM's tracepoints are recorded meanwhile. Counts are those of the real KVM, QEMU and Linux; times are the
 /// emulator's and do not reflect hardware.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax lab network                                       five VMs, requests and timers
-  vmtax lab network --vm plain,plain+vhost --workload send   
+  vmtax lab network --vm plain,plain+vhost --workload send
+  vmtax lab network --vm plain,plain+iothread,plain-ioeventfd --workload read,write
   vmtax lab network -o run && vmtax report run            every exit, with its MSR or address
   vmtax lab network --show run")]
 pub(crate) struct NetworkArgs {
@@ -51,16 +53,16 @@ pub(crate) struct NetworkArgs {
     #[arg(long)]
     fresh: bool,
 
-    /// Wall-clock timeout of the host's start, and of each VM with all of its traffic.
+    /// Wall-clock timeout of the host's start, and of each VM with its traffic.
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = vmtax_cli::flags::duration)]
     limit: Duration,
 
-    /// Keep the run in this folder.
-    #[arg(short, long, value_name = "RUN", value_hint = ValueHint::DirPath)]
+    /// Keep the run in this folder; with --show, write the table to this file.
+    #[arg(short, long, value_name = "RUN", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
 
     /// Show a run that was kept with -o, and measure nothing. Repeatable: the rows of several runs are one table.
-    #[arg(long, value_name = "RUN", value_hint = ValueHint::DirPath, conflicts_with_all = ["vm", "workload", "kernel", "modules", "fresh", "output"])]
+    #[arg(long, value_name = "RUN", value_hint = ValueHint::DirPath, conflicts_with_all = ["vm", "workload", "kernel", "modules", "fresh"])]
     show: Vec<PathBuf>,
 
     /// Output format.
@@ -93,6 +95,8 @@ fn workload(name: &str) -> Result<&'static Workload, String> {
 
 pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
     if !args.show.is_empty() {
+        let runs: Vec<&Path> = args.show.iter().map(PathBuf::as_path).collect();
+        output::check(&runs, args.output.as_deref())?;
         let kept =
             args.show.iter().map(|folder| kept(folder)).collect::<anyhow::Result<Vec<_>>>()?;
         return show(args, &kept);
@@ -108,7 +112,10 @@ pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
         0 => Ok(()),
         count => Err(Fault::new(
             Code::Machine,
-            format!("{count} of {} VMs were not measured:", plan.categories.len()),
+            format!(
+                "{count} of {} VMs were not measured:",
+                plan.categories.len() * plan.workloads.len()
+            ),
         )
         .detailed(failures)
         .into()),
@@ -134,10 +141,10 @@ fn kept(folder: &Path) -> anyhow::Result<Ledger> {
 
 /// What the columns are.
 const NOTES: [&str; 3] = [
-    "Exits for each operation, by cause. notify: the VM tells its network card of new buffers. EOI, APIC: ends of interrupts, and other uses of \
+    "Exits for each operation, by cause. notify: the VM tells its network card or its disk of new buffers. EOI, APIC: ends of interrupts, and other uses of \
      the interrupt controller. window: the VM becomes ready for an interrupt that waits. host intr: an interrupt of the host arrives while the VM \
      runs; one that wakes a polling vCPU is among them.",
-    "to VMM: exits that QEMU handled. VMM turns, vhost turns: how often QEMU's main loop and vhost's thread got a processor.",
+    "to VMM: exits that QEMU handled. VMM turns, vhost turns, I/O turns: how often QEMU's main loop, vhost's thread and QEMU's thread for the disk got a processor.",
     "Counted on an emulated AMD host. Counts are those of the real KVM, QEMU and Linux; rates and times are the emulator's and are not shown.",
 ];
 
@@ -166,6 +173,7 @@ fn show(args: &NetworkArgs, ledgers: &[Ledger]) -> anyhow::Result<()> {
         }],
         json: Value::default(),
     };
-    let to = OutputArgs { format: args.format, output: None };
+    let file = args.output.clone().filter(|_| !args.show.is_empty());
+    let to = OutputArgs { format: args.format, output: file };
     to.write(&tables.with_rows_as_json("vmtax-lab-network-1")?)
 }

@@ -88,8 +88,12 @@ fn read(
     let source = vmtax_events::printable(&path.display().to_string());
     ledger::check_isa(&source, &ledger)?;
     if !Operations::new(&ledger).rows.is_empty() {
+        let command = match vmtax_report::traffic::is_traffic(&ledger) {
+            true => "lab network --show",
+            false => "lab compare",
+        };
         let text =
-            format!("{source}: is a run of the lab; `vmtax lab compare` shows several of them");
+            format!("{source}: is a run of the lab; `vmtax {command}` shows several of them");
         return fail(Code::Data, text);
     }
     if ledger.exits.is_empty() && !ledger.recording.coverage.exits {

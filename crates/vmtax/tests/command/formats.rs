@@ -1,6 +1,7 @@
 //! Every command that shows a table has every format, on standard output and in a file, and both are the same.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use serde_json::Value;
@@ -8,7 +9,7 @@ use serde_json::Value;
 use crate::check::vmtax;
 
 /// Command lines, and the first key of their CSV.
-const COMMANDS: [(&str, &str); 13] = [
+const COMMANDS: [(&str, &str); 16] = [
     ("report td --isa vmx", "table,accelerator,"),
     ("report plain td --isa vmx", "table,recording,host,kernel,"),
     ("diff plain td --isa vmx --length 10s", "table,key,per,"),
@@ -20,6 +21,12 @@ const COMMANDS: [(&str, &str); 13] = [
     ("vpmu bench --turns 0", "table,host,accelerator,kernel,operation,creates_legacy,"),
     ("mem bench --size 1 --rounds 1 --accel cpu", "operation,"),
     ("mem scan image", "table,bytes,why,holds,pages,share,estimate,time_ns,about\r\n"),
+    (
+        "bench compare memory --exits",
+        "workload,category,baseline,unit,guest,reason,exits_baseline,exits,ratio\r\n",
+    ),
+    ("lab compare bounce bounce", "operation,level,run,"),
+    ("lab network --show network", "workload,vm,operations,exits,"),
     ("lab list", "operation,summary,suite,suite_summary,"),
     ("bench list", "table,category,is_part,about,workload,metric,missing,parameters\r\n"),
 ];
@@ -32,8 +39,15 @@ fn every_table_has_every_format() {
     fs::write(folder.join("td"), super::diff::TD).unwrap();
     fs::create_dir(folder.join("root")).unwrap();
     fs::write(folder.join("image"), vec![7; 1 << 20]).unwrap();
-    let published = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/published/s2.csv");
-    fs::copy(published, folder.join("results.csv")).unwrap();
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures");
+    fs::copy(captures.join("published/s2.csv"), folder.join("results.csv")).unwrap();
+    for (name, run) in [
+        ("memory", "bench-memory/amd-7.3"),
+        ("bounce", "lab-memory/amd-6.12-bounce"),
+        ("network", "lab-network/vhost"),
+    ] {
+        symlink(captures.join(run), folder.join(name)).unwrap();
+    }
     for (words, csv) in COMMANDS {
         for format in ["text", "json", "csv", "html"] {
             let words = format!("{words} --format {format}");

@@ -33,7 +33,11 @@ fn what_is_unknown_is_refused_before_a_host_boots() {
     for (words, code, said) in [
         (vec!["--vm", "plain+nothing"], 2, "+nothing"),
         (vec!["--vm", "snp"], 2, "starts with `plain`"),
-        (vec!["--workload", "ping"], 2, "the workloads are request, paced, receive, send, timer"),
+        (
+            vec!["--workload", "ping"],
+            2,
+            "the workloads are request, paced, receive, send, timer, short-timer, read, write",
+        ),
         (vec!["--show", "/nonexistent"], 3, "/nonexistent"),
         (vec!["--kernel", "/nonexistent/bzImage"], 3, "/nonexistent/bzImage"),
     ] {
@@ -96,19 +100,11 @@ fn polling_removes_halts_and_timers_can_be_memory() {
     assert_eq!(writes("msr", "plain-tsc-deadline-x2apic", tsc_deadline), 0);
 }
 
-/// The kept runs: a guest that polls for at most 200 us halts in a sleep of 1 ms all the same, and arms its timer less often. With two vCPUs
-/// each request takes an IPI.
+/// The kept runs: with two vCPUs each request takes an IPI. The idle driver haltpoll with another governor polls nothing, which is why such a VM
+/// is refused; one that polls takes no HLT.
 #[test]
-fn polling_before_a_halt_keeps_the_tick_and_two_vcpus_take_ipis() {
+fn two_vcpus_take_ipis_and_a_driver_without_governor_halts() {
     let show = |name: &str| Traffic::of(&json(&["lab", "network", "--show", &capture(name)]));
-    let (polling, plain) = (show("haltpoll"), show("polling"));
-    let timer = |column: &str| {
-        (polling.each("timer", "plain+haltpoll", column), plain.each("timer", "plain", column))
-    };
-    let (polls, halts) = timer("idle");
-    assert!((1.1..1.4).contains(&polls) && (1.1..1.4).contains(&halts), "{polls} {halts}");
-    let (polls, halts) = timer("timer_arm");
-    assert!(polls < 0.9 * halts, "{polls} {halts}");
     let smp = show("smp");
     for workload in ["request", "paced"] {
         assert_eq!(smp.each(workload, "plain", "ipi"), 0.0, "{workload}");
@@ -117,6 +113,63 @@ fn polling_before_a_halt_keeps_the_tick_and_two_vcpus_take_ipis() {
         assert!(halts[0] > halts[1] + 0.9, "{workload}: {halts:?}");
     }
     assert!(smp.each("receive", "plain", "exits") < 0.1);
+    let short = show("short");
+    let halts = |vm: &str| short.each("short-timer", vm, "idle");
+    assert_eq!((halts("plain"), halts("plain+haltpoll"), halts("plain+poll")), (1.0, 1.0, 0.0));
+}
+
+/// The kept run of a disk: a request is a notification and an end of interrupt, QEMU handles the notification without ioeventfd, and an I/O
+/// thread takes the place of its main loop, turn for turn.
+#[test]
+fn disk_accesses_by_cause() {
+    let disk = Traffic::of(&json(&["lab", "network", "--show", &capture("disk")]));
+    for workload in ["read", "write"] {
+        let of = |vm: &str, column: &str| disk.each(workload, vm, column);
+        for vm in ["plain", "plain+iothread", "plain-ioeventfd", "plain+swiotlb"] {
+            assert!((0.99..1.05).contains(&of(vm, "device_mmio")), "{workload} {vm}");
+            assert!((0.99..1.1).contains(&of(vm, "apic")), "{workload} {vm}");
+            let to_vmm = if vm == "plain-ioeventfd" { 1.0 } else { 0.0 };
+            assert!((of(vm, "to_vmm") - to_vmm).abs() < 0.05, "{workload} {vm}");
+            let turns = ["vmm_turns", "io_turns"].map(|column| of(vm, column));
+            let [least, most] = if vm == "plain+iothread" { [0, 1] } else { [1, 0] };
+            assert!(turns[least] < 0.05 && turns[most] > 1.9, "{workload} {vm}: {turns:?}");
+        }
+        // The copy keeps the vCPU busy until the answer is there.
+        assert!(of("plain", "idle") > 0.2 && of("plain+swiotlb", "idle") == 0.0, "{workload}");
+    }
+}
+
+/// The kept run of a bounce buffer under streams and paced requests: a stream from the VM took twice the exits, requests the same.
+#[test]
+fn a_bounce_buffer_under_streams_and_requests() {
+    let load = Traffic::of(&json(&["lab", "network", "--show", &capture("load")]));
+    let ratio = |workload: &str| {
+        load.each(workload, "plain+swiotlb", "exits") / load.each(workload, "plain", "exits")
+    };
+    assert!((1.8..2.3).contains(&ratio("send")), "{}", ratio("send"));
+    assert!((1.05..1.3).contains(&ratio("receive")), "{}", ratio("receive"));
+    assert!((0.95..1.05).contains(&ratio("paced")), "{}", ratio("paced"));
+}
+
+/// A report of a kept run has the table, its page a chart, and of several runs it names the command that shows them.
+#[test]
+fn a_report_has_the_table_and_its_page_a_chart() {
+    let run = capture("vhost");
+    let shown = |words: &[&str]| {
+        let output = crate::run::vmtax(words).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = shown(&["report", &run]);
+    let row = |vm: &str| text.lines().find(|line| line.contains(vm) && line.contains("2.02"));
+    assert!(text.contains("Traffic: exits of one operation by cause"), "{text}");
+    assert!(row("plain ").is_some() && row("plain+vhost").is_some(), "{text}");
+    let page = shown(&["report", &run, "--format", "html"]);
+    let charts = page.matches("aria-label=\"Exits of one operation of ").count();
+    assert_eq!(charts, 3, "a chart for each workload");
+    let (code, message) = refused(&["report", &run, &capture("polling")]);
+    assert_eq!(code, 4, "{message}");
+    assert!(message.contains("`vmtax lab network --show` shows several of them"), "{message}");
 }
 
 /// Two runs of the same VMs: the exits of a request are the same within 1 %, and those of a sleep, which depend on when its timer expires, within

@@ -1,0 +1,96 @@
+//! The chart of traffic with VMs on an emulated host: exits of one operation, a bar for each VM, divided by cause.
+
+use maud::{Markup, html};
+use vmtax_analyse::Ledger;
+use vmtax_analyse::traffic::{TrafficRow, traffic};
+
+use super::axis::{tick_label, ticks_to};
+use super::described::{self, TableSection};
+use super::{figures, series};
+use crate::numbers::significant;
+use crate::table::Table;
+use crate::traffic::{CAUSES, NOTE, TITLE, others};
+
+/// Width of the names, of the bars, and of the values right of them.
+const NAMES: f64 = 210.0;
+const WIDTH: f64 = 600.0;
+const VALUES: f64 = 70.0;
+/// Height of a VM's line.
+const LINE: f64 = 24.0;
+
+/// A chart for each workload, and the table.
+pub(super) fn section(ledger: &Ledger, table: &Table) -> Markup {
+    let rows = traffic(ledger);
+    let mut workloads: Vec<&str> = rows.iter().map(|row| row.workload.as_str()).collect();
+    workloads.sort_unstable();
+    workloads.dedup();
+    let names = CAUSES.iter().map(|(.., title)| *title).chain(["other"]);
+    let shown = |at: usize| rows.iter().any(|row| parts(row).get(at).is_some_and(|one| *one > 0.0));
+    html! {
+        h2 #traffic-title { (TITLE) }
+        ul.legend {
+            @for (at, name) in names.enumerate().filter(|(at, _)| shown(*at)) {
+                li { (series::swatch(&series::class(at))) (name) }
+            }
+        }
+        @for workload in workloads {
+            @let of_it: Vec<&TrafficRow> = rows.iter().filter(|row| row.workload == workload).collect();
+            (chart(workload, &of_it))
+        }
+        (described::whole(
+            &TableSection { id: "traffic", title: TITLE, notes: vec![NOTE.to_owned()], table },
+            "--format csv",
+        ))
+    }
+}
+
+/// Exits of one operation by cause, in the order of the columns; the last are those of all other causes.
+fn parts(row: &TrafficRow) -> Vec<f64> {
+    let known = CAUSES.iter().map(|(cause, ..)| row.cause(*cause));
+    known.chain([others(row)]).collect()
+}
+
+fn chart(workload: &str, rows: &[&TrafficRow]) -> Markup {
+    let all = |row: &TrafficRow| row.each(row.exits() as f64);
+    let ticks = ticks_to(rows.iter().map(|row| all(row)).fold(0.0, f64::max), 5, false);
+    let most = ticks.last().copied().unwrap_or(1.0).max(f64::MIN_POSITIVE);
+    let x = |value: f64| NAMES + value / most * WIDTH;
+    let height = LINE * rows.len() as f64;
+    html! {
+        figure.bench {
+            figcaption { b { (figures::text(workload)) } " " span.aside { "exits of one operation" } }
+            svg viewBox={ "0 0 " (NAMES + WIDTH + VALUES) " " (height + 22.0) } role="img"
+                aria-label={ "Exits of one operation of " (figures::text(workload)) " by cause; the table has the figures." }
+            {
+                @for tick in &ticks {
+                    @let at = figures::coordinate(x(*tick));
+                    line.gridline x1=(at) x2=(at) y1="0" y2=(height) {}
+                    text.tick x=(at) y=(height + 16.0) text-anchor="middle" { (tick_label(*tick)) }
+                }
+                @for (index, row) in rows.iter().enumerate() {
+                    @let top = index as f64 * LINE;
+                    text.name x=(NAMES - 8.0) y=(top + 16.0) text-anchor="end" { (figures::text(&row.category)) }
+                    @for (at, from, count) in stacked(row) {
+                        rect class=(series::class(at)) x=(figures::coordinate(x(from))) y=(top + 5.0)
+                            width=(figures::coordinate(x(count) - NAMES)) height=(LINE - 10.0)
+                        {
+                            title { (figures::text(&row.category)) ": " (CAUSES.get(at).map_or("other", |cause| cause.2)) " " (significant(count)) }
+                        }
+                    }
+                    text.value x=(figures::coordinate(x(all(row)) + 8.0)) y=(top + 16.0) { (significant(all(row))) }
+                }
+            }
+        }
+    }
+}
+
+/// Causes with exits: number, where its part of the bar begins, exits of one operation.
+fn stacked(row: &TrafficRow) -> Vec<(usize, f64, f64)> {
+    let mut from = 0.0;
+    let mut found = Vec::new();
+    for (at, count) in parts(row).into_iter().enumerate().filter(|(_, count)| *count > 0.0) {
+        found.push((at, from, count));
+        from += count;
+    }
+    found
+}
