@@ -1,5 +1,8 @@
 //! The two hand-overs of an import: importer -> sorter ([`Feed`]) and sorter -> analysis ([`Sink`]).
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use vmtax_events::{Event, ExitRow, Recording, Sample};
 
 use crate::Error;
@@ -170,6 +173,16 @@ pub trait Sink {
     /// Events in time order, later than or at the time of all events before. (An event that arrived too
     /// late to be sorted in is delivered all the same, and counted as out of order by the sorter.)
     fn events(&mut self, events: &[Event]) -> Result<(), Error>;
+
+    /// The same of a part of a vector, which may be kept.
+    fn shared(&mut self, events: &Arc<Vec<Event>>, part: Range<usize>) -> Result<(), Error> {
+        self.events(events.get(part).unwrap_or_default())
+    }
+
+    /// A vector that was kept and can be filled again.
+    fn room(&mut self) -> Option<Vec<Event>> {
+        None
+    }
 
     /// Exits that the recorder counted already.
     fn counted(&mut self, row: &ExitRow) -> Result<(), Error>;

@@ -26,6 +26,8 @@ use crate::{Error, Feed, Sink};
 pub const MAX_PENDING: usize = 2 << 20;
 /// Runs that wait before adjacent ones become one.
 const MANY_RUNS: usize = 32;
+/// Vectors that are kept to be filled again.
+const MAX_SPARE: usize = 16;
 
 /// Sorts events by time and passes them on.
 ///
@@ -40,7 +42,6 @@ pub struct Sorter<S> {
     pending: usize,
     /// The latest events, which are in no run yet.
     loose: Vec<Event>,
-    merged: Vec<Event>,
     /// Vectors whose events were passed on.
     spare: Vec<Vec<Event>>,
     /// Time of the last event passed on.
@@ -84,7 +85,6 @@ impl<S: Sink> Sorter<S> {
             runs: VecDeque::new(),
             pending: 0,
             loose: Vec::new(),
-            merged: Vec::new(),
             spare: Vec::new(),
             passed: 0,
             out_of_order: 0,
@@ -98,9 +98,19 @@ impl<S: Sink> Sorter<S> {
         Ok((self.sink, self.out_of_order))
     }
 
-    /// A vector that can be filled again.
-    pub(crate) fn take_spare(&mut self) -> Option<Vec<Event>> {
-        self.spare.pop()
+    /// An empty vector, with room if one was filled before.
+    fn room(&mut self) -> Vec<Event> {
+        self.spare.pop().or_else(|| self.sink.room()).unwrap_or_default()
+    }
+
+    /// Keeps the room of a vector, if nobody else has it.
+    fn keep(spare: &mut Vec<Vec<Event>>, events: Arc<Vec<Event>>) {
+        if let Ok(mut events) = Arc::try_unwrap(events)
+            && spare.len() < MAX_SPARE
+        {
+            events.clear();
+            spare.push(events);
+        }
     }
 
     /// Makes a run of the loose events.
@@ -152,26 +162,35 @@ impl<S: Sink> Sorter<S> {
     }
 
     fn pass(&mut self, until: u64) -> Result<(), Error> {
-        let Sorter { sink, runs, merged, passed, out_of_order, pending, .. } = self;
-        let mut pass = |events: &[Event]| {
-            *out_of_order += events.partition_point(|e| e.time_ns < *passed) as u64;
-            *passed = (*passed).max(events.last().map_or(0, |e| e.time_ns));
-            *pending -= events.len();
-            sink.events(events)
-        };
-        let fronts = || runs.iter().map(|run| run.front(until)).filter(|front| !front.is_empty());
+        let fronts = || self.runs.iter().map(|run| run.front(until)).filter(|f| !f.is_empty());
         // Mostly one follows the other, and nothing needs to be moved.
         if fronts().is_sorted_by(|a, b| a.last().map(|e| e.time_ns) <= b.first().map(|e| e.time_ns))
         {
-            fronts().try_for_each(pass)?;
+            for at in 0..self.runs.len() {
+                let Some(run) = self.runs.get(at) else { break };
+                let (events, start) = (Arc::clone(&run.events), run.range.start);
+                let part = start..start + run.until(until);
+                if !part.is_empty() {
+                    self.pass_on(&events, part)?;
+                }
+            }
         } else {
-            merged.clear();
-            fronts().for_each(|front| merged.extend_from_slice(front));
-            sort(merged);
-            pass(merged)?;
+            let mut merged = self.room();
+            merge(self.runs.iter().map(|run| run.front(until)).collect(), &mut merged);
+            let (len, merged) = (merged.len(), Arc::new(merged));
+            self.pass_on(&merged, 0..len)?;
+            Self::keep(&mut self.spare, merged);
         }
         self.drop_until(until);
         Ok(())
+    }
+
+    fn pass_on(&mut self, events: &Arc<Vec<Event>>, part: Range<usize>) -> Result<(), Error> {
+        let passed = events.get(part.clone()).unwrap_or_default();
+        self.out_of_order += passed.partition_point(|e| e.time_ns < self.passed) as u64;
+        self.passed = self.passed.max(passed.last().map_or(0, |e| e.time_ns));
+        self.pending -= passed.len();
+        self.sink.shared(events, part)
     }
 
     /// Removes the events that were passed on.
@@ -179,16 +198,35 @@ impl<S: Sink> Sorter<S> {
         let spare = &mut self.spare;
         self.runs.retain_mut(|run| {
             run.range.start += run.until(until);
-            if !run.range.is_empty() {
-                return true;
+            if run.range.is_empty() {
+                Self::keep(spare, std::mem::take(&mut run.events));
+                return false;
             }
-            if let Some(events) = Arc::get_mut(&mut run.events) {
-                let mut events = std::mem::take(events);
-                events.clear();
-                spare.push(events);
-            }
-            false
+            true
         });
+    }
+}
+
+/// Merges runs that are in order. Of equal times, those of the first run come first.
+fn merge(mut runs: Vec<&[Event]>, merged: &mut Vec<Event>) {
+    loop {
+        runs.retain(|run| !run.is_empty());
+        let firsts =
+            || runs.iter().enumerate().filter_map(|(i, run)| Some((run.first()?.time_ns, i)));
+        let Some(least) = firsts().min() else { return };
+        // Up to where another run goes on.
+        let next = firsts().filter(|first| *first != least).min();
+        let run = &mut runs[least.1];
+        let is_before = |event: &Event| next.is_none_or(|next| (event.time_ns, least.1) < next);
+        let mut len = 1;
+        while run.get(2 * len - 1).is_some_and(is_before) {
+            len *= 2;
+        }
+        let end = run.len().min(2 * len - 1);
+        len += run[len..end].partition_point(is_before);
+        let (before, rest) = run.split_at(len);
+        merged.extend_from_slice(before);
+        *run = rest;
     }
 }
 
@@ -208,7 +246,8 @@ impl<S: Sink> Feed for Sorter<S> {
 
     fn block(&mut self, events: &mut Vec<Event>, cuts: &[Cut]) -> Result<(), Error> {
         self.seal();
-        let mut block = std::mem::take(events);
+        let room = self.room();
+        let mut block = std::mem::replace(events, room);
         let ends = cuts.iter().map(|cut| cut.at).chain([block.len()]);
         let mut from = 0;
         for end in ends {
@@ -230,10 +269,7 @@ impl<S: Sink> Feed for Sorter<S> {
                 self.pass(time_ns)?;
             }
         }
-        if let Ok(mut block) = Arc::try_unwrap(block) {
-            block.clear();
-            self.spare.push(block);
-        }
+        Self::keep(&mut self.spare, block);
         Ok(())
     }
 

@@ -1,30 +1,35 @@
-//! An import on several threads: one reads, some decode ([`Options::threads`]), the caller's sorts and passes on.
+//! An import on several threads: some decode ([`Options::threads`]), one puts in order, the caller's analyses.
 
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use vmtax_events::{Event, ExitRow, Recording, Sample};
 
-use crate::feed::Cut;
 use crate::import::{Format, Imported, Options, Source, import};
 use crate::order::Sorter;
-use crate::{Error, Feed, Sink};
+use crate::{Error, Sink};
 
 /// Events per message: few enough to stay in a core's cache.
 const BATCH: usize = 2048;
+/// Fewer events are copied into a batch.
+const FEW: usize = 512;
+/// Events of larger vectors are copied too, as the vector would wait with each part of it.
+const MANY: usize = 16 * BATCH;
 /// Messages under way.
 const QUEUE: usize = 8;
 
 enum Message {
-    /// Events, and the releases among them.
-    Events(Vec<Event>, Vec<Cut>),
+    /// A part of a vector.
+    Events(Arc<Vec<Event>>, Range<usize>),
     Counted(Box<ExitRow>),
     Sample(Box<Sample>),
     ThreadName(u32, u32, String),
     Described(Box<Recording>),
 }
 
-/// Imports a source into a sink, in time order. Decoding runs on a separate thread.
+/// Imports a source into a sink, in time order. Decoding and sorting run on other threads.
 ///
 /// # Errors
 /// The importer's error, or [`Error::Stopped`] when the sink stopped (it knows why).
@@ -38,75 +43,62 @@ pub fn run<S: Sink>(
     let (give_back, spare) = sync_channel(QUEUE + 2);
     thread::scope(|scope| {
         let importer = scope.spawn(move || {
-            let mut feed =
-                Batches { batch: Vec::with_capacity(BATCH), cuts: Vec::new(), sender, spare };
-            let imported = import(format, source, options, &mut feed)?;
-            feed.flush()?;
+            let batches = Batches { batch: Vec::with_capacity(BATCH), sender, spare };
+            let mut sorter = Sorter::new(batches);
+            let mut imported = import(format, source, options, &mut sorter)?;
+            let (mut batches, out_of_order) = sorter.finish()?;
+            batches.flush()?;
+            imported.losses.out_of_order += out_of_order;
             Ok(imported)
         });
-        let sorted = sort(receiver, &give_back, Sorter::new(sink));
+        let taken = take(receiver, &give_back, sink);
         let imported = match importer.join() {
             Ok(result) => result,
             // A panic of the importer is a defect; propagate it to the caller's thread.
             Err(panic) => std::panic::resume_unwind(panic),
         };
         // When the sink stopped, the importer saw a closed channel: the sink's word counts.
-        let sorter = sorted?;
-        let mut imported: Imported = imported?;
-        let (_, out_of_order) = sorter.finish()?;
-        imported.losses.out_of_order += out_of_order;
-        Ok(imported)
+        taken.and(imported)
     })
 }
 
-fn sort<S: Sink>(
+fn take<S: Sink>(
     receiver: Receiver<Message>,
-    give_back: &SyncSender<Vec<Event>>,
-    mut sorter: Sorter<S>,
-) -> Result<Sorter<S>, Error> {
+    give_back: &SyncSender<Arc<Vec<Event>>>,
+    mut sink: S,
+) -> Result<(), Error> {
     for message in receiver {
         match message {
-            Message::Events(mut events, cuts) => {
-                sorter.block(&mut events, &cuts)?;
-                while let Some(spare) = sorter.take_spare() {
-                    // A full queue of spares is no loss: the importer makes a new one.
-                    let _ = give_back.try_send(spare);
-                }
+            Message::Events(events, part) => {
+                sink.events(events.get(part).unwrap_or_default())?;
+                // A full queue is no loss: the importer makes a new vector.
+                let _ = give_back.try_send(events);
             }
-            Message::Counted(row) => sorter.counted(*row)?,
-            Message::Sample(sample) => sorter.sample(*sample)?,
-            Message::ThreadName(pid, tid, name) => sorter.thread_name(pid, tid, &name)?,
-            Message::Described(recording) => sorter.described(&recording)?,
+            Message::Counted(row) => sink.counted(&row)?,
+            Message::Sample(sample) => sink.sample(&sample)?,
+            Message::ThreadName(pid, tid, name) => sink.thread_name(pid, tid, &name)?,
+            Message::Described(recording) => sink.described(&recording)?,
         }
     }
-    Ok(sorter)
+    Ok(())
 }
 
-/// The importer's end of the channel.
+/// The sorter's end of the channel.
 struct Batches {
     batch: Vec<Event>,
-    /// The releases among the events of the batch.
-    cuts: Vec<Cut>,
     sender: SyncSender<Message>,
-    spare: Receiver<Vec<Event>>,
+    spare: Receiver<Arc<Vec<Event>>>,
 }
 
 impl Batches {
     fn flush(&mut self) -> Result<(), Error> {
-        if self.batch.is_empty() && self.cuts.is_empty() {
+        if self.batch.is_empty() {
             return Ok(());
         }
-        let next = self.empty();
+        let next = self.room().unwrap_or_else(|| Vec::with_capacity(BATCH));
         let full = std::mem::replace(&mut self.batch, next);
-        let cuts = std::mem::take(&mut self.cuts);
-        self.send(Message::Events(full, cuts))
-    }
-
-    fn empty(&mut self) -> Vec<Event> {
-        match self.spare.try_recv() {
-            Ok(spare) => spare,
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => Vec::with_capacity(BATCH),
-        }
+        let all = 0..full.len();
+        self.send(Message::Events(Arc::new(full), all))
     }
 
     fn send(&mut self, message: Message) -> Result<(), Error> {
@@ -114,37 +106,40 @@ impl Batches {
     }
 }
 
-impl Feed for Batches {
-    #[inline]
-    fn event(&mut self, event: Event) -> Result<(), Error> {
-        self.batch.push(event);
-        if self.batch.len() < BATCH { Ok(()) } else { self.flush() }
-    }
-
-    fn block(&mut self, events: &mut Vec<Event>, cuts: &[Cut]) -> Result<(), Error> {
-        self.flush()?;
-        let next = self.empty();
-        self.send(Message::Events(std::mem::replace(events, next), cuts.to_vec()))
-    }
-
-    /// It travels with the next batch: recordings release far more often than a message is worth.
-    fn release(&mut self, time_ns: u64) -> Result<(), Error> {
-        let at = self.batch.len();
-        match self.cuts.last_mut() {
-            Some(last) if last.at == at => last.release = last.release.max(time_ns),
-            _ => self.cuts.push(Cut { at, release: time_ns }),
+impl Sink for Batches {
+    fn events(&mut self, events: &[Event]) -> Result<(), Error> {
+        for events in events.chunks(BATCH) {
+            self.batch.extend_from_slice(events);
+            if self.batch.len() >= BATCH {
+                self.flush()?;
+            }
         }
         Ok(())
     }
 
-    fn counted(&mut self, row: ExitRow) -> Result<(), Error> {
+    fn shared(&mut self, events: &Arc<Vec<Event>>, part: Range<usize>) -> Result<(), Error> {
+        if part.len() < FEW || events.len() > MANY {
+            return self.events(events.get(part).unwrap_or_default());
+        }
         self.flush()?;
-        self.send(Message::Counted(Box::new(row)))
+        self.send(Message::Events(Arc::clone(events), part))
     }
 
-    fn sample(&mut self, sample: Sample) -> Result<(), Error> {
+    fn room(&mut self) -> Option<Vec<Event>> {
+        // The sorter may still have one that the analysis is done with.
+        let mut room = self.spare.try_iter().find_map(|events| Arc::try_unwrap(events).ok())?;
+        room.clear();
+        Some(room)
+    }
+
+    fn counted(&mut self, row: &ExitRow) -> Result<(), Error> {
         self.flush()?;
-        self.send(Message::Sample(Box::new(sample)))
+        self.send(Message::Counted(Box::new(row.clone())))
+    }
+
+    fn sample(&mut self, sample: &Sample) -> Result<(), Error> {
+        self.flush()?;
+        self.send(Message::Sample(Box::new(sample.clone())))
     }
 
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {
