@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! enlarge perf.data OUT COPIES [zstd]       a file-mode perf.data; with `zstd` its records compressed
+//! enlarge perf.data OUT COPIES stream       the same as `perf record -o -` writes it
 //! enlarge v6.trace.dat OUT COPIES           a trace.dat of version 6, not compressed
 //! ```
 //!
@@ -17,6 +18,11 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const SAMPLE: u32 = 9;
 const FINISHED_ROUND: u32 = 68;
 const COMPRESSED: u32 = 81;
+const HEADER_ATTR: u32 = 64;
+const TRACING_DATA: u32 = 66;
+const FEATURE: u32 = 80;
+/// The feature that holds the formats of the tracepoints.
+const TRACING: usize = 1;
 /// Offset of the time in a sample of `perf kvm stat record`: after header, identifier, ip and tid.
 const SAMPLE_TIME: usize = 32;
 /// The largest payload that a compressed record takes, with room for zstd's own worst case.
@@ -32,7 +38,7 @@ fn main() -> Result<()> {
     File::open(input)?.read_to_end(&mut bytes)?;
     let out = BufWriter::with_capacity(1 << 20, File::create(output)?);
     if bytes.starts_with(b"PERFILE2") {
-        perf(&bytes, out, copies, rest.first().is_some_and(|r| r == "zstd"))
+        perf(&bytes, out, copies, rest.first().map_or("", String::as_str))
     } else if bytes.starts_with(b"\x17\x08\x44tracing6") {
         trace_dat(&bytes, out, copies)
     } else {
@@ -50,7 +56,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Result<u32> {
     Ok(u32::from_le_bytes(*b))
 }
 
-fn perf(bytes: &[u8], mut out: BufWriter<File>, copies: u64, compress: bool) -> Result<()> {
+fn perf(bytes: &[u8], mut out: BufWriter<File>, copies: u64, form: &str) -> Result<()> {
     let (data_at, data_size) = (u64_at(bytes, 40)? as usize, u64_at(bytes, 48)? as usize);
     let data = &bytes[data_at..data_at + data_size];
     let (mut first, mut last) = (u64::MAX, 0);
@@ -67,8 +73,11 @@ fn perf(bytes: &[u8], mut out: BufWriter<File>, copies: u64, compress: bool) -> 
         at += size;
     }
     let span = last - first + 1_000_000;
-    out.write_all(&bytes[..data_at])?;
-    let mut data_out = Data::new(out, compress)?;
+    match form {
+        "stream" => stream_head(bytes, &mut out)?,
+        _ => out.write_all(&bytes[..data_at])?,
+    }
+    let mut data_out = Data::new(out, form == "zstd")?;
     for copy in 0..copies {
         for &record in &records {
             let kind = u32_at(record, 0)?;
@@ -83,6 +92,9 @@ fn perf(bytes: &[u8], mut out: BufWriter<File>, copies: u64, compress: bool) -> 
         }
     }
     let (mut out, written) = data_out.finish()?;
+    if form == "stream" {
+        return Ok(out.flush()?);
+    }
     // The feature table follows the data; its sections move by as much as the data grew.
     let moved = written as i64 - data_size as i64;
     let features: u32 = (0..4).map(|i| u64_at(bytes, 72 + 8 * i).map_or(0, u64::count_ones)).sum();
@@ -97,6 +109,39 @@ fn perf(bytes: &[u8], mut out: BufWriter<File>, copies: u64, compress: bool) -> 
     out.seek(SeekFrom::Start(48))?;
     out.write_all(&written.to_le_bytes())?;
     Ok(out.flush()?)
+}
+
+/// What precedes the samples of a stream: attributes, features and the formats of the tracepoints, as records.
+fn stream_head(bytes: &[u8], out: &mut BufWriter<File>) -> Result<()> {
+    let section = |at: usize| -> Result<&[u8]> {
+        let (at, len) = (u64_at(bytes, at)? as usize, u64_at(bytes, at + 8)? as usize);
+        Ok(bytes.get(at..at + len).ok_or("a section is not in the file")?)
+    };
+    let record = |kind: u32, parts: [&[u8]; 2]| -> Result<Vec<u8>> {
+        let size = u16::try_from(8 + parts[0].len() + parts[1].len())?;
+        Ok([&kind.to_le_bytes()[..], &[0; 2], &size.to_le_bytes(), parts[0], parts[1]].concat())
+    };
+    out.write_all(b"PERFILE2")?;
+    out.write_all(&16u64.to_le_bytes())?;
+    for entry in section(24)?.chunks_exact(u64_at(bytes, 16)? as usize) {
+        let (attr, ids) = entry.split_at(entry.len() - 16);
+        let (at, len) = (u64_at(ids, 0)? as usize, u64_at(ids, 8)? as usize);
+        out.write_all(&record(HEADER_ATTR, [attr, &bytes[at..at + len]])?)?;
+    }
+    let mut place = (u64_at(bytes, 40)? + u64_at(bytes, 48)?) as usize;
+    for feature in (0..256usize).filter(|n| bytes[72 + n / 8] >> (n % 8) & 1 == 1) {
+        let payload = section(place)?;
+        place += 16;
+        if feature == TRACING {
+            let len = payload.len().next_multiple_of(8);
+            out.write_all(&record(TRACING_DATA, [&(len as u32).to_le_bytes(), &[]])?)?;
+            out.write_all(payload)?;
+            out.write_all(&vec![0; len - payload.len()])?;
+        } else if payload.len() < 1 << 15 {
+            out.write_all(&record(FEATURE, [&(feature as u64).to_le_bytes(), payload])?)?;
+        }
+    }
+    Ok(())
 }
 
 /// The data section, plain or in compressed records.

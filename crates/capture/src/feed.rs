@@ -19,8 +19,8 @@ pub trait Feed {
     /// No event earlier than or at `time_ns` will come any more: whatever is that old may be passed on.
     fn release(&mut self, time_ns: u64) -> Result<(), Error>;
 
-    /// Many events at once, with the releases between them: the same as one after the other. The vector may be taken, and
-    /// another left in its place.
+    /// Many events at once, with the releases between them: the same as one after the other. They are in the order of time
+    /// between two releases. The vector may be taken, and another left in its place.
     fn block(&mut self, events: &mut Vec<Event>, cuts: &[Cut]) -> Result<(), Error> {
         one_by_one(self, events, cuts)
     }

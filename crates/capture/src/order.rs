@@ -247,18 +247,13 @@ impl<S: Sink> Feed for Sorter<S> {
     fn block(&mut self, events: &mut Vec<Event>, cuts: &[Cut]) -> Result<(), Error> {
         self.seal();
         let room = self.room();
-        let mut block = std::mem::replace(events, room);
-        let ends = cuts.iter().map(|cut| cut.at).chain([block.len()]);
-        let mut from = 0;
-        for end in ends {
-            sort(block.get_mut(from..end).unwrap_or_default());
-            from = end;
-        }
+        let block = std::mem::replace(events, room);
         let (len, block) = (block.len(), Arc::new(block));
         let ends = cuts.iter().map(|cut| (cut.at, Some(cut.release))).chain([(len, None)]);
         let mut from = 0;
         for (end, release) in ends {
             let run = Run { events: Arc::clone(&block), range: from..end };
+            debug_assert!(run.events().is_sorted_by_key(|e| e.time_ns), "a block is out of order");
             from = end;
             if !run.range.is_empty() {
                 self.pending += run.range.len();

@@ -423,12 +423,13 @@ impl<F: Feed> Reader<'_, '_, F> {
         let before = self.streams.get(i).map_or(0, |stream| stream.time);
         let got = std::mem::replace(&mut piece.got, Ok(0))?;
         piece.got = Ok(got);
-        self.feed_decoded(i, &mut piece.room.decoded)?;
+        let is_sorted = piece.room.decoded.untimed.is_empty();
+        self.feed_decoded(i, &mut piece.room.decoded, is_sorted)?;
         if piece.is_large() {
             let mut at = 0;
             piece.room.decoded.clear(self.input.decoder.formats);
             while piece.page(self.input.decoder, &mut at) {
-                self.feed_decoded(i, &mut piece.room.decoded)?;
+                self.feed_decoded(i, &mut piece.room.decoded, false)?;
                 piece.room.decoded.clear(self.input.decoder.formats);
             }
         }
@@ -450,7 +451,12 @@ impl<F: Feed> Reader<'_, '_, F> {
         Ok(!stream.is_over || stream.under_way > 0 || stream.end_problem.is_some())
     }
 
-    fn feed_decoded(&mut self, i: usize, decoded: &mut Decoded) -> Result<(), Error> {
+    fn feed_decoded(
+        &mut self,
+        i: usize,
+        decoded: &mut Decoded,
+        is_sorted: bool,
+    ) -> Result<(), Error> {
         let Some(stream) = self.streams.get_mut(i) else { return Ok(()) };
         for at in &decoded.untimed {
             if let Some(event) = decoded.events.get_mut(*at) {
@@ -464,6 +470,9 @@ impl<F: Feed> Reader<'_, '_, F> {
                 let pid = self.input.decoder.tgids.get(&tid).copied().unwrap_or(NO_PID);
                 self.feed.thread_name(pid, tid, &name)?;
             }
+        }
+        if !is_sorted {
+            decoded.events.sort_by_key(|event| event.time_ns);
         }
         self.feed.block(&mut decoded.events, &[])
     }

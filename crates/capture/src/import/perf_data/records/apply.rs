@@ -62,6 +62,10 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
         }
         self.round_max = self.round_max.max(decoded.latest);
         if from == 0 {
+            if !self.has_rounds {
+                // They were sorted between the ends of rounds, which are no releases here.
+                decoded.events.sort_by_key(|event| event.time_ns);
+            }
             self.feed.block(&mut decoded.events, &cuts)?;
         } else {
             one_by_one(self.feed, &decoded.events[from..], &cuts)?;
