@@ -1,11 +1,16 @@
-//! Builds `vmtax-guest`, the program inside emulated hosts, as a static program for `include_bytes!`.
+//! Builds `vmtax-guest`, the program inside emulated hosts, as a static program for `include_bytes!`, compressed.
 //!
 //! It is built apart because it must be linked statically, and with optimisation whatever this crate is built with: its
 //! instructions are executed by an emulator. `VMTAX_GUEST` names one that is built already.
 
-use std::env::{var, var_os};
+use std::env::var_os;
+use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -16,7 +21,17 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=VMTAX_GUEST");
     let program = var_os("VMTAX_GUEST").map_or_else(build, PathBuf::from);
-    println!("cargo::rustc-env=VMTAX_GUEST_PROGRAM={}", program.display());
+    let packed = out().join("vmtax-guest.z");
+    let bytes = fs::read(&program).unwrap_or_else(|e| panic!("{}: {e}", program.display()));
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(&bytes).expect("memory can be written to");
+    fs::write(&packed, encoder.finish().expect("memory can be written to"))
+        .expect("OUT_DIR can be written to");
+    println!("cargo::rustc-env=VMTAX_GUEST_PACKED={}", packed.display());
+}
+
+fn out() -> PathBuf {
+    PathBuf::from(var_os("OUT_DIR").expect("cargo sets OUT_DIR"))
 }
 
 fn build() -> PathBuf {
@@ -38,7 +53,7 @@ fn build() -> PathBuf {
             println!("cargo::rerun-if-changed={}", part.display());
         }
     }
-    let out = PathBuf::from(var("OUT_DIR").expect("cargo sets OUT_DIR")).join("guest");
+    let out = out().join("guest");
     let mut cargo = Command::new(var_os("CARGO").expect("cargo sets CARGO"));
     cargo.args(["build", "--release", "--quiet", "--features", "init", "--target", TARGET]);
     for option in PROFILE {

@@ -67,7 +67,7 @@ impl Launcher {
             let kind = match host(accel) {
                 None => {
                     let purpose = Purpose {
-                        program: vmtax_lab::PROGRAM,
+                        program: vmtax_lab::guest_program(),
                         workloads: &workloads,
                         console: &console,
                         accel,

@@ -410,10 +410,11 @@ impl<'a> Runner<'a> {
         let mut settings = Settings::default();
         let system = match place {
             Where::Host => System::Place(Place::Here(
-                place::Here::new(vmtax_lab::PROGRAM, &self.stop).map_err(|e| fault(&e))?,
+                place::Here::new(vmtax_lab::guest_program(), &self.stop).map_err(|e| fault(&e))?,
             )),
             Where::Ssh { name, address } => System::Place(Place::There(
-                There::new(name, address, vmtax_lab::PROGRAM, &self.stop).map_err(|e| fault(&e))?,
+                There::new(name, address, vmtax_lab::guest_program(), &self.stop)
+                    .map_err(|e| fault(&e))?,
             )),
             Where::Vm(category) => {
                 if !platform.accel.is_emulated_host() {

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
@@ -23,8 +23,18 @@ use vmtax_machine::{
 use crate::conversation::Conversation;
 use crate::{Error, elf, observer};
 
-/// The program inside, built with this crate.
-pub const PROGRAM: &[u8] = include_bytes!(env!("VMTAX_GUEST_PROGRAM"));
+/// The program inside, built with this crate and compressed.
+const PACKED: &[u8] = include_bytes!(env!("VMTAX_GUEST_PACKED"));
+
+/// The program inside.
+///
+/// # Panics
+/// Never: the build script made the data, which carries a checksum.
+pub fn guest_program() -> &'static [u8] {
+    static PROGRAM: LazyLock<Vec<u8>> =
+        LazyLock::new(|| programs::unpack(PACKED).expect("the build script compressed it"));
+    &PROGRAM
+}
 
 /// An emulated host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -392,7 +402,7 @@ pub(crate) fn base(modules: &[(String, Vec<u8>)]) -> Vec<Entry<'_>> {
         Entry::folder("dev"),
         Entry::device("dev/console", 5, 1),
         Entry::folder("modules"),
-        Entry::file("init", 0o755, PROGRAM),
+        Entry::file("init", 0o755, guest_program()),
     ];
     for (path, bytes) in modules {
         entries.push(Entry::file(path.clone(), 0o644, bytes));

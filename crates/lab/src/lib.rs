@@ -28,7 +28,7 @@ mod vm;
 mod window;
 
 pub use error::Error;
-pub use host::{Host, PROGRAM, Setup, Start};
+pub use host::{Host, Setup, Start, guest_program};
 pub use measured::{Measured, Memory};
 pub use probe::{FieldPlace, field_places};
 pub use profile::Profile;

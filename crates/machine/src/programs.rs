@@ -1,6 +1,7 @@
 //! Programs of this computer to copy into a machine, with the libraries that their loader would load.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -32,6 +33,13 @@ pub fn add(files: &mut Files, name: &str, path: &Path, inside: &Path) -> Result<
         }
     }
     Ok(is_program)
+}
+
+/// The content of a file that a build script compressed (zlib).
+pub fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    flate2::read::ZlibDecoder::new(packed).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Memory that these files need beside what the host needs: while it boots they are there twice, packed and unpacked, and a

@@ -10,11 +10,12 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use crate::mailbox::with_content;
 use crate::process::Handed;
+use crate::programs::unpack;
 
-/// The plugin of QEMU.
+/// The plugin of QEMU, compressed.
 const QEMU: &[u8] = include_bytes!(env!("VMTAX_RECORDER_QEMU"));
 
-/// The library that is loaded into Bochs.
+/// The library that is loaded into Bochs, compressed.
 const BOCHS: &[u8] = include_bytes!(env!("VMTAX_RECORDER_BOCHS"));
 
 /// Size of the pipe, if the system allows it.
@@ -61,7 +62,7 @@ impl Recorder {
     /// The variables for Bochs.
     pub(crate) fn preload(self, handed: &mut Handed) -> io::Result<[(&'static str, String); 2]> {
         let Marks { on, off, end, .. } = self.marks;
-        let library = handed.give_path(with_content("vmtax-recorder", BOCHS)?);
+        let library = handed.give_path(with_content("vmtax-recorder", &unpack(BOCHS)?)?);
         let out = handed.give_path(self.into);
         let record = format!("out={out},on={on},off={off},end={end}");
         Ok([("LD_PRELOAD", library), ("VMTAX_RECORD", record)])
@@ -70,11 +71,23 @@ impl Recorder {
     /// The arguments for QEMU.
     pub(crate) fn plugin(self, handed: &mut Handed) -> io::Result<[String; 2]> {
         let Marks { on, off, end, range: (first, last) } = self.marks;
-        let library = handed.give_path(with_content("vmtax-recorder", QEMU)?);
+        let library = handed.give_path(with_content("vmtax-recorder", &unpack(QEMU)?)?);
         let out = handed.give_path(self.into);
         let argument = format!(
             "file={library},out={out},on={on},off={off},end={end},first={first},last={last}"
         );
         Ok(["-plugin".to_owned(), argument])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_recorders_unpack() {
+        for packed in [QEMU, BOCHS] {
+            assert!(unpack(packed).unwrap().starts_with(b"\x7fELF"));
+        }
     }
 }
