@@ -8,6 +8,7 @@
 mod amd;
 mod budget;
 mod check;
+mod ci;
 mod compare;
 mod errors;
 mod explain;

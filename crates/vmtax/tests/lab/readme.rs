@@ -14,7 +14,7 @@ struct Block {
     output: String,
 }
 
-fn repository() -> &'static Path {
+pub(crate) fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
@@ -45,7 +45,7 @@ fn without_numbers(text: &str) -> String {
 }
 
 /// What a block's commands print, in a folder that remains between blocks.
-fn printed(commands: &str, folder: &Path) -> String {
+pub(crate) fn printed(commands: &str, folder: &Path) -> String {
     let path = std::env::var("PATH").unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_vmtax")).parent().unwrap();
     let mut shell = Command::new("sh");
