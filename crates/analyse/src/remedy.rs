@@ -196,6 +196,17 @@ fn always(_: &Context) -> Applies {
 /// Linux 7.3: guest_memfd.c "TODO: Support huge pages"; tdx_gmem_max_mapping_level returns PG_LEVEL_4K.
 const PRIVATE_AT_4K: &str = "its memory comes from guest_memfd, which Linux up to 7.3 maps in pages of 4 KiB; no setting changes that";
 
+/// A condition where only the TLB's misses are known.
+pub(crate) const IF_MAPPED_SMALL: &str =
+    "`vmtax pages` shows that the host maps this VM in pages of 4 KiB";
+/// A condition where only faults are known: they do not tell mapping from tracking of writes.
+pub(crate) const IF_NOT_LOGGED: &str =
+    "`vmtax pages` shows pages of 4 KiB while no migration or checkpoint runs, which track writes";
+/// Why the remedy of a less important finding is refused.
+pub(crate) const CONTRADICTED: &str = "it contradicts the remedy of a more important finding";
+/// Why an option is refused that benchmarks show to cost more.
+pub(crate) const COSTS_MORE: &str = "it costs more in one workload than it recovers in another";
+
 /// Memory that pre-faulting maps for good. TDX and SEV-SNP guests build their memory before they run.
 fn memory_to_map_first(context: &Context) -> Applies {
     match context.kind {

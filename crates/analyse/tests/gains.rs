@@ -99,8 +99,8 @@ proptest! {
         let mut low = 0u64;
         for finding in &explanation.findings {
             let Cost::Time { low_ns, high_ns, base_ns, .. } = finding.cost else { continue };
-            prop_assert!(low_ns <= high_ns && high_ns <= base_ns, "{}", finding.id);
-            if finding.id == "contention" {
+            prop_assert!(low_ns <= high_ns && high_ns <= base_ns, "{}", finding.id());
+            if finding.id() == "contention" {
                 prop_assert_eq!(high_ns, preempted);
                 for advice in &finding.remedies {
                     prop_assert!(advice.remedy.of_contention, "{}", advice.remedy.id);

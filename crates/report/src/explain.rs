@@ -1,9 +1,12 @@
-//! An explanation -> text or JSON.
+//! An explanation -> text or JSON. Its sentences are in `words`.
+
+pub(crate) mod words;
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use serde::Serialize;
-use vmtax_analyse::explain::{Advice, Answer, Cost, Explanation, Finding, Workload};
+use vmtax_analyse::explain::{Advice, Answer, Cost, Explanation, Finding, Verdict, Workload};
 use vmtax_analyse::ledger::VmLoss;
 use vmtax_analyse::{Ledger, explain, ledger};
 use vmtax_events::Losses;
@@ -74,7 +77,7 @@ pub(crate) fn cost(cost: &Cost) -> String {
 
 /// The answer to a question: only one that begins with a verb is answered by yes.
 pub(crate) fn answer(step: &explain::Step) -> String {
-    let says = printable(&step.says);
+    let says = printable(&words::says(&step.says));
     if step.answer == Answer::Yes && !is_of_yes_or_no(step) {
         return says;
     }
@@ -83,7 +86,7 @@ pub(crate) fn answer(step: &explain::Step) -> String {
 
 /// `Is ...?`, `Does ...?`, not `Which ...?`.
 pub(crate) fn is_of_yes_or_no(step: &explain::Step) -> bool {
-    !step.question.starts_with('W')
+    !words::question(step.question).starts_with('W')
 }
 
 /// A remedy as one line: where, what, and under which condition.
@@ -93,6 +96,11 @@ pub(crate) fn advice(advice: &Advice) -> String {
         Some(condition) => format!("{place}: {}, if {condition}", advice.remedy.action),
         None => format!("{place}: {}", advice.remedy.action),
     }
+}
+
+/// What results of benchmarks show, a sentence for each workload. Hostile text.
+pub fn results(explanation: &Explanation) -> Vec<String> {
+    explanation.workloads.iter().map(|workload| words::workload(workload)).collect()
 }
 
 /// Tax and contention in words; `None` without times.
@@ -136,7 +144,7 @@ pub(crate) fn workload_table(workload: &Workload) -> Table {
 }
 
 /// The worst category of each workload, what got its loss back, and what part of it a bounce buffer alone has.
-fn worst_table(workloads: &[Workload]) -> Table {
+fn worst_table(workloads: &[Arc<Workload>]) -> Table {
     let mut table = Table::new(vec![
         Column::words("workload", "workload"),
         Column::words("worst", "worst"),
@@ -145,13 +153,14 @@ fn worst_table(workloads: &[Workload]) -> Table {
         Column::number("got_back", "recovered"),
         Column::minor("bounce", "of it by bounce buffer", 1),
     ]);
-    for workload in workloads.iter().filter(|workload| !workload.worst.is_empty()) {
-        let back = workload.recovered.iter().find(|one| one.category == workload.worst);
+    for workload in workloads {
+        let Some(worst) = &workload.worst else { continue };
+        let back = workload.recovered.iter().find(|one| one.category == worst.category);
         table.row(vec![
             Cell::Name(workload.name.clone()),
-            Cell::Name(workload.worst.clone()),
-            Cell::Share(workload.loss),
-            Cell::Name(workload.figures.clone()),
+            Cell::Name(worst.category.clone()),
+            Cell::Share(workload.loss()),
+            Cell::Name(words::figures(workload)),
             Cell::of(back, |one| {
                 Cell::Name(format!("{} by {}", percent(one.part.min(1.0)), one.option))
             }),
@@ -164,15 +173,14 @@ fn worst_table(workloads: &[Workload]) -> Table {
 impl Explained<'_> {
     /// The verdict, and whose it is where there are several VMs.
     pub(crate) fn verdict(&self) -> String {
-        let says = sentence(&printable(&self.explanation.verdict.says));
+        let says = printable(&words::verdict(&self.explanation.verdict));
         match self.vms {
             [worst, _, ..] => format!(
-                "VM {}, the worst of {}: {}",
+                "VM {}, the worst of {}: {says}",
                 names::vm(&self.run.ledger.recording, worst.vm),
                 self.vms.len(),
-                printable(&self.explanation.verdict.says)
             ),
-            _ => says,
+            _ => sentence(&says),
         }
     }
 
@@ -234,7 +242,7 @@ impl Explained<'_> {
     /// The table of workloads, worst first, where there are too many for sentences.
     fn results(&self, paint: Paint, width: Option<usize>) -> io::Result<Vec<String>> {
         let workloads = &self.explanation.workloads;
-        if self.explanation.verdict.id != "results" || workloads.len() < 3 {
+        if !matches!(self.explanation.verdict, Verdict::Results(_)) || workloads.len() < 3 {
             return Ok(Vec::new());
         }
         let mut text = Vec::new();
@@ -269,8 +277,9 @@ impl Explained<'_> {
             }
         }
         for finding in explanation.findings.iter().take(FINDINGS) {
-            let evidence = finding.evidence.first().map_or("", String::as_str);
-            let text = format!("{}: {}", printable(&finding.means), printable(evidence));
+            let evidence = finding.evidence.first().map(words::evidence).unwrap_or_default();
+            let means = words::finding(&finding.found).means;
+            let text = format!("{}: {}", printable(&means), printable(&evidence));
             rows.push((Style::Plain, "- ".to_owned(), text));
             if let Some(first) = finding.remedies.first() {
                 rows.push((Style::Plain, "  do: ".to_owned(), advice(first)));
@@ -281,7 +290,7 @@ impl Explained<'_> {
         if explanation.findings.is_empty()
             && let Some(next) = explanation.steps.iter().find_map(|step| step.next)
         {
-            rows.push((Style::Faint, "next: ".to_owned(), next.to_owned()));
+            rows.push((Style::Faint, "next: ".to_owned(), words::record(next).to_owned()));
         }
         rows
     }
@@ -317,17 +326,19 @@ impl Explained<'_> {
         )?;
         for (number, finding) in (1..).zip(&explanation.findings) {
             paint.line(out, Style::Plain, "")?;
+            let words = words::finding(&finding.found);
             let first = format!("{number}. ");
             let indent = " ".repeat(first.len());
             let head = format!(
                 "{} ({}): {}.",
-                finding.id,
+                finding.id(),
                 finding.certainty.name(),
-                printable(&finding.means)
+                printable(&words.means)
             );
             say(out, Style::Heading, &first, &head)?;
             for line in &finding.evidence {
-                say(out, Style::Plain, &format!("{indent}- "), &printable(line))?;
+                let line = words::evidence(line);
+                say(out, Style::Plain, &format!("{indent}- "), &printable(&line))?;
             }
             say(out, Style::Plain, &format!("{indent}cost: "), &cost(&finding.cost))?;
             for one in &finding.remedies {
@@ -336,23 +347,25 @@ impl Explained<'_> {
             for (id, why) in &finding.refused {
                 say(out, Style::Faint, &format!("{indent}not {id}: "), why)?;
             }
-            say(out, Style::Faint, &format!("{indent}disproved if "), finding.disproof)?;
-            say(out, Style::Faint, &format!("{indent}next: "), finding.next)?;
+            say(out, Style::Faint, &format!("{indent}disproved if "), words.disproof)?;
+            say(out, Style::Faint, &format!("{indent}next: "), words.next)?;
         }
         for workload in &explanation.workloads {
             paint.line(out, Style::Plain, "")?;
-            say(out, Style::Heading, "", &format!("{}.", sentence(&printable(&workload.says))))?;
+            let says = printable(&words::workload(workload));
+            say(out, Style::Heading, "", &format!("{}.", sentence(&says)))?;
             workload_table(workload).text((paint, width), out)?;
         }
         for step in &explanation.steps {
             paint.line(out, Style::Plain, "")?;
             let style = if step.answer == Answer::Unknown { Style::Faint } else { Style::Heading };
-            say(out, style, "", &format!("{} {}.", step.question, answer(step)))?;
+            let question = words::question(step.question);
+            say(out, style, "", &format!("{question} {}.", answer(step)))?;
             for line in &step.evidence {
-                say(out, Style::Plain, "  - ", &printable(line))?;
+                say(out, Style::Plain, "  - ", &printable(&words::evidence(line)))?;
             }
             if let Some(next) = step.next {
-                say(out, Style::Faint, "  next: ", next)?;
+                say(out, Style::Faint, "  next: ", words::record(next))?;
             }
         }
         let mut page = Page { paint, width, out };
@@ -389,11 +402,11 @@ impl Explained<'_> {
             table.row(vec![
                 Cell::Word(shaped.id),
                 Cell::Word(shaped.certainty),
-                Cell::Name(shaped.means.to_owned()),
+                Cell::Name(shaped.means),
                 Cell::of(shaped.exits, Cell::Count),
                 Cell::of(low, Cell::Share),
                 Cell::of(high, Cell::Share),
-                Cell::Name(shaped.cost.clone()),
+                Cell::Name(shaped.cost),
                 word(remedy.map(|remedy| remedy.place)),
                 word(remedy.map(|remedy| remedy.action)),
                 word(remedy.and_then(|remedy| remedy.condition)),
@@ -424,7 +437,10 @@ impl Explained<'_> {
             source: self.run.source,
             base: self.base.map(|base| base.source),
             emulated: self.run.emulated(),
-            verdict: VerdictShape { id: explanation.verdict.id, says: &explanation.verdict.says },
+            verdict: VerdictShape {
+                id: explanation.verdict.id(),
+                says: words::verdict(&explanation.verdict),
+            },
             kind: explanation.kind.name(),
             vms: self.vms.iter().map(|vm| self.vm(vm)).collect(),
             tax: self.run.ledger.tax().filter(|_| self.run.emulated().is_none()),
@@ -436,9 +452,9 @@ impl Explained<'_> {
                 .map(|workload| WorkloadShape {
                     name: &workload.name,
                     unit: &workload.unit,
-                    loss: workload.loss,
-                    worst: &workload.worst,
-                    says: &workload.says,
+                    loss: workload.loss(),
+                    worst: workload.worst.as_ref().map_or("", |row| &row.category),
+                    says: words::workload(workload),
                     rows: workload_table(workload),
                 })
                 .collect(),
@@ -446,12 +462,12 @@ impl Explained<'_> {
                 .steps
                 .iter()
                 .map(|step| Step {
-                    step: step.id,
-                    question: step.question,
+                    step: step.question.id(),
+                    question: words::question(step.question),
                     answer: step.answer.name(),
-                    says: &step.says,
-                    evidence: &step.evidence,
-                    next: step.next,
+                    says: words::says(&step.says),
+                    evidence: step.evidence.iter().map(words::evidence).collect(),
+                    next: step.next.map(words::record),
                 })
                 .collect(),
             losses: &self.run.ledger.losses,
@@ -467,14 +483,14 @@ struct Object<'a> {
     source: &'a str,
     base: Option<&'a str>,
     emulated: Option<&'a str>,
-    verdict: VerdictShape<'a>,
+    verdict: VerdictShape,
     kind: &'static str,
     vms: Vec<VmShape<'a>>,
     tax: Option<f64>,
     contention: Option<f64>,
-    findings: Vec<Shaped<'a>>,
+    findings: Vec<Shaped>,
     workloads: Vec<WorkloadShape<'a>>,
-    steps: Vec<Step<'a>>,
+    steps: Vec<Step>,
     losses: &'a Losses,
     /// `None` without a base.
     base_losses: Option<&'a Losses>,
@@ -491,18 +507,18 @@ struct VmShape<'a> {
 }
 
 #[derive(Serialize)]
-struct VerdictShape<'a> {
+struct VerdictShape {
     id: &'static str,
-    says: &'a str,
+    says: String,
 }
 
 #[derive(Serialize)]
-struct Step<'a> {
+struct Step {
     step: &'static str,
     question: &'static str,
     answer: &'static str,
-    says: &'a str,
-    evidence: &'a [String],
+    says: String,
+    evidence: Vec<String>,
     next: Option<&'static str>,
 }
 
@@ -512,16 +528,16 @@ struct WorkloadShape<'a> {
     unit: &'a str,
     loss: f64,
     worst: &'a str,
-    says: &'a str,
+    says: String,
     rows: Table,
 }
 
 #[derive(Serialize)]
-struct Shaped<'a> {
+struct Shaped {
     id: &'static str,
     certainty: &'static str,
-    means: &'a str,
-    evidence: &'a [String],
+    means: String,
+    evidence: Vec<String>,
     /// Exits, where the finding is about exits.
     exits: Option<u64>,
     /// Shares of the running time: at least, at most.
@@ -547,7 +563,8 @@ struct RefusedShape {
     why: &'static str,
 }
 
-fn shaped(finding: &Finding) -> Shaped<'_> {
+fn shaped(finding: &Finding) -> Shaped {
+    let words = words::finding(&finding.found);
     let (exits, cost_share) = match finding.cost {
         Cost::Time { low_ns, high_ns, base_ns, count } => {
             let share = |ns: u64| ns as f64 / base_ns.max(1) as f64;
@@ -557,10 +574,10 @@ fn shaped(finding: &Finding) -> Shaped<'_> {
         Cost::Unknown => (None, None),
     };
     Shaped {
-        id: finding.id,
+        id: finding.id(),
         certainty: finding.certainty.name(),
-        means: &finding.means,
-        evidence: &finding.evidence,
+        means: words.means,
+        evidence: finding.evidence.iter().map(words::evidence).collect(),
         exits,
         cost_share,
         cost: cost(&finding.cost),
@@ -575,7 +592,7 @@ fn shaped(finding: &Finding) -> Shaped<'_> {
             })
             .collect(),
         refused: finding.refused.iter().map(|(id, why)| RefusedShape { id, why }).collect(),
-        disproof: finding.disproof,
-        next: finding.next,
+        disproof: words.disproof,
+        next: words.next,
     }
 }

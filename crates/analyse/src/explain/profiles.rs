@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use vmtax_events::profile::Weight;
 use vmtax_events::{Place, Profile};
 
-use super::{Answer, NAMED, Step, percent};
+use super::NAMED;
+use super::finding::{Access, Evidence, Share};
+use super::step::{Answer, Compared, Gain, Question, Record, Says, Step};
 use crate::Ledger;
 
 /// Points of a percent that a function's share must differ by to be named as a difference.
@@ -28,13 +30,6 @@ const ENTERS_GUEST: [&str; 11] = [
     "__seamcall",
 ];
 
-/// A function's share of a profile.
-#[derive(Clone, Copy, Default)]
-struct Share {
-    own: f64,
-    total: f64,
-}
-
 fn shares(profile: &Profile) -> BTreeMap<&str, Share> {
     let all = profile.total().max(1) as f64;
     let share =
@@ -44,14 +39,7 @@ fn shares(profile: &Profile) -> BTreeMap<&str, Share> {
 
 /// Where the host's time goes while it handles exits.
 pub(super) fn host(ledger: &Ledger, base: Option<&Ledger>) -> Step {
-    let step = functions(
-        ledger,
-        base,
-        Place::Host,
-        "host",
-        "Where does the host's time go?",
-        "a profile of the host: `perf record -a -g`, then `vmtax import --host-profile`",
-    );
+    let step = functions(ledger, base, Place::Host, Question::Host, Record::HostProfile);
     let enters = |ledger: &Ledger| {
         let profile = ledger.profiles.get(&Place::Host)?;
         let all = profile.total().max(1) as f64;
@@ -62,46 +50,26 @@ pub(super) fn host(ledger: &Ledger, base: Option<&Ledger>) -> Step {
         });
         Some(enters.map(|(_, weight)| *weight).fold(0, u64::saturating_add) as f64 / all)
     };
-    let Some(here) = enters(ledger) else { return step };
-    let mut says =
-        format!("{} of its samples are on the way into the guest and out", percent(here));
-    if let Some(there) = base.and_then(enters) {
-        says += &format!(", in the base {}", percent(there));
+    match enters(ledger) {
+        Some(here) => Step { says: Says::EntersGuest(here, base.and_then(enters)), ..step },
+        None => step,
     }
-    Step { says, ..step }
 }
 
 /// Where the guest's time goes.
 pub(super) fn guest(ledger: &Ledger, base: Option<&Ledger>) -> Step {
-    functions(
-        ledger,
-        base,
-        Place::Guest,
-        "guest",
-        "Where does the guest's time go?",
-        "a profile of the guest: `perf record -g` in it, then `vmtax import --guest-profile`",
-    )
+    functions(ledger, base, Place::Guest, Question::Guest, Record::GuestProfile)
 }
 
 fn functions(
     ledger: &Ledger,
     base: Option<&Ledger>,
     place: Place,
-    id: &'static str,
-    question: &'static str,
-    next: &'static str,
+    question: Question,
+    next: Record,
 ) -> Step {
     let Some(profile) = ledger.profiles.get(&place) else {
-        let says = "it has no profile".to_owned();
-        return Step {
-            id,
-            question,
-            answer: Answer::Unknown,
-            says,
-            evidence: Vec::new(),
-            next: Some(next),
-            misses_more: false,
-        };
+        return Step::new(question, Answer::Unknown, Says::NoProfile).next(next);
     };
     let here = shares(profile);
     let there = base.and_then(|base| base.profiles.get(&place)).map(shares);
@@ -123,86 +91,51 @@ fn functions(
     };
     rows.retain(|row| weight(row) >= DIFFERS);
     rows.sort_by(|a, b| weight(b).total_cmp(&weight(a)).then(a.0.cmp(b.0)));
-    let evidence: Vec<String> = rows
-        .iter()
-        .take(NAMED)
-        .map(|(name, share, base)| {
-            let mut line =
-                format!("{name}: {} itself, {} in all", percent(share.own), percent(share.total));
-            if let Some(base) = base {
-                line += &format!("; base {} and {}", percent(base.own), percent(base.total));
-            }
-            line
-        })
-        .collect();
-    let says = match (rows.first(), &there) {
-        (Some((name, ..)), None) => format!("most of it in {name}"),
-        (Some((name, share, Some(base))), _) if share.own < base.own => {
-            format!("the largest difference is that less of it is in {name}")
-        }
-        (Some((name, ..)), Some(_)) => {
-            format!("the largest difference is that more of it is in {name}")
-        }
-        (None, Some(_)) => "as in the base".to_owned(),
-        (None, None) => "no function stands out".to_owned(),
+    let line = |(name, here, base): &(&str, Share, Option<Share>)| Evidence::Function {
+        name: (*name).to_owned(),
+        here: *here,
+        base: *base,
     };
-    Step { id, question, answer: Answer::Yes, says, evidence, next: None, misses_more: false }
+    let evidence = rows.iter().take(NAMED).map(line).collect();
+    let says = match (rows.first(), &there) {
+        (Some((name, ..)), None) => Says::MostIn((*name).to_owned()),
+        (Some((name, share, Some(base))), _) if share.own < base.own => {
+            Says::LessIn((*name).to_owned())
+        }
+        (Some((name, ..)), Some(_)) => Says::MoreIn((*name).to_owned()),
+        (None, Some(_)) => Says::AsInBase,
+        (None, None) => Says::NothingStandsOut,
+    };
+    Step::new(question, Answer::Yes, says).evidence(evidence)
 }
 
 /// Does the difference of a hot function sit on accesses of memory?
 pub(super) fn instructions(ledger: &Ledger, base: Option<&Ledger>) -> Step {
-    let step = |answer, says: String, evidence, next| Step {
-        id: "instructions",
-        question: "Does the guest wait for memory?",
-        answer,
-        says,
-        evidence,
-        next,
-        misses_more: false,
-    };
+    let step = |answer, says| Step::new(Question::Instructions, answer, says);
     let Some(here) = ledger.profiles.get(&Place::Instructions).map(Function::of) else {
-        let next = "the hot function: `perf annotate --stdio` in the guest, then `vmtax import --guest-instructions`";
-        let says = "no function of it was examined".to_owned();
-        return step(Answer::Unknown, says, Vec::new(), Some(next));
+        return step(Answer::Unknown, Says::NoInstructions).next(Record::HotFunction);
     };
+    let says =
+        |base| Says::OnMemory { function: here.name.to_owned(), here: here.on_memory(), base };
     let Some(there) =
         base.and_then(|base| base.profiles.get(&Place::Instructions)).map(Function::of)
     else {
-        let says = format!(
-            "{} of {} is on accesses of memory or right behind a load; only a baseline shows how much is normal",
-            percent(here.on_memory()),
-            here.name
-        );
-        let next = "the same function where it is fast: --against a run that has it";
-        return step(Answer::Unknown, says, here.hottest(), Some(next));
+        return step(Answer::Unknown, says(None))
+            .evidence(here.hottest(false))
+            .next(Record::HotFunctionOfBase);
     };
-    let (a, b) = (here.on_memory(), there.on_memory());
-    let evidence = [here.hottest(), there.hottest().iter().map(|l| format!("base: {l}")).collect()];
-    let says = |more: &str| {
-        format!(
-            "{} of {} is on accesses of memory or right behind a load, in the base {}{more}",
-            percent(a),
-            here.name,
-            percent(b)
-        )
-    };
-    match here.gained(&there) {
+    let (answer, compared) = match here.gained(&there) {
         // Not the same code: only the shares can be set side by side.
-        None => step(Answer::Unknown, says("; the code differs"), evidence.concat(), None),
-        Some((all, _)) if all < DIFFERS => {
-            step(Answer::No, says(": the same"), evidence.concat(), None)
-        }
+        None => (Answer::Unknown, Compared::OtherCode),
+        Some((all, _)) if all < DIFFERS => (Answer::No, Compared::Same),
         Some((all, on_memory)) => {
             let part = on_memory / all;
-            let more = format!(
-                "; of what instructions gained, {} is there: {}",
-                percent(part),
-                here.most_gained(&there)
-            );
             let answer = if part >= MOST { Answer::Yes } else { Answer::No };
-            step(answer, says(&more), evidence.concat(), None)
+            (answer, Compared::Gained { part, most: here.most_gained(&there) })
         }
-    }
+    };
+    step(answer, says(Some((there.on_memory(), compared))))
+        .evidence([here.hottest(false), there.hottest(true)].concat())
 }
 
 /// A function by instruction.
@@ -248,16 +181,16 @@ impl<'a> Function<'a> {
         self.instructions.iter().filter(|i| i.on_memory).map(|i| i.share).sum()
     }
 
-    fn hottest(&self) -> Vec<String> {
+    fn hottest(&self, of_base: bool) -> Vec<Evidence> {
         let mut all: Vec<&Instruction<'_>> = self.instructions.iter().collect();
         all.sort_by(|a, b| b.share.total_cmp(&a.share));
         let line = |i: &&Instruction<'_>| {
-            let about = match (i.on_memory, accesses_memory(i.text)) {
-                (_, true) => ", accesses memory",
-                (true, false) => ", right behind a load",
-                (false, false) => "",
+            let access = match (i.on_memory, accesses_memory(i.text)) {
+                (_, true) => Access::Own,
+                (true, false) => Access::BehindLoad,
+                (false, false) => Access::None,
             };
-            format!("{}: {}{about}", i.text, percent(i.share))
+            Evidence::Instruction { of_base, text: i.text.to_owned(), share: i.share, access }
         };
         all.iter().filter(|i| i.share >= DIFFERS).take(NAMED).map(line).collect()
     }
@@ -281,12 +214,14 @@ impl<'a> Function<'a> {
         }))
     }
 
-    fn most_gained(&self, other: &Function<'_>) -> String {
+    fn most_gained(&self, other: &Function<'_>) -> Option<Gain> {
         let pairs = self.instructions.iter().zip(&other.instructions);
         let most =
             pairs.max_by(|(a, b), (c, d)| (a.share - b.share).total_cmp(&(c.share - d.share)));
-        most.map_or_else(String::new, |(here, there)| {
-            format!("{} from {} to {}", here.text, percent(there.share), percent(here.share))
+        most.map(|(here, there)| Gain {
+            text: here.text.to_owned(),
+            from: there.share,
+            to: here.share,
         })
     }
 }

@@ -2,24 +2,24 @@
 //! beside the plain VM with the same options.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vmtax_events::{Better, Isa, Sample};
 
 use super::category::{Category, has_option, is_category};
-use super::findings::Finding;
-use super::{Answer, Certainty, Step, Verdict, percent};
-use crate::remedy::{Context, VmKind};
+use super::finding::{Certainty, Evidence, Finding, Found};
+use super::step::{Answer, Question, Record, Says, Step};
+use super::verdict::Verdict;
+use crate::remedy::{COSTS_MORE, Context, VmKind};
 use crate::samples;
 
 /// Losses under this are not looked into.
-const LOSS: f64 = 0.05;
+pub const LOSS: f64 = 0.05;
 /// Part of a loss that is called most of it.
-const MOST: f64 = 0.5;
+pub const MOST: f64 = 0.5;
 /// Minimum repetitions of each to conclude that one is larger than the other if all values are: with five and
 /// five, the chance for that among equals is 2 in 252 (the exact rank-sum test; Wilcoxon, Biometrics Bulletin 1, 1945).
-const ENOUGH: usize = 5;
-/// More workloads than this are a table.
-const SENTENCES: usize = 2;
+pub const ENOUGH: usize = 5;
 
 /// Units that differ from another by a factor alone.
 const UNITS: &[(&[&str], &str, f64)] = &[
@@ -68,27 +68,31 @@ pub struct Row {
     pub baseline: Option<(String, f64, f64)>,
 }
 
-/// A workload's verdict.
+/// The results of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     /// What ran, and what was measured.
     pub name: String,
     /// Unit of the values.
     pub unit: String,
-    /// The largest loss against a plain VM with the same options; 0 where there is none.
-    pub loss: f64,
-    /// The category that has it.
-    pub worst: String,
-    /// Its value and the plain VM's: `591 Mbit/s of 3.4 Gbit/s`.
-    pub figures: String,
+    /// The category that loses most against a plain VM with the same options, from [`LOSS`] on.
+    pub worst: Option<Row>,
     /// The part of that loss that a plain VM with a bounce buffer has too.
     pub bounce: Option<f64>,
-    /// The verdict, a sentence without its full stop.
-    pub says: String,
+    /// Where no category has a plain VM beside it: the one whose last option changes most, from [`LOSS`] on.
+    pub changed: Option<Row>,
     /// Options that got most of a loss back.
     pub recovered: Vec<Recovered>,
     /// Every category.
     pub rows: Vec<Row>,
+}
+
+impl Workload {
+    /// The largest loss against a plain VM with the same options; 0 where there is none.
+    pub fn loss(&self) -> f64 {
+        let plain = self.worst.as_ref().and_then(|row| row.plain.as_ref());
+        plain.map_or(0.0, |(.., loss)| *loss)
+    }
 }
 
 /// An option that got most of a loss back.
@@ -114,31 +118,6 @@ struct Table<'a> {
     values: BTreeMap<Category, Vec<f64>>,
     /// Categories as they were written first.
     names: BTreeMap<Category, &'a str>,
-}
-
-/// A value with its unit, thousands as a prefix of units that have them.
-fn figure(value: f64, unit: &str) -> String {
-    let prefixes = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
-    let takes = ["bit/s", "B/s", "1/s", "bps"].contains(&unit);
-    let (value, prefix) = prefixes
-        .into_iter()
-        .find(|(least, _)| takes && value >= *least)
-        .map_or((value, ""), |(least, prefix)| (value / least, prefix));
-    let digits =
-        if value == 0.0 { 0 } else { (2 - value.abs().log10().floor() as i32).clamp(0, 6) };
-    let digits = usize::try_from(digits).unwrap_or(0);
-    let number = format!("{value:.digits$}");
-    let number = if number.contains('.') {
-        number.trim_end_matches('0').trim_end_matches('.')
-    } else {
-        &number
-    };
-    match (unit, prefix) {
-        ("", _) => number.to_owned(),
-        ("1/s", "") => format!("{number}/s"),
-        ("1/s", prefix) => format!("{number}{prefix}/s"),
-        _ => format!("{number} {prefix}{unit}"),
-    }
 }
 
 impl Table<'_> {
@@ -196,10 +175,6 @@ impl Table<'_> {
         self.names.get(category).map_or_else(String::new, |name| (*name).to_owned())
     }
 
-    fn figure(&self, value: f64) -> String {
-        figure(value, self.unit)
-    }
-
     fn certainty(&self, with: &[f64], without: &[f64]) -> Certainty {
         let better = |a: f64, b: f64| if self.better == Better::Higher { a > b } else { a < b };
         let all = with.iter().all(|a| without.iter().all(|b| better(*a, *b)));
@@ -218,7 +193,7 @@ fn base_unit(unit: &str) -> Option<(&'static str, f64)> {
 }
 
 /// Every workload, worst first.
-pub(super) fn workloads(samples: &[Sample]) -> Vec<Workload> {
+pub(super) fn workloads(samples: &[Sample]) -> Vec<Arc<Workload>> {
     let mut tables: BTreeMap<(&str, &str, &str), Table<'_>> = BTreeMap::new();
     let mut units: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for sample in samples {
@@ -243,8 +218,9 @@ pub(super) fn workloads(samples: &[Sample]) -> Vec<Workload> {
         table.values.entry(category).or_default().push(value);
     }
     let several = |table: &&Table<'_>| table.values.len() > 1;
-    let mut workloads: Vec<Workload> = tables.values().filter(several).map(workload).collect();
-    workloads.sort_by(|a, b| b.loss.total_cmp(&a.loss));
+    let mut workloads: Vec<Arc<Workload>> =
+        tables.values().filter(several).map(|table| Arc::new(workload(table))).collect();
+    workloads.sort_by(|a, b| b.loss().total_cmp(&a.loss()));
     workloads
 }
 
@@ -265,59 +241,24 @@ fn workload(table: &Table<'_>) -> Workload {
         })
         .collect();
     losing.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut says = match losing.first() {
-        None if rows.iter().any(|(row, _)| row.plain.is_some()) => {
-            format!("{}: no kind of VM loses 5 % and more", table.name)
-        }
-        None => best_option(table, &rows),
-        Some((loss, row, _, plain)) => format!(
-            "{}: {} loses {} of {} ({} of {}{})",
-            table.name,
-            row.category,
-            percent(*loss),
-            row.plain.as_ref().map(|(name, ..)| name.as_str()).unwrap_or_default(),
-            table.figure(row.value),
-            table.figure(*plain),
-            runs(row.runs)
-        ),
-    };
-    let mut share_of_bounce = None;
     let recovered: Vec<Recovered> = losing
         .iter()
         .flat_map(|(loss, row, category, plain)| recover(table, row, category, (*loss, *plain)))
         .collect();
-    if let Some((_, worst, category, plain)) = losing.first() {
-        for one in recovered.iter().filter(|one| one.category == worst.category) {
-            says += &format!("; {} gets back {} of it", one.option, part(one.part));
-        }
-        // Options tried in other categories are listed if none was tried for the worst.
-        if let Some(one) = recovered.first().filter(|one| one.category != worst.category) {
-            says += &format!(
-                "; of what {} loses, {} gets back {}",
-                one.category,
-                one.option,
-                part(one.part)
-            );
-        }
-        share_of_bounce = bounce(table, category, worst.value, *plain);
-        if let Some(share) = share_of_bounce {
-            let verdict = if share >= MOST { "explains most of it" } else { "does not explain it" };
-            says += &format!("; the bounce buffer alone {verdict} ({})", percent(share));
-        }
-    }
-    let figures = losing.first().map_or_else(String::new, |(_, row, _, plain)| {
-        format!("{} of {}", table.figure(row.value), table.figure(*plain))
-    });
+    let bounce = losing
+        .first()
+        .and_then(|(_, worst, category, plain)| bounce(table, category, worst.value, *plain));
+    let worst = losing.first().map(|(_, row, ..)| (*row).clone());
+    let rows: Vec<Row> = rows.into_iter().map(|(row, _)| row).collect();
+    let changed = rows.iter().all(|row| row.plain.is_none()).then(|| most_changed(&rows)).flatten();
     Workload {
         name: table.name.clone(),
         unit: table.unit.to_owned(),
-        loss: losing.first().map_or(0.0, |(loss, ..)| *loss),
-        worst: losing.first().map_or_else(String::new, |(_, row, ..)| row.category.clone()),
-        figures,
-        bounce: share_of_bounce,
-        says,
+        worst,
+        bounce,
+        changed,
         recovered,
-        rows: rows.into_iter().map(|(row, _)| row).collect(),
+        rows,
     }
 }
 
@@ -344,11 +285,6 @@ fn recover(
     OPTIONS.iter().filter_map(each).collect()
 }
 
-/// A part of a loss; more than all of it is called so.
-fn part(part: f64) -> String {
-    if part > 1.0 { "all".to_owned() } else { percent(part) }
-}
-
 /// The part of a loss that a plain VM with a bounce buffer has too.
 fn bounce(table: &Table<'_>, category: &Category, value: f64, plain: f64) -> Option<f64> {
     let kind = table.plain(category)?.kind.clone();
@@ -357,92 +293,34 @@ fn bounce(table: &Table<'_>, category: &Category, value: f64, plain: f64) -> Opt
     Some(((plain - alone) / (plain - value)).clamp(0.0, 1.0))
 }
 
-/// Without kinds to compare: what an option does.
-fn best_option(table: &Table<'_>, rows: &[(Row, &Category)]) -> String {
-    let changes = rows.iter().filter_map(|(row, _)| {
-        let (name, there, loss) = row.baseline.as_ref()?;
-        Some((
-            loss.abs(),
-            format!(
-                "{} {} {} of {name} ({} of {})",
-                row.category,
-                if *loss > 0.0 { "loses" } else { "gains" },
-                percent(loss.abs()),
-                table.figure(row.value),
-                table.figure(*there)
-            ),
-        ))
-    });
-    match changes.max_by(|a, b| a.0.total_cmp(&b.0)) {
-        Some((change, says)) if change >= LOSS => format!("{}: {says}", table.name),
-        _ => format!("{}: no category differs by 5 % and more from its baseline", table.name),
-    }
-}
-
-fn runs(n: usize) -> String {
-    match n {
-        1 => ", one run each".to_owned(),
-        n if n < ENOUGH => format!(", medians of {n}"),
-        _ => String::new(),
-    }
+/// Without kinds to compare: the category whose last option changes most.
+fn most_changed(rows: &[Row]) -> Option<Row> {
+    let changes = rows.iter().filter_map(|row| Some((row.baseline.as_ref()?.2.abs(), row)));
+    let (change, row) = changes.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (change >= LOSS).then(|| row.clone())
 }
 
 /// The step, where there are results.
-pub(super) fn step(workloads: &[Workload]) -> Option<Step> {
+pub(super) fn step(workloads: &[Arc<Workload>]) -> Option<Step> {
     let worst = workloads.first()?;
-    let loses = worst.loss >= LOSS;
+    let answer = if worst.loss() >= LOSS { Answer::Yes } else { Answer::No };
     let thin = workloads.iter().flat_map(|w| &w.rows).any(|row| row.runs < ENOUGH);
-    Some(Step {
-        id: "results",
-        question: "Which setup changes the results?",
-        answer: if loses { Answer::Yes } else { Answer::No },
-        says: worst.says.clone(),
-        evidence: workloads.iter().map(|workload| workload.says.clone()).collect(),
-        next: thin.then_some("each setup at least five times: one run has no spread"),
-        misses_more: false,
-    })
-}
-
-/// The verdict: a sentence for each of a few workloads, else how many lose and the worst.
-pub(super) fn verdict(workloads: &[Workload]) -> Verdict {
-    let says: Vec<&str> =
-        workloads.iter().take(SENTENCES).map(|workload| workload.says.as_str()).collect();
-    if workloads.len() <= SENTENCES {
-        return Verdict { id: "results", says: says.join(". ") };
-    }
-    let lose = workloads.iter().filter(|workload| workload.loss >= LOSS).count();
-    let says = match lose {
-        0 => format!("no kind of VM loses 5 % and more in any of {} workloads", workloads.len()),
-        _ => format!(
-            "{lose} of {} workloads lose 5 % and more. Worst: {}",
-            workloads.len(),
-            // The rest is in the table.
-            says.first().and_then(|says| says.split("; ").next()).unwrap_or_default()
-        ),
-    };
-    Verdict { id: "results", says }
+    let evidence = workloads.iter().cloned().map(Evidence::Workload).collect();
+    let step = Step::new(Question::Results, answer, Says::Worst(Arc::clone(worst)));
+    let step = step.evidence(evidence);
+    Some(if thin { step.next(Record::Repetitions) } else { step })
 }
 
 /// Why results alone allow no comparison.
-pub(super) fn nothing_to_compare(samples: &[Sample]) -> Option<String> {
+pub(super) fn nothing_to_compare(samples: &[Sample]) -> Option<Verdict> {
     let kinds: BTreeSet<&str> = samples.iter().map(|sample| &*sample.category).collect();
-    let known = kinds.iter().any(|kind| is_category(kind));
-    let named: Vec<&str> = kinds.iter().take(3).copied().collect();
-    match (samples.is_empty(), known) {
-        (true, _) => None,
-        (_, true) => Some(format!(
-            "no workload has results of two kinds of VM in one unit ({}): add those of the plain VM",
-            named.join(", ")
-        )),
-        (_, false) => Some(format!(
-            "no category names a kind of VM ({}): use plain, snp, tdx, and options as plain+vhost",
-            named.join(", ")
-        )),
-    }
+    let has_kinds = kinds.iter().any(|kind| is_category(kind));
+    let categories = kinds.iter().take(3).map(|kind| (*kind).to_owned()).collect();
+    (!samples.is_empty()).then_some(Verdict::NothingToCompare { has_kinds, categories })
 }
 
 /// What got losses back, as findings.
-pub(super) fn findings(workloads: &[Workload], context: &Context) -> Vec<Finding> {
+pub(super) fn findings(workloads: &[Arc<Workload>], context: &Context) -> Vec<Finding> {
     let mut found: BTreeMap<&'static str, Finding> = BTreeMap::new();
     for workload in workloads {
         for one in &workload.recovered {
@@ -450,55 +328,46 @@ pub(super) fn findings(workloads: &[Workload], context: &Context) -> Vec<Finding
                 continue;
             };
             let finding = found.entry(remedy).or_insert_with(|| {
-                let mut finding = Finding::new(
-                    "results",
-                    format!("{} recovers losses in the categories that have it", one.option),
-                    one.certainty,
-                );
+                let mut finding = Finding::new(Found::Recovery(one.option.clone()), one.certainty);
                 finding.advise(&[remedy], &Context { kind: one.kind, ..*context });
-                finding.disproof = "with five runs of each the values overlap";
-                finding.next = "each setup at least five times";
                 finding
             });
             finding.certainty = finding.certainty.max(one.certainty);
             finding.weight = finding.weight.max(one.loss * one.part.min(1.0));
-            finding.evidence.push(format!(
-                "{}: {} of the loss of {} ({})",
-                workload.name,
-                part(one.part),
-                one.category,
-                percent(one.loss)
-            ));
+            finding.evidence.push(Evidence::RecoveredPart {
+                workload: workload.name.clone(),
+                part: one.part,
+                category: one.category.clone(),
+                loss: one.loss,
+            });
         }
     }
     for (option, remedy) in OPTIONS {
         let Some(finding) = found.get_mut(remedy) else { continue };
-        let Some((loss, says)) = harm(workloads, option) else { continue };
-        finding.evidence.push(says);
+        let Some((loss, harm)) = harm(workloads, option) else { continue };
+        finding.evidence.push(harm);
         if loss >= finding.weight {
             finding.remedies.clear();
-            finding
-                .refused
-                .push((remedy, "it costs more in one workload than it recovers in another"));
+            finding.refused.push((remedy, COSTS_MORE));
         }
     }
     found.into_values().collect()
 }
 
 /// What an option costs most: the loss against the category without it, from 5 % on, and where.
-fn harm(workloads: &[Workload], option: &str) -> Option<(f64, String)> {
-    let worse = |workload: &Workload| {
+fn harm(workloads: &[Arc<Workload>], option: &str) -> Option<(f64, Evidence)> {
+    let worse = |workload: &Arc<Workload>| {
         let rows = workload.rows.iter().filter(|row| has_option(&row.category, option));
         let lost = rows.filter_map(|row| {
             let (baseline, _, loss) = row.baseline.as_ref()?;
             (*loss >= LOSS && !has_option(baseline, option)).then_some((*loss, row))
         });
         let (loss, row) = lost.max_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some((loss, format!("{} ({} loses {})", workload.name, row.category, percent(loss))))
+        Some((loss, workload.name.clone(), row.category.clone()))
     };
-    let mut all: Vec<(f64, String)> = workloads.iter().filter_map(worse).collect();
+    let mut all: Vec<(f64, String, String)> = workloads.iter().filter_map(worse).collect();
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let (loss, first) = all.first()?;
-    let more = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
-    Some((*loss, format!("but it costs: {first}{more}")))
+    let more = all.len().saturating_sub(1);
+    let (loss, workload, category) = all.into_iter().next()?;
+    Some((loss, Evidence::Harm { workload, category, loss, more }))
 }

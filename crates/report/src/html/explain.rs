@@ -5,7 +5,7 @@ use vmtax_analyse::explain::Answer;
 
 use super::frame::{Frame, Section, closing, framed, shell_word};
 use super::{described, figures, flame, losses};
-use crate::explain::{Explained, advice, cost, is_of_yes_or_no, sentence, workload_table};
+use crate::explain::{Explained, advice, cost, is_of_yes_or_no, sentence, words, workload_table};
 use crate::names::printable;
 
 /// The whole page.
@@ -70,18 +70,18 @@ fn steps(explained: &Explained<'_>) -> Markup {
         h2 #steps-title { "Questions, answers, evidence" }
         ol.steps {
             @for step in &explained.explanation.steps {
-                li id={ "step-" (step.id) } {
+                li id={ "step-" (step.question.id()) } {
                     h3 {
-                        (step.question)
+                        (words::question(step.question))
                         @if is_of_yes_or_no(step) || step.answer != Answer::Yes {
                             " " span class={ "badge " (tone(step.answer)) } { (step.answer.name()) }
                         }
                     }
-                    p { (printable(&sentence(&step.says))) "." }
+                    p { (printable(&sentence(&words::says(&step.says)))) "." }
                     @if !step.evidence.is_empty() {
-                        ul { @for line in &step.evidence { li { (printable(line)) } } }
+                        ul { @for line in &step.evidence { li { (printable(&words::evidence(line))) } } }
                     }
-                    @if let Some(next) = step.next { p.note { "Next: " (next) "." } }
+                    @if let Some(next) = step.next { p.note { "Next: " (words::record(next)) "." } }
                 }
             }
         }
@@ -96,19 +96,20 @@ fn findings(explained: &Explained<'_>) -> Markup {
         } @else {
             ol.steps {
                 @for finding in &explained.explanation.findings {
+                    @let said = words::finding(&finding.found);
                     li {
-                        h3 { (printable(&sentence(&finding.means))) " " span.badge { (finding.certainty.name()) } }
-                        ul { @for line in &finding.evidence { li { (printable(line)) } } }
+                        h3 { (printable(&sentence(&said.means))) " " span.badge { (finding.certainty.name()) } }
+                        ul { @for line in &finding.evidence { li { (printable(&words::evidence(line))) } } }
                         p { strong { "Cost: " } (cost(&finding.cost)) "." }
                         @for one in &finding.remedies { p { strong { "Do: " } (advice(one)) "." } }
                         @for (id, why) in &finding.refused { p.note { "Not " (id) ": " (why) "." } }
-                        p.note { "Disproved if " (finding.disproof) ". Next: " (finding.next) "." }
+                        p.note { "Disproved if " (said.disproof) ". Next: " (said.next) "." }
                     }
                 }
             }
         }
         @for (number, workload) in explained.explanation.workloads.iter().enumerate() {
-            h3 { (printable(&sentence(&workload.says))) "." }
+            h3 { (printable(&sentence(&words::workload(workload)))) "." }
             (described::rows(&format!("workload-{number}"), &workload.name, &workload_table(workload)))
         }
     }

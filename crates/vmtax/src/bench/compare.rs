@@ -140,11 +140,7 @@ fn of(path: &Path, ledger: &Ledger) -> anyhow::Result<Bench> {
 fn findings(source: &str, ledger: &Ledger) -> Vec<String> {
     let labels = BTreeMap::new();
     let side = Side { source, ledger, labels: &labels, seconds: None };
-    let explanation = Explanation::new(&side, None);
-    let Some(step) = explanation.step("results") else { return Vec::new() };
-    // The verdict repeats the worst piece of evidence, if there is any.
-    let says = Some(&step.says).filter(|says| !step.evidence.contains(says));
-    says.into_iter().chain(&step.evidence).cloned().collect()
+    vmtax_report::explain::results(&Explanation::new(&side, None))
 }
 
 /// The parts of an overhead, as a sentence.

@@ -1,7 +1,8 @@
 //! Who has the processors that vCPUs wait for.
 
-use super::super::{Certainty, percent};
-use super::{Cost, Finding, WORTH};
+use super::super::TAX_MATTERS;
+use super::super::finding::{Certainty, Cost, Evidence, Finding, Found, Holder};
+use super::super::sums::WORTH;
 use crate::Ledger;
 use crate::ledger::{Taken, Taker, running_ns};
 use crate::remedy::Context;
@@ -10,6 +11,8 @@ use crate::remedy::Context;
 const PART: f64 = 0.2;
 const MOST: f64 = 0.8;
 const HALF: f64 = 0.5;
+/// Threads that are named.
+const NAMED: usize = 3;
 
 /// Below this much waiting nothing is concluded: the scheduler gives a thread some milliseconds at once (Linux kernel/sched/fair.c,
 /// sysctl_sched_base_slice: 0.7 ms times 1 + log2 of the processors), so that it is a handful of turns.
@@ -107,56 +110,44 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     let share = lasting_contention(ledger)?;
     // Who runs on an emulated host is real; for how long goes by the emulator's clock, and a little of it is the recorder's.
     let emulated = ledger.recording.emulated.is_some();
-    if share < if emulated { super::super::TAX_MATTERS } else { WORTH } {
+    if share < if emulated { TAX_MATTERS } else { WORTH } {
         return None;
     }
     let time = ledger.time_total();
     let takers = ledger.takers();
     let count = takers.iter().map(|(_, taken)| taken.count).sum();
-    let throttled = is_throttled(&takers);
-    let means = if throttled {
-        "vCPUs are held back while their processors are idle, as by a CPU quota (cpu.max): not a cost of exits"
+    let holder = if is_throttled(&takers) {
+        Holder::Quota
     } else if part(&takers, |taker| taker.is_own) >= MOST {
-        "vCPUs of the VM share processors and wait for each other: not a cost of exits"
+        Holder::OwnVcpus
+    } else if takers.is_empty() {
+        Holder::Unknown
     } else {
-        "vCPUs wait for a processor that other threads occupy: not a cost of exits"
+        Holder::Threads
     };
     let certainty = if emulated { Certainty::Likely } else { Certainty::Certain };
-    let mut finding = Finding::new("contention", means, certainty);
-    let named: Vec<String> = takers
+    let mut finding = Finding::new(Found::Contention(holder), certainty);
+    let named: Vec<(String, f64)> = takers
         .iter()
-        .take(3)
+        .take(NAMED)
         .map(|(taker, taken)| {
-            let label = taker.label(&ledger.recording);
-            format!("{label} {}", percent(taken.time_ns as f64 / time.preempted_ns.max(1) as f64))
+            let part = taken.time_ns as f64 / time.preempted_ns.max(1) as f64;
+            (taker.label(&ledger.recording), part)
         })
         .collect();
-    finding.evidence.push(format!(
-        "preempted {} ms of {} ms that the vCPUs were not halted",
-        time.preempted_ns / 1_000_000,
-        running_ns(&time) / 1_000_000
-    ));
+    let (time_ns, running_ns) = (time.preempted_ns, running_ns(&time));
+    finding.evidence.push(Evidence::Preempted { ns: time_ns, running_ns });
     if !named.is_empty() {
-        finding.evidence.push(format!("their processors ran: {}", named.join(", ")));
+        finding.evidence.push(Evidence::Takers(named));
     }
     let worst = ledger.time.iter().filter_map(|((_, vcpu), t)| Some((t.contention()?, vcpu)));
     if let Some((most, vcpu)) = worst.max_by(|a, b| a.0.total_cmp(&b.0))
         && ledger.time.len() > 1
     {
-        finding.evidence.push(format!("most: vCPU {vcpu}, {}", percent(most)));
+        finding.evidence.push(Evidence::WorstVcpu(*vcpu, most));
     }
-    let time_ns = time.preempted_ns;
-    finding.cost =
-        Cost::Time { low_ns: time_ns, high_ns: time_ns, base_ns: running_ns(&time), count };
+    finding.cost = Cost::Time { low_ns: time_ns, high_ns: time_ns, base_ns: running_ns, count };
     finding.weight = share;
-    finding.disproof = "the vCPU threads' nonvoluntary_ctxt_switches stand still";
-    finding.next = if throttled {
-        "nr_throttled and throttled_usec in cpu.stat of the VM's cgroup and of those above it"
-    } else if takers.is_empty() {
-        "sched:sched_switch of all processors (perf record -a), which names the running threads"
-    } else {
-        "`vmtax doctor` shows how the vCPUs are pinned"
-    };
     finding.advise(&remedies_of_takers(ledger, &takers), context);
     Some(finding)
 }

@@ -2,8 +2,7 @@
 
 use vmtax_events::Stat;
 
-use super::super::Certainty;
-use super::Finding;
+use super::super::finding::{Certainty, Evidence, Finding, Found};
 use crate::Ledger;
 
 /// How much more a counter must count than in the base.
@@ -28,23 +27,13 @@ pub(in crate::explain) fn of_counters(ledger: &Ledger, base: Option<&Ledger>) ->
     if times < MORE * same_work {
         return None;
     }
-    let mut finding = Finding::new(
-        "branch-misses",
-        "the guest's branches are predicted worse than in the base: not a cost of exits",
-        Certainty::Likely,
-    );
-    finding
-        .evidence
-        .push(format!("branch-misses: {here:.0} here, {there:.0} in the base, x {times:.2}"));
+    let mut finding = Finding::new(Found::BranchMisses, Certainty::Likely);
+    finding.evidence.push(Evidence::Counter { name: "branch-misses", here, base: there });
     for name in ["dtlb-load-misses", "l1-dcache-load-misses", "llc-load-misses", "instructions"] {
-        if let Some((here, there, times)) = ratio(name) {
-            finding
-                .evidence
-                .push(format!("{name}: {here:.0} here, {there:.0} in the base, x {times:.2}"));
+        if let Some((here, base, _)) = ratio(name) {
+            finding.evidence.push(Evidence::Counter { name, here, base });
         }
     }
     finding.weight = 0.02;
-    finding.disproof = "the same number of instructions was not run on both sides";
-    finding.next = "mitigations in both guests (/sys/devices/system/cpu/vulnerabilities/*); perf record -e branch-misses in both";
     Some(finding)
 }

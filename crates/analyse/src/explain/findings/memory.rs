@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use vmtax_events::{Detail, DetailKind};
 
-use super::super::{Certainty, memory, percent};
-use super::{Finding, Sums, faults_wait};
+use super::super::finding::{Certainty, Evidence, Finding, Found, PerWork};
+use super::super::memory;
+use super::super::sums::Sums;
+use super::exits::faults_wait;
 use crate::Ledger;
-use crate::remedy::{Context, VmKind};
+use crate::remedy::{Context, IF_MAPPED_SMALL, IF_NOT_LOGGED, VmKind};
 use crate::vm_facts::mapped;
 
 /// Faults in one region of 2 MiB from which on it is mapped in 4 KiB pages.
@@ -50,17 +52,13 @@ pub(in crate::explain) fn shattered(
     if bursts.is_empty() || all / conversions < FAULTS_OF_A_CONVERSION {
         return None;
     }
-    let mut finding = Finding::new(
-        "shattered-regions",
-        "conversions of single pages break up huge pages: KVM maps a region of 2 MiB that is private in part in pages of 4 KiB",
-        Certainty::Possible,
-    );
-    finding.evidence.push(format!(
-        "{conversions} conversions, and {all} faults in {} regions of 2 MiB, {FAULTS_OF_A_SHATTERED_REGION} and more in each",
-        bursts.len()
-    ));
-    finding.disproof = "pages_2m of `vmtax pages` does not fall while the guest converts, or there were no 2M pages before";
-    finding.next = "`vmtax pages` before and after the conversions; `vmtax lab run --operation shatter,shatter-back` shows the same on an emulated host";
+    let mut finding = Finding::new(Found::ShatteredRegions, Certainty::Possible);
+    finding.evidence.push(Evidence::ConversionFaults {
+        conversions,
+        faults: all,
+        regions: bursts.len(),
+        each: FAULTS_OF_A_SHATTERED_REGION,
+    });
     finding.weight = 0.015;
     finding.advise(&["convert-regions"], context);
     Some(finding)
@@ -68,7 +66,7 @@ pub(in crate::explain) fn shattered(
 
 /// Pages that were mapped fault again: most faults are in regions that have more of them than pages. Something takes the pages
 /// away or write-protects them. The lab's operations touch the same memory again by design.
-pub(in crate::explain) fn refaults(ledger: &Ledger) -> Option<String> {
+pub(in crate::explain) fn refaults(ledger: &Ledger) -> Option<Evidence> {
     if ledger.recording.emulated.is_some() {
         return None;
     }
@@ -76,25 +74,21 @@ pub(in crate::explain) fn refaults(ledger: &Ledger) -> Option<String> {
     let all: u64 = regions.values().sum();
     let again = regions.values().filter(|count| **count > FAULTS_TO_MAP);
     let (regions, faults) = again.fold((0u64, 0u64), |(n, sum), count| (n + 1, sum + count));
-    (faults * 2 > all).then(|| {
-        format!(
-            "{faults} faults in {regions} regions of 2 MiB, which have 512 pages each: pages that were mapped fault again"
-        )
-    })
+    (faults * 2 > all).then_some(Evidence::Refaults { faults, regions })
 }
 
 /// Regions of 2 MiB that fault often are mapped in small pages.
-pub(in crate::explain) fn small_by_faults(ledger: &Ledger) -> Option<String> {
+pub(in crate::explain) fn small_by_faults(ledger: &Ledger) -> Option<Evidence> {
     let regions = faults_by_region(ledger);
     let often = regions.values().filter(|count| **count >= FAULTS_OF_4K).count();
     if refaults(ledger).is_some() {
         return None;
     }
-    (often > 0 && often * 2 >= regions.len()).then(|| {
-        format!(
-            "{often} of {} regions of 2 MiB faulted {FAULTS_OF_4K} times and more",
-            regions.len()
-        )
+    let faults = FAULTS_OF_4K;
+    (often > 0 && often * 2 >= regions.len()).then_some(Evidence::FaultyRegions {
+        often,
+        all: regions.len(),
+        faults,
     })
 }
 
@@ -115,45 +109,24 @@ pub(in crate::explain) fn of_memory(
         if context.may_shadow {
             return None;
         }
-        let mut finding = Finding::new(
-            "small-pages",
-            "the guest's memory is mapped in pages of 4 KiB",
-            Certainty::Likely,
-        );
+        let found = Found::SmallPages { private: false };
+        let mut finding = Finding::new(found, Certainty::Likely);
         finding.evidence.push(faults);
         let mut finding = finish_memory(finding, context);
         only_if_mapping(&mut finding);
         return Some(finding);
     }
-    let mut finding = match (small, private) {
-        (Some(true), _) => Finding::new(
-            "small-pages",
-            "the guest's memory is mapped in pages of 4 KiB",
-            Certainty::Certain,
-        ),
-        _ => Finding::new(
-            "small-pages",
-            "the guest's memory is private, which Linux maps in pages of 4 KiB",
-            Certainty::Likely,
-        ),
-    };
+    let counted = small == Some(true);
+    let certainty = if counted { Certainty::Certain } else { Certainty::Likely };
+    let mut finding = Finding::new(Found::SmallPages { private: !counted }, certainty);
+    let share = |(small, all): (f64, f64)| small / all;
     if let Some((small, all)) = mapped(ledger) {
         // The difference between two hosts is the answer to why one of them is slower.
-        let in_base = base
-            .and_then(mapped)
-            .map(|(small, all)| format!("; in the base {}", percent(small / all)));
-        finding.evidence.push(format!(
-            "{} of {:.0} MiB mapped in pages of 4 KiB, by KVM's counters{}",
-            percent(small / all),
-            all / 1_048_576.0,
-            in_base.unwrap_or_default()
-        ));
+        let base = base.and_then(mapped).map(share);
+        finding.evidence.push(Evidence::MappedSmall { share: share((small, all)), all, base });
     }
     if private {
-        finding.evidence.push(format!(
-            "it is a {} guest: Linux up to 7.3 maps guest_memfd in pages of 4 KiB",
-            context.kind.name()
-        ));
+        finding.evidence.push(Evidence::PrivateMemory(context.kind));
     }
     Some(finish_memory(finding, context))
 }
@@ -171,29 +144,28 @@ pub(in crate::explain) fn of_tlb(
         return None;
     }
     let there = memory::misses(base);
-    let mut more: Vec<(&str, f64, f64, &str)> = memory::misses(ledger)
+    let mut more: Vec<(&str, f64, f64, PerWork)> = memory::misses(ledger)
         .into_iter()
-        .filter_map(|(name, here, unit)| {
-            let (_, base, _) = there.iter().find(|(n, _, u)| *n == name && *u == unit)?;
-            (here > base * memory::MORE_MISSES).then_some((name, here, *base, unit))
+        .filter_map(|(name, here, per)| {
+            let (_, base, _) = there.iter().find(|(n, _, p)| *n == name && *p == per)?;
+            (here > base * memory::MORE_MISSES).then_some((name, here, *base, per))
         })
         .collect();
     more.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let (_, most, _, unit) = *more.first()?;
-    let costly = unit != memory::IN_ALL && most >= COSTLY_MISSES;
+    let (_, most, _, per) = *more.first()?;
+    let costly = per == PerWork::ThousandInstructions && most >= COSTLY_MISSES;
     let certainty = if costly { Certainty::Likely } else { Certainty::Possible };
-    let means = "the guest's TLB misses more often than in the base: it waits for page walks";
-    let mut finding = Finding::new("tlb-misses", means, certainty);
-    finding.evidence.extend(more.iter().map(|(name, here, base, unit)| {
-        format!("{name}: {here:.2} {unit}, in the base {base:.2}")
+    let mut finding = Finding::new(Found::TlbMisses, certainty);
+    finding.evidence.extend(more.iter().map(|(name, here, base, per)| Evidence::MoreMisses {
+        name: (*name).to_owned(),
+        here: *here,
+        base: *base,
+        per: *per,
     }));
-    finding.disproof =
-        "the two did not do the same work, or the guest's own pages differ (THP in the guest)";
-    finding.next = "`vmtax pages` on the host while each VM runs; AnonHugePages in /proc/meminfo of both guests";
     finding.weight = 0.02;
     finding.advise(&["huge-pages"], context);
     for advice in &mut finding.remedies {
-        advice.condition = Some("`vmtax pages` shows that the host maps this VM in pages of 4 KiB");
+        advice.condition = Some(IF_MAPPED_SMALL);
     }
     Some(finding)
 }
@@ -201,21 +173,14 @@ pub(in crate::explain) fn of_tlb(
 /// Faults alone do not tell mapping from tracking of writes.
 pub(in crate::explain) fn only_if_mapping(finding: &mut Finding) {
     for advice in &mut finding.remedies {
-        advice.condition.get_or_insert(
-            "`vmtax pages` shows pages of 4 KiB while no migration or checkpoint runs, which track writes",
-        );
+        advice.condition.get_or_insert(IF_NOT_LOGGED);
     }
 }
 
 fn finish_memory(mut finding: Finding, context: &Context) -> Finding {
-    finding.disproof = "`vmtax pages` shows 2M and 1G";
-    finding.next = "`vmtax pages` on the host while the VM runs; dTLB-load-misses in the guest; perf annotate of its hottest function";
     finding.weight = 0.015;
     if context.guest_memfd && !matches!(context.kind, VmKind::Tdx | VmKind::Snp) {
-        finding.evidence.push(
-            "it comes from guest_memfd: Linux up to 7.3 maps that in pages of 4 KiB, and no setting changes that"
-                .to_owned(),
-        );
+        finding.evidence.push(Evidence::GuestMemfd);
     }
     finding.advise(&["huge-pages"], context);
     if context.guest_memfd {

@@ -1,0 +1,476 @@
+//! A finding: what was found, how sure that is, what it rests on, what it costs, and what may help. Values, no sentences:
+//! those are `vmtax-report`'s.
+
+use std::sync::Arc;
+
+use vmtax_events::{Cause, Detail, Reason};
+
+use super::Workload;
+use crate::diff;
+use crate::remedy::{self, Applies, Context, Remedy, VmKind};
+
+/// How sure a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Certainty {
+    /// The recording can mean nothing else.
+    Certain,
+    /// It would be a surprise if not.
+    Likely,
+    /// One explanation of several.
+    Possible,
+}
+
+impl Certainty {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Certainty::Certain => "certain",
+            Certainty::Likely => "likely",
+            Certainty::Possible => "possible",
+        }
+    }
+}
+
+/// What something costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cost {
+    /// Time of running time: from `low_ns` to `high_ns` of `base_ns`.
+    Time {
+        /// At least.
+        low_ns: u64,
+        /// At most.
+        high_ns: u64,
+        /// Wall time less halted time of the vCPUs.
+        base_ns: u64,
+        /// Exits, or times that a vCPU waited.
+        count: u64,
+    },
+    /// Time in exits that do not halt, where the running time is unknown: `time_ns` of the `all_ns` of all of them.
+    Spent {
+        /// In these.
+        time_ns: u64,
+        /// In all that do not halt.
+        all_ns: u64,
+        /// How many.
+        count: u64,
+    },
+    /// Exits whose time is not known.
+    Count {
+        /// How many.
+        count: u64,
+    },
+    /// Not counted by exits.
+    Unknown,
+}
+
+impl Cost {
+    /// At most this share of the running time.
+    pub fn share(&self) -> Option<f64> {
+        match *self {
+            Cost::Time { high_ns, base_ns, .. } if base_ns > 0 => {
+                Some(high_ns as f64 / base_ns as f64)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A remedy, and the condition under which it helps where that is not known.
+pub struct Advice {
+    /// The row.
+    pub remedy: &'static Remedy,
+    /// The condition.
+    pub condition: Option<&'static str>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// Exits of this subject, a word of [`super::subject::SUBJECTS`].
+    Exits(&'static str),
+    /// Exits without a subject, by reason.
+    OtherExits(Most<Reason>),
+    /// Page faults wait for content that the host must fetch.
+    FaultsWait,
+    /// The guest uses its APIC through memory.
+    Xapic,
+    /// vCPUs wait for processors.
+    Contention(Holder),
+    /// The guest polls while it is idle.
+    GuestPolls,
+    /// The guest copies data through a bounce buffer.
+    BounceBuffer,
+    /// Branches are mispredicted more often than in the base.
+    BranchMisses,
+    /// The TLB misses more often than in the base.
+    TlbMisses,
+    /// Conversions of single pages break up huge pages.
+    ShatteredRegions,
+    /// Memory is mapped in pages of 4 KiB.
+    SmallPages {
+        /// Because it is private; its pages were not counted.
+        private: bool,
+    },
+    /// This option got losses of benchmarks back.
+    Recovery(String),
+}
+
+/// Who has the processors that vCPUs wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// Nobody: the processors are idle while vCPUs are held back.
+    Quota,
+    /// Other vCPUs of the VM.
+    OwnVcpus,
+    /// Other threads.
+    Threads,
+    /// The recording does not show who.
+    Unknown,
+}
+
+impl Found {
+    /// Its word. These words never change.
+    pub fn id(&self) -> &'static str {
+        match self {
+            Found::Exits(subject) => subject,
+            Found::OtherExits(_) => "other",
+            Found::FaultsWait => "memory-faults",
+            Found::Xapic => "xapic",
+            Found::Contention(_) => "contention",
+            Found::GuestPolls => "guest-polls",
+            Found::BounceBuffer => "bounce-buffer",
+            Found::BranchMisses => "branch-misses",
+            Found::TlbMisses => "tlb-misses",
+            Found::ShatteredRegions => "shattered-regions",
+            Found::SmallPages { .. } => "small-pages",
+            Found::Recovery(_) => "results",
+        }
+    }
+}
+
+/// The first few of a list, and how many more there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Most<T> {
+    /// The first.
+    pub named: Vec<T>,
+    /// The number of the others.
+    pub more: usize,
+}
+
+impl<T> Most<T> {
+    /// At most `limit` of `all`.
+    pub(super) fn of(mut all: Vec<T>, limit: usize) -> Most<T> {
+        let more = all.len().saturating_sub(limit);
+        all.truncate(limit);
+        Most { named: all, more }
+    }
+}
+
+/// What a count of TLB misses is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerWork {
+    /// A thousand instructions.
+    ThousandInstructions,
+    /// Nothing: instructions were not counted.
+    Recording,
+}
+
+/// How an instruction meets memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It accesses memory.
+    Own,
+    /// It is right behind a load, where a profiler that is late sees the wait.
+    BehindLoad,
+    /// Neither.
+    None,
+}
+
+/// A line of evidence.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Evidence {
+    /// Exits of a subject.
+    Exits {
+        /// How many.
+        count: u64,
+        /// Exits of all subjects.
+        total: u64,
+        /// Most frequent first.
+        reasons: Most<Reason>,
+        /// How many a second and vCPU, where times are known.
+        rate: Option<f64>,
+        /// Their time and that of all exits that do not halt, ns, where the running time is unknown.
+        spent_ns: Option<(u64, u64)>,
+    },
+    /// What exits accessed, and how often, most frequent first.
+    Details(Most<(Detail, u64)>),
+    /// Host interrupts take this long on average, and the scheduler was not recorded, ns.
+    LongInterrupts(u64),
+    /// Interrupts of the guest's own that are injected by exits.
+    InjectedInterrupts(u64),
+    /// Host interrupts a second and vCPU: more than a tick.
+    InterruptRate(f64),
+    /// Halts that end within KVM's polling time.
+    ShortHalts {
+        /// Of them.
+        short: u64,
+        /// All that blocked.
+        all: u64,
+        /// KVM's polling time.
+        within_ns: u64,
+        /// What polling for all of them costs at most, as a share of the wall time.
+        polling: f64,
+    },
+    /// Notifications take this long on average, ns: too short for an exit to the VMM.
+    ShortNotifications(u64),
+    /// Page faults take this long on average, ns.
+    LongFaults(u64),
+    /// Most faults are in regions of 2 MiB that have more of them than pages.
+    Refaults {
+        /// Faults in these regions.
+        faults: u64,
+        /// The regions.
+        regions: u64,
+    },
+    /// Something takes pages away, or write-protects them.
+    PagesTaken,
+    /// Regions of 2 MiB that fault often.
+    FaultyRegions {
+        /// Of them.
+        often: usize,
+        /// All that fault.
+        all: usize,
+        /// Faults from which on it is often.
+        faults: u64,
+    },
+    /// Event selects change at each tick.
+    RotatedCounters,
+    /// No vCPU was preempted.
+    NoPreemption,
+    /// Accesses of the VMCS for each entry of L2: so few that a shadow VMCS must be in use.
+    ShadowedVmcs(f64),
+    /// So few exits that nothing is advised.
+    TooFewExits(u64),
+    /// Accesses of the APIC's page, and none of an x2APIC MSR.
+    ApicInMemory(u64),
+    /// Time that vCPUs waited for a processor.
+    Preempted {
+        /// Waited, ns.
+        ns: u64,
+        /// Not halted, ns.
+        running_ns: u64,
+    },
+    /// Threads that had the processors, and their share of the waiting. Hostile text.
+    Takers(Vec<(String, f64)>),
+    /// The vCPU that waits most, and the share of its running time.
+    WorstVcpu(u32, f64),
+    /// A counter beside the base's.
+    Counter {
+        /// Its name.
+        name: &'static str,
+        /// In the recording.
+        here: f64,
+        /// In the base.
+        base: f64,
+    },
+    /// A part of the guest's samples, and its functions with their own shares. Hostile text.
+    GuestSamples(f64, Vec<(String, f64)>),
+    /// Page faults that follow conversions.
+    ConversionFaults {
+        /// Conversions.
+        conversions: u64,
+        /// Faults.
+        faults: u64,
+        /// Regions of 2 MiB that have them.
+        regions: usize,
+        /// Each has at least so many.
+        each: u64,
+    },
+    /// Memory that is mapped in pages of 4 KiB, by KVM's counters.
+    MappedSmall {
+        /// The share of the mapped memory.
+        share: f64,
+        /// The mapped memory, bytes.
+        all: f64,
+        /// The share in the base.
+        base: Option<f64>,
+    },
+    /// The kind of VM, whose memory is private.
+    PrivateMemory(VmKind),
+    /// Misses of the TLB beside the base's. Hostile text.
+    MoreMisses {
+        /// The counter.
+        name: String,
+        /// In the recording.
+        here: f64,
+        /// In the base.
+        base: f64,
+        /// What they are over.
+        per: PerWork,
+    },
+    /// The memory comes from guest_memfd.
+    GuestMemfd,
+    /// A part of a benchmark's loss that was got back. Hostile text.
+    RecoveredPart {
+        /// The workload.
+        workload: String,
+        /// The part.
+        part: f64,
+        /// The category that lost.
+        category: String,
+        /// What it lost.
+        loss: f64,
+    },
+    /// What an option costs in other workloads. Hostile text.
+    Harm {
+        /// The workload in which it costs most.
+        workload: String,
+        /// The category that has it.
+        category: String,
+        /// What it loses.
+        loss: f64,
+        /// Further workloads.
+        more: usize,
+    },
+    /// The arithmetic of the exit tax.
+    ExitTax {
+        /// The tax.
+        tax: f64,
+        /// Time in exits, ns.
+        exits_ns: u64,
+        /// Not halted, ns.
+        running_ns: u64,
+    },
+    /// Exits of a cause beside the base's.
+    CauseCompared {
+        /// The cause.
+        cause: Option<Cause>,
+        /// In the recording.
+        here: u64,
+        /// In the base.
+        base: u64,
+        /// What that shows.
+        verdict: diff::Verdict,
+    },
+    /// Exits of a cause.
+    CauseCount {
+        /// The cause.
+        cause: Cause,
+        /// How many.
+        count: u64,
+        /// Their share of the time in exits.
+        share: Option<f64>,
+    },
+    /// Exits of L1 for each exit of L2.
+    Ancillary {
+        /// Their reason.
+        reason: Reason,
+        /// What they access; 0 for nothing.
+        value: u64,
+        /// How many for each.
+        each: f64,
+    },
+    /// A function of a profile. Hostile text.
+    Function {
+        /// Its name.
+        name: String,
+        /// Its share.
+        here: Share,
+        /// In the base.
+        base: Option<Share>,
+    },
+    /// A hot instruction. Hostile text.
+    Instruction {
+        /// It is one of the base.
+        of_base: bool,
+        /// As objdump writes it.
+        text: String,
+        /// Its share of the function.
+        share: f64,
+        /// How it meets memory.
+        access: Access,
+    },
+    /// A counter of TLB misses. Hostile text.
+    Misses {
+        /// It is the base's.
+        of_base: bool,
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: f64,
+        /// What that is over.
+        per: PerWork,
+    },
+    /// Mapped memory, of either side.
+    Mapped {
+        /// It is the base's.
+        of_base: bool,
+        /// The share in pages of 4 KiB.
+        share: f64,
+        /// All, bytes.
+        all: f64,
+    },
+    /// Faults in the nested page tables, and how many a second.
+    Faults(u64, Option<f64>),
+    /// The results of a workload.
+    Workload(Arc<Workload>),
+}
+
+/// A function's share of a profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Share {
+    /// Of the function itself.
+    pub own: f64,
+    /// With what it calls.
+    pub total: f64,
+}
+
+/// Something that was found.
+pub struct Finding {
+    /// What.
+    pub found: Found,
+    /// How sure it is.
+    pub certainty: Certainty,
+    /// What it rests on, with numbers and addresses.
+    pub evidence: Vec<Evidence>,
+    /// What it costs.
+    pub cost: Cost,
+    /// What may help.
+    pub remedies: Vec<Advice>,
+    /// What does not help here, and why: remedies that others would name.
+    pub refused: Vec<(&'static str, &'static str)>,
+    /// What it is ranked by.
+    pub(super) weight: f64,
+}
+
+impl Finding {
+    pub(super) fn new(found: Found, certainty: Certainty) -> Finding {
+        Finding {
+            found,
+            certainty,
+            evidence: Vec::new(),
+            cost: Cost::Unknown,
+            remedies: Vec::new(),
+            refused: Vec::new(),
+            weight: 0.0,
+        }
+    }
+
+    /// Its word. These words never change.
+    pub fn id(&self) -> &'static str {
+        self.found.id()
+    }
+
+    /// Adds remedies as their conditions allow.
+    pub(super) fn advise(&mut self, ids: &[&'static str], context: &Context) {
+        for remedy in ids.iter().filter_map(|id| remedy::find(id)) {
+            match remedy.applies_to(context) {
+                Applies::Yes => self.remedies.push(Advice { remedy, condition: None }),
+                Applies::If(condition) => {
+                    self.remedies.push(Advice { remedy, condition: Some(condition) });
+                }
+                Applies::No(why) => self.refused.push((remedy.id, why)),
+            }
+        }
+    }
+}

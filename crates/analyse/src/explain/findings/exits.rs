@@ -1,0 +1,277 @@
+//! What exits show: a finding for each subject that matters.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Reason, Tally};
+
+use super::super::finding::{Certainty, Evidence, Finding, Found, Most};
+use super::super::memory as mapping;
+use super::super::subject::{self, Subject};
+use super::super::sums::{FEW, POLL_NS, Sum, Sums, WORTH, halts, mean_ns, short_halts};
+use super::memory::{only_if_mapping, refaults, small_by_faults};
+use crate::Ledger;
+use crate::remedy::{Context, VmKind};
+use crate::table::cause_of;
+
+/// Addresses and reasons that are named.
+const NAMED: usize = 4;
+/// Rates of a kernel's tick, a second and vCPU: CONFIG_HZ is 100 to 1000.
+const TICK: std::ops::RangeInclusive<f64> = 80.0..=1100.0;
+/// Accesses of the VMCS for an entry of L2 that a hypervisor has at least without shadowing. With it some fields remain (3 in
+/// "profiling nested KVM", KVM Forum 2017).
+const WITHOUT_SHADOW: f64 = 8.0;
+/// A fault that takes as long on average waits for the memory's content: clearing 2 MiB takes 100 to 300 us.
+const WAITS_NS: u64 = 400_000;
+
+/// The findings of exits: one for each subject that matters.
+pub(in crate::explain) fn of_exits(
+    ledger: &Ledger,
+    context: &Context,
+    sums: &Sums,
+) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (word, sum) in &sums.by_subject {
+        if !sums.matters(sum) {
+            continue;
+        }
+        let subject = subject::find(word);
+        let what = match *word {
+            "other" => Found::OtherExits(reasons(sum)),
+            "memory-faults" if faults_wait(ledger, sums) => Found::FaultsWait,
+            _ => Found::Exits(subject.id),
+        };
+        let mut finding = Finding::new(what, certainty(word, sum));
+        finding.weight = sums.weight(sum);
+        finding.cost = sums.cost(sum);
+        finding.evidence.push(Evidence::Exits {
+            count: sum.count,
+            total: sums.total,
+            reasons: reasons(sum),
+            rate: sums.rate(sum.count),
+            spent_ns: sums.spent_ns(sum),
+        });
+        finding.evidence.extend(details(sum));
+        let remedies = fitting(ledger, context, subject, sum, sums, &mut finding.evidence);
+        finding.advise(&remedies, context);
+        if *word == "memory-faults" && mapping::is_small(ledger).is_none() {
+            only_if_mapping(&mut finding);
+        }
+        found.push(finding);
+    }
+    found.extend(xapic(ledger, context));
+    found
+}
+
+fn certainty(word: &str, sum: &Sum) -> Certainty {
+    match word {
+        "device-registers" | "host-interrupts" | "counters" => Certainty::Possible,
+        "notifications-to-vmm" | "halts" | "spinning" | "guest-timer" => Certainty::Likely,
+        _ if sum.details.is_empty() && sum.tally.timed == 0 => Certainty::Likely,
+        _ => Certainty::Certain,
+    }
+}
+
+/// The exits' reasons, most first.
+fn reasons(sum: &Sum) -> Most<Reason> {
+    let mut all: Vec<(&Reason, &u64)> = sum.reasons.iter().collect();
+    all.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), **reason));
+    Most::of(all.into_iter().map(|(reason, _)| *reason).collect(), NAMED)
+}
+
+/// What the exits accessed, most first; `None` where no detail is known.
+fn details(sum: &Sum) -> Option<Evidence> {
+    let mut all: Vec<(Detail, u64)> = sum.details.iter().map(|(d, count)| (*d, *count)).collect();
+    all.sort_by_key(|(detail, count)| (std::cmp::Reverse(*count), *detail));
+    let mut most = Most::of(all, NAMED);
+    most.named.retain(|(detail, _)| detail.kind != DetailKind::Overflow);
+    (!most.named.is_empty()).then_some(Evidence::Details(most))
+}
+
+/// The remedies of a subject that its numbers allow.
+fn fitting(
+    ledger: &Ledger,
+    context: &Context,
+    subject: &Subject,
+    sum: &Sum,
+    sums: &Sums,
+    evidence: &mut Vec<Evidence>,
+) -> Vec<&'static str> {
+    let mut ids = subject.remedies.to_vec();
+    match subject.id {
+        "guest-timer" => {
+            let arms = arms(ledger);
+            let of_tick = sums.rate(arms).is_some_and(|rate| TICK.contains(&rate));
+            let busy = sums.base_ns as f64 >= sums.wall_ns as f64 * 0.5;
+            if !of_tick || !busy {
+                ids.clear();
+            }
+        }
+        "host-interrupts" => of_interrupts(ledger, context, (sum, sums), &mut ids, evidence),
+        "halts" => match short_halts(ledger) {
+            Some((short, all)) if sums.timed && short * 2 > all => {
+                let polling = polling_ns(ledger) as f64 / sums.wall_ns.max(1) as f64;
+                let within_ns = POLL_NS;
+                evidence.push(Evidence::ShortHalts { short, all, within_ns, polling });
+            }
+            _ => ids.clear(),
+        },
+        "notifications" if sums.timed && !ledger.recording.coverage.userspace => {
+            evidence.push(Evidence::ShortNotifications(mean_ns(sum)));
+        }
+        // A register that is read is no queue's notification.
+        "device-registers" if sum.details.keys().any(|one| one.is_write() != Some(true)) => {
+            ids.retain(|id| *id != "ioeventfd");
+        }
+        "memory-faults" => of_faults(ledger, (sum, sums), &mut ids, evidence),
+        "counters" if rotated(ledger) => {
+            evidence.push(Evidence::RotatedCounters);
+            ids.retain(|id| *id == "fewer-events");
+        }
+        // A lock whose owner runs, or an idle guest that polls: no vCPU waits for a processor.
+        "spinning" if ledger.contention().is_some_and(|share| share < WORTH) => {
+            evidence.push(Evidence::NoPreemption);
+            ids.clear();
+        }
+        "vmcs-accesses" => {
+            if let Some(each) = accesses_per_entry(ledger).filter(|each| *each < WITHOUT_SHADOW) {
+                evidence.push(Evidence::ShadowedVmcs(each));
+                ids.clear();
+            }
+        }
+        "no-virtual-apic" | "ipi" if context.vendor == Isa::Unknown => ids.clear(),
+        _ => {}
+    }
+    if sum.count < FEW && !ids.is_empty() {
+        evidence.push(Evidence::TooFewExits(sum.count));
+        ids.clear();
+    }
+    ids
+}
+
+/// Interrupts of the host: a tick, devices, or time in which others ran.
+fn of_interrupts(
+    ledger: &Ledger,
+    context: &Context,
+    (sum, sums): (&Sum, &Sums),
+    ids: &mut Vec<&'static str>,
+    evidence: &mut Vec<Evidence>,
+) {
+    if sums.interrupts_wait(ledger).is_some() {
+        evidence.push(Evidence::LongInterrupts(mean_ns(sum)));
+        ids.clear();
+        return;
+    }
+    let expiries = context.vendor == Isa::Svm || context.kind == VmKind::Tdx || sums.total == 0;
+    let others = if expiries { sum.count.saturating_sub(arms(ledger)) } else { sum.count };
+    match sums.rate(others) {
+        Some(rate) if rate < *TICK.start() => ids.clear(),
+        Some(rate) if TICK.contains(&rate) => ids.retain(|id| *id == "host-nohz-full"),
+        Some(rate) => {
+            let injected = sums.by_subject.get("no-virtual-apic").map_or(0, |sum| sum.count);
+            if injected * 2 >= others {
+                evidence.push(Evidence::InjectedInterrupts(injected));
+                ids.clear();
+            } else {
+                evidence.push(Evidence::InterruptRate(rate));
+                ids.retain(|id| *id == "irq-affinity");
+            }
+        }
+        None => ids.clear(),
+    }
+}
+
+/// Page faults: small pages, pages that are taken away, or content that comes from somewhere.
+fn of_faults(
+    ledger: &Ledger,
+    (sum, sums): (&Sum, &Sums),
+    ids: &mut Vec<&'static str>,
+    evidence: &mut Vec<Evidence>,
+) {
+    if faults_wait(ledger, sums) {
+        evidence.push(Evidence::LongFaults(mean_ns(sum)));
+        *ids = vec!["resident-memory"];
+    } else if let Some(again) = refaults(ledger) {
+        evidence.extend([again, Evidence::PagesTaken]);
+        ids.clear();
+    } else if let Some(small) = small_by_faults(ledger) {
+        evidence.push(small);
+    } else if mapping::is_small(ledger) != Some(true) {
+        ids.clear();
+    }
+}
+
+/// VMREADs and VMWRITEs of L1 for each entry of L2.
+fn accesses_per_entry(ledger: &Ledger) -> Option<f64> {
+    use vmtax_events::vmx;
+    let count = |codes: [u32; 2]| {
+        let of = |key: &ExitKey| key.reason.isa == Isa::Vmx && codes.contains(&key.reason.code);
+        let exits = ledger.exits.iter().filter(|(key, _)| of(key));
+        exits.fold(0u64, |sum, (_, tally)| sum.saturating_add(tally.count))
+    };
+    let entries = count([vmx::VMRESUME, vmx::VMLAUNCH]);
+    (entries >= FEW).then(|| count([vmx::VMREAD, vmx::VMWRITE]) as f64 / entries as f64)
+}
+
+/// Faults take longer than mapping and clearing memory does: the host gets the memory back from somewhere.
+pub(in crate::explain) fn faults_wait(ledger: &Ledger, sums: &Sums) -> bool {
+    let has_times = sums.timed || sums.spent_ns.is_some();
+    let faults = sums.by_subject.get("memory-faults");
+    ledger.recording.emulated.is_none()
+        && has_times
+        && faults.is_some_and(|sum| sum.count >= FEW && mean_ns(sum) >= WAITS_NS)
+}
+
+fn arms(ledger: &Ledger) -> u64 {
+    let arms = ledger.exits.iter().filter(|(key, _)| cause_of(key) == Cause::TimerArm);
+    arms.fold(0, |sum, (_, tally)| sum.saturating_add(tally.count))
+}
+
+/// What polling for each halt would cost: at most the polling time, or the halt.
+fn polling_ns(ledger: &Ledger) -> u64 {
+    let halts = halts(ledger);
+    let each = |bucket: usize| {
+        let end = Tally::bucket_bounds(bucket).1.unwrap_or(POLL_NS).min(POLL_NS);
+        halts.hist[bucket].saturating_mul(end)
+    };
+    (0..vmtax_events::HIST_BUCKETS).map(each).fold(0, u64::saturating_add)
+}
+
+/// Every event select is written about as often as the timer is armed.
+fn rotated(ledger: &Ledger) -> bool {
+    let ticks = arms(ledger);
+    let mut selects: BTreeMap<u64, u64> = BTreeMap::new();
+    for (key, tally) in &ledger.exits {
+        let at = key.detail.value;
+        let is_select = (0x186..=0x18d).contains(&at)
+            || (0xc001_0000..=0xc001_0003).contains(&at)
+            || (0xc001_0200..=0xc001_020b).contains(&at) && at & 1 == 0;
+        if key.detail.kind == DetailKind::MsrWrite && is_select {
+            *selects.entry(at).or_default() += tally.count;
+        }
+    }
+    let like_a_tick = |n: &u64| *n >= FEW && (0.8..=2.5).contains(&(*n as f64 / ticks as f64));
+    ticks >= FEW && !selects.is_empty() && selects.values().all(like_a_tick)
+}
+
+/// The APIC is used through memory.
+fn xapic(ledger: &Ledger, context: &Context) -> Option<Finding> {
+    let sum = |wanted: &dyn Fn(&ExitKey) -> bool| {
+        let exits = ledger.exits.iter().filter(|(key, _)| wanted(key));
+        exits.fold(0u64, |sum, (_, tally)| sum.saturating_add(tally.count))
+    };
+    let in_memory = sum(&|key| {
+        subject::register_in_memory(key.detail).is_some()
+            && matches!(key.detail.kind, DetailKind::MmioRead | DetailKind::MmioWrite)
+            || subject::register_in_memory(key.detail).is_some() && !context.has_virtual_apic
+    });
+    let by_msr = sum(&|key| {
+        matches!(key.detail.kind, DetailKind::MsrRead | DetailKind::MsrWrite)
+            && (0x800..0x900).contains(&key.detail.value)
+    });
+    (in_memory >= FEW && by_msr == 0).then(|| {
+        let mut finding = Finding::new(Found::Xapic, Certainty::Certain);
+        finding.evidence.push(Evidence::ApicInMemory(in_memory));
+        finding.advise(&["x2apic"], context);
+        finding
+    })
+}

@@ -1,0 +1,239 @@
+//! A question, its answer, and what that rests on. Values, no sentences: those are `vmtax-report`'s.
+
+use std::sync::Arc;
+
+use vmtax_events::Cause;
+
+use super::Workload;
+use super::finding::Evidence;
+use crate::remedy::VmKind;
+
+/// The answer to a step's question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Yes.
+    Yes,
+    /// No.
+    No,
+    /// The recording does not say.
+    Unknown,
+}
+
+impl Answer {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Answer::Yes => "yes",
+            Answer::No => "no",
+            Answer::Unknown => "unknown",
+        }
+    }
+}
+
+/// A question, its answer, and what that rests on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The question.
+    pub question: Question,
+    /// The answer.
+    pub answer: Answer,
+    /// What it says.
+    pub says: Says,
+    /// What it rests on.
+    pub evidence: Vec<Evidence>,
+    /// What to record or give to know more.
+    pub next: Option<Record>,
+    /// The TLB misses much more often than in the base.
+    pub misses_more: bool,
+}
+
+impl Step {
+    pub(super) fn new(question: Question, answer: Answer, says: Says) -> Step {
+        Step { question, answer, says, evidence: Vec::new(), next: None, misses_more: false }
+    }
+
+    pub(super) fn evidence(mut self, evidence: Vec<Evidence>) -> Step {
+        self.evidence = evidence;
+        self
+    }
+
+    pub(super) fn next(mut self, next: Record) -> Step {
+        self.next = Some(next);
+        self
+    }
+}
+
+/// The questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Is handling exits the bottleneck?
+    Exits,
+    /// Which cause leads?
+    Causes,
+    /// Where does the host's time go?
+    Host,
+    /// Where does the guest's time go?
+    Guest,
+    /// Does the guest wait for memory?
+    Instructions,
+    /// Is memory mapped in small pages?
+    Memory,
+    /// What does nesting cost?
+    Nesting,
+    /// Which setup changes the results?
+    Results,
+}
+
+impl Question {
+    /// Its word. These words never change.
+    pub fn id(self) -> &'static str {
+        match self {
+            Question::Exits => "exits",
+            Question::Causes => "causes",
+            Question::Host => "host",
+            Question::Guest => "guest",
+            Question::Instructions => "instructions",
+            Question::Memory => "memory",
+            Question::Nesting => "nesting",
+            Question::Results => "results",
+        }
+    }
+}
+
+/// What an answer says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Says {
+    /// So many exits in so many ns are too few.
+    TooFew(u64, u64),
+    /// This share of the time is unknown for lack of entries.
+    NoEntries(f64),
+    /// Host interrupts take so many ns each: the scheduler was not recorded.
+    LongInterrupts(u64),
+    /// The exit tax, which matters.
+    Tax(f64),
+    /// The exit tax, which does not.
+    SmallTax(f64),
+    /// Time in exits, ns; the running time is unknown.
+    NoRunningTime(u64),
+    /// There are no exits.
+    NoExits,
+    /// There are no times.
+    OnlyCounts {
+        /// But those of an emulator.
+        emulated: bool,
+    },
+    /// The base is of another kind.
+    NotComparable,
+    /// The part of exits whose causes are equally frequent, and two kinds of VM whose exits may cost different times.
+    OtherKind(f64, VmKind, VmKind),
+    /// The part of exits whose causes are equally frequent: most.
+    SameExits(f64),
+    /// The part of exits whose causes are equally frequent: not most.
+    OtherExits(f64),
+    /// The cause that leads.
+    LeadingCause(Cause),
+    /// There are no causes.
+    NoCauses,
+    /// There is no profile.
+    NoProfile,
+    /// This function leads. Hostile text, here and below.
+    MostIn(String),
+    /// This function has lost most against the base.
+    LessIn(String),
+    /// This function has gained most against the base.
+    MoreIn(String),
+    /// The profile is that of the base.
+    AsInBase,
+    /// No function leads.
+    NothingStandsOut,
+    /// The part of samples on the way into the guest and out, and that of the base.
+    EntersGuest(f64, Option<f64>),
+    /// No function was examined.
+    NoInstructions,
+    /// The part of a function that is on accesses of memory.
+    OnMemory {
+        /// The function.
+        function: String,
+        /// Its part.
+        here: f64,
+        /// In the base, and how the two compare.
+        base: Option<(f64, Compared)>,
+    },
+    /// Memory is mapped in pages of 4 KiB.
+    SmallPages {
+        /// By its faults alone.
+        by_faults: bool,
+    },
+    /// Memory is mapped in large pages.
+    LargePages,
+    /// Faults do not show the pages.
+    UnknownPages,
+    /// L1 handled no exit of L2.
+    NoNesting,
+    /// Exits of L1 for each exit of L2.
+    Nesting(f64),
+    /// The workload that loses most.
+    Worst(Arc<Workload>),
+}
+
+/// How a function compares with the base's.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Compared {
+    /// The code differs.
+    OtherCode,
+    /// No instruction gained.
+    Same,
+    /// Instructions gained.
+    Gained {
+        /// The part of it that is on accesses of memory.
+        part: f64,
+        /// The instruction that gained most.
+        most: Option<Gain>,
+    },
+}
+
+/// What an instruction gained.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gain {
+    /// As objdump writes it.
+    pub text: String,
+    /// Its share in the base.
+    pub from: f64,
+    /// Its share.
+    pub to: f64,
+}
+
+/// What to record or give to know more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A longer recording.
+    Longer,
+    /// kvm:kvm_entry.
+    Entries,
+    /// sched:sched_switch.
+    Sched,
+    /// What the guest does between exits.
+    BetweenExits,
+    /// The recording that a table was made of.
+    Recording,
+    /// A recording with times.
+    Times,
+    /// A recording with times, of two that take other exits.
+    TimesOfBoth,
+    /// Times on both hosts, or a trial without the exits.
+    TimesOrTrial,
+    /// A profile of the host.
+    HostProfile,
+    /// A profile of the guest.
+    GuestProfile,
+    /// The hot function.
+    HotFunction,
+    /// The hot function where it is fast.
+    HotFunctionOfBase,
+    /// The sizes of pages.
+    PageSizes,
+    /// kvm:kvm_nested_vmexit.
+    NestedExits,
+    /// More repetitions.
+    Repetitions,
+}

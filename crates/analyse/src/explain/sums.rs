@@ -1,0 +1,294 @@
+//! Exits by subject, with the time that each subject cost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vmtax_events::{Detail, DetailKind, ExitKey, Outcome, Reason, Tally};
+
+use super::finding::Cost;
+use super::subject;
+use crate::Ledger;
+use crate::ledger::running_ns;
+
+/// A subject's part of the running time from which on it is a finding.
+pub(super) const WORTH: f64 = 0.01;
+/// The same as a part of all exits, where there are no times.
+const WORTH_OF_COUNT: f64 = 0.10;
+/// Fewer exits than this are no sign of anything that lasts.
+pub(super) const FEW: u64 = 20;
+/// An interrupt that takes as long on average: a tick and its softirqs take some microseconds, a scheduler's turn milliseconds.
+const LONG_INTERRUPT_NS: u64 = 500_000;
+/// An exit that takes less on average did not go to the VMM: the way to user space and back alone takes a microsecond, and QEMU's
+/// main lock and dispatch more.
+const WITHOUT_VMM_NS: u64 = 2_000;
+/// KVM's default of `halt_poll_ns` on x86.
+pub(super) const POLL_NS: u64 = 200_000;
+
+/// The exits of one subject.
+#[derive(Default)]
+pub(super) struct Sum {
+    pub(super) count: u64,
+    pub(super) high_ns: u64,
+    pub(super) tally: Tally,
+    pub(super) details: BTreeMap<Detail, u64>,
+    pub(super) reasons: BTreeMap<Reason, u64>,
+    user: u64,
+}
+
+impl Sum {
+    fn merge(&mut self, other: Sum) {
+        self.count = self.count.saturating_add(other.count);
+        self.high_ns = self.high_ns.saturating_add(other.high_ns);
+        self.user = self.user.saturating_add(other.user);
+        self.tally.merge(&other.tally);
+        for (detail, count) in other.details {
+            *self.details.entry(detail).or_default() += count;
+        }
+        for (reason, count) in other.reasons {
+            *self.reasons.entry(reason).or_default() += count;
+        }
+    }
+}
+
+/// Everything that the findings are made of.
+pub(super) struct Sums {
+    pub(super) by_subject: BTreeMap<&'static str, Sum>,
+    pub(super) base_ns: u64,
+    pub(super) wall_ns: u64,
+    /// Time preempted whose exits are not known.
+    unplaced_ns: u64,
+    /// Times are those of hardware, as far as the recording shows.
+    pub(super) timed: bool,
+    pub(super) total: u64,
+    /// Time in exits that do not halt, where exits have times and the running time is unknown (the text of `perf kvm stat
+    /// report`).
+    pub(super) spent_ns: Option<u64>,
+}
+
+impl Sums {
+    pub(super) fn new(ledger: &Ledger) -> Sums {
+        let time = ledger.time_total();
+        let base_ns = running_ns(&time);
+        let timed = ledger.recording.emulated.is_none() && base_ns > 0 && !lacks_entries(ledger);
+        let halting: u64 = ledger
+            .exits
+            .iter()
+            .filter(|(key, _)| key.outcome == Outcome::Halted)
+            .fold(0, |sum, (_, tally)| sum + u128::from(tally.time_ns))
+            .try_into()
+            .unwrap_or(u64::MAX);
+        let mut sums: BTreeMap<&'static str, Sum> = BTreeMap::new();
+        let deadline = ledger
+            .exits
+            .keys()
+            .any(|key| key.detail.kind == DetailKind::MsrWrite && key.detail.value == 0x6e0);
+        let mut total = 0u64;
+        for (key, tally) in &ledger.exits {
+            let word = match subject::of(key) {
+                // Who arms by both arms by choice.
+                "apic-timer" if deadline => "guest-timer",
+                word => word,
+            };
+            let sum = sums.entry(word).or_default();
+            total = total.saturating_add(tally.count);
+            sum.count = sum.count.saturating_add(tally.count);
+            sum.high_ns = sum.high_ns.saturating_add(net_ns(ledger, key, tally, &time, halting));
+            sum.tally.merge(tally);
+            *sum.reasons.entry(key.reason).or_default() += tally.count;
+            if !matches!(key.detail.kind, DetailKind::None | DetailKind::Halt) {
+                *sum.details.entry(key.detail).or_default() += tally.count;
+            }
+            if key.outcome == Outcome::User {
+                sum.user += tally.count;
+            }
+        }
+        no_legacy_queue(&mut sums);
+        several_queues(&mut sums);
+        if timed {
+            handled_by_the_kernel(&mut sums);
+        }
+        let all = ledger.total();
+        let has_times = ledger.recording.emulated.is_none() && all.timed * 10 >= all.count * 9;
+        let not_halting = sums.iter().filter(|(word, _)| **word != "halts");
+        let spent_ns: u64 =
+            not_halting.map(|(_, sum)| sum.tally.time_ns).fold(0, u64::saturating_add);
+        let placed: u64 = ledger.preempted.values().fold(0, |sum, ns| sum.saturating_add(*ns));
+        Sums {
+            by_subject: sums,
+            base_ns,
+            wall_ns: time.wall_ns,
+            unplaced_ns: time.preempted_ns.saturating_sub(placed),
+            timed,
+            total,
+            spent_ns: Some(spent_ns).filter(|ns| *ns > 0 && has_times && !timed),
+        }
+    }
+
+    /// What an interrupt of the host takes on average where that is no time to handle one in, and who ran meanwhile was not
+    /// recorded. Only if these interrupts matter beside the other exits.
+    pub(super) fn interrupts_wait(&self, ledger: &Ledger) -> Option<u64> {
+        let sum = self.by_subject.get("host-interrupts")?;
+        let all = self.by_subject.iter().filter(|(word, _)| **word != "halts");
+        let all = all.fold(0u64, |all, (_, sum)| all.saturating_add(sum.high_ns));
+        let waits = !ledger.recording.coverage.sched
+            && self.timed
+            && sum.count >= FEW
+            && mean_ns(sum) >= LONG_INTERRUPT_NS
+            && sum.high_ns * 2 >= all
+            && self.matters(sum);
+        waits.then(|| mean_ns(sum))
+    }
+
+    /// Whether exits of a subject are enough to be a finding.
+    pub(super) fn matters(&self, sum: &Sum) -> bool {
+        let of_wall = sum.high_ns as f64 / self.wall_ns.max(1) as f64;
+        match self.cost(sum) {
+            Cost::Time { high_ns, base_ns, .. } => {
+                high_ns as f64 >= base_ns as f64 * WORTH && of_wall >= WORTH / 2.0
+            }
+            Cost::Spent { time_ns, all_ns, .. } => {
+                time_ns as f64 >= all_ns as f64 * WORTH_OF_COUNT && sum.count >= FEW
+            }
+            _ => sum.count as f64 >= self.total as f64 * WORTH_OF_COUNT && sum.count >= FEW,
+        }
+    }
+
+    /// What it is ranked by: a part of the time, else of the exits.
+    pub(super) fn weight(&self, sum: &Sum) -> f64 {
+        match self.cost(sum) {
+            Cost::Time { high_ns, base_ns, .. } => high_ns as f64 / base_ns.max(1) as f64,
+            Cost::Spent { time_ns, all_ns, .. } => time_ns as f64 / all_ns.max(1) as f64,
+            _ => sum.count as f64 / self.total.max(1) as f64,
+        }
+    }
+
+    /// How many a second and vCPU.
+    pub(super) fn rate(&self, count: u64) -> Option<f64> {
+        let seconds = self.wall_ns as f64 / 1e9;
+        (self.timed && seconds > 0.0).then(|| count as f64 / seconds)
+    }
+
+    /// The exits' time and that of all that do not halt, where the running time is unknown.
+    pub(super) fn spent_ns(&self, sum: &Sum) -> Option<(u64, u64)> {
+        // A halt's time is the guest's own.
+        let halts = sum.reasons.keys().any(|reason| is_halt(*reason));
+        self.spent_ns.filter(|_| !halts && !self.timed).map(|all_ns| (sum.tally.time_ns, all_ns))
+    }
+
+    pub(super) fn cost(&self, sum: &Sum) -> Cost {
+        let count = sum.count;
+        if !self.timed {
+            let spent = self.spent_ns(sum);
+            return spent.map_or(Cost::Count { count }, |(time_ns, all_ns)| Cost::Spent {
+                time_ns,
+                all_ns,
+                count,
+            });
+        }
+        let low_ns = sum.high_ns.saturating_sub(self.unplaced_ns);
+        Cost::Time { low_ns, high_ns: sum.high_ns, base_ns: self.base_ns, count }
+    }
+}
+
+/// Exits without entries: most of the time between them is unknown.
+pub(super) fn lacks_entries(ledger: &Ledger) -> bool {
+    let time = ledger.time_total();
+    time.unknown_ns > time.wall_ns / 2
+}
+
+/// Time of a key's exits in which their vCPU was neither halted nor preempted.
+fn net_ns(
+    ledger: &Ledger,
+    key: &ExitKey,
+    tally: &Tally,
+    time: &vmtax_events::TimeRow,
+    halting: u64,
+) -> u64 {
+    let mut ns = tally.time_ns;
+    if key.outcome == Outcome::Halted && halting > 0 {
+        // Halted time is known by vCPU and not by exit: these exits have their part of it.
+        let part = u128::from(time.halted_ns) * u128::from(tally.time_ns) / u128::from(halting);
+        ns = ns.saturating_sub(u64::try_from(part).unwrap_or(u64::MAX));
+    }
+    ns.saturating_sub(ledger.preempted.get(key).copied().unwrap_or(0))
+}
+
+fn is_halt(reason: Reason) -> bool {
+    use vmtax_events::{Isa, svm, vmx};
+    matches!((reason.isa, reason.code), (Isa::Vmx, vmx::HLT) | (Isa::Svm, svm::HLT | svm::IDLE_HLT))
+}
+
+/// Notifications that are over before a VMM could have been asked end in the kernel, also where kvm_userspace_exit was not recorded.
+fn handled_by_the_kernel(sums: &mut BTreeMap<&'static str, Sum>) {
+    let is_short = |sum: &Sum| sum.count >= FEW && mean_ns(sum) < WITHOUT_VMM_NS;
+    if sums.get("queue-notifications").is_some_and(is_short)
+        && let Some(sum) = sums.remove("queue-notifications")
+    {
+        sums.entry("notifications").or_default().merge(sum);
+    }
+}
+
+/// Registers of one page that are written and never read, several of them, are queues' notifications.
+fn several_queues(sums: &mut BTreeMap<&'static str, Sum>) {
+    let Some(sum) = sums.get("device-registers") else { return };
+    let only_written = sum.details.keys().all(|detail| detail.is_write() == Some(true));
+    let pages: BTreeSet<u64> = sum.details.keys().map(|detail| detail.value >> 12).collect();
+    let handled = sum.user == sum.count;
+    if only_written
+        && sum.details.len() > 1
+        && pages.len() == 1
+        && handled
+        && let Some(sum) = sums.remove("device-registers")
+    {
+        sums.insert("notifications-to-vmm", sum);
+    }
+}
+
+/// A port that looks like legacy virtio's QUEUE_NOTIFY among other registers of its device is one of them: while virtio runs, only
+/// its interrupt status is read (offset 19).
+fn no_legacy_queue(sums: &mut BTreeMap<&'static str, Sum>) {
+    const BLOCK: u64 = 0x40;
+    const STATUS: u64 = 0x13;
+    let is_port = |detail: &Detail| matches!(detail.kind, DetailKind::PortIn | DetailKind::PortOut);
+    let Some(registers) = sums.get("device-registers") else { return };
+    let mut by_block: BTreeMap<u64, u64> = BTreeMap::new();
+    for (detail, count) in &registers.details {
+        if is_port(detail) && detail.value % 0x20 != STATUS {
+            *by_block.entry(detail.value / BLOCK).or_default() += count;
+        }
+    }
+    for word in ["notifications-to-vmm", "queue-notifications"] {
+        let is_register = |sum: &Sum| {
+            let in_block = |(detail, count): (&Detail, &u64)| {
+                is_port(detail) && by_block.get(&(detail.value / BLOCK)) >= Some(count)
+            };
+            sum.details.iter().all(in_block) && !sum.details.is_empty()
+        };
+        if sums.get(word).is_some_and(is_register)
+            && let Some(sum) = sums.remove(word)
+        {
+            sums.entry("device-registers").or_default().merge(sum);
+        }
+    }
+}
+
+/// A fault's own time on average, ns.
+pub(super) fn mean_ns(sum: &Sum) -> u64 {
+    let ns = if sum.high_ns > 0 { sum.high_ns } else { sum.tally.time_ns };
+    ns / sum.count.max(1)
+}
+
+/// Halts that blocked and ended within KVM's polling time, of how many.
+pub(super) fn short_halts(ledger: &Ledger) -> Option<(u64, u64)> {
+    let halts = halts(ledger);
+    let is_short =
+        |bucket: &usize| Tally::bucket_bounds(*bucket).1.is_some_and(|end| end <= POLL_NS * 4 / 3);
+    let short = (0..vmtax_events::HIST_BUCKETS).filter(is_short).map(|b| halts.hist[b]).sum();
+    (halts.timed >= FEW).then_some((short, halts.timed))
+}
+
+pub(super) fn halts(ledger: &Ledger) -> Tally {
+    let mut halts = Tally::default();
+    let of_halts = ledger.exits.iter().filter(|(key, _)| key.outcome == Outcome::Halted);
+    of_halts.for_each(|(_, tally)| halts.merge(tally));
+    halts
+}

@@ -1,0 +1,280 @@
+//! The result of an explanation: one verdict, of the steps and findings.
+
+use std::sync::Arc;
+
+use super::exits::too_few;
+use super::finding::{Certainty, Cost, Evidence, Finding, Found};
+use super::findings::{is_throttled, lasting_contention};
+use super::step::{Answer, Question, Says, Step};
+use super::sums::{POLL_NS, Sums, short_halts};
+use super::{TAX_MATTERS, Workload, memory, results};
+use crate::Ledger;
+use crate::ledger::{Taker, running_ns};
+use crate::remedy::{Context, VmKind};
+
+/// A part of its time that the busiest vCPU must not be halted for the VM to be more than idle.
+const BUSY: f64 = 0.10;
+/// Halts a second and vCPU from which on waking up is what the guest does.
+const OFTEN: f64 = 500.0;
+/// Threads that are named.
+const NAMED: usize = 3;
+
+/// The result.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// The guest is idle and polls, in this share of its samples.
+    Polling(f64),
+    /// vCPUs wait for processors.
+    Contention {
+        /// The share of the running time.
+        share: f64,
+        /// The exit tax beside it, where it is known.
+        tax: f64,
+        /// Who had the processors; `None`: nobody, vCPUs were held back. Hostile text.
+        takers: Option<Vec<String>>,
+    },
+    /// Exits cost time.
+    Exits {
+        /// The exit tax.
+        tax: f64,
+        /// The exits that cost most.
+        most: Option<Costliest>,
+        /// Contention beside it, if it matters.
+        contention: Option<f64>,
+    },
+    /// The guest waits in short halts.
+    WakeUps {
+        /// Halts a second and vCPU.
+        rate: f64,
+        /// Of them, those that ended within `within_ns`.
+        short: u64,
+        /// All that blocked.
+        all: u64,
+        /// KVM's polling time.
+        within_ns: u64,
+    },
+    /// The guest copies data through a bounce buffer, for this share of its samples.
+    BounceBuffer(f64),
+    /// One finding is the answer: exits, misses of the TLB or of branches.
+    Finding(Found, Vec<Evidence>),
+    /// The guest waits for memory.
+    Memory {
+        /// Exits are known not to be the bottleneck.
+        exits_excluded: bool,
+        /// What the hot function shows.
+        shown: Option<Says>,
+        /// How the memory is mapped.
+        pages: Found,
+    },
+    /// Results of benchmarks, worst first.
+    Results(Vec<Arc<Workload>>),
+    /// Exits are not the bottleneck.
+    NotExits(Says),
+    /// The VM does next to nothing.
+    Idle {
+        /// The share in which the busiest vCPU is not halted.
+        busiest: f64,
+        /// All vCPUs, ns.
+        running_ns: u64,
+        /// All vCPUs, ns.
+        wall_ns: u64,
+    },
+    /// Nothing was decided.
+    Undecided {
+        /// What the question about exits says.
+        says: Option<Says>,
+        /// The exits that occur most.
+        most: Option<(Found, Vec<Evidence>)>,
+    },
+    /// Results of benchmarks cannot be compared.
+    NothingToCompare {
+        /// Categories name kinds of VM, but no workload has two.
+        has_kinds: bool,
+        /// The first categories. Hostile text.
+        categories: Vec<String>,
+    },
+}
+
+/// The exits that cost most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Costliest {
+    /// What they are.
+    pub found: Found,
+    /// What they access, or what else is shown of them.
+    pub shown: Option<Evidence>,
+    /// Their share of the running time.
+    pub share: f64,
+}
+
+impl Verdict {
+    /// Its word. These words never change.
+    pub fn id(&self) -> &'static str {
+        match self {
+            Verdict::Polling(_) => "polling",
+            Verdict::Contention { .. } => "contention",
+            Verdict::Exits { .. } => "exits",
+            Verdict::WakeUps { .. } => "wake-ups",
+            Verdict::BounceBuffer(_) => "bounce-buffer",
+            Verdict::Finding(Found::Exits(_), _) => "exits",
+            Verdict::Finding(Found::BranchMisses, _) => "branch-misses",
+            Verdict::Finding(..) | Verdict::Memory { .. } => "memory",
+            Verdict::Results(_) => "results",
+            Verdict::NotExits(_) => "not-exits",
+            Verdict::Idle { .. } => "idle",
+            Verdict::Undecided { .. } | Verdict::NothingToCompare { .. } => "undecided",
+        }
+    }
+
+    /// Findings that it rests on.
+    pub(super) fn rests_on(&self) -> &'static [&'static str] {
+        match self.id() {
+            "contention" => &["contention"],
+            "polling" => &["guest-polls"],
+            "wake-ups" => &["halts"],
+            "memory" => &["small-pages", "tlb-misses"],
+            "bounce-buffer" => &["bounce-buffer"],
+            "branch-misses" => &["branch-misses"],
+            _ => &[],
+        }
+    }
+}
+
+/// The verdict of these steps and findings.
+pub(super) fn judge(
+    steps: &[Step],
+    all: &[Finding],
+    context: &Context,
+    ledger: &Ledger,
+    sums: &Sums,
+    workloads: &[Arc<Workload>],
+) -> Verdict {
+    let finding = |id: &str| all.iter().find(|finding| finding.id() == id);
+    if let Some(polls) = finding("guest-polls").filter(|polls| polls.weight >= 0.5) {
+        return Verdict::Polling(polls.weight);
+    }
+    let top = all
+        .iter()
+        .find(|finding| !matches!(finding.cost, Cost::Unknown) && finding.id() != "contention");
+    if let Some(found) = of_times(ledger, sums, top) {
+        return found;
+    }
+    if let Some(found) = finding("bounce-buffer").filter(|found| found.weight >= 0.10) {
+        return Verdict::BounceBuffer(found.weight);
+    }
+    if let Some(found) = finding("clock-reads").filter(|found| found.weight >= 0.05) {
+        return Verdict::Finding(found.found.clone(), found.evidence.clone());
+    }
+    if let Some(found) = of_memory(steps, all, context, ledger) {
+        return found;
+    }
+    let tlb = finding("tlb-misses").filter(|found| found.certainty == Certainty::Likely);
+    if let Some(found) = tlb.or_else(|| finding("branch-misses")) {
+        let first = found.evidence.iter().take(1).cloned().collect();
+        return Verdict::Finding(found.found.clone(), first);
+    }
+    if !workloads.is_empty() && ledger.exits.is_empty() {
+        return Verdict::Results(workloads.to_vec());
+    }
+    if ledger.exits.is_empty()
+        && let Some(found) = results::nothing_to_compare(&ledger.samples)
+    {
+        return found;
+    }
+    match steps.iter().find(|step| step.question == Question::Exits) {
+        Some(step) if step.answer == Answer::No => Verdict::NotExits(step.says.clone()),
+        Some(step) => Verdict::Undecided {
+            says: Some(step.says.clone()),
+            most: top.map(|top| (top.found.clone(), top.evidence.clone())),
+        },
+        None => Verdict::Undecided { says: None, most: None },
+    }
+}
+
+/// The verdict that the times of exits and waiting allow.
+fn of_times(ledger: &Ledger, sums: &Sums, top: Option<&Finding>) -> Option<Verdict> {
+    if !sums.timed || too_few(ledger, sums).is_some() || sums.interrupts_wait(ledger).is_some() {
+        return None;
+    }
+    let contention = lasting_contention(ledger).unwrap_or(0.0);
+    if let Some(found) = idle(ledger, sums, contention) {
+        return Some(found);
+    }
+    let tax = ledger.tax();
+    if contention >= TAX_MATTERS && contention >= tax.unwrap_or(0.0) {
+        let all = ledger.takers();
+        let label = |(taker, _): &(&Taker, _)| taker.label(&ledger.recording);
+        let takers = || all.iter().take(NAMED).map(label).collect();
+        return Some(Verdict::Contention {
+            share: contention,
+            tax: tax.unwrap_or(0.0),
+            takers: (!is_throttled(&all)).then(takers),
+        });
+    }
+    if let Some(found) = wake_ups(ledger, sums) {
+        return Some(found);
+    }
+    let tax = tax.filter(|tax| *tax >= TAX_MATTERS)?;
+    let most = top.map(|top| Costliest {
+        found: top.found.clone(),
+        shown: top.evidence.get(1).cloned(),
+        share: top.weight,
+    });
+    let contention = (contention >= TAX_MATTERS).then_some(contention);
+    Some(Verdict::Exits { tax, most, contention })
+}
+
+/// A VM that does next to nothing.
+fn idle(ledger: &Ledger, sums: &Sums, contention: f64) -> Option<Verdict> {
+    let busiest = ledger
+        .time
+        .values()
+        .filter(|time| time.sum.wall_ns > 0)
+        .map(|time| running_ns(&time.sum) as f64 / time.sum.wall_ns as f64)
+        .fold(0.0, f64::max);
+    let time = ledger.time_total();
+    if !sums.timed || busiest >= BUSY || time.halted_ns == 0 {
+        return None;
+    }
+    if let Some(found) = wake_ups(ledger, sums) {
+        return Some(found);
+    }
+    // A vCPU that hardly runs because others have its processor is not idle.
+    if contention * running_ns(&time) as f64 >= BUSY * time.wall_ns as f64 {
+        return None;
+    }
+    Some(Verdict::Idle { busiest, running_ns: running_ns(&time), wall_ns: time.wall_ns })
+}
+
+/// A guest with many short halts.
+fn wake_ups(ledger: &Ledger, sums: &Sums) -> Option<Verdict> {
+    let (short, all) = short_halts(ledger)?;
+    let rate = sums.rate(all)?;
+    let of_halts = sums.by_subject.get("halts").map_or(0, |sum| sum.high_ns);
+    let most = sums.by_subject.values().map(|sum| sum.high_ns).max().unwrap_or(0);
+    (rate >= OFTEN && short * 2 > all && of_halts * 2 >= most).then_some(Verdict::WakeUps {
+        rate,
+        short,
+        all,
+        within_ns: POLL_NS,
+    })
+}
+
+/// The guest waits for memory, and its memory is mapped in small pages.
+fn of_memory(
+    steps: &[Step],
+    all: &[Finding],
+    context: &Context,
+    ledger: &Ledger,
+) -> Option<Verdict> {
+    let small = all.iter().find(|finding| finding.id() == "small-pages")?;
+    let step = |question| steps.iter().find(|step| step.question == question);
+    let waits = step(Question::Memory).is_some_and(|step| step.misses_more);
+    let known = memory::is_small(ledger).is_some() || context.kind == VmKind::Tdx;
+    let shown = step(Question::Instructions).filter(|step| step.answer == Answer::Yes);
+    if shown.is_none() && !waits || !known {
+        return None;
+    }
+    let exits_excluded = step(Question::Exits).is_some_and(|step| step.answer == Answer::No);
+    let pages = small.found.clone();
+    Some(Verdict::Memory { exits_excluded, shown: shown.map(|step| step.says.clone()), pages })
+}

@@ -1,0 +1,292 @@
+//! The words of an explanation: what `vmtax-analyse` found, as sentences without their full stops.
+
+mod evidence;
+mod findings;
+mod results;
+
+use vmtax_analyse::explain::{
+    Compared, Costliest, Evidence, Most, Question, Record, Says, Verdict,
+};
+use vmtax_events::Reason;
+
+pub(crate) use evidence::evidence;
+pub(crate) use findings::finding;
+pub(crate) use results::{figures, workload};
+
+const SMALL_PAGES: &str = "the guest's memory is mapped in pages of 4 KiB";
+const REPETITIONS_OF_EACH: &str = "each setup at least five times";
+
+fn percent(share: f64) -> String {
+    // An empty sum is -0.0.
+    format!("{:.1} %", share * 100.0 + 0.0)
+}
+
+/// A part of a loss; more than all of it is called so.
+fn part(part: f64) -> String {
+    if part > 1.0 { "all".to_owned() } else { percent(part) }
+}
+
+fn ms(ns: u64) -> u64 {
+    ns / 1_000_000
+}
+
+/// Reasons of exits.
+fn reasons(most: &Most<Reason>) -> String {
+    let names: Vec<String> = most.named.iter().map(|reason| reason.name().into_owned()).collect();
+    let more = if most.more > 0 { ", ..." } else { "" };
+    format!("{}{more}", names.join(", "))
+}
+
+fn joined(lines: &[Evidence]) -> String {
+    lines.iter().map(evidence).collect::<Vec<_>>().join("; ")
+}
+
+/// The verdict. Hostile text.
+pub(crate) fn verdict(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Polling(share) => format!(
+            "the guest is idle and polls: {} of its samples; its processors look busy and do nothing",
+            percent(*share)
+        ),
+        Verdict::Contention { share, tax, takers: None } => format!(
+            "vCPUs are held back {} of their running time while their processors are idle, as by a CPU quota (cpu.max); exits take {}",
+            percent(*share),
+            percent(*tax)
+        ),
+        Verdict::Contention { share, tax, takers: Some(takers) } => {
+            let most = format!(", most of all for {}", takers.join(", "));
+            format!(
+                "vCPUs wait for a processor {} of their running time{}; exits take {}",
+                percent(*share),
+                if takers.is_empty() { "" } else { &most },
+                percent(*tax)
+            )
+        }
+        Verdict::Exits { tax, most, contention } => {
+            let beside = contention
+                .map(|share| format!("; waiting for a processor takes {} more", percent(share)));
+            format!(
+                "handling exits takes {} of the running time{}{}",
+                percent(*tax),
+                most.as_ref().map(costliest).unwrap_or_default(),
+                beside.unwrap_or_default()
+            )
+        }
+        Verdict::WakeUps { rate, short, all, within_ns } => format!(
+            "the guest waits in short halts: {rate:.0} a second and vCPU, {short} of {all} within {} us; each sleep and wake-up costs more than its exit shows",
+            within_ns / 1000
+        ),
+        Verdict::BounceBuffer(share) => {
+            format!("the guest spends {} in its bounce buffer", percent(*share))
+        }
+        Verdict::Finding(found, evidence) => {
+            format!("{}: {}", finding(found).means, joined(evidence))
+        }
+        Verdict::Memory { exits_excluded, shown, pages } => {
+            let exits = if *exits_excluded { "exits are not the bottleneck; " } else { "" };
+            let shown = shown.as_ref().map(|shown| format!(" ({})", conclusion(shown)));
+            let shown = shown.unwrap_or_default();
+            format!("{exits}the guest waits for memory{shown}: {}", finding(pages).means)
+        }
+        Verdict::Results(workloads) => results::verdict(workloads),
+        Verdict::NotExits(what) => says(what),
+        Verdict::Idle { busiest, running_ns, wall_ns } => format!(
+            "the VM is idle: its busiest vCPU is not halted {} of the time ({} ms of {} ms in all); fewer exits would gain nothing",
+            percent(*busiest),
+            ms(*running_ns),
+            ms(*wall_ns)
+        ),
+        Verdict::Undecided { says: None, .. } => {
+            "undecided: the recording does not show where time goes".to_owned()
+        }
+        Verdict::Undecided { says: Some(what), most } => {
+            let most = most.as_ref().map(|(found, evidence)| {
+                format!("; most exits: {} ({})", finding(found).means, joined(evidence))
+            });
+            format!("undecided: {}{}", says(what), most.unwrap_or_default())
+        }
+        Verdict::NothingToCompare { has_kinds: true, categories } => format!(
+            "undecided: no workload has results of two kinds of VM in one unit ({}): add those of the plain VM",
+            categories.join(", ")
+        ),
+        Verdict::NothingToCompare { has_kinds: false, categories } => format!(
+            "undecided: no category names a kind of VM ({}): use plain, snp, tdx, and options as plain+vhost",
+            categories.join(", ")
+        ),
+    }
+}
+
+fn costliest(most: &Costliest) -> String {
+    let shown = most.shown.as_ref().map(|shown| format!(" ({})", evidence(shown)));
+    let means = finding(&most.found).means;
+    format!("; most of it: {means}{}, {}", shown.unwrap_or_default(), percent(most.share))
+}
+
+/// The question of a step.
+pub(crate) fn question(question: Question) -> &'static str {
+    match question {
+        Question::Exits => "Is handling exits the bottleneck?",
+        Question::Causes => "Which cause leads?",
+        Question::Host => "Where does the host's time go?",
+        Question::Guest => "Where does the guest's time go?",
+        Question::Instructions => "Does the guest wait for memory?",
+        Question::Memory => "Is memory mapped in small pages?",
+        Question::Nesting => "What does nesting cost?",
+        Question::Results => "Which setup changes the results?",
+    }
+}
+
+/// What the answer to a question says. Hostile text.
+pub(crate) fn says(says: &Says) -> String {
+    match says {
+        Says::TooFew(count, ns) => {
+            format!("{count} exits in {:.1} ms are too few for a conclusion", *ns as f64 / 1e6)
+        }
+        Says::NoEntries(share) => format!(
+            "{} of the time between exits is unknown: the recording lacks kvm:kvm_entry, or lost most of it",
+            percent(*share)
+        ),
+        Says::LongInterrupts(each_ns) => format!(
+            "interrupts of the host take {:.1} ms each, which is no time that handling one takes: the vCPUs were probably preempted, and sched:sched_switch was not recorded",
+            *each_ns as f64 / 1e6
+        ),
+        Says::Tax(tax) => gain_at_most(*tax),
+        Says::SmallTax(tax) => format!("exits are not the bottleneck: {}", gain_at_most(*tax)),
+        Says::NoRunningTime(ns) => format!(
+            "exits that do not halt took {} ms; the table does not contain the running time",
+            ms(*ns)
+        ),
+        Says::NoExits => "the recording contains no exits".to_owned(),
+        Says::OnlyCounts { emulated } => {
+            let times = "times under an emulator do not reflect hardware, and ";
+            let times = if *emulated { times } else { "" };
+            format!("{times}counts alone do not show the cost of exits")
+        }
+        Says::NotComparable => "the base cannot be compared".to_owned(),
+        Says::OtherKind(share, here, base) => format!(
+            "counts decide nothing: {} of the exits have causes that are equally frequent in both, but one is a {} and the other a {} VM, and the cost of an exit in each is unknown",
+            percent(*share),
+            here.name(),
+            base.name()
+        ),
+        Says::SameExits(share) => format!(
+            "exits are not the bottleneck, if the base is fast: {} of them have causes that are equally frequent there",
+            percent(*share)
+        ),
+        Says::OtherExits(share) => format!(
+            "the two do not take the same exits: only {} have causes that are equally frequent in both",
+            percent(*share)
+        ),
+        Says::LeadingCause(cause) => {
+            format!("{}: most of it is the guest {}", cause.name(), cause.describe())
+        }
+        Says::NoCauses => "the recording has no exits".to_owned(),
+        Says::NoProfile => "it has no profile".to_owned(),
+        Says::MostIn(name) => format!("most of it in {name}"),
+        Says::LessIn(name) => {
+            format!("the largest difference is that less of it is in {name}")
+        }
+        Says::MoreIn(name) => {
+            format!("the largest difference is that more of it is in {name}")
+        }
+        Says::AsInBase => "as in the base".to_owned(),
+        Says::NothingStandsOut => "no function stands out".to_owned(),
+        Says::EntersGuest(here, base) => {
+            let base = base.map(|base| format!(", in the base {}", percent(base)));
+            let base = base.unwrap_or_default();
+            format!("{} of its samples are on the way into the guest and out{base}", percent(*here))
+        }
+        Says::NoInstructions => "no function of it was examined".to_owned(),
+        Says::OnMemory { base: None, .. } => {
+            format!("{}; only a baseline shows how much is normal", conclusion(says))
+        }
+        Says::OnMemory { base: Some((_, compared)), .. } => {
+            format!("{}{}", conclusion(says), comparison(compared))
+        }
+        Says::SmallPages { by_faults } => {
+            format!("{SMALL_PAGES}{}", if *by_faults { ", by its faults" } else { "" })
+        }
+        Says::LargePages => "most of it is mapped in large pages".to_owned(),
+        Says::UnknownPages => "faults do not show it".to_owned(),
+        Says::NoNesting => "L1 handled no exit of L2, or the recording does not show it".to_owned(),
+        Says::Nesting(each) => format!(
+            "each exit of L2 that L1 handled took {each:.1} exits of L1; the minimum is one, the entry"
+        ),
+        Says::Worst(workload) => results::workload(workload),
+    }
+}
+
+fn gain_at_most(tax: f64) -> String {
+    format!("without any exit at most {} of the time would be gained", percent(tax))
+}
+
+/// What a hot function shows, without how it compares with the base's.
+fn conclusion(shown: &Says) -> String {
+    let Says::OnMemory { function, here, base } = shown else { return says(shown) };
+    let base = base.as_ref().map(|(share, _)| format!(", in the base {}", percent(*share)));
+    format!(
+        "{} of {function} is on accesses of memory or right behind a load{}",
+        percent(*here),
+        base.unwrap_or_default()
+    )
+}
+
+fn comparison(compared: &Compared) -> String {
+    match compared {
+        Compared::OtherCode => "; the code differs".to_owned(),
+        Compared::Same => ": the same".to_owned(),
+        Compared::Gained { part, most } => {
+            let most = most.as_ref().map(|gain| {
+                format!("{} from {} to {}", gain.text, percent(gain.from), percent(gain.to))
+            });
+            format!(
+                "; of what instructions gained, {} is there: {}",
+                percent(*part),
+                most.unwrap_or_default()
+            )
+        }
+    }
+}
+
+/// What to record or give to know more.
+pub(crate) fn record(record: Record) -> &'static str {
+    match record {
+        Record::Longer => "ten seconds and more while the load runs",
+        Record::Entries => {
+            "kvm:kvm_entry beside kvm:kvm_exit: `perf kvm stat record -a`, or `perf record -a -e 'kvm:*' -e sched:sched_switch`"
+        }
+        Record::Sched => {
+            "sched:sched_switch beside the exits: `perf record -a -e 'kvm:*' -e sched:sched_switch`, which shows who had the processors"
+        }
+        Record::BetweenExits => {
+            "what the guest does between exits: a profile of it, its page sizes"
+        }
+        Record::Recording => {
+            "the recording itself (perf.data.guest of `perf kvm stat record`), which contains the running time of the vCPUs"
+        }
+        Record::Times => {
+            "a recording with times: `perf kvm stat record -a`, or `perf record -a -e 'kvm:*' -e sched:sched_switch`"
+        }
+        Record::TimesOfBoth => "a recording with times (`perf kvm stat record`)",
+        Record::TimesOrTrial => {
+            "times of exits on both hosts (`perf kvm stat record -a`); or take the exits away (nohz_full in the guest) and see whether the gap stays"
+        }
+        Record::HostProfile => {
+            "a profile of the host: `perf record -a -g`, then `vmtax import --host-profile`"
+        }
+        Record::GuestProfile => {
+            "a profile of the guest: `perf record -g` in it, then `vmtax import --guest-profile`"
+        }
+        Record::HotFunction => {
+            "the hot function: `perf annotate --stdio` in the guest, then `vmtax import --guest-instructions`"
+        }
+        Record::HotFunctionOfBase => {
+            "the same function where it is fast: --against a run that has it"
+        }
+        Record::PageSizes => {
+            "`vmtax pages` on the host while the VM runs, then `vmtax import --stats`"
+        }
+        Record::NestedExits => "a recording with kvm:kvm_nested_vmexit (`perf record -e 'kvm:*'`)",
+        Record::Repetitions => "each setup at least five times: one run has no spread",
+    }
+}

@@ -1,0 +1,123 @@
+//! Results of benchmarks in words.
+
+use vmtax_analyse::explain::{ENOUGH, LOSS, MOST, Row, Workload};
+
+use super::{part, percent};
+
+/// More workloads than this are a table.
+const SENTENCES: usize = 2;
+
+/// A workload's verdict, a sentence without its full stop. Hostile text.
+pub(crate) fn workload(workload: &Workload) -> String {
+    let Some(worst) = &workload.worst else { return without_loss(workload) };
+    let mut says = loss(workload, worst);
+    for one in workload.recovered.iter().filter(|one| one.category == worst.category) {
+        says += &format!("; {} gets back {} of it", one.option, part(one.part));
+    }
+    // Options tried in other categories are listed if none was tried for the worst.
+    if let Some(one) = workload.recovered.first().filter(|one| one.category != worst.category) {
+        says += &format!(
+            "; of what {} loses, {} gets back {}",
+            one.category,
+            one.option,
+            part(one.part)
+        );
+    }
+    if let Some(share) = workload.bounce {
+        let verdict = if share >= MOST { "explains most of it" } else { "does not explain it" };
+        says += &format!("; the bounce buffer alone {verdict} ({})", percent(share));
+    }
+    says
+}
+
+/// The loss of the worst category.
+fn loss(workload: &Workload, worst: &Row) -> String {
+    let plain = worst.plain.as_ref().map_or("", |(name, ..)| name.as_str());
+    format!(
+        "{}: {} loses {} of {plain} ({}{})",
+        workload.name,
+        worst.category,
+        percent(workload.loss()),
+        figures(workload),
+        runs(worst.runs)
+    )
+}
+
+/// The worst category's value and the plain VM's: `591 Mbit/s of 3.4 Gbit/s`.
+pub(crate) fn figures(workload: &Workload) -> String {
+    let Some(worst) = &workload.worst else { return String::new() };
+    let plain = worst.plain.as_ref().map_or(0.0, |(_, value, _)| *value);
+    format!("{} of {}", figure(worst.value, &workload.unit), figure(plain, &workload.unit))
+}
+
+/// Without kinds to compare: what an option does.
+fn without_loss(workload: &Workload) -> String {
+    let name = &workload.name;
+    if workload.rows.iter().any(|row| row.plain.is_some()) {
+        return format!("{name}: no kind of VM loses 5 % and more");
+    }
+    let changed = workload.changed.as_ref().and_then(|row| Some((row, row.baseline.as_ref()?)));
+    let Some((row, (baseline, there, loss))) = changed else {
+        return format!("{name}: no category differs by 5 % and more from its baseline");
+    };
+    format!(
+        "{name}: {} {} {} of {baseline} ({} of {})",
+        row.category,
+        if *loss > 0.0 { "loses" } else { "gains" },
+        percent(loss.abs()),
+        figure(row.value, &workload.unit),
+        figure(*there, &workload.unit)
+    )
+}
+
+fn runs(n: usize) -> String {
+    match n {
+        1 => ", one run each".to_owned(),
+        n if n < ENOUGH => format!(", medians of {n}"),
+        _ => String::new(),
+    }
+}
+
+/// The verdict: a sentence for each of a few workloads, else how many lose and the worst. Hostile text.
+pub(super) fn verdict<W: AsRef<Workload>>(workloads: &[W]) -> String {
+    if workloads.len() <= SENTENCES {
+        let says: Vec<String> = workloads.iter().map(|one| workload(one.as_ref())).collect();
+        return says.join(". ");
+    }
+    let lose = workloads.iter().filter(|workload| workload.as_ref().loss() >= LOSS).count();
+    let worst = workloads.first().map(AsRef::as_ref);
+    match (lose, worst.and_then(|one| Some((one, one.worst.as_ref()?)))) {
+        (1.., Some((workload, worst))) => format!(
+            "{lose} of {} workloads lose 5 % and more. Worst: {}",
+            workloads.len(),
+            // The rest is in the table.
+            loss(workload, worst)
+        ),
+        _ => format!("no kind of VM loses 5 % and more in any of {} workloads", workloads.len()),
+    }
+}
+
+/// A value with its unit, thousands as a prefix of units that have them.
+fn figure(value: f64, unit: &str) -> String {
+    let prefixes = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let takes = ["bit/s", "B/s", "1/s", "bps"].contains(&unit);
+    let (value, prefix) = prefixes
+        .into_iter()
+        .find(|(least, _)| takes && value >= *least)
+        .map_or((value, ""), |(least, prefix)| (value / least, prefix));
+    let digits =
+        if value == 0.0 { 0 } else { (2 - value.abs().log10().floor() as i32).clamp(0, 6) };
+    let digits = usize::try_from(digits).unwrap_or(0);
+    let number = format!("{value:.digits$}");
+    let number = if number.contains('.') {
+        number.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        &number
+    };
+    match (unit, prefix) {
+        ("", _) => number.to_owned(),
+        ("1/s", "") => format!("{number}/s"),
+        ("1/s", prefix) => format!("{number}{prefix}/s"),
+        _ => format!("{number} {prefix}{unit}"),
+    }
+}
