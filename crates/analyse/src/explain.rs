@@ -15,17 +15,20 @@
 //! sentences: an explanation is values, of which `vmtax-report` makes words.
 
 mod category;
+mod certainty;
 mod exits;
 mod finding;
 mod findings;
 mod kind;
-pub(crate) mod memory;
+mod mapping;
+mod memory;
 mod profiles;
 mod results;
 mod step;
 pub mod subject;
 mod sums;
 mod verdict;
+mod workload;
 
 use std::sync::Arc;
 
@@ -36,17 +39,12 @@ use crate::remedy::{CONTRADICTED, VmKind};
 use sums::Sums;
 
 pub use category::is_category;
-pub use finding::{
-    Access, Advice, Certainty, Cost, Evidence, Finding, Found, Holder, Most, PerWork, Share,
-};
-pub use results::{ENOUGH, LOSS, MOST, Recovered, Row, Workload};
+pub use certainty::Certainty;
+pub use finding::{Access, Advice, Cost, Evidence, Finding, Found, Holder, Most, PerWork, Share};
 pub use step::{Answer, Compared, Gain, Question, Record, Says, Step};
+pub use sums::TAX_MATTERS;
 pub use verdict::{Costliest, Verdict};
-
-/// A tax from which on exits are called the bottleneck: what a few percent of noise cannot hide.
-pub const TAX_MATTERS: f64 = 0.05;
-/// Causes, functions and kinds of ancillary exits that are named.
-const NAMED: usize = 5;
+pub use workload::{ENOUGH, LOSS, MOST, Recovered, Row, Workload};
 
 /// The walk.
 pub struct Explanation {
@@ -117,8 +115,8 @@ impl Explanation {
 
 /// Memory that is mapped as small in the base is not what differs.
 fn base_is_as_small(ledger: &Ledger, base: Option<&Ledger>) -> bool {
-    let small = memory::is_small(ledger).unwrap_or(false);
-    small && base.and_then(memory::is_small) == Some(true)
+    let small = mapping::is_small(ledger).unwrap_or(false);
+    small && base.and_then(mapping::is_small) == Some(true)
 }
 
 /// Of two remedies that contradict each other the one of the finding that matters more is advised.

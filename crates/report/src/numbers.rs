@@ -45,7 +45,8 @@ pub fn share(part: u64, whole: u64) -> Option<f64> {
 /// A share in percent with one digit, without the sign: `12.3`; `<0.1` for what would round to
 /// nothing but is not.
 pub fn percent_digits(share: f64) -> String {
-    let percent = share * 100.0;
+    // An empty sum is -0.0.
+    let percent = share * 100.0 + 0.0;
     if percent > 0.0 && percent < 0.05 { "<0.1".to_owned() } else { format!("{percent:.1}") }
 }
 

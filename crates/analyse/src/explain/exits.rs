@@ -4,8 +4,7 @@ use vmtax_events::{Level, Reason};
 
 use super::finding::Evidence;
 use super::step::{Answer, Question, Record, Says, Step};
-use super::sums::{Sums, lacks_entries};
-use super::{NAMED, TAX_MATTERS};
+use super::sums::{NAMED, Sums, TAX_MATTERS, lacks_entries};
 use crate::diff::{Diff, DiffRow, Per, Side, Verdict, suitable};
 use crate::ledger::running_ns;
 use crate::vm_facts::kind;

@@ -5,31 +5,10 @@ use std::sync::Arc;
 
 use vmtax_events::{Cause, Detail, Reason};
 
-use super::Workload;
+use super::certainty::Certainty;
+use super::workload::Workload;
 use crate::diff;
 use crate::remedy::{self, Applies, Context, Remedy, VmKind};
-
-/// How sure a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Certainty {
-    /// The recording can mean nothing else.
-    Certain,
-    /// It would be a surprise if not.
-    Likely,
-    /// One explanation of several.
-    Possible,
-}
-
-impl Certainty {
-    /// In a word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Certainty::Certain => "certain",
-            Certainty::Likely => "likely",
-            Certainty::Possible => "possible",
-        }
-    }
-}
 
 /// What something costs.
 #[derive(Clone, Copy, Debug, PartialEq)]

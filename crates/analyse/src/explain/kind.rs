@@ -27,13 +27,13 @@ pub(super) fn context(ledger: &Ledger) -> Context {
         vendor: vendor(ledger),
         has_virtual_apic,
         is_contended: super::findings::lasting_contention(ledger)
-            .is_some_and(|share| share >= super::TAX_MATTERS),
+            .is_some_and(|share| share >= super::sums::TAX_MATTERS),
         polls,
         guest_memfd: is_guest_memfd(ledger),
         converts: keys().any(|key| super::subject::of(key) == "conversions"),
         logs_writes: keys()
             .any(|key| key.reason.isa == Isa::Vmx && key.reason.code == vmx::PML_FULL),
-        may_shadow: super::memory::is_small(ledger).is_none()
+        may_shadow: super::mapping::is_small(ledger).is_none()
             && keys().any(|key| super::subject::of(key) == "nesting"),
         is_windows: keys().any(|key| match key.detail.kind {
             DetailKind::HypervHypercall => true,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use vmtax_events::profile::Weight;
 use vmtax_events::{Place, Profile};
 
-use super::NAMED;
 use super::finding::{Access, Evidence, Share};
 use super::step::{Answer, Compared, Gain, Question, Record, Says, Step};
+use super::sums::NAMED;
 use crate::Ledger;
 
 /// Points of a percent that a function's share must differ by to be named as a difference.

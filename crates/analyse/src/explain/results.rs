@@ -6,20 +6,13 @@ use std::sync::Arc;
 
 use vmtax_events::{Better, Isa, Sample};
 
-use super::category::{Category, has_option, is_category};
-use super::finding::{Certainty, Evidence, Finding, Found};
+use super::category::{Category, has_option};
+use super::certainty::Certainty;
+use super::finding::{Evidence, Finding, Found};
 use super::step::{Answer, Question, Record, Says, Step};
-use super::verdict::Verdict;
+use super::workload::{ENOUGH, LOSS, MOST, Recovered, Row, Workload};
 use crate::remedy::{COSTS_MORE, Context, VmKind};
 use crate::samples;
-
-/// Losses under this are not looked into.
-pub const LOSS: f64 = 0.05;
-/// Part of a loss that is called most of it.
-pub const MOST: f64 = 0.5;
-/// Minimum repetitions of each to conclude that one is larger than the other if all values are: with five and
-/// five, the chance for that among equals is 2 in 252 (the exact rank-sum test; Wilcoxon, Biometrics Bulletin 1, 1945).
-pub const ENOUGH: usize = 5;
 
 /// Units that differ from another by a factor alone.
 const UNITS: &[(&[&str], &str, f64)] = &[
@@ -52,64 +45,6 @@ const OPTIONS: &[(&str, &str)] = &[
 
 /// What a confidential VM cannot do without and a plain one can be made to do.
 const BURDEN: &str = "swiotlb";
-
-/// The result of one category of a workload.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// The category.
-    pub category: String,
-    /// The median.
-    pub value: f64,
-    /// Values.
-    pub runs: usize,
-    /// The plain VM with the same options: name, median, and the part of it that is lost (negative: gained).
-    pub plain: Option<(String, f64, f64)>,
-    /// The same category without its last option, likewise.
-    pub baseline: Option<(String, f64, f64)>,
-}
-
-/// The results of a workload.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Workload {
-    /// What ran, and what was measured.
-    pub name: String,
-    /// Unit of the values.
-    pub unit: String,
-    /// The category that loses most against a plain VM with the same options, from [`LOSS`] on.
-    pub worst: Option<Row>,
-    /// The part of that loss that a plain VM with a bounce buffer has too.
-    pub bounce: Option<f64>,
-    /// Where no category has a plain VM beside it: the one whose last option changes most, from [`LOSS`] on.
-    pub changed: Option<Row>,
-    /// Options that got most of a loss back.
-    pub recovered: Vec<Recovered>,
-    /// Every category.
-    pub rows: Vec<Row>,
-}
-
-impl Workload {
-    /// The largest loss against a plain VM with the same options; 0 where there is none.
-    pub fn loss(&self) -> f64 {
-        let plain = self.worst.as_ref().and_then(|row| row.plain.as_ref());
-        plain.map_or(0.0, |(.., loss)| *loss)
-    }
-}
-
-/// An option that got most of a loss back.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Recovered {
-    /// The option.
-    pub option: String,
-    /// The category without it.
-    pub category: String,
-    /// The part of the loss that it got back.
-    pub part: f64,
-    /// The loss, as a part of the plain VM's value.
-    pub loss: f64,
-    /// How sure that is.
-    pub certainty: Certainty,
-    kind: VmKind,
-}
 
 struct Table<'a> {
     name: String,
@@ -309,14 +244,6 @@ pub(super) fn step(workloads: &[Arc<Workload>]) -> Option<Step> {
     let step = Step::new(Question::Results, answer, Says::Worst(Arc::clone(worst)));
     let step = step.evidence(evidence);
     Some(if thin { step.next(Record::Repetitions) } else { step })
-}
-
-/// Why results alone allow no comparison.
-pub(super) fn nothing_to_compare(samples: &[Sample]) -> Option<Verdict> {
-    let kinds: BTreeSet<&str> = samples.iter().map(|sample| &*sample.category).collect();
-    let has_kinds = kinds.iter().any(|kind| is_category(kind));
-    let categories = kinds.iter().take(3).map(|kind| (*kind).to_owned()).collect();
-    (!samples.is_empty()).then_some(Verdict::NothingToCompare { has_kinds, categories })
 }
 
 /// What got losses back, as findings.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use vmtax_events::Cause;
 
-use super::Workload;
 use super::finding::Evidence;
+use super::workload::Workload;
 use crate::remedy::VmKind;
 
 /// The answer to a step's question.

@@ -9,6 +9,10 @@ use super::subject;
 use crate::Ledger;
 use crate::ledger::running_ns;
 
+/// A tax from which on exits are called the bottleneck: what a few percent of noise cannot hide.
+pub const TAX_MATTERS: f64 = 0.05;
+/// Causes, functions and kinds of ancillary exits that are named.
+pub(super) const NAMED: usize = 5;
 /// A subject's part of the running time from which on it is a finding.
 pub(super) const WORTH: f64 = 0.01;
 /// The same as a part of all exits, where there are no times.
@@ -20,6 +24,8 @@ const LONG_INTERRUPT_NS: u64 = 500_000;
 /// An exit that takes less on average did not go to the VMM: the way to user space and back alone takes a microsecond, and QEMU's
 /// main lock and dispatch more.
 const WITHOUT_VMM_NS: u64 = 2_000;
+/// A fault that takes as long on average waits for the memory's content: clearing 2 MiB takes 100 to 300 us.
+const WAITS_NS: u64 = 400_000;
 /// KVM's default of `halt_poll_ns` on x86.
 pub(super) const POLL_NS: u64 = 200_000;
 
@@ -291,4 +297,13 @@ pub(super) fn halts(ledger: &Ledger) -> Tally {
     let of_halts = ledger.exits.iter().filter(|(key, _)| key.outcome == Outcome::Halted);
     of_halts.for_each(|(_, tally)| halts.merge(tally));
     halts
+}
+
+/// Faults take longer than mapping and clearing memory does: the host gets the memory back from somewhere.
+pub(super) fn faults_wait(ledger: &Ledger, sums: &Sums) -> bool {
+    let has_times = sums.timed || sums.spent_ns.is_some();
+    let faults = sums.by_subject.get("memory-faults");
+    ledger.recording.emulated.is_none()
+        && has_times
+        && faults.is_some_and(|sum| sum.count >= FEW && mean_ns(sum) >= WAITS_NS)
 }

@@ -1,13 +1,19 @@
 //! The result of an explanation: one verdict, of the steps and findings.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use vmtax_events::Sample;
+
+use super::category::is_category;
+use super::certainty::Certainty;
 use super::exits::too_few;
-use super::finding::{Certainty, Cost, Evidence, Finding, Found};
+use super::finding::{Cost, Evidence, Finding, Found};
 use super::findings::{is_throttled, lasting_contention};
+use super::mapping;
 use super::step::{Answer, Question, Says, Step};
-use super::sums::{POLL_NS, Sums, short_halts};
-use super::{TAX_MATTERS, Workload, memory, results};
+use super::sums::{POLL_NS, Sums, TAX_MATTERS, short_halts};
+use super::workload::Workload;
 use crate::Ledger;
 use crate::ledger::{Taker, running_ns};
 use crate::remedy::{Context, VmKind};
@@ -176,7 +182,7 @@ pub(super) fn judge(
         return Verdict::Results(workloads.to_vec());
     }
     if ledger.exits.is_empty()
-        && let Some(found) = results::nothing_to_compare(&ledger.samples)
+        && let Some(found) = nothing_to_compare(&ledger.samples)
     {
         return found;
     }
@@ -269,7 +275,7 @@ fn of_memory(
     let small = all.iter().find(|finding| finding.id() == "small-pages")?;
     let step = |question| steps.iter().find(|step| step.question == question);
     let waits = step(Question::Memory).is_some_and(|step| step.misses_more);
-    let known = memory::is_small(ledger).is_some() || context.kind == VmKind::Tdx;
+    let known = mapping::is_small(ledger).is_some() || context.kind == VmKind::Tdx;
     let shown = step(Question::Instructions).filter(|step| step.answer == Answer::Yes);
     if shown.is_none() && !waits || !known {
         return None;
@@ -277,4 +283,12 @@ fn of_memory(
     let exits_excluded = step(Question::Exits).is_some_and(|step| step.answer == Answer::No);
     let pages = small.found.clone();
     Some(Verdict::Memory { exits_excluded, shown: shown.map(|step| step.says.clone()), pages })
+}
+
+/// Why results alone allow no comparison.
+fn nothing_to_compare(samples: &[Sample]) -> Option<Verdict> {
+    let kinds: BTreeSet<&str> = samples.iter().map(|sample| &*sample.category).collect();
+    let has_kinds = kinds.iter().any(|kind| is_category(kind));
+    let categories = kinds.iter().take(3).map(|kind| (*kind).to_owned()).collect();
+    (!samples.is_empty()).then_some(Verdict::NothingToCompare { has_kinds, categories })
 }

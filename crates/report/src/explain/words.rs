@@ -2,40 +2,17 @@
 
 mod evidence;
 mod findings;
+mod phrases;
 mod results;
 
-use vmtax_analyse::explain::{
-    Compared, Costliest, Evidence, Most, Question, Record, Says, Verdict,
-};
-use vmtax_events::Reason;
+use vmtax_analyse::explain::{Compared, Costliest, Evidence, Question, Record, Says, Verdict};
+
+use crate::numbers::percent;
+use phrases::{SMALL_PAGES, ms};
 
 pub(crate) use evidence::evidence;
 pub(crate) use findings::finding;
 pub(crate) use results::{figures, workload};
-
-const SMALL_PAGES: &str = "the guest's memory is mapped in pages of 4 KiB";
-const REPETITIONS_OF_EACH: &str = "each setup at least five times";
-
-fn percent(share: f64) -> String {
-    // An empty sum is -0.0.
-    format!("{:.1} %", share * 100.0 + 0.0)
-}
-
-/// A part of a loss; more than all of it is called so.
-fn part(part: f64) -> String {
-    if part > 1.0 { "all".to_owned() } else { percent(part) }
-}
-
-fn ms(ns: u64) -> u64 {
-    ns / 1_000_000
-}
-
-/// Reasons of exits.
-fn reasons(most: &Most<Reason>) -> String {
-    let names: Vec<String> = most.named.iter().map(|reason| reason.name().into_owned()).collect();
-    let more = if most.more > 0 { ", ..." } else { "" };
-    format!("{}{more}", names.join(", "))
-}
 
 fn joined(lines: &[Evidence]) -> String {
     lines.iter().map(evidence).collect::<Vec<_>>().join("; ")

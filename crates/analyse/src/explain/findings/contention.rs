@@ -1,8 +1,8 @@
 //! Who has the processors that vCPUs wait for.
 
-use super::super::TAX_MATTERS;
-use super::super::finding::{Certainty, Cost, Evidence, Finding, Found, Holder};
-use super::super::sums::WORTH;
+use super::super::certainty::Certainty;
+use super::super::finding::{Cost, Evidence, Finding, Found, Holder};
+use super::super::sums::{TAX_MATTERS, WORTH};
 use crate::Ledger;
 use crate::ledger::{Taken, Taker, running_ns};
 use crate::remedy::Context;

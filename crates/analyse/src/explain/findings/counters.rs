@@ -2,7 +2,8 @@
 
 use vmtax_events::Stat;
 
-use super::super::finding::{Certainty, Evidence, Finding, Found};
+use super::super::certainty::Certainty;
+use super::super::finding::{Evidence, Finding, Found};
 use crate::Ledger;
 
 /// How much more a counter must count than in the base.

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Reason, Tally};
 
-use super::super::finding::{Certainty, Evidence, Finding, Found, Most};
-use super::super::memory as mapping;
+use super::super::certainty::Certainty;
+use super::super::finding::{Evidence, Finding, Found, Most};
+use super::super::mapping;
 use super::super::subject::{self, Subject};
-use super::super::sums::{FEW, POLL_NS, Sum, Sums, WORTH, halts, mean_ns, short_halts};
+use super::super::sums::{
+    FEW, POLL_NS, Sum, Sums, WORTH, faults_wait, halts, mean_ns, short_halts,
+};
 use super::memory::{only_if_mapping, refaults, small_by_faults};
 use crate::Ledger;
 use crate::remedy::{Context, VmKind};
@@ -20,9 +23,6 @@ const TICK: std::ops::RangeInclusive<f64> = 80.0..=1100.0;
 /// Accesses of the VMCS for an entry of L2 that a hypervisor has at least without shadowing. With it some fields remain (3 in
 /// "profiling nested KVM", KVM Forum 2017).
 const WITHOUT_SHADOW: f64 = 8.0;
-/// A fault that takes as long on average waits for the memory's content: clearing 2 MiB takes 100 to 300 us.
-const WAITS_NS: u64 = 400_000;
-
 /// The findings of exits: one for each subject that matters.
 pub(in crate::explain) fn of_exits(
     ledger: &Ledger,
@@ -210,15 +210,6 @@ fn accesses_per_entry(ledger: &Ledger) -> Option<f64> {
     };
     let entries = count([vmx::VMRESUME, vmx::VMLAUNCH]);
     (entries >= FEW).then(|| count([vmx::VMREAD, vmx::VMWRITE]) as f64 / entries as f64)
-}
-
-/// Faults take longer than mapping and clearing memory does: the host gets the memory back from somewhere.
-pub(in crate::explain) fn faults_wait(ledger: &Ledger, sums: &Sums) -> bool {
-    let has_times = sums.timed || sums.spent_ns.is_some();
-    let faults = sums.by_subject.get("memory-faults");
-    ledger.recording.emulated.is_none()
-        && has_times
-        && faults.is_some_and(|sum| sum.count >= FEW && mean_ns(sum) >= WAITS_NS)
 }
 
 fn arms(ledger: &Ledger) -> u64 {

@@ -2,7 +2,8 @@
 
 use vmtax_events::{Place, Profile};
 
-use super::super::finding::{Certainty, Evidence, Finding, Found};
+use super::super::certainty::Certainty;
+use super::super::finding::{Evidence, Finding, Found};
 use crate::Ledger;
 use crate::remedy::Context;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use vmtax_events::{Detail, DetailKind};
 
-use super::super::finding::{Certainty, Evidence, Finding, Found, PerWork};
-use super::super::memory;
-use super::super::sums::Sums;
-use super::exits::faults_wait;
+use super::super::certainty::Certainty;
+use super::super::finding::{Evidence, Finding, Found, PerWork};
+use super::super::mapping;
+use super::super::sums::{Sums, faults_wait};
 use crate::Ledger;
 use crate::remedy::{Context, IF_MAPPED_SMALL, IF_NOT_LOGGED, VmKind};
 use crate::vm_facts::mapped;
@@ -42,7 +42,7 @@ pub(in crate::explain) fn shattered(
     sums: &Sums,
 ) -> Option<Finding> {
     let conversions = sums.by_subject.get("conversions").map_or(0, |sum| sum.count);
-    if conversions == 0 || memory::is_small(ledger) == Some(false) {
+    if conversions == 0 || mapping::is_small(ledger) == Some(false) {
         return None;
     }
     let faults = faults_by_region(ledger);
@@ -98,7 +98,7 @@ pub(in crate::explain) fn of_memory(
     context: &Context,
     sums: &Sums,
 ) -> Option<Finding> {
-    let small = memory::is_small(ledger);
+    let small = mapping::is_small(ledger);
     let private = matches!(context.kind, VmKind::Tdx | VmKind::Snp);
     if small == Some(false) || small.is_none() && !private {
         // A few faults are the host's own doing (reclaim, balancing), whatever they show.
@@ -140,15 +140,15 @@ pub(in crate::explain) fn of_tlb(
     base: &Ledger,
     context: &Context,
 ) -> Option<Finding> {
-    if memory::is_small(ledger).is_some() || matches!(context.kind, VmKind::Tdx | VmKind::Snp) {
+    if mapping::is_small(ledger).is_some() || matches!(context.kind, VmKind::Tdx | VmKind::Snp) {
         return None;
     }
-    let there = memory::misses(base);
-    let mut more: Vec<(&str, f64, f64, PerWork)> = memory::misses(ledger)
+    let there = mapping::misses(base);
+    let mut more: Vec<(&str, f64, f64, PerWork)> = mapping::misses(ledger)
         .into_iter()
         .filter_map(|(name, here, per)| {
             let (_, base, _) = there.iter().find(|(n, _, p)| *n == name && *p == per)?;
-            (here > base * memory::MORE_MISSES).then_some((name, here, *base, per))
+            (here > base * mapping::MORE_MISSES).then_some((name, here, *base, per))
         })
         .collect();
     more.sort_by(|a, b| b.1.total_cmp(&a.1));

@@ -3,7 +3,9 @@
 use vmtax_analyse::explain::{Access, Evidence, Most, PerWork, Share};
 use vmtax_events::{Detail, Device, Reason};
 
-use super::{ms, part, percent, reasons, results};
+use super::phrases::{ms, part, reasons};
+use super::results;
+use crate::numbers::percent;
 
 /// The line, without its full stop. Hostile text.
 pub(crate) fn evidence(line: &Evidence) -> String {

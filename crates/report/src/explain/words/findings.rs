@@ -2,7 +2,7 @@
 
 use vmtax_analyse::explain::{Found, Holder};
 
-use super::reasons;
+use super::phrases::{REPETITIONS_OF_EACH, SMALL_PAGES, reasons};
 
 /// A finding in words.
 pub(crate) struct Words {
@@ -301,7 +301,7 @@ pub(crate) fn finding(found: &Found) -> Words {
             if *private {
                 "the guest's memory is private, which Linux maps in pages of 4 KiB"
             } else {
-                super::SMALL_PAGES
+                SMALL_PAGES
             },
             "`vmtax pages` shows 2M and 1G",
             "`vmtax pages` on the host while the VM runs; dTLB-load-misses in the guest; perf annotate of its hottest function",
@@ -309,7 +309,7 @@ pub(crate) fn finding(found: &Found) -> Words {
         Found::Recovery(option) => words(
             &format!("{option} recovers losses in the categories that have it"),
             "with five runs of each the values overlap",
-            super::REPETITIONS_OF_EACH,
+            REPETITIONS_OF_EACH,
         ),
     }
 }

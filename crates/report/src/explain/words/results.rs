@@ -2,7 +2,8 @@
 
 use vmtax_analyse::explain::{ENOUGH, LOSS, MOST, Row, Workload};
 
-use super::{part, percent};
+use super::phrases::part;
+use crate::numbers::percent;
 
 /// More workloads than this are a table.
 const SENTENCES: usize = 2;

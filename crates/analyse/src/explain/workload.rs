@@ -1,0 +1,70 @@
+//! The results of a workload of benchmarks.
+
+use super::certainty::Certainty;
+use crate::remedy::VmKind;
+
+/// Losses under this are not looked into.
+pub const LOSS: f64 = 0.05;
+/// Part of a loss that is called most of it.
+pub const MOST: f64 = 0.5;
+/// Minimum repetitions of each to conclude that one is larger than the other if all values are: with five and
+/// five, the chance for that among equals is 2 in 252 (the exact rank-sum test; Wilcoxon, Biometrics Bulletin 1, 1945).
+pub const ENOUGH: usize = 5;
+
+/// The result of one category of a workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The category.
+    pub category: String,
+    /// The median.
+    pub value: f64,
+    /// Values.
+    pub runs: usize,
+    /// The plain VM with the same options: name, median, and the part of it that is lost (negative: gained).
+    pub plain: Option<(String, f64, f64)>,
+    /// The same category without its last option, likewise.
+    pub baseline: Option<(String, f64, f64)>,
+}
+
+/// The results of a workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// What ran, and what was measured.
+    pub name: String,
+    /// Unit of the values.
+    pub unit: String,
+    /// The category that loses most against a plain VM with the same options, from [`LOSS`] on.
+    pub worst: Option<Row>,
+    /// The part of that loss that a plain VM with a bounce buffer has too.
+    pub bounce: Option<f64>,
+    /// Where no category has a plain VM beside it: the one whose last option changes most, from [`LOSS`] on.
+    pub changed: Option<Row>,
+    /// Options that got most of a loss back.
+    pub recovered: Vec<Recovered>,
+    /// Every category.
+    pub rows: Vec<Row>,
+}
+
+impl Workload {
+    /// The largest loss against a plain VM with the same options; 0 where there is none.
+    pub fn loss(&self) -> f64 {
+        let plain = self.worst.as_ref().and_then(|row| row.plain.as_ref());
+        plain.map_or(0.0, |(.., loss)| *loss)
+    }
+}
+
+/// An option that got most of a loss back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recovered {
+    /// The option.
+    pub option: String,
+    /// The category without it.
+    pub category: String,
+    /// The part of the loss that it got back.
+    pub part: f64,
+    /// The loss, as a part of the plain VM's value.
+    pub loss: f64,
+    /// How sure that is.
+    pub certainty: Certainty,
+    pub(super) kind: VmKind,
+}

@@ -1,0 +1,76 @@
+//! What is known of a VM, and whether a remedy helps it.
+
+use vmtax_events::Isa;
+
+/// What kind of VM it is, as far as something shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmKind {
+    /// Exits that no confidential VM takes were seen, or its command line says so.
+    Plain,
+    /// SEV: encrypted, mapped like any other.
+    Sev,
+    /// SEV-ES or SEV-SNP; which is not known.
+    Encrypted,
+    /// SEV-SNP.
+    Snp,
+    /// A TD.
+    Tdx,
+    /// Nothing shows it.
+    Unknown,
+}
+
+impl VmKind {
+    /// For people and programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            VmKind::Plain => "plain",
+            VmKind::Sev => "SEV",
+            VmKind::Encrypted => "SEV-ES or SEV-SNP",
+            VmKind::Snp => "SEV-SNP",
+            VmKind::Tdx => "TDX",
+            VmKind::Unknown => "unknown",
+        }
+    }
+
+    /// Its registers are closed to the host, so that its exits are requests.
+    pub fn is_confidential(self) -> bool {
+        matches!(self, VmKind::Encrypted | VmKind::Snp | VmKind::Tdx)
+    }
+}
+
+/// What is known of the VM that a remedy is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// Its kind.
+    pub kind: VmKind,
+    /// Whose processor.
+    pub vendor: Isa,
+    /// KVM's APIC virtualization was seen at work (APIC_WRITE, EOI_INDUCED or AVIC exits).
+    pub has_virtual_apic: bool,
+    /// vCPUs wait for processors that others have.
+    pub is_contended: bool,
+    /// A halt ended while KVM polled.
+    pub polls: bool,
+    /// Memory of the VM is known to come from guest_memfd.
+    pub guest_memfd: bool,
+    /// Writes are tracked page by page: a migration or a checkpoint runs.
+    pub logs_writes: bool,
+    /// The guest converts memory between private and shared.
+    pub converts: bool,
+    /// The guest runs guests, and how its memory is mapped is not known: its faults may be those of tables that KVM
+    /// write-protects to shadow them.
+    pub may_shadow: bool,
+    /// The guest uses Hyper-V's interface, as Windows does and Linux on KVM does not.
+    pub is_windows: bool,
+}
+
+/// Whether a remedy helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applies {
+    /// It does.
+    Yes,
+    /// Under this condition, which is not known.
+    If(&'static str),
+    /// It does not, for this reason.
+    No(&'static str),
+}
