@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use vmtax_cli::exit::{Code, fail};
 use vmtax_events::{KeptRows, Losses, Recording};
-use vmtax_runs::{read_fault, write_fault};
-use vmtax_store::{Claim, CreateOptions, Run, Writer};
+use vmtax_runs::{create_options, read_fault, write_fault};
+use vmtax_store::{Claim, Run, Writer};
 
 /// Writes the parts of one matrix into one run folder.
 ///
@@ -58,13 +58,8 @@ pub fn merge(runs: &[PathBuf], output: &Path) -> anyhow::Result<()> {
 }
 
 fn write(claim: Claim, parts: &[Part]) -> anyhow::Result<()> {
-    let options = CreateOptions {
-        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: vmtax_runs::command_line(),
-        interval_ns: 1_000_000_000,
-        raw_events: false,
-        labels: parts[0].matrix.iter().map(|name| ("matrix".to_owned(), name.clone())).collect(),
-    };
+    let labels = parts[0].matrix.iter().map(|name| ("matrix".to_owned(), name.clone()));
+    let options = create_options(1_000_000_000, labels);
     let mut writer = Writer::begin(claim, &options).map_err(write_fault)?;
     let mut losses = Losses::default();
     let mut hosts: BTreeMap<String, usize> = BTreeMap::new();

@@ -22,8 +22,8 @@ use vmtax_durable::Access;
 use vmtax_events::{Better, Losses, Recording, RowSink, Sample, Vm};
 use vmtax_guest::job::{Counter, Outcome};
 use vmtax_guest::order::Counters;
-use vmtax_runs::{read_fault, write_fault};
-use vmtax_store::{CreateOptions, Error, MANIFEST, Run, Writer};
+use vmtax_runs::{create_options, read_fault, write_fault};
+use vmtax_store::{Error, MANIFEST, Run, Writer};
 
 use crate::adapter::Reading;
 use crate::describe;
@@ -83,13 +83,7 @@ impl Session {
     ) -> anyhow::Result<Session> {
         // The run may have been stopped before it was created.
         let resumes = request.resume && folder.join(MANIFEST).exists();
-        let options = CreateOptions {
-            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-            command: vmtax_runs::command_line(),
-            interval_ns: 1_000_000_000,
-            raw_events: false,
-            labels: labels(request, matrix),
-        };
+        let options = create_options(1_000_000_000, labels(request, matrix));
         let mut notes: BTreeSet<String> = describe::not_captured(matrix).into_iter().collect();
         let mut recording = describe::recording(matrix);
         let mut losses = Losses::default();

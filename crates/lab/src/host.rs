@@ -113,6 +113,9 @@ impl fmt::Display for Host {
     }
 }
 
+/// The wall-clock limit of a host for which none is given.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
 /// Configuration of a host.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -176,6 +179,26 @@ pub(crate) struct Recorded {
 }
 
 impl Setup {
+    /// A host with one processor, without nesting, options, observer and call trees, whose saved state may be used.
+    pub fn plain(host: Host, kernel: Kernel, cache: PathBuf, console: PathBuf) -> Setup {
+        Setup {
+            host,
+            kernel,
+            nested: false,
+            options: Vec::new(),
+            observer: Vec::new(),
+            brought: Vec::new(),
+            processors: 1,
+            memory_mib: 0,
+            cache,
+            fresh: false,
+            profile: false,
+            debug_info: Vec::new(),
+            console,
+            limit: LIMIT,
+        }
+    }
+
     fn emulator(&self) -> Emulator {
         match self.host.emulator() {
             Emulator::Tcg { .. } if self.processors > 1 => Emulator::Tcg { icount: false },

@@ -1,5 +1,6 @@
 //! What was measured of an operation.
 
+use vmtax_events::{Better, Sample};
 use vmtax_guest::order::{Counting, Mapping};
 
 use crate::profile::Profile;
@@ -40,4 +41,73 @@ pub struct Memory {
     pub mapping: Mapping,
     /// Pages of 4 KiB, 2 MiB and 1 GiB that were mapped, by the recording.
     pub traced: Option<[u64; 3]>,
+}
+
+/// `cpuid`, or `cpuid@L2`.
+pub(crate) fn workload(name: &str, level: u8) -> String {
+    if level < 2 { name.to_owned() } else { format!("{name}@L2") }
+}
+
+impl Measured {
+    /// The workload's name in tables: that of its VM.
+    pub fn workload(&self) -> String {
+        workload(self.name, self.level)
+    }
+
+    /// As samples of a run.
+    pub fn samples(&self) -> Vec<Sample> {
+        let sample = |repeat: usize, metric: &str, unit: &str, value: f64, better: Better| Sample {
+            workload: self.workload(),
+            category: format!("L{}", self.level),
+            repeat: repeat as u32,
+            metric: metric.to_owned(),
+            unit: unit.to_owned(),
+            value,
+            better,
+        };
+        if self.failure.is_some() || self.missing.is_some() {
+            return Vec::new();
+        }
+        let mut samples =
+            vec![sample(0, Sample::OPERATIONS, "count", f64::from(self.count), Better::Neither)];
+        for (repeat, path) in self.paths.iter().enumerate() {
+            samples.push(sample(repeat, Sample::PATH, "instructions", *path, Better::Lower));
+        }
+        for (metric, unit, value) in self.memory.iter().flat_map(Memory::figures) {
+            samples.push(sample(0, metric, unit, value as f64, Better::Neither));
+        }
+        if let Some(Ok(profile)) = &self.profile {
+            for (metric, unit, value) in profile.figures(self.count) {
+                samples.push(sample(0, metric, unit, value as f64, Better::Neither));
+            }
+        }
+        samples
+    }
+}
+
+impl Memory {
+    /// Metric, unit and value of each thing that is known.
+    fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let Mapping { counters, prepared, hypercalls, memory_faults } = self.mapping;
+        let mut figures = vec![
+            (Sample::REGIONS, "count", self.regions),
+            (Sample::PREPARED, "instructions", prepared),
+            (Sample::CONVERSIONS, "count", hypercalls),
+            (Sample::MEMORY_FAULTS, "count", memory_faults),
+        ];
+        if self.guest_memfd {
+            figures.push((Sample::GUEST_MEMFD, "count", 1));
+        }
+        let mut pages = |metrics: [&'static str; 3], pages: [u64; 3]| {
+            figures.extend(metrics.into_iter().zip(pages).map(|(metric, n)| (metric, "count", n)));
+        };
+        if let Some(traced) = self.traced {
+            pages(Sample::TRACED, traced);
+        }
+        if let Some(counters) = counters {
+            pages(Sample::PAGES, counters.pages);
+            figures.push((Sample::FAULTS, "count", counters.faults));
+        }
+        figures
+    }
 }

@@ -27,7 +27,7 @@ use vmtax_machine::{Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop
 pub use self::category::{Category, PARTS, PLAIN, Part};
 use crate::conversation::{Conversation, strange};
 use crate::host::{Booting, Host, Ready, Start, base, modules};
-use crate::{Error, elf, run, trace_dat};
+use crate::{Error, elf, trace_dat};
 
 /// The VMM's program.
 const QEMU: &str = "qemu-system-x86_64";
@@ -279,7 +279,7 @@ pub fn run_network(
                 category: category.name.clone(),
                 elapsed_ns: outcome.elapsed_ns.first().copied().unwrap_or_default(),
                 lost: trace_dat::lost(&files),
-                trace: run::assemble(&files, &setup.kernel.release)?,
+                trace: trace_dat::assemble(&files, &setup.kernel.release)?,
                 threads: outcome.threads,
             });
         }

@@ -10,12 +10,12 @@ mod multiboot;
 
 use std::path::Path;
 
-use vmtax_events::{Event, Kind, Reason};
-use vmtax_guest::order::{Order, Program, Ran};
+use vmtax_events::{Event, Kind};
+use vmtax_guest::order::{Order, Program};
 
 use crate::conversation::Answer;
-use crate::host::{Host, Ready, Setup};
-use crate::run::{Outcomes, assemble};
+use crate::host::{Ready, Setup};
+use crate::outcomes::{Ended, Outcomes};
 use crate::window::port;
 use crate::{Error, trace_dat};
 
@@ -77,119 +77,6 @@ fn loaded(name: String, bytes: &[u8], arguments: &str) -> Result<Program, String
     Ok(Program { name, memory: MEMORY, pieces, entry, information })
 }
 
-/// What a program did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
-    /// Its file's name.
-    pub name: String,
-    /// What it wrote to the serial port and the debug console.
-    pub output: String,
-    /// Bytes of output that were not kept.
-    pub dropped: u64,
-    /// Its exit code, if it ended by the exit port.
-    pub code: Option<u32>,
-    /// Why it ended otherwise.
-    pub failure: Option<String>,
-    /// Devices that it accessed and the VMM lacks, with the number of accesses.
-    pub absent: Vec<(String, u64)>,
-    /// All exits of the recorded run, most frequent first; `None` if the kernel cannot count them.
-    pub exits: Option<Vec<(Reason, u64)>>,
-    /// How the recorded run ended, if it ended otherwise.
-    pub recorded: Option<String>,
-}
-
-/// The judgement of a program about itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Exit code 0.
-    Passed,
-    /// Exit code 77: nothing of it can run here.
-    Skipped,
-    /// Any other exit code.
-    Failed,
-    /// It ended without one.
-    None,
-}
-
-/// The exit code of a test that cannot run.
-const SKIPPED: u32 = 77;
-
-impl Ended {
-    fn new(name: &str, ran: Ran, host: Host) -> Ended {
-        let reason = |(raw, count)| (Reason::from_trace(host.isa(), raw), count);
-        let mut exits: Option<Vec<_>> =
-            ran.exits.map(|exits| exits.into_iter().map(reason).collect());
-        if let Some(exits) = &mut exits {
-            exits.sort_by_key(|(reason, count)| (std::cmp::Reverse(*count), reason.code));
-        }
-        Ended {
-            name: name.to_owned(),
-            output: String::from_utf8_lossy(&ran.output).replace("\r\n", "\n"),
-            dropped: ran.dropped,
-            code: ran.code,
-            failure: ran.failure,
-            absent: ran.absent,
-            exits,
-            recorded: ran.recorded,
-        }
-    }
-
-    /// Its verdict.
-    pub fn verdict(&self) -> Verdict {
-        match self.code {
-            Some(0) => Verdict::Passed,
-            Some(SKIPPED) => Verdict::Skipped,
-            Some(_) => Verdict::Failed,
-            None => Verdict::None,
-        }
-    }
-
-    /// The verdict as a phrase: `passed (exit code 0)`.
-    pub fn said(&self) -> String {
-        let word = match self.verdict() {
-            Verdict::Passed => "passed",
-            Verdict::Skipped => "skipped",
-            Verdict::Failed => "failed",
-            Verdict::None => {
-                let why = self.failure.as_deref().unwrap_or("it stopped");
-                return format!("no verdict: {why}");
-            }
-        };
-        format!("{word} (exit code {})", self.code.unwrap_or_default())
-    }
-
-    /// The lines of its output by which tests report: what failed, was skipped, and the summary.
-    pub fn reported(&self) -> Vec<&str> {
-        let marks = ["FAIL", "SKIP", "SUMMARY"];
-        let is_one = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
-        self.output.lines().map(str::trim_end).filter(is_one).collect()
-    }
-
-    /// What a reader of the recording should know.
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if !self.absent.is_empty() {
-            let named = |(device, count): &(String, u64)| format!("{device} ({count})");
-            let named: Vec<String> = self.absent.iter().map(named).collect();
-            notes.push(format!(
-                "{} accessed devices that its VM does not have: {}; reads gave ones",
-                self.name,
-                named.join(", ")
-            ));
-        }
-        if self.dropped > 0 {
-            notes.push(format!(
-                "{} bytes of the output of {} were not kept",
-                self.dropped, self.name
-            ));
-        }
-        if let Some(recorded) = &self.recorded {
-            notes.push(format!("the recorded run of {} differs: {recorded}", self.name));
-        }
-        notes
-    }
-}
-
 /// Boots or restores a host and runs the program there.
 ///
 /// # Errors
@@ -210,7 +97,7 @@ pub fn run(setup: &Setup, image: &Image, progress: &dyn Fn(&str)) -> Result<Outc
         program: Some(Ended::new(image.name(), ran, setup.host)),
         vms: vec![(VM, image.name().to_owned())],
         trace_lost: trace_dat::lost(&files),
-        trace: Some(assemble(&files, &report.release)?),
+        trace: Some(trace_dat::assemble(&files, &report.release)?),
         files: Vec::new(),
         release: report.release,
         processor: report.processor,
@@ -248,35 +135,5 @@ impl Whole {
             _ => {}
         }
         (self.state == State::Inside).then_some(Event { pid: VM, ..*event })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn verdicts_of_exit_codes() {
-        let ended = |code, failure: Option<&str>| Ended {
-            code,
-            failure: failure.map(str::to_owned),
-            ..Ended::default()
-        };
-        for (one, verdict, said) in [
-            (ended(Some(0), None), Verdict::Passed, "passed (exit code 0)"),
-            (ended(Some(1), None), Verdict::Failed, "failed (exit code 1)"),
-            (ended(Some(77), None), Verdict::Skipped, "skipped (exit code 77)"),
-            (ended(None, Some("a triple fault")), Verdict::None, "no verdict: a triple fault"),
-        ] {
-            assert_eq!((one.verdict(), one.said().as_str()), (verdict, said));
-        }
-    }
-
-    #[test]
-    fn tests_report_by_lines() {
-        let output =
-            "enabling apic\nPASS: a\nFAIL: b\n  FAIL\nSUMMARY: 2 tests, 1 unexpected failures\n";
-        let ended = Ended { output: output.to_owned(), ..Ended::default() };
-        assert_eq!(ended.reported(), ["FAIL: b", "SUMMARY: 2 tests, 1 unexpected failures"]);
     }
 }

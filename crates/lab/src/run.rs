@@ -1,17 +1,14 @@
 //! One run: a host, suites, and what came of them.
 
-use std::collections::BTreeMap;
-
-use vmtax_events::{Better, Isa, Sample};
-use vmtax_guest::order::{Mapping, Operation, Order, Outcome};
+use vmtax_events::Isa;
+use vmtax_guest::order::{Operation, Order, Outcome};
 
 use crate::conversation::Answer;
 use crate::host::{self, Host, Ready, Setup, Start};
-use crate::measured::{Measured, Memory};
+use crate::measured::{Measured, Memory, workload};
+use crate::outcomes::Outcomes;
 use crate::profile::{Clocked, Measure, Reading, Recorded, Source};
-use crate::program::Ended;
 use crate::suite::{Definition, EMPTY, Ordered, Suite};
-use crate::window::Windows;
 use crate::{Error, check, probe, trace_dat, window};
 
 /// What is to be measured.
@@ -32,29 +29,6 @@ impl Plan {
 
 /// Batches before those that count.
 const WARM_UP: u32 = 1;
-
-/// What came of a run.
-#[derive(Debug)]
-pub struct Outcomes {
-    /// In order.
-    pub operations: Vec<Measured>,
-    /// What the program did that ran in place of operations.
-    pub program: Option<Ended>,
-    /// Id and name of every VM in the recording: the operations', and that of the empty loop at each level.
-    pub vms: Vec<(u32, String)>,
-    /// The recording of one batch of each, a `trace.dat`; none when an observer ran.
-    pub trace: Option<Vec<u8>>,
-    /// Events that the recording's buffer had no room for.
-    pub trace_lost: u64,
-    /// What the observer left, by name.
-    pub files: Vec<(String, Vec<u8>)>,
-    /// Kernel of the host.
-    pub release: String,
-    /// Processor of the host, as it sees itself.
-    pub processor: String,
-    /// How the host came up.
-    pub start: Start,
-}
 
 /// What an emulated processor lacks that shows at L2.
 const NO_PML: &str = "Bochs has no page-modification logging, and without it Linux does not shadow GUEST_PML_INDEX: each exit of \
@@ -102,7 +76,8 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
     let (trace, files): (Vec<_>, Vec<_>) =
         files.into_iter().partition(|(name, _)| name.starts_with("trace/"));
     let trace_lost = trace_dat::lost(&trace);
-    let trace = if trace.is_empty() { None } else { Some(assemble(&trace, &report.release)?) };
+    let trace =
+        if trace.is_empty() { None } else { Some(trace_dat::assemble(&trace, &report.release)?) };
     let operations = measured(&tasks, &report.outcomes, calls.as_ref())?;
     let named = |task: &Task| (window::vm_of(task.operation().number), task.workload());
     Ok(Outcomes {
@@ -265,136 +240,4 @@ fn median(values: &[u64]) -> Option<u64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied()
-}
-
-pub(crate) fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec<u8>, Error> {
-    let files: BTreeMap<&str, &[u8]> =
-        files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
-    let part = |name: &str| {
-        files
-            .get(name)
-            .copied()
-            .ok_or_else(|| Error::Report { problem: format!("its recording lacks {name}") })
-    };
-    let parts = trace_dat::Parts {
-        header_page: part("trace/header_page")?,
-        header_event: part("trace/header_event")?,
-        formats: part("trace/formats")?,
-        saved_cmdlines: part("trace/saved_cmdlines")?,
-        trace_clock: part("trace/trace_clock")?,
-        pages: part("trace/cpu0")?,
-        release,
-    };
-    trace_dat::write(&parts)
-        .ok_or_else(|| Error::Report { problem: "its tracepoint formats are damaged".to_owned() })
-}
-
-/// `cpuid`, or `cpuid@L2`.
-fn workload(name: &str, level: u8) -> String {
-    if level < 2 { name.to_owned() } else { format!("{name}@L2") }
-}
-
-impl Outcomes {
-    /// Holds the operations against what the import of their recording showed: one whose exits are missing was not measured.
-    pub fn check_recording(&mut self, host: Host, windows: &Windows) {
-        if self.trace.is_none() {
-            return;
-        }
-        let ran = |one: &&mut Measured| one.failure.is_none() && one.missing.is_none();
-        for one in self.operations.iter_mut().filter(ran) {
-            let seen = windows.of_vm(one.vm);
-            if let Some(memory) = &mut one.memory {
-                memory.traced = seen.mapped;
-            }
-            one.failure = check::missing(one, &seen, host.isa(), host == Host::Kvm)
-                .or_else(|| check::differs(one, &seen));
-        }
-    }
-
-    /// What the kernel lacks, and the operations that were skipped for it.
-    pub fn skipped(&self) -> Vec<String> {
-        let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
-        for one in &self.operations {
-            let Some(reason) = one.missing.as_deref() else { continue };
-            match reasons.iter_mut().find(|(known, _)| *known == reason) {
-                Some((_, names)) => names.push(one.workload()),
-                None => reasons.push((reason, vec![one.workload()])),
-            }
-        }
-        let said = |(reason, names): (&str, Vec<String>)| {
-            format!("{reason}; skipped: {}", names.join(", "))
-        };
-        reasons.into_iter().map(said).collect()
-    }
-
-    /// Each operation that was not measured, and why.
-    pub fn failures(&self) -> Vec<String> {
-        let failed =
-            |one: &Measured| Some(format!("{}: {}", one.workload(), one.failure.as_ref()?));
-        self.operations.iter().filter_map(failed).collect()
-    }
-}
-
-impl Measured {
-    /// The workload's name in tables: that of its VM.
-    pub fn workload(&self) -> String {
-        workload(self.name, self.level)
-    }
-
-    /// As samples of a run.
-    pub fn samples(&self) -> Vec<Sample> {
-        let sample = |repeat: usize, metric: &str, unit: &str, value: f64, better: Better| Sample {
-            workload: self.workload(),
-            category: format!("L{}", self.level),
-            repeat: repeat as u32,
-            metric: metric.to_owned(),
-            unit: unit.to_owned(),
-            value,
-            better,
-        };
-        if self.failure.is_some() || self.missing.is_some() {
-            return Vec::new();
-        }
-        let mut samples =
-            vec![sample(0, Sample::OPERATIONS, "count", f64::from(self.count), Better::Neither)];
-        for (repeat, path) in self.paths.iter().enumerate() {
-            samples.push(sample(repeat, Sample::PATH, "instructions", *path, Better::Lower));
-        }
-        for (metric, unit, value) in self.memory.iter().flat_map(Memory::figures) {
-            samples.push(sample(0, metric, unit, value as f64, Better::Neither));
-        }
-        if let Some(Ok(profile)) = &self.profile {
-            for (metric, unit, value) in profile.figures(self.count) {
-                samples.push(sample(0, metric, unit, value as f64, Better::Neither));
-            }
-        }
-        samples
-    }
-}
-
-impl Memory {
-    /// Metric, unit and value of each thing that is known.
-    fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
-        let Mapping { counters, prepared, hypercalls, memory_faults } = self.mapping;
-        let mut figures = vec![
-            (Sample::REGIONS, "count", self.regions),
-            (Sample::PREPARED, "instructions", prepared),
-            (Sample::CONVERSIONS, "count", hypercalls),
-            (Sample::MEMORY_FAULTS, "count", memory_faults),
-        ];
-        if self.guest_memfd {
-            figures.push((Sample::GUEST_MEMFD, "count", 1));
-        }
-        let mut pages = |metrics: [&'static str; 3], pages: [u64; 3]| {
-            figures.extend(metrics.into_iter().zip(pages).map(|(metric, n)| (metric, "count", n)));
-        };
-        if let Some(traced) = self.traced {
-            pages(Sample::TRACED, traced);
-        }
-        if let Some(counters) = counters {
-            pages(Sample::PAGES, counters.pages);
-            figures.push((Sample::FAULTS, "count", counters.faults));
-        }
-        figures
-    }
 }

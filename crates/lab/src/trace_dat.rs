@@ -2,7 +2,11 @@
 //!
 //! The format is in trace-cmd's `trace-cmd.dat.v6(5)`. One CPU, the kernel's pages as they are.
 
+use std::collections::BTreeMap;
+
 use vmtax_guest::order::decode;
+
+use crate::Error;
 
 /// Bytes of a page of the ring buffer.
 const PAGE: usize = 4096;
@@ -24,8 +28,31 @@ pub(crate) struct Parts<'a> {
     pub(crate) release: &'a str,
 }
 
+/// The file, of the guest's files by name.
+pub(crate) fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec<u8>, Error> {
+    let files: BTreeMap<&str, &[u8]> =
+        files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    let part = |name: &str| {
+        files
+            .get(name)
+            .copied()
+            .ok_or_else(|| Error::Report { problem: format!("its recording lacks {name}") })
+    };
+    let parts = Parts {
+        header_page: part("trace/header_page")?,
+        header_event: part("trace/header_event")?,
+        formats: part("trace/formats")?,
+        saved_cmdlines: part("trace/saved_cmdlines")?,
+        trace_clock: part("trace/trace_clock")?,
+        pages: part("trace/cpu0")?,
+        release,
+    };
+    write(&parts)
+        .ok_or_else(|| Error::Report { problem: "its tracepoint formats are damaged".to_owned() })
+}
+
 /// The file, or `None` when the formats cannot be read.
-pub(crate) fn write(parts: &Parts<'_>) -> Option<Vec<u8>> {
+fn write(parts: &Parts<'_>) -> Option<Vec<u8>> {
     let formats: Vec<(String, String)> = decode(parts.formats)?;
     let mut out = Vec::with_capacity(parts.pages.len() + parts.formats.len() + 2 * PAGE);
     out.extend_from_slice(b"\x17\x08\x44tracing6\0");

@@ -21,7 +21,7 @@ use vmtax_machine::{Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop
 
 use crate::conversation::{Conversation, strange};
 use crate::host::{Booting, Host, Ready, base, modules};
-use crate::{Error, elf, run, trace_dat};
+use crate::{Error, elf, trace_dat};
 
 /// Memory of a host, without that of its guest and of unpacked files, MiB.
 const HOST_MIB: u32 = 192;
@@ -228,7 +228,7 @@ impl Vm {
         {
             let files = self.conversation.files(bytes.len(), &outcome.files)?;
             answered.lost = trace_dat::lost(&files);
-            answered.trace = Some(run::assemble(&files, &self.release)?);
+            answered.trace = Some(trace_dat::assemble(&files, &self.release)?);
         }
         Ok(answered)
     }

@@ -14,17 +14,14 @@ use vmtax_cli::progress::{Progress, ReadingProgress};
 use vmtax_durable::Access;
 use vmtax_events::{Event, Losses, Recording as Facts, RowSink};
 use vmtax_guest::job::{Answer, Request};
-use vmtax_lab::program::{self, Ended, Image, Whole};
-use vmtax_lab::{Host, Measured, Outcomes, Plan, Setup, VmSetup, Windows};
+use vmtax_lab::program::{self, Image, Whole};
+use vmtax_lab::{Ended, Host, Measured, Outcomes, Plan, Setup, VmSetup, Windows};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_store::{Claim, CreateOptions, Writer};
 
 pub use self::network::measure_network;
 use crate::convert::{self, Assignment, Converted};
-use crate::{Input, Reading, ToLedger, ToRun, command_line, input, ledger, write_fault};
-
-/// Default timeout of an emulated host.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
+use crate::{Input, Reading, ToLedger, ToRun, create_options, input, ledger, write_fault};
 
 /// The note on a run with an observer.
 const NOT_RECORDED: &str = "exits were not recorded: an observer ran beside the suite, and may use the kernel's tracing itself";
@@ -118,22 +115,8 @@ pub fn suite(host: Host, plan: &Plan) -> anyhow::Result<Outcomes> {
     let cache = cache_folder()?;
     let kernel = kernel::distribution(&cache).map_err(|e| fault(e.into(), None))?;
     let consoles = Consoles::new(&cache)?;
-    let setup = Setup {
-        host,
-        kernel,
-        nested: false,
-        options: Vec::new(),
-        observer: Vec::new(),
-        brought: Vec::new(),
-        processors: 1,
-        memory_mib: 0,
-        cache,
-        fresh: false,
-        profile: false,
-        debug_info: Vec::new(),
-        console: consoles.0.join(format!("{host}.txt")),
-        limit: LIMIT,
-    };
+    let console = consoles.0.join(format!("{host}.txt"));
+    let setup = Setup::plain(host, kernel, cache, console);
     let spinner = Progress::spinner();
     let outcomes = vmtax_lab::run(&setup, plan, &|what| spinner.say(what));
     drop(spinner);
@@ -220,17 +203,14 @@ fn options(setup: &Setup, outcomes: &Outcomes) -> CreateOptions {
         ("program", program.map(|program| program.name.clone()).unwrap_or_default()),
         ("verdict", program.map(Ended::said).unwrap_or_default()),
     ];
-    CreateOptions {
-        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: command_line(),
-        interval_ns: Reading::default().interval_ns(),
-        raw_events: false,
-        labels: labels
-            .into_iter()
-            .filter(|(_, v)| !v.is_empty())
-            .map(|(k, v)| (k.to_owned(), v))
-            .collect(),
-    }
+    lab_options(labels)
+}
+
+/// How a run of the lab is made. Labels without a value are left out.
+fn lab_options(labels: impl IntoIterator<Item = (&'static str, String)>) -> CreateOptions {
+    let given = labels.into_iter().filter(|(_, value)| !value.is_empty());
+    let labels = given.map(|(key, value)| (key.to_owned(), value));
+    create_options(Reading::default().interval_ns(), labels)
 }
 
 /// The recording's events, each with its operation, and the samples of what it shows to be measured, on their way to a ledger

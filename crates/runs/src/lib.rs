@@ -25,7 +25,7 @@ use std::time::Duration;
 use vmtax_cli::exit::{Code, Fault};
 use vmtax_cli::progress::ReadingProgress;
 use vmtax_events::Isa;
-use vmtax_store::Error;
+use vmtax_store::{CreateOptions, Error};
 
 pub use convert::Converted;
 pub use import::ToRun;
@@ -59,9 +59,18 @@ impl Reading {
     }
 }
 
-/// The command line, for a run's manifest.
-pub fn command_line() -> Vec<String> {
-    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+/// How this command makes a run whose rows are counted in intervals of so many ns, with labels.
+pub fn create_options(
+    interval_ns: u64,
+    labels: impl IntoIterator<Item = (String, String)>,
+) -> CreateOptions {
+    CreateOptions {
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+        interval_ns,
+        raw_events: false,
+        labels: labels.into_iter().collect(),
+    }
 }
 
 /// An error of reading a run.

@@ -8,7 +8,7 @@ use vmtax_cli::flags::label;
 use vmtax_events::Recording;
 use vmtax_runs::import::{ToRun, merge};
 use vmtax_runs::profiles::{Files, Profiles};
-use vmtax_runs::{Input, Reading, command_line, convert, input, ledger, write_fault};
+use vmtax_runs::{Input, Reading, convert, create_options, input, ledger, write_fault};
 use vmtax_store::{CreateOptions, Table, Writer, remove_empty_run};
 
 use crate::flags::ReadingArgs;
@@ -156,11 +156,7 @@ fn open(path: &Path, args: &ImportArgs) -> anyhow::Result<Input> {
 }
 
 fn options(args: &ImportArgs) -> CreateOptions {
-    CreateOptions {
-        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: command_line(),
-        interval_ns: args.reading.reading().interval_ns(),
-        raw_events: args.raw,
-        labels: args.labels.iter().cloned().collect(),
-    }
+    let interval_ns = args.reading.reading().interval_ns();
+    let options = create_options(interval_ns, args.labels.iter().cloned());
+    CreateOptions { raw_events: args.raw, ..options }
 }

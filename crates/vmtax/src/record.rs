@@ -161,9 +161,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
-    let version = env!("CARGO_PKG_VERSION");
     if args.tree.is_none() {
-        return record::record(&args.plan(), version);
+        return record::record(&args.plan());
     }
     let retention = Retention {
         rotate: args.rotate,
@@ -171,7 +170,7 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
         keep: args.keep,
         share: args.disk_share,
     };
-    record::serve(&args.plan(), retention, version)
+    record::serve(&args.plan(), retention)
 }
 
 #[cfg(test)]

@@ -8,11 +8,13 @@ use vmtax_cli::progress::{Progress, ReadingProgress};
 use vmtax_events::{Better, Losses, Recording as Facts, RowSink, Sample, Vm};
 use vmtax_lab::network::{NetworkPlan, NetworkSetup, Passage, Passages, Turns, run_network};
 use vmtax_lab::{Host, Window};
-use vmtax_store::{Claim, CreateOptions, Writer};
+use vmtax_store::{Claim, Writer};
 
-use super::{Consoles, Done, cache_folder, fault, keep_console, open_trace, put, sentence};
+use super::{
+    Consoles, Done, cache_folder, fault, keep_console, lab_options, open_trace, put, sentence,
+};
 use crate::convert::{self, Assignment};
-use crate::{Input, Reading, ToLedger, ToRun, command_line, ledger, write_fault};
+use crate::{Input, Reading, ToLedger, ToRun, ledger, write_fault};
 
 /// Carries out a plan on the emulated AMD host and keeps the run in the folder of `claim`, if there is one. `setup` is given the cache
 /// and the file for the console.
@@ -72,18 +74,7 @@ fn store(setup: &NetworkSetup, passages: &Passages, claim: Claim) -> anyhow::Res
         ("vmm", format!("QEMU {}", passages.vmm)),
         ("modules", setup.kernel.modules_label().unwrap_or_default()),
     ];
-    let options = CreateOptions {
-        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: command_line(),
-        interval_ns: Reading::default().interval_ns(),
-        raw_events: false,
-        labels: labels
-            .into_iter()
-            .filter(|(_, value)| !value.is_empty())
-            .map(|(key, value)| (key.to_owned(), value))
-            .collect(),
-    };
-    let mut writer = Writer::begin(claim, &options).map_err(write_fault)?;
+    let mut writer = Writer::begin(claim, &lab_options(labels)).map_err(write_fault)?;
     writer.describe(&facts(setup, passages, Facts::default()), &Losses::default());
     for passage in &passages.done {
         put(folder, &format!("traces/{}.dat", passage.name().replace(' ', "-")), &passage.trace)?;

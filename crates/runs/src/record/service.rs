@@ -25,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Why nothing can be recorded or written, as one sentence. A full disk is no error: it is waited for.
-pub fn serve(plan: &Plan, retention: Retention, tool_version: &str) -> anyhow::Result<()> {
+pub fn serve(plan: &Plan, retention: Retention) -> anyhow::Result<()> {
     let stop = Signals::new()?;
     let processes = processes(&plan.which)?;
     let load = || open(Path::new(ROOT), processes.clone(), plan.limits.clone());
@@ -37,7 +37,7 @@ pub fn serve(plan: &Plan, retention: Retention, tool_version: &str) -> anyhow::R
     let (mut is_waiting, mut is_asked) = (false, false);
     loop {
         let recorder = (loaded.take(), &load as Load<'_>);
-        match one_run(plan, &mut tree, recorder, (&stop, end, &mut is_asked), tool_version) {
+        match one_run(plan, &mut tree, recorder, (&stop, end, &mut is_asked)) {
             Ok(Some(next)) => {
                 loaded = Some(next);
                 is_waiting = false;
@@ -79,12 +79,11 @@ fn one_run(
     tree: &mut Tree,
     (loaded, load): (Option<Recorder>, Load<'_>),
     (stop, end, is_asked): (&Signals, Option<Instant>, &mut bool),
-    tool_version: &str,
 ) -> anyhow::Result<Option<Recorder>> {
     tree.make_room(0)?;
     let folder = tree.next_run()?;
     let claim = Claim::new(&folder).map_err(write_fault)?;
-    let writer = Writer::begin(claim, &options(plan, tool_version)).map_err(write_fault)?;
+    let writer = Writer::begin(claim, &options(plan)).map_err(write_fault)?;
     let recorder = loaded.map_or_else(load, Ok)?;
     let mut session = Session::new(plan, recorder, writer);
     session.recorder.start();

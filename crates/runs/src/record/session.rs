@@ -14,19 +14,19 @@ use vmtax_live::{HostCounters, Recorder, Rows};
 use vmtax_store::{Claim, CreateOptions, Error, Writer, remove_empty_run};
 
 use super::{Plan, ROOT, fault, open, processes};
-use crate::{command_line, write_fault};
+use crate::{create_options, write_fault};
 
 /// Records until the duration is over, the command ends, or a signal asks for it.
 ///
 /// # Errors
 /// Why nothing can be recorded or written, as one sentence.
-pub fn record(plan: &Plan, tool_version: &str) -> anyhow::Result<()> {
+pub fn record(plan: &Plan) -> anyhow::Result<()> {
     let stop = Signals::new()?;
     let processes = processes(&plan.which)?;
     let created_folder = !plan.output.exists();
     let claim = Claim::new(&plan.output).map_err(write_fault)?;
     let recorder = open(Path::new(ROOT), processes, plan.limits.clone())?;
-    let writer = Writer::begin(claim, &options(plan, tool_version)).map_err(write_fault)?;
+    let writer = Writer::begin(claim, &options(plan)).map_err(write_fault)?;
     let result = run(plan, recorder, writer, &stop);
     if result.is_err() {
         remove_empty_run(&plan.output, created_folder);
@@ -35,14 +35,10 @@ pub fn record(plan: &Plan, tool_version: &str) -> anyhow::Result<()> {
 }
 
 /// How the runs of a plan are made.
-pub(super) fn options(plan: &Plan, tool_version: &str) -> CreateOptions {
-    CreateOptions {
-        tool_version: tool_version.to_owned(),
-        command: command_line(),
-        interval_ns: u64::try_from(plan.interval.as_nanos()).unwrap_or(u64::MAX),
-        raw_events: plan.limits.raw.is_some(),
-        labels: plan.labels.iter().cloned().collect(),
-    }
+pub(super) fn options(plan: &Plan) -> CreateOptions {
+    let interval_ns = u64::try_from(plan.interval.as_nanos()).unwrap_or(u64::MAX);
+    let options = create_options(interval_ns, plan.labels.iter().cloned());
+    CreateOptions { raw_events: plan.limits.raw.is_some(), ..options }
 }
 
 fn run(plan: &Plan, recorder: Recorder, writer: Writer, stop: &Signals) -> anyhow::Result<()> {

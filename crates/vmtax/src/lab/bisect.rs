@@ -62,23 +62,13 @@ fn is_nearer_to_bad(value: f64, (good, bad): (f64, f64)) -> bool {
 }
 
 fn value(args: &BisectArgs) -> anyhow::Result<f64> {
-    let kernel = super::run::kernel(&args.kernel, &mut args.modules.iter())?;
+    let kernel = super::kernel::kernel(&args.kernel, &mut args.modules.iter())?;
     let host = args.host.host();
     let setup = |cache: PathBuf, console: PathBuf| Setup {
-        host,
-        kernel,
         nested: args.level == 2,
         options: args.option.clone(),
-        observer: Vec::new(),
-        brought: Vec::new(),
-        processors: 1,
-        memory_mib: 0,
-        cache,
-        fresh: false,
-        profile: false,
-        debug_info: Vec::new(),
-        console,
         limit: args.limit,
+        ..Setup::plain(host, kernel, cache, console)
     };
     let plan = Plan {
         suites: vmtax_lab::suite::SUITES.iter().collect(),

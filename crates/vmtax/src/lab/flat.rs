@@ -2,13 +2,14 @@
 
 use vmtax_cli::exit::{Code, Fault, say};
 use vmtax_cli::output;
-use vmtax_lab::program::{Ended, Image, Verdict};
+use vmtax_lab::program::Image;
+use vmtax_lab::{Ended, Verdict};
 use vmtax_machine::kernel::Kernel;
 use vmtax_runs::lab::{Done, Work};
 use vmtax_store::Claim;
 
 use super::args::RunArgs;
-use super::run::{shown, work};
+use super::measure::{shown, work};
 use crate::report::{Format, render};
 
 /// Runs the program and writes its output and verdict, and then the report of its exits.

@@ -15,7 +15,7 @@ use vmtax_runs::lab::{Done, measure_network};
 use vmtax_runs::{Input, ledger, write_fault};
 use vmtax_store::Claim;
 
-use super::run::kernel;
+use super::kernel::kernel;
 use crate::flags::{OutputArgs, TableFormat};
 
 /// Count the exits of each request, KiB, sleep and disk access of VMs of QEMU on an emulated host, by cause.

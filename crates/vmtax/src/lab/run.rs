@@ -1,23 +1,25 @@
 //! `vmtax lab run`: an emulated host -> a run and its report.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use vmtax_analyse::{By, Ledger};
+use vmtax_analyse::Ledger;
 use vmtax_cli::exit::{Code, Fault, fail, say, say_more};
 use vmtax_cli::output;
+use vmtax_lab::Plan;
 use vmtax_lab::program::Image;
 use vmtax_lab::suite::{self, Definition, Suite};
-use vmtax_lab::{Plan, Setup};
-use vmtax_machine::kernel::{self, Kernel};
-use vmtax_runs::lab::{Done, Work, fault, measure};
+use vmtax_machine::kernel::Kernel;
+use vmtax_runs::lab::{Done, Work, fault};
 use vmtax_runs::{budget, write_fault};
 use vmtax_store::Claim;
 
-use super::args::{Arrangement, HostWord, RunArgs};
+use super::args::{HostWord, RunArgs};
+use super::kernel::{is_image, kernel};
+use super::measure::{shown, work};
 use super::{compare, flat};
-use crate::flags::{Color, OutputArgs, ReadingArgs};
-use crate::report::{Format, ReportArgs, render};
+use crate::flags::OutputArgs;
+use crate::report::{Format, render};
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     check(args)?;
@@ -115,24 +117,6 @@ fn claim(output: Option<&Path>) -> anyhow::Result<Option<Claim>> {
     Ok(output.map(Claim::new).transpose().map_err(write_fault)?)
 }
 
-/// The report of a run just made.
-pub(super) fn shown(args: &RunArgs, source: String) -> ReportArgs {
-    ReportArgs {
-        inputs: vec![source.into()],
-        event: Vec::new(),
-        by: match args.by {
-            Arrangement::Cause => Vec::new(),
-            Arrangement::Level => vec![By::Level],
-        },
-        vm: Vec::new(),
-        vcpu: Vec::new(),
-        format: args.format,
-        output: None,
-        color: Color::Auto,
-        reading: ReadingArgs::default(),
-    }
-}
-
 /// Checks everything that is known before the host boots.
 fn check(args: &RunArgs) -> anyhow::Result<()> {
     let images = args.kernel.iter().filter(|kernel| is_image(kernel)).count();
@@ -202,69 +186,10 @@ fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
     Ok(kernels)
 }
 
-/// Whether `--kernel` names an image, which has modules of its own.
-pub(super) fn is_image(name: &Path) -> bool {
-    let word = name.to_str().unwrap_or_default();
-    !matches!(word, "distribution" | "host") && !word.starts_with(DEBIAN)
-}
-
-/// `debian:6.12`
-pub(super) const DEBIAN: &str = "debian:";
-
-/// The kernel that `--kernel` names; an image takes the next folder of modules.
-pub(super) fn kernel<'a>(
-    name: &Path,
-    modules: &mut impl Iterator<Item = &'a PathBuf>,
-) -> anyhow::Result<Kernel> {
-    let cache = kernel::cache_folder();
-    let kernel = match name.to_str() {
-        Some("distribution") => kernel::distribution(&cache),
-        Some("host") => kernel::host(),
-        word => match word.and_then(|word| word.strip_prefix(DEBIAN)) {
-            Some(version) => kernel::debian(version, &cache),
-            None => kernel::files(name, modules.next().map(PathBuf::as_path)),
-        },
-    };
-    kernel.map_err(|e| fault(e.into(), None))
-}
-
 /// Measures one kernel, and writes the run if it has a folder.
 fn one(args: &RunArgs, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<Done> {
     let plan = Plan { suites: suites(args), only: only(args), batches: args.batches };
     work(args, kernel, Work::Operations(&plan), claim)
-}
-
-/// As [`one`], for any work.
-pub(super) fn work(
-    args: &RunArgs,
-    kernel: &Kernel,
-    work: Work<'_>,
-    claim: Option<Claim>,
-) -> anyhow::Result<Done> {
-    let host = args.host.host();
-    let setup = |cache: PathBuf, console: PathBuf| Setup {
-        host,
-        kernel: kernel.clone(),
-        nested: args.nested,
-        options: args.option.clone(),
-        observer: args
-            .observe
-            .as_deref()
-            .unwrap_or_default()
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect(),
-        brought: args.bring.clone(),
-        processors: args.processors,
-        memory_mib: args.memory,
-        cache,
-        fresh: args.fresh,
-        profile: args.profile,
-        debug_info: args.debug_info.clone(),
-        console,
-        limit: args.limit,
-    };
-    measure(host, setup, work, claim)
 }
 
 /// The selected suites; with --operation all suites, since names of operations are unique.

@@ -22,7 +22,7 @@ use vmtax_store::{Claim, Run, is_run};
 
 use self::plan::{Stored, StoredRun, Wanted, order, slug};
 use super::args::{HostWord, SeriesArgs};
-use super::run::{DEBIAN, is_image};
+use super::kernel::{DEBIAN, is_image};
 use crate::flags::{Color, TableFormat, color, width};
 
 /// The files that are written beside the runs.
@@ -142,7 +142,7 @@ fn candidates(args: &SeriesArgs, failures: &mut Vec<String>) -> anyhow::Result<V
             (None, Some(version)) => {
                 kernel::debian(version, &cache).map_err(|e| fault(e.into(), None))
             }
-            (None, None) => super::run::kernel(name, &mut modules),
+            (None, None) => super::kernel::kernel(name, &mut modules),
         };
         match kernel {
             Ok(kernel) => found.push(candidate(args, name, kernel)?),
@@ -241,20 +241,11 @@ fn attempts(
         }
         let claim = Claim::new(folder).map_err(write_fault)?;
         let setup = |cache: PathBuf, console: PathBuf| Setup {
-            host: host.host(),
-            kernel: kernel.clone(),
             nested: args.nested,
             options: options.to_vec(),
-            observer: Vec::new(),
-            brought: Vec::new(),
-            processors: 1,
-            memory_mib: 0,
-            cache,
-            fresh: false,
             profile: args.profile,
-            debug_info: Vec::new(),
-            console,
             limit: args.limit,
+            ..Setup::plain(host.host(), kernel.clone(), cache, console)
         };
         let suites = if args.operation.is_empty() {
             args.suite.clone()

@@ -1,7 +1,6 @@
 //! Recordings that do not show what was measured: each operation that lost its exits is a failure, never a zero.
 
 use std::fs;
-use std::time::Duration;
 
 use vmtax_capture::import::Options;
 use vmtax_capture::{Error, Format, Sink, Source, pipeline};
@@ -50,20 +49,13 @@ fn measured(names: &[&str], buffer_kib: u32) -> Outcomes {
     fs::create_dir_all(&cache).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup {
-        host: Host::Amd,
-        kernel: kernel::distribution(&cache).unwrap(),
-        nested: false,
         options: vec![format!("vmtax.buffer={buffer_kib}")],
-        observer: Vec::new(),
-        brought: Vec::new(),
-        processors: 1,
-        memory_mib: 0,
-        cache,
-        fresh: false,
-        profile: false,
-        debug_info: Vec::new(),
-        console: folder.path().join("console.txt"),
-        limit: Duration::from_secs(600),
+        ..Setup::plain(
+            Host::Amd,
+            kernel::distribution(&cache).unwrap(),
+            cache,
+            folder.path().join("console.txt"),
+        )
     };
     let plan = Plan {
         suites: suite::SUITES.iter().collect(),

@@ -1,0 +1,216 @@
+//! What came of a run: operations that were measured, or a program that ran in their place, and the recording.
+
+use vmtax_events::Reason;
+use vmtax_guest::order::Ran;
+
+use crate::check;
+use crate::host::{Host, Start};
+use crate::measured::Measured;
+use crate::window::Windows;
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcomes {
+    /// In order.
+    pub operations: Vec<Measured>,
+    /// What the program did that ran in place of operations.
+    pub program: Option<Ended>,
+    /// Id and name of every VM in the recording: the operations', and that of the empty loop at each level.
+    pub vms: Vec<(u32, String)>,
+    /// The recording of one batch of each, a `trace.dat`; none when an observer ran.
+    pub trace: Option<Vec<u8>>,
+    /// Events that the recording's buffer had no room for.
+    pub trace_lost: u64,
+    /// What the observer left, by name.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// Kernel of the host.
+    pub release: String,
+    /// Processor of the host, as it sees itself.
+    pub processor: String,
+    /// How the host came up.
+    pub start: Start,
+}
+
+impl Outcomes {
+    /// Holds the operations against what the import of their recording showed: one whose exits are missing was not measured.
+    pub fn check_recording(&mut self, host: Host, windows: &Windows) {
+        if self.trace.is_none() {
+            return;
+        }
+        let ran = |one: &&mut Measured| one.failure.is_none() && one.missing.is_none();
+        for one in self.operations.iter_mut().filter(ran) {
+            let seen = windows.of_vm(one.vm);
+            if let Some(memory) = &mut one.memory {
+                memory.traced = seen.mapped;
+            }
+            one.failure = check::missing(one, &seen, host.isa(), host == Host::Kvm)
+                .or_else(|| check::differs(one, &seen));
+        }
+    }
+
+    /// What the kernel lacks, and the operations that were skipped for it.
+    pub fn skipped(&self) -> Vec<String> {
+        let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+        for one in &self.operations {
+            let Some(reason) = one.missing.as_deref() else { continue };
+            match reasons.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, names)) => names.push(one.workload()),
+                None => reasons.push((reason, vec![one.workload()])),
+            }
+        }
+        let said = |(reason, names): (&str, Vec<String>)| {
+            format!("{reason}; skipped: {}", names.join(", "))
+        };
+        reasons.into_iter().map(said).collect()
+    }
+
+    /// Each operation that was not measured, and why.
+    pub fn failures(&self) -> Vec<String> {
+        let failed =
+            |one: &Measured| Some(format!("{}: {}", one.workload(), one.failure.as_ref()?));
+        self.operations.iter().filter_map(failed).collect()
+    }
+}
+
+/// What a program did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Its file's name.
+    pub name: String,
+    /// What it wrote to the serial port and the debug console.
+    pub output: String,
+    /// Bytes of output that were not kept.
+    pub dropped: u64,
+    /// Its exit code, if it ended by the exit port.
+    pub code: Option<u32>,
+    /// Why it ended otherwise.
+    pub failure: Option<String>,
+    /// Devices that it accessed and the VMM lacks, with the number of accesses.
+    pub absent: Vec<(String, u64)>,
+    /// All exits of the recorded run, most frequent first; `None` if the kernel cannot count them.
+    pub exits: Option<Vec<(Reason, u64)>>,
+    /// How the recorded run ended, if it ended otherwise.
+    pub recorded: Option<String>,
+}
+
+/// The judgement of a program about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Exit code 0.
+    Passed,
+    /// Exit code 77: nothing of it can run here.
+    Skipped,
+    /// Any other exit code.
+    Failed,
+    /// It ended without one.
+    None,
+}
+
+/// The exit code of a test that cannot run.
+const SKIPPED: u32 = 77;
+
+impl Ended {
+    pub(crate) fn new(name: &str, ran: Ran, host: Host) -> Ended {
+        let reason = |(raw, count)| (Reason::from_trace(host.isa(), raw), count);
+        let mut exits: Option<Vec<_>> =
+            ran.exits.map(|exits| exits.into_iter().map(reason).collect());
+        if let Some(exits) = &mut exits {
+            exits.sort_by_key(|(reason, count)| (std::cmp::Reverse(*count), reason.code));
+        }
+        Ended {
+            name: name.to_owned(),
+            output: String::from_utf8_lossy(&ran.output).replace("\r\n", "\n"),
+            dropped: ran.dropped,
+            code: ran.code,
+            failure: ran.failure,
+            absent: ran.absent,
+            exits,
+            recorded: ran.recorded,
+        }
+    }
+
+    /// Its verdict.
+    pub fn verdict(&self) -> Verdict {
+        match self.code {
+            Some(0) => Verdict::Passed,
+            Some(SKIPPED) => Verdict::Skipped,
+            Some(_) => Verdict::Failed,
+            None => Verdict::None,
+        }
+    }
+
+    /// The verdict as a phrase: `passed (exit code 0)`.
+    pub fn said(&self) -> String {
+        let word = match self.verdict() {
+            Verdict::Passed => "passed",
+            Verdict::Skipped => "skipped",
+            Verdict::Failed => "failed",
+            Verdict::None => {
+                let why = self.failure.as_deref().unwrap_or("it stopped");
+                return format!("no verdict: {why}");
+            }
+        };
+        format!("{word} (exit code {})", self.code.unwrap_or_default())
+    }
+
+    /// The lines of its output by which tests report: what failed, was skipped, and the summary.
+    pub fn reported(&self) -> Vec<&str> {
+        let marks = ["FAIL", "SKIP", "SUMMARY"];
+        let is_one = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
+        self.output.lines().map(str::trim_end).filter(is_one).collect()
+    }
+
+    /// What a reader of the recording should know.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if !self.absent.is_empty() {
+            let named = |(device, count): &(String, u64)| format!("{device} ({count})");
+            let named: Vec<String> = self.absent.iter().map(named).collect();
+            notes.push(format!(
+                "{} accessed devices that its VM does not have: {}; reads gave ones",
+                self.name,
+                named.join(", ")
+            ));
+        }
+        if self.dropped > 0 {
+            notes.push(format!(
+                "{} bytes of the output of {} were not kept",
+                self.dropped, self.name
+            ));
+        }
+        if let Some(recorded) = &self.recorded {
+            notes.push(format!("the recorded run of {} differs: {recorded}", self.name));
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_of_exit_codes() {
+        let ended = |code, failure: Option<&str>| Ended {
+            code,
+            failure: failure.map(str::to_owned),
+            ..Ended::default()
+        };
+        for (one, verdict, said) in [
+            (ended(Some(0), None), Verdict::Passed, "passed (exit code 0)"),
+            (ended(Some(1), None), Verdict::Failed, "failed (exit code 1)"),
+            (ended(Some(77), None), Verdict::Skipped, "skipped (exit code 77)"),
+            (ended(None, Some("a triple fault")), Verdict::None, "no verdict: a triple fault"),
+        ] {
+            assert_eq!((one.verdict(), one.said().as_str()), (verdict, said));
+        }
+    }
+
+    #[test]
+    fn tests_report_by_lines() {
+        let output =
+            "enabling apic\nPASS: a\nFAIL: b\n  FAIL\nSUMMARY: 2 tests, 1 unexpected failures\n";
+        let ended = Ended { output: output.to_owned(), ..Ended::default() };
+        assert_eq!(ended.reported(), ["FAIL: b", "SUMMARY: 2 tests, 1 unexpected failures"]);
+    }
+}

@@ -1,0 +1,61 @@
+//! What the flags of `vmtax lab run` say about a host and the report of its run.
+
+use std::path::PathBuf;
+
+use vmtax_analyse::By;
+use vmtax_lab::Setup;
+use vmtax_machine::kernel::Kernel;
+use vmtax_runs::lab::{Done, Work, measure};
+use vmtax_store::Claim;
+
+use super::args::{Arrangement, RunArgs};
+use crate::flags::{Color, ReadingArgs};
+use crate::report::ReportArgs;
+
+/// Has a host with this kernel do the work, and writes the run if it has a folder.
+pub(super) fn work(
+    args: &RunArgs,
+    kernel: &Kernel,
+    work: Work<'_>,
+    claim: Option<Claim>,
+) -> anyhow::Result<Done> {
+    let host = args.host.host();
+    let setup = |cache: PathBuf, console: PathBuf| Setup {
+        nested: args.nested,
+        options: args.option.clone(),
+        observer: args
+            .observe
+            .as_deref()
+            .unwrap_or_default()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect(),
+        brought: args.bring.clone(),
+        processors: args.processors,
+        memory_mib: args.memory,
+        fresh: args.fresh,
+        profile: args.profile,
+        debug_info: args.debug_info.clone(),
+        limit: args.limit,
+        ..Setup::plain(host, kernel.clone(), cache, console)
+    };
+    measure(host, setup, work, claim)
+}
+
+/// The report of a run just made.
+pub(super) fn shown(args: &RunArgs, source: String) -> ReportArgs {
+    ReportArgs {
+        inputs: vec![source.into()],
+        event: Vec::new(),
+        by: match args.by {
+            Arrangement::Cause => Vec::new(),
+            Arrangement::Level => vec![By::Level],
+        },
+        vm: Vec::new(),
+        vcpu: Vec::new(),
+        format: args.format,
+        output: None,
+        color: Color::Auto,
+        reading: ReadingArgs::default(),
+    }
+}
