@@ -7,16 +7,15 @@
 //! ```
 //! Neighbours are two kernels that follow each other on the same host with the same options, and two sets of options that follow each other on the same kernel.
 
+mod changes;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use vmtax_analyse::calls::difference::difference;
-use vmtax_analyse::calls::profiled;
-use vmtax_analyse::operations::{L2_SUFFIX, OperationRow, Operations};
-use vmtax_analyse::{Ledger, Profiled};
-use vmtax_events::{Level, Reason, Sample};
+use vmtax_analyse::operations::OperationRow;
+use vmtax_events::{Level, Reason};
 
-use crate::calls::difference::{self, Compared, sentence};
+use crate::calls::difference::{self, Compared};
 use crate::html::heat::{Heat, HeatCell, HeatRow};
 use crate::html::{TablePage, TableSection};
 use crate::operations::compared::Kinds;
@@ -24,30 +23,18 @@ use crate::operations::{exit_name, instructions};
 use crate::table::{CSV, Cell, Column, JSON, Table};
 use crate::text::Text;
 
+use changes::{CHANGE, Change, Shown, changes, number, steps, tree};
+
+pub use changes::Point;
+
 /// Schema of the JSON; docs/json.md.
 const SCHEMA: &str = "vmtax-lab-series-1";
-/// A path changes if it differs by more than this part, and by more than the spread of both runs' batches.
-const CHANGE: f64 = 0.01;
 /// A spread that is shown with its number.
 const STEADY: f64 = 0.005;
 /// Functions of an operation on the page of a step.
 const LINES: usize = 16;
 /// Changes of a step that text names; the other formats have all.
 const NAMED: usize = 6;
-
-/// A run of the series.
-pub struct Point<'a> {
-    /// The kernel's name in the series. Hostile text.
-    pub kernel: String,
-    /// `amd`, `intel` or `kvm`.
-    pub host: String,
-    /// Options of the modules and the kernel; empty where none was given. Hostile text.
-    pub options: String,
-    /// The run's folder in that of the series.
-    pub folder: String,
-    /// The run.
-    pub ledger: &'a Ledger,
-}
 
 /// A series: runs in the order in which they are shown, by host, then kernel, then options.
 pub struct Series<'a> {
@@ -57,73 +44,10 @@ pub struct Series<'a> {
     missing: Vec<String>,
 }
 
-/// A run with what is computed of it once.
-struct Shown<'a> {
-    point: Point<'a>,
-    rows: Vec<OperationRow>,
-    /// Of each row: how far the middle half of the batches is apart, as a part of the path. A tick of a clock hits one batch, which the median leaves out too.
-    spreads: Vec<Option<f64>>,
-    trees: Vec<Profiled<'a>>,
-}
-
-impl Shown<'_> {
-    fn row(&self, name: &str, level: Level) -> Option<(&OperationRow, Option<f64>)> {
-        let at = self.rows.iter().position(|row| row.name == name && row.level == level)?;
-        Some((&self.rows[at], self.spreads[at]))
-    }
-}
-
-/// The spread of the middle half of the batches of an operation.
-fn spread(ledger: &Ledger, row: &OperationRow) -> Option<f64> {
-    let suffix = if row.level == Level::L2 { L2_SUFFIX } else { "" };
-    let workload = format!("{}{suffix}", row.name);
-    let is_path = |sample: &&Sample| sample.workload == workload && sample.metric == Sample::PATH;
-    let mut paths: Vec<f64> =
-        ledger.samples.iter().filter(is_path).map(|sample| sample.value).collect();
-    paths.sort_by(f64::total_cmp);
-    let quarter = paths.len() / 4;
-    let (low, high) = (paths.get(quarter)?, paths.get(paths.len().checked_sub(quarter + 1)?)?);
-    let median = row.path?.median;
-    (median > 0.0).then(|| (high - low) / median)
-}
-
-/// An operation that is not the same in two neighbours.
-struct Change {
-    /// Indices of the runs.
-    steps: (usize, usize),
-    name: String,
-    level: Level,
-    exits: [Option<f64>; 2],
-    paths: [Option<f64>; 2],
-    /// The larger of both spreads, as a part of the path.
-    spread: f64,
-    /// Exits of one operation that differ, by name.
-    kinds: Vec<String>,
-    /// Functions by which the path differs, where both runs have call trees.
-    functions: Option<String>,
-}
-
-impl Change {
-    fn ratio(&self) -> Option<f64> {
-        let [before, after] = self.paths;
-        Some(after? / before.filter(|before| *before > 0.0)?)
-    }
-
-    fn size(&self) -> f64 {
-        self.ratio().map_or(f64::INFINITY, |ratio| (ratio - 1.0).abs())
-    }
-}
-
 impl<'a> Series<'a> {
     /// Compares the neighbours. `missing` are runs that are not there, each with its reason.
     pub fn new(points: Vec<Point<'a>>, missing: Vec<String>, kinds: Kinds) -> Series<'a> {
-        let shown = |point: Point<'a>| {
-            let rows = Operations::new(point.ledger).rows;
-            let spreads = rows.iter().map(|row| spread(point.ledger, row)).collect();
-            let trees = profiled(point.ledger).0;
-            Shown { point, rows, spreads, trees }
-        };
-        let points: Vec<Shown<'_>> = points.into_iter().map(shown).collect();
+        let points: Vec<Shown<'_>> = points.into_iter().map(Shown::new).collect();
         let steps = steps(&points);
         let changes = steps.iter().flat_map(|step| changes(&points, *step, kinds)).collect();
         Series { points, changes, missing }
@@ -546,77 +470,6 @@ fn largest(all: &[Compared<'_>]) -> Table {
     table
 }
 
-/// Pairs of runs that differ in the kernel or the options alone, and follow each other.
-fn steps(points: &[Shown<'_>]) -> Vec<(usize, usize)> {
-    let mut steps = Vec::new();
-    for (after, one) in points.iter().enumerate() {
-        let before = |is: &dyn Fn(&Point<'_>) -> bool| {
-            points[..after]
-                .iter()
-                .rposition(|other| other.point.host == one.point.host && is(&other.point))
-        };
-        let same_options =
-            before(&|other| other.options == one.point.options && other.kernel != one.point.kernel);
-        let same_kernel =
-            before(&|other| other.kernel == one.point.kernel && other.options != one.point.options);
-        steps.extend(same_options.into_iter().chain(same_kernel).map(|before| (before, after)));
-    }
-    steps
-}
-
-fn tree<'a, 'b>(one: &'b Shown<'a>, name: &str, level: Level) -> Option<&'b Profiled<'a>> {
-    one.trees.iter().find(|tree| tree.name == name && tree.level == level)
-}
-
-/// The operations that are not the same, the largest change first.
-fn changes(points: &[Shown<'_>], steps: (usize, usize), kinds: Kinds) -> Vec<Change> {
-    let (before, after) = (&points[steps.0], &points[steps.1]);
-    let mut found = Vec::new();
-    for now in &after.rows {
-        let Some((then, spread_before)) = before.row(&now.name, now.level) else { continue };
-        let spread_now = after.row(&now.name, now.level).and_then(|(_, spread)| spread);
-        let differ = differ(then, now, kinds);
-        let paths = [then, now].map(|row| row.path.map(|path| path.median));
-        let spread = spread_before.into_iter().chain(spread_now).fold(0.0, f64::max);
-        let mut change = Change {
-            steps,
-            name: now.name.clone(),
-            level: now.level,
-            exits: [then, now]
-                .map(|row| row.exits_per_operation().value().filter(|_| row.recorded)),
-            paths,
-            spread,
-            kinds: differ,
-            functions: None,
-        };
-        let is_path = change.ratio().is_some_and(|ratio| (ratio - 1.0).abs() > CHANGE.max(spread));
-        if !is_path && change.kinds.is_empty() {
-            continue;
-        }
-        let trees = tree(before, &now.name, now.level).zip(tree(after, &now.name, now.level));
-        change.functions = trees.and_then(|(one, other)| sentence(&difference(one, other)));
-        found.push(change);
-    }
-    found.sort_by(|a, b| b.size().total_cmp(&a.size()));
-    found
-}
-
-/// Exits of one operation that differ: `L1 msr 1, was 0`.
-fn differ(then: &OperationRow, now: &OperationRow, kinds: Kinds) -> Vec<String> {
-    let (Some(before), Some(after)) = (kinds(then), kinds(now)) else { return Vec::new() };
-    let each = |kinds: &BTreeMap<String, u64>, name: &str, row: &OperationRow| {
-        kinds.get(name).copied().unwrap_or(0) as f64 / row.count.max(1) as f64
-    };
-    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let pairs =
-        names.into_iter().map(|name| (name, each(&before, name, then), each(&after, name, now)));
-    // A tick of a clock or a page that is touched once is less than one of each operation.
-    pairs
-        .filter(|(_, was, is)| (was - is).abs() >= 0.5)
-        .map(|(name, was, is)| format!("{name} {}, was {}", number(is), number(was)))
-        .collect()
-}
-
 /// What changed, in parts of a sentence.
 fn words(change: &Change) -> Vec<String> {
     let mut parts = Vec::new();
@@ -642,8 +495,4 @@ fn label(point: &Point<'_>) -> String {
 
 fn named(point: &Point<'_>) -> String {
     format!("{}, {}", label(point), point.host)
-}
-
-fn number(value: f64) -> String {
-    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }

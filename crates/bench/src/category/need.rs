@@ -1,0 +1,141 @@
+//! What a category needs of its host.
+
+use std::fs;
+use std::path::Path;
+
+use crate::target::Accel;
+
+/// A requirement on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A KVM, on hardware or on an emulated host.
+    Kvm,
+    /// A KVM on an emulated host that supports nested guests.
+    Nested,
+    /// SEV-SNP.
+    Snp,
+    /// TDX.
+    Tdx,
+    /// `/dev/vhost-net`.
+    Vhost,
+    /// A network card on a tap.
+    Tap,
+    /// A program that works on the queues of a network card (vhost-user).
+    VhostUser,
+    /// Free huge pages for all of the VM's memory.
+    HugePages,
+    /// A processor for each vCPU.
+    Processors,
+    /// Permission to set `kvm.halt_poll_ns`.
+    HaltPoll,
+    /// A VMM that gives an ordinary VM memory of guest_memfd.
+    GuestMemfd,
+    /// A VMM that makes software-protected VMs.
+    Protected,
+}
+
+/// The host's properties that requirements are checked against.
+pub(super) struct HostView<'a> {
+    pub(super) root: &'a Path,
+    pub(super) accel: Accel,
+    pub(super) cpus: u32,
+    pub(super) memory_mib: u32,
+}
+
+impl HostView<'_> {
+    fn read(&self, file: &str) -> Option<String> {
+        fs::read_to_string(self.root.join(file)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// Whether a module's switch is on.
+    fn is_on(&self, file: &str) -> bool {
+        self.read(file).is_some_and(|value| ["Y", "1"].contains(&value.as_str()))
+    }
+}
+
+impl Need {
+    /// What is missing, as a sentence without its end; `None` when it is there.
+    pub(super) fn missing(self, host: &HostView<'_>) -> Option<String> {
+        let unless = |there: bool, problem: &str| (!there).then(|| problem.to_owned());
+        match self {
+            Need::Kvm => unless(
+                host.accel == Accel::Kvm,
+                "needs KVM: QEMU's emulator alone offers nothing of it (accel = \"kvm\", or \"amd\" for an emulated host)",
+            ),
+            Need::Nested => Some(
+                "vmtax bench starts a guest in its guest on an emulated host only (accel = \"amd\" or \"intel\"); on \
+                 hardware start one of your own and name it under [ssh]"
+                    .to_owned(),
+            ),
+            Need::GuestMemfd => Some(
+                "QEMU gives no ordinary VM memory of guest_memfd; vmtax's own VMM does, on an emulated host (accel = \"amd\" or \"intel\")"
+                    .to_owned(),
+            ),
+            Need::Protected => Some(
+                "QEMU makes no software-protected VMs; vmtax's own VMM does, on an emulated host (accel = \"amd\" or \"intel\") with KVM of ./x kvm-modules"
+                    .to_owned(),
+            ),
+            Need::Snp => unless(
+                host.is_on("sys/module/kvm_amd/parameters/sev_snp"),
+                "/sys/module/kvm_amd/parameters/sev_snp is not Y: the processor, its firmware or the kernel has no SEV-SNP",
+            ),
+            Need::Tdx => unless(
+                host.is_on("sys/module/kvm_intel/parameters/tdx"),
+                "/sys/module/kvm_intel/parameters/tdx is not Y: the processor, its firmware or the kernel has no TDX",
+            ),
+            Need::Vhost => unless(
+                host.root.join("dev/vhost-net").exists(),
+                "/dev/vhost-net is missing: load vhost_net",
+            ),
+            Need::Tap => tap_missing(host.root),
+            Need::VhostUser => Some(
+                "vmtax starts no program that works on queues of a network card (vhost-user); use +vhost".to_owned(),
+            ),
+            Need::HugePages => huge_pages(host),
+            Need::Processors => {
+                let there = processors().len();
+                (there < host.cpus as usize).then(|| {
+                    format!(
+                        "{} vCPUs need as many processors, and this host offers {there}",
+                        host.cpus
+                    )
+                })
+            }
+            Need::HaltPoll => unless(
+                fs::OpenOptions::new()
+                    .write(true)
+                    .open(host.root.join("sys/module/kvm/parameters/halt_poll_ns"))
+                    .is_ok(),
+                "/sys/module/kvm/parameters/halt_poll_ns cannot be written: load kvm, and run as root",
+            ),
+        }
+    }
+}
+
+/// The processors that this process may use, in order.
+pub(crate) fn processors() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None);
+    let is_in = |number: &usize| set.as_ref().is_ok_and(|set| set.is_set(*number));
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(is_in).collect()
+}
+
+/// Why no tap can be made; `None` if one can.
+pub(crate) fn tap_missing(root: &Path) -> Option<String> {
+    if !root.join("dev/net/tun").exists() {
+        return Some("/dev/net/tun is missing: load tun".to_owned());
+    }
+    (!rustix::process::geteuid().is_root())
+        .then(|| "a tap and its network namespace need root".to_owned())
+}
+
+fn huge_pages(host: &HostView<'_>) -> Option<String> {
+    let text = host.read("proc/meminfo").unwrap_or_default();
+    let number = |key: &str| -> u64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+        line.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
+    };
+    let (free, size) = (number("HugePages_Free:"), number("Hugepagesize:").max(1));
+    let wanted = (u64::from(host.memory_mib) << 10).div_ceil(size);
+    (free < wanted)
+        .then(|| format!("{wanted} free huge pages are needed and {free} are there: sysctl vm.nr_hugepages={wanted}"))
+}

@@ -1,0 +1,268 @@
+//! The table of kinds of VM and of parts that are added to them.
+
+use super::need::Need;
+
+/// A property of the disk of workloads that use one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disk {
+    /// QEMU's cache mode.
+    Cache(&'static str),
+    /// How QEMU reads and writes the disk's file.
+    Aio(&'static str),
+    /// A thread of its own works on the disk's queue.
+    Thread,
+}
+
+/// A part of a category.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Its word in a category's name.
+    pub name: &'static str,
+    /// Description.
+    pub about: &'static str,
+    /// `-machine`, if not `pc`.
+    pub machine: Option<&'static str>,
+    /// `-cpu`, if not the accelerator's default.
+    pub cpu: Option<&'static str>,
+    /// Further arguments of QEMU; `{memory}` is the VM's memory.
+    pub arguments: &'static [&'static str],
+    /// Options of each virtio device.
+    pub device: &'static str,
+    /// Additions to `-netdev`, which is a tap.
+    pub tap: &'static str,
+    /// Several queues of the network card.
+    pub queues: bool,
+    /// The property of the disk that it changes.
+    pub disk: Option<Disk>,
+    /// Additions to the guest's command line.
+    pub guest: &'static [&'static str],
+    /// Modules loaded in the guest.
+    pub modules: &'static [&'static str],
+    /// Settings of the host while the VM runs: a file and its content.
+    pub host: &'static [(&'static str, &'static str)],
+    /// Each vCPU thread is pinned to a processor of its own.
+    pub pinned: bool,
+    /// Requirements.
+    pub needs: &'static [Need],
+    /// Facts of the guest that may differ from the baseline's, in addition to the command line.
+    pub changes: &'static [&'static str],
+    /// On an emulated host: what its memory is, if not transparent huge pages.
+    pub backing: Option<&'static str>,
+    /// Whether a VM on an emulated host supports it.
+    pub on_emulated_host: bool,
+}
+
+const NONE: Part = Part {
+    name: "",
+    about: "",
+    machine: None,
+    cpu: None,
+    arguments: &[],
+    device: "",
+    tap: "",
+    queues: false,
+    disk: None,
+    guest: &[],
+    modules: &[],
+    host: &[],
+    pinned: false,
+    needs: &[],
+    changes: &[],
+    backing: None,
+    on_emulated_host: false,
+};
+
+/// Two queues in each direction of a network card.
+pub(super) const MULTI_QUEUE: &str = ",mq=on,vectors=6";
+
+/// Anonymous memory for which huge pages are asked, as QEMU does: the memory of a VM of which nothing else is said.
+pub(super) const THP: &str = "thp";
+
+/// Facts that a confidential VM changes.
+const CONFIDENTIAL: &[&str] = &[
+    "processor",
+    "processor flags",
+    "clocksource",
+    "devices",
+    "memory",
+    "bounce buffer slots",
+    "idle driver",
+    "idle governor",
+];
+
+/// Kinds of VM. Source of the flags: QEMU's documentation of `sev-snp-guest` and `tdx-guest`; of the kernel's words its
+/// kernel-parameters.txt.
+pub const KINDS: &[Part] = &[
+    Part { name: "plain", about: "a VM with default settings", on_emulated_host: true, ..NONE },
+    Part {
+        name: "snp",
+        about: "a confidential VM: AMD SEV-SNP",
+        machine: Some("q35,memory-encryption=sev0,memory-backend=ram0"),
+        cpu: Some("EPYC-v4,host-phys-bits=true"),
+        arguments: &[
+            "-object",
+            "sev-snp-guest,id=sev0,cbitpos=51,reduced-phys-bits=1",
+            "-object",
+            "memory-backend-memfd,id=ram0,size={memory}M,share=true",
+        ],
+        device: ",iommu_platform=on,disable-legacy=on",
+        needs: &[Need::Kvm, Need::Snp],
+        changes: CONFIDENTIAL,
+        ..NONE
+    },
+    Part {
+        name: "tdx",
+        about: "a confidential VM: Intel TDX",
+        machine: Some("q35,kernel_irqchip=split,confidential-guest-support=tdx"),
+        cpu: Some("host,pmu=off"),
+        arguments: &["-object", "tdx-guest,id=tdx"],
+        device: ",iommu_platform=on,disable-legacy=on",
+        needs: &[Need::Kvm, Need::Tdx],
+        changes: CONFIDENTIAL,
+        ..NONE
+    },
+    Part {
+        name: "private",
+        about: "a software-protected VM (KVM_X86_SW_PROTECTED_VM): data of programs is in private memory, the kernel's is shared",
+        // Data of programs is movable, and at the upper end; text of programs in a ramfs is not. The last word is for the agent.
+        guest: &["kernelcore=50%", "rootfstype=ramfs", "vmtax.private"],
+        backing: Some("private"),
+        needs: &[Need::Protected],
+        on_emulated_host: true,
+        ..NONE
+    },
+];
+
+/// The part that separates the VM from the guest inside.
+pub(super) const NESTED: &str = "nested";
+
+/// Parts. Sources: the categories of "Performance analysis of confidential VMs" (TU Munich, 2024), the kernel's documentation of each word.
+pub const PARTS: &[Part] = &[
+    Part {
+        name: "vhost",
+        about: "the network card's queues are worked on in the host's kernel",
+        tap: ",vhost=on",
+        needs: &[Need::Vhost, Need::Tap],
+        ..NONE
+    },
+    Part {
+        name: "vhost-user",
+        about: "the network card's queues are worked on by a program of the host, such as DPDK's",
+        needs: &[Need::VhostUser],
+        ..NONE
+    },
+    Part {
+        name: "mq",
+        about: "the network card has two queues in each direction",
+        queues: true,
+        device: MULTI_QUEUE,
+        needs: &[Need::Tap],
+        ..NONE
+    },
+    Part {
+        name: "direct",
+        about: "the disk's file is read and written past the host's page cache (cache=none)",
+        disk: Some(Disk::Cache("none")),
+        ..NONE
+    },
+    Part {
+        name: "writethrough",
+        about: "each write to the disk reaches its file before it completes in the guest (cache=writethrough)",
+        disk: Some(Disk::Cache("writethrough")),
+        ..NONE
+    },
+    Part {
+        name: "unsafe",
+        about: "the disk ignores the guest's flushes (cache=unsafe)",
+        disk: Some(Disk::Cache("unsafe")),
+        ..NONE
+    },
+    Part {
+        name: "io-uring",
+        about: "QEMU reads and writes the disk's file by io_uring, not by threads",
+        disk: Some(Disk::Aio("io_uring")),
+        ..NONE
+    },
+    Part {
+        name: "native",
+        about: "QEMU reads and writes the disk's file by Linux AIO; after +direct",
+        disk: Some(Disk::Aio("native")),
+        ..NONE
+    },
+    Part {
+        name: "iothread",
+        about: "a dedicated I/O thread serves the disk's queue instead of QEMU's main loop",
+        disk: Some(Disk::Thread),
+        ..NONE
+    },
+    Part {
+        name: "swiotlb",
+        about: "all that devices read and write goes through a bounce buffer of 64 MiB, as a confidential VM's does",
+        guest: &["swiotlb=32768,force"],
+        // Without it virtio devices do not use the DMA interface, and bypass the buffer.
+        device: ",iommu_platform=on,disable-legacy=on",
+        changes: &["memory", "bounce buffer slots", "devices"],
+        on_emulated_host: true,
+        ..NONE
+    },
+    Part {
+        name: "poll",
+        about: "an idle vCPU polls and never halts",
+        guest: &["idle=poll"],
+        changes: &["idle driver", "idle governor"],
+        on_emulated_host: true,
+        ..NONE
+    },
+    Part {
+        name: "haltpoll",
+        about: "an idle vCPU polls for a while before it halts",
+        guest: &["cpuidle_haltpoll.force=Y"],
+        modules: &["cpuidle_haltpoll"],
+        needs: &[Need::Kvm],
+        changes: &["idle driver", "idle governor"],
+        on_emulated_host: true,
+        ..NONE
+    },
+    Part {
+        name: "hpoll",
+        about: "the host polls for up to 200 us before a halted vCPU's thread sleeps",
+        host: &[("/sys/module/kvm/parameters/halt_poll_ns", "200000")],
+        needs: &[Need::Kvm, Need::HaltPoll],
+        on_emulated_host: true,
+        ..NONE
+    },
+    Part {
+        name: "hugepages",
+        about: "the VM's memory lies in huge pages, taken before it starts",
+        machine: Some("pc,memory-backend=ram0"),
+        arguments: &[
+            "-object",
+            "memory-backend-memfd,id=ram0,size={memory}M,hugetlb=on,prealloc=on",
+        ],
+        needs: &[Need::HugePages],
+        ..NONE
+    },
+    Part {
+        name: "gmem",
+        about: "the VM's memory is a guest_memfd, as a confidential VM's is: mapped in pages of 4 KiB up to Linux 7.3",
+        backing: Some("guest-memfd"),
+        needs: &[Need::GuestMemfd],
+        on_emulated_host: true,
+        ..NONE
+    },
+    Part {
+        name: "pinned",
+        about: "each vCPU thread is pinned to its own processor",
+        pinned: true,
+        needs: &[Need::Processors],
+        ..NONE
+    },
+    Part {
+        name: NESTED,
+        about: "the workload runs in a guest of the VM; parts after this one are the guest's",
+        needs: &[Need::Nested],
+        changes: &["processor", "processor flags", "clocksource", "idle driver", "idle governor"],
+        on_emulated_host: true,
+        ..NONE
+    },
+];

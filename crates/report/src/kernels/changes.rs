@@ -1,0 +1,173 @@
+//! The runs of a series, and what changed between neighbours.
+
+use std::collections::BTreeMap;
+
+use vmtax_analyse::calls::difference::difference;
+use vmtax_analyse::calls::profiled;
+use vmtax_analyse::operations::{L2_SUFFIX, OperationRow, Operations};
+use vmtax_analyse::{Ledger, Profiled};
+use vmtax_events::{Level, Sample};
+
+use crate::calls::difference::sentence;
+use crate::operations::compared::Kinds;
+
+/// A path changes if it differs by more than this part, and by more than the spread of both runs' batches.
+pub(super) const CHANGE: f64 = 0.01;
+
+/// A run of the series.
+pub struct Point<'a> {
+    /// The kernel's name in the series. Hostile text.
+    pub kernel: String,
+    /// `amd`, `intel` or `kvm`.
+    pub host: String,
+    /// Options of the modules and the kernel; empty where none was given. Hostile text.
+    pub options: String,
+    /// The run's folder in that of the series.
+    pub folder: String,
+    /// The run.
+    pub ledger: &'a Ledger,
+}
+
+/// A run with what is computed of it once.
+pub(super) struct Shown<'a> {
+    pub(super) point: Point<'a>,
+    pub(super) rows: Vec<OperationRow>,
+    /// Of each row: how far the middle half of the batches is apart, as a part of the path. A tick of a clock hits one batch, which the median leaves out too.
+    spreads: Vec<Option<f64>>,
+    trees: Vec<Profiled<'a>>,
+}
+
+impl<'a> Shown<'a> {
+    pub(super) fn new(point: Point<'a>) -> Shown<'a> {
+        let rows = Operations::new(point.ledger).rows;
+        let spreads = rows.iter().map(|row| spread(point.ledger, row)).collect();
+        let trees = profiled(point.ledger).0;
+        Shown { point, rows, spreads, trees }
+    }
+
+    pub(super) fn row(&self, name: &str, level: Level) -> Option<(&OperationRow, Option<f64>)> {
+        let at = self.rows.iter().position(|row| row.name == name && row.level == level)?;
+        Some((&self.rows[at], self.spreads[at]))
+    }
+}
+
+/// The spread of the middle half of the batches of an operation.
+fn spread(ledger: &Ledger, row: &OperationRow) -> Option<f64> {
+    let suffix = if row.level == Level::L2 { L2_SUFFIX } else { "" };
+    let workload = format!("{}{suffix}", row.name);
+    let is_path = |sample: &&Sample| sample.workload == workload && sample.metric == Sample::PATH;
+    let mut paths: Vec<f64> =
+        ledger.samples.iter().filter(is_path).map(|sample| sample.value).collect();
+    paths.sort_by(f64::total_cmp);
+    let quarter = paths.len() / 4;
+    let (low, high) = (paths.get(quarter)?, paths.get(paths.len().checked_sub(quarter + 1)?)?);
+    let median = row.path?.median;
+    (median > 0.0).then(|| (high - low) / median)
+}
+
+/// An operation that is not the same in two neighbours.
+pub(super) struct Change {
+    /// Indices of the runs.
+    pub(super) steps: (usize, usize),
+    pub(super) name: String,
+    pub(super) level: Level,
+    pub(super) exits: [Option<f64>; 2],
+    pub(super) paths: [Option<f64>; 2],
+    /// The larger of both spreads, as a part of the path.
+    pub(super) spread: f64,
+    /// Exits of one operation that differ, by name.
+    pub(super) kinds: Vec<String>,
+    /// Functions by which the path differs, where both runs have call trees.
+    pub(super) functions: Option<String>,
+}
+
+impl Change {
+    pub(super) fn ratio(&self) -> Option<f64> {
+        let [before, after] = self.paths;
+        Some(after? / before.filter(|before| *before > 0.0)?)
+    }
+
+    fn size(&self) -> f64 {
+        self.ratio().map_or(f64::INFINITY, |ratio| (ratio - 1.0).abs())
+    }
+}
+
+/// Pairs of runs that differ in the kernel or the options alone, and follow each other.
+pub(super) fn steps(points: &[Shown<'_>]) -> Vec<(usize, usize)> {
+    let mut steps = Vec::new();
+    for (after, one) in points.iter().enumerate() {
+        let before = |is: &dyn Fn(&Point<'_>) -> bool| {
+            points[..after]
+                .iter()
+                .rposition(|other| other.point.host == one.point.host && is(&other.point))
+        };
+        let same_options =
+            before(&|other| other.options == one.point.options && other.kernel != one.point.kernel);
+        let same_kernel =
+            before(&|other| other.kernel == one.point.kernel && other.options != one.point.options);
+        steps.extend(same_options.into_iter().chain(same_kernel).map(|before| (before, after)));
+    }
+    steps
+}
+
+pub(super) fn tree<'a, 'b>(
+    one: &'b Shown<'a>,
+    name: &str,
+    level: Level,
+) -> Option<&'b Profiled<'a>> {
+    one.trees.iter().find(|tree| tree.name == name && tree.level == level)
+}
+
+/// The operations that are not the same, the largest change first.
+pub(super) fn changes(points: &[Shown<'_>], steps: (usize, usize), kinds: Kinds) -> Vec<Change> {
+    let (before, after) = (&points[steps.0], &points[steps.1]);
+    let mut found = Vec::new();
+    for now in &after.rows {
+        let Some((then, spread_before)) = before.row(&now.name, now.level) else { continue };
+        let spread_now = after.row(&now.name, now.level).and_then(|(_, spread)| spread);
+        let differ = differ(then, now, kinds);
+        let paths = [then, now].map(|row| row.path.map(|path| path.median));
+        let spread = spread_before.into_iter().chain(spread_now).fold(0.0, f64::max);
+        let mut change = Change {
+            steps,
+            name: now.name.clone(),
+            level: now.level,
+            exits: [then, now]
+                .map(|row| row.exits_per_operation().value().filter(|_| row.recorded)),
+            paths,
+            spread,
+            kinds: differ,
+            functions: None,
+        };
+        let is_path = change.ratio().is_some_and(|ratio| (ratio - 1.0).abs() > CHANGE.max(spread));
+        if !is_path && change.kinds.is_empty() {
+            continue;
+        }
+        let trees = tree(before, &now.name, now.level).zip(tree(after, &now.name, now.level));
+        change.functions = trees.and_then(|(one, other)| sentence(&difference(one, other)));
+        found.push(change);
+    }
+    found.sort_by(|a, b| b.size().total_cmp(&a.size()));
+    found
+}
+
+/// Exits of one operation that differ: `L1 msr 1, was 0`.
+fn differ(then: &OperationRow, now: &OperationRow, kinds: Kinds) -> Vec<String> {
+    let (Some(before), Some(after)) = (kinds(then), kinds(now)) else { return Vec::new() };
+    let each = |kinds: &BTreeMap<String, u64>, name: &str, row: &OperationRow| {
+        kinds.get(name).copied().unwrap_or(0) as f64 / row.count.max(1) as f64
+    };
+    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let pairs =
+        names.into_iter().map(|name| (name, each(&before, name, then), each(&after, name, now)));
+    // A tick of a clock or a page that is touched once is less than one of each operation.
+    pairs
+        .filter(|(_, was, is)| (was - is).abs() >= 0.5)
+        .map(|(name, was, is)| format!("{name} {}, was {}", number(is), number(was)))
+        .collect()
+}
+
+/// A number of exits.
+pub(super) fn number(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
