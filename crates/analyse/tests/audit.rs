@@ -95,6 +95,16 @@ fn vm(pid: u32) -> VmProcess {
     }
 }
 
+/// The findings of a host whose KVM is not known, and of which every process was read.
+fn audited(
+    host: &Settings,
+    vms: &[VmProcess],
+    guest: Option<&Settings>,
+    ledger: Option<&Ledger>,
+) -> Vec<Finding> {
+    audit(Input { host, kvm: &Kvm::default(), vms, complete: true, guest, ledger })
+}
+
 fn find<'f>(findings: &'f [Finding], id: &str) -> &'f Finding {
     findings.iter().find(|finding| finding.check.id == id).unwrap()
 }
@@ -106,14 +116,7 @@ fn gain(findings: &[Finding], id: &str) -> Gain {
 #[test]
 fn gains_are_the_time_of_the_exits_that_go() {
     let (host, ledger) = (host(), ledger(recording()));
-    let findings = audit(Input {
-        host: &host,
-        kvm: &Kvm::default(),
-        vms: &[],
-        complete: true,
-        guest: None,
-        ledger: Some(&ledger),
-    });
+    let findings = audited(&host, &[], None, Some(&ledger));
     // 4 s of wall time, 1 s of it halted.
     let base_ns = 3 * SECOND;
     let faults = Gain::AtMost { count: 150, time_ns: 300_000_000, base_ns };
@@ -147,14 +150,7 @@ fn halted_time_is_no_gain() {
     ] {
         guest.insert(path, Ok(text.to_owned()));
     }
-    let findings = audit(Input {
-        host: &host,
-        kvm: &Kvm::default(),
-        vms: &[],
-        complete: true,
-        guest: Some(&guest),
-        ledger: Some(&ledger),
-    });
+    let findings = audited(&host, &[], Some(&guest), Some(&ledger));
     let expected = Gain::AtMost { count: 1000, time_ns: 10_000_000, base_ns: 3 * SECOND };
     assert_eq!(gain(&findings, "guest-haltpoll"), expected);
 }
@@ -163,14 +159,7 @@ fn halted_time_is_no_gain() {
 fn what_costs_most_comes_first() {
     let (host, ledger) = (host(), ledger(recording()));
     let order = |ledger| -> Vec<&str> {
-        let findings = audit(Input {
-            host: &host,
-            kvm: &Kvm::default(),
-            vms: &[],
-            complete: true,
-            guest: None,
-            ledger,
-        });
+        let findings = audited(&host, &[], None, ledger);
         let costs = findings.iter().filter(|finding| finding.found.verdict == Verdict::Costs);
         costs.map(|finding| finding.check.id).collect()
     };
@@ -190,14 +179,7 @@ fn a_vm_of_the_run_is_measured_alone() {
         (30, None, 3 * SECOND, 300_000_000),
     ] {
         let vms = [vm(pid)];
-        let findings = audit(Input {
-            host: &host,
-            kvm: &Kvm::default(),
-            vms: &vms,
-            complete: true,
-            guest: None,
-            ledger: Some(&ledger),
-        });
+        let findings = audited(&host, &vms, None, Some(&ledger));
         let measured = find(&findings, "thp-enabled").measured.clone().unwrap();
         assert_eq!(measured.vm, of);
         let Gain::AtMost { time_ns, base_ns: base, .. } = measured.gain else {
@@ -226,14 +208,7 @@ fn without_times_that_mean_anything_there_are_counts_alone() {
     bare.exit(&ExitRow { interval_start_ns: 0, key, tally: counted });
     let bare = bare.finish(Recording::default(), Losses::default(), true);
     for ledger in [ledger(emulated), bare] {
-        let findings = audit(Input {
-            host: &host,
-            kvm: &Kvm::default(),
-            vms: &[],
-            complete: true,
-            guest: None,
-            ledger: Some(&ledger),
-        });
+        let findings = audited(&host, &[], None, Some(&ledger));
         let measured = find(&findings, "thp-enabled").measured.clone().unwrap();
         assert_eq!((measured.gain, measured.gain.share()), (Gain::Counts { count: 150 }, None));
         assert_eq!((measured.causes[0].share, measured.causes[0].per_second), (None, None));
@@ -244,14 +219,7 @@ fn without_times_that_mean_anything_there_are_counts_alone() {
         ..Recording::default()
     };
     let (ledger, vms) = (ledger(blind), [vm(10)]);
-    let findings = audit(Input {
-        host: &host,
-        kvm: &Kvm::default(),
-        vms: &vms,
-        complete: true,
-        guest: None,
-        ledger: Some(&ledger),
-    });
+    let findings = audited(&host, &vms, None, Some(&ledger));
     assert_eq!(gain(&findings, "vcpu-pinning"), Gain::Unknown);
 }
 
@@ -264,14 +232,7 @@ fn short_halts_call_for_polling() {
         let key = key(1, vmx::HLT, Detail::NONE, Outcome::Halted);
         builder.exit(&ExitRow { interval_start_ns: 0, key, tally: tally(100, each_ns) });
         let ledger = builder.finish(recording(), Losses::default(), true);
-        let findings = audit(Input {
-            host: &host,
-            kvm: &Kvm::default(),
-            vms: &[],
-            complete: true,
-            guest: None,
-            ledger: Some(&ledger),
-        });
+        let findings = audited(&host, &[], None, Some(&ledger));
         assert_eq!(find(&findings, "halt-poll").found.verdict, verdict, "{each_ns}");
     }
 }
@@ -287,14 +248,7 @@ fn nesting_in_the_run_makes_shadowing_matter() {
         let coverage = Coverage { nested: true, ..Coverage::default() };
         let ledger =
             builder.finish(Recording { coverage, ..Recording::default() }, Losses::default(), true);
-        let findings = audit(Input {
-            host: &host,
-            kvm: &Kvm::default(),
-            vms: &[],
-            complete: true,
-            guest: None,
-            ledger: Some(&ledger),
-        });
+        let findings = audited(&host, &[], None, Some(&ledger));
         find(&findings, "shadow-vmcs").found.verdict
     };
     assert_eq!((verdict(Level::L2), verdict(Level::L1)), (Verdict::Costs, Verdict::Unknown));
@@ -310,14 +264,7 @@ fn kernels_that_cannot_run_tds_are_named() {
     ] {
         let mut host = host();
         host.insert(files::TDX, value.clone());
-        let findings = audit(Input {
-            host: &host,
-            kvm: &Kvm::default(),
-            vms: &[],
-            complete: true,
-            guest: None,
-            ledger: None,
-        });
+        let findings = audited(&host, &[], None, None);
         let found = &find(&findings, "tdx-module").found;
         assert_eq!(found.verdict == Verdict::NotApplicable, !says.is_empty(), "{value:?}");
         assert!(found.what.contains(says), "{}", found.what);

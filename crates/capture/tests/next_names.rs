@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its own file has failed")]
 
+mod bytes;
 #[path = "perf_data/build.rs"]
 #[expect(dead_code, reason = "this file needs few of its records")]
 mod perf;

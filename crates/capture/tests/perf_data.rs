@@ -7,10 +7,12 @@
 mod broken;
 #[path = "perf_data/build.rs"]
 mod build;
+mod bytes;
 #[path = "perf_data/captures.rs"]
 mod captures;
 
-use build::{At, Attr, Bytes, Sample, Spec, TYPE_HARDWARE, TYPE_SOFTWARE, read, record, sample};
+use build::{At, Attr, Sample, Spec, TYPE_HARDWARE, TYPE_SOFTWARE, read, record, sample};
+use bytes::Bytes;
 use vmtax_capture::import::perf_data::{import_file, import_pipe, recognise_file, recognise_pipe};
 use vmtax_capture::{Error, Feed, Imported};
 use vmtax_events::{Event, ExitRow, Isa, Kind, NO_PID, NO_VCPU, Reason};

@@ -6,6 +6,7 @@
 #[path = "trace_dat/build.rs"]
 #[expect(dead_code, reason = "the pages of small files are those of real ones here")]
 mod build;
+mod bytes;
 #[path = "damage/shrink.rs"]
 mod shrink;
 

@@ -5,13 +5,15 @@
 
 #[path = "trace_dat/build.rs"]
 mod build;
+mod bytes;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use build::{Buffer, Bytes, Codec, Page, Spec};
+use build::{Buffer, Codec, Page, Spec};
+use bytes::Bytes;
 use vmtax_capture::import::trace_dat::{import, recognise};
 use vmtax_capture::{Error, Feed, Imported};
 use vmtax_events::event::HypercallInterface;

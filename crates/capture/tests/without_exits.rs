@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its own file has failed")]
 
+mod bytes;
 #[path = "perf_data/build.rs"]
 #[expect(dead_code, reason = "these files need few of its records")]
 mod perf;

@@ -176,15 +176,7 @@ fn through<T>(
 
 /// The sentence and the code of an output that cannot be written: its name, the system's words, what to do.
 pub fn cannot_write(name: &str, source: &io::Error) -> Fault {
-    let advice = match source.kind() {
-        io::ErrorKind::PermissionDenied => "; choose another place, or run vmtax as its owner",
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; free some space, or write to another file system"
-        }
-        io::ErrorKind::ReadOnlyFilesystem => "; write to another file system",
-        io::ErrorKind::NotFound => "; make its folder first",
-        _ => "",
-    };
+    let advice = vmtax_durable::advice(source);
     Fault::new(Code::Output, format!("{name}: cannot be written: {source}{advice}"))
         .answered(source)
 }

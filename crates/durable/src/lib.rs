@@ -12,11 +12,13 @@
 //! The only implementation in this workspace: run folders, reports, checkpoints, caches and compacted days all use it.
 //! The content of the files is not interpreted.
 
+mod advice;
 mod file;
 mod folder;
 mod lock;
 mod temporary;
 
+pub use advice::advice;
 pub use file::{Access, NewFile, Published, write};
 pub use folder::{NewFolder, create_private_folder, remove_folder, sync_folder};
 pub use lock::{Holder, Lock, LockError};

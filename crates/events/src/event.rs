@@ -246,6 +246,9 @@ macro_rules! coverage {
         }
 
         impl Coverage {
+            /// Every kind could have been held.
+            pub const ALL: Coverage = Coverage { $($field: true,)+ };
+
             /// Notes that a tracepoint of this name (without its system) was recorded or seen.
             pub fn add(&mut self, tracepoint: &str) {
                 match tracepoint {

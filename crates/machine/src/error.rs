@@ -161,15 +161,11 @@ impl Error {
     }
 }
 
-/// Advice for the error of a system call.
+/// Advice for the error of a system call. What is not found is often no file to create.
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-            "; free some space, or use another file system"
-        }
         io::ErrorKind::OutOfMemory => "; free some memory, or give the machine less",
-        io::ErrorKind::PermissionDenied => "; use a folder that you may write to, or another user",
-        io::ErrorKind::ReadOnlyFilesystem => "; use another file system",
-        _ => "",
+        io::ErrorKind::NotFound => "",
+        _ => vmtax_durable::advice(source),
     }
 }

@@ -29,7 +29,7 @@ pub enum Error {
         holder: Holder,
     },
     /// The system refused.
-    #[error("{path}: cannot {what}: {source}{}", advice(source))]
+    #[error("{path}: cannot {what}: {source}{}", vmtax_durable::advice(source))]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -128,18 +128,5 @@ impl Error {
             LockError::Held(holder) => Error::Busy { path: folder.to_owned(), holder },
             LockError::Io(source) => Error::io(folder, "lock the folder")(source),
         }
-    }
-}
-
-/// Advice for the error of a system call.
-fn advice(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-            "; free some space, or write the run to another file system"
-        }
-        io::ErrorKind::PermissionDenied => "; use a folder that you may write to, or another user",
-        io::ErrorKind::ReadOnlyFilesystem => "; write the run to another file system",
-        io::ErrorKind::NotFound => "; create the folder above it first",
-        _ => "",
     }
 }

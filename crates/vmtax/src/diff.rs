@@ -16,7 +16,7 @@ use vmtax_report::text::Text;
 use vmtax_report::{Compares, Comparison, Subject};
 use vmtax_runs::{Input, Reading, input, ledger};
 
-use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
+use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, one_of, width};
 
 /// Compare two runs or recordings: which exits OTHER takes more or less often than BASE.
 ///
@@ -37,12 +37,12 @@ pub(crate) struct DiffArgs {
     pub(crate) other: PathBuf,
 
     /// Normalization unit. [default: operation for lab runs, else second, else recording]
-    #[arg(long, value_name = "second|l2-exit|operation|recording", value_parser = per_parser())]
+    #[arg(long, value_name = "second|l2-exit|operation|recording", value_parser = one_of(Per::ALL, Per::name))]
     pub(crate) per: Option<Per>,
 
     /// Show one table, grouped by these columns, separated by commas. [default: a table by cause, and one by cause and
     /// reason]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = diff_by_parser())]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(comparable(), By::name))]
     pub(crate) by: Vec<By>,
 
     /// Duration of recordings that do not contain it (dumps of counts): 10s, 500ms, ...
@@ -65,21 +65,8 @@ pub(crate) struct DiffArgs {
 }
 
 /// VM ids of two recordings are unrelated, so `vm` and `vcpu` are not offered.
-fn diff_by_parser() -> impl clap::builder::TypedValueParser<Value = By> {
-    use clap::builder::{PossibleValuesParser, TypedValueParser};
-    let words = By::ALL.into_iter().filter(|by| !matches!(by, By::Vm | By::Vcpu)).map(By::name);
-    PossibleValuesParser::new(words).map(|word| {
-        let by = By::ALL.into_iter().find(|by| by.name() == word);
-        by.unwrap_or(By::Reason)
-    })
-}
-
-fn per_parser() -> impl clap::builder::TypedValueParser<Value = Per> {
-    use clap::builder::{PossibleValuesParser, TypedValueParser};
-    PossibleValuesParser::new(Per::ALL.map(Per::name)).map(|word| {
-        let per = Per::ALL.into_iter().find(|per| per.name() == word);
-        per.unwrap_or(Per::Second)
-    })
+fn comparable() -> impl Iterator<Item = By> {
+    By::ALL.into_iter().filter(|by| !matches!(by, By::Vm | By::Vcpu))
 }
 
 pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {

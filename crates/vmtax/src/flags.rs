@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::flags::{duration, live_interval};
@@ -145,4 +146,16 @@ fn isa(word: &str) -> Result<Isa, String> {
         "amd" | "svm" => Ok(Isa::Svm),
         _ => Err("use intel (VMX) or amd (SVM)".to_owned()),
     }
+}
+
+/// Parses the name of one of these values. Help and errors list the names.
+pub(crate) fn one_of<T: Clone + Send + Sync + 'static>(
+    all: impl IntoIterator<Item = T>,
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let all: Vec<(&'static str, T)> = all.into_iter().map(|one| (name(one.clone()), one)).collect();
+    PossibleValuesParser::new(all.iter().map(|(name, _)| *name)).try_map(move |word| {
+        let known = all.iter().find(|(name, _)| *name == word);
+        known.map(|(_, one)| one.clone()).ok_or("unknown name")
+    })
 }

@@ -13,45 +13,44 @@ use serde_json::Value;
 /// Counts of a table's rows, by their key.
 type Counts = BTreeMap<String, u64>;
 
-/// perf, trace-cmd and ftrace watched the same run of a VM at the same time (captures/amd-same-workload). Their
-/// clocks were read one after the other, so times differ a little and counts not at all.
-#[test]
-fn perf_and_trace_cmd_and_ftrace_count_the_same() {
-    let perf = unpack("amd-same-workload", "workload.perf.data.zst");
+/// Every table of these inputs of a folder has the counts of the first.
+fn count_the_same(folder: &str, first: &str, others: &[&str]) {
+    let first = unpack(folder, first);
     for event in ["vmexit", "cause", "msr", "ioport", "mmio", "cpuid", "hypercall"] {
-        let expected = counts(&json(&perf, &["--event", event]));
+        let expected = counts(&json(&first, &["--event", event]));
         assert!(!expected.is_empty(), "{event}");
-        for other in [
-            "workload-v7-zstd.trace.dat",
-            "workload-v7-none.trace.dat.zst",
-            "workload-v6.trace.dat.zst",
-            "workload.ftrace.txt.zst",
-            "workload.trace-cmd.txt.zst",
-            "workload.script.txt.zst",
-        ] {
-            let got = counts(&json(&unpack("amd-same-workload", other), &["--event", event]));
+        for other in others {
+            let got = counts(&json(&unpack(folder, other), &["--event", event]));
             assert_eq!(got, expected, "{event} of {other}");
         }
     }
 }
 
+/// perf, trace-cmd and ftrace watched the same run of a VM at the same time (captures/amd-same-workload). Their
+/// clocks were read one after the other, so times differ a little and counts not at all.
+#[test]
+fn perf_and_trace_cmd_and_ftrace_count_the_same() {
+    let others = [
+        "workload-v7-zstd.trace.dat",
+        "workload-v7-none.trace.dat.zst",
+        "workload-v6.trace.dat.zst",
+        "workload.ftrace.txt.zst",
+        "workload.trace-cmd.txt.zst",
+        "workload.script.txt.zst",
+    ];
+    count_the_same("amd-same-workload", "workload.perf.data.zst", &others);
+}
+
 /// The same on VMX: `isa`, reasons and information words of the other vendor.
 #[test]
 fn intel_recordings_count_the_same() {
-    let perf = unpack("intel-cpuid", "intel.perf.data.zst");
-    for event in ["vmexit", "cause", "msr", "ioport", "mmio", "cpuid", "hypercall"] {
-        let expected = counts(&json(&perf, &["--event", event]));
-        assert!(!expected.is_empty(), "{event}");
-        for other in [
-            "intel.script.txt.zst",
-            "intel-v7-zstd.trace.dat",
-            "intel.ftrace.txt.zst",
-            "intel.trace-cmd.txt.zst",
-        ] {
-            let got = counts(&json(&unpack("intel-cpuid", other), &["--event", event]));
-            assert_eq!(got, expected, "{event} of {other}");
-        }
-    }
+    let others = [
+        "intel.script.txt.zst",
+        "intel-v7-zstd.trace.dat",
+        "intel.ftrace.txt.zst",
+        "intel.trace-cmd.txt.zst",
+    ];
+    count_the_same("intel-cpuid", "intel.perf.data.zst", &others);
 }
 
 /// A stream holds what `perf script` prints of it, compressed or not.

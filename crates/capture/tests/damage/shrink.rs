@@ -4,7 +4,8 @@
 //! attributes and records of those, and some pages of each CPU. Little-endian recordings only. It trusts
 //! its input, which is a capture of this repository, and panics if that is something else.
 
-use super::build::{self, Buffer, Bytes, Spec};
+use super::build::{self, Buffer, Spec};
+use super::bytes::Bytes;
 
 const SAMPLE: u32 = 9;
 const FINISHED_ROUND: u32 = 68;

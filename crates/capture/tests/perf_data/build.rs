@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use crate::bytes::Bytes;
+
 /// Bits of `sample_type`.
 pub(crate) mod sample {
     pub(crate) const IP: u64 = 1 << 0;
@@ -54,38 +56,7 @@ pub(crate) const TYPE_TRACEPOINT: u32 = 2;
 const TRACING_DATA: u64 = 1;
 const ATTR_SIZE: usize = 128;
 
-/// Bytes in one byte order.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Bytes {
-    pub(crate) big: bool,
-    pub(crate) bytes: Vec<u8>,
-}
-
 impl Bytes {
-    pub(crate) fn new(big: bool) -> Bytes {
-        Bytes { big, bytes: Vec::new() }
-    }
-
-    pub(crate) fn put(&mut self, bytes: &[u8]) -> &mut Bytes {
-        self.bytes.extend_from_slice(bytes);
-        self
-    }
-
-    pub(crate) fn u16(&mut self, n: u16) -> &mut Bytes {
-        let raw = if self.big { n.to_be_bytes() } else { n.to_le_bytes() };
-        self.put(&raw)
-    }
-
-    pub(crate) fn u32(&mut self, n: u32) -> &mut Bytes {
-        let raw = if self.big { n.to_be_bytes() } else { n.to_le_bytes() };
-        self.put(&raw)
-    }
-
-    pub(crate) fn u64(&mut self, n: u64) -> &mut Bytes {
-        let raw = if self.big { n.to_be_bytes() } else { n.to_le_bytes() };
-        self.put(&raw)
-    }
-
     /// Zeros up to a multiple of 8.
     fn pad(&mut self) -> &mut Bytes {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);

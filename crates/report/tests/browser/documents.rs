@@ -58,22 +58,6 @@ pub(crate) fn exit_key(vcpu: u32, reason: Reason) -> ExitKey {
     }
 }
 
-pub(crate) fn covered() -> Coverage {
-    Coverage {
-        exits: true,
-        nested: true,
-        userspace: true,
-        sched: true,
-        wakeup: true,
-        msr: true,
-        pio: true,
-        mmio: true,
-        cpuid: true,
-        hypercall: true,
-        page_fault: true,
-    }
-}
-
 pub(crate) fn finish(
     builder: LedgerBuilder,
     recording: Recording,
@@ -164,7 +148,7 @@ pub(crate) fn hostile() -> Document {
         clock: hostile(),
         emulated: Some(hostile()),
         choice: Some(hostile()),
-        coverage: covered(),
+        coverage: Coverage::ALL,
         vms: vec![
             Vm { id: 4242, name: hostile(), inferred: true },
             Vm { id: 7, name: hostile(), inferred: false },
@@ -204,7 +188,7 @@ pub(crate) fn large() -> Document {
         builder.time(&split(4242, vcpu, &mut random));
     }
     let recording = Recording {
-        coverage: covered(),
+        coverage: Coverage::ALL,
         vms: vec![Vm { id: 4242, name: "qemu-system-x86".to_owned(), inferred: false }],
         ..Recording::default()
     };
@@ -339,7 +323,7 @@ pub(crate) fn demo() -> Document {
         clock: "local".to_owned(),
         emulated: Some("QEMU TCG".to_owned()),
         choice: None,
-        coverage: Coverage { hypercall: false, ..covered() },
+        coverage: Coverage { hypercall: false, ..Coverage::ALL },
         vms: vec![Vm { id: 4242, name: "qemu-system-x86".to_owned(), inferred: false }],
     };
     let losses = Losses {

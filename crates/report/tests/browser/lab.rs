@@ -2,12 +2,12 @@
 
 use vmtax_analyse::{By, Filter, LedgerBuilder, Operations, Table, TableKind};
 use vmtax_events::{
-    Better, Detail, DetailKind, ExitKey, ExitRow, Level, Losses, Outcome, Recording, Sample, Tally,
-    TimeRow, Vm,
+    Better, Coverage, Detail, DetailKind, ExitKey, ExitRow, Level, Losses, Outcome, Recording,
+    Sample, Tally, TimeRow, Vm,
 };
 use vmtax_report::Document;
 
-use super::documents::{HOSTILE, covered, exit_key, finish, svm};
+use super::documents::{HOSTILE, exit_key, finish, svm};
 
 /// Exits and path of one operation.
 struct Operation {
@@ -110,7 +110,7 @@ fn run(name: &dyn Fn(&str) -> String, emulator: &str) -> Document {
         cpus: 2,
         clock: "x86-tsc".to_owned(),
         emulated: Some(emulator.to_owned()),
-        coverage: covered(),
+        coverage: Coverage::ALL,
         vms,
         ..Recording::default()
     };

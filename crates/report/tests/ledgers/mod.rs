@@ -62,19 +62,7 @@ fn untimed(count: u64) -> Tally {
 }
 
 fn recording() -> Recording {
-    let coverage = Coverage {
-        exits: true,
-        nested: true,
-        userspace: true,
-        sched: true,
-        wakeup: true,
-        msr: true,
-        pio: true,
-        mmio: true,
-        cpuid: true,
-        hypercall: true,
-        page_fault: true,
-    };
+    let coverage = Coverage::ALL;
     Recording {
         format: "trace.dat".into(),
         tool: "trace-cmd 3.1.6".into(),

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use vmtax_analyse::{By, TableKind};
 use vmtax_report::names::table_words;
 
-use crate::flags::{Color, ReadingArgs, TableFormat};
+use crate::flags::{Color, ReadingArgs, TableFormat, one_of};
 
 /// Show where a VM's time went: exits by reason and cause, time split, accesses, nesting, losses.
 ///
@@ -32,7 +32,7 @@ pub(crate) struct ReportArgs {
     pub(crate) event: Vec<EventTable>,
 
     /// Columns to group rows by, separated by commas.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = by_parser())]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(By::ALL, By::name))]
     pub(crate) by: Vec<By>,
 
     /// Only these VMs, by id or name, separated by commas.
@@ -156,14 +156,6 @@ impl Format {
             _ => None,
         }
     }
-}
-
-fn by_parser() -> impl clap::builder::TypedValueParser<Value = By> {
-    use clap::builder::{PossibleValuesParser, TypedValueParser};
-    PossibleValuesParser::new(By::ALL.map(By::name)).map(|word| {
-        let by = By::ALL.into_iter().find(|by| by.name() == word);
-        by.unwrap_or(By::Reason)
-    })
 }
 
 fn vcpu(word: &str) -> Result<u32, String> {

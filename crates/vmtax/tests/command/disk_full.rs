@@ -51,8 +51,7 @@ fn an_import_onto_a_full_disk_leaves_no_whole_run() {
         let wrong = complaints(
             &output,
             5,
-            "disk/run*No space left on device (os error 28); free some space, or write the run to another \
-             file system",
+            "disk/run*No space left on device (os error 28); free some space, or write to another file system",
         );
         assert!(wrong.is_empty(), "{size}: {wrong:?}");
         let run = folder.path().join("run");

@@ -333,7 +333,7 @@ fn permission_that_is_missing_is_said() {
             (
                 "import good -o closed/new",
                 5,
-                "closed/new: cannot create the folder: Permission denied*; use a folder that you may*",
+                "closed/new: cannot create the folder: Permission denied*; choose another place, or run vmtax as its owner",
             ),
             ("man closed/man", 5, &format!("closed/man: {unwritable}")),
         ],
