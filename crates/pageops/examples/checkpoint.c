@@ -28,8 +28,9 @@ static void save(const char *path, const char *parent, PageopsEngine *engine, co
     if (pageops_checkpoint_region(writer, "ram", PAGES, error, sizeof error)) fail("region");
     if (pageops_checkpoint_pages(writer, 0, memory, PAGES, error, sizeof error)) fail("pages");
     const uint8_t state[] = "registers";
+    PageopsContents contents = { .state = state, .state_len = sizeof state };
     PageopsSummary summary;
-    if (pageops_checkpoint_finish(writer, state, sizeof state, NULL, 0, &summary, error, sizeof error)) fail("finish");
+    if (pageops_checkpoint_finish(writer, &contents, &summary, error, sizeof error)) fail("finish");
     printf("saved: %" PRIu64 " zero, %" PRIu64 " unchanged, %" PRIu64 " delta, %" PRIu64 " others\n", summary.zero,
            summary.unchanged, summary.deltas, summary.raw + summary.compressed + summary.filled);
 }

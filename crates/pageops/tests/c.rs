@@ -7,7 +7,9 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vmtax_pageops::capi::checkpoint::{PageopsCheckpointOptions, PageopsMemory, PageopsSummary};
+use vmtax_pageops::capi::checkpoint::{
+    PageopsCheckpointOptions, PageopsContents, PageopsMemory, PageopsSummary,
+};
 use vmtax_pageops::capi::direct::PageopsFacts;
 use vmtax_pageops::capi::engine::{self, PageopsCounts, PageopsOp, PageopsOutcome};
 use vmtax_pageops::capi::{self, PAGEOPS_ABI};
@@ -216,6 +218,7 @@ fn the_header_lays_out_what_the_library_does() {
         PageopsCheckpointOptions { zstd, parent, engine }
         PageopsSummary { bytes, raw, compressed, deltas, filled, zero, unchanged }
         PageopsMemory { at, bytes }
+        PageopsContents { state, state_len, description, description_len }
     }
     macro_rules! constants {
         ($($module:ident: $($name:ident)*;)*) => { $($( say(stringify!($name), i64::from($module::$name)); )*)* };

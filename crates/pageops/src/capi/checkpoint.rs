@@ -56,6 +56,20 @@ pub struct PageopsMemory {
     pub bytes: usize,
 }
 
+/// What a checkpoint holds besides memory. All zero is valid: nothing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PageopsContents {
+    /// The device state; NULL with 0 bytes for none.
+    pub state: *const u8,
+    /// Its bytes.
+    pub state_len: usize,
+    /// A description, at most 16 MiB; NULL with 0 bytes for none.
+    pub description: *const u8,
+    /// Its bytes.
+    pub description_len: usize,
+}
+
 /// A checkpoint that is being written. A handle: never dereference it.
 pub struct PageopsWriter {
     _private: [u8; 0],
@@ -235,23 +249,19 @@ pub unsafe extern "C" fn pageops_checkpoint_pages(
     }
 }
 
-/// Ends the checkpoint with the device state and a description (at most 16 MiB; NULL with 0 bytes for none), brings it to the disk
-/// and gives it its name in one step. The handle is freed, also on an error; then nothing is left behind. `summary` may be NULL.
-/// 0;
-/// PAGEOPS_EINVAL, PAGEOPS_EIO, PAGEOPS_EDEAD.
+/// Ends the checkpoint with the device state and a description, brings it to the disk and gives it its name in one step. The handle is
+/// freed, also on an error; then nothing is left behind. `contents` and `summary` may be NULL. 0; PAGEOPS_EINVAL, PAGEOPS_EIO,
+/// PAGEOPS_EDEAD.
 ///
 /// Threads: one; no other is in a call with this writer.
 ///
 /// # Safety
 ///
-/// The blocks can be read; `summary` can be written, or is NULL; `error` has room for `room` bytes, or is NULL.
+/// `contents` and its blocks can be read, or it is NULL; `summary` can be written, or is NULL; `error` has room for `room` bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pageops_checkpoint_finish(
     writer: *mut PageopsWriter,
-    state: *const u8,
-    state_len: usize,
-    description: *const u8,
-    description_len: usize,
+    contents: *const PageopsContents,
     summary: *mut PageopsSummary,
     error: *mut c_char,
     room: usize,
@@ -260,8 +270,13 @@ pub unsafe extern "C" fn pageops_checkpoint_finish(
     unsafe {
         told(error, room, || {
             let writing = WRITERS.remove(writer)?;
-            let mut state = bytes("state", state, state_len)?;
-            let description = bytes("description", description, description_len)?;
+            let (mut state, mut description) = (&[][..], &[][..]);
+            if !contents.is_null() {
+                array("contents", contents, 1)?;
+                let given = contents.read();
+                state = bytes("state", given.state, given.state_len)?;
+                description = bytes("description", given.description, given.description_len)?;
+            }
             array("summary", summary, usize::from(!summary.is_null()))?;
             let gone =
                 || Failure { code: PAGEOPS_EDEAD, what: "an earlier call failed".to_owned() };

@@ -217,13 +217,15 @@ static void checkpoints(const char *folder) {
     CHECK(pageops_checkpoint_pages(writer, 2, page, 1, error, sizeof error) == 0);
     TOLD(pageops_checkpoint_pages(writer, 1, page, 1, error, sizeof error), PAGEOPS_EINVAL, "order");
     CHECK(access(path, F_OK) == -1 && errno == ENOENT);
-    CHECK(pageops_checkpoint_finish(writer, page, 10, NULL, 0, NULL, error, sizeof error) == 0);
-    TOLD(pageops_checkpoint_finish(writer, NULL, 0, NULL, 0, NULL, error, sizeof error), PAGEOPS_EINVAL, "freed");
+    PageopsContents contents = { .state = page, .state_len = 10 };
+    CHECK(pageops_checkpoint_finish(writer, &contents, NULL, error, sizeof error) == 0);
+    TOLD(pageops_checkpoint_finish(writer, NULL, NULL, error, sizeof error), PAGEOPS_EINVAL, "freed");
     REFUSED(pageops_checkpoint_abort(writer));
     CHECK(pageops_checkpoint_abort(NULL) == 0);
     /* Arguments that are wrong at the end: the handle is gone and there is no file. */
     writer = pageops_checkpoint_create(path, NULL, error, sizeof error);
-    TOLD(pageops_checkpoint_finish(writer, NULL, 10, NULL, 0, NULL, error, sizeof error), PAGEOPS_EINVAL, "state is NULL");
+    contents.state = NULL;
+    TOLD(pageops_checkpoint_finish(writer, &contents, NULL, error, sizeof error), PAGEOPS_EINVAL, "state is NULL");
     REFUSED(pageops_checkpoint_abort(writer));
 
     NONE(pageops_checkpoint_open(NULL, error, sizeof error), "path is NULL");
