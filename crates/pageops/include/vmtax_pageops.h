@@ -13,7 +13,7 @@
  Version of this interface, and the number in the shared library's name. It rises when programs compiled with an older header
  would no longer work.
  */
-#define PAGEOPS_ABI 1
+#define PAGEOPS_ABI 2
 
 /*
  An argument is invalid.
@@ -273,6 +273,28 @@ typedef struct {
    */
   size_t bytes;
 } PageopsMemory;
+
+/*
+ What a checkpoint holds besides memory. All zero is valid: nothing.
+ */
+typedef struct {
+  /*
+   The device state; NULL with 0 bytes for none.
+   */
+  const uint8_t *state;
+  /*
+   Its bytes.
+   */
+  size_t state_len;
+  /*
+   A description, at most 16 MiB; NULL with 0 bytes for none.
+   */
+  const uint8_t *description;
+  /*
+   Its bytes.
+   */
+  size_t description_len;
+} PageopsContents;
 
 #ifdef __cplusplus
 extern "C" {
@@ -605,22 +627,18 @@ int32_t pageops_checkpoint_pages(const PageopsWriter *writer,
                                  size_t room);
 
 /*
- Ends the checkpoint with the device state and a description (at most 16 MiB; NULL with 0 bytes for none), brings it to the disk
- and gives it its name in one step. The handle is freed, also on an error; then nothing is left behind. `summary` may be NULL.
- 0;
- PAGEOPS_EINVAL, PAGEOPS_EIO, PAGEOPS_EDEAD.
+ Ends the checkpoint with the device state and a description, brings it to the disk and gives it its name in one step. The handle is
+ freed, also on an error; then nothing is left behind. `contents` and `summary` may be NULL. 0; PAGEOPS_EINVAL, PAGEOPS_EIO,
+ PAGEOPS_EDEAD.
 
  Threads: one; no other is in a call with this writer.
 
  # Safety
 
- The blocks can be read; `summary` can be written, or is NULL; `error` has room for `room` bytes, or is NULL.
+ `contents` and its blocks can be read, or it is NULL; `summary` can be written, or is NULL; `error` has room for `room` bytes, or is NULL.
  */
 int32_t pageops_checkpoint_finish(PageopsWriter *writer,
-                                  const uint8_t *state,
-                                  size_t state_len,
-                                  const uint8_t *description,
-                                  size_t description_len,
+                                  const PageopsContents *contents,
                                   PageopsSummary *summary,
                                   char *error,
                                   size_t room);

@@ -15,7 +15,7 @@ use std::ffi::c_char;
 
 /// Version of this interface, and the number in the shared library's name. It rises when programs compiled with an older header
 /// would no longer work.
-pub const PAGEOPS_ABI: u32 = 1;
+pub const PAGEOPS_ABI: u32 = 2;
 
 /// An argument is invalid.
 pub const PAGEOPS_EINVAL: i32 = -22;
