@@ -208,11 +208,6 @@ impl Machine {
         self.process.id()
     }
 
-    /// Wall-clock time that it may still live.
-    pub fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-
     fn failure(&mut self) -> Result<Option<String>, Error> {
         Ok(self.console.failure()?.map(str::to_owned))
     }
