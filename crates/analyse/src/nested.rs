@@ -110,7 +110,7 @@ mod tests {
 
     /// Counts of a stored run can be anything.
     #[test]
-    fn huge_counts_stay_huge() {
+    fn huge_counts_are_not_rounded() {
         let reason = Reason { isa: Isa::Svm, code: 0x72, flags: 0 };
         let mut builder = LedgerBuilder::new(Filter::default(), 1);
         for (level, of) in [(Level::L2, None), (Level::L1, Some(reason))] {

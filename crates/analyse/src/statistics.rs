@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_timed_has_no_statistics() {
+    fn untimed_tallies_have_no_statistics() {
         let mut t = Tally::default();
         t.add_untimed(5);
         assert_eq!((mean_ns(&t), standard_error_ns(&t), quantile(&t, 0.5)), (None, None, None));

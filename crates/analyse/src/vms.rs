@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_is_called_what_its_process_is_called() {
+    fn a_vm_has_the_name_of_its_process() {
         let mut vms = Vms::default();
         vms.join(116, 131, 0);
         assert_eq!(names(&vms), [""]);

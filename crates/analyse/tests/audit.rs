@@ -156,7 +156,7 @@ fn halted_time_is_no_gain() {
 }
 
 #[test]
-fn what_costs_most_comes_first() {
+fn the_most_expensive_comes_first() {
     let (host, ledger) = (host(), ledger(recording()));
     let order = |ledger| -> Vec<&str> {
         let findings = audited(&host, &[], None, ledger);
@@ -225,7 +225,7 @@ fn without_times_that_mean_anything_there_are_counts_alone() {
 
 /// With KVM's polling off, the run's halts tell whether it would pay.
 #[test]
-fn short_halts_call_for_polling() {
+fn short_halts_advise_polling() {
     let host = host();
     for (each_ns, verdict) in [(20_000, Verdict::Costs), (5_000_000, Verdict::Ok)] {
         let mut builder = LedgerBuilder::new(Filter::default(), SECOND);
@@ -256,7 +256,7 @@ fn nesting_in_the_run_makes_shadowing_matter() {
 
 /// kvm_intel without its parameter `tdx` was built for a kernel that runs no TDs.
 #[test]
-fn kernels_that_cannot_run_tds_are_named() {
+fn kernels_without_tdx_support_are_named() {
     for (value, says) in [
         (Err(Unknown::Missing), "built without CONFIG_INTEL_TDX_HOST"),
         (Ok("N".to_owned()), "this host runs no TDs"),

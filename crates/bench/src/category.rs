@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_lacks_everything_says_what() {
+    fn every_missing_requirement_is_named() {
         let root = std::path::Path::new("/nonexistent");
         for part in KINDS.iter().skip(1).chain(PARTS.iter().filter(|part| !part.needs.is_empty())) {
             let base = if KINDS.iter().any(|kind| kind.name == part.name) {

@@ -144,7 +144,7 @@ fn headlines_are_among_the_values() {
 
 /// An output that ends anywhere is refused, or gives what the whole one gives.
 #[test]
-fn a_cut_output_is_never_another_value() {
+fn truncated_output_never_gives_a_wrong_value() {
     for (adapter, file, _) in CASES {
         let text = output(file);
         let whole = read(adapter, &text).unwrap_or_default();
@@ -218,7 +218,7 @@ const REFUSED: &[(&str, &str, &str, &str, &str)] = &[
 ];
 
 #[test]
-fn what_is_wrong_is_refused_by_name() {
+fn invalid_values_are_rejected_by_name() {
     for (adapter, file, from, to, says) in REFUSED {
         let text = output(file);
         assert!(text.contains(from), "{adapter}: {from:?}");

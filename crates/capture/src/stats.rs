@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_counters_is_refused() {
+    fn invalid_counter_lists_are_refused() {
         for text in ["", "hello world\n", "{\"schema\":\"x\",\"vms\":[]}", "{", "a -1\n", "a NaN\n"]
         {
             assert!(read(&mut text.as_bytes()).is_err(), "{text:?}");

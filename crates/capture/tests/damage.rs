@@ -350,7 +350,7 @@ fn a_small_trace_dat_cannot_have_millions_of_names() {
 
 /// A file whose last blocks never reached the disk has its length, and zeros.
 #[test]
-fn ends_that_are_zeros() {
+fn trailing_zeros() {
     let all = [small_perf(), small_trace_dat(), small_texts()];
     for whole in all.iter().flatten() {
         let len = whole.bytes.len();

@@ -152,7 +152,7 @@ fn samples(mut events: Vec<Event>) -> Vec<Event> {
 }
 
 #[test]
-fn a_folder_says_what_the_file_says() {
+fn a_folder_reads_like_its_file() {
     for name in RECORDINGS {
         let file = capture(name);
         let (whole, events, _) = read(Source::Random(&file.as_slice())).unwrap();

@@ -279,7 +279,7 @@ fn every_read_format_and_call_chains_before_the_data() {
 }
 
 #[test]
-fn counts_that_cannot_be_leave_the_sample_out() {
+fn impossible_counts_drop_the_sample() {
     let mut group = exit_sample(false, 100, 3, 0x72);
     group.read = vec![u64::MAX, 0];
     let mut chain = group.clone();
@@ -300,7 +300,7 @@ const WITHOUT: &str =
     "an event was recorded without time stamps or raw data; it is left out (record with -R -T)";
 
 #[test]
-fn samples_without_time_or_data_are_told() {
+fn samples_without_time_or_data_are_losses() {
     for missing in [sample::TIME, sample::RAW] {
         let mut s = spec(false, sample::USUAL & !missing);
         // Two such events need one sentence only.
@@ -381,7 +381,7 @@ fn samples_go_to_the_event_that_their_id_names() {
 }
 
 #[test]
-fn a_sample_of_no_listed_event_is_told() {
+fn a_sample_of_an_unlisted_event_is_a_loss() {
     let mut s = spec(false, sample::USUAL);
     s.attrs.push(Attr::tracepoint(sample::USUAL | sample::ADDR, &[21]));
     let listed = exit_sample(false, 100, 0, 0x72);
@@ -406,7 +406,7 @@ enum Loss {
 const BPF: u16 = 1 << 15;
 
 #[test]
-fn losses_are_the_largest_of_the_three_ways_to_tell_of_them() {
+fn losses_are_the_largest_of_three_counts() {
     use Loss::{Read, Record, Samples};
     let rows: [(&[Loss], u64); 11] = [
         (&[], 0),

@@ -81,7 +81,7 @@ fn names_and_units() {
 }
 
 #[test]
-fn what_is_no_total_is_refused_by_name() {
+fn outputs_without_a_total_are_rejected_by_name() {
     for (file, words) in [
         ("interval-C.txt", "line 2 has a count of an interval (perf stat -I)"),
         ("interval-C-fields.txt", "line 1 has a count of an interval (perf stat -I)"),

@@ -269,7 +269,7 @@ fn loss_lines() {
 }
 
 #[test]
-fn texts_that_are_none() {
+fn texts_of_no_known_format() {
     for how in [ftrace as Import, perf, trace_cmd] {
         assert!(import_error(how, "hello\nworld\n").contains("no line reads"));
     }

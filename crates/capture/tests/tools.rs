@@ -246,7 +246,7 @@ fn annotations_of_perf_are_one_function() {
 }
 
 #[test]
-fn what_has_no_exits_is_refused_by_name() {
+fn inputs_without_exits_are_rejected_by_name() {
     for (name, start) in [
         ("mpstat.txt", "this is mpstat's output, which has no exits: record `perf kvm stat record"),
         ("perf-report.txt", "this is perf report's text"),

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_process_left_is_removed_and_what_lives_stays() {
+    fn leftovers_of_killed_processes_are_removed_and_live_ones_stay() {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("state");
         let abandoned = [".state.4194305.tmp", ".state.00112233aabbccdd.tmp"]

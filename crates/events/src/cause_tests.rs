@@ -268,7 +268,7 @@ fn an_unknown_vendor_has_details_only() {
 }
 
 #[test]
-fn guesses_say_so() {
+fn assumed_causes_are_marked() {
     let guess = |isa, code, detail| Cause::assumption(reason(isa, code), detail, false).is_some();
     assert!(guess(Isa::Vmx, vmx::EXTERNAL_INTERRUPT, Detail::NONE));
     assert!(guess(Isa::Svm, svm::INTR, Detail::NONE));

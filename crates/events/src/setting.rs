@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_without_files_says_why() {
+    fn an_empty_pattern_names_the_reason() {
         let mut settings = Settings::default();
         settings.insert(files::GOVERNOR, Err(Unknown::Denied));
         let denied = Fact::new(files::GOVERNOR, Err(Unknown::Denied));

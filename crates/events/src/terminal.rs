@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_reaches_a_terminal_but_text() {
+    fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(printable("a\u{1b}[31mb\n\u{9b}c"), r"a\u{1b}[31mb\u{a}\u{9b}c");
         assert_eq!(
             printable("\u{202e}txt.exe\u{2028}\u{200b}"),

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_heads_say_where() {
+    fn invalid_headers_name_their_place() {
         for (text, why) in [
             ("-- title: t\n-- unit: u\n", "lacks"),
             ("-- title: t\nSELECT 1", "lacks"),

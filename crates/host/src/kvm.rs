@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_unknown() {
+    fn unreadable_settings_are_unknown() {
         let kvm = read_from(&[]);
         assert_eq!(kvm.server(), KvmServer::Unknown(&Unknown::Missing));
         assert_eq!(kvm.processor, Err(Unknown::Missing));

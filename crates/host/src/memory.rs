@@ -155,7 +155,7 @@ Anonymous:          1024 kB
     }
 
     #[test]
-    fn what_is_no_smaps_gives_nothing() {
+    fn invalid_smaps_give_nothing() {
         let mut smaps = Smaps::default();
         for line in ["", "hello", "Rss: x kB", "Size: 99999999999999999999 kB", ":", "::::"] {
             smaps.line(line);

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_there_and_back() {
+    fn a_file_survives_a_round_trip() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("budget.toml");
         let budget = budget(one(1000.0, &[("L1 cpuid 0x0", 200)]));

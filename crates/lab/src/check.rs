@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_exit_and_did_not_was_not_measured() {
+    fn operations_without_required_exits_are_failures() {
         for (name, level, exits, apic, is_missing) in [
             ("cpuid", 1, (20, 0), false, false),
             ("cpuid", 1, (19, 0), false, true),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_are_missing_are_told() {
+    fn missing_batches_are_reported() {
         let operation = |batches| Operation {
             number: 0,
             name: String::new(),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_says_what_it_must_take() {
+    fn every_operation_lists_its_required_exits() {
         let may_do_without = |isa| {
             suite::SUITES
                 .iter()

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_guest_names_stays_within_the_run() {
+    fn paths_from_a_guest_stay_within_the_run() {
         let mailbox = Mailbox::new().expect("memory");
         mailbox.write(REPORT * BYTES, b"a report").expect("room");
         mailbox.write((REPORT + 1) * BYTES, b"left").expect("room");

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_not_found() {
+    fn overwritten_registers_are_not_followed() {
         let after = |between: fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>| {
             places(&[], |a| {
                 a.shr(eax, 28)?;
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_without_the_handlers_are_told() {
+    fn modules_without_the_handlers_are_reported() {
         assert_eq!(
             definitions(&[]),
             Err("kvm_intel is built into this kernel, which has no symbols".to_owned())

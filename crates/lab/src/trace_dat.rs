@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_buffer_is_told() {
+    fn a_full_buffer_is_a_loss() {
         let text = b"entries: 12\noverrun: 0\ncommit overrun: 7\nbytes: 400\ndropped events: 31\nread events: 0\n";
         assert_eq!(lost(&[("trace/stats".to_owned(), text.to_vec())]), 31);
         assert_eq!(lost(&[]), 0);

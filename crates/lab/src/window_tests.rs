@@ -4,7 +4,7 @@ use super::*;
 
 /// Pages are counted at their last level; a page takes the place of what was there.
 #[test]
-fn pages_count_at_their_last_level() {
+fn pages_are_counted_at_their_last_level() {
     let counted = |requests: &[(u64, u8)]| {
         let mut levels = Levels::default();
         requests.iter().for_each(|(gfn, level)| levels.map(*gfn, *level));
@@ -183,7 +183,7 @@ fn interrupts_are_not_the_guests() {
 }
 
 #[test]
-fn a_recording_of_an_agent_says_what_it_lacks() {
+fn an_agents_recording_names_missing_events() {
     let trace = exit(svm::IOIO, layout::TRACE);
     let events = [event(1, 7, exit(svm::VMRUN, 0)), event(2, 7, Kind::Entry), event(3, 7, trace)];
     for (events, nested, problem) in [

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn tracepoints_that_a_kernel_lacks_stay_out() {
+    fn missing_tracepoints_are_left_out() {
         let root = tempfile::tempdir().unwrap();
         let error = config(root.path()).unwrap_err().to_string();
         assert!(error.contains("sched_switch/format"), "{error}");

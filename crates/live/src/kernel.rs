@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_without_types_is_told() {
+    fn a_kernel_without_btf_is_reported() {
         let root = tempfile::tempdir().unwrap();
         let error = config(root.path(), Isa::Svm).unwrap_err().to_string();
         assert!(

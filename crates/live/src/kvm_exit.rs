@@ -482,7 +482,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_choice_of_events_is_said() {
+    fn the_selection_of_events_is_stored() {
         let choice = |sample, slower| Raw { sample, slower, ..Raw::default() }.choice();
         assert_eq!(choice(1, Duration::ZERO), None);
         assert_eq!(

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_counter_is_there_or_said_not_to_be() {
+    fn each_counter_is_present_or_reported_missing() {
         let (mut counters, note) = HostCounters::open(Path::new("/"));
         let said = note.unwrap_or_default();
         let names: Vec<String> =

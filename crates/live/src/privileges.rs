@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_capabilities_are_named() {
         let both = CapabilitySet::BPF | CapabilitySet::PERFMON;
         assert_eq!(missing(both), "");
         assert_eq!(missing(CapabilitySet::SYS_ADMIN), "");

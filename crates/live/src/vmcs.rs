@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_watched_is_told() {
+    fn handlers_that_cannot_be_probed_are_reported() {
         let error = |places: &[VmcsPlace]| plan(places, &mut Config::default()).err();
         let more = error(&[place(false, "ax"), place(false, "ax"), place(false, "ax")]);
         assert_eq!(more.as_deref(), Some("kvm_intel:handle has more than 2 places that know it"));

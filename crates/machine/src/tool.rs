@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_does_nothing_to_a_terminal() {
+    fn failure_reasons_cannot_control_the_terminal() {
         let finished = shell("printf 'a\\033[2Jb\\n\\n' >&2; exit 1", LIMITS).run().unwrap();
         assert_eq!(finished.reason(), "a\\u{1b}[2Jb");
         assert_eq!(shell("exit 9", LIMITS).run().unwrap().reason(), "exit status: 9");

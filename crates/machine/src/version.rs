@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_emulators_say_of_themselves() {
+    fn versions_of_emulators() {
         let qemu = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)\nCopyright\n";
         let bochs = "00000000000i[      ] lt_dlhandle is 0x1\n00000000000i[      ] Bochs x86 Emulator 2.7\n";
         let cases = [

@@ -29,7 +29,7 @@ fn modules_come_in_load_order() {
 }
 
 #[test]
-fn a_kernel_without_kvm_gets_a_sentence() {
+fn a_kernel_without_kvm_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let mut kernel = kernel::files(&distribution().image, Some(folder.path())).unwrap();
     let error = kernel.modules_for(&["kvm-amd"]).unwrap_err();
@@ -42,7 +42,7 @@ fn a_kernel_without_kvm_gets_a_sentence() {
 }
 
 #[test]
-fn a_damaged_module_gets_a_sentence() {
+fn a_damaged_module_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let image = distribution().image;
     for (name, bytes) in
@@ -58,7 +58,7 @@ fn a_damaged_module_gets_a_sentence() {
 }
 
 #[test]
-fn a_missing_image_gets_a_sentence() {
+fn a_missing_image_is_an_error() {
     let error = kernel::files(Path::new("/nonexistent/bzImage"), None).unwrap_err();
     assert!(
         error.to_string().starts_with("/nonexistent/bzImage: cannot open the kernel"),

@@ -238,7 +238,7 @@ fn damaged_and_foreign_states_are_refused() {
 }
 
 #[test]
-fn kvm_without_hardware_says_so() {
+fn kvm_without_hardware_is_reported() {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap();
     let hardware = info.split_whitespace().any(|word| word == "svm" || word == "vmx");
     match vmtax_machine::check(Emulator::Kvm) {

@@ -49,7 +49,7 @@ fn the_header_is_up_to_date() {
 
 /// Every function of the header says which threads may call it.
 #[test]
-fn the_header_says_what_threads_may_do() {
+fn the_header_documents_thread_safety() {
     let header = std::fs::read_to_string(crate_folder().join("include/vmtax_pageops.h")).unwrap();
     let functions = header.split_once("extern \"C\" {").unwrap().1;
     let mut count = 0;

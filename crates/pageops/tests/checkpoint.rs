@@ -110,7 +110,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_saved_comes_back(
+    fn saved_memory_is_restored(
         sorts in proptest::collection::vec((any::<u8>(), any::<u64>()), 0..200),
         zstd in proptest::option::of(1..4),
         zstd_of_child in proptest::option::of(1..4),
@@ -185,7 +185,7 @@ impl Family {
 
 /// Every byte of every generation is damaged in turn: the last one is refused, or still right (never wrong).
 #[test]
-fn no_damaged_byte_goes_unseen() {
+fn every_damaged_byte_is_detected() {
     for zstd in [None, Some(1)] {
         let family = Family::new(zstd);
         for age in 0..3 {

@@ -223,7 +223,7 @@ fn results_are_right_on_every_shape_of_device() {
 }
 
 #[test]
-fn one_in_a_hundred_goes_wrong_and_every_result_is_right() {
+fn results_are_right_when_one_job_in_a_hundred_fails() {
     let faults = [
         Wrong::PageFault { done: 100, write: false },
         Wrong::PageFault { done: 30, write: true },
@@ -291,7 +291,7 @@ fn with_all_devices_dead_the_cpu_does_it() {
 }
 
 #[test]
-fn late_and_lost_completions_hang_nothing() {
+fn late_and_lost_completions_do_not_hang() {
     let late = Wrong::Late(Duration::from_millis(90));
     // A busy computer also delays records that are not lost: they must not count as late.
     let (short, long) = (Duration::from_millis(30), Duration::from_secs(3));
@@ -341,7 +341,7 @@ fn absent_pages_are_finished_by_the_cpu() {
 }
 
 #[test]
-fn the_policy_says_what_it_chose() {
+fn the_policy_reports_its_choice() {
     let models =
         models(2, |_| model::Config { service: Duration::from_micros(300), ..Default::default() });
     let auto = Config {
@@ -407,7 +407,7 @@ fn least_loaded_goes_round_a_slow_queue() {
 
 /// Deltas that the specification does not allow never reach a device, and have right results all the same.
 #[test]
-fn what_no_device_takes_is_done_by_the_cpu() {
+fn jobs_without_a_device_run_on_the_cpu() {
     let models = models(1, |_| model::Config::default());
     let mut dispatcher = Dispatcher::new(devices(), portals(&models));
     let (old, mut new) = (vec![1u8; PAGE + 8], vec![1u8; PAGE + 8]);

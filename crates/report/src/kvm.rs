@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn each_case_says_what_is_there_and_what_to_do() {
+    fn each_error_names_the_input_and_the_fix() {
         for (kvm, parts) in [
             (
                 kvm(&["kvm", "kvm_pvm"], true, None),

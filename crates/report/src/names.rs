@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn details_say_what_kind_they_are() {
+    fn details_are_named_by_kind() {
         use DetailKind as K;
         for (kind, value, text, name) in [
             (K::None, 0, "", None),

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn percents_never_hide_something_as_nothing() {
+    fn small_percents_are_not_shown_as_zero() {
         let cases =
             [(0.0, "0.0"), (0.0004, "<0.1"), (0.0005, "0.1"), (0.1234, "12.3"), (1.0, "100.0")];
         for (share, expected) in cases {

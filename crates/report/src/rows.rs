@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_nothing_anywhere() {
+    fn names_are_escaped_everywhere() {
         let rows = hostile();
         let (mut text, mut csv, mut html) = (Vec::new(), Vec::new(), Vec::new());
         rows.text(None, &mut text).unwrap();

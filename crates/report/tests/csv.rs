@@ -130,7 +130,7 @@ vmexit,unknown,,hlt,L1,,,,,,,,,,146,0,,,,,,,,,,,,,,,,,,
 }
 
 #[test]
-fn nothing_is_a_header() {
+fn csv_of_an_empty_ledger_is_its_header() {
     let text = rendered(&ledgers::empty());
     assert_eq!(text.matches("\r\n").count(), 1);
 }

@@ -37,7 +37,7 @@ fn every_page_is_well_formed() {
 }
 
 #[test]
-fn hostile_text_stays_text() {
+fn hostile_text_is_escaped() {
     for doc in [documents::hostile(), lab::hostile_lab()] {
         hostile_text_stays_text_of(&render(&doc));
     }
@@ -81,7 +81,7 @@ fn nothing_is_fetched_from_elsewhere() {
 }
 
 #[test]
-fn the_badges_say_what_qualifies_the_figures() {
+fn badges_show_the_limitations_of_figures() {
     let page = render(&documents::hostile());
     for badge in ["EMULATED", "INCOMPLETE", "LOSSES"] {
         assert!(page.contains(badge), "{badge}");
@@ -94,7 +94,7 @@ fn the_badges_say_what_qualifies_the_figures() {
 }
 
 #[test]
-fn an_empty_ledger_says_so_in_every_section() {
+fn every_section_of_an_empty_ledger_is_marked_empty() {
     let page = render(&documents::empty());
     for sentence in [
         "The source has no exits.",
@@ -120,7 +120,7 @@ fn counts_without_times_have_no_time_columns() {
 }
 
 #[test]
-fn a_large_table_is_cut_and_says_where_the_rest_is() {
+fn a_long_table_is_truncated_and_names_the_complete_output() {
     let page = render(&documents::large());
     let rows = page.matches(" scope=\"row\" data-key").count();
     assert_eq!(rows, 2 * MAX_ROWS + 256, "and a row per vCPU");
@@ -136,7 +136,7 @@ fn a_large_table_is_cut_and_says_where_the_rest_is() {
 }
 
 #[test]
-fn what_was_not_recorded_is_not_zero() {
+fn unrecorded_values_are_not_zero() {
     let mut doc = documents::large();
     doc.ledger.recording.coverage.sched = false;
     doc.ledger.time.retain(|&(_, vcpu), split| {

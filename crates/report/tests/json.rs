@@ -194,7 +194,7 @@ fn operations_are_exact() {
 }
 
 #[test]
-fn the_run_says_where_the_time_went_and_what_is_missing() {
+fn the_run_shows_the_time_split_and_missing_events() {
     let (_, report) = rendered(&ledgers::small());
     let run = &report["run"];
     assert_eq!((&run["source"], &run["tool"]), (&json!("trace.dat"), &json!("trace-cmd 3.1.6")));
@@ -230,7 +230,7 @@ fn the_run_says_where_the_time_went_and_what_is_missing() {
 }
 
 #[test]
-fn what_is_not_known_is_null() {
+fn unknown_values_are_null() {
     let (_, report) = rendered(&ledgers::counts());
     let row = &report["tables"][0]["rows"][0];
     assert_eq!(

@@ -286,7 +286,7 @@ losses: none known
 }
 
 #[test]
-fn nothing_recorded_is_said() {
+fn an_empty_recording_is_reported() {
     check(
         &ledgers::empty(),
         None,
@@ -312,7 +312,7 @@ losses: none known
 }
 
 #[test]
-fn huge_numbers_stay_whole() {
+fn huge_numbers_keep_every_digit() {
     check(
         &ledgers::huge(),
         None,
@@ -373,7 +373,7 @@ fn rows_fit_the_terminal() {
 }
 
 #[test]
-fn what_the_recording_could_not_tell_is_said_and_not_claimed() {
+fn missing_evidence_is_reported_as_unknown() {
     let mut document = ledgers::small();
     document.ledger.recording.coverage = Coverage { exits: true, ..Coverage::default() };
     document.ledger.recording.vms[0].inferred = true;

@@ -248,7 +248,7 @@ fn a_dump_of_counts_has_counts_and_no_rates() {
 }
 
 #[test]
-fn names_cannot_harm_the_screen() {
+fn names_cannot_control_the_screen() {
     let evil = "\u{1b}[31mred\u{1b}]0;title\u{7}\nsecond line \u{202e}reversed 虚拟机虚拟机虚拟机虚拟机虚拟机虚拟机";
     let mut facts = facts(&[(1, evil)]);
     facts.recording.hostname = evil.repeat(9);
@@ -273,7 +273,7 @@ fn names_cannot_harm_the_screen() {
 }
 
 #[test]
-fn what_is_lost_is_said() {
+fn losses_are_reported() {
     let mut model = live();
     let mut known = facts(&[]);
     known.losses =
@@ -392,7 +392,7 @@ fn any_keys_frames_and_sizes_do_no_harm() {
 
 /// What has no column is named above the figures.
 #[test]
-fn columns_that_are_left_out_are_named() {
+fn omitted_columns_are_named() {
     let mut model = live();
     let mut one = frame(1);
     busy(&mut one, 10, 0, (10, 50, 500));

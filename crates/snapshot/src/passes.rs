@@ -548,7 +548,7 @@ mod tests {
 
     /// What was found is written as it was then, whatever became of it; what there was no room to copy, from the memory itself.
     #[test]
-    fn what_was_found_is_copied_as_far_as_there_is_room() {
+    fn changed_pages_are_copied_up_to_the_limit() {
         const PAGES: u64 = 400;
         let dir = tempfile::tempdir().unwrap();
         let page = |age: u64, at: u64| (age << 32 | at).to_le_bytes().repeat(PAGE / 8);

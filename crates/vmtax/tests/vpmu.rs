@@ -21,7 +21,7 @@ fn json(args: &[&str]) -> Value {
 }
 
 #[test]
-fn bench_shows_what_was_measured_first_and_says_where_it_comes_from() {
+fn bench_shows_measured_values_first_with_their_source() {
     let text = String::from_utf8(vpmu(&["bench", "--turns", "0"]).stdout).unwrap();
     let first = text.lines().next().unwrap();
     assert_eq!(first, "Measured on emulated hosts");
@@ -56,7 +56,7 @@ fn bench_shows_what_was_measured_first_and_says_where_it_comes_from() {
 }
 
 #[test]
-fn every_published_ratio_says_what_it_rests_on_below_what_is_assumed() {
+fn every_published_ratio_has_its_source_below_the_assumption() {
     let text = String::from_utf8(vpmu(&["bench", "--turns", "0"]).stdout).unwrap();
     let published = &text[text.find("The published tables").unwrap()..];
     let (assumed, table) = published.split_once("  longest call").unwrap();

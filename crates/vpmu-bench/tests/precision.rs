@@ -26,7 +26,7 @@ fn shares_are_within_their_gates_under_all_policies() {
 }
 
 #[test]
-fn a_sampler_that_prefers_a_function_is_found_out() {
+fn a_biased_sampler_is_detected() {
     // A period of exactly one round meets the same function every time.
     let profile = Sampling { period: 55 * 1000, ..Sampling::default() }
         .run(Policy::Reuse, Costs::default())

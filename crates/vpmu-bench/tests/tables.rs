@@ -31,7 +31,7 @@ fn the_costs_of_an_operation_are_those_of_the_hosts_work_in_it() {
 }
 
 #[test]
-fn a_ratio_says_what_it_rests_on() {
+fn a_ratio_has_its_source() {
     let tables = tables(&Script::default()).unwrap();
     assert_eq!(tables.rows.len(), 12);
     let standing = |operation, figure| row(&tables, operation, figure).standing;

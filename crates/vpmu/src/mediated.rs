@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_zero_is_not_written() {
+    fn zero_counters_are_not_written() {
         let intel = Model::Intel(Intel::default());
         // Idle: seven counters and the status read twice. LVTPC twice, global control, four event selects, fixed control.
         let idle = of(&intel, |_| {});

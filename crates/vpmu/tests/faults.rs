@@ -36,7 +36,7 @@ fn troubles(pmu: &mut Pmu<VirtualHost>) -> Vec<(Counter, Trouble)> {
 }
 
 #[test]
-fn an_event_that_is_denied_stands_still() {
+fn a_denied_event_does_not_count() {
     for policy in BOTH {
         let mut pmu = pmu(policy);
         let denied = BTreeSet::from([Event::Branches]);
@@ -53,7 +53,7 @@ fn an_event_that_is_denied_stands_still() {
 }
 
 #[test]
-fn events_beyond_the_limit_of_files_stand_still() {
+fn events_beyond_the_file_limit_do_not_count() {
     for policy in BOTH {
         let mut pmu = pmu(policy);
         pmu.host_mut().set_faults(Faults { files: Some(2), ..Faults::default() });

@@ -69,7 +69,7 @@ fn cpuid_says_what_there_is() {
 }
 
 #[test]
-fn models_that_cannot_be_are_refused() {
+fn impossible_models_are_refused() {
     let models = [
         Model::Intel(intel(0)),
         Model::Intel(intel(6)),

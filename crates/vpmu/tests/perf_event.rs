@@ -195,7 +195,7 @@ fn only_a_program_that_is_started_counts_on_exec() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_said() {
+fn events_refused_by_the_kernel_are_reported() {
     let intel = Intel { fixed: 0, unavailable: 0xff, ..Intel::default() };
     let model = Model::Intel(intel);
     let nowhere = Source::Cache { cache: 200, operation: 0, result: 0 };

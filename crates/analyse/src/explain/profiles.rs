@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_store() {
+    fn stores_are_not_waited_for() {
         for text in [
             "movss %xmm0,(%rdx)",
             "mov %eax,0x8(%rsp)",

@@ -150,7 +150,7 @@ fn injections_without_an_exit_of_l2() {
 }
 
 #[test]
-fn what_is_lost_ends_the_handling_by_l1() {
+fn a_loss_ends_the_handling_by_l1() {
     for end in ["25 lost 3", "25 end"] {
         check(
             "the resume may be what is missing",

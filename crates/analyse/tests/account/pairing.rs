@@ -147,7 +147,7 @@ fn events_between_exit_and_entry_tell_the_detail() {
 }
 
 #[test]
-fn halts_tell_how_they_ended() {
+fn halts_record_how_they_ended() {
     for (events, detail) in [
         ("18 poll 5", "halt=0"),
         ("18 wakeup 5", "halt=1"),
@@ -212,7 +212,7 @@ fn the_most_telling_detail_wins_in_any_order() {
 }
 
 #[test]
-fn information_words_tell_what_no_event_tells() {
+fn information_words_complete_missing_events() {
     for (exit, row) in [
         ("io i1=0x710011", "io port-in=0x71"),
         ("IO_INSTRUCTION i1=0x3f80000", "IO_INSTRUCTION port-out=0x3f8"),

@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn no_time_is_too_large(events in nonsense(u64::MAX), interval_ns in prop::sample::select(&[0u64, 1 << 40, u64::MAX][..])) {
+    fn any_time_is_accounted(events in nonsense(u64::MAX), interval_ns in prop::sample::select(&[0u64, 1 << 40, u64::MAX][..])) {
         let rows = run(interval_ns, &events);
         check_rows(&rows, &events);
         let ledger = ledger_of(&rows, interval_ns);

@@ -173,7 +173,7 @@ fn preemption() {
 }
 
 #[test]
-fn what_cannot_be_told_is_unknown_time() {
+fn ambiguous_time_is_unknown() {
     for (what, events, rows) in [
         (
             "an entry is missing",

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tools_are_known_by_what_they_write() {
+    fn tools_are_recognised_by_their_output() {
         for (text, name) in [
             (
                 "Linux 6.8.0 (host)\n\n10:00:01 CPU %usr %nice %sys %iowait %irq %soft %steal %guest %gnice %idle\n",

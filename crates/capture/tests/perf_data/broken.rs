@@ -32,7 +32,7 @@ fn fields_that_are_no_numbers_are_ignored() {
 }
 
 #[test]
-fn a_format_without_a_needed_field_is_told() {
+fn a_format_without_a_required_field_is_reported() {
     for needed in ["unsigned int exit_reason", "__data_loc char[] exit_reason"] {
         let other = if needed.starts_with('_') { needed } else { "u32 why" };
         let mut s = spec(false, sample::USUAL);
@@ -95,7 +95,7 @@ fn the_places_are_right() {
 }
 
 #[test]
-fn what_cannot_be_read_at_all_is_an_error() {
+fn unreadable_recordings_are_errors() {
     let file = || two().file();
     let len = file().len();
     let tracing = two().tracing_data().len();
@@ -215,7 +215,7 @@ fn damaged_tracing_data_is_an_error_that_says_where() {
 }
 
 #[test]
-fn what_ends_early_is_read_up_to_there() {
+fn truncated_input_is_read_up_to_the_cut() {
     let file = || two().file();
     let tracing = two().tracing_data().len();
     let pipe = two().pipe();
@@ -321,7 +321,7 @@ fn a_list_of_features_that_is_cut_costs_facts_only() {
 }
 
 #[test]
-fn data_that_reaches_beyond_the_file_is_told() {
+fn data_beyond_the_end_of_the_file_is_a_loss() {
     // No attribute and no feature in the header: all of it comes with the records, as in a stream.
     let mut bytes = two().file();
     bytes.truncate(DATA);
@@ -396,7 +396,7 @@ fn silent_ends(spec: &Spec, pipe: &[u8]) -> Vec<usize> {
 }
 
 #[test]
-fn a_cut_anywhere_is_an_error_or_told() {
+fn truncation_is_an_error_or_a_loss() {
     for (big, packed) in ORDERS.into_iter().flat_map(|b| [(b, false), (b, true)]) {
         let (mut spec, whole) = everything(big);
         if packed {
@@ -421,7 +421,7 @@ fn a_cut_anywhere_is_an_error_or_told() {
 
 /// A stream can describe events for ever.
 #[test]
-fn events_beyond_the_table_are_told() {
+fn events_beyond_the_table_are_a_loss() {
     let mut s = two();
     let first = s.attrs[0].clone();
     s.attrs.resize((1 << 16) + 3, first);

@@ -253,7 +253,7 @@ fn two_threads_deliver_what_one_does() {
 }
 
 #[test]
-fn a_full_ring_is_told() {
+fn a_full_ring_is_a_loss() {
     let (imported, collect) = sorted(&capture("amd-cpuid/input/lost.perf.data.zst"));
     let in_place: u64 = collect
         .events

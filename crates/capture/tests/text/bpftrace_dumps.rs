@@ -136,7 +136,7 @@ fn prints_are_cumulative_and_other_maps_are_no_exits() {
 }
 
 #[test]
-fn json_says_what_the_text_says() {
+fn json_and_text_have_the_same_values() {
     let names = capture("names.bpftrace.json");
     assert!(bpftrace::recognise(names.as_bytes()));
     let (rows, _) = dump(&names, Isa::Unknown).unwrap();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_and_processor_say_what_serves() {
+    fn modules_and_processor_show_which_kvm_is_used() {
         let (vmx, svm, none, unknown) =
             (Ok(Some(Isa::Vmx)), Ok(Some(Isa::Svm)), Ok(None), Err(Unknown::Missing));
         for (modules, processor, device, expected) in [

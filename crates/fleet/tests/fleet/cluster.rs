@@ -175,7 +175,7 @@ fn dies(folder: &Path, cluster: &mut Cluster) {
 }
 
 #[test]
-fn clusters_that_are_none() {
+fn invalid_cluster_addresses() {
     let folder = tempfile::tempdir().unwrap();
     crate::recorded::import(
         crate::recorded::NESTED,

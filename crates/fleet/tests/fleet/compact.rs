@@ -237,7 +237,7 @@ fn it_can_be_killed_at_any_moment() {
 }
 
 #[test]
-fn synthetic_fleets_say_so_and_are_the_same_for_a_seed() {
+fn synthetic_fleets_are_marked_and_repeat_for_a_seed() {
     let folder = tempfile::tempdir().unwrap();
     fleet(folder.path(), "3", "2");
     let labels = rows(

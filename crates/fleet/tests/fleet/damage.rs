@@ -202,7 +202,7 @@ fn a_file_of_something_else_has_no_values() {
 }
 
 #[test]
-fn paths_that_cannot_be_asked() {
+fn paths_that_cannot_be_queried() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("empty")).unwrap();
     fs::write(folder.path().join("file"), "x").unwrap();
@@ -306,7 +306,7 @@ fn a_closed_pipe_is_success() {
 
 /// More than it may hold goes to the disk, and nothing of that stays.
 #[test]
-fn little_memory_spills_or_says_so() {
+fn low_memory_spills_or_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     two(folder.path());
     fs::create_dir(folder.path().join("tmp")).unwrap();

@@ -38,7 +38,7 @@ impl Place {
 }
 
 #[test]
-fn what_cannot_be_carried_out_ends_in_a_sentence() {
+fn impossible_orders_are_errors() {
     let place = Place::new();
     let many = |what: &str, between: &str, n: usize| vec![what; n].join(between);
     let nested = |open: &str, close: &str, n: usize| {
@@ -249,7 +249,7 @@ fn rows_do_not_take_the_place_of_a_run() {
 }
 
 #[test]
-fn a_folder_that_the_environment_names_is_left_alone() {
+fn a_folder_named_by_the_environment_is_not_changed() {
     let place = Place::new();
     let kept = place.folder.path().join("kept");
     fs::create_dir(&kept).unwrap();

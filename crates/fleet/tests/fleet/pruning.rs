@@ -123,7 +123,7 @@ fn host_and_day_of_the_path_decide_whether_a_manifest_is_read() {
 }
 
 #[test]
-fn runs_say_of_themselves_what_they_are() {
+fn runs_describe_themselves() {
     let folder = tempfile::tempdir().unwrap();
     import(
         NESTED,

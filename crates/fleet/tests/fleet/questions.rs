@@ -228,7 +228,7 @@ fn classes_of_hosts() {
 }
 
 #[test]
-fn what_is_asked_wrongly() {
+fn invalid_queries() {
     let folder = tempfile::tempdir().unwrap();
     import(NESTED, &folder.path().join("run"), PLAIN);
     let ask = |name: &'static str, param: &'static str| {

@@ -202,7 +202,7 @@ fn the_same_rows_from_a_store_as_from_a_disk() {
 }
 
 #[test]
-fn patterns_and_places_that_are_none() {
+fn invalid_patterns_and_places() {
     let server = Server::start();
     for host in ["a", "b", "c"] {
         for day in ["01", "02"] {

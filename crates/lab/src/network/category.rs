@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_without_its_part_is_told() {
+    fn a_vm_without_a_required_feature_is_reported() {
         let fact = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
         let missing = |category: &str, facts: &[(String, String)], threads: &[Thread]| {
             Category::read(category).expect("a category").missing(facts, threads)

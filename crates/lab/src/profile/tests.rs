@@ -144,7 +144,7 @@ fn waiting_is_counted_beside_the_tree() {
 }
 
 #[test]
-fn interrupts_of_the_host_are_nobodys_call() {
+fn interrupts_of_the_host_are_not_calls() {
     let mut record = Record::new();
     record.begin();
     // The guest is interrupted after a whole block.
@@ -319,7 +319,7 @@ fn assert_survives_damage(bytes: &[u8], level: u8) {
 }
 
 #[test]
-fn damage_anywhere_is_no_panic() {
+fn corruption_anywhere_does_not_panic() {
     let mut record = Record::new();
     record.begin();
     record.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);

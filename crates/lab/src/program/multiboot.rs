@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_refused() {
+    fn invalid_images_are_refused() {
         let said = |bytes: &[u8]| load(bytes, MEMORY).expect_err("no image");
         assert!(said(b"").contains("is not a multiboot image"));
         assert!(said(&[0x5a; 10_000]).contains("is not a multiboot image"));

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_is_named() {
+    fn invalid_operations_are_named() {
         let one = |rest: &str| format!("[[operation]]\nname = \"x\"\n{rest}");
         for (text, expected) in [
             (String::new(), "has 0 operations"),

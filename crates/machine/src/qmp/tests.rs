@@ -59,7 +59,7 @@ fn a_late_answer_is_dropped() {
 }
 
 #[test]
-fn what_is_no_qmp_is_called_so() {
+fn non_qmp_answers_are_named() {
     for greeting in ["SSH-2.0-OpenSSH_9.2\n", "{}\n", "[\n", "{\"event\": \"STOP\"}\n"] {
         let fake = Fake::new(move |mut stream| {
             stream.write_all(greeting.as_bytes()).unwrap();

@@ -41,7 +41,7 @@ fn connect(fake: &Fake) -> Vm {
 }
 
 #[test]
-fn a_vm_that_stood_still_goes_on() {
+fn a_paused_vm_resumes() {
     let (fake, log) = fake(&["running", "paused", "paused", "postmigrate"], |name, _| match name {
         "stop" => event("STOP"),
         _ => String::new(),
@@ -59,7 +59,7 @@ fn a_vm_that_stood_still_goes_on() {
 
 /// It stays as it was found, or as was asked for.
 #[test]
-fn a_vm_that_is_to_stand_still_stays_so() {
+fn a_vm_to_be_left_paused_stays_paused() {
     for (states, leave) in [(&["paused", "paused"], false), (&["running", "paused"], true)] {
         let (fake, log) = fake(states, |_, _| String::new());
         let mut vm = connect(&fake);
@@ -100,7 +100,7 @@ fn another_client_is_noticed() {
 
 /// Events of the time before it was stopped are history.
 #[test]
-fn what_was_before_the_pause_does_not_count() {
+fn events_before_the_pause_are_ignored() {
     let (fake, _) = fake(&["running", "paused"], |name, _| match name {
         "stop" => event("STOP") + &event("RESUME") + &event("RESET") + &event("STOP"),
         _ => String::new(),
@@ -132,7 +132,7 @@ fn a_vm_that_cannot_be_saved_is_not_touched() {
 
 /// `stop` may have taken effect although no answer came: the VM is resumed, and the user is informed if that fails.
 #[test]
-fn a_pause_that_fails_is_undone_or_said() {
+fn a_failed_pause_is_undone_or_reported() {
     let refuse = |command: &'static str| {
         Fake::answering(move |name, _| {
             let refused = "{\"error\": {\"desc\": \"no\"}, \"id\": ID}\n".to_owned();

@@ -100,7 +100,7 @@ fn the_model_gives_every_status_of_the_device() {
 }
 
 #[test]
-fn a_full_shared_queue_says_so() {
+fn a_full_shared_queue_returns_its_status() {
     let model = Model::new(model::Config {
         depth: 2,
         shared: true,

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_adds_up() {
+    fn sentences_of_differences_add_up() {
         assert_eq!(said(Vec::new()), None);
         let few = vec![line("pfn_valid", 1360.0), line("b", -20.25)];
         assert_eq!(said(few).unwrap(), "+1,339.75: L0 pfn_valid +1,360, L0 b -20.25");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_stands_for_is_named() {
+    fn lines_name_old_names_and_callees() {
         let mut one = line("a", -1.0);
         one.was = Some("old\u{1b}".to_owned());
         one.gone = ["x", "y", "z"].map(str::to_owned).to_vec();

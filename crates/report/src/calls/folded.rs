@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read_back() {
         let text = "cpuid L1;L1 payload 2\n\
                     cpuid L1;L1 payload;L1 [cpuid];L0 [program];L0 run 40\n\
                     cpuid L1;vCPU 0;L0 a;arch/x86/kvm/x86.c:12 1\n\

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_of_the_whole_page_is_said_once() {
+    fn notes_for_the_whole_page_appear_once() {
         let mut table = Table::new(vec![Column::words("name", "name")]);
         table.row(vec![Cell::Name("<b>".to_owned())]);
         let page = written(&table, Some("Emulated (<x>)."));

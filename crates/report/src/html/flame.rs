@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names_stay_names() {
+    fn hostile_names_are_escaped() {
         let hostile =
             "</svg><script>alert(1)</script>;<style>x</style>;a\"onload=\"b javascript:x\u{1b}[31m";
         let svg = embedded(&draw(&profile(&[(hostile, 1)]), None).unwrap(), 0);

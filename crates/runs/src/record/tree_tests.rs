@@ -79,7 +79,7 @@ fn a_run_goes_where_queries_look_for_it() {
 }
 
 #[test]
-fn what_was_left_open_is_closed_with_a_loss() {
+fn unfinished_runs_are_closed_with_a_loss() {
     let folder = tempfile::tempdir().unwrap();
     let tree = tree_with(folder.path(), &["a"], retention());
     let date = tree.folder.join("date=2026-01-31");

@@ -68,7 +68,7 @@ fn truncations() {
 }
 
 #[test]
-fn what_is_no_file() {
+fn segments_that_are_no_files() {
     let temp = tempfile::tempdir().unwrap();
     let folder = run_to_damage(temp.path());
     let path = folder.join(DAMAGED);
@@ -169,7 +169,7 @@ fn manifests_with_any_byte_flipped() {
 }
 
 #[test]
-fn manifests_made_to_mislead() {
+fn misleading_manifests() {
     type Edit = fn(&mut serde_json::Value);
     let cases: [(Edit, &str); 9] = [
         (|j| j["segments"][0]["path"] = "../run/exits/000001.parquet".into(), "cannot be the path"),

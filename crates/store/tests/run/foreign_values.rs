@@ -67,7 +67,7 @@ const BENCH: &str = "bench/000001.parquet";
 const EVENTS: &str = "events/000001.parquet";
 
 #[test]
-fn are_refused_by_name() {
+fn unknown_words_in_columns_are_rejected_by_name() {
     let cases = [
         (EXITS, "level", words([Some("L1"), Some("L1"), Some("L3")]), "row 2", "\"L3\""),
         (EXITS, "isa", words([Some("arm\n"), None, None]), "row 1", "is null"),

@@ -39,7 +39,7 @@ fn hold(folder: &Path) -> Child {
 }
 
 #[test]
-fn the_second_writer_is_told_who_the_first_is() {
+fn the_error_of_a_second_writer_names_the_first() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     let mut child = hold(&folder);
@@ -73,7 +73,7 @@ fn the_second_writer_is_told_who_the_first_is() {
 }
 
 #[test]
-fn a_claim_that_comes_to_nothing_leaves_nothing() {
+fn an_unused_claim_leaves_no_folder() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     drop(Claim::new(&folder).unwrap());

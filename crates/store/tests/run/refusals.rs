@@ -43,7 +43,7 @@ fn folders_that_are_taken() {
 }
 
 #[test]
-fn what_is_no_run() {
+fn folders_without_a_run() {
     let temp = tempfile::tempdir().unwrap();
     let file = temp.path().join("file");
     fs::write(&file, "").unwrap();

@@ -314,7 +314,7 @@ fn full_buffers_become_segments() {
 }
 
 #[test]
-fn an_unfinished_run_holds_what_was_said_of_it() {
+fn an_unfinished_run_keeps_its_description() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     let mut writer = Writer::create(&folder, &options()).unwrap();

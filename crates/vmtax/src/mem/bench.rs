@@ -159,7 +159,7 @@ mod tests {
     const LEN: usize = 256 << 20;
 
     #[test]
-    fn what_is_measured_is_in_ram() {
+    fn measured_memory_is_resident() {
         let before = memory::in_ram().expect("told");
         // As the compiler makes it of a vector that is filled with zeros.
         let untouched = vec![0u8; LEN];

@@ -7,7 +7,7 @@ use crate::{matrix, name, ok, refused};
 const GOOD: &str = "repeats = 1\nwarmup = false\ncategories = [\"host\"]\n[[workload]]\nname = \"w\"\ncommand = [\"true\"]\n";
 
 #[test]
-fn matrices_that_are_none() {
+fn invalid_matrices() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     for (from, to, says) in [
@@ -74,7 +74,7 @@ fn matrices_that_are_none() {
 }
 
 #[test]
-fn what_is_missing_is_said_before_anything_runs() {
+fn missing_requirements_are_reported_before_the_first_cell() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let text = GOOD.replace("\"true\"", "\"no-such-program-here\"");

@@ -41,7 +41,7 @@ fn exits(run: &Path, cell: &str) -> Vec<(String, String, u64)> {
 
 /// One run of a matrix: each cell has the exits of its client's window, by reason and address, and what they cost.
 #[test]
-fn a_cell_has_its_own_exits() {
+fn each_cell_records_its_exits() {
     let folder = tempfile::tempdir().unwrap();
     let path = matrix(folder.path(), MATRIX);
     // In two parts, put together: their exits too.
@@ -126,7 +126,7 @@ fn two_vcpus_wake_each_other() {
 
 /// The recorder's way around a real kernel is tested where it is; here, the message for one without anything to record.
 #[test]
-fn what_cannot_be_recorded_has_its_reason() {
+fn unrecorded_exits_have_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let text = "name = \"n\"\nrepeats = 1\nwarmup = false\nexits = false\ncategories = [\"host\"]\n\
                 [[workload]]\nname = \"w\"\ncommand = [\"true\"]\n";
@@ -148,7 +148,7 @@ accel = "tcg"
 "#;
 
 #[test]
-fn what_runs_in_a_guest_of_a_guest_is_told_before() {
+fn a_dry_run_shows_nested_command_lines() {
     let folder = tempfile::tempdir().unwrap();
     let path = matrix(folder.path(), NESTED);
     let text = ok(&["run", name(&path), "--dry-run"]);
@@ -190,7 +190,7 @@ set = { seconds = 0.005 }
 
 /// The distribution's kernel has neither guest_memfd for ordinary VMs nor private memory: those categories are skipped, the others run.
 #[test]
-fn categories_that_the_kernel_cannot_have_are_skipped_with_a_sentence() {
+fn unsupported_categories_are_skipped_with_a_note() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let path = matrix(folder.path(), LACKING);

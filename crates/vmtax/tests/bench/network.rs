@@ -175,7 +175,7 @@ fn a_kill_leaves_no_tap_and_no_namespace() {
 }
 
 #[test]
-fn places_that_cannot_be_are_refused() {
+fn impossible_places_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let says = |text: String, code: i32, sentence: &str| {

@@ -126,7 +126,7 @@ fn a_system_that_cannot_be_reached_is_one_sentence() {
 /// Whatever the other system prints, it becomes no part of a command, and only the folder with the name that was chosen here
 /// is removed, without recursion.
 #[test]
-fn what_a_hostile_system_prints_is_never_removed() {
+fn paths_printed_by_a_hostile_system_are_never_removed() {
     for answer in [
         "/",
         "/tmp/../etc",

@@ -84,7 +84,7 @@ fn exits(report: &Value) -> u64 {
 
 /// perf writes where the data ends when it is done. Killed, it leaves 0 there, and no list of tracepoint formats.
 #[test]
-fn a_recorder_that_was_killed_is_said() {
+fn a_killed_recorder_is_reported() {
     const DATA_OFFSET: usize = 40;
     const DATA_SIZE: usize = 48;
     let folder = tempfile::tempdir().unwrap();
@@ -178,7 +178,7 @@ fn losses_are_in_every_output() {
 
 /// A list whose last line has no end may have been cut in a number.
 #[test]
-fn lists_that_may_be_cut_say_so() {
+fn truncated_lists_are_marked() {
     let folder = tempfile::tempdir().unwrap();
     let results = "workload,category,metric,value\nw,VM,speed,120\nw,SNP,speed,100\n";
     for (name, text) in [("whole.csv", results), ("cut.csv", &results[..results.len() - 2])] {

@@ -160,7 +160,7 @@ fn halves_of_one_recording_and_another_workload() {
 }
 
 #[test]
-fn setups_that_differ_come_first_and_are_an_error_when_asked() {
+fn setup_differences_come_first_and_are_an_error_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let (amd, intel) = (
         unpack("amd-nested", "all.perf.data.zst"),
@@ -189,7 +189,7 @@ fn setups_that_differ_come_first_and_are_an_error_when_asked() {
 }
 
 #[test]
-fn what_cannot_be_compared() {
+fn inputs_that_cannot_be_compared() {
     let folder = onednn();
     check(
         &Program::new(),

@@ -82,7 +82,7 @@ fn a_report_onto_a_full_disk_leaves_no_file() {
 
 /// What comes through a pipe and is read out of order is stored in the folder for temporary files first.
 #[test]
-fn a_full_folder_for_temporary_files_is_said() {
+fn a_full_temporary_folder_is_an_error() {
     let input = unpack("amd-nested", "v7.trace.dat");
     let folder = tempfile::tempdir().unwrap();
     let script =

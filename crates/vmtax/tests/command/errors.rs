@@ -127,7 +127,7 @@ fn no_words_at_all_print_the_help() {
 }
 
 #[test]
-fn asking_for_what_is_not_there_is_a_data_error() {
+fn a_filter_that_matches_nothing_is_a_data_error() {
     let folder = folder();
     let cases = ["good", "run"].map(|input| {
         [
@@ -304,7 +304,7 @@ fn an_output_that_cannot_be_written_is_an_output_error() {
 }
 
 #[test]
-fn permission_that_is_missing_is_said() {
+fn missing_permission_is_reported() {
     let folder = folder();
     let at = |name: &str| folder.path().join(name);
     let program = Program::unprivileged(folder.path());
@@ -361,7 +361,7 @@ fn a_full_standard_output_is_an_output_error() {
 }
 
 #[test]
-fn a_reader_that_closes_the_pipe_had_enough() {
+fn a_closed_pipe_ends_the_output_without_error() {
     let folder = folder();
     let large = unpack("amd-nested", "all.perf.data.zst");
     let commands = ["text", "json", "csv", "html", "perfetto"].map(|format| {

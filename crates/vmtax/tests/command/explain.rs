@@ -62,7 +62,7 @@ fn import_s0(folder: &Path, which: &str, what: &[&str]) {
 
 /// A TD whose hot function waits for memory: its private memory is mapped in small pages, and no setting changes that.
 #[test]
-fn a_td_that_waits_for_memory_is_slow_for_its_pages() {
+fn a_td_waiting_for_memory_has_small_pages() {
     let folder = tempfile::tempdir().unwrap();
     for which in ["plain", "td"] {
         import_s0(folder.path(), which, &["host", "instructions"]);
@@ -220,7 +220,7 @@ fn nested_recordings_have_a_step_of_their_own() {
 }
 
 #[test]
-fn what_cannot_be_explained() {
+fn inputs_that_cannot_be_explained() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("td"), super::diff::TD).unwrap();
     fs::write(folder.path().join("plain"), super::diff::PLAIN).unwrap();

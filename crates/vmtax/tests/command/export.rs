@@ -113,7 +113,7 @@ fn a_recording_is_served() {
 }
 
 #[test]
-fn clients_of_bad_will_harm_themselves() {
+fn misbehaving_clients_do_not_affect_others() {
     let (exporter, expected) = served();
     let long =
         format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(20_000));
@@ -209,7 +209,7 @@ fn only_requests_for_this_server_are_answered() {
 }
 
 #[test]
-fn mistakes_are_said() {
+fn mistakes_are_errors() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let folder = tempfile::tempdir().unwrap();

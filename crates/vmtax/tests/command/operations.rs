@@ -71,7 +71,7 @@ fn titles(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn come_first_and_stand_for_the_others() {
+fn operations_come_first() {
     let temp = tempfile::tempdir().unwrap();
     let run = temp.path().join("run");
     write_run(&run);

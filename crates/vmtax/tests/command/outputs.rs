@@ -94,7 +94,7 @@ fn a_report_obeys_the_umask_and_a_run_is_private() {
 
 /// As root a rename over /dev/null would succeed; a pipe replaces it here.
 #[test]
-fn what_is_no_file_is_not_replaced_by_one() {
+fn non_files_are_not_replaced() {
     let folder = folder();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());

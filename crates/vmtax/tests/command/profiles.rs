@@ -70,7 +70,7 @@ fn samples_have_the_stacks_that_perf_prints() {
 
 /// Without the files that were recorded there are the names of the files, and nothing else is made up.
 #[test]
-fn what_has_no_symbols_has_its_file() {
+fn functions_without_symbols_have_their_file() {
     let empty = tempfile::tempdir().unwrap();
     let words = format!(
         "--host-profile {} --symbols {}",
@@ -119,7 +119,7 @@ fn instructions_have_their_shares() {
 
 /// What is no profile is one sentence, and no run is left.
 #[test]
-fn what_is_no_profile_is_refused() {
+fn invalid_profiles_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in [
         ("exits", super::diff::TD),

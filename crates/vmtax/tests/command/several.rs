@@ -120,7 +120,7 @@ fn times_of_an_emulated_host_are_not_shown_beside_others() {
 }
 
 #[test]
-fn what_takes_one_recording_says_so() {
+fn commands_for_one_recording_refuse_several() {
     let folder = two();
     fs::write(folder.path().join("empty"), "").unwrap();
     let check = |cases: &[(&str, i32, &str)]| check(&Program::new(), folder.path(), cases);

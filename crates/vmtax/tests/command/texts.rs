@@ -80,7 +80,7 @@ fn times(report: &Value) -> Vec<Value> {
 
 /// `trace-cmd convert` wrote the one from the other.
 #[test]
-fn both_versions_of_trace_dat_say_the_same() {
+fn both_versions_of_trace_dat_read_the_same() {
     let v6 = unpack("amd-nested", "v6.trace.dat.zst");
     let v7 = unpack("amd-nested", "v7.trace.dat");
     for by in ["reason,level", "reason,level,cause,detail,outcome,vm,vcpu"] {

@@ -79,7 +79,7 @@ fn the_screen_is_as_it_should_be() {
 }
 
 #[test]
-fn a_vm_that_vanishes_is_shown_for_a_while() {
+fn a_vm_that_ended_is_shown_for_a_while() {
     let folder = tempfile::tempdir().unwrap();
     let terminal = start((80, 24), folder.path());
     terminal.press("Right Right Right Right Right");
@@ -165,7 +165,7 @@ fn a_program_that_is_stopped_gives_the_terminal_back_meanwhile() {
 }
 
 #[test]
-fn mistakes_are_said() {
+fn mistakes_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let no_terminal =
         "top needs a terminal for input and output; `vmtax report` writes into pipes and files";

@@ -11,7 +11,7 @@ use crate::check::{Program, check, succeed};
 const FORMATS: [&str; 5] = ["text", "json", "csv", "html", "prometheus"];
 
 #[test]
-fn what_is_missing_is_in_every_output() {
+fn losses_are_in_every_format() {
     let folder = tempfile::tempdir().unwrap();
     for (file, words) in [
         (

@@ -86,7 +86,7 @@ fn a_vm_of_this_machine_is_found() {
 
 /// `/dev/kvm` may be served by a module that is neither Intel's nor AMD's, and modules may be built in.
 #[test]
-fn which_kvm_serves_is_said() {
+fn the_kvm_module_in_use_is_named() {
     let built_in = |root: Root, vendor: &str| {
         root.without("/sys/module/kvm/initstate")
             .without(&format!("/sys/module/{vendor}/initstate"))
@@ -227,7 +227,7 @@ fn mistakes_have_their_exit_codes() {
 
 /// A good host with two bad settings, as people see it.
 #[test]
-fn the_text_says_what_costs_first_and_fits_80_columns() {
+fn costs_come_first_and_lines_fit_80_columns() {
     let root = Root::intel()
         .with("/sys/module/kvm_intel/parameters/enable_apicv", "N\n")
         .with("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");

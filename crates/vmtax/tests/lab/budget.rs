@@ -161,7 +161,7 @@ fn without_shadow_vmcs_the_fields_are_listed() {
 }
 
 #[test]
-fn a_host_that_cannot_nest_says_so() {
+fn a_host_without_nesting_is_reported() {
     let (code, said) = refused(&[
         "lab",
         "run",

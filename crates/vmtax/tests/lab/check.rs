@@ -92,7 +92,7 @@ fn exits_that_are_missing_are_failures() {
 }
 
 #[test]
-fn a_buffer_that_overruns_is_told() {
+fn buffer_overruns_are_counted_as_losses() {
     let mut outcomes = measured(&["cpuid", "wbinvd", "pio-user", "mmio-user", "hypercall"], 4);
     let trace = outcomes.trace.clone().unwrap();
     let failures = failures(&mut outcomes, &trace);

@@ -87,7 +87,7 @@ fn what_an_option_changes_is_named() {
 }
 
 #[test]
-fn what_cannot_be_compared() {
+fn inputs_that_cannot_be_compared() {
     let folder = tempfile::tempdir().unwrap();
     let nothing = folder.path().to_str().unwrap();
     let (code, said) = refused(&["lab", "compare", nothing, nothing]);

@@ -12,7 +12,7 @@ fn one_sentence(said: &str) {
 }
 
 #[test]
-fn kernels_that_are_none() {
+fn invalid_kernels() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("bzImage");
     fs::write(&image, vec![0x5a; 100_000]).unwrap();

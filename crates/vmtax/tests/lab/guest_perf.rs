@@ -279,7 +279,7 @@ fn legacy_loses_samples_on_intel() {
 }
 
 #[test]
-fn without_the_module_a_linux_guest_reads_nonsense() {
+fn without_the_module_a_linux_guest_reads_wrong_counts() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile("ftest", folder.path(), &["-static"]);
     let (_, errors) = in_guest("amd", "reuse", &[&program], "perf stat -e cycles ftest 1");

@@ -29,7 +29,7 @@ impl Traffic {
 }
 
 #[test]
-fn what_is_unknown_is_refused_before_a_host_boots() {
+fn unknown_names_are_refused_before_the_host_boots() {
     for (words, code, said) in [
         (vec!["--vm", "plain+nothing"], 2, "+nothing"),
         (vec!["--vm", "snp"], 2, "starts with `plain`"),

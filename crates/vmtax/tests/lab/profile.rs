@@ -249,7 +249,7 @@ fn the_intel_host_has_trees_that_add_up() {
 
 /// An option makes one path longer; the functions that do are named, and what they add is the difference, exactly.
 #[test]
-fn the_functions_that_make_a_difference_are_named() {
+fn functions_that_differ_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (base, npt0, page) = (path("base"), path("npt0"), path("page.html"));
@@ -280,7 +280,7 @@ fn the_functions_that_make_a_difference_are_named() {
 }
 
 #[test]
-fn what_has_no_call_trees() {
+fn runs_without_call_trees() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let run = run.to_str().unwrap();

@@ -313,7 +313,7 @@ tell whole.said
 "#;
 
 #[test]
-fn troubles_cost_what_they_must_and_no_more() {
+fn injected_faults_cost_exactly_their_cells() {
     let folder = tempfile::tempdir().unwrap();
     let (program, script) = (stripped(folder.path()), folder.path().join("troubles.sh"));
     fs::write(&script, TROUBLES).unwrap();

@@ -24,7 +24,7 @@ fn made(arguments: &[String]) -> (Value, String) {
 }
 
 #[test]
-fn a_slower_kernel_is_found_sized_and_attributed() {
+fn a_slower_kernel_is_detected_measured_and_attributed() {
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path().join("series");
     let home_text = home.to_str().unwrap();
@@ -93,7 +93,7 @@ fn other_plans_are_refused(home: &str) {
 
 /// A kernel that cannot be had does not keep the others from being measured.
 #[test]
-fn a_kernel_that_is_none_is_named_and_the_others_are_measured() {
+fn an_invalid_kernel_is_named_and_others_are_measured() {
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path().join("series");
     let image = folder.path().join("bzImage");

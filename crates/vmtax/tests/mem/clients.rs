@@ -244,7 +244,7 @@ fn a_vm_that_somebody_stopped_is_saved_and_stays_stopped() {
 }
 
 #[test]
-fn a_qemu_that_is_ended_meanwhile_gives_no_checkpoint() {
+fn a_qemu_killed_during_a_save_leaves_no_checkpoint() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = dir.path().join("x.ckpt");
     for _ in 0..5 {

@@ -57,7 +57,7 @@ fn images_come_back_whole_and_in_increments() {
 }
 
 #[test]
-fn every_refusal_has_its_code_and_says_why() {
+fn every_refusal_has_an_exit_code_and_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let path = |file: &str| dir.path().join(file);
     fs::write(path("a.img"), image(300, 1)).unwrap();
@@ -213,7 +213,7 @@ fn as_nobody(folder: &Path, args: &[&str]) -> Option<(i32, String)> {
 }
 
 #[test]
-fn without_rights_it_says_which_are_needed() {
+fn missing_privileges_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = |file: &str| dir.path().join(file);
     let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();

@@ -127,7 +127,7 @@ fn a_live_save_of_a_stopped_vm_leaves_it_stopped() {
 
 /// Memory that is plugged in after its blocks were listed would not be in the checkpoint.
 #[test]
-fn memory_that_is_plugged_in_meanwhile_gives_no_checkpoint() {
+fn memory_hotplug_during_a_save_leaves_no_checkpoint() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = dir.path().join("x.ckpt");
     let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);

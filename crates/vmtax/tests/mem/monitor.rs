@@ -78,7 +78,7 @@ const OK: &str = "{\"return\": {}, \"id\": ID}\n";
 type Serve = fn(UnixStream, Sender<()>);
 
 #[test]
-fn a_monitor_that_is_none_is_called_so() {
+fn a_socket_without_qmp_is_named() {
     let cases: [(&str, Serve); 8] = [
         ("does not speak", |mut stream, _| {
             stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").unwrap();
@@ -186,7 +186,7 @@ fn a_signal_is_obeyed_whatever_the_monitor_does() {
 
 /// A QEMU with a VM that has stopped, and hangs: the message says that the VM may still be stopped.
 #[test]
-fn a_vm_that_may_be_left_stopped_is_said() {
+fn a_vm_that_may_be_left_stopped_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.ckpt");
     let memory = tempfile::NamedTempFile::new().unwrap();

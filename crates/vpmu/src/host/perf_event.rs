@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_numbers_say_what_to_do() {
+    fn error_numbers_have_advice() {
         let table = [
             (libc::EACCES, "the host does not allow this event; see kernel.perf_event_paranoid"),
             (libc::ENOENT, "the host cannot count this event"),

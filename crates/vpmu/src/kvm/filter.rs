@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_that_may_read_by_rdpmc_are_refused() {
+    fn guests_with_rdpmc_enabled_are_refused() {
         let error =
             compose(&[], &VmOptions::default()).expect_err("nothing is known of its guests");
         let error = error.to_string();

@@ -210,7 +210,7 @@ fn every_cut_is_an_error() {
 }
 
 #[test]
-fn damage_anywhere_is_no_panic() {
+fn corruption_anywhere_does_not_panic() {
     let mut record = Record::new();
     record.begin();
     record.run(FIRST + 2, 2);

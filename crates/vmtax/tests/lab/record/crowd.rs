@@ -57,7 +57,7 @@ const HOUR: &str = r#"        size() {
         "#;
 
 #[test]
-fn what_is_too_much_is_counted_and_an_hour_takes_no_more_at_its_end() {
+fn dropped_events_are_counted_and_memory_is_bounded_over_an_hour() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
         "./vmtax record -o leaves --most-keys 2000 -- ./crowd leaves 3000 2>leaves.said
