@@ -241,12 +241,12 @@ fn check_explanation(ledger: &Ledger) {
     let side = Side { source: "fuzzed", ledger, labels: &labels, seconds: None };
     for base in [None, Some(&side)] {
         let explanation = Explanation::new(&side, base);
-        assert!(!explanation.verdict.says.is_empty());
+        assert!(!explanation.verdict.id().is_empty());
         for finding in &explanation.findings {
             if let Cost::Time { low_ns, high_ns, .. } = finding.cost {
-                assert!(low_ns <= high_ns, "{}: {low_ns} > {high_ns}", finding.id);
+                assert!(low_ns <= high_ns, "{}: {low_ns} > {high_ns}", finding.id());
             }
-            assert!(finding.cost.share().is_none_or(f64::is_finite), "{}", finding.id);
+            assert!(finding.cost.share().is_none_or(f64::is_finite), "{}", finding.id());
         }
     }
 }
