@@ -8,7 +8,7 @@ use vmtax_analyse::remedy::are_opposites;
 use vmtax_analyse::{Filter, LedgerBuilder, Side};
 use vmtax_events::{
     Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, PreemptedRow,
-    Reason, Recording, Tally, TimeRow,
+    Reason, Recording, Tally, TimeRow, vmx,
 };
 
 fn detail() -> impl Strategy<Value = Detail> {
@@ -114,5 +114,52 @@ proptest! {
             }
         }
         prop_assert!(low <= spent, "{low} of {spent}");
+    }
+}
+
+/// Counts and times of a stored run can be anything: none overflows.
+#[test]
+fn huge_counts_are_explained() {
+    let (count, time_ns) = (u64::MAX, u64::MAX);
+    let hist = [u64::MAX; vmtax_events::HIST_BUCKETS];
+    let tally = Tally { count, timed: count, time_ns, hist, ..Tally::default() };
+    let half = u64::MAX / 2;
+    let time = TimeRow {
+        vm: 1,
+        wall_ns: u64::MAX,
+        exit_kernel_ns: half,
+        exit_user_ns: half,
+        ..TimeRow::default()
+    };
+    let codes = [vmx::HLT, vmx::EPT_VIOLATION, vmx::EXTERNAL_INTERRUPT, vmx::VMRESUME, vmx::VMREAD];
+    let values = [1, 0x608, 0x6e0, 0x18d, 0xfe00_3000];
+    let kinds =
+        [(Level::L1, Outcome::Kernel), (Level::L1, Outcome::Halted), (Level::L2, Outcome::L1)];
+    for has_times in [true, false] {
+        let mut builder = LedgerBuilder::new(Filter::default(), 1_000_000_000);
+        for (kind, value) in DetailKind::all().flat_map(|kind| values.map(|value| (kind, value))) {
+            for (code, (level, outcome)) in codes.into_iter().flat_map(|c| kinds.map(|k| (c, k))) {
+                let key = ExitKey {
+                    vm: 1,
+                    vcpu: 0,
+                    level,
+                    reason: Reason { isa: Isa::Vmx, code, flags: 0 },
+                    detail: Detail { kind, value },
+                    outcome,
+                    ancillary_of: None,
+                };
+                builder.exit(&ExitRow { interval_start_ns: 0, key, tally: tally.clone() });
+            }
+        }
+        if has_times {
+            builder.time(&time);
+        }
+        let recording = Recording { coverage: Coverage::ALL, ..Recording::default() };
+        let ledger = builder.finish(recording, Losses::default(), true);
+        let labels = BTreeMap::new();
+        let side = Side { source: "x", ledger: &ledger, labels: &labels, seconds: None };
+        for base in [None, Some(&side)] {
+            assert!(!Explanation::new(&side, base).findings.is_empty());
+        }
     }
 }

@@ -4,7 +4,7 @@ use vmtax_events::{Level, Reason};
 
 use super::finding::Evidence;
 use super::step::{Answer, Question, Record, Says, Step};
-use super::sums::{NAMED, Sums, TAX_MATTERS, lacks_entries};
+use super::sums::{NAMED, Sums, TAX_MATTERS, add, lacks_entries, total};
 use crate::diff::{Diff, DiffRow, Per, Side, Verdict, suitable};
 use crate::ledger::running_ns;
 use crate::vm_facts::kind;
@@ -44,7 +44,7 @@ pub(super) fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &Sums) 
     }
     if let (false, Some(tax)) = (emulated, ledger.tax()) {
         let time = ledger.time_total();
-        let exits_ns = time.exit_kernel_ns + time.exit_user_ns;
+        let exits_ns = time.exit_kernel_ns.saturating_add(time.exit_user_ns);
         let running_ns = running_ns(&time);
         let evidence = vec![Evidence::ExitTax { tax, exits_ns, running_ns }];
         return if tax >= TAX_MATTERS {
@@ -124,15 +124,15 @@ pub(super) fn causes(ledger: &Ledger) -> Step {
 /// What does nesting cost?
 pub(super) fn nesting(ledger: &Ledger) -> Step {
     let nested = Nested::new(ledger);
-    let handled: u64 = nested.rows.iter().map(|row| row.to_l1).sum();
+    let handled = total(nested.rows.iter().map(|row| row.to_l1));
     let ancillary = || nested.rows.iter().flat_map(|row| &row.ancillary);
-    let all: u64 = ancillary().map(|one| one.tally.count).sum();
+    let all = total(ancillary().map(|one| one.tally.count));
     let mut kinds: Vec<(Reason, u64, u64)> = Vec::new();
     for one in ancillary() {
         let (reason, value, count) = (one.reason, one.detail.value, one.tally.count);
         match kinds.iter_mut().find(|(known, at, _)| (known.name(), *at) == (reason.name(), value))
         {
-            Some((.., known)) => *known += count,
+            Some((.., known)) => add(known, count),
             None => kinds.push((reason, value, count)),
         }
     }

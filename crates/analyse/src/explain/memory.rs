@@ -6,6 +6,7 @@ use super::finding::Evidence;
 use super::findings::small_by_faults;
 use super::mapping::{MORE_MISSES, is_small, misses};
 use super::step::{Answer, Question, Record, Says, Step};
+use super::sums::total;
 use crate::Ledger;
 use crate::table::cause_of;
 use crate::vm_facts::mapped;
@@ -37,11 +38,8 @@ pub(super) fn step(ledger: &Ledger, base: Option<&Ledger>) -> Step {
             per,
         }));
     }
-    let faults: u64 = ledger
-        .exits
-        .iter()
-        .filter(|(key, _)| cause_of(key) == Cause::MemoryFault)
-        .fold(0, |sum, (_, tally)| sum + tally.count);
+    let faults = ledger.exits.iter().filter(|(key, _)| cause_of(key) == Cause::MemoryFault);
+    let faults = total(faults.map(|(_, tally)| tally.count));
     if faults > 0 {
         let seconds = ledger.end_ns.saturating_sub(ledger.start_ns) as f64 / 1e9;
         let is_timed = ledger.recording.emulated.is_none() && seconds > 0.0;

@@ -29,6 +29,26 @@ const WAITS_NS: u64 = 400_000;
 /// KVM's default of `halt_poll_ns` on x86.
 pub(super) const POLL_NS: u64 = 200_000;
 
+/// Adds up. Counts of a stored run can be anything.
+pub(super) fn add(sum: &mut u64, count: u64) {
+    *sum = sum.saturating_add(count);
+}
+
+/// The sum of counts, likewise.
+pub(super) fn total(counts: impl IntoIterator<Item = u64>) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
+}
+
+/// At least half.
+pub(super) fn is_half(part: u64, all: u64) -> bool {
+    u128::from(part) * 2 >= u128::from(all)
+}
+
+/// More than half.
+pub(super) fn is_most(part: u64, all: u64) -> bool {
+    u128::from(part) * 2 > u128::from(all)
+}
+
 /// The exits of one subject.
 #[derive(Default)]
 pub(super) struct Sum {
@@ -47,10 +67,10 @@ impl Sum {
         self.user = self.user.saturating_add(other.user);
         self.tally.merge(&other.tally);
         for (detail, count) in other.details {
-            *self.details.entry(detail).or_default() += count;
+            add(self.details.entry(detail).or_default(), count);
         }
         for (reason, count) in other.reasons {
-            *self.reasons.entry(reason).or_default() += count;
+            add(self.reasons.entry(reason).or_default(), count);
         }
     }
 }
@@ -99,12 +119,12 @@ impl Sums {
             sum.count = sum.count.saturating_add(tally.count);
             sum.high_ns = sum.high_ns.saturating_add(net_ns(ledger, key, tally, &time, halting));
             sum.tally.merge(tally);
-            *sum.reasons.entry(key.reason).or_default() += tally.count;
+            add(sum.reasons.entry(key.reason).or_default(), tally.count);
             if !matches!(key.detail.kind, DetailKind::None | DetailKind::Halt) {
-                *sum.details.entry(key.detail).or_default() += tally.count;
+                add(sum.details.entry(key.detail).or_default(), tally.count);
             }
             if key.outcome == Outcome::User {
-                sum.user += tally.count;
+                add(&mut sum.user, tally.count);
             }
         }
         no_legacy_queue(&mut sums);
@@ -113,7 +133,8 @@ impl Sums {
             handled_by_the_kernel(&mut sums);
         }
         let all = ledger.total();
-        let has_times = ledger.recording.emulated.is_none() && all.timed * 10 >= all.count * 9;
+        let has_times = ledger.recording.emulated.is_none()
+            && u128::from(all.timed) * 10 >= u128::from(all.count) * 9;
         let not_halting = sums.iter().filter(|(word, _)| **word != "halts");
         let spent_ns: u64 =
             not_halting.map(|(_, sum)| sum.tally.time_ns).fold(0, u64::saturating_add);
@@ -139,7 +160,7 @@ impl Sums {
             && self.timed
             && sum.count >= FEW
             && mean_ns(sum) >= LONG_INTERRUPT_NS
-            && sum.high_ns * 2 >= all
+            && is_half(sum.high_ns, all)
             && self.matters(sum);
         waits.then(|| mean_ns(sum))
     }
@@ -259,7 +280,7 @@ fn no_legacy_queue(sums: &mut BTreeMap<&'static str, Sum>) {
     let mut by_block: BTreeMap<u64, u64> = BTreeMap::new();
     for (detail, count) in &registers.details {
         if is_port(detail) && detail.value % 0x20 != STATUS {
-            *by_block.entry(detail.value / BLOCK).or_default() += count;
+            add(by_block.entry(detail.value / BLOCK).or_default(), *count);
         }
     }
     for word in ["notifications-to-vmm", "queue-notifications"] {
@@ -288,7 +309,7 @@ pub(super) fn short_halts(ledger: &Ledger) -> Option<(u64, u64)> {
     let halts = halts(ledger);
     let is_short =
         |bucket: &usize| Tally::bucket_bounds(*bucket).1.is_some_and(|end| end <= POLL_NS * 4 / 3);
-    let short = (0..vmtax_events::HIST_BUCKETS).filter(is_short).map(|b| halts.hist[b]).sum();
+    let short = total((0..vmtax_events::HIST_BUCKETS).filter(is_short).map(|b| halts.hist[b]));
     (halts.timed >= FEW).then_some((short, halts.timed))
 }
 

@@ -12,7 +12,7 @@ use super::finding::{Cost, Evidence, Finding, Found};
 use super::findings::{is_throttled, lasting_contention};
 use super::mapping;
 use super::step::{Answer, Question, Says, Step};
-use super::sums::{POLL_NS, Sums, TAX_MATTERS, short_halts};
+use super::sums::{POLL_NS, Sums, TAX_MATTERS, is_half, is_most, short_halts};
 use super::workload::Workload;
 use crate::Ledger;
 use crate::ledger::{Taker, running_ns};
@@ -257,7 +257,7 @@ fn wake_ups(ledger: &Ledger, sums: &Sums) -> Option<Verdict> {
     let rate = sums.rate(all)?;
     let of_halts = sums.by_subject.get("halts").map_or(0, |sum| sum.high_ns);
     let most = sums.by_subject.values().map(|sum| sum.high_ns).max().unwrap_or(0);
-    (rate >= OFTEN && short * 2 > all && of_halts * 2 >= most).then_some(Verdict::WakeUps {
+    (rate >= OFTEN && is_most(short, all) && is_half(of_halts, most)).then_some(Verdict::WakeUps {
         rate,
         short,
         all,

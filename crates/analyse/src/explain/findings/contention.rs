@@ -2,7 +2,7 @@
 
 use super::super::certainty::Certainty;
 use super::super::finding::{Cost, Evidence, Finding, Found, Holder};
-use super::super::sums::{TAX_MATTERS, WORTH};
+use super::super::sums::{TAX_MATTERS, WORTH, total};
 use crate::Ledger;
 use crate::ledger::{Taken, Taker, running_ns};
 use crate::remedy::Context;
@@ -115,7 +115,7 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     }
     let time = ledger.time_total();
     let takers = ledger.takers();
-    let count = takers.iter().map(|(_, taken)| taken.count).sum();
+    let count = total(takers.iter().map(|(_, taken)| taken.count));
     let holder = if is_throttled(&takers) {
         Holder::Quota
     } else if part(&takers, |taker| taker.is_own) >= MOST {

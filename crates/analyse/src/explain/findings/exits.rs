@@ -9,7 +9,7 @@ use super::super::finding::{Evidence, Finding, Found, Most};
 use super::super::mapping;
 use super::super::subject::{self, Subject};
 use super::super::sums::{
-    FEW, POLL_NS, Sum, Sums, WORTH, faults_wait, halts, mean_ns, short_halts,
+    FEW, POLL_NS, Sum, Sums, WORTH, add, faults_wait, halts, is_half, is_most, mean_ns, short_halts,
 };
 use super::memory::{only_if_mapping, refaults, small_by_faults};
 use crate::Ledger;
@@ -108,7 +108,7 @@ fn fitting(
         }
         "host-interrupts" => of_interrupts(ledger, context, (sum, sums), &mut ids, evidence),
         "halts" => match short_halts(ledger) {
-            Some((short, all)) if sums.timed && short * 2 > all => {
+            Some((short, all)) if sums.timed && is_most(short, all) => {
                 let polling = polling_ns(ledger) as f64 / sums.wall_ns.max(1) as f64;
                 let within_ns = POLL_NS;
                 evidence.push(Evidence::ShortHalts { short, all, within_ns, polling });
@@ -168,7 +168,7 @@ fn of_interrupts(
         Some(rate) if TICK.contains(&rate) => ids.retain(|id| *id == "host-nohz-full"),
         Some(rate) => {
             let injected = sums.by_subject.get("no-virtual-apic").map_or(0, |sum| sum.count);
-            if injected * 2 >= others {
+            if is_half(injected, others) {
                 evidence.push(Evidence::InjectedInterrupts(injected));
                 ids.clear();
             } else {
@@ -237,7 +237,7 @@ fn rotated(ledger: &Ledger) -> bool {
             || (0xc001_0000..=0xc001_0003).contains(&at)
             || (0xc001_0200..=0xc001_020b).contains(&at) && at & 1 == 0;
         if key.detail.kind == DetailKind::MsrWrite && is_select {
-            *selects.entry(at).or_default() += tally.count;
+            add(selects.entry(at).or_default(), tally.count);
         }
     }
     let like_a_tick = |n: &u64| *n >= FEW && (0.8..=2.5).contains(&(*n as f64 / ticks as f64));

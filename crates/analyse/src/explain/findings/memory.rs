@@ -7,7 +7,7 @@ use vmtax_events::{Detail, DetailKind};
 use super::super::certainty::Certainty;
 use super::super::finding::{Evidence, Finding, Found, PerWork};
 use super::super::mapping;
-use super::super::sums::{Sums, faults_wait};
+use super::super::sums::{Sums, add, faults_wait, is_most, total};
 use crate::Ledger;
 use crate::remedy::{Context, IF_MAPPED_SMALL, IF_NOT_LOGGED, VmKind};
 use crate::vm_facts::mapped;
@@ -28,7 +28,7 @@ fn faults_by_region(ledger: &Ledger) -> BTreeMap<Detail, u64> {
     let mut regions: BTreeMap<Detail, u64> = BTreeMap::new();
     for (key, tally) in &ledger.exits {
         if key.detail.kind == DetailKind::PageFault {
-            *regions.entry(key.detail).or_default() += tally.count;
+            add(regions.entry(key.detail).or_default(), tally.count);
         }
     }
     regions
@@ -48,7 +48,7 @@ pub(in crate::explain) fn shattered(
     let faults = faults_by_region(ledger);
     let bursts: Vec<u64> =
         faults.into_values().filter(|n| *n >= FAULTS_OF_A_SHATTERED_REGION).collect();
-    let all: u64 = bursts.iter().sum();
+    let all = total(bursts.iter().copied());
     if bursts.is_empty() || all / conversions < FAULTS_OF_A_CONVERSION {
         return None;
     }
@@ -71,10 +71,11 @@ pub(in crate::explain) fn refaults(ledger: &Ledger) -> Option<Evidence> {
         return None;
     }
     let regions = faults_by_region(ledger);
-    let all: u64 = regions.values().sum();
+    let all = total(regions.values().copied());
     let again = regions.values().filter(|count| **count > FAULTS_TO_MAP);
-    let (regions, faults) = again.fold((0u64, 0u64), |(n, sum), count| (n + 1, sum + count));
-    (faults * 2 > all).then_some(Evidence::Refaults { faults, regions })
+    let (regions, faults) =
+        again.fold((0u64, 0u64), |(n, sum), count| (n + 1, sum.saturating_add(*count)));
+    is_most(faults, all).then_some(Evidence::Refaults { faults, regions })
 }
 
 /// Regions of 2 MiB that fault often are mapped in small pages.
