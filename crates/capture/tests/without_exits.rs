@@ -138,7 +138,7 @@ fn spec(machine: &str, events: &[(&str, &str)], big: bool) -> perf::Spec {
     if !machine.is_empty() {
         spec.features = vec![(6, spec.text(machine))];
     }
-    let mut raw = perf::Bytes::new(big);
+    let mut raw = bytes::Bytes::new(big);
     raw.u16(300).u16(0).u32(78).u32(0x24).u32(1).u32(2).u32(3).u32(4).u32(5);
     let raw = raw.bytes;
     spec.sample(
@@ -165,7 +165,7 @@ fn perf_file(
 fn trace_dat(machine: &str, events: &[(&str, &str)], big: bool) -> [Vec<u8>; 2] {
     let formats = formats(events);
     let formats: Vec<&str> = formats.iter().map(String::as_str).collect();
-    let mut record = trace::Bytes::new(big);
+    let mut record = bytes::Bytes::new(big);
     record.u16(300).u16(0).u32(78).u32(0x24).u32(1).u32(2).u32(3);
     let page = trace::Page::new(big, 8, 1000).record(0, &record.bytes).finish(1024);
     let spec = trace::Spec {

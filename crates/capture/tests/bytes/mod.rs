@@ -31,4 +31,8 @@ impl Bytes {
         let raw = if self.big { n.to_be_bytes() } else { n.to_le_bytes() };
         self.put(&raw)
     }
+
+    pub(crate) fn at(&self) -> u64 {
+        self.bytes.len() as u64
+    }
 }

@@ -62,10 +62,6 @@ impl Bytes {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         self
     }
-
-    fn at(&self) -> u64 {
-        self.bytes.len() as u64
-    }
 }
 
 /// An event that was recorded.

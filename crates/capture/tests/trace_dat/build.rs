@@ -64,10 +64,6 @@ impl Bytes {
     fn pad_to(&mut self, multiple: usize) {
         self.bytes.resize(self.bytes.len().next_multiple_of(multiple), 0);
     }
-
-    fn at(&self) -> u64 {
-        self.bytes.len() as u64
-    }
 }
 
 impl Spec {
