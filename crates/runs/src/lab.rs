@@ -5,7 +5,6 @@ mod network;
 use std::fs;
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_cli::exit::{Code, Fault, fail};
