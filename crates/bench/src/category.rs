@@ -16,7 +16,7 @@ use crate::link::{ALONE, End, Link, Netdev, QUEUES};
 use crate::target::{Accel, Target};
 
 use need::HostView;
-use parts::{NESTED, THP};
+use parts::{MULTI_QUEUE, NESTED, THP};
 
 pub use need::Need;
 pub(crate) use need::{processors, tap_missing};
