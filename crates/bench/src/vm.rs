@@ -237,7 +237,7 @@ pub fn emulator(accel: Accel) -> Emulator {
         Accel::Kvm => Emulator::Kvm,
         Accel::Tcg => Emulator::Tcg { icount: false },
         Accel::Amd => Emulator::Tcg { icount: true },
-        Accel::Intel => Emulator::Bochs,
+        Accel::Intel => Emulator::Bochs { svm: false },
     }
 }
 

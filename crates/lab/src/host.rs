@@ -41,6 +41,8 @@ pub fn guest_program() -> &'static [u8] {
 pub enum Host {
     /// QEMU TCG: SVM with nested paging.
     Amd,
+    /// Bochs: SVM with nested paging and next-RIP save.
+    AmdBochs,
     /// Bochs: VMX with EPT.
     Intel,
     /// QEMU with this computer's KVM: real times, no path lengths.
@@ -48,10 +50,11 @@ pub enum Host {
 }
 
 impl Host {
-    /// `amd`, `intel` or `kvm`.
+    /// `amd`, `amd-bochs`, `intel` or `kvm`.
     pub fn name(self) -> &'static str {
         match self {
             Host::Amd => "amd",
+            Host::AmdBochs => "amd-bochs",
             Host::Intel => "intel",
             Host::Kvm => "kvm",
         }
@@ -61,7 +64,8 @@ impl Host {
     pub fn emulator(self) -> Emulator {
         match self {
             Host::Amd => Emulator::Tcg { icount: true },
-            Host::Intel => Emulator::Bochs,
+            Host::AmdBochs => Emulator::Bochs { svm: true },
+            Host::Intel => Emulator::Bochs { svm: false },
             Host::Kvm => Emulator::Kvm,
         }
     }
@@ -69,7 +73,7 @@ impl Host {
     /// The vendor of the virtualization that its KVM uses.
     pub fn isa(self) -> Isa {
         match self {
-            Host::Amd => Isa::Svm,
+            Host::Amd | Host::AmdBochs => Isa::Svm,
             Host::Intel => Isa::Vmx,
             // A processor with neither is refused by the launcher.
             Host::Kvm => {
@@ -94,11 +98,15 @@ impl Host {
             "console=ttyS0,115200 {QUICK_BOOT} panic=-1 {words} tsc=reliable random.trust_cpu=on \
              initcall_blacklist=i8042_init,cubictcp_register"
         );
-        if self == Host::Amd {
-            // QEMU's TCG does not know the XSETBV intercept, so KVM restores an XCR0 that L1 has long changed.
+        if !self.guest_has_xsave() {
             line.push_str(" noxsave");
         }
         line
+    }
+
+    /// Whether L1 has XSAVE. QEMU's TCG does not know the XSETBV intercept, so KVM would restore an XCR0 that L1 has long changed.
+    pub(crate) fn guest_has_xsave(self) -> bool {
+        self != Host::Amd
     }
 
     /// The kernel module for it.

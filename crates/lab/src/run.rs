@@ -144,7 +144,7 @@ fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
     let isa = setup.host.isa();
     let mut tasks = Vec::new();
     for level in 1..=if setup.nested { 2 } else { 1 } {
-        for definition in definitions(plan, isa, level) {
+        for definition in definitions(plan, setup.host, level) {
             let number = tasks.len() as u16;
             let (batches, last) = batches(setup, plan, definition);
             let mut ordered = definition.order(isa, number, level, batches)?;
@@ -167,7 +167,7 @@ fn batches(setup: &Setup, plan: &Plan, definition: &Definition) -> (u32, bool) {
     }
 }
 
-fn definitions(plan: &Plan, isa: Isa, level: u8) -> Vec<&'static Definition> {
+fn definitions(plan: &Plan, host: Host, level: u8) -> Vec<&'static Definition> {
     let suites = plan
         .suites
         .iter()
@@ -175,7 +175,7 @@ fn definitions(plan: &Plan, isa: Isa, level: u8) -> Vec<&'static Definition> {
         .flat_map(|suite| suite.operations);
     let wanted = suites
         .filter(|one| plan.only.is_empty() || plan.only.iter().any(|only| only.name == one.name));
-    std::iter::once(&EMPTY).chain(wanted.filter(|one| one.is_for(isa, level))).collect()
+    std::iter::once(&EMPTY).chain(wanted.filter(|one| one.is_for(host, level))).collect()
 }
 
 /// Instructions of an operation: those of the batch, less the loop's and the body's own.

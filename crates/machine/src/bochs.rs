@@ -1,4 +1,4 @@
-//! Machines that Bochs runs: an Intel processor with VMX and EPT.
+//! Machines that Bochs runs: an Intel processor with VMX and EPT, or an AMD processor with SVM and nested paging.
 //!
 //! Bochs inherits all files as descriptors with fixed numbers, because a saved machine opens the same paths when it is restored.
 
@@ -35,13 +35,22 @@ const VGA_BIOS: &str = "/usr/share/vgabios/vgabios.stdvga.bin";
 /// Where Debian keeps the display libraries.
 const PLUGINS: &str = "/usr/lib/x86_64-linux-gnu/bochs/plugins";
 
-/// The newest model with VMX that Debian's Bochs has. One instruction is one nanosecond of the machine's time
+/// The newest models with VMX and with SVM that Debian's Bochs has. One instruction is one nanosecond of the machine's time
 /// and one tick of the TSC, as under QEMU.
-pub(crate) const PROCESSOR: &str = "model=broadwell_ult, ips=1000000000";
+pub(crate) fn processor(svm: bool) -> &'static str {
+    if svm { "model=ryzen, ips=1000000000" } else { "model=broadwell_ult, ips=1000000000" }
+}
+
+/// Kernel options that a model needs. `ryzen` reports MWAITX (221) and never wakes from it, so the kernel would wait forever in its first
+/// `udelay()`. The kernel reads the last `clearcpuid` alone, so this one repeats 297 of [`crate::QUICK_BOOT`].
+fn needs(emulator: Emulator) -> &'static str {
+    if emulator == (Emulator::Bochs { svm: true }) { " clearcpuid=297,221" } else { "" }
+}
 
 /// Bochs's side of a machine.
 #[derive(Debug)]
 pub(crate) struct Bochs {
+    emulator: Emulator,
     log: Log,
     /// The X server of its window, if it can be saved.
     screen: Option<Screen>,
@@ -55,7 +64,7 @@ impl Bochs {
         let disk = BootDisk::build(&Content {
             vmlinux: &vmlinux,
             initramfs: &initramfs,
-            command_line: &spec.command_line,
+            command_line: &format!("{}{}", spec.command_line, needs(spec.emulator)),
             memory_mib: spec.memory_mib,
         })?;
         let start_error = |e| Error::io(Path::new(PROGRAM), "start the emulator")(e);
@@ -91,7 +100,8 @@ impl Bochs {
             launch.handed.give(copy.file.try_clone()?);
             launch.command.args(["-q", "-r", &Inherited::Configuration.path()]);
             if let Some(recorder) = recorder {
-                launch.command.envs(recorder.preload(&mut launch.handed)?);
+                let svm = spec.emulator == (Emulator::Bochs { svm: true });
+                launch.command.envs(recorder.preload(&mut launch.handed, svm)?);
             }
             launch.start(None)
         };
@@ -115,7 +125,7 @@ impl Bochs {
                          (Xvfb, xdotool and bochs-x), cannot be saved"
                 .to_owned()),
         };
-        let (emulator, what) = (Emulator::Bochs, "save the machine");
+        let (emulator, what) = (self.emulator, "save the machine");
         saved.map_err(|problem| Error::Control { emulator, what, problem })
     }
 
@@ -130,6 +140,7 @@ impl Bochs {
 
 /// A Bochs that is about to start.
 struct Launch {
+    emulator: Emulator,
     command: Command,
     handed: Handed,
     log: File,
@@ -144,7 +155,7 @@ impl Launch {
         handed.give(boot_disk);
         handed.give(console.file().try_clone()?);
         handed.give(log.try_clone()?);
-        Ok(Launch { command: Command::new(PROGRAM), handed, log })
+        Ok(Launch { emulator: spec.emulator, command: Command::new(PROGRAM), handed, log })
     }
 
     fn start(mut self, screen: Option<Screen>) -> io::Result<(Bochs, Process)> {
@@ -156,7 +167,7 @@ impl Launch {
             screen.show(&mut self.command, &mut self.handed)?;
         }
         let process = Process::spawn(self.command, self.handed)?;
-        Ok((Bochs { log: Log(self.log), screen }, process))
+        Ok((Bochs { emulator: self.emulator, log: Log(self.log), screen }, process))
     }
 }
 
@@ -182,13 +193,14 @@ fn attach_terminal(command: &mut Command) -> io::Result<()> {
 fn configuration(spec: &Spec, boot_cylinders: u64, display: &str) -> String {
     let (cylinders, heads, spt) = Mailbox::GEOMETRY;
     let (mib, cpus) = (spec.memory_mib, spec.cpus);
+    let processor = processor(spec.emulator == (Emulator::Bochs { svm: true }));
     let (mailbox, boot) = (Inherited::Mailbox.path(), Inherited::BootDisk.path());
     let (console, log) = (Inherited::Console.path(), Inherited::Log.path());
     format!(
         "display_library: {display}\n\
          romimage: file={BIOS}, options=fastboot\n\
          vgaromimage: file={VGA_BIOS}\n\
-         cpu: {PROCESSOR}, count={cpus}, reset_on_triple_fault=0\n\
+         cpu: {processor}, count={cpus}, reset_on_triple_fault=0\n\
          memory: guest={mib}, host={mib}\n\
          ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14\n\
          ata0-master: type=disk, path={boot}, mode=flat, cylinders={boot_cylinders}, heads=16, spt=63\n\
@@ -213,7 +225,7 @@ fn configuration(spec: &Spec, boot_cylinders: u64, display: &str) -> String {
 pub(crate) fn check() -> Result<(), Error> {
     let missing = |program: &str| Error::Missing {
         program: program.to_owned(),
-        need: "the emulated Intel host",
+        need: "emulated hosts on Bochs (intel, amd-bochs)",
         install: "apt-get install --no-install-recommends bochs bochs-term bochsbios vgabios"
             .to_owned(),
     };
@@ -231,7 +243,7 @@ pub(crate) fn can_save() -> Result<(), Error> {
     check()?;
     let missing = |program: String, package: &str| Error::Missing {
         program,
-        need: "saving the emulated Intel host",
+        need: "saving emulated hosts on Bochs (intel, amd-bochs)",
         install: format!("apt-get install --no-install-recommends {package}"),
     };
     for (program, package) in [(screen::SERVER, "xvfb"), (screen::HAND, "xdotool")] {

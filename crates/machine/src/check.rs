@@ -6,7 +6,7 @@ use crate::{Emulator, Error, bochs, qemu};
 /// Checks whether this computer can run that emulator; the error names what is missing.
 pub fn check(emulator: Emulator) -> Result<(), Error> {
     match emulator {
-        Emulator::Bochs => return bochs::check(),
+        Emulator::Bochs { .. } => return bochs::check(),
         Emulator::Tcg { .. } => {}
         Emulator::Kvm => qemu::check_kvm()?,
     }
@@ -15,5 +15,5 @@ pub fn check(emulator: Emulator) -> Result<(), Error> {
 
 /// Checks whether machines on that emulator can be saved here; the error names what is missing.
 pub fn can_save(emulator: Emulator) -> Result<(), Error> {
-    if emulator == Emulator::Bochs { bochs::can_save() } else { check(emulator) }
+    if matches!(emulator, Emulator::Bochs { .. }) { bochs::can_save() } else { check(emulator) }
 }

@@ -13,8 +13,11 @@ pub enum Emulator {
     },
     /// QEMU on this computer's own virtualization.
     Kvm,
-    /// Bochs, an Intel processor with VMX and EPT; its TSC counts instructions.
-    Bochs,
+    /// Bochs; its TSC counts instructions.
+    Bochs {
+        /// An AMD processor with SVM, nested paging and next-RIP save; otherwise an Intel processor with VMX and EPT.
+        svm: bool,
+    },
 }
 
 impl fmt::Display for Emulator {
@@ -30,7 +33,8 @@ impl Emulator {
             Emulator::Tcg { icount: true } => ("QEMU TCG", " (icount)"),
             Emulator::Tcg { icount: false } => ("QEMU TCG", ""),
             Emulator::Kvm => ("QEMU KVM", ""),
-            Emulator::Bochs => ("Bochs", ""),
+            Emulator::Bochs { svm: true } => ("Bochs", " (ryzen)"),
+            Emulator::Bochs { svm: false } => ("Bochs", ""),
         };
         match version {
             Some(version) => format!("{name} {version}{how}"),

@@ -48,7 +48,7 @@ impl Machine {
     pub fn boot(spec: &Spec) -> Result<Machine, Error> {
         check::check(spec.emulator)?;
         Machine::start(spec, |console| match spec.emulator {
-            Emulator::Bochs => {
+            Emulator::Bochs { .. } => {
                 let (bochs, process) = Bochs::boot(spec, console)?;
                 Ok((Control::Bochs(bochs), process))
             }
@@ -80,7 +80,7 @@ impl Machine {
         let _lock = state::lock(state)?;
         state::check(state, &state::Identity::of(spec))?;
         let mut machine = Machine::start(spec, |console| match spec.emulator {
-            Emulator::Bochs => {
+            Emulator::Bochs { .. } => {
                 let until = Until::after(spec.limit).or_stopped(spec.stop.flag());
                 let (bochs, process) = Bochs::restore(spec, (state, recorder), console, until)?;
                 Ok((Control::Bochs(bochs), process))

@@ -228,7 +228,7 @@ pub(crate) fn accelerator(emulator: Emulator) -> &'static [&'static str] {
             &["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", CPU]
         }
         Emulator::Tcg { icount: false } => &["-accel", "tcg,thread=multi", "-cpu", CPU],
-        Emulator::Kvm | Emulator::Bochs => &["-accel", "kvm", "-cpu", "host"],
+        Emulator::Kvm | Emulator::Bochs { .. } => &["-accel", "kvm", "-cpu", "host"],
     }
 }
 

@@ -59,12 +59,17 @@ impl Recorder {
         Ok((Recorder { marks, into }, File::from(from)))
     }
 
-    /// The variables for Bochs.
-    pub(crate) fn preload(self, handed: &mut Handed) -> io::Result<[(&'static str, String); 2]> {
+    /// The variables for Bochs, whose processor has SVM or VMX.
+    pub(crate) fn preload(
+        self,
+        handed: &mut Handed,
+        svm: bool,
+    ) -> io::Result<[(&'static str, String); 2]> {
         let Marks { on, off, end, .. } = self.marks;
         let library = handed.give_path(with_content("vmtax-recorder", &unpack(BOCHS)?)?);
         let out = handed.give_path(self.into);
-        let record = format!("out={out},on={on},off={off},end={end}");
+        let svm = u8::from(svm);
+        let record = format!("out={out},on={on},off={off},end={end},svm={svm}");
         Ok([("LD_PRELOAD", library), ("VMTAX_RECORD", record)])
     }
 

@@ -17,7 +17,7 @@ pub fn version(emulator: Emulator) -> Option<String> {
             (qemu::PROGRAM, &["--version"], "QEMU emulator version ")
         }
         // It has no option for it. Without a configuration it says its name, and ends: nothing can be booted.
-        Emulator::Bochs => (
+        Emulator::Bochs { .. } => (
             bochs::PROGRAM,
             &["-q", "-f", "/dev/null", "display_library: term"],
             "Bochs x86 Emulator ",

@@ -13,8 +13,8 @@ pub struct Artefact {
     pub cause: &'static str,
     /// Since when hardware does without it.
     pub gone_since: &'static str,
-    /// The emulator, as a run names it, begins so.
-    emulator: &'static str,
+    /// The emulators, as a run names them, begin so.
+    emulators: &'static [&'static str],
     part: Part,
 }
 
@@ -36,7 +36,7 @@ pub const ARTEFACTS: [Artefact; 2] = [
         name: "instruction decode",
         cause: "QEMU's TCG has no next-RIP save (NRIPS), so KVM decodes the guest's instruction to skip it",
         gone_since: "AMD processors of 2008",
-        emulator: "QEMU TCG",
+        emulators: &["QEMU TCG"],
         part: Part::Calls {
             caller: "__svm_skip_emulated_instruction",
             function: "x86_emulate_instruction",
@@ -44,9 +44,9 @@ pub const ARTEFACTS: [Artefact; 2] = [
     },
     Artefact {
         name: "VMLOAD and VMSAVE exits",
-        cause: "QEMU's TCG has no virtual VMLOAD and VMSAVE, so each one of L1 is an exit to L0",
+        cause: "the emulated AMD processors have no virtual VMLOAD and VMSAVE, so each one of L1 is an exit to L0",
         gone_since: "AMD Zen, 2017",
-        emulator: "QEMU TCG",
+        emulators: &["QEMU TCG", "Bochs"],
         part: Part::Handles(&["vmload", "vmsave"]),
     },
 ];
@@ -63,8 +63,10 @@ pub struct Found {
 /// The artefacts in a call tree of a run on this emulator; none where it has none of them.
 pub fn artefacts(profiled: &Profiled<'_>, emulator: Option<&str>) -> Vec<Found> {
     let Some(emulator) = emulator else { return Vec::new() };
-    let known: Vec<&'static Artefact> =
-        ARTEFACTS.iter().filter(|one| emulator.starts_with(one.emulator)).collect();
+    let known: Vec<&'static Artefact> = ARTEFACTS
+        .iter()
+        .filter(|one| one.emulators.iter().any(|name| emulator.starts_with(name)))
+        .collect();
     let mut sums = vec![0_u64; known.len()];
     let owners = owners(profiled.tree, &known);
     for (node, owner) in profiled.tree.nodes.iter().zip(owners) {

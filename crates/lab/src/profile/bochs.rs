@@ -1,7 +1,7 @@
 //! Reads the record of the library inside Bochs; `crates/machine/recorders/bochs` documents the format.
 //!
-//! The record has the address of each instruction that begins, calls and returns, and the host's entries and exits. The host enters and
-//! leaves L2 too. After L1's VMRESUME it enters L2, until it has executed KVM's function that hands an exit to L1.
+//! The record has the address of each instruction that begins, calls and returns, and the host's entries and exits, of VMX or SVM. The host enters and
+//! leaves L2 too. After L1's VMRESUME or VMRUN it enters L2, until it has executed KVM's function that hands an exit to L1.
 //!
 //! Bochs's clock advances by one for each instruction that begins, completed or not. It also does for an exit or exception that comes
 //! between two instructions, or when the next one is fetched; that tick is counted as an instruction of the function that handles it. The
@@ -35,10 +35,11 @@ const ENTERS: u8 = 0xa1;
 const DELIVERS: u8 = 0xa2;
 const CLOCK: u8 = 0xa3;
 const CLOCK_AFTER_HALT: u8 = 0xa4;
+const LEAVES_SVM: u8 = 0xa5;
 const END: u8 = 0xff;
 
 /// KVM's functions that hand an exit of L2 to L1, by their names in different versions.
-const REFLECTS: [&str; 2] = ["nested_vmx_vmexit", "__nested_vmx_vmexit"];
+const REFLECTS: [&str; 3] = ["nested_vmx_vmexit", "__nested_vmx_vmexit", "nested_svm_vmexit"];
 /// The first vector of interrupts; lower ones are exceptions.
 const INTERRUPTS: u8 = 32;
 const NMI: u8 = 2;
@@ -90,17 +91,107 @@ const IS_STRING: u64 = 16;
 /// Of an exit reason: the entry failed.
 const ENTRY_FAILED: u32 = 1 << 31;
 
-fn cause(reason: u16, qualification: u64) -> &'static str {
-    if reason == PORT_ACCESS {
-        return match (qualification & IS_READ != 0, qualification & IS_STRING != 0) {
-            (true, false) => "in",
-            (false, false) => "out",
-            (true, true) => "ins",
-            (false, true) => "outs",
-        };
-    }
-    CAUSES.iter().find(|(one, _)| *one == reason).map_or("other exit", |(_, name)| name)
+/// The same for SVM (AMD's manual, volume 2, appendix C): the first and the last exit code, and the name.
+const SVM_CAUSES: [(u32, u32, &str); 29] = [
+    (0x00, 0x1f, "mov cr"),
+    (0x20, 0x3f, "mov dr"),
+    (0x40, 0x5f, "exception"),
+    (0x60, 0x60, "interrupt"),
+    (0x61, 0x61, "nmi"),
+    (0x64, 0x64, "interrupt window"),
+    (0x65, 0x65, "mov cr"),
+    (0x6e, 0x6e, "rdtsc"),
+    (0x6f, 0x6f, "rdpmc"),
+    (0x72, 0x72, "cpuid"),
+    (0x74, 0x74, "iret"),
+    (0x76, 0x76, "invd"),
+    (0x77, 0x77, "pause"),
+    (0x78, 0x78, "hlt"),
+    (0x79, 0x79, "invlpg"),
+    (0x7f, 0x7f, "triple fault"),
+    (VMRUN, VMRUN, "vmrun"),
+    (0x81, 0x81, "vmmcall"),
+    (0x82, 0x82, "vmload"),
+    (0x83, 0x83, "vmsave"),
+    (0x84, 0x84, "stgi"),
+    (0x85, 0x85, "clgi"),
+    (0x87, 0x87, "rdtscp"),
+    (0x89, 0x89, "wbinvd"),
+    (0x8a, 0x8a, "monitor"),
+    (0x8b, 0x8b, "mwait"),
+    (0x8d, 0x8d, "xsetbv"),
+    (0x7a, 0x7a, "invlpga"),
+    (0x400, 0x400, "memory access"),
+];
+const VMRUN: u32 = 0x80;
+const SVM_PORT_ACCESS: u32 = 0x7b;
+const SVM_MSR_ACCESS: u32 = 0x7c;
+/// Bits of EXITINFO1 of a port access.
+const SVM_IS_READ: u64 = 1;
+const SVM_IS_STRING: u64 = 4;
+/// The exit code of an entry that failed.
+const INVALID: u32 = u32::MAX;
+
+/// An exit as the record has it, in words that VMX and SVM have in common.
+#[derive(Clone, Copy, Debug)]
+struct Exit {
+    cause: &'static str,
+    /// The port, of an OUT.
+    writes: Option<u16>,
+    /// The host's instruction did not enter the guest.
+    entry_failed: bool,
+    /// The guest's instruction enters a guest of its own.
+    enters_guest: bool,
 }
+
+fn port_access(is_read: bool, is_string: bool) -> &'static str {
+    match (is_read, is_string) {
+        (true, false) => "in",
+        (false, false) => "out",
+        (true, true) => "ins",
+        (false, true) => "outs",
+    }
+}
+
+impl Exit {
+    fn vmx(reason: u32, qualification: u64) -> Exit {
+        let basic = reason as u16;
+        let cause = if basic == PORT_ACCESS {
+            port_access(qualification & IS_READ != 0, qualification & IS_STRING != 0)
+        } else {
+            CAUSES.iter().find(|(one, _)| *one == basic).map_or(OTHER, |(_, name)| name)
+        };
+        Exit {
+            cause,
+            writes: (cause == "out").then_some((qualification >> 16) as u16),
+            entry_failed: reason & ENTRY_FAILED != 0,
+            enters_guest: basic == VMLAUNCH || basic == VMRESUME,
+        }
+    }
+
+    fn svm(code: u32, information: u64) -> Exit {
+        let named = || {
+            let found = SVM_CAUSES.iter().find(|(first, last, _)| (*first..=*last).contains(&code));
+            found.map_or(OTHER, |(_, _, name)| name)
+        };
+        let cause = match code {
+            SVM_PORT_ACCESS => {
+                port_access(information & SVM_IS_READ != 0, information & SVM_IS_STRING != 0)
+            }
+            SVM_MSR_ACCESS if information == 0 => "rdmsr",
+            SVM_MSR_ACCESS => "wrmsr",
+            _ => named(),
+        };
+        Exit {
+            cause,
+            writes: (cause == "out").then_some((information >> 16) as u16),
+            entry_failed: code == INVALID,
+            enters_guest: code == VMRUN,
+        }
+    }
+}
+
+const OTHER: &str = "other exit";
 
 /// What is known about the current level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +235,7 @@ struct Reader<'a, 'b, R> {
     delivered: Option<u8>,
     clock: Clock,
     /// [`REFLECTS`].
-    reflects: [Option<u32>; 2],
+    reflects: [Option<u32>; 3],
 }
 
 /// Reads a record from behind its magic to its end.
@@ -192,9 +283,10 @@ impl<R: Read> Reader<'_, '_, R> {
                     let accessed = self.words.double()?;
                     self.branch(kind, accessed)?;
                 }
-                LEAVES => {
-                    let (reason, qualification) = (self.words.next()?, self.words.double()?);
-                    self.leave(reason, qualification)?;
+                kind @ (LEAVES | LEAVES_SVM) => {
+                    let (reason, more) = (self.words.next()?, self.words.double()?);
+                    let of = if kind == LEAVES { Exit::vmx } else { Exit::svm };
+                    self.leave(of(reason, more))?;
                 }
                 ENTERS => self.enter()?,
                 DELIVERS => {
@@ -310,15 +402,12 @@ impl<R: Read> Reader<'_, '_, R> {
     }
 
     /// A guest leaves.
-    fn leave(&mut self, reason: u32, qualification: u64) -> Result<(), Problem> {
+    fn leave(&mut self, exit: Exit) -> Result<(), Problem> {
         self.counted();
         self.delivered = None;
         self.clock.events += 1;
-        let basic = reason as u16;
-        let cause = cause(basic, qualification);
         let before = self.progress;
-        let port = (qualification >> 16) as u16;
-        if cause == "out" && self.batches.marks.has(port) {
+        if let Some(port) = exit.writes.filter(|port| self.batches.marks.has(*port)) {
             self.mark(port);
         }
         match (before, self.progress) {
@@ -330,21 +419,21 @@ impl<R: Read> Reader<'_, '_, R> {
             _ => {}
         }
         if self.flow.level() == 0 {
-            match (std::mem::take(&mut self.entering), reason & ENTRY_FAILED) {
+            match (std::mem::take(&mut self.entering), exit.entry_failed) {
                 (true, _) => {
                     // It leaves before its first instruction.
                     self.flow.enter(self.flow.enters_nested());
                 }
-                (false, ENTRY_FAILED) => return Ok(()),
-                (false, _) => {
+                (false, true) => return Ok(()),
+                (false, false) => {
                     return Err(self.words.problem("a guest that was not entered exits"));
                 }
             }
         }
-        if basic == VMLAUNCH || basic == VMRESUME {
+        if exit.enters_guest {
             self.flow.enters_guest();
         }
-        self.flow.exit(cause, Completion::Done);
+        self.flow.exit(exit.cause, Completion::Done);
         self.moved();
         Ok(())
     }

@@ -23,7 +23,9 @@ pub const TICK: u64 = KERNEL + 0x2000;
 pub const FAULT: u64 = KERNEL + 0x3000;
 /// Where VMX goes on after a guest.
 pub const AFTER_GUEST: u64 = KERNEL + 0x5000;
+/// Hands an exit of L2 to L1, with VMX and with SVM.
 pub const REFLECTS: u64 = KERNEL + 0x6000;
+pub const REFLECTS_SVM: u64 = KERNEL + 0x7000;
 pub const STACK: u64 = 0xffff_c900_0001_0000;
 /// Where the payload reads the clock.
 pub const FIRST: u64 = layout::CODE + 0x10;
@@ -146,6 +148,7 @@ pub fn kernels() -> Kernels {
         (FAULT + 0x1000, "__switch_to"),
         (AFTER_GUEST, "vmx_vmexit"),
         (REFLECTS, "nested_vmx_vmexit"),
+        (REFLECTS_SVM, "nested_svm_vmexit"),
     ];
     let mut before = 0;
     let steps =
@@ -157,7 +160,7 @@ pub fn kernels() -> Kernels {
 }
 
 /// Small records that are whole: of each emulator, a CPUID that the host handles.
-pub fn samples() -> [Vec<u8>; 2] {
+pub fn samples() -> [Vec<u8>; 3] {
     let mut tcg = Record::new();
     tcg.begin();
     tcg.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
@@ -167,12 +170,16 @@ pub fn samples() -> [Vec<u8>; 2] {
     tcg.enter();
     tcg.block(LAST - 1, GUEST, &[NOP, RDTSC]);
     tcg.block(LAST + 2, GUEST, &[NOP]);
-    let mut bochs = bochs::Record::new();
-    bochs.begin();
-    bochs.run(FIRST + 2, 2);
-    bochs.leaves(bochs::CPUID, 0);
-    bochs.host(3);
-    [tcg.end(), bochs.end()]
+    let bochs = [(false, bochs::CPUID), (true, bochs::SVM_CPUID)].map(|(svm, cpuid)| {
+        let mut bochs = bochs::Record::with(svm);
+        bochs.begin();
+        bochs.run(FIRST + 2, 2);
+        bochs.leaves(cpuid, 0);
+        bochs.host(3);
+        bochs.end()
+    });
+    let [vmx, svm] = bochs;
+    [tcg.end(), vmx, svm]
 }
 
 /// Reads a record as if it were of this host, whose payload is at L1 or at L2, and adds up its tree.

@@ -4,6 +4,7 @@ use vmtax_events::Isa;
 use vmtax_guest::order::{Backing, Operation, Pmu, Touch};
 
 use crate::Error;
+use crate::host::Host;
 use crate::payload::{Assembled, Assembler, Parts, assemble};
 
 /// An operation of a suite.
@@ -88,7 +89,7 @@ pub(super) struct Code {
     pub(super) shares: bool,
     /// The guest waits for time to pass, so its cycles are no instructions.
     pub(super) waits: bool,
-    /// It needs XSAVE, which L1 of the AMD host cannot have.
+    /// It needs XSAVE, which L1 does not have on every host.
     pub(super) xsave: bool,
     /// Machine code of the user's, in place of the functions above.
     pub(super) own: Option<&'static Own>,
@@ -160,13 +161,13 @@ pub(super) const fn waiting(
 }
 
 impl Definition {
-    /// Whether it can be executed at a level on this processor.
-    pub fn is_for(&self, isa: Isa, level: u8) -> bool {
-        let has_xsave = level < 2 || isa != Isa::Svm;
+    /// Whether it can be executed at a level of this host.
+    pub fn is_for(&self, host: Host, level: u8) -> bool {
+        let has_xsave = level < 2 || host.guest_has_xsave();
         if self.code.own.is_some_and(|own| !own.levels.contains(&level)) {
             return false;
         }
-        self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave)
+        self.code.isa.is_none_or(|only| only == host.isa()) && (has_xsave || !self.code.xsave)
     }
 
     /// The fewest conversions that a batch at this level makes.

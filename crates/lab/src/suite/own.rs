@@ -264,6 +264,7 @@ fn around(body: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Host;
 
     fn problem(text: &str) -> String {
         definitions(text).expect_err(text)
@@ -275,7 +276,9 @@ mod tests {
         let found = definitions(text).expect("an operation");
         let [one] = found.as_slice() else { panic!("one") };
         assert_eq!((one.name, one.count_at(1)), ("own-cpuid", 7));
-        assert!(one.is_for(Isa::Svm, 1) && !one.is_for(Isa::Svm, 2) && !one.is_for(Isa::Vmx, 1));
+        assert!(
+            one.is_for(Host::Amd, 1) && !one.is_for(Host::Amd, 2) && !one.is_for(Host::Intel, 1)
+        );
         assert_eq!(
             one.least_exits(Isa::Svm, 1, false).map(|least| (least.exits, least.reason)),
             Some((7, Some("cpuid")))

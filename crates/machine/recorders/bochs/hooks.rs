@@ -28,6 +28,11 @@ const BEFORE: &CStr = c"_Z25bx_instr_before_executionjP15bxInstruction_c";
 /// `BX_INSTR_CONTEXT_SWITCH`, for `bx_instr_tlb_cntrl`: VM entry or VM exit.
 const CONTEXT_SWITCH: c_uint = 14;
 
+/// `BX_WRITE`, for `bx_instr_phy_access`.
+const WRITES: c_uint = 1;
+/// Where a VMCB has the code of an exit (AMD's manual, volume 2, appendix B).
+const EXIT_CODE: u64 = 0x70;
+
 /// Whether this program has the hooks.
 pub(crate) fn are_here() -> bool {
     !symbol(BEFORE).is_null()
@@ -65,6 +70,16 @@ extern "C" fn accesses(
     // SAFETY: asked for once.
     if let Some(recorder) = unsafe { recorder() } {
         recorder.accessed = address;
+    }
+}
+
+extern "C" fn physical(_cpu: c_uint, address: u64, bytes: c_uint, _memory: c_uint, how: c_uint) {
+    if bytes != 8 || how != WRITES || address % PAGE as u64 != EXIT_CODE {
+        return;
+    }
+    // SAFETY: asked for once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.exit_code = Some(address);
     }
 }
 
@@ -113,8 +128,8 @@ extern "C" fn writes(port: u16, _bytes: c_uint, _value: c_uint) {
     }
 }
 
-/// Redirects the hooks to this library.
-pub(crate) fn install() -> Result<(), String> {
+/// Redirects the hooks to this library; those for SVM too if the processor has it.
+pub(crate) fn install(svm: bool) -> Result<(), String> {
     // If the reader exits, recording stops, but Bochs continues.
     // SAFETY: the signal is ignored, so that no handler runs.
     unsafe { signal(SIGPIPE, IGNORE) };
@@ -130,7 +145,8 @@ pub(crate) fn install() -> Result<(), String> {
         (c"_Z12bx_instr_hltj", halts as *const ()),
         (c"_Z13bx_instr_outptjj", writes as *const ()),
     ];
-    hooks.iter().try_for_each(|(name, to)| lead(name, *to))
+    hooks.iter().try_for_each(|(name, to)| lead(name, *to))?;
+    if svm { lead(c"_Z19bx_instr_phy_accessjmjjj", physical as *const ()) } else { Ok(()) }
 }
 
 /// Overwrites a hook with a jump.

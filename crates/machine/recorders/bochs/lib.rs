@@ -2,8 +2,11 @@
 //!
 //! Distributions build Bochs with `--enable-instrumentation`: its hooks are exported functions that do nothing, one RET padded to 16
 //! bytes. This library overwrites them with jumps to its functions. It does nothing in a program that is not such a Bochs, or
-//! without the environment variable `VMTAX_RECORD`, `out=PATH,on=PORT,off=PORT,end=PORT`: the file of the record, the port writes of
-//! guests that start and stop recording, and the host's port write that ends the record.
+//! without the environment variable `VMTAX_RECORD`, `out=PATH,on=PORT,off=PORT,end=PORT,svm=0`: the file of the record, the port writes of
+//! guests that start and stop recording, the host's port write that ends the record, and whether the processor has SVM (1) or VMX (0).
+//!
+//! Bochs has no hook for exits with SVM. It has one for the context switch of an entry and of an exit, and one for accesses to physical
+//! memory: only an exit has written the exit code into the VMCB since the last instruction began.
 //!
 //! # The record
 //!
@@ -17,6 +20,7 @@
 //! | 0x90 to 0x98 | 64 bits | the instruction is a branch of Bochs's kind 12 to 20 (calls, returns, gates); the last address accessed |
 //! | 0xa0 | 32, 64 bits | VM exit: VMX exit reason, qualification |
 //! | 0xa1 | | VM entry |
+//! | 0xa5 | 32, 64 bits | VM exit: low half of the SVM exit code, EXITINFO1 |
 //! | 0xa2 | 8 bits | an interrupt or exception is delivered: vector |
 //! | 0xa3 | 64 bits | the time-stamp counter before the next instruction, recorded after an exit or an exception |
 //! | 0xa4 | 64 bits | the same, recorded after the processor was halted |
@@ -53,7 +57,7 @@ fn install(wanted: &Wanted) -> Result<(), String> {
     let recorder = Recorder::new(wanted)?;
     // SAFETY: no hook is redirected yet.
     unsafe { *SHARED.0.get() = Some(recorder) };
-    let installed = hooks::install();
+    let installed = hooks::install(wanted.svm);
     if installed.is_err() {
         // SAFETY: Bochs's main has not started, so none of the redirected hooks has been called.
         unsafe { *SHARED.0.get() = None };

@@ -15,6 +15,7 @@ const ENTERS: u8 = 0xa1;
 const DELIVERS: u8 = 0xa2;
 const CLOCK: u8 = 0xa3;
 const CLOCK_AFTER_HALT: u8 = 0xa4;
+const LEAVES_SVM: u8 = 0xa5;
 const END: u8 = 0xff;
 
 /// Bochs's kinds of branch that are recorded: `BX_INSTR_IS_CALL` to `BX_INSTR_IS_SYSEXIT`.
@@ -23,6 +24,11 @@ const KINDS: u32 = 9;
 /// The exit of an instruction that accesses a port, whose qualification has the port in bits 16 to 31 and bit 3 set for a read.
 const PORT_ACCESS: u32 = 30;
 const IS_READ: u64 = 8;
+/// The same with SVM, whose EXITINFO1 has the port in bits 16 to 31 and bit 0 set for a read.
+const SVM_PORT_ACCESS: u32 = 0x7b;
+const SVM_IS_READ: u64 = 1;
+/// From the exit code to EXITINFO1.
+const INFORMATION: u64 = 8;
 
 /// Size of a write, in bytes.
 const PIECE: usize = 256 << 10;
@@ -31,6 +37,7 @@ const PIECE: usize = 256 << 10;
 pub(crate) struct Wanted {
     out: String,
     marks: Marks,
+    pub(crate) svm: bool,
 }
 
 impl Wanted {
@@ -40,7 +47,7 @@ impl Wanted {
         };
         let port = |key: &str| value(key)?.parse().map_err(|_| ());
         let marks = Marks { on: port("on")?, off: port("off")?, end: port("end")? };
-        Ok(Wanted { out: value("out")?.to_owned(), marks })
+        Ok(Wanted { out: value("out")?.to_owned(), marks, svm: value("svm")? == "1" })
     }
 
     fn open(&self) -> io::Result<File> {
@@ -87,6 +94,8 @@ pub(crate) struct Recorder {
     pending: Pending,
     /// A VM exit was reported; the hook of the context switch follows.
     leaving: bool,
+    /// Where the VMCB's exit code was written since the last instruction began.
+    pub(crate) exit_code: Option<u64>,
 }
 
 impl Recorder {
@@ -101,12 +110,14 @@ impl Recorder {
             rip: 0,
             pending: Pending::Nothing,
             leaving: false,
+            exit_code: None,
         })
     }
 
     /// An instruction begins.
     #[inline]
     pub(crate) fn begin(&mut self) {
+        self.exit_code = None;
         if !self.on {
             return;
         }
@@ -142,6 +153,18 @@ impl Recorder {
     pub(crate) fn leaves(&mut self, reason: u32, qualification: u64) {
         self.leaving = true;
         let is_write = reason & 0xffff == PORT_ACCESS && qualification & IS_READ == 0;
+        self.left((LEAVES, is_write), reason, qualification);
+    }
+
+    /// VM exit with SVM.
+    fn leaves_svm(&mut self, exit_code: u64) {
+        let word = |at| self.bochs.memory(at).unwrap_or(u64::MAX);
+        let (reason, information) = (word(exit_code) as u32, word(exit_code + INFORMATION));
+        let is_write = reason == SVM_PORT_ACCESS && information & SVM_IS_READ == 0;
+        self.left((LEAVES_SVM, is_write), reason, information);
+    }
+
+    fn left(&mut self, (word, is_write): (u8, bool), reason: u32, qualification: u64) {
         let port = is_write.then_some((qualification >> 16) as u16);
         if port == Some(self.marks.on) && !self.on && self.out.is_some() {
             self.on = true;
@@ -149,7 +172,7 @@ impl Recorder {
             self.clock();
         }
         if self.on {
-            self.put(LEAVES, &reason.to_le_bytes());
+            self.put(word, &reason.to_le_bytes());
             self.unwritten.extend_from_slice(&qualification.to_le_bytes());
             self.happened(Pending::Event);
         }
@@ -161,7 +184,9 @@ impl Recorder {
 
     /// The processor switches between a guest and its host.
     pub(crate) fn switches(&mut self) {
-        if !std::mem::take(&mut self.leaving) && self.on {
+        if let Some(exit_code) = self.exit_code.take() {
+            self.leaves_svm(exit_code);
+        } else if !std::mem::take(&mut self.leaving) && self.on {
             self.unwritten.push(ENTERS);
         }
     }

@@ -192,7 +192,28 @@ fn embedded(svg: &str, number: usize) -> Option<String> {
     let svg = svg.replace("id=\"", &format!("id=\"flame-{number}-"));
     let svg = svg.replace("url(#", &format!("url(#flame-{number}-"));
     let is_plain = !svg.contains("<script") && !svg.contains("<style");
-    is_plain.then_some(svg)
+    is_plain.then(|| with_labelled_root(svg))
+}
+
+/// With a label in the lowest frame, which has all others above it: inferno leaves it empty.
+fn with_labelled_root(mut svg: String) -> String {
+    const TITLE: &str = "<title>";
+    let mut from = 0;
+    while let Some(found) = svg[from..].find("<title>all (") {
+        let start = from + found + TITLE.len();
+        let Some(end) = svg[start..].find("</title>").map(|length| start + length) else { break };
+        let text = svg[end..].find("</text>").map(|length| end + length);
+        // Another function can have that name.
+        if let Some(text) =
+            text.filter(|at| svg[..*at].ends_with('>') && svg[start..end].ends_with(", 100%)"))
+        {
+            let label = svg[start..end].to_owned();
+            svg.insert_str(text, &label);
+            break;
+        }
+        from = end;
+    }
+    svg
 }
 
 /// The text without the one element of this kind. Names cannot hold one: in them `<` is escaped.
@@ -218,6 +239,16 @@ mod tests {
         for expected in ["a (4 weight, 100.00%)", "b (3 weight, 75.00%)", "c (1 weight, 25.00%)"] {
             assert!(svg.contains(expected), "{expected}");
         }
+    }
+
+    #[test]
+    fn the_lowest_frame_has_a_label() {
+        // A function that has its name, too narrow for a label of its own.
+        let lines = ["L1 payload;all 1".to_owned(), "L1 payload 999".to_owned()];
+        let svg = levels(&lines, 1, 0).unwrap();
+        assert_eq!(svg.matches(">all (1,000 instructions, 100%)</text>").count(), 1, "{svg}");
+        assert!(svg.contains(">L1 payload</text>"), "{svg}");
+        assert!(!svg.contains("0.10%)</text>"), "{svg}");
     }
 
     #[test]

@@ -219,6 +219,7 @@ fn same_host(
     let kernel = facts.get("kernel").map_or("an unknown kernel", String::as_str);
     let emulator = |ledger: &Ledger| ledger.recording.emulated.clone().unwrap_or_default();
     let host = |ledger: &Ledger| match emulator(ledger) {
+        name if name.contains("Bochs") && name.contains("ryzen") => "the AMD host on Bochs",
         name if name.contains("Bochs") => "the Intel host",
         name if name.contains("QEMU") => "the AMD host",
         _ => "no emulated host",

@@ -32,7 +32,7 @@ pub(crate) enum LabVerb {
 /// Boot an emulated host, or restore its saved state, run suites of operations in guests of its KVM, and report.
 ///
 /// A real Linux kernel with its real KVM runs under an emulator: QEMU's (an AMD processor with SVM) or Bochs (an Intel
-/// processor with VMX). Each operation runs many times in a bare guest. Counts and path lengths are exact; times are the
+/// processor with VMX, or an AMD processor). Each operation runs many times in a bare guest. Counts and path lengths are exact; times are the
 /// emulator's and do not reflect hardware.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -313,6 +313,8 @@ pub(crate) struct ListArgs {
 pub(crate) enum HostWord {
     /// QEMU TCG with SVM.
     Amd,
+    /// Bochs with SVM and next-RIP save, which QEMU TCG lacks.
+    AmdBochs,
     /// Bochs with VMX.
     Intel,
     /// QEMU with this computer's KVM: exits are real; cycles are not instructions.
@@ -323,6 +325,7 @@ impl HostWord {
     pub(crate) fn host(self) -> Host {
         match self {
             HostWord::Amd => Host::Amd,
+            HostWord::AmdBochs => Host::AmdBochs,
             HostWord::Intel => Host::Intel,
             HostWord::Kvm => Host::Kvm,
         }

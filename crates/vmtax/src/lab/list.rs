@@ -1,7 +1,7 @@
 //! `vmtax lab list`.
 
 use serde_json::Value;
-use vmtax_events::Isa;
+use vmtax_lab::Host;
 use vmtax_lab::suite::{Definition, SUITES};
 use vmtax_report::table::{CSV, Cell, Column, JSON, PAGE, Table};
 use vmtax_report::tables::{Section, Tables};
@@ -44,13 +44,13 @@ fn operations() -> Table {
 }
 
 fn row(one: &Definition, suite: (&'static str, &'static str), nests: bool) -> Vec<Cell> {
-    let hosts = [(Isa::Svm, "amd"), (Isa::Vmx, "intel")];
+    let hosts = [Host::Amd, Host::AmdBochs, Host::Intel];
     let at = |level: u8| -> Vec<&'static str> {
-        hosts.iter().filter(|(isa, _)| one.is_for(*isa, level)).map(|(_, host)| *host).collect()
+        hosts.iter().filter(|host| one.is_for(**host, level)).map(|host| host.name()).collect()
     };
     let hosts = at(1);
     let only = match hosts.as_slice() {
-        ["amd"] => " (AMD)",
+        ["amd", "amd-bochs"] => " (AMD)",
         ["intel"] => " (Intel)",
         _ => "",
     };

@@ -132,7 +132,7 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
     if args.profile && args.host == HostWord::Kvm {
         return fail(
             Code::Usage,
-            "--profile: cannot record instructions on --host kvm; use the emulated hosts amd or intel",
+            "--profile: cannot record instructions on --host kvm; use an emulated host: amd, amd-bochs or intel",
         );
     }
     if args.profile && args.processors > 1 {
@@ -211,10 +211,10 @@ fn only(args: &RunArgs) -> Vec<&'static Definition> {
 
 /// An own operation that this run would leave out without a word is refused.
 fn check_levels(args: &RunArgs, own: &Suite) -> anyhow::Result<()> {
-    let isa = args.host.host().isa();
-    let runs = |one: &Definition| one.is_for(isa, 1) || (args.nested && one.is_for(isa, 2));
+    let host = args.host.host();
+    let runs = |one: &Definition| one.is_for(host, 1) || (args.nested && one.is_for(host, 2));
     let Some(left_out) = own.operations.iter().find(|one| !runs(one)) else { return Ok(()) };
-    let nested = if left_out.is_for(isa, 2) { "; --nested measures L2" } else { "" };
+    let nested = if left_out.is_for(host, 2) { "; --nested measures L2" } else { "" };
     fail(
         Code::Usage,
         format!(

@@ -81,7 +81,7 @@ fn check(args: &SeriesArgs) -> anyhow::Result<()> {
     if args.profile && args.host.contains(&HostWord::Kvm) {
         return fail(
             Code::Usage,
-            "--profile: cannot record instructions on --host kvm; use the emulated hosts amd or intel",
+            "--profile: cannot record instructions on --host kvm; use an emulated host: amd, amd-bochs or intel",
         );
     }
     for host in &args.host {

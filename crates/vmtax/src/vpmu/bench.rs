@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use vmtax_cli::exit::{Code, fail};
 use vmtax_lab::Host;
 use vmtax_vpmu_bench::bench::Bench;
 use vmtax_vpmu_bench::emulated::{Emulated, Recording, plan};
@@ -10,6 +11,12 @@ use super::args::BenchArgs;
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let hosts: Vec<Host> = args.emulated.iter().map(|word| word.host()).collect();
+    if let Some(host) = hosts.iter().find(|host| !matches!(host, Host::Amd | Host::Intel)) {
+        return fail(
+            Code::Usage,
+            format!("--emulated {host}: measures on the hosts amd and intel"),
+        );
+    }
     let measured = match hosts.as_slice() {
         [] => None,
         hosts => Some(measured(hosts, args.batches)?),

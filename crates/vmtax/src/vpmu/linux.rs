@@ -28,10 +28,10 @@ const MODULE: &str = "modules/zz-vmtax_rdpmc.ko";
 
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let host = args.host.host();
-    if host == Host::Kvm {
+    if !matches!(host, Host::Amd | Host::Intel) {
         return fail(
             Code::Usage,
-            "--host kvm: a guest with the virtual PMU needs an emulated host (amd, intel)",
+            format!("--host {host}: a guest with the virtual PMU needs the host amd or intel"),
         );
     }
     let files = files(args)?;

@@ -7,6 +7,9 @@ use super::{AFTER_GUEST, FIRST, LAST, RUN};
 /// Exit reasons.
 pub const CPUID: u32 = 10;
 pub const PORT: u32 = 30;
+/// Exit codes.
+pub const SVM_CPUID: u32 = 0x72;
+pub const SVM_PORT: u32 = 0x7b;
 
 /// A record that is written, with the clock as Bochs has it.
 pub struct Record {
@@ -14,14 +17,21 @@ pub struct Record {
     pub address: u64,
     pub tsc: u64,
     pub clock: Option<u8>,
+    /// Of a processor with SVM.
+    pub svm: bool,
 }
 
 impl Record {
     /// From the mark that starts it on: the host has left its guest.
     pub fn new() -> Record {
+        Record::with(false)
+    }
+
+    /// The same of a processor with SVM or VMX.
+    pub fn with(svm: bool) -> Record {
         let mut bytes = b"VMTAXBCH".to_vec();
         bytes.extend([1, 0, 0, 0, 0, 0, 0, 0]);
-        let mut record = Record { bytes, address: 0, tsc: 1000, clock: None };
+        let mut record = Record { bytes, address: 0, tsc: 1000, clock: None, svm };
         record.put(0xa3, &1000_u64.to_le_bytes());
         record.writes(layout::PREPARE);
         record
@@ -54,13 +64,13 @@ impl Record {
     }
 
     pub fn leaves(&mut self, reason: u32, qualification: u64) {
-        self.put(0xa0, &reason.to_le_bytes());
+        self.put(if self.svm { 0xa5 } else { 0xa0 }, &reason.to_le_bytes());
         self.bytes.extend(qualification.to_le_bytes());
         self.clock = Some(0xa3);
     }
 
     pub fn writes(&mut self, port: u16) {
-        self.leaves(PORT, u64::from(port) << 16);
+        self.leaves(if self.svm { SVM_PORT } else { PORT }, u64::from(port) << 16);
     }
 
     pub fn enters(&mut self) {

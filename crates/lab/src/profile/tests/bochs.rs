@@ -4,12 +4,15 @@ use vmtax_guest::layout;
 
 use super::HOST_RUN;
 use super::{assert_survives_damage, folded, profile};
-use crate::profile::imagined::bochs::{CPUID, Record};
-use crate::profile::imagined::{AFTER_GUEST, FAULT, FIRST, HANDLER, REFLECTS, RUN, STACK, TICK};
+use crate::profile::imagined::bochs::{CPUID, Record, SVM_CPUID};
+use crate::profile::imagined::{
+    AFTER_GUEST, FAULT, FIRST, HANDLER, REFLECTS, REFLECTS_SVM, RUN, STACK, TICK,
+};
 use crate::profile::{Problem, Profile};
 
 const INTERRUPT: u32 = 1;
 const VMRESUME: u32 = 24;
+const VMRUN: u32 = 0x80;
 
 fn tree(bytes: &[u8], level: u8, cycles: u64) -> Vec<String> {
     folded(&profile(bytes, level, cycles).unwrap().unwrap().rows)
@@ -101,24 +104,26 @@ fn halts_are_waiting_and_exceptions_are_calls() {
     assert!(rows.contains(&fault), "{rows:?}");
 }
 
-/// L2 leaves, the host hands the exit to L1, whose VMRESUME brings L2 back.
-fn nested() -> Vec<u8> {
+/// L2 leaves, the host hands the exit to L1, whose VMRESUME or VMRUN brings L2 back.
+fn nested(svm: bool) -> Vec<u8> {
+    let (reflects, cpuid, resume) =
+        if svm { (REFLECTS_SVM, SVM_CPUID, VMRUN) } else { (REFLECTS, CPUID, VMRESUME) };
     let enters_l1 = |record: &mut Record| {
         record.run(AFTER_GUEST, 1);
-        record.run(REFLECTS, 1);
+        record.run(reflects, 1);
         record.host(0);
         record.run(AFTER_GUEST, 1);
     };
     let resumes = |record: &mut Record| {
         // The host handles an exit of L1 meanwhile, and enters L1 again.
         record.run(RUN, 1);
-        record.leaves(CPUID, 0);
+        record.leaves(cpuid, 0);
         record.host(0);
         record.run(RUN + 1, 1);
-        record.leaves(VMRESUME, 0);
+        record.leaves(resume, 0);
         record.host(1);
     };
-    let mut record = Record::new();
+    let mut record = Record::with(svm);
     enters_l1(&mut record);
     resumes(&mut record);
     record.run(layout::CODE + 1, 1);
@@ -127,7 +132,7 @@ fn nested() -> Vec<u8> {
     resumes(&mut record);
     record.run(FIRST, 1);
     record.run(FIRST + 2, 1);
-    record.leaves(CPUID, 0);
+    record.leaves(cpuid, 0);
     enters_l1(&mut record);
     resumes(&mut record);
     record.end()
@@ -136,19 +141,23 @@ fn nested() -> Vec<u8> {
 #[test]
 fn the_guests_guest_and_its_hypervisor() {
     let inner = "payload;[cpuid];1:kvm_arch_vcpu_ioctl_run";
-    let expected = [
-        "payload 1".to_owned(),
-        "payload;[cpuid];0:vmx_vmexit 2".to_owned(),
-        "payload;[cpuid];0:nested_vmx_vmexit 1".to_owned(),
-        format!("payload;[cpuid];{HOST_RUN} 1"),
-        "payload;[cpuid];1:vmx_vmexit 1".to_owned(),
-        format!("{inner} 2"),
-        format!("{inner};[cpuid];0:vmx_vmexit 1"),
-        format!("{inner};[cpuid];{HOST_RUN} 1"),
-        format!("{inner};[vmresume];0:vmx_vmexit 1"),
-        format!("{inner};[vmresume];{HOST_RUN} 2"),
-    ];
-    assert_eq!(tree(&nested(), 2, 14), expected);
+    for (svm, reflects, resume) in
+        [(false, "nested_vmx_vmexit", "[vmresume]"), (true, "nested_svm_vmexit", "[vmrun]")]
+    {
+        let expected = [
+            "payload 1".to_owned(),
+            "payload;[cpuid];0:vmx_vmexit 2".to_owned(),
+            format!("payload;[cpuid];0:{reflects} 1"),
+            format!("payload;[cpuid];{HOST_RUN} 1"),
+            "payload;[cpuid];1:vmx_vmexit 1".to_owned(),
+            format!("{inner} 2"),
+            format!("{inner};[cpuid];0:vmx_vmexit 1"),
+            format!("{inner};[cpuid];{HOST_RUN} 1"),
+            format!("{inner};{resume};0:vmx_vmexit 1"),
+            format!("{inner};{resume};{HOST_RUN} 2"),
+        ];
+        assert_eq!(tree(&nested(svm), 2, 14), expected);
+    }
 }
 
 fn refused(bytes: &[u8]) -> String {
@@ -176,7 +185,9 @@ fn damaged_records_are_refused_in_a_sentence() {
         (with(&[]), "it is truncated here"),
         (with(&[0xb0]), "0xb0 is not a type of entry"),
         (with(&[0xa0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "it is truncated here"),
+        (with(&[0xa5, 0x72, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "it is truncated here"),
         (with(&[0xa1]), "a guest that already runs is entered"),
+        (header(&[0xa5; 13]), "a guest leaves before the record begins"),
         (header(&[1]), "an instruction begins before the record does"),
         (header(&[0xa0; 13]), "a guest leaves before the record begins"),
         (header(&[0xa1]), "a guest that already runs is entered"),
@@ -227,5 +238,6 @@ fn corruption_anywhere_does_not_panic() {
     record.run(RUN, 2);
     record.enters();
     assert_survives_damage(&record.end(), 1);
-    assert_survives_damage(&nested(), 2);
+    assert_survives_damage(&nested(false), 2);
+    assert_survives_damage(&nested(true), 2);
 }
