@@ -37,14 +37,22 @@ const PLUGINS: &str = "/usr/lib/x86_64-linux-gnu/bochs/plugins";
 
 /// The newest models with VMX and with SVM that Debian's Bochs has. One instruction is one nanosecond of the machine's time
 /// and one tick of the TSC, as under QEMU.
-pub(crate) fn processor(svm: bool) -> &'static str {
+fn processor(svm: bool) -> &'static str {
     if svm { "model=ryzen, ips=1000000000" } else { "model=broadwell_ult, ips=1000000000" }
 }
 
 /// Kernel options that a model needs. `ryzen` reports MWAITX (221) and never wakes from it, so the kernel would wait forever in its first
-/// `udelay()`. The kernel reads the last `clearcpuid` alone, so this one repeats 297 of [`crate::QUICK_BOOT`].
+/// `udelay()`; the kernel reads the last `clearcpuid` alone, so this one repeats 297 of [`crate::QUICK_BOOT`]. And it has no invariant TSC: KVM
+/// would move a guest's clock whenever its thread comes back to the processor.
 fn needs(emulator: Emulator) -> &'static str {
-    if emulator == (Emulator::Bochs { svm: true }) { " clearcpuid=297,221" } else { "" }
+    let is_ryzen = emulator == Emulator::Bochs { svm: true };
+    if is_ryzen { " clearcpuid=297,221 tsc=reliable" } else { "" }
+}
+
+/// What a saved machine depends on besides its spec.
+pub(crate) fn settings(emulator: Emulator) -> String {
+    let svm = emulator == Emulator::Bochs { svm: true };
+    format!("{}{}", processor(svm), needs(emulator))
 }
 
 /// Bochs's side of a machine.

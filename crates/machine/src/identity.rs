@@ -8,7 +8,7 @@ impl Identity {
         Identity {
             emulator: spec.emulator.to_string(),
             settings: match spec.emulator {
-                Emulator::Bochs { svm } => bochs::processor(svm).to_owned(),
+                emulator @ Emulator::Bochs { .. } => bochs::settings(emulator),
                 emulator if spec.options == Options::default() => {
                     qemu::accelerator(emulator).join(" ")
                 }
