@@ -255,7 +255,7 @@ fn the_amd_host_on_bochs_decodes_no_instruction() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let run = run.to_str().unwrap();
-    let operations = "cpuid,rdmsr,pio-pit,touch-4k,xsetbv,ud2,hlt-timer";
+    let operations = "cpuid,rdmsr,pio-pit,touch-4k,xsetbv,ud2";
     let arguments = ["lab", "run", "--host", "amd-bochs", "--operation", operations];
     let report = json(&[&arguments[..], &["--profile", "-o", run]].concat());
     assert_versioned(&report["run"]["accelerator"], "emulated:Bochs ", " (ryzen)");
@@ -278,9 +278,39 @@ fn the_amd_host_on_bochs_decodes_no_instruction() {
     assert!(
         below(&trees["touch-4k L1"], &["L1 [memory access]", "L0 kvm_mmu_page_fault"]) > 20 * 100
     );
-    assert!(below(&trees["hlt-timer L1"], &["L1 [hlt]", "L0 kvm_emulate_halt"]) > 0);
     let shown = printed(&["report", run]);
     assert!(!shown.contains("instruction decode"), "{shown}");
+}
+
+/// A kept run of all its operations: the exits of QEMU's host, XSETBV's besides, trees that are as long as the paths, and the paths of the table in the docs.
+#[test]
+fn a_kept_run_of_the_amd_host_on_bochs() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/nrips");
+    let run = folder.join("amd-bochs");
+    let run = run.to_str().unwrap();
+    let report = json(&["report", run]);
+    assert_exits(&report, crate::amd::L1);
+    assert_exits(&report, &[("xsetbv L1", "L1 xsetbv 1")]);
+    let (paths, trees) = (paths(&report), trees(run));
+    let table = std::fs::read_to_string(folder.join("paths.csv")).unwrap();
+    let rows: Vec<Vec<&str>> =
+        table.lines().skip(1).map(|line| line.split(',').collect()).collect();
+    assert_eq!(rows.len(), paths.len());
+    for row in rows {
+        let [name, qemu, decode, bochs] = row[..] else { panic!("{row:?}") };
+        let [qemu, decode, bochs] = [qemu, decode, bochs].map(|cell| cell.parse::<f64>().unwrap());
+        let name = format!("{name} L1");
+        let tree: u64 = trees[&name].iter().map(|(_, weight)| weight).sum();
+        let count = report["operations"]["rows"].as_array().unwrap().iter();
+        let mut count = count.filter(|row| name == format!("{} L1", text(&row["name"])));
+        let count = count.next().unwrap()["count"].as_f64().unwrap();
+        assert!((tree as f64 / count - paths[&name]).abs() < 1e-6, "{name}: {tree}");
+        assert!((paths[&name] - bochs).abs() < 1e-6, "{name}: {bochs}");
+        if decode > 0.0 && name != "context-switch L1" {
+            assert!((qemu - decode - bochs).abs() < 0.02 * bochs, "{name}");
+            assert_eq!(below(&trees[&name], &["L0 x86_decode_insn"]), 0, "{name}");
+        }
+    }
 }
 
 /// Its L2: exits of L2 and of L1, and L0's work under the instructions of L1 that cause it.
