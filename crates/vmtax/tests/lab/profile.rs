@@ -307,7 +307,7 @@ fn a_kept_run_of_the_amd_host_on_bochs() {
         assert!((tree as f64 / count - paths[&name]).abs() < 1e-6, "{name}: {tree}");
         assert!((paths[&name] - bochs).abs() < 1e-6, "{name}: {bochs}");
         if decode > 0.0 && name != "context-switch L1" {
-            assert!((qemu - decode - bochs).abs() < 0.02 * bochs, "{name}");
+            assert!((qemu - decode - bochs).abs() <= 23.0, "{name}");
             assert_eq!(below(&trees[&name], &["L0 x86_decode_insn"]), 0, "{name}");
         }
     }
