@@ -11,7 +11,7 @@ pub(crate) const TITLE: &str = "Exits by reason, beside the baseline";
 /// Said with the table.
 pub(crate) const NOTE: &str = "Of one operation of built-in workloads, of the whole recorded run of others; means of the repeats. Where the category \
                                is a nested guest (L2) and the baseline the VM around it (L1), the exits of the hypervisor in that VM (L1) are those it takes to \
-                               run its guest; `vmtax report RUN --event nested` divides them by the exit of L2 that they handle.";
+                               run its guest, and which MSR an exit of L2 is about is not recorded; `vmtax report RUN --event nested` divides them by the exit of L2 that they handle.";
 
 /// The table, with a group for each workload and category.
 pub(crate) fn table(rows: &[ReasonRow]) -> Table {

@@ -137,6 +137,40 @@ fn kept(folder: &str) -> String {
     format!("{}/../../captures/{folder}", env!("CARGO_MANIFEST_DIR"))
 }
 
+/// A kept run of a compile and of interrupts between vCPUs in a VM and in its guest: the exits of both levels beside each other.
+#[test]
+fn exits_at_l2_are_beside_those_at_l1() {
+    let csv = ok(&["compare", &kept("bench-nested/amd-6.1"), "--exits", "--format", "csv"]);
+    let mut lines = csv.lines();
+    let head = "workload,category,baseline,unit,guest,reason,exits_baseline,exits,ratio";
+    assert_eq!(lines.next(), Some(head));
+    let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
+    let find = |workload: &str, guest: &str, reason: &str| {
+        let found = rows.iter().find(|row| (row[0], row[4], row[5]) == (workload, guest, reason));
+        let row = found.unwrap_or_else(|| panic!("no {workload} {guest} {reason}: {csv}"));
+        assert_eq!((row[1], row[2]), ("plain+nested", "plain"));
+        (row[3], row[6].parse::<f64>().ok(), row[7].parse::<f64>().unwrap())
+    };
+    assert_eq!(find("compile", "all", "all"), ("exits", Some(2667.0), 20381.0));
+    let of_guest = |reason: &str| find("compile", "workload's guest", reason);
+    assert_eq!(of_guest("all"), ("exits", Some(2667.0), 3069.0));
+    // At L2 their numbers are not known, so they are one row at L1, too.
+    assert_eq!(of_guest("msr"), ("exits", Some(1443.0), 1547.0));
+    assert_eq!(of_guest("cpuid"), ("exits", Some(387.0), 387.0));
+    let of_hypervisor = |reason: &str| find("compile", "its hypervisor", reason);
+    assert_eq!(of_hypervisor("all"), ("exits", None, 17312.0));
+    assert_eq!(of_hypervisor("vmrun"), ("exits", None, 2837.0));
+    assert_eq!(of_hypervisor("vmload"), ("exits", None, 5674.0));
+    let (unit, at_l1, at_l2) = find("ipi", "all", "all");
+    assert_eq!(unit, "exits an operation");
+    assert!(at_l1.is_some_and(|at_l1| (9.0..10.5).contains(&(at_l2 / at_l1))), "{at_l2}");
+    let text = ok(&["compare", &kept("bench-nested/amd-6.1"), "--exits"]);
+    assert!(text.contains("compile in plain+nested, beside plain, in a run"), "{text}");
+    // A run whose VMs were not recorded has no such table.
+    let (code, said) = refused(&["compare", &kept("published/s2.csv"), "--exits"]);
+    assert!(code == 4 && said.contains("has no workload with recorded exits"), "{code} {said}");
+}
+
 /// A kept run of VMs on three kinds of memory, with the lab's cost of a fault: counted faults, and what is a model is called one.
 #[test]
 fn an_overhead_comes_apart_into_page_faults_and_the_rest() {
