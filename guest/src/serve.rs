@@ -25,6 +25,9 @@ pub(crate) fn run(start: Host) -> Result<()> {
     let mut shared = Shared::default();
     loop {
         let (number, order) = channel.next().inspect_err(|problem| channel.fail(0, problem))?;
+        if here {
+            system::align();
+        }
         let carried_out = if here {
             let tell = |guest: Option<&Linux>| channel.tell(number, &encode(&kernels(guest)?));
             host(&order, (guest.as_ref(), &tell), &mut shared)

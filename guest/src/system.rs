@@ -146,6 +146,23 @@ fn next_tick() -> i64 {
     clock(libc::CLOCK_MONOTONIC)
 }
 
+/// Sleeps until the next full second of this kernel's time. How many instructions it takes to read an order depends on the emulator's disk, whose requests
+/// take real time; without this, the operations would begin at another moment of each run, and paths that depend on what the kernel did before would differ.
+pub(crate) fn align() {
+    const SECOND: i64 = 1_000_000_000;
+    let now = clock(libc::CLOCK_MONOTONIC);
+    let until = libc::timespec { tv_sec: now / SECOND + 1, tv_nsec: 0 };
+    // SAFETY: reads one timespec. No signal is expected; after one the operations begin earlier.
+    unsafe {
+        libc::clock_nanosleep(
+            libc::CLOCK_MONOTONIC,
+            libc::TIMER_ABSTIME,
+            &raw const until,
+            std::ptr::null_mut(),
+        )
+    };
+}
+
 fn sleep(ns: i64) {
     if let Ok(ns) = u64::try_from(ns) {
         std::thread::sleep(Duration::from_nanos(ns));

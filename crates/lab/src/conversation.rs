@@ -14,6 +14,8 @@ pub(crate) struct Conversation {
     mailbox: Mailbox,
     /// Number of the last order.
     last: u32,
+    /// Number of an order that was sent before the machine ran, and is to be executed.
+    early: Option<u32>,
 }
 
 /// An answer.
@@ -27,7 +29,7 @@ const BYTES: u64 = SECTOR as u64;
 
 impl Conversation {
     pub(crate) fn new(mailbox: Mailbox) -> Conversation {
-        Conversation { mailbox, last: 0 }
+        Conversation { mailbox, last: 0, early: None }
     }
 
     /// Waits until the host is ready for an order.
@@ -35,7 +37,20 @@ impl Conversation {
         self.wait(machine, 0, |header| header.state == State::Ready).map(drop)
     }
 
-    /// Sends an order and waits for its report.
+    /// Sends an order to a saved machine before it goes on: then it arrives at the same moment of the machine's time in each run.
+    pub(crate) fn send_early(&mut self, order: &Order) -> Result<(), Error> {
+        self.early = Some(self.order(&encode(order))?);
+        Ok(())
+    }
+
+    /// Takes back what was sent to a machine that did not go on.
+    pub(crate) fn withdraw(&mut self) -> Result<(), Error> {
+        self.mailbox.clear()?;
+        *self = Conversation::new(self.mailbox.clone());
+        Ok(())
+    }
+
+    /// Sends an order, if it was not sent before the machine ran, and waits for its report.
     ///
     /// If the order requests them, the host's functions are passed to `functions` before the first operation.
     pub(crate) fn execute(
@@ -44,7 +59,10 @@ impl Conversation {
         order: &Order,
         functions: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<Answer, Error> {
-        let number = self.order(&encode(order))?;
+        let number = match self.early.take() {
+            Some(number) => number,
+            None => self.order(&encode(order))?,
+        };
         if order.functions {
             let told = self.wait(machine, number, |header| {
                 header.state == State::Running && header.length > 0

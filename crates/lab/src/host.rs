@@ -214,8 +214,8 @@ impl Setup {
         }
     }
 
-    /// Boots or restores it.
-    pub(crate) fn start(&self, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
+    /// Boots or restores it. A restored host has the order from its first moment on; it is executed by [`Conversation::execute`].
+    pub(crate) fn start(&self, order: &Order, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
         let programs = Programs::of(self)?;
         let spec = self.spec(Mailbox::new()?, &programs);
         let what = if self.nested { "the host and its guest" } else { "the host" };
@@ -233,6 +233,7 @@ impl Setup {
             fresh: self.fresh,
             marks: self.profile.then_some(MARKS),
             observed: !self.observer.is_empty(),
+            order: Some(order),
         };
         booting.start((&named, &archive), &progress)
     }
@@ -330,6 +331,8 @@ pub(crate) struct Booting<'a> {
     pub(crate) marks: Option<Marks>,
     /// An observer may load code, so the functions are requested after it has started.
     pub(crate) observed: bool,
+    /// The order that a restored host gets before it goes on.
+    pub(crate) order: Option<&'a Order>,
 }
 
 impl Booting<'_> {
@@ -346,18 +349,19 @@ impl Booting<'_> {
         let spec = self.spec;
         let emulator = spec.emulator.named(vmtax_machine::version(spec.emulator).as_deref());
         let state = self.cache.join(STATES).join(key(spec, &emulator, named)?);
-        let conversation = Conversation::new(spec.mailbox.clone());
+        let mut conversation = Conversation::new(spec.mailbox.clone());
         let mut notes = Vec::new();
         if !self.fresh && state.exists() {
             progress("restoring");
-            match self.restore(&state) {
+            match self.restore(&state, &mut conversation) {
                 Ok((machine, recorded)) => {
                     used(&state);
                     let start = Start { restored: true, time: started.elapsed(), emulator, notes };
                     return Ok(Ready { machine, conversation, start, recorded });
                 }
                 Err(error @ Error::Machine(vmtax_machine::Error::State { .. })) => {
-                    notes.push(format!("{error}; booted afresh"))
+                    notes.push(format!("{error}; booted afresh"));
+                    conversation.withdraw()?;
                 }
                 Err(error) => return Err(error),
             }
@@ -382,15 +386,25 @@ impl Booting<'_> {
         progress("saving");
         machine.save(&state)?;
         vmtax_machine::prune_states(&self.cache.join(STATES), STATES_MOST);
-        let (machine, recorded) = self.restore(&state)?;
+        let (machine, recorded) = self.restore(&state, &mut conversation)?;
         Ok(Ready { machine, conversation, start: booted(notes), recorded })
     }
 
-    fn restore(&self, state: &Path) -> Result<(Machine, Option<Recorded>), Error> {
+    fn restore(
+        &self,
+        state: &Path,
+        conversation: &mut Conversation,
+    ) -> Result<(Machine, Option<Recorded>), Error> {
+        let kernels = match self.marks {
+            Some(_) if !self.observed => self.kernels(state)?,
+            _ => Vec::new(),
+        };
+        if let Some(order) = self.order {
+            conversation.send_early(order)?;
+        }
         let Some(marks) = self.marks else {
             return Ok((Machine::restore(self.spec, state)?, None));
         };
-        let kernels = if self.observed { Vec::new() } else { self.kernels(state)? };
         let (recorder, record) =
             Recorder::new(marks).map_err(Error::io(Path::new("the record"), "make a pipe"))?;
         let machine = Machine::restore_recorded(self.spec, state, recorder)?;

@@ -242,6 +242,7 @@ pub fn run_network(
         fresh: setup.fresh,
         marks: None,
         observed: false,
+        order: None,
     };
     let say = |doing: &str| progress(&format!("{doing} the host"));
     let ready = booting.start((&archive, &|| Ok(archive.clone())), &say)?;

@@ -82,9 +82,9 @@ fn loaded(name: String, bytes: &[u8], arguments: &str) -> Result<Program, String
 /// # Errors
 /// When the host does not come up, or the program does not end within the limit. How a program ends is an outcome.
 pub fn run(setup: &Setup, image: &Image, progress: &dyn Fn(&str)) -> Result<Outcomes, Error> {
-    let Ready { mut machine, mut conversation, start, .. } = setup.start(progress)?;
-    progress("running the program");
     let order = Order { program: Some(image.0.clone()), trace: true, ..Order::default() };
+    let Ready { mut machine, mut conversation, start, .. } = setup.start(&order, progress)?;
+    progress("running the program");
     let Answer { report, files } = conversation.execute(&mut machine, &order, &mut |_| Ok(()))?;
     machine.finish()?;
     let lacks = |what: &str| Error::Report { problem: format!("it lacks {what}") };

@@ -4,7 +4,7 @@ use vmtax_events::Isa;
 use vmtax_guest::order::{Operation, Order, Outcome};
 
 use crate::conversation::Answer;
-use crate::host::{self, Host, Ready, Setup, Start};
+use crate::host::{self, Host, Ready, Setup};
 use crate::measured::{Measured, Memory, workload};
 use crate::outcomes::Outcomes;
 use crate::profile::{Clocked, Measure, Reading, Recorded, Source};
@@ -41,7 +41,18 @@ const NO_PML: &str = "Bochs has no page-modification logging, and without it Lin
 pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcomes, Error> {
     let tasks = tasks(setup, plan)?;
     let sources = Source::open(&setup.debug_info)?;
-    let Ready { mut machine, mut conversation, mut start, recorded } = setup.start(progress)?;
+    let (probes, unnamed) = probes(setup);
+    let order = Order {
+        operations: tasks.iter().map(|task| task.operation().clone()).collect(),
+        functions: setup.profile && !setup.observer.is_empty(),
+        trace: setup.observer.is_empty(),
+        probes,
+        observer: setup.observer.clone(),
+        program: None,
+    };
+    let Ready { mut machine, mut conversation, mut start, recorded } =
+        setup.start(&order, progress)?;
+    start.notes.extend(unnamed);
     let mut recorded = recorded;
     let mut reading = None;
     if setup.observer.is_empty() {
@@ -54,14 +65,6 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
         Ok(())
     };
     progress("running the suite");
-    let order = Order {
-        operations: tasks.iter().map(|task| task.operation().clone()).collect(),
-        functions: setup.profile && !setup.observer.is_empty(),
-        trace: setup.observer.is_empty(),
-        probes: probes(setup, &mut start),
-        observer: setup.observer.clone(),
-        program: None,
-    };
     if setup.nested && setup.host == Host::Intel {
         start.notes.push(NO_PML.to_owned());
     }
@@ -102,17 +105,17 @@ fn read_record(made: host::Recorded, tasks: &[Task], sources: &[Source]) -> Resu
     Reading::start(made, tasks.iter().map(clocked).collect(), sources)
 }
 
-/// Probes for what KVM's tracepoints do not say. Without them the recording says less, and a note says so.
-fn probes(setup: &Setup, start: &mut Start) -> Vec<String> {
+/// Probes for what KVM's tracepoints do not say, or a note why there are none and the recording says less.
+fn probes(setup: &Setup) -> (Vec<String>, Option<String>) {
     if setup.host.isa() != Isa::Vmx {
-        return Vec::new();
+        return (Vec::new(), None);
     }
     let modules =
         setup.kernel.modules_for(&[setup.host.module()]).map_err(|error| error.to_string());
-    modules.and_then(|modules| probe::definitions(&modules)).unwrap_or_else(|problem| {
-        start.notes.push(format!("VMCS fields are not named: {problem}"));
-        Vec::new()
-    })
+    match modules.and_then(|modules| probe::definitions(&modules)) {
+        Ok(probes) => (probes, None),
+        Err(problem) => (Vec::new(), Some(format!("VMCS fields are not named: {problem}"))),
+    }
 }
 
 struct Task {

@@ -162,8 +162,14 @@ impl VmSetup {
             );
             return Err(Error::Guest { message });
         }
-        let booting =
-            Booting { spec: &spec, cache: &self.cache, fresh: false, marks: None, observed: false };
+        let booting = Booting {
+            spec: &spec,
+            cache: &self.cache,
+            fresh: false,
+            marks: None,
+            observed: false,
+            order: None,
+        };
         let Ready { machine, conversation, .. } =
             booting.start((&archive, &|| Ok(archive.clone())), progress)?;
         Ok(Vm { machine, conversation, release: self.kernel.release.clone(), answer: self.answer })

@@ -55,6 +55,9 @@ pub(crate) fn settings(emulator: Emulator) -> String {
     format!("{}{}", processor(svm), needs(emulator))
 }
 
+/// The date at which a machine boots, in seconds since 1970: 2026-01-01. A fixed one, so that two boots of a kernel are alike.
+const DATE: u32 = 1_767_225_600;
+
 /// Bochs's side of a machine.
 #[derive(Debug)]
 pub(crate) struct Bochs {
@@ -220,7 +223,7 @@ fn configuration(spec: &Spec, boot_cylinders: u64, display: &str) -> String {
          usb_uhci: enabled=0\n\
          com1: enabled=1, mode=file, dev={console}\n\
          sound: waveoutdrv=dummy, waveindrv=dummy, midioutdrv=dummy\n\
-         clock: sync=none\n\
+         clock: sync=none, time0={DATE}\n\
          log: {log}\n\
          panic: action=fatal\n\
          error: action=ignore\n\

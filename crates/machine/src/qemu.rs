@@ -223,10 +223,20 @@ pub fn arguments(emulator: Emulator, cpus: u32, memory_mib: u32, options: &Optio
 /// The options that make a machine that of this emulator.
 pub(crate) fn accelerator(emulator: Emulator) -> &'static [&'static str] {
     match emulator {
-        // One instruction is one nanosecond of the machine's time, and idle time is skipped.
-        Emulator::Tcg { icount: true } => {
-            &["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", CPU]
-        }
+        // One instruction is one nanosecond of the machine's time, and idle time is skipped. Random numbers and the date are the
+        // same in each boot, so that two boots of a kernel are alike.
+        Emulator::Tcg { icount: true } => &[
+            "-seed",
+            "1",
+            "-rtc",
+            "base=2026-01-01,clock=vm",
+            "-accel",
+            "tcg,thread=single",
+            "-icount",
+            "shift=0,sleep=off",
+            "-cpu",
+            CPU,
+        ],
         Emulator::Tcg { icount: false } => &["-accel", "tcg,thread=multi", "-cpu", CPU],
         Emulator::Kvm | Emulator::Bochs { .. } => &["-accel", "kvm", "-cpu", "host"],
     }
