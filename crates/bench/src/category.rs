@@ -12,6 +12,7 @@ use std::path::Path;
 
 use vmtax_machine::{Descriptor, Options};
 
+use crate::facts::Facts;
 use crate::link::{ALONE, End, Link, Netdev, QUEUES};
 use crate::target::{Accel, Target};
 
@@ -96,6 +97,15 @@ impl Category {
         }
         let name = parts.iter().map(|part| part.name).collect::<Vec<_>>().join("+");
         Some(Category { name, parts })
+    }
+
+    /// What the kernel of a VM with these facts lacks for it, if anything; a sentence. The facts are those of the innermost guest.
+    pub(crate) fn lacks(&self, facts: &Facts) -> Option<&'static str> {
+        let own = self.parts.rsplit(|part| part.name == NESTED).next().unwrap_or_default();
+        own.iter().filter_map(|part| part.shows).find_map(|(fact, word, lack)| {
+            let value = facts.get(fact).map_or("", String::as_str);
+            (!value.split_whitespace().any(|one| one == word)).then_some(lack)
+        })
     }
 
     /// What its parts are.
@@ -357,5 +367,18 @@ mod tests {
         assert!(Category::read("private+gmem").is_err());
         assert_eq!(gmem.guests(), [(vec![], vec![], "guest-memfd"), (vec![], vec![], "thp")]);
         assert_eq!(gmem.baseline().unwrap().name, "plain+gmem");
+    }
+
+    /// The driver without its governor never polls, so a VM with it is not one of this category.
+    #[test]
+    fn a_driver_without_its_governor_is_not_haltpoll() {
+        let lacks = |name: &str, governor: &str| {
+            let facts = Facts::from([("idle governor".to_owned(), governor.to_owned())]);
+            Category::read(name).unwrap().lacks(&facts).is_some()
+        };
+        assert!(lacks("plain+haltpoll", "menu") && !lacks("plain+haltpoll", "haltpoll"));
+        assert!(!lacks("plain+poll", "menu"));
+        // Facts are those of the guest inside.
+        assert!(!lacks("plain+haltpoll+nested", "menu") && lacks("plain+nested+haltpoll", "menu"));
     }
 }

@@ -210,8 +210,8 @@ impl<'a> Runner<'a> {
             if self.session.facts(&name)?.is_some() {
                 continue;
             }
-            let mut set = match self.set_up(*index, *platform)? {
-                Ok(set) => set,
+            let (set, facts) = match self.with_facts(*index, *platform)? {
+                Ok(found) => found,
                 Err(what) => {
                     lacking.push((*index, *platform));
                     let note = format!("category {name}: skipped: {what}");
@@ -220,7 +220,6 @@ impl<'a> Runner<'a> {
                     continue;
                 }
             };
-            let facts = set.system.facts()?;
             self.session.keep_facts(&name, &facts)?;
             if let Some(here) = next_here.filter(|here| (here.0, here.2) == (*index, *platform)) {
                 self.present = Some((here, Ok(set)));
@@ -248,6 +247,27 @@ impl<'a> Runner<'a> {
         }
         let message = "categories differ in more than their parts change, so nothing was measured; make them equal";
         Err(Fault::new(Code::Data, message).detailed(found).into())
+    }
+
+    /// A category's system and its facts. The inner error is what the kernel lacks for it.
+    fn with_facts(
+        &self,
+        category: usize,
+        platform: Option<Platform>,
+    ) -> anyhow::Result<Result<(Set, Facts), String>> {
+        let mut set = match self.set_up(category, platform)? {
+            Ok(set) => set,
+            Err(what) => return Ok(Err(what)),
+        };
+        let facts = set.system.facts()?;
+        let lack = match &self.matrix.categories[category] {
+            Where::Vm(category) => category.lacks(&facts),
+            Where::Host | Where::Ssh { .. } => None,
+        };
+        Ok(match lack {
+            Some(what) => Err(what.to_owned()),
+            None => Ok((set, facts)),
+        })
     }
 
     /// The category of a cell.

@@ -46,6 +46,8 @@ pub struct Part {
     pub needs: &'static [Need],
     /// Facts of the guest that may differ from the baseline's, in addition to the command line.
     pub changes: &'static [&'static str],
+    /// A fact of the guest, the word of it without which the guest does not have this part, and what its kernel then lacks.
+    pub shows: Option<(&'static str, &'static str, &'static str)>,
     /// On an emulated host: what its memory is, if not transparent huge pages.
     pub backing: Option<&'static str>,
     /// Whether a VM on an emulated host supports it.
@@ -68,6 +70,7 @@ const NONE: Part = Part {
     pinned: false,
     needs: &[],
     changes: &[],
+    shows: None,
     backing: None,
     on_emulated_host: false,
 };
@@ -220,6 +223,12 @@ pub const PARTS: &[Part] = &[
         modules: &["cpuidle_haltpoll"],
         needs: &[Need::Kvm],
         changes: &["idle driver", "idle governor"],
+        // The driver alone polls nothing: with another governor it always halts.
+        shows: Some((
+            "idle governor",
+            "haltpoll",
+            "this kernel has the idle driver haltpoll without its governor, and would not poll (CONFIG_CPU_IDLE_GOV_HALTPOLL)",
+        )),
         on_emulated_host: true,
         ..NONE
     },

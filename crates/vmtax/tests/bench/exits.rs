@@ -216,3 +216,20 @@ fn unsupported_categories_are_skipped_with_a_note() {
     assert_eq!(code, 7, "{sentence}");
     assert!(sentence.contains("CONFIG_KVM_SW_PROTECTED_VM"), "{sentence}");
 }
+
+/// A VM whose kernel has the idle driver haltpoll and not its governor, as Debian's, would not poll: the category is skipped with the reason.
+#[test]
+fn haltpoll_is_measured_where_it_polls() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let text = MATRIX.replace("[\"plain\", \"plain+poll\"]", "[\"plain+haltpoll\"]");
+    let output = crate::bench(&["run", name(&matrix(folder.path(), &text)), "-o", name(&run)]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    match fs::read_to_string(run.join("facts/plain+haltpoll.json")) {
+        Ok(facts) => assert!(facts.contains("\"idle governor\": \"haltpoll\""), "{facts}"),
+        Err(_) => {
+            assert_eq!(output.status.code(), Some(7), "{said}");
+            assert!(said.contains("would not poll (CONFIG_CPU_IDLE_GOV_HALTPOLL)"), "{said}");
+        }
+    }
+}
