@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vmtax_events::{
-    AccessKey, AccessRow, CallRow, Cause, ExitKey, ExitRow, Level, Losses, NO_VCPU, Outcome, Place,
-    PreemptedRow, Profile, Recording, Sample, Stat, Tally, TimeRow,
+    AccessKey, AccessRow, CallRow, Cause, DetailKind, ExitKey, ExitRow, Level, Losses, NO_VCPU,
+    Outcome, Place, PreemptedRow, Profile, Recording, Sample, Stat, Tally, TimeRow,
 };
 
 use crate::calls::CallTree;
@@ -424,7 +424,9 @@ impl LedgerBuilder {
             if !coverage.nested && nesting_vms.contains(&key.vm) {
                 key.level = Level::Unknown;
             }
-            if !coverage.userspace && key.outcome == Outcome::Kernel {
+            // Without kvm_mmio an address is known from kvm_fast_mmio alone: an ioeventfd of the kernel took the write.
+            let by_fast_mmio = !coverage.mmio && key.detail.kind == DetailKind::MmioWrite;
+            if !coverage.userspace && key.outcome == Outcome::Kernel && !by_fast_mmio {
                 key.outcome = Outcome::Unknown;
             }
             key

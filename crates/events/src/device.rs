@@ -108,10 +108,12 @@ const PORTS: &[(u64, u64, Device)] = &[
     (0xb100, 0xb13f, Device::ChipSet),
 ];
 
-/// First and last guest-physical address, device; sorted. The local APIC's registers are in [`apic`].
+/// First and last guest-physical address, device; sorted. The local APIC's registers are in [`apic`]. PCI configuration space (ECAM)
+/// is at 0xb0000000 by SeaBIOS and at 0xe0000000 by OVMF (PcdPciExpressBaseAddress), of which bus 0 is here: BARs may be beside it.
 const ADDRESSES: &[(u64, u64, Device)] = &[
     (0x000a_0000, 0x000b_ffff, Device::Vga),
     (0xb000_0000, 0xbfff_ffff, Device::PciConfig),
+    (0xe000_0000, 0xe00f_ffff, Device::PciConfig),
     (0xfec0_0000, 0xfec0_0fff, Device::IoApic),
     (0xfed0_0000, 0xfed0_03ff, Device::Hpet),
     (0xfed1_c000, 0xfed1_ffff, Device::ChipSet),
@@ -210,6 +212,8 @@ mod tests {
             (K::PortOut, 0xc050, None),
             (K::MmioRead, 0xfed0_00f0, Some(Device::Hpet)),
             (K::MmioRead, 0xfee0_0080, None),
+            (K::MmioRead, 0xe000_a010, Some(Device::PciConfig)),
+            (K::MmioWrite, 0xe080_3000, None),
             (K::MmioWrite, 0xfebd_3000, None),
             (K::MsrRead, 0x608, None),
         ] {
