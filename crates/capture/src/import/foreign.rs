@@ -17,6 +17,23 @@ macro_rules! results {
 /// What must stand in the text, in this order, and what it then is.
 const TOOLS: &[(&[&str], &str)] = &[
     (&["CPU", "%usr", "%sys", "%idle"], concat!("mpstat's output, which has no exits", exits!())),
+    (
+        &["\"sysstat\"", "\"cpu-load\""],
+        concat!("mpstat's output in JSON, which has no exits", exits!()),
+    ),
+    (
+        &["PID", "%usr", "%guest", "Command"],
+        concat!("pidstat's output, which has no exits", exits!()),
+    ),
+    (&["Avg_MHz", "Busy%", "Bzy_MHz"], concat!("turbostat's output, which has no exits", exits!())),
+    (
+        &["% time", "usecs/call", "syscall"],
+        concat!("strace's table of system calls, which has no exits", exits!()),
+    ),
+    (&["----total-", "usage----"], concat!("dstat's output, which has no exits", exits!())),
+    (&["MemTotal:", "MemFree:"], concat!("/proc/meminfo, which has no exits", exits!())),
+    (&["cpu ", "intr ", "ctxt ", "btime "], concat!("/proc/stat, which has no exits", exits!())),
+    (&["Linux version", "Command line:"], concat!("a kernel's log, which has no exits", exits!())),
     (&["%user", "%system", "%idle"], concat!("sar's output, which has no exits", exits!())),
     (&["CPU", "intr/s"], concat!("mpstat's output, which has no exits", exits!())),
     (&["Device", "r/s", "w/s", "%util"], concat!("iostat's output, which has no exits", exits!())),
@@ -59,7 +76,25 @@ const TOOLS: &[(&[&str], &str)] = &[
         concat!("wrk's log without its end, which has no exits", results!()),
     ),
     (&["HTTP/1.", "\" 200 "], concat!("a web server's access log, which has no exits", results!())),
-    (&["fio-3.", "rw=", "iodepth="], concat!("fio's log, which has no exits", results!())),
+    (&["rw=", "ioengine=", "iodepth="], concat!("fio's log, which has no exits", results!())),
+    (
+        &["\"fio version\"", "\"jobs\""],
+        concat!("fio's log in JSON, which has no exits", results!()),
+    ),
+    (
+        &["Running the test with following options"],
+        concat!("sysbench's log, which has no exits", results!()),
+    ),
+    (
+        &["MIGRATED", " TEST from ", "Throughput"],
+        concat!("netperf's log, which has no exits", results!()),
+    ),
+    (&["stress-ng:", "bogo ops"], concat!("stress-ng's log, which has no exits", results!())),
+    (
+        &["requests completed in", "parallel clients"],
+        concat!("redis-benchmark's log, which has no exits", results!()),
+    ),
+    (&["Benchmark 1", "Time (mean"], concat!("hyperfine's output, which has no exits", results!())),
     (
         &["Disassembly of section"],
         "perf annotate's text: give it to `vmtax import --guest-instructions`, beside a recording",
@@ -71,6 +106,26 @@ const TOOLS: &[(&[&str], &str)] = &[
     (
         &["Performance counter stats for"],
         "perf stat's text, which has no exits: give it to `vmtax import --stats`, beside a recording",
+    ),
+    (
+        &["time", "counts", "unit", "events"],
+        "perf stat's text in intervals (-I), which has no exits by reason: without -I, give it to `vmtax import --stats`, beside a recording",
+    ),
+    (
+        &["\"counter-value\"", "\"event\""],
+        "perf stat's output in JSON, which has no exits: as text or CSV (-x,), give it to `vmtax import --stats`, beside a recording",
+    ),
+    (
+        &["Task", "Runtime ms", "delay ms"],
+        "perf sched's table of latencies, which has no exits: record both at once, `perf record -a -e 'kvm:*' -e sched:sched_switch`",
+    ),
+    (
+        &["time", "cpu", "task name", "wait time", "sch delay"],
+        "perf sched's history of tasks, which has no exits: record both at once, `perf record -a -e 'kvm:*' -e sched:sched_switch`",
+    ),
+    (
+        &["Summary of events:", "syscall", "calls"],
+        concat!("perf trace's summary, which has no exits", exits!()),
     ),
     (
         &["# Overhead", "Symbol"],
@@ -116,6 +171,17 @@ mod tests {
             ("72 bytes from 172.44.0.2: icmp_seq=297 ttl=64 time=0.437 ms\n", "ping"),
             ("Running 10s test @ http://172.44.0.2\n  2 threads and 10 connections\n", "wrk"),
             (" Performance counter stats for 'system wide':\n", "perf stat"),
+            (
+                "#           time             counts unit events\n     1.001 24,113 kvm:kvm_exit\n",
+                "perf stat",
+            ),
+            ("r: (g=0): rw=randread, bs=4096B, ioengine=libaio, iodepth=32\nfio-3.36\n", "fio"),
+            ("{\n \"sysstat\": {\"hosts\": [{\"statistics\": [{\"cpu-load\": []}]}]}}\n", "mpstat"),
+            (
+                "  Task                  |   Runtime ms  |  Count   | Avg delay ms    |\n",
+                "perf sched",
+            ),
+            ("% time     seconds  usecs/call     calls    errors syscall\n", "strace"),
         ] {
             assert!(tool(text).is_some_and(|what| what.starts_with(name)), "{text}");
         }
