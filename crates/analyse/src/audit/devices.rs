@@ -3,7 +3,7 @@
 use vmtax_events::setting::{Fact, Settings, Unknown, VmProcess, files};
 
 use super::view::{View, percent};
-use super::vmm::{is_off, is_qemu, object_type, options, property, said};
+use super::vmm::{is_off, is_on, is_qemu, object_type, options, property, said};
 use super::{Fix, Found};
 
 /// Devices of a command line whose type starts with one of these.
@@ -42,6 +42,15 @@ pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
         .collect();
     if vm.vhost_net || (!types.is_empty() && types.iter().all(|word| word.starts_with("vhost"))) {
         return Found::ok("the network's data path is not in the VMM").seen(open);
+    }
+    // QEMU serves the queues itself, with a warning, if it cannot open the device.
+    let asks = |value: &&str| property(value, "vhost").is_some_and(is_on);
+    if !backends.is_empty() && backends.iter().all(asks) {
+        let what = "vhost=on, and yet the VMM moves every packet of the network: QEMU could not open /dev/vhost-net";
+        return Found::costs(what)
+            .seen(open)
+            .seen(said(vm, "vhost=on"))
+            .fix(Fix::Advice("modprobe vhost_net, and let the VMM open /dev/vhost-net"));
     }
     Found::costs("the VMM moves every packet of the network: each notification is an exit to it")
         .seen(open)

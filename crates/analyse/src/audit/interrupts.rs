@@ -50,7 +50,32 @@ impl Feature {
     }
 }
 
+/// A VM whose APICs are emulated by the VMM: no virtual APIC of the processor serves it.
+fn apic_of_vmm(view: &View) -> Option<Found> {
+    let in_vmm = |vm: &&VmProcess| {
+        let machines = options(vm, "machine").into_iter().chain(options(vm, "M"));
+        let accels = options(vm, "accel");
+        vmm::is_qemu(vm)
+            && machines.chain(accels).any(|value| {
+                let chip = property(value, "kernel-irqchip").or(property(value, "kernel_irqchip"));
+                chip.is_some_and(is_off)
+            })
+    };
+    let vm = view.vms.iter().find(in_vmm)?;
+    let what = format!(
+        "the APICs of VM {} are emulated by the VMM: each interrupt, EOI and access to an APIC goes to it",
+        vm.name
+    );
+    let found = Found::costs(what).seen(said(vm, "kernel-irqchip=off"));
+    Some(found.fix(Fix::Vmm("-machine ...,kernel-irqchip=on (the default)")))
+}
+
 pub(super) fn apicv(view: &View) -> Found {
+    if view.vendor != Some(Vendor::Amd)
+        && let Some(found) = apic_of_vmm(view)
+    {
+        return found;
+    }
     let feature = Feature {
         path: files::APICV,
         flag: ["vmx flags", "apicv"],
@@ -80,6 +105,11 @@ pub(super) fn avic(view: &View) -> Found {
     let sev = view.all_vms(|vm| vmm::kind(vm).is_confidential());
     if sev && view.vendor == Some(Vendor::Amd) {
         return Found::not_applicable("SEV guests inhibit it").seen(view.host.fact(files::AVIC));
+    }
+    if view.vendor == Some(Vendor::Amd)
+        && let Some(found) = apic_of_vmm(view)
+    {
+        return found;
     }
     let feature = Feature {
         path: files::AVIC,
