@@ -17,6 +17,7 @@ const KINDS: &[(&str, VmKind)] = &[
     ("sev", VmKind::Sev),
     ("tdx", VmKind::Tdx),
     ("td", VmKind::Tdx),
+    ("private", VmKind::Unknown),
 ];
 
 /// Words behind a kind that say no more.
@@ -117,6 +118,7 @@ mod tests {
             ("VM", VmKind::Plain, &[][..]),
             ("normal VM", VmKind::Plain, &[]),
             ("TDX VM + vhost", VmKind::Tdx, &["vhost"]),
+            ("private+poll", VmKind::Unknown, &["poll"]),
             ("vm-snp", VmKind::Snp, &[]),
             ("intel-tdx+poll", VmKind::Tdx, &["poll"]),
             ("sev-snp+idle=poll", VmKind::Snp, &["poll"]),
