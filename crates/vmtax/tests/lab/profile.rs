@@ -292,22 +292,21 @@ fn a_kept_run_of_the_amd_host_on_bochs() {
     assert_exits(&report, crate::amd::L1);
     assert_exits(&report, &[("xsetbv L1", "L1 xsetbv 1")]);
     let (paths, trees) = (paths(&report), trees(run));
+    assert_eq!(trees.len(), 38);
+    assert_adds_up(&report, &trees);
     let table = std::fs::read_to_string(folder.join("paths.csv")).unwrap();
     let rows: Vec<Vec<&str>> =
         table.lines().skip(1).map(|line| line.split(',').collect()).collect();
-    assert_eq!(rows.len(), paths.len());
+    assert_eq!(rows.len(), 23);
     for row in rows {
         let [name, qemu, decode, bochs] = row[..] else { panic!("{row:?}") };
         let [qemu, decode, bochs] = [qemu, decode, bochs].map(|cell| cell.parse::<f64>().unwrap());
         let name = format!("{name} L1");
-        let tree: u64 = trees[&name].iter().map(|(_, weight)| weight).sum();
-        let count = report["operations"]["rows"].as_array().unwrap().iter();
-        let mut count = count.filter(|row| name == format!("{} L1", text(&row["name"])));
-        let count = count.next().unwrap()["count"].as_f64().unwrap();
-        assert!((tree as f64 / count - paths[&name]).abs() < 1e-6, "{name}: {tree}");
         assert!((paths[&name] - bochs).abs() < 1e-6, "{name}: {bochs}");
         if decode > 0.0 && name != "context-switch L1" {
-            assert!((qemu - decode - bochs).abs() <= 23.0, "{name}");
+            // Its path differs between runs: 1,877, 1,922.
+            let bound = if name == "tsc-deadline L1" { 51.0 } else { 23.0 };
+            assert!((qemu - decode - bochs).abs() <= bound, "{name}");
             assert_eq!(below(&trees[&name], &["L0 x86_decode_insn"]), 0, "{name}");
         }
     }
