@@ -160,6 +160,30 @@ fn several_blocks() {
     }
 }
 
+/// Where the records of a block begin is guessed first. A guess that is wrong changes nothing.
+#[test]
+fn blocks_that_begin_in_what_looks_like_records() {
+    let nested = capture(&root().join("amd-nested/input/kvmstat.perf.data.zst"));
+    let nested = Perf::read(&nested, 0, 20_000);
+    let decoys = nested.with_decoys();
+    for threads in [0, 2] {
+        let (expected, _) = read(&nested.file(None), threads).unwrap();
+        for bytes in [decoys.file(None), decoys.pipe(None)] {
+            let (log, end) = read(&bytes, threads).unwrap();
+            let events = |log: &Log| -> Vec<Event> {
+                let all = log.0.iter().filter_map(|given| match given {
+                    Given::Events(events) => Some(events.clone()),
+                    _ => None,
+                });
+                all.flatten().collect()
+            };
+            assert!(bytes.len() > 6 << 19, "several blocks");
+            assert!(events(&expected) == events(&log), "{threads} threads");
+            assert!(end.contains("undecodable: 0,"), "{threads} threads: {end}");
+        }
+    }
+}
+
 /// `./x bench threads` asks for more.
 fn cases() -> u32 {
     let asked = std::env::var("VMTAX_MUTATIONS").ok().and_then(|n| n.parse().ok());
