@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use vmtax_events::{
     AccessKey, AccessRow, CallRow, Cause, DetailKind, ExitKey, ExitRow, Level, Losses, NO_VCPU,
     Outcome, Place, PreemptedRow, Profile, Recording, Sample, Stat, Tally, TimeRow,
@@ -297,8 +298,8 @@ impl Ledger {
 pub struct LedgerBuilder {
     filter: Filter,
     interval_ns: u64,
-    exits: BTreeMap<ExitKey, Tally>,
-    accesses: BTreeMap<AccessKey, Tally>,
+    exits: FxHashMap<ExitKey, Tally>,
+    accesses: FxHashMap<AccessKey, Tally>,
     time: BTreeMap<(u32, u32), VcpuTime>,
     preempted: BTreeMap<ExitKey, u64>,
     taken_by: BTreeMap<(u32, u32, Taker), Taken>,
@@ -316,8 +317,8 @@ impl LedgerBuilder {
         LedgerBuilder {
             filter,
             interval_ns,
-            exits: BTreeMap::new(),
-            accesses: BTreeMap::new(),
+            exits: FxHashMap::default(),
+            accesses: FxHashMap::default(),
             time: BTreeMap::new(),
             preempted: BTreeMap::new(),
             taken_by: BTreeMap::new(),

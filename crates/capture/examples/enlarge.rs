@@ -4,6 +4,7 @@
 //! ```text
 //! enlarge perf.data OUT COPIES [zstd]       a file-mode perf.data; with `zstd` its records compressed
 //! enlarge perf.data OUT COPIES stream       the same as `perf record -o -` writes it
+//! enlarge perf.data OUT COPIES threads N    the samples given to N times the threads in turn, a hundred each
 //! enlarge v6.trace.dat OUT COPIES           a trace.dat of version 6, not compressed
 //! ```
 //!
@@ -25,6 +26,10 @@ const FEATURE: u32 = 80;
 const TRACING: usize = 1;
 /// Offset of the time in a sample of `perf kvm stat record`: after header, identifier, ip and tid.
 const SAMPLE_TIME: usize = 32;
+/// Offset of process and thread, in front of it.
+const SAMPLE_THREAD: usize = SAMPLE_TIME - 8;
+/// More than the capture has.
+const MOST_PIDS: u32 = 1 << 16;
 /// The largest payload that a compressed record takes, with room for zstd's own worst case.
 const PIECE: usize = 32 << 10;
 
@@ -38,7 +43,11 @@ fn main() -> Result<()> {
     File::open(input)?.read_to_end(&mut bytes)?;
     let out = BufWriter::with_capacity(1 << 20, File::create(output)?);
     if bytes.starts_with(b"PERFILE2") {
-        perf(&bytes, out, copies, rest.first().map_or("", String::as_str))
+        let threads = match rest {
+            [form, n] if form == "threads" => n.parse()?,
+            _ => 1,
+        };
+        perf(&bytes, out, (copies, threads), rest.first().map_or("", String::as_str))
     } else if bytes.starts_with(b"\x17\x08\x44tracing6") {
         trace_dat(&bytes, out, copies)
     } else {
@@ -56,7 +65,12 @@ fn u32_at(bytes: &[u8], at: usize) -> Result<u32> {
     Ok(u32::from_le_bytes(*b))
 }
 
-fn perf(bytes: &[u8], mut out: BufWriter<File>, copies: u64, form: &str) -> Result<()> {
+fn perf(
+    bytes: &[u8],
+    mut out: BufWriter<File>,
+    (copies, threads): (u64, u32),
+    form: &str,
+) -> Result<()> {
     let (data_at, data_size) = (u64_at(bytes, 40)? as usize, u64_at(bytes, 48)? as usize);
     let data = &bytes[data_at..data_at + data_size];
     let (mut first, mut last) = (u64::MAX, 0);
@@ -79,11 +93,16 @@ fn perf(bytes: &[u8], mut out: BufWriter<File>, copies: u64, form: &str) -> Resu
     }
     let mut data_out = Data::new(out, form == "zstd")?;
     for copy in 0..copies {
-        for &record in &records {
+        for (number, &record) in (0u32..).zip(&records) {
             let kind = u32_at(record, 0)?;
-            if kind == SAMPLE && copy > 0 {
+            if kind == SAMPLE && (copy > 0 || threads > 1) {
                 let time = u64_at(record, SAMPLE_TIME)? + copy * span;
-                data_out.write(&record[..SAMPLE_TIME])?;
+                data_out.write(&record[..SAMPLE_THREAD])?;
+                for at in [SAMPLE_THREAD, SAMPLE_THREAD + 4] {
+                    let id = u32_at(record, at)?;
+                    let moved = if id == 0 { 0 } else { number / 100 % threads * MOST_PIDS };
+                    data_out.write(&id.wrapping_add(moved).to_le_bytes())?;
+                }
                 data_out.write(&time.to_le_bytes())?;
                 data_out.write(&record[SAMPLE_TIME + 8..])?;
             } else if copy == 0 || kind == FINISHED_ROUND {

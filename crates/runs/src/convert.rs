@@ -69,7 +69,7 @@ pub fn of_events<R: RowSink>(
     }
     let each = &mut |events: &[Event]| {
         accountant.sink_mut().events(events);
-        events.iter().for_each(|event| accountant.event(event));
+        accountant.events(events);
     };
     let share = reading.progress.begin(Some(run.bytes_of(Table::Events)));
     let read = run.read_events(each, &|bytes| share.advance(bytes));
@@ -178,7 +178,7 @@ impl<R: RowSink> Sink for &mut Accounting<'_, R> {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         self.accountant.sink_mut().events(events);
         match &mut self.assign {
-            None => events.iter().for_each(|event| self.accountant.event(event)),
+            None => self.accountant.events(events),
             Some(assign) => {
                 for event in events.iter().filter_map(assign) {
                     self.accountant.event(&event);

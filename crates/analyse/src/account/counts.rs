@@ -64,7 +64,7 @@ impl<K: Copy + Eq + Hash + Spread> Counts<K> {
     }
 
     /// Counts one under `key`, or, as `dropped`, under the first key of `coarser` that there is room for.
-    #[inline]
+    #[inline(always)]
     pub(super) fn add(
         &mut self,
         key: &K,
