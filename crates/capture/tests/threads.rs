@@ -165,7 +165,16 @@ fn several_blocks() {
 fn blocks_that_begin_in_what_looks_like_records() {
     let nested = capture(&root().join("amd-nested/input/kvmstat.perf.data.zst"));
     let nested = Perf::read(&nested, 0, 20_000);
-    let decoys = nested.with_decoys();
+    // PERF_RECORD_BPF_EVENT, of 48,008 bytes: about every other block begins in one.
+    let mut decoy = [&18u32.to_le_bytes()[..], &[0; 2], &48_008u16.to_le_bytes()].concat();
+    for n in 0..3000u64 {
+        // The header of a sample of 16 bytes.
+        decoy.extend_from_slice(&[9, 0, 0, 0, 1, 0, 16, 0]);
+        decoy.extend_from_slice(&n.to_le_bytes());
+    }
+    let mut decoys = nested.clone();
+    let few = nested.records.chunks(500);
+    decoys.records = few.flat_map(|few| few.iter().cloned().chain([decoy.clone()])).collect();
     for threads in [0, 2] {
         let (expected, _) = read(&nested.file(None), threads).unwrap();
         for bytes in [decoys.file(None), decoys.pipe(None)] {

@@ -137,7 +137,7 @@ pub(crate) struct Perf {
     tracing_data: Vec<u8>,
     /// Feature bits and payloads.
     features: Vec<(usize, Vec<u8>)>,
-    records: Vec<Vec<u8>>,
+    pub(crate) records: Vec<Vec<u8>>,
 }
 
 impl Perf {
@@ -228,20 +228,6 @@ impl Perf {
             out.put(payload);
         }
         out.bytes
-    }
-
-    /// The same with records in between that say nothing, and hold what looks like small samples.
-    pub(crate) fn with_decoys(&self) -> Perf {
-        // PERF_RECORD_BPF_EVENT, of 48,008 bytes: every tenth block begins in one.
-        let decoy = {
-            let mut out = Bytes::new(false);
-            out.u32(18).u16(0).u16(48_008);
-            (0..3000).for_each(|n| _ = out.u32(SAMPLE).u16(1).u16(16).u64(n));
-            out.bytes
-        };
-        let few = self.records.chunks(500);
-        let records = few.flat_map(|few| few.iter().cloned().chain([decoy.clone()])).collect();
-        Perf { records, ..self.clone() }
     }
 
     /// As a stream.
