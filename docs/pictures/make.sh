@@ -2,6 +2,7 @@
 # Makes the pictures of the documentation from real runs: ./x pictures [IMAGE MODULES]
 #
 #   report.png           the page of a shipped recording (a VM that nests, on an emulated AMD host)
+#   timeline.svg         what exit tax and contention are: two vCPUs on one processor (captures/amd-sched)
 #   top.svg              the screen of `vmtax top --replay` of the same recording
 #   exit.svg             flame graph of one CPUID of a nested guest, from `vmtax lab run --profile`
 #   guest-memfd.png      what vmtax explain says of a run on guest_memfd, beside one on THP (captures/cases/lab-guest-memfd)
@@ -52,6 +53,12 @@ zstd -dqf -o "$work/perf.data" "$root/captures/amd-nested/input/all.perf.data.zs
 (cd "$work" && "$vmtax" report perf.data --format html -o report.html)
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/browser" \
   --window-size=1280,900 --screenshot="$here/report.png" "file://$work/report.html" 2> /dev/null
+
+say 'what the tax is'
+zstd -dqf -o "$work/sched.perf.data" "$root/captures/amd-sched/input/sched.perf.data.zst"
+perf script -i "$work/sched.perf.data" > "$work/sched.txt" 2> /dev/null
+"$vmtax" report "$work/sched.perf.data" --format json -o "$work/sched.json"
+"$here/timeline" "$work/sched.txt" "$work/sched.json" > "$here/timeline.svg"
 
 say 'a screen of vmtax top'
 "$screen" "$work/perf.data" 100 28 End Enter Tab > "$here/top.svg"
