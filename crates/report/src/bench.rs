@@ -57,22 +57,29 @@ impl<'a> Benchmark<'a> {
         shown
     }
 
+    /// What an emulated host means for these numbers.
+    pub(crate) fn emulation(&self) -> Option<String> {
+        let which = self.ledger.recording.emulated.as_ref()?;
+        let counted = self.bench.rows.iter().any(|row| row.metric == vmtax_analyse::bench::EXITS);
+        let timed = self.bench.rows.iter().any(|row| row.unit == "ns");
+        let worth = if counted && timed {
+            "recorded exits are exact and comparable with hardware; times are only comparable with each other"
+        } else if counted {
+            "exits and path lengths are exact and comparable with hardware; there are no times"
+        } else {
+            "only results of this emulator are comparable; no number reflects hardware"
+        };
+        Some(format!("Emulated ({}): {worth}.", printable(which)))
+    }
+
     /// Sentences on what limits these numbers.
     pub(crate) fn warnings(&self) -> Vec<String> {
+        self.emulation().into_iter().chain(self.limits()).collect()
+    }
+
+    /// As [`Benchmark::warnings`], without emulation.
+    pub(crate) fn limits(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if let Some(which) = &self.ledger.recording.emulated {
-            let counted =
-                self.bench.rows.iter().any(|row| row.metric == vmtax_analyse::bench::EXITS);
-            let timed = self.bench.rows.iter().any(|row| row.unit == "ns");
-            let worth = if counted && timed {
-                "recorded exits are exact and comparable with hardware; times are only comparable with each other"
-            } else if counted {
-                "exits and path lengths are exact and comparable with hardware; there are no times"
-            } else {
-                "only results of this emulator are comparable; no number reflects hardware"
-            };
-            warnings.push(format!("Emulated ({}): {worth}.", printable(which)));
-        }
         // Recorded exits are counted exactly, once.
         let measured =
             self.bench.rows.iter().filter(|row| row.metric != vmtax_analyse::bench::EXITS);

@@ -7,6 +7,7 @@ mod text;
 
 use std::io;
 
+use vmtax_analyse::audit::{Finding, Verdict};
 use vmtax_events::setting::files;
 
 pub use audit::Audit;
@@ -15,8 +16,10 @@ pub use json::SCHEMA;
 pub(crate) use json::{Vm as ShapedVm, vm as shaped_vm};
 
 use self::audit::fix_line;
+use crate::explain::sentence;
 use crate::html::{TablePage, TableSection};
-use crate::table::{Cell, Column, Table};
+use crate::numbers;
+use crate::table::{Cell, Column, PAGE, Table};
 use crate::tables::Formats;
 use crate::text::Text;
 
@@ -43,14 +46,18 @@ impl Formats for Audit<'_> {
             command: "doctor",
             tool_version: self.tool_version,
             facts: vec![
-                ("Host", self.root.to_owned()),
-                ("Kernel", kernel.to_owned()),
+                ("host", self.root.to_owned()),
+                ("kernel", kernel.to_owned()),
                 ("KVM", crate::kvm::line(&self.system.kvm)),
-                ("VMs", if vms.is_empty() { "none was found".to_owned() } else { vms.join(", ") }),
-                ("Guest", or_none(self.guest)),
-                ("Run", or_none(self.run.map(|(name, _)| name))),
+                (
+                    "virtual machines",
+                    if vms.is_empty() { "none was found".to_owned() } else { vms.join(", ") },
+                ),
+                ("guest", or_none(self.guest)),
+                ("run", or_none(self.run.map(|(name, _)| name))),
             ],
-            notice: None,
+            answer: self.answer(),
+            emulation: None,
         };
         let hidden = Some(self.system.hidden).filter(|processes| *processes > 0).map(hidden);
         let notes = hidden.into_iter().collect();
@@ -58,18 +65,47 @@ impl Formats for Audit<'_> {
     }
 }
 
+/// Costly settings that are explained above the table.
+const NAMED: usize = 5;
+
 impl Audit<'_> {
+    /// How many settings cost time, and which.
+    fn answer(&self) -> Vec<String> {
+        let with = |verdict: Verdict| {
+            self.findings.iter().filter(move |finding| finding.found.verdict == verdict)
+        };
+        let checks = numbers::counted(self.findings.len() as u64, "check");
+        let costly: Vec<&Finding> = with(Verdict::Costs).collect();
+        let mut said = vec![match costly.len() {
+            0 => format!("None of {checks} found a setting that costs time."),
+            n => {
+                let n = numbers::count(n as u64);
+                format!("{n} of {checks} found a setting that costs time.")
+            }
+        }];
+        let named = costly.iter().take(NAMED);
+        said.extend(named.map(|finding| {
+            format!("{}: {}. {}.", finding.check.id, finding.found.what, sentence(finding.rule.why))
+        }));
+        let unknown = with(Verdict::Unknown).count() as u64;
+        if unknown > 0 {
+            let unknown = numbers::counted(unknown, "check");
+            said.push(format!("{unknown} could not be decided; the table has the reasons."));
+        }
+        said
+    }
+
     /// A row for each check and subject.
     fn table(&self) -> Table {
         let mut table = Table::new(vec![
             Column::words("verdict", "verdict"),
             Column::words("check", "check"),
             Column::words("subject", "of"),
-            Column::words("what", "found"),
-            Column::words("evidence", "seen"),
+            Column::words("what", "found").class("described"),
+            Column::words("evidence", "seen").class("described"),
             Column::number("gain_share", "gain at most").help("of the run's time not halted"),
-            Column::words("fix", "fix"),
-            Column::words("why", "why"),
+            Column::words("fix", "fix").class("described"),
+            Column::words("why", "why").without(PAGE),
         ]);
         for finding in self.findings {
             let found = &finding.found;
@@ -77,7 +113,7 @@ impl Audit<'_> {
             let gain = finding.measured.as_ref().and_then(|measured| measured.gain.share());
             table.row(vec![
                 Cell::Word(found.verdict.name()),
-                Cell::Word(finding.check.id),
+                Cell::Word(finding.check.id).titled(finding.rule.why.to_owned()),
                 Cell::Name(self.subject(finding.subject)),
                 Cell::Name(found.what.clone()),
                 Cell::Name(seen.join("; ")),

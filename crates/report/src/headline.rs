@@ -115,7 +115,7 @@ fn tax(ledger: &Ledger, total: &Tally) -> Option<String> {
 }
 
 /// The VM that lost most, where there are several and all are followed.
-fn worst(ledger: &Ledger) -> Option<VmLoss> {
+pub(crate) fn worst(ledger: &Ledger) -> Option<VmLoss> {
     let all = ledger.vms_by_loss();
     (all.len() > 1 && !are_capped(ledger)).then(|| all[0])
 }

@@ -18,6 +18,7 @@ use vmtax_events::{Level, Reason};
 use crate::calls::difference::{self, Compared};
 use crate::html::heat::{Heat, HeatCell, HeatRow};
 use crate::html::{TablePage, TableSection};
+use crate::numbers::counted;
 use crate::operations::compared::Kinds;
 use crate::operations::{exit_name, instructions};
 use crate::table::{CSV, Cell, Column, JSON, Table};
@@ -105,10 +106,11 @@ impl<'a> Series<'a> {
             command: "lab series",
             tool_version,
             facts: vec![
-                ("Kernels", self.kernels().join(", ")),
-                ("Runs", self.points.len().to_string()),
+                ("kernels", self.kernels().join(", ")),
+                ("runs", self.points.len().to_string()),
             ],
-            notice: self
+            answer: self.answer(),
+            emulation: self
                 .points
                 .first()
                 .and_then(|one| crate::operations::emulated(one.point.ledger)),
@@ -130,7 +132,37 @@ impl<'a> Series<'a> {
             TableSection { id: "values", title: "All values", notes: Vec::new(), table: &values },
         ];
         let heats: Vec<Heat> = self.groups().iter().map(|group| self.heat(group)).collect();
-        page.write_with_heats(&heats, &sections, out)
+        // Without L2 there are no such exits.
+        let shown: Vec<TableSection<'_>> = sections
+            .into_iter()
+            .filter(|section| section.id != "ancillary" || !section.table.rows.is_empty())
+            .collect();
+        page.write_with_heats(&heats, &shown, out)
+    }
+
+    /// How many operations changed, and which changed most.
+    fn answer(&self) -> Vec<String> {
+        let mut said = vec![match self.changes.len() as u64 {
+            0 => "No operation changed from one run to the next.".to_owned(),
+            n => format!("{} of an operation from one run to the next.", counted(n, "change")),
+        }];
+        let finite = self.changes.iter().filter(|change| change.size().is_finite());
+        if let Some(largest) = finite.max_by(|a, b| a.size().total_cmp(&b.size())) {
+            let (before, after) = largest.steps;
+            said.push(format!(
+                "The largest: {} {} from {} to {}, {:+.1} % of its path.",
+                largest.name,
+                largest.level.name(),
+                named(&self.points[before].point),
+                named(&self.points[after].point),
+                (largest.ratio().unwrap_or(1.0) - 1.0) * 100.0
+            ));
+        }
+        if !self.missing.is_empty() {
+            let missing = counted(self.missing.len() as u64, "measurement");
+            said.push(format!("{missing} missing; the reasons are above the changes."));
+        }
+        said
     }
 
     /// A page for each step that has changed functions: the name of its file, and the page.
@@ -146,8 +178,13 @@ impl<'a> Series<'a> {
             let page = TablePage {
                 command: "lab series",
                 tool_version,
-                facts: vec![("From", named(before)), ("To", named(after))],
-                notice: crate::operations::emulated(after.ledger),
+                facts: vec![("from", named(before)), ("to", named(after))],
+                answer: vec![format!(
+                    "The path of {} changed by more than {:.0} %.",
+                    counted(compared.len() as u64, "operation"),
+                    CHANGE * 100.0
+                )],
+                emulation: crate::operations::emulated(after.ledger),
             };
             let section = TableSection {
                 id: "functions",
@@ -341,9 +378,10 @@ impl<'a> Series<'a> {
             Column::number("spread", "spread").help("of the batches of both runs, the larger"),
             Column::number("exits_before", "exits before"),
             Column::number("exits", "exits"),
-            Column::words("kinds", "exits that differ"),
+            Column::words("kinds", "exits that differ").class("described"),
             Column::words("functions", "functions")
-                .help("instructions by function; their sum is the change"),
+                .help("instructions by function; their sum is the change")
+                .class("described"),
         ]);
         for change in &self.changes {
             let (before, after) =

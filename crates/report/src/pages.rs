@@ -9,7 +9,7 @@ use vmtax_events::setting::{Backing, Fact, Mapped, System, Unknown, VmProcess};
 use crate::doctor::{hidden, shaped_vm, vm_name};
 use crate::html::{TablePage, TableSection};
 use crate::names::printable;
-use crate::numbers::share;
+use crate::numbers::{percent, share};
 use crate::table::{Cell, Column, Table};
 use crate::tables::Formats;
 use crate::text::Text;
@@ -29,6 +29,9 @@ pub struct Pages<'a> {
     /// The VMs to show.
     pub vms: &'a [VmProcess],
 }
+
+/// VMs with a sentence on a page.
+const LISTED: usize = 5;
 
 const NO_STATS_FD: &str = "What KVM has mapped comes from its counters in debugfs: KVM_GET_STATS_FD has more, and gives it only to \
                            the process that runs the VM.";
@@ -77,15 +80,19 @@ impl Formats for Pages<'_> {
         let mut notes = Vec::new();
         let table = self.table(&mut notes);
         notes.extend(self.remarks());
-        let parts = [TableSection { id: "pages", title: "Pages by size", notes, table: &table }];
+        let section = TableSection { id: "pages", title: "Pages by size", notes, table: &table };
+        // Without rows the answer is all there is.
+        let parts: Vec<TableSection<'_>> =
+            if self.vms.is_empty() { Vec::new() } else { vec![section] };
         let page = TablePage {
             command: "pages",
             tool_version: self.tool_version,
             facts: vec![
-                ("System", self.root.to_owned()),
+                ("system", self.root.to_owned()),
                 ("KVM", crate::kvm::line(&self.system.kvm)),
             ],
-            notice: None,
+            answer: self.answer(),
+            emulation: None,
         };
         page.write(&parts, out)
     }
@@ -104,6 +111,30 @@ impl Formats for Pages<'_> {
 }
 
 impl Pages<'_> {
+    /// What KVM mapped for each VM.
+    fn answer(&self) -> Vec<String> {
+        if self.vms.is_empty() {
+            let none = match self.system.listed {
+                true => "No running VM was found.",
+                false => "There is no list of processes.",
+            };
+            return std::iter::once(none.to_owned()).chain(self.remarks()).collect();
+        }
+        let large = |vm: &VmProcess| {
+            let mapped = vm.mapped().value.ok()?;
+            share(mapped.large(), mapped.total())
+        };
+        let one = |vm: &VmProcess| match large(vm) {
+            Some(share) => format!(
+                "{}: {} of what KVM mapped is in pages of 2 MiB and more.",
+                vm_name(vm),
+                percent(share)
+            ),
+            None => format!("{}: the sizes that KVM mapped are not known.", vm_name(vm)),
+        };
+        self.vms.iter().take(LISTED).map(one).collect()
+    }
+
     /// Said below the table.
     fn remarks(&self) -> Vec<String> {
         let mut said = Vec::new();

@@ -110,8 +110,9 @@ impl Rows {
         let page = TablePage {
             command: "query",
             tool_version: &self.tool_version,
-            facts: vec![("Question", self.title.clone()), ("Runs", self.source.clone())],
-            notice: None,
+            facts: vec![("question", self.title.clone()), ("runs", self.source.clone())],
+            answer: Vec::new(),
+            emulation: None,
         };
         page.write(&[TableSection { id: "rows", title: "Rows", notes, table: &self.table() }], out)
     }

@@ -12,7 +12,7 @@ use vmtax_analyse::{By, Ledger, Table as Counted, TableKind, Value};
 use vmtax_events::{Level, Tally};
 
 use crate::headline::duration_ns;
-use crate::numbers::{counted, percent_digits, share};
+use crate::numbers::{counted, percent, percent_digits, share, significant};
 use crate::table::{Cell, Column, PEOPLE, Table, sort_key};
 use crate::tables::{Formats, Section, Tables};
 use crate::text::Text;
@@ -109,7 +109,50 @@ impl<'a> Several<'a> {
     fn tables(&self, sections: Vec<Section>) -> Tables {
         let facts = vec![("recordings", self.recordings.len().to_string())];
         let tool_version = self.tool_version;
-        Tables { command: "report", tool_version, facts, sections, json: serde_json::json!({}) }
+        Tables {
+            command: "report",
+            tool_version,
+            facts,
+            answer: vec![self.answer()],
+            emulation: self.emulation(),
+            sections,
+            json: serde_json::json!({}),
+        }
+    }
+
+    /// The taxes, the largest first; rates of exits where times are not compared or not known.
+    fn answer(&self) -> String {
+        let listed = |what: &str, mut all: Vec<(&str, f64, String)>| {
+            all.sort_by(|(_, a, _), (_, b, _)| b.total_cmp(a));
+            let all: Vec<String> =
+                all.into_iter().map(|(name, _, figure)| format!("{name} {figure}")).collect();
+            format!("{what}: {}.", all.join(", "))
+        };
+        let tax = |named: &'a Named| {
+            let tax = named.ledger.tax().filter(|_| self.has_comparable_times())?;
+            Some((named.name.as_str(), tax, percent(tax)))
+        };
+        let taxes: Vec<(&str, f64, String)> = self.recordings.iter().filter_map(tax).collect();
+        if taxes.len() == self.recordings.len() {
+            return listed("Exit tax", taxes);
+        }
+        let rate = |named: &'a Named| {
+            let seconds = duration_ns(&named.ledger) as f64 / 1e9;
+            let rate = named.ledger.total().count as f64 / seconds;
+            (seconds > 0.0).then(|| (named.name.as_str(), rate, significant(rate)))
+        };
+        let rates: Vec<(&str, f64, String)> = self.recordings.iter().filter_map(rate).collect();
+        if rates.is_empty() {
+            return "Neither times nor rates of exits are known.".to_owned();
+        }
+        listed("Exits per second", rates)
+    }
+
+    /// Said once, where all are of one emulator.
+    fn emulation(&self) -> Option<String> {
+        let which = self.recordings.first()?.ledger.recording.emulated.as_ref()?;
+        self.has_comparable_times()
+            .then(|| format!("Emulated ({which}): times do not reflect hardware."))
     }
 
     /// A row for each recording.
@@ -166,8 +209,6 @@ impl<'a> Several<'a> {
                 "Times and shares of time are left out: not all recordings are of the same kind of host (see emulated)."
                     .to_owned(),
             );
-        } else if let Some(which) = &self.recordings[0].ledger.recording.emulated {
-            notes.push(format!("Emulated ({which}): times do not reflect hardware."));
         }
         for Named { name, ledger } in self.recordings {
             let lost = losses::events(ledger);

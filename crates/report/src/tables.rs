@@ -44,6 +44,10 @@ pub struct Tables {
     pub tool_version: &'static str,
     /// Name and value, above the tables. Values are hostile.
     pub facts: Vec<(&'static str, String)>,
+    /// What the tables say, on a page above them: the first sentence is the answer. Hostile text.
+    pub answer: Vec<String>,
+    /// What emulation means for all figures, said once on a page. Hostile text.
+    pub emulation: Option<String>,
     /// The tables.
     pub sections: Vec<Section>,
     /// The document for programs.
@@ -73,7 +77,8 @@ impl Formats for Tables {
                 writeln!(out)?;
             }
             paint.line(out, Style::Heading, &printable(title))?;
-            for note in notes {
+            let emulation = self.emulation.iter().filter(|_| at == 0);
+            for note in emulation.chain(notes) {
                 for line in wrap(&printable(note), look.width, "", "") {
                     paint.line(out, Style::Faint, &line)?;
                 }
@@ -113,7 +118,8 @@ impl Formats for Tables {
             command: self.command,
             tool_version: self.tool_version,
             facts: self.facts.clone(),
-            notice: None,
+            answer: self.answer.clone(),
+            emulation: self.emulation.clone(),
         };
         let mut parts = Vec::new();
         for Section { id, title, notes, table } in &self.sections {
@@ -137,9 +143,17 @@ mod tests {
     fn tables(sections: Vec<Section>) -> Tables {
         let facts = vec![("Of", "<x>".to_owned())];
         let json = Value::default();
-        Tables { command: "test", tool_version: "1", facts, sections, json }
-            .with_rows_as_json("vmtax-test-1")
-            .unwrap()
+        Tables {
+            command: "test",
+            tool_version: "1",
+            facts,
+            answer: Vec::new(),
+            emulation: None,
+            sections,
+            json,
+        }
+        .with_rows_as_json("vmtax-test-1")
+        .unwrap()
     }
 
     fn written(write: impl Fn(&mut dyn Write) -> io::Result<()>) -> String {

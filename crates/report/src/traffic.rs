@@ -4,6 +4,7 @@ use vmtax_analyse::Ledger;
 use vmtax_analyse::traffic::{TrafficRow, traffic};
 use vmtax_events::Cause;
 
+use crate::numbers::significant;
 use crate::table::{Cell, Column, Table};
 
 /// The heading in a report.
@@ -67,6 +68,23 @@ pub fn table(ledgers: &[Ledger], about: impl Fn(&str) -> Option<&'static str>) -
         last = Some(&row.workload);
     }
     table
+}
+
+/// Exits of one operation in each VM, a sentence for each workload.
+pub fn answer(ledgers: &[Ledger]) -> Vec<String> {
+    let rows: Vec<TrafficRow> = ledgers.iter().flat_map(traffic).collect();
+    let mut said: Vec<(String, Vec<String>)> = Vec::new();
+    for row in &rows {
+        let one = format!("{} in {}", significant(row.each(row.exits() as f64)), row.category);
+        match said.iter_mut().find(|(workload, _)| *workload == row.workload) {
+            Some((_, all)) => all.push(one),
+            None => said.push((row.workload.clone(), vec![one])),
+        }
+    }
+    let one = |(workload, all): (String, Vec<String>)| {
+        format!("Exits of one {workload}: {}.", all.join(", "))
+    };
+    said.into_iter().map(one).collect()
 }
 
 fn columns() -> Vec<Column> {

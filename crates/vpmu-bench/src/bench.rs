@@ -62,6 +62,8 @@ impl Bench {
             command: "vpmu bench",
             tool_version: env!("CARGO_PKG_VERSION"),
             facts: Vec::new(),
+            answer: Vec::new(),
+            emulation: None,
             sections,
             json: self.json(),
         }

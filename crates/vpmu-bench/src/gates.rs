@@ -76,6 +76,8 @@ pub fn tables(gates: &[Gate]) -> Tables {
         command: "vpmu selftest",
         tool_version: env!("CARGO_PKG_VERSION"),
         facts: vec![("Gates that hold", format!("{holding} of {}", gates.len()))],
+        answer: Vec::new(),
+        emulation: None,
         sections: vec![Section { id, title, notes, table: table(gates) }],
         json: json!({
             "schema": "vmtax-vpmu-selftest-1",

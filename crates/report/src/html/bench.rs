@@ -4,28 +4,26 @@ use maud::{Markup, html};
 use vmtax_analyse::bench::{EXITS, Row};
 
 use super::axis::{tick_label, ticks_to};
-use super::frame::{Frame, Section, closing, framed, shell_word};
+use super::frame::{Fact, Frame, Section, closing, framed, shell_word};
 use super::{TableSection, described, figures, losses};
 use crate::bench::{Benchmark, direction, overhead};
 use crate::numbers::significant;
 
-/// Width of a chart's drawing, and of the names left of it.
-const WIDTH: f64 = 620.0;
-const NAMES: f64 = 230.0;
-/// Width of the values right of it.
-const VALUES: f64 = 190.0;
-/// Width of the whole drawing.
-const ALL: f64 = NAMES + WIDTH + VALUES;
 /// Height of a category's line.
 const LINE: f64 = 24.0;
 
 /// The whole page.
 pub(crate) fn page(shown: &Benchmark<'_>) -> Markup {
     let mut sections = vec![Section {
+        id: "conclusions".to_owned(),
+        label: "Conclusions".to_owned(),
+        body: conclusions(shown),
+    }];
+    sections.push(Section {
         id: "overhead".to_owned(),
         label: "Overhead".to_owned(),
         body: overheads(shown),
-    }];
+    });
     let mut scatters = html! {};
     for group in shown.groups() {
         scatters = html! { (scatters) (scatter(group)) };
@@ -55,30 +53,32 @@ pub(crate) fn page(shown: &Benchmark<'_>) -> Markup {
     let frame = Frame {
         title: format!("vmtax bench – {}", figures::text(shown.source)),
         tool_version: shown.tool_version,
-        header: header(shown),
-        notice: None,
+        name: "bench",
+        subject: figures::text(shown.source),
+        badges: html! {},
+        emulation: shown.emulation(),
+        facts: vec![
+            Fact::new("run", shown.source),
+            Fact::new("host processor", &shown.ledger.recording.cpu),
+            Fact::new("host kernel", &shown.ledger.recording.kernel),
+        ],
         footer: closing(shown.tool_version, &command, &others, true),
     };
     framed(&frame, &sections)
 }
 
-fn header(shown: &Benchmark<'_>) -> Markup {
+/// What the numbers say, then what limits them.
+fn conclusions(shown: &Benchmark<'_>) -> Markup {
+    let warnings = shown.limits();
     html! {
-        header.top {
-            div.title { h1 { span.brand { "vmtax" } " benchmark" } }
-            dl.facts {
-                div {
-                    dt { "Run" }
-                    dd {
-                        (figures::text(shown.source))
-                        @if let Some(which) = &shown.ledger.recording.emulated {
-                            " " span.badge.warn { "EMULATED: " (figures::text(which)) }
-                        }
-                    }
-                }
-                div { dt { "Host processor" } dd { (figures::text(&shown.ledger.recording.cpu)) } }
-                div { dt { "Host kernel" } dd { (figures::text(&shown.ledger.recording.kernel)) } }
-            }
+        h2 #conclusions-title { "Conclusions" }
+        @if shown.findings.is_empty() {
+            p.empty { "No conclusion: nothing has a baseline." }
+        } @else {
+            ul.sentences { @for finding in shown.findings { li { (figures::text(finding)) } } }
+        }
+        @if !warnings.is_empty() {
+            ul.notes { @for warning in &warnings { li { (figures::text(warning)) } } }
         }
     }
 }
@@ -86,12 +86,7 @@ fn header(shown: &Benchmark<'_>) -> Markup {
 fn overheads(shown: &Benchmark<'_>) -> Markup {
     html! {
         h2 #overhead-title { "Overhead by category" }
-        @for warning in shown.warnings() { p.notice { (figures::text(&warning)) } }
         @for group in shown.groups() { (bars(group)) }
-        @if !shown.findings.is_empty() {
-            h3 { "Conclusions" }
-            ul { @for finding in shown.findings { li { (figures::text(finding)) } } }
-        }
     }
 }
 
@@ -119,35 +114,42 @@ fn bars(group: &[Row]) -> Markup {
     let least = compared.iter().map(|c| c.1.min(c.2)).fold(0.0, f64::min);
     let most = compared.iter().map(|c| c.1.max(c.3)).fold(0.0, f64::max);
     let scale = Scale::new(least, most);
-    let height = LINE * compared.len() as f64;
     html! {
         figure.bench {
             figcaption {
                 b { (title(head)) } " " span.aside { "% against the baseline: " }
                 span.key.worse {} " worse " span.key.better {} " better; a line is the 95 % interval"
             }
-            svg viewBox={ "0 0 " (ALL) " " (height + 22.0) } role="img"
-                aria-label={ "Overhead of " (title(head)) }
-            {
-                (scale.grid(height))
-                @for (index, (row, value, low, high)) in compared.iter().enumerate() {
-                    @let top = index as f64 * LINE;
-                    @let (from, to) = (scale.x(value.min(0.0)), scale.x(value.max(0.0)));
-                    text.name x=(NAMES - 8.0) y=(top + 16.0) text-anchor="end" { (label(row, group)) }
-                    rect.worse[*value >= 0.0].better[*value < 0.0] x=(figures::coordinate(from)) y=(top + 5.0) width=(figures::coordinate((to - from).max(1.0)))
-                        height=(LINE - 10.0)
-                    {
+            @for (row, value, low, high) in &compared {
+                @let (from, to) = (scale.x(value.min(0.0)), scale.x(value.max(0.0)));
+                @let bar = html! {
+                    rect.worse[*value >= 0.0].better[*value < 0.0] x=(part(from)) y="5" width=(part((to - from).max(0.2))) height=(LINE - 10.0) {
                         title { (figures::text(&row.category)) ": " (overhead(*value / 100.0)) @if is_bounded(row) { ", " (significant(*low)) " to " (significant(*high)) " %" } }
                     }
-                    text.value x=(NAMES + WIDTH + 8.0) y=(top + 16.0) {
-                        (overhead(*value / 100.0)) " (" (significant(row.median.value)) ")"
-                    }
-                    line.whisker x1=(figures::coordinate(scale.x(*low))) x2=(figures::coordinate(scale.x(*high)))
-                        y1=(top + LINE / 2.0) y2=(top + LINE / 2.0) {}
-                }
+                    line.whisker x1=(part(scale.x(*low))) x2=(part(scale.x(*high))) y1=(LINE / 2.0) y2=(LINE / 2.0) {}
+                };
+                @let value = format!("{} ({})", overhead(*value / 100.0), significant(row.median.value));
+                (line(&scale, &label(row, group), &bar, &value))
             }
+            (scale.axis())
         }
     }
+}
+
+/// A category's line: its name, its drawing on the scale, its value.
+fn line(scale: &Scale, name: &str, drawing: &Markup, value: &str) -> Markup {
+    html! {
+        div.line {
+            span.name { (name) }
+            svg height=(LINE) aria-hidden="true" focusable="false" { (scale.grid(LINE)) (drawing) }
+            span.value { (value) }
+        }
+    }
+}
+
+/// A place on a drawing that is as wide as its window lets it be.
+fn part(percent: f64) -> String {
+    format!("{}%", figures::coordinate(percent))
 }
 
 /// A category's name, with its path where the chart has several.
@@ -167,29 +169,26 @@ fn scatter(group: &[Row]) -> Markup {
     let Some(head) = group.first() else { return html! {} };
     let most = group.iter().flat_map(|row| &row.values).copied().fold(0.0, f64::max);
     let scale = Scale::new(0.0, most);
-    let height = LINE * group.len() as f64;
+    let middle = LINE / 2.0;
     html! {
         figure.bench {
             figcaption { b { (title(head)) } " " span.aside { "each repeat; a ring is an outlier, a line the median" } }
-            svg viewBox={ "0 0 " (ALL) " " (height + 22.0) } role="img" aria-label={ "Repeats of " (title(head)) } {
-                (scale.grid(height))
-                @for (index, row) in group.iter().enumerate() {
-                    @let middle = index as f64 * LINE + LINE / 2.0;
-                    @let at = figures::coordinate(scale.x(row.median.value));
-                    text.name x=(NAMES - 8.0) y=(middle + 4.0) text-anchor="end" { (label(row, group)) }
-                    text.value x=(NAMES + WIDTH + 8.0) y=(middle + 4.0) {
-                        (significant(row.median.value)) " " (figures::text(&row.unit))
-                    }
+            @for row in group {
+                @let at = part(scale.x(row.median.value));
+                @let points = html! {
                     line.whisker x1=(at) x2=(at) y1=(middle - 8.0) y2=(middle + 8.0) {}
                     @for (repeat, value) in row.values.iter().enumerate() {
-                        circle.s0.ring[row.outliers.contains(&repeat)] cx=(figures::coordinate(scale.x(*value)))
+                        circle.s0.ring[row.outliers.contains(&repeat)] cx=(part(scale.x(*value)))
                             cy=(middle - 4.0 + (repeat % 5) as f64 * 2.0) r="3.5"
                         {
                             title { (figures::text(&row.category)) ", repeat " (repeat) ": " (significant(*value)) " " (figures::text(&row.unit)) }
                         }
                     }
-                }
+                };
+                @let value = format!("{} {}", significant(row.median.value), figures::text(&row.unit));
+                (line(&scale, &label(row, group), &points, &value))
             }
+            (scale.axis())
         }
     }
 }
@@ -214,12 +213,12 @@ fn correlation(shown: &Benchmark<'_>) -> Option<Markup> {
         h2 #exits-title { "Exits and overhead" }
         p { "Each point is a workload in a category: the exits that one operation takes more than in the baseline (" code { (EXITS) } "), and the overhead." }
         figure.bench {
-            svg viewBox={ "0 0 " (ALL) " " (height + 30.0) } role="img" aria-label="Exits and overhead" {
+            svg.plane height=(height) role="img" aria-label="Exits and overhead" {
                 (across.grid(height))
-                text.name x=(NAMES - 8.0) y="12" text-anchor="end" { (significant(high)) " %" }
-                text.name x=(NAMES - 8.0) y=(height) text-anchor="end" { (significant(low)) " %" }
+                text.name x="4" y="12" { (significant(high)) " %" }
+                text.name x="4" y=(height - 4.0) { (significant(low)) " %" }
                 @for point in &points {
-                    circle.s0 cx=(figures::coordinate(across.x(point.exits))) cy=(figures::coordinate(y(point.overhead * 100.0))) r="4" {
+                    circle.s0 cx=(part(across.x(point.exits))) cy=(figures::coordinate(y(point.overhead * 100.0))) r="4" {
                         title {
                             (figures::text(&point.workload)) " in " (figures::text(&point.category)) ": " (significant(point.exits))
                             " exits, " (significant(point.overhead * 100.0)) " %"
@@ -227,6 +226,7 @@ fn correlation(shown: &Benchmark<'_>) -> Option<Markup> {
                     }
                 }
             }
+            (across.axis())
         }
         div.scroll tabindex="0" role="region" aria-label="Exits and overhead" {
             table {
@@ -287,19 +287,35 @@ impl Scale {
         Scale { low, high, ticks: (0..=count.min(20)).map(|i| low + i as f64 * step).collect() }
     }
 
+    /// In percent of the drawing's width.
     fn x(&self, value: f64) -> f64 {
-        NAMES
-            + ((value - self.low) / (self.high - self.low).max(f64::MIN_POSITIVE)).clamp(0.0, 1.0)
-                * WIDTH
+        ((value - self.low) / (self.high - self.low).max(f64::MIN_POSITIVE)).clamp(0.0, 1.0) * 100.0
     }
 
     fn grid(&self, height: f64) -> Markup {
         html! {
             @for tick in &self.ticks {
-                @let x = figures::coordinate(self.x(*tick));
+                @let x = part(self.x(*tick));
                 line.gridline x1=(x) x2=(x) y1="0" y2=(height) {}
-                text.tick x=(x) y=(height + 16.0) text-anchor="middle" {
-                    @if *tick < 0.0 { "−" (tick_label(-tick)) } @else { (tick_label(*tick)) }
+            }
+        }
+    }
+
+    /// The numbers below the drawings; those at the ends stay within them.
+    fn axis(&self) -> Markup {
+        let anchor = |at: usize| match at {
+            0 => "start",
+            at if at + 1 == self.ticks.len() => "end",
+            _ => "middle",
+        };
+        html! {
+            div.line.axis {
+                svg height="18" aria-hidden="true" focusable="false" {
+                    @for (at, tick) in self.ticks.iter().enumerate() {
+                        text.tick x=(part(self.x(*tick))) y="12" text-anchor=(anchor(at)) {
+                            @if *tick < 0.0 { "−" (tick_label(-tick)) } @else { (tick_label(*tick)) }
+                        }
+                    }
                 }
             }
         }

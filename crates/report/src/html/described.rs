@@ -6,7 +6,7 @@ use maud::{Markup, PreEscaped, html};
 
 use super::figures;
 use super::flame::Picture;
-use super::frame::{Frame, MAX_ROWS, Section, framed};
+use super::frame::{Fact, Frame, MAX_ROWS, Section, framed};
 use super::heat::{self, Heat};
 use crate::numbers;
 use crate::table::{Cell, Column, PAGE, Slice, Table};
@@ -29,10 +29,12 @@ pub struct TablePage<'a> {
     pub command: &'static str,
     /// Version of this tool.
     pub tool_version: &'a str,
-    /// Name and value, at the head of the page.
+    /// Name and value of what the data is, folded; the first is beside the page's name.
     pub facts: Vec<(&'static str, String)>,
-    /// Said once, above the sections, where it holds of all figures. Hostile text.
-    pub notice: Option<String>,
+    /// What the tables say, above them: the first sentence is the answer. Hostile text.
+    pub answer: Vec<String>,
+    /// The one sentence on emulation, where it holds of all figures. Hostile text.
+    pub emulation: Option<String>,
 }
 
 impl TablePage<'_> {
@@ -89,18 +91,11 @@ fn page(around: &TablePage<'_>, sections: &[Section]) -> Markup {
     let frame = Frame {
         title: format!("vmtax {command} – {subject}"),
         tool_version: around.tool_version,
-        header: html! {
-            header.top {
-                div.title { h1 { span.brand { "vmtax" } " " (command) } }
-                dl.facts {
-                    @for (name, text) in &around.facts {
-                        div { dt { (name) } dd { (figures::text(text)) } }
-                    }
-                }
-                @if let Some(sentence) = &around.notice { p.notice { (figures::text(sentence)) } }
-            }
-        },
-        notice: None,
+        name: command,
+        subject,
+        badges: html! {},
+        emulation: around.emulation.clone(),
+        facts: around.facts.iter().map(|(name, text)| Fact::new(name, text)).collect(),
         footer: html! {
             footer { p {
                 "Made by vmtax " (figures::text(around.tool_version)) ". For a program: "
@@ -108,7 +103,22 @@ fn page(around: &TablePage<'_>, sections: &[Section]) -> Markup {
             } }
         },
     };
-    framed(&frame, sections)
+    let all: Vec<Section> = answer(around).into_iter().chain(sections.iter().cloned()).collect();
+    framed(&frame, &all)
+}
+
+/// The sentences above the tables, if they say anything.
+fn answer(around: &TablePage<'_>) -> Option<Section> {
+    if around.answer.is_empty() {
+        return None;
+    }
+    let body = html! {
+        h2 #answer-title { "Result" }
+        @for (at, sentence) in around.answer.iter().enumerate() {
+            p.verdict[at == 0] { (figures::text(sentence)) }
+        }
+    };
+    Some(Section { id: "answer".to_owned(), label: "Result".to_owned(), body })
 }
 
 /// The pictures, folded away until they are asked for.
@@ -350,7 +360,8 @@ mod tests {
             command: "test",
             tool_version: "1",
             facts: vec![("Runs", "a<b".to_owned())],
-            notice: notice.map(str::to_owned),
+            answer: vec!["One row.".to_owned()],
+            emulation: notice.map(str::to_owned),
         };
         let section = |id| TableSection { id, title: "Rows", notes: vec!["<i>".to_owned()], table };
         let mut out = Vec::new();
@@ -364,7 +375,7 @@ mod tests {
         table.row(vec![Cell::Name("<b>".to_owned())]);
         let page = written(&table, Some("Emulated (<x>)."));
         assert_eq!(page.matches("Emulated (&lt;x&gt;).").count(), 1);
-        assert!(!written(&table, None).contains("class=\"notice\""));
+        assert!(!written(&table, None).contains("class=\"notice emulation\""));
     }
 
     #[test]

@@ -5,10 +5,11 @@ use vmtax_analyse::Diff;
 use vmtax_analyse::diff::DiffTable;
 
 use super::described::{self, TableSection};
-use super::frame::{Frame, Section, closing, framed, shell_word};
+use super::frame::{Fact, Frame, Section, closing, framed, shell_word};
+use super::headline::big_percent;
 use super::{figures, losses};
 use crate::text::diff::unit;
-use crate::{Comparison, names, numbers};
+use crate::{Comparison, Subject, names, numbers};
 
 /// The whole page.
 pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
@@ -41,8 +42,17 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
     let frame = Frame {
         title: format!("vmtax diff – {}", figures::text(comparison.other.source)),
         tool_version: comparison.tool_version,
-        header: header(comparison),
-        notice: None,
+        name: "comparison",
+        subject: figures::text(&format!(
+            "{} against {}",
+            comparison.other.source, comparison.base.source
+        )),
+        badges: html! {},
+        emulation: emulation(comparison),
+        facts: vec![
+            Fact::new("base", comparison.base.source),
+            Fact::new("other", comparison.other.source),
+        ],
         footer: closing(comparison.tool_version, &command, &others, true),
     };
     framed(&frame, &sections)
@@ -53,17 +63,67 @@ fn conclusion(comparison: &Comparison<'_>) -> Markup {
     html! {
         h2 #verdict-title { "The verdict" }
         p.verdict { (figures::text(&crate::text::diff::verdict(comparison))) }
-        @for (label, side) in [("Base", comparison.base), ("Other", comparison.other)] {
-            p {
-                (label) ": "
-                (figures::text(&crate::diff::shares(&comparison.diff, side))) "."
+        div.versus {
+            @for (label, side) in [("Base", comparison.base), ("Other", comparison.other)] {
+                (cost(&comparison.diff, label, side))
+            }
+        }
+        @if let Some(table) = comparison.diff.tables.first() { (chart(&comparison.diff, table)) }
+    }
+}
+
+/// What being a VM, and sharing its processors, costs on one side.
+fn cost(diff: &Diff, label: &str, side: Subject<'_>) -> Markup {
+    let tax = side.ledger.tax().filter(|_| diff.times);
+    html! {
+        div.tax {
+            p.label { (label) ": " span.source { (figures::text(side.source)) } }
+            @match tax {
+                Some(tax) => {
+                    p.figure { (big_percent(tax)) }
+                    p { "exit tax; " (contention(side)) }
+                }
+                None => p { (figures::text(&crate::diff::shares(diff, side))) "." },
             }
             @for note in crate::headline::assumptions(side.ledger, &side.ledger.total()) {
                 p.note { (figures::text(&note)) }
             }
         }
-        @if let Some(table) = comparison.diff.tables.first() { (chart(&comparison.diff, table)) }
     }
+}
+
+fn contention(side: Subject<'_>) -> String {
+    let recorded = side.ledger.contention().filter(|_| side.ledger.recording.coverage.sched);
+    recorded.map_or_else(
+        || "contention not recorded (sched_switch)".to_owned(),
+        |share| format!("contention {}", numbers::percent(share)),
+    )
+}
+
+/// Which side is of an emulated host.
+fn emulation(comparison: &Comparison<'_>) -> Option<String> {
+    let (base, other) = (comparison.base.emulated(), comparison.other.emulated());
+    Some(match (base, other) {
+        (None, None) => return None,
+        (Some(base), Some(other)) if base == other => {
+            format!(
+                "Both are of an emulated host ({base}): times do not reflect hardware, counts do."
+            )
+        }
+        (Some(base), Some(other)) => format!(
+            "Both are of emulated hosts (base: {base}, other: {other}): their times are not compared, counts are."
+        ),
+        (Some(which), None) => {
+            format!(
+                "The base is of an emulated host ({which}): times are not compared, counts are."
+            )
+        }
+        (None, Some(which)) => {
+            format!(
+                "The other is of an emulated host ({which}): times are not compared, counts are."
+            )
+        }
+    })
 }
 
 /// Rows of the chart: those that differ most.
@@ -100,28 +160,6 @@ fn chart(diff: &Diff, table: &DiffTable) -> Markup {
             }
             @if table.rows.len() > rows.len() {
                 p.note { "Of " (table.rows.len()) " rows, those that differ most; all are in the tables below." }
-            }
-        }
-    }
-}
-
-fn header(comparison: &Comparison<'_>) -> Markup {
-    let sides = [("Base", comparison.base), ("Other", comparison.other)];
-    html! {
-        header.top {
-            div.title { h1 { span.brand { "vmtax" } " comparison" } }
-            dl.facts {
-                @for (label, side) in sides {
-                    div {
-                        dt { (label) }
-                        dd {
-                            (figures::text(side.source))
-                            @if let Some(which) = side.emulated() {
-                                " " span.badge.warn { "EMULATED: " (figures::text(which)) }
-                            }
-                        }
-                    }
-                }
             }
         }
     }

@@ -2,8 +2,10 @@
 
 use maud::{Markup, html};
 use vmtax_analyse::explain::Answer;
+use vmtax_analyse::ledger;
 
-use super::frame::{Frame, Section, closing, framed, shell_word};
+use super::frame::{Fact, Frame, Section, closing, framed, shell_word};
+use super::headline::big_percent;
 use super::{described, figures, flame, losses};
 use crate::explain::{Explained, advice, cost, is_of_yes_or_no, sentence, words, workload_table};
 use crate::names::printable;
@@ -13,11 +15,7 @@ pub(super) fn page(explained: &Explained<'_>) -> Markup {
     let mut sections = vec![Section {
         id: "conclusion".to_owned(),
         label: "Conclusion".to_owned(),
-        body: html! {
-            h2 #conclusion-title { "The verdict" }
-            p.verdict { (explained.verdict()) "." }
-            @if let Some(others) = explained.others() { p { (others) } }
-        },
+        body: conclusion(explained),
     }];
     sections.push(Section {
         id: "findings".to_owned(),
@@ -26,7 +24,7 @@ pub(super) fn page(explained: &Explained<'_>) -> Markup {
     });
     sections.push(Section {
         id: "steps".to_owned(),
-        label: "Questions".to_owned(),
+        label: "Reasoning".to_owned(),
         body: steps(explained),
     });
     sections.extend(flame::sections(explained.run.ledger, explained.base.map(|base| base.ledger)));
@@ -40,35 +38,58 @@ pub(super) fn page(explained: &Explained<'_>) -> Markup {
     command += " --format html";
     let others = html! { code { "--format json" } };
     let emulated = explained.run.emulated().map(|which| {
-        format!(
-            "Recorded under {}: counts are exact, times do not reflect hardware.",
-            figures::text(which)
-        )
+        format!("Recorded under {}: counts are exact, times do not reflect hardware.", which)
     });
     let frame = Frame {
         title: format!("vmtax explain – {}", figures::text(explained.run.source)),
         tool_version: explained.tool_version,
-        header: html! {
-            header.top {
-                div.title {
-                    h1 { span.brand { "vmtax" } " explains" }
-                    p.source {
-                        (figures::text(explained.run.source))
-                        @if let Some(base) = explained.base { " against " (figures::text(base.source)) }
-                    }
-                }
+        name: "explain",
+        subject: match explained.base {
+            Some(base) => {
+                figures::text(&format!("{} against {}", explained.run.source, base.source))
             }
+            None => figures::text(explained.run.source),
         },
-        notice: emulated,
+        badges: html! {},
+        emulation: emulated,
+        facts: facts(explained),
         footer: closing(explained.tool_version, &command, &others, false),
     };
     framed(&frame, &sections)
 }
 
+/// The verdict, with the tax of the VM that it is of.
+fn conclusion(explained: &Explained<'_>) -> Markup {
+    let ledger = explained.run.ledger;
+    let tax = match explained.vms {
+        _ if explained.run.emulated().is_some() => None,
+        [worst, ..] => ledger::tax(&worst.time),
+        [] => ledger.tax(),
+    };
+    html! {
+        h2 #conclusion-title { "The verdict" }
+        @if let Some(tax) = tax { p.figure { (big_percent(tax)) } p.label { "exit tax" } }
+        p.verdict { (marked(&explained.verdict())) "." }
+        @if let Some(others) = explained.others() { p { (marked(&others)) } }
+    }
+}
+
+fn facts(explained: &Explained<'_>) -> Vec<Fact> {
+    let recording = &explained.run.ledger.recording;
+    vec![
+        Fact::new("run", explained.run.source),
+        Fact::new("against", explained.base.map_or("", |base| base.source)),
+        Fact::new("kernel", &recording.kernel),
+        Fact::new("CPU", &recording.cpu),
+        Fact::new("recorded with", &recording.tool),
+    ]
+}
+
+/// The questions in their order, and what follows from the answers.
 fn steps(explained: &Explained<'_>) -> Markup {
     html! {
-        h2 #steps-title { "Questions, answers, evidence" }
-        ol.steps {
+        h2 #steps-title { "From the evidence to the verdict" }
+        ol.steps.chain {
             @for step in &explained.explanation.steps {
                 li id={ "step-" (step.question.id()) } {
                     h3 {
@@ -77,13 +98,14 @@ fn steps(explained: &Explained<'_>) -> Markup {
                             " " span class={ "badge " (tone(step.answer)) } { (step.answer.name()) }
                         }
                     }
-                    p { (printable(&sentence(&words::says(&step.says)))) "." }
+                    p { (marked(&printable(&sentence(&words::says(&step.says))))) "." }
                     @if !step.evidence.is_empty() {
-                        ul { @for line in &step.evidence { li { (printable(&words::evidence(line))) } } }
+                        ul { @for line in &step.evidence { li { (marked(&printable(&words::evidence(line)))) } } }
                     }
-                    @if let Some(next) = step.next { p.note { "Next: " (words::record(next)) "." } }
+                    @if let Some(next) = step.next { p.note { "Next: " (marked(&words::record(next))) "." } }
                 }
             }
+            li.conclusion { h3 { "Therefore" } p { (marked(&explained.verdict())) "." } }
         }
     }
 }
@@ -99,11 +121,11 @@ fn findings(explained: &Explained<'_>) -> Markup {
                     @let said = words::finding(&finding.found);
                     li {
                         h3 { (printable(&sentence(&said.means))) " " span.badge { (finding.certainty.name()) } }
-                        ul { @for line in &finding.evidence { li { (printable(&words::evidence(line))) } } }
+                        ul { @for line in &finding.evidence { li { (marked(&printable(&words::evidence(line)))) } } }
                         p { strong { "Cost: " } (cost(&finding.cost)) "." }
-                        @for one in &finding.remedies { p { strong { "Do: " } (advice(one)) "." } }
-                        @for (id, why) in &finding.refused { p.note { "Not " (id) ": " (why) "." } }
-                        p.note { "Disproved if " (said.disproof) ". Next: " (said.next) "." }
+                        @for one in &finding.remedies { p { strong { "Do: " } (marked(&advice(one))) "." } }
+                        @for (id, why) in &finding.refused { p.note { "Not " (id) ": " (marked(why)) "." } }
+                        p.note { "Disproved if " (marked(&said.disproof)) ". Next: " (marked(&said.next)) "." }
                     }
                 }
             }
@@ -112,6 +134,20 @@ fn findings(explained: &Explained<'_>) -> Markup {
             h3 { (printable(&sentence(&words::workload(workload)))) "." }
             (described::rows(&format!("workload-{number}"), &workload.name, &workload_table(workload)))
         }
+    }
+}
+
+/// A sentence with its commands, which are between backticks, as code.
+fn marked(sentence: &str) -> Markup {
+    let parts: Vec<&str> = sentence.split('`').collect();
+    // An odd number of backticks marks nothing.
+    let is_paired = parts.len() % 2 == 1;
+    html! {
+        @if is_paired {
+            @for (at, part) in parts.iter().enumerate() {
+                @if at % 2 == 1 { code { (part) } } @else { (part) }
+            }
+        } @else { (sentence) }
     }
 }
 

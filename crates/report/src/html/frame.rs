@@ -11,6 +11,7 @@ const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
 /// A part of the page that the navigation leads to.
+#[derive(Clone)]
 pub(super) struct Section {
     /// Its `id`, a plain word.
     pub(super) id: String,
@@ -20,18 +21,41 @@ pub(super) struct Section {
     pub(super) body: Markup,
 }
 
-/// The page around the sections.
+/// The page around the sections. The first section is the answer: what holds of all figures, and where they come from, is below it.
 pub(super) struct Frame<'a> {
     /// Of the window.
     pub(super) title: String,
     /// Version of this tool.
     pub(super) tool_version: &'a str,
-    /// Above the sections.
-    pub(super) header: Markup,
-    /// A banner above the sections, if it holds for all figures and the header does not have it.
-    pub(super) notice: Option<String>,
+    /// The name of the page, beside that of the tool.
+    pub(super) name: &'a str,
+    /// What the page is of, escaped; may be empty.
+    pub(super) subject: String,
+    /// Words that qualify every figure, beside the subject.
+    pub(super) badges: Markup,
+    /// The one sentence of the page on emulation. Hostile text.
+    pub(super) emulation: Option<String>,
+    /// About the data, folded until asked for. Without a value a fact is left out.
+    pub(super) facts: Vec<Fact>,
     /// Below the sections.
     pub(super) footer: Markup,
+}
+
+/// Something that is known of the data.
+pub(super) struct Fact {
+    /// Its name, with a small letter.
+    pub(super) name: &'static str,
+    /// Its value.
+    pub(super) value: Markup,
+    /// A line of its own, in the font of code.
+    pub(super) is_code: bool,
+}
+
+impl Fact {
+    /// A fact in hostile words.
+    pub(super) fn new(name: &'static str, value: &str) -> Fact {
+        Fact { name, value: html! { (figures::text(value)) }, is_code: false }
+    }
 }
 
 /// The whole page.
@@ -53,8 +77,13 @@ pub(super) fn framed(frame: &Frame<'_>, sections: &[Section]) -> Markup {
             body {
                 a.skip href="#main" { "Skip to the report" }
                 (series::patterns())
-                (frame.header)
-                @if let Some(sentence) = &frame.notice { p.notice { (figures::text(sentence)) } }
+                header.top {
+                    div.title {
+                        h1 { span.brand { "vmtax" } " " (frame.name) }
+                        @if !frame.subject.is_empty() { p.source { (frame.subject) } }
+                        (frame.badges)
+                    }
+                }
                 nav aria-label="Sections" {
                     ul {
                         @for section in sections {
@@ -63,14 +92,36 @@ pub(super) fn framed(frame: &Frame<'_>, sections: &[Section]) -> Markup {
                     }
                 }
                 main #main tabindex="-1" {
-                    @for section in sections {
+                    @for (at, section) in sections.iter().enumerate() {
                         section id=(section.id) aria-labelledby={ (section.id) "-title" } {
                             (section.body)
+                            @if at == 0 { (qualified(frame)) }
                         }
                     }
                 }
                 (frame.footer)
                 script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    }
+}
+
+/// What holds of all figures, below the answer.
+fn qualified(frame: &Frame<'_>) -> Markup {
+    let facts = || frame.facts.iter().filter(|fact| !fact.value.0.is_empty());
+    let names: Vec<&str> = facts().map(|fact| fact.name).collect();
+    html! {
+        @if let Some(sentence) = &frame.emulation {
+            p.notice.emulation { strong { "Not hardware. " } (figures::text(sentence)) }
+        }
+        @if !names.is_empty() {
+            details.about {
+                summary { "About the data" span.aside { ": " (names.join(", ")) } }
+                dl.facts {
+                    @for fact in facts() {
+                        div.wide[fact.is_code] { dt { (fact.name) } dd.mono[fact.is_code] { (fact.value) } }
+                    }
+                }
             }
         }
     }

@@ -1,15 +1,19 @@
 //! The headline: the tax as one figure, and the findings as sentences.
 
 use maud::{Markup, html};
+use vmtax_analyse::Ledger;
 
 use super::figures;
 use crate::operations::are_recorded;
-use crate::{Document, headline, numbers};
+use crate::{Document, headline, names, numbers};
 
 /// The figure, the sentences, and the sums behind them.
 pub(super) fn section(doc: &Document) -> Markup {
     let sentences = headline::findings(doc);
-    let notes = headline::notes(doc);
+    // The page has a banner for emulation.
+    let emulation = crate::operations::emulated(&doc.ledger);
+    let mut notes = headline::notes(doc);
+    notes.retain(|note| Some(note) != emulation.as_ref());
     html! {
         h2 #headline-title { "Headline" }
         div.hero {
@@ -18,12 +22,12 @@ pub(super) fn section(doc: &Document) -> Markup {
                     p.figure { (numbers::count(operations.rows.len() as u64)) }
                     p.label { "operations measured" }
                     p.formula { "exits and instructions are counted per operation" }
-                } @else { @match doc.ledger.tax() {
-                    Some(tax) => {
+                } @else { @match taxed(&doc.ledger) {
+                    Some(Taxed { of, tax, contention }) => {
                         p.figure { (big_percent(tax)) }
-                        p.label { "exit tax" }
+                        p.label { "exit tax" @if let Some(of) = &of { " of VM " (figures::text(of)) } }
                         p.formula { "exit-kernel and exit-user time, of all time not halted" }
-                        @if let Some(contention) = doc.ledger.contention() {
+                        @if let Some(contention) = contention {
                             p.label { "contention: " (numbers::percent(contention)) }
                             p.formula { "preempted time, of the same; not part of the tax" }
                         }
@@ -52,6 +56,25 @@ pub(super) fn section(doc: &Document) -> Markup {
         }
         (sums(doc))
     }
+}
+
+/// The figures of the VM that lost most, or of all together.
+struct Taxed {
+    /// The VM, where there are several. Hostile text.
+    of: Option<String>,
+    tax: f64,
+    contention: Option<f64>,
+}
+
+fn taxed(ledger: &Ledger) -> Option<Taxed> {
+    let Some(worst) = headline::worst(ledger) else {
+        return Some(Taxed { of: None, tax: ledger.tax()?, contention: ledger.contention() });
+    };
+    Some(Taxed {
+        of: Some(names::vm(&ledger.recording, worst.vm)),
+        tax: vmtax_analyse::ledger::tax(&worst.time)?,
+        contention: vmtax_analyse::ledger::contention(&worst.time),
+    })
 }
 
 fn why_unknown(doc: &Document) -> &'static str {
@@ -112,7 +135,7 @@ fn rate_text(rate: f64) -> String {
 }
 
 /// The tax, its sign of percent set smaller by the style sheet.
-fn big_percent(fraction: f64) -> Markup {
+pub(super) fn big_percent(fraction: f64) -> Markup {
     let digits = numbers::percent_digits(fraction);
     html! { (digits) span.unit { "\u{a0}%" } }
 }

@@ -85,9 +85,6 @@ fn limits(doc: &Document) -> Vec<&'static str> {
         "An exit lasts from kvm_exit to the next kvm_entry. The hardware's own cost of leaving and \
          entering guest mode, and cold caches afterwards, count as guest time.",
     ];
-    if ledger.recording.emulated.is_some() {
-        limits.push("The host was emulated: do not compare these times with times of hardware.");
-    }
     let absences = [
         (
             coverage.userspace,

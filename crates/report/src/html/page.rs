@@ -15,8 +15,11 @@ pub(super) fn page(doc: &Document) -> Markup {
     let frame = Frame {
         title: format!("vmtax report – {}", figures::text(&doc.source)),
         tool_version: &doc.tool_version,
-        header: source::header(doc),
-        notice: None,
+        name: "report",
+        subject: figures::text(&doc.source),
+        badges: source::badges(doc),
+        emulation: crate::operations::emulated(&doc.ledger),
+        facts: source::facts(doc),
         footer: footer(doc),
     };
     framed(&frame, &sections(doc))

@@ -1,61 +1,41 @@
-//! The head of the report: what was measured, and the badges that qualify every figure below.
+//! What was measured, and the badges that qualify every figure.
 
 use maud::{Markup, html};
 use vmtax_events::Recording;
 
 use super::figures;
-use crate::{Document, headline, names, numbers, operations};
+use super::frame::Fact;
+use crate::{Document, headline, names, numbers};
 
 /// VMs listed before the rest are only counted.
 const MAX_VMS: usize = 12;
 
-/// Title, badges and facts.
-pub(super) fn header(doc: &Document) -> Markup {
+/// How it was recorded, and where.
+pub(super) fn facts(doc: &Document) -> Vec<Fact> {
     let recording = &doc.ledger.recording;
-    let host = joined(&[&recording.hostname, &recording.arch], ", ");
     let cpu = match recording.cpus {
-        0 => figures::text(&recording.cpu),
+        0 => recording.cpu.clone(),
         n if recording.cpu.is_empty() => numbers::counted(n.into(), "online CPU"),
-        n => format!("{} ({} online)", figures::text(&recording.cpu), numbers::count(n.into())),
+        n => format!("{} ({} online)", recording.cpu, numbers::count(n.into())),
     };
-    let facts = [
-        ("Recorded with", joined(&[&recording.tool, &recording.format], ", ")),
-        ("Host", host),
-        ("Kernel", figures::text(&recording.kernel)),
-        ("CPU", cpu),
-        ("Clock", figures::text(&recording.clock)),
-    ];
-    html! {
-        header.top {
-            div.title {
-                h1 { span.brand { "vmtax" } " report" }
-                p.source { (figures::text(&doc.source)) }
-                (badges(doc))
-            }
-            dl.facts {
-                @for (name, value) in &facts {
-                    @if !value.is_empty() { div { dt { (name) } dd { (value) } } }
-                }
-                div { dt { "Measured" } dd { (measured(doc)) } }
-                div { dt { "Virtual machines" } dd { (vms(recording)) } }
-                @if !recording.command.is_empty() {
-                    div.wide { dt { "Command" } dd.mono { (figures::text(&recording.command)) } }
-                }
-            }
-            @if let Some(sentence) = operations::emulated(&doc.ledger) {
-                p.notice { strong { "Not hardware. " } (figures::text(&sentence)) }
-            }
-        }
-    }
+    let command = html! { (figures::text(&recording.command)) };
+    vec![
+        Fact::new("recorded with", &joined(&[&recording.tool, &recording.format])),
+        Fact::new("host", &joined(&[&recording.hostname, &recording.arch])),
+        Fact::new("kernel", &recording.kernel),
+        Fact::new("CPU", &cpu),
+        Fact::new("clock", &recording.clock),
+        Fact::new("measured", &measured(doc)),
+        Fact { name: "virtual machines", value: vms(recording), is_code: false },
+        Fact { name: "command", value: command, is_code: true },
+    ]
 }
 
-fn badges(doc: &Document) -> Markup {
+/// What qualifies every figure.
+pub(super) fn badges(doc: &Document) -> Markup {
     let ledger = &doc.ledger;
     html! {
         ul.badges {
-            @if let Some(emulator) = &ledger.recording.emulated {
-                li.badge.warn { "EMULATED: " (figures::text(emulator)) }
-            }
             @if !ledger.complete {
                 li.badge.bad { "INCOMPLETE: the recording ended early" }
             }
@@ -102,8 +82,8 @@ fn vms(recording: &Recording) -> Markup {
     }
 }
 
-fn joined(parts: &[&String], separator: &str) -> String {
-    let parts: Vec<String> =
-        parts.iter().filter(|p| !p.is_empty()).map(|p| figures::text(p)).collect();
-    parts.join(separator)
+fn joined(parts: &[&String]) -> String {
+    let parts: Vec<&str> =
+        parts.iter().filter(|part| !part.is_empty()).map(|part| part.as_str()).collect();
+    parts.join(", ")
 }

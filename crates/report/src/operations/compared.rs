@@ -10,7 +10,8 @@ use vmtax_analyse::{Ledger, Profiled};
 use super::{instructions, ratio};
 use crate::calls::difference::{self, Compared};
 use crate::html::{TablePage, TableSection};
-use crate::table::{Cell, Column, Table};
+use crate::numbers::{count, counted};
+use crate::table::{Cell, Column, Table, sort_key};
 use crate::tables::Formats;
 use crate::text::Text;
 
@@ -256,6 +257,75 @@ fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
     table
 }
 
+/// A row for each operation, the runs side by side.
+fn beside(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
+    let mut columns = vec![Column::words("", "operation"), Column::short("", "level")];
+    for column in 0..runs.len() {
+        let name = name_of(runs, column);
+        columns.push(Column::number("", format!("{name}: exits")).help("of one operation"));
+        columns.push(Column::number("", "path").help("of one operation, median of the batches"));
+        let factor = || Column::number("", "x").help("path over that of the first run");
+        columns.extend((column > 0).then(factor));
+    }
+    let mut table = Table::new(columns);
+    for row in rows {
+        let mut cells = vec![Cell::Name(row.name.clone()), Cell::Name(row.level.clone())];
+        for (column, cell) in row.cells.iter().enumerate() {
+            let exits = cell.as_ref().map_or(Cell::Absent, |cell| Cell::Ratio(cell.exits));
+            let path = cell.as_ref().and_then(|cell| cell.path);
+            cells.extend([exits, Cell::of(path, Cell::Instructions)]);
+            let factor = row.ratio(column).map(|x| Cell::Written(format!("{x:.3}"), sort_key(x)));
+            cells.extend((column > 0).then(|| factor.unwrap_or(Cell::Absent)));
+        }
+        table.row(cells);
+    }
+    table
+}
+
+/// Paths that differ by this part and less are not counted as different.
+const ABOUT_EQUAL: f64 = 0.01;
+
+/// How many operations differ from the first run, and the largest difference.
+fn answer(runs: &[(String, &Ledger)], rows: &[Row]) -> Vec<String> {
+    let cells = || rows.iter().flat_map(|row| (1..runs.len()).map(move |column| (row, column)));
+    let is_in_both = |(row, at): &(&Row, usize)| row.cells[0].is_some() && row.cells[*at].is_some();
+    let both: Vec<(&Row, usize)> = cells().filter(is_in_both).collect();
+    let change = |row: &Row, at: usize| row.ratio(at).map_or(0.0, |ratio| (ratio - 1.0).abs());
+    let is_different = |(row, at): &&(&Row, usize)| {
+        change(row, *at) > ABOUT_EQUAL || !row.differences(*at).is_empty()
+    };
+    let different = both.iter().filter(is_different).count() as u64;
+    let (first, all) = (name_of(runs, 0), counted(both.len() as u64, "measurement"));
+    let mut said = vec![match (runs.len(), different) {
+        (1, _) => format!("{} of one run.", counted(rows.len() as u64, "operation")),
+        (_, 0) => format!(
+            "None of {all} differs from {first}: the exits are the same, and no path differs by more than 1 %."
+        ),
+        (_, n) => format!(
+            "{} of {all} differ from {first}: by their exits, or by more than 1 % of the path.",
+            count(n)
+        ),
+    }];
+    let largest = both.iter().max_by(|(a, i), (b, j)| change(a, *i).total_cmp(&change(b, *j)));
+    if let Some((row, at)) = largest.filter(|(row, at)| change(row, *at) > ABOUT_EQUAL) {
+        said.push(format!(
+            "The largest difference of a path: {} {} in {}, x{:.3}.",
+            row.name,
+            row.level,
+            name_of(runs, *at),
+            row.ratio(*at).unwrap_or(1.0)
+        ));
+    }
+    let missing = (cells().count() - both.len()) as u64;
+    if missing > 0 {
+        said.push(format!(
+            "{} had no counterpart in one of the runs.",
+            counted(missing, "further measurement")
+        ));
+    }
+    said
+}
+
 fn html(
     out: &mut dyn Write,
     runs: &[(String, &Ledger)],
@@ -264,7 +334,7 @@ fn html(
 ) -> io::Result<()> {
     let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
     let emulated = runs[0].1.recording.emulated.as_ref();
-    let table = table(runs, rows);
+    let table = beside(runs, rows);
     let mut different = Vec::new();
     for (row, column) in rows.iter().flat_map(|row| (0..runs.len()).map(move |i| (row, i))) {
         for (kind, before, now) in row.differences(column) {
@@ -281,8 +351,9 @@ fn html(
     let page = TablePage {
         command: "lab compare",
         tool_version,
-        facts: vec![("Runs", names.join(", "))],
-        notice: emulated.map(|which| {
+        facts: vec![("runs", names.join(", "))],
+        answer: answer(runs, rows),
+        emulation: emulated.map(|which| {
             format!("Emulated ({which}): paths are instructions, exact; they do not reflect time.")
         }),
     };

@@ -20,7 +20,9 @@
     const style = getComputedStyle(element);
     const svg = element.namespaceURI.endsWith("svg");
     const [r, g, b] = parse(svg ? style.fill : style.color);
-    const behind = ground(element);
+    // Words of a flame graph stand on their frame.
+    const frame = element.closest(".flame") && element.parentElement.querySelector(":scope > rect");
+    const behind = frame ? parse(getComputedStyle(frame).fill) : ground(element);
     let opacity = 1;
     for (let e = element; e; e = e.parentElement) opacity *= Number(getComputedStyle(e).opacity);
     const seen = [r, g, b].map((v, i) => v * opacity + behind[i] * (1 - opacity));

@@ -14,6 +14,8 @@ pub(super) fn run(args: &ListArgs) -> anyhow::Result<()> {
         command: "bench list",
         tool_version: env!("CARGO_PKG_VERSION"),
         facts: Vec::new(),
+        answer: Vec::new(),
+        emulation: None,
         sections: vec![categories(), workloads()],
         json: Value::default(),
     };

@@ -14,6 +14,8 @@ pub(crate) fn run(args: &ListArgs) -> anyhow::Result<()> {
         command: "lab list",
         tool_version: env!("CARGO_PKG_VERSION"),
         facts: vec![("Suites", SUITES.map(|suite| suite.name).join(", "))],
+        answer: Vec::new(),
+        emulation: None,
         sections: vec![Section { id, title, notes: Vec::new(), table: operations() }],
         json: Value::default(),
     };

@@ -140,13 +140,14 @@ fn kept(folder: &Path) -> anyhow::Result<Ledger> {
 }
 
 /// What the columns are.
-const NOTES: [&str; 3] = [
+const NOTES: [&str; 2] = [
     "Exits for each operation, by cause. notify: the VM tells its network card or its disk of new buffers. EOI, APIC: ends of interrupts, and other uses of \
      the interrupt controller. window: the VM becomes ready for an interrupt that waits. host intr: an interrupt of the host arrives while the VM \
      runs; one that wakes a polling vCPU is among them.",
     "to VMM: exits that QEMU handled. VMM turns, vhost turns, I/O turns: how often QEMU's main loop, vhost's thread and QEMU's thread for the disk got a processor.",
-    "Counted on an emulated AMD host. Counts are those of the real KVM, QEMU and Linux; rates and times are the emulator's and are not shown.",
 ];
+
+const EMULATED: &str = "Counted on an emulated AMD host. Counts are those of the real KVM, QEMU and Linux; rates and times are the emulator's and are not shown.";
 
 fn show(args: &NetworkArgs, ledgers: &[Ledger]) -> anyhow::Result<()> {
     let about = |name: &str| Workload::named(name).map(|workload| workload.operation);
@@ -165,6 +166,8 @@ fn show(args: &NetworkArgs, ledgers: &[Ledger]) -> anyhow::Result<()> {
         command: "lab network",
         tool_version: env!("CARGO_PKG_VERSION"),
         facts,
+        answer: traffic::answer(ledgers),
+        emulation: Some(EMULATED.to_owned()),
         sections: vec![Section {
             id: "traffic",
             title: "Exits by cause".to_owned(),

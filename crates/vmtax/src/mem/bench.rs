@@ -109,6 +109,8 @@ fn tables(args: &BenchArgs, processor: &str, names: &[&'static str], rows: &[Row
         command: "mem bench",
         tool_version: env!("CARGO_PKG_VERSION"),
         facts: vec![("processor", processor.to_owned())],
+        answer: Vec::new(),
+        emulation: None,
         sections: vec![Section { id: "operations", title, notes: Vec::new(), table }],
         json: as_json(args, processor, names, rows),
     }

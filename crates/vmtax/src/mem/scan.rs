@@ -26,6 +26,8 @@ pub(super) fn run(args: &ScanArgs) -> anyhow::Result<()> {
             ("Target", source.describe()),
             ("Scanned", format!("in {:.2} s by {by}", found.seconds)),
         ],
+        answer: Vec::new(),
+        emulation: None,
         sections: vec![
             section("memory", "Memory that was scanned", memory(&source)),
             section("pages", "Pages", pages(&found)),
