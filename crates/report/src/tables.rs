@@ -114,15 +114,22 @@ impl Formats for Tables {
     }
 
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
+        // Without an answer the facts are what there is to say.
+        let said = |(name, value): &(&str, String)| format!("{name}: {value}");
+        let (answer, facts) = match self.answer.is_empty() {
+            true => (self.facts.iter().map(said).collect(), Vec::new()),
+            false => (self.answer.clone(), self.facts.clone()),
+        };
         let page = TablePage {
             command: self.command,
             tool_version: self.tool_version,
-            facts: self.facts.clone(),
-            answer: self.answer.clone(),
+            facts,
+            answer,
             emulation: self.emulation.clone(),
         };
         let mut parts = Vec::new();
-        for Section { id, title, notes, table } in &self.sections {
+        let sections = self.sections.iter().filter(|section| !section.table.rows.is_empty());
+        for Section { id, title, notes, table } in sections {
             parts.push(TableSection { id, title, notes: notes.clone(), table });
         }
         page.write(&parts, out)

@@ -89,7 +89,10 @@ fn page(around: &TablePage<'_>, sections: &[Section]) -> Markup {
     let command = around.command;
     let subject = around.facts.first().map_or_else(String::new, |(_, text)| figures::text(text));
     let frame = Frame {
-        title: format!("vmtax {command} – {subject}"),
+        title: match subject.is_empty() {
+            true => format!("vmtax {command}"),
+            false => format!("vmtax {command} – {subject}"),
+        },
         tool_version: around.tool_version,
         name: command,
         subject,

@@ -26,7 +26,7 @@ pub(super) fn run(args: &ScanArgs) -> anyhow::Result<()> {
             ("Target", source.describe()),
             ("Scanned", format!("in {:.2} s by {by}", found.seconds)),
         ],
-        answer: Vec::new(),
+        answer: vec![answer(&found)],
         emulation: None,
         sections: vec![
             section("memory", "Memory that was scanned", memory(&source)),
@@ -35,6 +35,16 @@ pub(super) fn run(args: &ScanArgs) -> anyhow::Result<()> {
         ],
         json: as_json(&source, &found, gbits, &by),
     })
+}
+
+/// How much of the memory has a content of its own.
+fn answer(found: &Survey) -> String {
+    let share =
+        numbers::share(found.other(), found.total).map_or_else(|| "none".to_owned(), percent);
+    format!(
+        "{share} of {} is content of its own; the rest was never touched, is zero or one repeated word, or a duplicate.",
+        size(found.total * PAGE as u64)
+    )
 }
 
 /// The mappings that were taken, and why.

@@ -14,7 +14,7 @@ mod driver;
 use driver::Browser;
 
 /// A kind of page: its name, the command that makes it, and whether its figures are of an emulated host.
-const PAGES: [(&str, &str, bool); 17] = [
+const PAGES: [(&str, &str, bool); 19] = [
     ("report", "report all.perf.data", true),
     ("report of two VMs", "report sched.perf.data", true),
     ("report with profiles", "report td", false),
@@ -35,6 +35,8 @@ const PAGES: [(&str, &str, bool); 17] = [
     ("lab network", "lab network --show captures/lab-network/vhost", true),
     ("doctor", "doctor --root root", false),
     ("pages", "pages --root root", false),
+    ("mem scan", "mem scan image", false),
+    ("vpmu selftest", "vpmu selftest", false),
     ("lab list", "lab list", false),
 ];
 
@@ -53,6 +55,7 @@ fn inputs(folder: &Path) {
     link(&unpack("amd-sched", "sched.perf.data.zst"), "sched.perf.data");
     link(&captures.join("published/s2.csv"), "results.csv");
     std::fs::create_dir(folder.join("root")).unwrap();
+    std::fs::write(folder.join("image"), vec![7; 1 << 20]).unwrap();
     for vm in ["plain", "td"] {
         let of = format!("captures/published/s0-{vm}");
         let words = format!(
