@@ -22,6 +22,7 @@ mod frame;
 mod headline;
 pub mod heat;
 mod histogram;
+mod lines;
 mod losses;
 mod nested;
 mod operations;

@@ -4,19 +4,12 @@ use maud::{Markup, html};
 use vmtax_analyse::Ledger;
 use vmtax_analyse::traffic::{TrafficRow, traffic};
 
-use super::axis::{tick_label, ticks_to};
 use super::described::{self, TableSection};
+use super::lines::{LINE, Scale, line, part};
 use super::{figures, series};
 use crate::numbers::significant;
 use crate::table::Table;
 use crate::traffic::{CAUSES, NOTE, TITLE, others};
-
-/// Width of the names, of the bars, and of the values right of them.
-const NAMES: f64 = 210.0;
-const WIDTH: f64 = 600.0;
-const VALUES: f64 = 70.0;
-/// Height of a VM's line.
-const LINE: f64 = 24.0;
 
 /// A chart for each workload, and the table.
 pub(super) fn section(ledger: &Ledger, table: &Table) -> Markup {
@@ -52,34 +45,21 @@ fn parts(row: &TrafficRow) -> Vec<f64> {
 
 fn chart(workload: &str, rows: &[&TrafficRow]) -> Markup {
     let all = |row: &TrafficRow| row.each(row.exits() as f64);
-    let ticks = ticks_to(rows.iter().map(|row| all(row)).fold(0.0, f64::max), 5, false);
-    let most = ticks.last().copied().unwrap_or(1.0).max(f64::MIN_POSITIVE);
-    let x = |value: f64| NAMES + value / most * WIDTH;
-    let height = LINE * rows.len() as f64;
+    let scale = Scale::new(0.0, rows.iter().map(|row| all(row)).fold(0.0, f64::max));
     html! {
         figure.bench {
             figcaption { b { (figures::text(workload)) } " " span.aside { "exits of one operation" } }
-            svg viewBox={ "0 0 " (NAMES + WIDTH + VALUES) " " (height + 22.0) } role="img"
-                aria-label={ "Exits of one operation of " (figures::text(workload)) " by cause; the table has the figures." }
-            {
-                @for tick in &ticks {
-                    @let at = figures::coordinate(x(*tick));
-                    line.gridline x1=(at) x2=(at) y1="0" y2=(height) {}
-                    text.tick x=(at) y=(height + 16.0) text-anchor="middle" { (tick_label(*tick)) }
-                }
-                @for (index, row) in rows.iter().enumerate() {
-                    @let top = index as f64 * LINE;
-                    text.name x=(NAMES - 8.0) y=(top + 16.0) text-anchor="end" { (figures::text(&row.category)) }
+            @for row in rows {
+                @let bar = html! {
                     @for (at, from, count) in stacked(row) {
-                        rect class=(series::class(at)) x=(figures::coordinate(x(from))) y=(top + 5.0)
-                            width=(figures::coordinate(x(count) - NAMES)) height=(LINE - 10.0)
-                        {
+                        rect class=(series::class(at)) x=(part(scale.x(from))) y="5" width=(part(scale.x(count))) height=(LINE - 10.0) {
                             title { (figures::text(&row.category)) ": " (CAUSES.get(at).map_or("other", |cause| cause.2)) " " (significant(count)) }
                         }
                     }
-                    text.value x=(figures::coordinate(x(all(row)) + 8.0)) y=(top + 16.0) { (significant(all(row))) }
-                }
+                };
+                (line(&scale, &figures::text(&row.category), &bar, &significant(all(row))))
             }
+            (scale.axis())
         }
     }
 }

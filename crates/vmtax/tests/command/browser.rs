@@ -14,7 +14,7 @@ mod driver;
 use driver::Browser;
 
 /// A kind of page: its name, the command that makes it, and whether its figures are of an emulated host.
-const PAGES: [(&str, &str, bool); 19] = [
+const PAGES: [(&str, &str, bool); 20] = [
     ("report", "report all.perf.data", true),
     ("report of two VMs", "report sched.perf.data", true),
     ("report with profiles", "report td", false),
@@ -32,6 +32,7 @@ const PAGES: [(&str, &str, bool); 19] = [
         "lab compare captures/lab-memory/amd-7.3 captures/lab-memory/amd-7.3-protected",
         true,
     ),
+    ("report of traffic", "report captures/lab-network/vhost", true),
     ("lab network", "lab network --show captures/lab-network/vhost", true),
     ("doctor", "doctor --root root", false),
     ("pages", "pages --root root", false),
