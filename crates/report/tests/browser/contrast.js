@@ -17,6 +17,7 @@
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement;
     if (!walker.currentNode.data.trim() || ["SCRIPT", "STYLE", "title"].includes(element.tagName)) continue;
+    if (!element.getClientRects().length) continue;
     const style = getComputedStyle(element);
     const svg = element.namespaceURI.endsWith("svg");
     const [r, g, b] = parse(svg ? style.fill : style.color);
