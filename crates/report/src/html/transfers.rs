@@ -63,20 +63,22 @@ fn chart(transfers: &[&Transfer<'_>]) -> Markup {
         ul.legend {
             @for (class, name, _) in LINES { li { (series::swatch(class)) (name) } }
         }
-        svg.crossing viewBox={ "-10 0 " (WIDTH + 40.0) " " (HEIGHT) } role="img"
-            aria-label="Instructions of one I/O by size, logarithmic; the table has the figures."
-        {
-            @for (power, value) in powers {
-                line.grid x1=(LEFT) x2=(WIDTH) y1=(coordinate(y(value))) y2=(coordinate(y(value))) {}
-                text x=(LEFT - 8.0) y=(coordinate(y(value) + 4.0)) text-anchor="end" {
-                    (crate::numbers::count(10u64.saturating_pow(power.unsigned_abs())))
+        div.drawn {
+            svg.crossing viewBox={ "-10 0 " (WIDTH + 40.0) " " (HEIGHT) } role="img"
+                aria-label="Instructions of one I/O by size, logarithmic; the table has the figures."
+            {
+                @for (power, value) in powers {
+                    line.grid x1=(LEFT) x2=(WIDTH) y1=(coordinate(y(value))) y2=(coordinate(y(value))) {}
+                    text x=(LEFT - 8.0) y=(coordinate(y(value) + 4.0)) text-anchor="end" {
+                        (crate::numbers::count(10u64.saturating_pow(power.unsigned_abs())))
+                    }
                 }
-            }
-            @for (at, one) in transfers.iter().enumerate() {
-                text x=(coordinate(x(at))) y=(HEIGHT - 8.0) text-anchor="middle" { (one.size) }
-            }
-            @for (class, name, for_each) in LINES {
-                polyline class={ "line-" (class) } points=(points(for_each)) { title { (name) } }
+                @for (at, one) in transfers.iter().enumerate() {
+                    text x=(coordinate(x(at))) y=(HEIGHT - 8.0) text-anchor="middle" { (one.size) }
+                }
+                @for (class, name, for_each) in LINES {
+                    polyline class={ "line-" (class) } points=(points(for_each)) { title { (name) } }
+                }
             }
         }
         p.note { "Instructions of one I/O by its size, both axes logarithmic. Below the line of the bounce buffer, converting takes fewer." }
