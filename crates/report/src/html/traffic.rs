@@ -47,7 +47,7 @@ fn chart(workload: &str, rows: &[&TrafficRow]) -> Markup {
     let all = |row: &TrafficRow| row.each(row.exits() as f64);
     let scale = Scale::new(0.0, rows.iter().map(|row| all(row)).fold(0.0, f64::max));
     html! {
-        figure.bench {
+        figure.bench aria-label={ "Exits of one operation of " (figures::text(workload)) " by cause; the table has the figures." } {
             figcaption { b { (figures::text(workload)) } " " span.aside { "exits of one operation" } }
             @for row in rows {
                 @let bar = html! {
