@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::captures::unpack;
-use crate::check::{stdout, vmtax};
+use crate::check::vmtax;
 
 #[expect(dead_code, reason = "shared with the tests of the report, which use all of it")]
 #[path = "../../../report/tests/browser/mod.rs"]
@@ -74,7 +74,7 @@ fn every_kind_of_page_can_be_read() {
     inputs(folder);
     let mut browser = Browser::start();
     for (name, words, is_emulated) in PAGES {
-        let page = stdout_of_page(folder, words);
+        let page = made(folder, words);
         let path = folder.join("page.html");
         std::fs::write(&path, page).unwrap();
         browser.emulate("", "light");
@@ -91,13 +91,12 @@ fn every_kind_of_page_can_be_read() {
     }
 }
 
-fn stdout_of_page(folder: &Path, words: &str) -> Vec<u8> {
-    let words = format!("{words} --format html");
-    match words.starts_with("explain") {
-        // A verdict may be a breach.
-        true => vmtax(folder, &words).stdout,
-        false => stdout(folder, &words),
-    }
+/// The page that a command writes; its verdict may be an exit code.
+fn made(folder: &Path, words: &str) -> Vec<u8> {
+    let output = vmtax(folder, &format!("{words} --format html"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stdout.starts_with(b"<!DOCTYPE html>"), "{words}: {said}");
+    output.stdout
 }
 
 fn fits(browser: &mut Browser, name: &str, width: u32) {
