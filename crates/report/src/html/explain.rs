@@ -102,7 +102,7 @@ fn steps(explained: &Explained<'_>) -> Markup {
                     @if !step.evidence.is_empty() {
                         ul { @for line in &step.evidence { li { (marked(&printable(&words::evidence(line)))) } } }
                     }
-                    @if let Some(next) = step.next { p.note { "Next: " (marked(&words::record(next))) "." } }
+                    @if let Some(next) = step.next { p.note { "Next: " (marked(words::record(next))) "." } }
                 }
             }
             li.conclusion { h3 { "Therefore" } p { (marked(&explained.verdict())) "." } }
@@ -125,7 +125,7 @@ fn findings(explained: &Explained<'_>) -> Markup {
                         p { strong { "Cost: " } (cost(&finding.cost)) "." }
                         @for one in &finding.remedies { p { strong { "Do: " } (marked(&advice(one))) "." } }
                         @for (id, why) in &finding.refused { p.note { "Not " (id) ": " (marked(why)) "." } }
-                        p.note { "Disproved if " (marked(&said.disproof)) ". Next: " (marked(&said.next)) "." }
+                        p.note { "Disproved if " (marked(said.disproof)) ". Next: " (marked(said.next)) "." }
                     }
                 }
             }
