@@ -87,7 +87,7 @@ impl Change {
         Some(after? / before.filter(|before| *before > 0.0)?)
     }
 
-    fn size(&self) -> f64 {
+    pub(super) fn size(&self) -> f64 {
         self.ratio().map_or(f64::INFINITY, |ratio| (ratio - 1.0).abs())
     }
 }
