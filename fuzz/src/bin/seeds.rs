@@ -124,7 +124,9 @@ impl Seeds<'_> {
     }
 
     fn records(&self) -> Result {
-        for (name, record) in ["qemu", "bochs", "bochs-svm"].iter().zip(vmtax_lab::imagined::samples()) {
+        for (name, record) in
+            ["qemu", "bochs", "bochs-svm"].iter().zip(vmtax_lab::imagined::samples())
+        {
             self.write("record", name, &record)?;
         }
         Ok(())
