@@ -195,7 +195,12 @@ fn promtool_takes_the_rules_and_the_textfile() {
     };
     assert!(promtool.status.success());
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/export");
-    for args in [["check", "rules", "rules.yml"], ["test", "rules", "rules.test.yml"]] {
+    let checks = [
+        ["check", "rules", "rules.yml"],
+        ["test", "rules", "rules.test.yml"],
+        ["check", "config", "prometheus.yml"],
+    ];
+    for args in checks {
         let output = Command::new("promtool").args(args).current_dir(folder).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }

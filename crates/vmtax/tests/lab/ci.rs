@@ -25,7 +25,9 @@ fn kernel() -> (PathBuf, PathBuf) {
     let run = output(&["lab", "run", "--operation", "cpuid"]);
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     let folders = fs::read_dir(cache().join("vmtax/kernels")).unwrap();
-    let folder = folders.map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap();
+    // Its list is written last.
+    let is_whole = |path: &PathBuf| path.join("SHA256SUMS").exists();
+    let folder = folders.map(|entry| entry.unwrap().path()).find(is_whole).unwrap();
     let images = fs::read_dir(folder.join("boot")).unwrap().map(|entry| entry.unwrap().path());
     let is_image =
         |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("vmlinuz-");
