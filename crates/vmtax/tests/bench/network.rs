@@ -174,6 +174,21 @@ fn a_kill_leaves_no_tap_and_no_namespace() {
     }
 }
 
+/// A card with two queues in each direction carries traffic.
+#[test]
+fn a_card_has_several_queues() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
+        return vmtax_skipped::system("taps need root and /dev/net/tun");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let text = of("[\"plain+mq\"]", "network = \"tap\"", &["tcp-stream"], "client = \"host\"");
+    let shown = ok(&["run", name(&matrix(folder.path(), &text)), "-o", name(&run)]);
+    assert!(!shown.contains("failed ("), "{shown}");
+    let found = rows(&run);
+    assert_eq!(row(&found, "tcp-stream", "throughput", "plain+mq")["path"], "host > tap > vm");
+}
+
 #[test]
 fn impossible_places_are_refused() {
     let folder = tempfile::tempdir().unwrap();
