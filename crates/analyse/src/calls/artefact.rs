@@ -30,8 +30,8 @@ enum Part {
 /// The known ones, with their sources.
 ///
 /// NRIPS (APM volume 2, 15.7.1 "State Saved on Exit", nRIP): without it KVM's `__svm_skip_emulated_instruction` decodes the guest's
-/// instruction to know where the next one is. Virtual VMLOAD and VMSAVE: APM volume 2, 15.33.1.
-pub const ARTEFACTS: [Artefact; 2] = [
+/// instruction to know where the next one is. Virtual VMLOAD and VMSAVE: APM volume 2, 15.33.1. Virtual GIF: 15.33.2.
+pub const ARTEFACTS: [Artefact; 3] = [
     Artefact {
         name: "instruction decode",
         cause: "QEMU's TCG has no next-RIP save (NRIPS), so KVM decodes the guest's instruction to skip it",
@@ -48,6 +48,13 @@ pub const ARTEFACTS: [Artefact; 2] = [
         gone_since: "AMD Zen, 2017",
         emulators: &["QEMU TCG", "Bochs"],
         part: Part::Handles(&["vmload", "vmsave"]),
+    },
+    Artefact {
+        name: "STGI and CLGI exits",
+        cause: "Bochs's ryzen has no virtual GIF, so each one of L1 is an exit to L0",
+        gone_since: "AMD Zen, 2017",
+        emulators: &["Bochs"],
+        part: Part::Handles(&["stgi", "clgi"]),
     },
 ];
 
