@@ -146,13 +146,17 @@ fn next_tick() -> i64 {
     clock(libc::CLOCK_MONOTONIC)
 }
 
-/// Sleeps until the next full second of this kernel's time. How many instructions it takes to read an order depends on the emulator's disk, whose requests
-/// take real time; without this, the operations would begin at another moment of each run, and paths that depend on what the kernel did before would differ.
+/// Sleeps until the next full tenth of a second of this kernel's time.
+///
+/// How many instructions it takes to read an order depends on the emulator's disk, whose requests take real time. Operations that begin at another moment in each run
+/// have other paths, because the kernel did something else before. So a host looks for its first order at these moments, from which a restored one therefore goes on, and
+/// carries it out at the next one.
 pub(crate) fn align() {
     const SECOND: i64 = 1_000_000_000;
     let now = clock(libc::CLOCK_MONOTONIC);
-    let until = libc::timespec { tv_sec: now / SECOND + 1, tv_nsec: 0 };
-    // SAFETY: reads one timespec. No signal is expected; after one the operations begin earlier.
+    let next = (now / ALIGNED + 1) * ALIGNED;
+    let until = libc::timespec { tv_sec: next / SECOND, tv_nsec: next % SECOND };
+    // SAFETY: reads one timespec. No signal is expected; after one it returns earlier.
     unsafe {
         libc::clock_nanosleep(
             libc::CLOCK_MONOTONIC,
@@ -162,6 +166,9 @@ pub(crate) fn align() {
         )
     };
 }
+
+/// Time between the moments of [`align`], ns: longer than the emulator's disk takes for an order, shorter than anybody notices on hardware.
+const ALIGNED: i64 = 100_000_000;
 
 fn sleep(ns: i64) {
     if let Ok(ns) = u64::try_from(ns) {

@@ -12,6 +12,7 @@ mod pmu;
 pub(crate) mod program;
 mod serial;
 mod stats;
+mod test_device;
 pub(crate) mod touched;
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -209,7 +210,7 @@ pub(crate) enum Request<'a> {
     Out(u16, &'a [u8]),
     In(u16, &'a mut [u8]),
     /// A write to a guest-physical address without memory.
-    Store(u64),
+    Store(u64, &'a [u8]),
     Load(u64, &'a mut [u8]),
     ReadMsr(ReadMsrExit<'a>),
     WriteMsr(WriteMsrExit<'a>),
@@ -250,7 +251,7 @@ pub(crate) fn run(vcpu: &mut VcpuFd, stop: &AtomicBool, around: &mut impl Around
         let request = match vcpu.run() {
             Ok(VcpuExit::IoOut(port, data)) => Request::Out(port, data),
             Ok(VcpuExit::IoIn(port, data)) => Request::In(port, data),
-            Ok(VcpuExit::MmioWrite(at, _)) => Request::Store(at),
+            Ok(VcpuExit::MmioWrite(at, data)) => Request::Store(at, data),
             Ok(VcpuExit::MmioRead(at, data)) => Request::Load(at, data),
             Ok(VcpuExit::X86Rdmsr(exit)) => Request::ReadMsr(exit),
             Ok(VcpuExit::X86Wrmsr(exit)) => Request::WriteMsr(exit),

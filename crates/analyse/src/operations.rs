@@ -130,6 +130,8 @@ pub struct Path {
     pub min: f64,
     /// Longest.
     pub max: f64,
+    /// How far the middle half of the batches is from the median at most. A tick of a clock hits one batch, which the median leaves out too.
+    pub apart: f64,
     /// How many.
     pub batches: u64,
 }
@@ -161,14 +163,36 @@ impl Path {
         lengths.sort_by(f64::total_cmp);
         let (&min, &max) = (lengths.first()?, lengths.last()?);
         let median = samples::median(&lengths)?;
-        Some(Path { median, min, max, batches: lengths.len() as u64 })
+        let quarter = lengths.len() / 4;
+        let (low, high) = (lengths.get(quarter)?, lengths.get(lengths.len() - 1 - quarter)?);
+        let apart = (median - low).max(high - median);
+        Some(Path { median, min, max, apart, batches: lengths.len() as u64 })
     }
 
     /// (max - min) / median; `None` for a median of 0.
     pub fn spread(&self) -> Option<f64> {
         over(self.max - self.min, self.median)
     }
+
+    /// How far off the path of another run of the same kernel may be, as a part of the median: [`Path::apart`], and at least [`STEADY`].
+    pub fn tolerance(&self) -> f64 {
+        over(self.apart, self.median).unwrap_or(0.0).max(STEADY)
+    }
+
+    /// The tolerance, where it is larger than that of a steady path and is to be shown with the number.
+    pub fn plus_minus(&self) -> Option<f64> {
+        Some(self.tolerance()).filter(|tolerance| *tolerance > STEADY)
+    }
+
+    /// Whether a path of another run is further away than both runs' tolerances together. Nothing less is a change.
+    pub fn differs(&self, other: &Path) -> bool {
+        let allowed = self.tolerance() * self.median + other.tolerance() * other.median;
+        (self.median - other.median).abs() > allowed
+    }
 }
+
+/// The tolerance of a path whose batches are alike: half a percent.
+pub const STEADY: f64 = 0.005;
 
 impl OperationRow {
     /// So many of something, for each operation.
@@ -370,4 +394,35 @@ fn sum<'a>(exits: impl Iterator<Item = &'a OperationExit>) -> u64 {
 /// The quotient, where it is a number.
 fn over(part: f64, whole: f64) -> Option<f64> {
     Some(part / whole).filter(|ratio| ratio.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(lengths: &[f64]) -> Path {
+        Path::of(lengths.to_vec()).expect("lengths")
+    }
+
+    /// A tick hits one batch; batches that alternate between two lengths are no single number.
+    #[test]
+    fn a_tolerance_leaves_out_single_batches() {
+        let steady = path(&[1000.0, 1000.0, 1001.0, 1000.0, 9000.0]);
+        assert_eq!((steady.tolerance(), steady.plus_minus()), (STEADY, None));
+        let alternating = path(&[1000.0, 1100.0, 1000.0, 1100.0, 1000.0]);
+        assert_eq!((alternating.median, alternating.plus_minus()), (1000.0, Some(0.1)));
+        assert_eq!(path(&[0.0, 0.0]).tolerance(), STEADY);
+    }
+
+    #[test]
+    fn paths_differ_by_more_than_both_tolerances() {
+        let steady = |median: f64| path(&[median; 5]);
+        for (other, differs) in [(1000.0, false), (1010.0, false), (1010.1, true), (989.0, true)] {
+            assert_eq!(steady(1000.0).differs(&steady(other)), differs, "{other}");
+            assert_eq!(steady(other).differs(&steady(1000.0)), differs, "{other}");
+        }
+        let alternating = path(&[1000.0, 1100.0, 1000.0, 1100.0, 1000.0]);
+        assert!(!alternating.differs(&steady(1100.0)));
+        assert!(alternating.differs(&steady(1200.0)));
+    }
 }

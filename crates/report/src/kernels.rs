@@ -20,18 +20,16 @@ use crate::html::heat::{Heat, HeatCell, HeatRow};
 use crate::html::{TablePage, TableSection};
 use crate::numbers::counted;
 use crate::operations::compared::Kinds;
-use crate::operations::{exit_name, instructions};
+use crate::operations::{self, exit_name};
 use crate::table::{CSV, Cell, Column, JSON, Table};
 use crate::text::Text;
 
-use changes::{CHANGE, Change, Shown, changes, number, steps, tree};
+use changes::{Change, Shown, changes, number, steps, tree};
 
 pub use changes::Point;
 
 /// Schema of the JSON; docs/json.md.
 const SCHEMA: &str = "vmtax-lab-series-1";
-/// A spread that is shown with its number.
-const STEADY: f64 = 0.005;
 /// Functions of an operation on the page of a step.
 const LINES: usize = 16;
 /// Changes of a step that text names; the other formats have all.
@@ -63,7 +61,7 @@ impl<'a> Series<'a> {
         }
         writeln!(out, "Changes from one run to the next, largest first")?;
         if self.changes.is_empty() {
-            writeln!(out, "  none above {:.0} % and the spread of the batches", CHANGE * 100.0)?;
+            writeln!(out, "  none above the tolerance of both paths")?;
         }
         self.short_changes().terminal(look, out)?;
         let ancillary = self.ancillary();
@@ -116,10 +114,10 @@ impl<'a> Series<'a> {
                 .and_then(|one| crate::operations::emulated(one.point.ledger)),
         };
         let (changes, ancillary, values) = (self.changes_table(), self.ancillary(), self.values());
-        let mut notes = vec![format!(
-            "A path changes if it differs by more than {:.0} % and by more than the spread of the batches of both runs.",
-            CHANGE * 100.0
-        )];
+        let mut notes = vec![
+            "A path changes if it differs by more than the tolerances of both runs together: each is shown with ±, and is 0.5 % where none is shown."
+                .to_owned(),
+        ];
         notes.extend(self.missing.iter().map(|reason| format!("Missing: {reason}.")));
         let sections = [
             TableSection { id: "changes", title: "Changes", notes, table: &changes },
@@ -180,9 +178,8 @@ impl<'a> Series<'a> {
                 tool_version,
                 facts: vec![("from", named(before)), ("to", named(after))],
                 answer: vec![format!(
-                    "The path of {} changed by more than {:.0} %.",
-                    counted(compared.len() as u64, "operation"),
-                    CHANGE * 100.0
+                    "{} changed by exits, or by more than the tolerance of the path.",
+                    counted(compared.len() as u64, "operation")
                 )],
                 emulation: crate::operations::emulated(after.ledger),
             };
@@ -264,15 +261,14 @@ impl<'a> Series<'a> {
     }
 
     fn row(&self, at: usize, (name, level): &(String, Level)) -> Option<&OperationRow> {
-        self.points[at].row(name, *level).map(|(row, _)| row)
+        self.points[at].row(name, *level)
     }
 
-    fn with_spread(&self, at: usize, (name, level): &(String, Level)) -> Option<String> {
-        let (row, spread) = self.points[at].row(name, *level)?;
-        with_spread(row.path?.median, spread)
+    fn path(&self, at: usize, operation: &(String, Level)) -> Option<String> {
+        Some(operations::path(&self.row(at, operation)?.path?))
     }
 
-    /// Operations by run: the path, with its spread where the batches differ.
+    /// Operations by run: the path.
     fn matrix(&self, group: &[usize]) -> Table {
         let mut columns = vec![Column::words("", "operation"), Column::short("", "level")];
         columns.extend(group.iter().map(|at| Column::number("", label(&self.points[*at].point))));
@@ -280,7 +276,7 @@ impl<'a> Series<'a> {
         for operation in self.operations(group) {
             let mut cells = vec![Cell::Name(operation.0.clone()), Cell::Word(operation.1.name())];
             cells.extend(group.iter().map(|at| {
-                let path = self.with_spread(*at, &operation);
+                let path = self.path(*at, &operation);
                 path.map_or(Cell::Absent, Cell::Name)
             }));
             table.row(cells);
@@ -299,7 +295,7 @@ impl<'a> Series<'a> {
                         && change.level == operation.1
                 });
                 HeatCell {
-                    text: self.with_spread(*at, &operation).unwrap_or_default(),
+                    text: self.path(*at, &operation).unwrap_or_default(),
                     ratio: path(*at).zip(base).map(|(path, base)| path / base),
                     title: change.map(|change| words(change).join("; ")),
                     link: change
@@ -335,6 +331,8 @@ impl<'a> Series<'a> {
             Column::number("path", "path").help("of one operation, median of the batches"),
             Column::number("path_min", "least").help("path of the shortest batch"),
             Column::number("path_max", "most").help("path of the longest batch"),
+            Column::number("path_tolerance", "±")
+                .help("how far off the path of another run may be, as a part of it"),
             Column::number("count", "operations").help("of one batch").only(CSV | JSON),
             Column::words("run", "run").help("folder of the run").only(CSV | JSON),
         ]);
@@ -357,6 +355,7 @@ impl<'a> Series<'a> {
                     path(|path| path.median),
                     path(|path| path.min),
                     path(|path| path.max),
+                    Cell::of(row.path, |path| Cell::Share(path.tolerance())),
                     Cell::Count(row.count),
                     Cell::Name(one.point.folder.clone()),
                 ]);
@@ -375,7 +374,9 @@ impl<'a> Series<'a> {
             Column::number("path_before", "path before"),
             Column::number("path", "path"),
             Column::number("change", "change"),
-            Column::number("spread", "spread").help("of the batches of both runs, the larger"),
+            Column::number("spread", "±").help(
+                "of both paths together, as a part of the first; a smaller difference is no change",
+            ),
             Column::number("exits_before", "exits before"),
             Column::number("exits", "exits"),
             Column::words("kinds", "exits that differ").class("described"),
@@ -392,10 +393,10 @@ impl<'a> Series<'a> {
                 Cell::Name(label(after)),
                 Cell::Name(change.name.clone()),
                 Cell::Word(change.level.name()),
-                Cell::of(change.paths[0], Cell::Instructions),
-                Cell::of(change.paths[1], Cell::Instructions),
+                Cell::of(change.paths[0], |path| Cell::Instructions(path.median)),
+                Cell::of(change.paths[1], |path| Cell::Instructions(path.median)),
                 Cell::of(change.ratio().map(|ratio| ratio - 1.0), Cell::Share),
-                Cell::Share(change.spread),
+                Cell::of(change.tolerance(), Cell::Share),
                 Cell::of(change.exits[0], Cell::Number),
                 Cell::of(change.exits[1], Cell::Number),
                 Cell::Name(change.kinds.join(", ")),
@@ -512,18 +513,11 @@ fn largest(all: &[Compared<'_>]) -> Table {
 fn words(change: &Change) -> Vec<String> {
     let mut parts = Vec::new();
     if let [Some(before), Some(after)] = change.paths {
-        parts.push(format!("path {} to {}", instructions(before), instructions(after)));
+        parts.push(format!("path {} to {}", operations::path(&before), operations::path(&after)));
     }
     parts.extend(change.kinds.iter().cloned());
     parts.extend(change.functions.clone());
     parts
-}
-
-/// A path, and its spread where it is larger than half a percent: `1,368 ±5.4 %`.
-fn with_spread(path: f64, spread: Option<f64>) -> Option<String> {
-    let spread = spread.filter(|spread| *spread > STEADY);
-    let spread = spread.map_or_else(String::new, |spread| format!(" ±{:.1} %", spread * 50.0));
-    Some(format!("{}{spread}", instructions(path)))
 }
 
 /// The kernel, and its options.

@@ -5,6 +5,7 @@ use vmtax_analyse::{OperationRow, Operations};
 use vmtax_events::Recording;
 
 use crate::names;
+use crate::operations::path_cell;
 use crate::table::{Cell, Column, Line, PEOPLE, Table};
 
 /// The heading.
@@ -62,7 +63,7 @@ pub(crate) fn table(operations: &Operations) -> Option<Table> {
             small,
             large,
             largest,
-            Cell::of(row.path, |path| Cell::Instructions(path.median)),
+            Cell::of(row.path, |path| path_cell(&path)),
             Cell::Instructions(memory.prepared / memory.small_pages().max(1) as f64),
             Cell::Count(memory.conversions + memory.memory_faults),
         ]);

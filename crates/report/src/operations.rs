@@ -7,7 +7,8 @@ use vmtax_analyse::{Ledger, OperationExit, OperationRow, Path, Ratio};
 use vmtax_events::{Detail, DetailKind, Level, Reason, Sample};
 
 use crate::names;
-use crate::numbers::{count, percent_digits};
+use crate::numbers::count;
+use crate::table::{Cell, sort_key};
 
 /// Kinds of exit with a smaller share of an operation than this are added up in the list of a row.
 const RARE: f64 = 0.1;
@@ -54,9 +55,15 @@ pub fn instructions(n: f64) -> String {
     }
 }
 
-/// The spread of a path in percent, without the sign.
-pub fn spread(path: &Path) -> String {
-    path.spread().map_or("-".to_owned(), percent_digits)
+/// A path, with its tolerance where that is larger than half a percent: `1,368 ±2.7 %`. Every output for people writes a path this way.
+pub fn path(path: &Path) -> String {
+    let tolerance = path.plus_minus().map(|part| format!(" ±{:.1} %", part * 100.0));
+    instructions(path.median) + &tolerance.unwrap_or_default()
+}
+
+/// As [`path`], in a table.
+pub(crate) fn path_cell(of: &Path) -> Cell {
+    Cell::Written(path(of), sort_key(of.median))
 }
 
 /// A factor: `23.3`, `1,250`.

@@ -127,7 +127,8 @@ impl Page<'_> {
         let table = operations::described::table(operations, &emulated);
         let shown = table.text((self.paint, self.width), self.out)?;
         let mut notes = vec![
-            "exits: per execution. path: instructions from the guest's instruction back to the guest, median of the batches.",
+            "exits: per execution. path: instructions from the guest's instruction back to the guest, median of the batches. \
+             ±: how far off the path of another run may be, 0.5 % where none is shown.",
         ];
         for (key, note) in [
             (

@@ -3,6 +3,7 @@
 use vmtax_analyse::{OperationRow, Operations};
 use vmtax_events::Level;
 
+use crate::operations::path_cell;
 use crate::table::{Cell, Column, PEOPLE, Table};
 
 /// The heading.
@@ -86,7 +87,7 @@ pub(crate) fn table(operations: &Operations) -> Option<Table> {
         let each = row.recorded.then(|| row.exits_per_operation().value()).flatten();
         Cell::of(each, Cell::Number)
     };
-    let path = |row: &OperationRow| Cell::of(row.path, |path| Cell::Instructions(path.median));
+    let path = |row: &OperationRow| Cell::of(row.path, |path| path_cell(&path));
     for transfer in transfers(operations) {
         table.row(vec![
             Cell::Word(transfer.size),

@@ -174,7 +174,7 @@ fn operations_are_exact() {
             "ancillary_per_exit": 5.0,
             "path": {
                 "unit": "instructions", "median": 24120.25, "min": 24119.0, "max": 24150.0,
-                "spread": 31.0 / 24120.25, "batches": 3,
+                "spread": 31.0 / 24120.25, "tolerance": 0.005, "batches": 3,
             },
             "l2_over_l1": 24120.25 / 1036.0,
             "window": {

@@ -202,8 +202,8 @@ fn a_lab_run_shows_its_operations_first() {
   emulated  QEMU TCG (icount)
 
 4 operations ran at L1 and 1 at L2: 1,520 executions in all took 1,551 exits.
-- Costliest at L1: hlt-timer (14,910 instructions, 2.50 exits), cpuid (1,036 instructions, 1.005
-  exits), rdtsc (1 instruction, 0 exits).
+- Costliest at L1: hlt-timer (14,910 ±0.6 % instructions, 2.50 exits), cpuid (1,036 instructions,
+  1.005 exits), rdtsc (1 instruction, 0 exits).
 - Costliest at L2: cpuid (24,120.3 instructions, 6 exits).
 - Path at L2 over path at L1: 23.3 (cpuid).
 - nested: 200 exits of L2 were forwarded to L1, which took 1,000 further exits to handle them, 5.00
@@ -212,18 +212,19 @@ fn a_lab_run_shows_its_operations_first() {
   emulator (1 ns each) and do not reflect hardware.
 
 Operations: exits and path length of one execution
-  operation  level  exits      path  spread %  L2/L1  % L0/L1/L2  of which
-  cpuid      L1     1.005     1,036       0.1               97/3  cpuid 1; others 0.01
-  hlt-timer  L1      2.50    14,910       1.2                4/3  wrmsr IA32_TSC_DEADLINE 1.50,
-                                                                  hlt 1
-  rdtsc      L1         0         1       0.0                  -  none
-  touch-4k   L1         1         -         -              83/17  npf 1
-  cpuid      L2         6  24,120.3       0.1   23.3    69/30/<1  cpuid 1 → vmload 2,
-                                                                  rdmsr IA32_DEBUGCTL 1, vmrun 1,
-                                                                  vmsave 1
+  operation  level  exits           path  spread %  L2/L1  % L0/L1/L2  of which
+  cpuid      L1     1.005          1,036       0.1               97/3  cpuid 1; others 0.01
+  hlt-timer  L1      2.50  14,910 ±0.6 %       1.2                4/3  wrmsr IA32_TSC_DEADLINE 1.50,
+                                                                       hlt 1
+  rdtsc      L1         0              1       0.0                  -  none
+  touch-4k   L1         1              -         -              83/17  npf 1
+  cpuid      L2         6       24,120.3       0.1   23.3    69/30/<1  cpuid 1 → vmload 2,
+                                                                       rdmsr IA32_DEBUGCTL 1,
+                                                                       vmrun 1, vmsave 1
   exits: per execution. path: instructions from the guest's instruction back to the guest, median of
-  the batches. spread: (max - min) / median. % L0/L1/L2: share of the traced time in the host, the
-  guest and the nested guest; the rest is halted. →: exits of L1 to handle that exit of L2.
+  the batches. ±: how far off the path of another run may be, 0.5 % where none is shown. spread:
+  (max - min) / median. % L0/L1/L2: share of the traced time in the host, the guest and the nested
+  guest; the rest is halted. →: exits of L1 to handle that exit of L2.
 
 Exits of L2, and the exits of L1 that handle them
   L2 exit / L1 exits                exits  to L1  per exit     time     mean      max

@@ -47,7 +47,7 @@ pub fn bless(
     Ok(differing)
 }
 
-/// What two runs have in common, and a sentence for each number that they do not. A path that differs by more than half of the tolerance has one of twice the difference.
+/// What two runs have in common, and a sentence for each number that they do not. A path gets a tolerance of twice the difference, and at least that of its batches.
 fn repeated(first: &[Allowance], second: &[Allowance]) -> (Vec<Allowance>, Vec<String>) {
     let (mut common, mut differing) = (Vec::new(), Vec::new());
     for one in first {
@@ -78,9 +78,11 @@ fn repeated(first: &[Allowance], second: &[Allowance]) -> (Vec<Allowance>, Vec<S
                 let apart = 2.0 * (now - path).abs() / path;
                 if apart > MOST_APART {
                     differing.push(format!("{title}: path: {} and {}", number(path), number(now)));
-                    kept.path = None;
-                } else if apart > TOLERANCE {
-                    kept.tolerance = Some((apart * 1000.0).ceil() / 1000.0);
+                    (kept.path, kept.tolerance) = (None, None);
+                } else {
+                    let parts = [Some(rounded_up(apart)), one.tolerance, other.tolerance];
+                    let tolerance = parts.into_iter().flatten().fold(0.0, f64::max);
+                    kept.tolerance = Some(tolerance).filter(|part| *part > TOLERANCE);
                 }
             }
             (Some(path), None) => {
@@ -96,6 +98,11 @@ fn repeated(first: &[Allowance], second: &[Allowance]) -> (Vec<Allowance>, Vec<S
         common.extend(holds.then_some(kept));
     }
     (common, differing)
+}
+
+/// A part, to a tenth of a percent.
+fn rounded_up(part: f64) -> f64 {
+    (part * 1000.0).ceil() / 1000.0
 }
 
 /// A path that two runs do not repeat to within this part is no number to hold a kernel to.
@@ -251,7 +258,7 @@ fn allowance(row: &OperationRow) -> Allowance {
         level: row.level.name().to_owned(),
         count: row.count,
         path: row.path.map(|path| (path.median * 10.0).round() / 10.0),
-        tolerance: None,
+        tolerance: row.path.and_then(|path| path.plus_minus()).map(rounded_up),
         faults: row.memory.and_then(|memory| memory.per_region(memory.faults?).value()),
         pages: row.memory.and_then(|memory| memory.pages).map(|pages| {
             let sizes = ["4K", "2M", "1G"].map(str::to_owned).into_iter();

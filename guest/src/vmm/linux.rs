@@ -407,7 +407,7 @@ impl Around for Attached<'_> {
                     *byte = lock(&devices.serial).read((port - COM1) as u8);
                 }
             }
-            Request::Out(..) | Request::Store(_) => {}
+            Request::Out(..) | Request::Store(..) => {}
             Request::Interrupted => {
                 if let Some(meter) = &self.meter {
                     meter.interrupted();

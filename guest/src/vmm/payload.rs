@@ -346,7 +346,7 @@ impl Around for Device<'_> {
                 Some(touched) => touched.fault(self.vm, gpa, &mut self.watch)?,
                 None => return Err(no_memory(gpa)),
             },
-            Request::Out(..) | Request::Store(_) => {}
+            Request::Out(..) | Request::Store(..) => {}
             Request::In(_, data) | Request::Load(_, data) => data.fill(0),
             Request::Interrupted => {
                 if let Some(meter) = &self.meter {

@@ -5,11 +5,10 @@
 //! | `0x3f8` | serial port: output |
 //! | `0xe9` | debug console: output |
 //! | `0xf4` | a write ends the program; the value is its exit code |
-//! | `0xe0` to `0xe3` | a register that holds what was written |
 //! | `0x510`, `0x511` | QEMU's firmware configuration: number of processors and bytes of memory |
 //! | `0x608` | timer of ACPI |
 //!
-//! Interrupt controllers and the PIT are KVM's. Left out: PCI, disks, the keyboard controller, and all else: reads give ones, and
+//! Further [`TestDevice`]. Interrupt controllers and the PIT are KVM's. Left out: PCI, disks, the keyboard controller, and all else: reads give ones, and
 //! each such device is named in the result.
 
 use std::collections::BTreeMap;
@@ -24,6 +23,7 @@ use vm_superio::serial::NoEvents;
 use vmtax_guest::order::{Program, Ran};
 
 use super::serial::{COM1, NoTrigger};
+use super::test_device::TestDevice;
 use super::{
     Around, NO_HYPERCALL, Next, Request, Vm, Width, failed, flat_segments, no_memory, run,
 };
@@ -33,8 +33,6 @@ use crate::{Result, system};
 /// The exit port of QEMU's isa-debug-exit, and its debug console.
 const EXIT: u16 = 0xf4;
 const DEBUG_CONSOLE: u16 = 0xe9;
-/// The register of QEMU's test device.
-const LATCH: u16 = 0xe0;
 const SELECTOR: u16 = 0x510;
 const CONFIGURATION: u16 = 0x511;
 const PM_TIMER: u16 = 0x608;
@@ -79,7 +77,7 @@ pub(crate) fn execute(program: &Program, tracer: &Tracer) -> Result<Ran> {
     };
     vcpu.set_regs(&registers).map_err(failed("KVM_SET_REGS"))?;
     let is_recorded = !matches!(tracer, Tracer::Off);
-    let mut devices = Devices::new(program, !is_recorded);
+    let mut devices = Devices::new(program, TestDevice::new(&vm.fd, (host, bytes)), !is_recorded);
     tracer.record(true);
     let result = run(&mut vcpu, &AtomicBool::new(false), &mut devices);
     tracer.record(false);
@@ -123,21 +121,21 @@ impl Write for Output {
     }
 }
 
-struct Devices {
+struct Devices<'a> {
     serial: Serial<NoTrigger, NoEvents, Output>,
-    latch: [u8; 4],
+    test: TestDevice<'a>,
     configuration: Configuration,
     started: Instant,
     code: Option<u32>,
     absent: BTreeMap<String, u64>,
 }
 
-impl Devices {
-    fn new(program: &Program, says: bool) -> Devices {
+impl<'a> Devices<'a> {
+    fn new(program: &Program, test: TestDevice<'a>, says: bool) -> Devices<'a> {
         let output = Output { kept: Vec::new(), dropped: 0, says, line: 0 };
         Devices {
             serial: Serial::new(NoTrigger, output),
-            latch: [0; 4],
+            test,
             configuration: Configuration { memory: program.memory, item: Vec::new(), next: 0 },
             started: Instant::now(),
             code: None,
@@ -156,28 +154,27 @@ impl Devices {
         }
     }
 
-    fn output(&mut self, port: u16, bytes: &[u8]) -> Next {
+    fn output(&mut self, port: u16, bytes: &[u8]) -> Result<Next> {
         match port {
             EXIT => {
                 let mut code = [0; 4];
                 code.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
                 self.code = Some(u32::from_le_bytes(code));
-                return Next::End;
+                return Ok(Next::End);
             }
             // Neither can fail: both write to memory.
             COM1..=0x3ff => bytes.iter().for_each(|byte| {
                 let _ = self.serial.write((port - COM1) as u8, *byte);
             }),
             DEBUG_CONSOLE => drop(self.serial.writer_mut().write(bytes)),
-            LATCH..=0xe3 => {
-                let from = usize::from(port - LATCH);
-                self.latch[from..].iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
-            }
             SELECTOR => self.configuration.select(bytes),
             POST => {}
-            _ => self.lacks(port_name(port)),
+            _ => match self.test.output(port, bytes) {
+                Some(done) => done?,
+                None => self.lacks(port_name(port)),
+            },
         }
-        Next::Run
+        Ok(Next::Run)
     }
 
     fn input(&mut self, port: u16, data: &mut [u8]) {
@@ -188,11 +185,6 @@ impl Devices {
                 }
             }
             DEBUG_CONSOLE => data.fill(DEBUG_CONSOLE as u8),
-            LATCH..=0xe3 => {
-                data.fill(0xff);
-                let from = &self.latch[usize::from(port - LATCH)..];
-                data.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-            }
             CONFIGURATION => {
                 for byte in data {
                     *byte = self.configuration.read();
@@ -204,6 +196,7 @@ impl Devices {
                 data.fill(0);
                 data.iter_mut().zip(ticks).for_each(|(to, from)| *to = from);
             }
+            _ if self.test.input(port, data) => {}
             _ => {
                 data.fill(0xff);
                 self.lacks(port_name(port));
@@ -222,15 +215,21 @@ fn port_name(port: u16) -> String {
     }
 }
 
-impl Around for Devices {
+impl Around for Devices<'_> {
     fn answer(&mut self, request: Request<'_>) -> Result<Next> {
         match request {
-            Request::Out(port, bytes) => return Ok(self.output(port, bytes)),
+            Request::Out(port, bytes) => return self.output(port, bytes),
             Request::In(port, data) => self.input(port, data),
-            Request::Store(at) => self.lacks(page_name(at)),
+            Request::Store(at, bytes) => {
+                if !self.test.store(at, bytes) {
+                    self.lacks(page_name(at));
+                }
+            }
             Request::Load(at, data) => {
-                data.fill(0xff);
-                self.lacks(page_name(at));
+                if !self.test.load(at, data) {
+                    data.fill(0xff);
+                    self.lacks(page_name(at));
+                }
             }
             // KVM answers for all MSRs.
             Request::ReadMsr(exit) => *exit.error = 1,

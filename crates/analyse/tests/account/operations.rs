@@ -94,7 +94,10 @@ fn an_operation_at_l1() {
         (row.exits_per_operation().exact(), row.exits_per_operation().value()),
         (None, Some(1.25))
     );
-    assert_eq!(row.path, Some(Path { median: 100.0, min: 99.0, max: 103.0, batches: 3 }));
+    assert_eq!(
+        row.path,
+        Some(Path { median: 100.0, min: 99.0, max: 103.0, apart: 3.0, batches: 3 })
+    );
     assert_eq!(row.path.and_then(|p| p.spread()), Some(0.04));
     assert_eq!((row.l2_over_l1, row.l2_exits(), row.to_l1, row.ancillary()), (None, 0, 0, 0));
     let shares = [row.share_l0(), row.share_l1(), row.share_l2(), row.share_halted()];
@@ -118,7 +121,10 @@ fn an_operation_at_l2() {
     assert_eq!(kinds(row), expected.map(|(l, name, a, n)| (l, name.to_owned(), a, n)));
     assert_eq!((row.l2_exits(), row.to_l1, row.ancillary()), (6, 5, 21));
     assert_eq!(row.ancillary_per_exit(), Ratio { part: 21, whole: 5 });
-    assert_eq!(row.path, Some(Path { median: 2_401.0, min: 2_390.0, max: 2_410.0, batches: 4 }));
+    assert_eq!(
+        row.path,
+        Some(Path { median: 2_401.0, min: 2_390.0, max: 2_410.0, apart: 1.0, batches: 4 })
+    );
     assert_eq!(row.l2_over_l1, Some(24.01));
     let shares = [row.share_l0(), row.share_l1(), row.share_l2(), row.share_halted()];
     assert_eq!(shares, [Some(0.65), Some(0.25), Some(0.05), Some(0.05)]);

@@ -1,10 +1,10 @@
 //! The findings of a lab run: how much was measured, what costs most, what nesting costs.
 
-use vmtax_analyse::{OperationRow, Operations};
+use vmtax_analyse::{OperationRow, Operations, Path};
 use vmtax_events::Level;
 
 use crate::numbers::counted;
-use crate::operations::{are_recorded, factor, instructions, name, ratio};
+use crate::operations::{self, are_recorded, factor, name, ratio};
 
 /// Operations that a level's sentence names.
 const COSTLIEST: usize = 3;
@@ -34,18 +34,18 @@ fn extent(rows: &[OperationRow]) -> String {
 }
 
 fn costliest(rows: &[OperationRow], level: Level) -> Option<String> {
-    let mut rows: Vec<(&OperationRow, f64)> = rows
+    let mut rows: Vec<(&OperationRow, Path)> = rows
         .iter()
         .filter(|row| row.level == level)
-        .filter_map(|row| Some((row, row.path?.median)))
+        .filter_map(|row| Some((row, row.path?)))
         .collect();
-    rows.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    rows.sort_by(|(_, a), (_, b)| b.median.total_cmp(&a.median));
     let named: Vec<String> = rows
         .iter()
         .take(COSTLIEST)
         .map(|(row, path)| {
             let exits = row.exits_per_operation();
-            let (path, plural) = (instructions(*path), |one: bool| if one { "" } else { "s" });
+            let (path, plural) = (operations::path(path), |one: bool| if one { "" } else { "s" });
             let exits = match row.recorded {
                 true => format!(", {} exit{}", ratio(exits), plural(exits.exact() == Some(1))),
                 false => String::new(),

@@ -12,7 +12,8 @@ use crate::operations::described::{PARTS, table};
 /// The table, with the legend of its bars.
 pub(super) fn section(doc: &Document, operations: &Operations) -> Markup {
     let note = "Exits are those of one operation, counted over a traced window. The path runs from the guest's instruction back to \
-                the guest: instructions, median of batches without tracing; its spread is (max - min) / median. → leads from an \
+                the guest: instructions, median of batches without tracing, and with ± how far off the path of another run may be (0.5 % where none is \
+                shown); its spread is (max - min) / median. → leads from an \
                 exit of L2 to the exits that L1 took to handle it.";
     html! {
         h2 #operations-title { "Operations: cost of one execution" }

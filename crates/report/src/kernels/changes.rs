@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 
 use vmtax_analyse::calls::difference::difference;
 use vmtax_analyse::calls::profiled;
-use vmtax_analyse::operations::{L2_SUFFIX, OperationRow, Operations};
+use vmtax_analyse::operations::{OperationRow, Operations, Path};
 use vmtax_analyse::{Ledger, Profiled};
-use vmtax_events::{Level, Sample};
+use vmtax_events::Level;
 
 use crate::calls::difference::sentence;
 use crate::operations::compared::Kinds;
-
-/// A path changes if it differs by more than this part, and by more than the spread of both runs' batches.
-pub(super) const CHANGE: f64 = 0.01;
 
 /// A run of the series.
 pub struct Point<'a> {
@@ -32,37 +29,19 @@ pub struct Point<'a> {
 pub(super) struct Shown<'a> {
     pub(super) point: Point<'a>,
     pub(super) rows: Vec<OperationRow>,
-    /// Of each row: how far the middle half of the batches is apart, as a part of the path. A tick of a clock hits one batch, which the median leaves out too.
-    spreads: Vec<Option<f64>>,
     trees: Vec<Profiled<'a>>,
 }
 
 impl<'a> Shown<'a> {
     pub(super) fn new(point: Point<'a>) -> Shown<'a> {
         let rows = Operations::new(point.ledger).rows;
-        let spreads = rows.iter().map(|row| spread(point.ledger, row)).collect();
         let trees = profiled(point.ledger).0;
-        Shown { point, rows, spreads, trees }
+        Shown { point, rows, trees }
     }
 
-    pub(super) fn row(&self, name: &str, level: Level) -> Option<(&OperationRow, Option<f64>)> {
-        let at = self.rows.iter().position(|row| row.name == name && row.level == level)?;
-        Some((&self.rows[at], self.spreads[at]))
+    pub(super) fn row(&self, name: &str, level: Level) -> Option<&OperationRow> {
+        self.rows.iter().find(|row| row.name == name && row.level == level)
     }
-}
-
-/// The spread of the middle half of the batches of an operation.
-fn spread(ledger: &Ledger, row: &OperationRow) -> Option<f64> {
-    let suffix = if row.level == Level::L2 { L2_SUFFIX } else { "" };
-    let workload = format!("{}{suffix}", row.name);
-    let is_path = |sample: &&Sample| sample.workload == workload && sample.metric == Sample::PATH;
-    let mut paths: Vec<f64> =
-        ledger.samples.iter().filter(is_path).map(|sample| sample.value).collect();
-    paths.sort_by(f64::total_cmp);
-    let quarter = paths.len() / 4;
-    let (low, high) = (paths.get(quarter)?, paths.get(paths.len().checked_sub(quarter + 1)?)?);
-    let median = row.path?.median;
-    (median > 0.0).then(|| (high - low) / median)
 }
 
 /// An operation that is not the same in two neighbours.
@@ -72,9 +51,7 @@ pub(super) struct Change {
     pub(super) name: String,
     pub(super) level: Level,
     pub(super) exits: [Option<f64>; 2],
-    pub(super) paths: [Option<f64>; 2],
-    /// The larger of both spreads, as a part of the path.
-    pub(super) spread: f64,
+    pub(super) paths: [Option<Path>; 2],
     /// Exits of one operation that differ, by name.
     pub(super) kinds: Vec<String>,
     /// Functions by which the path differs, where both runs have call trees.
@@ -83,8 +60,16 @@ pub(super) struct Change {
 
 impl Change {
     pub(super) fn ratio(&self) -> Option<f64> {
-        let [before, after] = self.paths;
+        let [before, after] = self.paths.map(|path| path.map(|path| path.median));
         Some(after? / before.filter(|before| *before > 0.0)?)
+    }
+
+    /// How far the paths may be apart without a change, as a part of the first.
+    pub(super) fn tolerance(&self) -> Option<f64> {
+        let [before, after] = self.paths;
+        let (before, after) = (before?, after?);
+        let allowed = before.tolerance() * before.median + after.tolerance() * after.median;
+        Some(allowed / before.median).filter(|part| part.is_finite())
     }
 
     pub(super) fn size(&self) -> f64 {
@@ -123,23 +108,19 @@ pub(super) fn changes(points: &[Shown<'_>], steps: (usize, usize), kinds: Kinds)
     let (before, after) = (&points[steps.0], &points[steps.1]);
     let mut found = Vec::new();
     for now in &after.rows {
-        let Some((then, spread_before)) = before.row(&now.name, now.level) else { continue };
-        let spread_now = after.row(&now.name, now.level).and_then(|(_, spread)| spread);
+        let Some(then) = before.row(&now.name, now.level) else { continue };
         let differ = differ(then, now, kinds);
-        let paths = [then, now].map(|row| row.path.map(|path| path.median));
-        let spread = spread_before.into_iter().chain(spread_now).fold(0.0, f64::max);
         let mut change = Change {
             steps,
             name: now.name.clone(),
             level: now.level,
             exits: [then, now]
                 .map(|row| row.exits_per_operation().value().filter(|_| row.recorded)),
-            paths,
-            spread,
+            paths: [then.path, now.path],
             kinds: differ,
             functions: None,
         };
-        let is_path = change.ratio().is_some_and(|ratio| (ratio - 1.0).abs() > CHANGE.max(spread));
+        let is_path = then.path.zip(now.path).is_some_and(|(then, now)| then.differs(&now));
         if !is_path && change.kinds.is_empty() {
             continue;
         }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use vmtax_analyse::calls::profiled;
-use vmtax_analyse::operations::{OperationRow, Operations, Ratio};
+use vmtax_analyse::operations::{OperationRow, Operations, Path, Ratio};
 use vmtax_analyse::{Ledger, Profiled};
 
-use super::{instructions, ratio};
+use super::ratio;
 use crate::calls::difference::{self, Compared};
 use crate::html::{TablePage, TableSection};
 use crate::numbers::{count, counted};
@@ -70,7 +70,7 @@ impl Formats for Comparison<'_> {
 /// One operation in one run.
 struct Measured {
     exits: Ratio,
-    path: Option<f64>,
+    path: Option<Path>,
     /// Executions in the batch whose exits were counted.
     count: u64,
     /// Exits of that batch by name; `None` if they depend on time.
@@ -131,7 +131,7 @@ fn rows(runs: &[(String, &Ledger)], kinds: Kinds) -> Vec<Row> {
 fn cell(row: &OperationRow, kinds: Kinds) -> Measured {
     Measured {
         exits: row.exits_per_operation(),
-        path: row.path.map(|path| path.median),
+        path: row.path,
         count: row.count,
         kinds: kinds(row),
     }
@@ -148,18 +148,33 @@ impl Measured {
 impl Row {
     /// The path of a column divided by that of the first.
     fn ratio(&self, column: usize) -> Option<f64> {
-        let path = |cell: &Option<Measured>| cell.as_ref()?.path.filter(|path| *path > 0.0);
-        Some(path(self.cells.get(column)?)? / path(self.cells.first()?)?)
+        let [first, here] = self.paths(column)?.map(|path| path.median);
+        Some(here / first).filter(|_| first > 0.0 && here > 0.0)
     }
 
-    /// Exits and path of a column: `1 exit, 2,770 x0.987`.
+    /// The path of the first column, and that of this one.
+    fn paths(&self, column: usize) -> Option<[Path; 2]> {
+        let path = |cell: &Option<Measured>| cell.as_ref()?.path;
+        Some([path(self.cells.first()?)?, path(self.cells.get(column)?)?])
+    }
+
+    /// Whether the path of a column differs from the first by more than both tolerances.
+    fn differs(&self, column: usize) -> Option<bool> {
+        self.paths(column).map(|[first, here]| first.differs(&here))
+    }
+
+    /// Exits and path of a column: `1 exit, 2,770 x0.987`; a path that is the same within the tolerances has no factor.
     fn in_words(&self, column: usize) -> String {
         let Some(Some(cell)) = self.cells.get(column) else { return "not run".to_owned() };
         let exits = ratio(cell.exits);
         let word = if exits == "1" { "exit" } else { "exits" };
-        let path = cell.path.map_or_else(|| "-".to_owned(), instructions);
-        let of_first = self.ratio(column).filter(|_| column > 0);
-        let of_first = of_first.map_or_else(String::new, |ratio| format!(" x{ratio:.3}"));
+        let path = cell.path.as_ref().map_or_else(|| "-".to_owned(), super::path);
+        let is_shown = column > 0 && self.differs(column).is_some();
+        let of_first = match self.ratio(column).filter(|_| is_shown) {
+            Some(ratio) if self.differs(column) == Some(true) => format!(" x{ratio:.3}"),
+            Some(_) => " same".to_owned(),
+            None => String::new(),
+        };
         format!("{exits} {word}, {path}{of_first}")
     }
 
@@ -214,7 +229,10 @@ fn text(
     } else {
         "Exits of one operation, and its cycles."
     };
-    writeln!(out, "\n{unit} x: path / path of the first run.")?;
+    writeln!(
+        out,
+        "\n{unit} x: path / path of the first run. same: not further from it than ± of both together; ± is 0.5 % where none is shown."
+    )?;
     if compared.iter().any(|(_, one)| one.sentence().is_some()) {
         writeln!(
             out,
@@ -240,6 +258,10 @@ fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
         Column::number("exits_per_operation", "exits").help("of one operation"),
         Column::number("path", "path").help("of one operation, median of the batches"),
         Column::number("path_ratio", "path ratio").help("path over that of the first run"),
+        Column::number("path_tolerance", "±")
+            .help("how far off the path of another run may be, as a part of it"),
+        Column::words("path_differs", "differs")
+            .help("from the first run's, by more than both tolerances together"),
     ]);
     for row in rows {
         for (column, cell) in row.cells.iter().enumerate() {
@@ -249,8 +271,10 @@ fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
                 Cell::Name(row.level.clone()),
                 Cell::Name(name_of(runs, column)),
                 Cell::Ratio(cell.exits),
-                Cell::of(cell.path, Cell::Instructions),
+                Cell::of(cell.path, |path| Cell::Instructions(path.median)),
                 Cell::of(row.ratio(column), Cell::Number),
+                Cell::of(cell.path, |path| Cell::Share(path.tolerance())),
+                Cell::of(row.differs(column), Cell::Flag),
             ]);
         }
     }
@@ -264,7 +288,10 @@ fn beside(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
         let name = name_of(runs, column);
         columns.push(Column::number("", format!("{name}: exits")).help("of one operation"));
         columns.push(Column::number("", "path").help("of one operation, median of the batches"));
-        let factor = || Column::number("", "x").help("path over that of the first run");
+        let factor = || {
+            Column::number("", "x")
+                .help("path over that of the first run; same: within the tolerances")
+        };
         columns.extend((column > 0).then(factor));
     }
     let mut table = Table::new(columns);
@@ -273,17 +300,17 @@ fn beside(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
         for (column, cell) in row.cells.iter().enumerate() {
             let exits = cell.as_ref().map_or(Cell::Absent, |cell| Cell::Ratio(cell.exits));
             let path = cell.as_ref().and_then(|cell| cell.path);
-            cells.extend([exits, Cell::of(path, Cell::Instructions)]);
-            let factor = row.ratio(column).map(|x| Cell::Written(format!("{x:.3}"), sort_key(x)));
+            cells.extend([exits, Cell::of(path, |path| super::path_cell(&path))]);
+            let factor = row.ratio(column).map(|x| match row.differs(column) {
+                Some(true) => Cell::Written(format!("{x:.3}"), sort_key(x)),
+                _ => Cell::Written("same".to_owned(), sort_key(x)),
+            });
             cells.extend((column > 0).then(|| factor.unwrap_or(Cell::Absent)));
         }
         table.row(cells);
     }
     table
 }
-
-/// Paths that differ by this part and less are not counted as different.
-const ABOUT_EQUAL: f64 = 0.01;
 
 /// How many operations differ from the first run, and the largest difference.
 fn answer(runs: &[(String, &Ledger)], rows: &[Row]) -> Vec<String> {
@@ -292,22 +319,23 @@ fn answer(runs: &[(String, &Ledger)], rows: &[Row]) -> Vec<String> {
     let both: Vec<(&Row, usize)> = cells().filter(is_in_both).collect();
     let change = |row: &Row, at: usize| row.ratio(at).map_or(0.0, |ratio| (ratio - 1.0).abs());
     let is_different = |(row, at): &&(&Row, usize)| {
-        change(row, *at) > ABOUT_EQUAL || !row.differences(*at).is_empty()
+        row.differs(*at) == Some(true) || !row.differences(*at).is_empty()
     };
     let different = both.iter().filter(is_different).count() as u64;
     let (first, all) = (name_of(runs, 0), counted(both.len() as u64, "measurement"));
     let mut said = vec![match (runs.len(), different) {
         (1, _) => format!("{} of one run.", counted(rows.len() as u64, "operation")),
         (_, 0) => format!(
-            "None of {all} differs from {first}: the exits are the same, and no path differs by more than 1 %."
+            "None of {all} differs from {first}: the exits are the same, and no path differs by more than its tolerance."
         ),
         (_, n) => format!(
-            "{} of {all} differ from {first}: by their exits, or by more than 1 % of the path.",
+            "{} of {all} differ from {first}: by their exits, or by more than the tolerance of the path.",
             count(n)
         ),
     }];
-    let largest = both.iter().max_by(|(a, i), (b, j)| change(a, *i).total_cmp(&change(b, *j)));
-    if let Some((row, at)) = largest.filter(|(row, at)| change(row, *at) > ABOUT_EQUAL) {
+    let differing = both.iter().filter(|(row, at)| row.differs(*at) == Some(true));
+    let largest = differing.max_by(|(a, i), (b, j)| change(a, *i).total_cmp(&change(b, *j)));
+    if let Some((row, at)) = largest {
         said.push(format!(
             "The largest difference of a path: {} {} in {}, x{:.3}.",
             row.name,
@@ -416,8 +444,10 @@ fn json(
                     None => serde_json::Value::Null,
                     Some(cell) => serde_json::json!({
                         "exits_per_operation": cell.exits.value(),
-                        "path": cell.path,
+                        "path": cell.path.map(|path| path.median),
+                        "path_tolerance": cell.path.map(|path| path.tolerance()),
                         "path_ratio": row.ratio(column),
+                        "path_differs": row.differs(column),
                         "differences": differences(row, column),
                         "functions": json_functions(functions(compared, (at, column))),
                     }),

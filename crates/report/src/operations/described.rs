@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use vmtax_analyse::{OperationExit, OperationRow, Operations, Path};
 use vmtax_events::{Level, Recording};
 
-use super::{exit_list, factor, instructions, no_exits, shares};
+use super::{exit_list, factor, instructions, no_exits, path_cell, shares};
 use crate::keys::{detail_cells, detail_columns, reason_fields};
 use crate::table::{CSV, Cell, Column, JSON, Line, PAGE, PEOPLE, Slice, TEXT, Table, sort_key};
 use crate::{memory, names};
@@ -137,12 +137,14 @@ fn columns_for_people(operations: &Operations, emulated: &Emulated) -> Vec<Colum
             .help("exits of one operation, ancillary ones included")
             .strong(),
         Column::words("", "of which").only(PAGE).class("described list"),
-        people(Column::number("", "path")).help("instructions, median of the batches").strong(),
+        people(Column::number("", "path"))
+            .help("instructions, median of the batches; ±: how far off the path of another run may be, 0.5 % where none is shown")
+            .strong(),
         people(Column::number("not_on_hardware", "not on hw"))
             .help("the part of the path that hardware does not execute, from the call tree")
             .shown_if(!emulated.is_empty()),
         people(Column::minor("spread", "spread %", 2)).help("(max - min) / median of the batches"),
-        people(Column::number("", "L2/L1"))
+        people(Column::minor("", "L2/L1", 0))
             .help("path at L2 over path at L1")
             .strong()
             .shown_if(nests),
@@ -161,8 +163,7 @@ fn cells_for_people(row: &OperationRow, emulated: &Emulated) -> Vec<Cell> {
     let path = row.path.as_ref();
     let range = |path: &Path| {
         let range = [path.min, path.max].map(instructions).join(" to ");
-        Cell::Instructions(path.median)
-            .titled(format!("{range} instructions in {} batches", path.batches))
+        path_cell(path).titled(format!("{range} instructions in {} batches", path.batches))
     };
     let mut exits = exit_list(row);
     if exits.is_empty() {
@@ -211,6 +212,7 @@ fn cells_of_json(row: &OperationRow) -> Vec<Cell> {
             ("min", Cell::Number(path.min)),
             ("max", Cell::Number(path.max)),
             ("spread", number(path.spread())),
+            ("tolerance", Cell::Number(path.tolerance())),
             ("batches", Cell::Count(path.batches)),
         ])
     });

@@ -2,6 +2,7 @@
 
 use vmtax_cli::exit::{Code, Fault, say};
 use vmtax_cli::output;
+use vmtax_events::printable;
 use vmtax_lab::program::Image;
 use vmtax_lab::{Ended, Verdict};
 use vmtax_machine::kernel::Kernel;
@@ -31,6 +32,8 @@ pub(super) fn run(
         .output
         .as_ref()
         .map_or_else(|| image.name().to_owned(), |folder| folder.display().to_string());
+    // A program may end by an error of the emulator, and of this version alone.
+    let emulator = ledger.recording.emulated.clone().unwrap_or_else(|| "KVM".to_owned());
     render(&shown(args, source), ledger)?;
     let failed = |code, message: String| {
         let lines = ended.reported().into_iter().map(str::to_owned).collect();
@@ -42,13 +45,27 @@ pub(super) fn run(
         Verdict::None => failed(
             Code::Machine,
             format!(
-                "{}: {}",
+                "{}: {}, on {}{}",
                 ended.name,
-                ended.failure.as_deref().unwrap_or("it ended without a verdict")
+                ended.failure.as_deref().unwrap_or("it ended without a verdict"),
+                printable(&emulator),
+                last_line(&ended.output)
             ),
         ),
     }
 }
+
+/// What the program wrote last, for a message.
+fn last_line(output: &str) -> String {
+    let last = output.lines().map(str::trim).rfind(|line| !line.is_empty());
+    last.map_or_else(
+        || "; it printed nothing".to_owned(),
+        |line| format!("; its last line: {:?}", line.chars().take(LINE_MOST).collect::<String>()),
+    )
+}
+
+/// Characters of a line in a message.
+const LINE_MOST: usize = 120;
 
 /// Output, verdict, and all exits.
 fn text(ended: &Ended) -> String {

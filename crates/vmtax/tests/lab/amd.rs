@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::run::{assert_exits, assert_same_paths, assert_versioned, json};
+use crate::run::{assert_exits, assert_same_paths, assert_versioned, exits, json, paths};
 
 /// Exits of one operation. What depends on time (timers, context switches, lazily saved registers) is not here.
 pub(crate) const L1: &[(&str, &str)] = &[
@@ -73,4 +73,17 @@ fn trace_cmd_reads_the_same(trace: &str) {
         payloads.iter().filter(|line| line.contains(&exit)).count()
     });
     assert_eq!(found, [20, 20, 20]);
+}
+
+/// Neither the moment at which a saved host goes on nor anything of another boot changes a number, but where two vCPUs race.
+#[test]
+fn a_new_boot_gives_the_same_numbers() {
+    let run = ["lab", "run", "--operation", "cpuid,pio-user,touch-4k"];
+    let numbers = |more: &[&str]| {
+        let report = json(&[&run[..], more].concat());
+        (paths(&report), exits(&report))
+    };
+    let saved = numbers(&[]);
+    assert_eq!(saved, numbers(&["--fresh"]));
+    assert_eq!(saved, numbers(&[]));
 }

@@ -31,6 +31,10 @@ fn two_kernels_in_one_call() {
         let cell = &row["runs"][column];
         assert!(cell["path"].as_f64().unwrap() > 500.0, "{cell}");
         assert!((cell["path_ratio"].as_f64().unwrap() - 1.0).abs() < 0.005, "{cell}");
+        assert_eq!(
+            (&cell["path_differs"], &cell["path_tolerance"]),
+            (&json!(false), &json!(0.005))
+        );
         json!([row["operation"], row["level"], cell["exits_per_operation"], cell["differences"]])
     };
     let rows = found["rows"].as_array().unwrap();
@@ -41,6 +45,10 @@ fn two_kernels_in_one_call() {
     // What was kept is two runs, and their comparison is the one just printed.
     let [first, second] = [0, 1].map(|column: usize| format!("{kept}/{}", names[column]));
     assert_eq!(run_json(&["lab", "compare", &first, &second]), found);
+    // Noise has no factor.
+    let table = printed(&["lab", "compare", &first, &second]);
+    let same = table.lines().filter(|line| line.trim_end().ends_with(" same")).count();
+    assert_eq!(same, 2, "{table}");
 
     let (code, said) = refused(&[&two[..], &["--format", "prometheus"]].concat());
     assert_eq!(code, 2, "{said}");
@@ -62,6 +70,7 @@ fn what_an_option_changes_is_named() {
     assert_eq!(lines[1][..4], ["cpuid", "L1", "1", "exit,"]);
     assert_eq!(lines[1][5..], ["not", "run"]);
     assert_eq!(lines[2][..4], ["touch-4k", "L1", "1", "exit,"]);
+    assert!(lines[2].last().unwrap().starts_with("x1."), "{table}");
     let named: Vec<&str> = table.lines().filter(|line| line.starts_with("    ")).collect();
     assert_eq!(
         named,

@@ -131,7 +131,10 @@ fn programs_that_fail_are_told_apart() {
     // An invalid instruction, for which there is no handler.
     let (code, said) = run(Code::default().bytes(&[0x0f, 0x0b]), &[]);
     assert_eq!(code, 7, "{said}");
-    assert!(said.contains("own.flat: the guest ended in a triple fault"), "{said}");
+    assert!(said.contains("own.flat: the guest ended in a triple fault, on QEMU TCG "), "{said}");
+    assert!(said.contains("; it printed nothing"), "{said}");
+    let (_, said) = run(Code::default().print("first\nlast\n").bytes(&[0x0f, 0x0b]), &[]);
+    assert!(said.contains("; its last line: \"last\""), "{said}");
     // A loop without end; what it printed is at the end of the message.
     let (code, said) =
         run(Code::default().print("endless\n").bytes(&[0xeb, 0xfe]), &["--limit", "30s"]);
@@ -146,4 +149,36 @@ fn programs_that_fail_are_told_apart() {
     assert!(said.contains("is not a multiboot image"), "{said}");
     let (code, _) = refused(&["lab", "run", "--flat", "/nonexistent/x.flat"]);
     assert_eq!(code, 3);
+}
+
+/// QEMU's test device: its register, a byte of its memory, and an interrupt line, which KVM's PIC sees as requested.
+#[test]
+fn the_test_device_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let failed = |code: Code, exit: u8| {
+        // jz over the end
+        code.bytes(&[0x74, 0x0b]).exit(exit)
+    };
+    let mut code = Code::default();
+    // mov dx, 0xe0; mov eax, 0x12345678; out dx, eax; xor eax, eax; in eax, dx; cmp eax, 0x12345678
+    code = code.bytes(&[0xba, 0xe0, 0, 0, 0, 0xb8, 0x78, 0x56, 0x34, 0x12, 0xef, 0x31, 0xc0, 0xed]);
+    code = failed(code.bytes(&[0x3d, 0x78, 0x56, 0x34, 0x12]), 1);
+    // mov byte [0xff000010], 0x5a; cmp byte [0xff000010], 0x5a
+    code = code.bytes(&[0xc6, 0x05, 0x10, 0, 0, 0xff, 0x5a]);
+    code = failed(code.bytes(&[0x80, 0x3d, 0x10, 0, 0, 0xff, 0x5a]), 2);
+    // The master PIC is initialized with vectors from 0x20 on, all lines masked but read: ICW1 to ICW4.
+    for (port, value) in [(0x20, 0x11), (0x21, 0x20), (0x21, 0x04), (0x21, 0x01), (0x21, 0xff)] {
+        code = code.bytes(&[0xb0, value, 0xe6, port]); // mov al, value; out port, al
+    }
+    // Line 5 goes up: mov dx, 0x2005; mov al, 1; out dx, al. OCW3 reads the requests: mov al, 0x0a; out 0x20, al; in al, 0x20; and al, 0x20; cmp al, 0x20
+    code = code.bytes(&[0xba, 0x05, 0x20, 0, 0, 0xb0, 1, 0xee]);
+    code = code.bytes(&[0xb0, 0x0a, 0xe6, 0x20, 0xe4, 0x20, 0x24, 0x20, 0x3c, 0x20]);
+    let image = failed(code, 3).print("PASS: device\n").exit(0).image(folder.path());
+    let done = output(&["lab", "run", "--flat", image.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
+    assert!(
+        said.contains("PASS: device") && !said.contains("devices that its VM does not have"),
+        "{said}"
+    );
 }
