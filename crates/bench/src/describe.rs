@@ -1,6 +1,7 @@
 //! Description of a matrix besides its numbers: categories, cells, missing requirements, data that is not captured.
 
 use std::io::{self, Write};
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use vmtax_machine::{Limits, Tool};
 
 use crate::category::{Category, tap_missing};
 use crate::launch::plan;
-use crate::link::{End, Link, Netdev, Network};
+use crate::link::{End, Link, Netdev, Network, Side};
 use crate::matrix::{Matrix, Where};
 use crate::plan::Cell;
 use crate::system::{host, module_options, why_not};
@@ -169,6 +170,13 @@ pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
     if let Some(workload) = matrix.workloads.iter().find(|workload| has_tap(workload)) {
         let problem = tap_missing(Path::new("/"));
         missing.extend(problem.map(|problem| format!("workload {}: {problem}", workload.name)));
+    }
+    let remote = |workload: &Workload| workload.link.is_some_and(|l| l.other == Side::Remote);
+    if matrix.workloads.iter().any(remote) {
+        let address = matrix.target.outside();
+        if let Err(error) = UdpSocket::bind((address, 0)) {
+            missing.push(format!("vm.address = {address}: no port of it can be opened here: {error}; give an address of this computer"));
+        }
     }
     for accel in accels {
         if let Err(error) = vmtax_machine::check(emulator(accel)) {

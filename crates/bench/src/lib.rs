@@ -31,6 +31,7 @@ mod system;
 pub mod target;
 mod toolchain;
 pub mod vm;
+mod vmm;
 pub mod workload;
 
 pub use error::Error;

@@ -1,9 +1,10 @@
-//! Client and server on different systems: one in the VM under test, the other on the host or in a second VM, joined by the VM's
+//! Client and server on different systems: one in the VM under test, the other on the host, in a second VM or behind ssh, joined by the VM's
 //! virtio network card.
 //!
 //! | netdev | the other end | what carries the packets | needs |
 //! |---|---|---|---|
 //! | `user` | host | QEMU's user-mode network; ports of 127.0.0.1 are forwarded to the VM | nothing |
+//! | `user` | remote | the same; ports of this computer's address, which the remote system reaches | ssh |
 //! | `socket` | peer | a pair of sockets between two QEMU processes | nothing |
 //! | `tap` | host, peer | a tap in a network namespace of the run; with a peer two taps and a bridge | root |
 //!
@@ -44,6 +45,8 @@ pub enum Side {
     Host,
     /// In a second, plain VM.
     Peer,
+    /// On a system behind ssh.
+    Remote,
 }
 
 /// What carries a VM's packets.
@@ -72,7 +75,7 @@ impl Netdev {
 /// A connection between the VM under test and another system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Where the other end is: the host or a peer.
+    /// Where the other end is: the host, a peer or a remote system.
     pub other: Side,
     /// Whether the server is there; else the client is.
     pub server_there: bool,
@@ -86,6 +89,12 @@ impl Link {
         let (other, server_there) = match (client, server) {
             (Side::Here, Side::Here) => return Ok(None),
             (other, Side::Here) => (other, false),
+            (Side::Here, Side::Remote) => {
+                return Err(
+                    "a remote system can be the client alone; put the server in the VM (\"self\")"
+                        .to_owned(),
+                );
+            }
             (Side::Here, other) => (other, true),
             _ => return Err(
                 "client and server are both outside of the VM; put one of them in it (\"self\")"
@@ -97,13 +106,18 @@ impl Link {
         match (other, netdev) {
             (Side::Peer, Netdev::User) => Err("a user-mode network does not reach a peer; use network = \"socket\" or \"tap\" in [vm]".to_owned()),
             (Side::Host, Netdev::Socket) => Err("a socket network does not reach the host; use network = \"user\" or \"tap\" in [vm]".to_owned()),
+            (Side::Remote, Netdev::Socket | Netdev::Tap) => Err("a remote system reaches the VM over a user-mode network; use network = \"user\" in [vm]".to_owned()),
             _ => Ok(Some(Link { other, server_there, netdev })),
         }
     }
 
     /// The path of a request, from client to server: `host > user > vm`.
     pub fn path(self) -> String {
-        let other = if self.other == Side::Peer { "peer" } else { "host" };
+        let other = match self.other {
+            Side::Peer => "peer",
+            Side::Remote => "remote",
+            Side::Host | Side::Here => "host",
+        };
         let (client, server) = if self.server_there { ("vm", other) } else { (other, "vm") };
         format!("{client} > {} > {server}", self.netdev.name())
     }
@@ -205,8 +219,8 @@ pub(crate) fn in_one_system(job: &Job) -> Job {
 pub(crate) const ALONE: &str = "user,restrict=on";
 
 impl Network {
-    /// Makes what a link needs.
-    pub(crate) fn new(link: Link, queues: u32) -> Result<Network, Error> {
+    /// Makes what a link needs. A remote client reaches this computer at `outside`.
+    pub(crate) fn new(link: Link, queues: u32, outside: Ipv4Addr) -> Result<Network, Error> {
         let own = |address: Ipv4Addr| Some(Address { address: address.octets(), prefix: PREFIX });
         let route = |subnet: &Subnet| {
             let server = if link.server_there { subnet.other } else { subnet.vm };
@@ -226,7 +240,10 @@ impl Network {
                     ("user".to_owned(), route)
                 } else {
                     let to = format!("{}-{}:{VM_PORT}", port, USER.vm);
-                    let local = Ipv4Addr::LOCALHOST;
+                    let local = match link.other {
+                        Side::Remote => outside,
+                        _ => Ipv4Addr::LOCALHOST,
+                    };
                     let forward =
                         ["tcp", "udp"].map(|kind| format!(",hostfwd={kind}:{local}:{to}")).concat();
                     let route = Route {
@@ -279,7 +296,8 @@ impl Network {
         match link.netdev {
             Netdev::User if link.server_there => "user".to_owned(),
             Netdev::User => {
-                let to = format!("127.0.0.1:PORT-{}:{VM_PORT}", USER.vm);
+                let local = if link.other == Side::Remote { "ADDRESS" } else { "127.0.0.1" };
+                let to = format!("{local}:PORT-{}:{VM_PORT}", USER.vm);
                 format!("user,hostfwd=tcp:{to},hostfwd=udp:{to}")
             }
             Netdev::Socket => "socket,fd=FD".to_owned(),
@@ -311,6 +329,11 @@ mod tests {
         assert_eq!(path(Side::Host, Side::Here, None), is("host > user > vm"));
         assert_eq!(path(Side::Here, Side::Host, Some(Netdev::Tap)), is("vm > tap > host"));
         assert_eq!(path(Side::Peer, Side::Here, None), is("peer > socket > vm"));
+        assert_eq!(path(Side::Remote, Side::Here, None), is("remote > user > vm"));
+        assert!(path(Side::Here, Side::Remote, None).unwrap_err().contains("client alone"));
+        assert!(
+            path(Side::Remote, Side::Here, Some(Netdev::Tap)).unwrap_err().contains("\"user\"")
+        );
         assert!(path(Side::Peer, Side::Host, None).unwrap_err().contains("both outside"));
         assert!(
             path(Side::Peer, Side::Here, Some(Netdev::User)).unwrap_err().contains("\"socket\"")

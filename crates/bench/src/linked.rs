@@ -12,7 +12,7 @@ use crate::category::Category;
 use crate::error::at;
 use crate::facts::Facts;
 use crate::link::{Link, Network, Route, Side};
-use crate::place::Here;
+use crate::place::{Here, There};
 use crate::vm::{Vm, Vms};
 
 /// Time between two looks for the server's port.
@@ -32,18 +32,22 @@ pub(crate) struct Linked {
 enum Other {
     Host { agent: Box<Here>, namespace: Option<Namespace> },
     Peer(Box<Vm>),
+    Remote(Box<There>),
 }
 
 impl Linked {
     /// Makes the network, and boots the VM and its peer at the same time.
     pub(crate) fn start(vms: &Vms, category: &Category, link: Link) -> Result<Linked, Error> {
-        let Network { ends, namespace, route } = Network::new(link, category.queues())?;
+        let Network { ends, namespace, route } =
+            Network::new(link, category.queues(), vms.target().outside())?;
         let mut vm = vms.boot(category, &ends[0], vms.console().to_owned())?;
         let other = if link.other == Side::Peer {
             let console = vms.console().with_file_name("console-peer.txt");
             let mut peer = vms.boot(&Category::plain(), &ends[1], console)?;
             peer.ready(&ends[1])?;
             Other::Peer(Box::new(peer))
+        } else if let (Side::Remote, Some(address)) = (link.other, &vms.target().remote) {
+            Other::Remote(Box::new(There::new("remote", address, vms.program(), vms.stop())?))
         } else {
             let agent = Here::new(vms.program(), vms.stop())?.within(namespace.clone());
             Other::Host { agent: Box::new(agent), namespace }
@@ -96,6 +100,9 @@ impl Linked {
                 serving(vm, (server, false), || agent.ask(&request))
             }
             (Other::Peer(peer), false) => serving(vm, (server, false), || peer.ask(&request)),
+            (Other::Remote(there), false) => serving(vm, (server, false), || there.ask(&request)),
+            // Refused where the matrix is read.
+            (Other::Remote(_), true) => Err(strange()),
             (Other::Peer(peer), true) => serving(peer, (server, true), || vm.ask(&request)),
             (Other::Host { agent, namespace }, true) => {
                 let host = Host { agent, namespace: namespace.as_ref(), port: route.port(), stop };

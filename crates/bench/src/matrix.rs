@@ -320,6 +320,12 @@ impl Entry {
         let Some(link) = Link::new(self.client, self.server, target.network)? else {
             return Ok(None);
         };
+        if link.other == Side::Remote && (target.remote.is_none() || target.address.is_none()) {
+            return Err(
+                "a remote client needs remote = \"USER@HOST\", where it runs, and address = \"ADDRESS\", this computer's for it, in [vm]"
+                    .to_owned(),
+            );
+        }
         let accel = self.accel.unwrap_or(target.accel);
         if accel.is_emulated_host() {
             return Err(format!(

@@ -159,7 +159,8 @@ impl There {
         }
     }
 
-    fn ask(&self, request: &Request) -> Result<Answer, Error> {
+    /// Runs a request to its end.
+    pub(crate) fn ask(&self, request: &Request) -> Result<Answer, Error> {
         let limits = Limits { time: time_of(request), output: ANSWER_MOST };
         let script = self.folder.start();
         let said = ssh::run(&self.address, &script, &encode(request), limits, &self.stop);

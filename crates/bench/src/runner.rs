@@ -27,6 +27,7 @@ use crate::request::Request;
 use crate::session::{Named, Readings, Session};
 use crate::system::{System, why_not};
 use crate::target::{Platform, Target};
+use crate::vmm::Counted;
 use crate::workload::Workload;
 
 impl Request {
@@ -355,6 +356,7 @@ impl<'a> Runner<'a> {
             let problem = self.present.as_ref().and_then(|(_, set)| set.as_ref().err());
             return Ok(failed(problem.map_or("", String::as_str)));
         };
+        let counted = set.system.process().map(|pid| Counted::begin(pid, matrix.counters));
         let outcome = match set.system.execute(&job) {
             Ok(outcome) => outcome,
             Err(error) => {
@@ -368,7 +370,11 @@ impl<'a> Runner<'a> {
             Err(problem) => return Ok((outcome, Err(problem))),
         };
         readings.extend(outcome.busy.as_deref().and_then(utilisation));
-        let counters = outcome.counters.clone();
+        let mut counters = outcome.counters.clone();
+        if let Some((time, events)) = counted.map(Counted::end) {
+            readings.extend(time);
+            counters.extend(events);
+        }
         let mapped = outcome.mapped.map(|counters| (counters, operations(&readings)));
         let records = set.records;
         let recorded = if records { self.recorded(cell, &job)? } else { None };

@@ -42,6 +42,15 @@ impl System {
         }
     }
 
+    /// The process that runs the VM, where it is one of this computer.
+    pub(crate) fn process(&self) -> Option<u32> {
+        match self {
+            System::Place(Place::Vm(vm)) => Some(vm.process()),
+            System::Linked(linked) => Some(linked.process()),
+            System::Place(_) | System::Emulated { .. } => None,
+        }
+    }
+
     /// Runs a job.
     pub(crate) fn execute(&mut self, job: &Job) -> Result<Outcome, Problem> {
         match self {
@@ -84,12 +93,7 @@ impl System {
         job: &Job,
         number: u32,
     ) -> Result<(Outcome, Result<Recorded, String>), Problem> {
-        let process = match self {
-            System::Place(Place::Vm(vm)) => Some(vm.process()),
-            System::Linked(linked) => Some(linked.process()),
-            _ => None,
-        };
-        let mut recorder = match record::recorder(process) {
+        let mut recorder = match record::recorder(self.process()) {
             Ok(recorder) => recorder,
             Err(problem) => return Ok((Outcome::default(), Err(problem))),
         };

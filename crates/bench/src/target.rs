@@ -1,8 +1,11 @@
 //! The VMs of a matrix: hypervisor, processors, memory, kernel.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use vmtax_machine::ssh::{Address, AddressError};
 
 use crate::link::{Link, Netdev};
 
@@ -22,6 +25,25 @@ pub struct Target {
     pub modules: Option<PathBuf>,
     /// What carries packets between the VM and a client or server outside of it.
     pub network: Option<Netdev>,
+    /// The system behind ssh on which remote clients run.
+    #[serde(deserialize_with = "ssh")]
+    pub remote: Option<Address>,
+    /// The address of this computer by which that system reaches it.
+    pub address: Option<Ipv4Addr>,
+}
+
+impl Target {
+    /// The address of this computer to which ports of VMs are forwarded for remote clients.
+    pub(crate) fn outside(&self) -> Ipv4Addr {
+        self.address.unwrap_or(Ipv4Addr::LOCALHOST)
+    }
+}
+
+fn ssh<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Address>, D::Error> {
+    let text = String::deserialize(from)?;
+    let address =
+        text.parse().map_err(|e: AddressError| D::Error::custom(format!("{text:?}: {e}")))?;
+    Ok(Some(address))
 }
 
 /// The hypervisor or emulator of VMs.
@@ -88,6 +110,8 @@ impl Default for Target {
             kernel: "distribution".into(),
             modules: None,
             network: None,
+            remote: None,
+            address: None,
         }
     }
 }

@@ -122,6 +122,11 @@ impl Vms {
         Ok(Vm { name: category.name.clone(), machine, mailbox, last: 0 })
     }
 
+    /// What the matrix says of them.
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
     /// The agent.
     pub(crate) fn program(&self) -> &'static [u8] {
         self.program

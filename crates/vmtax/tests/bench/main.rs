@@ -9,6 +9,7 @@ mod kills;
 mod network;
 mod pinned;
 mod programs;
+mod remote;
 mod slurm;
 mod ssh;
 mod stopped;

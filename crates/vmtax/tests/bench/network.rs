@@ -64,6 +64,9 @@ fn a_client_on_the_host_reaches_servers_in_vms_of_two_categories() {
     }
     let busy: f64 = row(&found, "tcp-stream", "utilisation", "plain")["median"].parse().unwrap();
     assert!(busy > 0.0 && busy <= 100.0, "{busy}");
+    let of_qemu: f64 =
+        row(&found, "tcp-stream", "vmm-cpu-time", "plain")["median"].parse().unwrap();
+    assert!(of_qemu > 0.0, "{of_qemu}");
     // The packets crossed the VM's network card: with +swiotlb it used the bounce buffer.
     let facts = run.join("facts/plain+swiotlb_over_host-user-vm.json");
     assert!(fs::read_to_string(facts).unwrap().contains("\"bounce buffer slots\": \"32768\""));
