@@ -227,6 +227,28 @@ typedef struct {
 } PageopsCheckpointOptions;
 
 /*
+ What a checkpoint holds besides memory. All zero is valid: nothing.
+ */
+typedef struct {
+  /*
+   The device state; NULL with 0 bytes for none.
+   */
+  const uint8_t *state;
+  /*
+   Its bytes.
+   */
+  size_t state_len;
+  /*
+   A description, at most 16 MiB; NULL with 0 bytes for none.
+   */
+  const uint8_t *description;
+  /*
+   Its bytes.
+   */
+  size_t description_len;
+} PageopsContents;
+
+/*
  Summary of a written checkpoint: numbers of pages, except `bytes`.
  */
 typedef struct {
@@ -273,28 +295,6 @@ typedef struct {
    */
   size_t bytes;
 } PageopsMemory;
-
-/*
- What a checkpoint holds besides memory. All zero is valid: nothing.
- */
-typedef struct {
-  /*
-   The device state; NULL with 0 bytes for none.
-   */
-  const uint8_t *state;
-  /*
-   Its bytes.
-   */
-  size_t state_len;
-  /*
-   A description, at most 16 MiB; NULL with 0 bytes for none.
-   */
-  const uint8_t *description;
-  /*
-   Its bytes.
-   */
-  size_t description_len;
-} PageopsContents;
 
 #ifdef __cplusplus
 extern "C" {
