@@ -44,7 +44,7 @@ pub use finding::{Access, Advice, Cost, Evidence, Finding, Found, Holder, Most, 
 pub use step::{Answer, Compared, Gain, Question, Record, Says, Step};
 pub use sums::TAX_MATTERS;
 pub use verdict::{Costliest, Verdict};
-pub use workload::{ENOUGH, LOSS, MOST, Recovered, Row, Workload};
+pub use workload::{Beside, ENOUGH, LOSS, MOST, Recovered, Row, Workload};
 
 /// The walk.
 pub struct Explanation {
@@ -92,7 +92,7 @@ impl Explanation {
         let exits = findings::of_exits(ledger, &context, &sums);
         let clock_known = all.iter().any(|finding| finding.id() == "clock-reads");
         all.extend(exits.into_iter().filter(|one| one.id() != "clock-reads" || !clock_known));
-        all.extend(findings::of_counters(ledger, base_ledger));
+        all.extend(findings::of_counters(ledger, base_ledger, &context));
         all.extend(findings::shattered(ledger, &context, &sums));
         all.extend(base_ledger.and_then(|base| findings::of_tlb(ledger, base, &context)));
         all.extend(

@@ -63,6 +63,7 @@ mod tests {
             VmKind::Encrypted,
             VmKind::Snp,
             VmKind::Tdx,
+            VmKind::Protected,
             VmKind::Unknown,
         ];
         let mut all = Vec::new();
@@ -142,6 +143,7 @@ mod tests {
                     assert!(no("tsc-deadline", context) && no("huge-pages", context));
                     assert!(no("avic", context));
                 }
+                VmKind::Protected => assert!(no("huge-pages", context)),
                 VmKind::Tdx => {
                     assert!(no("huge-pages", context) && no("preemption-timer", context));
                     assert!(no("ipiv", context));

@@ -6,7 +6,9 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde::Serialize;
-use vmtax_analyse::explain::{Advice, Answer, Cost, Explanation, Finding, Verdict, Workload};
+use vmtax_analyse::explain::{
+    Advice, Answer, Beside, Cost, Explanation, Finding, Verdict, Workload,
+};
 use vmtax_analyse::ledger::VmLoss;
 use vmtax_analyse::{Ledger, explain, ledger};
 use vmtax_events::Losses;
@@ -126,9 +128,8 @@ pub(crate) fn workload_table(workload: &Workload) -> Table {
         Column::number("loss_to_plain", "loss to plain"),
         Column::minor("loss_to_baseline", "loss to baseline", 1),
     ]);
-    let loss = |beside: &Option<(String, f64, f64)>| {
-        Cell::of(beside.as_ref(), |(.., loss)| Cell::Share(*loss))
-    };
+    let loss =
+        |beside: &Option<Beside>| Cell::of(beside.as_ref(), |beside| Cell::Share(beside.loss));
     for row in &workload.rows {
         let median = format!("{} {}", significant(row.value), workload.unit);
         table.row(vec![

@@ -17,7 +17,7 @@ const KINDS: &[(&str, VmKind)] = &[
     ("sev", VmKind::Sev),
     ("tdx", VmKind::Tdx),
     ("td", VmKind::Tdx),
-    ("private", VmKind::Unknown),
+    ("private", VmKind::Protected),
 ];
 
 /// Words behind a kind that say no more.
@@ -118,7 +118,7 @@ mod tests {
             ("VM", VmKind::Plain, &[][..]),
             ("normal VM", VmKind::Plain, &[]),
             ("TDX VM + vhost", VmKind::Tdx, &["vhost"]),
-            ("private+poll", VmKind::Unknown, &["poll"]),
+            ("private+poll", VmKind::Protected, &["poll"]),
             ("vm-snp", VmKind::Snp, &[]),
             ("intel-tdx+poll", VmKind::Tdx, &["poll"]),
             ("sev-snp+idle=poll", VmKind::Snp, &["poll"]),

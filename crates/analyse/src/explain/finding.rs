@@ -81,6 +81,8 @@ pub enum Found {
     BounceBuffer,
     /// Branches are mispredicted more often than in the base.
     BranchMisses,
+    /// Loads go to memory of another node more often than in the base.
+    RemoteMemory,
     /// The TLB misses more often than in the base.
     TlbMisses,
     /// Conversions of single pages break up huge pages.
@@ -119,6 +121,7 @@ impl Found {
             Found::GuestPolls => "guest-polls",
             Found::BounceBuffer => "bounce-buffer",
             Found::BranchMisses => "branch-misses",
+            Found::RemoteMemory => "remote-memory",
             Found::TlbMisses => "tlb-misses",
             Found::ShatteredRegions => "shattered-regions",
             Found::SmallPages { .. } => "small-pages",

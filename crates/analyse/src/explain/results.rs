@@ -10,9 +10,13 @@ use super::category::{Category, has_option};
 use super::certainty::Certainty;
 use super::finding::{Evidence, Finding, Found};
 use super::step::{Answer, Question, Record, Says, Step};
-use super::workload::{ENOUGH, LOSS, MOST, Recovered, Row, Workload};
+use super::workload::{Beside, ENOUGH, LOSS, MOST, Recovered, Row, Workload};
+use crate::bench::compare;
 use crate::remedy::{COSTS_MORE, Context, VmKind};
 use crate::samples;
+
+/// No VM at all, as `vmtax bench` calls it.
+const HOST: &str = "host";
 
 /// Units that differ from another by a factor alone.
 const UNITS: &[(&[&str], &str, f64)] = &[
@@ -51,6 +55,8 @@ struct Table<'a> {
     unit: &'a str,
     better: Better,
     values: BTreeMap<Category, Vec<f64>>,
+    /// Of the computer without a VM.
+    host: Vec<f64>,
     /// Categories as they were written first.
     names: BTreeMap<Category, &'a str>,
 }
@@ -61,10 +67,15 @@ impl Table<'_> {
         Some((samples::median(values)?, values))
     }
 
-    /// How much worse `to` is than `from`, as a part of `from`.
-    fn loss(&self, from: f64, to: f64) -> f64 {
-        let worse = if self.better == Better::Higher { from - to } else { to - from };
-        if from == 0.0 { 0.0 } else { worse / from.abs() }
+    /// How much worse `values` are than those of `other`.
+    fn beside(&self, other: &str, there: &[f64], values: &[f64]) -> Option<Beside> {
+        let against = compare(other, there, values, self.better)?;
+        Some(Beside {
+            category: other.to_owned(),
+            value: samples::median(there)?,
+            loss: against.overhead.map_or(0.0, |overhead| overhead.value),
+            differs: against.differs() || are_apart(there, values),
+        })
     }
 
     /// The plain VM with the same options.
@@ -91,17 +102,17 @@ impl Table<'_> {
 
     fn row(&self, category: &Category) -> Option<Row> {
         let (value, values) = self.at(category)?;
-        let beside = |other: Option<&Category>| {
-            let other = other?;
-            let (there, _) = self.at(other)?;
-            Some((self.name_of(other), there, self.loss(there, value)))
+        let beside = |other: &Category| {
+            let (_, there) = self.at(other)?;
+            self.beside(&self.name_of(other), there, values)
         };
+        let host = || (!self.host.is_empty()).then(|| self.beside(HOST, &self.host, values))?;
         Some(Row {
             category: self.name_of(category),
             value,
             runs: values.len(),
-            plain: beside(self.plain(category)),
-            baseline: beside(self.baseline(category)),
+            plain: self.plain(category).and_then(beside).or_else(host),
+            baseline: self.baseline(category).and_then(beside),
         })
     }
 
@@ -121,6 +132,13 @@ impl Table<'_> {
     }
 }
 
+/// Whether all values of one set are larger than all of the other.
+fn are_apart(a: &[f64], b: &[f64]) -> bool {
+    let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    most(a) < least(b) || most(b) < least(a)
+}
+
 /// What a unit is a multiple of.
 fn base_unit(unit: &str) -> Option<(&'static str, f64)> {
     let row = UNITS.iter().find(|(names, ..)| names.contains(&unit));
@@ -135,7 +153,11 @@ pub(super) fn workloads(samples: &[Sample]) -> Vec<Arc<Workload>> {
         units.entry((&sample.workload, &sample.metric)).or_default().insert(&sample.unit);
     }
     for sample in samples.iter().filter(|sample| sample.better != Better::Neither) {
-        let Some(category) = Category::read(&sample.category) else { continue };
+        let category = Category::read(&sample.category);
+        let is_host = sample.category.trim().eq_ignore_ascii_case(HOST);
+        if category.is_none() && !is_host {
+            continue;
+        }
         let (workload, metric, mut unit) = (&*sample.workload, &*sample.metric, &*sample.unit);
         let mut value = sample.value;
         let several = units.get(&(workload, metric)).is_some_and(|units| units.len() > 1);
@@ -147,12 +169,17 @@ pub(super) fn workloads(samples: &[Sample]) -> Vec<Arc<Workload>> {
             unit,
             better: sample.better,
             values: BTreeMap::new(),
+            host: Vec::new(),
             names: BTreeMap::new(),
         });
+        let Some(category) = category else {
+            table.host.push(value);
+            continue;
+        };
         table.names.entry(category.clone()).or_insert(sample.category.trim());
         table.values.entry(category).or_default().push(value);
     }
-    let several = |table: &&Table<'_>| table.values.len() > 1;
+    let several = |table: &&Table<'_>| table.values.len() + usize::from(!table.host.is_empty()) > 1;
     let mut workloads: Vec<Arc<Workload>> =
         tables.values().filter(several).map(|table| Arc::new(workload(table))).collect();
     workloads.sort_by(|a, b| b.loss().total_cmp(&a.loss()));
@@ -167,23 +194,17 @@ fn is_tried(category: &Category) -> bool {
 fn workload(table: &Table<'_>) -> Workload {
     let rows: Vec<(Row, &Category)> =
         table.values.keys().filter_map(|c| Some((table.row(c)?, c))).collect();
-    let mut losing: Vec<(f64, &Row, &Category, f64)> = rows
+    let mut losing: Vec<(&Beside, &Row, &Category)> = rows
         .iter()
         .filter(|(_, category)| !is_tried(category))
-        .filter_map(|(row, category)| {
-            let (_, plain, loss) = row.plain.as_ref()?;
-            (*loss >= LOSS).then_some((*loss, row, *category, *plain))
-        })
+        .filter_map(|(row, category)| Some((row.plain.as_ref()?, row, *category)))
+        .filter(|(plain, ..)| plain.is_loss())
         .collect();
-    losing.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let recovered: Vec<Recovered> = losing
-        .iter()
-        .flat_map(|(loss, row, category, plain)| recover(table, row, category, (*loss, *plain)))
-        .collect();
-    let bounce = losing
-        .first()
-        .and_then(|(_, worst, category, plain)| bounce(table, category, worst.value, *plain));
-    let worst = losing.first().map(|(_, row, ..)| (*row).clone());
+    losing.sort_by(|a, b| b.0.loss.total_cmp(&a.0.loss));
+    let recovered: Vec<Recovered> =
+        losing.iter().flat_map(|(plain, _, category)| recover(table, category, plain)).collect();
+    let bounce = losing.first().and_then(|(plain, _, category)| bounce(table, category, plain));
+    let worst = losing.first().map(|(_, row, _)| (*row).clone());
     let rows: Vec<Row> = rows.into_iter().map(|(row, _)| row).collect();
     let changed = rows.iter().all(|row| row.plain.is_none()).then(|| most_changed(&rows)).flatten();
     Workload {
@@ -197,22 +218,23 @@ fn workload(table: &Table<'_>) -> Workload {
     }
 }
 
-/// Options that got most of a category's loss back.
-fn recover(
-    table: &Table<'_>,
-    row: &Row,
-    category: &Category,
-    (loss, plain): (f64, f64),
-) -> Vec<Recovered> {
+/// Options that got most of a category's loss back, `loss`.
+fn recover(table: &Table<'_>, category: &Category, loss: &Beside) -> Vec<Recovered> {
+    let there = match table.plain(category) {
+        Some(plain) => table.values.get(plain),
+        None => Some(&table.host),
+    };
     let each = |(option, _): &(&str, &str)| {
-        let (value, values) = table.at(&category.with(option))?;
+        let (_, values) = table.at(&category.with(option))?;
         let (_, without) = table.at(category)?;
-        let back = (value - row.value) / (plain - row.value);
-        (back >= MOST).then(|| Recovered {
+        let remains = table.beside(&loss.category, there?, values)?.loss;
+        let back = 1.0 - remains / loss.loss;
+        let differs = table.beside(&loss.category, without, values)?.differs;
+        (back >= MOST && differs).then(|| Recovered {
             option: (*option).to_owned(),
-            category: row.category.clone(),
+            category: table.name_of(category),
             part: back,
-            loss,
+            loss: loss.loss,
             certainty: table.certainty(values, without),
             kind: category.vm_kind(),
         })
@@ -221,18 +243,20 @@ fn recover(
 }
 
 /// The part of a loss that a plain VM with a bounce buffer has too.
-fn bounce(table: &Table<'_>, category: &Category, value: f64, plain: f64) -> Option<f64> {
-    let kind = table.plain(category)?.kind.clone();
-    let burdened = Category { kind, options: category.options.clone() }.with(BURDEN);
-    let (alone, _) = table.at(&burdened)?;
-    Some(((plain - alone) / (plain - value)).clamp(0.0, 1.0))
+fn bounce(table: &Table<'_>, category: &Category, loss: &Beside) -> Option<f64> {
+    let plain = table.plain(category)?;
+    let burdened = Category { kind: plain.kind.clone(), options: category.options.clone() };
+    let (_, alone) = table.at(&burdened.with(BURDEN))?;
+    let (_, there) = table.at(plain)?;
+    Some((table.beside(&loss.category, there, alone)?.loss / loss.loss).clamp(0.0, 1.0))
 }
 
 /// Without kinds to compare: the category whose last option changes most.
 fn most_changed(rows: &[Row]) -> Option<Row> {
-    let changes = rows.iter().filter_map(|row| Some((row.baseline.as_ref()?.2.abs(), row)));
-    let (change, row) = changes.max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (change >= LOSS).then(|| row.clone())
+    let change = |row: &&Row| row.baseline.as_ref().map_or(0.0, |baseline| baseline.loss.abs());
+    let told = |row: &&Row| row.baseline.as_ref().is_some_and(|baseline| baseline.differs);
+    let most = rows.iter().filter(told).max_by(|a, b| change(a).total_cmp(&change(b)))?;
+    (change(&most) >= LOSS).then(|| most.clone())
 }
 
 /// The step, where there are results.
@@ -286,8 +310,9 @@ fn harm(workloads: &[Arc<Workload>], option: &str) -> Option<(f64, Evidence)> {
     let worse = |workload: &Arc<Workload>| {
         let rows = workload.rows.iter().filter(|row| has_option(&row.category, option));
         let lost = rows.filter_map(|row| {
-            let (baseline, _, loss) = row.baseline.as_ref()?;
-            (*loss >= LOSS && !has_option(baseline, option)).then_some((*loss, row))
+            let baseline = row.baseline.as_ref()?;
+            let adds = !has_option(&baseline.category, option);
+            (baseline.is_loss() && adds).then_some((baseline.loss, row))
         });
         let (loss, row) = lost.max_by(|a, b| a.0.total_cmp(&b.0))?;
         Some((loss, workload.name.clone(), row.category.clone()))
@@ -297,4 +322,80 @@ fn harm(workloads: &[Arc<Workload>], option: &str) -> Option<(f64, Evidence)> {
     let more = all.len().saturating_sub(1);
     let (loss, workload, category) = all.into_iter().next()?;
     Some((loss, Evidence::Harm { workload, category, loss, more }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench;
+
+    fn samples(sets: &[(&str, &[f64])]) -> Vec<Sample> {
+        let of_set = |(category, values): &(&str, &[f64])| -> Vec<Sample> {
+            let sample = |(repeat, value): (usize, &f64)| Sample {
+                workload: "build".to_owned(),
+                category: (*category).to_owned(),
+                repeat: u32::try_from(repeat).unwrap(),
+                metric: "time".to_owned(),
+                unit: "s".to_owned(),
+                value: *value,
+                better: Better::Lower,
+            };
+            values.iter().enumerate().map(sample).collect()
+        };
+        sets.iter().flat_map(of_set).collect()
+    }
+
+    /// Medians of few scattered values may differ by a third where the shift, which the table shows, is nothing: both are of the
+    /// shift, and what is not told apart is no loss.
+    #[test]
+    fn losses_are_the_overheads_of_the_table() {
+        for (values, loses) in [([90.0, 136.0, 139.0], false), ([136.0, 138.0, 171.0], true)] {
+            let all = samples(&[
+                ("plain", &[100.0, 101.0, 140.0][..2 + usize::from(!loses)]),
+                ("snp", &values),
+            ]);
+            let found = workloads(&all);
+            let row = found[0].rows.iter().find(|row| row.category == "snp").unwrap();
+            let shown = bench::table(&all).unwrap();
+            let shown = shown.rows.iter().find(|row| row.category == "snp").unwrap();
+            let overhead = shown.against.as_ref().unwrap().overhead.unwrap().value;
+            assert_eq!(row.plain.as_ref().unwrap().loss, overhead);
+            assert_eq!(found[0].worst.is_some(), loses, "{overhead}");
+            assert_eq!(overhead >= LOSS, loses);
+        }
+    }
+
+    /// An option that overlaps with what it is to improve is no remedy.
+    #[test]
+    fn an_option_must_be_told_apart() {
+        let recovers = |with: &[f64]| {
+            let all = samples(&[
+                ("plain", &[100.0, 101.0, 102.0]),
+                ("snp", &[150.0, 152.0, 160.0]),
+                ("snp+poll", with),
+            ]);
+            !workloads(&all)[0].recovered.is_empty()
+        };
+        assert!(recovers(&[103.0, 104.0, 105.0]));
+        assert!(!recovers(&[103.0, 104.0, 155.0]));
+    }
+
+    /// Without a plain VM, and beside one, losses are those against the host; `private` is a kind of VM.
+    #[test]
+    fn the_host_is_the_last_baseline() {
+        let all = samples(&[
+            ("host", &[20.0]),
+            ("plain", &[29.0]),
+            ("plain+pinned", &[20.5]),
+            ("private", &[31.0]),
+        ]);
+        let found = workloads(&all);
+        let beside = |category: &str| {
+            let row = found[0].rows.iter().find(|row| row.category == category).unwrap();
+            row.plain.as_ref().unwrap().category.clone()
+        };
+        assert_eq!((beside("plain"), beside("private")), ("host".to_owned(), "plain".to_owned()));
+        assert_eq!(found[0].worst.as_ref().unwrap().category, "plain");
+        assert_eq!(found[0].recovered[0].option, "pinned");
+    }
 }

@@ -157,7 +157,7 @@ impl Sums {
         let all = self.by_subject.iter().filter(|(word, _)| **word != "halts");
         let all = all.fold(0u64, |all, (_, sum)| all.saturating_add(sum.high_ns));
         let waits = !ledger.recording.coverage.sched
-            && self.timed
+            && (self.timed || self.spent_ns.is_some())
             && sum.count >= FEW
             && mean_ns(sum) >= LONG_INTERRUPT_NS
             && is_half(sum.high_ns, all)
@@ -244,13 +244,18 @@ fn is_halt(reason: Reason) -> bool {
     matches!((reason.isa, reason.code), (Isa::Vmx, vmx::HLT) | (Isa::Svm, svm::HLT | svm::IDLE_HLT))
 }
 
-/// Notifications that are over before a VMM could have been asked end in the kernel, also where kvm_userspace_exit was not recorded.
+/// Writes that are over before a VMM could have been asked end in the kernel, also where kvm_userspace_exit was not recorded.
 fn handled_by_the_kernel(sums: &mut BTreeMap<&'static str, Sum>) {
-    let is_short = |sum: &Sum| sum.count >= FEW && mean_ns(sum) < WITHOUT_VMM_NS;
-    if sums.get("queue-notifications").is_some_and(is_short)
-        && let Some(sum) = sums.remove("queue-notifications")
-    {
-        sums.entry("notifications").or_default().merge(sum);
+    let is_short = |sum: &Sum| {
+        let only_written = sum.details.keys().all(|detail| detail.is_write() == Some(true));
+        sum.count >= FEW && sum.user == 0 && only_written && mean_ns(sum) < WITHOUT_VMM_NS
+    };
+    for word in ["queue-notifications", "device-registers"] {
+        if sums.get(word).is_some_and(is_short)
+            && let Some(sum) = sums.remove(word)
+        {
+            sums.entry("notifications").or_default().merge(sum);
+        }
     }
 }
 

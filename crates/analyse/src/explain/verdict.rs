@@ -137,7 +137,7 @@ impl Verdict {
             "contention" => &["contention"],
             "polling" => &["guest-polls"],
             "wake-ups" => &["halts"],
-            "memory" => &["small-pages", "tlb-misses"],
+            "memory" => &["small-pages", "tlb-misses", "remote-memory"],
             "bounce-buffer" => &["bounce-buffer"],
             "branch-misses" => &["branch-misses"],
             _ => &[],
@@ -174,7 +174,8 @@ pub(super) fn judge(
         return found;
     }
     let tlb = finding("tlb-misses").filter(|found| found.certainty == Certainty::Likely);
-    if let Some(found) = tlb.or_else(|| finding("branch-misses")) {
+    let remote = || finding("remote-memory");
+    if let Some(found) = tlb.or_else(remote).or_else(|| finding("branch-misses")) {
         let first = found.evidence.iter().take(1).cloned().collect();
         return Verdict::Finding(found.found.clone(), first);
     }

@@ -20,10 +20,30 @@ pub struct Row {
     pub value: f64,
     /// Values.
     pub runs: usize,
-    /// The plain VM with the same options: name, median, and the part of it that is lost (negative: gained).
-    pub plain: Option<(String, f64, f64)>,
-    /// The same category without its last option, likewise.
-    pub baseline: Option<(String, f64, f64)>,
+    /// The plain VM with the same options; without one, and beside a plain VM, the host.
+    pub plain: Option<Beside>,
+    /// The same category without its last option.
+    pub baseline: Option<Beside>,
+}
+
+/// A category beside which another is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Beside {
+    /// Its name.
+    pub category: String,
+    /// Its median.
+    pub value: f64,
+    /// The part of its median that the other loses (negative: gains), by the shift that `vmtax bench compare` shows as overhead.
+    pub loss: f64,
+    /// The values of the two are told apart: by the rank-sum test, or because they do not overlap.
+    pub differs: bool,
+}
+
+impl Beside {
+    /// The other loses so much that it is looked into.
+    pub(super) fn is_loss(&self) -> bool {
+        self.differs && self.loss >= LOSS
+    }
 }
 
 /// The results of a workload.
@@ -49,7 +69,7 @@ impl Workload {
     /// The largest loss against a plain VM with the same options; 0 where there is none.
     pub fn loss(&self) -> f64 {
         let plain = self.worst.as_ref().and_then(|row| row.plain.as_ref());
-        plain.map_or(0.0, |(.., loss)| *loss)
+        plain.map_or(0.0, |plain| plain.loss)
     }
 }
 

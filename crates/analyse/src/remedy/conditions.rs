@@ -15,8 +15,7 @@ const PRIVATE_AT_4K: &str = "its memory comes from guest_memfd, which Linux up t
 pub(crate) const IF_MAPPED_SMALL: &str =
     "`vmtax pages` shows that the host maps this VM in pages of 4 KiB";
 /// A condition where only faults are known: they do not tell mapping from tracking of writes.
-pub(crate) const IF_NOT_LOGGED: &str =
-    "`vmtax pages` shows pages of 4 KiB while no migration or checkpoint runs, which track writes";
+pub(crate) const IF_NOT_LOGGED: &str = "`vmtax pages` shows pages of 4 KiB, no migration or checkpoint tracks writes, and kvm.nx_huge_pages is off, which splits pages that the guest executes";
 /// Why the remedy of a less important finding is refused.
 pub(crate) const CONTRADICTED: &str = "it contradicts the remedy of a more important finding";
 /// Why an option is refused that benchmarks show to cost more.
@@ -26,7 +25,7 @@ pub(crate) const COSTS_MORE: &str = "it costs more in one workload than it recov
 pub(super) fn memory_to_map_first(context: &Context) -> Applies {
     match context.kind {
         VmKind::Tdx | VmKind::Snp => Applies::No("its private memory is built before it runs"),
-        _ if context.guest_memfd => {
+        _ if context.guest_memfd || context.kind == VmKind::Protected => {
             Applies::If("the kernel is Linux 6.11 or later, and the VMM calls it")
         }
         _ => Applies::No(
@@ -37,7 +36,7 @@ pub(super) fn memory_to_map_first(context: &Context) -> Applies {
 
 pub(super) fn ordinary_memory(context: &Context) -> Applies {
     match context.kind {
-        VmKind::Tdx | VmKind::Snp => Applies::No(PRIVATE_AT_4K),
+        VmKind::Tdx | VmKind::Snp | VmKind::Protected => Applies::No(PRIVATE_AT_4K),
         _ if context.guest_memfd => Applies::No(PRIVATE_AT_4K),
         _ if context.converts => Applies::If(
             "the regions of 2 MiB that fault have no private page: KVM maps a region that is private in part in pages of 4 KiB",

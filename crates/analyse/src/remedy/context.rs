@@ -15,6 +15,8 @@ pub enum VmKind {
     Snp,
     /// A TD.
     Tdx,
+    /// A software-protected VM: its memory comes from guest_memfd, and nothing is encrypted.
+    Protected,
     /// Nothing shows it.
     Unknown,
 }
@@ -28,6 +30,7 @@ impl VmKind {
             VmKind::Encrypted => "SEV-ES or SEV-SNP",
             VmKind::Snp => "SEV-SNP",
             VmKind::Tdx => "TDX",
+            VmKind::Protected => "software-protected",
             VmKind::Unknown => "unknown",
         }
     }

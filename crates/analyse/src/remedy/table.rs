@@ -35,6 +35,8 @@ pub const REMEDIES: &[Remedy] = &[
         .of_contention(),
     row("iothread-pinning", Place::Host, "run the VMM's I/O and vhost threads on other processors than the vCPUs", always)
         .of_contention(),
+    row("irq-threads", Place::Host, "move the interrupts whose handlers run there to other processors: /proc/irq/*/smp_affinity_list, irqbalance --banirq", always)
+        .of_contention(),
     row("fewer-vcpus", Place::Host, "run fewer vCPUs than processors, or move a VM to another host", always).of_contention(),
     row("cpu-quota", Place::Host, "raise the CPU quota of the VM's cgroup, or remove it: cpu.max (libvirt: virsh schedinfo --set vcpu_quota=-1)", |_| {
         Applies::If("cpu.stat of its cgroup counts nr_throttled up")
@@ -88,6 +90,9 @@ pub const REMEDIES: &[Remedy] = &[
     row("convert-regions", Place::Guest, "convert whole regions of 2 MiB, and keep what is shared (swiotlb, rings) in regions of its own", always),
     row("resident-memory", Place::Host, "keep the guest's memory in the host's: more memory, fewer VMs, or lock it (QEMU: -overcommit mem-lock=on)", |_| {
         Applies::If("VmSwap of the VMM's process (/proc/PID/status) is not 0, or its major faults count up")
+    }),
+    row("numa-node", Place::Host, "keep vCPUs and memory on one NUMA node (virsh numatune and vcpupin; numactl --membind, taskset)", |_| {
+        Applies::If("/proc/PID/numa_maps of the VMM shows memory on another node than its vCPUs'")
     }),
     row("ept", Place::Host, "load kvm_intel with ept=1", on_intel),
     row("npt", Place::Host, "load kvm_amd with npt=1", on_amd),

@@ -49,6 +49,11 @@ fn is_io(taker: &Taker) -> bool {
     !is_vcpu(taker) && names.iter().any(|start| taker.name.starts_with(start))
 }
 
+/// Threads that handle interrupts of devices (Linux kernel/irq/manage.c, kernel/softirq.c).
+fn is_irq(taker: &Taker) -> bool {
+    taker.name.starts_with("irq/") || taker.name.starts_with("ksoftirqd/")
+}
+
 fn is_ksm(taker: &Taker) -> bool {
     &*taker.name == "ksmd"
 }
@@ -74,6 +79,9 @@ fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<&'stat
     if takes(is_ksm) {
         ids.push("ksm-off");
     }
+    if takes(is_irq) {
+        ids.push("irq-threads");
+    }
     // Isolation keeps other tasks away: no vCPU, and nothing that is placed by a remedy of its own.
     if takers.is_empty() || takes(|taker| !is_vcpu(taker) && !is_idle_task(taker)) {
         ids.push("cpu-isolation");
@@ -86,6 +94,7 @@ fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<&'stat
     let first = [
         (part(takers, is_io) >= HALF, "iothread-pinning"),
         (part(takers, is_ksm) >= HALF, "ksm-off"),
+        (part(takers, is_irq) >= HALF, "irq-threads"),
         (crowded, "fewer-vcpus"),
     ];
     if let Some((_, id)) = first.iter().find(|(is_first, _)| *is_first) {

@@ -20,6 +20,8 @@ use crate::table::cause_of;
 const NAMED: usize = 4;
 /// Rates of a kernel's tick, a second and vCPU: CONFIG_HZ is 100 to 1000.
 const TICK: std::ops::RangeInclusive<f64> = 80.0..=1100.0;
+/// Part of the host interrupts that expired guest timers must leave over for it to be more than their variation.
+const OTHERS: f64 = 0.1;
 /// Accesses of the VMCS for an entry of L2 that a hypervisor has at least without shadowing. With it some fields remain (3 in
 /// "profiling nested KVM", KVM Forum 2017).
 const WITHOUT_SHADOW: f64 = 8.0;
@@ -163,6 +165,11 @@ fn of_interrupts(
     }
     let expiries = context.vendor == Isa::Svm || context.kind == VmKind::Tdx || sums.total == 0;
     let others = if expiries { sum.count.saturating_sub(arms(ledger)) } else { sum.count };
+    // What expired timers leave over is the difference of two counts that vary.
+    if (others as f64) < sum.count as f64 * OTHERS {
+        ids.clear();
+        return;
+    }
     match sums.rate(others) {
         Some(rate) if rate < *TICK.start() => ids.clear(),
         Some(rate) if TICK.contains(&rate) => ids.retain(|id| *id == "host-nohz-full"),

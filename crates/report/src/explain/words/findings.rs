@@ -287,6 +287,11 @@ pub(crate) fn finding(found: &Found) -> Words {
             "the same number of instructions was not run on both sides",
             "mitigations in both guests (/sys/devices/system/cpu/vulnerabilities/*); perf record -e branch-misses in both",
         ),
+        Found::RemoteMemory => words(
+            "the guest's loads go to memory of another NUMA node more often than in the base: each takes longer",
+            "numa_maps of the VMM's process shows the memory on the node of its vCPUs",
+            "/proc/PID/numa_maps of the VMM; `vmtax doctor` compares it with the vCPUs' processors",
+        ),
         Found::TlbMisses => words(
             "the guest's TLB misses more often than in the base: it waits for page walks",
             "the two did not do the same work, or the guest's own pages differ (THP in the guest)",

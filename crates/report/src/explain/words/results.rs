@@ -33,7 +33,7 @@ pub(crate) fn workload(workload: &Workload) -> String {
 
 /// The loss of the worst category.
 fn loss(workload: &Workload, worst: &Row) -> String {
-    let plain = worst.plain.as_ref().map_or("", |(name, ..)| name.as_str());
+    let plain = worst.plain.as_ref().map_or("", |plain| plain.category.as_str());
     format!(
         "{}: {} loses {} of {plain} ({}{})",
         workload.name,
@@ -47,7 +47,7 @@ fn loss(workload: &Workload, worst: &Row) -> String {
 /// The worst category's value and the plain VM's: `591 Mbit/s of 3.4 Gbit/s`.
 pub(crate) fn figures(workload: &Workload) -> String {
     let Some(worst) = &workload.worst else { return String::new() };
-    let plain = worst.plain.as_ref().map_or(0.0, |(_, value, _)| *value);
+    let plain = worst.plain.as_ref().map_or(0.0, |plain| plain.value);
     format!("{} of {}", figure(worst.value, &workload.unit), figure(plain, &workload.unit))
 }
 
@@ -58,16 +58,17 @@ fn without_loss(workload: &Workload) -> String {
         return format!("{name}: no kind of VM loses 5 % and more");
     }
     let changed = workload.changed.as_ref().and_then(|row| Some((row, row.baseline.as_ref()?)));
-    let Some((row, (baseline, there, loss))) = changed else {
+    let Some((row, baseline)) = changed else {
         return format!("{name}: no category differs by 5 % and more from its baseline");
     };
     format!(
-        "{name}: {} {} {} of {baseline} ({} of {})",
+        "{name}: {} {} {} of {} ({} of {})",
         row.category,
-        if *loss > 0.0 { "loses" } else { "gains" },
-        percent(loss.abs()),
+        if baseline.loss > 0.0 { "loses" } else { "gains" },
+        percent(baseline.loss.abs()),
+        baseline.category,
         figure(row.value, &workload.unit),
-        figure(*there, &workload.unit)
+        figure(baseline.value, &workload.unit)
     )
 }
 
