@@ -79,7 +79,8 @@ fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<&'stat
     if takes(is_ksm) {
         ids.push("ksm-off");
     }
-    if takes(is_irq) {
+    // Softirqs beside other threads are mostly work of those.
+    if part(takers, is_irq) >= HALF {
         ids.push("irq-threads");
     }
     // Isolation keeps other tasks away: no vCPU, and nothing that is placed by a remedy of its own.
