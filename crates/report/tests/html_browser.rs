@@ -63,6 +63,12 @@ fn complaints(browser: &mut Browser) -> Vec<String> {
     found
 }
 
+/// The elements that reach farthest to the right, without those in a box that scrolls.
+const WIDEST: &str = "[...document.body.querySelectorAll('*')]\
+    .filter(e => e.getBoundingClientRect().left + Math.max(e.scrollWidth, e.offsetWidth) > innerWidth + 1 && !e.closest('.scroll, .drawn, nav'))\
+    .map(e => `${e.tagName} ${e.className} ${Math.round(e.getBoundingClientRect().right)} ${e.textContent.slice(0, 40)}`)\
+        .reverse().slice(0, 25).join('; ')";
+
 #[test]
 fn every_page_loads_without_complaint_and_fits_its_window() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,7 +98,8 @@ fn every_page_loads_without_complaint_and_fits_its_window() {
             let wide = browser.eval("document.documentElement.scrollWidth");
             assert!(
                 wide.as_u64().unwrap() <= width.into(),
-                "{name}: {wide} px wide in a window of {width}"
+                "{name}: {wide} px wide in a window of {width}: {}",
+                browser.eval(WIDEST)
             );
         }
         assert_eq!(complaints(&mut browser), Vec::<String>::new(), "{name}");
