@@ -34,8 +34,9 @@ use crate::Error;
 pub const TOLERANCE: f64 = 0.005;
 /// How much exits of an operation whose vCPUs race may differ: a twentieth of their number.
 pub const RACE_TOLERANCE: f64 = 0.05;
-/// As much of any number, where there is a tolerance: a race that ends the other way round has this many exits more or less.
-const RACE_LEAST: f64 = 2.0;
+/// As much of any number, where there is a tolerance: a race that ends the other way round twice, each time with two exits (the VMLOADs of L1 for one of
+/// L2).
+const RACE_LEAST: f64 = 4.0;
 
 /// A budget file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -278,18 +279,18 @@ mod tests {
         assert_eq!(what(&budget, &[]), [("was not run".to_owned(), 1.0, 0.0)]);
     }
 
-    /// Two vCPUs that take turns: 39 or 40 of an exit are the same, 30 are not.
+    /// Two vCPUs that take turns: 39 or 43 of an exit are the same, 30 are not.
     #[test]
     fn exits_of_a_race_have_a_tolerance() {
         let race =
             |exits| Allowance { exits_tolerance: Some(RACE_TOLERANCE), ..one(1000.0, exits) };
         let budget = budget(race(&[("L1 ICR", 39), ("L1 vmload", 200)]));
-        for near in [[("L1 ICR", 41), ("L1 vmload", 190)], [("L1 ICR", 37), ("L1 vmload", 210)]] {
+        for near in [[("L1 ICR", 43), ("L1 vmload", 190)], [("L1 ICR", 35), ("L1 vmload", 210)]] {
             assert_eq!(what(&budget, &[one(1000.0, &near)]), []);
         }
-        let far = [("L1 ICR", 42), ("L1 vmload", 211), ("L1 cpuid", 3)];
+        let far = [("L1 ICR", 44), ("L1 vmload", 211), ("L1 cpuid", 5)];
         let expected =
-            [("L1 ICR", 39.0, 42.0), ("L1 cpuid", 0.0, 3.0), ("L1 vmload", 200.0, 211.0)];
+            [("L1 ICR", 39.0, 44.0), ("L1 cpuid", 0.0, 5.0), ("L1 vmload", 200.0, 211.0)];
         let expected = expected.map(|(name, allowed, now)| (name.to_owned(), allowed, now));
         assert_eq!(what(&budget, &[one(1000.0, &far)]), expected);
     }
