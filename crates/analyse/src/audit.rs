@@ -24,7 +24,7 @@ mod view;
 mod vmm;
 
 use vmtax_events::setting::{Fact, Kvm, Settings, VmProcess};
-use vmtax_events::{Cause, ExitKey, Isa};
+use vmtax_events::{Cause, ExitKey, Isa, words};
 
 use crate::Ledger;
 use crate::remedy::{self, Applies, Context, Setting, VmKind};
@@ -32,32 +32,21 @@ use crate::remedy::{self, Applies, Context, Setting, VmKind};
 pub use gain::{CauseMeasured, Gain, Measured, at_most};
 pub use rules::RULES;
 pub use view::size;
-pub use vmm::{Kind, kind};
+pub use vmm::kind;
 
 use view::View;
 
-/// What a check says of a setting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// It costs time, or may.
-    Costs,
-    /// It is unknown.
-    Unknown,
-    /// It is as wanted.
-    Ok,
-    /// It does not matter here.
-    NotApplicable,
-}
-
-impl Verdict {
-    /// `costs you`, `unknown`, `ok` or `not applicable`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Verdict::Costs => "costs you",
-            Verdict::Unknown => "unknown",
-            Verdict::Ok => "ok",
-            Verdict::NotApplicable => "not applicable",
-        }
+words! {
+    /// What a check says of a setting.
+    pub enum Verdict {
+        /// It costs time, or may.
+        Costs = "costs you",
+        /// It is unknown.
+        Unknown = "unknown",
+        /// It is as wanted.
+        Ok = "ok",
+        /// It does not matter here.
+        NotApplicable = "not applicable",
     }
 }
 
@@ -341,7 +330,7 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
         return;
     }
     let context = Context {
-        kind: vm.map_or(VmKind::Unknown, |vm| vmm::remedy_kind(vmm::kind(vm))),
+        kind: vm.map_or(VmKind::Unknown, vmm::kind),
         vendor: match view.vendor {
             Some(view::Vendor::Intel) => Isa::Vmx,
             Some(view::Vendor::Amd) => Isa::Svm,

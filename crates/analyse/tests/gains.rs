@@ -12,7 +12,7 @@ use vmtax_events::{
 };
 
 fn detail() -> impl Strategy<Value = Detail> {
-    let kinds: Vec<DetailKind> = DetailKind::all().collect();
+    let kinds: Vec<DetailKind> = DetailKind::ALL.to_vec();
     let values = prop_oneof![
         Just(0x608u64),
         Just(0x40),
@@ -137,7 +137,9 @@ fn huge_counts_are_explained() {
         [(Level::L1, Outcome::Kernel), (Level::L1, Outcome::Halted), (Level::L2, Outcome::L1)];
     for has_times in [true, false] {
         let mut builder = LedgerBuilder::new(Filter::default(), 1_000_000_000);
-        for (kind, value) in DetailKind::all().flat_map(|kind| values.map(|value| (kind, value))) {
+        for (kind, value) in
+            DetailKind::ALL.into_iter().flat_map(|kind| values.map(|value| (kind, value)))
+        {
             for (code, (level, outcome)) in codes.into_iter().flat_map(|c| kinds.map(|k| (c, k))) {
                 let key = ExitKey {
                     vm: 1,

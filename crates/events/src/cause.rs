@@ -12,90 +12,68 @@
 //! interrupt that ended it.
 
 use crate::detail::{hypercall, table};
+use crate::words::words;
 use crate::{Detail, DetailKind, Isa, Reason, apic, ghcb, msr, svm, tdx, vmx};
 
-/// What the guest was doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Cause {
-    /// Arming its timer.
-    TimerArm,
-    /// Taking a timer tick, its own or the host's.
-    TimerTick,
-    /// Sending an interrupt between vCPUs.
-    Ipi,
-    /// Going idle or spinning.
-    Idle,
-    /// Touching memory that the host had not mapped.
-    MemoryFault,
-    /// Reading or writing a device register in memory.
-    DeviceMmio,
-    /// Reading or writing an I/O port.
-    DevicePio,
-    /// Using its local APIC, other than for timers and IPIs.
-    Apic,
-    /// Reading or writing another MSR.
-    Msr,
-    /// Executing CPUID.
-    Cpuid,
-    /// Using its performance counters.
-    Pmu,
-    /// As a hypervisor, entering its own guest.
-    NestedEntry,
-    /// As a hypervisor, handling an exit of its own guest.
-    NestedAncillary,
-    /// Becoming able to take an interrupt that was waiting.
-    IrqWindow,
-    /// Calling the host.
-    Hypercall,
-    /// Anything else.
-    Other,
+words! {
+    /// What the guest was doing.
+    pub enum Cause {
+        /// Arming its timer.
+        TimerArm = "timer-arm",
+        /// Taking a timer tick, its own or the host's.
+        TimerTick = "timer-tick",
+        /// Sending an interrupt between vCPUs.
+        Ipi = "ipi",
+        /// Going idle or spinning.
+        Idle = "idle",
+        /// Touching memory that the host had not mapped.
+        MemoryFault = "memory-fault",
+        /// Reading or writing a device register in memory.
+        DeviceMmio = "device-mmio",
+        /// Reading or writing an I/O port.
+        DevicePio = "device-pio",
+        /// Using its local APIC, other than for timers and IPIs.
+        Apic = "apic",
+        /// Reading or writing another MSR.
+        Msr = "msr",
+        /// Executing CPUID.
+        Cpuid = "cpuid",
+        /// Using its performance counters.
+        Pmu = "pmu",
+        /// As a hypervisor, entering its own guest.
+        NestedEntry = "nested-entry",
+        /// As a hypervisor, handling an exit of its own guest.
+        NestedAncillary = "nested-ancillary",
+        /// Becoming able to take an interrupt that was waiting.
+        IrqWindow = "irq-window",
+        /// Calling the host.
+        Hypercall = "hypercall",
+        /// Anything else.
+        Other = "other",
+    }
 }
 
-/// Every cause with its word and phrase, in the order of the design.
-const CAUSES: [(Cause, &str, &str); 16] = [
-    (Cause::TimerArm, "timer-arm", "arming its timer"),
-    (Cause::TimerTick, "timer-tick", "taking a timer tick"),
-    (Cause::Ipi, "ipi", "sending an interrupt between vCPUs"),
-    (Cause::Idle, "idle", "going idle"),
-    (Cause::MemoryFault, "memory-fault", "touching memory that the host had not mapped"),
-    (Cause::DeviceMmio, "device-mmio", "accessing a device register in memory"),
-    (Cause::DevicePio, "device-pio", "accessing an I/O port"),
-    (Cause::Apic, "apic", "using its interrupt controller"),
-    (Cause::Msr, "msr", "reading or writing an MSR"),
-    (Cause::Cpuid, "cpuid", "executing CPUID"),
-    (Cause::Pmu, "pmu", "using its performance counters"),
-    (Cause::NestedEntry, "nested-entry", "entering its own guest"),
-    (Cause::NestedAncillary, "nested-ancillary", "handling an exit of its own guest"),
-    (Cause::IrqWindow, "irq-window", "becoming ready for a waiting interrupt"),
-    (Cause::Hypercall, "hypercall", "calling the hypervisor"),
-    (Cause::Other, "other", "doing something else"),
-];
-
 impl Cause {
-    /// Every cause, in the order of the design.
-    pub const ALL: [Cause; 16] = {
-        let mut all = [Cause::Other; 16];
-        let mut i = 0;
-        while i < all.len() {
-            all[i] = CAUSES[i].0;
-            i += 1;
-        }
-        all
-    };
-
-    /// The word for it: `timer-arm`, `memory-fault`, ... These words never change.
-    pub fn name(self) -> &'static str {
-        CAUSES[self as usize].1
-    }
-
-    /// The inverse of [`Cause::name`].
-    pub fn from_name(name: &str) -> Option<Cause> {
-        CAUSES.iter().find(|row| row.1 == name).map(|row| row.0)
-    }
-
     /// What the guest was doing, to follow "The guest was": `arming its timer`.
     pub fn describe(self) -> &'static str {
-        CAUSES[self as usize].2
+        match self {
+            Cause::TimerArm => "arming its timer",
+            Cause::TimerTick => "taking a timer tick",
+            Cause::Ipi => "sending an interrupt between vCPUs",
+            Cause::Idle => "going idle",
+            Cause::MemoryFault => "touching memory that the host had not mapped",
+            Cause::DeviceMmio => "accessing a device register in memory",
+            Cause::DevicePio => "accessing an I/O port",
+            Cause::Apic => "using its interrupt controller",
+            Cause::Msr => "reading or writing an MSR",
+            Cause::Cpuid => "executing CPUID",
+            Cause::Pmu => "using its performance counters",
+            Cause::NestedEntry => "entering its own guest",
+            Cause::NestedAncillary => "handling an exit of its own guest",
+            Cause::IrqWindow => "becoming ready for a waiting interrupt",
+            Cause::Hypercall => "calling the hypervisor",
+            Cause::Other => "doing something else",
+        }
     }
 
     /// The cause of an exit.
@@ -317,7 +295,10 @@ fn of_detail(detail: Detail) -> Option<Verdict> {
             Some(register) => of_apic(register, write),
             None => Cause::DeviceMmio,
         },
-        DetailKind::PageFault | DetailKind::MemoryFault => Cause::MemoryFault,
+        DetailKind::PageFault
+        | DetailKind::MappedFault
+        | DetailKind::MappedFetch
+        | DetailKind::MemoryFault => Cause::MemoryFault,
         DetailKind::Hypercall if value == hypercall::KVM_SEND_IPI => Cause::Ipi,
         DetailKind::HypervHypercall
             if matches!(value, hypercall::HYPERV_SEND_IPI | hypercall::HYPERV_SEND_IPI_EX) =>

@@ -123,6 +123,7 @@ fn intel_exits() {
         (vmx::MSR_READ, K::MsrRead, 0x4000_00f0, C::Idle),
         (vmx::EPT_VIOLATION, K::None, 0, C::MemoryFault),
         (vmx::EPT_VIOLATION, K::PageFault, 0x20_0000, C::MemoryFault),
+        (vmx::EPT_VIOLATION, K::MappedFault, 0x20_0000, C::MemoryFault),
         // With shadow paging, faults on guest memory are exceptions.
         (vmx::EXCEPTION_NMI, K::PageFault, 0x20_0000, C::MemoryFault),
         (vmx::EXCEPTION_NMI, K::None, 0, C::Other),
@@ -201,6 +202,7 @@ fn amd_exits() {
         (svm::NPF, K::MmioWrite, 0xfee0_00b0, C::Apic),
         (svm::NPF, K::MmioRead, 0xfebd_1000, C::DeviceMmio),
         (svm::NPF, K::PageFault, 0, C::MemoryFault),
+        (svm::NPF, K::MappedFetch, 0, C::MemoryFault),
         (svm::NPF, K::None, 0, C::MemoryFault),
         (svm::code("PF excp").unwrap(), K::None, 0, C::Other),
         (svm::INTR, K::None, 0, C::TimerTick),

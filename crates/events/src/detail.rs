@@ -2,68 +2,75 @@
 
 use std::borrow::Cow;
 
+use crate::words::words;
 use crate::{apic, ghcb, msr, port, svm, tdx, vmcs};
 
 pub(crate) mod hypercall;
 pub(crate) mod table;
 
-/// The kind of thing an exit was about. Reads and writes are different kinds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum DetailKind {
-    /// Nothing more is known.
-    None = 0,
-    /// RDMSR; value: MSR index.
-    MsrRead = 1,
-    /// WRMSR; value: MSR index.
-    MsrWrite = 2,
-    /// IN; value: port.
-    PortIn = 3,
-    /// OUT; value: port.
-    PortOut = 4,
-    /// Read of a device register; value: guest-physical address.
-    MmioRead = 5,
-    /// Write of a device register; value: guest-physical address.
-    MmioWrite = 6,
-    /// Fault on guest memory; value: guest-physical address rounded down to [`PAGE_REGION`].
-    PageFault = 7,
-    /// KVM hypercall; value: number.
-    Hypercall = 8,
-    /// Hyper-V hypercall; value: code.
-    HypervHypercall = 9,
-    /// Xen hypercall; value: number.
-    XenHypercall = 10,
-    /// CPUID; value: leaf << 32 | sub-leaf.
-    Cpuid = 11,
-    /// Control register read; value: number.
-    CrRead = 12,
-    /// Control register write; value: number.
-    CrWrite = 13,
-    /// LAPIC register read; value: offset in the xAPIC page.
-    ApicRead = 14,
-    /// LAPIC register write; value: offset in the xAPIC page.
-    ApicWrite = 15,
-    /// GHCB request; value: GHCB exit code.
-    Ghcb = 16,
-    /// GHCB MSR protocol; value: low 12 bits of the MSR.
-    GhcbMsr = 17,
-    /// TDVMCALL; value: leaf.
-    Tdvmcall = 18,
-    /// VMREAD/VMWRITE; value: VMCS field encoding.
-    VmcsField = 19,
-    /// More distinct details than the table holds; value 0.
-    Overflow = 20,
-    /// A halt of the vCPU in KVM; value: [`HALT_POLLED`] or [`HALT_BLOCKED`].
-    Halt = 21,
-    /// KVM_EXIT_MEMORY_FAULT: the VMM is to make memory private or shared; value: guest-physical address rounded down to
-    /// [`PAGE_REGION`], or [`UNKNOWN_REGION`].
-    MemoryFault = 22,
-    /// Attributes of guest memory set to private; value: bytes.
-    ToPrivate = 23,
-    /// Attributes of guest memory set to shared; value: bytes.
-    ToShared = 24,
-    /// A page mapped by KVM_PRE_FAULT_MEMORY, before the guest touches it; value: its size in bytes.
-    PreFault = 25,
+words! {
+    /// The kind of thing an exit was about. Reads and writes are different kinds. A kind keeps its number.
+    #[repr(u8)]
+    pub enum DetailKind {
+        /// Nothing more is known.
+        None = "none",
+        /// RDMSR; value: MSR index.
+        MsrRead = "msr-read",
+        /// WRMSR; value: MSR index.
+        MsrWrite = "msr-write",
+        /// IN; value: port.
+        PortIn = "port-in",
+        /// OUT; value: port.
+        PortOut = "port-out",
+        /// Read of a device register; value: guest-physical address.
+        MmioRead = "mmio-read",
+        /// Write of a device register; value: guest-physical address.
+        MmioWrite = "mmio-write",
+        /// Fault on guest memory; value: guest-physical address rounded down to [`PAGE_REGION`].
+        PageFault = "page-fault",
+        /// KVM hypercall; value: number.
+        Hypercall = "hypercall",
+        /// Hyper-V hypercall; value: code.
+        HypervHypercall = "hyperv-hypercall",
+        /// Xen hypercall; value: number.
+        XenHypercall = "xen-hypercall",
+        /// CPUID; value: leaf << 32 | sub-leaf.
+        Cpuid = "cpuid",
+        /// Control register read; value: number.
+        CrRead = "cr-read",
+        /// Control register write; value: number.
+        CrWrite = "cr-write",
+        /// LAPIC register read; value: offset in the xAPIC page.
+        ApicRead = "apic-read",
+        /// LAPIC register write; value: offset in the xAPIC page.
+        ApicWrite = "apic-write",
+        /// GHCB request; value: GHCB exit code.
+        Ghcb = "ghcb",
+        /// GHCB MSR protocol; value: low 12 bits of the MSR.
+        GhcbMsr = "ghcb-msr",
+        /// TDVMCALL; value: leaf.
+        Tdvmcall = "tdvmcall",
+        /// VMREAD/VMWRITE; value: VMCS field encoding.
+        VmcsField = "vmcs-field",
+        /// More distinct details than the table holds; value 0.
+        Overflow = "overflow",
+        /// A halt of the vCPU in KVM; value: [`HALT_POLLED`] or [`HALT_BLOCKED`].
+        Halt = "halt",
+        /// KVM_EXIT_MEMORY_FAULT: the VMM is to make memory private or shared; value: guest-physical address rounded down to
+        /// [`PAGE_REGION`], or [`UNKNOWN_REGION`].
+        MemoryFault = "memory-fault",
+        /// Attributes of guest memory set to private; value: bytes.
+        ToPrivate = "to-private",
+        /// Attributes of guest memory set to shared; value: bytes.
+        ToShared = "to-shared",
+        /// A page mapped by KVM_PRE_FAULT_MEMORY, before the guest touches it; value: its size in bytes.
+        PreFault = "pre-fault",
+        /// Fault on guest memory that is mapped, but not for such an access: most often a write of a page that is write-protected;
+        /// value: as for a fault on memory that is not mapped.
+        MappedFault = "mapped-fault",
+        /// The same for an instruction fetch.
+        MappedFetch = "mapped-fetch",
+    }
 }
 
 /// Something woke the vCPU while KVM still polled for that, so it never gave up its CPU.
@@ -125,55 +132,15 @@ impl Detail {
     }
 }
 
-/// Every kind with its stable word, at the index of its number.
-const KINDS: [(DetailKind, &str); 26] = [
-    (DetailKind::None, "none"),
-    (DetailKind::MsrRead, "msr-read"),
-    (DetailKind::MsrWrite, "msr-write"),
-    (DetailKind::PortIn, "port-in"),
-    (DetailKind::PortOut, "port-out"),
-    (DetailKind::MmioRead, "mmio-read"),
-    (DetailKind::MmioWrite, "mmio-write"),
-    (DetailKind::PageFault, "page-fault"),
-    (DetailKind::Hypercall, "hypercall"),
-    (DetailKind::HypervHypercall, "hyperv-hypercall"),
-    (DetailKind::XenHypercall, "xen-hypercall"),
-    (DetailKind::Cpuid, "cpuid"),
-    (DetailKind::CrRead, "cr-read"),
-    (DetailKind::CrWrite, "cr-write"),
-    (DetailKind::ApicRead, "apic-read"),
-    (DetailKind::ApicWrite, "apic-write"),
-    (DetailKind::Ghcb, "ghcb"),
-    (DetailKind::GhcbMsr, "ghcb-msr"),
-    (DetailKind::Tdvmcall, "tdvmcall"),
-    (DetailKind::VmcsField, "vmcs-field"),
-    (DetailKind::Overflow, "overflow"),
-    (DetailKind::Halt, "halt"),
-    (DetailKind::MemoryFault, "memory-fault"),
-    (DetailKind::ToPrivate, "to-private"),
-    (DetailKind::ToShared, "to-shared"),
-    (DetailKind::PreFault, "pre-fault"),
-];
-
 impl DetailKind {
     /// The kind of this number (`kind as u8`).
     pub fn from_u8(number: u8) -> Option<Self> {
-        KINDS.get(usize::from(number)).map(|&(kind, _)| kind)
+        DetailKind::ALL.get(usize::from(number)).copied()
     }
 
-    /// The word for it in JSON and Parquet. These words never change.
-    pub fn name(self) -> &'static str {
-        KINDS[usize::from(self as u8)].1
-    }
-
-    /// Every kind.
-    pub fn all() -> impl Iterator<Item = DetailKind> {
-        KINDS.iter().map(|row| row.0)
-    }
-
-    /// The inverse of [`DetailKind::name`].
-    pub fn from_name(name: &str) -> Option<Self> {
-        table::key_of(&KINDS, name)
+    /// A fault on guest memory, mapped or not.
+    pub fn is_fault(self) -> bool {
+        matches!(self, DetailKind::PageFault | DetailKind::MappedFault | DetailKind::MappedFetch)
     }
 }
 
@@ -195,7 +162,10 @@ impl Detail {
                 hex(value, u16::try_from(value).ok().and_then(port::name))
             }
             DetailKind::MmioRead | DetailKind::MmioWrite => hex(value, mmio_name(value)),
-            DetailKind::PageFault | DetailKind::MemoryFault => format!("{value:#x} (2 MiB)"),
+            DetailKind::PageFault
+            | DetailKind::MappedFault
+            | DetailKind::MappedFetch
+            | DetailKind::MemoryFault => format!("{value:#x} (2 MiB)"),
             DetailKind::ToPrivate | DetailKind::ToShared | DetailKind::PreFault => {
                 format!("{value} bytes")
             }
@@ -252,6 +222,8 @@ impl Detail {
             | DetailKind::ApicRead => Some(false),
             DetailKind::None
             | DetailKind::PageFault
+            | DetailKind::MappedFault
+            | DetailKind::MappedFetch
             | DetailKind::Hypercall
             | DetailKind::HypervHypercall
             | DetailKind::XenHypercall
@@ -300,14 +272,12 @@ mod tests {
 
     #[test]
     fn kinds_round_trip() {
-        table::check::one_to_one(&KINDS);
-        for (number, &(kind, name)) in (0u8..).zip(&KINDS) {
+        for (number, kind) in (0u8..).zip(DetailKind::ALL) {
             assert_eq!(kind as u8, number);
             assert_eq!(DetailKind::from_u8(number), Some(kind));
-            assert_eq!(kind.name(), name);
-            assert_eq!(DetailKind::from_name(name), Some(kind));
+            assert_eq!(DetailKind::from_name(kind.name()), Some(kind));
         }
-        assert_eq!(DetailKind::from_u8(DetailKind::PreFault as u8 + 1), None);
+        assert_eq!(DetailKind::from_u8(DetailKind::MappedFetch as u8 + 1), None);
         assert_eq!(DetailKind::from_name("msr"), None);
     }
 
@@ -330,6 +300,7 @@ mod tests {
             (K::MmioRead, 0xfec0_0010, "0xfec00010 IOAPIC IOWIN"),
             (K::MmioRead, 0xfebd_1000, "0xfebd1000"),
             (K::PageFault, 0x7fe0_0000, "0x7fe00000 (2 MiB)"),
+            (K::MappedFault, 0x7fe0_0000, "0x7fe00000 (2 MiB)"),
             (K::Hypercall, 10, "10 KVM_HC_SEND_IPI"),
             (K::Hypercall, 99, "99"),
             (K::HypervHypercall, 0x5c, "0x5c HVCALL_POST_MESSAGE"),
@@ -380,7 +351,7 @@ mod tests {
 
     #[test]
     fn directions() {
-        for &(kind, name) in &KINDS {
+        for (kind, name) in DetailKind::ALL.map(|kind| (kind, kind.name())) {
             let expected = match name.rsplit_once('-') {
                 Some((_, "write" | "out")) => Some(true),
                 Some((_, "read" | "in")) => Some(false),

@@ -4,55 +4,57 @@
 //! ACPI blocks, QEMU `hw/i386/pc.c`, `hw/i386/q35.c` and `docs/specs/` (fw_cfg, pvpanic, debug ports), TCG PC Client
 //! specification (TPM). PCI devices' own addresses are given out at boot: they have no entry here.
 
+use crate::words::words;
 use crate::{Detail, DetailKind, apic};
 
-/// A device of a PC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Device {
-    /// ACPI power management timer.
-    PmTimer,
-    /// High precision event timer.
-    Hpet,
-    /// 8254 interval timer.
-    Pit,
-    /// Real-time clock and CMOS memory.
-    Rtc,
-    /// 16550 serial port.
-    Serial,
-    /// Parallel port.
-    Parallel,
-    /// Debug consoles of Bochs and of firmware.
-    DebugConsole,
-    /// POST codes; Linux writes there to wait.
-    PostCode,
-    /// IDE disk controller.
-    Ide,
-    /// Floppy controller.
-    Floppy,
-    /// VGA registers and memory.
-    Vga,
-    /// Keyboard and mouse controller.
-    Ps2,
-    /// PCI configuration space.
-    PciConfig,
-    /// QEMU's firmware configuration.
-    FwCfg,
-    /// ACPI power management and hotplug.
-    Acpi,
-    /// 8259 interrupt controllers.
-    Pic,
-    /// 8237 DMA controllers.
-    Dma,
-    /// VMware's backdoor.
-    VmwareBackdoor,
-    /// I/O APIC.
-    IoApic,
-    /// Trusted platform module.
-    Tpm,
-    /// Firmware flash.
-    Flash,
-    /// Another device of the chip set.
-    ChipSet,
+words! {
+    /// A device of a PC.
+    pub enum Device {
+        /// ACPI power management timer.
+        PmTimer = "ACPI PM timer",
+        /// High precision event timer.
+        Hpet = "HPET",
+        /// 8254 interval timer.
+        Pit = "PIT",
+        /// Real-time clock and CMOS memory.
+        Rtc = "RTC/CMOS",
+        /// 16550 serial port.
+        Serial = "serial port",
+        /// Parallel port.
+        Parallel = "parallel port",
+        /// Debug consoles of Bochs and of firmware.
+        DebugConsole = "debug console",
+        /// POST codes; Linux writes there to wait.
+        PostCode = "POST code port (I/O delay)",
+        /// IDE disk controller.
+        Ide = "IDE controller",
+        /// Floppy controller.
+        Floppy = "floppy controller",
+        /// VGA registers and memory.
+        Vga = "VGA",
+        /// Keyboard and mouse controller.
+        Ps2 = "PS/2 controller (i8042)",
+        /// PCI configuration space.
+        PciConfig = "PCI configuration space",
+        /// QEMU's firmware configuration.
+        FwCfg = "fw_cfg",
+        /// ACPI power management and hotplug.
+        Acpi = "ACPI registers",
+        /// 8259 interrupt controllers.
+        Pic = "8259 PIC",
+        /// 8237 DMA controllers.
+        Dma = "DMA controller",
+        /// VMware's backdoor.
+        VmwareBackdoor = "VMware backdoor",
+        /// I/O APIC.
+        IoApic = "I/O APIC",
+        /// Trusted platform module.
+        Tpm = "TPM",
+        /// Firmware flash.
+        Flash = "firmware flash",
+        /// Another device of the chip set.
+        ChipSet = "chip set",
+    }
 }
 
 /// First and last port, device; sorted.
@@ -133,34 +135,6 @@ impl Device {
             DetailKind::PortIn | DetailKind::PortOut => find(PORTS, detail.value),
             DetailKind::MmioRead | DetailKind::MmioWrite => find(ADDRESSES, detail.value),
             _ => None,
-        }
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Device::PmTimer => "ACPI PM timer",
-            Device::Hpet => "HPET",
-            Device::Pit => "PIT",
-            Device::Rtc => "RTC/CMOS",
-            Device::Serial => "serial port",
-            Device::Parallel => "parallel port",
-            Device::DebugConsole => "debug console",
-            Device::PostCode => "POST code port (I/O delay)",
-            Device::Ide => "IDE controller",
-            Device::Floppy => "floppy controller",
-            Device::Vga => "VGA",
-            Device::Ps2 => "PS/2 controller (i8042)",
-            Device::PciConfig => "PCI configuration space",
-            Device::FwCfg => "fw_cfg",
-            Device::Acpi => "ACPI registers",
-            Device::Pic => "8259 PIC",
-            Device::Dma => "DMA controller",
-            Device::VmwareBackdoor => "VMware backdoor",
-            Device::IoApic => "I/O APIC",
-            Device::Tpm => "TPM",
-            Device::Flash => "firmware flash",
-            Device::ChipSet => "chip set",
         }
     }
 }

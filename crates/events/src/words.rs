@@ -1,6 +1,7 @@
 //! Enumerations whose variants have a word that never changes: the word is what files and JSON hold.
 
 /// Declares an enumeration with `ALL`, `name`, `from_name` and `Display`, each variant stated once with its word.
+#[macro_export]
 macro_rules! words {
     (
         $(#[$meta:meta])*
@@ -16,17 +17,17 @@ macro_rules! words {
 
         impl $name {
             /// All of them, in order.
-            pub const ALL: [$name; [$($word),+].len()] = [$($name::$variant),+];
+            $vis const ALL: [$name; [$($word),+].len()] = [$($name::$variant),+];
 
             /// The word for it. These words never change.
-            pub const fn name(self) -> &'static str {
+            $vis const fn name(self) -> &'static str {
                 match self {
                     $($name::$variant => $word,)+
                 }
             }
 
             /// The inverse of `name`.
-            pub fn from_name(name: &str) -> Option<$name> {
+            $vis fn from_name(name: &str) -> Option<$name> {
                 match name {
                     $($word => Some($name::$variant),)+
                     _ => None,

@@ -302,11 +302,11 @@ struct Files<'a> {
 impl Files<'_> {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), Failure> {
         if self.open.is_none() {
-            let folder = self.part.join(self.table.folder());
+            let folder = self.part.join(self.table.name());
             if self.written.is_empty() {
                 fs::create_dir(&folder).map_err(|e| Failure::Output(folder.clone(), e))?;
             }
-            let name = format!("{}/{:06}.parquet", self.table.folder(), self.written.len() + 1);
+            let name = format!("{}/{:06}.parquet", self.table.name(), self.written.len() + 1);
             let path = self.part.join(&name);
             let file = File::create_new(&path).map_err(|e| Failure::Output(path.clone(), e))?;
             let properties = WriterProperties::builder()
@@ -331,7 +331,7 @@ impl Files<'_> {
         drop(file);
         let (bytes, crc32) = checksum(&path).map_err(|e| Failure::Output(path.clone(), e))?;
         self.written.push(Segment { path: name, rows, bytes, crc32 });
-        let folder = self.part.join(self.table.folder());
+        let folder = self.part.join(self.table.name());
         File::open(&folder).and_then(|f| f.sync_all()).map_err(|e| Failure::Output(folder, e))
     }
 }

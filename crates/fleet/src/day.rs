@@ -67,7 +67,7 @@ pub struct Day {
 impl Day {
     /// The files of a table.
     pub fn segments_of(&self, table: Table) -> impl Iterator<Item = &Segment> {
-        let prefix = format!("{}/", table.folder());
+        let prefix = format!("{}/", table.name());
         self.segments.iter().filter(move |s| s.path.starts_with(&prefix))
     }
 }

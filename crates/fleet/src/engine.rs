@@ -88,7 +88,7 @@ impl Engine {
         let context = SessionContext::new_with_state(state);
         for table in schema::TABLES {
             let provider = FleetTable::new(Arc::clone(&fleet), Kind::Rows(table), texts);
-            context.register_table(table.folder(), Arc::new(provider))?;
+            context.register_table(table.name(), Arc::new(provider))?;
         }
         for (name, kind) in [("runs", Kind::Runs), ("vms", Kind::Vms)] {
             let provider = FleetTable::new(Arc::clone(&fleet), kind, texts);

@@ -126,7 +126,7 @@ pub fn reasons() -> Result<RecordBatch> {
 
 /// The table `detail_kinds`: the cause of each kind of detail (null: undecided), and whether its value matters.
 pub fn detail_kinds() -> Result<RecordBatch> {
-    let kinds: Vec<DetailKind> = DetailKind::all().collect();
+    let kinds: Vec<DetailKind> = DetailKind::ALL.to_vec();
     let by_value = |kind| BY_VALUE.iter().chain(&CALLS).any(|(k, _)| *k == kind);
     batch(vec![
         (
@@ -152,7 +152,7 @@ fn candidates(kind: DetailKind) -> BTreeSet<u64> {
 /// The table `details`: values with another cause than their kind's, and those with a name.
 pub fn details() -> Result<RecordBatch> {
     let mut rows: Vec<(DetailKind, u64, Option<Cause>, String)> = Vec::new();
-    for kind in DetailKind::all() {
+    for kind in DetailKind::ALL {
         let usual = of_detail(kind, ORDINARY);
         for value in candidates(kind) {
             let decides = BY_VALUE.iter().chain(&CALLS).any(|(k, _)| *k == kind);

@@ -13,7 +13,7 @@ SELECT e.* EXCLUDE (reason, detail, ancillary_of),
        WHEN e.detail_kind IN ('hypercall', 'xen-hypercall', 'halt') THEN CAST(e.detail AS VARCHAR)
        WHEN e.detail_kind IN ('cr-read', 'cr-write') THEN concat('CR', CAST(e.detail AS VARCHAR))
        WHEN e.detail_kind IN ('to-private', 'to-shared', 'pre-fault') THEN concat(CAST(e.detail AS VARCHAR), ' bytes')
-       WHEN e.detail_kind IN ('page-fault', 'memory-fault') THEN concat('0x', lower(to_hex(e.detail)), ' (2 MiB)')
+       WHEN e.detail_kind IN ('page-fault', 'mapped-fault', 'mapped-fetch', 'memory-fault') THEN concat('0x', lower(to_hex(e.detail)), ' (2 MiB)')
        ELSE concat('0x', lower(to_hex(e.detail)))
   END AS detail,
   CASE WHEN e.ancillary_of IS NOT NULL THEN coalesce(r.ancillary, 'nested-ancillary')

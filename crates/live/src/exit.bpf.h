@@ -33,6 +33,29 @@ INLINE u64 qualification(struct thread *thread)
 	return value;
 }
 
+// The kind of a fault on guest memory, as in crates/analyse/src/detail.rs.
+INLINE u32 fault_kind(u32 reason, u64 error)
+{
+	u32 fetch;
+
+	if (ISA == VMX) {
+		if (basic(reason) != 48 || !(error & 0x38))
+			return PAGE_FAULT;
+		fetch = error & 4;
+	} else {
+		// Present, and neither reserved bits nor the reverse map table.
+		if (reason != 0x400 || (error & 0x80000009) != 1)
+			return PAGE_FAULT;
+		fetch = error & 0x10;
+	}
+	return fetch ? MAPPED_FETCH : MAPPED_FAULT;
+}
+
+INLINE int is_fault(u32 kind)
+{
+	return kind == PAGE_FAULT || kind == MAPPED_FAULT || kind == MAPPED_FETCH;
+}
+
 // The detail of an exit without one of another source. Returns its kind.
 INLINE u32 from_information(struct thread *thread, u64 *value)
 {
@@ -42,7 +65,7 @@ INLINE u32 from_information(struct thread *thread, u64 *value)
 	if (ISA == SVM) {
 		if (reason == 0x400) {
 			*value = thread->info2 & ~0x1fffffULL;
-			return PAGE_FAULT;
+			return fault_kind(reason, thread->info1);
 		}
 		if (reason != 0x7b)
 			return NONE;

@@ -159,7 +159,7 @@ INLINE int userspace_exit(u32 reason, u32 error)
 		thread->flags |= USER_HALT;
 	// KVM_EXIT_MEMORY_FAULT, in the region that faulted.
 	if (reason == 39)
-		access(MEMORY_FAULT, thread->weight && thread->kind == PAGE_FAULT ? thread->value : ~0ULL);
+		access(MEMORY_FAULT, thread->weight && is_fault(thread->kind) ? thread->value : ~0ULL);
 	return 0;
 }
 
@@ -336,7 +336,10 @@ INLINE int call(u32 kind, u64 number)
 
 INLINE int page_fault(u64 address, u64 error)
 {
-	detail(WEIGHT_FAULT, PAGE_FAULT, address & ~0x1fffffULL);
+	struct thread *thread = current_thread();
+
+	if (thread)
+		learn(thread, WEIGHT_FAULT, fault_kind(thread->reason, error), address & ~0x1fffffULL);
 	return tell_now(FAULT, address, error, 0);
 }
 

@@ -146,6 +146,8 @@ enum kind {
 	TO_PRIVATE = 23,
 	TO_SHARED = 24,
 	PRE_FAULT = 25,
+	MAPPED_FAULT = 26,
+	MAPPED_FETCH = 27,
 };
 
 #define BUCKETS 40

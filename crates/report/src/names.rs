@@ -41,6 +41,8 @@ pub fn detail(detail: Detail) -> String {
         K::MmioRead => "mmio read",
         K::MmioWrite => "mmio write",
         K::PageFault => "page fault",
+        K::MappedFault => "fault on a mapped page",
+        K::MappedFetch => "fetch fault on a mapped page",
         K::Hypercall => "hypercall",
         K::HypervHypercall => "Hyper-V hypercall",
         K::XenHypercall => "Xen hypercall",
@@ -80,6 +82,8 @@ pub fn detail_name(detail: Detail) -> Option<String> {
         K::None
         | K::Overflow
         | K::PageFault
+        | K::MappedFault
+        | K::MappedFetch
         | K::XenHypercall
         | K::Cpuid
         | K::MemoryFault
@@ -245,6 +249,8 @@ mod tests {
             (K::PortIn, 0xcf8, "port in 0xcf8 PCI config address", Some("PCI config address")),
             (K::MmioWrite, 0xfee0_0380, "mmio write 0xfee00380 xAPIC TMICT", Some("xAPIC TMICT")),
             (K::PageFault, 0x7fe0_0000, "page fault 0x7fe00000 (2 MiB)", None),
+            (K::MappedFault, 0, "fault on a mapped page 0x0 (2 MiB)", None),
+            (K::MappedFetch, 0, "fetch fault on a mapped page 0x0 (2 MiB)", None),
             (K::MemoryFault, 0x4000_0000, "memory fault 0x40000000 (2 MiB)", None),
             (K::MemoryFault, u64::MAX, "memory fault", None),
             (K::ToShared, 4096, "made shared, by 4 KiB", None),

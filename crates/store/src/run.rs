@@ -212,10 +212,10 @@ impl Run {
         let listed: HashSet<&str> =
             self.manifest.segments.iter().map(|s| s.path.as_str()).collect();
         // A folder that cannot be listed has been reported with its segments.
-        let Ok(entries) = fs::read_dir(self.folder.join(table.folder())) else { return };
+        let Ok(entries) = fs::read_dir(self.folder.join(table.name())) else { return };
         let mut unlisted: Vec<String> = entries
             .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
-            .map(|name| format!("{}/{name}", table.folder()))
+            .map(|name| format!("{}/{name}", table.name()))
             .filter(|name| Table::of_path(name).is_ok() && !listed.contains(name.as_str()))
             .collect();
         if unlisted.is_empty() {

@@ -31,7 +31,7 @@ pub(crate) fn encode(table: Table, columns: Vec<ArrayRef>) -> ParquetResult<Vec<
     let batch = RecordBatch::try_new(Arc::new(Schema::new(table.fields())), columns)?;
     // Metadata identifies a segment outside of its run.
     let origin = vec![
-        KeyValue::new("vmtax.table".to_owned(), table.folder().to_owned()),
+        KeyValue::new("vmtax.table".to_owned(), table.name().to_owned()),
         KeyValue::new("vmtax.format_version".to_owned(), FORMAT_VERSION.to_string()),
     ];
     let properties = WriterProperties::builder()

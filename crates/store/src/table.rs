@@ -1,39 +1,28 @@
 //! The kinds of row a run holds, each in its own folder of segments.
 
-/// A kind of row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Table {
-    /// Counted exits ([`vmtax_events::ExitRow`]).
-    Exits,
-    /// Counted accesses ([`vmtax_events::AccessRow`]).
-    Accesses,
-    /// The time split per vCPU ([`vmtax_events::TimeRow`]).
-    Time,
-    /// Who had the CPU of preempted vCPUs ([`vmtax_events::PreemptedRow`]).
-    Preempted,
-    /// Measured values ([`vmtax_events::Sample`]).
-    Bench,
-    /// Counters that were read now and then ([`vmtax_events::Stat`]).
-    Stats,
-    /// Call trees of a lab run's operations ([`vmtax_events::CallRow`]).
-    Calls,
-    /// Raw events ([`vmtax_events::Event`]).
-    Events,
+vmtax_events::words! {
+    /// A kind of row.
+    pub enum Table {
+        /// Counted exits ([`vmtax_events::ExitRow`]).
+        Exits = "exits",
+        /// Counted accesses ([`vmtax_events::AccessRow`]).
+        Accesses = "accesses",
+        /// The time split per vCPU ([`vmtax_events::TimeRow`]).
+        Time = "time",
+        /// Who had the CPU of preempted vCPUs ([`vmtax_events::PreemptedRow`]).
+        Preempted = "preempted",
+        /// Measured values ([`vmtax_events::Sample`]).
+        Bench = "bench",
+        /// Counters that were read now and then ([`vmtax_events::Stat`]).
+        Stats = "stats",
+        /// Call trees of a lab run's operations ([`vmtax_events::CallRow`]).
+        Calls = "profile",
+        /// Raw events ([`vmtax_events::Event`]).
+        Events = "events",
+    }
 }
 
 impl Table {
-    /// Every table, in the order they are read.
-    pub const ALL: [Table; 8] = [
-        Table::Exits,
-        Table::Accesses,
-        Table::Time,
-        Table::Preempted,
-        Table::Bench,
-        Table::Stats,
-        Table::Calls,
-        Table::Events,
-    ];
-
     /// The tables that [`crate::Run::read`] reads.
     pub const COUNTED: [Table; 7] = [
         Table::Exits,
@@ -45,23 +34,9 @@ impl Table {
         Table::Calls,
     ];
 
-    /// Name of the folder inside the run.
-    pub fn folder(self) -> &'static str {
-        match self {
-            Table::Exits => "exits",
-            Table::Accesses => "accesses",
-            Table::Time => "time",
-            Table::Preempted => "preempted",
-            Table::Bench => "bench",
-            Table::Stats => "stats",
-            Table::Calls => "profile",
-            Table::Events => "events",
-        }
-    }
-
     /// Path of a segment inside the run; the first is 1.
     pub(crate) fn segment_path(self, number: u64) -> String {
-        format!("{}/{number:06}.parquet", self.folder())
+        format!("{}/{number:06}.parquet", self.name())
     }
 
     /// The table of a listed path.
@@ -76,7 +51,7 @@ impl Table {
         if !plain(folder, u8::is_ascii_lowercase) || !plain(number, u8::is_ascii_digit) {
             return Err(());
         }
-        Ok(Table::ALL.into_iter().find(|t| t.folder() == folder))
+        Ok(Table::from_name(folder))
     }
 }
 

@@ -414,7 +414,7 @@ impl Writer {
         let path = self.claim.folder().join(&name);
         let bytes = segment::encode(table, columns).map_err(segment::encode_error(&path))?;
         if number == 1 {
-            self.create_folder(table.folder())?;
+            self.create_folder(table.name())?;
         }
         let file = write(&path, &bytes, "write the segment")?;
         Ok(((path, file), segment::entry(name, rows, &bytes)))

@@ -286,10 +286,15 @@ impl OpenExit {
         }
     }
 
+    /// It is a fault on guest memory.
+    pub(super) fn faulted(&mut self, gpa: u64, error_code: u64) {
+        self.learn(crate::detail::fault(self.reason, gpa, error_code));
+    }
+
     /// The region of guest memory that it faulted in, if it did.
     pub(super) fn region(&self) -> u64 {
         match self.learnt.kind {
-            DetailKind::PageFault => self.learnt.value,
+            kind if kind.is_fault() => self.learnt.value,
             _ => UNKNOWN_REGION,
         }
     }
@@ -381,7 +386,7 @@ fn weight(detail: Detail) -> u8 {
         DetailKind::Halt if detail.value == HALT_POLLED => 1,
         DetailKind::Halt => 2,
         // Every emulated device access begins as a fault.
-        DetailKind::PageFault => 1,
+        kind if kind.is_fault() => 1,
         // The register is known better by the MSR or the address it was reached by.
         DetailKind::ApicRead | DetailKind::ApicWrite => 2,
         // The request of a confidential guest follows its exit.

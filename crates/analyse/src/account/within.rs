@@ -43,7 +43,11 @@ impl<R: RowSink> Accountant<R> {
             Kind::Cpuid { function, index } => {
                 self.access(event, Detail::cpuid(function, index));
             }
-            Kind::PageFault { gpa, .. } => self.detail(event, crate::detail::page_fault(gpa)),
+            Kind::PageFault { gpa, error_code } => {
+                if let Some(open) = self.open(event) {
+                    open.faulted(gpa, error_code);
+                }
+            }
             Kind::Cr { write, number, .. } => {
                 self.detail(event, Detail::new(pick(write, K::CrWrite, K::CrRead), number.into()));
             }

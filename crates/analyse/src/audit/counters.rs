@@ -6,6 +6,7 @@ use vmtax_events::setting::{Settings, Unknown, VmProcess, files};
 use super::view::View;
 use super::vmm::{is_off, options, property};
 use super::{Fix, Found};
+use crate::grouped::count;
 use crate::table::cause_of;
 
 pub(super) fn enable_pmu(view: &View) -> Found {
@@ -30,7 +31,8 @@ pub(super) fn enable_pmu(view: &View) -> Found {
     let uses = uses.fold(0u64, |sum, (_, tally)| sum.saturating_add(tally.count));
     if uses > 0 {
         return Found::ok(format!(
-            "guests use their performance counters: {uses} exits in the run"
+            "guests use their performance counters: {} exits in the run",
+            count(uses)
         ))
         .seen(fact);
     }

@@ -249,7 +249,7 @@ mod tests {
         let plain = [Isa::Vmx, Isa::Svm]
             .into_iter()
             .flat_map(|isa| (0..0x404).map(move |code| (isa, code, Detail::NONE)));
-        let detailed = DetailKind::all().flat_map(|kind| {
+        let detailed = DetailKind::ALL.into_iter().flat_map(|kind| {
             reasons_of(kind).iter().flat_map(move |(isa, code)| {
                 VALUES.map(|value| (*isa, *code, Detail { kind, value }))
             })

@@ -5,6 +5,7 @@ use vmtax_events::{HIST_BUCKETS, Outcome, Tally};
 
 use super::view::{View, argument, argument_fact, has_flag};
 use super::{Fix, Found, placement};
+use crate::grouped::count;
 
 /// KVM's default of `halt_poll_ns` on x86.
 const DEFAULT_POLL_NS: u64 = 200_000;
@@ -85,14 +86,18 @@ pub(super) fn halt_poll(view: &View) -> Found {
     match (short_halts(view), guest) {
         (Some((short, all)), _) if short * 2 > all => {
             let what = format!(
-                "off, and {short} of {all} halts of the run were shorter than KVM's usual polling time"
+                "off, and {} of {} halts of the run were shorter than KVM's usual polling time",
+                count(short),
+                count(all)
             );
             Found::costs(what).seen(fact).remedy("halt-poll")
         }
-        (Some((short, all)), _) => {
-            Found::ok(format!("off, and only {short} of {all} halts of the run were short"))
-                .seen(fact)
-        }
+        (Some((short, all)), _) => Found::ok(format!(
+            "off, and only {} of {} halts of the run were short",
+            count(short),
+            count(all)
+        ))
+        .seen(fact),
         (None, Some(_)) => Found::unknown(
             "off, and the guest does not poll; a run with halts shows whether polling would help",
         )
@@ -114,7 +119,10 @@ fn polling(view: &View, fact: Fact<String>, ns: u64) -> Found {
     let path = "/sys/kernel/debug/kvm/*/halt_poll_{success,fail}_ns";
     match (sum("halt_poll_success_ns"), sum("halt_poll_fail_ns")) {
         (Ok(hit), Ok(missed)) if hit > 0 || missed > 0 => {
-            let counters = Fact::new(path, Ok(format!("{hit} ns successful, {missed} ns wasted")));
+            let counters = Fact::new(
+                path,
+                Ok(format!("{} ns successful, {} ns wasted", count(hit), count(missed))),
+            );
             if missed > hit {
                 let what = "KVM polls before a vCPU sleeps, and most of that time was wasted: host CPU time, not the guest's";
                 Found::costs(what)
@@ -127,13 +135,16 @@ fn polling(view: &View, fact: Fact<String>, ns: u64) -> Found {
                     .seen(counters)
             }
         }
-        (Ok(_), Ok(_)) => {
-            Found::ok(format!("KVM polls up to {ns} ns before a vCPU sleeps; none has yet"))
-                .seen(fact)
-        }
+        (Ok(_), Ok(_)) => Found::ok(format!(
+            "KVM polls up to {} ns before a vCPU sleeps; none has yet",
+            count(ns)
+        ))
+        .seen(fact),
         (Err(why), _) | (_, Err(why)) => {
-            let what =
-                format!("KVM polls up to {ns} ns before a vCPU sleeps; its success is unknown");
+            let what = format!(
+                "KVM polls up to {} ns before a vCPU sleeps; its success is unknown",
+                count(ns)
+            );
             Found::unknown(what).seen(fact).seen(Fact::new(path, Err(why)))
         }
     }

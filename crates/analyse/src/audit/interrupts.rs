@@ -102,7 +102,7 @@ pub(super) fn ipiv(view: &View) -> Found {
 }
 
 pub(super) fn avic(view: &View) -> Found {
-    let sev = view.all_vms(|vm| vmm::kind(vm).is_confidential());
+    let sev = view.all_vms(|vm| vmm::kind(vm).is_encrypted());
     if sev && view.vendor == Some(Vendor::Amd) {
         return Found::not_applicable("SEV guests inhibit it").seen(view.host.fact(files::AVIC));
     }
@@ -134,7 +134,7 @@ pub(super) fn avic_inhibit(view: &View, vm: &VmProcess) -> Found {
         return Found::unknown(what).seen(said(vm, "not QEMU"));
     }
     let mut inhibits = Vec::new();
-    if vmm::kind(vm).is_confidential() {
+    if vmm::kind(vm).is_encrypted() {
         inhibits.push("SEV");
     }
     let on = |value: &&str| {

@@ -3,8 +3,9 @@
 use vmtax_events::setting::{Fact, Unknown, VmProcess, files};
 
 use super::view::{View, chosen, percent, size};
-use super::vmm::{self, Kind};
+use super::vmm;
 use super::{Fix, Found};
+use crate::remedy::VmKind;
 
 /// The last kernel of which it is known that it maps guest_memfd, and a TD's memory, at 4 KiB.
 const LAST_AT_4K: (u32, u32) = (7, 3);
@@ -217,16 +218,13 @@ pub(super) fn private_pages(view: &View, vm: &VmProcess) -> Found {
     let kind = vmm::kind(vm);
     let release = view.host.fact(files::RELEASE);
     match kind {
-        Kind::Unknown => {
+        VmKind::Unknown => {
             let what =
                 "whether the VM has private memory is in its command line, which cannot be read";
             return Found::unknown(what).seen(vmm::said(vm, ""));
         }
-        Kind::Plain | Kind::Sev if vm.guest_memfd => {}
-        Kind::Plain | Kind::Sev => {
-            return Found::not_applicable("the VM has no private memory (TDX, SEV-SNP)");
-        }
-        Kind::Snp | Kind::Tdx => {}
+        kind if kind.is_private() || vm.guest_memfd => {}
+        _ => return Found::not_applicable("the VM has no private memory (TDX, SEV-SNP)"),
     }
     let fact = mapped_fact(vm);
     let kind = kind.name();

@@ -4,6 +4,7 @@ use vmtax_events::setting::{Fact, files};
 
 use super::view::{Vendor, View};
 use super::{Fix, Found};
+use crate::grouped::count;
 
 /// Whether some guest runs guests, and what says so.
 enum Nesting {
@@ -19,7 +20,7 @@ fn nesting(view: &View) -> Nesting {
     let counters: Vec<Fact<u64>> = view.vms.iter().map(|vm| vm.counter("nested_run")).collect();
     if let Some(fact) = counters.iter().find(|fact| fact.value.as_ref().is_ok_and(|runs| *runs > 0))
     {
-        return Nesting::Yes(fact.clone().map(|runs| format!("{runs} entries of L2")));
+        return Nesting::Yes(fact.clone().map(|runs| format!("{} entries of L2", count(runs))));
     }
     let known =
         view.complete && !counters.is_empty() && counters.iter().all(|fact| fact.value.is_ok());

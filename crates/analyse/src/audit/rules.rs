@@ -39,8 +39,10 @@ impl Check {
     }
 }
 
+/// Of memory that is not mapped: how large pages are does not change the others.
 fn memory_faults(key: &ExitKey) -> bool {
-    cause_of(key) == Cause::MemoryFault
+    let is_mapped = matches!(key.detail.kind, DetailKind::MappedFault | DetailKind::MappedFetch);
+    cause_of(key) == Cause::MemoryFault && !is_mapped
 }
 
 fn halts(key: &ExitKey) -> bool {

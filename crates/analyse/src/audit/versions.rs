@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use vmtax_events::setting::{Fact, Unknown, files};
 
 use super::view::View;
-use super::vmm::{self, Kind};
+use super::vmm;
 use super::{Fix, Found};
+use crate::remedy::VmKind;
 
 /// Mainline's first kernel that runs TDs, and SEV-SNP guests.
 const FIRST_TDX: (u32, u32) = (6, 16);
@@ -20,9 +21,9 @@ pub(super) fn kernel(view: &View) -> Found {
     };
     let kinds = view.vms.iter().map(vmm::kind);
     let needed = kinds.filter_map(|kind| match kind {
-        Kind::Tdx => Some((FIRST_TDX, "TDX")),
-        Kind::Snp => Some((FIRST_SNP, "SEV-SNP")),
-        Kind::Plain | Kind::Sev | Kind::Unknown => None,
+        VmKind::Tdx => Some((FIRST_TDX, "TDX")),
+        VmKind::Snp => Some((FIRST_SNP, "SEV-SNP")),
+        _ => None,
     });
     match needed.max() {
         Some((first, name)) if kernel < first => {

@@ -6,9 +6,10 @@ use vmtax_events::setting::cpuinfo::field;
 use vmtax_events::setting::{Fact, Known, Kvm, KvmServer, Settings, Unknown, VmProcess, files};
 pub use vmtax_events::size;
 
-use super::vmm::{self, Kind};
+use super::vmm;
 use super::{Found, Input};
 use crate::Ledger;
+use crate::remedy::VmKind;
 
 /// Whose processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +112,7 @@ impl<'a> View<'a> {
 
     /// All VMs are TDs.
     pub(super) fn all_tds(&self) -> bool {
-        self.all_vms(|vm| vmm::kind(vm) == Kind::Tdx)
+        self.all_vms(|vm| vmm::kind(vm) == VmKind::Tdx)
     }
 }
 

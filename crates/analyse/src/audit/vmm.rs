@@ -2,66 +2,30 @@
 
 use vmtax_events::setting::{Fact, VmProcess};
 
-/// Whether a VM keeps secrets from its host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// No.
-    Plain,
-    /// SEV or SEV-ES: encrypted, and its memory is mapped like any other.
-    Sev,
-    /// SEV-SNP.
-    Snp,
-    /// A TD.
-    Tdx,
-    /// The command line cannot be read.
-    Unknown,
-}
+use crate::remedy::VmKind;
 
-impl Kind {
-    /// Its memory comes from guest_memfd.
-    pub fn is_private(self) -> bool {
-        matches!(self, Kind::Snp | Kind::Tdx)
-    }
-
-    /// Encrypted at all.
-    pub(super) fn is_confidential(self) -> bool {
-        matches!(self, Kind::Sev | Kind::Snp | Kind::Tdx)
-    }
-
-    /// For people and programs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Plain => "plain",
-            Kind::Sev => "SEV",
-            Kind::Snp => "SEV-SNP",
-            Kind::Tdx => "TDX",
-            Kind::Unknown => "unknown",
-        }
-    }
-}
-
-/// What kind of VM a process runs.
-pub fn kind(vm: &VmProcess) -> Kind {
+/// What kind of VM a process runs, by its command line.
+pub fn kind(vm: &VmProcess) -> VmKind {
     if vm.arguments.value.is_err() {
-        return Kind::Unknown;
+        return VmKind::Unknown;
     }
     for object in options(vm, "object") {
         match object_type(object) {
-            "tdx-guest" => return Kind::Tdx,
-            "sev-snp-guest" => return Kind::Snp,
-            "sev-guest" => return Kind::Sev,
+            "tdx-guest" => return VmKind::Tdx,
+            "sev-snp-guest" => return VmKind::Snp,
+            "sev-guest" => return VmKind::Sev,
             _ => {}
         }
     }
     // cloud-hypervisor.
     for platform in options(vm, "platform") {
         match property(platform, "tdx").or(property(platform, "sev_snp")) {
-            Some("on") if platform.contains("tdx=on") => return Kind::Tdx,
-            Some("on") => return Kind::Snp,
+            Some("on") if platform.contains("tdx=on") => return VmKind::Tdx,
+            Some("on") => return VmKind::Snp,
             _ => {}
         }
     }
-    Kind::Plain
+    VmKind::Plain
 }
 
 /// The values of an option, given as `-NAME VALUE` or `--NAME VALUE`.
@@ -117,18 +81,6 @@ pub(super) fn said(vm: &VmProcess, what: impl Into<String>) -> Fact<String> {
         vm.arguments.path.clone(),
         vm.arguments.value.as_ref().map(|_| what.into()).map_err(Clone::clone),
     )
-}
-
-/// The kind of VM, in the words of the table of remedies.
-pub(super) fn remedy_kind(kind: Kind) -> crate::remedy::VmKind {
-    use crate::remedy::VmKind;
-    match kind {
-        Kind::Plain => VmKind::Plain,
-        Kind::Sev => VmKind::Sev,
-        Kind::Snp => VmKind::Snp,
-        Kind::Tdx => VmKind::Tdx,
-        Kind::Unknown => VmKind::Unknown,
-    }
 }
 
 /// It is QEMU's command line, so an option that is absent has QEMU's default.

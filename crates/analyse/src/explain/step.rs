@@ -2,31 +2,21 @@
 
 use std::sync::Arc;
 
-use vmtax_events::Cause;
+use vmtax_events::{Cause, words};
 
 use super::finding::Evidence;
 use super::workload::Workload;
 use crate::remedy::VmKind;
 
-/// The answer to a step's question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Yes.
-    Yes,
-    /// No.
-    No,
-    /// The recording does not say.
-    Unknown,
-}
-
-impl Answer {
-    /// In a word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Answer::Yes => "yes",
-            Answer::No => "no",
-            Answer::Unknown => "unknown",
-        }
+words! {
+    /// The answer to a step's question.
+    pub enum Answer {
+        /// Yes.
+        Yes = "yes",
+        /// No.
+        No = "no",
+        /// The recording does not say.
+        Unknown = "unknown",
     }
 }
 
@@ -63,40 +53,25 @@ impl Step {
     }
 }
 
-/// The questions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
-    /// Is handling exits the bottleneck?
-    Exits,
-    /// Which cause leads?
-    Causes,
-    /// Where does the host's time go?
-    Host,
-    /// Where does the guest's time go?
-    Guest,
-    /// Does the guest wait for memory?
-    Instructions,
-    /// Is memory mapped in small pages?
-    Memory,
-    /// What does nesting cost?
-    Nesting,
-    /// Which setup changes the results?
-    Results,
-}
-
-impl Question {
-    /// Its word. These words never change.
-    pub fn id(self) -> &'static str {
-        match self {
-            Question::Exits => "exits",
-            Question::Causes => "causes",
-            Question::Host => "host",
-            Question::Guest => "guest",
-            Question::Instructions => "instructions",
-            Question::Memory => "memory",
-            Question::Nesting => "nesting",
-            Question::Results => "results",
-        }
+words! {
+    /// The questions.
+    pub enum Question {
+        /// Is handling exits the bottleneck?
+        Exits = "exits",
+        /// Which cause leads?
+        Causes = "causes",
+        /// Where does the host's time go?
+        Host = "host",
+        /// Where does the guest's time go?
+        Guest = "guest",
+        /// Does the guest wait for memory?
+        Instructions = "instructions",
+        /// Is memory mapped in small pages?
+        Memory = "memory",
+        /// What does nesting cost?
+        Nesting = "nesting",
+        /// Which setup changes the results?
+        Results = "results",
     }
 }
 

@@ -53,6 +53,8 @@ pub const SUBJECTS: &[Subject] = &[
     row("halts", &["halt-poll", "guest-haltpoll"]),
     row("spinning", &["spin-pinning"]),
     row("memory-faults", &["huge-pages"]),
+    row("mapped-faults", &[]),
+    row("mapped-fetches", &[]),
     row("dirty-logging", &[]),
     row("shadow-paging", &["ept", "npt"]),
     row("cpuid", &[]),
@@ -111,7 +113,7 @@ pub fn of(key: &ExitKey) -> &'static str {
         Cause::Ipi => "ipi",
         Cause::Idle => "halts",
         Cause::MemoryFault if key.detail.is_conversion() => "conversions",
-        Cause::MemoryFault => "memory-faults",
+        Cause::MemoryFault => of_fault(key.detail.kind),
         Cause::DeviceMmio | Cause::DevicePio => of_unknown_device(key),
         Cause::Apic | Cause::IrqWindow => "no-virtual-apic",
         Cause::Msr => "msr",
@@ -137,6 +139,15 @@ fn of_reason(key: &ExitKey) -> Option<&'static str> {
         return Some("level-interrupts");
     }
     None
+}
+
+/// A page that is mapped faults for other reasons than one that is not.
+fn of_fault(kind: DetailKind) -> &'static str {
+    match kind {
+        DetailKind::MappedFault => "mapped-faults",
+        DetailKind::MappedFetch => "mapped-fetches",
+        _ => "memory-faults",
+    }
 }
 
 fn of_nesting(key: &ExitKey) -> &'static str {

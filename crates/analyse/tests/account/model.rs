@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use vmtax_events::event::MmioAccess;
 use vmtax_events::{
-    Detail, DetailKind, Event, Kind, Level, NO_VCPU, Outcome, Reason, TimeRow, svm, vmx,
+    Detail, DetailKind, Event, Isa, Kind, Level, NO_VCPU, Outcome, Reason, TimeRow, svm, vmx,
 };
 
 /// (vm, vcpu, level, reason, outcome, detail, ancillary of)
@@ -14,6 +14,15 @@ pub(crate) type ExitId = (u32, u32, Level, Reason, Outcome, Detail, Option<Reaso
 pub(crate) type AccessId = (u32, u32, Level, Detail);
 /// Durations, `None` for untimed, sorted.
 pub(crate) type Durations = Vec<Option<u64>>;
+
+/// A nested page fault by its error code: present, and an instruction fetch. No other exit of these tests has one.
+fn fault(reason: Reason, error_code: u64) -> DetailKind {
+    match (reason.code == svm::NPF && error_code & 1 != 0, error_code & 0x10 != 0) {
+        (false, _) => DetailKind::PageFault,
+        (true, false) => DetailKind::MappedFault,
+        (true, true) => DetailKind::MappedFetch,
+    }
+}
 
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Totals {
@@ -176,7 +185,7 @@ impl Model<'_> {
     }
 
     /// What an event says, and how much that is worth.
-    fn says(&self, at: usize) -> Option<(u8, Detail)> {
+    fn says(&self, at: usize, reason: Reason) -> Option<(u8, Detail)> {
         use DetailKind as K;
         let (worth, kind, value) = match self.0[at].kind {
             Kind::Msr { write: true, index, .. } => (4, K::MsrWrite, index.into()),
@@ -197,7 +206,7 @@ impl Model<'_> {
             Kind::VmcsField { field, .. } => (4, K::VmcsField, field.into()),
             Kind::Apic { write: true, register, .. } => (2, K::ApicWrite, register.into()),
             Kind::Apic { register, .. } => (2, K::ApicRead, register.into()),
-            Kind::PageFault { gpa, .. } => (1, K::PageFault, gpa & !0x1f_ffff),
+            Kind::PageFault { gpa, error_code } => (1, fault(reason, error_code), gpa & !0x1f_ffff),
             Kind::Wakeup { polled: true, .. } => (1, K::Halt, 0),
             Kind::Wakeup { .. } => (2, K::Halt, 1),
             _ => return None,
@@ -215,14 +224,15 @@ impl Model<'_> {
             }
         };
         let mut detail = (0, Detail::NONE);
-        for said in self.within(at, end).filter_map(|i| self.says(i)) {
+        for said in self.within(at, end).filter_map(|i| self.says(i, reason)) {
             let is_halt = [vmx::HLT, svm::HLT].contains(&reason.code);
             if said.0 > detail.0 && (is_halt || said.1.kind != DetailKind::Halt) {
                 detail = said;
             }
         }
         if reason.code == svm::NPF && detail.0 == 0 {
-            detail.1 = Detail::new(DetailKind::PageFault, 0);
+            let Kind::Exit { info1, .. } = self.0[at].kind else { unreachable!() };
+            detail.1 = Detail::new(fault(reason, info1), 0);
         }
         let nested = self.nested(at, end);
         let level = if nested { Level::L2 } else { Level::L1 };
@@ -256,7 +266,8 @@ impl Model<'_> {
         if !self.is_access(at) {
             return;
         }
-        let (_, detail) = self.says(at).unwrap();
+        // No access is a fault, so its exit does not matter.
+        let (_, detail) = self.says(at, Reason::from_trace(Isa::Svm, svm::NPF)).unwrap();
         let open = self.open_at(at);
         let nested = open.is_some_and(|exit| self.nested(exit, at));
         let level = if nested { Level::L2 } else { Level::L1 };
@@ -337,7 +348,7 @@ impl Model<'_> {
             }
         }
         let mut detail = (0, Detail::NONE);
-        for said in self.within(exit, entry).filter_map(|i| self.says(i)) {
+        for said in self.within(exit, entry).filter_map(|i| self.says(i, reason)) {
             if said.0 > detail.0 {
                 detail = said;
             }

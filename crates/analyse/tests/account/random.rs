@@ -35,7 +35,8 @@ fn within_exit() -> impl Strategy<Value = Kind> {
         (0..3u64).prop_map(|gpa| Kind::FastMmio { gpa }),
         (0..3u64).prop_map(|number| Kind::Hypercall { interface: HypercallInterface::Kvm, number }),
         (0..2u32).prop_map(|function| Kind::Cpuid { function, index: 9 }),
-        (0..3u64).prop_map(|n| Kind::PageFault { gpa: n * 0x15_0000, error_code: 4 }),
+        (0..3u64, prop::sample::select(&[4, 7, 0x15u64][..]))
+            .prop_map(|(n, error_code)| Kind::PageFault { gpa: n * 0x15_0000, error_code }),
         (any::<bool>(), 0..3u8).prop_map(|(write, number)| Kind::Cr { write, number, value: 0 }),
         (any::<bool>(), 0..3u32).prop_map(|(write, register)| Kind::Apic {
             write,

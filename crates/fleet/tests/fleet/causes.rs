@@ -109,7 +109,7 @@ fn causes_of_all_reasons_and_details_are_those_of_the_reports() {
     let mut exits = Vec::new();
     for isa in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
         for code in (0..0x500).filter(|c| *c < 0x90 || *c >= 0x3f0) {
-            for (i, kind) in DetailKind::all().enumerate() {
+            for (i, kind) in DetailKind::ALL.into_iter().enumerate() {
                 for (j, &value) in values.iter().enumerate().filter(|(j, _)| {
                     code < 0x90 && (code as usize + i + j).is_multiple_of(7) || code == 0x1f
                 }) {

@@ -285,7 +285,8 @@ fn stored_words_do_not_change() {
     let kinds: Vec<&str> = (0..).map_while(DetailKind::from_u8).map(DetailKind::name).collect();
     let expected = "none msr-read msr-write port-in port-out mmio-read mmio-write page-fault \
                     hypercall hyperv-hypercall xen-hypercall cpuid cr-read cr-write apic-read \
-                    apic-write ghcb ghcb-msr tdvmcall vmcs-field overflow halt memory-fault to-private to-shared pre-fault";
+                    apic-write ghcb ghcb-msr tdvmcall vmcs-field overflow halt memory-fault to-private to-shared pre-fault \
+                    mapped-fault mapped-fetch";
     assert_eq!(kinds.join(" "), expected);
 }
 

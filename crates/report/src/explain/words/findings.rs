@@ -182,6 +182,18 @@ const SUBJECTS: &[Row] = &[
         "`vmtax pages` on the host; kvm:kvm_page_fault",
     ),
     row(
+        "mapped-faults",
+        "the guest accesses pages that are mapped, but not for that: most often it writes pages that KVM or the host write-protects (a migration or a checkpoint tracks writes, KSM shares pages, the VMM was forked)",
+        "no migration or checkpoint runs, and the host shares no page of the VM",
+        "QEMU's `info migrate`; /sys/kernel/mm/ksm/pages_sharing",
+    ),
+    row(
+        "mapped-fetches",
+        "the guest executes code in pages that are mapped without execution: kvm.nx_huge_pages splits each huge page that is executed",
+        "kvm.nx_huge_pages is off",
+        "/sys/module/kvm/parameters/nx_huge_pages, and how nx_lpage_splits grows in KVM's debugfs",
+    ),
+    row(
         "dirty-logging",
         "KVM logs written pages: a migration or a checkpoint runs",
         "no migration runs",
