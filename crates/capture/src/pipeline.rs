@@ -1,4 +1,11 @@
 //! An import on several threads: some decode ([`Options::threads`]), one puts in order, the caller's analyses.
+//!
+//! ```text
+//!  threads 0 or 1   caller: reads, puts in order, analyses; decodes while it would wait     [1: decodes]
+//!  more             caller: analyses     importer: reads, puts in order, decodes too        threads: decode
+//! ```
+//!
+//! As many threads as processors run, so that none waits for a processor that another one has.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +38,7 @@ enum Message {
     Described(Box<Recording>),
 }
 
-/// Imports a source into a sink, in time order. Decoding and sorting run on other threads.
+/// Imports a source into a sink, in time order. Decoding and, if more than one thread decodes, sorting run on other threads.
 ///
 /// # Errors
 /// The importer's error, or [`Error::Stopped`] when the sink stopped (it knows why).
@@ -41,6 +48,9 @@ pub fn run<S: Sink>(
     options: Options,
     sink: S,
 ) -> Result<Imported, Error> {
+    if options.threads <= 1 {
+        return in_turn(format, source, options, sink);
+    }
     let (sender, receiver) = sync_channel(QUEUE);
     let (give_back, spare) = sync_channel(QUEUE + 2);
     thread::scope(|scope| {
@@ -62,6 +72,49 @@ pub fn run<S: Sink>(
         // When the sink stopped, the importer saw a closed channel: the sink's word counts.
         taken.and(imported)
     })
+}
+
+/// The import with its analysis on this thread.
+fn in_turn<S: Sink>(
+    format: Format,
+    source: Source<'_>,
+    options: Options,
+    sink: S,
+) -> Result<Imported, Error> {
+    let mut sorter = Sorter::new(Near(sink));
+    let mut imported = import(format, source, options, &mut sorter)?;
+    let (_, out_of_order) = sorter.finish()?;
+    imported.losses.out_of_order += out_of_order;
+    Ok(imported)
+}
+
+/// The sink of an analysis on the thread of the importer.
+struct Near<S>(S);
+
+impl<S: Sink> Sink for Near<S> {
+    fn events(&mut self, events: &[Event]) -> Result<(), Error> {
+        for few in events.chunks(AT_ONCE) {
+            touch(few);
+            self.0.events(few)?;
+        }
+        Ok(())
+    }
+
+    fn counted(&mut self, row: &ExitRow) -> Result<(), Error> {
+        self.0.counted(row)
+    }
+
+    fn sample(&mut self, sample: &Sample) -> Result<(), Error> {
+        self.0.sample(sample)
+    }
+
+    fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {
+        self.0.thread_name(pid, tid, name)
+    }
+
+    fn described(&mut self, recording: &Recording) -> Result<(), Error> {
+        self.0.described(recording)
+    }
 }
 
 fn take<S: Sink>(

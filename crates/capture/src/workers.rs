@@ -1,15 +1,17 @@
 //! Work on several threads whose results come back in the order of the jobs.
 //!
 //! ```text
-//!  push 0 1 2 3 4 5 ──┬─> thread A: 0 2 4 ──┬──> pop 0 1 2 3 4 5
-//!                     └─> thread B: 1 3 5 ──┘
+//!  push 0 1 2 3 4 5 ──> queue ──┬─> thread A: 0 2 5 ──┬──> pop 0 1 2 3 4 5
+//!                               ├─> thread B: 1 4   ──┤
+//!                               └─> who waits in pop: 3
 //! ```
 //!
-//! Jobs are handed out in turn, so the results of the threads, taken in turn, are in order. Without threads a job is done
-//! where it is pushed: whatever the number of threads, the same jobs are done in the same way.
+//! Each thread takes the oldest job that nobody does yet. Who waits for a result does jobs meanwhile, so that no processor is idle while
+//! there are any. Without threads all jobs are done in `pop`: whatever the number of threads, the same jobs are
+//! done in the same way.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// Jobs of one thread that are under way.
@@ -18,17 +20,35 @@ const DEPTH: usize = 2;
 /// The end that hands out jobs and takes results.
 pub(crate) struct Workers<'w, J, D> {
     work: &'w (dyn Fn(J) -> D + Sync),
-    lanes: Vec<Lane<J, D>>,
+    desk: &'w Desk<J, D>,
+    threads: usize,
     /// Jobs handed out and results taken so far.
     pushed: usize,
     popped: usize,
-    /// Results of jobs that were done where they were pushed.
-    done: VecDeque<D>,
 }
 
-struct Lane<J, D> {
-    jobs: SyncSender<J>,
-    results: Receiver<D>,
+/// Where jobs and results lie.
+struct Desk<J, D> {
+    state: Mutex<State<J, D>>,
+    /// There is a job, or there will be none.
+    todo: Condvar,
+    /// The oldest result is there, or will never be.
+    done: Condvar,
+}
+
+struct State<J, D> {
+    /// Jobs that nobody does yet, by their numbers.
+    jobs: VecDeque<(usize, J)>,
+    /// Results from the oldest on that was not taken.
+    results: VecDeque<Option<D>>,
+    /// The number of the oldest.
+    first: usize,
+    /// Threads that wait for a job.
+    idle: usize,
+    /// Somebody waits for the oldest result.
+    is_awaited: bool,
+    /// No more jobs come, or a thread panicked.
+    is_over: bool,
 }
 
 /// Calls `drive` with this number of threads that do `work`.
@@ -38,22 +58,119 @@ pub(crate) fn with_workers<J: Send, D: Send, R>(
     drive: impl FnOnce(&mut Workers<'_, J, D>) -> R,
 ) -> R {
     let work: &(dyn Fn(J) -> D + Sync) = &work;
+    let desk = &Desk::new();
     thread::scope(|scope| {
-        let lane = |_| {
-            let (jobs, todo) = sync_channel(DEPTH);
-            let (finished, results) = sync_channel(DEPTH);
+        // However it ends, the threads end too.
+        let _end = End(desk);
+        for _ in 0..threads {
             scope.spawn(move || {
-                for job in todo {
-                    if finished.send(work(job)).is_err() {
-                        break;
-                    }
+                let _end = End(desk);
+                while let Some((number, job)) = desk.job() {
+                    desk.finish(number, work(job));
                 }
             });
-            Lane { jobs, results }
-        };
-        let lanes = (0..threads).map(lane).collect();
-        drive(&mut Workers { work, lanes, pushed: 0, popped: 0, done: VecDeque::new() })
+        }
+        drive(&mut Workers { work, desk, threads, pushed: 0, popped: 0 })
     })
+}
+
+/// Ends all threads when one ends.
+struct End<'w, J, D>(&'w Desk<J, D>);
+
+impl<J, D> Drop for End<'_, J, D> {
+    fn drop(&mut self) {
+        self.0.lock().is_over = true;
+        self.0.todo.notify_all();
+        self.0.done.notify_all();
+    }
+}
+
+impl<J, D> Desk<J, D> {
+    fn new() -> Desk<J, D> {
+        let state = State {
+            jobs: VecDeque::new(),
+            results: VecDeque::new(),
+            first: 0,
+            idle: 0,
+            is_awaited: false,
+            is_over: false,
+        };
+        Desk { state: Mutex::new(state), todo: Condvar::new(), done: Condvar::new() }
+    }
+
+    /// No job is done under the lock, so a panic leaves nothing half done.
+    fn lock(&self) -> MutexGuard<'_, State<J, D>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The oldest job that nobody does; waits for one. `None`: there will be none.
+    fn job(&self) -> Option<(usize, J)> {
+        let mut state = self.lock();
+        loop {
+            if state.is_over {
+                return None;
+            }
+            if let Some(job) = state.jobs.pop_front() {
+                return Some(job);
+            }
+            state.idle += 1;
+            state = self.todo.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+
+    fn push(&self, number: usize, job: J) {
+        let mut state = self.lock();
+        state.jobs.push_back((number, job));
+        state.results.push_back(None);
+        let is_idle = state.idle > 0;
+        drop(state);
+        // Without anybody who waits it would be a system call for nothing.
+        if is_idle {
+            self.todo.notify_one();
+        }
+    }
+
+    fn finish(&self, number: usize, result: D) {
+        let mut state = self.lock();
+        let at = number - state.first;
+        if let Some(slot) = state.results.get_mut(at) {
+            *slot = Some(result);
+        }
+        let is_awaited = at == 0 && state.is_awaited;
+        drop(state);
+        if is_awaited {
+            self.done.notify_one();
+        }
+    }
+
+    /// The oldest result. While it is not there, other jobs are done. `None`: the thread that did it panicked.
+    fn take(&self, work: &(dyn Fn(J) -> D + Sync)) -> Option<D> {
+        let mut state = self.lock();
+        loop {
+            if let Some(result) = state.results.front_mut().and_then(Option::take) {
+                state.results.pop_front();
+                state.first += 1;
+                return Some(result);
+            }
+            if state.is_over {
+                return None;
+            }
+            state = match state.jobs.pop_front() {
+                Some((number, job)) => {
+                    drop(state);
+                    self.finish(number, work(job));
+                    self.lock()
+                }
+                None => {
+                    state.is_awaited = true;
+                    let mut state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state.is_awaited = false;
+                    state
+                }
+            };
+        }
+    }
 }
 
 impl<J, D> Workers<'_, J, D> {
@@ -64,16 +181,16 @@ impl<J, D> Workers<'_, J, D> {
 
     /// How many jobs may be under way.
     pub(crate) fn most(&self) -> usize {
-        (self.lanes.len() * DEPTH).max(1)
+        match self.threads {
+            0 => 1,
+            // Who pops works too.
+            threads => (threads + 1) * DEPTH,
+        }
     }
 
-    /// Hands out a job. Waits while [`Workers::is_full`].
+    /// Hands out a job.
     pub(crate) fn push(&mut self, job: J) {
-        match self.lanes.get(self.pushed % self.lanes.len().max(1)) {
-            None => self.done.push_back((self.work)(job)),
-            // A thread ends early only by a panic, which is resumed when the threads are joined.
-            Some(lane) => _ = lane.jobs.send(job),
-        }
+        self.desk.push(self.pushed, job);
         self.pushed += 1;
     }
 
@@ -82,12 +199,9 @@ impl<J, D> Workers<'_, J, D> {
         if self.popped == self.pushed {
             return None;
         }
-        let lane = self.lanes.get(self.popped % self.lanes.len().max(1));
         self.popped += 1;
-        match lane {
-            None => self.done.pop_front(),
-            Some(lane) => lane.results.recv().ok(),
-        }
+        // If a thread panicked there is no result; the panic is resumed when the threads are joined.
+        self.desk.take(self.work)
     }
 }
 
@@ -123,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a scoped thread panicked")]
+    #[should_panic]
     fn a_panic_of_a_thread_goes_on() {
         with_workers(
             2,
@@ -135,6 +249,7 @@ mod tests {
                     }
                     workers.push(n);
                 }
+                while workers.pop().is_some() {}
             },
         );
     }

@@ -30,8 +30,17 @@ struct Tracepoint {
     make: Make,
 }
 
-/// From the values of `required` then `optional`. `None`: this record is not an event.
-type Make = fn(&[u64; MAX_FIELDS]) -> Option<Kind>;
+/// From the values of `required` then `optional`.
+#[derive(Clone, Copy)]
+enum Make {
+    /// `None`: this record is not an event.
+    Each(fn(&[u64; MAX_FIELDS]) -> Option<Kind>),
+    /// Most records are of these, which [`Decoder::give`] makes without a call: a [`Kind`] that a function returns is copied in
+    /// larger words than it was written in, and the processor waits for that.
+    Exit,
+    Entry,
+    Pio,
+}
 
 /// Every tracepoint that the analysis understands. Field names as in Linux `arch/x86/kvm/trace.h`,
 /// `include/trace/events/kvm.h` and `include/trace/events/sched.h`, 3.10 to 7.2; those of the probes
@@ -41,33 +50,26 @@ static TRACEPOINTS: &[Tracepoint] = &[
         name: "kvm_exit",
         required: &["exit_reason"],
         optional: &["isa", "info1", "info2"],
-        make: |v| Some(Kind::Exit { reason: reason(v[1], v[0]), info1: v[2], info2: v[3] }),
+        make: Make::Exit,
     },
-    Tracepoint { name: "kvm_entry", required: &[], optional: &[], make: |_| Some(Kind::Entry) },
+    Tracepoint { name: "kvm_entry", required: &[], optional: &[], make: Make::Entry },
     Tracepoint {
         name: "kvm_msr",
         required: &["write", "ecx"],
         optional: &["data"],
-        make: |v| Some(Kind::Msr { write: v[0] != 0, index: v[1] as u32, data: v[2] }),
+        make: Make::Each(|v| Some(Kind::Msr { write: v[0] != 0, index: v[1] as u32, data: v[2] })),
     },
     Tracepoint {
         name: "kvm_pio",
         required: &["rw", "port"],
         optional: &["size", "count"],
-        make: |v| {
-            Some(Kind::Pio {
-                write: v[0] != 0,
-                port: v[1] as u16,
-                size: v[2] as u8,
-                count: v[3] as u32,
-            })
-        },
+        make: Make::Pio,
     },
     Tracepoint {
         name: "kvm_mmio",
         required: &["type", "gpa"],
         optional: &["len"],
-        make: |v| {
+        make: Make::Each(|v| {
             let access = match v[0] {
                 0 => MmioAccess::UnsatisfiedRead,
                 1 => MmioAccess::Read,
@@ -75,128 +77,138 @@ static TRACEPOINTS: &[Tracepoint] = &[
                 _ => return None,
             };
             Some(Kind::Mmio { access, gpa: v[1], len: v[2] as u32 })
-        },
+        }),
     },
     Tracepoint {
         name: "kvm_fast_mmio",
         required: &["gpa"],
         optional: &[],
-        make: |v| Some(Kind::FastMmio { gpa: v[0] }),
+        make: Make::Each(|v| Some(Kind::FastMmio { gpa: v[0] })),
     },
     Tracepoint {
         name: "kvm_hypercall",
         required: &["nr"],
         optional: &[],
-        make: |v| Some(Kind::Hypercall { interface: HypercallInterface::Kvm, number: v[0] }),
+        make: Make::Each(|v| {
+            Some(Kind::Hypercall { interface: HypercallInterface::Kvm, number: v[0] })
+        }),
     },
     Tracepoint {
         name: "kvm_hv_hypercall",
         required: &["code"],
         optional: &[],
-        make: |v| Some(Kind::Hypercall { interface: HypercallInterface::HyperV, number: v[0] }),
+        make: Make::Each(|v| {
+            Some(Kind::Hypercall { interface: HypercallInterface::HyperV, number: v[0] })
+        }),
     },
     Tracepoint {
         name: "kvm_xen_hypercall",
         required: &["nr"],
         optional: &[],
-        make: |v| Some(Kind::Hypercall { interface: HypercallInterface::Xen, number: v[0] }),
+        make: Make::Each(|v| {
+            Some(Kind::Hypercall { interface: HypercallInterface::Xen, number: v[0] })
+        }),
     },
     Tracepoint {
         name: "kvm_page_fault",
         required: &["fault_address"],
         optional: &["error_code"],
-        make: |v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] }),
+        make: Make::Each(|v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] })),
     },
     Tracepoint {
         name: "kvm_mmu_spte_requested",
         required: &["gfn", "level"],
         optional: &[],
-        make: |v| Some(Kind::MapRequest { gfn: v[0], level: u8::try_from(v[1]).ok()? }),
+        make: Make::Each(|v| Some(Kind::MapRequest { gfn: v[0], level: u8::try_from(v[1]).ok()? })),
     },
     Tracepoint {
         name: "kvm_vm_set_mem_attributes",
         required: &["start", "end", "attr"],
         optional: &[],
-        make: |v| Some(Kind::SetAttributes { start: v[0], end: v[1], attributes: v[2] }),
+        make: Make::Each(|v| {
+            Some(Kind::SetAttributes { start: v[0], end: v[1], attributes: v[2] })
+        }),
     },
     Tracepoint {
         name: "kvm_cpuid",
         required: &["function"],
         optional: &["index"],
-        make: |v| Some(Kind::Cpuid { function: v[0] as u32, index: v[1] as u32 }),
+        make: Make::Each(|v| Some(Kind::Cpuid { function: v[0] as u32, index: v[1] as u32 })),
     },
     Tracepoint {
         name: "kvm_cr",
         required: &["rw", "cr"],
         optional: &["val"],
-        make: |v| Some(Kind::Cr { write: v[0] != 0, number: v[1] as u8, value: v[2] }),
+        make: Make::Each(|v| Some(Kind::Cr { write: v[0] != 0, number: v[1] as u8, value: v[2] })),
     },
     Tracepoint {
         name: "kvm_apic",
         required: &["rw", "reg"],
         optional: &["val"],
-        make: |v| Some(Kind::Apic { write: v[0] != 0, register: v[1] as u32, value: v[2] }),
+        make: Make::Each(|v| {
+            Some(Kind::Apic { write: v[0] != 0, register: v[1] as u32, value: v[2] })
+        }),
     },
     Tracepoint {
         name: "kvm_vmgexit_enter",
         required: &["exit_reason"],
         optional: &["info1", "info2"],
-        make: |v| Some(Kind::GhcbEnter { code: v[0], info1: v[1], info2: v[2] }),
+        make: Make::Each(|v| Some(Kind::GhcbEnter { code: v[0], info1: v[1], info2: v[2] })),
     },
     Tracepoint {
         name: "kvm_vmgexit_msr_protocol_enter",
         required: &["ghcb_gpa"],
         optional: &[],
-        make: |v| Some(Kind::GhcbMsr { value: v[0] }),
+        make: Make::Each(|v| Some(Kind::GhcbMsr { value: v[0] })),
     },
     Tracepoint {
         name: "vmcs_read",
         required: &["field"],
         optional: &[],
-        make: |v| vmcs_field(false, v[0]),
+        make: Make::Each(|v| vmcs_field(false, v[0])),
     },
     Tracepoint {
         name: "vmcs_write",
         required: &["field"],
         optional: &[],
-        make: |v| vmcs_field(true, v[0]),
+        make: Make::Each(|v| vmcs_field(true, v[0])),
     },
     Tracepoint {
         name: "kvm_userspace_exit",
         required: &["reason"],
         optional: &["errno"],
-        make: |v| Some(Kind::UserspaceExit { reason: v[0] as u32, errno: v[1] as i32 }),
+        make: Make::Each(|v| Some(Kind::UserspaceExit { reason: v[0] as u32, errno: v[1] as i32 })),
     },
     Tracepoint {
         name: "kvm_nested_vmexit",
         required: &["exit_reason"],
         optional: &["isa"],
-        make: |v| Some(Kind::NestedExit { reason: reason(v[1], v[0]) }),
+        make: Make::Each(|v| Some(Kind::NestedExit { reason: reason(v[1], v[0]) })),
     },
     Tracepoint {
         name: "kvm_nested_vmexit_inject",
         required: &["exit_code"],
         optional: &["isa"],
-        make: |v| Some(Kind::NestedInject { reason: reason(v[1], v[0]) }),
+        make: Make::Each(|v| Some(Kind::NestedInject { reason: reason(v[1], v[0]) })),
     },
     Tracepoint {
         name: "kvm_nested_vmenter",
         required: &[],
         optional: &[],
-        make: |_| Some(Kind::NestedEnter),
+        make: Make::Each(|_| Some(Kind::NestedEnter)),
     },
     // The name until Linux 6.0.
     Tracepoint {
         name: "kvm_nested_vmrun",
         required: &[],
         optional: &[],
-        make: |_| Some(Kind::NestedEnter),
+        make: Make::Each(|_| Some(Kind::NestedEnter)),
     },
     Tracepoint {
         name: "kvm_vcpu_wakeup",
         required: &["ns"],
         optional: &["waited"],
-        make: |v| Some(Kind::Wakeup { ns: v[0], polled: v[1] == 0 }),
+        make: Make::Each(|v| Some(Kind::Wakeup { ns: v[0], polled: v[1] == 0 })),
     },
     Tracepoint {
         name: "sched_switch",
@@ -204,7 +216,9 @@ static TRACEPOINTS: &[Tracepoint] = &[
         optional: &[],
         // The low 8 bits are the states a task sleeps or dies in (TASK_REPORT and TASK_REPORT_IDLE);
         // a task that leaves the CPU without any could have run on. The bit above says so in words ("R+").
-        make: |v| Some(Kind::Switch { preempted: v[0] & 0xff == 0, next_tid: v[1] as u32 }),
+        make: Make::Each(|v| {
+            Some(Kind::Switch { preempted: v[0] & 0xff == 0, next_tid: v[1] as u32 })
+        }),
     },
 ];
 
@@ -378,36 +392,57 @@ impl Decoder {
 
     /// Decodes a record (from its `common_type` on). `None` if it is too short for its fields, or a value
     /// is outside of what its tracepoint can say.
-    #[inline]
     pub fn decode(&self, raw: &[u8]) -> Option<Decoded> {
-        let (vcpu, kind) = self.kind(raw)?;
-        let tid = self.common_pid.read(raw, self.endian)? as u32;
-        Some(Decoded { vcpu, tid, kind })
+        let tid = self.thread(raw, self.endian)?;
+        let mut decoded = None;
+        self.give(raw, self.endian, |vcpu, kind| decoded = Some(Decoded { vcpu, tid, kind }));
+        decoded
     }
 
-    /// [`Decoder::decode`] for a recorder that gives the thread itself: vCPU and what happened.
-    #[inline]
-    pub fn kind(&self, raw: &[u8]) -> Option<(u32, Kind)> {
-        match self.endian {
-            Endian::Little => self.kind_in(raw, Endian::Little),
-            Endian::Big => self.kind_in(raw, Endian::Big),
-        }
+    /// The thread of a record.
+    #[inline(always)]
+    pub(super) fn thread(&self, raw: &[u8], endian: Endian) -> Option<u32> {
+        Some(self.common_pid.read(raw, endian)? as u32)
+    }
+
+    /// [`Decoder::decode`] for a recorder that gives the thread itself: gives vCPU and what happened. The byte order is
+    /// that of the format. `false`: nothing was given.
+    #[inline(always)]
+    pub(super) fn give(&self, raw: &[u8], endian: Endian, mut give: impl FnMut(u32, Kind)) -> bool {
+        self.give_to(raw, endian, &mut give).is_some()
     }
 
     #[inline(always)]
-    fn kind_in(&self, raw: &[u8], endian: Endian) -> Option<(u32, Kind)> {
+    fn give_to(&self, raw: &[u8], endian: Endian, give: &mut impl FnMut(u32, Kind)) -> Option<()> {
+        let make = self.make?;
         if raw.len() < self.min_len {
             return None;
-        }
-        let mut values = [0; MAX_FIELDS];
-        for (value, field) in values.iter_mut().zip(&self.fields) {
-            *value = field.read(raw, endian)?;
         }
         let vcpu = match self.vcpu.mask {
             0 => NO_VCPU,
             _ => self.vcpu.read(raw, endian)? as u32,
         };
-        Some((vcpu, (self.make?)(&values)?))
+        let value = |n: usize| self.fields[n].read(raw, endian);
+        match make {
+            Make::Entry => give(vcpu, Kind::Entry),
+            Make::Exit => {
+                let reason = reason(value(1)?, value(0)?);
+                give(vcpu, Kind::Exit { reason, info1: value(2)?, info2: value(3)? });
+            }
+            Make::Pio => {
+                let (write, port) = (value(0)? != 0, value(1)? as u16);
+                let (size, count) = (value(2)? as u8, value(3)? as u32);
+                give(vcpu, Kind::Pio { write, size, port, count });
+            }
+            Make::Each(make) => {
+                let mut values = [0; MAX_FIELDS];
+                for (n, slot) in values.iter_mut().enumerate() {
+                    *slot = value(n)?;
+                }
+                give(vcpu, make(&values)?);
+            }
+        }
+        Some(())
     }
 }
 
@@ -547,7 +582,7 @@ mod tests {
         let read =
             Decoder::parse(&format.replace("vmcs_write", "vmcs_read"), Endian::Little).unwrap();
         let kind = Kind::VmcsField { write: false, field: 0x4402 };
-        assert_eq!(read.kind(&record(0x4402)), Some((NO_VCPU, kind)));
+        assert_eq!(read.decode(&record(0x4402)), Some(Decoded { vcpu: NO_VCPU, tid: 77, kind }));
     }
 
     #[test]

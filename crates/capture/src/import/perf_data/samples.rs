@@ -65,7 +65,13 @@ pub(super) struct Decoded {
     pub(super) in_round: bool,
     /// Threads that a mark names.
     named: HashSet<u32>,
+    /// The latest events, which are not in `events` yet.
+    near: Vec<Event>,
 }
+
+/// Events that are copied at once. `events` was last in the cache of the processor that analysed it: written number by number, each
+/// of its lines is waited for; copied, many are fetched at once.
+const NEAR: usize = 128;
 
 /// Something between the events of a span.
 #[derive(Debug)]
@@ -100,6 +106,7 @@ impl Decoded {
     }
 
     fn mark(&mut self, what: What) {
+        self.flush();
         self.marks.push(Mark { at: self.events.len(), latest: self.latest, what });
     }
 }
@@ -130,11 +137,15 @@ impl Span<'_> {
     pub(super) fn decode(&mut self) {
         self.decoded.clear();
         self.decoded.counts.resize(self.plan.types(), 0);
+        // Room of this thread's own, in its processor's cache.
+        self.decoded.near = Vec::with_capacity(NEAR);
         // Each byte order has a copy of the loop.
         match self.plan.bytes.0 {
             Endian::Little => self.records(Endian::Little),
             Endian::Big => self.records(Endian::Big),
         }
+        self.decoded.flush();
+        self.decoded.near = Vec::new();
         self.sort();
     }
 
@@ -193,6 +204,12 @@ impl Span<'_> {
 }
 
 impl Decoded {
+    #[inline(never)]
+    fn flush(&mut self) {
+        self.events.extend_from_slice(&self.near);
+        self.near.clear();
+    }
+
     #[inline(always)]
     fn sample(
         &mut self,
@@ -228,26 +245,26 @@ impl Decoded {
             self.undecodable += u64::from(!plan.describes(sample.raw));
             return;
         };
-        let decoded = match sample.tid {
+        let (pid, tid) = match sample.tid {
             // The last switch of a thread that has ended has -1 for both: only the tracepoint knows it.
-            Some((pid, tid)) if tid != u32::MAX => {
-                decoder.kind(sample.raw).map(|(vcpu, kind)| (pid, tid, vcpu, kind))
+            Some((pid, tid)) if tid != u32::MAX => (pid, tid),
+            _ => (NO_PID, decoder.thread(sample.raw, bytes.0).unwrap_or(u32::MAX)),
+        };
+        let (time_ns, cpu) = (sample.time, sample.cpu.unwrap_or(u32::MAX));
+        let is_event = decoder.give(sample.raw, bytes.0, |vcpu, kind| {
+            if let Kind::Switch { next_tid, .. } = kind
+                && let Some(name) = decoder.next_name(sample.raw)
+                && self.named.insert(next_tid)
+            {
+                // Both are slices of the block.
+                let start = place.start + (name.as_ptr().addr() - record.as_ptr().addr());
+                self.mark(What::Name(next_tid, start..start + name.len()));
             }
-            _ => decoder.decode(sample.raw).map(|d| (NO_PID, d.tid, d.vcpu, d.kind)),
-        };
-        let Some((pid, tid, vcpu, kind)) = decoded else {
-            self.undecodable += 1;
-            return;
-        };
-        if let Kind::Switch { next_tid, .. } = kind
-            && let Some(name) = decoder.next_name(sample.raw)
-            && self.named.insert(next_tid)
-        {
-            // Both are slices of the block.
-            let start = place.start + (name.as_ptr().addr() - record.as_ptr().addr());
-            self.mark(What::Name(next_tid, start..start + name.len()));
-        }
-        let cpu = sample.cpu.unwrap_or(u32::MAX);
-        self.events.push(Event { time_ns: sample.time, pid, tid, cpu, vcpu, kind });
+            if self.near.len() == NEAR {
+                self.flush();
+            }
+            self.near.push(Event { time_ns, pid, tid, cpu, vcpu, kind });
+        });
+        self.undecodable += u64::from(!is_event);
     }
 }
