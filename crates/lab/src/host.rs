@@ -121,6 +121,9 @@ impl fmt::Display for Host {
     }
 }
 
+/// Options of the kernels of host and L1.
+pub const OF_ALL_KERNELS: [&str; 2] = ["mitigations", "randomize_kstack_offset"];
+
 /// The wall-clock limit of a host for which none is given.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
@@ -133,7 +136,7 @@ pub struct Setup {
     pub kernel: Kernel,
     /// Also boot L1, a Linux guest with KVM.
     pub nested: bool,
-    /// Module parameters as on a kernel command line: `kvm_intel.enable_shadow_vmcs=0`; or `mitigations=auto`, which L1's kernel gets too.
+    /// Module parameters as on a kernel command line: `kvm_intel.enable_shadow_vmcs=0`; or one of [`OF_ALL_KERNELS`], which L1's kernel gets too.
     pub options: Vec<String>,
     /// A program of this computer that runs beside the suite, and its arguments.
     pub observer: Vec<String>,
@@ -289,7 +292,10 @@ impl Programs {
             }));
         }
         // The kernel of L1 has the mitigations of the host's; parameters of modules are the host's alone.
-        let own = setup.options.iter().filter(|option| option.starts_with("mitigations="));
+        let is_of_all = |option: &&String| {
+            option.split_once('=').is_some_and(|(name, _)| OF_ALL_KERNELS.contains(&name))
+        };
+        let own = setup.options.iter().filter(is_of_all);
         let role =
             own.fold("vmtax.role=guest".to_owned(), |line, option| format!("{line} {option}"));
         let inner_command_line = setup.nested.then(|| setup.host.inner_command_line(&role));

@@ -98,7 +98,7 @@ pub struct Ended {
 pub enum Verdict {
     /// Exit code 0.
     Passed,
-    /// Exit code 77: nothing of it can run here.
+    /// Exit code 38: nothing of it can run here.
     Skipped,
     /// Any other exit code.
     Failed,
@@ -106,8 +106,8 @@ pub enum Verdict {
     None,
 }
 
-/// The exit code of a test that cannot run.
-const SKIPPED: u32 = 77;
+/// What a test that cannot run writes to the exit port: QEMU ends with twice that plus 1, and 77 is what its callers take for skipped.
+const SKIPPED: u32 = 77 >> 1;
 
 impl Ended {
     pub(crate) fn new(name: &str, ran: Ran, host: Host) -> Ended {
@@ -199,7 +199,8 @@ mod tests {
         for (one, verdict, said) in [
             (ended(Some(0), None), Verdict::Passed, "passed (exit code 0)"),
             (ended(Some(1), None), Verdict::Failed, "failed (exit code 1)"),
-            (ended(Some(77), None), Verdict::Skipped, "skipped (exit code 77)"),
+            (ended(Some(38), None), Verdict::Skipped, "skipped (exit code 38)"),
+            (ended(Some(77), None), Verdict::Failed, "failed (exit code 77)"),
             (ended(None, Some("a triple fault")), Verdict::None, "no verdict: a triple fault"),
         ] {
             assert_eq!((one.verdict(), one.said().as_str()), (verdict, said));

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use vmtax_lab::Host;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
+use vmtax_lab::{Host, OF_ALL_KERNELS};
 
 use super::network::NetworkArgs;
 use crate::flags::{OutputArgs, TableFormat};
@@ -83,7 +83,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) modules: Vec<PathBuf>,
 
-    /// A parameter of a KVM module, such as kvm_amd.npt=0, or mitigations=VALUE of the kernels; repeatable.
+    /// A parameter of a KVM module, such as kvm_amd.npt=0, or mitigations=VALUE, randomize_kstack_offset=VALUE of the kernels; repeatable.
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,
 
@@ -210,7 +210,7 @@ pub(crate) struct SeriesArgs {
     #[arg(long)]
     pub(crate) profile: bool,
 
-    /// A parameter of a KVM module (kvm_amd.npt=0) or mitigations=VALUE, for all runs; repeatable.
+    /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE or randomize_kstack_offset=VALUE, for all runs; repeatable.
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,
 
@@ -280,7 +280,7 @@ pub(crate) struct BisectArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) modules: Option<PathBuf>,
 
-    /// A parameter of a KVM module (kvm_amd.npt=0) or mitigations=VALUE; repeatable.
+    /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE or randomize_kstack_offset=VALUE; repeatable.
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,
 
@@ -355,11 +355,12 @@ fn option(text: &str) -> Result<String, String> {
     let (module, rest) = text.split_once('.').unwrap_or_default();
     let known = ["kvm", "kvm_amd", "kvm_intel"].contains(&module.replace('-', "_").as_str());
     let is_parameter = known && rest.contains('=');
-    if (is_parameter || text.starts_with("mitigations=")) && text.chars().all(plain) {
+    let of_all = text.split_once('=').is_some_and(|(name, _)| OF_ALL_KERNELS.contains(&name));
+    if (is_parameter || of_all) && text.chars().all(plain) {
         return Ok(text.to_owned());
     }
-    Err("use kvm.NAME=VALUE, kvm_amd.NAME=VALUE, kvm_intel.NAME=VALUE or mitigations=VALUE"
-        .to_owned())
+    let of_all = OF_ALL_KERNELS.map(|name| format!("{name}=VALUE")).join(" or ");
+    Err(format!("use kvm.NAME=VALUE, kvm_amd.NAME=VALUE, kvm_intel.NAME=VALUE, {of_all}"))
 }
 
 /// `kvm_amd.npt=0,1`: a name and its values.
