@@ -34,6 +34,20 @@ pub struct Bench {
 }
 
 impl Bench {
+    /// The rows by workload and metric: all metrics, or the first of each workload, and its exits.
+    pub fn shown(&self, all: bool) -> Vec<&[Row]> {
+        let groups =
+            self.rows.chunk_by(|a, b| (&a.workload, &a.metric) == (&b.workload, &b.metric));
+        let mut shown: Vec<&[Row]> = Vec::new();
+        for group in groups {
+            let first = shown.iter().all(|other| other[0].workload != group[0].workload);
+            if all || first || group[0].metric == EXITS {
+                shown.push(group);
+            }
+        }
+        shown
+    }
+
     /// Workload, category and path of results that could be compared with their baseline, had they taken the same path.
     pub fn apart(&self) -> Vec<(&str, &str, &str)> {
         let mut found = Vec::new();
@@ -76,7 +90,7 @@ pub struct Row {
     pub outliers: Vec<usize>,
     /// Beside the baseline.
     pub against: Option<Against>,
-    /// Beside the plain VM, where that is not the baseline.
+    /// Beside the plain VM; the same as `against` where that is the baseline.
     pub against_plain: Option<Against>,
 }
 
@@ -92,6 +106,8 @@ impl Row {
 pub struct Against {
     /// The baseline.
     pub baseline: String,
+    /// Values of the baseline.
+    pub runs: usize,
     /// The shift of the values, in their unit.
     pub shift: Estimate,
     /// How much worse it is, as a part of the baseline's median: negative when it is better. `None` where no direction is
@@ -207,8 +223,7 @@ pub fn table(samples: &[Sample]) -> Option<Bench> {
         };
         let direct = baseline(key.2, &there);
         let plain = PLAIN.iter().copied().find(|plain| there.contains(plain));
-        let other =
-            plain.filter(|plain| key.2 != HOST && key.2 != *plain && direct != Some(*plain));
+        let other = plain.filter(|plain| key.2 != HOST && key.2 != *plain);
         let against = direct.and_then(beside);
         bench.rows.push(Row {
             workload: key.0.to_owned(),
@@ -264,7 +279,7 @@ pub fn compare(baseline: &str, base: &[f64], values: &[f64], better: Better) -> 
         }),
         Better::Neither => None,
     };
-    Some(Against { baseline: baseline.to_owned(), shift, overhead, p })
+    Some(Against { baseline: baseline.to_owned(), runs: base.len(), shift, overhead, p })
 }
 
 /// A workload in a category: what it does more than in the baseline, and what it loses.
@@ -389,7 +404,8 @@ mod tests {
         let of = |category: &str| bench.rows.iter().find(|row| row.category == category).unwrap();
         let base = |against: &Option<Against>| against.as_ref().map(|a| a.baseline.clone());
         assert_eq!(base(&of("plain+swiotlb").against).as_deref(), Some("plain"));
-        assert_eq!(base(&of("plain+swiotlb").against_plain), None);
+        assert_eq!(base(&of("plain+swiotlb").against_plain).as_deref(), Some("plain"));
+        assert_eq!(base(&of("plain").against_plain), None);
         let both = of("plain+swiotlb+poll");
         assert_eq!(base(&both.against).as_deref(), Some("plain+swiotlb"));
         assert_eq!(base(&both.against_plain).as_deref(), Some("plain"));

@@ -171,9 +171,11 @@ pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
         let problem = tap_missing(Path::new("/"));
         missing.extend(problem.map(|problem| format!("workload {}: {problem}", workload.name)));
     }
-    let remote = |workload: &Workload| workload.link.is_some_and(|l| l.other == Side::Remote);
-    if matrix.workloads.iter().any(remote) {
-        let address = matrix.target.outside();
+    let forwards = |workload: &Workload| {
+        workload.link.is_some_and(|link| link.other == Side::Remote && !link.server_there)
+    };
+    if matrix.workloads.iter().any(forwards) {
+        let address = matrix.target.outside().here;
         if let Err(error) = UdpSocket::bind((address, 0)) {
             missing.push(format!("vm.address = {address}: no port of it can be opened here: {error}; give an address of this computer"));
         }

@@ -4,7 +4,7 @@
 //! | netdev | the other end | what carries the packets | needs |
 //! |---|---|---|---|
 //! | `user` | host | QEMU's user-mode network; ports of 127.0.0.1 are forwarded to the VM | nothing |
-//! | `user` | remote | the same; ports of this computer's address, which the remote system reaches | ssh |
+//! | `user` | remote | the same; a client reaches ports of this computer's address, a server is reached at its own address | ssh |
 //! | `socket` | peer | a pair of sockets between two QEMU processes | nothing |
 //! | `tap` | host, peer | a tap in a network namespace of the run; with a peer two taps and a bridge | root |
 //!
@@ -89,12 +89,6 @@ impl Link {
         let (other, server_there) = match (client, server) {
             (Side::Here, Side::Here) => return Ok(None),
             (other, Side::Here) => (other, false),
-            (Side::Here, Side::Remote) => {
-                return Err(
-                    "a remote system can be the client alone; put the server in the VM (\"self\")"
-                        .to_owned(),
-                );
-            }
             (Side::Here, other) => (other, true),
             _ => return Err(
                 "client and server are both outside of the VM; put one of them in it (\"self\")"
@@ -215,12 +209,23 @@ pub(crate) fn in_one_system(job: &Job) -> Job {
     }
 }
 
+/// Where this computer and a remote system reach each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outside {
+    /// The address of this computer to which ports of a VM are forwarded.
+    pub(crate) here: Ipv4Addr,
+    /// The address of the remote system on which its server listens.
+    pub(crate) there: Ipv4Addr,
+    /// A free port of the remote system, if a server runs there.
+    pub(crate) port: Option<u16>,
+}
+
 /// QEMU's network of a VM without a link: it reaches nobody.
 pub(crate) const ALONE: &str = "user,restrict=on";
 
 impl Network {
-    /// Makes what a link needs. A remote client reaches this computer at `outside`.
-    pub(crate) fn new(link: Link, queues: u32, outside: Ipv4Addr) -> Result<Network, Error> {
+    /// Makes what a link needs.
+    pub(crate) fn new(link: Link, queues: u32, outside: Outside) -> Result<Network, Error> {
         let own = |address: Ipv4Addr| Some(Address { address: address.octets(), prefix: PREFIX });
         let route = |subnet: &Subnet| {
             let server = if link.server_there { subnet.other } else { subnet.vm };
@@ -228,8 +233,18 @@ impl Network {
         };
         match link.netdev {
             Netdev::User => {
-                let port = free_port()?;
-                let (netdev, route) = if link.server_there {
+                let port = match outside.port {
+                    Some(port) => port,
+                    None => free_port()?,
+                };
+                let (netdev, route) = if link.server_there && link.other == Side::Remote {
+                    // The loopback interface of this computer, to which a tunnel may lead, is at the gateway's address.
+                    let reach =
+                        if outside.there.is_loopback() { USER.other } else { outside.there };
+                    let route =
+                        Route { bind: outside.there, bind_port: port, reach, reach_port: port };
+                    ("user".to_owned(), route)
+                } else if link.server_there {
                     // The host's loopback interface is at the gateway's address.
                     let route = Route {
                         bind: Ipv4Addr::LOCALHOST,
@@ -241,7 +256,7 @@ impl Network {
                 } else {
                     let to = format!("{}-{}:{VM_PORT}", port, USER.vm);
                     let local = match link.other {
-                        Side::Remote => outside,
+                        Side::Remote => outside.here,
                         _ => Ipv4Addr::LOCALHOST,
                     };
                     let forward =
@@ -330,7 +345,8 @@ mod tests {
         assert_eq!(path(Side::Here, Side::Host, Some(Netdev::Tap)), is("vm > tap > host"));
         assert_eq!(path(Side::Peer, Side::Here, None), is("peer > socket > vm"));
         assert_eq!(path(Side::Remote, Side::Here, None), is("remote > user > vm"));
-        assert!(path(Side::Here, Side::Remote, None).unwrap_err().contains("client alone"));
+        assert_eq!(path(Side::Here, Side::Remote, None), is("vm > user > remote"));
+        assert!(path(Side::Remote, Side::Remote, None).unwrap_err().contains("both outside"));
         assert!(
             path(Side::Remote, Side::Here, Some(Netdev::Tap)).unwrap_err().contains("\"user\"")
         );

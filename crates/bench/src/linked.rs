@@ -38,16 +38,26 @@ enum Other {
 impl Linked {
     /// Makes the network, and boots the VM and its peer at the same time.
     pub(crate) fn start(vms: &Vms, category: &Category, link: Link) -> Result<Linked, Error> {
-        let Network { ends, namespace, route } =
-            Network::new(link, category.queues(), vms.target().outside())?;
+        let mut outside = vms.target().outside();
+        let remote = match (link.other, &vms.target().remote) {
+            (Side::Remote, Some(address)) => {
+                let there = There::new("remote", address, vms.program(), vms.stop())?;
+                if link.server_there {
+                    outside.port = Some(there.free_port()?);
+                }
+                Some(there)
+            }
+            _ => None,
+        };
+        let Network { ends, namespace, route } = Network::new(link, category.queues(), outside)?;
         let mut vm = vms.boot(category, &ends[0], vms.console().to_owned())?;
         let other = if link.other == Side::Peer {
             let console = vms.console().with_file_name("console-peer.txt");
             let mut peer = vms.boot(&Category::plain(), &ends[1], console)?;
             peer.ready(&ends[1])?;
             Other::Peer(Box::new(peer))
-        } else if let (Side::Remote, Some(address)) = (link.other, &vms.target().remote) {
-            Other::Remote(Box::new(There::new("remote", address, vms.program(), vms.stop())?))
+        } else if let Some(there) = remote {
+            Other::Remote(Box::new(there))
         } else {
             let agent = Here::new(vms.program(), vms.stop())?.within(namespace.clone());
             Other::Host { agent: Box::new(agent), namespace }
@@ -101,12 +111,14 @@ impl Linked {
             }
             (Other::Peer(peer), false) => serving(vm, (server, false), || peer.ask(&request)),
             (Other::Remote(there), false) => serving(vm, (server, false), || there.ask(&request)),
-            // Refused where the matrix is read.
-            (Other::Remote(_), true) => Err(strange()),
             (Other::Peer(peer), true) => serving(peer, (server, true), || vm.ask(&request)),
             (Other::Host { agent, namespace }, true) => {
-                let host = Host { agent, namespace: namespace.as_ref(), port: route.port(), stop };
-                host.serving(server, || vm.ask(&request))
+                let at = At::Here(agent, namespace.as_ref());
+                Outside { at, port: route.port(), stop }.serving(server, || vm.ask(&request))
+            }
+            (Other::Remote(there), true) => {
+                let at = At::There(there);
+                Outside { at, port: route.port(), stop }.serving(server, || vm.ask(&request))
             }
         }
     }
@@ -139,16 +151,48 @@ fn serving(
     Ok(done)
 }
 
-/// The host's end as the server.
-struct Host<'a> {
-    agent: &'a Here,
-    namespace: Option<&'a Namespace>,
+/// The agent of an end outside of VMs: this computer's, in a namespace of the run if it has one, or a remote system's.
+#[derive(Clone, Copy)]
+enum At<'a> {
+    Here(&'a Here, Option<&'a Namespace>),
+    There(&'a There),
+}
+
+impl At<'_> {
+    fn ask_until(self, request: &Request, over: &Stop) -> Result<Answer, Error> {
+        match self {
+            At::Here(agent, _) => agent.ask_until(request, over),
+            At::There(there) => there.ask_until(request, over),
+        }
+    }
+
+    fn is_served(self, port: u16) -> Result<bool, Error> {
+        match self {
+            At::Here(_, namespace) => Ok(is_served(namespace, port)?),
+            At::There(there) => there.listens(port, true),
+        }
+    }
+
+    /// After a server was ended. One of this computer has ended when its agent has.
+    fn until_free(self, port: u16) -> Result<(), Error> {
+        match self {
+            At::There(there) if !there.listens(port, false)? => {
+                Err(at("remote", format!("the server on port {port} does not end there")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An end outside of VMs as the server.
+struct Outside<'a> {
+    at: At<'a>,
     port: u16,
     stop: &'a Stop,
 }
 
-impl Host<'_> {
-    /// Runs a client while the host serves. The server is a job of its own, which ends when it is stopped.
+impl Outside<'_> {
+    /// Runs a client while that end serves. The server is a job of its own, which ends when it is stopped.
     fn serving(
         &self,
         server: &Job,
@@ -160,15 +204,15 @@ impl Host<'_> {
         let job = Job { server: Vec::new(), client: server.server.clone(), ..server.clone() };
         let (over, request) = (Stop::default(), Request::Do(job));
         std::thread::scope(|scope| {
-            let serving = scope.spawn(|| self.agent.ask_until(&request, &over));
+            let serving = scope.spawn(|| self.at.ask_until(&request, &over));
             let until = Instant::now() + Duration::from_millis(server.limit_ms);
             loop {
-                match is_served(self.namespace, self.port) {
+                match self.at.is_served(self.port) {
                     Ok(true) => break,
                     Ok(false) => {}
                     Err(error) => {
                         request_stop(&over);
-                        return Err(error.into());
+                        return Err(error);
                     }
                 }
                 if serving.is_finished() || self.stop.is_requested() || Instant::now() > until {
@@ -186,6 +230,7 @@ impl Host<'_> {
             if early && done.problem.is_empty() {
                 done.problem = refused(ended.and_then(outcome)).problem;
             }
+            self.at.until_free(self.port)?;
             Ok(done)
         })
     }

@@ -320,11 +320,17 @@ impl Entry {
         let Some(link) = Link::new(self.client, self.server, target.network)? else {
             return Ok(None);
         };
-        if link.other == Side::Remote && (target.remote.is_none() || target.address.is_none()) {
-            return Err(
-                "a remote client needs remote = \"USER@HOST\", where it runs, and address = \"ADDRESS\", this computer's for it, in [vm]"
-                    .to_owned(),
-            );
+        if link.other == Side::Remote {
+            let (end, address, whose) = match link.server_there {
+                true => (target.remote_address, "remote_address", "of that system, for the VM"),
+                false => (target.address, "address", "of this computer, for it"),
+            };
+            if target.remote.is_none() || end.is_none() {
+                let side = if link.server_there { "server" } else { "client" };
+                return Err(format!(
+                    "a remote {side} needs remote = \"USER@HOST\", where it runs, and {address} = \"ADDRESS\" {whose}, in [vm]"
+                ));
+            }
         }
         let accel = self.accel.unwrap_or(target.accel);
         if accel.is_emulated_host() {

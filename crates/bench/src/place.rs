@@ -22,7 +22,7 @@ use crate::vm::{Vm, time_of};
 const ANSWER_MOST: usize = 64 << 20;
 /// Limits of copying the agent, a few MB, to another system.
 const COPYING: Limits = Limits { time: Duration::from_secs(120), output: 64 << 10 };
-/// Limits of removing the agent.
+/// Limits of a short command, and of removing the agent.
 const REMOVING: Limits = Limits { time: Duration::from_secs(20), output: 64 << 10 };
 /// Limits of removing the agent after a stop request.
 const REMOVING_SOON: Limits = Limits { time: Duration::from_secs(5), ..REMOVING };
@@ -161,11 +161,56 @@ impl There {
 
     /// Runs a request to its end.
     pub(crate) fn ask(&self, request: &Request) -> Result<Answer, Error> {
+        self.ask_until(request, &self.stop)
+    }
+
+    /// As [`There::ask`], until this stop is requested: then the connection ends, and what the agent started there with it.
+    pub(crate) fn ask_until(&self, request: &Request, stop: &Stop) -> Result<Answer, Error> {
         let limits = Limits { time: time_of(request), output: ANSWER_MOST };
         let script = self.folder.start();
-        let said = ssh::run(&self.address, &script, &encode(request), limits, &self.stop);
+        let said = ssh::run(&self.address, &script, &encode(request), limits, stop);
         answer(&said.map_err(|e| at(&self.name, format!("the agent: {e}")))?, &self.name)
     }
+
+    /// A port there on which nothing listens, of TCP and UDP.
+    pub(crate) fn free_port(&self) -> Result<u16, Error> {
+        let ports = random_ports().map_err(|e| at(&self.name, format!("no random number: {e}")))?;
+        let tries = ports.iter().map(|port| format!("{port}:{port:04X}"));
+        let tries = tries.collect::<Vec<_>>().join(" ");
+        let script = format!(
+            "for p in {tries}; do cat /proc/net/tcp /proc/net/tcp6 /proc/net/udp /proc/net/udp6 2>/dev/null | \
+             grep -q \":${{p#*:}} \" || {{ echo \"${{p%:*}}\"; exit 0; }}; done; exit 1"
+        );
+        let said = self.shell(&script)?;
+        let said = String::from_utf8_lossy(&said);
+        // Only one of those that were offered is used.
+        let port = ports.into_iter().find(|port| said.trim() == port.to_string());
+        port.ok_or_else(|| at(&self.name, "it names no free port".to_owned()))
+    }
+
+    /// Waits up to two seconds until a program there listens on this TCP port, or none does; whether that is so.
+    pub(crate) fn listens(&self, port: u16, wanted: bool) -> Result<bool, Error> {
+        let not = if wanted { "" } else { "! " };
+        let script = format!(
+            "i=0; while [ $i -lt 40 ]; do if {not}cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q \":{port:04X} [0-9A-F]*:0000 0A \"; \
+             then echo yes; exit 0; fi; i=$((i + 1)); sleep 0.05; done; echo no"
+        );
+        Ok(self.shell(&script)?.starts_with(b"yes"))
+    }
+
+    fn shell(&self, script: &str) -> Result<Vec<u8>, Error> {
+        let said = ssh::run(&self.address, script, &[], REMOVING, &self.stop);
+        said.map_err(|e| at(&self.name, e.to_string()))
+    }
+}
+
+/// Ports below those that Linux gives to connections (net.ipv4.ip_local_port_range).
+fn random_ports() -> rustix::io::Result<[u16; 8]> {
+    let mut random = [0; 16];
+    getrandom(&mut random, GetRandomFlags::empty())?;
+    let port =
+        |at: usize| 20_000 + u16::from_ne_bytes([random[at * 2], random[at * 2 + 1]]) % 12_000;
+    Ok(std::array::from_fn(port))
 }
 
 impl Drop for There {

@@ -7,7 +7,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use vmtax_machine::ssh::{Address, AddressError};
 
-use crate::link::{Link, Netdev};
+use crate::link::{Link, Netdev, Outside};
 
 /// Processors, memory and kernel of the VMs of a matrix.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -25,17 +25,24 @@ pub struct Target {
     pub modules: Option<PathBuf>,
     /// What carries packets between the VM and a client or server outside of it.
     pub network: Option<Netdev>,
-    /// The system behind ssh on which remote clients run.
+    /// The system behind ssh on which remote clients and servers run.
     #[serde(deserialize_with = "ssh")]
     pub remote: Option<Address>,
     /// The address of this computer by which that system reaches it.
     pub address: Option<Ipv4Addr>,
+    /// The address of that system, on which its servers listen.
+    pub remote_address: Option<Ipv4Addr>,
 }
 
 impl Target {
-    /// The address of this computer to which ports of VMs are forwarded for remote clients.
-    pub(crate) fn outside(&self) -> Ipv4Addr {
-        self.address.unwrap_or(Ipv4Addr::LOCALHOST)
+    /// Where this computer and the remote system reach each other; those that it does not have are not used.
+    pub(crate) fn outside(&self) -> Outside {
+        let or_loopback = |address: Option<Ipv4Addr>| address.unwrap_or(Ipv4Addr::LOCALHOST);
+        Outside {
+            here: or_loopback(self.address),
+            there: or_loopback(self.remote_address),
+            port: None,
+        }
     }
 }
 
@@ -112,6 +119,7 @@ impl Default for Target {
             network: None,
             remote: None,
             address: None,
+            remote_address: None,
         }
     }
 }

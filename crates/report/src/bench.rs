@@ -1,5 +1,6 @@
 //! A benchmark's table, for a terminal, as CSV or JSON; `html/bench.rs` is the page.
 
+pub(crate) mod conclusions;
 mod formats;
 pub(crate) mod reasons;
 
@@ -11,14 +12,15 @@ use vmtax_analyse::reasons::ReasonRow;
 use vmtax_analyse::samples::Estimate;
 use vmtax_events::Better;
 
+use crate::explain::Results;
 use crate::names::printable;
-use crate::numbers::{counted, significant};
+use crate::numbers::{counted, fixed, significant};
 use crate::table::{Cell, Column, PEOPLE, TEXT, Table, sort_key};
 use crate::text::Text;
 use crate::text::layout::{Paint, Style, wrap};
 
 /// Name and version of the JSON's shape.
-pub const SCHEMA: &str = "vmtax-bench-3";
+pub const SCHEMA: &str = "vmtax-bench-4";
 
 /// What is shown.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +33,14 @@ pub struct Benchmark<'a> {
     pub bench: &'a Bench,
     /// The run itself.
     pub ledger: &'a Ledger,
-    /// Conclusions of each other; sentences.
-    pub findings: &'a [String],
+    /// What was found of kinds of VM and their options; sentences.
+    pub results: &'a Results,
+    /// Overheads in parts; sentences.
+    pub parts: &'a [String],
+    /// Limits that the comparison has besides those of the data; sentences.
+    pub limits: &'a [String],
+    /// Two runs are compared: baselines are runs, not categories.
+    pub of_runs: bool,
     /// Exits by reason; empty where none were recorded.
     pub reasons: &'a [ReasonRow],
     /// Show them as text and as CSV; a page and JSON always have them.
@@ -44,17 +52,7 @@ pub struct Benchmark<'a> {
 impl<'a> Benchmark<'a> {
     /// The rows, by workload and metric.
     pub(crate) fn groups(&self) -> Vec<&'a [Row]> {
-        let groups =
-            self.bench.rows.chunk_by(|a, b| (&a.workload, &a.metric) == (&b.workload, &b.metric));
-        let mut shown: Vec<&[Row]> = Vec::new();
-        for group in groups {
-            let first = shown.iter().all(|other| other[0].workload != group[0].workload);
-            // What an exit costs and how many there are belongs beside the first.
-            if self.all || first || group[0].metric == vmtax_analyse::bench::EXITS {
-                shown.push(group);
-            }
-        }
-        shown
+        self.bench.shown(self.all)
     }
 
     /// What an emulated host means for these numbers.
@@ -125,6 +123,7 @@ impl<'a> Benchmark<'a> {
                 named.join("; ")
             ));
         }
+        warnings.extend(self.limits.iter().map(|limit| printable(limit)));
         for note in self.ledger.losses.truncated.iter().chain(&self.ledger.losses.notes) {
             warnings.push(printable(note));
         }
@@ -142,12 +141,13 @@ pub(crate) fn direction(better: Better) -> &'static str {
 }
 
 fn percent(value: f64) -> String {
-    format!("{:+.1}", value * 100.0)
+    let sign = if value < 0.0 { "" } else { "+" };
+    format!("{sign}{}", fixed(value * 100.0, 1))
 }
 
 /// An overhead in words: what is better than the baseline is a gain.
 pub(crate) fn overhead(value: f64) -> String {
-    let part = format!("{:.1}", value.abs() * 100.0);
+    let part = fixed(value.abs() * 100.0, 1);
     match part.as_str() {
         "0.0" => "equal".to_owned(),
         _ if value < 0.0 => format!("{part} % better"),
@@ -184,11 +184,19 @@ fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Result<()
             paint.line(out, Style::Faint, &line)?;
         }
     }
-    if !shown.findings.is_empty() {
+    let said = conclusions::sentences(shown);
+    for (title, sentences) in [
+        ("Conclusions", said.as_slice()),
+        (conclusions::INDICATIONS, &shown.results.unproven),
+        (conclusions::PARTS, shown.parts),
+    ] {
+        if sentences.is_empty() {
+            continue;
+        }
         writeln!(out)?;
-        paint.line(out, Style::Heading, "Conclusions")?;
-        for finding in shown.findings {
-            for line in wrap(&printable(finding), look.width, "  - ", "    ") {
+        paint.line(out, Style::Heading, title)?;
+        for sentence in sentences {
+            for line in wrap(&printable(sentence), look.width, "  - ", "    ") {
                 paint.line(out, Style::Plain, &line)?;
             }
         }

@@ -100,9 +100,29 @@ pub(crate) fn advice(advice: &Advice) -> String {
     }
 }
 
-/// What results of benchmarks show, a sentence for each workload. Hostile text.
-pub fn results(explanation: &Explanation) -> Vec<String> {
-    explanation.workloads.iter().map(|workload| words::workload(workload)).collect()
+/// What results of benchmarks show of kinds of VM and their options, a sentence for each workload. Hostile text.
+#[derive(Clone, Debug, Default)]
+pub struct Results {
+    /// Losses with what got them back, where both are proven. A loss alone is a difference of the table.
+    pub proven: Vec<String>,
+    /// What looks like one, of too few runs.
+    pub unproven: Vec<String>,
+}
+
+/// The results of workloads whose name, with the metric, is to be shown.
+pub fn results(explanation: &Explanation, is_shown: impl Fn(&str) -> bool) -> Results {
+    let mut results = Results::default();
+    for workload in explanation.workloads.iter().filter(|workload| is_shown(&workload.name)) {
+        if workload.worst.is_none() && workload.changed.is_none() {
+            continue;
+        }
+        if !workload.is_proven() {
+            results.unproven.push(words::workload(workload));
+        } else if !workload.recovered.is_empty() || workload.bounce.is_some() {
+            results.proven.push(words::workload(workload));
+        }
+    }
+    results
 }
 
 /// Tax and contention in words; `None` without times.
@@ -463,7 +483,7 @@ impl Explained<'_> {
                 .steps
                 .iter()
                 .map(|step| Step {
-                    step: step.question.id(),
+                    step: step.question.name(),
                     question: words::question(step.question),
                     answer: step.answer.name(),
                     says: words::says(&step.says),

@@ -75,6 +75,7 @@ impl Table<'_> {
             value: samples::median(there)?,
             loss: against.overhead.map_or(0.0, |overhead| overhead.value),
             differs: against.differs() || are_apart(there, values),
+            proven: against.differs() && values.len().min(there.len()) >= ENOUGH,
         })
     }
 

@@ -37,6 +37,8 @@ pub struct Beside {
     pub loss: f64,
     /// The values of the two are told apart: by the rank-sum test, or because they do not overlap.
     pub differs: bool,
+    /// By the rank-sum test, with at least [`ENOUGH`] values of each.
+    pub proven: bool,
 }
 
 impl Beside {
@@ -66,6 +68,14 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// The category that the verdict is about is proven to differ, and so is what an option got back of it.
+    pub fn is_proven(&self) -> bool {
+        let worst = self.worst.as_ref().and_then(|row| row.plain.as_ref());
+        let beside = worst.or(self.changed.as_ref().and_then(|row| row.baseline.as_ref()));
+        let sure = |one: &Recovered| one.certainty == Certainty::Likely;
+        beside.is_some_and(|beside| beside.proven) && self.recovered.iter().all(sure)
+    }
+
     /// The largest loss against a plain VM with the same options; 0 where there is none.
     pub fn loss(&self) -> f64 {
         let plain = self.worst.as_ref().and_then(|row| row.plain.as_ref());

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{Benchmark, SCHEMA, reasons, table, text};
+use super::{Benchmark, SCHEMA, conclusions, reasons, table, text};
 use crate::html;
 use crate::table::Table;
 use crate::tables::Formats;
@@ -22,7 +22,9 @@ impl Formats for Benchmark<'_> {
             source: self.source,
             rows: table(self, &self.bench.rows),
             exits: reasons::table(self.reasons),
-            findings: self.findings,
+            findings: conclusions::sentences(self),
+            indications: &self.results.unproven,
+            parts: self.parts,
             warnings: self.warnings(),
         };
         crate::json::write(&object, out)
@@ -48,6 +50,8 @@ struct Object<'a> {
     source: &'a str,
     rows: Table,
     exits: Table,
-    findings: &'a [String],
+    findings: Vec<String>,
+    indications: &'a [String],
+    parts: &'a [String],
     warnings: Vec<String>,
 }

@@ -64,15 +64,23 @@ pub(crate) fn page(shown: &Benchmark<'_>) -> Markup {
     framed(&frame, &sections)
 }
 
-/// What the numbers say, then what limits them.
+/// What the numbers prove, what they only indicate, then what limits them.
 fn conclusions(shown: &Benchmark<'_>) -> Markup {
+    use crate::bench::conclusions::{INDICATIONS, PARTS, sentences};
     let warnings = shown.limits();
+    let said = sentences(shown);
     html! {
         h2 #conclusions-title { "Conclusions" }
-        @if shown.findings.is_empty() {
+        @if said.is_empty() {
             p.empty { "No conclusion: nothing has a baseline." }
         } @else {
-            ul.sentences { @for finding in shown.findings { li { (figures::text(finding)) } } }
+            ul.sentences { @for one in &said { li { (figures::text(one)) } } }
+        }
+        @for (title, sentences) in [(INDICATIONS, shown.results.unproven.as_slice()), (PARTS, shown.parts)] {
+            @if !sentences.is_empty() {
+                h3 { (title) }
+                ul.sentences { @for one in sentences { li { (figures::text(one)) } } }
+            }
         }
         @if !warnings.is_empty() {
             ul.notes { @for warning in &warnings { li { (figures::text(warning)) } } }

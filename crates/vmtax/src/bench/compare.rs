@@ -11,6 +11,7 @@ use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
 use vmtax_report::bench::Benchmark;
+use vmtax_report::explain::Results;
 use vmtax_report::numbers::significant;
 use vmtax_runs::Reading;
 
@@ -26,7 +27,9 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let ledger = ledger(&args.run)?;
     let mut bench = of(&args.run, &ledger)?;
     let mut source = args.run.display().to_string();
-    let mut findings = findings(&source, &ledger);
+    let mut results = of_kinds((&source, &ledger), &bench, args.all);
+    let mut parts = Vec::new();
+    let mut limits = Vec::new();
     let of_faults = match &args.faults {
         Some(lab) => of_faults((&args.run, &ledger, &bench), lab)?,
         None => Vec::new(),
@@ -39,10 +42,10 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         !of_faults.iter().any(alike)
     };
     let of_exits = recorded::parts(&bench).into_iter().filter(is_of_exits);
-    findings.extend(of_exits.map(|parts| in_parts(&parts)));
-    findings.extend(of_faults.iter().map(by_faults));
+    parts.extend(of_exits.map(|parts| in_parts(&parts)));
+    parts.extend(of_faults.iter().map(by_faults));
     if !of_faults.is_empty() {
-        findings.extend(not_counted());
+        parts.extend(not_counted());
     }
     if let Some(path) = &args.other {
         let other = self::ledger(path)?;
@@ -60,8 +63,9 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
             return fail(Code::Data, format!("{source} and {}: {why}", path.display()));
         }
         source = path.display().to_string();
-        findings.clear();
-        findings.extend(apart);
+        results = Results::default();
+        parts.clear();
+        limits.extend(apart);
     }
     let by_reason = match &args.other {
         Some(_) => Vec::new(),
@@ -80,7 +84,10 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         tool_version: env!("CARGO_PKG_VERSION"),
         bench: &bench,
         ledger: &ledger,
-        findings: &findings,
+        results: &results,
+        parts: &parts,
+        limits: &limits,
+        of_runs: args.other.is_some(),
         reasons: &by_reason,
         by_reason: args.exits,
         all: args.all,
@@ -136,11 +143,16 @@ fn of(path: &Path, ledger: &Ledger) -> anyhow::Result<Bench> {
     }
 }
 
-/// Findings of a comparison of kinds of VM.
-fn findings(source: &str, ledger: &Ledger) -> Vec<String> {
+/// What is found of kinds of VM and their options, by the metrics that are shown.
+fn of_kinds((source, ledger): (&str, &Ledger), bench: &Bench, all: bool) -> Results {
     let labels = BTreeMap::new();
     let side = Side { source, ledger, labels: &labels, seconds: None };
-    vmtax_report::explain::results(&Explanation::new(&side, None))
+    let is_shown = |name: &str| {
+        all || bench.shown(false).iter().any(|rows| {
+            rows.first().is_some_and(|row| name == format!("{} {}", row.workload, row.metric))
+        })
+    };
+    vmtax_report::explain::results(&Explanation::new(&side, None), is_shown)
 }
 
 /// The parts of an overhead, as a sentence.

@@ -1,4 +1,4 @@
-//! A client on another system: ssh to a server of the test's own, on the loopback interface.
+//! A client or a server on another system: ssh to a server of the test's own, on the loopback interface.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -109,44 +109,83 @@ impl Sshd {
     }
 }
 
-/// The client runs behind ssh, the server in the VM: the path says so, and nothing is left there.
-#[test]
-fn a_client_behind_ssh_reaches_the_vm() {
+/// An ssh server of the test with a folder for what its users leave; `None`, and said, where there can be none.
+fn server(folder: &Path, there: &Path) -> Option<Sshd> {
     if !Path::new("/usr/sbin/sshd").exists() {
         // Its package is not in packages.txt: where it is installed it starts a server for everybody.
-        return vmtax_skipped::system("there is no /usr/sbin/sshd (openssh-server)");
+        vmtax_skipped::system("there is no /usr/sbin/sshd (openssh-server)");
+        return None;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let there = folder.path().join("there");
-    fs::create_dir(&there).unwrap();
-    let sshd = Sshd::start(folder.path(), &there);
+    fs::create_dir(there).unwrap();
+    let sshd = Sshd::start(folder, there);
     if let Err(why) = sshd.admits() {
-        return vmtax_skipped::system(&format!("an ssh server of the test admits no user: {why}"));
+        vmtax_skipped::system(&format!("an ssh server of the test admits no user: {why}"));
+        return None;
     }
-    let run = folder.path().join("run");
-    let text = MATRIX.replace("REMOTE", "there");
+    Some(sshd)
+}
+
+/// Runs a matrix with it: what it showed.
+fn run_with(sshd: &Sshd, text: &str, run: &Path) -> String {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab-cache");
     let mut command = Command::new(env!("CARGO_BIN_EXE_vmtax"));
-    command.args(["bench", "run", name(&matrix(folder.path(), &text)), "-o", name(&run)]);
+    command.args(["bench", "run", name(&matrix(&sshd.folder, text)), "-o", name(run)]);
     command.env("PATH", sshd.path()).env("XDG_CACHE_HOME", cache);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn is_empty(folder: &Path) {
+    let left: Vec<_> =
+        fs::read_dir(folder).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// The client runs behind ssh, the server in the VM: the path says so, and nothing is left there.
+#[test]
+fn a_client_behind_ssh_reaches_the_vm() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().join("there");
+    let Some(sshd) = server(folder.path(), &there) else { return };
+    let run = folder.path().join("run");
+    let shown = run_with(&sshd, &MATRIX.replace("REMOTE", "there"), &run);
     let found = rows(&run);
     let latency = row(&found, "tcp-latency", "latency-p99", "plain");
     assert_eq!((latency["path"].as_str(), latency["failed"].as_str()), ("remote > user > vm", "0"));
     // What QEMU's process took is counted, or it is said why not.
-    let shown = String::from_utf8_lossy(&output.stdout);
     let event = |name: &str| ("tcp-latency".to_owned(), name.to_owned(), "plain".to_owned());
     let counted = found.contains_key(&event("vmm-instructions"));
     assert!(counted || shown.contains("vmm-instructions in plain: not available: "), "{shown}");
-    let left: Vec<_> =
-        fs::read_dir(&there).unwrap().flatten().map(|entry| entry.file_name()).collect();
-    assert!(left.is_empty(), "{left:?}");
+    is_empty(&there);
+}
+
+/// The reverse: the server runs behind ssh, a new one for the warm-up and for the measured client of iperf3; nothing is left there.
+#[test]
+fn a_vm_reaches_a_server_behind_ssh() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().join("there");
+    let Some(sshd) = server(folder.path(), &there) else { return };
+    let run = folder.path().join("run");
+    let own = "\n[[workload]]\nuse = \"iperf-tcp\"\nserver = \"remote\"\nset = { seconds = 1 }\n";
+    let text = MATRIX
+        .replace("REMOTE", "there")
+        .replace("client = \"remote\"", "server = \"remote\"")
+        .replace("address = ", "remote_address = ")
+        .replace("warmup = false", "warmup = true");
+    let shown = run_with(&sshd, &(text + own), &run);
+    let found = rows(&run);
+    for (workload, metric) in [("tcp-latency", "latency-p99"), ("iperf-tcp", "throughput")] {
+        let row = row(&found, workload, metric, "plain");
+        let path = (row["path"].as_str(), row["failed"].as_str());
+        assert_eq!(path, ("vm > user > remote", "0"), "{shown}");
+    }
+    is_empty(&there);
 }
 
 #[test]
-fn remote_clients_that_cannot_be_are_refused() {
+fn remote_ends_that_cannot_be_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let whole = MATRIX.replace("REMOTE", "root@192.0.2.7");
@@ -155,7 +194,8 @@ fn remote_clients_that_cannot_be_are_refused() {
         ("remote = \"root@192.0.2.7\"\n", "", 4, "needs remote = \"USER@HOST\""),
         ("root@192.0.2.7", "-oProxyCommand=x", 4, "an address is USER@HOST"),
         ("127.0.0.1", "192.0.2.1", 7, "give an address of this computer"),
-        ("client = \"remote\"", "server = \"remote\"", 4, "the client alone"),
+        ("client = \"remote\"", "server = \"remote\"", 4, "needs remote = \"USER@HOST\""),
+        ("client = \"remote\"", "client = \"remote\"\nserver = \"host\"", 4, "both outside"),
         ("memory = 512", "network = \"tap\"", 4, "use network = \"user\""),
     ] {
         assert!(whole.contains(from), "{from}");

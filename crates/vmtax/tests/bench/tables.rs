@@ -27,7 +27,7 @@ fn the_published_table_is_shown_with_its_findings_and_its_warning() {
     let json: serde_json::Value =
         serde_json::from_str(&ok(&["compare", name(&run), "--format", "json"])).unwrap();
     let of_json = json["rows"].as_array().unwrap();
-    assert_eq!((&json["schema"], of_json.len()), (&"vmtax-bench-3".into(), found.len()));
+    assert_eq!((&json["schema"], of_json.len()), (&"vmtax-bench-4".into(), found.len()));
     let snp = of_json.iter().find(|row| row["workload"] == "iperf-udp" && row["category"] == "SNP");
     let snp = snp.unwrap();
     assert_eq!((&snp["baseline"], &snp["differs"]), (&"VM".into(), &false.into()));

@@ -3,7 +3,7 @@
 use vmtax_analyse::explain::{ENOUGH, LOSS, MOST, Row, Workload};
 
 use super::phrases::part;
-use crate::numbers::percent;
+use crate::numbers::{fixed, percent};
 
 /// More workloads than this are a table.
 const SENTENCES: usize = 2;
@@ -62,13 +62,14 @@ fn without_loss(workload: &Workload) -> String {
         return format!("{name}: no category differs by 5 % and more from its baseline");
     };
     format!(
-        "{name}: {} {} {} of {} ({} of {})",
+        "{name}: {} {} {} of {} ({} of {}{})",
         row.category,
         if baseline.loss > 0.0 { "loses" } else { "gains" },
         percent(baseline.loss.abs()),
         baseline.category,
         figure(row.value, &workload.unit),
-        figure(baseline.value, &workload.unit)
+        figure(baseline.value, &workload.unit),
+        runs(row.runs)
     )
 }
 
@@ -110,7 +111,7 @@ fn figure(value: f64, unit: &str) -> String {
     let digits =
         if value == 0.0 { 0 } else { (2 - value.abs().log10().floor() as i32).clamp(0, 6) };
     let digits = usize::try_from(digits).unwrap_or(0);
-    let number = format!("{value:.digits$}");
+    let number = fixed(value, digits);
     let number = if number.contains('.') {
         number.trim_end_matches('0').trim_end_matches('.')
     } else {
