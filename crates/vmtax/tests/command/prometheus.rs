@@ -135,6 +135,22 @@ fn a_textfile_holds_the_same_samples() {
     }
 }
 
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/export");
+
+fn dashboard() -> Value {
+    serde_json::from_slice(&std::fs::read(format!("{EXAMPLES}/dashboard.json")).unwrap()).unwrap()
+}
+
+/// The queries of its panels.
+fn expressions(dashboard: &Value) -> Vec<String> {
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    let asked: Vec<String> =
+        targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect();
+    assert!(asked.len() >= 9);
+    asked
+}
+
 /// Rules and dashboard of `examples/export` ask for metrics, labels and parts of time that there are.
 #[test]
 fn rules_and_dashboard_ask_for_what_is_there() {
@@ -149,21 +165,11 @@ fn rules_and_dashboard_ask_for_what_is_there() {
         samples.iter().flat_map(|(_, labels, _)| labels.keys().map(String::as_str)).collect();
     let values: BTreeSet<&str> =
         samples.iter().flat_map(|(_, labels, _)| labels.values().map(String::as_str)).collect();
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/export");
-    let dashboard: Value =
-        serde_json::from_slice(&std::fs::read(format!("{folder}/dashboard.json")).unwrap())
-            .unwrap();
-    let mut asked: Vec<String> = dashboard["panels"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .flat_map(|panel| panel["targets"].as_array().unwrap())
-        .map(|target| target["expr"].as_str().unwrap().to_owned())
-        .collect();
-    assert!(asked.len() >= 9);
+    let dashboard = dashboard();
+    let mut asked = expressions(&dashboard);
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
     asked.extend(variables.filter_map(|v| v["query"]["query"].as_str()).map(str::to_owned));
-    let rules = std::fs::read_to_string(format!("{folder}/rules.yml")).unwrap();
+    let rules = std::fs::read_to_string(format!("{EXAMPLES}/rules.yml")).unwrap();
     asked.extend(rules.lines().filter(|l| !l.trim_start().starts_with('#')).map(str::to_owned));
     // A metric of this tool; those with a colon are the rules' own.
     let is_name = |word: &&str| word.starts_with("vmtax_") && !word.contains(':');
@@ -187,25 +193,37 @@ fn rules_and_dashboard_ask_for_what_is_there() {
     assert!(found >= 20, "{found}");
 }
 
-/// What Prometheus's own program says of the rules and of the text format.
+/// What Prometheus's own program says of the rules, the queries of the dashboard and the text format.
 #[test]
 fn promtool_takes_the_rules_and_the_textfile() {
     let Ok(promtool) = Command::new("promtool").arg("--version").output() else {
         return vmtax_skipped::system("there is no promtool (its package starts a server)");
     };
     assert!(promtool.status.success());
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/export");
+    let target = tempfile::tempdir().unwrap();
+    // Grafana fills in its variables; the queries are rules then.
+    let mut rules = "groups: [{name: dashboard, rules: [".to_owned();
+    for (number, query) in expressions(&dashboard()).into_iter().enumerate() {
+        let query = query.replace("$__rate_interval", "1m").replace("$__range", "1h");
+        let query = query.replace("$instance", ".*").replace("$vm", ".*");
+        assert!(!query.contains('$'), "{query}");
+        let query = serde_json::to_string(&query).unwrap();
+        rules += &format!("{{record: 'query:{number}', expr: {query}}}, ");
+    }
+    let queries = target.path().join("dashboard.yml");
+    std::fs::write(&queries, rules + "]}]").unwrap();
+    let queries = queries.to_str().unwrap();
     let checks = [
+        ["check", "rules", queries],
         ["check", "rules", "rules.yml"],
         ["test", "rules", "rules.test.yml"],
         ["check", "config", "prometheus.yml"],
     ];
     for args in checks {
-        let output = Command::new("promtool").args(args).current_dir(folder).output().unwrap();
+        let output = Command::new("promtool").args(args).current_dir(EXAMPLES).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     let recording = unpack("amd-nested", "kvmstat.perf.data.zst");
-    let target = tempfile::tempdir().unwrap();
     stdout(target.path(), &format!("export --replay {} --textfile x.prom", recording.display()));
     let text = std::fs::File::open(target.path().join("x.prom")).unwrap();
     let output = Command::new("promtool").args(["check", "metrics"]).stdin(text).output().unwrap();
