@@ -11,9 +11,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vmtax_events::{Isa, Level, Tally};
+use vmtax_events::{Isa, Level, Tally, words};
 
 use crate::confidence::{self, Interval, MIN_INTERVALS};
+use crate::grouped::count;
 use crate::timeline::Kind;
 use crate::vm_facts::{kind, mapped, vendor};
 use crate::{By, Ledger, Operations, Table, TableKind, Value};
@@ -23,31 +24,17 @@ pub const ABOUT_EQUAL: f64 = 0.10;
 /// Lengths this much apart are a difference of the set-ups.
 const SAME_LENGTH: f64 = 0.10;
 
-/// What counts are put over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Per {
-    /// A second of the recording.
-    Second,
-    /// An exit of L2.
-    L2Exit,
-    /// An operation of a lab run.
-    Operation,
-    /// Nothing: recordings of the same length, which none of them says.
-    Recording,
-}
-
-impl Per {
-    /// All of them.
-    pub const ALL: [Per; 4] = [Per::Second, Per::L2Exit, Per::Operation, Per::Recording];
-
-    /// The word of `--per` and of the JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Per::Second => "second",
-            Per::L2Exit => "l2-exit",
-            Per::Operation => "operation",
-            Per::Recording => "recording",
-        }
+words! {
+    /// What counts are put over.
+    pub enum Per {
+        /// A second of the recording.
+        Second = "second",
+        /// An exit of L2.
+        L2Exit = "l2-exit",
+        /// An operation of a lab run.
+        Operation = "operation",
+        /// Nothing: recordings of the same length, which none of them says.
+        Recording = "recording",
     }
 }
 
@@ -164,37 +151,23 @@ pub enum Confidence {
     None(&'static str),
 }
 
-/// The result of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// More often, and not by chance.
-    More,
-    /// Less often, and not by chance.
-    Fewer,
-    /// Chance alone explains the difference.
-    NoDifference,
-    /// The same number.
-    Equal,
-    /// Within [`ABOUT_EQUAL`], and chance was not tested.
-    AboutEqual,
-    /// Further apart than [`ABOUT_EQUAL`], more often; chance was not tested.
-    MoreUntested,
-    /// Further apart than [`ABOUT_EQUAL`], less often; chance was not tested.
-    FewerUntested,
-}
-
-impl Verdict {
-    /// In words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Verdict::More => "more",
-            Verdict::Fewer => "fewer",
-            Verdict::NoDifference => "no difference shown",
-            Verdict::Equal => "equal",
-            Verdict::AboutEqual => "about equal, not tested",
-            Verdict::MoreUntested => "more, not tested",
-            Verdict::FewerUntested => "fewer, not tested",
-        }
+words! {
+    /// The result of a row.
+    pub enum Verdict {
+        /// More often, and not by chance.
+        More = "more",
+        /// Less often, and not by chance.
+        Fewer = "fewer",
+        /// Chance alone explains the difference.
+        NoDifference = "no difference shown",
+        /// The same number.
+        Equal = "equal",
+        /// Within [`ABOUT_EQUAL`], and chance was not tested.
+        AboutEqual = "about equal, not tested",
+        /// Further apart than [`ABOUT_EQUAL`], more often; chance was not tested.
+        MoreUntested = "more, not tested",
+        /// Further apart than [`ABOUT_EQUAL`], less often; chance was not tested.
+        FewerUntested = "fewer, not tested",
     }
 }
 
@@ -396,7 +369,7 @@ fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
     fact("vCPUs", &|side| shown(vcpus(side).len() as u64));
     fact("mapped in pages of 4 KiB", &|side| {
         mapped(side.ledger).map_or_else(String::new, |(small, all)| {
-            format!("{:.0} % of {:.0} MiB", small / all * 100.0, all / 1048576.0)
+            format!("{:.0} % of {}", small / all * 100.0, crate::audit::size(all as u64))
         })
     });
     fact("complete", &|side| if side.ledger.complete { "yes" } else { "no" }.to_owned());
@@ -437,7 +410,7 @@ fn operations(side: &Side<'_>) -> String {
 }
 
 fn shown(number: u64) -> String {
-    if number == 0 { String::new() } else { number.to_string() }
+    if number == 0 { String::new() } else { count(number) }
 }
 
 /// The vCPUs seen. A dump of counts tells of none.

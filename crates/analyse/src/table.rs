@@ -2,59 +2,36 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{AccessKey, Cause, Detail, DetailKind, ExitKey, Level, Outcome, Reason, Tally};
+use vmtax_events::{
+    AccessKey, Cause, Detail, DetailKind, ExitKey, Level, Outcome, Reason, Tally, words,
+};
 
 use crate::Ledger;
 pub use crate::cause::{assumption_of, cause_of};
 
-/// The tables that `--event` names. (`nested` is [`crate::Nested`].)
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum TableKind {
-    /// Exits by reason.
-    Vmexit,
-    /// MSR accesses.
-    Msr,
-    /// Port accesses.
-    Ioport,
-    /// Device register accesses.
-    Mmio,
-    /// CPUID leaves.
-    Cpuid,
-    /// Hypercalls.
-    Hypercall,
-    /// Conversions between private and shared memory, and pages that were pre-faulted.
-    Conversion,
-    /// Exits by cause.
-    Cause,
+words! {
+    /// The tables that `--event` names. (`nested` is [`crate::Nested`].)
+    pub enum TableKind {
+        /// Exits by reason.
+        Vmexit = "vmexit",
+        /// MSR accesses.
+        Msr = "msr",
+        /// Port accesses.
+        Ioport = "ioport",
+        /// Device register accesses.
+        Mmio = "mmio",
+        /// CPUID leaves.
+        Cpuid = "cpuid",
+        /// Hypercalls.
+        Hypercall = "hypercall",
+        /// Conversions between private and shared memory, and pages that were pre-faulted.
+        Conversion = "conversion",
+        /// Exits by cause.
+        Cause = "cause",
+    }
 }
 
 impl TableKind {
-    /// All of them, in the order of the documentation.
-    pub const ALL: [TableKind; 8] = [
-        TableKind::Vmexit,
-        TableKind::Msr,
-        TableKind::Ioport,
-        TableKind::Mmio,
-        TableKind::Cpuid,
-        TableKind::Hypercall,
-        TableKind::Conversion,
-        TableKind::Cause,
-    ];
-
-    /// The word of `--event` and of the JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            TableKind::Vmexit => "vmexit",
-            TableKind::Msr => "msr",
-            TableKind::Ioport => "ioport",
-            TableKind::Mmio => "mmio",
-            TableKind::Cpuid => "cpuid",
-            TableKind::Hypercall => "hypercall",
-            TableKind::Conversion => "conversion",
-            TableKind::Cause => "cause",
-        }
-    }
-
     /// Whether its rows are exits (else accesses).
     pub fn is_exits(self) -> bool {
         matches!(self, TableKind::Vmexit | TableKind::Cause)
@@ -94,41 +71,23 @@ impl TableKind {
     }
 }
 
-/// The key columns of rows (`--by`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum By {
-    /// Exit reason.
-    Reason,
-    /// L1 or L2.
-    Level,
-    /// What the guest was doing.
-    Cause,
-    /// What it was about: MSR, port, address, ...
-    Detail,
-    /// Who handled it.
-    Outcome,
-    /// VM.
-    Vm,
-    /// vCPU (always with its VM).
-    Vcpu,
-}
-
-impl By {
-    /// All of them.
-    pub const ALL: [By; 7] =
-        [By::Reason, By::Level, By::Cause, By::Detail, By::Outcome, By::Vm, By::Vcpu];
-
-    /// The word of `--by` and of the JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            By::Reason => "reason",
-            By::Level => "level",
-            By::Cause => "cause",
-            By::Detail => "detail",
-            By::Outcome => "outcome",
-            By::Vm => "vm",
-            By::Vcpu => "vcpu",
-        }
+words! {
+    /// The key columns of rows (`--by`).
+    pub enum By {
+        /// Exit reason.
+        Reason = "reason",
+        /// L1 or L2.
+        Level = "level",
+        /// What the guest was doing.
+        Cause = "cause",
+        /// What it was about: MSR, port, address, ...
+        Detail = "detail",
+        /// Who handled it.
+        Outcome = "outcome",
+        /// VM.
+        Vm = "vm",
+        /// vCPU (always with its VM).
+        Vcpu = "vcpu",
     }
 }
 

@@ -18,13 +18,13 @@ use vmtax_events::{Level, Reason};
 use crate::calls::difference::{self, Compared};
 use crate::html::heat::{Heat, HeatCell, HeatRow};
 use crate::html::{TablePage, TableSection};
-use crate::numbers::counted;
+use crate::numbers::{counted, plain};
 use crate::operations::compared::Kinds;
 use crate::operations::{self, exit_name};
 use crate::table::{CSV, Cell, Column, JSON, Table};
 use crate::text::Text;
 
-use changes::{Change, Shown, changes, number, steps, tree};
+use changes::{Change, Shown, changes, steps, tree};
 
 pub use changes::Point;
 
@@ -460,7 +460,7 @@ impl<'a> Series<'a> {
             }
             let each = |count: u64| count as f64 / row.count.max(1) as f64;
             let which =
-                kinds.iter().map(|(name, count)| format!("{name} {},", number(each(*count))));
+                kinds.iter().map(|(name, count)| format!("{name} {},", plain(each(*count))));
             let mut which: Vec<String> = which.collect();
             if let Some(last) = which.last_mut() {
                 last.pop();

@@ -1,18 +1,28 @@
 //! How numbers are written for people: one spelling for every renderer.
 
 pub use vmtax_analyse::audit::size;
+pub use vmtax_analyse::grouped::count;
 
-/// A count with thousands separators: `34,509`.
-pub fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+/// A number with as many digits after the point, and thousands separators: `1,036.40`.
+pub fn fixed(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
+    let (sign, text) = text.strip_prefix('-').map_or(("", text.as_str()), |text| ("-", text));
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    match whole.parse() {
+        Ok(whole) => format!("{sign}{}{rest}", count(whole)),
+        // Infinite, or more than counts are.
+        Err(_) => format!("{sign}{text}"),
     }
-    text
+}
+
+/// A whole number: `34,509`.
+pub fn whole(value: f64) -> String {
+    fixed(value, 0)
+}
+
+/// A number that is mostly whole: `2`, and `1.97` with its two digits where it is not.
+pub fn plain(value: f64) -> String {
+    fixed(value, if value.fract() == 0.0 { 0 } else { 2 })
 }
 
 /// A duration in ns with three significant digits and the unit that suits it: `987 ns`, `12.3 µs`,
@@ -34,7 +44,7 @@ pub fn duration(ns: f64) -> String {
             return format!("{value:.0} {unit}");
         }
     }
-    format!("{} s", count(value.round() as u64))
+    format!("{} s", whole(value))
 }
 
 /// `part` of `whole`; `None` when there is no whole.
@@ -59,8 +69,7 @@ pub fn percent(share: f64) -> String {
 pub fn significant(value: f64) -> String {
     let size = value.abs();
     if size >= 999.5 {
-        let whole = count(size.round() as u64);
-        return if value < 0.0 { format!("-{whole}") } else { whole };
+        return whole(value);
     }
     if size == 0.0 {
         return "0".to_owned();
@@ -96,13 +105,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_have_separators() {
-        let cases =
-            [(0, "0"), (999, "999"), (1000, "1,000"), (34_509, "34,509"), (1_234_567, "1,234,567")];
-        for (n, expected) in cases {
-            assert_eq!(count(n), expected);
+    fn decimals_have_separators_before_the_point() {
+        let cases = [
+            (0.4, 0, "0"),
+            (999.6, 0, "1,000"),
+            (-1_234.6, 0, "-1,235"),
+            (1e6, 0, "1,000,000"),
+            (1_036.4, 2, "1,036.40"),
+            (0.126, 2, "0.13"),
+            (f64::INFINITY, 1, "inf"),
+        ];
+        for (value, digits, expected) in cases {
+            assert_eq!(fixed(value, digits), expected);
         }
-        assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+        assert_eq!((plain(2_000.0), plain(1_000.5)), ("2,000".into(), "1,000.50".into()));
     }
 
     #[test]

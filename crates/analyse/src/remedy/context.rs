@@ -1,43 +1,41 @@
 //! What is known of a VM, and whether a remedy helps it.
 
-use vmtax_events::Isa;
+use vmtax_events::{Isa, words};
 
-/// What kind of VM it is, as far as something shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VmKind {
-    /// Exits that no confidential VM takes were seen, or its command line says so.
-    Plain,
-    /// SEV: encrypted, mapped like any other.
-    Sev,
-    /// SEV-ES or SEV-SNP; which is not known.
-    Encrypted,
-    /// SEV-SNP.
-    Snp,
-    /// A TD.
-    Tdx,
-    /// A software-protected VM: its memory comes from guest_memfd, and nothing is encrypted.
-    Protected,
-    /// Nothing shows it.
-    Unknown,
+words! {
+    /// What kind of VM it is, as far as something shows it.
+    pub enum VmKind {
+        /// Exits that no confidential VM takes were seen, or its command line says so.
+        Plain = "plain",
+        /// SEV: encrypted, mapped like any other.
+        Sev = "SEV",
+        /// SEV-ES or SEV-SNP; which is not known.
+        Encrypted = "SEV-ES or SEV-SNP",
+        /// SEV-SNP.
+        Snp = "SEV-SNP",
+        /// A TD.
+        Tdx = "TDX",
+        /// A software-protected VM: its memory comes from guest_memfd, and nothing is encrypted.
+        Protected = "software-protected",
+        /// Nothing shows it.
+        Unknown = "unknown",
+    }
 }
 
 impl VmKind {
-    /// For people and programs.
-    pub fn name(self) -> &'static str {
-        match self {
-            VmKind::Plain => "plain",
-            VmKind::Sev => "SEV",
-            VmKind::Encrypted => "SEV-ES or SEV-SNP",
-            VmKind::Snp => "SEV-SNP",
-            VmKind::Tdx => "TDX",
-            VmKind::Protected => "software-protected",
-            VmKind::Unknown => "unknown",
-        }
-    }
-
     /// Its registers are closed to the host, so that its exits are requests.
     pub fn is_confidential(self) -> bool {
         matches!(self, VmKind::Encrypted | VmKind::Snp | VmKind::Tdx)
+    }
+
+    /// Its memory is encrypted.
+    pub(crate) fn is_encrypted(self) -> bool {
+        self == VmKind::Sev || self.is_confidential()
+    }
+
+    /// Its memory comes from guest_memfd.
+    pub fn is_private(self) -> bool {
+        matches!(self, VmKind::Snp | VmKind::Tdx | VmKind::Protected)
     }
 }
 

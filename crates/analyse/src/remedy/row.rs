@@ -1,28 +1,18 @@
 //! A row of the table of remedies.
 
-use vmtax_events::ExitKey;
+use vmtax_events::{ExitKey, words};
 
 use super::context::{Applies, Context};
 
-/// Where a remedy is carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// On the host.
-    Host,
-    /// In the VM's configuration.
-    Vmm,
-    /// In the guest.
-    Guest,
-}
-
-impl Place {
-    /// `host`, `VM` or `guest`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Place::Host => "host",
-            Place::Vmm => "VM",
-            Place::Guest => "guest",
-        }
+words! {
+    /// Where a remedy is carried out.
+    pub enum Place {
+        /// On the host.
+        Host = "host",
+        /// In the VM's configuration.
+        Vmm = "VM",
+        /// In the guest.
+        Guest = "guest",
     }
 }
 

@@ -7,8 +7,8 @@ mod results;
 
 use vmtax_analyse::explain::{Compared, Costliest, Evidence, Question, Record, Says, Verdict};
 
-use crate::numbers::percent;
-use phrases::{SMALL_PAGES, ms};
+use crate::numbers::{count, counted, duration, fixed, percent, whole};
+use phrases::SMALL_PAGES;
 
 pub(crate) use evidence::evidence;
 pub(crate) use findings::finding;
@@ -50,8 +50,11 @@ pub(crate) fn verdict(verdict: &Verdict) -> String {
             )
         }
         Verdict::WakeUps { rate, short, all, within_ns } => format!(
-            "the guest waits in short halts: {rate:.0} a second and vCPU, {short} of {all} within {} us; each sleep and wake-up costs more than its exit shows",
-            within_ns / 1000
+            "the guest waits in short halts: {} a second and vCPU, {} of {} within {}; each sleep and wake-up costs more than its exit shows",
+            whole(*rate),
+            count(*short),
+            count(*all),
+            duration(*within_ns as f64)
         ),
         Verdict::BounceBuffer(share) => {
             format!("the guest spends {} in its bounce buffer", percent(*share))
@@ -68,10 +71,10 @@ pub(crate) fn verdict(verdict: &Verdict) -> String {
         Verdict::Results(workloads) => results::verdict(workloads),
         Verdict::NotExits(what) => says(what),
         Verdict::Idle { busiest, running_ns, wall_ns } => format!(
-            "the VM is idle: its busiest vCPU is not halted {} of the time ({} ms of {} ms in all); fewer exits would gain nothing",
+            "the VM is idle: its busiest vCPU is not halted {} of the time ({} of {} in all); fewer exits would gain nothing",
             percent(*busiest),
-            ms(*running_ns),
-            ms(*wall_ns)
+            duration(*running_ns as f64),
+            duration(*wall_ns as f64)
         ),
         Verdict::Undecided { says: None, .. } => {
             "undecided: the recording does not show where time goes".to_owned()
@@ -116,22 +119,26 @@ pub(crate) fn question(question: Question) -> &'static str {
 /// What the answer to a question says. Hostile text.
 pub(crate) fn says(says: &Says) -> String {
     match says {
-        Says::TooFew(count, ns) => {
-            format!("{count} exits in {:.1} ms are too few for a conclusion", *ns as f64 / 1e6)
+        Says::TooFew(exits, ns) => {
+            format!(
+                "{} in {} are too few for a conclusion",
+                counted(*exits, "exit"),
+                duration(*ns as f64)
+            )
         }
         Says::NoEntries(share) => format!(
             "{} of the time between exits is unknown: the recording lacks kvm:kvm_entry, or lost most of it",
             percent(*share)
         ),
         Says::LongInterrupts(each_ns) => format!(
-            "interrupts of the host take {:.1} ms each, which is no time that handling one takes: the vCPUs were probably preempted, and sched:sched_switch was not recorded",
-            *each_ns as f64 / 1e6
+            "interrupts of the host take {} each, which is no time that handling one takes: the vCPUs were probably preempted, and sched:sched_switch was not recorded",
+            duration(*each_ns as f64)
         ),
         Says::Tax(tax) => gain_at_most(*tax),
         Says::SmallTax(tax) => format!("exits are not the bottleneck: {}", gain_at_most(*tax)),
         Says::NoRunningTime(ns) => format!(
-            "exits that do not halt took {} ms; the table does not contain the running time",
-            ms(*ns)
+            "exits that do not halt took {}; the table does not contain the running time",
+            duration(*ns as f64)
         ),
         Says::NoExits => "the recording contains no exits".to_owned(),
         Says::OnlyCounts { emulated } => {
@@ -187,7 +194,8 @@ pub(crate) fn says(says: &Says) -> String {
         Says::UnknownPages => "faults do not show it".to_owned(),
         Says::NoNesting => "L1 handled no exit of L2, or the recording does not show it".to_owned(),
         Says::Nesting(each) => format!(
-            "each exit of L2 that L1 handled took {each:.1} exits of L1; the minimum is one, the entry"
+            "each exit of L2 that L1 handled took {} exits of L1; the minimum is one, the entry",
+            fixed(*each, 1)
         ),
         Says::Worst(workload) => results::workload(workload),
     }

@@ -91,7 +91,7 @@ fn steps(explained: &Explained<'_>) -> Markup {
         h2 #steps-title { "From the evidence to the verdict" }
         ol.steps.chain {
             @for step in &explained.explanation.steps {
-                li id={ "step-" (step.question.id()) } {
+                li id={ "step-" (step.question.name()) } {
                     h3 {
                         (words::question(step.question))
                         @if is_of_yes_or_no(step) || step.answer != Answer::Yes {

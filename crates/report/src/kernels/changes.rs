@@ -9,6 +9,7 @@ use vmtax_analyse::{Ledger, Profiled};
 use vmtax_events::Level;
 
 use crate::calls::difference::sentence;
+use crate::numbers::plain;
 use crate::operations::compared::Kinds;
 
 /// A run of the series.
@@ -144,11 +145,6 @@ fn differ(then: &OperationRow, now: &OperationRow, kinds: Kinds) -> Vec<String> 
     // A tick of a clock or a page that is touched once is less than one of each operation.
     pairs
         .filter(|(_, was, is)| (was - is).abs() >= 0.5)
-        .map(|(name, was, is)| format!("{name} {}, was {}", number(is), number(was)))
+        .map(|(name, was, is)| format!("{name} {}, was {}", plain(is), plain(was)))
         .collect()
-}
-
-/// A number of exits.
-pub(super) fn number(value: f64) -> String {
-    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }

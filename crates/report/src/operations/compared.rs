@@ -10,7 +10,7 @@ use vmtax_analyse::{Ledger, Profiled};
 use super::ratio;
 use crate::calls::difference::{self, Compared};
 use crate::html::{TablePage, TableSection};
-use crate::numbers::{count, counted};
+use crate::numbers::{count, counted, plain};
 use crate::table::{Cell, Column, Table, sort_key};
 use crate::tables::Formats;
 use crate::text::Text;
@@ -194,11 +194,6 @@ impl Row {
     }
 }
 
-/// Exits per operation; whole numbers without decimals.
-fn number(value: f64) -> String {
-    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
-}
-
 fn text(
     out: &mut dyn Write,
     runs: &[(String, &Ledger)],
@@ -216,7 +211,7 @@ fn text(
         for (column, (name, _)) in runs.iter().enumerate() {
             let differences = row.differences(column).into_iter();
             below.extend(differences.map(|(kind, before, now)| {
-                format!("{name}: {kind}: {}, not {}", number(now), number(before))
+                format!("{name}: {kind}: {}, not {}", plain(now), plain(before))
             }));
             let functions = functions(compared, (at, column)).and_then(Compared::sentence);
             below.extend(functions.map(|functions| format!("{name}: {functions}")));
@@ -371,8 +366,8 @@ fn html(
                 name_of(runs, column),
                 row.name,
                 row.level,
-                number(now),
-                number(before)
+                plain(now),
+                plain(before)
             ));
         }
     }

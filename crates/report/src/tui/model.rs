@@ -14,6 +14,7 @@ use super::column::{self, Measure};
 use super::rows::{self, Grouped, Sums, View, Within};
 use super::space;
 use crate::names::{self, printable};
+use crate::numbers;
 use crate::table::{Cell, Column};
 
 /// Where frames come from.
@@ -245,18 +246,19 @@ impl Model {
 
     /// What time is shown, in words.
     pub(super) fn when(&self) -> String {
-        let seconds = |ns: u64| format!("{:.1}", ns as f64 / 1e9);
+        let seconds = |ns: u64| numbers::fixed(ns as f64 / 1e9, 1);
         let first = self.frames.total().start_ns;
         let place = |start: u64| {
             let length = self.frames.at(start).map_or(0, |frame| frame.length_ns);
             let (from, to) = (start.saturating_sub(first), (start - first).saturating_add(length));
             let number = self.frames.before(start) + 1;
-            format!("{number} of {}, {}-{} s", self.frames.len(), seconds(from), seconds(to))
+            let [number, all] = [number, self.frames.len()].map(|n| numbers::count(n as u64));
+            format!("{number} of {all}, {}-{} s", seconds(from), seconds(to))
         };
         let length = seconds(self.frames.total().length_ns);
         match (self.source, self.at) {
             (Source::Live(every), At::Newest) => {
-                format!("live, every {}", crate::numbers::duration(every.as_nanos() as f64))
+                format!("live, every {}", numbers::duration(every.as_nanos() as f64))
             }
             (Source::Live(_), At::Start(start)) => format!("paused at {}", place(start)),
             (Source::Live(_), At::All) => format!("all since the start, {length} s"),

@@ -5,27 +5,17 @@ use std::collections::BTreeMap;
 use vmtax_analyse::{Filter, Frame, LedgerBuilder, Value, table};
 use vmtax_events::{Cause, Coverage, ExitKey, ExitRow, Losses, Outcome, Recording, Tally, TimeRow};
 
-/// What rows are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum View {
-    Vms,
-    Vcpus,
-    Causes,
-    Exits,
+vmtax_events::words! {
+    /// What rows are.
+    pub(super) enum View {
+        Vms = "VMs",
+        Vcpus = "vCPUs",
+        Causes = "causes",
+        Exits = "exits",
+    }
 }
 
 impl View {
-    pub(super) const ALL: [View; 4] = [View::Vms, View::Vcpus, View::Causes, View::Exits];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            View::Vms => "VMs",
-            View::Vcpus => "vCPUs",
-            View::Causes => "causes",
-            View::Exits => "exits",
-        }
-    }
-
     /// Its rows have a split of time.
     pub(super) fn has_time(self) -> bool {
         matches!(self, View::Vms | View::Vcpus)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use vmtax_pageops::checkpoint::{Cost, Counted, Phase};
-use vmtax_report::numbers::{percent, size};
+use vmtax_report::numbers::{self, percent, size};
 use vmtax_snapshot::{Pass, PauseTimes, Saved, SavedVm, stream};
 
 use super::flags::SaveArgs;
@@ -23,7 +23,7 @@ pub(super) struct Report<'a> {
 impl Report<'_> {
     pub(super) fn text(&self) -> String {
         let s = &self.saved.summary;
-        let mut parts = vec![format!("{} as they are", s.raw)];
+        let mut parts = vec![format!("{} as they are", numbers::count(s.raw))];
         for (count, what) in [
             (s.compressed, "compressed"),
             (s.deltas, "as deltas"),
@@ -32,7 +32,7 @@ impl Report<'_> {
             (s.unchanged, "unchanged"),
         ] {
             if count > 0 {
-                parts.push(format!("{count} {what}"));
+                parts.push(format!("{} {what}", numbers::count(count)));
             }
         }
         let seconds = self.wall.as_secs_f64();
@@ -75,7 +75,11 @@ impl Report<'_> {
         let cycles = match self.saved.costs.counted {
             Some(counted) => {
                 let all: u64 = self.saved.phases().map(|(_, cost)| cost.cycles).sum();
-                format!("{:.0} million cycles of the phases ({})", all as f64 / 1e6, counted.name())
+                format!(
+                    "{} million cycles of the phases ({})",
+                    numbers::whole(all as f64 / 1e6),
+                    counted.name()
+                )
             }
             None => "no counter of cycles here".to_owned(),
         };
@@ -137,7 +141,8 @@ fn vm_text(vm: &SavedVm, live: bool) -> String {
     let mut text = String::new();
     if !vm.passes.is_empty() {
         let passes = vm.passes.iter();
-        let passes = passes.map(|p| format!("{} in {}", p.pages, milliseconds(p.wall)));
+        let passes =
+            passes.map(|p| format!("{} in {}", numbers::count(p.pages), milliseconds(p.wall)));
         let passes: Vec<String> = passes.collect();
         text = format!("pages written while the VM ran: {}\n", passes.join(", then "));
     } else if live {
@@ -157,7 +162,7 @@ fn vm_text(vm: &SavedVm, live: bool) -> String {
                 let write = milliseconds(pass.wall.saturating_sub(pass.search));
                 then = format!(", writing them {write}");
             }
-            let pages = pass.pages;
+            let pages = numbers::count(pass.pages);
             format!("pause: {pause} (device state {state}; meanwhile finding {pages} changed pages {search}{then})\n")
         }
     });
@@ -186,5 +191,5 @@ fn pause_json(times: &PauseTimes) -> serde_json::Value {
 
 fn milliseconds(time: Duration) -> String {
     let ms = time.as_secs_f64() * 1e3;
-    if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
+    format!("{} ms", numbers::fixed(ms, usize::from(ms < 10.0)))
 }

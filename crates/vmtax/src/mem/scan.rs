@@ -111,7 +111,7 @@ fn estimates(found: &Survey, gbits: f64) -> Table {
     row("checkpoint, compressed", Cell::Bytes(e.compressed), Cell::Empty, sample);
     if let Some(dirty) = &found.dirty {
         let bytes = (dirty.pages_per_second * PAGE as f64) as u64;
-        let about = format!("{:.0} pages/s, by {}", dirty.pages_per_second, dirty.by);
+        let about = format!("{} pages/s, by {}", numbers::whole(dirty.pages_per_second), dirty.by);
         row("dirtied in a second", Cell::Bytes(bytes), Cell::Empty, about);
     }
     let (time, about) = match e.migration {

@@ -17,6 +17,7 @@ mod explain;
 mod export;
 mod fleet;
 mod formats;
+mod grouped;
 mod hostile;
 mod inputs;
 mod locks;

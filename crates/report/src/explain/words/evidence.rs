@@ -3,9 +3,9 @@
 use vmtax_analyse::explain::{Access, Evidence, Most, PerWork, Share};
 use vmtax_events::{Detail, Device, Reason};
 
-use super::phrases::{ms, part, reasons};
+use super::phrases::{part, reasons};
 use super::results;
-use crate::numbers::percent;
+use crate::numbers::{self, duration, fixed, percent, whole};
 
 /// The line, without its full stop. Hostile text.
 pub(crate) fn evidence(line: &Evidence) -> String {
@@ -15,33 +15,40 @@ pub(crate) fn evidence(line: &Evidence) -> String {
         }
         Evidence::Details(most) => details(most),
         Evidence::LongInterrupts(ns) => format!(
-            "{} us each on average: without sched:sched_switch, time in which the vCPU was preempted is part of it",
-            ns / 1000
+            "{} each on average: without sched:sched_switch, time in which the vCPU was preempted is part of it",
+            duration(*ns as f64)
         ),
         Evidence::InjectedInterrupts(count) => format!(
-            "the guest takes {count} interrupts of its own by exits: without a virtual APIC each may stop the vCPU once"
+            "the guest takes {} interrupts of its own by exits: without a virtual APIC each may stop the vCPU once",
+            numbers::count(*count)
         ),
         Evidence::InterruptRate(rate) => {
-            format!("{rate:.0} a second and vCPU are more than a tick: devices or IPIs")
+            format!("{} a second and vCPU are more than a tick: devices or IPIs", whole(*rate))
         }
         Evidence::ShortHalts { short, all, polling, within_ns } => format!(
-            "{short} of {all} halts ended within {} us, KVM's usual polling time; polling for all of them costs at most {} of the time",
-            within_ns / 1000,
+            "{} of {} halts ended within {}, KVM's usual polling time; polling for all of them costs at most {} of the time",
+            numbers::count(*short),
+            numbers::count(*all),
+            duration(*within_ns as f64),
             percent(*polling)
         ),
         Evidence::ShortNotifications(ns) => format!(
-            "{:.1} us each on average: an exit to the VMM takes several",
-            *ns as f64 / 1000.0
+            "{} each on average: an exit to the VMM takes several µs",
+            duration(*ns as f64)
         ),
         Evidence::LongFaults(ns) => format!(
-            "{} us each on average: a fault that only maps memory takes a few, and as many as 300 to clear 2 MiB",
-            ns / 1000
+            "{} each on average: a fault that only maps memory takes a few µs, one that clears 2 MiB as many as 300 µs",
+            duration(*ns as f64)
         ),
         Evidence::Refaults { faults, regions } => format!(
-            "{faults} faults in {regions} regions of 2 MiB, which have 512 pages each: pages that were mapped fault again"
+            "{} faults in {} regions of 2 MiB, which have 512 pages each: pages that were mapped fault again",
+            numbers::count(*faults),
+            numbers::count(*regions)
         ),
         Evidence::PagesTaken => "something takes them away or write-protects them: dirty logging of a migration, page merging (ksmd), NUMA balancing, a balloon".to_owned(),
         Evidence::FaultyRegions { often, all, faults } => {
+            let [often, all] = [often, all].map(|n| numbers::count(*n as u64));
+            let faults = numbers::count(*faults);
             format!("{often} of {all} regions of 2 MiB faulted {faults} times and more")
         }
         Evidence::RotatedCounters => {
@@ -51,28 +58,38 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             "no vCPU was preempted: the lock's owner runs, or the guest polls".to_owned()
         }
         Evidence::ShadowedVmcs(each) => format!(
-            "{each:.1} for each entry of L2: without a shadow VMCS there would be dozens"
+            "{} for each entry of L2: without a shadow VMCS there would be dozens",
+            fixed(*each, 1)
         ),
-        Evidence::TooFewExits(count) => format!("{count} exits are too few for advice"),
+        Evidence::TooFewExits(count) => {
+            format!("{} exits are too few for advice", numbers::count(*count))
+        }
         Evidence::ApicInMemory(count) => {
+            let count = numbers::count(*count);
             format!("{count} accesses of the APIC's page, none of an x2APIC MSR")
         }
         Evidence::Preempted { ns, running_ns } => format!(
-            "preempted {} ms of {} ms that the vCPUs were not halted",
-            ms(*ns),
-            ms(*running_ns)
+            "preempted {} of {} that the vCPUs were not halted",
+            duration(*ns as f64),
+            duration(*running_ns as f64)
         ),
         Evidence::Takers(takers) => format!("their processors ran: {}", with_shares(takers)),
         Evidence::WorstVcpu(vcpu, share) => format!("most: vCPU {vcpu}, {}", percent(*share)),
         Evidence::Counter { name, here, base } => format!(
-            "{name}: {here:.0} here, {base:.0} in the base, x {:.2}",
+            "{name}: {} here, {} in the base, x {:.2}",
+            whole(*here),
+            whole(*base),
             here / base
         ),
         Evidence::GuestSamples(share, functions) => {
             format!("{} of the guest's samples: {}", percent(*share), with_shares(functions))
         }
         Evidence::ConversionFaults { conversions, faults, regions, each } => format!(
-            "{conversions} conversions, and {faults} faults in {regions} regions of 2 MiB, {each} and more in each"
+            "{} conversions, and {} faults in {} regions of 2 MiB, {} and more in each",
+            numbers::count(*conversions),
+            numbers::count(*faults),
+            numbers::count(*regions as u64),
+            numbers::count(*each)
         ),
         Evidence::MappedSmall { share, all, base } => {
             let base = base.map(|base| format!("; in the base {}", percent(base)));
@@ -83,7 +100,8 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             kind.name()
         ),
         Evidence::MoreMisses { name, here, base, per } => {
-            format!("{name}: {here:.2} {}, in the base {base:.2}", per_work(*per))
+            let [here, base] = [here, base].map(|n| fixed(*n, 2));
+            format!("{name}: {here} {}, in the base {base}", per_work(*per))
         }
         Evidence::GuestMemfd => "it comes from guest_memfd: Linux up to 7.3 maps that in pages of 4 KiB, and no setting changes that".to_owned(),
         Evidence::RecoveredPart { workload, part: share, category, loss } => format!(
@@ -96,23 +114,26 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             format!("but it costs: {workload} ({category} loses {}){more}", percent(*loss))
         }
         Evidence::ExitTax { tax, exits_ns, running_ns } => format!(
-            "exit tax {}: {} ms in exits of {} ms that the vCPUs were not halted",
+            "exit tax {}: {} in exits of {} that the vCPUs were not halted",
             percent(*tax),
-            ms(*exits_ns),
-            ms(*running_ns)
+            duration(*exits_ns as f64),
+            duration(*running_ns as f64)
         ),
         Evidence::CauseCompared { cause, here, base, verdict } => format!(
-            "{}: {here} here, {base} in the base: {}",
+            "{}: {} here, {} in the base: {}",
             cause.map_or("", vmtax_events::Cause::name),
+            numbers::count(*here),
+            numbers::count(*base),
             verdict.name()
         ),
         Evidence::CauseCount { cause, count, share } => {
             let time = share.map(percent).map(|share| format!(", {share} of the time in exits, halts included"));
+            let count = numbers::count(*count);
             format!("{}: {count} exits{}", cause.name(), time.unwrap_or_default())
         }
-        Evidence::Ancillary { reason, value: 0, each } => format!("{}: {each:.2}", reason.name()),
+        Evidence::Ancillary { reason, value: 0, each } => format!("{}: {}", reason.name(), fixed(*each, 2)),
         Evidence::Ancillary { reason, value, each } => {
-            format!("{} {value:#x}: {each:.2}", reason.name())
+            format!("{} {value:#x}: {}", reason.name(), fixed(*each, 2))
         }
         Evidence::Function { name, here, base } => function(name, *here, *base),
         Evidence::Instruction { of_base, text, share, access } => {
@@ -124,13 +145,14 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             format!("{}{text}: {}{access}", whose(*of_base), percent(*share))
         }
         Evidence::Misses { of_base, name, value, per } => {
-            format!("{}{name}: {value:.2} {}", whose(*of_base), per_work(*per))
+            format!("{}{name}: {} {}", whose(*of_base), fixed(*value, 2), per_work(*per))
         }
         Evidence::Mapped { of_base, share, all } => {
             format!("{}{}", whose(*of_base), mapped(*share, *all))
         }
         Evidence::Faults(count, rate) => {
-            let rate = rate.map(|rate| format!(", {rate:.0} a second"));
+            let rate = rate.map(|rate| format!(", {} a second", whole(rate)));
+            let count = numbers::count(*count);
             format!("{count} faults in the nested page tables{}", rate.unwrap_or_default())
         }
         Evidence::Workload(workload) => results::workload(workload),
@@ -149,7 +171,7 @@ fn per_work(per: PerWork) -> &'static str {
 }
 
 fn mapped(share: f64, all: f64) -> String {
-    format!("{} of {:.0} MiB mapped in pages of 4 KiB", percent(share), all / 1_048_576.0)
+    format!("{} of {} MiB mapped in pages of 4 KiB", percent(share), whole(all / 1_048_576.0))
 }
 
 fn with_shares(all: &[(String, f64)]) -> String {
@@ -165,20 +187,24 @@ fn exits(
     spent_ns: Option<(u64, u64)>,
 ) -> String {
     let names = reasons(most);
+    let [count, total] = [count, total].map(numbers::count);
     match (rate, spent_ns) {
-        (Some(rate), _) => format!("{count} exits ({names}), {rate:.0} a second and vCPU"),
+        (Some(rate), _) => format!("{count} exits ({names}), {} a second and vCPU", whole(rate)),
         (None, Some((time_ns, all_ns))) => format!(
-            "{count} of {total} exits ({names}), {} ms of the {} ms in exits that do not halt",
-            ms(time_ns),
-            ms(all_ns)
+            "{count} of {total} exits ({names}), {} of the {} in exits that do not halt",
+            duration(time_ns as f64),
+            duration(all_ns as f64)
         ),
         (None, None) => format!("{count} of {total} exits ({names})"),
     }
 }
 
 fn details(most: &Most<(Detail, u64)>) -> String {
-    let named: Vec<String> =
-        most.named.iter().map(|(detail, count)| format!("{} x {count}", name(*detail))).collect();
+    let named: Vec<String> = most
+        .named
+        .iter()
+        .map(|(detail, count)| format!("{} x {}", name(*detail), numbers::count(*count)))
+        .collect();
     let more = if most.more > 0 { format!(" and {} more", most.more) } else { String::new() };
     format!("{}{more}", named.join(", "))
 }

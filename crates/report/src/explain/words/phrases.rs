@@ -13,10 +13,6 @@ pub(super) fn part(part: f64) -> String {
     if part > 1.0 { "all".to_owned() } else { percent(part) }
 }
 
-pub(super) fn ms(ns: u64) -> u64 {
-    ns / 1_000_000
-}
-
 /// Reasons of exits.
 pub(super) fn reasons(most: &Most<Reason>) -> String {
     let names: Vec<String> = most.named.iter().map(|reason| reason.name().into_owned()).collect();
