@@ -126,11 +126,15 @@ fn a_live_save_of_a_stopped_vm_leaves_it_stopped() {
 }
 
 /// Memory that is plugged in after its blocks were listed would not be in the checkpoint.
+///
+/// It is plugged in before the migration of the device state begins: QEMU 7.2 with TCG can deadlock in `object-add` while a migration
+/// is set up (its thread holds the list of memory blocks and waits for a vCPU, which waits for the main lock that `object-add` holds).
 #[test]
 fn memory_hotplug_during_a_save_leaves_no_checkpoint() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = dir.path().join("x.ckpt");
-    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    let names = ["-name", "vm,debug-threads=on"];
+    let guest = Guest::with(dir.path(), "vm", MEMORY, CHECK, &names);
     guest.passed(1);
     let mut monitor = guest.monitor();
     for more in [&["--live"][..], &[]] {
@@ -142,13 +146,21 @@ fn memory_hotplug_during_a_save_leaves_no_checkpoint() {
             let args = ["save", "--qmp", name(&guest.qmp), "-o", name(&output)];
             let child = start(&[&args[..], more].concat());
             monitor.wait("STOP");
-            let in_time = freeze(&child) && files(dir.path()).is_empty();
-            let backend = json!({ "qom-type": "memory-backend-memfd", "id": "more", "size": 33554432, "share": true });
-            // QEMU answers no command while its device state waits for a reader that does not run.
+            let in_time = freeze(&child) && !guest.is_migrating() && {
+                // A `migrate` that was sent before is executed before this is answered twice.
+                monitor.status();
+                monitor.status();
+                !guest.is_migrating()
+            };
+            if in_time {
+                let backend = json!({ "qom-type": "memory-backend-memfd", "id": "more", "size": 33554432, "share": true });
+                monitor.run("object-add", backend);
+            }
             signal(&child, Signal::CONT);
-            monitor.run("object-add", backend);
             let (code, said) = ended(child);
-            monitor.run("object-del", json!({ "id": "more" }));
+            if in_time {
+                monitor.run("object-del", json!({ "id": "more" }));
+            }
             if in_time && code == 7 {
                 assert!(
                     said.contains("memory was plugged in or out") && said.lines().count() == 1,
@@ -159,7 +171,7 @@ fn memory_hotplug_during_a_save_leaves_no_checkpoint() {
                 break;
             }
             assert_eq!(code, 0, "{said}");
-            // It was listed too late: the checkpoint is of the memory before.
+            // The blocks were compared before: the checkpoint is of the memory without it.
             assert_eq!(Checkpoint::open(&output).unwrap().regions().count(), 1);
             std::fs::remove_file(&output).unwrap();
         }
