@@ -138,12 +138,12 @@ fn run_with<R: RowSink>(
     Ok(Converted { rows, facts, losses })
 }
 
-/// Threads that decode. One counts beside them, and one that has little to do keeps their order. A processor of one core does
-/// it all in turn.
+/// Threads that decode, so that as many threads run as there are processors ([`pipeline`]).
 fn decoding_threads() -> usize {
     match std::thread::available_parallelism().map_or(1, usize::from) {
         1 => 0,
-        cores => (cores - 1).clamp(2, MOST_DECODING),
+        2 | 3 => 1,
+        cores => (cores - 2).min(MOST_DECODING),
     }
 }
 

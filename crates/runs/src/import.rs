@@ -93,6 +93,9 @@ impl RowSink for ToRun {
     }
 
     fn events(&mut self, events: &[Event]) {
+        if !self.writer.keeps_events() {
+            return;
+        }
         for event in events {
             let result = self.writer.event(event);
             self.keep(result);

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::SystemTime;
 
 use arrow_array::ArrayRef;
@@ -278,7 +280,12 @@ impl Writer {
         }
     }
 
-    /// Adds a raw event, if [`CreateOptions::raw_events`] asked for them.
+    /// Whether raw events are stored ([`CreateOptions::raw_events`]).
+    pub fn keeps_events(&self) -> bool {
+        self.raw_events
+    }
+
+    /// Adds a raw event, if they are stored.
     pub fn event(&mut self, event: &Event) -> Result<(), Error> {
         self.check()?;
         if !self.raw_events {
@@ -380,12 +387,9 @@ impl Writer {
         let mut next = self.manifest.clone();
         next.complete = complete;
         // Dropped on every error, and with them the files.
-        let mut written = Vec::with_capacity(pending.len());
-        for segment in pending {
-            let (file, entry) = self.write_segment(segment)?;
-            written.push(file);
-            next.segments.push(entry);
-        }
+        let segments = each(self.claim.folder(), pending, |segment| self.write_segment(segment))?;
+        let (mut written, entries): (Vec<Written>, Vec<Segment>) = segments.into_iter().unzip();
+        next.segments.extend(entries);
         if complete {
             for profile in self.profiles.values() {
                 let (file, entry) = self.write_profile(profile)?;
@@ -393,13 +397,11 @@ impl Writer {
                 next.profiles.push(entry);
             }
         }
-        let mut published = Vec::with_capacity(written.len());
-        for (path, file) in written {
-            published.push(file.publish_revocably().map_err(Error::io(&path, "finish the file"))?);
-        }
-        for file in &published {
+        let published = each(self.claim.folder(), written, |(path, file)| {
+            let file = file.publish_revocably().map_err(Error::io(&path, "finish the file"))?;
             file.sync_folder().map_err(Error::io(self.claim.folder(), "sync the folders of"))?;
-        }
+            Ok(file)
+        })?;
         next.replace(self.claim.folder())?;
         // The manifest lists them now; from here on an error must not remove them.
         published.into_iter().for_each(Published::keep);
@@ -439,6 +441,27 @@ impl Writer {
         let above = self.claim.folder();
         vmtax_durable::sync_folder(above).map_err(Error::io(above, "sync the folder"))
     }
+}
+
+/// Calls `work` for each item on a thread of its own: most of it waits for the disk. Results in order, or the first error.
+fn each<T: Send, R: Send>(
+    run: &Path,
+    items: Vec<T>,
+    work: impl Fn(T) -> Result<R, Error> + Sync,
+) -> Result<Vec<R>, Error> {
+    let work = &work;
+    thread::scope(|scope| {
+        let start = |item| {
+            let thread = thread::Builder::new().spawn_scoped(scope, move || work(item));
+            thread.map_err(Error::io(run, "start a thread for"))
+        };
+        let threads: Vec<_> = items.into_iter().map(start).collect::<Result<_, _>>()?;
+        let results = threads.into_iter().map(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => resume_unwind(panic),
+        });
+        results.collect()
+    })
 }
 
 /// A file of the run that does not have its name yet.
