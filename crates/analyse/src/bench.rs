@@ -282,6 +282,40 @@ pub fn compare(baseline: &str, base: &[f64], values: &[f64], better: Better) -> 
     Some(Against { baseline: baseline.to_owned(), runs: base.len(), shift, overhead, p })
 }
 
+/// Compares each cell of the other run with the same cell of the run of this name.
+pub fn between(name: &str, base: &Bench, mut other: Bench) -> Bench {
+    for row in &mut other.rows {
+        let alike = base.rows.iter().find(|found| {
+            (&found.workload, &found.metric, &found.category, &found.unit, &found.path)
+                == (&row.workload, &row.metric, &row.category, &row.unit, &row.path)
+        });
+        row.against_plain = None;
+        row.against = alike.and_then(|found| compare(name, &found.values, &row.values, row.better));
+        row.outliers = samples::outliers(&row.values);
+    }
+    other
+}
+
+/// A cell that is in both runs, over different paths.
+#[derive(Clone, Copy, Debug)]
+pub struct OtherPath<'a> {
+    /// The cell of the other run.
+    pub row: &'a Row,
+    /// The path in the first run.
+    pub base_path: &'a str,
+}
+
+/// The first cell that is in both runs and is not compared, because its packets took another path.
+pub fn other_path<'a>(base: &'a Bench, other: &'a Bench) -> Option<OtherPath<'a>> {
+    let alike = |a: &Row, b: &Row| {
+        (&a.workload, &a.metric, &a.category) == (&b.workload, &b.metric, &b.category)
+    };
+    other.rows.iter().find_map(|row| {
+        let found = base.rows.iter().find(|found| alike(found, row) && found.path != row.path)?;
+        Some(OtherPath { row, base_path: &found.path })
+    })
+}
+
 /// A workload in a category: what it does more than in the baseline, and what it loses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {

@@ -14,7 +14,7 @@ mod tests;
 
 pub use disks::{Disk, DiskCheck, Image};
 pub use guard::{Guarded, STOPPED, guard};
-pub use hardware::{Backend, CpuModel, Device, Hardware};
+pub use hardware::{Backend, CpuModel, Device, Hardware, mib};
 pub use memory::Ram;
 pub use pause::Pause;
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod conclusions;
 mod formats;
+pub mod parts;
 pub(crate) mod reasons;
 
 use std::io::{self, Write};

@@ -14,10 +14,12 @@ pub mod convert;
 pub mod frames;
 pub mod import;
 pub mod input;
+pub mod kernels;
 pub mod lab;
 pub mod ledger;
 pub mod profiles;
 pub mod record;
+pub mod series;
 pub mod timeline;
 
 use std::time::Duration;

@@ -4,7 +4,6 @@ pub(crate) mod args;
 mod bisect;
 mod compare;
 mod flat;
-mod kernel;
 mod list;
 mod measure;
 mod network;

@@ -555,7 +555,8 @@ fn listed(names: &[&str]) -> String {
     if more == 0 { text } else { format!("{text} and {more} more") }
 }
 
-fn mib(bytes: u64) -> String {
+/// Bytes in MiB.
+pub fn mib(bytes: u64) -> String {
     if bytes.is_multiple_of(1 << 20) {
         format!("{} MiB", bytes >> 20)
     } else {

@@ -24,12 +24,15 @@ pub(super) struct Wanted {
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct StoredRun {
-    pub(super) kernel: String,
-    pub(super) host: String,
-    pub(super) options: String,
+pub struct StoredRun {
+    /// Label of its kernel.
+    pub kernel: String,
+    /// Name of its host.
+    pub host: String,
+    /// Its options, separated by spaces.
+    pub options: String,
     /// Its folder.
-    pub(super) run: String,
+    pub run: String,
 }
 
 /// The plan.
@@ -147,7 +150,7 @@ fn read(path: &PathBuf) -> anyhow::Result<Stored> {
 }
 
 /// A name that is one plain word in a file system and in an address.
-pub(super) fn slug(name: &str) -> String {
+pub fn slug(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-.=+".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()
 }

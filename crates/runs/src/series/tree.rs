@@ -8,10 +8,10 @@ use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
 use vmtax_durable::NewFolder;
 use vmtax_machine::kernel::{self, Kernel};
-use vmtax_runs::lab::fault;
 
-use super::super::args::SeriesArgs;
+use super::Tree;
 use super::plan::slug;
+use crate::lab::fault;
 
 /// The folder of the series with what was built.
 const BUILT: &str = "kernels";
@@ -23,11 +23,11 @@ const LOG: &str = "build.log";
 const COMMIT: &str = "commit";
 
 /// The kernel of a commit, built if it was not yet.
-pub(super) fn kernel(tree: &Path, commit: &str, args: &SeriesArgs) -> anyhow::Result<Kernel> {
-    let folder = std::path::absolute(&args.output)?.join(BUILT).join(slug(commit));
-    let id = resolved(tree, commit)?;
+pub(super) fn kernel(tree: &Tree, commit: &str, series: &Path) -> anyhow::Result<Kernel> {
+    let folder = std::path::absolute(series)?.join(BUILT).join(slug(commit));
+    let id = resolved(&tree.folder, commit)?;
     if !folder.exists() {
-        build(tree, &id, args.build.as_deref().unwrap_or_default(), &folder)?;
+        build(&tree.folder, &id, &tree.build, &folder)?;
     }
     let built = fs::read_to_string(folder.join(COMMIT)).unwrap_or_default();
     if built.trim() != id {

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use vmtax_analyse::bench::{Bench, Row, compare, table};
+use vmtax_analyse::bench::{Bench, between, other_path, table};
 use vmtax_analyse::explain::Explanation;
-use vmtax_analyse::faults::{self, walk};
+use vmtax_analyse::faults;
 use vmtax_analyse::reasons::reasons;
-use vmtax_analyse::{Filter, Ledger, Side, recorded, samples};
+use vmtax_analyse::{Filter, Ledger, Side, recorded};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
-use vmtax_report::bench::Benchmark;
+use vmtax_report::bench::{Benchmark, parts};
 use vmtax_report::explain::Results;
-use vmtax_report::numbers::significant;
 use vmtax_runs::Reading;
 
 use super::args::{CompareArgs, ImportArgs};
@@ -28,7 +27,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut bench = of(&args.run, &ledger)?;
     let mut source = args.run.display().to_string();
     let mut results = of_kinds((&source, &ledger), &bench, args.all);
-    let mut parts = Vec::new();
+    let mut shares = Vec::new();
     let mut limits = Vec::new();
     let of_faults = match &args.faults {
         Some(lab) => of_faults((&args.run, &ledger, &bench), lab)?,
@@ -42,10 +41,10 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         !of_faults.iter().any(alike)
     };
     let of_exits = recorded::parts(&bench).into_iter().filter(is_of_exits);
-    parts.extend(of_exits.map(|parts| in_parts(&parts)));
-    parts.extend(of_faults.iter().map(by_faults));
+    shares.extend(of_exits.map(|one| parts::by_exits(&one)));
+    shares.extend(of_faults.iter().map(parts::by_faults));
     if !of_faults.is_empty() {
-        parts.extend(not_counted());
+        shares.extend(parts::of_faults_assume());
     }
     if let Some(path) = &args.other {
         let other = self::ledger(path)?;
@@ -56,7 +55,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
             );
         }
         let others = of(path, &other)?;
-        let apart = other_path(&bench, &others);
+        let apart = other_path(&bench, &others).map(|found| parts::other_path(&found));
         bench = between(&source, &bench, others);
         if bench.rows.iter().all(|row| row.against.is_none()) {
             let why = apart.unwrap_or_else(|| "no cell is in both".to_owned());
@@ -64,7 +63,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         }
         source = path.display().to_string();
         results = Results::default();
-        parts.clear();
+        shares.clear();
         limits.extend(apart);
     }
     let by_reason = match &args.other {
@@ -85,7 +84,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         bench: &bench,
         ledger: &ledger,
         results: &results,
-        parts: &parts,
+        parts: &shares,
         limits: &limits,
         of_runs: args.other.is_some(),
         reasons: &by_reason,
@@ -155,19 +154,6 @@ fn of_kinds((source, ledger): (&str, &Ledger), bench: &Bench, all: bool) -> Resu
     vmtax_report::explain::results(&Explanation::new(&side, None), is_shown)
 }
 
-/// The parts of an overhead, as a sentence.
-fn in_parts(parts: &recorded::Parts) -> String {
-    let recorded::Parts { workload, category, baseline, difference, unit, exits, cost } = parts;
-    format!(
-        "{workload} in {category}: {} {unit} more than in {baseline}: {} exits more x {} (a CPUID exit here) = {}; the rest: {}",
-        significant(*difference),
-        significant(*exits),
-        significant(*cost),
-        significant(parts.of_exits()),
-        significant(parts.rest())
-    )
-}
-
 /// Overheads as page faults and the rest, with the costs of a lab run.
 fn of_faults(
     (path, ledger, bench): (&Path, &Ledger, &Bench),
@@ -199,28 +185,6 @@ fn of_faults(
     Ok(parts)
 }
 
-/// What such a decomposition assumes and leaves out.
-fn not_counted() -> Vec<String> {
-    let mut sentences = vec![
-        "Page faults are counted by KVM during the measured run. Their cost is a model: each fault is taken to cost what the lab measured of one."
-            .to_owned(),
-        "TLB misses and page walks are in no count of an emulated host, so the lasting cost of small pages is not in these figures.".to_owned(),
-    ];
-    for levels in [4, 5] {
-        let of_guest = |guest: walk::Size| {
-            let cell = |nested: walk::Size| {
-                format!("{} on {}", walk::entries(levels, guest, nested), nested.name)
-            };
-            format!("guest pages of {}: {}", guest.name, walk::SIZES.map(cell).join(", "))
-        };
-        sentences.push(format!(
-            "Model, not measured: entries of page tables read at an uncached TLB miss with {levels} levels in guest and host, by size of the host's pages; {}",
-            walk::SIZES.map(of_guest).join("; ")
-        ));
-    }
-    sentences
-}
-
 /// Refuses costs of another kernel or host.
 fn same_host(
     (path, bench): (&Path, &Ledger),
@@ -250,59 +214,4 @@ fn same_host(
             host(measured)
         ),
     )
-}
-
-fn by_faults(parts: &faults::Parts) -> String {
-    let faults::Parts { workload, category, baseline, difference, own, base } = parts;
-    let of = |faults: &faults::Faults| {
-        format!(
-            "{} faults x {} ({})",
-            significant(faults.count),
-            significant(faults.cost),
-            faults.operation
-        )
-    };
-    format!(
-        "{workload} in {category}: {} ns more than in {baseline}: {} less {} in {baseline} = {}; the rest: {}",
-        significant(*difference),
-        of(own),
-        of(base),
-        significant(parts.of_faults()),
-        significant(parts.rest())
-    )
-}
-
-/// Why a cell that is in both runs is not compared: its packets took another path. A sentence.
-fn other_path(base: &Bench, other: &Bench) -> Option<String> {
-    let alike = |a: &Row, b: &Row| {
-        (&a.workload, &a.metric, &a.category) == (&b.workload, &b.metric, &b.category)
-    };
-    let word = |row: &Row| match row.path.as_str() {
-        "" => "inside one system".to_owned(),
-        path => format!("over {path}"),
-    };
-    other.rows.iter().find_map(|row| {
-        let found = base.rows.iter().find(|found| alike(found, row) && found.path != row.path)?;
-        Some(format!(
-            "{} in {} ran {} and {}: results over different paths are not compared",
-            row.workload,
-            row.category,
-            word(found),
-            word(row)
-        ))
-    })
-}
-
-/// Compares each cell of the other run with the same cell of the first.
-fn between(name: &str, base: &Bench, mut other: Bench) -> Bench {
-    for row in &mut other.rows {
-        let alike = base.rows.iter().find(|found| {
-            (&found.workload, &found.metric, &found.category, &found.unit, &found.path)
-                == (&row.workload, &row.metric, &row.category, &row.unit, &row.path)
-        });
-        row.against_plain = None;
-        row.against = alike.and_then(|found| compare(name, &found.values, &row.values, row.better));
-        row.outliers = samples::outliers(&row.values);
-    }
-    other
 }

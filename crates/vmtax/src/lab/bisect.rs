@@ -7,6 +7,7 @@ use vmtax_analyse::operations::Operations;
 use vmtax_cli::exit::{self, Code, fail};
 use vmtax_cli::output;
 use vmtax_lab::{Plan, Setup};
+use vmtax_runs::kernels;
 use vmtax_runs::lab::{Work, measure};
 
 use super::args::{BisectArgs, Metric};
@@ -62,7 +63,7 @@ fn is_nearer_to_bad(value: f64, (good, bad): (f64, f64)) -> bool {
 }
 
 fn value(args: &BisectArgs) -> anyhow::Result<f64> {
-    let kernel = super::kernel::kernel(&args.kernel, &mut args.modules.iter())?;
+    let kernel = kernels::named(&args.kernel, &mut args.modules.iter())?;
     let host = args.host.host();
     let setup = |cache: PathBuf, console: PathBuf| Setup {
         nested: args.level == 2,

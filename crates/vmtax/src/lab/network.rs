@@ -12,10 +12,9 @@ use vmtax_lab::network::{Category, NetworkPlan, NetworkSetup, PARTS, PLAIN, WORK
 use vmtax_report::tables::{Section, Tables};
 use vmtax_report::traffic;
 use vmtax_runs::lab::{Done, measure_network};
-use vmtax_runs::{Input, ledger, write_fault};
+use vmtax_runs::{Input, kernels, ledger, write_fault};
 use vmtax_store::Claim;
 
-use super::kernel::kernel;
 use crate::flags::{OutputArgs, TableFormat};
 
 /// Count the exits of each request, KiB, sleep and disk access of VMs of QEMU on an emulated host, by cause.
@@ -102,7 +101,7 @@ pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
         return show(args, &kept);
     }
     let claim = args.output.as_deref().map(Claim::new).transpose().map_err(write_fault)?;
-    let kernel = kernel(&args.kernel, &mut args.modules.iter())?;
+    let kernel = kernels::named(&args.kernel, &mut args.modules.iter())?;
     let plan = NetworkPlan { categories: args.vm.clone(), workloads: args.workload.clone() };
     let (fresh, limit) = (args.fresh, args.limit);
     let setup = |cache, console| NetworkSetup { kernel, cache, fresh, console, limit };

@@ -10,12 +10,12 @@ use vmtax_lab::Plan;
 use vmtax_lab::program::Image;
 use vmtax_lab::suite::{self, Definition, Suite};
 use vmtax_machine::kernel::Kernel;
+use vmtax_runs::kernels::{is_image, named};
 use vmtax_runs::lab::{Done, Work, fault};
 use vmtax_runs::{budget, write_fault};
 use vmtax_store::Claim;
 
 use super::args::{HostWord, RunArgs};
-use super::kernel::{is_image, kernel};
 use super::measure::{shown, work};
 use super::{compare, flat};
 use crate::flags::OutputArgs;
@@ -181,7 +181,7 @@ fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
     let mut modules = args.modules.iter();
     let mut kernels = Vec::new();
     for name in &args.kernel {
-        kernels.push(kernel(name, &mut modules)?);
+        kernels.push(named(name, &mut modules)?);
     }
     Ok(kernels)
 }

@@ -1,0 +1,78 @@
+//! Overheads in parts, and what such parts assume, as sentences.
+
+use vmtax_analyse::bench::OtherPath;
+use vmtax_analyse::faults::{self, walk};
+use vmtax_analyse::recorded;
+
+use crate::numbers::significant;
+
+/// An overhead as exits and the rest.
+pub fn by_exits(parts: &recorded::Parts) -> String {
+    let recorded::Parts { workload, category, baseline, difference, unit, exits, cost } = parts;
+    format!(
+        "{workload} in {category}: {} {unit} more than in {baseline}: {} exits more x {} (a CPUID exit here) = {}; the rest: {}",
+        significant(*difference),
+        significant(*exits),
+        significant(*cost),
+        significant(parts.of_exits()),
+        significant(parts.rest())
+    )
+}
+
+/// An overhead as page faults and the rest.
+pub fn by_faults(parts: &faults::Parts) -> String {
+    let faults::Parts { workload, category, baseline, difference, own, base } = parts;
+    let of = |faults: &faults::Faults| {
+        format!(
+            "{} faults x {} ({})",
+            significant(faults.count),
+            significant(faults.cost),
+            faults.operation
+        )
+    };
+    format!(
+        "{workload} in {category}: {} ns more than in {baseline}: {} less {} in {baseline} = {}; the rest: {}",
+        significant(*difference),
+        of(own),
+        of(base),
+        significant(parts.of_faults()),
+        significant(parts.rest())
+    )
+}
+
+/// What the parts of page faults assume and leave out.
+pub fn of_faults_assume() -> Vec<String> {
+    let mut sentences = vec![
+        "Page faults are counted by KVM during the measured run. Their cost is a model: each fault is taken to cost what the lab measured of one."
+            .to_owned(),
+        "TLB misses and page walks are in no count of an emulated host, so the lasting cost of small pages is not in these figures.".to_owned(),
+    ];
+    for levels in [4, 5] {
+        let of_guest = |guest: walk::Size| {
+            let cell = |nested: walk::Size| {
+                format!("{} on {}", walk::entries(levels, guest, nested), nested.name)
+            };
+            format!("guest pages of {}: {}", guest.name, walk::SIZES.map(cell).join(", "))
+        };
+        sentences.push(format!(
+            "Model, not measured: entries of page tables read at an uncached TLB miss with {levels} levels in guest and host, by size of the host's pages; {}",
+            walk::SIZES.map(of_guest).join("; ")
+        ));
+    }
+    sentences
+}
+
+/// Why a cell that is in both runs is not compared.
+pub fn other_path(found: &OtherPath<'_>) -> String {
+    let word = |path: &str| match path {
+        "" => "inside one system".to_owned(),
+        path => format!("over {path}"),
+    };
+    format!(
+        "{} in {} ran {} and {}: results over different paths are not compared",
+        found.row.workload,
+        found.row.category,
+        word(found.base_path),
+        word(&found.row.path)
+    )
+}
