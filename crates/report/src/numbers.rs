@@ -1,6 +1,6 @@
 //! How numbers are written for people: one spelling for every renderer.
 
-pub use vmtax_analyse::audit::size;
+pub use vmtax_events::size;
 pub use vmtax_analyse::grouped::count;
 
 /// A number with as many digits after the point, and thousands separators: `1,036.40`.
