@@ -21,6 +21,7 @@ fn deciding(view: &View, for_2m: &str, for_all: &str) -> Fact<String> {
 }
 
 /// What is chosen in such a file, or why there is nothing to judge.
+#[expect(clippy::result_large_err, reason = "the early end of a check, once for each")]
 fn choice(fact: Fact<String>) -> Result<(String, Fact<String>), Found> {
     match &fact.value {
         Ok(text) => match chosen(text) {

@@ -29,6 +29,7 @@ impl<'a> View<'a> {
     }
 
     /// A parameter of a module of KVM, or why there is nothing to judge.
+    #[expect(clippy::result_large_err, reason = "the early end of a check, once for each")]
     pub(super) fn parameter(&self, path: &str) -> Result<Fact<String>, Found> {
         let fact = self.host.fact(path);
         let (module, witness, vendor) = if path.contains("/kvm_intel/") {
@@ -74,6 +75,7 @@ impl<'a> View<'a> {
     }
 
     /// The same for one that is on or off.
+    #[expect(clippy::result_large_err, reason = "the early end of a check, once for each")]
     pub(super) fn switch(&self, path: &str) -> Result<(bool, Fact<String>), Found> {
         let fact = self.parameter(path)?;
         match fact.value.as_deref() {
